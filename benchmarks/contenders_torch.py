@@ -1,0 +1,121 @@
+"""PyTorch on the CPU."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import reference
+from benchmarks.contender import FORWARD, NotOffered, Prepare, Running
+from benchmarks.workload import Case
+
+warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+torch.sparse.check_sparse_tensor_invariants.disable()
+
+
+def bag_inputs(case: Case) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """(ids, offsets [B + 1], values) of each batch; also sets the number of threads."""
+    torch.set_num_threads(case.threads)
+    return [tuple(map(torch.from_numpy, (b.ids, b.row_splits, b.values))) for b in case.batches]
+
+
+def native_copy(array: np.ndarray) -> torch.Tensor:
+    """A copy in PyTorch's own memory (NumPy's big arrays sit on huge pages)."""
+    return torch.empty(array.shape).copy_(torch.from_numpy(array))
+
+
+def _bag(ids: Any, offsets: Any, values: Any, table: torch.Tensor, sparse: bool) -> torch.Tensor:
+    return torch.nn.functional.embedding_bag(
+        ids,
+        table,
+        offsets,
+        mode="sum",
+        sparse=sparse,
+        per_sample_weights=values,
+        include_last_offset=True,
+    )
+
+
+def forward_bag(case: Case) -> Running:
+    """torch.nn.functional.embedding_bag."""
+    inputs, table = bag_inputs(case), native_copy(case.table)
+
+    @torch.no_grad()
+    def run(i: int) -> torch.Tensor:
+        return _bag(*inputs[i], table, False)
+
+    return Running(run)
+
+
+def forward_csr(case: Case) -> Running:
+    """A sparse CSR tensor times a dense one, which is MKL's."""
+    inputs, table = bag_inputs(case), native_copy(case.table)
+    matrices = [
+        torch.sparse_csr_tensor(offsets, ids, values, (len(offsets) - 1, len(table)))
+        for ids, offsets, values in inputs
+    ]
+
+    @torch.no_grad()
+    def run(i: int) -> torch.Tensor:
+        return matrices[i] @ table
+
+    return Running(run)
+
+
+def step(make: Callable[[list[torch.Tensor]], torch.optim.Optimizer], case: Case) -> Running:
+    """embedding_bag with a sparse gradient and an optimizer that takes those."""
+    inputs = bag_inputs(case)
+    table = torch.nn.Parameter(native_copy(case.table))
+    grad = torch.from_numpy(case.grad_output)
+    optimizer = make([table])
+
+    def run(i: int) -> torch.Tensor:
+        output = _bag(*inputs[i], table, True)
+        output.backward(grad)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return output.detach()
+
+    return Running(run, lambda: table.detach().numpy())
+
+
+def sgd(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    """Plain gradient descent."""
+    return torch.optim.SGD(parameters, lr=reference.LEARNING_RATE)
+
+
+def adagrad(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    """Element-wise Adagrad."""
+    return torch.optim.Adagrad(
+        parameters,
+        lr=reference.LEARNING_RATE,
+        initial_accumulator_value=reference.INITIAL_ACCUMULATOR,
+        eps=reference.EPSILON,
+    )
+
+
+def sparse_adam(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    """PyTorch's lazy Adam."""
+    betas = (reference.BETA_1, reference.BETA_2)
+    return torch.optim.SparseAdam(
+        parameters, lr=reference.LEARNING_RATE, betas=betas, eps=reference.EPSILON
+    )
+
+
+def no_rowwise_adagrad(case: Case) -> Running:
+    """There is none."""
+    raise NotOffered("torch.optim has no row-wise Adagrad")
+
+
+CONTENDERS: dict[str, dict[str, Prepare]] = {
+    FORWARD: {"torch embedding_bag": forward_bag, "torch sparse CSR @ dense (MKL)": forward_csr},
+    "sgd": {"torch embedding_bag + SGD": partial(step, sgd)},
+    "adagrad": {"torch embedding_bag + Adagrad": partial(step, adagrad)},
+    "rowwise_adagrad": {"torch": no_rowwise_adagrad},
+    "lazy_adam": {"torch embedding_bag + SparseAdam": partial(step, sparse_adam)},
+}

@@ -1,0 +1,68 @@
+"""Where and with what a measurement was made, and how many threads it used."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("tensorflow-cpu", "tensorflow", "keras", "numpy", "scipy", "torch", "fbgemm_gpu-cpu")
+
+
+def describe(command: str) -> dict[str, Any]:
+    """Machine, versions, date and load now."""
+    return {
+        "cpu": _first(Path("/proc/cpuinfo"), "model name"),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "last_level_cache": _cache(),
+        "simd": _simd(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": {name: v for name in PACKAGES if (v := _version(name))},
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "load_before": round(os.getloadavg()[0], 2),
+        "command": command,
+    }
+
+
+def limit_threads(threads: int) -> None:
+    """For every library; call before any of them is imported."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = str(threads)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow as tf
+
+    tf.get_logger().setLevel("ERROR")
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
+    except RuntimeError:  # already running: only then with the same setting
+        if tf.config.threading.get_intra_op_parallelism_threads() not in (0, threads):
+            raise
+
+
+def _first(path: Path, key: str) -> str:
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = (line.split(":", 1)[1].strip() for line in lines if line.startswith(key))
+    return next(found, platform.processor())
+
+
+def _simd() -> str:
+    flags = _first(Path("/proc/cpuinfo"), "flags").split()
+    return next((name for name in ("avx512f", "avx2", "avx") if name in flags), "baseline")
+
+
+def _cache() -> str:
+    sizes = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"))
+    return sizes[-1].read_text().strip() if sizes else "unknown"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

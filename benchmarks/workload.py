@@ -1,0 +1,112 @@
+"""Seeded, skewed sparse batches like those of ads and feed ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Batch:
+    """CSR: row b holds the entries row_splits[b] .. row_splits[b + 1].
+
+    Attributes:
+        ids: int64 [K].
+        values: float32 [K].
+        row_splits: int64 [B + 1].
+        unique: number of distinct ids.
+    """
+
+    ids: np.ndarray
+    values: np.ndarray
+    row_splits: np.ndarray
+    unique: int
+
+    @property
+    def num_rows(self) -> int:
+        """B."""
+        return len(self.row_splits) - 1
+
+    @property
+    def row_indices(self) -> np.ndarray:
+        """The row of each entry, int64 [K]."""
+        return np.repeat(np.arange(self.num_rows), np.diff(self.row_splits))
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What batches look like.
+
+    Attributes:
+        input_dim: N, rows of the table.
+        units: D, columns of the table.
+        batch_size: B.
+        row_length: mean entries of a row; lengths are uniform in [half, one and a half] of it.
+        skew: ids are Zipf distributed with this exponent over randomly permuted ranks; 0: uniform.
+        active_ids: ids are drawn from so many only, spread evenly over the table; 0: from all.
+    """
+
+    input_dim: int = 2**20
+    units: int = 128
+    batch_size: int = 1024
+    row_length: int = 200
+    skew: float = 1.05
+    active_ids: int = 0
+
+    def with_(self, **changes: float) -> Workload:
+        """A copy with some attributes changed."""
+        return replace(self, **changes)
+
+    def batches(self, number: int, seed: int = 1) -> list[Batch]:
+        """`number` different batches; the same for the same seed on every machine."""
+        rng = np.random.default_rng(seed)
+        draw = self._id_sampler(rng)
+        return [self._batch(rng, draw) for _ in range(number)]
+
+    def _batch(self, rng: np.random.Generator, draw: Callable[[int], np.ndarray]) -> Batch:
+        low, high = (self.row_length + 1) // 2, self.row_length + self.row_length // 2
+        lengths = rng.integers(low, high + 1, self.batch_size)
+        row_splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        ids = draw(int(row_splits[-1]))
+        values = rng.uniform(0.5, 1.5, len(ids)).astype(np.float32)
+        return Batch(ids, values, row_splits, len(np.unique(ids)))
+
+    def _id_sampler(self, rng: np.random.Generator) -> Callable[[int], np.ndarray]:
+        active = self.active_ids or self.input_dim
+        if self.input_dim % active:
+            raise ValueError(f"active_ids must divide input_dim {self.input_dim}, got {active}")
+        spread = rng.permutation(active) * (self.input_dim // active)
+        if not self.skew:
+            return lambda count: spread[rng.integers(0, active, count)]
+        mass = np.cumsum(np.arange(1, active + 1, dtype=np.float64) ** -self.skew)
+        return lambda count: spread[np.searchsorted(mass, rng.random(count) * mass[-1])]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a contender is given.
+
+    Attributes:
+        table: float32 [N, D], the weights before the first step; contenders copy it.
+        batches: the batches to run on.
+        grad_output: float32 [B, D], the gradient of the loss by the layer's output.
+        threads: how many threads to use.
+    """
+
+    table: np.ndarray
+    batches: Sequence[Batch]
+    grad_output: np.ndarray
+    threads: int = 2
+
+
+def make_case(workload: Workload, batches: Sequence[Batch], threads: int, seed: int = 0) -> Case:
+    """The table and output gradient that go with `batches`."""
+    rng = np.random.default_rng(seed)
+    scale = np.float32(0.1)
+    table = rng.random((workload.input_dim, workload.units), dtype=np.float32)
+    table -= np.float32(0.5)
+    table *= scale
+    grad = rng.standard_normal((workload.batch_size, workload.units), dtype=np.float32)
+    return Case(table, batches, grad * scale, threads)

@@ -1,0 +1,104 @@
+#include "cc/core/csr.h"
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+
+#include "cc/core/first_position.h"
+
+namespace twml {
+
+Status CheckRowSplits(Span<const int64_t> row_splits, int64_t num_entries) {
+  if (row_splits.empty())
+    return Invalid("row_splits must not be empty: it has one more item than the batch has rows");
+  if (row_splits[0] != 0) return Invalid("row_splits[0] must be 0, got ", row_splits[0]);
+  for (int64_t b = 1; b < row_splits.size(); ++b) {
+    if (row_splits[b] < row_splits[b - 1]) {
+      return Invalid("row_splits must not fall: row_splits[", b, "] = ", row_splits[b], " after ",
+                     row_splits[b - 1]);
+    }
+  }
+  const int64_t last = row_splits[row_splits.size() - 1];
+  if (last != num_entries) {
+    return Invalid("row_splits[", row_splits.size() - 1, "] must be the number of entries ",
+                   num_entries, ", got ", last);
+  }
+  return Status();
+}
+
+template <class Id>
+Status CheckIds(Span<const Id> ids, int64_t input_dim, const ParallelFor& parallel_for,
+                const char* name) {
+  using Unsigned = std::make_unsigned_t<Id>;
+  FirstPosition bad_id;
+  if (input_dim <= 0) {
+    if (!ids.empty()) bad_id.Offer(0);
+  } else {
+    // An id space wider than Id only leaves negative ids to refuse.
+    const auto max_id = static_cast<int64_t>(std::numeric_limits<Id>::max());
+    const auto last = static_cast<Unsigned>(std::min(input_dim - 1, max_id));
+    parallel_for(ids.size(), 1, [&](int64_t begin, int64_t end) {
+      bool bad = false;
+      for (int64_t k = begin; k < end; ++k) bad |= static_cast<Unsigned>(ids[k]) > last;
+      if (!bad) return;
+      int64_t k = begin;
+      while (static_cast<Unsigned>(ids[k]) <= last) ++k;
+      bad_id.Offer(k);
+    });
+  }
+  if (!bad_id.found()) return Status();
+  const int64_t k = bad_id.value();
+  return Invalid(name, "[", k, "] = ", static_cast<int64_t>(ids[k]), " is out of range [0, ",
+                 input_dim, ")");
+}
+
+template <class Id>
+Status CheckCsrShape(const Csr<Id>& batch) {
+  if (batch.binary ? !batch.values.empty() : batch.values.size() != batch.ids.size()) {
+    return Invalid(
+        "values must have ", batch.binary ? 0 : batch.ids.size(),
+        batch.binary ? " items for a binary batch, got " : " items, one for each id, got ",
+        batch.values.size());
+  }
+  return CheckRowSplits(batch.row_splits, batch.num_entries());
+}
+
+template <class Id>
+Status CheckCsr(const Csr<Id>& batch, int64_t input_dim, const ParallelFor& parallel_for) {
+  TWML_RETURN_IF_ERROR(CheckCsrShape(batch));
+  return CheckIds(batch.ids, input_dim, parallel_for);
+}
+
+Status RowSplitsFromIndices(Span<const int64_t> row_indices, int64_t num_rows,
+                            const ParallelFor& parallel_for, int64_t* row_splits) {
+  if (num_rows < 0) return Invalid("num_rows must not be negative, got ", num_rows);
+  const int64_t n = row_indices.size();
+  TWML_RETURN_IF_ERROR(CheckIds(row_indices, num_rows, parallel_for, "row_indices"));
+  FirstPosition fall;
+  // Entry k opens the rows after row_indices[k - 1] up to its own; the rows after the last are
+  // opened by the end.
+  parallel_for(n, 2, [&](int64_t begin, int64_t end) {
+    for (int64_t k = begin; k < end; ++k) {
+      const int64_t before = k == 0 ? -1 : row_indices[k - 1];
+      if (row_indices[k] < before) return fall.Offer(k);
+      for (int64_t b = before + 1; b <= row_indices[k]; ++b) row_splits[b] = k;
+    }
+  });
+  if (fall.found()) {
+    const int64_t k = fall.value();
+    return Invalid("row_indices must be in row-major order: row_indices[", k,
+                   "] = ", row_indices[k], " after ", row_indices[k - 1]);
+  }
+  for (int64_t b = n == 0 ? 0 : row_indices[n - 1] + 1; b <= num_rows; ++b) row_splits[b] = n;
+  return Status();
+}
+
+#define TWML_INSTANTIATE(Id)                                                              \
+  template Status CheckIds<Id>(Span<const Id>, int64_t, const ParallelFor&, const char*); \
+  template Status CheckCsrShape<Id>(const Csr<Id>&);                                      \
+  template Status CheckCsr<Id>(const Csr<Id>&, int64_t, const ParallelFor&);
+TWML_INSTANTIATE(int32_t)
+TWML_INSTANTIATE(int64_t)
+#undef TWML_INSTANTIATE
+
+}  // namespace twml

@@ -1,0 +1,108 @@
+// Continuous features to buckets: (feature, value) becomes (id of the bucket, 1).
+#ifndef TWML_CORE_DISCRETIZE_H_
+#define TWML_CORE_DISCRETIZE_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "cc/core/csr.h"
+#include "cc/core/hash.h"
+#include "cc/core/parallel.h"
+#include "cc/core/span.h"
+#include "cc/core/status.h"
+
+namespace twml {
+
+// kLeft: bucket = #{boundaries < v}, intervals (a, b]; kRight: #{boundaries <= v}, [a, b).
+// As numpy.searchsorted. -Inf and Inf are values like any other.
+enum class Side { kLeft, kRight };
+// A NaN gets a bucket of its feature's own, or its entry is dropped.
+enum class Missing { kBucket, kDrop };
+// An entry of a feature without boundaries keeps its value (even a NaN that is not dropped as
+// missing) at an id hashed from the feature, is dropped, or the batch is refused.
+enum class Unknown { kPass, kDrop, kError };
+
+struct DiscretizeOptions {
+  Side side = Side::kLeft;
+  Missing missing = Missing::kBucket;
+  Unknown unknown = Unknown::kPass;
+};
+
+// The boundaries of the adapted features, checked and indexed: made once, used for many batches.
+// Views its boundaries, owns the rest.
+class Buckets {
+ public:
+  // Feature f = feature_ids[f] (any int64, strictly ascending) has the boundaries
+  // [splits[f], splits[f + 1]), which do not fall and hold no NaN. n boundaries make n + 1 buckets.
+  static Status Make(Span<const int64_t> feature_ids, Span<const float> boundaries,
+                     Span<const int64_t> splits, const ParallelFor& parallel_for, Buckets* buckets);
+
+  int64_t num_features() const { return static_cast<int64_t>(splits_.size()) - 1; }
+  int64_t num_boundaries() const { return boundaries_.size(); }
+  Span<const float> boundaries(int64_t f) const {
+    return {boundaries_.data() + splits_[f], splits_[f + 1] - splits_[f]};
+  }
+
+  // Ids in use when features are laid out one after the other, each with its missing bucket last.
+  int64_t num_buckets(Missing missing) const { return offset(num_features(), missing); }
+  int64_t offset(int64_t f, Missing missing) const {
+    return splits_[f] + f * (missing == Missing::kBucket ? 2 : 1);
+  }
+
+  // The f of a feature id, or -1.
+  int64_t Find(int64_t feature) const {
+    if (!dense_.empty()) {
+      const uint64_t at = static_cast<uint64_t>(feature) - static_cast<uint64_t>(first_feature_);
+      return at < dense_.size() ? dense_[at] : -1;
+    }
+    for (uint64_t at = Mix64(static_cast<uint64_t>(feature));; ++at) {
+      const Slot& slot = slots_[at & mask_];
+      if (slot.f < 0 || slot.feature == feature) return slot.f;
+    }
+  }
+
+ private:
+  struct Slot {
+    int64_t feature;
+    int64_t f;
+  };
+
+  void Index(Span<const int64_t> feature_ids);
+
+  Span<const float> boundaries_;
+  std::vector<int64_t> splits_ = {0};
+  // Ids close together are looked up by position, others in an open-addressing table.
+  std::vector<int32_t> dense_;
+  int64_t first_feature_ = 0;
+  std::vector<Slot> slots_ = {{0, -1}};
+  uint64_t mask_ = 0;
+};
+
+// Where the entries that stay go, once their number is known; null where they cannot be allocated
+// (the caller knows), and nothing is written.
+struct EntriesOut {
+  int64_t* ids;
+  float* values;
+};
+using AllocateEntries = std::function<EntriesOut(int64_t number)>;
+
+// Entries become (offset(feature) + bucket, 1); ids from num_buckets on are the pass-through space
+// of 2^pass_through_bits. row_splits_out: as long as the batch's. Order is kept.
+template <class Id>
+Status PercentileDiscretize(const Csr<Id>& batch, const Buckets& buckets,
+                            const DiscretizeOptions& options, int64_t pass_through_bits,
+                            const ParallelFor& parallel_for, const AllocateEntries& allocate,
+                            int64_t* row_splits_out);
+
+// Entries become (hash of (feature id, bucket), 1), the hash reduced to output_bits; passed entries
+// the hash of their feature id alone. A bucket's id depends on no other feature.
+template <class Id>
+Status HashingDiscretize(const Csr<Id>& batch, const Buckets& buckets,
+                         const DiscretizeOptions& options, int64_t output_bits,
+                         const ParallelFor& parallel_for, const AllocateEntries& allocate,
+                         int64_t* row_splits_out);
+
+}  // namespace twml
+
+#endif  // TWML_CORE_DISCRETIZE_H_

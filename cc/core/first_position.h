@@ -1,0 +1,29 @@
+// The first offending position of a parallel check, so that a message does not depend on threads.
+#ifndef TWML_CORE_FIRST_POSITION_H_
+#define TWML_CORE_FIRST_POSITION_H_
+
+#include <atomic>
+#include <cstdint>
+
+namespace twml {
+
+class FirstPosition {
+ public:
+  static constexpr int64_t kNone = INT64_MAX;
+
+  // Keeps the smallest position offered.
+  void Offer(int64_t position) {
+    int64_t seen = first_.load();
+    while (position < seen && !first_.compare_exchange_weak(seen, position)) {
+    }
+  }
+  bool found() const { return first_.load() != kNone; }
+  int64_t value() const { return first_.load(); }
+
+ private:
+  std::atomic<int64_t> first_{kNone};
+};
+
+}  // namespace twml
+
+#endif  // TWML_CORE_FIRST_POSITION_H_

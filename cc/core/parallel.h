@@ -1,0 +1,24 @@
+// The caller owns the threads: every parallel core function takes a ParallelFor.
+#ifndef TWML_CORE_PARALLEL_H_
+#define TWML_CORE_PARALLEL_H_
+
+#include <cstdint>
+#include <functional>
+
+namespace twml {
+
+// Calls body(begin, end) on disjoint ranges that cover [0, total), on any threads, and returns
+// when all are done. cost_per_unit: roughly the nanoseconds one unit takes, so small work stays
+// on the calling thread. How the range is cut must never change a result.
+using ParallelFor =
+    std::function<void(int64_t total, int64_t cost_per_unit,
+                       const std::function<void(int64_t begin, int64_t end)>& body)>;
+
+inline void Serial(int64_t total, int64_t /*cost_per_unit*/,
+                   const std::function<void(int64_t, int64_t)>& body) {
+  if (total > 0) body(0, total);
+}
+
+}  // namespace twml
+
+#endif  // TWML_CORE_PARALLEL_H_

@@ -1,0 +1,69 @@
+#include "cc/core/scratch.h"
+
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <vector>
+
+namespace twml {
+namespace {
+
+constexpr int kMinBits = 12, kMaxBits = 62;
+
+// Blocks are powers of two, so that one fits the next call of about the same size.
+int SizeClass(int64_t bytes) {
+  int bits = kMinBits;
+  while (bits < kMaxBits && (int64_t{1} << bits) < bytes) ++bits;
+  return bits;
+}
+
+struct Pool {
+  std::mutex mu;
+  std::vector<void*> free[kMaxBits + 1];
+  int64_t kept = 0;
+};
+
+// Never destroyed: a thread may still give a block back while the process ends.
+Pool& ThePool() {
+  static Pool* pool = new Pool;
+  return *pool;
+}
+
+}  // namespace
+
+void* TakeScratch(int64_t bytes) {
+  const int size_class = SizeClass(bytes);
+  const int64_t size = int64_t{1} << size_class;
+  Pool& pool = ThePool();
+  {
+    std::lock_guard<std::mutex> lock(pool.mu);
+    auto& free = pool.free[size_class];
+    if (!free.empty()) {
+      void* block = free.back();
+      free.pop_back();
+      pool.kept -= size;
+      return block;
+    }
+  }
+  constexpr size_t kAlignment = 64;
+  void* block = std::aligned_alloc(kAlignment, static_cast<size_t>(size));
+  if (block == nullptr) throw std::bad_alloc();
+  return block;
+}
+
+void GiveScratchBack(void* block, int64_t bytes) {
+  const int size_class = SizeClass(bytes);
+  const int64_t size = int64_t{1} << size_class;
+  Pool& pool = ThePool();
+  {
+    std::lock_guard<std::mutex> lock(pool.mu);
+    if (pool.kept + size <= kScratchKept) {
+      pool.free[size_class].push_back(block);
+      pool.kept += size;
+      return;
+    }
+  }
+  std::free(block);
+}
+
+}  // namespace twml

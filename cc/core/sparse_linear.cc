@@ -1,0 +1,218 @@
+#include "cc/core/sparse_linear.h"
+
+#include <limits>
+
+#include "cc/core/group_by_id.h"
+#include "cc/core/segment_sum.h"
+#include "cc/core/simd.h"
+
+namespace twml {
+namespace {
+
+constexpr auto kNothing = [](auto...) {};
+
+template <class Id>
+Status CheckGrad(const Csr<Id>& batch, Matrix<const float> grad) {
+  if (grad.rows == batch.num_rows()) return Status();
+  return Invalid("grad must have one row for each of the batch's ", batch.num_rows(), ", got ",
+                 grad.rows);
+}
+
+// Runs with Groups of the batch's entries, rows counted in 32 bits where they fit.
+template <class Id, class Run>
+void WithGroups(Span<const Id> ids, Span<const float> values, Span<const int64_t> row_splits,
+                int64_t input_dim, int64_t num_rows, const ParallelFor& parallel_for, Run run) {
+  if (ids.empty()) return run(Groups<Id, int32_t>());
+  if (num_rows <= std::numeric_limits<int32_t>::max()) {
+    run(GroupById<Id, int32_t>(ids, values, row_splits, input_dim, parallel_for));
+  } else {
+    run(GroupById<Id, int64_t>(ids, values, row_splits, input_dim, parallel_for));
+  }
+}
+
+// Sums each group's rows of `grad` to place(u, scratch), then done(u, sum).
+template <class G, class Place, class Ahead, class Done>
+void SumGroups(const G& groups, Matrix<const float> grad, const ParallelFor& parallel_for,
+               Place place, Ahead ahead, Done done) {
+  if (groups.num_groups == 0) return;
+  SumSegments(grad.data, grad.dim, {groups.splits.data(), groups.num_groups + 1},
+              groups.rows.data(), groups.values.data(), parallel_for, place, ahead, done);
+}
+
+template <class G, class Id>
+void WriteSums(const G& groups, Matrix<const float> grad, const ParallelFor& parallel_for,
+               const AllocateRows<Id>& allocate) {
+  const RowsOut<Id> out = allocate(groups.num_groups);
+  if (groups.num_groups == 0 || out.ids == nullptr) return;
+  std::copy_n(groups.ids.data(), groups.num_groups, out.ids);
+  SumGroups(
+      groups, grad, parallel_for, [&](int64_t u, float*) { return out.rows + u * grad.dim; },
+      kNothing, kNothing);
+}
+
+class RowUpdater {
+ public:
+  explicit RowUpdater(const Trained& table)
+      : table_(table),
+        info_(kUpdateRules[static_cast<int>(table.rule)]),
+        slot_dim_(info_.rowwise_slots ? 1 : table.weights.dim),
+        update_(Kernels().update[static_cast<int>(table.rule)]) {}
+
+  __attribute__((always_inline)) void Prefetch(int64_t id) const {
+    PrefetchRow(table_.weights.data + id * table_.weights.dim, table_.weights.dim);
+    for (int s = 0; s < info_.num_slots; ++s)
+      PrefetchRow(table_.slots[s] + id * slot_dim_, slot_dim_);
+  }
+
+  void operator()(int64_t id, const float* gradient) const {
+    float* slots[kMaxSlots] = {};
+    for (int s = 0; s < info_.num_slots; ++s) slots[s] = table_.slots[s] + id * slot_dim_;
+    update_(table_.weights.data + id * table_.weights.dim, slots, gradient, table_.weights.dim,
+            table_.hyper);
+  }
+
+ private:
+  const Trained& table_;
+  const UpdateRuleInfo& info_;
+  const int64_t slot_dim_;
+  const UpdateRow update_;
+};
+
+// Sums each group's gradient into a buffer of the thread and updates its row at once.
+template <class G>
+void UpdateGroups(const G& groups, Matrix<const float> grad, const Trained& table,
+                  const ParallelFor& parallel_for) {
+  const RowUpdater update(table);
+  SumGroups(
+      groups, grad, parallel_for, [](int64_t, float* scratch) { return scratch; },
+      [&](int64_t u) __attribute__((always_inline)) { update.Prefetch(groups.ids[u]); },
+      [&](int64_t u, const float* sum) { update(groups.ids[u], sum); });
+}
+
+template <class Id>
+bool StrictlyAscending(Span<const Id> ids) {
+  bool ascending = true;
+  for (int64_t k = 1; k < ids.size(); ++k) ascending &= ids[k - 1] < ids[k];
+  return ascending;
+}
+
+template <class Id>
+Status CheckRows(Span<const Id> ids, Matrix<const float> rows) {
+  if (rows.rows == ids.size()) return Status();
+  return Invalid("rows must have one row for each of the ", ids.size(), " ids, got ", rows.rows);
+}
+
+template <class Id>
+Status CheckTableDim(Matrix<const float> grad, Matrix<float> weights) {
+  if (grad.dim == weights.dim) return Status();
+  return Invalid("the gradient's rows must be as wide as the table's, ", weights.dim, ", got ",
+                 grad.dim);
+}
+
+}  // namespace
+
+template <class Id>
+Status SparseLinear(const Csr<Id>& batch, Matrix<const float> weights,
+                    const ParallelFor& parallel_for, float* out) {
+  TWML_RETURN_IF_ERROR(CheckCsr(batch, weights.rows, parallel_for));
+  if (batch.num_rows() == 0 || weights.dim == 0) return Status();
+  SumSegments(
+      weights.data, weights.dim, batch.row_splits, batch.ids.data(),
+      batch.binary ? nullptr : batch.values.data(), parallel_for,
+      [&](int64_t b, float*) { return out + b * weights.dim; }, kNothing, kNothing);
+  return Status();
+}
+
+template <class Id>
+Status SparseLinearValuesGrad(const Csr<Id>& batch, Matrix<const float> weights,
+                              Matrix<const float> grad, const ParallelFor& parallel_for,
+                              float* out) {
+  TWML_RETURN_IF_ERROR(CheckCsr(batch, weights.rows, parallel_for));
+  TWML_RETURN_IF_ERROR(CheckGrad(batch, grad));
+  TWML_RETURN_IF_ERROR(CheckTableDim<Id>(grad, {nullptr, weights.rows, weights.dim}));
+  const auto dot_rows = Kernels().of<Id>().dot_rows;
+  const Span<const int64_t> splits = batch.row_splits;
+  ForSegments(splits, 2, 2 + weights.dim / 16, parallel_for, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      dot_rows(weights.data, weights.dim, batch.ids.data() + splits[b], grad.data + b * grad.dim,
+               splits[b + 1] - splits[b], out + splits[b]);
+    }
+  });
+  return Status();
+}
+
+template <class Id>
+Status SparseLinearWeightsGrad(const Csr<Id>& batch, int64_t input_dim, Matrix<const float> grad,
+                               const ParallelFor& parallel_for, const AllocateRows<Id>& allocate) {
+  TWML_RETURN_IF_ERROR(CheckCsr(batch, input_dim, parallel_for));
+  TWML_RETURN_IF_ERROR(CheckGrad(batch, grad));
+  WithGroups(batch.ids, batch.values, batch.row_splits, input_dim, batch.num_rows(), parallel_for,
+             [&](const auto& groups) { WriteSums(groups, grad, parallel_for, allocate); });
+  return Status();
+}
+
+template <class Id>
+Status SumDuplicates(Span<const Id> ids, Matrix<const float> rows, const ParallelFor& parallel_for,
+                     const AllocateRows<Id>& allocate) {
+  constexpr int64_t kAnyId = std::numeric_limits<Id>::max();
+  TWML_RETURN_IF_ERROR(CheckIds(ids, kAnyId, parallel_for));
+  TWML_RETURN_IF_ERROR(CheckRows(ids, rows));
+  int64_t last = 0;
+  for (const Id id : ids) last = std::max<int64_t>(last, id);
+  WithGroups(ids, {}, {}, last + 1, ids.size(), parallel_for,
+             [&](const auto& groups) { WriteSums(groups, rows, parallel_for, allocate); });
+  return Status();
+}
+
+template <class Id>
+Status ApplyRows(Span<const Id> ids, Matrix<const float> rows, const Trained& table,
+                 const ParallelFor& parallel_for) {
+  TWML_RETURN_IF_ERROR(CheckIds(ids, table.weights.rows, parallel_for));
+  TWML_RETURN_IF_ERROR(CheckRows(ids, rows));
+  TWML_RETURN_IF_ERROR(CheckTableDim<Id>(rows, table.weights));
+  if (!StrictlyAscending(ids)) {
+    WithGroups(ids, {}, {}, table.weights.rows, ids.size(), parallel_for,
+               [&](const auto& groups) { UpdateGroups(groups, rows, table, parallel_for); });
+    return Status();
+  }
+  const RowUpdater update(table);
+  parallel_for(ids.size(), 10 + rows.dim / 4, [&](int64_t begin, int64_t end) {
+    constexpr int64_t kAhead = 6;
+    for (int64_t u = begin; u < end; ++u) {
+      if (u + kAhead < end) update.Prefetch(ids[u + kAhead]);
+      update(ids[u], rows.data + u * rows.dim);
+    }
+  });
+  return Status();
+}
+
+template <class Id>
+Status SparseLinearBackwardApply(const Csr<Id>& batch, Matrix<const float> grad,
+                                 const Trained& table, const ParallelFor& parallel_for) {
+  TWML_RETURN_IF_ERROR(CheckCsr(batch, table.weights.rows, parallel_for));
+  TWML_RETURN_IF_ERROR(CheckGrad(batch, grad));
+  TWML_RETURN_IF_ERROR(CheckTableDim<Id>(grad, table.weights));
+  WithGroups(batch.ids, batch.values, batch.row_splits, table.weights.rows, batch.num_rows(),
+             parallel_for,
+             [&](const auto& groups) { UpdateGroups(groups, grad, table, parallel_for); });
+  return Status();
+}
+
+#define TWML_INSTANTIATE(Id)                                                                   \
+  template Status SparseLinear<Id>(const Csr<Id>&, Matrix<const float>, const ParallelFor&,    \
+                                   float*);                                                    \
+  template Status SparseLinearValuesGrad<Id>(const Csr<Id>&, Matrix<const float>,              \
+                                             Matrix<const float>, const ParallelFor&, float*); \
+  template Status SparseLinearWeightsGrad<Id>(const Csr<Id>&, int64_t, Matrix<const float>,    \
+                                              const ParallelFor&, const AllocateRows<Id>&);    \
+  template Status SumDuplicates<Id>(Span<const Id>, Matrix<const float>, const ParallelFor&,   \
+                                    const AllocateRows<Id>&);                                  \
+  template Status ApplyRows<Id>(Span<const Id>, Matrix<const float>, const Trained&,           \
+                                const ParallelFor&);                                           \
+  template Status SparseLinearBackwardApply<Id>(const Csr<Id>&, Matrix<const float>,           \
+                                                const Trained&, const ParallelFor&);
+TWML_INSTANTIATE(int32_t)
+TWML_INSTANTIATE(int64_t)
+#undef TWML_INSTANTIATE
+
+}  // namespace twml

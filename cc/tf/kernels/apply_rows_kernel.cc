@@ -1,0 +1,134 @@
+#include "cc/tf/kernels/common.h"
+#include "cc/tf/kernels/table.h"
+
+namespace twml {
+namespace {
+
+using tensorflow::DEVICE_CPU;
+using tensorflow::OpInputList;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+// What both ops do alike: inputs 0 .. num_slots are var and its slots, the last ones hyper.
+class UpdateOp : public OpKernel {
+ public:
+  explicit UpdateOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    std::string rule;
+    int num_slots, num_hyper;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("rule", &rule));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_slots", &num_slots));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_hyper", &num_hyper));
+    const int index = FindUpdateRule(rule);
+    OP_REQUIRES(ctx, index >= 0,
+                absl::InvalidArgumentError(absl::StrCat("rule '", rule, "' is not known")));
+    rule_ = static_cast<UpdateRule>(index);
+    info_ = &kUpdateRules[index];
+    OP_REQUIRES(ctx, num_slots == info_->num_slots && num_hyper == info_->num_hyper,
+                absl::InvalidArgumentError(
+                    absl::StrCat("rule '", rule, "' takes ", info_->num_slots, " slots and ",
+                                 info_->num_hyper, " hyper, got ", num_slots, " and ", num_hyper)));
+  }
+
+  void Compute(OpKernelContext* ctx) override { OP_REQUIRES_OK(ctx, Update(ctx)); }
+
+ protected:
+  // Input `i` counted from the first one behind the slots.
+  const Tensor& Input(OpKernelContext* ctx, int i) const {
+    return ctx->input(1 + info_->num_slots + i);
+  }
+  virtual absl::Status Run(OpKernelContext* ctx, const Trained& table) const = 0;
+  // Refuses bad input before a shared table is copied for writing.
+  virtual absl::Status Check(OpKernelContext* ctx) const = 0;
+
+ private:
+  absl::Status Update(OpKernelContext* ctx) {
+    float hyper[8];
+    OpInputList inputs;
+    TF_RETURN_IF_ERROR(ctx->input_list("hyper", &inputs));
+    for (int i = 0; i < inputs.size(); ++i) {
+      TF_RETURN_IF_ERROR(ToTf(CheckRank(inputs[i], 0, "hyper")));
+      hyper[i] = inputs[i].scalar<float>()();
+    }
+    TF_RETURN_IF_ERROR(Check(ctx));
+    WriteTables tables;
+    TF_RETURN_IF_ERROR(tables.Open(ctx, 0, 1 + info_->num_slots));
+    const Tensor& var = tables.tensor(0);
+    TF_RETURN_IF_ERROR(ToTf(CheckRows(var, "var")));
+    for (int s = 0; s < info_->num_slots; ++s) {
+      const auto& shape = tables.tensor(1 + s).shape();
+      const bool fits =
+          info_->rowwise_slots ? shape.num_elements() == var.dim_size(0) : shape == var.shape();
+      if (!fits) {
+        return absl::InvalidArgumentError(absl::StrCat("slots[", s, "] must fit var ",
+                                                       var.shape().DebugString(), ", got ",
+                                                       shape.DebugString()));
+      }
+    }
+    Trained table;
+    table.rule = rule_;
+    table.hyper = hyper;
+    table.weights = {nullptr, var.dim_size(0), RowSize(var.shape())};
+    for (int i = 0; i <= info_->num_slots; ++i) {
+      float** data = i == 0 ? &table.weights.data : &table.slots[i - 1];
+      TF_RETURN_IF_ERROR(tables.Writable(ctx, i, data));
+      huge_pages_[i].Ask(*data, tables.tensor(i).TotalBytes());
+    }
+    return Run(ctx, table);
+  }
+
+  UpdateRule rule_;
+  const UpdateRuleInfo* info_;
+  HugePages huge_pages_[1 + kMaxSlots];
+};
+
+template <class Id>
+class ApplyRowsOp : public UpdateOp {
+ public:
+  using UpdateOp::UpdateOp;
+
+ protected:
+  absl::Status Check(OpKernelContext* ctx) const override {
+    TF_RETURN_IF_ERROR(ToTf(CheckRank(Input(ctx, 0), 1, "ids")));
+    return ToTf(CheckRows(Input(ctx, 1), "rows"));
+  }
+  absl::Status Run(OpKernelContext* ctx, const Trained& table) const override {
+    return ToTf(ApplyRows(SpanOf<Id>(Input(ctx, 0)), MatrixOf(Input(ctx, 1)), table, IntraOp(ctx)));
+  }
+};
+
+template <class Id>
+class SparseLinearBackwardApplyOp : public UpdateOp {
+ public:
+  explicit SparseLinearBackwardApplyOp(OpKernelConstruction* ctx) : UpdateOp(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("binary", &binary_));
+  }
+
+ protected:
+  absl::Status Check(OpKernelContext* ctx) const override {
+    return ToTf(CheckRank(Input(ctx, 3), 2, "grad"));
+  }
+  absl::Status Run(OpKernelContext* ctx, const Trained& table) const override {
+    Csr<Id> batch;
+    TF_RETURN_IF_ERROR(
+        ToTf(CsrOf<Id>(Input(ctx, 0), Input(ctx, 1), Input(ctx, 2), binary_, &batch)));
+    return ToTf(SparseLinearBackwardApply(batch, MatrixOf(Input(ctx, 3)), table, IntraOp(ctx)));
+  }
+
+ private:
+  bool binary_;
+};
+
+#define TWML_REGISTER(Id)                                                                    \
+  REGISTER_KERNEL_BUILDER(Name("Twml>ApplyRows").Device(DEVICE_CPU).TypeConstraint<Id>("T"), \
+                          ApplyRowsOp<Id>);                                                  \
+  REGISTER_KERNEL_BUILDER(                                                                   \
+      Name("Twml>SparseLinearBackwardApply").Device(DEVICE_CPU).TypeConstraint<Id>("T"),     \
+      SparseLinearBackwardApplyOp<Id>);
+TWML_REGISTER(int32_t)
+TWML_REGISTER(int64_t)
+#undef TWML_REGISTER
+
+}  // namespace
+}  // namespace twml

@@ -1,0 +1,36 @@
+#include "cc/tf/ops/shapes.h"
+
+namespace twml {
+
+// One op for every optimizer: `rule` names an entry of kUpdateRules (cc/core/update_rules.h), which
+// fixes the number and meaning of slots and hyper.
+REGISTER_OP("Twml>ApplyRows")
+    .Input("var: resource")
+    .Input("slots: num_slots * resource")
+    .Input("ids: T")
+    .Input("rows: float")
+    .Input("hyper: num_hyper * float")
+    .Attr("T: {int32, int64}")
+    .Attr("num_slots: int >= 0")
+    .Attr("num_hyper: int >= 1")
+    .Attr("rule: string")
+    .SetShapeFn([](InferenceContext*) { return absl::OkStatus(); })
+    .Doc("Updates the rows `ids` of var and its slots with the gradient `rows`, in place.");
+
+REGISTER_OP("Twml>SparseLinearBackwardApply")
+    .Input("var: resource")
+    .Input("slots: num_slots * resource")
+    .Input("ids: T")
+    .Input("values: float")
+    .Input("row_splits: int64")
+    .Input("grad: float")
+    .Input("hyper: num_hyper * float")
+    .Attr("T: {int32, int64}")
+    .Attr("num_slots: int >= 0")
+    .Attr("num_hyper: int >= 1")
+    .Attr("rule: string")
+    .Attr("binary: bool = false")
+    .SetShapeFn([](InferenceContext*) { return absl::OkStatus(); })
+    .Doc("SparseLinearWeightsGrad and ApplyRows in one pass; the gradient is never stored.");
+
+}  // namespace twml

@@ -1,0 +1,64 @@
+#include "cc/tf/ops/shapes.h"
+
+namespace twml {
+namespace {
+
+// ids [K], values [K] (or [0] if binary), row_splits [B + 1] -> ids [L], values [L], [B + 1],
+// where L = K unless entries may be dropped.
+absl::Status EntriesShape(InferenceContext* c) {
+  ShapeHandle ids, splits;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &ids));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &splits));
+  std::string missing, unknown;
+  TF_RETURN_IF_ERROR(c->GetAttr("missing", &missing));
+  TF_RETURN_IF_ERROR(c->GetAttr("unknown", &unknown));
+  if (missing == "drop" || unknown == "drop") ids = c->Vector(c->UnknownDim());
+  c->set_output(0, ids);
+  c->set_output(1, ids);
+  c->set_output(2, splits);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+REGISTER_OP("Twml>PercentileDiscretize")
+    .Input("ids: T")
+    .Input("values: float")
+    .Input("row_splits: int64")
+    .Input("feature_ids: int64")
+    .Input("boundaries: float")
+    .Input("boundary_splits: int64")
+    .Output("output_ids: int64")
+    .Output("output_values: float")
+    .Output("output_row_splits: int64")
+    .Attr("T: {int32, int64}")
+    .Attr("side: {'left', 'right'}")
+    .Attr("missing: {'bucket', 'drop'}")
+    .Attr("unknown: {'pass', 'drop', 'error'}")
+    .Attr("pass_through_bits: int")
+    .Attr("binary: bool = false")
+    .SetShapeFn(EntriesShape)
+    .Doc(
+        "Entries become (offset of the feature + bucket of the value, 1). Feature feature_ids[f] "
+        "has the boundaries from boundary_splits[f] to boundary_splits[f + 1].");
+
+REGISTER_OP("Twml>HashingDiscretize")
+    .Input("ids: T")
+    .Input("values: float")
+    .Input("row_splits: int64")
+    .Input("feature_ids: int64")
+    .Input("boundaries: float")
+    .Input("boundary_splits: int64")
+    .Output("output_ids: int64")
+    .Output("output_values: float")
+    .Output("output_row_splits: int64")
+    .Attr("T: {int32, int64}")
+    .Attr("side: {'left', 'right'}")
+    .Attr("missing: {'bucket', 'drop'}")
+    .Attr("unknown: {'pass', 'drop', 'error'}")
+    .Attr("output_bits: int")
+    .Attr("binary: bool = false")
+    .SetShapeFn(EntriesShape)
+    .Doc("PercentileDiscretize with ids hashed from (feature, bucket) into [0, 2^output_bits).");
+
+}  // namespace twml

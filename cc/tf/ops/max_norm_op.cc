@@ -1,0 +1,31 @@
+#include "cc/tf/ops/shapes.h"
+
+namespace twml {
+
+REGISTER_OP("Twml>MaxNorm")
+    .Input("ids: T")
+    .Input("values: float")
+    .Input("max_abs: resource")
+    .Input("bias: num_bias * resource")
+    .Input("training: bool")
+    .Output("output: float")
+    .Output("scale: float")
+    .Attr("T: {int32, int64}")
+    .Attr("num_bias: int >= 0")
+    .Attr("epsilon: float")
+    .Attr("nonfinite: {'error', 'zero'}")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle ids;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &ids));
+      TF_RETURN_IF_ERROR(c->Merge(ids, c->input(1), &ids));
+      c->set_output(0, ids);
+      c->set_output(1, ids);
+      return absl::OkStatus();
+    })
+    .Doc(
+        "output[k] = clip(values[k] / max(m, epsilon), -1, 1) + bias[ids[k]], m = "
+        "max_abs[ids[k]], after m was raised to the batch's largest |values| if training. "
+        "bias: one variable, or none. scale[k]: the derivative by values[k].");
+
+}  // namespace twml

@@ -1,0 +1,215 @@
+"""The compile and link plan of the native code, written as a ninja file and run.
+
+Objects live in build/native and are shared: cc/core is compiled once, whatever the number of
+TensorFlow versions the op library is then built against.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+CORE_FLAGS = ["-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-fvisibility=hidden"]
+WARNING_FLAGS = ["-Wall", "-Wextra", "-Werror"]
+LINK_FLAGS = ["-shared", "-pthread", "-Wl,--as-needed"]
+
+# cc/core/simd/*.cc is compiled once for each level; run-time dispatch picks one (cc/core/simd.h).
+SIMD_FLAGS: dict[str, list[str]] = {"baseline": []}
+if platform.machine() in ("x86_64", "AMD64"):
+    SIMD_FLAGS["avx2"] = ["-mavx2", "-mfma", "-mf16c"]
+    SIMD_FLAGS["avx512"] = [
+        *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),
+        *("-mavx2", "-mfma", "-mf16c", "-mprefer-vector-width=512"),
+    ]
+
+
+@dataclass(frozen=True)
+class TensorFlow:
+    """What the op library needs to know of the TensorFlow it is built against."""
+
+    version: str
+    compile_flags: list[str]
+    link_flags: list[str]
+
+    @property
+    def tag(self) -> str:
+        """`tf2.21` for 2.21.0: the ABI of a minor version, in the library's file name."""
+        major, minor = self.version.split(".")[:2]
+        return f"tf{major}.{minor}"
+
+
+def find_tensorflow() -> TensorFlow | None:
+    """The TensorFlow of this interpreter's environment, or None.
+
+    Asked of a fresh interpreter without PYTHONPATH, so pip's build isolation does not hide it.
+    """
+    probe = (
+        "import json, tensorflow as tf; print(json.dumps({'version': tf.__version__,"
+        "'compile_flags': tf.sysconfig.get_compile_flags(),"
+        "'link_flags': tf.sysconfig.get_link_flags()}))"
+    )
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PIP_"))}
+    env["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    done = subprocess.run(
+        [sys.executable, "-c", probe], env=env, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        if "No module named 'tensorflow'" not in done.stderr:
+            raise RuntimeError(f"TensorFlow is installed but does not import:\n{done.stderr}")
+        return None
+    return TensorFlow(**json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+class NinjaFile:
+    """Collects build statements and the objects they make."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._seen: set[str] = set()
+        self._lines = [
+            "ninja_required_version = 1.5",
+            f"cxx = {os.environ.get('CXX', 'g++')}",
+            "rule compile",
+            "  command = $cxx $flags -MMD -MF $out.d -c $in -o $out",
+            "  depfile = $out.d",
+            "  deps = gcc",
+            "  description = compile $out",
+            "rule link",
+            "  command = $cxx $in -o $out $flags",
+            "  description = link $out",
+        ]
+
+    def compile(self, source: Path, directory: str, flags: list[str]) -> str:
+        relative = source.relative_to(self._root)
+        output = f"{directory}/{relative.with_suffix('.o')}"
+        if output not in self._seen:
+            self._seen.add(output)
+            self._statement(output, "compile", [str(source)], flags)
+        return output
+
+    def link(self, output: str, objects: list[str], flags: list[str]) -> None:
+        self._statement(output, "link", objects, flags)
+
+    def _statement(self, output: str, rule: str, inputs: list[str], flags: list[str]) -> None:
+        escaped = [i.replace(" ", "$ ") for i in inputs]
+        self._lines += [
+            f"build {output}: {rule} {' '.join(escaped)}",
+            f"  flags = {' '.join(flags)}",
+        ]
+
+    def text(self) -> str:
+        return "\n".join(self._lines) + "\n"
+
+
+def core_objects(
+    ninja: NinjaFile, root: Path, directory: str = "core", extra: Sequence[str] = ()
+) -> list[str]:
+    flags = [*CORE_FLAGS, *WARNING_FLAGS, f"-I{root}", *extra]
+    objects = [ninja.compile(s, directory, flags) for s in sorted(root.glob("cc/core/*.cc"))]
+    for level, simd_flags in SIMD_FLAGS.items():
+        level_flags = [*flags, *simd_flags, f"-DTWML_SIMD_LEVEL={level}"]
+        sources = sorted(root.glob("cc/core/simd/*.cc"))
+        objects += [ninja.compile(s, f"{directory}/{level}", level_flags) for s in sources]
+    return objects
+
+
+def plan(root: Path, tensorflow: TensorFlow | None) -> tuple[NinjaFile, list[str]]:
+    """The ninja file, and the libraries it links, relative to build/native."""
+    import pybind11
+
+    ninja = NinjaFile(root)
+    core = core_objects(ninja, root)
+
+    include = [f"-isystem{pybind11.get_include()}", f"-isystem{sysconfig.get_paths()['include']}"]
+    flags = [*CORE_FLAGS, *WARNING_FLAGS, f"-I{root}", *include]
+    tag = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    bindings = [ninja.compile(s, tag, flags) for s in sorted(root.glob("python/*.cc"))]
+    libraries = ["_core" + sysconfig.get_config_var("EXT_SUFFIX")]
+    ninja.link(libraries[0], [*bindings, *core], LINK_FLAGS)
+
+    if tensorflow is not None:
+        quiet = [f.replace("-I", "-isystem", 1) for f in tensorflow.compile_flags]
+        flags = [*CORE_FLAGS, *WARNING_FLAGS, f"-I{root}", *quiet]
+        # TF deprecates between minor versions what the older ones still need.
+        flags += ["-DEIGEN_USE_THREADS", "-DNDEBUG", "-Wno-deprecated-declarations"]
+        sources = sorted([*root.glob("cc/tf/ops/*.cc"), *root.glob("cc/tf/kernels/*.cc")])
+        ops = [ninja.compile(s, tensorflow.tag, flags) for s in sources]
+        libraries.append(f"_twml_ops.{tensorflow.tag}.so")
+        ninja.link(libraries[1], [*ops, *core], [*LINK_FLAGS, *tensorflow.link_flags])
+    return ninja, libraries
+
+
+def build(root: Path) -> list[Path]:
+    """Compiles what changed and returns the linked libraries."""
+    tensorflow = find_tensorflow()
+    if tensorflow is None:
+        print("TensorFlow is not installed: building twml_ops.core only", file=sys.stderr)
+    ninja, libraries = plan(root, tensorflow)
+    return run_ninja(root, ninja, tensorflow.tag if tensorflow else "core", libraries)
+
+
+def run_ninja(root: Path, ninja: NinjaFile, name: str, targets: list[str]) -> list[Path]:
+    """Compiles what changed and returns the targets' paths."""
+    import ninja as ninja_package
+
+    directory = root / "build" / "native"
+    directory.mkdir(parents=True, exist_ok=True)
+    script = directory / f"{name}.ninja"
+    script.write_text(ninja.text())
+    executable = Path(ninja_package.BIN_DIR) / "ninja"
+    subprocess.run([str(executable), "-f", script.name, *targets], cwd=directory, check=True)
+    return [directory / target for target in targets]
+
+
+def build_tests(root: Path) -> Path | None:
+    """The binary of tests/cc/*_test.cc, or None where GoogleTest is not installed.
+
+    TWML_OPS_SANITIZE=1 builds it, and the core with it, under the address and undefined behaviour
+    sanitizers.
+    """
+    if shutil.which("pkg-config") is None:
+        return None
+    query = ["pkg-config", "--cflags", "--libs", "gtest_main"]
+    found = subprocess.run(query, capture_output=True, text=True, check=False)
+    if found.returncode != 0:
+        return None
+    sanitize = os.environ.get("TWML_OPS_SANITIZE") == "1"
+    checks = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover"]
+    extra = checks if sanitize else []
+    name = "core_tests_sanitized" if sanitize else "core_tests"
+    ninja = NinjaFile(root)
+    core = core_objects(ninja, root, "core_sanitized" if sanitize else "core", extra)
+    flags = [*CORE_FLAGS, *WARNING_FLAGS, f"-I{root}", *extra]
+    tests = [ninja.compile(s, name, flags) for s in sorted(root.glob("tests/cc/*_test.cc"))]
+    ninja.link(f"{name}/run", [*tests, *core], ["-pthread", *extra, *found.stdout.split()])
+    return run_ninja(root, ninja, name, [f"{name}/run"])[0]
+
+
+def main(arguments: list[str]) -> int:
+    root = Path(__file__).resolve().parent
+    if arguments not in ([], ["test"]):
+        print("usage: python native_build.py [test]", file=sys.stderr)
+        return 2
+    if not arguments:
+        build(root)
+        return 0
+    tests = build_tests(root)
+    if tests is None:
+        print(
+            "C++ tests skipped: GoogleTest is not installed (pkg-config finds no gtest_main); "
+            "on Debian or Ubuntu: apt-get install libgtest-dev pkg-config"
+        )
+        return 0
+    return subprocess.run([str(tests), "--gtest_brief=1"], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,157 @@
+#include "cc/core/sparse_linear.h"
+
+#include <vector>
+
+#include "python/bind.h"
+#include "python/threads.h"
+
+namespace twml {
+namespace {
+
+Matrix<const float> MatrixOf(const Array<float>& a, const char* name) {
+  RequireRank(a, 2, name);
+  return {a.data(), a.shape(0), a.shape(1)};
+}
+
+// The arrays of a batch and the view of them. values None: a binary batch.
+struct Batch {
+  Array<int64_t> ids;
+  Array<float> values;
+  Array<int64_t> row_splits;
+  Csr<int64_t> csr;
+
+  Batch(const py::object& ids_object, const py::object& values_object,
+        const py::object& splits_object)
+      : ids(As<int64_t>(ids_object, "ids")), row_splits(As<int64_t>(splits_object, "row_splits")) {
+    const bool binary = values_object.is_none();
+    if (!binary) values = As<float>(values_object, "values");
+    RequireRank(ids, 1, "ids");
+    RequireRank(values, 1, "values");
+    RequireRank(row_splits, 1, "row_splits");
+    if (row_splits.size() == 0) RaiseIfError(CheckRowSplits({}, 0));
+    csr = {SpanOf(ids), SpanOf(values), SpanOf(row_splits), binary};
+  }
+};
+
+// Collects unique ids and rows in vectors.
+struct Collected {
+  std::vector<int64_t> ids;
+  std::vector<float> rows;
+
+  AllocateRows<int64_t> Allocate(int64_t dim) {
+    return [this, dim](int64_t number) -> RowsOut<int64_t> {
+      ids.resize(number);
+      rows.resize(number * dim);
+      return {ids.data(), rows.data()};
+    };
+  }
+  py::tuple Result(int64_t dim) {
+    const auto number = static_cast<py::ssize_t>(ids.size());
+    return py::make_tuple(ToArray(std::move(ids)), ToArray(std::move(rows), {number, dim}));
+  }
+};
+
+py::array_t<float> Forward(const py::object& ids, const py::object& values,
+                           const py::object& row_splits, const py::object& weights,
+                           int num_threads) {
+  const Batch batch(ids, values, row_splits);
+  const auto array = As<float>(weights, "weights");
+  const auto table = MatrixOf(array, "weights");
+  py::array_t<float> out({static_cast<py::ssize_t>(batch.csr.num_rows()), array.shape(1)});
+  float* data = out.mutable_data();
+  Status status;
+  {
+    py::gil_scoped_release release;
+    status = SparseLinear(batch.csr, table, Threads(num_threads), data);
+  }
+  RaiseIfError(status);
+  return out;
+}
+
+py::tuple WeightsGrad(const py::object& ids, const py::object& values, const py::object& row_splits,
+                      const py::object& grad, int64_t input_dim, int num_threads) {
+  const Batch batch(ids, values, row_splits);
+  const auto array = As<float>(grad, "grad");
+  const auto rows = MatrixOf(array, "grad");
+  Collected out;
+  Status status;
+  {
+    py::gil_scoped_release release;
+    status = SparseLinearWeightsGrad(batch.csr, input_dim, rows, Threads(num_threads),
+                                     out.Allocate(rows.dim));
+  }
+  RaiseIfError(status);
+  return out.Result(rows.dim);
+}
+
+py::array_t<float> ValuesGrad(const py::object& ids, const py::object& row_splits,
+                              const py::object& weights, const py::object& grad, int num_threads) {
+  const Batch batch(ids, py::none(), row_splits);
+  const auto weights_array = As<float>(weights, "weights");
+  const auto grad_array = As<float>(grad, "grad");
+  const auto table = MatrixOf(weights_array, "weights");
+  const auto rows = MatrixOf(grad_array, "grad");
+  py::array_t<float> out(static_cast<py::ssize_t>(batch.csr.num_entries()));
+  float* data = out.mutable_data();
+  Status status;
+  {
+    py::gil_scoped_release release;
+    status = SparseLinearValuesGrad(batch.csr, table, rows, Threads(num_threads), data);
+  }
+  RaiseIfError(status);
+  return out;
+}
+
+py::tuple Summed(const py::object& ids_object, const py::object& rows, int num_threads) {
+  const auto ids = As<int64_t>(ids_object, "ids");
+  RequireRank(ids, 1, "ids");
+  const auto array = As<float>(rows, "rows");
+  const auto matrix = MatrixOf(array, "rows");
+  Collected out;
+  Status status;
+  {
+    py::gil_scoped_release release;
+    status = SumDuplicates(SpanOf(ids), matrix, Threads(num_threads), out.Allocate(matrix.dim));
+  }
+  RaiseIfError(status);
+  return out.Result(matrix.dim);
+}
+
+py::array_t<int64_t> RowSplits(const py::object& row_indices_object, int64_t num_rows,
+                               int num_threads) {
+  const auto row_indices = As<int64_t>(row_indices_object, "row_indices");
+  RequireRank(row_indices, 1, "row_indices");
+  constexpr int64_t kMostRows = int64_t{1} << 60;
+  if (num_rows < 0 || num_rows >= kMostRows) {
+    RaiseIfError(Invalid("num_rows must be in [0, 2^60), got ", num_rows));
+  }
+  py::array_t<int64_t> out(static_cast<py::ssize_t>(num_rows + 1));
+  int64_t* data = out.mutable_data();
+  Status status;
+  {
+    py::gil_scoped_release release;
+    status = RowSplitsFromIndices(SpanOf(row_indices), num_rows, Threads(num_threads), data);
+  }
+  RaiseIfError(status);
+  return out;
+}
+
+}  // namespace
+
+void BindSparseLinear(py::module_& m) {
+  using py::literals::operator""_a;
+  m.def("sparse_linear", &Forward, "ids"_a, "values"_a.none(true), "row_splits"_a, "weights"_a,
+        py::kw_only(), "num_threads"_a = 0,
+        "y[b] = sum of values[k] * weights[ids[k]] over row b. values=None: all 1. -> [B, D]");
+  m.def("sparse_linear_weights_grad", &WeightsGrad, "ids"_a, "values"_a.none(true), "row_splits"_a,
+        "grad"_a, "input_dim"_a, py::kw_only(), "num_threads"_a = 0,
+        "Gradient by the weights: (unique ascending ids [U], summed rows [U, D]).");
+  m.def("sparse_linear_values_grad", &ValuesGrad, "ids"_a, "row_splits"_a, "weights"_a, "grad"_a,
+        py::kw_only(), "num_threads"_a = 0, "Gradient by the values: [K].");
+  m.def("sum_duplicates", &Summed, "ids"_a, "rows"_a, py::kw_only(), "num_threads"_a = 0,
+        "(unique ascending ids, sums of their rows in the order given).");
+  m.def("row_splits_from_indices", &RowSplits, "row_indices"_a, "num_rows"_a, py::kw_only(),
+        "num_threads"_a = 0, "CSR offsets [num_rows + 1] of row-major row indices.");
+}
+
+}  // namespace twml

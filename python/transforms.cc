@@ -1,0 +1,166 @@
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/core/discretize.h"
+#include "cc/core/hash.h"
+#include "cc/core/max_norm.h"
+#include "python/bind.h"
+#include "python/threads.h"
+
+namespace twml {
+namespace {
+
+// The choice that `got` names.
+template <class T>
+T Choose(const std::string& got, const char* name,
+         std::initializer_list<std::pair<const char*, T>> choices) {
+  std::string names;
+  for (const auto& [choice, value] : choices) {
+    if (got == choice) return value;
+    names += std::string(names.empty() ? "'" : ", '") + choice + "'";
+  }
+  throw py::value_error(std::string(name) + " must be one of " + names + ", got '" + got + "'");
+}
+
+py::array_t<float> Normalized(const Array<int64_t>& ids, const Array<float>& values,
+                              py::array max_abs, const std::optional<Array<float>>& bias,
+                              bool training, float epsilon, const std::string& nonfinite,
+                              int num_threads) {
+  RequireRank(ids, 1, "ids");
+  RequireRank(values, 1, "values");
+  RequireRank(max_abs, 1, "max_abs");
+  if (bias) RequireRank(*bias, 1, "bias");
+  // Written in place, so no converted copy will do.
+  if (!py::isinstance<py::array_t<float, py::array::c_style>>(max_abs)) {
+    throw py::value_error("max_abs must be a contiguous float32 array, got dtype " +
+                          py::str(max_abs.dtype()).cast<std::string>());
+  }
+  if (training && !max_abs.writeable()) {
+    throw py::value_error("max_abs must be writeable: training changes it in place");
+  }
+  const MaxNormBatch<int64_t> batch{SpanOf(ids), SpanOf(values)};
+  const MaxNormOptions options{
+      epsilon, Choose<NonFinite>(nonfinite, "nonfinite",
+                                 {{"error", NonFinite::kError}, {"zero", NonFinite::kZero}})};
+  const Span<const float> bias_span = bias ? SpanOf(*bias) : Span<const float>();
+  const Span<const float>* b = bias ? &bias_span : nullptr;
+  const auto* m = static_cast<const float*>(max_abs.data());
+  auto* writable = training ? static_cast<float*>(max_abs.mutable_data()) : nullptr;
+  const int64_t n = max_abs.size();
+  py::array_t<float> y(values.size());
+  float* out = y.mutable_data();
+  Status status;
+  {
+    py::gil_scoped_release release;
+    std::vector<float> scale(values.size());
+    const MaxNormOut outputs{out, scale.data()};
+    const ParallelFor threads = Threads(num_threads);
+    status = training ? MaxNormTraining(batch, {writable, n}, b, options, threads, outputs)
+                      : MaxNorm(batch, {m, n}, b, options, threads, outputs);
+  }
+  RaiseIfError(status);
+  return y;
+}
+
+py::tuple Discretized(Status (*discretize)(const Csr<int64_t>&, const Buckets&,
+                                           const DiscretizeOptions&, int64_t, const ParallelFor&,
+                                           const AllocateEntries&, int64_t*),
+                      const Array<int64_t>& ids, const std::optional<Array<float>>& values,
+                      const Array<int64_t>& row_splits, const Array<int64_t>& feature_ids,
+                      const Array<float>& boundaries, const Array<int64_t>& boundary_splits,
+                      const std::string& side, const std::string& missing,
+                      const std::string& unknown, int64_t bits, int num_threads) {
+  RequireRank(ids, 1, "ids");
+  RequireRank(row_splits, 1, "row_splits");
+  RequireRank(feature_ids, 1, "feature_ids");
+  RequireRank(boundaries, 1, "boundaries");
+  RequireRank(boundary_splits, 1, "boundary_splits");
+  if (values) RequireRank(*values, 1, "values");
+  const DiscretizeOptions options{
+      Choose<Side>(side, "side", {{"left", Side::kLeft}, {"right", Side::kRight}}),
+      Choose<Missing>(missing, "missing", {{"bucket", Missing::kBucket}, {"drop", Missing::kDrop}}),
+      Choose<Unknown>(
+          unknown, "unknown",
+          {{"pass", Unknown::kPass}, {"drop", Unknown::kDrop}, {"error", Unknown::kError}})};
+  const Csr<int64_t> batch{SpanOf(ids), values ? SpanOf(*values) : Span<const float>(),
+                           SpanOf(row_splits), !values};
+  std::vector<int64_t> out_ids, out_splits(row_splits.size());
+  std::vector<float> out_values;
+  Status status;
+  {
+    py::gil_scoped_release release;
+    const ParallelFor threads = Threads(num_threads);
+    Buckets buckets;
+    status = Buckets::Make(SpanOf(feature_ids), SpanOf(boundaries), SpanOf(boundary_splits),
+                           threads, &buckets);
+    const auto allocate = [&](int64_t number) -> EntriesOut {
+      out_ids.resize(number);
+      out_values.resize(number);
+      return {out_ids.data(), out_values.data()};
+    };
+    if (status.ok()) {
+      status = discretize(batch, buckets, options, bits, threads, allocate, out_splits.data());
+    }
+  }
+  RaiseIfError(status);
+  return py::make_tuple(
+      ToArray(std::move(out_ids)),
+      values ? py::object(ToArray(std::move(out_values))) : py::object(py::none()),
+      ToArray(std::move(out_splits)));
+}
+
+template <auto kDiscretize>
+void BindDiscretizer(py::module_& m, const char* name, const char* bits, const char* doc) {
+  using py::literals::operator""_a;
+  m.def(
+      name,
+      [](const Array<int64_t>& ids, const std::optional<Array<float>>& values,
+         const Array<int64_t>& row_splits, const Array<int64_t>& feature_ids,
+         const Array<float>& boundaries, const Array<int64_t>& boundary_splits, int64_t bits,
+         const std::string& side, const std::string& missing, const std::string& unknown,
+         int num_threads) {
+        return Discretized(kDiscretize, ids, values, row_splits, feature_ids, boundaries,
+                           boundary_splits, side, missing, unknown, bits, num_threads);
+      },
+      "ids"_a, "values"_a.none(true), "row_splits"_a, "feature_ids"_a, "boundaries"_a,
+      "boundary_splits"_a, py::kw_only(), py::arg(bits), "side"_a = "left", "missing"_a = "bucket",
+      "unknown"_a = "pass", "num_threads"_a = 0, doc);
+}
+
+py::array_t<int64_t> Hashed(const Array<int64_t>& ids, int64_t bits, int64_t salt,
+                            int num_threads) {
+  py::array_t<int64_t> out(std::vector<py::ssize_t>(ids.shape(), ids.shape() + ids.ndim()));
+  int64_t* data = out.mutable_data();
+  Status status;
+  {
+    py::gil_scoped_release release;
+    status = HashIds(SpanOf(ids), bits, salt, Threads(num_threads), data);
+  }
+  RaiseIfError(status);
+  return out;
+}
+
+}  // namespace
+
+void BindTransforms(py::module_& m) {
+  using py::literals::operator""_a;
+  m.def("max_norm", &Normalized, "ids"_a, "values"_a, "max_abs"_a, "bias"_a = py::none(),
+        "training"_a = false, py::kw_only(), "epsilon"_a = 1e-6f, "nonfinite"_a = "error",
+        "num_threads"_a = 0,
+        "y[k] = clip(values[k] / max(m, epsilon), -1, 1) + bias[ids[k]] with m = max_abs[ids[k]], "
+        "which training first raises in place to the batch's largest |values|. -> [K]");
+  BindDiscretizer<&PercentileDiscretize<int64_t>>(
+      m, "percentile_discretize", "pass_through_bits",
+      "Each (feature, value) to (offset of the feature + bucket, 1): (ids, values, row_splits). "
+      "boundary_splits[f] .. boundary_splits[f + 1] are the boundaries of feature_ids[f].");
+  BindDiscretizer<&HashingDiscretize<int64_t>>(
+      m, "hashing_discretize", "output_bits",
+      "percentile_discretize with ids hashed from (feature, bucket) into [0, 2^output_bits).");
+  m.def("hash_ids", &Hashed, "ids"_a, "bits"_a, "salt"_a = 0, py::kw_only(), "num_threads"_a = 0,
+        "A 64-bit mix of (salt, id), reduced to [0, 2^bits). -> the shape of ids");
+}
+
+}  // namespace twml

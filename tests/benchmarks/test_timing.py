@@ -1,0 +1,40 @@
+import gc
+
+import pytest
+
+from benchmarks.timing import MAX_BURST, Timing, interleave
+
+
+def test_every_contender_walks_through_the_same_batches():
+    seen = {"a": [], "b": []}
+    times = interleave({n: s.append for n, s in seen.items()}, [3, 4, 5], rounds=4)
+    assert seen["a"] == seen["b"] == ([3, 4, 5] * 8)[: 2 + 4 * MAX_BURST]
+    assert times["a"].calls == 4 * MAX_BURST
+    assert gc.isenabled()
+
+
+def test_every_round_runs_every_contender_and_their_order_changes():
+    turns = []
+    runs = {n: lambda i, n=n: turns.append(n) for n in "abcd"}
+    interleave(runs, [0], rounds=6)
+    rounds = [turns[8:][k : k + 4 * MAX_BURST : MAX_BURST] for k in range(0, 120, 4 * MAX_BURST)]
+    assert all(sorted(r) == list("abcd") for r in rounds)
+    assert len({tuple(r) for r in rounds}) > 1
+
+
+def test_garbage_is_collected_again_after_a_contender_fails():
+    calls = []
+
+    def fails_in_the_rounds(_):
+        calls.append(0)
+        if len(calls) > 2:
+            raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        interleave({"a": fails_in_the_rounds}, [0], rounds=1)
+    assert gc.isenabled()
+
+
+def test_a_timing_is_the_median_and_the_quartiles():
+    t = Timing.of([5.0, 1.0, 3.0, 2.0, 4.0])
+    assert (t.lower, t.median, t.upper, t.calls) == (2.0, 3.0, 4.0, 5)

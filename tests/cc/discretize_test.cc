@@ -1,0 +1,228 @@
+#include "cc/core/discretize.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace twml {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+ParallelFor Shards(int64_t count) {
+  return [count](int64_t total, int64_t, const std::function<void(int64_t, int64_t)>& body) {
+    std::vector<std::thread> threads;
+    for (int64_t t = 0; t < count; ++t) {
+      const int64_t begin = total * t / count, end = total * (t + 1) / count;
+      if (begin < end) threads.emplace_back([&body, begin, end] { body(begin, end); });
+    }
+    for (auto& thread : threads) thread.join();
+  };
+}
+
+struct Entries {
+  std::vector<int64_t> ids;
+  std::vector<float> values;
+  std::vector<int64_t> row_splits;
+  bool operator==(const Entries& o) const {
+    return ids == o.ids && values == o.values && row_splits == o.row_splits;
+  }
+};
+
+struct Fitted {
+  std::vector<int64_t> features;
+  std::vector<float> boundaries;
+  std::vector<int64_t> splits;
+  Status Make(Buckets* buckets) const {
+    return Buckets::Make(features, boundaries, splits, Serial, buckets);
+  }
+};
+
+Status Discretized(const Entries& in, const Buckets& buckets, const DiscretizeOptions& options,
+                   bool hashing, int64_t bits, const ParallelFor& parallel_for, Entries* out) {
+  out->row_splits.assign(in.row_splits.size(), -1);
+  const Csr<int64_t> batch{in.ids, in.values, in.row_splits, false};
+  const AllocateEntries allocate = [out](int64_t number) -> EntriesOut {
+    out->ids.resize(number);
+    out->values.resize(number);
+    return {out->ids.data(), out->values.data()};
+  };
+  const auto run = hashing ? HashingDiscretize<int64_t> : PercentileDiscretize<int64_t>;
+  return run(batch, buckets, options, bits, parallel_for, allocate, out->row_splits.data());
+}
+
+TEST(Discretize, OneFeatureEqualsBoundsOnEveryNumberOfBoundaries) {
+  std::mt19937 random(3);
+  for (int n = 0; n <= 70; ++n) {
+    Fitted fitted{{0}, {}, {0, n}};
+    for (int i = 0; i < n; ++i) fitted.boundaries.push_back(static_cast<float>(random() % 40));
+    std::sort(fitted.boundaries.begin(), fitted.boundaries.end());
+    Buckets buckets;
+    ASSERT_TRUE(fitted.Make(&buckets).ok());
+    Entries in{{}, {kInf, -kInf, -0.0f, 1e-42f}, {}}, out;
+    for (int i = -2; i < 84; ++i) in.values.push_back(static_cast<float>(i) / 2);
+    in.ids.assign(in.values.size(), 0);
+    in.row_splits = {0, static_cast<int64_t>(in.ids.size())};
+    for (const Side side : {Side::kLeft, Side::kRight}) {
+      ASSERT_TRUE(Discretized(in, buckets, {side, Missing::kBucket, Unknown::kError}, false, 1,
+                              Serial, &out)
+                      .ok());
+      const auto& b = fitted.boundaries;
+      for (size_t k = 0; k < in.ids.size(); ++k) {
+        const auto at = side == Side::kLeft ? std::lower_bound(b.begin(), b.end(), in.values[k])
+                                            : std::upper_bound(b.begin(), b.end(), in.values[k]);
+        EXPECT_EQ(out.ids[k], at - b.begin()) << in.values[k] << " of " << n;
+        EXPECT_EQ(out.values[k], 1);
+      }
+    }
+  }
+}
+
+TEST(Discretize, EveryFeatureIsFoundDenseOrFarApart) {
+  for (const int64_t step : {int64_t{1}, int64_t{7}, int64_t{1} << 33}) {
+    for (const int64_t n : {0, 1, 2, 3, 1000}) {
+      Fitted fitted{{}, {}, std::vector<int64_t>(n + 1, 0)};
+      for (int64_t f = 0; f < n; ++f) fitted.features.push_back((f - n / 2) * step);
+      Buckets buckets;
+      ASSERT_TRUE(fitted.Make(&buckets).ok());
+      for (int64_t f = 0; f < n; ++f) {
+        EXPECT_EQ(buckets.Find(fitted.features[f]), f);
+        EXPECT_EQ(buckets.Find(fitted.features[f] + 1), step == 1 && f + 1 < n ? f + 1 : -1);
+      }
+      EXPECT_EQ(buckets.Find(INT64_MIN), -1);
+      EXPECT_EQ(buckets.Find(INT64_MAX), -1);
+    }
+  }
+}
+
+TEST(Discretize, FeaturesAtBothEndsOfTheIntegersAreFound) {
+  Buckets buckets;
+  const Fitted fitted{{INT64_MIN, -1, 0, INT64_MAX}, {}, {0, 0, 0, 0, 0}};
+  ASSERT_TRUE(fitted.Make(&buckets).ok());
+  for (int64_t f = 0; f < 4; ++f) EXPECT_EQ(buckets.Find(fitted.features[f]), f);
+  EXPECT_EQ(buckets.Find(1), -1);
+}
+
+TEST(Discretize, DroppingShortensRowsAndKeepsOrder) {
+  Buckets buckets;
+  const Fitted fitted{{5}, {1}, {0, 1}};
+  ASSERT_TRUE(fitted.Make(&buckets).ok());
+  const Entries in{{5, 9, 5, 9, 5, 5}, {0, 0, kNan, kNan, 2, 1}, {0, 2, 2, 4, 6}};
+  Entries out;
+  for (const int64_t threads : {1, 3}) {
+    ASSERT_TRUE(Discretized(in, buckets, {Side::kLeft, Missing::kDrop, Unknown::kDrop}, false, 4,
+                            Shards(threads), &out)
+                    .ok());
+    EXPECT_EQ(out, (Entries{{0, 1, 0}, {1, 1, 1}, {0, 1, 1, 1, 3}}));
+  }
+  // Without a missing bucket the pass-through space starts at 2.
+  ASSERT_TRUE(Discretized(in, buckets, {Side::kLeft, Missing::kDrop, Unknown::kPass}, false, 1,
+                          Serial, &out)
+                  .ok());
+  ASSERT_EQ(out.ids.size(), 4u);
+  EXPECT_GE(out.ids[1], 2);
+  EXPECT_LT(out.ids[1], 4);
+  EXPECT_EQ(out.values[1], 0);
+}
+
+TEST(Discretize, TheMissingBucketIsTheLastOfItsFeature) {
+  Buckets buckets;
+  const Fitted fitted{{1, 2}, {1, 2, 3}, {0, 2, 3}};
+  ASSERT_TRUE(fitted.Make(&buckets).ok());
+  EXPECT_EQ(buckets.num_buckets(Missing::kBucket), 4 + 3);
+  EXPECT_EQ(buckets.num_buckets(Missing::kDrop), 3 + 2);
+  Entries out;
+  ASSERT_TRUE(
+      Discretized({{1, 2, 2}, {kNan, kNan, 9}, {0, 3}}, buckets, {}, false, 4, Serial, &out).ok());
+  EXPECT_EQ(out.ids, (std::vector<int64_t>{3, 6, 5}));
+}
+
+TEST(Discretize, AHashedMissingBucketOutlivesAdaptingAgain) {
+  Buckets few, many;
+  const Fitted one{{1}, {1}, {0, 1}}, three{{1}, {1, 2, 3}, {0, 3}};
+  ASSERT_TRUE(one.Make(&few).ok());
+  ASSERT_TRUE(three.Make(&many).ok());
+  const Entries in{{1, 1, 8}, {kNan, 0, 4}, {0, 3}};
+  Entries a, b;
+  ASSERT_TRUE(Discretized(in, few, {}, true, 62, Serial, &a).ok());
+  ASSERT_TRUE(Discretized(in, many, {}, true, 62, Serial, &b).ok());
+  EXPECT_EQ(a, b);
+  EXPECT_EQ(a.values, (std::vector<float>{1, 1, 4}));
+}
+
+TEST(Discretize, BucketsThatAreNotSoundAreRefused) {
+  Buckets buckets;
+  const std::vector<Fitted> bad = {
+      {{}, {}, {}},
+      {{1}, {}, {0}},
+      {{1}, {1}, {0, 2}},
+      {{1}, {1}, {0, 0}},
+      {{1}, {1}, {-1, 1}},
+      {{1}, {1, 2}, {1, 2}},
+      {{1, 1}, {}, {0, 0, 0}},
+      {{2, 1}, {}, {0, 0, 0}},
+      {{1, 2}, {1}, {0, 5, 1}},
+      {{1, 2}, {1}, {0, -5, 1}},
+      {{1, 2}, {1}, {0, INT64_MIN, 1}},
+      {{1}, {2, 1}, {0, 2}},
+      {{1}, {kNan}, {0, 1}},
+      {{1}, {1, kNan}, {0, 2}},
+  };
+  for (const Fitted& fitted : bad) EXPECT_FALSE(fitted.Make(&buckets).ok());
+  // What was refused left no trace.
+  EXPECT_EQ(buckets.num_features(), 0);
+  EXPECT_EQ(buckets.Find(1), -1);
+}
+
+TEST(Discretize, BatchesThatAreNotSoundAreRefused) {
+  Buckets buckets;
+  ASSERT_TRUE((Fitted{{1}, {}, {0, 0}}).Make(&buckets).ok());
+  const std::vector<Entries> bad = {
+      {{1}, {1}, {0, 2}},    {{1}, {1}, {1, 1}},    {{1}, {1}, {0}},        {{1}, {}, {0, 1}},
+      {{1}, {1, 1}, {0, 1}}, {{1}, {1}, {0, 5, 1}}, {{1}, {1}, {0, -5, 1}},
+  };
+  Entries out;
+  for (const Entries& in : bad) {
+    for (const bool hashing : {false, true}) {
+      EXPECT_FALSE(Discretized(in, buckets, {}, hashing, 4, Serial, &out).ok());
+      EXPECT_TRUE(out.ids.empty());
+    }
+  }
+}
+
+TEST(Discretize, TheFirstUnknownFeatureIsNamedWhateverTheThreads) {
+  Buckets buckets;
+  ASSERT_TRUE((Fitted{{1}, {}, {0, 0}}).Make(&buckets).ok());
+  Entries in{std::vector<int64_t>(1000, 1), std::vector<float>(1000, 0), {0, 1000}}, out;
+  in.ids[600] = 7;
+  in.ids[999] = 8;
+  for (const int64_t threads : {1, 2, 8}) {
+    const Status s = Discretized(in, buckets, {Side::kLeft, Missing::kDrop, Unknown::kError}, false,
+                                 4, Shards(threads), &out);
+    EXPECT_EQ(s.message(), "ids[600] = 7 is not one of the 1 adapted features");
+  }
+}
+
+TEST(Discretize, MemoryThatIsNotGivenIsNotWritten) {
+  Buckets buckets;
+  ASSERT_TRUE((Fitted{{1}, {}, {0, 0}}).Make(&buckets).ok());
+  const std::vector<int64_t> ids = {1, 1}, splits = {0, 2};
+  std::vector<int64_t> out_splits(2);
+  const Csr<int64_t> batch{ids, {}, splits, true};
+  for (const Missing missing : {Missing::kBucket, Missing::kDrop}) {
+    EXPECT_TRUE(PercentileDiscretize<int64_t>(
+                    batch, buckets, {Side::kLeft, missing, Unknown::kPass}, 4, Serial,
+                    [](int64_t) { return EntriesOut{nullptr, nullptr}; }, out_splits.data())
+                    .ok());
+  }
+}
+
+}  // namespace
+}  // namespace twml

@@ -1,0 +1,91 @@
+#include "cc/core/group_by_id.h"
+
+#include <tuple>
+
+#include "tests/cc/testing.h"
+
+namespace twml {
+namespace {
+
+// One line an entry, in the order of the groups: id, row, value.
+using Line = std::tuple<int64_t, int64_t, float>;
+
+template <class Id, class Row>
+std::vector<Line> Lines(const Groups<Id, Row>& groups, bool weighted) {
+  std::vector<Line> lines;
+  for (int64_t u = 0; u < groups.num_groups; ++u) {
+    EXPECT_LT(groups.splits[u], groups.splits[u + 1]) << "an empty group";
+    EXPECT_TRUE(u == 0 || groups.ids[u - 1] < groups.ids[u]);
+    for (int64_t k = groups.splits[u]; k < groups.splits[u + 1]; ++k) {
+      lines.emplace_back(groups.ids[u], groups.rows[k], weighted ? groups.values[k] : 1.0f);
+    }
+  }
+  return lines;
+}
+
+template <class Id>
+std::vector<Line> Expected(const Batch<Id>& batch, bool weighted, bool by_rows) {
+  std::vector<Line> lines;
+  int64_t row = 0;
+  for (size_t k = 0; k < batch.ids.size(); ++k) {
+    while (static_cast<int64_t>(k) >= batch.row_splits[row + 1]) ++row;
+    lines.emplace_back(batch.ids[k], by_rows ? row : k, weighted ? batch.values[k] : 1.0f);
+  }
+  std::stable_sort(lines.begin(), lines.end(),
+                   [](const Line& a, const Line& b) { return std::get<0>(a) < std::get<0>(b); });
+  return lines;
+}
+
+template <class Id, class Row>
+void ExpectGrouped(const Batch<Id>& batch, int64_t input_dim, int64_t shards) {
+  for (const bool weighted : {false, true}) {
+    for (const bool by_rows : {false, true}) {
+      const auto groups = GroupById<Id, Row>(
+          batch.ids, weighted ? Span<const float>(batch.values) : Span<const float>(),
+          by_rows ? Span<const int64_t>(batch.row_splits) : Span<const int64_t>(), input_dim,
+          Sharded(shards));
+      EXPECT_EQ(Lines(groups, weighted), Expected(batch, weighted, by_rows))
+          << "input_dim " << input_dim << " shards " << shards;
+    }
+  }
+}
+
+TEST(GroupById, IsAStableSortForEveryWidthOfIds) {
+  for (const int bits : {0, 1, 10, 11, 12, 22, 23, 31, 32, 33, 44, 62}) {
+    const int64_t input_dim = int64_t{1} << bits;
+    auto batch = RandomBatch<int64_t>({0, 3, 0, 0, 90, 1, 40, 0}, input_dim, bits);
+    batch.ids.front() = batch.ids.back() = input_dim - 1;
+    batch.ids[5] = 0;
+    for (const int64_t shards : {1, 3}) {
+      ExpectGrouped<int64_t, int32_t>(batch, input_dim, shards);
+      ExpectGrouped<int64_t, int64_t>(batch, input_dim, shards);
+    }
+    if (bits <= 31) {
+      Batch<int32_t> narrow{{batch.ids.begin(), batch.ids.end()}, batch.values, batch.row_splits};
+      ExpectGrouped<int32_t, int32_t>(narrow, input_dim, 2);
+    }
+  }
+}
+
+TEST(GroupById, IsTheSameForAnyThreadsAndChunks) {
+  // More than one chunk, with rows that span them and rows that are empty at their borders.
+  std::vector<int64_t> lengths = {0, 0, 40'000, 0, 1};
+  for (int i = 0; i < 3000; ++i) lengths.push_back(i % 13);
+  lengths.push_back(0);
+  const auto batch = RandomBatch<int64_t>(lengths, 70'000);
+  for (const int64_t shards : {1, 2, 5}) ExpectGrouped<int64_t, int32_t>(batch, 70'000, shards);
+}
+
+TEST(GroupById, TakesOneIdInEveryEntry) {
+  auto batch = RandomBatch<int64_t>({20'000, 20'000}, 1);
+  ExpectGrouped<int64_t, int32_t>(batch, 1, 2);
+  std::fill(batch.ids.begin(), batch.ids.end(), 999);
+  ExpectGrouped<int64_t, int32_t>(batch, 1000, 2);
+}
+
+TEST(GroupById, TakesASingleEntry) {
+  ExpectGrouped<int64_t, int32_t>(RandomBatch<int64_t>({0, 1, 0}, 9), 9, 4);
+}
+
+}  // namespace
+}  // namespace twml

@@ -1,0 +1,55 @@
+"""Small data files in the readers' formats, and runs trained on them."""
+
+import numpy as np
+import pytest
+
+from twml_ops.cli import main
+
+
+def write_libsvm(path, n, seed=0, dim=8):
+    """Examples whose label is mostly the sign of a linear function."""
+    rng = np.random.default_rng(seed)
+    lines = []
+    for _ in range(n):
+        ids = np.sort(rng.choice(dim, 4, replace=False))
+        label = 1 if (ids < dim // 2).sum() + rng.normal(0, 0.5) > 2 else -1
+        lines.append(f"{label:+d} " + " ".join(f"{i + 1}:{rng.random() + 0.5:.3f}" for i in ids))
+    path.write_text("\n".join(lines) + "\n")
+    return f"libsvm:{path}"
+
+
+def write_criteo(path, n, seed=0):
+    """Criteo lines, some fields missing; I1 and C1 tell the label."""
+    rng = np.random.default_rng(seed)
+    lines = []
+    for _ in range(n):
+        label = int(rng.random() < 0.3)
+        numbers = rng.integers(0, 50, 13) + 20 * label
+        tokens = rng.integers(0, 9, 26) + 100 * np.arange(26)
+        tokens[0] += 10 * label
+        fields = [str(x) for x in numbers] + [f"{x:08x}" for x in tokens]
+        fields = [f if rng.random() < 0.9 else "" for f in fields]
+        lines.append("\t".join([str(label), *fields]))
+    path.write_text("\n".join(lines) + "\n")
+    return f"criteo:{path}"
+
+
+def train(data, out, *options):
+    main(["train", "--data", data, "--out", str(out), "--epochs", "2", *options])
+    return out
+
+
+@pytest.fixture(scope="session")
+def libsvm(tmp_path_factory):
+    return write_libsvm(tmp_path_factory.mktemp("data") / "a.svm", 600)
+
+
+@pytest.fixture(scope="session")
+def libsvm_run(libsvm, tmp_path_factory):
+    return train(libsvm, tmp_path_factory.mktemp("runs") / "libsvm")
+
+
+@pytest.fixture(scope="session")
+def criteo_run(tmp_path_factory):
+    data = write_criteo(tmp_path_factory.mktemp("data") / "c.tsv", 500)
+    return train(data, tmp_path_factory.mktemp("runs") / "criteo", "--optimizer", "lazy_adam")

@@ -1,0 +1,57 @@
+"""Any exception becomes one telling line."""
+
+import pytest
+import tensorflow as tf
+
+from twml_ops.cli import errors
+from twml_ops.cli.errors import UserError, one_line
+
+GRAPH = """Graph execution error:
+
+Detected at node Twml>SparseLinear defined at (most recent call last):
+  File "/home/me/train.py", line 3, in <module>
+
+  File "/lib/layer.py", line 129, in call
+
+Node: 'Twml>SparseLinear'
+ids[12] = 99 is out of range [0, 64)
+\t [[{{node Twml>SparseLinear}}]] [Op:__inference_one_step_on_iterator_1]"""
+
+
+NO_FILE = FileNotFoundError(2, "No such file", "d.tsv")
+READER = (
+    "{{function_node __wrapped__X}} ValueError: bad row\n"
+    'Traceback (most recent call last):\n  File "a.py", line 1'
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (UserError("a\n  b"), "a b"),
+        (ValueError("x is wrong"), "x is wrong"),
+        (NO_FILE, "d.tsv: No such file"),
+        (EOFError("ended early"), "ended early"),
+        (tf.errors.InvalidArgumentError(None, None, GRAPH), "ids[12] = 99 is out of range [0, 64)"),
+        (tf.errors.UnknownError(None, None, READER), "bad row"),
+    ],
+)
+def test_line(error, line):
+    assert one_line(error) == line
+
+
+def test_a_bug_says_that_it_is_one():
+    assert one_line(KeyError("k")).startswith("internal error")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(UserError("x"), 1), (KeyboardInterrupt(), 130), (ValueError("a\nb"), 1)]
+)
+def test_report_prints_one_line_and_exits(capsys, error, code):
+    with pytest.raises(SystemExit) as exit_:
+        errors.report(error)
+    assert exit_.value.code == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("twml-ops: ")
+    assert err.count("\n") == 1

@@ -1,0 +1,79 @@
+"""Permutation importance on sparse rows, against dense shuffling."""
+
+import numpy as np
+import tensorflow as tf
+
+from twml_ops.cli.importance import _categorical, _shuffle, importance
+from twml_ops.data import Schema
+
+
+def ragged(rows, dtype):
+    return tf.ragged.constant(rows, dtype=dtype, ragged_rank=1)
+
+
+def batch(table):
+    """Features of a float [R, C] table, NaN = missing."""
+    ids = [[j for j, v in enumerate(row) if v == v] for row in table]
+    values = [[v for v in row if v == v] for row in table]
+    return {
+        "continuous_ids": ragged(ids, tf.int64),
+        "continuous_values": ragged(values, tf.float32),
+    }
+
+
+def table_of(features, columns):
+    ids, values = features["continuous_ids"], features["continuous_values"]
+    out = np.full((int(ids.nrows()), columns), np.nan, np.float32)
+    out[ids.value_rowids().numpy(), ids.flat_values.numpy()] = values.flat_values.numpy()
+    return out
+
+
+def test_shuffling_a_feature_is_shuffling_a_column():
+    rng = np.random.default_rng(0)
+    table = rng.random((17, 3)).astype(np.float32)
+    table[rng.random((17, 3)) < 0.4] = np.nan
+    features, order = batch(table), rng.permutation(17)
+    mask = features["continuous_ids"].flat_values.numpy() == 1
+    got = table_of(_shuffle(features, ("continuous_ids", "continuous_values"), mask, order), 3)
+    want = table.copy()
+    want[:, 1] = table[order, 1]
+    np.testing.assert_array_equal(got, want)
+
+
+def test_the_feature_that_decides_is_worth_most_and_the_unused_nothing():
+    rng = np.random.default_rng(1)
+    table = rng.random((400, 2)).astype(np.float32)
+    labels = (table[:, :1] > 0.5).astype(np.float32)
+    data = tf.data.Dataset.from_tensors((batch(table), labels))
+    schema = Schema(("decides", "unused"), (), 0, "x")
+
+    def predict(features):
+        return np.where(table_of(features, 2)[:, 0] > 0.5, 0.9, 0.1)
+
+    worth = importance(predict, data, schema)
+    assert [w.name for w in worth] == ["decides", "unused"]
+    assert worth[0].loss > 0.5
+    assert worth[1].loss == 0
+
+
+def test_columns_of_categories_are_found_where_rows_miss_some():
+    rng = np.random.default_rng(2)
+    tokens = np.arange(4) * 100 + rng.integers(0, 5, (500, 4))  # column c holds 100 c + ...
+    present = rng.random((500, 4)) < 0.8
+    rows = [row[there].tolist() for row, there in zip(tokens, present, strict=True)]
+    ids = ragged(rows, tf.int64)
+    masks = _categorical(ids, ("a", "b", "c", "d"))
+    for c, mask in enumerate(masks.values()):
+        np.testing.assert_array_equal(mask, ids.flat_values.numpy() // 100 == c)
+
+
+def test_a_category_whose_column_is_open_belongs_to_none():
+    masks = _categorical(ragged([[7], [8, 9]], tf.int64), ("a", "b"))
+    np.testing.assert_array_equal(masks["a"], [False, True, False])
+    np.testing.assert_array_equal(masks["b"], [False, False, True])
+
+
+def test_nothing_to_look_at_is_worth_nothing():
+    schema = Schema(("a",), (), 0, "x")
+    empty = tf.data.Dataset.from_tensors((batch(np.zeros((2, 1))), np.zeros((2, 1)))).take(0)
+    assert importance(lambda f: np.zeros(0), empty, schema) == []

@@ -1,0 +1,59 @@
+"""The metrics of a run, against scikit-learn."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn import metrics as sk
+
+from twml_ops.cli import scoring
+from twml_ops.cli.errors import UserError
+
+
+def scores(y, p):
+    return scoring.Scores(np.asarray(y, np.float32), np.asarray(p, np.float32), 1.0)
+
+
+def test_metrics_equal_scikit_learn():
+    rng = np.random.default_rng(0)
+    y, p = rng.random(500) < 0.3, np.round(rng.random(500), 2)  # with ties
+    got = scoring.metrics(scores(y, p))
+    assert tuple(got) == scoring.METRICS
+    loss = sk.log_loss(y, np.clip(p, 1e-7, 1 - 1e-7))
+    base = sk.log_loss(y, np.full(500, y.mean()))
+    want = {
+        "auc": sk.roc_auc_score(y, p),
+        "pr_auc": sk.average_precision_score(y, p),
+        "log_loss": loss,
+        "normalized_entropy": loss / base,
+        "rce": 100 * (1 - loss / base),
+        "calibration": p.mean() / y.mean(),
+    }
+    for name, value in want.items():
+        assert got[name] == pytest.approx(value, rel=1e-5), name
+
+
+def test_one_class_only_leaves_the_undefined_undefined():
+    got = scoring.metrics(scores([1, 1, 1], [0.5, 0.6, 0.7]))
+    assert all(math.isnan(got[k]) for k in ("auc", "pr_auc", "normalized_entropy", "rce"))
+    assert math.isfinite(got["log_loss"])
+
+
+def test_every_example_is_scored_in_order():
+    x = np.linspace(0, 1, 11, dtype=np.float32)[:, None]
+    data = tf.data.Dataset.from_tensor_slices((x, x)).batch(4)
+    seen = []
+    got = scoring.score(
+        tf.keras.Sequential([tf.keras.layers.Activation("linear")]), data, seen.append
+    )
+    np.testing.assert_array_equal(got.predictions, x[:, 0])
+    np.testing.assert_array_equal(got.labels, x[:, 0])
+    assert seen == [4, 4, 3]
+
+
+def test_nan_prediction_is_an_error_that_names_the_example():
+    x = np.array([[1.0], [np.nan]], np.float32)
+    data = tf.data.Dataset.from_tensor_slices((x, x)).batch(2)
+    with pytest.raises(UserError, match="example 1"):
+        scoring.score(tf.keras.Sequential([tf.keras.layers.Activation("linear")]), data)

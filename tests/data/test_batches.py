@@ -1,0 +1,95 @@
+"""The batcher: every example once, in the promised order, in batches of the promised size."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from twml_ops.data import batches
+from twml_ops.data.block import Block, Rows
+
+GROUPS = {"sparse": True, "categorical": False}
+
+
+def blocks_of(sizes):
+    """Blocks whose example i has label i % 2 and (i % 4) entries of id i."""
+    first = 0
+    for size in sizes:
+        i = np.arange(first, first + size)
+        ids = np.repeat(i, i % 4)
+        rows = Rows.from_lengths(i % 4, ids, ids.astype(np.float32))
+        tokens = Rows.from_lengths(np.ones(size, np.int64), i)
+        yield Block((i % 2).astype(np.float32), {"sparse": rows, "categorical": tokens})
+        first += size
+
+
+def read(sizes, batch_size, seed=None, drop_remainder=False, known=True):
+    return batches.dataset(
+        lambda: blocks_of(sizes),
+        GROUPS,
+        batch_size,
+        seed=seed,
+        drop_remainder=drop_remainder,
+        num_examples=sum(sizes) if known else None,
+    )
+
+
+def order_of(dataset):
+    seen = []
+    for features, labels in dataset:
+        i = features["categorical_ids"].flat_values.numpy()
+        assert labels.numpy()[:, 0].tolist() == (i % 2).tolist()
+        expected = [[int(k)] * int(k % 4) for k in i]
+        assert features["sparse_ids"].to_list() == expected
+        assert features["sparse_values"].to_list() == expected
+        seen.append(i.tolist())
+    return seen
+
+
+def flat(dataset):
+    return [i for batch in order_of(dataset) for i in batch]
+
+
+@pytest.mark.parametrize("sizes", [[], [1], [7], [8], [9], [3, 0, 5, 1], [16, 1, 16], [40]])
+@pytest.mark.parametrize("batch_size", [1, 7, 8, 9, 100])
+def test_batches_are_the_examples_in_order(sizes, batch_size):
+    total = sum(sizes)
+    for drop in (False, True):
+        stop = total // batch_size * batch_size if drop else total
+        expected = [list(range(a, min(a + batch_size, total))) for a in range(0, stop, batch_size)]
+        dataset = read(sizes, batch_size, drop_remainder=drop)
+        assert order_of(dataset) == expected
+        assert dataset.cardinality().numpy() == len(expected)
+
+
+def test_shuffling_is_a_permutation_given_by_seed_and_pass():
+    first, again, other = (read([20, 30], 8, seed=s) for s in (1, 1, 2))
+    passes = [flat(first) for _ in range(2)]
+    for seen in passes:
+        assert sorted(seen) == list(range(50))
+    assert passes[0] != passes[1]
+    assert passes == [flat(again) for _ in range(2)]
+    assert passes[0] != flat(other)
+
+
+def test_shuffling_stays_within_its_window(monkeypatch):
+    monkeypatch.setattr(batches, "WINDOW_ROWS", 16)
+    seen = order_of(read([20, 30], 8, seed=0))
+    assert [len(b) for b in seen] == [8, 8, 8, 8, 8, 8, 2]
+    for window in range(0, 48, 16):
+        part = seen[window // 8] + seen[window // 8 + 1]
+        assert sorted(part) == list(range(window, window + 16))
+
+
+def test_a_dropped_remainder_makes_the_shape_static():
+    features, labels = read([20], 8, drop_remainder=True).element_spec
+    assert labels.shape == [8, 1]
+    assert features["sparse_ids"].shape.as_list() == [8, None]
+    assert features["sparse_ids"].row_splits_dtype == tf.int64
+    features, labels = read([20], 8).element_spec
+    assert labels.shape.as_list() == [None, 1]
+
+
+def test_an_unknown_number_of_examples_is_an_unknown_cardinality():
+    dataset = read([5], 2, known=False)
+    assert dataset.cardinality() == tf.data.UNKNOWN_CARDINALITY
+    assert order_of(dataset) == [[0, 1], [2, 3], [4]]

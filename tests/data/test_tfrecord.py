@@ -1,0 +1,103 @@
+"""The TFRecord reader, against the examples the files were written from."""
+
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+
+from twml_ops.data import DataError, hash_tokens, open_source
+
+
+def example(**features):
+    def feature(value):
+        if isinstance(value[0], bytes):
+            return tf.train.Feature(bytes_list=tf.train.BytesList(value=value))
+        if isinstance(value[0], int):
+            return tf.train.Feature(int64_list=tf.train.Int64List(value=value))
+        return tf.train.Feature(float_list=tf.train.FloatList(value=value))
+
+    named = {name: feature(value) for name, value in features.items()}
+    return tf.train.Example(features=tf.train.Features(feature=named)).SerializeToString()
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(records, name="a.tfrecord"):
+        path = str(tmp_path / name)
+        with tf.io.TFRecordWriter(path, "GZIP" if name.endswith(".gz") else "") as writer:
+            for record in records:
+                writer.write(record)
+        return path
+
+    return write
+
+
+def token(column, value):
+    return int(hash_tokens(column, pa.array([value], pa.binary()))[0])
+
+
+RECORDS = [
+    example(label=[1], age=[7], price=[0.5], city=[b"a"], ids=[5, 0], values=[1.5, 2.0]),
+    example(label=[0], price=[float("nan")], tags=[b"x", b"y"]),
+    example(label=[0], age=[3], city=[b"b"], tags=[b"x"], ids=[2], values=[-3.0]),
+]
+WANTED = [
+    (1, [(0, 7.0), (1, 0.5)], [("city", b"a")], [(5, 1.5), (0, 2.0)]),
+    (0, [], [("tags", b"x"), ("tags", b"y")], []),
+    (0, [(0, 3.0)], [("city", b"b"), ("tags", b"x")], [(2, -3.0)]),
+]
+WANTED = [
+    (label, {"continuous": c, "categorical": [token(*t) for t in tokens], "sparse": s})
+    for label, c, tokens, s in WANTED
+]
+
+
+@pytest.mark.parametrize("name", ["a.tfrecord", "a.tfrecord.gz"])
+def test_every_feature_arrives(name, write, rows_of, batches_of):
+    source = open_source(f"tfrecord:{write(RECORDS, name)}")
+    assert source.schema.continuous == ("age", "price")
+    assert source.schema.categorical == ("city", "tags")
+    assert source.schema.sparse_dim == 6
+    assert source.num_examples() == 3
+    assert rows_of(source.blocks()) == WANTED
+    assert batches_of(source.dataset(2)) == WANTED
+
+
+def test_a_dataset_reads_inside_tensorflow_before_anything_is_cached(write, tmp_path, batches_of):
+    write(RECORDS[:1], "1")
+    write(RECORDS[1:], "2")
+    source = open_source(f"tfrecord:{tmp_path}/[12]?dim=6")
+    assert batches_of(source.dataset(2)) == WANTED
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([b"\xff\xff\xff"], "not tf.Example"),
+        ([example(x=[1])], "expected a number `label`"),
+        ([example(label=[b"a"], x=[1])], "expected a number `label`"),
+        ([example(label=[1])], "no features besides `label`"),
+        ([example(label=[1], ids=[1.5])], "`ids` must be integers"),
+        ([example(label=[1], x=[1]), example(x=[1])], "record 1: label must be 0 or 1"),
+        ([example(label=[1], x=[1]), example(label=[5], x=[1])], "record 1: label must be 0 or 1"),
+        ([example(label=[1], x=[1, 2])], "record 0: x holds more than one number"),
+        ([example(label=[1], x=[1]), example(label=[1], x=[1.5])], "after record 0"),
+        ([example(label=[1], ids=[1], values=[1.0, 2.0])], "record 0: .* differ in length"),
+        ([example(label=[1], ids=[-1])], r"record 0: ids must be in \[0, "),
+        ([example(label=[1], x=[float("inf")])], "record 0: x must be finite"),
+    ],
+)
+def test_what_cannot_be_features_is_named(records, message, write):
+    with pytest.raises(DataError, match=message) as e:
+        list(open_source(f"tfrecord:{write(records)}").blocks())
+    assert "\n" not in str(e.value)
+
+
+def test_a_damaged_file_is_named(write, tmp_path):
+    with open(write(RECORDS * 500), "rb") as f:
+        raw = f.read()
+    path = tmp_path / "cut"
+    path.write_bytes(raw[:-10])
+    with pytest.raises(DataError, match="cut: damaged TFRecord file"):
+        list(open_source(f"tfrecord:{path}").blocks())
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        open_source(f"tfrecord:{tmp_path}/none*")

@@ -1,0 +1,295 @@
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twml_ops import core, ops
+
+BITS = 10
+POLICIES = list(
+    itertools.product(["left", "right"], ["bucket", "drop"], ["pass", "drop"], [False, True])
+)
+
+
+def hashed(feature, b):
+    """Item b of the family of `feature`, in the op's own hash, which test_hash.py pins."""
+    return int(core.hash_ids(np.array([b]), BITS, int(feature))[0])
+
+
+def reference(batch, buckets, side, missing, unknown, hashing):
+    """One entry at a time, on numpy.searchsorted."""
+    ids, values, row_splits = batch
+    feature_ids, boundaries, splits = buckets
+    offsets, end = {}, 0
+    for f, feature in enumerate(feature_ids):
+        offsets[int(feature)] = (end, boundaries[splits[f] : splits[f + 1]])
+        end += splits[f + 1] - splits[f] + (2 if missing == "bucket" else 1)
+    out_ids, out_values, out_splits = [], [], [0]
+    for b in range(len(row_splits) - 1):
+        for k in range(row_splits[b], row_splits[b + 1]):
+            feature, value = int(ids[k]), 1.0 if values is None else values[k]
+            known = feature in offsets
+            if (np.isnan(value) and missing == "drop") or (not known and unknown == "drop"):
+                continue
+            if not known:
+                out_ids.append(hashed(feature, -2) + (0 if hashing else end))
+                out_values.append(value)
+                continue
+            offset, own = offsets[feature]
+            if np.isnan(value):
+                bucket = -1 if hashing else len(own) + 1
+            else:
+                bucket = int(np.searchsorted(own, np.float32(value), side))
+            out_ids.append(hashed(feature, bucket) if hashing else offset + bucket)
+            out_values.append(1.0)
+        out_splits.append(len(out_ids))
+    return (
+        np.array(out_ids, np.int64),
+        None if values is None else np.array(out_values, np.float32),
+        np.array(out_splits),
+    )
+
+
+def make_batch(size, features, seed=0):
+    rng = np.random.default_rng(seed)
+    ids = rng.choice(features, size)
+    values = rng.choice(
+        np.array([np.nan, np.inf, -np.inf, -0.0, 0, 1, 2, 2.5, 3, -1e30, 1e-40], np.float32), size
+    )
+    cuts = np.sort(rng.integers(0, size + 1, 5))
+    return ids, values, np.concatenate([[0], cuts, [size]])
+
+
+# feature -7: no boundary; 0: repeated ones; 5: infinite ones; 9: 17 of them
+BUCKETS = (
+    np.array([-7, 0, 5, 9]),
+    np.array([1, 2, 2, 2, 3, -np.inf, 0, np.inf, *np.arange(17) / 4], np.float32),
+    np.array([0, 0, 5, 8, 25]),
+)
+FEATURES = np.array([-7, 0, 5, 9, 1, -(1 << 63), (1 << 63) - 1])
+
+
+def spread(buckets):
+    """The same buckets with ids so far apart that they are looked up by hash."""
+    return np.array([-(1 << 62), 0, 1 << 40, (1 << 63) - 1]), *buckets[1:]
+
+
+def run(face, batch, buckets, side, missing, unknown, hashing, **kwargs):
+    kwargs = {**kwargs, "side": side, "missing": missing, "unknown": unknown}
+    if hashing:
+        return face.hashing_discretize(*batch, *buckets, output_bits=BITS, **kwargs)
+    return face.percentile_discretize(*batch, *buckets, pass_through_bits=BITS, **kwargs)
+
+
+def assert_equal(got, expected):
+    for g, e in zip(got, expected, strict=True):
+        if e is None:
+            assert g is None
+        else:
+            np.testing.assert_array_equal(g, e)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 300])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_equals_searchsorted(size, policy):
+    batch = make_batch(size, FEATURES)
+    assert_equal(run(ops, batch, BUCKETS, *policy), reference(batch, BUCKETS, *policy))
+    assert_equal(run(core, batch, BUCKETS, *policy), reference(batch, BUCKETS, *policy))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_ids_far_apart_are_found_too(policy):
+    buckets = spread(BUCKETS)
+    batch = make_batch(300, np.array([*buckets[0], 7, -1]))
+    assert_equal(run(ops, batch, buckets, *policy), reference(batch, buckets, *policy))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_binary_batch_stays_binary(policy):
+    ids, _, row_splits = make_batch(40, FEATURES)
+    batch = (ids, None, row_splits)
+    assert_equal(run(ops, batch, BUCKETS, *policy), reference(batch, BUCKETS, *policy))
+    assert_equal(run(core, batch, BUCKETS, *policy), reference(batch, BUCKETS, *policy))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(width=32, allow_nan=False), max_size=40),
+    st.lists(st.floats(width=32), max_size=20),
+    st.sampled_from(["left", "right"]),
+)
+def test_any_floats_fall_where_searchsorted_puts_them(boundaries, values, side):
+    boundaries = np.sort(np.array(boundaries, np.float32))
+    values = np.array(values, np.float32)
+    batch = (np.zeros(len(values), np.int64), values, np.array([0, len(values)]))
+    buckets = (np.array([0]), boundaries, np.array([0, len(boundaries)]))
+    ids, _, _ = ops.percentile_discretize(*batch, *buckets, side=side)
+    expected = np.searchsorted(boundaries, values, side)
+    expected[np.isnan(values)] = len(boundaries) + 1
+    np.testing.assert_array_equal(ids, expected)
+
+
+@pytest.mark.parametrize("num_features", [0, 1, 2, 5000])
+@pytest.mark.parametrize("step", [1, 3, 1000003])
+def test_every_feature_is_found_and_no_other(num_features, step):
+    features = np.arange(num_features) * step - 10
+    buckets = (features, np.zeros(num_features, np.float32), np.arange(num_features + 1))
+    ids = np.concatenate([features, features + 1, [0, 1 << 62]])
+    batch = (ids, np.ones(len(ids), np.float32), np.array([0, len(ids)]))
+    got, _, _ = ops.percentile_discretize(*batch, *buckets, missing="drop", pass_through_bits=3)
+    f = np.searchsorted(features, ids)
+    known = np.isin(ids, features)
+    expected = np.where(known, 2 * f + 1, 2 * num_features + core.hash_ids(np.array([-2]), 3, 0))
+    np.testing.assert_array_equal(got.numpy()[known], expected[known])
+    assert np.all(got.numpy()[~known] >= 2 * num_features)
+    assert np.all(got.numpy()[~known] < 2 * num_features + 8)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_threads_do_not_change_a_bit(policy):
+    batch = make_batch(200_000, FEATURES)
+    one = run(core, batch, BUCKETS, *policy, num_threads=1)
+    for threads in (2, 7):
+        assert_equal(run(core, batch, BUCKETS, *policy, num_threads=threads), one)
+
+
+def test_integers_never_pass_through_float():
+    ids = np.array([(1 << 24) + 1, (1 << 53) + 1, (1 << 62) + 1])
+    buckets = (ids, np.zeros(3, np.float32), np.arange(4))
+    batch = (ids, np.zeros(3, np.float32), np.array([0, 3]))
+    np.testing.assert_array_equal(ops.percentile_discretize(*batch, *buckets)[0], [0, 3, 6])
+    batch = (ids - 1, np.zeros(3, np.float32), np.array([0, 3]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"ids\[0\] = 16777216 is not one"):
+        ops.percentile_discretize(*batch, *buckets, unknown="error")
+
+
+def test_int32_ids_give_what_int64_ids_give():
+    ids, values, splits = make_batch(50, FEATURES[:5])
+    wide = ops.percentile_discretize(ids, values, splits, *BUCKETS)
+    narrow = ops.percentile_discretize(tf.constant(ids, tf.int32), values, splits, *BUCKETS)
+    assert_equal(narrow, wide)
+
+
+def test_a_hashed_bucket_does_not_depend_on_other_features():
+    batch = (np.full(5, 9), np.array([0, 1, 2, 3, np.nan], np.float32), np.array([0, 5]))
+    alone = (np.array([9]), BUCKETS[1][8:], np.array([0, 17]))
+    assert_equal(
+        ops.hashing_discretize(*batch, *alone, output_bits=40),
+        ops.hashing_discretize(*batch, *BUCKETS, output_bits=40),
+    )
+
+
+def test_the_first_unknown_feature_is_named_whatever_the_threads():
+    ids = np.zeros(400_000, np.int64)
+    ids[[150_000, 399_999]] = [77, 78]
+    batch = (ids, np.zeros(len(ids), np.float32), np.array([0, len(ids)]))
+    for threads in (1, 2, 8):
+        with pytest.raises(ValueError, match=r"ids\[150000\] = 77 is not one of the 4 adapted"):
+            run(core, batch, BUCKETS, "left", "drop", "error", False, num_threads=threads)
+
+
+BATCH = (np.array([0]), np.array([1.0], np.float32), np.array([0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({0: [0, 1]}, "values must have 2 items, one for each id, got 1"),
+        ({0: [[0]]}, "ids must have"),
+        ({2: [0, 2]}, r"row_splits\[1\] must be the number of entries 1, got 2"),
+        ({2: [0, 2, 1]}, "row_splits must not fall"),
+        ({2: [1, 1]}, r"row_splits\[0\] must be 0"),
+        ({2: np.zeros(0, np.int64)}, "row_splits must not be empty"),
+        ({3: [0, 0, 5, 9]}, r"feature_ids must ascend: feature_ids\[1\] = 0 after 0"),
+        ({3: [0]}, "boundary_splits must have 2 items, one more than feature_ids, got 5"),
+        ({5: np.zeros(0, np.int64)}, "boundary_splits must have 5 items"),
+        ({5: [1, 1, 5, 8, 25]}, r"boundary_splits\[0\] must be 0, got 1"),
+        (
+            {5: [0, 0, 5, 8, 24]},
+            r"boundary_splits\[4\] must be the number of boundaries 25, got 24",
+        ),
+        (
+            {5: [0, 30, 5, 8, 25]},
+            r"boundary_splits must not fall: boundary_splits\[2\] = 5 after 30",
+        ),
+        ({5: [0, -1, 5, 8, 25]}, r"boundary_splits must not fall: boundary_splits\[1\] = -1"),
+        ({4: np.where(np.arange(25) == 3, np.nan, BUCKETS[1])}, r"boundaries\[3\] must not be nan"),
+        (
+            {4: np.where(np.arange(25) == 3, 0, BUCKETS[1])},
+            r"boundaries of one feature must not fall: boundaries\[3\] = 0 after 2",
+        ),
+    ],
+)
+@pytest.mark.parametrize("hashing", [False, True])
+def test_bad_input_is_refused(arguments, message, hashing):
+    inputs = [arguments.get(i, a) for i, a in enumerate((*BATCH, *BUCKETS))]
+    policy = ("left", "bucket", "pass", hashing)
+    with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match=message):
+        run(ops, inputs[:3], inputs[3:], *policy)
+    with pytest.raises(ValueError, match=message):
+        run(core, inputs[:3], inputs[3:], *policy)
+
+
+@pytest.mark.parametrize("bits", [0, -1, 63])
+def test_bits_out_of_range_are_refused(bits):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"pass_through_bits must be in \[1, 62\]"
+    ):
+        ops.percentile_discretize(*BATCH, *BUCKETS, pass_through_bits=bits)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"output_bits must be in \[1, 62\]"):
+        ops.hashing_discretize(*BATCH, *BUCKETS, output_bits=bits)
+
+
+def test_choices_out_of_range_are_refused():
+    with pytest.raises(ValueError, match="side must be one of 'left', 'right', got 'up'"):
+        core.hashing_discretize(*BATCH, *BUCKETS, output_bits=4, side="up")
+    with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match="up"):
+        ops.hashing_discretize(*BATCH, *BUCKETS, output_bits=4, side="up")
+
+
+def test_new_boundaries_are_seen_at_once():
+    """The op keeps the index of the boundaries it saw last."""
+    boundaries = tf.Variable([1.0, 2.0])
+    splits = tf.Variable(np.array([0, 2]), shape=[None])
+    features = tf.Variable(np.array([0]), shape=[None])
+
+    @tf.function
+    def bucket(value):
+        batch = ([0], [value], [0, 1])
+        return ops.percentile_discretize(*batch, features, boundaries, splits, missing="drop")[0]
+
+    assert bucket(tf.constant(1.5)) == 1
+    assert bucket(tf.constant(1.5)) == 1
+    boundaries.assign([1.0, 1.2])
+    assert bucket(tf.constant(1.5)) == 2
+    boundaries.assign_add([1.0, 1.0])
+    assert bucket(tf.constant(1.5)) == 0
+    features.assign([-3, 0])
+    splits.assign([0, 1, 2])
+    assert bucket(tf.constant(1.5)) == 2
+
+
+def test_no_gradient_flows_to_the_values():
+    v = tf.constant([1.5])
+    with tf.GradientTape() as tape:
+        tape.watch(v)
+        _, y, _ = ops.percentile_discretize([0], v, [0, 1], *BUCKETS)
+    assert tape.gradient(y, v) is None
+
+
+def test_runs_in_a_function_of_unknown_shapes_and_in_tf_data():
+    batch = make_batch(60, FEATURES)
+    expected = reference(batch, BUCKETS, "left", "drop", "pass", False)
+
+    def discretize(ids, values, splits):
+        return ops.percentile_discretize(
+            ids, values, splits, *BUCKETS, missing="drop", pass_through_bits=BITS
+        )
+
+    signature = [tf.TensorSpec([None], t) for t in (tf.int64, tf.float32, tf.int64)]
+    assert_equal(tf.function(discretize, input_signature=signature)(*batch), expected)
+    dataset = tf.data.Dataset.from_tensors(batch).map(discretize)
+    assert_equal(next(iter(dataset)), expected)

@@ -1,0 +1,372 @@
+"""The optimizers against Keras' own: configs, state, gradients, clipping, decay."""
+
+import copy
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from twml_ops import layers, optimizers
+from twml_ops._keras import KERAS_3
+
+stock = tf.keras.optimizers
+Schedule = tf.keras.optimizers.schedules.ExponentialDecay
+N, D = 8, 5
+FTRL = {
+    "learning_rate_power": -0.4,
+    "initial_accumulator_value": 0.2,
+    "l1_regularization_strength": 0.01,
+    "l2_regularization_strength": 0.02,
+    "l2_shrinkage_regularization_strength": 0.03,
+    "beta": 0.1,
+}
+ADAM = {"beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-5}
+
+# Ours, Keras' (None: it has none), arguments of both.
+OPTIMIZERS = {
+    "SGD": (optimizers.SGD, stock.SGD, {}),
+    "Momentum": (optimizers.Momentum, stock.SGD, {"momentum": 0.8}),
+    "Nesterov": (optimizers.Momentum, stock.SGD, {"momentum": 0.8, "nesterov": True}),
+    "Adagrad": (
+        optimizers.Adagrad,
+        stock.Adagrad,
+        {"initial_accumulator_value": 0.3, "epsilon": 1e-4},
+    ),
+    "LazyAdam": (optimizers.LazyAdam, stock.Adam, ADAM),
+    "Ftrl": (optimizers.Ftrl, stock.Ftrl, FTRL),
+    "RowWiseAdagrad": (optimizers.RowWiseAdagrad, None, {"epsilon": 1e-4}),
+}
+WITH_STOCK = [name for name, (_, keras, _) in OPTIMIZERS.items() if keras]
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def slots_of(optimizer):
+    """The optimizer's variables, but for the step and the learning rate."""
+    variables = optimizer.variables
+    variables = variables() if callable(variables) else variables  # a list in Keras 2 and 3
+    return [v.numpy() for v in variables if len(v.shape) > 0]
+
+
+def assert_close(got, want, tolerance=2e-5):
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+
+
+# Configs and state ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.05, Schedule(0.1, 10, 0.5)], ids=["float", "schedule"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_config_round_trip(name, rate):
+    ours, _, arguments = OPTIMIZERS[name]
+    optimizer = ours(rate, name="mine", clipnorm=2.0, weight_decay=0.01, **arguments)
+    config = optimizer.get_config()
+    assert {k: config[k] for k in arguments} == arguments
+    assert ours.from_config(copy.deepcopy(config)).get_config() == config
+    again = stock.deserialize(stock.serialize(optimizer))
+    assert type(again) is ours
+    assert again.get_config() == config
+    assert (again.name, again.clipnorm, again.weight_decay) == ("mine", 2.0, 0.01)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_training_goes_on_bit_for_bit_after_loading(name, tmp_path):
+    ours, _, arguments = OPTIMIZERS[name]
+    ids = tf.keras.Input((3,), dtype="int64")
+    hidden = layers.SparseLinear(D, N)(ids)
+    model = tf.keras.Model(ids, tf.keras.layers.Dense(1)(hidden))
+    model.compile(ours(Schedule(0.1, 2, 0.9), **arguments), "mse")
+    x = np.random.default_rng(0).integers(0, N, (8, 3))
+    y = random(8, 1)
+    model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = tf.keras.models.load_model(tmp_path / "model.keras")
+    for got, want in zip(slots_of(again.optimizer), slots_of(model.optimizer), strict=True):
+        np.testing.assert_array_equal(got, want)
+    for m in (model, again):
+        m.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+    for got, want in zip(again.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_checkpoints_restore_the_slots(name, tmp_path):
+    ours, _, arguments = OPTIMIZERS[name]
+
+    def make():
+        w = tf.Variable(random(N, D))
+        return w, ours(0.1, **arguments)
+
+    def step(w, optimizer):
+        gradient = tf.IndexedSlices(random(3, D, seed=1), tf.constant([5, 2, 5]), [N, D])
+        optimizer.apply_gradients([(gradient, w)])
+
+    w, optimizer = make()
+    step(w, optimizer)
+    checkpoint = tf.train.Checkpoint(w=w, optimizer=optimizer)
+    path = checkpoint.save(str(tmp_path / "checkpoint"))
+    other, into = make()
+    into.build([other])
+    tf.train.Checkpoint(w=other, optimizer=into).restore(path).assert_existing_objects_matched()
+    for v, o in ((w, optimizer), (other, into)):
+        step(v, o)
+    np.testing.assert_array_equal(other.numpy(), w.numpy())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: optimizers.Momentum(momentum=1.0), r"momentum must be in \[0, 1\), got 1.0"),
+        (lambda: optimizers.LazyAdam(beta_1=-0.1), r"beta_1 must be in \[0, 1\), got -0.1"),
+        (lambda: optimizers.LazyAdam(beta_2=1), r"beta_2 must be in \[0, 1\), got 1"),
+        (
+            lambda: optimizers.Adagrad(initial_accumulator_value=-1.0),
+            "initial_accumulator_value must not be negative, got -1.0",
+        ),
+        (
+            lambda: optimizers.Ftrl(learning_rate_power=0.5),
+            "learning_rate_power must not be positive, got 0.5",
+        ),
+        (
+            lambda: optimizers.Ftrl(l1_regularization_strength=-1.0),
+            "l1_regularization_strength must not be negative, got -1.0",
+        ),
+    ],
+)
+def test_bad_arguments_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# Gradients --------------------------------------------------------------------------------------
+
+
+def train(optimizer, gradients, start=None, graph=False):
+    """The variable after one step for each gradient."""
+    w = tf.Variable(random(N, D, seed=7) if start is None else start)
+    optimizer.build([w])
+
+    def step(gradient):
+        optimizer.apply_gradients([(gradient, w)])
+
+    run = tf.function(step, reduce_retracing=True) if graph else step
+    for gradient in gradients:
+        run(gradient)
+    return w.numpy()
+
+
+def sparse_gradients(steps=3, all_rows=True, seed=0):
+    """Slices with repeated ids in no order; all rows are touched if asked."""
+    rng = np.random.default_rng(seed)
+    result = []
+    for _ in range(steps):
+        ids = np.concatenate([np.arange(N) if all_rows else [], rng.integers(0, N // 2, 9)])
+        ids = rng.permutation(ids).astype(np.int64)
+        rows = rng.normal(size=(len(ids), D)).astype(np.float32)
+        result.append(tf.IndexedSlices(tf.constant(rows), tf.constant(ids), tf.constant([N, D])))
+    return result
+
+
+def dense(gradients):
+    return [tf.convert_to_tensor(g) for g in gradients]
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("name", WITH_STOCK)
+def test_dense_gradients_are_updated_as_keras_does(name, graph):
+    ours, keras, arguments = OPTIMIZERS[name]
+    gradients = [tf.constant(random(N, D, seed=s)) for s in range(3)]
+    got = train(ours(0.1, **arguments), gradients, graph=graph)
+    assert_close(got, train(keras(0.1, **arguments), gradients))
+
+
+@pytest.mark.parametrize("shape", [(), (N,), (N, 2, 3)])
+@pytest.mark.parametrize("name", ["LazyAdam", "Ftrl", "RowWiseAdagrad"])
+def test_dense_variables_of_any_rank(name, shape):
+    ours, keras, arguments = OPTIMIZERS[name]
+    keras = keras or stock.Adagrad  # row-wise is by element for all but matrices
+    gradients = [tf.constant(random(*shape, seed=s)) for s in range(2)]
+    start = random(*shape, seed=9)
+    got = train(ours(0.1, **arguments), gradients, start)
+    assert_close(got, train(keras(0.1, **arguments), gradients, start))
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("name", WITH_STOCK)
+def test_repeated_ids_mean_their_sum(name, graph):
+    ours, keras, arguments = OPTIMIZERS[name]
+    gradients = sparse_gradients()
+    got = train(ours(0.1, **arguments), gradients, graph=graph)
+    assert_close(got, train(keras(0.1, **arguments), dense(gradients)))
+
+
+LIMITS = {
+    "clipnorm": {"clipnorm": 0.5},
+    "clipvalue": {"clipvalue": 0.05},
+    "global_clipnorm": {"global_clipnorm": 0.5},
+    "weight_decay": {"weight_decay": 0.1},
+    "weight_decay and clipnorm": {"weight_decay": 0.1, "clipnorm": 0.5},
+}
+if KERAS_3:
+    LIMITS["loss_scale_factor"] = {"loss_scale_factor": 4.0}
+    LIMITS["loss_scale_factor and clipnorm"] = {"loss_scale_factor": 4.0, "clipnorm": 0.5}
+
+
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+@pytest.mark.parametrize("name", ["SGD", "LazyAdam"])
+def test_clipping_and_decay_mean_what_they_mean_for_dense_gradients(name, limits):
+    ours, keras, arguments = OPTIMIZERS[name]
+    gradients = sparse_gradients()
+    want = train(keras(0.1, **arguments, **limits), dense(gradients))
+    assert_close(train(ours(0.1, **arguments, **limits), gradients), want)
+    assert_close(train(ours(0.1, **arguments, **limits), dense(gradients)), want)
+
+
+def test_global_clipnorm_counts_every_gradient_once():
+    def step(optimizer, sparse):
+        w, b = tf.Variable(random(N, D)), tf.Variable(random(D, seed=1))
+        gradient = sparse_gradients(1, all_rows=False)[0]
+        if not sparse:
+            gradient = tf.convert_to_tensor(gradient)
+        optimizer.apply_gradients([(gradient, w), (tf.constant(random(D, seed=2)), b)])
+        return np.concatenate([w.numpy().ravel(), b.numpy()])
+
+    want = step(stock.SGD(0.1, global_clipnorm=0.3), sparse=False)
+    assert_close(step(optimizers.SGD(0.1, global_clipnorm=0.3), sparse=True), want)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_rows_without_a_gradient_keep_every_bit(name):
+    ours, _, arguments = OPTIMIZERS[name]
+    start = random(N, D)
+    optimizer = ours(0.1, weight_decay=0.1, clipnorm=3.0, **arguments)
+    w = tf.Variable(start)
+    optimizer.build([w])
+    before = slots_of(optimizer)
+    for gradient in sparse_gradients(4, all_rows=False):  # ids below N / 2
+        optimizer.apply_gradients([(gradient, w)])
+    assert w.numpy()[N // 2 :].tobytes() == start[N // 2 :].tobytes()
+    assert not np.any(w.numpy()[0] == start[0])
+    for slot, initial in zip(slots_of(optimizer), before, strict=True):
+        assert slot[N // 2 :].tobytes() == initial[N // 2 :].tobytes()
+
+
+def test_variables_can_be_excluded_from_weight_decay():
+    w, other = tf.Variable(random(N, D), name="w"), tf.Variable(random(N, D), name="other")
+    start = w.numpy()
+    optimizer = optimizers.SGD(0.1, weight_decay=0.5)
+    optimizer.exclude_from_weight_decay(var_list=[other])
+    optimizer.build([w, other])
+    nothing = tf.IndexedSlices(tf.zeros([1, D]), tf.constant([3]), [N, D])
+    optimizer.apply_gradients([(nothing, w), (nothing, other)])
+    assert_close(w.numpy()[3], start[3] * 0.95)
+    np.testing.assert_array_equal(other.numpy(), start)
+
+
+def test_schedules_and_new_learning_rates_are_followed():
+    one = tf.IndexedSlices(tf.ones([1, D]), tf.constant([3]), tf.constant([N, D]))
+    start = np.zeros((N, D), np.float32)
+    got = train(optimizers.SGD(Schedule(1.0, 1, 0.5)), [one] * 3, start, graph=True)
+    assert_close(got[3], np.full(D, -1.75))
+    optimizer = optimizers.SGD(1.0)
+    w = tf.Variable(start)
+    optimizer.apply_gradients([(one, w)])
+    optimizer.learning_rate = 0.5
+    optimizer.apply_gradients([(one, w)])
+    assert_close(w.numpy()[3], np.full(D, -1.5))
+    assert int(optimizer.iterations) == 2
+
+
+def test_lazy_adam_is_corrected_by_the_global_step():
+    optimizer = optimizers.LazyAdam(0.1)
+    w = tf.Variable(np.zeros((N, D), np.float32))
+    for i in (1, 1, 3):  # row 3 comes first at step 3
+        gradient = tf.IndexedSlices(tf.ones([1, D]), tf.constant([i]), [N, D])
+        optimizer.apply_gradients([(gradient, w)])
+    step = 0.1 * np.sqrt(1 - 0.999**3) / (1 - 0.9**3)
+    assert_close(w.numpy()[3], np.full(D, -step * 0.1 / (np.sqrt(0.001) + 1e-7)))
+
+
+def test_rowwise_adagrad_keeps_one_number_a_row():
+    optimizer = optimizers.RowWiseAdagrad(0.1, initial_accumulator_value=0.5, epsilon=1e-4)
+    gradients = sparse_gradients(3)
+    got = train(optimizer, gradients)
+    assert [s.shape for s in slots_of(optimizer)] == [(N,)]
+    w, a = random(N, D, seed=7).astype(np.float64), np.full(N, 0.5)
+    for g in dense(gradients):
+        a += np.mean(g.numpy() ** 2, axis=1)
+        w -= 0.1 * g.numpy() / np.sqrt(a + 1e-4)[:, None]
+    assert_close(got, w)
+    again = optimizers.RowWiseAdagrad(0.1, initial_accumulator_value=0.5, epsilon=1e-4)
+    assert_close(train(again, dense(gradients)), w)
+
+
+def test_ftrl_with_l1_keeps_rare_features_at_zero():
+    optimizer = optimizers.Ftrl(0.1, l1_regularization_strength=100.0)
+    got = train(optimizer, sparse_gradients(2), np.zeros((N, D), np.float32))
+    assert np.all(got == 0)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"use_ema": True}, *([{"gradient_accumulation_steps": 2}] if KERAS_3 else [])],
+    ids=lambda a: next(iter(a)),
+)
+def test_dense_passes_are_refused_for_sparse_gradients_only(arguments):
+    gradients = sparse_gradients(2)
+    with pytest.raises(ValueError, match=f"{next(iter(arguments))} needs a dense pass over every"):
+        train(optimizers.SGD(0.1, **arguments), gradients)
+    want = train(stock.SGD(0.1, **arguments), dense(gradients))
+    assert_close(train(optimizers.SGD(0.1, **arguments), dense(gradients)), want)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("name", WITH_STOCK)
+def test_embedding_and_gather_gradients(name, graph):
+    ours, keras, arguments = OPTIMIZERS[name]
+    ids = tf.constant([[0, 1, 1, 2, 3], [4, 5, 6, 7, 1]])
+    target = random(2, 5, D, seed=4)
+
+    def run(optimizer, densify):
+        embedding = tf.keras.layers.Embedding(N, D)
+        embedding.build((None, None))
+        embedding.set_weights([random(N, D)])
+        table = tf.Variable(random(N, D, seed=1))
+        variables = [embedding.embeddings, table]
+        optimizer.build(variables)
+
+        def step():
+            with tf.GradientTape() as tape:
+                y = embedding(ids) + tf.gather(table, ids)
+                loss = tf.reduce_sum((y - target) ** 2)
+            gradients = tape.gradient(loss, variables)
+            if densify:
+                gradients = [tf.convert_to_tensor(g) for g in gradients]
+            else:
+                assert all(isinstance(g, tf.IndexedSlices) for g in gradients)
+            optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+
+        for _ in range(3):
+            (tf.function(step) if graph and not densify else step)()
+        return np.concatenate([v.numpy() for v in variables])
+
+    got = run(ours(0.05, **arguments), densify=False)
+    assert_close(got, run(keras(0.05, **arguments), densify=True))
+
+
+def test_unknown_variables_are_refused():
+    optimizer = optimizers.SGD(0.1)
+    optimizer.build([tf.Variable(random(N, D))])
+    with pytest.raises((ValueError, KeyError), match=r"(?i)unknown variable|cannot recognize"):
+        optimizer.apply_gradients([(sparse_gradients(1)[0], tf.Variable(random(N, D)))])
+
+
+def test_an_id_out_of_range_changes_nothing():
+    w = tf.Variable(random(N, D))
+    start = w.numpy()
+    gradient = tf.IndexedSlices(tf.ones([2, D]), tf.constant([0, N]), [N, D])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"ids\[1\] = 8 is out of range"):
+        optimizers.Adagrad(0.1).apply_gradients([(gradient, w)])
+    np.testing.assert_array_equal(w.numpy(), start)

@@ -1,0 +1,30 @@
+"""The command line: `twml-ops train | evaluate | predict | export | info`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs one command and exits.
+
+    Args:
+        arguments: default: those of the process.
+
+    Raises:
+        SystemExit: only for a failure: 2 for wrong usage, 130 when interrupted, else 1; one line
+            on stderr says why.
+    """
+    # Before anything imports TensorFlow: its log is not for the users of a command.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from twml_ops.cli import app, errors
+
+    try:
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        code = app.app(given, standalone_mode=False)
+    except (Exception, KeyboardInterrupt) as e:
+        errors.report(e)
+    if code == errors.INTERRUPTED:  # Typer returns what Ctrl-C would have raised
+        errors.report(KeyboardInterrupt())

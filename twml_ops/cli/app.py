@@ -1,0 +1,28 @@
+"""The commands, put together. TensorFlow is imported by a command that needs it, not before."""
+
+from __future__ import annotations
+
+import typer
+
+from twml_ops.cli import evaluate, export, info, predict, train
+from twml_ops.cli.options import Debug
+
+app = typer.Typer(
+    name="twml-ops",
+    help="Trains and serves ranking models on very sparse data.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def main(debug: Debug = False) -> None:
+    """Trains and serves ranking models on very sparse data."""
+
+
+app.command()(train.train)
+app.command()(evaluate.evaluate)
+app.command()(predict.predict)
+app.command()(export.export)
+app.command()(info.info)

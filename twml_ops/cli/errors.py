@@ -1,0 +1,81 @@
+"""Every failure ends in one clear line on stderr and a non-zero exit; `--debug` shows the rest."""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from typing import NoReturn
+
+_PREFIX = re.compile(r"^(\{\{function_node .*?\}\}\s*)?(\w+(Error|Exception|Invalid): )?")
+_SUFFIX = re.compile(r"\s*(\[\[\{\{node|\[Op:|\[name: ).*$")
+_NOISE = re.compile(
+    r"^($|Traceback|File \"|Graph execution error|Detected at node|Node: |\s|\d+ root error|"
+    r"\(\d+\) )"
+)
+USAGE = 2
+FAILED = 1
+INTERRUPTED = 130
+
+
+class UserError(Exception):
+    """Something the user can put right; the message is the whole line that is shown."""
+
+
+class _Debug:
+    """`--debug` may stand before or after the command, so it is remembered here."""
+
+    on = False
+
+
+def set_debug(value: bool) -> None:
+    """Typer callback of `--debug`."""
+    _Debug.on = _Debug.on or value
+
+
+def report(error: BaseException) -> NoReturn:
+    """Prints the one line of `error` and exits.
+
+    Raises:
+        SystemExit: always; 2 for wrong usage, 130 when interrupted, else 1.
+    """
+    if _Debug.on:
+        traceback.print_exception(error)
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+        code, line = INTERRUPTED, "interrupted"
+    elif isinstance(error, BrokenPipeError):
+        sys.stderr.close()  # nobody reads us: the shell's convention is to go quietly
+        raise SystemExit(FAILED)
+    else:
+        usage = hasattr(error, "format_message")  # Typer's own errors, whichever Click is inside
+        code, line = USAGE if usage else FAILED, one_line(error)
+    print(f"twml-ops: {line}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def one_line(error: BaseException) -> str:
+    """What went wrong, without stack, op names or line breaks."""
+    if isinstance(error, UserError):
+        return " ".join(str(error).split())
+    if hasattr(error, "format_message"):
+        return " ".join(error.format_message().split())
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    message = _cause(str(getattr(error, "message", None) or error))
+    if isinstance(error, (ValueError, OSError, EOFError)) or _is_tensorflow(error):
+        return message or type(error).__name__
+    return (
+        f"internal error, please report it (--debug shows more): {type(error).__name__}: {message}"
+    )
+
+
+def _is_tensorflow(error: BaseException) -> bool:
+    return any(c.__module__.startswith("tensorflow.") for c in type(error).__mro__)
+
+
+def _cause(message: str) -> str:
+    """The telling line of a message; TensorFlow hides it below the stack of the graph's node."""
+    _, node, below = message.rpartition("\nNode: ")
+    lines = (below.split("\n", 1)[1] if node and "\n" in below else message).splitlines()
+    lines = [_SUFFIX.sub("", _PREFIX.sub("", re.sub(r"^\(\d+\) \w+:\s+", "", li))) for li in lines]
+    return next((" ".join(li.split()) for li in lines if not _NOISE.match(li)), message.strip())

@@ -1,0 +1,23 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from twml_ops.cli import errors
+
+SOURCES = (
+    "flights, criteo:PATH, libsvm:PATH, tfrecord:GLOB or parquet:GLOB; "
+    "PATH may end in .gz, and PATH[START:STOP] is a range of rows"
+)
+
+Run = Annotated[Path, typer.Argument(help="Folder of a finished run.", show_default=False)]
+Data = Annotated[str, typer.Option(help=f"Examples: {SOURCES}.", show_default=False)]
+BatchSize = Annotated[int, typer.Option(min=1, help="Examples in a batch.")]
+Debug = Annotated[
+    bool,
+    typer.Option("--debug", callback=errors.set_debug, help="Show the traceback of an error."),
+]

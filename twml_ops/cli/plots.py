@@ -1,0 +1,140 @@
+"""The pictures of the report, as self-contained SVG."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+import matplotlib.ticker
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+INK, MUTED, GRID = "#1b1f24", "#6b7280", "#e5e7eb"
+BLUE, ORANGE, GREEN = "#2563eb", "#ea580c", "#059669"
+_STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9.5,
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": GRID,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "legend.frameon": False,
+    "svg.hashsalt": "twml_ops",  # the same run draws the same bytes
+}
+
+Draw = Callable[[Axes], None]
+
+
+class Point(NamedTuple):
+    """One point of a learning curve.
+
+    Attributes:
+        examples: examples trained on so far.
+        loss: mean log loss.
+    """
+
+    examples: int
+    loss: float
+
+
+def svg(draw: Draw, width: float = 6.4, height: float = 3.6) -> str:
+    """A picture as a `data:` address. Width and height in inches."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        draw(figure.add_subplot())
+        out = io.BytesIO()
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    return "data:image/svg+xml;base64," + base64.b64encode(out.getvalue()).decode()
+
+
+def learning_curve(train: list[Point], held_out: list[Point], base_rate_loss: float) -> Draw:
+    """Training loss as it went, held-out loss after each epoch, and the constant to beat."""
+
+    def draw(ax: Axes) -> None:
+        if train:
+            ax.plot(*zip(*train, strict=True), color=BLUE, lw=1.6, label="train, while learning")
+        if held_out:
+            ax.plot(
+                *zip(*held_out, strict=True), color=ORANGE, lw=1.6, marker="o", ms=4,
+                label="evaluation data, after each epoch",
+            )  # fmt: skip
+        if np.isfinite(base_rate_loss):
+            ax.axhline(base_rate_loss, color=MUTED, lw=1, ls=(0, (4, 3)), label="base rate alone")
+        ax.set(xlabel="examples seen", ylabel="log loss", xlim=(0, None))
+        ax.xaxis.set_major_formatter(mpl.ticker.EngFormatter(sep=""))
+        ax.legend()
+
+    return draw
+
+
+def calibration(labels: npt.NDArray[Any], predictions: npt.NDArray[Any], bins: int = 20) -> Draw:
+    """Mean label against mean prediction in bins of equal size, with 95 % Wilson intervals."""
+    order = np.argsort(predictions, kind="stable")
+    parts = [i for i in np.array_split(order, bins) if len(i)]
+    predicted = np.array([predictions[i].mean() for i in parts])
+    observed = np.array([labels[i].mean() for i in parts])
+    low, high = wilson(observed, np.array([len(i) for i in parts]))
+
+    def draw(ax: Axes) -> None:
+        top = 1.05 * max([1e-6, *predicted, *observed])
+        ax.plot([0, top], [0, top], color=MUTED, lw=1, ls=(0, (4, 3)), label="perfect")
+        ax.errorbar(
+            predicted, observed, yerr=np.maximum([observed - low, high - observed], 0),
+            fmt="o", ms=4, lw=1.2, color=BLUE, label="1/20 of the examples, 95 % interval",
+        )  # fmt: skip
+        ax.set(xlabel="mean prediction", ylabel="share of positives", xlim=(0, top), ylim=(0, None))
+        ax.legend(loc="upper left")
+
+    return draw
+
+
+def wilson(share: npt.NDArray[Any], n: npt.NDArray[Any], z: float = 1.96) -> tuple[Any, Any]:
+    """The Wilson score interval of a share observed in n trials."""
+    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
+    return middle - half, middle + half
+
+
+def score_histogram(labels: npt.NDArray[Any], predictions: npt.NDArray[Any]) -> Draw:
+    """How positives and negatives spread over the predictions, each with area 1."""
+    edges = np.linspace(0, max(1e-6, float(predictions.max(initial=0))), 51).tolist()
+
+    def draw(ax: Axes) -> None:
+        for value, color, name in ((0, BLUE, "negatives"), (1, ORANGE, "positives")):
+            scores = predictions[labels == value]
+            if len(scores):
+                ax.hist(
+                    scores, edges, density=True, histtype="stepfilled", alpha=0.45, color=color,
+                    label=f"{name} ({len(scores):,})",
+                )  # fmt: skip
+        ax.set(xlabel="prediction", ylabel="density", xlim=(0, edges[-1]))
+        ax.legend()
+
+    return draw
+
+
+def feature_bars(names: list[str], worth: list[float]) -> Draw:
+    """One bar a feature, the most useful on top."""
+
+    def draw(ax: Axes) -> None:
+        colors = [GREEN if w > 0 else MUTED for w in worth]
+        ax.barh(range(len(names)), worth, color=colors, height=0.7)
+        ax.set_yticks(range(len(names)), names, color=INK)
+        ax.set_ylim(len(names) - 0.4, -0.6)
+        ax.grid(axis="y", visible=False)
+        ax.axvline(0, color=MUTED, lw=0.8)
+        ax.set_xlabel("log loss added when the feature is shuffled")
+
+    return draw

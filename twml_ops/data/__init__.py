@@ -1,0 +1,19 @@
+"""Readers: SOURCE strings to `tf.data` batches in the layers' ragged form."""
+
+from twml_ops.data.block import Block, Rows
+from twml_ops.data.errors import DataError
+from twml_ops.data.hashing import hash_tokens
+from twml_ops.data.open import SCHEMES, open_source
+from twml_ops.data.source import Schema, Source, original_errors
+
+__all__ = [
+    "SCHEMES",
+    "Block",
+    "DataError",
+    "Rows",
+    "Schema",
+    "Source",
+    "hash_tokens",
+    "open_source",
+    "original_errors",
+]

@@ -1,0 +1,18 @@
+"""The one exception of the readers: one clear line, naming the file and the line in it."""
+
+from __future__ import annotations
+
+
+class DataError(ValueError):
+    """Data that cannot be read as what it was said to be."""
+
+
+def one_line(error: Exception) -> str:
+    """What `error` says, without line breaks."""
+    return " ".join(str(error).split())
+
+
+def quote(raw: bytes | str, limit: int = 40) -> str:
+    """`raw` as it can be shown inside a one-line message, cut to `limit` characters."""
+    text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
+    return repr(text if len(text) <= limit else text[:limit] + "...")

@@ -1,0 +1,83 @@
+"""What the readers of columns, from files named by a pattern, have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from glob import glob
+from pathlib import Path
+
+import numpy as np
+
+from twml_ops.data.block import Array, Block, Rows
+from twml_ops.data.errors import DataError
+
+
+def files_of(pattern: str) -> list[str]:
+    """The files a pattern (or a plain path) names, sorted.
+
+    Raises:
+        FileNotFoundError: there are none.
+    """
+    pattern = str(Path(pattern).expanduser())
+    files = sorted(p for p in glob(pattern, recursive=True) if Path(p).is_file())
+    if not files:
+        raise FileNotFoundError(f"{pattern}: no such file")
+    return files
+
+
+def binary_labels(raw: Array, where: Callable[[int], str]) -> Array:
+    """float32 [R]: 1 where the label is 1, 0 where it is 0 or -1.
+
+    Args:
+        raw: numbers [R].
+        where: tells file and line of a row, for the message.
+
+    Raises:
+        DataError: a label is something else.
+    """
+    bad = ~np.isin(raw, (-1, 0, 1))
+    if bad.any():
+        row = int(bad.argmax())
+        raise DataError(f"{where(row)}: label must be 0 or 1 (-1 counts as 0), got {raw[row]}")
+    return (raw > 0).astype(np.float32)
+
+
+def numbers_to_rows(table: Array, names: Sequence[str], where: Callable[[int], str]) -> Rows:
+    """The cells of `table` (float64 [R, C], NaN = missing) as float32 entries.
+
+    Raises:
+        DataError: a number is infinite, or is so in float32; names its row and column.
+    """
+    with np.errstate(over="ignore"):
+        numbers = table.astype(np.float32)
+    infinite = np.isinf(numbers)
+    if infinite.any():
+        row, column = divmod(int(infinite.argmax()), len(names))
+        got = table[row, column]
+        raise DataError(f"{where(row)}: {names[column]} must be finite in float32, got {got}")
+    return Rows.from_numbers(numbers)
+
+
+def check_sparse(rows: Rows, dim: int | None, where: Callable[[int], str]) -> None:
+    """Ids are in [0, dim) and values are finite.
+
+    Raises:
+        DataError: one is not; names its row.
+    """
+    limit = np.iinfo(np.int64).max if dim is None else dim
+    bad = (rows.ids < 0) | (rows.ids >= limit)
+    values = np.zeros(0, np.float32) if rows.values is None else rows.values
+    for wrong, message in (
+        (bad, f"ids must be in [0, {limit}), the id space of the training data"),
+        (~np.isfinite(values), "values must be finite"),
+    ):
+        if wrong.any():
+            k = int(wrong.argmax())
+            row = int(np.searchsorted(rows.row_splits, k, side="right")) - 1
+            got = rows.ids[k] if wrong is bad else values[k]
+            raise DataError(f"{where(row)}: {message}, got {got}")
+
+
+def sparse_dim_of(blocks: Iterable[Block]) -> int:
+    """The size of the id space: the largest sparse id + 1, at least 1."""
+    return 1 + max((int(b.groups["sparse"].ids.max(initial=0)) for b in blocks), default=0)

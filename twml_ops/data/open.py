@@ -1,0 +1,85 @@
+"""SOURCE strings: what a user writes after `--data`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from twml_ops.data.criteo import CriteoSource
+from twml_ops.data.errors import DataError, quote
+from twml_ops.data.flights import FlightsSource
+from twml_ops.data.libsvm import LibsvmSource
+from twml_ops.data.parquet import ParquetSource
+from twml_ops.data.source import RowRange, Schema, Source
+from twml_ops.data.tfrecord import TFRecordSource
+
+SCHEMES = ("flights", "criteo:PATH", "libsvm:PATH", "parquet:GLOB", "tfrecord:GLOB")
+
+_SOURCE = re.compile(
+    r"(?P<scheme>[a-z]+)(:(?P<path>.+?))?(\[(?P<start>\d*):(?P<stop>\d*)\])?(\?dim=(?P<dim>\d+))?",
+    re.DOTALL,
+)
+_WITH_DIM: dict[str, Callable[[str, str, int | None], Source]] = {
+    "libsvm": LibsvmSource,
+    "parquet": ParquetSource,
+    "tfrecord": TFRecordSource,
+}
+
+
+def open_source(source: str, *, like: Schema | None = None) -> Source:
+    """The reader of a SOURCE string.
+
+    Args:
+        source: `flights`, `criteo:PATH`, `libsvm:PATH`, `parquet:GLOB` or `tfrecord:GLOB`. A text
+            PATH may end in .gz. `[A:B]` at the end takes the examples A .. B only (from 0, B
+            excluded, either may be left out). `?dim=N` at the very end is the size of the id
+            space of raw `id:value` features; without it, it is found by a pass over the data.
+        like: the schema of the training data, when this is data for the same model: the id
+            space is the same, and other features are an error.
+
+    Returns:
+        The source; only its beginning has been read.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        DataError: an unknown kind of source, or data that cannot be read or is not `like`.
+    """
+    match = _SOURCE.fullmatch(source)
+    scheme = match["scheme"] if match else ""
+    if match is None or scheme not in {s.split(":")[0] for s in SCHEMES}:
+        raise DataError(f"unknown source {quote(source)}: expected one of {', '.join(SCHEMES)}")
+    opened = _open(scheme, match["path"], match["dim"], source, like)
+    if match["start"] is not None:
+        start, stop = match["start"], match["stop"]
+        opened = RowRange(opened, int(start or 0), int(stop) if stop else None)
+    if like is not None and opened.schema != like:
+        raise DataError(f"{source}: {_difference(opened.schema, like)}")
+    return opened
+
+
+def _open(
+    scheme: str, path: str | None, dim: str | None, source: str, like: Schema | None
+) -> Source:
+    if scheme == "flights":
+        if path or dim:
+            raise DataError(f"{quote(source)}: `flights` takes no path and no dim")
+        return FlightsSource()
+    if path is None:
+        raise DataError(f"{quote(source)}: expected `{scheme}:` followed by a path")
+    if scheme == "criteo":
+        if dim:
+            raise DataError(f"{quote(source)}: `criteo` takes no dim")
+        return CriteoSource(f"criteo:{path}", path)
+    if dim is not None and int(dim) < 1:
+        raise DataError(f"{quote(source)}: dim must be at least 1")
+    size = int(dim) if dim else like.sparse_dim or None if like else None
+    return _WITH_DIM[scheme](f"{scheme}:{path}", path, size)
+
+
+def _difference(got: Schema, expected: Schema) -> str:
+    for field in ("continuous", "categorical"):
+        ours, theirs = set(getattr(got, field)), set(getattr(expected, field))
+        for what, names in (("lacks", theirs - ours), ("adds", ours - theirs)):
+            if names:
+                return f"{what} {field} features of the training data: {', '.join(sorted(names))}"
+    return f"the features must be those of the training data: expected {expected}, got {got}"

@@ -1,0 +1,127 @@
+"""Text files of any size as chunks of whole lines, plain or .gz."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from twml_ops.data.block import Block
+from twml_ops.data.errors import DataError, one_line
+from twml_ops.data.source import Source, in_range
+
+CHUNK_BYTES = 1 << 24
+_MAX_LINE_BYTES = 1 << 26
+
+
+class Chunk(NamedTuple):
+    """Whole lines of a file.
+
+    Attributes:
+        text: the bytes, with line ends (the last line of the file may lack one).
+        path: the file, for messages.
+        first_line: 1-based number of the first of these lines.
+    """
+
+    text: bytes
+    path: str
+    first_line: int
+
+    def where(self, line: int) -> str:
+        """File and number of the 0-based `line` of the chunk, for messages."""
+        return f"{self.path}: line {self.first_line + line}"
+
+
+def existing_file(path: str) -> Path:
+    """`path`, if a file with something in it is there.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        DataError: it is a folder, or an empty file.
+    """
+    file = Path(path).expanduser()
+    if not file.exists():
+        raise FileNotFoundError(f"{path}: no such file")
+    if not file.is_file():
+        raise DataError(f"{path}: expected a file, got a folder or device")
+    if file.stat().st_size == 0:
+        raise DataError(f"{path}: the file is empty")
+    return file
+
+
+def read_chunks(path: str) -> Iterator[Chunk]:
+    """The lines of `path` in order, about `CHUNK_BYTES` of them at a time.
+
+    Raises:
+        FileNotFoundError: no such file.
+        DataError: the file is empty, cannot be read, or is a damaged or truncated .gz.
+    """
+    file = existing_file(path)
+    line, rest = 1, b""
+    codec = "gzip" if file.suffix == ".gz" else None
+    try:
+        with pa.input_stream(str(file), compression=codec) as stream:
+            while data := stream.read(CHUNK_BYTES):
+                cut = data.rfind(b"\n") + 1
+                if not cut:
+                    rest += data
+                    if len(rest) > _MAX_LINE_BYTES:
+                        raise DataError(f"{path}: line {line} is longer than 64 MiB")
+                    continue
+                chunk = Chunk(rest + data[:cut], path, line)
+                line, rest = line + chunk.text.count(b"\n"), data[cut:]
+                yield chunk
+    except OSError as e:
+        what = "damaged or truncated .gz" if codec else "cannot be read"
+        raise DataError(f"{path}: {what}, after line {line - 1}: {one_line(e)}") from e
+    if rest:
+        yield Chunk(rest, path, line)
+    elif line == 1:
+        raise DataError(f"{path}: the file holds no lines")
+
+
+class TextSource(Source):
+    """A source whose examples are lines of one text file."""
+
+    def __init__(self, name: str, path: str) -> None:
+        """Nothing is read yet.
+
+        Args:
+            name: the source as the user wrote it.
+            path: of the file; ends in .gz if it is compressed.
+
+        Raises:
+            FileNotFoundError: no such file.
+            DataError: the file is empty.
+        """
+        super().__init__(name)
+        existing_file(path)
+        self._path = path
+
+    @abstractmethod
+    def _count_rows(self, chunk: Chunk) -> int:
+        """How many examples `_parse` would return, for less work."""
+
+    @abstractmethod
+    def _parse(self, chunk: Chunk) -> Block:
+        """The examples of `chunk`."""
+
+    def _count(self) -> int:
+        return sum(map(self._count_rows, read_chunks(self._path)))
+
+    def _read(self, start: int, stop: int | None) -> Iterator[Block]:
+        row = 0
+        for chunk in read_chunks(self._path):
+            if row < start:  # cheap to skip: counted, not parsed
+                rows = self._count_rows(chunk)
+                if row + rows <= start:
+                    row += rows
+                    continue
+            block = self._parse(chunk)
+            yield from in_range([block], max(start - row, 0), None if stop is None else stop - row)
+            row += len(block)
+            if stop is not None and row >= stop:
+                return

@@ -1,0 +1,181 @@
+"""The batch forms every layer takes and gives back, and the one CSR form inside.
+
+1. `tf.SparseTensor` [B, N], column = id (row-major order, as Keras and tf.data make it);
+2. a pair of `tf.RaggedTensor` (ids, values), or one ragged ids: a binary batch, all values 1;
+3. a padded dense pair (ids [B, M], values [B, M]), or one dense integer ids; id -1 is padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from twml_ops import ops
+
+
+class SparseBatch(NamedTuple):
+    """CSR: row b holds the entries row_splits[b] .. row_splits[b + 1].
+
+    Attributes:
+        ids: integer [K].
+        values: float [K], or None for a binary batch.
+        row_splits: int64 [B + 1].
+    """
+
+    ids: tf.Tensor
+    values: tf.Tensor | None
+    row_splits: tf.Tensor
+
+    def values_or_ones(self) -> tf.Tensor:
+        """The values, float32 [K], spelled out."""
+        return tf.ones(tf.shape(self.ids)) if self.values is None else self.values
+
+
+Rebuild = Callable[[SparseBatch, int], Any]
+
+
+def parse(inputs: Any) -> tuple[SparseBatch, Rebuild]:
+    """CSR of any batch form, and the way back.
+
+    Args:
+        inputs: one of the three forms above.
+
+    Returns:
+        `(batch, rebuild)`; `rebuild(other, num_columns)` gives a batch of as many rows in the
+        form of `inputs`. A SparseTensor gets the shape [B, num_columns]; padded entries stay in
+        their places while no row's number of entries changed, and move to the front otherwise.
+
+    Raises:
+        ValueError: `inputs` is none of the forms.
+    """
+    if isinstance(inputs, tf.SparseTensor):
+        return _parse_sparse(inputs)
+    ids, values = (
+        inputs if isinstance(inputs, (tuple, list)) and len(inputs) == 2 else (inputs, None)
+    )
+    if isinstance(ids, tf.RaggedTensor):
+        if values is None or isinstance(values, tf.RaggedTensor):
+            return _parse_ragged(ids, values)
+    elif _is_matrix(ids) and ids.dtype.is_integer and (values is None or _is_matrix(values)):
+        return _parse_padded(ids, values)
+    raise ValueError(
+        "inputs must be a tf.SparseTensor [B, N], a pair of tf.RaggedTensor (ids, values) or one "
+        "ragged integer ids, or a padded dense pair (ids [B, M], values [B, M]) with id -1 as "
+        f"padding; got {_describe(inputs)}"
+    )
+
+
+def num_rows(batch: SparseBatch) -> tf.Tensor:
+    """B, int64 scalar."""
+    return tf.shape(batch.row_splits, out_type=tf.int64)[0] - 1
+
+
+def _is_matrix(x: Any) -> bool:
+    return tf.is_tensor(x) and not isinstance(x, tf.RaggedTensor) and x.shape.rank == 2
+
+
+def _describe(inputs: Any) -> str:
+    if isinstance(inputs, (tuple, list)):
+        return f"({', '.join(_describe(i) for i in inputs)})"
+    shape = getattr(inputs, "shape", "")
+    dtype = getattr(getattr(inputs, "dtype", None), "name", getattr(inputs, "dtype", ""))
+    return f"{type(inputs).__name__} {dtype} {shape}".strip()
+
+
+def _parse_sparse(inputs: tf.SparseTensor) -> tuple[SparseBatch, Rebuild]:
+    if inputs.shape.rank not in (None, 2):
+        raise ValueError(f"a sparse batch must have the shape [B, N], got {inputs.shape}")
+    num = inputs.dense_shape[0]
+    splits = ops.row_splits_from_indices(inputs.indices[:, 0], num)
+    batch = SparseBatch(inputs.indices[:, 1], _as_float(inputs.values), splits)
+
+    def rebuild(other: SparseBatch, num_columns: int) -> tf.SparseTensor:
+        rows = inputs.indices[:, 0]
+        if other.row_splits is not splits:
+            rows = tf.RaggedTensor.from_row_splits(
+                other.ids, other.row_splits, validate=False
+            ).value_rowids()
+        indices = tf.stack([rows, tf.cast(other.ids, tf.int64)], axis=1)
+        shape = tf.stack([num, tf.constant(num_columns, tf.int64)])
+        sparse = tf.SparseTensor(indices, other.values_or_ones(), shape)
+        sparse.set_shape(tf.TensorShape([inputs.shape[0], num_columns]))
+        return sparse
+
+    return batch, rebuild
+
+
+def _parse_ragged(
+    ids: tf.RaggedTensor, values: tf.RaggedTensor | None
+) -> tuple[SparseBatch, Rebuild]:
+    if ids.ragged_rank != 1 or not ids.dtype.is_integer or ids.flat_values.shape.rank != 1:
+        raise ValueError(f"ragged ids must be integer [B, None], got {_describe(ids)}")
+    splits = tf.cast(ids.row_splits, tf.int64)
+    flat = None
+    if values is not None:
+        if values.ragged_rank != 1 or values.flat_values.shape.rank != 1:
+            raise ValueError(f"ragged values must be [B, None], got {_describe(values)}")
+        if values.row_splits is not ids.row_splits:
+            _require_equal(splits, tf.cast(values.row_splits, tf.int64), "row lengths")
+        flat = _as_float(values.flat_values)
+    batch = SparseBatch(_as_ids(ids.flat_values), flat, splits)
+
+    def rebuild(other: SparseBatch, num_columns: int) -> Any:
+        del num_columns  # ragged rows have no width
+
+        def ragged(flat: tf.Tensor) -> tf.RaggedTensor:
+            if other.row_splits is splits:
+                return ids.with_flat_values(flat)
+            return tf.RaggedTensor.from_row_splits(flat, other.row_splits, validate=False)
+
+        if values is None and other.values is None:
+            return ragged(other.ids)
+        return ragged(other.ids), ragged(other.values_or_ones())
+
+    return batch, rebuild
+
+
+def _parse_padded(ids: tf.Tensor, values: tf.Tensor | None) -> tuple[SparseBatch, Rebuild]:
+    if values is not None and not (ids.shape.is_fully_defined() and ids.shape == values.shape):
+        _require_equal(tf.shape(ids), tf.shape(values), "shape")
+    ids = _as_ids(ids)
+    present = ids != -1
+    positions = tf.where(present)
+    flat = None if values is None else _as_float(tf.gather_nd(values, positions))
+    lengths = tf.reduce_sum(tf.cast(present, tf.int64), axis=1)
+    splits = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(lengths)], axis=0)
+    batch = SparseBatch(tf.gather_nd(ids, positions), flat, splits)
+    shape = tf.shape(ids, out_type=tf.int64)
+
+    def rebuild(other: SparseBatch, num_columns: int) -> Any:
+        del num_columns  # padded rows keep their width, or grow to the longest
+
+        def padded(flat: tf.Tensor, default: Any) -> tf.Tensor:
+            if other.row_splits is splits:
+                fill = tf.fill(shape, tf.cast(default, flat.dtype))
+                out = tf.tensor_scatter_nd_update(fill, positions, flat)
+                return tf.ensure_shape(out, ids.shape)
+            rows = tf.RaggedTensor.from_row_splits(flat, other.row_splits, validate=False)
+            width = tf.maximum(shape[1], rows.bounding_shape(axis=1, out_type=tf.int64))
+            out = rows.to_tensor(default, shape=tf.stack([shape[0], width]))
+            return tf.ensure_shape(out, [ids.shape[0], None])
+
+        if values is None and other.values is None:
+            return padded(other.ids, -1)
+        return padded(other.ids, -1), padded(other.values_or_ones(), 0.0)
+
+    return batch, rebuild
+
+
+def _require_equal(of_ids: tf.Tensor, of_values: tf.Tensor, what: str) -> None:
+    message = f"ids and values must have the same {what}"
+    tf.debugging.assert_equal(of_ids, of_values, message, summarize=8)
+
+
+def _as_ids(ids: tf.Tensor) -> tf.Tensor:
+    return ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int64)
+
+
+def _as_float(values: tf.Tensor) -> tf.Tensor:
+    return values if values.dtype == tf.float32 else tf.cast(values, tf.float32)

@@ -1,0 +1,65 @@
+"""Continuous features to buckets with hashed ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from twml_ops import ops
+from twml_ops._keras import serializable
+from twml_ops.layers._batch import SparseBatch
+from twml_ops.layers._discretizer import Discretizer, check_bits
+
+
+@serializable
+class HashingDiscretizer(Discretizer):
+    """`PercentileDiscretizer` with ids hashed from (feature id, bucket) into [0, 2^output_bits).
+
+    A bucket's id does not depend on other features, so a model keeps its weights when features are
+    added. Buckets may collide; `output_dim` is 2^output_bits. An entry of a feature that was not
+    adapted keeps its value at an id hashed from the feature.
+
+    Args:
+        output_bits: 1 to 62.
+        num_bins: as of `PercentileDiscretizer`, like the following.
+        side: "left": a bucket is an interval (a, b]. "right": [a, b).
+        missing: "bucket" or "drop".
+        unknown: "pass", "drop" or "error".
+        **kwargs: of `tf.keras.layers.Layer`.
+
+    Raises:
+        ValueError: an argument out of its range; called before `adapt`; an input of no batch form.
+        tf.errors.InvalidArgumentError: an unknown feature where that is an error, when called.
+    """
+
+    def __init__(
+        self,
+        output_bits: int,
+        num_bins: int | Mapping[int, int],
+        side: Literal["left", "right"] = "left",
+        missing: Literal["bucket", "drop"] = "bucket",
+        unknown: Literal["pass", "drop", "error"] = "pass",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(num_bins, side, missing, unknown, **kwargs)
+        self.output_bits = check_bits("output_bits", output_bits)
+
+    def _id_space(self, features: int, boundaries: int) -> int:
+        del features, boundaries
+        return 1 << self.output_bits
+
+    def _discretize(self, batch: SparseBatch) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
+        return ops.hashing_discretize(
+            *batch,
+            *self.state_variables,
+            output_bits=self.output_bits,
+            side=self.side,
+            missing=self.missing,
+            unknown=self.unknown,
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments, and the size of the output if the layer is adapted."""
+        return {**super().get_config(), "output_bits": self.output_bits}

@@ -1,0 +1,189 @@
+"""The sparse linear layer: a dense layer whose input is a very sparse batch."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from twml_ops import ops
+from twml_ops._keras import no_autocast, serializable
+from twml_ops.layers._batch import SparseBatch, parse
+
+
+@serializable
+class SparseLinear(tf.keras.layers.Layer):
+    """`activation(x @ kernel + bias)` for a sparse x [B, input_dim]; output [B, units].
+
+    Takes any batch form: a `tf.SparseTensor`; a pair of `tf.RaggedTensor` (ids, values) or one
+    ragged ids; a padded pair (ids, values) with id -1 as padding. Reads only the rows of the
+    kernel that the batch names; its gradient is sparse, and the optimizers of
+    `twml_ops.optimizers` update only those rows.
+
+    Args:
+        units: D, width of the output.
+        input_dim: N, size of the id space; ids outside [0, N) are an error.
+        activation: a Keras activation, applied last.
+        use_bias: whether a bias [units] is added.
+        kernel_initializer: of the kernel [input_dim, units].
+        bias_initializer: of the bias.
+        num_partitions: P, into how many variables the kernel is split; the layer computes the
+            same whatever P is.
+        partition_axis: "row": partition p holds the ids with id mod P = p, partial sums are
+            added. "column": partition p holds every P-th part of the columns, results are
+            concatenated; P must divide `units`.
+
+    Raises:
+        ValueError: an argument out of its range, or an input of no batch form.
+        tf.errors.InvalidArgumentError: an id out of range, when called.
+    """
+
+    def __init__(
+        self,
+        units: int,
+        input_dim: int,
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        num_partitions: int = 1,
+        partition_axis: Literal["row", "column"] = "row",
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("autocast", False)  # values keep float32 under mixed precision
+        super().__init__(**kwargs)
+        for name, value in (
+            ("units", units),
+            ("input_dim", input_dim),
+            ("num_partitions", num_partitions),
+        ):
+            if int(value) != value or value < 1:
+                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        if partition_axis not in ("row", "column"):
+            raise ValueError(f'partition_axis must be "row" or "column", got {partition_axis!r}')
+        if partition_axis == "column" and units % num_partitions:
+            raise ValueError(f"num_partitions must divide units {units}, got {num_partitions}")
+        if num_partitions > input_dim:
+            raise ValueError(
+                f"num_partitions must not exceed input_dim {input_dim}, got {num_partitions}"
+            )
+        self.units = int(units)
+        self.input_dim = int(input_dim)
+        self.activation = tf.keras.activations.get(activation)
+        self.use_bias = use_bias
+        self.kernel_initializer = tf.keras.initializers.get(kernel_initializer)
+        self.bias_initializer = tf.keras.initializers.get(bias_initializer)
+        self.num_partitions = int(num_partitions)
+        self.partition_axis = partition_axis
+        self.supports_jit = False  # the ops are no XLA ops
+        self.kernels: list[Any] = []
+        self.bias: Any = None
+
+    @property
+    def kernel(self) -> Any:
+        """The one kernel [input_dim, units] of an unpartitioned layer."""
+        if len(self.kernels) != 1:
+            raise AttributeError(f"the kernel is split into {self.num_partitions}: see `kernels`")
+        return self.kernels[0]
+
+    def build(self, input_shape: Any = None) -> None:
+        """Creates the kernel's partitions and the bias."""
+        del input_shape  # ids name the rows: the input's width says nothing
+        partitions = range(self.num_partitions)
+        if self.num_partitions == 1:
+            self.kernels = [self._add_kernel("kernel", self.kernel_initializer, self.input_dim)]
+        else:
+            # Cut from one initial kernel, so the split changes neither its values nor its scale.
+            whole = tf.convert_to_tensor(self.kernel_initializer((self.input_dim, self.units)))
+            self.kernels = [self._add_partition(self._part(whole, p), p) for p in partitions]
+        if self.use_bias:
+            self.bias = self.add_weight(
+                name="bias",
+                shape=(self.units,),
+                initializer=self.bias_initializer,
+                trainable=True,
+                **no_autocast(),
+            )
+        super().build(None)
+
+    def _part(self, whole: tf.Tensor, p: int) -> tf.Tensor:
+        if self.partition_axis == "row":
+            return whole[p :: self.num_partitions]
+        return tf.split(whole, self.num_partitions, axis=1)[p]
+
+    def _add_partition(self, initial: tf.Tensor, p: int) -> Any:
+        def initializer(shape: Any, dtype: Any = None, **kwargs: Any) -> tf.Tensor:
+            del shape, dtype, kwargs
+            return initial
+
+        return self._add_kernel(f"kernel_{p}", initializer, *initial.shape)
+
+    def _add_kernel(self, name: str, initializer: Any, rows: int, units: int | None = None) -> Any:
+        kernel = self.add_weight(
+            name=name,
+            shape=(rows, units or self.units),
+            initializer=initializer,
+            trainable=True,
+            dtype=tf.float32.name,
+            **no_autocast(),
+        )
+        # Checkpoints follow attributes; in Keras 3 not those that are lists.
+        setattr(self, f"_{name}", kernel)
+        return kernel
+
+    def call(self, inputs: Any) -> tf.Tensor:
+        """Inputs: a batch of B rows in any form. Returns [B, units] of the compute dtype."""
+        batch, _ = parse(inputs)
+        if self.num_partitions == 1:
+            outputs = ops.sparse_linear(*batch, self.kernels[0])
+        elif self.partition_axis == "row":
+            outputs = tf.add_n(
+                [
+                    ops.sparse_linear(*self._rows_of(batch, p), kernel)
+                    for p, kernel in enumerate(self.kernels)
+                ]
+            )
+        else:
+            parts = [ops.sparse_linear(*batch, kernel) for kernel in self.kernels]
+            outputs = tf.concat(parts, axis=1)
+        if self.use_bias:
+            outputs = tf.nn.bias_add(outputs, tf.convert_to_tensor(self.bias))
+        outputs = tf.cast(outputs, self.compute_dtype)
+        return outputs if self.activation is None else self.activation(outputs)
+
+    def _rows_of(self, batch: SparseBatch, p: int) -> SparseBatch:
+        """The entries of partition p, with ids counted in its own rows."""
+        count = tf.cast(self.num_partitions, batch.ids.dtype)
+        # floormod sends a negative id to a partition too, where it is refused.
+        mine = tf.math.floormod(batch.ids, count) == tf.cast(p, batch.ids.dtype)
+        before = tf.concat([[0], tf.cumsum(tf.cast(mine, tf.int64))], axis=0)
+        values = None if batch.values is None else tf.boolean_mask(batch.values, mine)
+        ids = tf.math.floordiv(tf.boolean_mask(batch.ids, mine), count)
+        return SparseBatch(ids, values, tf.gather(before, batch.row_splits))
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, int]:
+        """[B, units]."""
+        shape = input_shape
+        while (
+            isinstance(shape, (list, tuple))
+            and shape
+            and isinstance(shape[0], (list, tuple, tf.TensorShape))
+        ):
+            shape = shape[0]
+        return (shape[0], self.units)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        config = super().get_config()
+        config.pop("autocast", None)
+        return {
+            **config,
+            "units": self.units,
+            "input_dim": self.input_dim,
+            "activation": tf.keras.activations.serialize(self.activation),
+            "use_bias": self.use_bias,
+            "kernel_initializer": tf.keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": tf.keras.initializers.serialize(self.bias_initializer),
+            "num_partitions": self.num_partitions,
+            "partition_axis": self.partition_axis,
+        }

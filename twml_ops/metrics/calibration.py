@@ -1,0 +1,43 @@
+"""Does the mean prediction equal the mean label?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops.metrics._sums import SumsMetric
+
+
+@tf.keras.utils.register_keras_serializable(package="Twml")
+class CalibrationRatio(SumsMetric):
+    """Mean prediction / mean label, both weighted: 1 is calibrated, 1.1 is 10 % too high.
+
+    The result is NaN where the ratio is undefined: nothing seen, no weight, or no positive label.
+
+    Args:
+        from_logits: predictions are logits, turned into probabilities first.
+        name: of the metric.
+        dtype: of the result, default float32; the sums are float64.
+    """
+
+    def __init__(
+        self, from_logits: bool = False, name: str = "calibration", dtype: Any = None
+    ) -> None:
+        super().__init__(("predictions", "labels"), name=name, dtype=dtype)
+        self.from_logits = from_logits
+
+    def terms(self, labels: tf.Tensor, predictions: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Prediction, label."""
+        return (tf.sigmoid(predictions) if self.from_logits else predictions), labels
+
+    def value(self, *sums: tf.Tensor) -> tf.Tensor:
+        """Sum of predictions / sum of labels."""
+        predictions, labels = sums
+        nan = tf.constant(float("nan"), tf.float64)
+        return tf.where(labels > 0, predictions / labels, nan)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        config: dict[str, Any] = super().get_config()
+        return {**config, "from_logits": self.from_logits}

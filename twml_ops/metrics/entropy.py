@@ -1,0 +1,100 @@
+"""Cross entropy relative to what the base rate alone would give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops.metrics._sums import SumsMetric
+
+EPSILON = 1e-7
+
+
+@tf.keras.utils.register_keras_serializable(package="Twml")
+class NormalizedEntropy(SumsMetric):
+    """Log loss over the entropy of the base rate: 1 is a constant prediction, less is better.
+
+    NE = mean(−y log p − (1 − y) log(1 − p)) / (−r log r − (1 − r) log(1 − r)), r = mean(y), all
+    means weighted (He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook", 2014).
+
+    The result is NaN where NE is undefined: nothing seen, no weight, or a base rate of 0 or 1.
+
+    Args:
+        from_logits: predictions are logits; their log loss is exact, without clipping.
+        epsilon: probabilities are clipped to [epsilon, 1 − epsilon], so one certain and wrong
+            prediction costs −log(epsilon), 16.1 at the default 1e-7, and not infinity.
+        name: of the metric.
+        dtype: of the result, default float32; the sums are float64.
+
+    Raises:
+        ValueError: `epsilon` is not in [0, 0.5).
+    """
+
+    def __init__(
+        self,
+        from_logits: bool = False,
+        epsilon: float = EPSILON,
+        name: str = "normalized_entropy",
+        dtype: Any = None,
+    ) -> None:
+        if not 0 <= epsilon < 0.5:
+            raise ValueError(f"epsilon must be in [0, 0.5), got {epsilon}")
+        super().__init__(("loss", "labels", "weight"), name=name, dtype=dtype)
+        self.from_logits = from_logits
+        self.epsilon = epsilon
+
+    def terms(self, labels: tf.Tensor, predictions: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Log loss, label, 1."""
+        if self.from_logits:
+            loss = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=predictions)
+        else:
+            p = tf.clip_by_value(predictions, self.epsilon, 1 - self.epsilon)
+            loss = _cross_entropy(labels, p)
+        return loss, labels, tf.ones_like(labels)
+
+    def value(self, *sums: tf.Tensor) -> tf.Tensor:
+        """Log loss / entropy of the base rate."""
+        loss, labels, weight = sums
+        rate = labels / weight
+        entropy = _cross_entropy(rate, rate)
+        nan = tf.constant(float("nan"), tf.float64)
+        return tf.where(entropy > 0, (loss / weight) / entropy, nan)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        config: dict[str, Any] = super().get_config()
+        return {**config, "from_logits": self.from_logits, "epsilon": self.epsilon}
+
+
+@tf.keras.utils.register_keras_serializable(package="Twml")
+class RelativeCrossEntropy(NormalizedEntropy):
+    """RCE = 100 · (1 − NE): per cent of the base rate's entropy that the model explains.
+
+    0 is a constant prediction at the base rate, 100 a perfect one; it is negative for a model worse
+    than the constant, and NaN where `NormalizedEntropy` is.
+
+    Args:
+        from_logits: as in `NormalizedEntropy`.
+        epsilon: as in `NormalizedEntropy`, default 1e-7.
+        name: of the metric.
+        dtype: of the result, default float32.
+    """
+
+    def __init__(
+        self,
+        from_logits: bool = False,
+        epsilon: float = EPSILON,
+        name: str = "rce",
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(from_logits=from_logits, epsilon=epsilon, name=name, dtype=dtype)
+
+    def value(self, *sums: tf.Tensor) -> tf.Tensor:
+        """100 · (1 − NE)."""
+        return 100.0 * (1.0 - super().value(*sums))
+
+
+def _cross_entropy(labels: tf.Tensor, p: tf.Tensor) -> tf.Tensor:
+    """−y log p − (1 − y) log(1 − p), with 0 log 0 = 0."""
+    return -tf.math.xlogy(labels, p) - tf.math.xlog1py(1 - labels, -p)

@@ -1,0 +1,36 @@
+"""The TensorFlow ops, as typed functions with gradients."""
+
+from twml_ops.ops.apply_rows import (
+    apply_adagrad,
+    apply_ftrl,
+    apply_lazy_adam,
+    apply_momentum,
+    apply_rows,
+    apply_rowwise_adagrad,
+    apply_sgd,
+    bias_corrected,
+    is_sparse_linear_gradient,
+)
+from twml_ops.ops.discretize import hashing_discretize, percentile_discretize
+from twml_ops.ops.hash import hash_ids
+from twml_ops.ops.max_norm import max_norm
+from twml_ops.ops.sparse_linear import row_splits_from_indices, sparse_linear, sum_duplicates
+
+__all__ = [
+    "apply_adagrad",
+    "apply_ftrl",
+    "apply_lazy_adam",
+    "apply_momentum",
+    "apply_rows",
+    "apply_rowwise_adagrad",
+    "apply_sgd",
+    "bias_corrected",
+    "hash_ids",
+    "hashing_discretize",
+    "is_sparse_linear_gradient",
+    "max_norm",
+    "percentile_discretize",
+    "row_splits_from_indices",
+    "sparse_linear",
+    "sum_duplicates",
+]

@@ -1,0 +1,180 @@
+"""Row-sparse optimizer updates: only the given rows of a table and its slots are touched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops.ops._library import library
+from twml_ops.ops._tape import tf_variable
+from twml_ops.ops.sparse_linear import WEIGHTS_GRAD_OP
+
+
+def apply_rows(
+    rule: str,
+    var: Any,
+    slots: Sequence[Any],
+    gradient: tf.IndexedSlices,
+    hyper: Sequence[Any],
+    *,
+    fuse: bool = True,
+) -> Any:
+    """One optimizer step on the rows a sparse gradient names, in place, at O(touched) cost.
+
+    A gradient that comes untouched from `sparse_linear` in the graph being built is not computed
+    at all: backward and update then run in one pass with bit for bit the same result.
+
+    Args:
+        rule: a name of cc/core/update_rules.h, which fixes `slots` and `hyper`.
+        var: variable float32 [N, D].
+        slots: variables [N, D] ([N] for row-wise slots), as many as the rule keeps.
+        gradient: ids [K] (repeated ids are summed first) and rows [K, D].
+        hyper: float scalars: learning_rate, decay, then the rule's own.
+        fuse: False always takes the gradient's rows as they are.
+
+    Returns:
+        The update's operation (None in eager mode).
+
+    Raises:
+        tf.errors.InvalidArgumentError: an id out of range, or shapes that do not fit; nothing is
+            changed then.
+    """
+    handle = tf_variable(var).handle
+    slot_handles = [tf_variable(s).handle for s in slots]
+    scalars = [tf.cast(h, tf.float32) for h in hyper]
+    op = untouched_sparse_linear_gradient(gradient) if fuse else None
+    if op is None:
+        return library.twml_apply_rows(
+            handle, slot_handles, gradient.indices, gradient.values, scalars, rule=rule
+        )
+    ids, values, row_splits, grad, _ = op.inputs
+    return library.twml_sparse_linear_backward_apply(
+        handle,
+        slot_handles,
+        ids,
+        values,
+        row_splits,
+        grad,
+        scalars,
+        rule=rule,
+        binary=op.get_attr("binary"),
+    )
+
+
+def untouched_sparse_linear_gradient(gradient: tf.IndexedSlices) -> Any:
+    """The op that made `gradient`, if that is sparse_linear's own, in the current graph."""
+    if tf.executing_eagerly():
+        return None
+    op = _producer(gradient.values)
+    if op is None or op.type != WEIGHTS_GRAD_OP or _producer(gradient.indices) is not op:
+        return None
+    return op if op.graph is tf.compat.v1.get_default_graph() else None
+
+
+def is_sparse_linear_gradient(gradient: tf.IndexedSlices) -> bool:
+    """Whether `gradient` is known to come straight from sparse_linear: its ids are unique."""
+    return untouched_sparse_linear_gradient(gradient) is not None
+
+
+def _producer(tensor: tf.Tensor) -> Any:
+    op = getattr(tensor, "op", None)
+    while op is not None and op.type == "Identity":
+        op = op.inputs[0].op
+    return op
+
+
+def _single(gradient: Any, ids: Any) -> tf.IndexedSlices:
+    return tf.IndexedSlices(tf.convert_to_tensor(gradient, tf.float32), tf.convert_to_tensor(ids))
+
+
+def apply_sgd(var: Any, ids: Any, grads: Any, learning_rate: Any, decay: Any = 0.0) -> Any:
+    """`w -= learning_rate * g` on rows `ids` of `var` [N, D]; see `apply_rows`."""
+    return apply_rows("sgd", var, [], _single(grads, ids), [learning_rate, decay])
+
+
+def apply_momentum(
+    var: Any,
+    momentum_slot: Any,
+    ids: Any,
+    grads: Any,
+    learning_rate: Any,
+    momentum: Any,
+    nesterov: bool = False,
+    decay: Any = 0.0,
+) -> Any:
+    """`m = momentum * m - learning_rate * g; w += m` (Nesterov: looks ahead by m)."""
+    hyper = [learning_rate, decay, momentum, float(nesterov)]
+    return apply_rows("momentum", var, [momentum_slot], _single(grads, ids), hyper)
+
+
+def apply_adagrad(
+    var: Any,
+    accumulator: Any,
+    ids: Any,
+    grads: Any,
+    learning_rate: Any,
+    epsilon: Any = 1e-7,
+    decay: Any = 0.0,
+) -> Any:
+    """Duchi et al. 2011: `a += g^2; w -= learning_rate * g / sqrt(a + epsilon)`."""
+    hyper = [learning_rate, decay, epsilon]
+    return apply_rows("adagrad", var, [accumulator], _single(grads, ids), hyper)
+
+
+def apply_rowwise_adagrad(
+    var: Any,
+    accumulator: Any,
+    ids: Any,
+    grads: Any,
+    learning_rate: Any,
+    epsilon: Any = 1e-7,
+    decay: Any = 0.0,
+) -> Any:
+    """Adagrad with one accumulator a row, `a += mean(g^2)`; `accumulator` is [N]."""
+    hyper = [learning_rate, decay, epsilon]
+    return apply_rows("rowwise_adagrad", var, [accumulator], _single(grads, ids), hyper)
+
+
+def apply_lazy_adam(
+    var: Any,
+    m: Any,
+    v: Any,
+    ids: Any,
+    grads: Any,
+    learning_rate: Any,
+    step: Any,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-7,
+    decay: Any = 0.0,
+) -> Any:
+    """Kingma & Ba 2015 on the touched rows, bias-corrected by the global `step` (from 1)."""
+    hyper = [bias_corrected(learning_rate, step, beta_1, beta_2), decay, beta_1, beta_2, epsilon]
+    return apply_rows("lazy_adam", var, [m, v], _single(grads, ids), hyper)
+
+
+def apply_ftrl(
+    var: Any,
+    accumulator: Any,
+    linear: Any,
+    ids: Any,
+    grads: Any,
+    learning_rate: Any,
+    learning_rate_power: float = -0.5,
+    l1: float = 0.0,
+    l2: float = 0.0,
+    l2_shrinkage: float = 0.0,
+    decay: Any = 0.0,
+) -> Any:
+    """FTRL-proximal, McMahan et al. 2013, in Keras' form."""
+    hyper = [learning_rate, decay, learning_rate_power, l1, l2, l2_shrinkage]
+    return apply_rows("ftrl", var, [accumulator, linear], _single(grads, ids), hyper)
+
+
+def bias_corrected(learning_rate: Any, step: Any, beta_1: Any, beta_2: Any) -> tf.Tensor:
+    """Adam's step size `lr * sqrt(1 - beta_2^t) / (1 - beta_1^t)`, float32 scalar."""
+    t = tf.cast(step, tf.float32)
+    b1, b2 = tf.cast(beta_1, tf.float32), tf.cast(beta_2, tf.float32)
+    return tf.cast(learning_rate, tf.float32) * tf.sqrt(1 - tf.pow(b2, t)) / (1 - tf.pow(b1, t))

@@ -1,0 +1,72 @@
+"""`max_norm` and its gradient."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from twml_ops.ops._library import library
+from twml_ops.ops._tape import table_handle
+from twml_ops.ops.sparse_linear import sum_duplicates
+
+
+def max_norm(
+    ids: Any,
+    values: Any,
+    max_abs: Any,
+    bias: Any = None,
+    training: Any = False,
+    *,
+    epsilon: float = 1e-6,
+    nonfinite: Literal["error", "zero"] = "error",
+) -> tf.Tensor:
+    """Normalizes each value by the largest magnitude its feature has shown.
+
+    `y[k] = clip(values[k] / max(m, epsilon), -1, 1) + bias[ids[k]]` with `m = max_abs[ids[k]]`.
+    In training m is first raised, in place, to the largest `|values[k]|` the batch has of each
+    id, so y does not depend on the order of entries. Costs O(K), not O(N).
+
+    Gradients: m counts as a constant; by values `1 / max(m, epsilon)` where `|value| <= m` and 0
+    where the value was clipped; by the bias a tf.IndexedSlices with unique ascending ids.
+
+    Args:
+        ids: int32 or int64 [K], each in [0, N), in any order, repeated or not.
+        values: float32 [K].
+        max_abs: variable float32 [N], not negative, start it with zeros. Not trainable.
+        bias: None, or a trainable variable float32 [N]. It tells a present feature from an
+            absent one.
+        training: bool scalar, whether `max_abs` is raised.
+        epsilon: least divisor; positive and not denormal.
+        nonfinite: what becomes of NaN and infinite values, which never enter `max_abs`. "error":
+            the batch is refused. "zero": they count as 0, with gradient 0.
+
+    Returns:
+        float32 [K].
+
+    Raises:
+        tf.errors.InvalidArgumentError: an id out of range, a non-finite value where that is an
+            error, or shapes that do not fit; `max_abs` is left as it was.
+    """
+    ids = tf.convert_to_tensor(ids, dtype_hint=tf.int64)
+    output, _ = library.twml_max_norm(
+        ids,
+        tf.convert_to_tensor(values, tf.float32),
+        table_handle(max_abs),
+        [] if bias is None else [table_handle(bias)],
+        tf.convert_to_tensor(training, tf.bool),
+        epsilon=epsilon,
+        nonfinite=nonfinite,
+    )
+    return output
+
+
+@tf.RegisterGradient("Twml>MaxNorm")
+def _max_norm_grad(op: Any, grad: tf.Tensor, _: tf.Tensor) -> list[Any]:
+    ids, scale = op.inputs[0], op.outputs[1]
+    bias_grads = []
+    for handle in op.inputs[3:-1]:  # one, or none
+        unique_ids, summed = sum_duplicates(ids, grad[:, tf.newaxis])
+        shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
+        bias_grads.append(tf.IndexedSlices(summed[:, 0], unique_ids, shape))
+    return [None, grad * scale, None, *bias_grads, None]

@@ -1,0 +1,193 @@
+"""What the optimizers share: slots, and the choice between sparse and dense updates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from twml_ops import ops
+from twml_ops._keras import KERAS_3
+from twml_ops.ops._tape import tf_variable
+
+
+class SparseOptimizer(tf.keras.optimizers.Optimizer):
+    """A Keras optimizer whose sparse updates cost O(touched rows) and whose dense ones are usual.
+
+    The gradient of a `SparseLinear` kernel (and of anything read with `tf.gather`) is a
+    `tf.IndexedSlices`: its rows, and only those, are updated, in one fused pass with the backward
+    product where nothing touched the gradient in between. Repeated ids are summed first.
+
+    With sparse gradients `clipnorm`, `clipvalue` and `global_clipnorm` see the summed rows (rows
+    without a gradient are zeros to a norm), and `weight_decay` shrinks the touched rows only.
+    `use_ema` and `gradient_accumulation_steps` would need a dense pass over all rows and are
+    refused.
+    """
+
+    rule: ClassVar[str]
+    slot_names: ClassVar[tuple[str, ...]] = ()
+    rowwise_slots: ClassVar[bool] = False
+    loss_scale_factor: float | None
+
+    def __init__(self, learning_rate: Any, name: str | None, **kwargs: Any) -> None:
+        name = name or type(self).__name__
+        if KERAS_3:
+            super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        else:
+            kwargs.pop("is_legacy_optimizer", None)  # Keras 2 writes it into configs
+            kwargs["jit_compile"] = False  # the ops are no XLA ops
+            super().__init__(name=name, **kwargs)
+            self._learning_rate = self._build_learning_rate(learning_rate)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        config = super().get_config()
+        config["learning_rate"] = (
+            config["learning_rate"]
+            if KERAS_3
+            else self._serialize_hyperparameter(self._learning_rate)
+        )
+        return dict(config)
+
+    # What a rule must say -----------------------------------------------------------------------
+
+    def _hyper(self, lr: Any) -> list[Any]:
+        """The rule's hyperparameters behind learning_rate and decay (cc/core/update_rules.h)."""
+        del lr
+        return []
+
+    def _effective_learning_rate(self, learning_rate: tf.Tensor) -> tf.Tensor:
+        return learning_rate
+
+    def _dense_update(
+        self, gradient: tf.Tensor, variable: tf.Variable, slots: Sequence[tf.Variable], lr: Any
+    ) -> None:
+        raise NotImplementedError
+
+    def _initial_slot(self, name: str) -> float:
+        del name
+        return 0.0
+
+    # Keras' hooks -------------------------------------------------------------------------------
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Creates the slots of `variables`."""
+        if getattr(self, "_slots", None) is not None:
+            return
+        super().build(variables)
+        self._built = True
+        self._slots: dict[str, list[Any]] = {
+            name: [self._add_slot(v, name) for v in variables] for name in self.slot_names
+        }
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any = None) -> Any:
+        """Updates one variable and its slots."""
+        lr = tf.cast(self.learning_rate if learning_rate is None else learning_rate, tf.float32)
+        index = self._index_of(variable)
+        slots = [tf_variable(self._slots[name][index]) for name in self.slot_names]
+        target = tf_variable(variable)
+        if isinstance(gradient, tf.IndexedSlices):
+            return self._sparse_update(gradient, target, slots, lr, self._decays(variable))
+        if self._decays(variable):
+            target.assign_sub(target * tf.cast(lr * self.weight_decay, target.dtype))
+        lr = tf.cast(self._effective_learning_rate(lr), target.dtype)
+        return self._dense_update(tf.cast(gradient, target.dtype), target, slots, lr)
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
+        """Keras 3: unscales sparse gradients as sparse ones, then applies all as usual."""
+        self._refuse_dense_passes(grads)
+        scale = self.loss_scale_factor
+        if scale is None:
+            super().apply(grads, trainable_variables)
+            return
+        self.loss_scale_factor = None
+        try:
+            super().apply([_map_values(g, lambda t: t / scale) for g in grads], trainable_variables)
+        finally:
+            self.loss_scale_factor = scale
+
+    def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
+        if not (self.clipnorm or self.clipvalue or self.global_clipnorm):
+            return list(grads)
+        grads = [summed(g) for g in grads]
+        if self.clipnorm:
+            limit = self.clipnorm
+            return [_map_values(g, lambda t: tf.clip_by_norm(t, limit)) for g in grads]
+        if self.clipvalue:
+            limit = self.clipvalue
+            return [_map_values(g, lambda t: tf.clip_by_value(t, -limit, limit)) for g in grads]
+        clipped, _ = tf.clip_by_global_norm(grads, self.global_clipnorm)
+        return list(clipped)
+
+    def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
+        del variables  # update_step does it, for a sparse gradient row by row
+
+    def _deduplicate_sparse_grad(self, grads: Sequence[Any]) -> list[Any]:
+        # Keras 2 would do what the kernel does, slower.
+        self._refuse_dense_passes(grads)
+        return list(grads)
+
+    # Helpers ------------------------------------------------------------------------------------
+
+    def _sparse_update(
+        self,
+        gradient: tf.IndexedSlices,
+        variable: tf.Variable,
+        slots: Sequence[tf.Variable],
+        lr: tf.Tensor,
+        decays: bool,
+    ) -> Any:
+        decay = lr * self.weight_decay if decays else 0.0
+        hyper = [self._effective_learning_rate(lr), decay, *self._hyper(lr)]
+        return ops.apply_rows(self.rule, variable, slots, gradient, hyper)
+
+    def _decays(self, variable: Any) -> bool:
+        return bool(self.weight_decay) and self._use_weight_decay(variable)
+
+    def _index_of(self, variable: Any) -> int:
+        if KERAS_3:
+            return int(self._get_variable_index(variable))
+        return int(self._index_dict[self._var_key(variable)])
+
+    def _add_slot(self, variable: Any, name: str) -> Any:
+        shape = tuple(variable.shape)
+        if self.rowwise_slots and len(shape) == 2:
+            shape = shape[:1]
+        value = self._initial_slot(name)
+        if KERAS_3:
+            owner = str(getattr(variable, "path", variable.name))  # a tf.Variable has no path
+            return self.add_variable(
+                shape=shape,
+                initializer=tf.keras.initializers.Constant(value),
+                dtype=variable.dtype,
+                name=f"{owner.replace('/', '_').replace(':', '_')}_{name}",
+            )
+        return self.add_variable_from_reference(
+            variable, name, initial_value=tf.fill(shape, tf.cast(value, variable.dtype))
+        )
+
+    def _refuse_dense_passes(self, grads: Sequence[Any]) -> None:
+        if not any(isinstance(g, tf.IndexedSlices) for g in grads):
+            return
+        for name in ("use_ema", "gradient_accumulation_steps"):
+            if getattr(self, name, None):
+                raise ValueError(
+                    f"{name} needs a dense pass over every row of a table at each step, so it is "
+                    "not supported with sparse gradients; "
+                    "use a larger batch or average checkpoints instead"
+                )
+
+
+def summed(gradient: Any) -> Any:
+    """`gradient`, repeated ids of a sparse one summed."""
+    if not isinstance(gradient, tf.IndexedSlices) or ops.is_sparse_linear_gradient(gradient):
+        return gradient
+    ids, rows = ops.sum_duplicates(gradient.indices, gradient.values)
+    return tf.IndexedSlices(rows, ids, gradient.dense_shape)
+
+
+def _map_values(gradient: Any, fn: Any) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(fn(gradient.values), gradient.indices, gradient.dense_shape)
+    return gradient if gradient is None else fn(gradient)
