@@ -53,6 +53,7 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
         self.default = default
         self.optimizers = optimizers
         self._every = every
+        self._shared_out = False
         # Checkpoints follow attributes; in Keras 3 not those that are lists or dicts.
         for i, optimizer in enumerate(every):
             setattr(self, f"_optimizer_{i}", optimizer)
@@ -86,13 +87,13 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
 
     def build(self, variables: Sequence[Any]) -> None:
         """Builds every optimizer for its own variables."""
-        if not self.built:
-            super().build(variables)
-            self._built = True
-            self.built: bool = True
+        if self._shared_out:
+            return
+        self._shared_out = True
+        super().build(variables)
         for optimizer in self._every:
             mine = [v for v in variables if self.optimizer_of(v) is optimizer]
-            if mine and not optimizer.built:
+            if mine:
                 optimizer.build(mine)
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
