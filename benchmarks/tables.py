@@ -45,8 +45,8 @@ def machine(m: dict[str, Any]) -> str:
     together = f" (together {m['arithmetic']} × the arithmetic of one)" if "arithmetic" in m else ""
     return (
         f"{m['cpu']} ({m['simd']}), {m['cores']} cores{together}, {m['last_level_cache']} of "
-        f"last-level cache, {m['memory_gib']} GiB of memory, {m['system']}; Python {m['python']}, {versions}. "
-        f"{m['date']}, load average before the run {m['load_before']}. `{m['command']}`"
+        f"last-level cache, {m['memory_gib']} GiB of memory, {m['system']}; Python {m['python']}, "
+        f"{versions}. {m['date']}, load average before the run {m['load_before']}. `{m['command']}`"
     )
 
 

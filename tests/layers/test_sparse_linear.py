@@ -393,7 +393,7 @@ def test_a_bfloat16_kernel_trains_like_a_float32_one(optimizer, partitions, tmp_
                 tf.keras.layers.Dense(1, "sigmoid"),
             ]
         )
-        start = start or [tf.cast(v, tf.float32) for v in model.trainable_variables]
+        start = start or [v.numpy().copy() for v in model.trainable_variables]
         for variable, value in zip(model.trainable_variables, start, strict=True):
             variable.assign(tf.cast(value, variable.dtype))
         model.compile(getattr(optimizers, optimizer)(0.1), "binary_crossentropy")

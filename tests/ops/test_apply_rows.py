@@ -231,7 +231,15 @@ def test_a_table_survives_a_slot_that_is_gone():
     ids = tf.constant([0], tf.int64)
     for _ in range(2):
         with pytest.raises((tf.errors.NotFoundError, tf.errors.FailedPreconditionError)):
-            library.twml_apply_rows(w.handle, [gone], ids, tf.ones([1, D]), hyper, rule="adagrad")
+            library.twml_apply_rows(
+                w.handle,
+                [gone],
+                ids,
+                tf.ones([1, D]),
+                hyper,
+                tf.constant(0, tf.int64),
+                rule="adagrad",
+            )
     np.testing.assert_array_equal(w.numpy(), before)
     ops.apply_sgd(w, [0], np.ones((1, D)), 1.0)  # its lock is free
     np.testing.assert_array_equal(w.numpy()[0], before[0] - 1)
@@ -361,6 +369,7 @@ def test_a_fused_update_that_is_refused_changes_nothing():
             tf.constant(splits, tf.int64),
             tf.ones([1, D]) if grad is None else grad,
             hyper,
+            tf.constant(0, tf.int64),
             rule="adagrad",
         )
 

@@ -278,7 +278,7 @@ def test_bad_input_is_refused_with_its_place(message, changes, source):
 def test_bad_tables_are_refused():
     for weights, message in (
         (tf.Variable(random(N)), "rank 2|rank 1"),
-        (tf.Variable(np.ones((N, 3))), "weights must be float32, got double"),
+        (tf.Variable(np.ones((N, 3))), "weights must be float32 or bfloat16, got double"),
         (tf.constant(random(N)), "rank 2"),
     ):
         with pytest.raises(InvalidArgument, match=message):

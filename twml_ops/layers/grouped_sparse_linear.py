@@ -11,6 +11,7 @@ import tensorflow as tf
 from twml_ops import ops
 from twml_ops._keras import no_autocast, serializable
 from twml_ops.layers._batch import parse
+from twml_ops.layers._tables import TableLayer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +40,7 @@ class SparseTable:
 
 
 @serializable
-class GroupedSparseLinear(tf.keras.layers.Layer):
+class GroupedSparseLinear(TableLayer):
     """`x @ table` for many sparse features at once, each with its own table or sharing one.
 
     Takes a dict feature -> batch, in any batch form each; returns a dict feature -> [B, units of

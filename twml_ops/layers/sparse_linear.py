@@ -9,10 +9,11 @@ import tensorflow as tf
 from twml_ops import ops
 from twml_ops._keras import no_autocast, serializable
 from twml_ops.layers._batch import SparseBatch, parse
+from twml_ops.layers._tables import TableLayer
 
 
 @serializable
-class SparseLinear(tf.keras.layers.Layer):
+class SparseLinear(TableLayer):
     """`activation(x @ kernel + bias)` for a sparse x [B, input_dim]; output [B, units].
 
     Takes any batch form: a `tf.SparseTensor`; a pair of `tf.RaggedTensor` (ids, values) or one

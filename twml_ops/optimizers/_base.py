@@ -197,16 +197,17 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
         value = self._initial_slot(name)
         dtype = tf.as_dtype(variable.dtype)
         dtype = tf.float32 if dtype == tf.bfloat16 else dtype
-        if KERAS_3:
-            owner = str(getattr(variable, "path", variable.name))  # a tf.Variable has no path
+        owner = str(getattr(variable, "path", variable.name))  # a tf.Variable has no path
+        own_name = f"{owner.replace('/', '_').replace(':', '_')}_{name}"
+        if KERAS_3 or dtype != variable.dtype:  # Keras 2's reference would fix the dtype too
             return self.add_variable(
                 shape=shape,
                 initializer=tf.keras.initializers.Constant(value),
-                dtype=dtype.name,
-                name=f"{owner.replace('/', '_').replace(':', '_')}_{name}",
+                dtype=dtype.name if KERAS_3 else dtype,
+                name=own_name,
             )
         return self.add_variable_from_reference(
-            variable, name, initial_value=tf.fill(shape, tf.cast(value, dtype))
+            variable, name, initial_value=tf.fill(shape, tf.cast(value, variable.dtype))
         )
 
     def _refuse_dense_passes(self, grads: Sequence[Any]) -> None:

@@ -1,0 +1,39 @@
+"""What layers with tables share: tables that Keras 2 could not write to a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops._keras import KERAS_3
+
+
+class TableLayer(tf.keras.layers.Layer):
+    """Base of layers whose weights may be bfloat16, which HDF5 does not know.
+
+    Keras 3 sees to that itself; on Keras 2 they are written as float32, which loses nothing.
+    """
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes the weights to a `.keras` or `.weights.h5` file."""
+        if KERAS_3:
+            super().save_own_variables(store)
+            return
+        for i, variable in enumerate(self._trainable_weights + self._non_trainable_weights):
+            wide = tf.float32 if variable.dtype == tf.bfloat16 else variable.dtype
+            store[f"{i}"] = tf.cast(variable, wide).numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        """Reads the weights."""
+        if KERAS_3:
+            super().load_own_variables(store)
+            return
+        variables = self._trainable_weights + self._non_trainable_weights
+        if len(store) != len(variables):
+            raise ValueError(
+                f"{type(self).__name__} '{self.name}' has {len(variables)} weights, "
+                f"got {len(store)} in the file"
+            )
+        for i, variable in enumerate(variables):
+            variable.assign(tf.cast(store[f"{i}"][...], variable.dtype))
