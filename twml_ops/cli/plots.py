@@ -79,21 +79,42 @@ def learning_curve(train: list[Point], held_out: list[Point], base_rate_loss: fl
     return draw
 
 
-def calibration(labels: npt.NDArray[Any], predictions: npt.NDArray[Any], bins: int = 20) -> Draw:
-    """Mean label against mean prediction in bins of equal size, with 95 % Wilson intervals."""
+class Reliability(NamedTuple):
+    """How often it happened against how often it was predicted, in bins of equal size."""
+
+    predicted: npt.NDArray[Any]
+    observed: npt.NDArray[Any]
+    low: npt.NDArray[Any]
+    high: npt.NDArray[Any]
+
+
+def reliability(
+    labels: npt.NDArray[Any], predictions: npt.NDArray[Any], bins: int = 20
+) -> Reliability:
+    """Means of predictions and labels, with 95 % Wilson intervals of the latter."""
     order = np.argsort(predictions, kind="stable")
     parts = [i for i in np.array_split(order, bins) if len(i)]
     predicted = np.array([predictions[i].mean() for i in parts])
     observed = np.array([labels[i].mean() for i in parts])
-    low, high = wilson(observed, np.array([len(i) for i in parts]))
+    return Reliability(predicted, observed, *wilson(observed, np.array([len(i) for i in parts])))
+
+
+def calibration(curves: dict[str, Reliability]) -> Draw:
+    """Share of positives against mean prediction; of several curves the last one stands out."""
 
     def draw(ax: Axes) -> None:
-        top = 1.05 * max([1e-6, *predicted, *observed])
+        ends = [c.predicted.max(initial=0) for c in curves.values()]
+        ends += [c.observed.max(initial=0) for c in curves.values()]
+        top = 1.05 * max([1e-6, *ends])
         ax.plot([0, top], [0, top], color=MUTED, lw=1, ls=(0, (4, 3)), label="perfect")
-        ax.errorbar(
-            predicted, observed, yerr=np.maximum([observed - low, high - observed], 0),
-            fmt="o", ms=4, lw=1.2, color=BLUE, label="1/20 of the examples, 95 % interval",
-        )  # fmt: skip
+        colors = [ORANGE, BLUE][-len(curves) :]
+        for (label, curve), color in zip(curves.items(), colors, strict=True):
+            gaps = [curve.observed - curve.low, curve.high - curve.observed]
+            line = "o-" if len(curves) > 1 else "o"
+            ax.errorbar(
+                curve.predicted, curve.observed, yerr=np.maximum(gaps, 0),
+                fmt=line, ms=4, lw=1.2, color=color, label=label,
+            )  # fmt: skip
         ax.set(xlabel="mean prediction", ylabel="share of positives", xlim=(0, top), ylim=(0, None))
         ax.legend(loc="upper left")
 
