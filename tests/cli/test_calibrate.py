@@ -74,11 +74,11 @@ def test_saved_model_and_keras_file_predict_the_same(calibrated):
     features, _ = next(iter(trained.source(None).dataset(32)))
     want = trained.model(features).numpy()
     restored = tf.saved_model.load(str(calibrated / "saved_model"))
-    np.testing.assert_allclose(restored(features), want, rtol=1e-6)
+    np.testing.assert_allclose(restored(features), want, rtol=1e-5)
     flat = {key: ragged.flat_values for key, ragged in features.items()}
     flat["sparse_row_splits"] = features["sparse_ids"].row_splits
     served = restored.signatures["serving_default"](**flat)["probability"]
-    np.testing.assert_allclose(served, want, rtol=1e-6)
+    np.testing.assert_allclose(served, want, rtol=1e-5)
 
 
 def test_report_shows_before_and_after(calibrated):
