@@ -38,13 +38,13 @@ float FromKey(uint32_t key) {
   return value;
 }
 
-void SortKeys(std::vector<uint32_t>* keys, std::vector<uint32_t>* other) {
-  constexpr size_t kWorthRadix = 192;
-  constexpr int kDigits = 3, kBits = 11;
-  const size_t n = keys->size();
-  if (n < kWorthRadix) return std::sort(keys->begin(), keys->end());
-  uint32_t count[kDigits][1 << kBits] = {};
+// By digits of kBits, the least first.
+template <int kBits>
+void RadixSort(std::vector<uint32_t>* keys, std::vector<uint32_t>* other) {
+  constexpr int kDigits = (32 + kBits - 1) / kBits;
   constexpr uint32_t kMask = (1 << kBits) - 1;
+  const size_t n = keys->size();
+  uint32_t count[kDigits][1 << kBits] = {};
   for (const uint32_t key : *keys) {
     for (int d = 0; d < kDigits; ++d) ++count[d][(key >> (d * kBits)) & kMask];
   }
@@ -57,6 +57,13 @@ void SortKeys(std::vector<uint32_t>* keys, std::vector<uint32_t>* other) {
     for (const uint32_t key : *keys) (*other)[count[d][(key >> shift) & kMask]++] = key;
     keys->swap(*other);
   }
+}
+
+void SortKeys(std::vector<uint32_t>* keys, std::vector<uint32_t>* other) {
+  constexpr size_t kSmall = 48, kLarge = 1024;
+  if (keys->size() < kSmall) return std::sort(keys->begin(), keys->end());
+  if (keys->size() < kLarge) return RadixSort<8>(keys, other);
+  RadixSort<11>(keys, other);
 }
 
 // Merges sorted b into sorted a, without a branch to mispredict.
@@ -81,7 +88,7 @@ void MergeInto(std::vector<float>* a, const std::vector<float>& b, std::vector<f
 }
 
 bool HasEqualNeighbours(const std::vector<float>& sorted) {
-  int64_t equal = 0;
+  uint32_t equal = 0;  // as wide as a float, so that it becomes one vector operation
   for (size_t i = 1; i < sorted.size(); ++i) equal += sorted[i] == sorted[i - 1];
   return equal > 0;
 }
@@ -166,7 +173,7 @@ struct alignas(64) QuantileSketch::Feature {
     Resize(std::max({wanted, capacity + capacity / 4, kLeast}));
   }
   void Shrink(uint32_t most) {
-    if (capacity > most) Resize(most);
+    if (capacity > most + most / 4) Resize(most);
   }
   void Resize(uint32_t wanted) {
     void* resized = std::realloc(items, wanted * sizeof(float));
@@ -190,10 +197,13 @@ class QuantileSketch::Workspace {
   void Load(Feature* feature) {
     feature_ = feature;
     if (feature->levels == nullptr) feature->levels = std::make_unique<Levels>();
-    for (auto& level : level_) level.clear();
+    for (int h = first_; h <= last_; ++h) level_[h].clear();
+    first_ = kLevels;
+    last_ = -1;
     const float* at = feature->items;
     for (const Run& run : feature->levels->runs) {
       level_[run.level].assign(at, at + run.size);
+      Occupy(run.level);
       at += run.size;
     }
     waiting_.assign(feature->items + feature->stored, feature->items + feature->size);
@@ -205,7 +215,7 @@ class QuantileSketch::Workspace {
     levels.runs.clear();
     feature_->size = 0;
     feature_->Reserve(static_cast<uint32_t>(Stored() + static_cast<int64_t>(waiting())));
-    for (int h = 0; h < kLevels; ++h) {
+    for (int h = first_; h <= last_; ++h) {
       if (level_[h].empty()) continue;
       levels.runs.push_back({h, static_cast<int32_t>(level_[h].size())});
       std::copy(level_[h].begin(), level_[h].end(), feature_->items + feature_->size);
@@ -215,7 +225,7 @@ class QuantileSketch::Workspace {
     std::copy_n(waiting_.data() + sorted_in_, waiting(), feature_->items + feature_->size);
     feature_->size += static_cast<uint32_t>(waiting());
     feature_->limit = Limit();
-    feature_->Shrink(2 * (feature_->size + feature_->limit));
+    feature_->Shrink(feature_->size + feature_->limit);
   }
 
   size_t waiting() const { return waiting_.size() - sorted_in_; }
@@ -225,7 +235,7 @@ class QuantileSketch::Workspace {
     const float* at = other.items;
     for (const Run& run : other.levels->runs) {
       batch_.assign(at, at + run.size);
-      MergeInto(&level_[run.level], batch_, &scratch_);
+      AddSorted(run.level, batch_);
       at += run.size;
     }
     Levels& levels = *feature_->levels;
@@ -239,7 +249,7 @@ class QuantileSketch::Workspace {
   }
 
   uint32_t Limit() const {
-    constexpr int64_t kLeast = 16;
+    constexpr int64_t kLeast = 32;
     const int64_t stored = Stored(), room = sketch_.schedule_->Room(Stage());
     // A small feature is sorted in early, so that its repeated values take no room.
     const int64_t most = std::max({room - stored, room / 8, int64_t{1}});
@@ -265,30 +275,40 @@ class QuantileSketch::Workspace {
       batch_.resize(n);
       for (size_t i = 0; i < n; ++i) batch_[i] = FromKey(keys_[i]);
       Extend(batch_.front(), batch_.back());
-      MergeInto(&level_[kUnit], batch_, &scratch_);
+      AddSorted(kUnit, batch_);
     }
     MakeRoom();
   }
 
   int64_t Stored() const {
     int64_t stored = 0;
-    for (const auto& level : level_) stored += static_cast<int64_t>(level.size());
+    for (int h = first_; h <= last_; ++h) stored += static_cast<int64_t>(level_[h].size());
     return stored;
+  }
+
+  // Levels outside [first_, last_] are empty.
+  void Occupy(int h) {
+    first_ = std::min(first_, h);
+    last_ = std::max(last_, h);
+  }
+  void AddSorted(int h, const std::vector<float>& values) {
+    if (!values.empty()) Occupy(h);
+    MergeInto(&level_[h], values, &scratch_);
   }
 
   int Lowest() const {
     if (!sketch_.options_.weighted) return kUnit;
-    int h = 0;
-    while (h < kLevels - 1 && level_[h].empty()) ++h;
-    return h;
+    int h = first_;
+    while (h < last_ && level_[h].empty()) ++h;
+    return std::min(h, kLevels - 1);
   }
 
   int Stage() const {
     double weight = 0;
-    for (int h = 0; h < kLevels; ++h) {
-      weight += std::ldexp(static_cast<double>(level_[h].size()), h);
+    for (int h = first_; h <= last_; ++h) {
+      weight += static_cast<double>(level_[h].size()) * static_cast<double>(uint64_t{1} << h);
     }
-    return sketch_.schedule_->Stage(std::ldexp(weight, -Lowest()));
+    return sketch_.schedule_->Stage(weight / static_cast<double>(uint64_t{1} << Lowest()));
   }
 
   void Extend(float min, float max) {
@@ -317,7 +337,7 @@ class QuantileSketch::Workspace {
         if (whole & 1) digits[kUnit + lowest + bit].push_back(value);
       }
     }
-    for (int h = 0; h < kLevels; ++h) MergeInto(&level_[h], digits[h], &scratch_);
+    for (int h = 0; h < kLevels; ++h) AddSorted(h, digits[h]);
   }
 
   // A throw that depends on the feature, on how many came before, and on what it is thrown for.
@@ -346,7 +366,7 @@ class QuantileSketch::Workspace {
 
   // Two equal values of a level are one of the next.
   void PairEqual() {
-    for (int h = 0; h < kLevels - 1; ++h) {
+    for (int h = first_; h <= std::min(last_, kLevels - 2); ++h) {
       if (HasEqualNeighbours(level_[h])) PairEqual(h);
     }
   }
@@ -364,7 +384,7 @@ class QuantileSketch::Workspace {
       }
     }
     level.resize(kept);
-    MergeInto(&level_[h + 1], batch_, &scratch_);
+    AddSorted(h + 1, batch_);
   }
 
   // Every other value moves up; the last one of an odd number stays.
@@ -376,7 +396,7 @@ class QuantileSketch::Workspace {
     batch_.resize(pairs);
     for (size_t i = 0; i < pairs; ++i) batch_[i] = level[2 * i + coin];
     level.erase(level.begin(), level.begin() + static_cast<int64_t>(2 * pairs));
-    MergeInto(&level_[h + 1], batch_, &scratch_);
+    AddSorted(h + 1, batch_);
     const double weight = LevelWeight(h);
     Levels& levels = *feature_->levels;
     ++levels.halvings;
@@ -390,8 +410,8 @@ class QuantileSketch::Workspace {
 
   int64_t Distinct() {
     keys_.clear();
-    for (const auto& level : level_) {
-      for (const float value : level) keys_.push_back(ToKey(value));
+    for (int h = first_; h <= last_; ++h) {
+      for (const float value : level_[h]) keys_.push_back(ToKey(value));
     }
     SortKeys(&keys_, &other_keys_);
     return std::unique(keys_.begin(), keys_.end()) - keys_.begin();
@@ -400,6 +420,7 @@ class QuantileSketch::Workspace {
   const QuantileSketch& sketch_;
   Feature* feature_ = nullptr;
   std::vector<float> level_[kLevels], waiting_, batch_, scratch_;
+  int first_ = 0, last_ = kLevels - 1;
   size_t sorted_in_ = 0;  // of the waiting items
   std::vector<uint32_t> keys_, other_keys_;
 };
@@ -454,8 +475,10 @@ int64_t QuantileSketch::bytes() const {
   return total;
 }
 
-void QuantileSketch::Append(Feature* feature, float value, float weight, std::vector<int64_t>* full,
-                            int64_t f) {
+__attribute__((always_inline)) inline void QuantileSketch::Append(Feature* feature, float value,
+                                                                  float weight,
+                                                                  std::vector<int64_t>* full,
+                                                                  int64_t f) {
   if (std::isnan(value)) {
     feature->missing += weight;
     return;

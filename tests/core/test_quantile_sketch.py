@@ -123,7 +123,7 @@ def test_a_state_is_the_sketch():
 
 def test_bytes_are_bounded_and_small_features_small():
     one = sketch_of(RNG.normal(size=10 * N))
-    assert one.nbytes < 4 * 20 / one.epsilon
+    assert one.nbytes < 4 * 25 / one.epsilon
     many = sketch_of(RNG.integers(0, 2, 10 * N).astype("f"), np.arange(10 * N) % N)
     assert many.nbytes / N < 400
 
