@@ -77,16 +77,21 @@ def score(
 
 def predictor(model: tf.keras.Model) -> Callable[[Any], Any]:
     """`model` as a compiled function: features of a batch → probabilities, float32 [B]."""
-    compiled: list[Callable[[Any], tf.Tensor]] = []
+    call = compiled(lambda features: model(features, training=False))
+    return lambda features: call(features).numpy().reshape(-1)
 
-    def predict(features: Any) -> Any:
-        if not compiled:  # once for all batches, whatever their sizes
+
+def compiled(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`function` of a batch's features as one graph for batches of any size."""
+    graph: list[Callable[[Any], Any]] = []
+
+    def call(features: Any) -> Any:
+        if not graph:
             spec = tf.nest.map_structure(_any_size, features)
-            call = tf.function(lambda f: model(f, training=False), input_signature=[spec])
-            compiled.append(call)
-        return compiled[0](features).numpy().reshape(-1)
+            graph.append(tf.function(function, input_signature=[spec]))
+        return graph[0](features)
 
-    return predict
+    return call
 
 
 def _any_size(x: Any) -> tf.TypeSpec:
