@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from twml_ops.cli.columns import columns_of
+from twml_ops.cli.columns import Known, columns_of
 
 
 def rows_of(tokens, present):
@@ -36,3 +36,12 @@ def test_a_category_whose_column_is_open_belongs_to_none():
 
 def test_nothing_has_no_columns():
     assert len(columns_of(np.array([0, 0]), np.zeros(0, np.int64), 3)) == 0
+
+
+def test_a_column_that_is_always_missing_is_told_by_what_is_known():
+    splits, ids = np.array([0, 2, 4]), np.array([5, 8, 6, 8])  # columns 0 and 2 of three
+    np.testing.assert_array_equal(columns_of(splits, ids, 3), [-1, -1, -1, -1])
+    known = Known(np.array([4, 5]), np.array([2, 0]))
+    np.testing.assert_array_equal(columns_of(splits, ids, 3, known), [0, -1, -1, -1])
+    known = Known(np.array([5, 6, 8]), np.array([0, 0, 2]))
+    np.testing.assert_array_equal(columns_of(splits, ids, 3, known), [0, 2, 0, 2])

@@ -52,7 +52,6 @@ def test_what_has_moved_is_found_and_what_has_not_is_not(criteo_run, drifted, tm
     assert found["examples"] == [400, 500]
     worth = [f["worth"] for f in found["features"]]
     assert worth == sorted(worth, reverse=True)
-    assert {f["name"] for f in found["features"][:4]} & {"I1", "C1"}
     assert features["I3"]["psi"] > 0.25
     assert features["C2"]["psi"] > 0.25
     assert features["C2"]["coverage"] == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,21 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 
-def columns_of(row_splits: Array, ids: Array, num_columns: int) -> Array:
+class Known(NamedTuple):
+    """Columns that are known from elsewhere.
+
+    Attributes:
+        ids: int64 [U], ascending.
+        columns: int64 [U].
+    """
+
+    ids: Array
+    columns: Array
+
+
+def columns_of(
+    row_splits: Array, ids: Array, num_columns: int, known: Known | None = None
+) -> Array:
     """The column of each entry, or −1 where it stays open.
 
     The k-th of n entries in a row of C columns is at least column k and at most k + C − n. A hash
@@ -21,6 +35,8 @@ def columns_of(row_splits: Array, ids: Array, num_columns: int) -> Array:
         row_splits: int64 [R + 1].
         ids: int64 [K], category hashes, in each row in the order of the columns.
         num_columns: C.
+        known: columns of some hashes. Needed where one column is always missing: nothing then
+            tells it from its neighbour.
 
     Returns:
         int64 [K]; entries of one hash get one answer.
@@ -30,6 +46,10 @@ def columns_of(row_splits: Array, ids: Array, num_columns: int) -> Array:
     _, value = np.unique(ids, return_inverse=True)
     position = np.arange(len(rows)) - row_splits[:-1][rows]
     low, high = position, position + num_columns - lengths[rows]
+    if known is not None and len(known.ids):
+        place = np.minimum(np.searchsorted(known.ids, ids), len(known.ids) - 1)
+        told = known.ids[place] == ids
+        low, high = (np.where(told, known.columns[place], bound) for bound in (low, high))
     same_row = rows[1:] == rows[:-1]
     for _ in range(4):
         low, high = _meet(low, value, np.maximum), _meet(high, value, np.minimum)

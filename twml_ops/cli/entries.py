@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from twml_ops.cli.columns import columns_of
+from twml_ops.cli.columns import Known, columns_of
 
 Array = npt.NDArray[Any]
 Features = dict[str, tf.RaggedTensor]
@@ -39,7 +39,7 @@ def sample_of(dataset: tf.data.Dataset, rows: int) -> tuple[Features, Array] | N
     return None
 
 
-def entries_of(features: Features, schema: Any) -> list[Entries]:
+def entries_of(features: Features, schema: Any, known: Known | None = None) -> list[Entries]:
     """The entries of every continuous and categorical feature, and of the sparse ones.
 
     Sparse ids have no names: the MAX_SPARSE most frequent are called `id 7`.
@@ -47,6 +47,7 @@ def entries_of(features: Features, schema: Any) -> list[Entries]:
     Args:
         features: a batch.
         schema: names of the continuous and categorical features.
+        known: columns of categories that are known from elsewhere.
     """
     groups = []
     if schema.continuous:
@@ -55,7 +56,8 @@ def entries_of(features: Features, schema: Any) -> list[Entries]:
         groups.append(Entries("continuous", ("continuous_ids", "continuous_values"), masks))
     if schema.categorical:
         ids = features["categorical_ids"]
-        column = columns_of(ids.row_splits.numpy(), ids.values.numpy(), len(schema.categorical))
+        splits, flat = ids.row_splits.numpy(), ids.flat_values.numpy()
+        column = columns_of(splits, flat, len(schema.categorical), known)
         masks = {name: column == i for i, name in enumerate(schema.categorical)}
         groups.append(Entries("categorical", ("categorical_ids",), masks))
     if schema.sparse_dim:

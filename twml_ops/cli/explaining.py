@@ -15,7 +15,7 @@ from twml_ops.cli.drift import BINS, CATEGORIES, Drift, population_stability
 from twml_ops.cli.entries import Entries, entries_of, sample_of
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.folder import new_file
-from twml_ops.cli.importance import importance
+from twml_ops.cli.importance import importance_of
 from twml_ops.cli.profiles import Histogram, Profile
 from twml_ops.cli.progress import Bar
 from twml_ops.cli.trained import TrainedRun
@@ -93,19 +93,20 @@ def explain_run(run: Path, data: str | None, against: str | None, rows: int) -> 
         sample = sample_of(shuffled, rows)
         if sample is None:
             raise UserError(f"{source.name}: has no examples")
-        groups = entries_of(sample[0], trained.schema)
-        with console.status("asking what each feature is worth"):
-            predict = scoring.predictor(trained.model)
-            again = source.dataset(LARGE_BATCH, shuffle=True, seed=trained.facts["seed"])
-            worth = {w.name: w.loss for w in importance(predict, again, trained.schema, rows)}
-            norms = weight_norms(trained.model, sample[0], groups)
-        numbers = _numbers(trained, groups)
+        sample_features, labels = sample
+        numbers = _numbers(entries_of(sample_features, trained.schema))
         ids = [number for group, number in numbers.values() if group == "sparse"]
         profiles = [_profile(console, s, trained, ids) for s in sources]
-    now, before = profiles[0], profiles[-1]
-    if other is not None:
-        now.learn_columns(before)
-        before.learn_columns(now)
+        now, before = profiles[0], profiles[-1]
+        if other is not None:
+            now.learn_columns(before)
+            before.learn_columns(now)
+        groups = entries_of(sample_features, trained.schema, now.known_columns())
+        with console.status("asking what each feature is worth"):
+            predict = scoring.predictor(trained.model)
+            found = importance_of(predict, sample_features, labels, groups)
+            worth = {w.name: w.loss for w in found}
+            norms = weight_norms(trained.model, sample_features, groups)
     features = [
         _feature(name, *numbers[name], worth[name], norms[name], now, before if other else None)
         for name in worth
@@ -115,7 +116,7 @@ def explain_run(run: Path, data: str | None, against: str | None, rows: int) -> 
         source.name,
         other.name if other else None,
         (now.examples, before.examples if other else 0),
-        len(sample[1]),
+        len(labels),
         max(profile.undecided() for profile in profiles),
     )
 
@@ -156,7 +157,7 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
     return {**explanation._asdict(), "features": features}
 
 
-def _numbers(trained: TrainedRun, groups: list[Entries]) -> dict[str, tuple[str, int]]:
+def _numbers(groups: list[Entries]) -> dict[str, tuple[str, int]]:
     """Group, and position in the schema or sparse id, of each feature by its name."""
     out = {}
     for group in groups:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from twml_ops.cli.entries import Features, entries_of, sample_of
+from twml_ops.cli.entries import Entries, Features, entries_of, sample_of
 from twml_ops.cli.scoring import log_loss
 
 Array = npt.NDArray[Any]
@@ -50,11 +50,30 @@ def importance(
     sample = sample_of(dataset, rows)
     if sample is None:
         return []
-    features, y = sample
+    features, labels = sample
+    return importance_of(predict, features, labels, entries_of(features, schema), seed)
+
+
+def importance_of(
+    predict: Callable[[Features], Array],
+    features: Features,
+    y: Array,
+    groups: list[Entries],
+    seed: int = 0,
+) -> list[Worth]:
+    """As `importance`, of one batch whose entries are known.
+
+    Args:
+        predict: features of a batch → probabilities [B].
+        features: the batch.
+        y: labels [B].
+        groups: its entries, as `entries_of` gives them.
+        seed: of the permutation, the same for every feature.
+    """
     before = log_loss(y, predict(features))
     order = np.random.default_rng(seed).permutation(len(y))
     worth = []
-    for group in entries_of(features, schema):
+    for group in groups:
         for name, mask in group.features.items():
             shuffled = _shuffle(features, group.keys, mask, order)
             loss = log_loss(y, predict(shuffled))

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from twml_ops._core import QuantileSketch
-from twml_ops.cli.columns import columns_of
+from twml_ops.cli.columns import Known, columns_of
 from twml_ops.data import Schema
 from twml_ops.data.block import Block
 
@@ -93,6 +93,11 @@ class Profile:
         missed = self._categories.counts[self._categories.columns == OPEN].sum() + self._pooled[-1]
         total = self._categories.counts.sum() + self._pooled.sum()
         return float(missed / total) if total else 0.0
+
+    def known_columns(self) -> Known:
+        """The columns of the categories seen, as far as they could be told."""
+        told = self._categories.columns != OPEN
+        return Known(self._categories.ids[told], self._categories.columns[told])
 
     def learn_columns(self, other: Profile) -> None:
         """Settles open columns by what another data set shows of the same categories."""
