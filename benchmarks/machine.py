@@ -5,9 +5,14 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 PACKAGES = ("tensorflow-cpu", "tensorflow", "keras", "numpy", "scipy", "torch", "fbgemm_gpu-cpu")
 
@@ -17,6 +22,7 @@ def describe(command: str) -> dict[str, Any]:
     return {
         "cpu": _first(Path("/proc/cpuinfo"), "model name"),
         "cores": len(os.sched_getaffinity(0)),
+        "arithmetic": round(arithmetic_speedup(len(os.sched_getaffinity(0))), 1),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "last_level_cache": _cache(),
         "simd": _simd(),
@@ -27,6 +33,27 @@ def describe(command: str) -> dict[str, Any]:
         "load_before": round(os.getloadavg()[0], 2),
         "command": command,
     }
+
+
+def arithmetic_speedup(threads: int, repeats: int = 5) -> float:
+    """How many times the arithmetic of one thread so many do together.
+
+    About `threads` where each has a core, about 1 where all are hyperthreads of one. Square roots
+    in the first-level cache: memory does not limit them.
+    """
+    numbers = [np.full(4096, 2.0) for _ in range(threads)]
+
+    def work(x: np.ndarray) -> None:
+        for _ in range(2000):
+            np.sqrt(x, out=x)
+
+    def seconds(count: int) -> float:
+        start = time.perf_counter()
+        list(pool.map(work, numbers[:count]))
+        return time.perf_counter() - start
+
+    with ThreadPoolExecutor(threads) as pool:
+        return threads * statistics.median(seconds(1) / seconds(threads) for _ in range(repeats))
 
 
 def limit_threads(threads: int) -> None:

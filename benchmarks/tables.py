@@ -42,9 +42,10 @@ def insert(document: Path, name: str, text: str) -> None:
 def machine(m: dict[str, Any]) -> str:
     """One paragraph on where and with what."""
     versions = ", ".join(f"{name} {version}" for name, version in m["versions"].items())
+    together = f" (together {m['arithmetic']} × the arithmetic of one)" if "arithmetic" in m else ""
     return (
-        f"{m['cpu']} ({m['simd']}), {m['cores']} cores, {m['last_level_cache']} of last-level "
-        f"cache, {m['memory_gib']} GiB of memory, {m['system']}; Python {m['python']}, {versions}. "
+        f"{m['cpu']} ({m['simd']}), {m['cores']} cores{together}, {m['last_level_cache']} of "
+        f"last-level cache, {m['memory_gib']} GiB of memory, {m['system']}; Python {m['python']}, {versions}. "
         f"{m['date']}, load average before the run {m['load_before']}. `{m['command']}`"
     )
 

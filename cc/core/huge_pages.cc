@@ -2,6 +2,8 @@
 
 #if defined(__linux__)
 #include <sys/mman.h>
+
+#include <cerrno>
 #endif
 
 namespace twml {
@@ -15,9 +17,19 @@ void HugePages::Ask(const void* data, int64_t bytes) {
   constexpr int kCollapse = 25;  // MADV_COLLAPSE, Linux 6.1; older kernels refuse it and wait
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + kHugePage - 1) & ~(kHugePage - 1);
   const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + bytes) & ~(kHugePage - 1);
-  void* const range = reinterpret_cast<void*>(begin);
-  if (madvise(range, end - begin, MADV_HUGEPAGE) == 0) {
-    (void)madvise(range, end - begin, kCollapse);
+  if (begin >= end || madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE) != 0) {
+    return;
+  }
+  // In parts, each tried again: the kernel gives a whole range up at the first page that somebody
+  // happens to be moving.
+  constexpr uintptr_t kPart = 16 * kHugePage;
+  constexpr int kTries = 3;
+  for (uintptr_t at = begin; at < end; at += kPart) {
+    void* const part = reinterpret_cast<void*>(at);
+    const uintptr_t size = end - at < kPart ? end - at : kPart;
+    for (int tries = 0; tries < kTries && madvise(part, size, kCollapse) != 0; ++tries) {
+      if (errno != EAGAIN) return;
+    }
   }
 #endif
 }

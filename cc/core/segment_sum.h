@@ -44,11 +44,11 @@ void ForSegments(Span<const int64_t> splits, int64_t overhead, int64_t cost_per_
 // For each segment s: sum = sum_k values[k] * table[ids[k]] over its entries k (values empty: all
 // 1), written to place(s, scratch), then done(s, sum). `scratch` holds dim floats of the calling
 // thread, for callers that keep no sum; ahead(s) may prefetch what done(s) will touch.
-template <class Id, class Place, class Ahead, class Done>
-void SumSegments(const float* table, int64_t dim, Span<const int64_t> splits, const Id* ids,
+template <class W, class Id, class Place, class Ahead, class Done>
+void SumSegments(const W* table, int64_t dim, Span<const int64_t> splits, const Id* ids,
                  const float* values, const ParallelFor& parallel_for, Place place, Ahead ahead,
                  Done done) {
-  const auto sum_rows = Kernels().of<Id>().sum_rows;
+  const auto sum_rows = Kernels().table<W>().template of<Id>().sum_rows;
   const int64_t num_segments = splits.size() - 1;
   const int64_t num_entries = splits[num_segments];
   const int64_t cost = 2 + dim / 16;

@@ -8,33 +8,56 @@
 
 namespace twml {
 
-template <class Id>
+// The upper half of a float.
+struct Bfloat16 {
+  uint16_t bits;
+};
+
+template <class Id, class W>
 struct IdKernels {
   // out[0, dim) = sum over k in [0, n) of values[k] * table[ids[k]], in the order of k; all
   // values 1 when null. ids (and values) may be read up to `readable` >= n, to prefetch.
-  void (*sum_rows)(const float* table, int64_t dim, const Id* ids, const float* values, int64_t n,
+  void (*sum_rows)(const W* table, int64_t dim, const Id* ids, const float* values, int64_t n,
                    int64_t readable, float* out);
   // out[k] = table[ids[k]] . row
-  void (*dot_rows)(const float* table, int64_t dim, const Id* ids, const float* row, int64_t n,
+  void (*dot_rows)(const W* table, int64_t dim, const Id* ids, const float* row, int64_t n,
                    float* out);
 };
 
-// Updates one row of a table and its slots with its gradient. hyper: see UpdateRule.
-using UpdateRow = void (*)(float* weights, float* const* slots, const float* gradient, int64_t dim,
-                           const float* hyper);
+// Updates one row of a table and its slots with its gradient. hyper: see UpdateRule. seed: of the
+// stochastic rounding of bfloat16 weights.
+template <class W>
+using UpdateRow = void (*)(W* weights, float* const* slots, const float* gradient, int64_t dim,
+                           const float* hyper, uint32_t seed);
 
-struct RowKernels {
-  const char* level;
-  IdKernels<int32_t> int32;
-  IdKernels<int64_t> int64;
-  UpdateRow update[kNumUpdateRules];
+// Everything for tables whose weights are stored as W.
+template <class W>
+struct TableKernels {
+  IdKernels<int32_t, W> int32;
+  IdKernels<int64_t, W> int64;
+  UpdateRow<W> update[kNumUpdateRules];
 
   template <class Id>
-  const IdKernels<Id>& of() const {
+  const IdKernels<Id, W>& of() const {
     if constexpr (sizeof(Id) == 4) {
       return int32;
     } else {
       return int64;
+    }
+  }
+};
+
+struct RowKernels {
+  const char* level;
+  TableKernels<float> float32;
+  TableKernels<Bfloat16> bfloat16;
+
+  template <class W>
+  const TableKernels<W>& table() const {
+    if constexpr (sizeof(W) == 4) {
+      return float32;
+    } else {
+      return bfloat16;
     }
   }
 };
@@ -45,9 +68,10 @@ const RowKernels& Kernels();
 
 // Asks for a row's cache lines. Always inlined: GCC takes a function that only prefetches for one
 // without effects and drops the call.
-__attribute__((always_inline)) inline void PrefetchRow(const float* row, int64_t dim) {
-  constexpr int64_t kLineFloats = 16;
-  for (int64_t i = 0; i < dim; i += kLineFloats) __builtin_prefetch(row + i);
+template <class W>
+__attribute__((always_inline)) inline void PrefetchRow(const W* row, int64_t dim) {
+  constexpr int64_t kPerLine = 64 / sizeof(W);
+  for (int64_t i = 0; i < dim; i += kPerLine) __builtin_prefetch(row + i);
 }
 
 }  // namespace twml

@@ -1,8 +1,10 @@
 #include "cc/core/sparse_linear.h"
 
 #include <limits>
+#include <type_traits>
 
 #include "cc/core/group_by_id.h"
+#include "cc/core/hash.h"
 #include "cc/core/segment_sum.h"
 #include "cc/core/simd.h"
 
@@ -50,13 +52,14 @@ void WriteSums(const G& groups, Matrix<const float> grad, const ParallelFor& par
       kNothing, kNothing);
 }
 
+template <class W>
 class RowUpdater {
  public:
-  explicit RowUpdater(const Trained& table)
+  explicit RowUpdater(const Trained<W>& table)
       : table_(table),
         info_(kUpdateRules[static_cast<int>(table.rule)]),
         slot_dim_(info_.rowwise_slots ? 1 : table.weights.dim),
-        update_(Kernels().update[static_cast<int>(table.rule)]) {}
+        update_(Kernels().table<W>().update[static_cast<int>(table.rule)]) {}
 
   __attribute__((always_inline)) void Prefetch(int64_t id) const {
     PrefetchRow(table_.weights.data + id * table_.weights.dim, table_.weights.dim);
@@ -67,22 +70,26 @@ class RowUpdater {
   void operator()(int64_t id, const float* gradient) const {
     float* slots[kMaxSlots] = {};
     for (int s = 0; s < info_.num_slots; ++s) slots[s] = table_.slots[s] + id * slot_dim_;
+    uint32_t seed = 0;
+    if constexpr (!std::is_same_v<W, float>) {
+      seed = static_cast<uint32_t>(Mix64(table_.seed + Mix64(static_cast<uint64_t>(id))));
+    }
     update_(table_.weights.data + id * table_.weights.dim, slots, gradient, table_.weights.dim,
-            table_.hyper);
+            table_.hyper, seed);
   }
 
  private:
-  const Trained& table_;
+  const Trained<W>& table_;
   const UpdateRuleInfo& info_;
   const int64_t slot_dim_;
-  const UpdateRow update_;
+  const UpdateRow<W> update_;
 };
 
 // Sums each group's gradient into a buffer of the thread and updates its row at once.
-template <class G>
-void UpdateGroups(const G& groups, Matrix<const float> grad, const Trained& table,
+template <class G, class W>
+void UpdateGroups(const G& groups, Matrix<const float> grad, const Trained<W>& table,
                   const ParallelFor& parallel_for) {
-  const RowUpdater update(table);
+  const RowUpdater<W> update(table);
   SumGroups(
       groups, grad, parallel_for, [](int64_t, float* scratch) { return scratch; },
       [&](int64_t u) __attribute__((always_inline)) { update.Prefetch(groups.ids[u]); },
@@ -102,18 +109,17 @@ Status CheckRows(Span<const Id> ids, Matrix<const float> rows) {
   return Invalid("rows must have one row for each of the ", ids.size(), " ids, got ", rows.rows);
 }
 
-template <class Id>
-Status CheckTableDim(Matrix<const float> grad, Matrix<float> weights) {
-  if (grad.dim == weights.dim) return Status();
-  return Invalid("the gradient's rows must be as wide as the table's, ", weights.dim, ", got ",
+Status CheckTableDim(Matrix<const float> grad, int64_t table_dim) {
+  if (grad.dim == table_dim) return Status();
+  return Invalid("the gradient's rows must be as wide as the table's, ", table_dim, ", got ",
                  grad.dim);
 }
 
 }  // namespace
 
-template <class Id>
-Status SparseLinear(const Csr<Id>& batch, Matrix<const float> weights,
-                    const ParallelFor& parallel_for, float* out) {
+template <class Id, class W>
+Status SparseLinear(const Csr<Id>& batch, Matrix<const W> weights, const ParallelFor& parallel_for,
+                    float* out) {
   TWML_RETURN_IF_ERROR(CheckCsr(batch, weights.rows, parallel_for));
   if (batch.num_rows() == 0 || weights.dim == 0) return Status();
   SumSegments(
@@ -123,14 +129,14 @@ Status SparseLinear(const Csr<Id>& batch, Matrix<const float> weights,
   return Status();
 }
 
-template <class Id>
-Status SparseLinearValuesGrad(const Csr<Id>& batch, Matrix<const float> weights,
+template <class Id, class W>
+Status SparseLinearValuesGrad(const Csr<Id>& batch, Matrix<const W> weights,
                               Matrix<const float> grad, const ParallelFor& parallel_for,
                               float* out) {
   TWML_RETURN_IF_ERROR(CheckCsr(batch, weights.rows, parallel_for));
   TWML_RETURN_IF_ERROR(CheckGrad(batch, grad));
-  TWML_RETURN_IF_ERROR(CheckTableDim<Id>(grad, {nullptr, weights.rows, weights.dim}));
-  const auto dot_rows = Kernels().of<Id>().dot_rows;
+  TWML_RETURN_IF_ERROR(CheckTableDim(grad, weights.dim));
+  const auto dot_rows = Kernels().table<W>().template of<Id>().dot_rows;
   const Span<const int64_t> splits = batch.row_splits;
   ForSegments(splits, 2, 2 + weights.dim / 16, parallel_for, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
@@ -164,18 +170,18 @@ Status SumDuplicates(Span<const Id> ids, Matrix<const float> rows, const Paralle
   return Status();
 }
 
-template <class Id>
-Status ApplyRows(Span<const Id> ids, Matrix<const float> rows, const Trained& table,
+template <class Id, class W>
+Status ApplyRows(Span<const Id> ids, Matrix<const float> rows, const Trained<W>& table,
                  const ParallelFor& parallel_for) {
   TWML_RETURN_IF_ERROR(CheckIds(ids, table.weights.rows, parallel_for));
   TWML_RETURN_IF_ERROR(CheckRows(ids, rows));
-  TWML_RETURN_IF_ERROR(CheckTableDim<Id>(rows, table.weights));
+  TWML_RETURN_IF_ERROR(CheckTableDim(rows, table.weights.dim));
   if (!StrictlyAscending(ids)) {
     WithGroups(ids, {}, {}, table.weights.rows, ids.size(), parallel_for,
                [&](const auto& groups) { UpdateGroups(groups, rows, table, parallel_for); });
     return Status();
   }
-  const RowUpdater update(table);
+  const RowUpdater<W> update(table);
   parallel_for(ids.size(), 10 + rows.dim / 4, [&](int64_t begin, int64_t end) {
     constexpr int64_t kAhead = 6;
     for (int64_t u = begin; u < end; ++u) {
@@ -186,33 +192,37 @@ Status ApplyRows(Span<const Id> ids, Matrix<const float> rows, const Trained& ta
   return Status();
 }
 
-template <class Id>
+template <class Id, class W>
 Status SparseLinearBackwardApply(const Csr<Id>& batch, Matrix<const float> grad,
-                                 const Trained& table, const ParallelFor& parallel_for) {
+                                 const Trained<W>& table, const ParallelFor& parallel_for) {
   TWML_RETURN_IF_ERROR(CheckCsr(batch, table.weights.rows, parallel_for));
   TWML_RETURN_IF_ERROR(CheckGrad(batch, grad));
-  TWML_RETURN_IF_ERROR(CheckTableDim<Id>(grad, table.weights));
+  TWML_RETURN_IF_ERROR(CheckTableDim(grad, table.weights.dim));
   WithGroups(batch.ids, batch.values, batch.row_splits, table.weights.rows, batch.num_rows(),
              parallel_for,
              [&](const auto& groups) { UpdateGroups(groups, grad, table, parallel_for); });
   return Status();
 }
 
-#define TWML_INSTANTIATE(Id)                                                                   \
-  template Status SparseLinear<Id>(const Csr<Id>&, Matrix<const float>, const ParallelFor&,    \
-                                   float*);                                                    \
-  template Status SparseLinearValuesGrad<Id>(const Csr<Id>&, Matrix<const float>,              \
-                                             Matrix<const float>, const ParallelFor&, float*); \
-  template Status SparseLinearWeightsGrad<Id>(const Csr<Id>&, int64_t, Matrix<const float>,    \
-                                              const ParallelFor&, const AllocateRows<Id>&);    \
-  template Status SumDuplicates<Id>(Span<const Id>, Matrix<const float>, const ParallelFor&,   \
-                                    const AllocateRows<Id>&);                                  \
-  template Status ApplyRows<Id>(Span<const Id>, Matrix<const float>, const Trained&,           \
-                                const ParallelFor&);                                           \
-  template Status SparseLinearBackwardApply<Id>(const Csr<Id>&, Matrix<const float>,           \
-                                                const Trained&, const ParallelFor&);
+#define TWML_INSTANTIATE(Id)                                                                 \
+  template Status SparseLinearWeightsGrad<Id>(const Csr<Id>&, int64_t, Matrix<const float>,  \
+                                              const ParallelFor&, const AllocateRows<Id>&);  \
+  template Status SumDuplicates<Id>(Span<const Id>, Matrix<const float>, const ParallelFor&, \
+                                    const AllocateRows<Id>&);                                \
+  TWML_INSTANTIATE_TABLE(Id, float)                                                          \
+  TWML_INSTANTIATE_TABLE(Id, Bfloat16)
+#define TWML_INSTANTIATE_TABLE(Id, W)                                                             \
+  template Status SparseLinear<Id, W>(const Csr<Id>&, Matrix<const W>, const ParallelFor&,        \
+                                      float*);                                                    \
+  template Status SparseLinearValuesGrad<Id, W>(const Csr<Id>&, Matrix<const W>,                  \
+                                                Matrix<const float>, const ParallelFor&, float*); \
+  template Status ApplyRows<Id, W>(Span<const Id>, Matrix<const float>, const Trained<W>&,        \
+                                   const ParallelFor&);                                           \
+  template Status SparseLinearBackwardApply<Id, W>(const Csr<Id>&, Matrix<const float>,           \
+                                                   const Trained<W>&, const ParallelFor&);
 TWML_INSTANTIATE(int32_t)
 TWML_INSTANTIATE(int64_t)
 #undef TWML_INSTANTIATE
+#undef TWML_INSTANTIATE_TABLE
 
 }  // namespace twml

@@ -7,6 +7,7 @@
 
 #include "cc/core/csr.h"
 #include "cc/core/parallel.h"
+#include "cc/core/simd.h"
 #include "cc/core/span.h"
 #include "cc/core/status.h"
 #include "cc/core/update_rules.h"
@@ -23,13 +24,13 @@ struct Matrix {
 
 // out [batch rows, dim] = batch . weights. Each output row is summed in the order of its entries,
 // whatever the threads (rows of more than kSegmentPiece entries: by pieces, in order).
-template <class Id>
-Status SparseLinear(const Csr<Id>& batch, Matrix<const float> weights,
-                    const ParallelFor& parallel_for, float* out);
+template <class Id, class W>
+Status SparseLinear(const Csr<Id>& batch, Matrix<const W> weights, const ParallelFor& parallel_for,
+                    float* out);
 
 // d(loss)/d(values): out[k] = weights[ids[k]] . grad[row of k].
-template <class Id>
-Status SparseLinearValuesGrad(const Csr<Id>& batch, Matrix<const float> weights,
+template <class Id, class W>
+Status SparseLinearValuesGrad(const Csr<Id>& batch, Matrix<const W> weights,
                               Matrix<const float> grad, const ParallelFor& parallel_for,
                               float* out);
 
@@ -54,24 +55,27 @@ template <class Id>
 Status SumDuplicates(Span<const Id> ids, Matrix<const float> rows, const ParallelFor& parallel_for,
                      const AllocateRows<Id>& allocate);
 
-// A table under an optimizer: its weights and the slots the rule keeps for them.
+// A table under an optimizer: its weights (float or Bfloat16) and the slots the rule keeps for
+// them.
+template <class W>
 struct Trained {
-  Matrix<float> weights;
+  Matrix<W> weights;
   float* slots[kMaxSlots] = {};
   UpdateRule rule = UpdateRule::kSgd;
   const float* hyper = nullptr;  // kUpdateRules[rule].num_hyper of them
+  uint64_t seed = 0;             // of this step, for the stochastic rounding of Bfloat16 weights
 };
 
 // Updates the rows `ids` of a table with the gradient rows `rows`. Repeated ids are summed first.
-template <class Id>
-Status ApplyRows(Span<const Id> ids, Matrix<const float> rows, const Trained& table,
+template <class Id, class W>
+Status ApplyRows(Span<const Id> ids, Matrix<const float> rows, const Trained<W>& table,
                  const ParallelFor& parallel_for);
 
 // SparseLinearWeightsGrad and ApplyRows in one pass, bit for bit the same result, the gradient
 // never stored: memory O(entries + threads * dim).
-template <class Id>
+template <class Id, class W>
 Status SparseLinearBackwardApply(const Csr<Id>& batch, Matrix<const float> grad,
-                                 const Trained& table, const ParallelFor& parallel_for);
+                                 const Trained<W>& table, const ParallelFor& parallel_for);
 
 }  // namespace twml
 

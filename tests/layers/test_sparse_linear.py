@@ -376,3 +376,39 @@ def test_a_checkpoint_without_optimizer_holds_the_kernels(tmp_path, num_partitio
     path = tf.train.Checkpoint(model=modules[0]).save(str(tmp_path / "checkpoint"))
     tf.train.Checkpoint(model=modules[1]).restore(path).assert_consumed()
     np.testing.assert_array_equal(modules[0].layer(ids), modules[1].layer(ids))
+
+
+# bfloat16 kernels --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partitions", [{}, {"num_partitions": 2}])
+@pytest.mark.parametrize("optimizer", ["SGD", "Adagrad", "RowWiseAdagrad", "LazyAdam", "Ftrl"])
+def test_a_bfloat16_kernel_trains_like_a_float32_one(optimizer, partitions, tmp_path):
+    losses, start = {}, None
+    for dtype in ("float32", "bfloat16"):
+        model = tf.keras.Sequential(
+            [
+                tf.keras.Input([WIDTH], dtype="int64"),
+                layers.SparseLinear(D, N, "relu", kernel_dtype=dtype, **partitions),
+                tf.keras.layers.Dense(1, "sigmoid"),
+            ]
+        )
+        start = start or [tf.cast(v, tf.float32) for v in model.trainable_variables]
+        for variable, value in zip(model.trainable_variables, start, strict=True):
+            variable.assign(tf.cast(value, variable.dtype))
+        model.compile(getattr(optimizers, optimizer)(0.1), "binary_crossentropy")
+        ids = np.random.default_rng(0).integers(0, N, (256, WIDTH))
+        labels = (ids.min(axis=1, keepdims=True) < 2).astype(np.float32)
+        losses[dtype] = model.fit(ids, labels, epochs=3, verbose=0, shuffle=False).history["loss"]
+    assert abs(losses["float32"][-1] - losses["bfloat16"][-1]) < 0.03
+    assert losses["bfloat16"][-1] < losses["bfloat16"][0]
+    kernel = model.layers[0].kernels[0]
+    assert tf.as_dtype(kernel.dtype) == tf.bfloat16
+    model.save(tmp_path / "model.keras")
+    again = tf.keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again.predict(ids, verbose=0), model.predict(ids, verbose=0))
+
+
+def test_an_unknown_kernel_dtype_is_refused():
+    with pytest.raises(ValueError, match="kernel_dtype must be"):
+        layers.SparseLinear(D, N, kernel_dtype="float16")

@@ -212,7 +212,7 @@ def test_tables_that_do_not_fit_are_refused():
         ops.apply_rows("rowwise_adagrad", w, [other], gradient, hyper)
     with pytest.raises(InvalidArgument, match="slots must be float32, got double"):
         ops.apply_rows("adagrad", w, [tf.Variable(np.ones((N, D)))], gradient, hyper)
-    with pytest.raises(InvalidArgument, match="var must be float32, got double"):
+    with pytest.raises(InvalidArgument, match="var must be float32 or bfloat16, got double"):
         ops.apply_rows("sgd", tf.Variable(np.ones((N, D))), [], gradient, [0.1, 0.0])
     with pytest.raises(InvalidArgument, match="rule 'adam' is not known"):
         ops.apply_rows("adam", w, [], gradient, [0.1, 0.0])

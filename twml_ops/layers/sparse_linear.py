@@ -32,6 +32,9 @@ class SparseLinear(tf.keras.layers.Layer):
         partition_axis: "row": partition p holds the ids with id mod P = p, partial sums are
             added. "column": partition p holds every P-th part of the columns, results are
             concatenated; P must divide `units`.
+        kernel_dtype: "float32", or "bfloat16": half the memory and traffic. Sums stay in float32,
+            and the optimizers of this package round updates stochastically, so that small ones are
+            not lost; their slots stay float32.
 
     Raises:
         ValueError: an argument out of its range, or an input of no batch form.
@@ -48,6 +51,7 @@ class SparseLinear(tf.keras.layers.Layer):
         bias_initializer: Any = "zeros",
         num_partitions: int = 1,
         partition_axis: Literal["row", "column"] = "row",
+        kernel_dtype: Literal["float32", "bfloat16"] = "float32",
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("autocast", False)  # values keep float32 under mixed precision
@@ -61,6 +65,8 @@ class SparseLinear(tf.keras.layers.Layer):
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
         if partition_axis not in ("row", "column"):
             raise ValueError(f'partition_axis must be "row" or "column", got {partition_axis!r}')
+        if kernel_dtype not in ("float32", "bfloat16"):
+            raise ValueError(f'kernel_dtype must be "float32" or "bfloat16", got {kernel_dtype!r}')
         if partition_axis == "column" and units % num_partitions:
             raise ValueError(f"num_partitions must divide units {units}, got {num_partitions}")
         if num_partitions > input_dim:
@@ -75,6 +81,7 @@ class SparseLinear(tf.keras.layers.Layer):
         self.bias_initializer = tf.keras.initializers.get(bias_initializer)
         self.num_partitions = int(num_partitions)
         self.partition_axis = partition_axis
+        self.kernel_dtype = kernel_dtype
         self.supports_jit = False  # the ops are no XLA ops
         self.kernels: list[Any] = []
         self.bias: Any = None
@@ -114,7 +121,7 @@ class SparseLinear(tf.keras.layers.Layer):
     def _add_partition(self, initial: tf.Tensor, p: int) -> Any:
         def initializer(shape: Any, dtype: Any = None, **kwargs: Any) -> tf.Tensor:
             del shape, dtype, kwargs
-            return initial
+            return tf.cast(initial, self.kernel_dtype)
 
         return self._add_kernel(f"kernel_{p}", initializer, *initial.shape)
 
@@ -124,7 +131,7 @@ class SparseLinear(tf.keras.layers.Layer):
             shape=(rows, units or self.units),
             initializer=initializer,
             trainable=True,
-            dtype=tf.float32.name,
+            dtype=self.kernel_dtype,
             **no_autocast(),
         )
         # Checkpoints follow attributes; in Keras 3 not those that are lists.
@@ -186,4 +193,5 @@ class SparseLinear(tf.keras.layers.Layer):
             "bias_initializer": tf.keras.initializers.serialize(self.bias_initializer),
             "num_partitions": self.num_partitions,
             "partition_axis": self.partition_axis,
+            "kernel_dtype": self.kernel_dtype,
         }

@@ -12,6 +12,7 @@ from twml_ops.ops.apply_rows import (
     is_sparse_linear_gradient,
 )
 from twml_ops.ops.discretize import hashing_discretize, percentile_discretize
+from twml_ops.ops.grouped_sparse_linear import grouped_sparse_linear
 from twml_ops.ops.hash import hash_ids
 from twml_ops.ops.max_norm import max_norm
 from twml_ops.ops.sparse_linear import row_splits_from_indices, sparse_linear, sum_duplicates
@@ -25,6 +26,7 @@ __all__ = [
     "apply_rowwise_adagrad",
     "apply_sgd",
     "bias_corrected",
+    "grouped_sparse_linear",
     "hash_ids",
     "hashing_discretize",
     "is_sparse_linear_gradient",

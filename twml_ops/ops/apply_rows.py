@@ -20,6 +20,8 @@ def apply_rows(
     hyper: Sequence[Any],
     *,
     fuse: bool = True,
+    seed: Any = 0,
+    hogwild: bool = False,
 ) -> Any:
     """One optimizer step on the rows a sparse gradient names, in place, at O(touched) cost.
 
@@ -28,11 +30,16 @@ def apply_rows(
 
     Args:
         rule: a name of cc/core/update_rules.h, which fixes `slots` and `hyper`.
-        var: variable float32 [N, D].
-        slots: variables [N, D] ([N] for row-wise slots), as many as the rule keeps.
+        var: variable float32 or bfloat16 [N, D]. A bfloat16 row is updated in float32 and stored by
+            stochastic rounding.
+        slots: float32 variables [N, D] ([N] for row-wise slots), as many as the rule keeps.
         gradient: ids [K] (repeated ids are summed first) and rows [K, D].
         hyper: float scalars: learning_rate, decay, then the rule's own.
         fuse: False always takes the gradient's rows as they are.
+        seed: integer scalar that fixes the random bits of stochastic rounding; should differ from
+            step to step.
+        hogwild: lets concurrent steps update the table at once, without locks (Niu et al. 2011):
+            fast, but the result depends on timing and updates may be lost.
 
     Returns:
         The update's operation (None in eager mode).
@@ -47,7 +54,14 @@ def apply_rows(
     op = untouched_sparse_linear_gradient(gradient) if fuse else None
     if op is None:
         return library.twml_apply_rows(
-            handle, slot_handles, gradient.indices, gradient.values, scalars, rule=rule
+            handle,
+            slot_handles,
+            gradient.indices,
+            gradient.values,
+            scalars,
+            tf.cast(seed, tf.int64),
+            rule=rule,
+            hogwild=hogwild,
         )
     ids, values, row_splits, grad, _ = op.inputs
     return library.twml_sparse_linear_backward_apply(
@@ -58,7 +72,9 @@ def apply_rows(
         row_splits,
         grad,
         scalars,
+        tf.cast(seed, tf.int64),
         rule=rule,
+        hogwild=hogwild,
         binary=op.get_attr("binary"),
     )
 

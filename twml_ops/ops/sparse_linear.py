@@ -25,8 +25,9 @@ def sparse_linear(
         ids: int32 or int64 [K], each in [0, N).
         values: float32 [K], or None for a binary batch (all 1).
         row_splits: int64 [B + 1], CSR offsets.
-        weights: float32 [N, D]. A variable (of TensorFlow or Keras) is read in place, never
-            copied; its gradient is a tf.IndexedSlices with unique ascending ids.
+        weights: float32 [N, D]. A variable (of TensorFlow or Keras) may also be bfloat16; it is
+            read in place, never copied, and its gradient is a tf.IndexedSlices with unique
+            ascending ids and float32 rows.
         bias: None, or float32 [D].
 
     Returns:
@@ -94,12 +95,24 @@ def _needs_values_grad(op: Any) -> bool:
     return skipped is None or 1 not in skipped
 
 
-def _weights_grad(op: Any, grad: tf.Tensor, shape: tf.Tensor) -> tf.IndexedSlices:
-    ids, values, row_splits, _ = op.inputs
+def weights_grad(
+    ids: tf.Tensor,
+    values: tf.Tensor,
+    row_splits: tf.Tensor,
+    grad: tf.Tensor,
+    shape: tf.Tensor,
+    binary: bool,
+) -> tf.IndexedSlices:
+    """The gradient by a table of the given shape: unique ascending ids and their summed rows."""
     unique_ids, rows = library.twml_sparse_linear_weights_grad(
-        ids, values, row_splits, grad, shape[0], binary=op.get_attr("binary")
+        ids, values, row_splits, grad, shape[0], binary=binary
     )
     return tf.IndexedSlices(rows, unique_ids, shape)
+
+
+def _weights_grad(op: Any, grad: tf.Tensor, shape: tf.Tensor) -> tf.IndexedSlices:
+    ids, values, row_splits, _ = op.inputs
+    return weights_grad(ids, values, row_splits, grad, shape, op.get_attr("binary"))
 
 
 @tf.RegisterGradient("Twml>SparseLinear")

@@ -1,8 +1,17 @@
 """Keras optimizers whose sparse updates touch only the rows that have a gradient."""
 
 from twml_ops.optimizers.adagrad import Adagrad, RowWiseAdagrad
+from twml_ops.optimizers.composite import CompositeOptimizer
 from twml_ops.optimizers.ftrl import Ftrl
 from twml_ops.optimizers.lazy_adam import LazyAdam
 from twml_ops.optimizers.sgd import SGD, Momentum
 
-__all__ = ["SGD", "Adagrad", "Ftrl", "LazyAdam", "Momentum", "RowWiseAdagrad"]
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "CompositeOptimizer",
+    "Ftrl",
+    "LazyAdam",
+    "Momentum",
+    "RowWiseAdagrad",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import tensorflow as tf
 
@@ -23,6 +23,18 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
     without a gradient are zeros to a norm), and `weight_decay` shrinks the touched rows only.
     `use_ema` and `gradient_accumulation_steps` would need a dense pass over all rows and are
     refused.
+
+    A bfloat16 variable is updated in float32 and stored by stochastic rounding, the same for the
+    same `rounding_seed` and step; its slots are float32.
+
+    Args:
+        learning_rate: float, or any Keras schedule.
+        name: of the optimizer.
+        concurrency: "locked": steps that update one table wait for each other. "hogwild": steps run
+            from several threads update it at once without locks (Niu et al. 2011, "Hogwild!"): the
+            one mode whose results depend on timing, and in which updates may be lost.
+        rounding_seed: of the stochastic rounding.
+        **kwargs: of the Keras optimizer.
     """
 
     rule: ClassVar[str]
@@ -30,7 +42,16 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
     rowwise_slots: ClassVar[bool] = False
     loss_scale_factor: float | None
 
-    def __init__(self, learning_rate: Any, name: str | None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        learning_rate: Any,
+        name: str | None,
+        concurrency: Literal["locked", "hogwild"] = "locked",
+        rounding_seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        if concurrency not in ("locked", "hogwild"):
+            raise ValueError(f'concurrency must be "locked" or "hogwild", got {concurrency!r}')
         name = name or type(self).__name__
         if KERAS_3:
             super().__init__(learning_rate=learning_rate, name=name, **kwargs)
@@ -39,6 +60,8 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
             kwargs["jit_compile"] = False  # the ops are no XLA ops
             super().__init__(name=name, **kwargs)
             self._learning_rate = self._build_learning_rate(learning_rate)
+        self.concurrency = concurrency
+        self.rounding_seed = int(rounding_seed)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -48,7 +71,11 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
             if KERAS_3
             else self._serialize_hyperparameter(self._learning_rate)
         )
-        return dict(config)
+        return {
+            **config,
+            "concurrency": self.concurrency,
+            "rounding_seed": self.rounding_seed,
+        }
 
     # What a rule must say -----------------------------------------------------------------------
 
@@ -87,6 +114,8 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
         index = self._index_of(variable)
         slots = [tf_variable(self._slots[name][index]) for name in self.slot_names]
         target = tf_variable(variable)
+        if target.dtype == tf.bfloat16 and not isinstance(gradient, tf.IndexedSlices):
+            gradient = _all_rows(gradient)  # the kernel knows how to round
         if isinstance(gradient, tf.IndexedSlices):
             return self._sparse_update(gradient, target, slots, lr, self._decays(variable))
         if self._decays(variable):
@@ -140,7 +169,18 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
     ) -> Any:
         decay = lr * self.weight_decay if decays else 0.0
         hyper = [self._effective_learning_rate(lr), decay, *self._hyper(lr)]
-        return ops.apply_rows(self.rule, variable, slots, gradient, hyper)
+        seed: Any = 0
+        if variable.dtype == tf.bfloat16:
+            seed = tf.cast(self.iterations, tf.int64) + (self.rounding_seed << 32)
+        return ops.apply_rows(
+            self.rule,
+            variable,
+            slots,
+            gradient,
+            hyper,
+            seed=seed,
+            hogwild=self.concurrency == "hogwild",
+        )
 
     def _decays(self, variable: Any) -> bool:
         return bool(self.weight_decay) and self._use_weight_decay(variable)
@@ -155,16 +195,18 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
         if self.rowwise_slots and len(shape) == 2:
             shape = shape[:1]
         value = self._initial_slot(name)
+        dtype = tf.as_dtype(variable.dtype)
+        dtype = tf.float32 if dtype == tf.bfloat16 else dtype
         if KERAS_3:
             owner = str(getattr(variable, "path", variable.name))  # a tf.Variable has no path
             return self.add_variable(
                 shape=shape,
                 initializer=tf.keras.initializers.Constant(value),
-                dtype=variable.dtype,
+                dtype=dtype.name,
                 name=f"{owner.replace('/', '_').replace(':', '_')}_{name}",
             )
         return self.add_variable_from_reference(
-            variable, name, initial_value=tf.fill(shape, tf.cast(value, variable.dtype))
+            variable, name, initial_value=tf.fill(shape, tf.cast(value, dtype))
         )
 
     def _refuse_dense_passes(self, grads: Sequence[Any]) -> None:
@@ -177,6 +219,12 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
                     "not supported with sparse gradients; "
                     "use a larger batch or average checkpoints instead"
                 )
+
+
+def _all_rows(gradient: tf.Tensor) -> tf.IndexedSlices:
+    """A dense gradient [N, ...] as that of rows 0 .. N - 1."""
+    rows = tf.cast(gradient, tf.float32)
+    return tf.IndexedSlices(rows, tf.range(tf.shape(rows, out_type=tf.int64)[0]), tf.shape(rows))
 
 
 def summed(gradient: Any) -> Any:

@@ -20,6 +20,7 @@ class UpdateOp : public OpKernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("rule", &rule));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("num_slots", &num_slots));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("num_hyper", &num_hyper));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("hogwild", &hogwild_));
     const int index = FindUpdateRule(rule);
     OP_REQUIRES(ctx, index >= 0,
                 absl::InvalidArgumentError(absl::StrCat("rule '", rule, "' is not known")));
@@ -38,7 +39,8 @@ class UpdateOp : public OpKernel {
   const Tensor& Input(OpKernelContext* ctx, int i) const {
     return ctx->input(1 + info_->num_slots + i);
   }
-  virtual absl::Status Run(OpKernelContext* ctx, const Trained& table) const = 0;
+  virtual absl::Status Run(OpKernelContext* ctx, const Trained<float>& table) const = 0;
+  virtual absl::Status Run(OpKernelContext* ctx, const Trained<Bfloat16>& table) const = 0;
   // Refuses bad input before a shared table is copied for writing.
   virtual absl::Status Check(OpKernelContext* ctx) const = 0;
 
@@ -51,9 +53,13 @@ class UpdateOp : public OpKernel {
       TF_RETURN_IF_ERROR(ToTf(CheckRank(inputs[i], 0, "hyper")));
       hyper[i] = inputs[i].scalar<float>()();
     }
+    const Tensor* seed;
+    TF_RETURN_IF_ERROR(ctx->input("seed", &seed));
+    TF_RETURN_IF_ERROR(ToTf(CheckRank(*seed, 0, "seed")));
     TF_RETURN_IF_ERROR(Check(ctx));
     WriteTables tables;
-    TF_RETURN_IF_ERROR(tables.Open(ctx, 0, 1 + info_->num_slots));
+    TF_RETURN_IF_ERROR(
+        tables.Open(ctx, 0, 1 + info_->num_slots, Stored::kFloat32OrBfloat16, hogwild_));
     const Tensor& var = tables.tensor(0);
     TF_RETURN_IF_ERROR(ToTf(CheckRows(var, "var")));
     for (int s = 0; s < info_->num_slots; ++s) {
@@ -66,20 +72,27 @@ class UpdateOp : public OpKernel {
                                                        shape.DebugString()));
       }
     }
-    Trained table;
-    table.rule = rule_;
-    table.hyper = hyper;
-    table.weights = {nullptr, var.dim_size(0), RowSize(var.shape())};
-    for (int i = 0; i <= info_->num_slots; ++i) {
-      float** data = i == 0 ? &table.weights.data : &table.slots[i - 1];
-      TF_RETURN_IF_ERROR(tables.Writable(ctx, i, data));
-      huge_pages_[i].Ask(*data, tables.tensor(i).TotalBytes());
-    }
-    return Run(ctx, table);
+    return WithWeightType(var, [&](auto weight) -> absl::Status {
+      using W = decltype(weight);
+      Trained<W> table;
+      table.rule = rule_;
+      table.hyper = hyper;
+      table.seed = static_cast<uint64_t>(seed->scalar<int64_t>()());
+      table.weights = {nullptr, var.dim_size(0), RowSize(var.shape())};
+      TF_RETURN_IF_ERROR(tables.Writable(ctx, 0, &table.weights.data));
+      for (int s = 0; s < info_->num_slots; ++s) {
+        TF_RETURN_IF_ERROR(tables.Writable(ctx, 1 + s, &table.slots[s]));
+      }
+      for (int i = 0; i <= info_->num_slots; ++i) {
+        huge_pages_[i].Ask(tables.tensor(i).data(), tables.tensor(i).TotalBytes());
+      }
+      return Run(ctx, table);
+    });
   }
 
   UpdateRule rule_;
   const UpdateRuleInfo* info_;
+  bool hogwild_;
   HugePages huge_pages_[1 + kMaxSlots];
 };
 
@@ -93,7 +106,16 @@ class ApplyRowsOp : public UpdateOp {
     TF_RETURN_IF_ERROR(ToTf(CheckRank(Input(ctx, 0), 1, "ids")));
     return ToTf(CheckRows(Input(ctx, 1), "rows"));
   }
-  absl::Status Run(OpKernelContext* ctx, const Trained& table) const override {
+  absl::Status Run(OpKernelContext* ctx, const Trained<float>& table) const override {
+    return Apply(ctx, table);
+  }
+  absl::Status Run(OpKernelContext* ctx, const Trained<Bfloat16>& table) const override {
+    return Apply(ctx, table);
+  }
+
+ private:
+  template <class W>
+  absl::Status Apply(OpKernelContext* ctx, const Trained<W>& table) const {
     return ToTf(ApplyRows(SpanOf<Id>(Input(ctx, 0)), MatrixOf(Input(ctx, 1)), table, IntraOp(ctx)));
   }
 };
@@ -109,14 +131,22 @@ class SparseLinearBackwardApplyOp : public UpdateOp {
   absl::Status Check(OpKernelContext* ctx) const override {
     return ToTf(CheckRank(Input(ctx, 3), 2, "grad"));
   }
-  absl::Status Run(OpKernelContext* ctx, const Trained& table) const override {
+  absl::Status Run(OpKernelContext* ctx, const Trained<float>& table) const override {
+    return Apply(ctx, table);
+  }
+  absl::Status Run(OpKernelContext* ctx, const Trained<Bfloat16>& table) const override {
+    return Apply(ctx, table);
+  }
+
+ private:
+  template <class W>
+  absl::Status Apply(OpKernelContext* ctx, const Trained<W>& table) const {
     Csr<Id> batch;
     TF_RETURN_IF_ERROR(
         ToTf(CsrOf<Id>(Input(ctx, 0), Input(ctx, 1), Input(ctx, 2), binary_, &batch)));
     return ToTf(SparseLinearBackwardApply(batch, MatrixOf(Input(ctx, 3)), table, IntraOp(ctx)));
   }
 
- private:
   bool binary_;
 };
 

@@ -1,4 +1,4 @@
-// What every kernel needs: TF's intra-op pool as a ParallelFor, spans of tensors, and statuses.
+// What every kernel needs: threads, spans of tensors, and statuses.
 #ifndef TWML_TF_KERNELS_COMMON_H_
 #define TWML_TF_KERNELS_COMMON_H_
 
@@ -6,33 +6,12 @@
 #include "cc/core/parallel.h"
 #include "cc/core/span.h"
 #include "cc/core/status.h"
+#include "cc/tf/kernels/intra_op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
-#include "tensorflow/core/platform/denormal.h"
 
 namespace twml {
-
-inline ParallelFor IntraOp(tensorflow::OpKernelContext* ctx) {
-  auto* pool = ctx->device()->tensorflow_cpu_worker_threads()->workers;
-  return [pool](int64_t total, int64_t cost_per_unit,
-                const std::function<void(int64_t, int64_t)>& body) {
-    // A cost in ns understates TF's unit (cycles) a little, which favours fewer threads.
-    if (total > 0) pool->ParallelFor(total, cost_per_unit, body);
-  };
-}
-
-// IntraOp for kernels whose result a denormal can change: TF's threads take denormals for zeros, so
-// that 0 < 1e-40 does not hold on them.
-inline ParallelFor IeeeIntraOp(tensorflow::OpKernelContext* ctx) {
-  return [parallel_for = IntraOp(ctx)](int64_t total, int64_t cost_per_unit,
-                                       const std::function<void(int64_t, int64_t)>& body) {
-    parallel_for(total, cost_per_unit, [&body](int64_t begin, int64_t end) {
-      tensorflow::port::ScopedDontFlushDenormal ieee;
-      body(begin, end);
-    });
-  };
-}
 
 template <class T>
 Span<const T> SpanOf(const tensorflow::Tensor& t) {

@@ -17,11 +17,12 @@ template <bool kResource, class Body>
 absl::Status WithTable(OpKernelContext* ctx, int i, HugePages* huge_pages, Body body) {
   const auto run = [&](const Tensor& table) -> absl::Status {
     TF_RETURN_IF_ERROR(ToTf(CheckRank(table, 2, "weights")));
-    return body(MatrixOf(table));
+    return WithWeightType(table,
+                          [&](auto weight) { return body(MatrixOf<decltype(weight)>(table)); });
   };
   if constexpr (kResource) {
     ReadTable table;
-    TF_RETURN_IF_ERROR(table.Open(ctx, i));
+    TF_RETURN_IF_ERROR(table.Open(ctx, i, "weights", Stored::kFloat32OrBfloat16));
     huge_pages->Ask(table.tensor().data(), table.tensor().TotalBytes());
     return run(table.tensor());
   } else {
@@ -41,7 +42,7 @@ class SparseLinearOp : public OpKernel {
     OP_REQUIRES_OK(ctx,
                    ToTf(CsrOf<Id>(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch)));
     OP_REQUIRES_OK(
-        ctx, WithTable<kResource>(ctx, 3, &huge_pages_, [&](Matrix<const float> weights) {
+        ctx, WithTable<kResource>(ctx, 3, &huge_pages_, [&](const auto& weights) -> absl::Status {
           Tensor* out;
           TF_RETURN_IF_ERROR(
               ctx->allocate_output(0, TensorShape({batch.num_rows(), weights.dim}), &out));
@@ -66,11 +67,11 @@ class SparseLinearValuesGradOp : public OpKernel {
     OP_REQUIRES_OK(ctx, ToTf(CheckRank(ctx->input(3), 2, "grad")));
     Tensor* out;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, ctx->input(0).shape(), &out));
-    OP_REQUIRES_OK(ctx,
-                   WithTable<kResource>(ctx, 2, &huge_pages_, [&](Matrix<const float> weights) {
-                     return ToTf(SparseLinearValuesGrad(batch, weights, MatrixOf(ctx->input(3)),
-                                                        IntraOp(ctx), out->flat<float>().data()));
-                   }));
+    OP_REQUIRES_OK(
+        ctx, WithTable<kResource>(ctx, 2, &huge_pages_, [&](const auto& weights) -> absl::Status {
+          return ToTf(SparseLinearValuesGrad(batch, weights, MatrixOf(ctx->input(3)), IntraOp(ctx),
+                                             out->flat<float>().data()));
+        }));
   }
 
  private:

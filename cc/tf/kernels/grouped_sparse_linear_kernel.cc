@@ -1,0 +1,85 @@
+#include <vector>
+
+#include "cc/core/side_by_side.h"
+#include "cc/core/sparse_linear.h"
+#include "cc/tf/kernels/common.h"
+#include "cc/tf/kernels/table.h"
+
+namespace twml {
+namespace {
+
+using tensorflow::DEVICE_CPU;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+template <class Id>
+class GroupedSparseLinearOp : public OpKernel {
+ public:
+  explicit GroupedSparseLinearOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_tables", &num_tables_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("binary", &binary_));
+    OP_REQUIRES(
+        ctx, static_cast<int>(binary_.size()) == num_tables_,
+        absl::InvalidArgumentError(absl::StrCat("binary must have one entry for each of ",
+                                                num_tables_, " tables, got ", binary_.size())));
+    huge_pages_ = std::vector<HugePages>(num_tables_);
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    ReadTables tables;
+    OP_REQUIRES_OK(ctx, tables.Open(ctx, 3 * num_tables_, num_tables_, Stored::kFloat32OrBfloat16));
+    std::vector<Piece> pieces;
+    for (int i = 0; i < num_tables_; ++i) {
+      OP_REQUIRES_OK(ctx, AddPiece(ctx, i, tables.tensor(i), &pieces));
+    }
+    OP_REQUIRES_OK(ctx, ToTf(RunSideBySide(pieces, IntraOp(ctx))));
+  }
+
+ private:
+  const Tensor& Input(OpKernelContext* ctx, int list, int i) const {
+    return ctx->input(list * num_tables_ + i);
+  }
+
+  absl::Status AddPiece(OpKernelContext* ctx, int i, const Tensor& weights,
+                        std::vector<Piece>* pieces) {
+    Csr<Id> batch;
+    TF_RETURN_IF_ERROR(Named(
+        i, CsrOf<Id>(Input(ctx, 0, i), Input(ctx, 1, i), Input(ctx, 2, i), binary_[i], &batch)));
+    TF_RETURN_IF_ERROR(Named(i, CheckRank(weights, 2, "weights")));
+    huge_pages_[i].Ask(weights.data(), weights.TotalBytes());
+    Tensor* out;
+    const int64_t dim = weights.dim_size(1);
+    TF_RETURN_IF_ERROR(ctx->allocate_output(i, TensorShape({batch.num_rows(), dim}), &out));
+    return WithWeightType(weights, [&](auto weight) {
+      const auto matrix = MatrixOf<decltype(weight)>(weights);
+      float* sums = out->flat<float>().data();
+      const int64_t cost = (2 + dim / 16) * batch.ids.size() + 2 * batch.num_rows();
+      pieces->push_back({cost, [=](const ParallelFor& parallel_for) {
+                           return Prefixed(i, SparseLinear(batch, matrix, parallel_for, sums));
+                         }});
+      return absl::OkStatus();
+    });
+  }
+
+  static Status Prefixed(int i, const Status& s) {
+    return s.ok() ? s : Invalid("table ", i, ": ", s.message());
+  }
+  static absl::Status Named(int i, const Status& s) { return ToTf(Prefixed(i, s)); }
+
+  int num_tables_;
+  std::vector<bool> binary_;
+  std::vector<HugePages> huge_pages_;
+};
+
+REGISTER_KERNEL_BUILDER(
+    Name("Twml>GroupedSparseLinear").Device(DEVICE_CPU).TypeConstraint<int32_t>("T"),
+    GroupedSparseLinearOp<int32_t>);
+REGISTER_KERNEL_BUILDER(
+    Name("Twml>GroupedSparseLinear").Device(DEVICE_CPU).TypeConstraint<int64_t>("T"),
+    GroupedSparseLinearOp<int64_t>);
+
+}  // namespace
+}  // namespace twml

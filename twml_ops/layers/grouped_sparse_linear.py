@@ -1,0 +1,133 @@
+"""Many tables in one layer, looked up in one op call."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from twml_ops import ops
+from twml_ops._keras import no_autocast, serializable
+from twml_ops.layers._batch import parse
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseTable:
+    """One table of a `GroupedSparseLinear`.
+
+    Attributes:
+        input_dim: N, size of its id space.
+        units: D, width of its rows.
+        initializer: of the table [N, D].
+        dtype: "float32", or "bfloat16" as for `SparseLinear`'s `kernel_dtype`.
+    """
+
+    input_dim: int
+    units: int
+    initializer: Any = "glorot_uniform"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+    def __post_init__(self) -> None:
+        for name in ("input_dim", "units"):
+            value = getattr(self, name)
+            if int(value) != value or value < 1:
+                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(f'dtype must be "float32" or "bfloat16", got {self.dtype!r}')
+
+
+@serializable
+class GroupedSparseLinear(tf.keras.layers.Layer):
+    """`x @ table` for many sparse features at once, each with its own table or sharing one.
+
+    Takes a dict feature -> batch, in any batch form each; returns a dict feature -> [B, units of
+    its table]. All products are one op call, so dozens of small tables cost little more than
+    their memory traffic. To train tables by different optimizers see
+    `twml_ops.optimizers.CompositeOptimizer`: a table's variable is named after it.
+
+    Args:
+        tables: name -> `SparseTable`.
+        features: feature -> name of its table; several features may share one. None: each table
+            has one feature, of its own name.
+
+    Raises:
+        ValueError: no tables, a feature of an unknown table, a table without a feature, or, when
+            called, inputs that are not a dict of exactly the features.
+        tf.errors.InvalidArgumentError: an id out of range, when called.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, SparseTable | Mapping[str, Any]],
+        features: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("autocast", False)  # values keep float32 under mixed precision
+        super().__init__(**kwargs)
+        if not tables:
+            raise ValueError("tables must name at least one table, got none")
+        self.tables = {n: t if isinstance(t, SparseTable) else _table(t) for n, t in tables.items()}
+        self.features = dict(features) if features is not None else {n: n for n in self.tables}
+        unknown = sorted(set(self.features.values()) - set(self.tables))
+        if unknown:
+            raise ValueError(f"features must name tables of {sorted(self.tables)}, got {unknown}")
+        idle = sorted(set(self.tables) - set(self.features.values()))
+        if idle:
+            raise ValueError(f"every table must have a feature, got none for {idle}")
+        self.supports_jit = False  # the ops are no XLA ops
+        self.kernels: dict[str, Any] = {}
+
+    def build(self, input_shape: Any = None) -> None:
+        """Creates the tables."""
+        del input_shape  # ids name the rows: the inputs' widths say nothing
+        for name, table in self.tables.items():
+            kernel = self.add_weight(
+                name=name,
+                shape=(table.input_dim, table.units),
+                initializer=tf.keras.initializers.get(table.initializer),
+                trainable=True,
+                dtype=table.dtype,
+                **no_autocast(),
+            )
+            self.kernels[name] = kernel
+        # Checkpoints follow attributes; in Keras 3 not those that are dicts.
+        for i, kernel in enumerate(self.kernels.values()):
+            setattr(self, f"_kernel_{i}", kernel)
+        super().build(None)
+
+    def call(self, inputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """Inputs: feature -> batch of B rows. Returns feature -> [B, units], compute dtype."""
+        if not isinstance(inputs, Mapping) or set(inputs) != set(self.features):
+            got = sorted(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
+            raise ValueError(f"inputs must be a dict of {sorted(self.features)}, got {got}")
+        batches = [parse(inputs[feature])[0] for feature in self.features]
+        kernels = [self.kernels[table] for table in self.features.values()]
+        outputs = ops.grouped_sparse_linear(batches, kernels)
+        cast = [tf.cast(output, self.compute_dtype) for output in outputs]
+        return dict(zip(self.features, cast, strict=True))
+
+    def compute_output_shape(self, input_shape: Any) -> dict[str, tuple[None, int]]:
+        """Feature -> [B, units]."""
+        del input_shape  # of a batch form, whose rows are not known to it
+        return {f: (None, self.tables[table].units) for f, table in self.features.items()}
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        config = super().get_config()
+        config.pop("autocast", None)
+        tables = {}
+        for name, table in self.tables.items():
+            initializer = tf.keras.initializers.get(table.initializer)
+            tables[name] = {
+                "input_dim": table.input_dim,
+                "units": table.units,
+                "initializer": tf.keras.initializers.serialize(initializer),
+                "dtype": table.dtype,
+            }
+        return {**config, "tables": tables, "features": self.features}
+
+
+def _table(config: Mapping[str, Any]) -> SparseTable:
+    return SparseTable(**config)

@@ -1,0 +1,69 @@
+"""`grouped_sparse_linear`: many sparse-linear products in one op call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops.ops._library import library
+from twml_ops.ops._tape import table_handle
+from twml_ops.ops.sparse_linear import weights_grad
+
+
+def grouped_sparse_linear(
+    batches: Sequence[tuple[Any, Any, Any]], weights: Sequence[Any]
+) -> list[tf.Tensor]:
+    """`sparse_linear` of many batches, each on its own table, for the overhead of one call.
+
+    Small products run side by side, a thread each; large ones one after the other, each on all
+    threads. The results are those of `sparse_linear`, bit for bit.
+
+    Args:
+        batches: (ids, values, row_splits) as `sparse_linear` takes them, ids all int32 or all
+            int64 (or else all are cast to int64).
+        weights: variables float32 or bfloat16 [N, D], as many as batches; one may occur twice.
+
+    Returns:
+        float32 [B, D] of each batch.
+
+    Raises:
+        ValueError: not one table a batch, or none at all.
+        tf.errors.InvalidArgumentError: as by `sparse_linear`; the message names the table.
+    """
+    if len(batches) != len(weights) or not batches:
+        raise ValueError(
+            f"weights must be one table a batch, got {len(weights)} for {len(batches)} batches"
+        )
+    ids = [tf.convert_to_tensor(batch[0], dtype_hint=tf.int64) for batch in batches]
+    if len({i.dtype for i in ids}) > 1:
+        ids = [tf.cast(i, tf.int64) for i in ids]
+    binary = [batch[1] is None for batch in batches]
+    no_values = tf.zeros([0])
+    outputs: list[tf.Tensor] = library.twml_grouped_sparse_linear(
+        ids,
+        [no_values if b[1] is None else tf.convert_to_tensor(b[1], tf.float32) for b in batches],
+        [tf.convert_to_tensor(b[2], tf.int64) for b in batches],
+        [table_handle(w) for w in weights],
+        binary=binary,
+    )
+    return outputs
+
+
+@tf.RegisterGradient("Twml>GroupedSparseLinear")
+def _grouped_sparse_linear_grad(op: Any, *grads: tf.Tensor) -> list[Any]:
+    n = len(grads)
+    skipped = getattr(op, "skip_input_indices", None)
+    inputs = list(op.inputs)
+    values_grads: list[Any] = [None] * n
+    table_grads: list[Any] = [None] * n
+    for i, (grad, binary) in enumerate(zip(grads, op.get_attr("binary"), strict=True)):
+        ids, values, row_splits, handle = inputs[i::n]
+        if not binary and (skipped is None or n + i not in skipped):
+            values_grads[i] = library.twml_resource_sparse_linear_values_grad(
+                ids, row_splits, handle, grad
+            )
+        shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
+        table_grads[i] = weights_grad(ids, values, row_splits, grad, shape, binary)
+    return [None] * n + values_grads + [None] * n + table_grads
