@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from twml_ops.cli.importance import _categorical, _shuffle, importance
+from twml_ops.cli.importance import _shuffle, importance
 from twml_ops.data import Schema
 
 
@@ -54,23 +54,6 @@ def test_the_feature_that_decides_is_worth_most_and_the_unused_nothing():
     assert [w.name for w in worth] == ["decides", "unused"]
     assert worth[0].loss > 0.5
     assert worth[1].loss == 0
-
-
-def test_columns_of_categories_are_found_where_rows_miss_some():
-    rng = np.random.default_rng(2)
-    tokens = np.arange(4) * 100 + rng.integers(0, 5, (500, 4))  # column c holds 100 c + ...
-    present = rng.random((500, 4)) < 0.8
-    rows = [row[there].tolist() for row, there in zip(tokens, present, strict=True)]
-    ids = ragged(rows, tf.int64)
-    masks = _categorical(ids, ("a", "b", "c", "d"))
-    for c, mask in enumerate(masks.values()):
-        np.testing.assert_array_equal(mask, ids.flat_values.numpy() // 100 == c)
-
-
-def test_a_category_whose_column_is_open_belongs_to_none():
-    masks = _categorical(ragged([[7], [8, 9]], tf.int64), ("a", "b"))
-    np.testing.assert_array_equal(masks["a"], [False, True, False])
-    np.testing.assert_array_equal(masks["b"], [False, False, True])
 
 
 def test_nothing_to_look_at_is_worth_nothing():

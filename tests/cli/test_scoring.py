@@ -40,6 +40,23 @@ def test_one_class_only_leaves_the_undefined_undefined():
     assert math.isfinite(got["log_loss"])
 
 
+def test_standard_errors_are_those_of_the_metrics_that_have_one():
+    rng = np.random.default_rng(1)
+    y = rng.random(400) < 0.3
+    got = scoring.standard_errors(scores(y, 0.3 + 0.2 * rng.random(400) * y))
+    assert set(got) == {"normalized_entropy", "rce", "calibration"}
+    assert all(0 < v < 10 for v in got.values())
+    assert math.isnan(scoring.standard_errors(scores([1, 1], [0.5, 0.6]))["rce"])
+
+
+def test_calibration_error_is_the_mean_distance_from_the_diagonal():
+    p = np.repeat([0.2, 0.6], 100)
+    y = np.concatenate([np.arange(100) < 30, np.arange(100) < 50])
+    assert scoring.calibration_error(scores(y, p), bins=2) == pytest.approx(0.1, rel=1e-6)
+    assert scoring.calibration_error(scores(y, y), bins=2) == 0
+    assert math.isnan(scoring.calibration_error(scores([], [])))
+
+
 def test_every_example_is_scored_in_order():
     x = np.linspace(0, 1, 11, dtype=np.float32)[:, None]
     data = tf.data.Dataset.from_tensor_slices((x, x)).batch(4)

@@ -98,8 +98,17 @@ def test_days_from_25_on_are_held_out(folder, rows_of):
     train, test = source.split(holdout=0.9)
     assert rows_of(train.blocks()) + rows_of(test.blocks()) == rows_of(source.blocks())
     assert (train.num_examples(), test.num_examples()) == (2, 1)
-    with pytest.raises(ValueError, match="no day on either side of 25"):
-        test.split()
+
+
+def test_the_days_of_one_side_are_split_in_proportion():
+    train, test = flights.FlightsSource().split()
+    for source, want in ((train, (19, 20)), (test, (29, 30))):
+        first, last = source.split()
+        assert first.name.endswith(f"-{want[0]}]")
+        assert last.name.startswith(f"flights[days {want[1]}-")
+    assert flights.FlightsSource(30, 31).split(0.01)[1].name == "flights[days 31-31]"
+    with pytest.raises(ValueError, match="a single day of the month cannot be split"):
+        flights.FlightsSource(31, 31).split()
 
 
 def test_a_missing_package_tells_how_to_install_it(monkeypatch):

@@ -1,4 +1,4 @@
-"""The command line: `twml-ops train | evaluate | predict | export | info`."""
+"""The command line: `twml-ops train | calibrate | evaluate | predict | explain | export | info`."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from twml_ops.cli import evaluate, export, info, predict, train
+from twml_ops.cli import calibrate, evaluate, explain, export, info, predict, train
 from twml_ops.cli.options import Debug
 
 app = typer.Typer(
@@ -22,7 +22,9 @@ def main(debug: Debug = False) -> None:
 
 
 app.command()(train.train)
+app.command()(calibrate.calibrate)
 app.command()(evaluate.evaluate)
 app.command()(predict.predict)
+app.command()(explain.explain)
 app.command()(export.export)
 app.command()(info.info)

@@ -13,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from twml_ops.cli.entries import Entries, Features, entries_of, sample_of
 from twml_ops.cli.scoring import log_loss
 
 Array = npt.NDArray[Any]
-Features = dict[str, tf.RaggedTensor]
-MAX_SPARSE = 40
 
 
 class Worth(NamedTuple):
@@ -25,13 +24,6 @@ class Worth(NamedTuple):
 
     name: str
     loss: float
-
-
-class _Block(NamedTuple):
-    """Keys that share their row splits (ids and values), and which entries are which feature."""
-
-    keys: tuple[str, ...]
-    features: dict[str, Array]  # name → mask over the entries
 
 
 def importance(
@@ -55,17 +47,35 @@ def importance(
         Every continuous and categorical feature, and the MAX_SPARSE most frequent sparse ids, which
         have no names and are called `id 7`.
     """
-    sample = list(dataset.unbatch().batch(rows).take(1)) if rows else []
-    if not sample:
+    sample = sample_of(dataset, rows)
+    if sample is None:
         return []
-    features, labels = sample[0]
-    y = labels.numpy().reshape(-1)
+    features, labels = sample
+    return importance_of(predict, features, labels, entries_of(features, schema), seed)
+
+
+def importance_of(
+    predict: Callable[[Features], Array],
+    features: Features,
+    y: Array,
+    groups: list[Entries],
+    seed: int = 0,
+) -> list[Worth]:
+    """As `importance`, of one batch whose entries are known.
+
+    Args:
+        predict: features of a batch → probabilities [B].
+        features: the batch.
+        y: labels [B].
+        groups: its entries, as `entries_of` gives them.
+        seed: of the permutation, the same for every feature.
+    """
     before = log_loss(y, predict(features))
     order = np.random.default_rng(seed).permutation(len(y))
     worth = []
-    for block in _blocks(features, schema):
-        for name, mask in block.features.items():
-            shuffled = _shuffle(features, block.keys, mask, order)
+    for group in groups:
+        for name, mask in group.features.items():
+            shuffled = _shuffle(features, group.keys, mask, order)
             loss = log_loss(y, predict(shuffled))
             worth.append(Worth(name, loss - before))
     return sorted(worth, key=lambda w: -w.loss)
@@ -85,50 +95,3 @@ def _shuffle(features: Features, keys: tuple[str, ...], mask: Array, order: Arra
         for key in keys
     }
     return {**features, **new}
-
-
-def _blocks(features: Features, schema: Any) -> list[_Block]:
-    blocks = []
-    if schema.continuous:
-        ids = features["continuous_ids"].flat_values.numpy()
-        masks = {name: ids == i for i, name in enumerate(schema.continuous)}
-        blocks.append(_Block(("continuous_ids", "continuous_values"), masks))
-    if schema.categorical:
-        masks = _categorical(features["categorical_ids"], schema.categorical)
-        blocks.append(_Block(("categorical_ids",), masks))
-    if schema.sparse_dim:
-        ids = features["sparse_ids"].flat_values.numpy()
-        unique, counts = np.unique(ids, return_counts=True)
-        top = np.sort(unique[np.argsort(-counts, kind="stable")][:MAX_SPARSE])
-        masks = {f"id {i}": ids == i for i in top}
-        blocks.append(_Block(("sparse_ids", "sparse_values"), masks))
-    return blocks
-
-
-def _categorical(ids: tf.RaggedTensor, names: tuple[str, ...]) -> dict[str, Array]:
-    """Which entries are which column; the hashes do not tell, the order of the columns does.
-
-    The k-th of n entries in a row of C columns is at least column k and at most k + C − n. A hash
-    belongs to one column, so the bounds of all its entries meet, and neighbours in a row push them
-    further. Entries that stay undecided (rare values in rows with much missing) belong to none.
-    """
-    rows, lengths = ids.value_rowids().numpy(), ids.row_lengths().numpy()
-    _, value = np.unique(ids.flat_values.numpy(), return_inverse=True)
-    position = np.arange(len(rows)) - ids.row_starts().numpy()[rows]
-    low, high = position, position + len(names) - lengths[rows]
-    same_row = rows[1:] == rows[:-1]
-    for _ in range(4):
-        low, high = _meet(low, value, np.maximum), _meet(high, value, np.minimum)
-        low[1:] = np.where(same_row, np.maximum(low[1:], low[:-1] + 1), low[1:])
-        high[:-1] = np.where(same_row, np.minimum(high[:-1], high[1:] - 1), high[:-1])
-    column = np.where(low == high, low, -1)
-    return {name: column == i for i, name in enumerate(names)}
-
-
-def _meet(bounds: Array, value: Array, tighter: np.ufunc) -> Array:
-    """The tightest bound of each value, given to all its entries."""
-    best = np.full(
-        value.max(initial=-1) + 1, -1 if tighter is np.maximum else np.iinfo(np.int64).max
-    )
-    tighter.at(best, value, bounds)
-    return best[value]

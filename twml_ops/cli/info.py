@@ -34,8 +34,9 @@ def _run(folder: Path) -> dict[str, str]:
     schema = facts.pop("schema")
     features = {k: ", ".join(v) if isinstance(v, list) else v for k, v in schema.items()}
     facts.pop("twml_ops_run")
+    calibration = {f"calibration {k}": v for k, v in facts.pop("calibration", {}).items()}
     metrics = json.loads((folder / METRICS_FILE).read_text())
-    shown = {**facts, **features, "versions": versions, **metrics}
+    shown = {**facts, **calibration, **features, "versions": versions, **metrics}
     return {k.replace("_", " "): str(v) for k, v in shown.items() if v not in (None, "", 0)}
 
 

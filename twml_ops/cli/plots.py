@@ -51,9 +51,13 @@ class Point(NamedTuple):
 
 def svg(draw: Draw, width: float = 6.4, height: float = 3.6) -> str:
     """A picture as a `data:` address. Width and height in inches."""
+    return _svg(lambda figure: draw(figure.add_subplot()), width, height)
+
+
+def _svg(draw: Callable[[Figure], None], width: float, height: float) -> str:
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
-        draw(figure.add_subplot())
+        draw(figure)
         out = io.BytesIO()
         figure.savefig(out, format="svg", metadata={"Date": None})
     return "data:image/svg+xml;base64," + base64.b64encode(out.getvalue()).decode()
@@ -79,21 +83,42 @@ def learning_curve(train: list[Point], held_out: list[Point], base_rate_loss: fl
     return draw
 
 
-def calibration(labels: npt.NDArray[Any], predictions: npt.NDArray[Any], bins: int = 20) -> Draw:
-    """Mean label against mean prediction in bins of equal size, with 95 % Wilson intervals."""
+class Reliability(NamedTuple):
+    """How often it happened against how often it was predicted, in bins of equal size."""
+
+    predicted: npt.NDArray[Any]
+    observed: npt.NDArray[Any]
+    low: npt.NDArray[Any]
+    high: npt.NDArray[Any]
+
+
+def reliability(
+    labels: npt.NDArray[Any], predictions: npt.NDArray[Any], bins: int = 20
+) -> Reliability:
+    """Means of predictions and labels, with 95 % Wilson intervals of the latter."""
     order = np.argsort(predictions, kind="stable")
     parts = [i for i in np.array_split(order, bins) if len(i)]
     predicted = np.array([predictions[i].mean() for i in parts])
     observed = np.array([labels[i].mean() for i in parts])
-    low, high = wilson(observed, np.array([len(i) for i in parts]))
+    return Reliability(predicted, observed, *wilson(observed, np.array([len(i) for i in parts])))
+
+
+def calibration(curves: dict[str, Reliability]) -> Draw:
+    """Share of positives against mean prediction; of several curves the last one stands out."""
 
     def draw(ax: Axes) -> None:
-        top = 1.05 * max([1e-6, *predicted, *observed])
+        ends = [c.predicted.max(initial=0) for c in curves.values()]
+        ends += [c.observed.max(initial=0) for c in curves.values()]
+        top = 1.05 * max([1e-6, *ends])
         ax.plot([0, top], [0, top], color=MUTED, lw=1, ls=(0, (4, 3)), label="perfect")
-        ax.errorbar(
-            predicted, observed, yerr=np.maximum([observed - low, high - observed], 0),
-            fmt="o", ms=4, lw=1.2, color=BLUE, label="1/20 of the examples, 95 % interval",
-        )  # fmt: skip
+        colors = [ORANGE, BLUE][-len(curves) :]
+        for (label, curve), color in zip(curves.items(), colors, strict=True):
+            gaps = [curve.observed - curve.low, curve.high - curve.observed]
+            line = "o-" if len(curves) > 1 else "o"
+            ax.errorbar(
+                curve.predicted, curve.observed, yerr=np.maximum(gaps, 0),
+                fmt=line, ms=4, lw=1.2, color=color, label=label,
+            )  # fmt: skip
         ax.set(xlabel="mean prediction", ylabel="share of positives", xlim=(0, top), ylim=(0, None))
         ax.legend(loc="upper left")
 
@@ -138,3 +163,70 @@ def feature_bars(names: list[str], worth: list[float]) -> Draw:
         ax.set_xlabel("log loss added when the feature is shuffled")
 
     return draw
+
+
+def bar_columns(names: list[str], columns: dict[str, list[float]], lines: list[float]) -> str:
+    """A column of bars for each quantity, one bar a name, names shared; a `data:` address.
+
+    Args:
+        names: the rows, from the top.
+        columns: title → a value for each name, NaN: none.
+        lines: values marked in the last of four columns, whose axis ends at four times the last
+            of them: one bar that is off the scale must not hide the others.
+    """
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots(1, len(columns), sharey=True)
+        for i, (ax, (title, values)) in enumerate(
+            zip(np.atleast_1d(axes), columns.items(), strict=True)
+        ):
+            bars = np.nan_to_num(values)
+            color = (GREEN, BLUE, MUTED, ORANGE)[i % 4]
+            ax.barh(range(len(names)), bars, color=color, height=0.7)
+            ax.set_yticks(range(len(names)), names, color=INK)
+            ax.set_ylim(len(names) - 0.4, -0.6)
+            ax.tick_params(axis="y", length=0)
+            ax.grid(axis="y", visible=False)
+            ax.set_title(title, fontsize=9.5, color=MUTED)
+            ax.locator_params(axis="x", nbins=4)
+            if i == 3:
+                ax.set_xlim(0, max(1.2 * lines[-1], min(max(bars), 4 * lines[-1])))
+                for line in lines:
+                    ax.axvline(line, color=INK, lw=0.9, ls=(0, (4, 3)))
+
+    return _svg(draw, 10.4, 0.8 + 0.25 * len(names))
+
+
+class Moved(NamedTuple):
+    """One feature in two data sets.
+
+    Attributes:
+        title: of the picture.
+        names: of the bins.
+        before: shares [bins].
+        now: shares [bins].
+    """
+
+    title: str
+    names: list[str]
+    before: npt.NDArray[Any]
+    now: npt.NDArray[Any]
+
+
+def histogram_grid(features: list[Moved]) -> str:
+    """Shares by bin in two data sets, three features a row; a `data:` address."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots(-(-len(features) // 3), 3, squeeze=False).ravel()
+        for ax, feature in zip(axes, features, strict=False):
+            place = np.arange(len(feature.names))
+            ax.bar(place - 0.2, feature.before, 0.4, color="#9ca3af")
+            ax.bar(place + 0.2, feature.now, 0.4, color=BLUE)
+            ax.set_xticks(place, feature.names, rotation=60, ha="right", fontsize=7)
+            ax.grid(axis="x", visible=False)
+            ax.set_title(feature.title, fontsize=9.5, color=INK, loc="left")
+            ax.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1, decimals=0))
+        for ax in axes[len(features) :]:
+            ax.set_visible(False)
+
+    return _svg(draw, 10.4, 2.7 * -(-len(features) // 3))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,7 +12,13 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from twml_ops.cli.errors import UserError
-from twml_ops.metrics import CalibrationRatio, NormalizedEntropy, RelativeCrossEntropy
+from twml_ops.metrics import (
+    CalibrationRatio,
+    NormalizedEntropy,
+    RelativeCrossEntropy,
+    average_precision,
+    roc_auc,
+)
 
 METRICS = (
     "auc",
@@ -72,8 +77,27 @@ def score(
 
 def predictor(model: tf.keras.Model) -> Callable[[Any], Any]:
     """`model` as a compiled function: features of a batch → probabilities, float32 [B]."""
-    call = tf.function(lambda features: model(features, training=False), reduce_retracing=True)
+    call = compiled(lambda features: model(features, training=False))
     return lambda features: call(features).numpy().reshape(-1)
+
+
+def compiled(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`function` of a batch's features as one graph for batches of any size."""
+    graph: list[Callable[[Any], Any]] = []
+
+    def call(features: Any) -> Any:
+        if not graph:
+            spec = tf.nest.map_structure(_any_size, features)
+            graph.append(tf.function(function, input_signature=[spec]))
+        return graph[0](features)
+
+    return call
+
+
+def _any_size(x: Any) -> tf.TypeSpec:
+    if isinstance(x, tf.RaggedTensor):
+        return tf.RaggedTensorSpec([None, None], x.dtype, 1, x.row_splits.dtype)
+    return tf.TensorSpec([None, *x.shape[1:]], x.dtype)
 
 
 def metrics(scores: Scores) -> dict[str, float]:
@@ -92,17 +116,34 @@ def log_loss(y: npt.NDArray[Any], p: npt.NDArray[Any]) -> float:
     return float(losses.mean()) if len(y) else math.nan
 
 
-def _ranking(y: npt.NDArray[Any], p: npt.NDArray[Any]) -> dict[str, float]:
-    from sklearn.metrics import average_precision_score, roc_auc_score  # slow to import
+def standard_errors(scores: Scores) -> dict[str, float]:
+    """The standard errors of those metrics that have one; NaN where one is undefined."""
+    out = {}
+    for metric in (NormalizedEntropy(), RelativeCrossEntropy(), CalibrationRatio()):
+        metric.update_state(scores.labels, scores.predictions)
+        out[metric.name] = float(metric.standard_error())
+    return out
 
+
+def calibration_error(scores: Scores, bins: int = 20) -> float:
+    """Mean of |mean prediction − mean label| over bins of equal size; NaN of nothing.
+
+    The expected calibration error of Naeini et al. (2015), in bins by rank.
+    """
+    y, p, _ = scores
+    parts = np.array_split(np.argsort(p, kind="stable"), bins)
+    gaps = [
+        len(i) * abs(float(p[i].mean(dtype=float) - y[i].mean(dtype=float)))
+        for i in parts
+        if len(i)
+    ]
+    return sum(gaps) / len(y) if len(y) else math.nan
+
+
+def _ranking(y: npt.NDArray[Any], p: npt.NDArray[Any]) -> dict[str, float]:
     if len(np.unique(y)) < 2:
         return {"auc": math.nan, "pr_auc": math.nan}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return {
-            "auc": float(roc_auc_score(y, p)),
-            "pr_auc": float(average_precision_score(y, p)),
-        }
+    return {"auc": float(roc_auc(y, p)), "pr_auc": float(average_precision(y, p))}
 
 
 def _probability(y: npt.NDArray[Any], p: npt.NDArray[Any]) -> dict[str, float]:

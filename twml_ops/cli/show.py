@@ -40,12 +40,17 @@ def model(console: Console, model: tf.keras.Model, optimizer: str) -> None:
     console.print(f"[bold]model[/]  {model.name}: {count:,} weights, trained by {optimizer}")
 
 
-def metrics(console: Console, values: Mapping[str, float]) -> None:
-    """The metrics, one a row, each explained."""
-    table = Table(box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
+def metrics(
+    console: Console, values: Mapping[str, float], before: Mapping[str, float] | None = None
+) -> None:
+    """The metrics, one a row, each explained; those `before` a calibration next to them."""
+    table = Table(box=box.SIMPLE_HEAD, show_header=before is not None, pad_edge=False)
     table.add_column(style="bold")
-    table.add_column(justify="right", style="cyan")
+    if before is not None:
+        table.add_column("before", justify="right")
+    table.add_column("after", justify="right", style="cyan")
     table.add_column(style="dim")
-    for row in explain(values):
-        table.add_row(row["name"], row["value"], row["note"])
+    for row in explain(values, before):
+        numbers = [row["value"]] if before is None else [row["before"], row["value"]]
+        table.add_row(row["name"], *numbers, row["note"])
     console.print(table)

@@ -54,6 +54,12 @@ class TrainedRun:
                 f"{path}: cannot be read by Keras {_keras.VERSION} (written by {made}): {e}"
             ) from e
 
+    @property
+    def calibration(self) -> dict[str, Any] | None:
+        """What `twml-ops calibrate` noted in run.json, if it made this run."""
+        found: dict[str, Any] | None = self.facts.get("calibration")
+        return found
+
     def source(self, data: str | None) -> Source:
         """The SOURCE `data`, or None: what the run was evaluated on.
 
@@ -63,4 +69,26 @@ class TrainedRun:
         """
         if data is not None:
             return open_source(data, like=self.schema)
+        if self.calibration is not None:
+            return self.calibration_pair(self.calibration["data"], self.calibration["eval"])[1]
+        return self._held_out()
+
+    def calibration_pair(self, data: str | None, evaluation: str | None) -> tuple[Source, Source]:
+        """(fit, eval): what a calibration is fitted and evaluated on.
+
+        Args:
+            data: SOURCE, or None: what the model was evaluated on after its training.
+            evaluation: SOURCE, or None: a part of `data` is kept for it, as for training.
+
+        Raises:
+            FileNotFoundError: a file is not there.
+            DataError: data that cannot be read, or that has other features.
+            ValueError: a part would be empty.
+        """
+        given = self._held_out() if data is None else open_source(data, like=self.schema)
+        if evaluation is not None:
+            return given, open_source(evaluation, like=self.schema)
+        return given.split()
+
+    def _held_out(self) -> Source:
         return open_pair(self.facts["data"], self.facts["eval"], like=self.schema)[1]

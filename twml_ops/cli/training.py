@@ -15,17 +15,9 @@ from rich.markup import escape
 
 import twml_ops
 from twml_ops import _keras, models
-from twml_ops.cli import optimizers, report, saved_model, scoring, show
+from twml_ops.cli import artifacts, optimizers, report, scoring, show
 from twml_ops.cli.errors import UserError
-from twml_ops.cli.folder import (
-    FORMAT,
-    METRICS_FILE,
-    MODEL_FILE,
-    REPORT_FILE,
-    RUN_FILE,
-    SAVED_MODEL,
-    write_json,
-)
+from twml_ops.cli.folder import FORMAT
 from twml_ops.cli.importance import importance
 from twml_ops.cli.progress import Bar, Report
 from twml_ops.cli.sources import open_pair
@@ -94,7 +86,7 @@ def run(settings: Settings, folder: Path, out: Path) -> None:
         progress.held_out,
         worth,
     )
-    _write(folder, model, train, facts)
+    artifacts.write(folder, model, train.schema, facts)
     show.metrics(console, metrics)
     where = escape(str(out))
     console.print(f"[dim]the report, the model and the metrics are in[/] [bold]{where}[/]")
@@ -159,22 +151,22 @@ def _facts(
         "train_examples": sizes[0],
         "eval_examples": sizes[1],
         "weights": int(model.count_params()),
-        "finished": datetime.datetime.now().astimezone().isoformat(" ", "seconds"),
+        "finished": now(),
         "schema": dataclasses.asdict(train.schema),
-        "versions": {
-            "twml_ops": twml_ops.__version__,
-            "tensorflow": tf.__version__,
-            "keras": _keras.VERSION,
-            "python": platform.python_version(),
-        },
+        "versions": versions(),
     }
 
 
-def _write(folder: Path, model: tf.keras.Model, train: Source, facts: report.Facts) -> None:
-    """Everything but the TensorBoard logs, which are there; run.json comes last."""
-    bare = tf.keras.Model(model.input, model.output, name=model.name)  # without optimizer slots
-    bare.save(str(folder / MODEL_FILE))
-    saved_model.save(model, train.schema, folder / SAVED_MODEL)
-    (folder / REPORT_FILE).write_text(report.render(facts))
-    write_json(folder / METRICS_FILE, facts.metrics)
-    write_json(folder / RUN_FILE, facts.run)
+def now() -> str:
+    """The time, as run.json has it."""
+    return datetime.datetime.now().astimezone().isoformat(" ", "seconds")
+
+
+def versions() -> dict[str, str]:
+    """Of everything that has a say in the result."""
+    return {
+        "twml_ops": twml_ops.__version__,
+        "tensorflow": tf.__version__,
+        "keras": _keras.VERSION,
+        "python": platform.python_version(),
+    }

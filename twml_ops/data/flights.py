@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import math
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,12 +89,19 @@ class FlightsSource(Source):
         yield from in_range([block.take(kept)], start, stop)
 
     def split(self, holdout: float = 0.2) -> tuple[Source, Source]:
-        """(days 1 to 24, days 25 to 31) of each month, whatever `holdout` says."""
-        del holdout
+        """By the day of the month, so that every season is in both parts.
+
+        The days 1 to 24 and 25 to 31, whatever `holdout` says; where all are on one side of that,
+        about the share `holdout` of the days, the last ones, for eval.
+        """
         first, last = self._days
-        if not first < FIRST_EVAL_DAY <= last:
-            raise ValueError(f"{self.name} has no day on either side of {FIRST_EVAL_DAY}")
-        return FlightsSource(first, FIRST_EVAL_DAY - 1), FlightsSource(FIRST_EVAL_DAY, last)
+        cut = FIRST_EVAL_DAY
+        if not first < cut <= last:
+            if first == last:
+                raise ValueError(f"{self.name}: a single day of the month cannot be split")
+            days = last - first + 1
+            cut = last + 1 - min(math.ceil(days * holdout), days - 1)
+        return FlightsSource(first, cut - 1), FlightsSource(cut, last)
 
 
 def _data_folder() -> Path:

@@ -1,16 +1,20 @@
-"""Keras layers for very sparse batches."""
+"""Keras layers for very sparse batches, and for the probability at the end."""
 
 from twml_ops.layers.grouped_sparse_linear import GroupedSparseLinear, SparseTable
 from twml_ops.layers.hashing_discretizer import HashingDiscretizer
+from twml_ops.layers.isotonic_calibration import IsotonicCalibration
 from twml_ops.layers.max_norm import MaxNorm
 from twml_ops.layers.percentile_discretizer import PercentileDiscretizer
+from twml_ops.layers.platt_scaling import PlattScaling
 from twml_ops.layers.sparse_linear import SparseLinear
 
 __all__ = [
     "GroupedSparseLinear",
     "HashingDiscretizer",
+    "IsotonicCalibration",
     "MaxNorm",
     "PercentileDiscretizer",
+    "PlattScaling",
     "SparseLinear",
     "SparseTable",
 ]

@@ -2,5 +2,21 @@
 
 from twml_ops.metrics.calibration import CalibrationRatio
 from twml_ops.metrics.entropy import NormalizedEntropy, RelativeCrossEntropy
+from twml_ops.metrics.exact import ExactPRAUC, ExactROCAUC, average_precision, roc_auc
+from twml_ops.metrics.ranking import PRAUC, ROCAUC
+from twml_ops.metrics.segmented import Segmented
+from twml_ops.metrics.windowed import Windowed
 
-__all__ = ["CalibrationRatio", "NormalizedEntropy", "RelativeCrossEntropy"]
+__all__ = [
+    "PRAUC",
+    "ROCAUC",
+    "CalibrationRatio",
+    "ExactPRAUC",
+    "ExactROCAUC",
+    "NormalizedEntropy",
+    "RelativeCrossEntropy",
+    "Segmented",
+    "Windowed",
+    "average_precision",
+    "roc_auc",
+]

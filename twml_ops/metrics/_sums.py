@@ -1,90 +1,73 @@
-"""A metric that is a function of a few weighted sums, so streams merge by adding."""
+"""A metric that is a function of a few weighted sums, and its standard error."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
+from twml_ops.metrics._streaming import Examples, VectorMetric, sum_by_group
 
-class SumsMetric(tf.keras.metrics.Metric):
-    """Keeps named float64 sums; a subclass says what is summed and what is made of the sums.
 
-    float64 because a float32 sum stops growing near 2^24 ≈ 17 M examples. Keras adds the sums of
-    the replicas of a distribution strategy (`aggregation=SUM`), `merge_state` those of any others.
+class SumsMetric(VectorMetric):
+    """A ratio of weighted sums over the examples, one of which is the sum of the weights.
+
+    Beside the sums S_j = Σ w t_j it keeps the second moments M_jk = Σ w² t_j t_k, for the standard
+    error of the value f(S). f does not change when all weights are scaled, so by Euler's theorem
+    the examples' influences Σ_j ∂f/∂S_j · w t_j add up to 0, and the delta method is the quadratic
+    form gᵀ M g with g = ∂f/∂S: the sandwich estimator, exact in the weights, from one pass.
 
     Args:
-        sums: names of the sums; each becomes a scalar float64 variable `self.<name>`.
+        terms: how many sums there are beside the weight's, which is the last.
         name: of the metric.
         dtype: of the result, default float32.
     """
 
-    def __init__(self, sums: tuple[str, ...], name: str, dtype: Any = None) -> None:
-        super().__init__(name=name, dtype=dtype)
-        self._sums = tuple(
-            self.add_weight(name=s, shape=(), initializer="zeros", dtype="float64") for s in sums
-        )
+    def __init__(self, terms: int, name: str, dtype: Any = None) -> None:
+        self._k = terms + 1
+        super().__init__(self._k + self._k**2, name=name, dtype=dtype)
 
     def terms(self, labels: tf.Tensor, predictions: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """What each sum adds per example, before weighting: float64, shaped as `predictions`."""
+        """What each sum adds per example, before weighting: float64 [n]."""
         raise NotImplementedError
 
-    def value(self, *sums: tf.Tensor) -> tf.Tensor:
-        """The metric, float64, of the sums."""
+    def ratio(self, *sums: tf.Tensor) -> tf.Tensor:
+        """The metric, float64, of the sums; the last one is that of the weights."""
         raise NotImplementedError
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Adds a batch.
+    def standard_error(self) -> tf.Tensor:
+        """The standard error of `result()`, a scalar; examples are taken to be independent.
 
-        Args:
-            y_true: labels in [0, 1], of as many elements as `y_pred`.
-            y_pred: predictions, [B] or [B, 1] (any shape).
-            sample_weight: scalar, or shaped as the leading dimensions of `y_pred`; default 1.
+        With the factor n / (n − 1) of a sample variance, n = (Σ w)² / Σ w² (Kish's effective
+        sample size). NaN where the result is, and of a single example.
         """
-        predictions = tf.cast(tf.convert_to_tensor(y_pred), tf.float64)
-        labels = tf.reshape(tf.cast(y_true, tf.float64), tf.shape(predictions))
-        terms = self.terms(labels, predictions)
-        if sample_weight is not None:
-            weights = _align(tf.cast(sample_weight, tf.float64), predictions)
-            # 0 * nan is nan: an example of weight 0 must not be seen at all.
-            terms = tuple(tf.math.multiply_no_nan(term, weights) for term in terms)
-        for total, term in zip(self._sums, terms, strict=True):
-            total.assign_add(tf.reduce_sum(term))
+        return tf.cast(self.error(tf.convert_to_tensor(self._tally)), self.dtype)
 
-    def merge_state(self, metrics: Iterable[SumsMetric]) -> None:
-        """Adds what other metrics of this kind have seen, as if all had been one stream.
+    def tally(self, examples: Examples, groups: tf.Tensor | None, num_groups: int) -> tf.Tensor:
+        """Sums, then moments."""
+        labels, predictions, weights = examples
+        terms = tf.stack([*self.terms(labels, predictions), tf.ones_like(labels)], axis=1)
+        # 0 * nan is nan: an example of weight 0 must not be seen at all.
+        terms = tf.math.multiply_no_nan(terms, weights[:, tf.newaxis])
+        moments = terms[:, :, tf.newaxis] * terms[:, tf.newaxis, :]
+        rows = tf.concat([terms, tf.reshape(moments, [-1, self._k**2])], axis=1)
+        return sum_by_group(rows, groups, num_groups)
 
-        Raises:
-            ValueError: a metric is of another class or configured differently.
-        """
-        metrics = list(metrics)
-        for other in metrics:
-            if type(other) is not type(self) or self._settings() != other._settings():
-                raise ValueError(
-                    f"metrics must all be {type(self).__name__} with {self._settings()}, "
-                    f"got {type(other).__name__}"
-                    + (f" with {other._settings()}" if isinstance(other, SumsMetric) else "")
-                )
-        for other in metrics:
-            for total, theirs in zip(self._sums, other._sums, strict=True):
-                total.assign_add(tf.convert_to_tensor(theirs))
+    def value(self, tally: tf.Tensor) -> tf.Tensor:
+        """The metric of tallies [..., size]."""
+        return self.ratio(*tf.unstack(tally[..., : self._k], axis=-1))
 
-    def result(self) -> tf.Tensor:
-        """The metric of everything seen since the last reset, a scalar."""
-        value = self.value(*(tf.convert_to_tensor(total) for total in self._sums))
-        return tf.cast(value, self.dtype)
-
-    def _settings(self) -> dict[str, Any]:
-        config: dict[str, Any] = self.get_config()
-        return {k: v for k, v in config.items() if k not in ("name", "dtype")}
-
-
-def _align(weights: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
-    """`weights` broadcast to `predictions`: [B] with [B, 1] must not become [B, B]."""
-    if weights.shape.rank is not None and predictions.shape.rank is not None:
-        for _ in range(predictions.shape.rank - weights.shape.rank):
-            weights = tf.expand_dims(weights, -1) if weights.shape.rank else weights
-        for _ in range(weights.shape.rank - predictions.shape.rank):
-            weights = tf.squeeze(weights, -1)
-    return tf.broadcast_to(weights, tf.shape(predictions))
+    def error(self, tally: tf.Tensor) -> tf.Tensor:
+        """The standard errors, float64 [...], of tallies [..., size]."""
+        sums = tally[..., : self._k]
+        with tf.GradientTape() as tape:
+            tape.watch(sums)
+            value = self.ratio(*tf.unstack(sums, axis=-1))
+        gradient = tape.gradient(value, sums)
+        moments = tf.reshape(tally[..., self._k :], tf.concat([tf.shape(sums), [self._k]], axis=0))
+        variance = tf.einsum("...j,...jk,...k->...", gradient, moments, gradient)
+        n = sums[..., -1] ** 2 / moments[..., -1, -1]
+        # A single example has n = 1 but for rounding.
+        defined = tf.math.is_finite(value) & (n > 1 + 1e-9)
+        nan = tf.constant(float("nan"), tf.float64)
+        return tf.where(defined, tf.sqrt(tf.maximum(variance, 0) * n / (n - 1)), nan)

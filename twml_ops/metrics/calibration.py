@@ -14,6 +14,7 @@ class CalibrationRatio(SumsMetric):
     """Mean prediction / mean label, both weighted: 1 is calibrated, 1.1 is 10 % too high.
 
     The result is NaN where the ratio is undefined: nothing seen, no weight, or no positive label.
+    Predictions of 0 and 1 are legal. `standard_error()` says how far chance alone moves it.
 
     Args:
         from_logits: predictions are logits, turned into probabilities first.
@@ -24,16 +25,16 @@ class CalibrationRatio(SumsMetric):
     def __init__(
         self, from_logits: bool = False, name: str = "calibration", dtype: Any = None
     ) -> None:
-        super().__init__(("predictions", "labels"), name=name, dtype=dtype)
+        super().__init__(2, name=name, dtype=dtype)
         self.from_logits = from_logits
 
     def terms(self, labels: tf.Tensor, predictions: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Prediction, label."""
         return (tf.sigmoid(predictions) if self.from_logits else predictions), labels
 
-    def value(self, *sums: tf.Tensor) -> tf.Tensor:
+    def ratio(self, *sums: tf.Tensor) -> tf.Tensor:
         """Sum of predictions / sum of labels."""
-        predictions, labels = sums
+        predictions, labels, _ = sums
         nan = tf.constant(float("nan"), tf.float64)
         return tf.where(labels > 0, predictions / labels, nan)
 

@@ -18,7 +18,8 @@ class NormalizedEntropy(SumsMetric):
     NE = mean(−y log p − (1 − y) log(1 − p)) / (−r log r − (1 − r) log(1 − r)), r = mean(y), all
     means weighted (He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook", 2014).
 
-    The result is NaN where NE is undefined: nothing seen, no weight, or a base rate of 0 or 1.
+    The result is NaN where NE is undefined: nothing seen, no weight, or a base rate of 0 or 1, as
+    one example has. `standard_error()` says how far chance alone moves it.
 
     Args:
         from_logits: predictions are logits; their log loss is exact, without clipping.
@@ -40,20 +41,20 @@ class NormalizedEntropy(SumsMetric):
     ) -> None:
         if not 0 <= epsilon < 0.5:
             raise ValueError(f"epsilon must be in [0, 0.5), got {epsilon}")
-        super().__init__(("loss", "labels", "weight"), name=name, dtype=dtype)
+        super().__init__(2, name=name, dtype=dtype)
         self.from_logits = from_logits
         self.epsilon = epsilon
 
     def terms(self, labels: tf.Tensor, predictions: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Log loss, label, 1."""
+        """Log loss, label."""
         if self.from_logits:
             loss = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=predictions)
         else:
             p = tf.clip_by_value(predictions, self.epsilon, 1 - self.epsilon)
             loss = _cross_entropy(labels, p)
-        return loss, labels, tf.ones_like(labels)
+        return loss, labels
 
-    def value(self, *sums: tf.Tensor) -> tf.Tensor:
+    def ratio(self, *sums: tf.Tensor) -> tf.Tensor:
         """Log loss / entropy of the base rate."""
         loss, labels, weight = sums
         rate = labels / weight
@@ -90,9 +91,9 @@ class RelativeCrossEntropy(NormalizedEntropy):
     ) -> None:
         super().__init__(from_logits=from_logits, epsilon=epsilon, name=name, dtype=dtype)
 
-    def value(self, *sums: tf.Tensor) -> tf.Tensor:
+    def ratio(self, *sums: tf.Tensor) -> tf.Tensor:
         """100 · (1 − NE)."""
-        return 100.0 * (1.0 - super().value(*sums))
+        return 100.0 * (1.0 - super().ratio(*sums))
 
 
 def _cross_entropy(labels: tf.Tensor, p: tf.Tensor) -> tf.Tensor:

@@ -1,0 +1,57 @@
+"""Norms of the weights that a feature's entries read."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from twml_ops.cli.entries import entries_of
+from twml_ops.cli.weights import weight_norms
+from twml_ops.data import Schema
+from twml_ops.layers import MaxNorm, SparseLinear
+
+SCHEMA = Schema(("x", "y", "z"), (), 0, "label")
+FEATURES = {
+    "continuous_ids": tf.ragged.constant([[0, 1], [], [0]], tf.int64, ragged_rank=1),
+    "continuous_values": tf.ragged.constant([[0.5, 2.0], [], [-1.0]], ragged_rank=1),
+}
+
+
+def model(*layers):
+    inputs = {
+        "continuous_ids": tf.keras.Input([None], dtype="int64", ragged=True, name="continuous_ids"),
+        "continuous_values": tf.keras.Input([None], ragged=True, name="continuous_values"),
+    }
+    batch = MaxNorm(3)([inputs["continuous_ids"], inputs["continuous_values"]])
+    outputs = [layer(batch) for layer in layers]
+    total = tf.keras.layers.Concatenate()(outputs) if len(outputs) > 1 else outputs[0]
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(1)(total))
+
+
+@pytest.mark.parametrize(
+    "partitions", [{}, {"num_partitions": 2}, {"num_partitions": 2, "partition_axis": "column"}]
+)
+def test_are_those_of_the_rows_that_are_read(partitions):
+    first, second = SparseLinear(4, 3, **partitions), SparseLinear(1, 3, activation="relu")
+    m = model(first, second)
+    norms = weight_norms(m, FEATURES, entries_of(FEATURES, SCHEMA))
+    whole = np.zeros((3, 4))
+    for p, kernel in enumerate(first.kernels):
+        count = first.num_partitions
+        if first.partition_axis == "row":
+            whole[p::count] = kernel.numpy()
+        else:
+            whole[:, p * 4 // count : (p + 1) * 4 // count] = kernel.numpy()
+    for i, name in enumerate(["x", "y"]):
+        want = math.sqrt((whole[i] ** 2).sum() + second.kernel.numpy()[i, 0] ** 2)
+        assert norms[name] == pytest.approx(want, rel=1e-5)
+    assert math.isnan(norms["z"])
+
+
+def test_a_model_without_sparse_layers_has_none():
+    inputs = tf.keras.Input([2])
+    dense = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(inputs))
+    norms = weight_norms(dense, FEATURES, entries_of(FEATURES, SCHEMA))
+    assert set(norms) == {"x", "y", "z"}
+    assert all(math.isnan(v) for v in norms.values())

@@ -1,0 +1,28 @@
+"""The files of a run, written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tensorflow as tf
+
+from twml_ops.cli import report, saved_model
+from twml_ops.cli.folder import (
+    METRICS_FILE,
+    MODEL_FILE,
+    REPORT_FILE,
+    RUN_FILE,
+    SAVED_MODEL,
+    write_json,
+)
+from twml_ops.data import Schema
+
+
+def write(folder: Path, model: tf.keras.Model, schema: Schema, facts: report.Facts) -> None:
+    """Everything but the TensorBoard logs, which are there; run.json comes last."""
+    bare = tf.keras.Model(model.input, model.output, name=model.name)  # without optimizer slots
+    bare.save(str(folder / MODEL_FILE))
+    saved_model.save(model, schema, folder / SAVED_MODEL)
+    (folder / REPORT_FILE).write_text(report.render(facts))
+    write_json(folder / METRICS_FILE, facts.metrics)
+    write_json(folder / RUN_FILE, facts.run)

@@ -1,0 +1,188 @@
+"""What the calibrations share: checked data to fit on, state of any size, the call on scores."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+Floats = npt.NDArray[np.float64]
+
+
+class Column(NamedTuple):
+    """The examples one unit is fitted on: float64 [n] each, without NaN and weights of zero.
+
+    Attributes:
+        scores: finite.
+        labels: in [0, 1].
+        weights: positive.
+    """
+
+    scores: Floats
+    labels: Floats
+    weights: Floats
+
+    @property
+    def base_rate(self) -> float:
+        """The mean label."""
+        return float(np.average(self.labels, weights=self.weights))
+
+
+class Calibration(tf.keras.layers.Layer):
+    """Base of the layers that map scores to probabilities, each unit (column) by its own curve.
+
+    The state is variables of whatever size `fit` or a checkpoint gives them, empty before that.
+    """
+
+    state_names: ClassVar[tuple[str, ...]]
+    state_ranks: ClassVar[tuple[int, ...]]
+
+    def __init__(
+        self, units: int = 1, nan: Literal["propagate", "base_rate"] = "propagate", **kwargs: Any
+    ) -> None:
+        kwargs.setdefault("autocast", False)
+        kwargs.setdefault("dtype", "float32")  # under mixed precision, too
+        super().__init__(**kwargs)
+        if isinstance(units, bool) or not isinstance(units, (int, np.integer)) or units < 1:
+            raise ValueError(f"units must be a positive integer, got {units!r}")
+        if nan not in ("propagate", "base_rate"):
+            raise ValueError(f"nan must be 'propagate' or 'base_rate', got {nan!r}")
+        self.units = int(units)
+        self.nan = nan
+        with tf.init_scope():
+            for name, rank in zip(self.state_names, self.state_ranks, strict=True):
+                empty, shape = tf.zeros([0] * rank), [None] * rank
+                variable = tf.Variable(empty, trainable=False, shape=shape, name=name)
+                setattr(self, f"_{name}", variable)  # Keras 3 hides a list from checkpoints
+
+    @property
+    def state_variables(self) -> list[tf.Variable]:
+        """The fitted state; the last is the base rate of each unit, float32 [units].
+
+        Keras 3 does not count them among a model's `variables`; a `tf.Module` that exports a
+        function of the model without tracking the model must hold them too.
+        """
+        return [getattr(self, f"_{name}") for name in self.state_names]
+
+    @property
+    def fitted(self) -> bool:
+        """Whether there is a state: from `fit`, or loaded."""
+        return int(tf.size(self.state_variables[-1].read_value())) > 0
+
+    def fit(self, scores: Any, labels: Any, sample_weight: Any = None) -> None:
+        """Finds the curve of each unit; what an earlier `fit` found is forgotten.
+
+        Use data that the model was not trained on. Examples whose score is NaN, and those of
+        weight 0, count for nothing.
+
+        Args:
+            scores: [n] or [n, units], what the layer will be called with.
+            labels: in [0, 1], shaped as the scores.
+            sample_weight: not negative, [n] or shaped as the scores; default 1.
+
+        Raises:
+            ValueError: shapes that differ, a score that is infinite, a label or a weight out of
+                its range, or a unit with no example. The state is as it was.
+        """
+        columns = _columns(scores, labels, sample_weight, self.units)
+        fitted = self._fit(columns)
+        rates = np.array([column.base_rate for column in columns], np.float32)
+        self._assign([*fitted, rates])
+
+    def _fit(self, columns: list[Column]) -> list[npt.NDArray[np.float32]]:
+        """The state but the base rates."""
+        raise NotImplementedError
+
+    def _curves(self, scores: tf.Tensor) -> tf.Tensor:
+        """Scores [units, B], not NaN, to probabilities."""
+        raise NotImplementedError
+
+    def _assign(self, values: list[npt.NDArray[np.float32]]) -> None:
+        for variable, value in zip(self.state_variables, values, strict=True):
+            variable.assign(value)
+
+    def call(self, inputs: Any) -> tf.Tensor:
+        """Calibrates scores.
+
+        Args:
+            inputs: [B] or [B, 1] for one unit, else [..., units].
+
+        Returns:
+            Probabilities of the same shape, float32; where a score is NaN, NaN or with
+            `nan="base_rate"` the mean label that `fit` has seen.
+
+        Raises:
+            ValueError: another shape, or the layer was not fitted.
+        """
+        scores = tf.cast(tf.convert_to_tensor(inputs), tf.float32)
+        self._check_shape(scores.shape)
+        unfitted = f"{type(self).__name__} '{self.name}' is not fitted: call fit(scores, labels)"
+        if tf.executing_eagerly() and not self.fitted:
+            raise ValueError(unfitted)
+        rates = self.state_variables[-1].read_value()
+        with tf.control_dependencies([tf.debugging.assert_positive(tf.size(rates), unfitted)]):
+            columns = tf.transpose(tf.reshape(scores, [-1, self.units]))
+        nan = tf.math.is_nan(columns)
+        calibrated = self._curves(tf.where(nan, tf.zeros_like(columns), columns))
+        instead = rates[:, tf.newaxis] if self.nan == "base_rate" else columns
+        calibrated = tf.where(nan, instead, calibrated)
+        return tf.reshape(tf.transpose(calibrated), tf.shape(scores))
+
+    def _check_shape(self, shape: tf.TensorShape) -> None:
+        alone = self.units == 1 and shape.rank == 1
+        if not alone and (not shape.rank or shape[-1] != self.units or shape.rank < 2):
+            expected = "[B] or [B, 1]" if self.units == 1 else f"[..., {self.units}]"
+            raise ValueError(f"inputs must have the shape {expected}, got {shape}")
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """That of the input."""
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        config = super().get_config()
+        config.pop("autocast", None)
+        return {**config, "units": self.units, "nan": self.nan}
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes the state to a `.keras` or `.weights.h5` file."""
+        for name, variable in zip(self.state_names, self.state_variables, strict=True):
+            store[name] = variable.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        """Reads the state, of whatever size it is."""
+        self._assign([np.array(store[name]) for name in self.state_names])
+
+
+def _columns(scores: Any, labels: Any, sample_weight: Any, units: int) -> list[Column]:
+    s, y = (np.asarray(x, np.float64) for x in (scores, labels))
+    w = np.ones_like(s) if sample_weight is None else np.asarray(sample_weight, np.float64)
+    if s.shape not in {(len(s),), (len(s), units)} or (s.ndim == 1 and units > 1):
+        expected = "[n] or [n, 1]" if units == 1 else f"[n, {units}]"
+        raise ValueError(f"scores must have the shape {expected}, got {s.shape}")
+    matrix = (len(s), units)
+    if y.size != s.size or len(y) != len(s):
+        raise ValueError(f"labels must have the shape of the scores, {s.shape}, got {y.shape}")
+    if w.shape == (len(s),):
+        w = np.broadcast_to(w[:, np.newaxis], matrix)
+    if w.size != s.size or len(w) != len(s):
+        raise ValueError(f"sample_weight must have the shape {s.shape}, got {w.shape}")
+    s, y, w = (x.reshape(matrix) for x in (s, y, w))
+    _check("scores", s, ~np.isinf(s), "must not be infinite")
+    _check("labels", y, (y >= 0) & (y <= 1), "must be in [0, 1]")
+    _check("sample_weight", w, (w >= 0) & np.isfinite(w), "must be finite and not negative")
+    columns = []
+    for unit in range(units):
+        kept = (w[:, unit] > 0) & ~np.isnan(s[:, unit])
+        if not kept.any():
+            raise ValueError(f"scores[:, {unit}] must have an example to fit on, got none")
+        columns.append(Column(*(x[kept, unit] for x in (s, y, w))))
+    return columns
+
+
+def _check(name: str, values: Floats, good: npt.NDArray[np.bool_], expected: str) -> None:
+    if not good.all():
+        row, column = np.argwhere(~good)[0]
+        raise ValueError(f"{name}[{row}, {column}] = {values[row, column]} {expected}")
