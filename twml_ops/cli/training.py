@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 
 import twml_ops
-from twml_ops import _keras, models
-from twml_ops.cli import optimizers, report, saved_model, scoring, show
+from twml_ops import _keras, export, models
+from twml_ops.cli import optimizers, report, scoring, show
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.folder import (
     FORMAT,
@@ -174,7 +174,7 @@ def _write(folder: Path, model: tf.keras.Model, train: Source, facts: report.Fac
     """Everything but the TensorBoard logs, which are there; run.json comes last."""
     bare = tf.keras.Model(model.input, model.output, name=model.name)  # without optimizer slots
     bare.save(str(folder / MODEL_FILE))
-    saved_model.save(model, train.schema, folder / SAVED_MODEL)
+    export.to_tf(model, folder / SAVED_MODEL)
     (folder / REPORT_FILE).write_text(report.render(facts))
     write_json(folder / METRICS_FILE, facts.metrics)
     write_json(folder / RUN_FILE, facts.run)

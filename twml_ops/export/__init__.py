@@ -6,6 +6,7 @@
 """
 
 from twml_ops.export.saved_model import to_stock_tf, to_tf
+from twml_ops.export.scorer import to_scorer
 from twml_ops.export.tables import TableFormat
 
-__all__ = ["TableFormat", "to_stock_tf", "to_tf"]
+__all__ = ["TableFormat", "to_scorer", "to_stock_tf", "to_tf"]

@@ -67,7 +67,7 @@ class Features:
             else:
                 flat[name] = tf.TensorSpec(spec.shape, spec.dtype, name)
                 continue
-            splits = _splits_of(name)
+            splits = splits_of(name)
             flat[splits] = tf.TensorSpec([None], tf.int64, splits)
         return flat
 
@@ -79,17 +79,18 @@ class Features:
     @staticmethod
     def _leaf(name: str, spec: Any, tensors: dict[str, tf.Tensor]) -> Any:
         if isinstance(spec, tf.RaggedTensorSpec):
-            return tf.RaggedTensor.from_row_splits(tensors[name], tensors[_splits_of(name)])
+            return tf.RaggedTensor.from_row_splits(tensors[name], tensors[splits_of(name)])
         if not isinstance(spec, tf.SparseTensorSpec):
             return tensors[name]
-        ids, splits = tensors[f"{name}_ids"], tensors[_splits_of(name)]
+        ids, splits = tensors[f"{name}_ids"], tensors[splits_of(name)]
         rows = tf.RaggedTensor.from_row_splits(ids, splits)
         shape = tf.stack([rows.nrows(), tf.constant(spec.shape[1], tf.int64)])
         indices = tf.stack([rows.value_rowids(), ids], axis=1)
         return tf.SparseTensor(indices, tensors[f"{name}_values"], shape)
 
 
-def _splits_of(name: str) -> str:
+def splits_of(name: str) -> str:
+    """The name of the row splits of an input: inputs `g_ids` and `g_values` share theirs."""
     group = name.removesuffix("_ids").removesuffix("_values")
     return f"{group}_row_splits"
 

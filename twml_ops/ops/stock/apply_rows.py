@@ -92,6 +92,8 @@ def apply_rows(
     ids, rows = tf.convert_to_tensor(ids), tf.convert_to_tensor(rows, tf.float32)
     info = _rule_of(rule, slots, hyper)
     handles = [var, *slots]
+    for i, handle in enumerate(handles):
+        check.table(handle, "slots" if i else "var")
     shapes = [tf.raw_ops.VariableShape(input=h, out_type=tf.int64) for h in handles]
     claims = _claims(handles, shapes, info, ids, rows)
     ids, gradient = summed(check.expect(ids, *claims), rows)

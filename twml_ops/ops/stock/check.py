@@ -85,6 +85,21 @@ def rank(tensor: tf.Tensor, expected: int, name: str) -> None:
         raise refusal(f"{name} must have rank {expected}, got shape {shape}")
 
 
+def table(handle: tf.Tensor, name: str, dimensions: int | None = None) -> None:
+    """Refuses a variable known to be of another type than float32, or of another rank.
+
+    TensorFlow's own ops end the process when a variable is read as what it is not.
+    """
+    data = getattr(handle, "_handle_data", None)
+    kinds = data.shape_and_type if data is not None and data.is_set else []
+    if kinds and kinds[0].dtype != tf.float32.as_datatype_enum:
+        got = tf.as_dtype(kinds[0].dtype)
+        raise refusal(f"{name} must be float32, got {'double' if got == tf.float64 else got.name}")
+    found = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64).shape[0]
+    if dimensions is not None and found not in (None, dimensions):
+        raise refusal(f"{name} must have rank {dimensions}, got rank {found}")
+
+
 def choice(name: str, got: str, choices: tuple[str, ...]) -> None:
     """Refuses an attribute that is none of its values."""
     if got not in choices:

@@ -23,6 +23,9 @@ def max_norm(
     check.rank(ids, 1, "ids")
     check.rank(values, 1, "values")
     check.rank(training, 0, "training")
+    check.table(max_abs, "max_abs", 1)
+    for handle in bias:
+        check.table(handle, "bias", 1)
     if epsilon < 1.2e-38:
         raise check.refusal(f"epsilon must be a positive normal number, got {epsilon}")
     ids = check.expect(ids, *_claims(ids, values, max_abs, bias))

@@ -34,6 +34,7 @@ def resource_sparse_linear(
 
     Only the rows in use are read, once each, so the gradient has unique ascending ids.
     """
+    check.table(weights, "weights", 2)
     shape = tf.raw_ops.VariableShape(input=weights, out_type=tf.int64)
     claims = check.csr(ids, values, row_splits, binary)
     claims.append(check.ids_in_range(ids, shape[0]))
