@@ -248,7 +248,7 @@ def _merge(name: str) -> Callable[..., Step]:
     return make
 
 
-_erf = np.frompyfunc(math.erf, 1, 1)  # NumPy has none
+_erf: Any = np.frompyfunc(math.erf, 1, 1)  # NumPy has none
 
 
 def _gelu(x: Array) -> Array:

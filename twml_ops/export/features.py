@@ -27,7 +27,7 @@ class Features:
     - a dense input is itself.
 
     Args:
-        model: a built Keras model.
+        model: a built Keras model; not needed where `inputs` is given.
         inputs: of a model that cannot tell (a subclassed one): the structure it is called with, of
             `tf.TensorSpec`, `tf.RaggedTensorSpec` and `tf.SparseTensorSpec`. Ragged and sparse
             specs carry no names: their names are their keys in a dict, or input_0, input_1, ….

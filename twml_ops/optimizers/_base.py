@@ -32,6 +32,7 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
 
     def __init__(self, learning_rate: Any, name: str | None, **kwargs: Any) -> None:
         name = name or type(self).__name__
+        self.learning_rate_argument = learning_rate  # Keras makes a variable of it
         if KERAS_3:
             super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         else:

@@ -26,7 +26,7 @@ def _momentum(
 ) -> tuple[tf.Tensor, Tensors]:
     lr, _, mu, nesterov = hyper
     m = mu * slots[0] - lr * g
-    return w + tf.where(nesterov != 0, mu * m - lr * g, m), [m]
+    return w + tf.where(tf.not_equal(nesterov, 0), mu * m - lr * g, m), [m]
 
 
 def _adagrad(

@@ -170,13 +170,13 @@ def offsets(splits: tf.Tensor, of: tf.Tensor, name: str, what: str) -> list[Clai
             f"{name} must not be empty: it has one more item than the batch has rows",
         ),
         Claim(
-            lambda: tf.reduce_all(splits[:1] == 0),
+            lambda: tf.reduce_all(tf.equal(splits[:1], 0)),
             name + "[0] must be 0, got {}",
             (lambda: item(splits, 0),),
         ),
         ordered(splits, lambda: splits[1:] < splits[:-1], f"{name} must not fall", name),
         Claim(
-            lambda: tf.reduce_all(splits[-1:] == size(of)()),
+            lambda: tf.reduce_all(tf.equal(splits[-1:], size(of)())),
             f"{name}[{{}}] must be the number of {what} {{}}, got {{}}",
             (lambda: count() - 1, size(of), lambda: item(splits, tf.maximum(count() - 1, 0))),
         ),

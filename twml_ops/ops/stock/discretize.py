@@ -48,7 +48,7 @@ def percentile_discretize(
         # With no feature there is only the first split; no entry then uses what is behind it.
         ends = tf.concat([boundary_splits[1:], boundary_splits[-1:]], 0)
         begin, end = tf.gather(boundary_splits, found.f), tf.gather(ends, found.f)
-        bucket = tf.where(found.bucket == _MISSING_BUCKET, end - begin + 1, found.bucket)
+        bucket = tf.where(tf.equal(found.bucket, _MISSING_BUCKET), end - begin + 1, found.bucket)
         return begin + found.f * extra + bucket
 
     def passed_id(feature: tf.Tensor) -> tf.Tensor:
@@ -110,7 +110,7 @@ def _discretize(
 
     f = search(feature_ids, feature, "left")
     # One item behind the last, for those that are larger.
-    known = tf.gather(tf.concat([feature_ids, [0]], 0), f) == feature
+    known = tf.equal(tf.gather(tf.concat([feature_ids, [0]], 0), f), feature)
     known &= f < tf.size(feature_ids, out_type=tf.int64)
     if unknown == "error":
         f = check.require(f, _all_known(known, feature, feature_ids))
@@ -143,7 +143,7 @@ def _sort_key(f: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     Compared as integers, values that TensorFlow's threads would take for zero keep their order.
     """
     bits = tf.bitcast(values, tf.int32)
-    bits = tf.where(bits == tf.int32.min, 0, bits)  # -0 is 0
+    bits = tf.where(tf.equal(bits, tf.int32.min), 0, bits)  # -0 is 0
     bits = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, tf.int32.max), bits)
     return f * (1 << 32) + (tf.cast(bits, tf.int64) - tf.int32.min)
 
@@ -179,7 +179,7 @@ def _soundness(
     def falls() -> tf.Tensor:
         of = _feature_of_boundary(boundaries, splits)
         keys = _sort_key(tf.zeros([], tf.int64), boundaries)
-        return (of[1:] == of[:-1]) & (keys[1:] < keys[:-1])
+        return tf.equal(of[1:], of[:-1]) & (keys[1:] < keys[:-1])
 
     return [
         check.equal(
