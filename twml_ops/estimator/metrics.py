@@ -25,7 +25,8 @@ def metric_ops(
     Returns:
         name → (value, update op).
     """
-    named: Any = metrics.items() if isinstance(metrics, Mapping) else [(m.name, m) for m in metrics]
+    given: Any = metrics
+    named = given.items() if isinstance(given, Mapping) else [(m.name, m) for m in given]
     made = {}
     for name, metric in named:
         update = metric.update_state(labels, predictions, sample_weight=weights)
