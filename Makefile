@@ -17,9 +17,9 @@ NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/simd/*.cc cc/tf/*/*.cc cc/t
 # Stamps are kept, also those in the middle of a chain.
 .SECONDARY:
 
-.PHONY: help setup train test test-cc test-slow lint format bench wheel test-wheel clean
+.PHONY: help setup train test test-cc test-slow lint format bench wheel test-wheel stubs bazel clean
 help:
-	@echo "make train | test | test-slow | lint | format | bench | wheel | test-wheel | clean   (TF=2.21 or 2.15)"
+	@echo "make train | test | test-slow | lint | format | bench | wheel | test-wheel | stubs | bazel | clean   (TF=2.21 or 2.15)"
 
 # A virtual environment per TensorFlow, with the package installed in place.
 .venv/tf-%/.installed: pyproject.toml requirements/tf-%.txt
@@ -104,6 +104,15 @@ wheel: .venv/wheel/.installed $(WHEEL_TFS:%=.cache/tensorflow/%/VERSION)
 # The wheel in bare environments, outside the checkout; FALLBACK_TFS are not in it.
 test-wheel: wheel
 	$(PYTHON) tools/test_wheel.py dist/twml_ops-*.whl $(BARE_TFS) --fallback $(FALLBACK_TFS)
+
+# The type stub of the NumPy bindings, after a change of python/*.cc.
+stubs: setup
+	$(call venv,$(TF))/bin/python tools/stubs.py
+
+# Debian's bazel-bootstrap builds everything and runs the C++ tests, without a network.
+bazel: setup
+	PYTHON_BIN_PATH=$(abspath $(call venv,$(TF))/bin/python) bazel/offline/bazel build //...
+	PYTHON_BIN_PATH=$(abspath $(call venv,$(TF))/bin/python) bazel/offline/bazel test //tests/cc:all
 
 clean:
 	rm -rf .venv .cache build dist out twml_ops/*.so *.egg-info
