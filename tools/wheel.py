@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -43,6 +44,8 @@ def platform_tag(wheel: Path) -> str:
 
 def build(out: Path, tensorflows: list[Path]) -> Path:
     """Builds the wheel into `out` and returns its path."""
+    for leftovers in (*ROOT.glob("build/lib*"), *ROOT.glob("build/bdist*")):
+        shutil.rmtree(leftovers)  # setuptools packs what it finds there
     environment = dict(os.environ)
     environment["TWML_OPS_TENSORFLOWS"] = os.pathsep.join(str(t.resolve()) for t in tensorflows)
     with tempfile.TemporaryDirectory() as made:

@@ -32,13 +32,13 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
 
     def __init__(self, learning_rate: Any, name: str | None, **kwargs: Any) -> None:
         name = name or type(self).__name__
-        self.learning_rate_argument = learning_rate  # Keras makes a variable of it
         if KERAS_3:
             super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         else:
             kwargs.pop("is_legacy_optimizer", None)  # Keras 2 writes it into configs
             kwargs["jit_compile"] = False  # the ops are no XLA ops
             super().__init__(name=name, **kwargs)
+            self.learning_rate_argument = learning_rate  # for tf.estimator's graphs
             self._learning_rate = self._build_learning_rate(learning_rate)
 
     def get_config(self) -> dict[str, Any]:

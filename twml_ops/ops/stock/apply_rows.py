@@ -140,6 +140,8 @@ def _claims(
     rows: tf.Tensor,
 ) -> list[check.Claim]:
     check.rank(ids, 1, "ids")
+    if rows.shape.rank == 0:
+        raise check.refusal("rows must have rank 1 or more, got a scalar")
     if len({id(h) for h in handles}) < len(handles):
         raise check.refusal("var and slots must be different variables")
     var = tf.get_static_value(shapes[0])

@@ -120,7 +120,7 @@ def _discretize(
     before = search(keys, _sort_key(f, values), side)
     bucket = tf.where(nan, tf.constant(_MISSING_BUCKET, tf.int64), before - tf.gather(splits, f))
     out_ids = tf.where(known, bucket_id(_Found(feature, f, bucket)), passed_id(feature))
-    out_values = tf.where(known, 1.0, values)
+    out_values = tf.stop_gradient(tf.where(known, 1.0, values))
 
     kept = None
     if unknown == "drop":

@@ -26,7 +26,7 @@ def max_norm(
     check.table(max_abs, "max_abs", 1)
     for handle in bias:
         check.table(handle, "bias", 1)
-    if epsilon < 1.2e-38:
+    if not 1.2e-38 <= epsilon <= tf.float32.max:
         raise check.refusal(f"epsilon must be a positive normal number, got {epsilon}")
     ids = check.expect(ids, *_claims(ids, values, max_abs, bias))
     if nonfinite == "error":

@@ -101,7 +101,9 @@ def row_splits_from_indices(row_indices: tf.Tensor, num_rows: tf.Tensor) -> tf.T
     num_rows = check.expect(
         num_rows,
         check.Claim(
-            lambda: num_rows >= 0, "num_rows must not be negative, got {}", (lambda: num_rows,)
+            lambda: (num_rows >= 0) & (num_rows < 1 << 60),
+            "num_rows must be in [0, 2^60), got {}",
+            (lambda: num_rows,),
         ),
         check.ids_in_range(row_indices, num_rows, "row_indices"),
         check.ordered(
