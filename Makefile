@@ -2,6 +2,9 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 TF ?= 2.21
 TEST_TFS ?= 2.21 2.15
+WHEEL_TFS ?= 2.15 2.16 2.17 2.18 2.19 2.20 2.21
+BARE_TFS ?= 2.15 2.18 2.21
+FALLBACK_TFS ?= 2.14
 PYTEST_FLAGS ?= -n 2
 OUT ?= out/flights
 
@@ -14,9 +17,9 @@ NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/simd/*.cc cc/tf/*/*.cc cc/t
 # Stamps are kept, also those in the middle of a chain.
 .SECONDARY:
 
-.PHONY: help setup train test test-cc test-slow lint format bench wheel clean
+.PHONY: help setup train test test-cc test-slow lint format bench wheel test-wheel stubs bazel clean
 help:
-	@echo "make train | test | test-slow | lint | format | bench | wheel | clean   (TF=2.21 or 2.15)"
+	@echo "make train | test | test-slow | lint | format | bench | wheel | test-wheel | stubs | bazel | clean   (TF=2.21 or 2.15)"
 
 # A virtual environment per TensorFlow, with the package installed in place.
 .venv/tf-%/.installed: pyproject.toml requirements/tf-%.txt
@@ -84,8 +87,32 @@ format: .venv/lint/.installed
 bench: .venv/bench/.built
 	.venv/bench/bin/python -m benchmarks.run $(BENCH)
 
-wheel: setup
-	$(call venv,$(TF))/bin/pip wheel -q --no-deps --no-build-isolation -w dist .
+# One wheel with an op library for each TensorFlow; headers are downloaded once, objects are kept.
+.venv/wheel/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv/wheel
+	.venv/wheel/bin/pip install -q -c requirements/tf-2.21.txt "setuptools>=77" wheel pybind11 ninja
+	touch $@
+
+.cache/tensorflow/%/VERSION: .venv/wheel/.installed
+	mkdir -p .cache/tensorflow
+	.venv/wheel/bin/python tools/unpack_tensorflow.py $* .cache/tensorflow/$*
+
+wheel: .venv/wheel/.installed $(WHEEL_TFS:%=.cache/tensorflow/%/VERSION)
+	rm -f dist/twml_ops-*.whl
+	.venv/wheel/bin/python tools/wheel.py dist $(WHEEL_TFS:%=.cache/tensorflow/%)
+
+# The wheel in bare environments, outside the checkout; FALLBACK_TFS are not in it.
+test-wheel: wheel
+	$(PYTHON) tools/test_wheel.py dist/twml_ops-*.whl $(BARE_TFS) --fallback $(FALLBACK_TFS)
+
+# The type stub of the NumPy bindings, after a change of python/*.cc.
+stubs: setup
+	$(call venv,$(TF))/bin/python tools/stubs.py
+
+# Debian's bazel-bootstrap builds everything and runs the C++ tests, without a network.
+bazel: setup
+	PYTHON_BIN_PATH=$(abspath $(call venv,$(TF))/bin/python) bazel/offline/bazel build //...
+	PYTHON_BIN_PATH=$(abspath $(call venv,$(TF))/bin/python) bazel/offline/bazel test //tests/cc:all
 
 clean:
-	rm -rf .venv build dist out twml_ops/*.so *.egg-info
+	rm -rf .venv .cache build dist out twml_ops/*.so *.egg-info

@@ -68,6 +68,33 @@ def find_tensorflow() -> TensorFlow | None:
     return TensorFlow(**json.loads(done.stdout.strip().splitlines()[-1]))
 
 
+def unpacked_tensorflow(folder: Path) -> TensorFlow:
+    """A TensorFlow that tools/unpack_tensorflow.py laid out.
+
+    It cannot be imported to be asked for its flags: these are those of all its wheels since 2.15.
+    """
+    package = folder / "tensorflow"
+    return TensorFlow(
+        version=(folder / "VERSION").read_text().strip(),
+        compile_flags=[
+            f"-I{package / 'include'}",
+            "-D_GLIBCXX_USE_CXX11_ABI=1",
+            "--std=c++17",
+            "-DEIGEN_MAX_ALIGN_BYTES=64",
+        ],
+        link_flags=[f"-L{package}", "-l:libtensorflow_framework.so.2"],
+    )
+
+
+def tensorflows() -> list[TensorFlow]:
+    """Those named in TWML_OPS_TENSORFLOWS, or else that of this interpreter, if it has one."""
+    folders = os.environ.get("TWML_OPS_TENSORFLOWS")
+    if folders:
+        return [unpacked_tensorflow(Path(f)) for f in folders.split(os.pathsep)]
+    found = find_tensorflow()
+    return [] if found is None else [found]
+
+
 class NinjaFile:
     """Collects build statements and the objects they make."""
 
@@ -121,7 +148,7 @@ def core_objects(
     return objects
 
 
-def plan(root: Path, tensorflow: TensorFlow | None) -> tuple[NinjaFile, list[str]]:
+def plan(root: Path, found: Sequence[TensorFlow]) -> tuple[NinjaFile, list[str]]:
     """The ninja file, and the libraries it links, relative to build/native."""
     import pybind11
 
@@ -135,7 +162,7 @@ def plan(root: Path, tensorflow: TensorFlow | None) -> tuple[NinjaFile, list[str
     libraries = ["_core" + sysconfig.get_config_var("EXT_SUFFIX")]
     ninja.link(libraries[0], [*bindings, *core], LINK_FLAGS)
 
-    if tensorflow is not None:
+    for tensorflow in found:
         quiet = [f.replace("-I", "-isystem", 1) for f in tensorflow.compile_flags]
         flags = [*CORE_FLAGS, *WARNING_FLAGS, f"-I{root}", *quiet]
         # TF deprecates between minor versions what the older ones still need.
@@ -143,17 +170,17 @@ def plan(root: Path, tensorflow: TensorFlow | None) -> tuple[NinjaFile, list[str
         sources = sorted([*root.glob("cc/tf/ops/*.cc"), *root.glob("cc/tf/kernels/*.cc")])
         ops = [ninja.compile(s, tensorflow.tag, flags) for s in sources]
         libraries.append(f"_twml_ops.{tensorflow.tag}.so")
-        ninja.link(libraries[1], [*ops, *core], [*LINK_FLAGS, *tensorflow.link_flags])
+        ninja.link(libraries[-1], [*ops, *core], [*LINK_FLAGS, *tensorflow.link_flags])
     return ninja, libraries
 
 
 def build(root: Path) -> list[Path]:
     """Compiles what changed and returns the linked libraries."""
-    tensorflow = find_tensorflow()
-    if tensorflow is None:
+    found = tensorflows()
+    if not found:
         print("TensorFlow is not installed: building twml_ops.core only", file=sys.stderr)
-    ninja, libraries = plan(root, tensorflow)
-    return run_ninja(root, ninja, tensorflow.tag if tensorflow else "core", libraries)
+    ninja, libraries = plan(root, found)
+    return run_ninja(root, ninja, "-".join(t.tag for t in found) or "core", libraries)
 
 
 def run_ninja(root: Path, ninja: NinjaFile, name: str, targets: list[str]) -> list[Path]:

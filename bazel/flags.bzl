@@ -11,6 +11,11 @@ COPTS = [
     "-Werror",
 ]
 
+LINKOPTS = [
+    "-pthread",
+    "-Wl,--as-needed",
+]
+
 TF_COPTS = [
     "-DEIGEN_USE_THREADS",
     "-DNDEBUG",

@@ -25,7 +25,7 @@ cc_library(
 cc_library(
     name = "tensorflow",
     srcs = ["lib/libtensorflow_framework.so.2"],
-    hdrs = glob(["tensorflow/**"]),
+    hdrs = glob(["tensorflow/**"], exclude = ["**/*.so"]),
     defines = ["EIGEN_MAX_ALIGN_BYTES=64", "_GLIBCXX_USE_CXX11_ABI=1"],
     includes = ["tensorflow"],
 )

@@ -12,8 +12,9 @@ namespace twml {
 
 // num_threads <= 0: one for each core. Work of less than 0.2 ms a thread is not worth a thread.
 inline ParallelFor Threads(int num_threads) {
-  const int64_t most =
-      num_threads > 0 ? num_threads : std::max(1u, std::thread::hardware_concurrency());
+  // Asked once: the answer is read from a file.
+  static const int64_t kCores = std::max(1u, std::thread::hardware_concurrency());
+  const int64_t most = num_threads > 0 ? num_threads : kCores;
   return [most](int64_t total, int64_t cost_per_unit,
                 const std::function<void(int64_t, int64_t)>& body) {
     constexpr int64_t kWorthIt = 200'000;

@@ -65,19 +65,39 @@ py::array_t<float> Normalized(const Array<int64_t>& ids, const Array<float>& val
   return y;
 }
 
-py::tuple Discretized(Status (*discretize)(const Csr<int64_t>&, const Buckets&,
-                                           const DiscretizeOptions&, int64_t, const ParallelFor&,
-                                           const AllocateEntries&, int64_t*),
-                      const Array<int64_t>& ids, const std::optional<Array<float>>& values,
-                      const Array<int64_t>& row_splits, const Array<int64_t>& feature_ids,
-                      const Array<float>& boundaries, const Array<int64_t>& boundary_splits,
+using Discretizer = Status (*)(const Csr<int64_t>&, const Buckets&, const DiscretizeOptions&,
+                               int64_t, const ParallelFor&, const AllocateEntries&, int64_t*);
+
+// Boundaries, indexed, and the array they are viewed in.
+class KeptBuckets {
+ public:
+  KeptBuckets(const Array<int64_t>& feature_ids, Array<float> boundaries,
+              const Array<int64_t>& boundary_splits, int num_threads)
+      : boundaries_(std::move(boundaries)) {
+    RequireRank(feature_ids, 1, "feature_ids");
+    RequireRank(boundaries_, 1, "boundaries");
+    RequireRank(boundary_splits, 1, "boundary_splits");
+    Status status;
+    {
+      py::gil_scoped_release release;
+      status = Buckets::Make(SpanOf(feature_ids), SpanOf(boundaries_), SpanOf(boundary_splits),
+                             Threads(num_threads), &buckets_);
+    }
+    RaiseIfError(status);
+  }
+  const Buckets& get() const { return buckets_; }
+
+ private:
+  Array<float> boundaries_;
+  Buckets buckets_;
+};
+
+py::tuple Discretized(Discretizer discretize, const KeptBuckets& buckets, const Array<int64_t>& ids,
+                      const std::optional<Array<float>>& values, const Array<int64_t>& row_splits,
                       const std::string& side, const std::string& missing,
                       const std::string& unknown, int64_t bits, int num_threads) {
   RequireRank(ids, 1, "ids");
   RequireRank(row_splits, 1, "row_splits");
-  RequireRank(feature_ids, 1, "feature_ids");
-  RequireRank(boundaries, 1, "boundaries");
-  RequireRank(boundary_splits, 1, "boundary_splits");
   if (values) RequireRank(*values, 1, "values");
   const DiscretizeOptions options{
       Choose<Side>(side, "side", {{"left", Side::kLeft}, {"right", Side::kRight}}),
@@ -92,18 +112,13 @@ py::tuple Discretized(Status (*discretize)(const Csr<int64_t>&, const Buckets&,
   Status status;
   {
     py::gil_scoped_release release;
-    const ParallelFor threads = Threads(num_threads);
-    Buckets buckets;
-    status = Buckets::Make(SpanOf(feature_ids), SpanOf(boundaries), SpanOf(boundary_splits),
-                           threads, &buckets);
     const auto allocate = [&](int64_t number) -> EntriesOut {
       out_ids.resize(number);
       out_values.resize(number);
       return {out_ids.data(), out_values.data()};
     };
-    if (status.ok()) {
-      status = discretize(batch, buckets, options, bits, threads, allocate, out_splits.data());
-    }
+    status = discretize(batch, buckets.get(), options, bits, Threads(num_threads), allocate,
+                        out_splits.data());
   }
   RaiseIfError(status);
   return py::make_tuple(
@@ -112,8 +127,10 @@ py::tuple Discretized(Status (*discretize)(const Csr<int64_t>&, const Buckets&,
       ToArray(std::move(out_splits)));
 }
 
+// As a function of everything, and as a method of boundaries indexed before.
 template <auto kDiscretize>
-void BindDiscretizer(py::module_& m, const char* name, const char* bits, const char* doc) {
+void BindDiscretizer(py::module_& m, py::class_<KeptBuckets>& kept, const char* name,
+                     const char* bits, const char* doc) {
   using py::literals::operator""_a;
   m.def(
       name,
@@ -122,12 +139,25 @@ void BindDiscretizer(py::module_& m, const char* name, const char* bits, const c
          const Array<float>& boundaries, const Array<int64_t>& boundary_splits, int64_t bits,
          const std::string& side, const std::string& missing, const std::string& unknown,
          int num_threads) {
-        return Discretized(kDiscretize, ids, values, row_splits, feature_ids, boundaries,
-                           boundary_splits, side, missing, unknown, bits, num_threads);
+        const KeptBuckets buckets(feature_ids, boundaries, boundary_splits, num_threads);
+        return Discretized(kDiscretize, buckets, ids, values, row_splits, side, missing, unknown,
+                           bits, num_threads);
       },
       "ids"_a, "values"_a.none(true), "row_splits"_a, "feature_ids"_a, "boundaries"_a,
       "boundary_splits"_a, py::kw_only(), py::arg(bits), "side"_a = "left", "missing"_a = "bucket",
       "unknown"_a = "pass", "num_threads"_a = 0, doc);
+  kept.def(
+      name,
+      [](const KeptBuckets& buckets, const Array<int64_t>& ids,
+         const std::optional<Array<float>>& values, const Array<int64_t>& row_splits, int64_t bits,
+         const std::string& side, const std::string& missing, const std::string& unknown,
+         int num_threads) {
+        return Discretized(kDiscretize, buckets, ids, values, row_splits, side, missing, unknown,
+                           bits, num_threads);
+      },
+      "ids"_a, "values"_a.none(true), "row_splits"_a, py::kw_only(), py::arg(bits),
+      "side"_a = "left", "missing"_a = "bucket", "unknown"_a = "pass", "num_threads"_a = 0,
+      "As the function of this name.");
 }
 
 py::array_t<int64_t> Hashed(const Array<int64_t>& ids, int64_t bits, int64_t salt,
@@ -152,12 +182,17 @@ void BindTransforms(py::module_& m) {
         "num_threads"_a = 0,
         "y[k] = clip(values[k] / max(m, epsilon), -1, 1) + bias[ids[k]] with m = max_abs[ids[k]], "
         "which training first raises in place to the batch's largest |values|. -> [K]");
+  py::class_<KeptBuckets> kept(
+      m, "Buckets", "The boundaries of features, checked and indexed once, for many batches.");
+  kept.def(py::init<const Array<int64_t>&, Array<float>, const Array<int64_t>&, int>(),
+           "feature_ids"_a, "boundaries"_a, "boundary_splits"_a, py::kw_only(),
+           "num_threads"_a = 0);
   BindDiscretizer<&PercentileDiscretize<int64_t>>(
-      m, "percentile_discretize", "pass_through_bits",
+      m, kept, "percentile_discretize", "pass_through_bits",
       "Each (feature, value) to (offset of the feature + bucket, 1): (ids, values, row_splits). "
       "boundary_splits[f] .. boundary_splits[f + 1] are the boundaries of feature_ids[f].");
   BindDiscretizer<&HashingDiscretize<int64_t>>(
-      m, "hashing_discretize", "output_bits",
+      m, kept, "hashing_discretize", "output_bits",
       "percentile_discretize with ids hashed from (feature, bucket) into [0, 2^output_bits).");
   m.def("hash_ids", &Hashed, "ids"_a, "bits"_a, "salt"_a = 0, py::kw_only(), "num_threads"_a = 0,
         "A 64-bit mix of (salt, id), reduced to [0, 2^bits). -> the shape of ids");

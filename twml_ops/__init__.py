@@ -10,7 +10,10 @@ from types import ModuleType
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("cli", "core", "data", "layers", "metrics", "models", "ops", "optimizers")
+_SUBMODULES = (
+    *("cli", "core", "data", "estimator", "export"),
+    *("layers", "metrics", "models", "ops", "optimizers"),
+)
 
 __all__ = [*_SUBMODULES, "__version__"]
 

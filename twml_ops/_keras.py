@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -19,3 +19,76 @@ serializable = tf.keras.utils.register_keras_serializable(package=PACKAGE)
 def no_autocast() -> dict[str, Any]:
     """The `add_weight` argument that keeps mixed precision from wrapping a table."""
     return {"autocast": False} if KERAS_3 else {"experimental_autocast": False}
+
+
+def symbolic_inputs(model: Any) -> Any:
+    """The structure of symbolic tensors a model was made of; None of one that has none."""
+    inputs = getattr(model, "inputs", None)
+    if not inputs:
+        return None
+    try:
+        return model.input
+    except (AttributeError, ValueError):  # a Sequential of Keras 3
+        return inputs[0] if len(inputs) == 1 else inputs
+
+
+def input_spec(tensor: Any) -> Any:
+    """The type of a symbolic input of a model: a dense, ragged or sparse tensor's spec."""
+    if not KERAS_3:
+        spec = tensor.type_spec
+        if isinstance(spec, tf.RaggedTensorSpec):  # with row_splits of whatever type was fed
+            return tf.RaggedTensorSpec(spec.shape, spec.dtype, spec.ragged_rank)
+        return spec
+    if getattr(tensor, "sparse", False):
+        return tf.SparseTensorSpec(tensor.shape, tensor.dtype)
+    if getattr(tensor, "ragged", False):
+        return tf.RaggedTensorSpec(tensor.shape, tensor.dtype, 1)
+    return tf.TensorSpec(tensor.shape, tensor.dtype, tensor.name)
+
+
+def all_layers(model: Any) -> list[Any]:
+    """Every layer of `model`, those inside other layers too."""
+    return [layer for layer in model._flatten_layers() if layer is not model]
+
+
+class Call(NamedTuple):
+    """One call of a layer in a functional model.
+
+    Attributes:
+        layer: what was called: a layer, or in Keras 3 any operation.
+        inputs: keys of the tensors it was called with, in order.
+        outputs: keys of the tensors it gave.
+    """
+
+    layer: Any
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+
+
+def calls(outputs: Any) -> tuple[list[Call], list[Any]]:
+    """The calls that make a functional model's symbolic outputs, each behind those it needs.
+
+    Returns:
+        `(calls, keys of the outputs)`. A call without inputs is that of an input layer.
+    """
+    ordered: list[Call] = []
+    seen: set[Any] = set()
+
+    def visit(tensor: Any) -> Any:
+        layer, node_index, _ = tensor._keras_history
+        if (id(layer), node_index) not in seen:
+            seen.add((id(layer), node_index))
+            node = layer._inbound_nodes[node_index]
+            inputs = node.input_tensors if KERAS_3 else node.keras_inputs
+            made = node.output_tensors if KERAS_3 else tf.nest.flatten(node.outputs)
+            is_input = isinstance(layer, tf.keras.layers.InputLayer)
+            before = () if is_input else tuple(visit(t) for t in inputs)
+            ordered.append(Call(layer, before, tuple(map(_key, made))))
+        return _key(tensor)
+
+    return ordered, [visit(t) for t in tf.nest.flatten(outputs)]
+
+
+def _key(tensor: Any) -> Any:
+    layer, node_index, tensor_index = tensor._keras_history
+    return id(layer), node_index, tensor_index

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from twml_ops.cli import main
 from twml_ops.cli.trained import TrainedRun
+from twml_ops.core import Scorer
 
 from .conftest import write_libsvm
 
@@ -59,6 +60,22 @@ def test_export_copies_the_saved_model(libsvm_run, tmp_path):
     assert "serving_default" in tf.saved_model.load(str(tmp_path / "served")).signatures
 
 
+@pytest.mark.parametrize("form", ["stock", "scorer"])
+def test_exports_without_our_ops_predict_as_predict_does(libsvm, libsvm_run, tmp_path, form):
+    trained = TrainedRun(libsvm_run)
+    features, _ = next(iter(trained.source(libsvm).dataset(30)))
+    want = trained.model(features)
+    main(["export", str(libsvm_run), str(tmp_path / "served"), "--format", form])
+    inputs = {name: rows.flat_values.numpy() for name, rows in features.items()}
+    inputs["sparse_row_splits"] = features["sparse_ids"].row_splits.numpy()
+    if form == "scorer":
+        got = Scorer.load(tmp_path / "served").predict(inputs)
+    else:
+        serve = tf.saved_model.load(str(tmp_path / "served")).signatures["serving_default"]
+        got = serve(**{k: tf.constant(v) for k, v in inputs.items()})["probability"].numpy()
+    np.testing.assert_allclose(got, want, atol=1e-6)
+
+
 def test_info_shows_the_run_and_the_installation(libsvm_run, capsys):
     main(["info", str(libsvm_run)])
     out = capsys.readouterr().out
@@ -78,6 +95,7 @@ def test_info_shows_the_run_and_the_installation(libsvm_run, capsys):
         (["predict", "{tmp}", "--data", "flights"], "not a finished run"),
         (["export", "{tmp}", "{tmp}/x"], "not a finished run"),
         (["export", "{run}", "{run}"], "holds a finished run"),
+        (["export", "{run}", "{tmp}/x", "--tables", "int8"], "goes with --format"),
         (["info", "{tmp}"], "not a finished run"),
         (["evaluate", "{run}", "--data", "criteo:{tmp}/none"], "none"),
         (["nosuch"], "nosuch"),

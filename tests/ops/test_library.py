@@ -1,5 +1,10 @@
 """What an import says when the op library does not fit the running TensorFlow."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import tensorflow as tf
 
@@ -36,3 +41,40 @@ def test_a_library_that_does_not_load_says_why(tmp_path):
     (tmp_path / f"_twml_ops.{_library.tag_of(tf.__version__)}.so").write_bytes(b"no ELF file")
     with pytest.raises(ImportError, match=r"does not load into TensorFlow .* Rebuild it"):
         _library.load(tmp_path)
+
+
+def test_without_a_library_stock_ops_stand_in_after_one_warning(tmp_path, monkeypatch):
+    monkeypatch.delenv(_library.FALLBACK_VARIABLE, raising=False)
+    with pytest.warns(_library.FallbackWarning, match="much slower.* has not been built") as caught:
+        got = _library.load_or_fall_back(tmp_path)
+    assert got is _library.stock.library
+    assert len(caught) == 1
+
+
+def test_stock_ops_can_be_asked_for(monkeypatch, recwarn):
+    monkeypatch.setenv(_library.FALLBACK_VARIABLE, "1")
+    assert _library.load_or_fall_back() is _library.stock.library
+    assert not recwarn.list
+
+
+TRAIN = """
+import re, sys, warnings
+import tensorflow as tf
+import twml_ops.ops._library as library
+assert not library.is_native()
+code, = re.findall(r"^```python\\n(.*?)^```", open(sys.argv[1]).read(), re.DOTALL | re.MULTILINE)
+scope = {}
+exec(code, scope)
+losses = scope["model"].history.history["loss"]
+assert losses[-1] < losses[0], losses
+"""
+
+
+@pytest.mark.slow
+def test_the_readme_example_learns_on_stock_ops():
+    readme = Path(__file__).resolve().parents[2] / "README.md"
+    subprocess.run(
+        [sys.executable, "-c", TRAIN, readme],
+        env={**os.environ, _library.FALLBACK_VARIABLE: "1"},
+        check=True,
+    )

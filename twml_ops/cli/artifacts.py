@@ -6,7 +6,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from twml_ops.cli import report, saved_model
+from twml_ops import export
+from twml_ops.cli import report
 from twml_ops.cli.folder import (
     METRICS_FILE,
     MODEL_FILE,
@@ -15,14 +16,13 @@ from twml_ops.cli.folder import (
     SAVED_MODEL,
     write_json,
 )
-from twml_ops.data import Schema
 
 
-def write(folder: Path, model: tf.keras.Model, schema: Schema, facts: report.Facts) -> None:
+def write(folder: Path, model: tf.keras.Model, facts: report.Facts) -> None:
     """Everything but the TensorBoard logs, which are there; run.json comes last."""
     bare = tf.keras.Model(model.input, model.output, name=model.name)  # without optimizer slots
     bare.save(str(folder / MODEL_FILE))
-    saved_model.save(model, schema, folder / SAVED_MODEL)
+    export.to_tf(model, folder / SAVED_MODEL)
     (folder / REPORT_FILE).write_text(report.render(facts))
     write_json(folder / METRICS_FILE, facts.metrics)
     write_json(folder / RUN_FILE, facts.run)

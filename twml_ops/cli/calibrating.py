@@ -81,7 +81,7 @@ def run_calibration(settings: Settings, folder: Path, out: Path) -> None:
     if (settings.run / TENSORBOARD).is_dir():
         shutil.copytree(settings.run / TENSORBOARD, folder / TENSORBOARD)
     page = report.Facts(metrics, facts, after, [], [], worth, before)
-    artifacts.write(folder, model, trained.schema, page)
+    artifacts.write(folder, model, page)
     show.metrics(console, metrics, scoring.metrics(before))
     console.print(
         f"[dim]the report, the calibrated model and the metrics are in[/] "

@@ -86,7 +86,7 @@ def run(settings: Settings, folder: Path, out: Path) -> None:
         progress.held_out,
         worth,
     )
-    artifacts.write(folder, model, train.schema, facts)
+    artifacts.write(folder, model, facts)
     show.metrics(console, metrics)
     where = escape(str(out))
     console.print(f"[dim]the report, the model and the metrics are in[/] [bold]{where}[/]")

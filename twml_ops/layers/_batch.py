@@ -116,9 +116,10 @@ def _parse_ragged(
     if values is not None:
         if values.ragged_rank != 1 or values.flat_values.shape.rank != 1:
             raise ValueError(f"ragged values must be [B, None], got {_describe(values)}")
-        if values.row_splits is not ids.row_splits:
-            _require_equal(splits, tf.cast(values.row_splits, tf.int64), "row lengths")
         flat = _as_float(values.flat_values)
+        if values.row_splits is not ids.row_splits:
+            of_values = tf.cast(values.row_splits, tf.int64)
+            flat = _require_equal(splits, of_values, "row lengths", flat)
     batch = SparseBatch(_as_ids(ids.flat_values), flat, splits)
 
     def rebuild(other: SparseBatch, num_columns: int) -> Any:
@@ -138,9 +139,9 @@ def _parse_ragged(
 
 def _parse_padded(ids: tf.Tensor, values: tf.Tensor | None) -> tuple[SparseBatch, Rebuild]:
     if values is not None and not (ids.shape.is_fully_defined() and ids.shape == values.shape):
-        _require_equal(tf.shape(ids), tf.shape(values), "shape")
+        values = _require_equal(tf.shape(ids), tf.shape(values), "shape", values)
     ids = _as_ids(ids)
-    present = ids != -1
+    present = tf.not_equal(ids, -1)  # in a graph of version 1 != compares Python objects
     positions = tf.where(present)
     flat = None if values is None else _as_float(tf.gather_nd(values, positions))
     lengths = tf.reduce_sum(tf.cast(present, tf.int64), axis=1)
@@ -168,9 +169,12 @@ def _parse_padded(ids: tf.Tensor, values: tf.Tensor | None) -> tuple[SparseBatch
     return batch, rebuild
 
 
-def _require_equal(of_ids: tf.Tensor, of_values: tf.Tensor, what: str) -> None:
+def _require_equal(of_ids: Any, of_values: Any, what: str, values: tf.Tensor) -> tf.Tensor:
+    """`values`, which a graph of version 1 too gives only once the check has passed."""
     message = f"ids and values must have the same {what}"
-    tf.debugging.assert_equal(of_ids, of_values, message, summarize=8)
+    check = tf.debugging.assert_equal(of_ids, of_values, message, summarize=8)
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.identity(values)
 
 
 def _as_ids(ids: tf.Tensor) -> tf.Tensor:

@@ -163,7 +163,7 @@ class SparseLinear(TableLayer):
         """The entries of partition p, with ids counted in its own rows."""
         count = tf.cast(self.num_partitions, batch.ids.dtype)
         # floormod sends a negative id to a partition too, where it is refused.
-        mine = tf.math.floormod(batch.ids, count) == tf.cast(p, batch.ids.dtype)
+        mine = tf.equal(tf.math.floormod(batch.ids, count), tf.cast(p, batch.ids.dtype))
         before = tf.concat([[0], tf.cumsum(tf.cast(mine, tf.int64))], axis=0)
         values = None if batch.values is None else tf.boolean_mask(batch.values, mine)
         ids = tf.math.floordiv(tf.boolean_mask(batch.ids, mine), count)

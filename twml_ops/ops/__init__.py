@@ -10,6 +10,7 @@ from twml_ops.ops.apply_rows import (
     apply_sgd,
     bias_corrected,
     is_sparse_linear_gradient,
+    untouched_sparse_linear_gradient,
 )
 from twml_ops.ops.discretize import hashing_discretize, percentile_discretize
 from twml_ops.ops.grouped_sparse_linear import grouped_sparse_linear
@@ -35,4 +36,5 @@ __all__ = [
     "row_splits_from_indices",
     "sparse_linear",
     "sum_duplicates",
+    "untouched_sparse_linear_gradient",
 ]

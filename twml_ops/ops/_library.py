@@ -1,17 +1,30 @@
-"""Loads the TF op library built for the running TensorFlow, or says what to do."""
+"""Which ops run: the library built for the running TensorFlow, or stock ops in its place."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import tensorflow as tf
+
+from twml_ops.ops import stock
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _REBUILD = (
     "Rebuild it for this TensorFlow: run `pip install --no-deps --force-reinstall .` "
     "(or `python setup.py build_ext --inplace`) in the twml_ops source tree."
 )
+FALLBACK_VARIABLE = "TWML_OPS_FALLBACK"
+"""Set to 1, this environment variable runs stock ops even where there is a library."""
+
+
+class FallbackWarning(RuntimeWarning):
+    """The ops run on stock TensorFlow, much slower than the op library would."""
 
 
 def tag_of(tf_version: str) -> str:
@@ -20,15 +33,19 @@ def tag_of(tf_version: str) -> str:
     return f"tf{major}.{minor}"
 
 
-def load(package: Path = _PACKAGE, tf_version: str = tf.__version__) -> ModuleType:
+def path_of(tf_version: str, package: Path = _PACKAGE) -> Path:
+    """Where the op library for that TensorFlow is, if it was built."""
+    return package / f"_twml_ops.{tag_of(tf_version)}.so"
+
+
+def load(package: Path = _PACKAGE, tf_version: str = tf.__version__) -> Any:
     """The module of op wrappers.
 
     Raises:
         ImportError: no library in `package` was built for `tf_version`; the message names
             the versions there are and the command that rebuilds.
     """
-    tag = tag_of(tf_version)
-    path = package / f"_twml_ops.{tag}.so"
+    path = path_of(tf_version, package)
     if path.exists():
         try:
             return tf.load_op_library(str(path))
@@ -43,4 +60,44 @@ def load(package: Path = _PACKAGE, tf_version: str = tf.__version__) -> ModuleTy
     )
 
 
-library = load()
+def load_or_fall_back(package: Path = _PACKAGE, tf_version: str = tf.__version__) -> Any:
+    """The module of op wrappers or, where none loads, `stock.library`, after one warning."""
+    if os.environ.get(FALLBACK_VARIABLE) == "1":
+        return stock.library
+    try:
+        return load(package, tf_version)
+    except ImportError as e:
+        warnings.warn(
+            f"twml_ops runs on stock TensorFlow ops: the same results, much slower. {e}",
+            FallbackWarning,
+            stacklevel=2,
+        )
+        return stock.library
+
+
+class _Library:
+    """The op wrappers in force: the loaded ones, or those of the innermost `using` block."""
+
+    def __init__(self, loaded: Any) -> None:
+        self.loaded = loaded
+        self._in_force: ContextVar[Any] = ContextVar("library", default=loaded)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._in_force.get(), name)
+
+    @contextlib.contextmanager
+    def using(self, other: Any) -> Iterator[None]:
+        """In the block, and this thread, `other` is in force."""
+        token = self._in_force.set(other)
+        try:
+            yield
+        finally:
+            self._in_force.reset(token)
+
+
+library = _Library(load_or_fall_back())
+
+
+def is_native() -> bool:
+    """Whether the op library is loaded, not its stand-in of stock ops."""
+    return library.loaded is not stock.library

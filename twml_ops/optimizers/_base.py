@@ -59,6 +59,7 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
             kwargs.pop("is_legacy_optimizer", None)  # Keras 2 writes it into configs
             kwargs["jit_compile"] = False  # the ops are no XLA ops
             super().__init__(name=name, **kwargs)
+            self.learning_rate_argument = learning_rate  # for tf.estimator's graphs
             self._learning_rate = self._build_learning_rate(learning_rate)
         self.concurrency = concurrency
         self.rounding_seed = int(rounding_seed)

@@ -1,0 +1,219 @@
+"""SavedModels with our ops and without: what they contain, and that they predict the same."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+from tests.export.conftest import N, batch, build, ragged
+from twml_ops import export, layers
+
+PROBE = """
+import json, os, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+sys.path[:] = [p for p in sys.path if p != os.getcwd()] + json.loads(sys.argv[3])
+sys.modules["twml_ops"] = None
+import numpy as np, tensorflow as tf
+model = tf.saved_model.load(sys.argv[1])
+with np.load(sys.argv[2]) as tensors:
+    inputs = {k: tf.constant(v) for k, v in tensors.items()}
+out = model.signatures["serving_default"](**inputs)
+print(json.dumps({k: v.numpy().tolist() for k, v in out.items()}))
+"""
+
+
+def ops_of(path):
+    graph = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    return {
+        node.op
+        for meta in graph.meta_graphs
+        for nodes in (meta.graph_def.node, *(f.node_def for f in meta.graph_def.library.function))
+        for node in nodes
+    }
+
+
+def flat(rows=7, seed=0):
+    ids, values, splits = batch(rows, seed)
+    return {"f_ids": ids, "f_values": values, "f_row_splits": splits.astype(np.int64)}
+
+
+def in_a_process_without_us(path, tensors, tmp_path):
+    """What the signature gives in an interpreter that runs no site files and cannot find us."""
+    np.savez(tmp_path / "inputs.npz", **tensors)
+    site = [p for p in sys.path if p.endswith("site-packages")]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-I", "-S", "-c", PROBE),
+            *(str(path), str(tmp_path / "inputs.npz"), json.dumps(site)),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return {k: np.array(v) for k, v in json.loads(done.stdout.splitlines()[-1]).items()}
+
+
+@pytest.mark.parametrize(("partitions", "axis"), [(1, "row"), (3, "row"), (2, "column")])
+def test_stock_export_has_no_op_of_ours_and_predicts_the_same(tmp_path, partitions, axis):
+    model = build(partitions, axis)
+    export.to_stock_tf(model, tmp_path / "stock")
+    assert not [op for op in ops_of(tmp_path / "stock") if op.startswith("Twml>")]
+    restored = tf.saved_model.load(str(tmp_path / "stock"))
+    for rows, seed in ((7, 0), (1, 3), (50, 4)):
+        want = model(ragged(*batch(rows, seed)))
+        got = restored(list(ragged(*batch(rows, seed))))
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
+        served = restored.signatures["serving_default"](
+            **{k: tf.constant(v) for k, v in flat(rows, seed).items()}
+        )
+        np.testing.assert_array_equal(served["probability"], got)
+
+
+@pytest.fixture(scope="module")
+def stock(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("stock") / "stock"
+    export.to_stock_tf(model, path)
+    return path
+
+
+def test_stock_export_serves_where_this_package_is_not(tmp_path, model, stock):
+    got = in_a_process_without_us(stock, flat(), tmp_path)["probability"]
+    np.testing.assert_allclose(got, model(ragged(*batch())), rtol=0, atol=1e-6)
+
+
+def test_fast_export_has_our_ops_and_predicts_bit_for_bit(tmp_path, model):
+    export.to_tf(model, tmp_path / "fast")
+    assert {"Twml>ResourceSparseLinear", "Twml>MaxNorm"} <= ops_of(tmp_path / "fast")
+    restored = tf.saved_model.load(str(tmp_path / "fast"))
+    served = restored.signatures["serving_default"](
+        **{k: tf.constant(v) for k, v in flat().items()}
+    )
+    np.testing.assert_array_equal(served["probability"], model(ragged(*batch())))
+
+
+@pytest.mark.usefixtures("stock")
+def test_exporting_leaves_the_model_on_our_ops(model):
+    graph = tf.function(lambda: model(ragged(*batch()))).get_concrete_function().graph
+    assert "Twml>ResourceSparseLinear" in {op.type for op in graph.get_operations()}
+
+
+FORMS = {
+    "sparse": lambda: tf.keras.Input((N,), sparse=True, name="x"),
+    "padded": lambda: [
+        tf.keras.Input((6,), dtype="int64", name="x_ids"),
+        tf.keras.Input((6,), name="x_values"),
+    ],
+    "binary": lambda: tf.keras.Input((None,), dtype="int64", ragged=True, name="x_ids"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_batch_form_has_a_flat_signature(tmp_path, form):
+    inputs = FORMS[form]()
+    model = tf.keras.Model(inputs, layers.SparseLinear(3, N, name="y")(inputs))
+    rng = np.random.default_rng(0)
+    ids, values = rng.integers(0, N, (4, 6)), rng.normal(size=(4, 6)).astype(np.float32)
+    csr = {"x_ids": ids.ravel(), "x_row_splits": np.arange(0, 25, 6)}
+    features, tensors = {
+        "sparse": lambda: (
+            tf.SparseTensor(
+                np.stack([np.repeat(np.arange(4), 6), ids.ravel()], 1), values.ravel(), [4, N]
+            ),
+            {**csr, "x_values": values.ravel()},
+        ),
+        "padded": lambda: (
+            [tf.constant(ids), tf.constant(values)],
+            {"x_ids": ids, "x_values": values},
+        ),
+        "binary": lambda: (tf.RaggedTensor.from_tensor(ids), csr),
+    }[form]()
+    export.to_stock_tf(model, tmp_path / "m")
+    restored = tf.saved_model.load(str(tmp_path / "m"))
+    tensors = {k: tf.constant(v) for k, v in tensors.items()}
+    served = restored.signatures["serving_default"](**tensors)
+    (got,) = served.values()
+    np.testing.assert_allclose(got, model(features), atol=1e-6)
+
+
+def test_sequential_and_subclassed_models(tmp_path):
+    ids = tf.constant([[1, 5], [7, -1]], tf.int64)
+    sequential = tf.keras.Sequential(
+        [tf.keras.Input((2,), dtype="int64", name="ids"), layers.SparseLinear(3, N)]
+    )
+
+    class Subclassed(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.linear = layers.SparseLinear(3, N)
+
+        def call(self, features):
+            return {"score": self.linear(features["ids"])}
+
+    subclassed = Subclassed()
+    subclassed({"ids": ids})
+    with pytest.raises(ValueError, match="does not know its inputs: pass their specs"):
+        export.to_stock_tf(subclassed, tmp_path / "no")
+    for name, model, argument, specs in (
+        ("a", sequential, ids, None),
+        ("b", subclassed, {"ids": ids}, {"ids": tf.TensorSpec([None, 2], tf.int64)}),
+    ):
+        export.to_stock_tf(model, tmp_path / name, inputs=specs)
+        restored = tf.saved_model.load(str(tmp_path / name))
+        assert not [op for op in ops_of(tmp_path / name) if op.startswith("Twml>")]
+        served = restored.signatures["serving_default"](ids=ids)
+        want = tf.nest.flatten(model(argument))[0]
+        np.testing.assert_allclose(tf.nest.flatten(served)[0], want, atol=1e-6)
+
+
+def test_a_function_traced_before_cannot_be_exported(tmp_path):
+    class Traced(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.linear = layers.SparseLinear(3, N)
+            self.linear.build()
+
+        @tf.function
+        def product(self, ids):
+            return self.linear(ids)
+
+        def call(self, ids):
+            return self.product(ids)
+
+    model = Traced()
+    ids = tf.constant([[1]], tf.int64)
+    model(ids)
+    with pytest.raises(ValueError, match="still runs Twml>ResourceSparseLinear"):
+        export.to_stock_tf(model, tmp_path / "m", inputs=tf.TensorSpec([1, 1], tf.int64))
+    assert not Path(tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("tables", "error", "share"), [("bfloat16", 8e-3, 0.51), ("int8", 8e-3, 0.28)]
+)
+def test_smaller_tables_predict_nearly_the_same(tmp_path, tables, error, share):
+    inputs = tf.keras.Input((None,), dtype="int64", ragged=True, name="x_ids")
+    kernel = tf.keras.initializers.RandomNormal(seed=3)
+    linear = layers.SparseLinear(64, 5000, activation="tanh", kernel_initializer=kernel)
+    model = tf.keras.Model(inputs, linear(inputs))
+    ids = ragged(*batch(50))[0]
+    sizes = {}
+    for form in ("float32", tables):
+        path = tmp_path / form
+        export.to_stock_tf(model, path, tables=form)
+        sizes[form] = sum(f.stat().st_size for f in (path / "variables").iterdir())
+    got = tf.saved_model.load(str(path))(ids)
+    assert 0 < np.abs(got - model(ids)).max() < error
+    assert sizes[tables] < share * sizes["float32"]
+    assert not [op for op in ops_of(path) if op.startswith("Twml>")]
+
+
+def test_an_unknown_table_format_is_refused(tmp_path, model):
+    with pytest.raises(ValueError, match="'float32', 'bfloat16' or 'int8', got 'int4'"):
+        export.to_stock_tf(model, tmp_path / "m", tables="int4")

@@ -1,0 +1,199 @@
+"""The scorer without TensorFlow agrees with Keras."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.export.conftest import N, batch, build, ragged
+from twml_ops import core, export, layers
+
+WITHOUT_TENSORFLOW = """
+import sys, json
+sys.modules["tensorflow"] = None
+from twml_ops.core import Scorer
+import numpy as np
+with np.load(sys.argv[2]) as a:
+    print(json.dumps(Scorer.load(sys.argv[1]).predict(a["ids"], a["values"], a["splits"]).tolist()))
+"""
+
+
+def scorer_of(model, path, **options):
+    export.to_scorer(model, path, **options)
+    return core.Scorer.load(path)
+
+
+@pytest.mark.parametrize(("partitions", "axis"), [(1, "row"), (3, "row"), (2, "column")])
+def test_every_layer_of_ours_scores_as_in_keras(tmp_path, partitions, axis):
+    model = build(partitions, axis)
+    scorer = scorer_of(model, tmp_path / "s")
+    for rows, seed in ((7, 0), (1, 3), (50, 4)):
+        ids, values, splits = batch(rows, seed)
+        got = scorer.predict(ids, values, splits)
+        assert got.dtype == np.float32
+        np.testing.assert_allclose(got, model(ragged(ids, values, splits)), rtol=0, atol=1e-6)
+    named = {"f_ids": ids, "f_values": values, "f_row_splits": splits}
+    assert sorted(scorer.inputs) == sorted(named)
+    np.testing.assert_array_equal(scorer.predict(named), got)
+
+
+def test_one_row_needs_no_offsets(tmp_path, model):
+    scorer = scorer_of(model, tmp_path / "s")
+    ids, values, _ = batch(1, 0)
+    alone = scorer.predict([3, 5], [0.5, 2.0])
+    np.testing.assert_array_equal(alone, scorer.predict([3, 5], [0.5, 2.0], [0, 2]))
+    assert scorer.predict(ids[:0], values[:0]).shape == (1, 1)
+
+
+def test_it_runs_where_tensorflow_is_not(tmp_path, model):
+    export.to_scorer(model, tmp_path / "s")
+    ids, values, splits = batch()
+    np.savez(tmp_path / "in.npz", ids=ids, values=values, splits=splits)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TENSORFLOW, tmp_path / "s", tmp_path / "in.npz"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    want = model(ragged(ids, values, splits))
+    np.testing.assert_allclose(json.loads(done.stdout), want, rtol=0, atol=1e-6)
+
+
+ACTIVATIONS = [
+    "elu",
+    "exponential",
+    "gelu",
+    "relu",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "softplus",
+    "tanh",
+    "linear",
+]
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_and_the_layers_of_a_dense_net(tmp_path, activation):
+    tf.keras.utils.set_random_seed(3)
+    ids = tf.keras.Input((None,), dtype="int64", ragged=True, name="x_ids")
+    side = tf.keras.Input((4,), name="side")
+    y = layers.SparseLinear(6, N, activation=activation)(ids)
+    normalized = tf.keras.layers.BatchNormalization(scale=activation != "relu")(side)
+    z = tf.keras.layers.Dense(6, activation=activation, use_bias=False)(normalized)
+    z = tf.keras.layers.Activation(activation)(z)
+    both = tf.keras.layers.Concatenate()([y, z, tf.keras.layers.Multiply()([y, z])])
+    model = tf.keras.Model([ids, side], tf.keras.layers.Dense(2)(both))
+    for v in model.non_trainable_variables:  # the moments, as trained
+        v.assign(tf.random.uniform(v.shape, 0.5, 2) if v.dtype == "float32" else v)
+    flat, _, splits = batch()
+    x = np.random.default_rng(1).normal(size=(7, 4)).astype(np.float32) * 3
+    scorer = scorer_of(model, tmp_path / "s")
+    got = scorer.predict({"x_ids": flat, "x_row_splits": splits, "side": x})
+    want = model([ragged(flat, flat, splits)[0], tf.constant(x)])
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="takes several inputs, by name"):
+        scorer.predict(flat)
+
+
+@pytest.mark.parametrize("form", ["sparse", "padded", "sequential"])
+def test_models_of_any_batch_form_take_csr(tmp_path, form):
+    linear = layers.SparseLinear(3, N)
+    if form == "sparse":
+        inputs = tf.keras.Input((N,), sparse=True, name="x")
+        model = tf.keras.Model(inputs, linear(layers.MaxNorm(N, bias_initializer="ones")(inputs)))
+    elif form == "padded":
+        inputs = [tf.keras.Input((5,), dtype="int64"), tf.keras.Input((5,))]
+        model = tf.keras.Model(inputs, linear(layers.MaxNorm(N)(inputs)))
+    else:
+        model = tf.keras.Sequential([tf.keras.Input((5,), dtype="int64"), linear])
+    ids = np.array([[0, 4, 9], [9, 30, 50]])
+    values = np.array([[0.5, -1, 2], [1, 1e-9, 3]], np.float32)
+    argument = {
+        "sparse": tf.SparseTensor(
+            [[0, 0], [0, 4], [0, 9], [1, 9], [1, 30], [1, 50]], values.ravel(), [2, N]
+        ),
+        "padded": [
+            np.pad(ids, ((0, 0), (0, 2)), constant_values=-1),
+            np.pad(values, ((0, 0), (0, 2))),
+        ],
+        "sequential": np.pad(ids, ((0, 0), (0, 2)), constant_values=-1),
+    }[form]
+    if form != "sparse":
+        argument = tf.nest.map_structure(tf.constant, argument)
+    got = scorer_of(model, tmp_path / "s").predict(
+        ids.ravel(), None if form == "sequential" else values.ravel(), [0, 3, 6]
+    )
+    np.testing.assert_allclose(got, model(argument), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("tables", "error"), [("bfloat16", 8e-3), ("int8", 8e-3)])
+@pytest.mark.parametrize("binary", [False, True])
+def test_smaller_tables_predict_as_the_stock_export_of_them(tmp_path, tables, error, binary):
+    names = ["x_ids"] if binary else ["x_ids", "x_values"]
+    inputs = [
+        tf.keras.Input((None,), dtype="int64" if n == "x_ids" else "float32", ragged=True, name=n)
+        for n in names
+    ]
+    kernel = tf.keras.initializers.RandomNormal(seed=3)
+    linear = layers.SparseLinear(64, 5000, activation="tanh", kernel_initializer=kernel)
+    model = tf.keras.Model(inputs, linear(inputs if not binary else inputs[0]))
+    ids, values, splits = batch(50)
+    values = np.clip(values, -1, 1)
+    scorer = scorer_of(model, tmp_path / "s", tables=tables)
+    got = scorer.predict(ids, None if binary else values, splits)
+    argument = list(ragged(ids, values, splits))[: len(names)]
+    assert 0 < np.abs(got - model(argument)).max() < error
+    export.to_stock_tf(model, tmp_path / "t", tables=tables)
+    stock = tf.saved_model.load(str(tmp_path / "t"))(argument)
+    np.testing.assert_allclose(got, stock, rtol=0, atol=1e-6)
+    with pytest.raises(ValueError, match=r"ids\[0\] = 5000 is out of range \[0, 5000\)"):
+        scorer.predict([5000], None if binary else [1.0])
+
+
+def test_what_it_cannot_run_is_refused(tmp_path):
+    ids = tf.keras.Input((5,), dtype="int64", name="x_ids")
+    y = layers.SparseLinear(6, N)(ids)
+    normalized = tf.keras.Model(ids, tf.keras.layers.LayerNormalization(name="n")(y))
+    with pytest.raises(ValueError, match="layer 'n' is a LayerNormalization, the scorer knows"):
+        export.to_scorer(normalized, tmp_path / "s")
+    selu = tf.keras.Model(ids, tf.keras.layers.Dense(2, activation="selu", name="d")(y))
+    with pytest.raises(ValueError, match="layer 'd' has the activation 'selu', the scorer knows"):
+        export.to_scorer(selu, tmp_path / "s")
+    two = tf.keras.Model(ids, [y, y])
+    with pytest.raises(ValueError, match="with one output; it has 2"):
+        export.to_scorer(two, tmp_path / "s")
+
+
+def test_bad_requests_get_one_clear_error(tmp_path, model):
+    scorer = scorer_of(model, tmp_path / "s")
+    with pytest.raises(ValueError, match="the inputs must be .*f_values.*, got"):
+        scorer.predict([1])
+    with pytest.raises(ValueError, match="the inputs must be"):
+        scorer.predict({"f_ids": [1]})
+    with pytest.raises(ValueError, match=r"ids\[0\] = 60 is out of range \[0, 60\)"):
+        scorer.predict([N], [1.0])
+    with pytest.raises(ValueError, match=r"row_splits\[1\] must be the number of entries 1, got 2"):
+        scorer.predict([1], [1.0], [0, 2])
+    text = (tmp_path / "s" / "scorer.json").read_text()
+    (tmp_path / "s" / "scorer.json").write_text(text.replace('"format": 1', '"format": 9'))
+    with pytest.raises(ValueError, match="has the format 9, this version reads 1"):
+        core.Scorer.load(tmp_path / "s")
+    with pytest.raises(FileNotFoundError):
+        core.Scorer.load(tmp_path / "nowhere")
+
+
+def test_many_threads_may_share_a_scorer(tmp_path, model):
+    from concurrent.futures import ThreadPoolExecutor
+
+    scorer = scorer_of(model, tmp_path / "s")
+    batches = [batch(5, seed) for seed in range(40)]
+    alone = [scorer.predict(*b) for b in batches]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda b: scorer.predict(*b), batches))
+    for a, b in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -1,0 +1,177 @@
+"""Our layers, optimizers and metrics in every form of Keras model and every way to fit one."""
+
+import warnings
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from twml_ops import layers, metrics, optimizers
+
+N, WIDTH, ROWS, BATCH = 30, 4, 48, 8
+
+
+@pytest.fixture(autouse=True)
+def _fresh_keras():
+    tf.keras.backend.clear_session()
+    tf.keras.mixed_precision.set_global_policy("float32")
+    tf.keras.utils.set_random_seed(1)
+    yield
+    tf.keras.mixed_precision.set_global_policy("float32")
+
+
+def data():
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, N, (ROWS, WIDTH))
+    ids[rng.random(ids.shape) < 0.2] = -1
+    labels = (ids < N // 3).any(axis=1).astype(np.float32)[:, None]
+    return ids, labels
+
+
+def stack():
+    """The same layers with the same starts for every form."""
+    constant = tf.keras.initializers.Constant
+    rng = np.random.default_rng(2)
+    return [
+        layers.SparseLinear(
+            5,
+            N,
+            activation="relu",
+            kernel_initializer=constant(rng.normal(size=(N, 5)).astype(np.float32)),
+        ),
+        tf.keras.layers.Dense(
+            1,
+            activation="sigmoid",
+            dtype="float32",
+            kernel_initializer=constant(rng.normal(size=(5, 1)).astype(np.float32)),
+        ),
+    ]
+
+
+def functional():
+    inputs = x = tf.keras.Input((WIDTH,), dtype="int64")
+    for layer in stack():
+        x = layer(x)
+    return tf.keras.Model(inputs, x)
+
+
+def sequential():
+    return tf.keras.Sequential([tf.keras.Input((WIDTH,), dtype="int64"), *stack()])
+
+
+class Subclassed(tf.keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = stack()
+
+    def call(self, inputs):
+        return self.second(self.first(inputs))
+
+
+FORMS = {"functional": functional, "sequential": sequential, "subclassed": Subclassed}
+
+
+def fit(form, compile_with=None, **arguments):
+    """(losses of the epochs, weights) of a model fitted without shuffling."""
+    model = FORMS[form]()
+    model.compile(
+        optimizers.Adagrad(0.1),
+        "binary_crossentropy",
+        weighted_metrics=[metrics.NormalizedEntropy()],
+        **(compile_with or {}),
+    )
+    history = model.fit(
+        *data(), batch_size=BATCH, epochs=2, shuffle=False, verbose=0, **arguments
+    ).history
+    return model, history
+
+
+def assert_same_weights(one, other, **tolerance):
+    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, **(tolerance or {"rtol": 1e-5, "atol": 1e-6}))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_model_trains_to_the_same_weights(form):
+    model, history = fit(form)
+    assert history["loss"][-1] < history["loss"][0]
+    assert np.isfinite(history["normalized_entropy"]).all()
+    assert_same_weights(model, fit("functional")[0])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_class_weights_are_the_sample_weights_of_the_classes(form):
+    _, labels = data()
+    by_class, _ = fit(form, class_weight={0: 0.5, 1: 3.0})
+    by_sample, _ = fit(form, sample_weight=np.where(labels[:, 0] > 0, 3.0, 0.5))
+    assert_same_weights(by_class, by_sample)
+    plain, _ = fit(form)
+    assert np.abs(plain.get_weights()[0] - by_class.get_weights()[0]).max() > 1e-3
+
+
+def test_an_example_of_weight_0_teaches_nothing():
+    ids, labels = data()
+    weights = (np.arange(ROWS) % 2).astype(np.float32)
+    once, _ = fit("functional", sample_weight=weights)
+    labels[::2] = 1 - labels[::2]
+    model = functional()
+    model.compile(optimizers.Adagrad(0.1), "binary_crossentropy")
+    model.fit(ids, labels, BATCH, 2, 0, shuffle=False, sample_weight=weights)
+    assert_same_weights(once, model)
+
+
+@pytest.mark.parametrize("options", [{"steps_per_execution": 3}, {"run_eagerly": True}])
+def test_how_steps_are_run_does_not_matter(options):
+    assert_same_weights(fit("functional", options)[0], fit("functional")[0])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_callbacks_checkpoint_stop_and_schedule(form, tmp_path):
+    path = str(tmp_path / "best.weights.h5")
+    callbacks = [
+        tf.keras.callbacks.ModelCheckpoint(
+            path, monitor="loss", save_best_only=True, save_weights_only=True
+        ),
+        tf.keras.callbacks.EarlyStopping(monitor="loss", min_delta=10.0, patience=1),
+        tf.keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (epoch + 1)),
+        tf.keras.callbacks.TerminateOnNaN(),
+    ]
+    model, history = fit(form, callbacks=callbacks)
+    assert float(tf.convert_to_tensor(model.optimizer.learning_rate)) == pytest.approx(0.05)
+    assert len(history["loss"]) == 2
+    again = FORMS[form]()
+    again(data()[0][:1])
+    again.load_weights(path)
+    assert_same_weights(again, model)
+
+
+def test_mixed_precision_keeps_the_table_in_float32_and_nearly_the_result():
+    plain, _ = fit("functional")
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    mixed, _ = fit("functional")
+    assert {str(w.dtype) for w in mixed.get_weights()} == {"float32"}
+    assert_same_weights(mixed, plain, rtol=0.1, atol=0.05)
+
+
+@pytest.mark.parametrize("form", ["functional", "sequential"])
+def test_a_clone_has_the_layers_and_its_own_weights(form):
+    model, _ = fit(form)
+    clone = tf.keras.models.clone_model(model)
+    ids, _ = data()
+    assert np.abs(model(ids).numpy() - clone(ids).numpy()).max() > 0
+    clone.set_weights(model.get_weights())
+    np.testing.assert_array_equal(clone(ids), model(ids))
+
+
+def test_jit_compile_auto_trains_and_says_nothing(capfd):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model, history = fit("functional", {"jit_compile": "auto"} if keras_3() else {})
+    assert history["loss"][-1] < history["loss"][0]
+    said = [str(w.message) for w in caught] + [capfd.readouterr().err]
+    assert not [s for s in said if "jit" in s.lower() or "xla" in s.lower()]
+    assert_same_weights(model, fit("functional")[0])
+
+
+def keras_3():
+    return getattr(tf.keras, "__version__", "2").startswith("3.")

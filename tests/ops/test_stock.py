@@ -1,0 +1,271 @@
+"""Stock ops equal the op library: integers bit for bit, floats to rounding."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twml_ops import ops
+from twml_ops.ops import _library
+from twml_ops.ops.stock import library as stock
+
+if not _library.is_native():
+    pytest.skip("there is no op library to compare with", allow_module_level=True)
+
+INT64 = np.iinfo(np.int64)
+EDGES = np.array([0, 1, -1, 2, 1 << 31, -(1 << 31), INT64.max, INT64.min], np.int64)
+# Denormals, signed zeros, infinities: what a comparison on TensorFlow's threads gets wrong.
+FLOATS = np.array(
+    [0.0, -0.0, 1e-45, -1e-45, 1e-40, 1.0, -1.0, 1.5, 3e38, -3e38, np.inf, -np.inf, np.nan],
+    np.float32,
+)
+
+
+def assert_equal(fn, exact=True, graph=True):
+    """The op library and stock ops give the same, these in eager mode and in a graph."""
+    native = fn()
+    with _library.library.using(stock):
+        others = [fn(), tf.function(fn, autograph=False)()] if graph else [fn()]
+    for other in others:
+        tf.nest.assert_same_structure(native, other)
+        for a, b in zip(tf.nest.flatten(native), tf.nest.flatten(other), strict=True):
+            if a is None:
+                continue
+            a, b = tf.convert_to_tensor(a).numpy(), tf.convert_to_tensor(b).numpy()
+            assert a.dtype == b.dtype
+            assert a.shape == b.shape
+            if exact or a.dtype.kind == "i":
+                np.testing.assert_array_equal(a, b)
+            else:
+                np.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-6)
+
+
+def batch(rng, rows, entries, dim, dtype=np.int64):
+    ids = rng.integers(0, dim, entries).astype(dtype)
+    splits = np.sort(np.concatenate([[0, entries], rng.integers(0, entries + 1, rows - 1)]))
+    return ids, rng.normal(size=entries).astype(np.float32), splits.astype(np.int64)
+
+
+@pytest.mark.parametrize("bits", [1, 31, 62])
+@pytest.mark.parametrize("salt", [0, -1, 1 << 40])
+def test_hashes(bits, salt):
+    assert_equal(lambda: ops.hash_ids(EDGES, bits, salt))
+    assert_equal(lambda: ops.hash_ids(tf.constant([[-3, 7]], tf.int32), bits, salt))
+    assert_equal(lambda: ops.hash_ids(np.zeros((0, 2), np.int64), bits, salt))
+
+
+@pytest.mark.parametrize("entries", [0, 1, 40])
+@pytest.mark.parametrize("units", [1, 5, 33])
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_sparse_linear_and_its_gradients(entries, units, binary, dtype):
+    rng = np.random.default_rng(entries + units)
+    ids, values, splits = batch(rng, 6, entries, 9, dtype)
+    table = tf.Variable(rng.normal(size=(9, units)).astype(np.float32))
+    target = rng.normal(size=(6, units)).astype(np.float32)
+    whole = table.numpy()
+
+    def run():
+        x = tf.constant(values)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = ops.sparse_linear(ids, None if binary else x, splits, table)
+            loss = tf.reduce_sum(y * target)
+        by_table, by_values = tape.gradient(loss, [table, x])
+        assert isinstance(by_table, tf.IndexedSlices)
+        rest = [] if binary else [by_values]
+        return [y, by_table.indices, by_table.values, *rest]
+
+    assert_equal(run, exact=False)
+    assert_equal(lambda: ops.sparse_linear(ids, values, splits, whole), exact=False)
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+@pytest.mark.parametrize("entries", [0, 1, 30])
+def test_duplicates_and_offsets(rows, entries):
+    rng = np.random.default_rng(entries)
+    ids = rng.integers(0, 6, entries)
+    grads = rng.normal(size=(entries, 3)).astype(np.float32)
+    assert_equal(lambda: ops.sum_duplicates(ids, grads), exact=False)
+    assert_equal(lambda: ops.sum_duplicates(ids.astype(np.int32), grads), exact=False)
+    coo = np.sort(rng.integers(0, rows, entries))
+    assert_equal(lambda: ops.row_splits_from_indices(coo, rows))
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("entries", [0, 50])
+def test_max_norm_its_state_and_its_gradients(training, with_bias, entries):
+    rng = np.random.default_rng(4)
+    ids, values, _ = batch(rng, 2, entries, 9)
+    values[::7] = np.resize([np.inf, np.nan, -np.inf], len(values[::7]))
+    state = np.abs(rng.normal(size=9)).astype(np.float32)
+
+    def run(training=training):
+        m, x = tf.Variable(state, trainable=False), tf.constant(values)
+        bias = tf.Variable(np.arange(9, dtype=np.float32)) if with_bias else None
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = ops.max_norm(ids, x, m, bias, training, nonfinite="zero")
+            loss = tf.reduce_sum(y * tf.range(1.0, entries + 1))
+        gradients = tape.gradient(loss, [x, bias] if with_bias else [x])
+        parts = [[g.indices, g.values] if isinstance(g, tf.IndexedSlices) else g for g in gradients]
+        return [y, tf.convert_to_tensor(m), parts]
+
+    native = run()
+    with _library.library.using(stock):
+        for got in (run(), run(tf.constant(training))):
+            for a, b in zip(tf.nest.flatten(native), tf.nest.flatten(got), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+def buckets(rng, features):
+    """Feature ids, boundaries and splits: features without boundaries, and repeated ones, too."""
+    counts = rng.integers(0, 4, features)
+    values = np.sort(rng.choice(FLOATS[:-1], (features, 4)), axis=1)
+    flat = np.concatenate([v[:n] for v, n in zip(values, counts, strict=True)] or [[]])
+    ids = np.sort(rng.choice(EDGES, features, replace=False))
+    return ids, flat.astype(np.float32), np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+CHOICES = list(itertools.product(["left", "right"], ["bucket", "drop"], ["pass", "drop"]))
+
+
+@pytest.mark.parametrize(("side", "missing", "unknown"), CHOICES)
+@pytest.mark.parametrize("features", [0, 1, 5])
+@pytest.mark.parametrize("binary", [False, True])
+def test_discretizers(side, missing, unknown, features, binary):
+    rng = np.random.default_rng(features)
+    state = buckets(rng, features)
+    ids = np.repeat(EDGES, len(FLOATS))
+    values = None if binary else np.tile(FLOATS, len(EDGES))
+    splits = np.array([0, 0, 20, 60, len(ids)], np.int64)
+    choice = {"side": side, "missing": missing, "unknown": unknown}
+    batch = (ids, values, splits)
+    assert_equal(
+        lambda: ops.percentile_discretize(*batch, *state, pass_through_bits=40, **choice),
+        graph=features == 5,
+    )
+    assert_equal(
+        lambda: ops.hashing_discretize(*batch, *state, output_bits=62, **choice), graph=False
+    )
+    narrow = (ids.astype(np.int32), values, splits)
+    assert_equal(lambda: ops.percentile_discretize(*narrow, *state, **choice), graph=False)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_buckets_of_any_floats(data):
+    floats = st.floats(width=32, allow_nan=False)
+    boundaries = np.sort(np.array(data.draw(st.lists(floats, max_size=8)), np.float32))
+    values = np.array(data.draw(st.lists(st.floats(width=32), max_size=8)), np.float32)
+    values = np.concatenate([values, boundaries])
+    side = data.draw(st.sampled_from(["left", "right"]))
+    splits = [0, len(values)]
+    assert_equal(
+        lambda: ops.percentile_discretize(
+            np.zeros(len(values), np.int64),
+            values,
+            splits,
+            [0],
+            boundaries,
+            [0, len(boundaries)],
+            side=side,
+        ),
+        graph=False,
+    )
+
+
+RULES = {
+    "sgd": (0, [0.1, 0.01]),
+    "momentum": (1, [0.1, 0.01, 0.9, 1.0]),
+    "adagrad": (1, [0.1, 0.01, 1e-7]),
+    "rowwise_adagrad": (1, [0.1, 0.01, 1e-7]),
+    "lazy_adam": (2, [0.1, 0.01, 0.9, 0.999, 1e-7]),
+    "ftrl": (2, [0.1, 0.01, -0.4, 0.1, 0.2, 0.3]),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("entries", [0, 12])
+@pytest.mark.parametrize("width", [(), (1,), (5,)])
+def test_updates(rule, entries, width):
+    if rule == "rowwise_adagrad" and not width:
+        return
+    number, hyper = RULES[rule]
+    rng = np.random.default_rng(entries)
+    ids = rng.integers(0, 9, entries)
+    rows = rng.normal(size=(entries, *width)).astype(np.float32)
+    start = rng.normal(size=(9, *width)).astype(np.float32)
+    slots = 0.5 + rng.random((2, 9, *width)).astype(np.float32)
+    if rule == "rowwise_adagrad":
+        slots = slots[:, :, 0]
+
+    def run(library):
+        variables = [tf.Variable(start), *(tf.Variable(s) for s in slots[:number])]
+        with _library.library.using(library):
+
+            def step():
+                slices = tf.IndexedSlices(rows, ids)
+                ops.apply_rows(rule, variables[0], variables[1:], slices, hyper)
+
+            step()
+            tf.function(step)()
+        return variables
+
+    for a, b in zip(run(_library.library.loaded), run(stock), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        untouched = np.setdiff1d(np.arange(9), ids)
+        np.testing.assert_array_equal(a.numpy()[untouched], b.numpy()[untouched])
+
+
+def test_bad_input_gets_the_same_message_and_changes_nothing():
+    table, m = tf.Variable(tf.ones([4, 2])), tf.Variable(tf.zeros([4]))
+    cases = [
+        lambda: ops.sparse_linear([0, 9], [1.0, 1.0], [0, 2], table),
+        lambda: ops.sparse_linear([0, 1], [1.0, 1.0], [0, 3, 2], table),
+        lambda: ops.sparse_linear([0, 1], [1.0], [0, 2], table),
+        lambda: ops.sparse_linear([0, 1], [1.0, 1.0], [0, 1], table),
+        lambda: ops.max_norm([0, 1], [1.0, np.inf], m, None, True),
+        lambda: ops.max_norm([0, -1], [1.0, 1.0], m, None, True),
+        lambda: ops.percentile_discretize([5], [1.0], [0, 1], [1], [0.5], [0, 1], unknown="error"),
+        lambda: ops.percentile_discretize([5], [1.0], [0, 1], [1], [2.0, 0.5], [0, 2]),
+        lambda: ops.hash_ids([5], 63),
+        lambda: ops.apply_sgd(table, [0, 4], tf.ones([2, 2]), 0.1),
+        lambda: ops.row_splits_from_indices([1, 0], 3),
+    ]
+    for case in cases:
+        with pytest.raises(tf.errors.InvalidArgumentError) as native:
+            case()
+        message = native.value.message.split(" [Op:")[0].split("} ")[-1]
+        with _library.library.using(stock):
+            with pytest.raises(tf.errors.InvalidArgumentError) as error:
+                case()
+            assert error.value.message.removesuffix(".0") == message
+            # Sizes that a graph knows are refused when it is made, in TensorFlow's words.
+            with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
+                tf.function(lambda case: [None, case()][:1])(case)
+    assert np.all(table.numpy() == 1)
+    assert np.all(m.numpy() == 0)
+
+
+def test_a_graph_says_what_is_wrong_with_a_batch():
+    table = tf.Variable(tf.ones([4, 2]))
+    specs = [tf.TensorSpec([None], t) for t in (tf.int64, tf.float32, tf.int64)]
+    with _library.library.using(stock):
+        product = tf.function(
+            lambda *batch: ops.sparse_linear(*batch, table), input_signature=specs
+        )
+        product([0, 3], [1.0, 1.0], [0, 2])
+    for batch, message in (
+        (([0, 9], [1.0, 1.0], [0, 2]), r"ids\[1\] = 9 is out of range \[0, 4\)"),
+        (([0, 1], [1.0], [0, 2]), "values must have 2 items, one for each id, got 1"),
+        (([0, 1], [1.0, 1.0], [0, 3, 2]), r"must not fall: row_splits\[2\] = 2 after 3"),
+        (([0, 1], [1.0, 1.0], []), "row_splits must not be empty"),
+        (([0, 1], [1.0, 1.0], [0, 1]), r"row_splits\[1\] must be the number of entries 2, got 1"),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            product(*batch)

@@ -1,0 +1,293 @@
+"""Predictions of an exported model on NumPy arrays, without TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twml_ops import _core
+
+FORMAT = 1
+PROGRAM_FILE = "scorer.json"
+
+Array = NDArray[Any]
+Registers = dict[str, Any]
+Step = Callable[[Registers], None]
+
+
+class Scorer:
+    """A model that `twml_ops.export.to_scorer` wrote: made with `load`, used with `predict`.
+
+    It holds no state between calls and may be used by any number of threads.
+    """
+
+    def __init__(self, inputs: Mapping[str, str], steps: list[Step], output: str) -> None:
+        self._inputs = dict(inputs)
+        self._steps = steps
+        self._output = output
+        self._roles = {role: name for name, role in inputs.items()}
+        self._one_batch = len(self._roles) == len(self._inputs) and "dense" not in self._roles
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Scorer:
+        """Reads a model.
+
+        Args:
+            path: the folder that `to_scorer` wrote. Tables are mapped, not read: processes on one
+                machine share the memory, and rows never asked for are never loaded.
+
+        Raises:
+            FileNotFoundError: there is no such folder, or a file is missing from it.
+            ValueError: it was written by a newer version of this package.
+        """
+        folder = Path(path)
+        program = json.loads((folder / PROGRAM_FILE).read_text())
+        if program["format"] != FORMAT:
+            raise ValueError(
+                f"{folder} has the format {program['format']}, this version reads {FORMAT}"
+            )
+        steps = []
+        for step in program["steps"]:
+            arrays = {k: np.load(folder / f, mmap_mode="r") for k, f in step["arrays"].items()}
+            # Small ones are in use all the time; a mapped array is a slow subclass.
+            arrays = {
+                k: np.array(a) if a.nbytes < 1 << 20 else np.asarray(a) for k, a in arrays.items()
+            }
+            make = _STEPS[step["op"]]
+            steps.append(make(*step["in"], *step["out"], **arrays, **step["attributes"]))
+        return cls(program["inputs"], steps, program["output"])
+
+    @property
+    def inputs(self) -> list[str]:
+        """The names of the arrays the model takes."""
+        return list(self._inputs)
+
+    def predict(
+        self,
+        ids: ArrayLike | Mapping[str, ArrayLike],
+        values: ArrayLike | None = None,
+        row_splits: ArrayLike | None = None,
+    ) -> Array:
+        """Scores a batch.
+
+        Args:
+            ids: int64 [K], the feature ids of all rows; or all inputs by their names, as the
+                `serving_default` signature of an exported SavedModel has them.
+            values: float32 [K], or None where the model takes none.
+            row_splits: int64 [B + 1], CSR offsets; None for a single row.
+
+        Returns:
+            The model's output, float32 [B, …].
+
+        Raises:
+            ValueError: an input is missing or there is one too many; ids out of range; row_splits
+                that are no offsets.
+        """
+        if isinstance(ids, Mapping):
+            registers: Registers = {k: np.asarray(v) for k, v in ids.items()}
+        else:
+            if not self._one_batch:
+                raise ValueError(f"the model takes several inputs, by name: {self.inputs}")
+            ids = np.asarray(ids)
+            splits = (0, len(ids)) if row_splits is None else row_splits
+            registers = {self._roles["ids"]: ids, self._roles["row_splits"]: np.asarray(splits)}
+            if values is not None:
+                registers[self._roles.get("values", "values")] = np.asarray(values)
+        if registers.keys() != self._inputs.keys():
+            raise ValueError(f"the inputs must be {self.inputs}, got {sorted(registers)}")
+        for step in self._steps:
+            step(registers)
+        return registers[self._output]
+
+
+# Steps ------------------------------------------------------------------------------------------
+
+
+def _sparse_linear(
+    ids: str,
+    values: str | None,
+    row_splits: str,
+    out: str,
+    *,
+    table: Array,
+    scale: Array | None = None,
+    bias: Array | None = None,
+) -> Step:
+    stored = table.dtype != np.float32
+
+    def step(r: Registers) -> None:
+        i, v = r[ids], None if values is None else r[values]
+        if stored:
+            y = _stored_product(i, v, r[row_splits], table, scale)
+        else:
+            y = _core.sparse_linear(i, v, r[row_splits], table)
+        r[out] = y if bias is None else np.add(y, bias, out=y)
+
+    return step
+
+
+def _stored_product(
+    ids: Array, values: Array | None, row_splits: Array, table: Array, scale: Array | None
+) -> Array:
+    """The product with a table in fewer bits: its rows are widened, their scales go to values."""
+    outside = (ids < 0) | (ids >= len(table))
+    if outside.any():
+        k = int(np.argmax(outside))
+        raise ValueError(f"ids[{k}] = {ids[k]} is out of range [0, {len(table)})")
+    rows = table[ids]
+    if scale is None:
+        rows = (rows.astype(np.uint32) << 16).view(np.float32)  # bfloat16
+    else:
+        rows = rows.astype(np.float32)
+        values = scale[ids] if values is None else values * scale[ids]
+    return _core.sparse_linear(np.arange(len(ids)), values, row_splits, rows)
+
+
+def _max_norm(
+    ids: str,
+    values: str | None,
+    row_splits: str,
+    out: str,
+    *,
+    max_abs: Array,
+    bias: Array | None = None,
+    **options: Any,
+) -> Step:
+    del row_splits
+
+    def step(r: Registers) -> None:
+        v = np.ones(len(r[ids]), np.float32) if values is None else r[values]
+        r[out] = _core.max_norm(r[ids], v, max_abs, bias, **options)
+
+    return step
+
+
+def _discretizer(method: str) -> Callable[..., Step]:
+    def make(
+        ids: str,
+        values: str | None,
+        row_splits: str,
+        out_ids: str,
+        out_values: str | None,
+        out_splits: str,
+        *,
+        feature_ids: Array,
+        boundaries: Array,
+        boundary_splits: Array,
+        **options: Any,
+    ) -> Step:
+        buckets = _core.Buckets(feature_ids, boundaries, boundary_splits)
+        discretize = getattr(buckets, method)
+
+        def step(r: Registers) -> None:
+            v = None if values is None else r[values]
+            i, v, r[out_splits] = discretize(r[ids], v, r[row_splits], **options)
+            r[out_ids] = i
+            if out_values is not None:
+                r[out_values] = v
+
+        return step
+
+    return make
+
+
+def _hash_ids(ids: str, out: str, *, bits: int) -> Step:
+    def step(r: Registers) -> None:
+        r[out] = _core.hash_ids(r[ids], bits)
+
+    return step
+
+
+def _dense(x: str, out: str, *, kernel: Array, bias: Array | None = None) -> Step:
+    def step(r: Registers) -> None:
+        y = r[x] @ kernel
+        r[out] = y if bias is None else np.add(y, bias, out=y)
+
+    return step
+
+
+def _affine(x: str, out: str, *, factor: Array, offset: Array) -> Step:
+    def step(r: Registers) -> None:
+        r[out] = r[x] * factor + offset
+
+    return step
+
+
+def _activation(x: str, out: str, *, name: str) -> Step:
+    function = ACTIVATIONS[name]
+
+    def step(r: Registers) -> None:
+        r[out] = function(r[x])
+
+    return step
+
+
+def _merge(name: str) -> Callable[..., Step]:
+    def make(*registers: str, **options: Any) -> Step:
+        *terms, out = registers
+
+        def step(r: Registers) -> None:
+            arrays = [r[t] for t in terms]
+            if name == "concatenate":
+                r[out] = np.concatenate(arrays, **options)
+                return
+            y = arrays[0]
+            for other in arrays[1:]:
+                y = y + other if name == "add" else y * other
+            r[out] = y
+
+        return step
+
+    return make
+
+
+_erf: Any = np.frompyfunc(math.erf, 1, 1)  # NumPy has none
+
+
+def _gelu(x: Array) -> Array:
+    return x * (0.5 * (1 + _erf(x * math.sqrt(0.5)).astype(np.float32)))
+
+
+def _sigmoid(x: Array) -> Array:
+    return 0.5 * np.tanh(0.5 * x) + 0.5  # does not overflow
+
+
+def _softmax(x: Array) -> Array:
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "exponential": np.exp,
+    "gelu": _gelu,
+    "relu": lambda x: np.maximum(x, 0),
+    "sigmoid": _sigmoid,
+    "silu": lambda x: x * _sigmoid(x),
+    "softmax": _softmax,
+    "softplus": lambda x: np.logaddexp(x, np.float32(0)),
+    "swish": lambda x: x * _sigmoid(x),
+    "tanh": np.tanh,
+}
+"""The activations a scorer knows, by Keras' names; "linear" is none."""
+
+_STEPS: dict[str, Callable[..., Step]] = {
+    "activation": _activation,
+    "add": _merge("add"),
+    "affine": _affine,
+    "concatenate": _merge("concatenate"),
+    "dense": _dense,
+    "hash_ids": _hash_ids,
+    "hashing_discretize": _discretizer("hashing_discretize"),
+    "max_norm": _max_norm,
+    "multiply": _merge("multiply"),
+    "percentile_discretize": _discretizer("percentile_discretize"),
+    "sparse_linear": _sparse_linear,
+}

@@ -1,0 +1,37 @@
+"""`tf.estimator` pipelines (TensorFlow 2.15): our layers, optimizers and metrics in graph mode.
+
+- `make_model_fn` makes a whole `model_fn` of a Keras model; or write your own with
+- `as_v1`, which turns an optimizer of `twml_ops.optimizers` into one of `tf.compat.v1.train`,
+- `metric_ops`, which turns Keras metrics into `eval_metric_ops`,
+- `adapted`, which takes a discretizer that was adapted in eager mode into a graph,
+- `warm_start`, which starts variables from a checkpoint, by scopes;
+- `raw_receiver` and `example_receiver` are what `export_saved_model` needs.
+"""
+
+import tensorflow as tf
+
+if not hasattr(tf, "estimator"):
+    raise ImportError(
+        f"TensorFlow {tf.__version__} has no tf.estimator: it was removed after 2.15. Train a "
+        "Keras model with `model.fit` and the same layers, optimizers and metrics, stop early with "
+        "tf.keras.callbacks.EarlyStopping, and export with twml_ops.export.to_tf or to_stock_tf; "
+        "or install TensorFlow 2.15."
+    )
+
+from twml_ops.estimator.discretizers import adapted
+from twml_ops.estimator.metrics import metric_ops
+from twml_ops.estimator.model_fn import make_model_fn
+from twml_ops.estimator.optimizer import GraphOptimizer, as_v1
+from twml_ops.estimator.receivers import example_receiver, raw_receiver
+from twml_ops.estimator.warm_start import warm_start
+
+__all__ = [
+    "GraphOptimizer",
+    "adapted",
+    "as_v1",
+    "example_receiver",
+    "make_model_fn",
+    "metric_ops",
+    "raw_receiver",
+    "warm_start",
+]

@@ -1,0 +1,105 @@
+"""What a model is called with, and the flat tensors that a serving signature takes instead."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from twml_ops._keras import input_spec, symbolic_inputs
+
+
+class _Leaf(NamedTuple):
+    """One input of a model: its name and type."""
+
+    name: str
+    spec: Any
+
+
+class Features:
+    """The inputs of a model, in any of the batch forms, and their flat form.
+
+    Serving signatures take dense tensors only, each by its name:
+
+    - a ragged input `x` is `x` [K] and `x_row_splits` int64 [B + 1]; ragged inputs `g_ids` and
+      `g_values` share one `g_row_splits`;
+    - a sparse input `x` [B, N] is `x_ids` int64 [K], `x_values` [K] and `x_row_splits`;
+    - a dense input is itself.
+
+    Args:
+        model: a built Keras model; not needed where `inputs` is given.
+        inputs: of a model that cannot tell (a subclassed one): the structure it is called with, of
+            `tf.TensorSpec`, `tf.RaggedTensorSpec` and `tf.SparseTensorSpec`. Ragged and sparse
+            specs carry no names: their names are their keys in a dict, or input_0, input_1, ….
+
+    Attributes:
+        specs: the structure of specs the model is called with.
+
+    Raises:
+        ValueError: the model does not know its inputs and `inputs` is None.
+    """
+
+    def __init__(self, model: Any, inputs: Any = None) -> None:
+        if inputs is None:
+            inputs = symbolic_inputs(model)
+            if inputs is None:
+                raise ValueError(
+                    f"model {model.name!r} does not know its inputs: pass their specs as `inputs`"
+                )
+            names = [t.name.split(":")[0] for t in tf.nest.flatten(inputs)]
+            inputs = tf.nest.map_structure(input_spec, inputs)
+        else:
+            names = _names(inputs)
+        self.specs = inputs
+        self._leaves = [
+            _Leaf(name, spec) for name, spec in zip(names, _flatten(inputs), strict=True)
+        ]
+
+    def flat_specs(self) -> dict[str, tf.TensorSpec]:
+        """Name → spec of the tensors a signature takes."""
+        flat: dict[str, tf.TensorSpec] = {}
+        for name, spec in self._leaves:
+            if isinstance(spec, tf.RaggedTensorSpec):
+                flat[name] = tf.TensorSpec([None], spec.dtype, name)
+            elif isinstance(spec, tf.SparseTensorSpec):
+                flat[f"{name}_ids"] = tf.TensorSpec([None], tf.int64, f"{name}_ids")
+                flat[f"{name}_values"] = tf.TensorSpec([None], spec.dtype, f"{name}_values")
+            else:
+                flat[name] = tf.TensorSpec(spec.shape, spec.dtype, name)
+                continue
+            splits = splits_of(name)
+            flat[splits] = tf.TensorSpec([None], tf.int64, splits)
+        return flat
+
+    def assemble(self, tensors: dict[str, tf.Tensor]) -> Any:
+        """What the model is called with, of the flat tensors."""
+        leaves = [self._leaf(name, spec, tensors) for name, spec in self._leaves]
+        return tf.nest.pack_sequence_as(self.specs, leaves, expand_composites=False)
+
+    @staticmethod
+    def _leaf(name: str, spec: Any, tensors: dict[str, tf.Tensor]) -> Any:
+        if isinstance(spec, tf.RaggedTensorSpec):
+            return tf.RaggedTensor.from_row_splits(tensors[name], tensors[splits_of(name)])
+        if not isinstance(spec, tf.SparseTensorSpec):
+            return tensors[name]
+        ids, splits = tensors[f"{name}_ids"], tensors[splits_of(name)]
+        rows = tf.RaggedTensor.from_row_splits(ids, splits)
+        shape = tf.stack([rows.nrows(), tf.constant(spec.shape[1], tf.int64)])
+        indices = tf.stack([rows.value_rowids(), ids], axis=1)
+        return tf.SparseTensor(indices, tensors[f"{name}_values"], shape)
+
+
+def splits_of(name: str) -> str:
+    """The name of the row splits of an input: inputs `g_ids` and `g_values` share theirs."""
+    group = name.removesuffix("_ids").removesuffix("_values")
+    return f"{group}_row_splits"
+
+
+def _flatten(specs: Any) -> list[Any]:
+    return tf.nest.flatten(specs, expand_composites=False)
+
+
+def _names(specs: Any) -> list[str]:
+    if isinstance(specs, dict):
+        return [str(key) for key in sorted(specs)]  # as tf.nest orders them
+    return [getattr(s, "name", None) or f"input_{i}" for i, s in enumerate(_flatten(specs))]

@@ -1,0 +1,47 @@
+"""Stock ops for graphs that only predict: no gradients to prepare, well-formed batches."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops.export.tables import StoredVariable
+from twml_ops.ops import stock
+from twml_ops.ops._library import library
+from twml_ops.ops.stock import check
+from twml_ops.ops.stock.sparse_linear import product
+
+
+@contextlib.contextmanager
+def stock_ops(tables: dict[Any, StoredVariable]) -> Iterator[None]:
+    """In the block functions are traced into stock ops.
+
+    Args:
+        tables: reference of a table's variable → what is read instead.
+    """
+    by_handle = {id(ref.deref().handle): stored for ref, stored in tables.items()}
+
+    def resource_sparse_linear(
+        ids: tf.Tensor,
+        values: tf.Tensor,
+        row_splits: tf.Tensor,
+        weights: tf.Tensor,
+        binary: bool = False,
+    ) -> tf.Tensor:
+        stored = by_handle.get(id(weights))
+        if stored is None:
+            # The whole table, which costs nothing: a read does not copy it.
+            table = tf.raw_ops.ReadVariableOp(resource=weights, dtype=tf.float32)
+            return product(ids, values, row_splits, table, binary)
+        rows, scale = stored.gather(ids)
+        if scale is not None:
+            values, binary = (scale if binary else values * scale), False
+        return product(tf.range(tf.size(ids)), values, row_splits, rows, binary)
+
+    replaced = {"twml_resource_sparse_linear": resource_sparse_linear}
+    with check.trusting(), library.using(SimpleNamespace(**{**vars(stock.library), **replaced})):
+        yield

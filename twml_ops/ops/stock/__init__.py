@@ -1,0 +1,39 @@
+"""The ops made of stock TensorFlow: the same semantics, slower, and servable anywhere.
+
+`library` has a function for each op, with the name and the arguments of the op's generated wrapper
+(cc/tf/ops), so it can stand where the op library stands: `twml_ops.export.to_stock_tf` traces
+models through it, and `twml_ops.ops` falls back to it where no op library fits the running
+TensorFlow. Gradients are those of the stock ops; they too name unique ascending ids.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from twml_ops.ops.stock.apply_rows import apply_rows
+from twml_ops.ops.stock.discretize import hashing_discretize, percentile_discretize
+from twml_ops.ops.stock.hash import hash_ids
+from twml_ops.ops.stock.max_norm import max_norm
+from twml_ops.ops.stock.sparse_linear import (
+    resource_sparse_linear,
+    row_splits_from_indices,
+    sparse_linear,
+    sum_duplicates,
+)
+
+_OPS = (
+    apply_rows,
+    hash_ids,
+    hashing_discretize,
+    max_norm,
+    percentile_discretize,
+    resource_sparse_linear,
+    row_splits_from_indices,
+    sparse_linear,
+    sum_duplicates,
+)
+
+library = SimpleNamespace(**{f"twml_{op.__name__}": op for op in _OPS})
+"""What stands for the op library's module."""
+
+__all__ = ["library"]

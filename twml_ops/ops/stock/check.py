@@ -1,0 +1,195 @@
+"""Refusing bad input with the op library's messages."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+_trusting: ContextVar[bool] = ContextVar("trusting", default=False)
+
+
+class Claim(NamedTuple):
+    """Something that must hold of an op's input.
+
+    Attributes:
+        holds: gives a bool scalar, whatever the input.
+        message: what the input is refused with, a {} in it for each of `numbers`.
+        numbers: give scalars, whatever the input (see `item`).
+    """
+
+    holds: Callable[[], Any]
+    message: str
+    numbers: tuple[Callable[[], Any], ...] = ()
+
+
+@contextlib.contextmanager
+def trusting() -> Iterator[None]:
+    """In the block `expect` checks nothing: for graphs that are served.
+
+    There every batch is well formed because the signature makes it, and an id out of range is
+    still refused by the stock ops.
+    """
+    token = _trusting.set(True)
+    try:
+        yield
+    finally:
+        _trusting.reset(token)
+
+
+def expect(tensors: Any, *claims: Claim) -> Any:
+    """As `require`, and just `tensors` in graphs that trust their input."""
+    return tensors if _trusting.get() else require(tensors, *claims)
+
+
+def require(tensors: Any, *claims: Claim) -> Any:
+    """`tensors`, one or a tuple, once all claims have been found to hold.
+
+    Raises:
+        tf.errors.InvalidArgumentError: in eager mode at once, else when the graph runs. The first
+            claim that does not hold gives the message.
+    """
+    if tf.executing_eagerly():
+        for claim in claims:
+            if not claim.holds():
+                raise refusal(claim.message.format(*(n().numpy() for n in claim.numbers)))
+        return tensors
+
+    def refuse() -> tf.Tensor:
+        # Not tf.debugging.Assert, which would wrap each in a tf.cond again.
+        said: list[Any] = []
+        for claim in claims:
+            with tf.control_dependencies(said[-1:]):
+                text = tf.strings.format(claim.message, [n() for n in claim.numbers])
+                said.append(tf.raw_ops.Assert(condition=claim.holds(), data=[text]))
+        with tf.control_dependencies(said[-1:]):
+            return tf.constant(False)
+
+    all_hold = tf.reduce_all([claim.holds() for claim in claims])
+    with tf.control_dependencies([tf.cond(all_hold, lambda: tf.constant(True), refuse)]):
+        return tf.nest.map_structure(tf.identity, tensors)
+
+
+def refusal(message: str) -> tf.errors.InvalidArgumentError:
+    """The error of an op that refuses its input."""
+    return tf.errors.InvalidArgumentError(None, None, message)
+
+
+def rank(tensor: tf.Tensor, expected: int, name: str) -> None:
+    """Refuses a tensor known to have another rank."""
+    if tensor.shape.rank not in (None, expected):
+        shape = str(tensor.shape.as_list()).replace(" ", "").replace("None", "?")
+        raise refusal(f"{name} must have rank {expected}, got shape {shape}")
+
+
+def table(handle: tf.Tensor, name: str, dimensions: int | None = None) -> None:
+    """Refuses a variable known to be of another type than float32, or of another rank.
+
+    TensorFlow's own ops end the process when a variable is read as what it is not.
+    """
+    data = getattr(handle, "_handle_data", None)
+    kinds = data.shape_and_type if data is not None and data.is_set else []
+    if kinds and kinds[0].dtype != tf.float32.as_datatype_enum:
+        got = tf.as_dtype(kinds[0].dtype)
+        raise refusal(f"{name} must be float32, got {'double' if got == tf.float64 else got.name}")
+    found = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64).shape[0]
+    if dimensions is not None and found not in (None, dimensions):
+        raise refusal(f"{name} must have rank {dimensions}, got rank {found}")
+
+
+def choice(name: str, got: str, choices: tuple[str, ...]) -> None:
+    """Refuses an attribute that is none of its values."""
+    if got not in choices:
+        raise refusal(f"{name} must be one of {choices}, got {got!r}")
+
+
+def bits(name: str, got: int) -> None:
+    """Refuses an id space that cannot have 2^got ids."""
+    if not 1 <= got <= 62:
+        raise refusal(f"{name} must be in [1, 62], got {got}")
+
+
+def first(bad: tf.Tensor) -> tf.Tensor:
+    """The position of the first True; 0 without one."""
+    return tf.argmax(tf.concat([tf.cast(bad, tf.int8), [0]], 0), output_type=tf.int64)
+
+
+def item(x: tf.Tensor, i: Any) -> tf.Tensor:
+    """`x[i]`, or 0 where there is no such item."""
+    i = tf.minimum(tf.cast(i, tf.int64), tf.size(x, tf.int64))
+    return tf.concat([x, tf.zeros([1], x.dtype)], 0)[i]
+
+
+def equal(message: str, expected: Callable[[], Any], got: Callable[[], Any]) -> Claim:
+    """Two numbers are the same; `message` shows them."""
+    return Claim(lambda: tf.equal(expected(), got()), message, (expected, got))
+
+
+def size(tensor: tf.Tensor) -> Callable[[], tf.Tensor]:
+    """The number of its items, int64."""
+    return lambda: tf.size(tensor, tf.int64)
+
+
+def ordered(
+    x: tf.Tensor, bad: Callable[[], tf.Tensor], message: str, name: str | None = None
+) -> Claim:
+    """No neighbours of `x` are as `bad` marks them, [K - 1]: "x[i] = this after that"."""
+
+    def at() -> tf.Tensor:
+        return first(bad())
+
+    where = "" if name is None else f": {name}[{{}}] = {{}} after {{}}"
+    numbers = (lambda: at() + 1, lambda: item(x, at() + 1), lambda: item(x, at()))
+    return Claim(lambda: ~tf.reduce_any(bad()), message + where, numbers)
+
+
+def ids_in_range(ids: tf.Tensor, input_dim: Any, name: str = "ids") -> Claim:
+    """Every id in [0, input_dim)."""
+    input_dim = tf.cast(input_dim, tf.int64)
+
+    def bad() -> tf.Tensor:
+        wide = tf.cast(ids, tf.int64)
+        return (wide < 0) | (wide >= input_dim)
+
+    return Claim(
+        lambda: ~tf.reduce_any(bad()),
+        name + "[{}] = {} is out of range [0, {})",
+        (lambda: first(bad()), lambda: item(ids, first(bad())), lambda: input_dim),
+    )
+
+
+def offsets(splits: tf.Tensor, of: tf.Tensor, name: str, what: str) -> list[Claim]:
+    """`splits` starts at 0, never falls, and ends at the number of items of `of`."""
+    count = size(splits)
+    return [
+        Claim(
+            lambda: count() > 0,
+            f"{name} must not be empty: it has one more item than the batch has rows",
+        ),
+        Claim(
+            lambda: tf.reduce_all(tf.equal(splits[:1], 0)),
+            name + "[0] must be 0, got {}",
+            (lambda: item(splits, 0),),
+        ),
+        ordered(splits, lambda: splits[1:] < splits[:-1], f"{name} must not fall", name),
+        Claim(
+            lambda: tf.reduce_all(tf.equal(splits[-1:], size(of)())),
+            f"{name}[{{}}] must be the number of {what} {{}}, got {{}}",
+            (lambda: count() - 1, size(of), lambda: item(splits, tf.maximum(count() - 1, 0))),
+        ),
+    ]
+
+
+def csr(ids: tf.Tensor, values: tf.Tensor, row_splits: tf.Tensor, binary: bool) -> list[Claim]:
+    """Sizes agree and splits are sound; ids may be any."""
+    for tensor, name in ((ids, "ids"), (values, "values"), (row_splits, "row_splits")):
+        rank(tensor, 1, name)
+    each = " items for a binary batch" if binary else " items, one for each id"
+    wanted = (lambda: tf.zeros([], tf.int64)) if binary else size(ids)
+    return [
+        equal("values must have {}" + each + ", got {}", wanted, size(values)),
+        *offsets(row_splits, ids, "row_splits", "entries"),
+    ]

@@ -1,0 +1,203 @@
+"""cc/core/discretize.h in stock ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from twml_ops.ops.stock import check
+from twml_ops.ops.stock.hash import hash_pair
+from twml_ops.ops.stock.sparse_linear import search
+
+# Buckets that are not between boundaries, as the hash names them (discretize.cc).
+_MISSING_BUCKET = -1
+_PASSED_FEATURE = -2
+
+Triple = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+
+
+class _Found(NamedTuple):
+    """Of each entry: its feature id, the feature's place, and its bucket (-1: a missing value)."""
+
+    feature: tf.Tensor
+    f: tf.Tensor
+    bucket: tf.Tensor
+
+
+def percentile_discretize(
+    ids: tf.Tensor,
+    values: tf.Tensor,
+    row_splits: tf.Tensor,
+    feature_ids: tf.Tensor,
+    boundaries: tf.Tensor,
+    boundary_splits: tf.Tensor,
+    *,
+    side: str,
+    missing: str,
+    unknown: str,
+    pass_through_bits: int,
+    binary: bool,
+) -> Triple:
+    """As the op Twml>PercentileDiscretize."""
+    check.bits("pass_through_bits", pass_through_bits)
+    extra = 2 if missing == "bucket" else 1
+
+    def bucket_id(found: _Found) -> tf.Tensor:
+        # With no feature there is only the first split; no entry then uses what is behind it.
+        ends = tf.concat([boundary_splits[1:], boundary_splits[-1:]], 0)
+        begin, end = tf.gather(boundary_splits, found.f), tf.gather(ends, found.f)
+        bucket = tf.where(tf.equal(found.bucket, _MISSING_BUCKET), end - begin + 1, found.bucket)
+        return begin + found.f * extra + bucket
+
+    def passed_id(feature: tf.Tensor) -> tf.Tensor:
+        end = boundary_splits[-1] + tf.size(feature_ids, out_type=tf.int64) * extra
+        return end + hash_pair(feature, _PASSED_FEATURE, pass_through_bits)
+
+    buckets = (feature_ids, boundaries, boundary_splits)
+    batch = (ids, values, row_splits)
+    return _discretize(batch, buckets, bucket_id, passed_id, side, missing, unknown, binary)
+
+
+def hashing_discretize(
+    ids: tf.Tensor,
+    values: tf.Tensor,
+    row_splits: tf.Tensor,
+    feature_ids: tf.Tensor,
+    boundaries: tf.Tensor,
+    boundary_splits: tf.Tensor,
+    *,
+    side: str,
+    missing: str,
+    unknown: str,
+    output_bits: int,
+    binary: bool,
+) -> Triple:
+    """As the op Twml>HashingDiscretize."""
+    check.bits("output_bits", output_bits)
+
+    def bucket_id(found: _Found) -> tf.Tensor:
+        return hash_pair(found.feature, found.bucket, output_bits)
+
+    def passed_id(feature: tf.Tensor) -> tf.Tensor:
+        return hash_pair(feature, _PASSED_FEATURE, output_bits)
+
+    buckets = (feature_ids, boundaries, boundary_splits)
+    batch = (ids, values, row_splits)
+    return _discretize(batch, buckets, bucket_id, passed_id, side, missing, unknown, binary)
+
+
+def _discretize(
+    batch: Triple,
+    buckets: Triple,
+    bucket_id: Callable[[_Found], tf.Tensor],
+    passed_id: Callable[[tf.Tensor], tf.Tensor],
+    side: str,
+    missing: str,
+    unknown: str,
+    binary: bool,
+) -> Triple:
+    check.choice("side", side, ("left", "right"))
+    check.choice("missing", missing, ("bucket", "drop"))
+    check.choice("unknown", unknown, ("pass", "drop", "error"))
+    ids, values, row_splits = batch
+    feature_ids, boundaries, splits = buckets
+    claims = [*check.csr(ids, values, row_splits, binary), *_soundness(*buckets)]
+    ids, row_splits, splits = check.expect((ids, row_splits, splits), *claims)
+    feature = tf.cast(ids, tf.int64)
+    values = tf.ones(tf.shape(ids)) if binary else values
+
+    f = search(feature_ids, feature, "left")
+    # One item behind the last, for those that are larger.
+    known = tf.equal(tf.gather(tf.concat([feature_ids, [0]], 0), f), feature)
+    known &= f < tf.size(feature_ids, out_type=tf.int64)
+    if unknown == "error":
+        f = check.require(f, _all_known(known, feature, feature_ids))
+    f = tf.where(known, f, 0)
+    nan = tf.math.is_nan(values)
+    keys = _sort_key(_feature_of_boundary(boundaries, splits), boundaries)
+    before = search(keys, _sort_key(f, values), side)
+    bucket = tf.where(nan, tf.constant(_MISSING_BUCKET, tf.int64), before - tf.gather(splits, f))
+    out_ids = tf.where(known, bucket_id(_Found(feature, f, bucket)), passed_id(feature))
+    out_values = tf.stop_gradient(tf.where(known, 1.0, values))
+
+    kept = None
+    if unknown == "drop":
+        kept = known
+    if missing == "drop":
+        kept = ~nan if kept is None else kept & ~nan
+    if kept is None:
+        return out_ids, out_values, row_splits
+    kept_before = tf.concat([[0], tf.cumsum(tf.cast(kept, tf.int64))], 0)
+    return (
+        tf.boolean_mask(out_ids, kept),
+        tf.boolean_mask(out_values, kept),
+        tf.gather(kept_before, row_splits),
+    )
+
+
+def _sort_key(f: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """int64 keys that order (f, value) pairs; one search of them serves all features.
+
+    Compared as integers, values that TensorFlow's threads would take for zero keep their order.
+    """
+    bits = tf.bitcast(values, tf.int32)
+    bits = tf.where(tf.equal(bits, tf.int32.min), 0, bits)  # -0 is 0
+    bits = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, tf.int32.max), bits)
+    return f * (1 << 32) + (tf.cast(bits, tf.int64) - tf.int32.min)
+
+
+def _feature_of_boundary(boundaries: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
+    return search(splits[1:], tf.range(tf.size(boundaries, tf.int64)), "right")
+
+
+def _all_known(known: tf.Tensor, feature: tf.Tensor, feature_ids: tf.Tensor) -> check.Claim:
+    def at() -> tf.Tensor:
+        return check.first(~known)
+
+    return check.Claim(
+        lambda: tf.reduce_all(known),
+        "ids[{}] = {} is not one of the {} adapted features",
+        (at, lambda: check.item(feature, at()), check.size(feature_ids)),
+    )
+
+
+def _soundness(
+    feature_ids: tf.Tensor, boundaries: tf.Tensor, splits: tf.Tensor
+) -> list[check.Claim]:
+    for tensor, name in (
+        (feature_ids, "feature_ids"),
+        (boundaries, "boundaries"),
+        (splits, "boundary_splits"),
+    ):
+        check.rank(tensor, 1, name)
+
+    def nan() -> tf.Tensor:
+        return tf.math.is_nan(boundaries)
+
+    def falls() -> tf.Tensor:
+        of = _feature_of_boundary(boundaries, splits)
+        keys = _sort_key(tf.zeros([], tf.int64), boundaries)
+        return tf.equal(of[1:], of[:-1]) & (keys[1:] < keys[:-1])
+
+    return [
+        check.equal(
+            "boundary_splits must have {} items, one more than feature_ids, got {}",
+            lambda: tf.size(feature_ids, tf.int64) + 1,
+            check.size(splits),
+        ),
+        *check.offsets(splits, boundaries, "boundary_splits", "boundaries"),
+        check.ordered(
+            feature_ids,
+            lambda: feature_ids[1:] <= feature_ids[:-1],
+            "feature_ids must ascend",
+            "feature_ids",
+        ),
+        check.Claim(
+            lambda: ~tf.reduce_any(nan()),
+            "boundaries[{}] must not be nan",
+            (lambda: check.first(nan()),),
+        ),
+        check.ordered(boundaries, falls, "boundaries of one feature must not fall", "boundaries"),
+    ]

@@ -1,0 +1,116 @@
+"""cc/core/sparse_linear.h and csr.h in stock ops."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from twml_ops.ops.stock import check
+
+
+def sparse_linear(
+    ids: tf.Tensor,
+    values: tf.Tensor,
+    row_splits: tf.Tensor,
+    weights: tf.Tensor,
+    binary: bool = False,
+) -> tf.Tensor:
+    """As the op Twml>SparseLinear."""
+    check.rank(weights, 2, "weights")
+    claims = check.csr(ids, values, row_splits, binary)
+    claims.append(check.ids_in_range(ids, tf.shape(weights)[0]))
+    ids, row_splits = check.expect((ids, row_splits), *claims)
+    unique_ids, places = unique(ids)
+    return product(places, values, row_splits, tf.gather(weights, unique_ids), binary)
+
+
+def resource_sparse_linear(
+    ids: tf.Tensor,
+    values: tf.Tensor,
+    row_splits: tf.Tensor,
+    weights: tf.Tensor,
+    binary: bool = False,
+) -> tf.Tensor:
+    """As the op Twml>ResourceSparseLinear: `weights` is the handle of a variable.
+
+    Only the rows in use are read, once each, so the gradient has unique ascending ids.
+    """
+    check.table(weights, "weights", 2)
+    shape = tf.raw_ops.VariableShape(input=weights, out_type=tf.int64)
+    claims = check.csr(ids, values, row_splits, binary)
+    claims.append(check.ids_in_range(ids, shape[0]))
+    ids, row_splits = check.expect((ids, row_splits), *claims)
+    unique_ids, places = unique(ids)
+    rows = tf.raw_ops.ResourceGather(resource=weights, indices=unique_ids, dtype=tf.float32)
+    return product(places, values, row_splits, rows, binary)
+
+
+def product(
+    places: tf.Tensor, values: tf.Tensor, row_splits: tf.Tensor, rows: tf.Tensor, binary: bool
+) -> tf.Tensor:
+    """The sparse batch times `rows` [U, D]; entry k names rows[places[k]]. Sums in entry order."""
+    places = tf.cast(places, tf.int64)
+    of_entry = tf.cast(tf.ragged.row_splits_to_segment_ids(row_splits), tf.int64)
+    num_rows = tf.shape(row_splits, out_type=tf.int64)[0] - 1
+    batch = tf.SparseTensor(
+        tf.stack([of_entry, places], axis=1),
+        tf.ones(tf.shape(places)) if binary else values,
+        tf.stack([num_rows, tf.shape(rows, out_type=tf.int64)[0]]),
+    )
+    return tf.sparse.sparse_dense_matmul(batch, rows)
+
+
+def unique(ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """`(unique_ids [U] ascending, places [K])` with `unique_ids[places] == ids`."""
+    unique_ids = tf.sort(tf.unique(ids).y)
+    return unique_ids, search(unique_ids, ids, "left")
+
+
+def search(sorted_items: tf.Tensor, values: tf.Tensor, side: str) -> tf.Tensor:
+    """`numpy.searchsorted`, int64; unlike `tf.searchsorted` also in no items."""
+    op = tf.raw_ops.LowerBound if side == "left" else tf.raw_ops.UpperBound
+    found = op(sorted_inputs=sorted_items[tf.newaxis], values=values[tf.newaxis], out_type=tf.int64)
+    return found[0]
+
+
+def sum_duplicates(ids: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """As the op Twml>SumDuplicates."""
+    check.rank(ids, 1, "ids")
+    if rows.shape.rank == 0:
+        raise check.refusal("rows must have rank 1 or more, got a scalar")
+    ids = check.expect(ids, check.ids_in_range(ids, ids.dtype.max), one_row_an_id(ids, rows))
+    return summed(ids, rows)
+
+
+def summed(ids: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """`sum_duplicates` without its checks."""
+    unique_ids, places = unique(ids)
+    return unique_ids, tf.math.unsorted_segment_sum(rows, places, tf.size(unique_ids))
+
+
+def one_row_an_id(ids: tf.Tensor, rows: tf.Tensor) -> check.Claim:
+    """`rows` has as many rows as there are ids."""
+    message = "rows must have one row for each of the {} ids, got {}"
+    return check.equal(message, check.size(ids), lambda: tf.shape(rows, out_type=tf.int64)[0])
+
+
+def row_splits_from_indices(row_indices: tf.Tensor, num_rows: tf.Tensor) -> tf.Tensor:
+    """As the op Twml>RowSplitsFromIndices."""
+    check.rank(row_indices, 1, "row_indices")
+    check.rank(num_rows, 0, "num_rows")
+
+    num_rows = check.expect(
+        num_rows,
+        check.Claim(
+            lambda: (num_rows >= 0) & (num_rows < 1 << 60),
+            "num_rows must be in [0, 2^60), got {}",
+            (lambda: num_rows,),
+        ),
+        check.ids_in_range(row_indices, num_rows, "row_indices"),
+        check.ordered(
+            row_indices,
+            lambda: row_indices[1:] < row_indices[:-1],
+            "row_indices must be in row-major order",
+            "row_indices",
+        ),
+    )
+    return search(row_indices, tf.range(num_rows + 1), "left")
