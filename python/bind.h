@@ -62,6 +62,7 @@ py::array_t<T> ToArray(std::vector<T> v, std::vector<py::ssize_t> shape = {}) {
 }
 
 void BindSparseLinear(py::module_& m);
+void BindQuantileSketch(py::module_& m);
 void BindTransforms(py::module_& m);
 
 }  // namespace twml

@@ -8,5 +8,6 @@ PYBIND11_MODULE(_core, m) {
       "simd_level", [] { return twml::Kernels().level; },
       "The SIMD level the kernels run at: 'avx512', 'avx2' or 'baseline'.");
   twml::BindSparseLinear(m);
+  twml::BindQuantileSketch(m);
   twml::BindTransforms(m);
 }

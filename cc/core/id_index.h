@@ -1,0 +1,69 @@
+// Any int64 ids to 0, 1, 2, … in the order in which they first come. Open addressing.
+#ifndef TWML_CORE_ID_INDEX_H_
+#define TWML_CORE_ID_INDEX_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "cc/core/hash.h"
+
+namespace twml {
+
+class IdIndex {
+ public:
+  int64_t size() const { return size_; }
+
+  // The number of an id, or -1.
+  int64_t Find(int64_t id) const {
+    for (uint64_t at = Mix64(static_cast<uint64_t>(id));; ++at) {
+      const Slot& slot = slots_[at & mask_];
+      if (slot.number < 0 || slot.id == id) return slot.number;
+    }
+  }
+
+  // The number of an id, which is the next one if the id is new.
+  int64_t FindOrAdd(int64_t id) {
+    for (uint64_t at = Mix64(static_cast<uint64_t>(id));; ++at) {
+      Slot& slot = slots_[at & mask_];
+      if (slot.number < 0) {
+        slot = {id, size_++};
+        const int64_t number = slot.number;
+        if (2 * static_cast<uint64_t>(size_) > mask_) Grow();
+        return number;
+      }
+      if (slot.id == id) return slot.number;
+    }
+  }
+
+  __attribute__((always_inline)) void Prefetch(int64_t id) const {
+    __builtin_prefetch(&slots_[Mix64(static_cast<uint64_t>(id)) & mask_]);
+  }
+
+  int64_t bytes() const { return static_cast<int64_t>(slots_.capacity() * sizeof(Slot)); }
+
+ private:
+  struct Slot {
+    int64_t id;
+    int64_t number;
+  };
+
+  void Grow() {
+    std::vector<Slot> old(4 * slots_.size(), {0, -1});
+    old.swap(slots_);
+    mask_ = slots_.size() - 1;
+    for (const Slot& slot : old) {
+      if (slot.number < 0) continue;
+      uint64_t at = Mix64(static_cast<uint64_t>(slot.id));
+      while (slots_[at & mask_].number >= 0) ++at;
+      slots_[at & mask_] = slot;
+    }
+  }
+
+  std::vector<Slot> slots_ = std::vector<Slot>(16, {0, -1});
+  uint64_t mask_ = 15;
+  int64_t size_ = 0;
+};
+
+}  // namespace twml
+
+#endif  // TWML_CORE_ID_INDEX_H_
