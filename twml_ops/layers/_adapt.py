@@ -42,7 +42,8 @@ class Entries:
         if isinstance(self._data, tf.data.Dataset):
             data = self._data.skip(self._start) if self._start else self._data
         for element in data:
-            batch, rest = element, ()
+            batch: Any = element
+            rest: list[Any] = []
             if self._extras:
                 if not isinstance(element, (tuple, list)) or len(element) != 1 + self._extras:
                     raise ValueError(

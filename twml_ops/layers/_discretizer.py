@@ -170,7 +170,8 @@ class Discretizer(tf.keras.layers.Layer):
     def _update(self, sketch: core.QuantileSketch, ids: Any, values: Any, *weights: Any) -> None:
         if isinstance(self.num_bins, dict):
             wanted = np.isin(ids, np.fromiter(self.num_bins, np.int64))
-            ids, values, *weights = (a[wanted] for a in (ids, values, *weights))
+            ids, values, *rest = (a[wanted] for a in (ids, values, *weights))
+            weights = tuple(rest)
         sketch.update(ids, values, *weights)
 
     def adapt_from_sketch(self, *sketches: Any) -> None:
