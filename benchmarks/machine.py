@@ -14,7 +14,16 @@ from typing import Any
 
 import numpy as np
 
-PACKAGES = ("tensorflow-cpu", "tensorflow", "keras", "numpy", "scipy", "torch", "fbgemm_gpu-cpu")
+PACKAGES = (
+    "tensorflow-cpu",
+    "tensorflow",
+    "keras",
+    "numpy",
+    "scipy",
+    "torch",
+    "fbgemm_gpu-cpu",
+    "datasketches",
+)
 
 
 def describe(command: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
     python -m benchmarks.quality flights
     python -m benchmarks.quality criteo:PATH            # the last fifth of the rows held out
     python -m benchmarks.quality libsvm:TRAIN --evaluate libsvm:TEST
+    python -m benchmarks.quality criteo:PATH --numbers  # what buckets are worth: see below
 
 The reference sees numbers as one-hot quantile buckets (20 a feature) and categories one-hot; its
 regularization C is the best of a few on the last fifth of the training rows.
@@ -28,6 +29,7 @@ from twml_ops.cli import main as twml_ops
 
 BUCKETS = 20
 CANDIDATES = (0.01, 0.03, 0.1, 0.3, 1.0)
+EPOCHS, BATCH_SIZE = 4, 256  # of --numbers: the defaults of `twml-ops train`
 
 
 class OneHot:
@@ -125,13 +127,79 @@ def ours(source: str, evaluate: str | None, held_out: data.Source) -> Any:
         return np.concatenate([np.ravel(score(x)) for x, _ in held_out.dataset(8192)])
 
 
-def main(source: str, evaluate: Annotated[str | None, typer.Option()] = None) -> None:
+def with_and_without_buckets(
+    train: data.Source, held_out: data.Source, seeds: int
+) -> dict[str, Any]:
+    """The same model with and without buckets, from the same seeds: name -> predictions of each.
+
+    `sparse_mlp` on numbers as sign(x) log(1 + |x|), scaled to [-1, 1] by `MaxNorm`, and the same
+    with its discretizer's 20 quantile buckets a feature beside them. Both are trained as
+    `twml-ops train` does it by default.
+    """
+    import tensorflow as tf
+
+    from twml_ops import models
+    from twml_ops.cli import optimizers
+
+    def logs(features: dict[str, Any], labels: Any) -> tuple[dict[str, Any], Any]:
+        values = features["continuous_values"]
+        flat = tf.sign(values.flat_values) * tf.math.log1p(tf.abs(values.flat_values))
+        return {**features, "continuous_values": values.with_flat_values(flat)}, labels
+
+    def predictions(discretize: bool, seed: int) -> Any:
+        tf.keras.utils.set_random_seed(seed)
+        whole = train.dataset(8192).map(logs)
+        model = models.sparse_mlp(train.schema, whole, discretize=discretize)
+        steps = EPOCHS * -(-train.num_examples() // BATCH_SIZE)
+        rate = optimizers.learning_rate_of("adagrad")
+        model.compile(
+            optimizers.create("adagrad", rate, steps),
+            "binary_crossentropy",
+            steps_per_execution=16,
+            jit_compile=False,
+        )
+        batches = train.dataset(BATCH_SIZE, shuffle=True, seed=seed).map(logs)
+        model.fit(batches, epochs=EPOCHS, shuffle=False, verbose=0)
+        return np.concatenate(
+            [np.ravel(model(x, training=False)) for x, _ in held_out.dataset(8192).map(logs)]
+        )
+
+    names = {"logarithms of the numbers": False, "buckets beside them": True}
+    return {
+        name: [predictions(discretize, seed) for seed in range(seeds)]
+        for name, discretize in names.items()
+    }
+
+
+def compare_numbers(source: str, train: data.Source, held_out: data.Source, seeds: int) -> None:
+    """Prints the table of `with_and_without_buckets`: means over the seeds."""
+    labels = np.concatenate([np.ravel(y) for _, y in held_out.dataset(8192)])
+    rows = f"{train.num_examples():,} / {held_out.num_examples():,} rows, {seeds} seeds"
+    table = Table("sparse_mlp on", "AUC", "log loss", "RCE", title=f"{source}: {rows}")
+    base = log_loss(labels, np.full(len(labels), labels.mean()))
+    for name, predicted in with_and_without_buckets(train, held_out, seeds).items():
+        loss = np.mean([log_loss(labels, p) for p in predicted])
+        auc = np.mean([roc_auc_score(labels, p) for p in predicted])
+        table.add_row(name, f"{auc:.4f}", f"{loss:.4f}", f"{100 * (1 - loss / base):.2f}")
+    Console().print(table)
+
+
+def main(
+    source: str,
+    evaluate: Annotated[str | None, typer.Option()] = None,
+    numbers: Annotated[
+        bool, typer.Option("--numbers", help="With and without the discretizer instead.")
+    ] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Of --numbers: training runs of each.")] = 3,
+) -> None:
     """Prints both side by side: AUC, log loss, accuracy, RCE."""
     train = data.open_source(source)
     if evaluate:
         held_out = data.open_source(evaluate, like=train.schema)
     else:
         train, held_out = train.split()
+    if numbers:
+        return compare_numbers(source, train, held_out, seeds)
     predicted = ours(source, evaluate, held_out)
     expected, labels, c = reference(train, held_out)
     table = Table(title=f"{source}: {train.num_examples():,} / {held_out.num_examples():,} rows")

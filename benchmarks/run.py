@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks import kernels, machine, plots, sweeps, tables
+from benchmarks import features, kernels, machine, plots, sweeps, tables
 from benchmarks.workload import Workload
 
 SKEWS = {"Zipf 1.05": 1.05, "uniform": 0.0}
 QUICK = Workload(input_dim=2**12, units=16, batch_size=32, row_length=10)
-PARTS = ("kernels", "model", "sweeps")
+PARTS = ("kernels", "model", "sweeps", "features")
 Log = Callable[[str], None]
 
 
@@ -57,6 +57,8 @@ def measure(part: str, threads: int, rounds: int, quick: bool, log: Log) -> dict
     if part == "kernels":
         return kernels.measure(workload, SKEWS, threads=threads, rounds=rounds, log=log)
     rounds = min(rounds, 5)  # these take longer and need less precision
+    if part == "features":
+        return features.measure(threads=threads, rounds=rounds, quick=quick, log=log)
     if part == "sweeps":
         return sweeps.measure(workload, threads=threads, rounds=rounds, quick=quick, log=log)
     from benchmarks import model  # after the threads are set: it imports TensorFlow
@@ -74,6 +76,8 @@ def write(raw: dict[str, Any], docs: Path) -> None:
         tables.insert(document, "kernels", tables.kernels(raw["kernels"]))
     if "model" in raw:
         tables.insert(document, "model", tables.model(raw["model"]))
+    if "features" in raw:
+        tables.insert(document, "features", tables.features(raw["features"]))
     if "sweeps" in raw:
         for axis, points in raw["sweeps"]["axes"].items():
             plots.draw(axis, points, docs / "img" / f"{axis}.png")

@@ -166,6 +166,48 @@ def model(result: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def features(result: dict[str, Any]) -> str:
+    """Discretizing, sketch updates, sketch errors."""
+    bandwidth = result["bandwidth"]
+    head = (
+        f"{machine(result['machine'])}\n\n"
+        f"{result['entries']:,} entries a batch, {result['threads']} threads for buckets, one for "
+        f"sketches. Memory: {bandwidth['read'] / 1e9:.1f} GB/s read, "
+        f"{bandwidth['update'] / 1e9:.1f} GB/s read and written in place. Medians of "
+        f"{result['rounds']} interleaved rounds."
+    )
+    rows = []
+    stock = None
+    for case, times in result["discretize"].items():
+        ours = times[OURS]["median"]
+        stock = times.get("tf.searchsorted", {}).get("median", stock)
+        rate, share = _millions(result["entries"], ours), f"{result['floor'] / ours:.0%}"
+        rows.append([case, rate, _ratio(stock, ours), share])
+    rows.append(["tf.searchsorted, 100 boundaries", _millions(result["entries"], stock), "", ""])
+    buckets = _table(["buckets", "M values/s", "÷ tf.searchsorted", "of the floor's speed"], rows)
+    rows = [
+        [f"{case}: {name}", _millions(t["values"], t["median"])]
+        for case, times in result["sketch"].items()
+        for name, t in times.items()
+    ]
+    updates = _table(["sketch updates, one thread", "M values/s"], rows)
+    rows = []
+    for stream, found in result["errors"].items():
+        for name, e in found.items():
+            bound = f"{e['bound']:.3%}" if "bound" in e else "–"
+            rows.append(
+                [f"{stream}: {name}", f"{e['error']:.4%}", bound, f"{e['bytes'] / 1e3:,.1f}"]
+            )
+    errors = _table(
+        [f"epsilon = {result['epsilon']:.1%}", "largest rank error", "proven bound", "kB"], rows
+    )
+    return "\n\n".join([head, buckets, updates, errors])
+
+
+def _millions(number: int, seconds: float | None) -> str:
+    return "–" if seconds is None else f"{number / seconds / 1e6:.0f}"
+
+
 def _profile(result: dict[str, Any]) -> str:
     rule = result["profile_rule"]
     parts = list(next(iter(result["profile"].values())))

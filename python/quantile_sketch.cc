@@ -1,5 +1,6 @@
 #include "cc/core/quantile_sketch.h"
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -7,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cc/core/mdl_cuts.h"
 #include "python/bind.h"
 #include "python/threads.h"
 
@@ -49,10 +51,11 @@ class PySketch {
   void Update(const py::object& ids_in, const Array<float>& values,
               const std::optional<Array<float>>& weights, int num_threads) {
     const auto ids = As<int64_t>(ids_in, "ids");
-    const Span<const float> w =
-        weights ? Span<const float>(weights->data() != nullptr ? weights->data() : values.data(),
-                                    static_cast<int64_t>(weights->size()))
-                : Span<const float>();
+    if (weights && weights->size() != ids.size()) {
+      RaiseIfError(Invalid("weights must have ", ids.size(), " items, one for each id, got ",
+                           weights->size()));
+    }
+    const auto w = weights ? SpanOf(*weights) : Span<const float>();
     RaiseIfError(Locked([&](QuantileSketch& s) {
       return s.Update(SpanOf(ids), SpanOf(values), w, Threads(num_threads));
     }));
@@ -162,6 +165,28 @@ class PySketch {
   }
   const QuantileSketchOptions& options() const { return sketch_->options(); }
 
+  static py::tuple MdlCuts(const std::vector<PySketch*>& classes, const py::object& ids_in,
+                           const std::string& side, int num_threads) {
+    const auto ids = As<int64_t>(ids_in, "feature_ids");
+    if (classes.empty()) throw py::value_error("sketches must be at least one, got none");
+    if (side != "left" && side != "right") {
+      throw py::value_error("side must be one of 'left', 'right', got '" + side + "'");
+    }
+    QuantileBoundaries out;
+    {
+      py::gil_scoped_release release;
+      std::vector<const QuantileSketch*> sketches;
+      std::vector<std::unique_lock<std::mutex>> locks;
+      std::vector<PySketch*> in_order = classes;  // of locking; the same one may be given twice
+      std::sort(in_order.begin(), in_order.end());
+      in_order.erase(std::unique(in_order.begin(), in_order.end()), in_order.end());
+      for (PySketch* sketch : in_order) locks.emplace_back(sketch->mu_);
+      for (const PySketch* sketch : classes) sketches.push_back(sketch->sketch_.get());
+      MdlBoundaries(sketches, SpanOf(ids), side == "right", Threads(num_threads), &out);
+    }
+    return py::make_tuple(ToArray(std::move(out.boundaries)), ToArray(std::move(out.splits)));
+  }
+
  private:
   std::mutex mu_;
   std::unique_ptr<QuantileSketch> sketch_;
@@ -213,6 +238,11 @@ void BindQuantileSketch(py::module_& m) {
       .def_property_readonly("weighted", [](const PySketch& s) { return s.options().weighted; })
       .def(py::pickle([](PySketch& s) { return s.State(); },
                       [](const py::dict& state) { return std::make_unique<PySketch>(state); }));
+  m.def(
+      "mdl_boundaries", &PySketch::MdlCuts, "sketches"_a, "feature_ids"_a, "side"_a = "left",
+      py::kw_only(), "num_threads"_a = 0,
+      "-> (boundaries, splits [features + 1]) by minimum description length (Fayyad & Irani 1993) "
+      "from a sketch for each class.");
 }
 
 }  // namespace twml

@@ -7,6 +7,7 @@
 #include "cc/core/discretize.h"
 #include "cc/core/hash.h"
 #include "cc/core/max_norm.h"
+#include "cc/core/online_standardize.h"
 #include "python/bind.h"
 #include "python/threads.h"
 
@@ -28,7 +29,7 @@ T Choose(const std::string& got, const char* name,
 py::array_t<float> Normalized(const Array<int64_t>& ids, const Array<float>& values,
                               py::array max_abs, const std::optional<Array<float>>& bias,
                               bool training, float epsilon, const std::string& nonfinite,
-                              int num_threads) {
+                              float decay, int num_threads) {
   RequireRank(ids, 1, "ids");
   RequireRank(values, 1, "values");
   RequireRank(max_abs, 1, "max_abs");
@@ -43,8 +44,10 @@ py::array_t<float> Normalized(const Array<int64_t>& ids, const Array<float>& val
   }
   const MaxNormBatch<int64_t> batch{SpanOf(ids), SpanOf(values)};
   const MaxNormOptions options{
-      epsilon, Choose<NonFinite>(nonfinite, "nonfinite",
-                                 {{"error", NonFinite::kError}, {"zero", NonFinite::kZero}})};
+      epsilon,
+      Choose<NonFinite>(nonfinite, "nonfinite",
+                        {{"error", NonFinite::kError}, {"zero", NonFinite::kZero}}),
+      decay};
   const Span<const float> bias_span = bias ? SpanOf(*bias) : Span<const float>();
   const Span<const float>* b = bias ? &bias_span : nullptr;
   const auto* m = static_cast<const float*>(max_abs.data());
@@ -60,6 +63,45 @@ py::array_t<float> Normalized(const Array<int64_t>& ids, const Array<float>& val
     const ParallelFor threads = Threads(num_threads);
     status = training ? MaxNormTraining(batch, {writable, n}, b, options, threads, outputs)
                       : MaxNorm(batch, {m, n}, b, options, threads, outputs);
+  }
+  RaiseIfError(status);
+  return y;
+}
+
+py::array_t<float> Standardized(const Array<int64_t>& ids, const Array<float>& values,
+                                py::array moments, const std::optional<Array<float>>& bias,
+                                bool training, float epsilon, float clip, double decay,
+                                const std::string& nonfinite, int num_threads) {
+  RequireRank(ids, 1, "ids");
+  RequireRank(values, 1, "values");
+  RequireRank(moments, 2, "moments");
+  if (bias) RequireRank(*bias, 1, "bias");
+  if (!py::isinstance<py::array_t<double, py::array::c_style>>(moments) || moments.shape(1) != 3) {
+    throw py::value_error("moments must be a contiguous float64 array [N, 3]");
+  }
+  if (training && !moments.writeable()) {
+    throw py::value_error("moments must be writeable: training changes it in place");
+  }
+  const MaxNormBatch<int64_t> batch{SpanOf(ids), SpanOf(values)};
+  const StandardizeOptions options{
+      epsilon, clip, decay,
+      Choose<NonFinite>(nonfinite, "nonfinite",
+                        {{"error", NonFinite::kError}, {"zero", NonFinite::kZero}})};
+  const Span<const float> bias_span = bias ? SpanOf(*bias) : Span<const float>();
+  const Span<const float>* b = bias ? &bias_span : nullptr;
+  const auto* m = static_cast<const Moments*>(moments.data());
+  auto* writable = training ? static_cast<Moments*>(moments.mutable_data()) : nullptr;
+  const int64_t n = moments.shape(0);
+  py::array_t<float> y(values.size());
+  float* out = y.mutable_data();
+  Status status;
+  {
+    py::gil_scoped_release release;
+    std::vector<float> scale(values.size());
+    const MaxNormOut outputs{out, scale.data()};
+    const ParallelFor threads = Threads(num_threads);
+    status = training ? StandardizeTraining(batch, {writable, n}, b, options, threads, outputs)
+                      : Standardize(batch, {m, n}, b, options, threads, outputs);
   }
   RaiseIfError(status);
   return y;
@@ -95,7 +137,7 @@ class KeptBuckets {
 py::tuple Discretized(Discretizer discretize, const KeptBuckets& buckets, const Array<int64_t>& ids,
                       const std::optional<Array<float>>& values, const Array<int64_t>& row_splits,
                       const std::string& side, const std::string& missing,
-                      const std::string& unknown, int64_t bits, int num_threads) {
+                      const std::string& unknown, int64_t bits, bool keep_inputs, int num_threads) {
   RequireRank(ids, 1, "ids");
   RequireRank(row_splits, 1, "row_splits");
   if (values) RequireRank(*values, 1, "values");
@@ -104,7 +146,8 @@ py::tuple Discretized(Discretizer discretize, const KeptBuckets& buckets, const 
       Choose<Missing>(missing, "missing", {{"bucket", Missing::kBucket}, {"drop", Missing::kDrop}}),
       Choose<Unknown>(
           unknown, "unknown",
-          {{"pass", Unknown::kPass}, {"drop", Unknown::kDrop}, {"error", Unknown::kError}})};
+          {{"pass", Unknown::kPass}, {"drop", Unknown::kDrop}, {"error", Unknown::kError}}),
+      keep_inputs};
   const Csr<int64_t> batch{SpanOf(ids), values ? SpanOf(*values) : Span<const float>(),
                            SpanOf(row_splits), !values};
   std::vector<int64_t> out_ids, out_splits(row_splits.size());
@@ -138,26 +181,26 @@ void BindDiscretizer(py::module_& m, py::class_<KeptBuckets>& kept, const char* 
          const Array<int64_t>& row_splits, const Array<int64_t>& feature_ids,
          const Array<float>& boundaries, const Array<int64_t>& boundary_splits, int64_t bits,
          const std::string& side, const std::string& missing, const std::string& unknown,
-         int num_threads) {
+         bool keep_inputs, int num_threads) {
         const KeptBuckets buckets(feature_ids, boundaries, boundary_splits, num_threads);
         return Discretized(kDiscretize, buckets, ids, values, row_splits, side, missing, unknown,
-                           bits, num_threads);
+                           bits, keep_inputs, num_threads);
       },
       "ids"_a, "values"_a.none(true), "row_splits"_a, "feature_ids"_a, "boundaries"_a,
       "boundary_splits"_a, py::kw_only(), py::arg(bits), "side"_a = "left", "missing"_a = "bucket",
-      "unknown"_a = "pass", "num_threads"_a = 0, doc);
+      "unknown"_a = "pass", "keep_inputs"_a = false, "num_threads"_a = 0, doc);
   kept.def(
       name,
       [](const KeptBuckets& buckets, const Array<int64_t>& ids,
          const std::optional<Array<float>>& values, const Array<int64_t>& row_splits, int64_t bits,
          const std::string& side, const std::string& missing, const std::string& unknown,
-         int num_threads) {
+         bool keep_inputs, int num_threads) {
         return Discretized(kDiscretize, buckets, ids, values, row_splits, side, missing, unknown,
-                           bits, num_threads);
+                           bits, keep_inputs, num_threads);
       },
       "ids"_a, "values"_a.none(true), "row_splits"_a, py::kw_only(), py::arg(bits),
-      "side"_a = "left", "missing"_a = "bucket", "unknown"_a = "pass", "num_threads"_a = 0,
-      "As the function of this name.");
+      "side"_a = "left", "missing"_a = "bucket", "unknown"_a = "pass", "keep_inputs"_a = false,
+      "num_threads"_a = 0, "As the function of this name.");
 }
 
 py::array_t<int64_t> Hashed(const Array<int64_t>& ids, int64_t bits, int64_t salt,
@@ -179,9 +222,14 @@ void BindTransforms(py::module_& m) {
   using py::literals::operator""_a;
   m.def("max_norm", &Normalized, "ids"_a, "values"_a, "max_abs"_a, "bias"_a = py::none(),
         "training"_a = false, py::kw_only(), "epsilon"_a = 1e-6f, "nonfinite"_a = "error",
-        "num_threads"_a = 0,
+        "decay"_a = 1.0f, "num_threads"_a = 0,
         "y[k] = clip(values[k] / max(m, epsilon), -1, 1) + bias[ids[k]] with m = max_abs[ids[k]], "
         "which training first raises in place to the batch's largest |values|. -> [K]");
+  m.def("online_standardize", &Standardized, "ids"_a, "values"_a, "moments"_a,
+        "bias"_a = py::none(), "training"_a = false, py::kw_only(), "epsilon"_a = 1e-6f,
+        "clip"_a = 10.0f, "decay"_a = 1.0, "nonfinite"_a = "error", "num_threads"_a = 0,
+        "y[k] = clip((values[k] - mean) / max(sd, epsilon), -clip, clip) + bias[ids[k]] with the "
+        "moments [N, 3] (count, mean, M2), which training first updates in place. -> [K]");
   py::class_<KeptBuckets> kept(
       m, "Buckets", "The boundaries of features, checked and indexed once, for many batches.");
   kept.def(py::init<const Array<int64_t>&, Array<float>, const Array<int64_t>&, int>(),

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "cc/core/first_position.h"
+#include "cc/core/huge_pages.h"
 #include "cc/core/scratch.h"
 
 namespace twml {
@@ -16,33 +18,21 @@ constexpr int64_t kPassedFeature = -2;
 
 constexpr int64_t kDropped = -1;
 
-// #{boundaries < v} or #{boundaries <= v}, in log2(n) steps without a branch to mispredict.
-template <Side kSide>
-int64_t CountBefore(Span<const float> boundaries, float v) {
-  const auto before = [v](float boundary) {
-    return kSide == Side::kLeft ? boundary < v : boundary <= v;
-  };
-  const float* base = boundaries.data();
-  int64_t n = boundaries.size();
-  if (n == 0) return 0;
-  while (n > 1) {
-    const int64_t half = n / 2;
-    base += half * static_cast<int64_t>(before(base[half - 1]));
-    n -= half;
-  }
-  return base - boundaries.data() + before(*base);
-}
-
 class ContiguousIds {
  public:
-  ContiguousIds(const Buckets& buckets, Missing missing, int bits)
-      : buckets_(buckets), missing_(missing), bits_(bits), end_(buckets.num_buckets(missing)) {}
+  ContiguousIds(const Buckets& buckets, const DiscretizeOptions& options, int bits)
+      : buckets_(buckets),
+        missing_(options.missing),
+        bits_(bits),
+        kept_(buckets.num_buckets(missing_)),
+        end_(kept_ + (options.keep_inputs ? buckets.num_features() : 0)) {}
   int64_t Bucket(int64_t /*feature*/, int64_t f, int64_t bucket) const {
     return buckets_.offset(f, missing_) + bucket;
   }
   int64_t MissingBucket(int64_t feature, int64_t f) const {
-    return Bucket(feature, f, buckets_.boundaries(f).size() + 1);
+    return Bucket(feature, f, buckets_.num_boundaries(f) + 1);
   }
+  int64_t Kept(int64_t /*feature*/, int64_t f) const { return kept_ + f; }
   int64_t Passed(int64_t feature) const {
     return end_ + ReduceToBits(HashPair(feature, kPassedFeature), bits_);
   }
@@ -51,7 +41,7 @@ class ContiguousIds {
   const Buckets& buckets_;
   const Missing missing_;
   const int bits_;
-  const int64_t end_;
+  const int64_t kept_, end_;
 };
 
 class HashedIds {
@@ -64,48 +54,84 @@ class HashedIds {
     return Bucket(feature, f, kMissingBucket);
   }
   int64_t Passed(int64_t feature) const { return Bucket(feature, -1, kPassedFeature); }
+  int64_t Kept(int64_t feature, int64_t /*f*/) const { return Passed(feature); }
 
  private:
   const int bits_;
 };
 
-// Writes the entries of [begin, end): id kDropped where one is dropped. Returns the first entry
+// Entries that are worked on together, so that their cache misses overlap.
+constexpr int64_t kBlock = 64;
+
+// Writes the entries of [begin, end): id kDropped where one is dropped, and to kept, unless it is
+// null, the ids of the inputs that stay beside their buckets. Returns the first entry
 // that must be refused, or `end`.
-template <Side kSide, class Id, class Ids>
+template <class Id, class Ids>
 int64_t DiscretizeRange(const Csr<Id>& batch, const Buckets& buckets,
                         const DiscretizeOptions& options, const Ids& ids, int64_t begin,
-                        int64_t end, EntriesOut out) {
-  for (int64_t k = begin; k < end; ++k) {
-    const int64_t feature = batch.ids[k];
-    const float value = batch.binary ? 1.0f : batch.values[k];
-    const int64_t f = buckets.Find(feature);
-    const bool missing = std::isnan(value);
-    out.values[k] = 1.0f;
-    if (f < 0) {
-      if (options.unknown == Unknown::kError) return k;
-      out.ids[k] = options.unknown == Unknown::kDrop ? kDropped : ids.Passed(feature);
-      out.values[k] = value;
-    } else if (missing) {
-      out.ids[k] = ids.MissingBucket(feature, f);
-    } else {
-      out.ids[k] = ids.Bucket(feature, f, CountBefore<kSide>(buckets.boundaries(f), value));
+                        int64_t end, EntriesOut out, int64_t* kept) {
+  int32_t f[kBlock], found[kBlock];
+  int64_t bucket[kBlock];
+  float ones[kBlock];
+  std::fill_n(ones, kBlock, 1.0f);
+  const bool cached = buckets.cached();
+  for (; begin < end; begin += kBlock) {
+    const int64_t n = std::min(kBlock, end - begin);
+    const Id* features = &batch.ids[begin];
+    const float* values = batch.binary ? ones : &batch.values[begin];
+    int64_t* out_ids = out.ids + begin;
+    float* out_values = out.values + begin;
+    for (int64_t i = 0; !cached && i < n; ++i) buckets.PrefetchId(features[i]);
+    bool plain = true;  // nothing unknown, nothing missing
+    for (int64_t i = 0; i < n; ++i) {
+      f[i] = static_cast<int32_t>(buckets.Find(features[i]));
+      found[i] = std::max(f[i], 0);
+      plain &= f[i] >= 0 && !std::isnan(values[i]);
+      if (!cached) buckets.PrefetchFeature(found[i]);
     }
-    if (missing && options.missing == Missing::kDrop) out.ids[k] = kDropped;
+    // Where there is no feature at all, the place where the last one ends has no boundaries.
+    buckets.Search(options.side, found, values, n, bucket);
+    std::fill_n(out_values, n, 1.0f);
+    for (int64_t i = 0; kept != nullptr && i < n; ++i) {
+      const bool stays = f[i] >= 0 && !std::isnan(values[i]);
+      kept[begin + i] = stays ? ids.Kept(features[i], f[i]) : kDropped;
+    }
+    if (plain) {
+      for (int64_t i = 0; i < n; ++i) out_ids[i] = ids.Bucket(features[i], f[i], bucket[i]);
+      continue;
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      const bool missing = std::isnan(values[i]);
+      if (f[i] < 0) {
+        if (options.unknown == Unknown::kError) return begin + i;
+        out_ids[i] = options.unknown == Unknown::kDrop ? kDropped : ids.Passed(features[i]);
+        out_values[i] = values[i];
+      } else if (missing) {
+        out_ids[i] = ids.MissingBucket(features[i], f[i]);
+      } else {
+        out_ids[i] = ids.Bucket(features[i], f[i], bucket[i]);
+      }
+      if (missing && options.missing == Missing::kDrop) out_ids[i] = kDropped;
+    }
   }
   return end;
 }
 
-// Closes the gaps that dropped entries leave.
+// Closes the gaps that dropped entries leave, and puts the kept inputs behind their buckets.
 template <class Id>
-void Compact(const Csr<Id>& batch, EntriesOut all, const ParallelFor& parallel_for,
-             const AllocateEntries& allocate, int64_t* row_splits_out) {
+void Compact(const Csr<Id>& batch, EntriesOut all, const int64_t* kept_ids,
+             const ParallelFor& parallel_for, const AllocateEntries& allocate,
+             int64_t* row_splits_out) {
   const Span<const int64_t> splits = batch.row_splits;
   const int64_t rows = batch.num_rows();
   const int64_t cost = 1 + (rows > 0 ? batch.num_entries() / rows : 0);
   parallel_for(rows, cost, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
       int64_t kept = 0;
-      for (int64_t k = splits[b]; k < splits[b + 1]; ++k) kept += all.ids[k] != kDropped;
+      for (int64_t k = splits[b]; k < splits[b + 1]; ++k) {
+        kept += all.ids[k] != kDropped;
+        if (kept_ids != nullptr) kept += kept_ids[k] != kDropped;
+      }
       row_splits_out[b + 1] = kept;
     }
   });
@@ -117,9 +143,14 @@ void Compact(const Csr<Id>& batch, EntriesOut all, const ParallelFor& parallel_f
     for (int64_t b = begin; b < end; ++b) {
       int64_t at = row_splits_out[b];
       for (int64_t k = splits[b]; k < splits[b + 1]; ++k) {
-        if (all.ids[k] == kDropped) continue;
-        out.ids[at] = all.ids[k];
-        out.values[at++] = all.values[k];
+        if (all.ids[k] != kDropped) {
+          out.ids[at] = all.ids[k];
+          out.values[at++] = all.values[k];
+        }
+        if (kept_ids != nullptr && kept_ids[k] != kDropped) {
+          out.ids[at] = kept_ids[k];
+          out.values[at++] = batch.binary ? 1.0f : batch.values[k];
+        }
       }
     }
   });
@@ -131,17 +162,18 @@ Status Discretize(const Csr<Id>& batch, const Buckets& buckets, const Discretize
                   int64_t* row_splits_out) {
   TWML_RETURN_IF_ERROR(CheckCsrShape(batch));
   const int64_t n = batch.num_entries();
-  const bool may_drop = options.missing == Missing::kDrop || options.unknown == Unknown::kDrop;
-  Scratch<int64_t> scratch_ids(may_drop ? n : 0);
-  Scratch<float> scratch_values(may_drop ? n : 0);
+  const bool changes =
+      options.missing == Missing::kDrop || options.unknown == Unknown::kDrop || options.keep_inputs;
+  Scratch<int64_t> kept(options.keep_inputs ? n : 0);
+  Scratch<int64_t> scratch_ids(changes ? n : 0);
+  Scratch<float> scratch_values(changes ? n : 0);
   const EntriesOut all =
-      may_drop ? EntriesOut{scratch_ids.data(), scratch_values.data()} : allocate(n);
+      changes ? EntriesOut{scratch_ids.data(), scratch_values.data()} : allocate(n);
   if (n > 0 && all.ids == nullptr) return Status();
   FirstPosition refused;
-  parallel_for(n, 15, [&](int64_t begin, int64_t end) {
-    const auto run = options.side == Side::kLeft ? DiscretizeRange<Side::kLeft, Id, Ids>
-                                                 : DiscretizeRange<Side::kRight, Id, Ids>;
-    const int64_t stopped = run(batch, buckets, options, ids, begin, end, all);
+  parallel_for(n, 8, [&](int64_t begin, int64_t end) {
+    const int64_t stopped =
+        DiscretizeRange(batch, buckets, options, ids, begin, end, all, kept.data());
     if (stopped < end) refused.Offer(stopped);
   });
   if (refused.found()) {
@@ -149,8 +181,8 @@ Status Discretize(const Csr<Id>& batch, const Buckets& buckets, const Discretize
                    "] = ", static_cast<int64_t>(batch.ids[refused.value()]), " is not one of the ",
                    buckets.num_features(), " adapted features");
   }
-  if (may_drop) {
-    Compact(batch, all, parallel_for, allocate, row_splits_out);
+  if (changes) {
+    Compact(batch, all, kept.data(), parallel_for, allocate, row_splits_out);
   } else {
     std::copy(batch.row_splits.begin(), batch.row_splits.end(), row_splits_out);
   }
@@ -171,11 +203,16 @@ Status Buckets::Make(Span<const int64_t> feature_ids, Span<const float> boundari
     return Invalid("boundary_splits[", splits.size() - 1, "] must be the number of boundaries ",
                    boundaries.size(), ", got ", splits[splits.size() - 1]);
   }
+  if (feature_ids.size() >= INT32_MAX) {
+    return Invalid("feature_ids must have less than ", INT32_MAX, " items, got ",
+                   feature_ids.size());
+  }
   FirstPosition bad_feature, bad_split, bad_boundary;
   parallel_for(feature_ids.size(), 1, [&](int64_t begin, int64_t end) {
     for (int64_t f = begin; f < end; ++f) {
       if (f > 0 && feature_ids[f] <= feature_ids[f - 1]) bad_feature.Offer(f);
-      if (splits[f + 1] < splits[f]) bad_split.Offer(f + 1);
+      if (splits[f + 1] < splits[f] || splits[f + 1] - splits[f] > INT32_MAX)
+        bad_split.Offer(f + 1);
     }
   });
   if (bad_feature.found()) {
@@ -204,10 +241,46 @@ Status Buckets::Make(Span<const int64_t> feature_ids, Span<const float> boundari
     return Invalid("boundaries of one feature must not fall: boundaries[", i, "] = ", boundaries[i],
                    " after ", boundaries[i - 1]);
   }
-  buckets->boundaries_ = boundaries;
-  buckets->splits_.assign(splits.begin(), splits.end());
+  buckets->Plant(boundaries, splits);
   buckets->Index(feature_ids);
   return Status();
+}
+
+void Buckets::Plant(Span<const float> boundaries, Span<const int64_t> splits) {
+  const int64_t features = splits.size() - 1;
+  trees_.assign(features + 1, BucketTree{});
+  int64_t line = 1;  // the first is NaN alone: leaves of features without boundaries, and tops
+  for (int64_t f = 0; f <= features; ++f) {
+    BucketTree& tree = trees_[f];
+    const int64_t count = f < features ? splits[f + 1] - splits[f] : 0;
+    tree.begin = splits[f];
+    tree.count = static_cast<int32_t>(count);
+    tree.levels = 2;
+    if (count == 0) continue;
+    int64_t above = 0;
+    if (count > kBucketLine) {
+      tree.line = line;
+      above = LinesOfLevel(count, 1);
+      for (; LinesOfLevel(count, tree.levels - 1) > 1; ++tree.levels) {
+        above += LinesOfLevel(count, tree.levels);
+      }
+    }
+    tree.leaves = (line + above) * kBucketLine;
+    line += above + LinesOfLevel(count, 0);
+  }
+  lines_.assign(line * kBucketLine, std::numeric_limits<float>::quiet_NaN());
+  for (int64_t f = 0; f < features; ++f) {
+    const BucketTree& tree = trees_[f];
+    std::copy_n(boundaries.data() + tree.begin, tree.count, lines_.data() + tree.leaves);
+    int64_t start = tree.leaves;
+    for (int level = 1; tree.line > 0 && level < tree.levels; ++level) {
+      const float* below = lines_.data() + start;
+      start -= LinesOfLevel(tree.count, level) * kBucketLine;
+      const int64_t pivots = LinesOfLevel(tree.count, level - 1) - 1;
+      for (int64_t i = 0; i < pivots; ++i) lines_[start + i] = below[(i + 1) * kBucketLine - 1];
+    }
+  }
+  HugePages().Ask(lines_.data(), static_cast<int64_t>(lines_.size() * sizeof(float)));
 }
 
 void Buckets::Index(Span<const int64_t> feature_ids) {
@@ -246,7 +319,7 @@ Status PercentileDiscretize(const Csr<Id>& batch, const Buckets& buckets,
                             const ParallelFor& parallel_for, const AllocateEntries& allocate,
                             int64_t* row_splits_out) {
   TWML_RETURN_IF_ERROR(CheckHashBits(pass_through_bits, "pass_through_bits"));
-  const ContiguousIds ids(buckets, options.missing, static_cast<int>(pass_through_bits));
+  const ContiguousIds ids(buckets, options, static_cast<int>(pass_through_bits));
   return Discretize(batch, buckets, options, ids, parallel_for, allocate, row_splits_out);
 }
 

@@ -9,6 +9,7 @@
 #include "cc/core/csr.h"
 #include "cc/core/hash.h"
 #include "cc/core/parallel.h"
+#include "cc/core/simd_buckets.h"
 #include "cc/core/span.h"
 #include "cc/core/status.h"
 
@@ -27,10 +28,13 @@ struct DiscretizeOptions {
   Side side = Side::kLeft;
   Missing missing = Missing::kBucket;
   Unknown unknown = Unknown::kPass;
+  // Behind its bucket, an entry of an adapted feature that is not NaN stays as it is, at an id for
+  // that; others appear once at most, as without.
+  bool keep_inputs = false;
 };
 
 // The boundaries of the adapted features, checked and indexed: made once, used for many batches.
-// Views its boundaries, owns the rest.
+// Owns all it needs.
 class Buckets {
  public:
   // Feature f = feature_ids[f] (any int64, strictly ascending) has the boundaries
@@ -38,16 +42,40 @@ class Buckets {
   static Status Make(Span<const int64_t> feature_ids, Span<const float> boundaries,
                      Span<const int64_t> splits, const ParallelFor& parallel_for, Buckets* buckets);
 
-  int64_t num_features() const { return static_cast<int64_t>(splits_.size()) - 1; }
-  int64_t num_boundaries() const { return boundaries_.size(); }
-  Span<const float> boundaries(int64_t f) const {
-    return {boundaries_.data() + splits_[f], splits_[f + 1] - splits_[f]};
-  }
+  int64_t num_features() const { return static_cast<int64_t>(trees_.size()) - 1; }
+  int64_t num_boundaries() const { return trees_.back().begin; }
+  int64_t num_boundaries(int64_t f) const { return trees_[f].count; }
 
   // Ids in use when features are laid out one after the other, each with its missing bucket last.
   int64_t num_buckets(Missing missing) const { return offset(num_features(), missing); }
   int64_t offset(int64_t f, Missing missing) const {
-    return splits_[f] + f * (missing == Missing::kBucket ? 2 : 1);
+    return trees_[f].begin + f * (missing == Missing::kBucket ? 2 : 1);
+  }
+
+  // bucket[i] = the bucket of values[i] (0 for a NaN) among those of f[i], for n entries.
+  void Search(Side side, const int32_t* f, const float* values, int64_t n, int64_t* bucket) const {
+    const BucketKernels& kernels = KernelsOfBuckets();
+    (side == Side::kLeft ? kernels.left : kernels.right)(trees_.data(), lines_.data(), f, values, n,
+                                                         cached(), bucket);
+  }
+
+  // Whether asking ahead does not pay.
+  bool cached() const {
+    constexpr size_t kNear = 1 << 18;
+    return lines_.size() * sizeof(float) + trees_.size() * sizeof(BucketTree) <= kNear;
+  }
+
+  // What Find and Search will read first of an id and of an f.
+  __attribute__((always_inline)) void PrefetchId(int64_t feature) const {
+    const uint64_t at = static_cast<uint64_t>(feature) - static_cast<uint64_t>(first_feature_);
+    if (dense_.empty()) {
+      __builtin_prefetch(&slots_[Mix64(static_cast<uint64_t>(feature)) & mask_]);
+    } else if (at < dense_.size()) {
+      __builtin_prefetch(&dense_[at]);
+    }
+  }
+  __attribute__((always_inline)) void PrefetchFeature(int64_t f) const {
+    __builtin_prefetch(&trees_[f]);
   }
 
   // The f of a feature id, or -1.
@@ -70,8 +98,10 @@ class Buckets {
 
   void Index(Span<const int64_t> feature_ids);
 
-  Span<const float> boundaries_;
-  std::vector<int64_t> splits_ = {0};
+  void Plant(Span<const float> boundaries, Span<const int64_t> splits);
+
+  std::vector<BucketTree> trees_ = {BucketTree{}};  // one a feature, and where the last one ends
+  std::vector<float> lines_;
   // Ids close together are looked up by position, others in an open-addressing table.
   std::vector<int32_t> dense_;
   int64_t first_feature_ = 0;
@@ -87,16 +117,17 @@ struct EntriesOut {
 };
 using AllocateEntries = std::function<EntriesOut(int64_t number)>;
 
-// Entries become (offset(feature) + bucket, 1); ids from num_buckets on are the pass-through space
-// of 2^pass_through_bits. row_splits_out: as long as the batch's. Order is kept.
+// Entries become (offset(feature) + bucket, 1); behind the num_buckets ids, if inputs are kept,
+// comes one for each adapted feature, and then the pass-through space of 2^pass_through_bits.
+// row_splits_out: as long as the batch's. Order is kept.
 template <class Id>
 Status PercentileDiscretize(const Csr<Id>& batch, const Buckets& buckets,
                             const DiscretizeOptions& options, int64_t pass_through_bits,
                             const ParallelFor& parallel_for, const AllocateEntries& allocate,
                             int64_t* row_splits_out);
 
-// Entries become (hash of (feature id, bucket), 1), the hash reduced to output_bits; passed entries
-// the hash of their feature id alone. A bucket's id depends on no other feature.
+// Entries become (hash of (feature id, bucket), 1), the hash reduced to output_bits; passed and
+// kept entries the hash of their feature id alone. A bucket's id depends on no other feature.
 template <class Id>
 Status HashingDiscretize(const Csr<Id>& batch, const Buckets& buckets,
                          const DiscretizeOptions& options, int64_t output_bits,

@@ -5,6 +5,7 @@
 
 #include "cc/core/csr.h"
 #include "cc/core/first_position.h"
+#include "cc/core/group_by_id.h"
 
 namespace twml {
 namespace {
@@ -29,6 +30,9 @@ Status Check(const MaxNormBatch<Id>& batch, int64_t input_dim, const Span<const 
   if (!std::isnormal(options.epsilon) || options.epsilon < 0) {
     return Invalid("epsilon must be a positive normal number, got ", options.epsilon);
   }
+  if (!(options.decay > 0 && options.decay <= 1)) {
+    return Invalid("decay must be in (0, 1], got ", options.decay);
+  }
   if (batch.values.size() != batch.ids.size()) {
     return Invalid("values must have ", batch.ids.size(), " items, one for each id, got ",
                    batch.values.size());
@@ -48,6 +52,26 @@ void RaiseTo(float* max_abs, float value) {
   while (seen < value && !__atomic_compare_exchange(max_abs, &seen, &value, /*weak=*/true,
                                                     __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
   }
+}
+
+// Once for each feature of the batch, so it takes the entries by feature.
+template <class Id>
+void DecayAndRaise(const MaxNormBatch<Id>& batch, Span<float> max_abs, float decay,
+                   const ParallelFor& parallel_for) {
+  const auto groups =
+      GroupById<Id, int64_t>(batch.ids, batch.values, {}, max_abs.size(), parallel_for);
+  const int64_t cost = 10 + 2 * batch.ids.size() / std::max<int64_t>(1, groups.num_groups);
+  parallel_for(groups.num_groups, cost, [&](int64_t begin, int64_t end) {
+    for (int64_t u = begin; u < end; ++u) {
+      float largest = -1;
+      for (int64_t k = groups.splits[u]; k < groups.splits[u + 1]; ++k) {
+        const float magnitude = std::abs(groups.values[k]);
+        if (std::isfinite(magnitude)) largest = std::max(largest, magnitude);
+      }
+      float& m = max_abs[groups.ids[u]];
+      if (largest >= 0) m = std::max(m * decay, largest);
+    }
+  });
 }
 
 template <class Id>
@@ -84,6 +108,11 @@ Status MaxNormTraining(const MaxNormBatch<Id>& batch, Span<float> max_abs,
                        const Span<const float>* bias, const MaxNormOptions& options,
                        const ParallelFor& parallel_for, MaxNormOut out) {
   TWML_RETURN_IF_ERROR(Check(batch, max_abs.size(), bias, options, parallel_for));
+  if (options.decay < 1) {
+    DecayAndRaise(batch, max_abs, options.decay, parallel_for);
+    Normalize<Id>(batch, max_abs, bias, options.epsilon, parallel_for, out);
+    return Status();
+  }
   parallel_for(batch.ids.size(), 4, [&](int64_t begin, int64_t end) {
     for (int64_t k = begin; k < end; ++k) {
       const float magnitude = std::abs(batch.values[k]);

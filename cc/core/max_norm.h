@@ -18,6 +18,9 @@ enum class NonFinite { kError, kZero };
 struct MaxNormOptions {
   float epsilon = 1e-6f;  // a positive normal number
   NonFinite nonfinite = NonFinite::kError;
+  // Training: max_abs of a feature is multiplied by it, once a batch that has a finite value of
+  // the feature, before it is raised: a drifting feature forgets an old peak. In (0, 1].
+  float decay = 1;
 };
 
 // One value an id. ids in [0, input_dim), in any order and any number of times.

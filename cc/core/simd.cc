@@ -3,43 +3,56 @@
 #include <cstdlib>
 #include <string>
 
+#include "cc/core/simd_buckets.h"
+
 namespace twml {
 namespace baseline {
 extern const RowKernels kKernels;
-}
+extern const BucketKernels kBucketKernels;
+}  // namespace baseline
 #if defined(__x86_64__)
 namespace avx2 {
 extern const RowKernels kKernels;
-}
+extern const BucketKernels kBucketKernels;
+}  // namespace avx2
 namespace avx512 {
 extern const RowKernels kKernels;
-}
+extern const BucketKernels kBucketKernels;
+}  // namespace avx512
 #endif
 
 namespace {
 
-const RowKernels& Choose() {
+struct Level {
+  const RowKernels& rows;
+  const BucketKernels& buckets;
+};
+
+Level Choose() {
   const char* asked = std::getenv("TWML_OPS_SIMD");
   const std::string limit = asked == nullptr ? "" : asked;
 #if defined(__x86_64__)
   if (limit.empty() || limit == "avx512") {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-      return avx512::kKernels;
+      return {avx512::kKernels, avx512::kBucketKernels};
     }
   }
   if (limit != "baseline" && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    return avx2::kKernels;
+    return {avx2::kKernels, avx2::kBucketKernels};
   }
 #endif
-  return baseline::kKernels;
+  return {baseline::kKernels, baseline::kBucketKernels};
+}
+
+const Level& Chosen() {
+  static const Level level = Choose();
+  return level;
 }
 
 }  // namespace
 
-const RowKernels& Kernels() {
-  static const RowKernels& kernels = Choose();
-  return kernels;
-}
+const RowKernels& Kernels() { return Chosen().rows; }
+const BucketKernels& KernelsOfBuckets() { return Chosen().buckets; }
 
 }  // namespace twml

@@ -10,7 +10,7 @@ from benchmarks import run, sweeps
 from benchmarks.contender import OURS, RULES, SLICES
 from benchmarks.kernels import FORWARD
 
-PARTS = ("kernels", "model")
+PARTS = ("kernels", "model", "features")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,13 @@ def test_the_page_has_machine_versions_and_every_table(docs, raw):
     page = (docs / "performance.md").read_text()
     assert f"keras {raw['kernels']['machine']['versions']['keras']}" in page
     assert raw["kernels"]["machine"]["date"] in page
-    for title in ("### Forward", "### Step with LazyAdam", "| floor |", "samples/s"):
+    for title in (
+        "### Forward",
+        "### Step with LazyAdam",
+        "| floor |",
+        "samples/s",
+        "largest rank",
+    ):
         assert title in page
 
 

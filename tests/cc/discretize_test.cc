@@ -85,6 +85,47 @@ TEST(Discretize, OneFeatureEqualsBoundsOnEveryNumberOfBoundaries) {
   }
 }
 
+// At and around the sizes where the search gets another level.
+TEST(Discretize, TreesOfEverySizeAreSearchedRight) {
+  std::mt19937 random(4);
+  Fitted fitted{{}, {}, {0}};
+  for (const int n : {0,   15,  16,   17,   32,   33,   255,  256,  257,  271,  272,    273,   288,
+                      289, 300, 4351, 4352, 4353, 4367, 4368, 4369, 4640, 5000, 70'000, 80'000}) {
+    fitted.features.push_back(n);
+    std::vector<float> boundaries(n);
+    for (float& b : boundaries) b = static_cast<float>(random() % (2 * n)) - static_cast<float>(n);
+    std::sort(boundaries.begin(), boundaries.end());
+    fitted.boundaries.insert(fitted.boundaries.end(), boundaries.begin(), boundaries.end());
+    fitted.splits.push_back(static_cast<int64_t>(fitted.boundaries.size()));
+  }
+  Buckets buckets;
+  ASSERT_TRUE(fitted.Make(&buckets).ok());
+  Entries in, out;
+  for (int k = 0; k < 100'000; ++k) {
+    const int64_t n = fitted.features[random() % fitted.features.size()];
+    in.ids.push_back(n);
+    const int64_t range = 4 * n + 10;
+    in.values.push_back(static_cast<float>(static_cast<int64_t>(random() % range) - range / 2) / 2);
+  }
+  in.values[0] = kInf;
+  in.values[1] = -kInf;
+  in.row_splits = {0, static_cast<int64_t>(in.ids.size())};
+  for (const Side side : {Side::kLeft, Side::kRight}) {
+    ASSERT_TRUE(
+        Discretized(in, buckets, {side, Missing::kDrop, Unknown::kError}, false, 1, Serial, &out)
+            .ok());
+    for (size_t k = 0; k < in.ids.size(); ++k) {
+      const auto f = std::lower_bound(fitted.features.begin(), fitted.features.end(), in.ids[k]) -
+                     fitted.features.begin();
+      const auto begin = fitted.boundaries.begin() + fitted.splits[f];
+      const auto end = fitted.boundaries.begin() + fitted.splits[f + 1];
+      const auto at = side == Side::kLeft ? std::lower_bound(begin, end, in.values[k])
+                                          : std::upper_bound(begin, end, in.values[k]);
+      ASSERT_EQ(out.ids[k], fitted.splits[f] + f + (at - begin)) << in.ids[k] << " boundaries";
+    }
+  }
+}
+
 TEST(Discretize, EveryFeatureIsFoundDenseOrFarApart) {
   for (const int64_t step : {int64_t{1}, int64_t{7}, int64_t{1} << 33}) {
     for (const int64_t n : {0, 1, 2, 3, 1000}) {

@@ -162,6 +162,36 @@ def test_adapting_again_forgets_the_first_time(kind):
 
 
 @both_kinds
+@every_form
+@pytest.mark.parametrize("unknown", ["pass", "drop"])
+def test_inputs_may_be_kept_beside_their_buckets(kind, name, unknown):
+    """Every known number once more, with its value; what is passed only once."""
+    plain, keeping = (
+        adapted(kind, unknown=unknown),
+        adapted(kind, unknown=unknown, keep_inputs=True),
+    )
+    shift = 0 if kind == "hashing" else 3
+    assert keeping.output_dim == plain.output_dim + shift
+    expected = []
+    for ids, values, without in zip(IDS, VALUES, rows_of(plain(form("padded"))), strict=True):
+        row, rest = [], iter(without)
+        for i, v in zip(ids[ids != -1], values[ids != -1], strict=True):
+            if i not in (3, 7, 20):
+                row += [(p + shift, x) for p, x in [next(rest)]] if unknown == "pass" else []
+                continue
+            row.append(next(rest))
+            if not np.isnan(v):
+                hashed = int(core.hash_ids(np.array([-2]), 20, int(i))[0])
+                at = hashed if kind == "hashing" else NUM_BUCKETS + [3, 7, 20].index(i)
+                row.append(entry(at, v))
+        expected.append(row)
+    outputs = keeping(form(name))
+    tf.nest.assert_same_structure(outputs, form(name), expand_composites=True)
+    assert rows_of(outputs) == expected
+    assert type(keeping).from_config(keeping.get_config()).keep_inputs
+
+
+@both_kinds
 def test_a_binary_batch_stays_one(kind):
     layer = adapted(kind)
     got = layer(form("ragged")[0])

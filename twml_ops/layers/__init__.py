@@ -4,6 +4,8 @@ from twml_ops.layers.grouped_sparse_linear import GroupedSparseLinear, SparseTab
 from twml_ops.layers.hashing_discretizer import HashingDiscretizer
 from twml_ops.layers.isotonic_calibration import IsotonicCalibration
 from twml_ops.layers.max_norm import MaxNorm
+from twml_ops.layers.mdl_discretizer import MDLDiscretizer
+from twml_ops.layers.online_standardize import OnlineStandardize
 from twml_ops.layers.percentile_discretizer import PercentileDiscretizer
 from twml_ops.layers.platt_scaling import PlattScaling
 from twml_ops.layers.sparse_linear import SparseLinear
@@ -12,7 +14,9 @@ __all__ = [
     "GroupedSparseLinear",
     "HashingDiscretizer",
     "IsotonicCalibration",
+    "MDLDiscretizer",
     "MaxNorm",
+    "OnlineStandardize",
     "PercentileDiscretizer",
     "PlattScaling",
     "SparseLinear",

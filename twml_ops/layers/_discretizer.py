@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
+from twml_ops import core
+from twml_ops.layers._adapt import Checkpoint, Entries, Progress, number_of_batches
 from twml_ops.layers._batch import SparseBatch, parse
-from twml_ops.layers._quantiles import Boundaries, ExactQuantiles
+from twml_ops.ops.quantile_sketch import SketchState, empty_sketch, sketch_variables
+
+# A feature with no more distinct values is kept exactly while it is adapted, however long.
+_EXACT_VALUES = 1024
+
+
+class Boundaries(NamedTuple):
+    """Ragged boundaries: feature f has items splits[f] .. splits[f + 1].
+
+    Attributes:
+        feature_ids: int64 [F], strictly ascending.
+        boundaries: float32 [splits[F]], of each feature strictly ascending.
+        splits: int64 [F + 1].
+    """
+
+    feature_ids: NDArray[np.int64]
+    boundaries: NDArray[np.float32]
+    splits: NDArray[np.int64]
+
 
 _STATE = Boundaries._fields
 
@@ -27,6 +49,9 @@ class Discretizer(tf.keras.layers.Layer):
         side: Literal["left", "right"] = "left",
         missing: Literal["bucket", "drop"] = "bucket",
         unknown: Literal["pass", "drop", "error"] = "pass",
+        epsilon: float = 1e-3,
+        keep_sketch: bool = False,
+        keep_inputs: bool = False,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("autocast", False)  # values keep float32 under mixed precision
@@ -38,6 +63,10 @@ class Discretizer(tf.keras.layers.Layer):
         self.side = side
         self.missing = missing
         self.unknown = unknown
+        self.epsilon = float(epsilon)
+        self.keep_sketch = bool(keep_sketch)
+        self.keep_inputs = bool(keep_inputs)
+        self._sketch = self.new_sketch()
         self.supports_jit = False  # the ops are no XLA ops
         self._output_dim: int | None = None  # of the layer this one was configured from
         # The ops run on the CPU: boundaries elsewhere would be copied to it at each call.
@@ -45,6 +74,9 @@ class Discretizer(tf.keras.layers.Layer):
             self._feature_ids = self._state_variable("feature_ids", tf.int64)
             self._boundaries = self._state_variable("boundaries", tf.float32)
             self._splits = self._state_variable("splits", tf.int64)
+            if keep_sketch:  # attributes one by one: Keras 3 tracks no lists for checkpoints
+                for variable in sketch_variables(empty_sketch()):
+                    setattr(self, "_" + variable.name.split(":")[0], variable)
 
     def _state_variable(self, name: str, dtype: tf.DType) -> tf.Variable:
         empty = tf.zeros([0], dtype)
@@ -59,26 +91,122 @@ class Discretizer(tf.keras.layers.Layer):
         """
         return [self._feature_ids, self._boundaries, self._splits]
 
-    def adapt(self, data: Any) -> None:
+    def new_sketch(self, weighted: bool = False) -> core.QuantileSketch:
+        """An empty sketch as `adapt` uses it, to be filled elsewhere: see `adapt_from_sketch`.
+
+        Args:
+            weighted: whether its updates may have weights.
+        """
+        bins = self.num_bins.values() if isinstance(self.num_bins, dict) else [self.num_bins]
+        exact = max([_EXACT_VALUES, *bins])
+        return core.QuantileSketch(self.epsilon, exact_values=exact, weighted=weighted)
+
+    @property
+    def sketch(self) -> core.QuantileSketch:
+        """What `adapt` has seen: empty before, and after loading unless `keep_sketch`."""
+        if self.sketch_variables and not len(self._sketch.feature_ids):
+            state = (v.numpy() for v in self.sketch_variables)
+            named = dict(zip(SketchState._fields, state, strict=True))
+            if len(named["feature_ids"]):
+                self._sketch = core.QuantileSketch.from_state(named)
+        return self._sketch
+
+    @property
+    def sketch_variables(self) -> list[tf.Variable]:
+        """The state of `sketch`, as `ops.SketchState` orders it; none unless `keep_sketch`."""
+        if not self.keep_sketch:
+            return []
+        return [getattr(self, f"_sketch_{name}") for name in SketchState._fields]
+
+    def adapt(
+        self,
+        data: Any,
+        *,
+        weighted: bool = False,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        checkpoint_seconds: float = 60.0,
+        progress: bool | None = None,
+    ) -> None:
         """Finds the boundaries; what an earlier `adapt` found is forgotten.
 
-        A feature with no more distinct values than bins gets a bucket for each of them; otherwise
-        the boundaries lie at the quantiles of its values, equal ones once. NaNs count for nothing,
-        but a feature that had only NaNs is adapted too, with one bucket. Adapt before the layer is
-        called in a model: the model's shapes depend on `output_dim`.
+        The data is read once and never held: every feature goes into a sketch
+        (`core.QuantileSketch`) of at most about 14 / epsilon numbers. A feature with no more
+        distinct values than bins gets a bucket for each of them, exactly; otherwise the boundaries
+        lie at the quantiles of its values, equal ones once, with a rank error of at most epsilon
+        (exactly while it has had fewer than about 2 / epsilon values, or 1,024 distinct ones). NaNs
+        count for nothing, but a feature that had only NaNs is adapted too, with one bucket. Adapt
+        before the layer is called in a model: the model's shapes depend on `output_dim`.
 
         Args:
             data: a `tf.data.Dataset` of batches in any batch form (without labels), or one batch;
                 NumPy arrays will do for padded pairs.
+            weighted: whether the elements are (batch, weights [B]), one weight a row, in [0, 2^31].
+            checkpoint_dir: a folder where the sketch is written now and then. The same call on the
+                same data, after the process was killed, goes on from there. Empty after success.
+            checkpoint_seconds: between two writings.
+            progress: whether a line on stderr shows how far it is, once it takes more than two
+                seconds. None: if stderr is a terminal.
 
         Raises:
-            ValueError: the data is no batch form.
+            ValueError: the data is no batch form, or `checkpoint_dir` is of another adapt.
         """
-        quantiles = ExactQuantiles()
-        for batch in data if isinstance(data, tf.data.Dataset) else [data]:
-            csr, _ = parse(tf.nest.map_structure(_to_tensor, batch))
-            quantiles.update(csr.ids.numpy().astype(np.int64), csr.values_or_ones().numpy())
-        self._assign(quantiles.boundaries(self.num_bins, self.side))
+        sketch = self.new_sketch(weighted)
+        about = {"num_bins": repr(self.num_bins), "epsilon": self.epsilon, "weighted": weighted}
+        checkpoint = Checkpoint(checkpoint_dir, checkpoint_seconds, about)
+        position = 0
+        if (found := checkpoint.load()) is not None:
+            (state,), position = found
+            sketch = core.QuantileSketch.from_state(state)
+        shown = Progress(progress, number_of_batches(data))
+        for ids, values, weights in Entries(data, int(weighted), position):
+            self._update(sketch, ids, values, *weights)
+            position += 1
+            shown.add(len(ids), position)
+            checkpoint.save([sketch], position)
+        shown.done()
+        self.adapt_from_sketch(sketch)
+        checkpoint.done()
+
+    def _update(self, sketch: core.QuantileSketch, ids: Any, values: Any, *weights: Any) -> None:
+        if isinstance(self.num_bins, dict):
+            wanted = np.isin(ids, np.fromiter(self.num_bins, np.int64))
+            ids, values, *rest = (a[wanted] for a in (ids, values, *weights))
+            weights = tuple(rest)
+        sketch.update(ids, values, *weights)
+
+    def adapt_from_sketch(self, *sketches: Any) -> None:
+        """Finds the boundaries from sketches, say one of each process that read a part of the data.
+
+        Args:
+            *sketches: each a `core.QuantileSketch` or an `ops.QuantileSketch`, all of the same
+                options (`new_sketch` makes one); they are merged in the order given, into a sketch
+                of their own.
+
+        Raises:
+            ValueError: there is none, or their options differ.
+        """
+        if not sketches:
+            raise ValueError("sketches must be at least one, got none")
+        made = [s if isinstance(s, core.QuantileSketch) else s.to_core() for s in sketches]
+        merged = made[0]
+        if len(made) > 1:
+            merged = core.QuantileSketch(
+                merged.epsilon, exact_values=merged.exact_values, weighted=merged.weighted
+            )
+            for sketch in made:
+                merged.merge(sketch)
+        features = merged.feature_ids
+        if isinstance(self.num_bins, dict):
+            features = features[np.isin(features, np.fromiter(self.num_bins, np.int64))]
+            bins = np.array([self.num_bins[int(f)] for f in features], np.int64)
+        else:
+            bins = np.full(len(features), self.num_bins, np.int64)
+        self._assign(Boundaries(features, *merged.boundaries(features, bins, self.side)))
+        self._sketch = merged
+        if self.sketch_variables:
+            state = merged.state()
+            for name, variable in zip(SketchState._fields, self.sketch_variables, strict=True):
+                variable.assign(state[name])
 
     def _assign(self, found: Boundaries) -> None:
         for variable, value in zip(self.state_variables, found, strict=True):
@@ -130,7 +258,7 @@ class Discretizer(tf.keras.layers.Layer):
             )
         batch, rebuild = parse(inputs)
         ids, values, row_splits = self._discretize(batch)
-        if self.missing != "drop" and self.unknown != "drop":
+        if self.missing != "drop" and self.unknown != "drop" and not self.keep_inputs:
             row_splits = batch.row_splits  # nothing moves: spares the forms their rebuilding
         return rebuild(SparseBatch(ids, values, row_splits), output_dim)
 
@@ -143,6 +271,8 @@ class Discretizer(tf.keras.layers.Layer):
             num_bins = [[feature, bins] for feature, bins in num_bins.items()]
         config |= {"num_bins": num_bins, "side": self.side}
         config |= {"missing": self.missing, "unknown": self.unknown}
+        config |= {"epsilon": self.epsilon, "keep_sketch": self.keep_sketch}
+        config |= {"keep_inputs": self.keep_inputs}
         if self.adapted or self._output_dim is not None:
             config["adapted_output_dim"] = self.output_dim
         return config
@@ -156,7 +286,7 @@ class Discretizer(tf.keras.layers.Layer):
         """
         config = dict(config)
         output_dim = config.pop("adapted_output_dim", None)
-        if isinstance(config["num_bins"], (list, tuple)):
+        if isinstance(config.get("num_bins"), (list, tuple)):
             config["num_bins"] = dict(config["num_bins"])
         layer = cls(**config)
         layer._output_dim = output_dim
@@ -164,17 +294,19 @@ class Discretizer(tf.keras.layers.Layer):
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the state to a `.keras` or `.weights.h5` file."""
-        for name, variable in zip(_STATE, self.state_variables, strict=True):
+        for name, variable in self._stored():
             store[name] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
         """Reads the state, of whatever size it is."""
-        self._assign(Boundaries(*(np.array(store[name]) for name in _STATE)))
+        for name, variable in self._stored():
+            variable.assign(np.array(store[name]))
+        self._sketch = self.new_sketch()
 
-
-def _to_tensor(component: Any) -> Any:
-    composite = isinstance(component, (tf.SparseTensor, tf.RaggedTensor))
-    return component if composite else tf.convert_to_tensor(component)
+    def _stored(self) -> list[tuple[str, tf.Variable]]:
+        names = [f"sketch_{name}" for name in SketchState._fields]
+        sketch = list(zip(names, self.sketch_variables, strict=False))
+        return [*zip(_STATE, self.state_variables, strict=True), *sketch]
 
 
 def _check_choice(name: str, got: str, choices: tuple[str, ...]) -> None:
@@ -184,11 +316,12 @@ def _check_choice(name: str, got: str, choices: tuple[str, ...]) -> None:
 
 def _checked_bins(num_bins: Any) -> int | dict[int, int]:
     if isinstance(num_bins, Mapping):
-        return {int(f): _checked_count(f"num_bins[{f}]", n) for f, n in num_bins.items()}
-    return _checked_count("num_bins", num_bins)
+        return {int(f): checked_count(f"num_bins[{f}]", n) for f, n in num_bins.items()}
+    return checked_count("num_bins", num_bins)
 
 
-def _checked_count(name: str, got: Any) -> int:
+def checked_count(name: str, got: Any) -> int:
+    """`got`, if it is a positive integer."""
     if isinstance(got, bool) or not isinstance(got, (int, np.integer)) or got < 1:
         raise ValueError(f"{name} must be a positive integer, got {got!r}")
     return int(got)

@@ -27,6 +27,11 @@ class HashingDiscretizer(Discretizer):
         side: "left": a bucket is an interval (a, b]. "right": [a, b).
         missing: "bucket" or "drop".
         unknown: "pass", "drop" or "error".
+        epsilon: rank error of `adapt`, as a share of a feature's values; in [1e-5, 0.5].
+        keep_sketch: whether files and checkpoints keep what `adapt` saw (`sketch`), beside the
+            boundaries, so that it can be merged or compared with other data later.
+        keep_inputs: an adapted feature's value, unless it is NaN, also stays beside its bucket, at
+            the id that it would be passed at.
         **kwargs: of `tf.keras.layers.Layer`.
 
     Raises:
@@ -41,9 +46,14 @@ class HashingDiscretizer(Discretizer):
         side: Literal["left", "right"] = "left",
         missing: Literal["bucket", "drop"] = "bucket",
         unknown: Literal["pass", "drop", "error"] = "pass",
+        epsilon: float = 1e-3,
+        keep_sketch: bool = False,
+        keep_inputs: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(num_bins, side, missing, unknown, **kwargs)
+        super().__init__(
+            num_bins, side, missing, unknown, epsilon, keep_sketch, keep_inputs, **kwargs
+        )
         self.output_bits = check_bits("output_bits", output_bits)
 
     def _id_space(self, features: int, boundaries: int) -> int:
@@ -58,6 +68,7 @@ class HashingDiscretizer(Discretizer):
             side=self.side,
             missing=self.missing,
             unknown=self.unknown,
+            keep_inputs=self.keep_inputs,
         )
 
     def get_config(self) -> dict[str, Any]:

@@ -30,6 +30,8 @@ class MaxNorm(tf.keras.layers.Layer):
         bias_initializer: of the bias [N].
         nonfinite: what becomes of NaN and infinite values, which never enter m. "error": the batch
             is refused. "zero": they count as 0 (y = b).
+        decay: for drifting data, in (0, 1]: before m is raised it is multiplied by this, once a
+            training batch that has the feature. 0.999 forgets a peak to a half in 700 such batches.
         **kwargs: of `tf.keras.layers.Layer`.
 
     Raises:
@@ -45,6 +47,7 @@ class MaxNorm(tf.keras.layers.Layer):
         use_bias: bool = True,
         bias_initializer: Any = "zeros",
         nonfinite: Literal["error", "zero"] = "error",
+        decay: float = 1.0,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("autocast", False)  # values keep float32 under mixed precision
@@ -59,7 +62,10 @@ class MaxNorm(tf.keras.layers.Layer):
         self.epsilon = float(epsilon)
         self.use_bias = use_bias
         self.bias_initializer = tf.keras.initializers.get(bias_initializer)
+        if not 0 < decay <= 1:
+            raise ValueError(f"decay must be in (0, 1], got {decay!r}")
         self.nonfinite = nonfinite
+        self.decay = float(decay)
         self.supports_jit = False  # the op is no XLA op
         self.max_abs: Any = None
         self.bias: Any = None
@@ -94,8 +100,26 @@ class MaxNorm(tf.keras.layers.Layer):
             tf.cast(training, tf.bool),
             epsilon=self.epsilon,
             nonfinite=self.nonfinite,
+            decay=self.decay,
         )
         return rebuild(SparseBatch(batch.ids, values, batch.row_splits), self.input_dim)
+
+    def merge(self, *others: MaxNorm) -> None:
+        """Takes over what other layers of the same size have seen: m becomes the largest of all.
+
+        Replicas or processes that saw parts of the data merge so; the biases stay this layer's.
+
+        Raises:
+            ValueError: a layer of another `input_dim`, or one that is not built.
+        """
+        for other in (self, *others):
+            if other.max_abs is None or other.input_dim != self.input_dim:
+                raise ValueError(
+                    f"others must be built and have input_dim {self.input_dim}, got "
+                    f"{other.input_dim}, {'not ' if other.max_abs is None else ''}built"
+                )
+        for other in others:
+            self.max_abs.assign(tf.maximum(tf.convert_to_tensor(self.max_abs), other.max_abs))
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -108,4 +132,5 @@ class MaxNorm(tf.keras.layers.Layer):
             "use_bias": self.use_bias,
             "bias_initializer": tf.keras.initializers.serialize(self.bias_initializer),
             "nonfinite": self.nonfinite,
+            "decay": self.decay,
         }

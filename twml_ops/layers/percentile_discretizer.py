@@ -35,6 +35,11 @@ class PercentileDiscretizer(Discretizer):
             its value at an id hashed from the feature into the pass-through space. "drop": is
             dropped. "error": the batch is refused.
         pass_through_bits: the pass-through space has 2^pass_through_bits ids, 1 to 62.
+        epsilon: rank error of `adapt`, as a share of a feature's values; in [1e-5, 0.5].
+        keep_sketch: whether files and checkpoints keep what `adapt` saw (`sketch`), beside the
+            boundaries, so that it can be merged or compared with other data later.
+        keep_inputs: an adapted feature's value, unless it is NaN, also stays beside its bucket, at
+            an id of the feature behind all buckets.
         **kwargs: of `tf.keras.layers.Layer`.
 
     Raises:
@@ -49,13 +54,19 @@ class PercentileDiscretizer(Discretizer):
         missing: Literal["bucket", "drop"] = "bucket",
         unknown: Literal["pass", "drop", "error"] = "pass",
         pass_through_bits: int = 18,
+        epsilon: float = 1e-3,
+        keep_sketch: bool = False,
+        keep_inputs: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(num_bins, side, missing, unknown, **kwargs)
+        super().__init__(
+            num_bins, side, missing, unknown, epsilon, keep_sketch, keep_inputs, **kwargs
+        )
         self.pass_through_bits = check_bits("pass_through_bits", pass_through_bits)
 
     def _id_space(self, features: int, boundaries: int) -> int:
         buckets = boundaries + features * (2 if self.missing == "bucket" else 1)
+        buckets += features if self.keep_inputs else 0
         return buckets + (1 << self.pass_through_bits if self.unknown == "pass" else 0)
 
     def _discretize(self, batch: SparseBatch) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
@@ -65,6 +76,7 @@ class PercentileDiscretizer(Discretizer):
             side=self.side,
             missing=self.missing,
             unknown=self.unknown,
+            keep_inputs=self.keep_inputs,
             pass_through_bits=self.pass_through_bits,
         )
 

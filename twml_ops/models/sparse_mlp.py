@@ -36,6 +36,7 @@ def sparse_mlp(
     hidden: Sequence[int] = (32,),
     dropout: float = 0.5,
     num_bins: int = 20,
+    discretize: bool = True,
     categorical_bits: int = 18,
     stddev: float = 0.02,
 ) -> tf.keras.Model:
@@ -51,6 +52,7 @@ def sparse_mlp(
         hidden: widths of the dense layers that follow.
         dropout: share of the outputs of these layers that are dropped in training.
         num_bins: buckets per continuous feature.
+        discretize: whether continuous features go in as buckets too, beside their numbers.
         categorical_bits: categories are hashed into 2^categorical_bits ids.
         stddev: of the initial rows of the first layer.
 
@@ -64,10 +66,11 @@ def sparse_mlp(
     spaces: list[_Space] = []
     if schema.continuous:
         numbers = _inputs(inputs, continuous_ids="int64", continuous_values="float32")
-        buckets = PercentileDiscretizer(num_bins, unknown="drop", name="buckets")
-        buckets.adapt(dataset.map(lambda f, _: (f["continuous_ids"], f["continuous_values"])))
         normalized = MaxNorm(len(schema.continuous), name="continuous_norm")(numbers)
-        spaces.append(_Space("buckets", buckets(numbers), buckets.output_dim))
+        if discretize:
+            buckets = PercentileDiscretizer(num_bins, unknown="drop", name="buckets")
+            buckets.adapt(dataset.map(lambda f, _: (f["continuous_ids"], f["continuous_values"])))
+            spaces.append(_Space("buckets", buckets(numbers), buckets.output_dim))
         spaces.append(_Space("continuous", normalized, len(schema.continuous)))
     if schema.categorical:
         (ids,) = _inputs(inputs, categorical_ids="int64")

@@ -16,9 +16,20 @@ from twml_ops.ops.discretize import hashing_discretize, percentile_discretize
 from twml_ops.ops.grouped_sparse_linear import grouped_sparse_linear
 from twml_ops.ops.hash import hash_ids
 from twml_ops.ops.max_norm import max_norm
+from twml_ops.ops.online_standardize import online_standardize
+from twml_ops.ops.quantile_sketch import (
+    QuantileSketch,
+    SketchState,
+    empty_sketch,
+    sketch_merge,
+    sketch_quantiles,
+    sketch_update,
+)
 from twml_ops.ops.sparse_linear import row_splits_from_indices, sparse_linear, sum_duplicates
 
 __all__ = [
+    "QuantileSketch",
+    "SketchState",
     "apply_adagrad",
     "apply_ftrl",
     "apply_lazy_adam",
@@ -27,13 +38,18 @@ __all__ = [
     "apply_rowwise_adagrad",
     "apply_sgd",
     "bias_corrected",
+    "empty_sketch",
     "grouped_sparse_linear",
     "hash_ids",
     "hashing_discretize",
     "is_sparse_linear_gradient",
     "max_norm",
+    "online_standardize",
     "percentile_discretize",
     "row_splits_from_indices",
+    "sketch_merge",
+    "sketch_quantiles",
+    "sketch_update",
     "sparse_linear",
     "sum_duplicates",
     "untouched_sparse_linear_gradient",

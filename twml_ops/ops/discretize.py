@@ -25,6 +25,7 @@ def percentile_discretize(
     missing: Missing = "bucket",
     unknown: Unknown = "pass",
     pass_through_bits: int = 18,
+    keep_inputs: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
     """Replaces each (feature, value) by (id of its bucket, 1).
 
@@ -51,10 +52,14 @@ def percentile_discretize(
             too, unless missing is "drop") at an id hashed from the feature into the pass-through
             space. "drop": is dropped. "error": the batch is refused.
         pass_through_bits: 1 to 62.
+        keep_inputs: an entry of an adapted feature whose value is not NaN also stays, as it is,
+            behind its bucket: at id (number of all buckets) + f. The pass-through space then comes
+            after these F ids. An entry that is passed appears once, as without.
 
     Returns:
         `(ids int64 [L], values float32 [L] or None where `values` was None, row_splits int64
-        [B + 1])`, entries in their order; L < K only if entries were dropped.
+        [B + 1])`, entries in their order; L < K only if entries were dropped, and
+        L > K only if inputs are kept.
 
     Raises:
         tf.errors.InvalidArgumentError: an unknown feature where that is an error, or boundaries
@@ -68,6 +73,7 @@ def percentile_discretize(
         missing=missing,
         unknown=unknown,
         pass_through_bits=pass_through_bits,
+        keep_inputs=keep_inputs,
     )
 
 
@@ -83,6 +89,7 @@ def hashing_discretize(
     side: Side = "left",
     missing: Missing = "bucket",
     unknown: Unknown = "pass",
+    keep_inputs: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
     """`percentile_discretize` into ids hashed from (feature, bucket), in [0, 2^output_bits).
 
@@ -102,6 +109,8 @@ def hashing_discretize(
         side: as in `percentile_discretize`.
         missing: as in `percentile_discretize`.
         unknown: as in `percentile_discretize`.
+        keep_inputs: an entry of an adapted feature whose value is not NaN also stays, as it is,
+            behind its bucket, at the id that a passed entry of the feature would have.
 
     Returns:
         `(ids, values, row_splits)` as `percentile_discretize`.
@@ -117,6 +126,7 @@ def hashing_discretize(
         missing=missing,
         unknown=unknown,
         output_bits=output_bits,
+        keep_inputs=keep_inputs,
     )
 
 

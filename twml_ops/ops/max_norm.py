@@ -20,6 +20,7 @@ def max_norm(
     *,
     epsilon: float = 1e-6,
     nonfinite: Literal["error", "zero"] = "error",
+    decay: float = 1.0,
 ) -> tf.Tensor:
     """Normalizes each value by the largest magnitude its feature has shown.
 
@@ -40,6 +41,8 @@ def max_norm(
         epsilon: least divisor; positive and not denormal.
         nonfinite: what becomes of NaN and infinite values, which never enter `max_abs`. "error":
             the batch is refused. "zero": they count as 0, with gradient 0.
+        decay: in (0, 1]. In training `max_abs` of a feature is first multiplied by it, once a batch
+            that has a finite value of the feature.
 
     Returns:
         float32 [K].
@@ -57,6 +60,7 @@ def max_norm(
         tf.convert_to_tensor(training, tf.bool),
         epsilon=epsilon,
         nonfinite=nonfinite,
+        decay=decay,
     )
     return output
 

@@ -71,6 +71,7 @@ class DiscretizeOp : public OpKernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("unknown", &unknown));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("binary", &binary_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr(bits, &bits_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("keep_inputs", &options_.keep_inputs));
     options_.side = side == "right" ? Side::kRight : Side::kLeft;
     options_.missing = missing == "drop" ? Missing::kDrop : Missing::kBucket;
     options_.unknown = unknown == "drop"    ? Unknown::kDrop

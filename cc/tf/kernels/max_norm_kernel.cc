@@ -30,6 +30,7 @@ class MaxNormOp : public OpKernel {
     std::string nonfinite;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("num_bias", &num_bias_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("epsilon", &options_.epsilon));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("decay", &options_.decay));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("nonfinite", &nonfinite));
     OP_REQUIRES(ctx, num_bias_ <= 1,
                 absl::InvalidArgumentError(

@@ -13,12 +13,17 @@
 namespace twml {
 
 // What a table may be stored as.
-enum class Stored { kFloat32, kFloat32OrBfloat16 };
+enum class Stored { kFloat32, kFloat32OrBfloat16, kFloat64 };
 
 inline absl::Status CheckTable(const tensorflow::Tensor& t, const char* name,
                                Stored stored = Stored::kFloat32) {
   if (!t.IsInitialized()) {
     return absl::FailedPreconditionError(absl::StrCat(name, " is not initialized"));
+  }
+  if (stored == Stored::kFloat64) {
+    if (t.dtype() == tensorflow::DT_DOUBLE) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " must be float64, got ", tensorflow::DataTypeString(t.dtype())));
   }
   const bool narrow = stored == Stored::kFloat32OrBfloat16;
   if (t.dtype() != tensorflow::DT_FLOAT && !(narrow && t.dtype() == tensorflow::DT_BFLOAT16)) {

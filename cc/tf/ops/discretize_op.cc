@@ -4,7 +4,7 @@ namespace twml {
 namespace {
 
 // ids [K], values [K] (or [0] if binary), row_splits [B + 1] -> ids [L], values [L], [B + 1],
-// where L = K unless entries may be dropped.
+// where L = K unless entries may be dropped or are kept beside their buckets.
 absl::Status EntriesShape(InferenceContext* c) {
   ShapeHandle ids, splits;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &ids));
@@ -12,7 +12,9 @@ absl::Status EntriesShape(InferenceContext* c) {
   std::string missing, unknown;
   TF_RETURN_IF_ERROR(c->GetAttr("missing", &missing));
   TF_RETURN_IF_ERROR(c->GetAttr("unknown", &unknown));
-  if (missing == "drop" || unknown == "drop") ids = c->Vector(c->UnknownDim());
+  bool keep_inputs;
+  TF_RETURN_IF_ERROR(c->GetAttr("keep_inputs", &keep_inputs));
+  if (missing == "drop" || unknown == "drop" || keep_inputs) ids = c->Vector(c->UnknownDim());
   c->set_output(0, ids);
   c->set_output(1, ids);
   c->set_output(2, splits);
@@ -37,6 +39,7 @@ REGISTER_OP("Twml>PercentileDiscretize")
     .Attr("unknown: {'pass', 'drop', 'error'}")
     .Attr("pass_through_bits: int")
     .Attr("binary: bool = false")
+    .Attr("keep_inputs: bool = false")
     .SetShapeFn(EntriesShape)
     .Doc(
         "Entries become (offset of the feature + bucket of the value, 1). Feature feature_ids[f] "
@@ -58,6 +61,7 @@ REGISTER_OP("Twml>HashingDiscretize")
     .Attr("unknown: {'pass', 'drop', 'error'}")
     .Attr("output_bits: int")
     .Attr("binary: bool = false")
+    .Attr("keep_inputs: bool = false")
     .SetShapeFn(EntriesShape)
     .Doc("PercentileDiscretize with ids hashed from (feature, bucket) into [0, 2^output_bits).");
 

@@ -14,6 +14,7 @@ REGISTER_OP("Twml>MaxNorm")
     .Attr("num_bias: int >= 0")
     .Attr("epsilon: float")
     .Attr("nonfinite: {'error', 'zero'}")
+    .Attr("decay: float = 1.0")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       ShapeHandle ids;
@@ -25,7 +26,8 @@ REGISTER_OP("Twml>MaxNorm")
     })
     .Doc(
         "output[k] = clip(values[k] / max(m, epsilon), -1, 1) + bias[ids[k]], m = "
-        "max_abs[ids[k]], after m was raised to the batch's largest |values| if training. "
+        "max_abs[ids[k]], after m was multiplied by decay, once for each feature of the batch, and "
+        "raised to the batch's largest |values|, if training. "
         "bias: one variable, or none. scale[k]: the derivative by values[k].");
 
 }  // namespace twml

@@ -1,0 +1,161 @@
+"""Discretizing and quantile sketches: speed beside peers and the floor; error and memory."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from benchmarks import floor, timing
+
+Log = Callable[[str], None]
+OURS, SEARCHSORTED, DATASKETCHES = "twml_ops", "tf.searchsorted", "datasketches"
+EPSILON = 1e-3
+BOUNDARIES = {  # name -> (features, least and most boundaries of a feature)
+    "1 feature, 100 boundaries": (1, 100, 100),
+    "1,000 features, 20 each": (1_000, 20, 20),
+    "10,000 features, 1 to 255 each": (10_000, 1, 255),
+    "100,000 features, 1 to 63 each": (100_000, 1, 63),
+}
+ENTRY_BYTES = 8 + 4  # an int64 id and a float32 value, in and out
+
+
+def measure(*, threads: int, rounds: int, quick: bool, log: Log) -> dict[str, Any]:
+    """Times and errors, as plain data."""
+    entries = 2**12 if quick else 2**18
+    probe = floor.Probe(threads, megabytes=16 if quick else 256)
+    discretize, bandwidth = _discretize(entries, rounds, quick, probe, log)
+    return {
+        "threads": threads,
+        "rounds": rounds,
+        "entries": entries,
+        "epsilon": EPSILON,
+        "bandwidth": asdict(bandwidth),
+        "floor": entries * ENTRY_BYTES * (1 / bandwidth.read + 1 / bandwidth.update),
+        "discretize": discretize,
+        "sketch": _sketch(rounds, quick, log),
+        "errors": _errors(20_000 if quick else 5_000_000, log),
+    }
+
+
+def _discretize(
+    entries: int, rounds: int, quick: bool, probe: floor.Probe, log: Log
+) -> tuple[dict[str, Any], floor.Bandwidth]:
+    import tensorflow as tf
+
+    from twml_ops import ops
+
+    rng = np.random.default_rng(0)
+    runs: dict[tuple[str, str], Callable[[int], object]] = {
+        ("memory", name): run for name, run in probe.runs().items()
+    }
+    values = tf.constant(rng.normal(size=entries).astype(np.float32))
+    row_splits = tf.constant([0, entries], tf.int64)
+    for case, (features, least, most) in BOUNDARIES.items():
+        log(f"preparing {case}")
+        features = min(features, 100) if quick else features
+        counts = rng.integers(least, most + 1, features)
+        splits = np.concatenate([[0], np.cumsum(counts)])
+        boundaries = np.concatenate([np.sort(rng.normal(size=n)) for n in counts]).astype("f")
+        state = [tf.Variable(np.arange(features)), tf.Variable(boundaries), tf.Variable(splits)]
+        ids = tf.constant(rng.integers(0, features, entries))
+
+        @tf.function
+        def ours(ids: tf.Tensor, state: Any = state) -> tf.Tensor:
+            return ops.percentile_discretize(ids, values, row_splits, *state)[0]
+
+        runs[case, OURS] = lambda _, call=ours, ids=ids: call(ids)
+        if features == 1:
+            edges = tf.constant(boundaries)
+            stock = tf.function(lambda v, edges=edges: tf.searchsorted(edges, v))
+            if not np.array_equal(ours(ids), stock(values)):
+                raise AssertionError("buckets differ from those of tf.searchsorted")
+            runs[case, SEARCHSORTED] = lambda _, call=stock: call(values)
+    log("timing buckets")
+    times = timing.interleave(runs, range(4), rounds=rounds)
+    read, update = (times.pop(("memory", name)).median for name in probe.runs())
+    found: dict[str, Any] = {}
+    for (case, name), t in times.items():
+        found.setdefault(case, {})[name] = asdict(t)
+    return found, probe.bandwidth(read, update)
+
+
+def _sketch(rounds: int, quick: bool, log: Log) -> dict[str, Any]:
+    from twml_ops.core import QuantileSketch
+
+    n = 20_000 if quick else 2_000_000
+    rng = np.random.default_rng(1)
+    values = rng.normal(size=n).astype(np.float32)
+    runs: dict[tuple[str, str], Callable[[int], object]] = {}
+    for features in (1, 100, 10_000):
+        ids = rng.integers(0, features, n)
+        # Filled before: what counts is how a long stream goes on.
+        sketch = QuantileSketch(EPSILON)
+        for _ in range(1 if quick else min(20, 4 + features // 500)):
+            sketch.update(ids, values)
+        runs[f"{features:,} features", OURS] = lambda _, s=sketch, i=ids: s.update(
+            i, values, num_threads=1
+        )
+    if importlib.util.find_spec("datasketches") is not None:
+        kll = _kll()
+        kll.update(values)
+        runs["1 features", DATASKETCHES] = lambda _: kll.update(values)
+    log("timing sketches")
+    found: dict[str, Any] = {}
+    for (case, name), t in timing.interleave(runs, range(1), rounds=rounds).items():
+        found.setdefault(case, {})[name] = {**asdict(t), "values": n}
+    return found
+
+
+def _kll() -> Any:
+    """A KLL sketch of that library, of the least size for which it promises our epsilon."""
+    from datasketches import kll_floats_sketch
+
+    k = 8
+    while kll_floats_sketch.get_normalized_rank_error(k, False) > EPSILON:
+        k += 8
+    return kll_floats_sketch(k)
+
+
+def _errors(n: int, log: Log) -> dict[str, Any]:
+    """The largest rank error over all values, as a share of n, and the bytes held."""
+    from twml_ops.core import QuantileSketch
+
+    rng = np.random.default_rng(2)
+    streams = {
+        "sorted": np.arange(n),
+        "reversed": np.arange(n)[::-1],
+        "normal": rng.normal(size=n),
+        "heavy-tailed": rng.standard_cauchy(n) ** 3,
+        "zoom in": np.where(np.arange(n) % 2, 2 * n - np.arange(n), np.arange(n)),
+        "few values (Zipf 2)": np.minimum(rng.zipf(2.0, n), 200),
+    }
+    found: dict[str, Any] = {}
+    for name, stream in streams.items():
+        log(f"rank errors: {name}")
+        values = stream.astype(np.float32)
+        at = np.unique(values)[:: max(1, n // 20_000)]
+        exact = np.searchsorted(np.sort(values), at, "right") / n
+        sketch = QuantileSketch(EPSILON)
+        sketch.update(np.zeros(n, np.int64), values)
+        ranks = sketch.ranks(np.zeros(len(at), np.int64), at) / n
+        bound = sketch.describe([0])["rank_error"][0] / n
+        found[name] = {
+            OURS: {
+                "error": float(np.abs(ranks - exact).max()),
+                "bound": float(bound),
+                "bytes": 4 * float(sketch.describe([0])["held"][0]),
+            }
+        }
+        if importlib.util.find_spec("datasketches") is not None:
+            kll = _kll()
+            kll.update(values)
+            ranks = np.array([kll.get_rank(float(v), True) for v in at])
+            found[name][DATASKETCHES] = {
+                "error": float(np.abs(ranks - exact).max()),
+                "bytes": float(len(kll.serialize())),
+            }
+    return found

@@ -1,0 +1,117 @@
+#include <memory>
+
+#include "cc/core/quantile_sketch.h"
+#include "cc/tf/kernels/common.h"
+
+namespace twml {
+namespace {
+
+using tensorflow::DEVICE_CPU;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using S = QuantileSketchState;
+
+constexpr int kState = 6;
+
+absl::Status ReadState(OpKernelContext* ctx, int first, std::unique_ptr<QuantileSketch>* sketch) {
+  const auto in = [&](int i) -> const Tensor& { return ctx->input(first + i); };
+  const S state{SpanOf<double>(in(0)),  SpanOf<int64_t>(in(1)), SpanOf<double>(in(2)),
+                SpanOf<int64_t>(in(3)), SpanOf<int32_t>(in(4)), SpanOf<float>(in(5))};
+  return ToTf(QuantileSketch::FromState(state, IeeeIntraOp(ctx), sketch));
+}
+
+absl::Status WriteState(OpKernelContext* ctx, const QuantileSketch& sketch) {
+  const auto sizes = sketch.Sizes();
+  Tensor* out[kState];
+  const TensorShape shapes[kState] = {
+      TensorShape({S::kConfig}),
+      TensorShape({sizes.features}),
+      TensorShape({sizes.features, S::kTotals}),
+      TensorShape({sizes.features, S::kCounters}),
+      TensorShape({sizes.runs, S::kRun}),
+      TensorShape({sizes.items}),
+  };
+  for (int i = 0; i < kState; ++i) {
+    TF_RETURN_IF_ERROR(ctx->allocate_output(i, shapes[i], &out[i]));
+  }
+  sketch.Write({MutableSpanOf<double>(out[0]), MutableSpanOf<int64_t>(out[1]),
+                MutableSpanOf<double>(out[2]), MutableSpanOf<int64_t>(out[3]),
+                MutableSpanOf<int32_t>(out[4]), MutableSpanOf<float>(out[5])});
+  return absl::OkStatus();
+}
+
+class UpdateOp : public OpKernel {
+ public:
+  explicit UpdateOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("has_weights", &has_weights_));
+  }
+  void Compute(OpKernelContext* ctx) override { OP_REQUIRES_OK(ctx, Run(ctx)); }
+
+ private:
+  absl::Status Run(OpKernelContext* ctx) {
+    tensorflow::port::ScopedDontFlushDenormal ieee;
+    std::unique_ptr<QuantileSketch> sketch;
+    TF_RETURN_IF_ERROR(ReadState(ctx, 0, &sketch));
+    const Tensor &ids = ctx->input(kState), &values = ctx->input(kState + 1);
+    TF_RETURN_IF_ERROR(ToTf(CheckRank(ids, 1, "ids")));
+    TF_RETURN_IF_ERROR(ToTf(CheckRank(values, 1, "values")));
+    const Tensor& weights_in = ctx->input(kState + 2);
+    if (has_weights_ && weights_in.NumElements() != ids.NumElements()) {
+      return ToTf(Invalid("weights must have ", ids.NumElements(), " items, one for each id, got ",
+                          weights_in.NumElements()));
+    }
+    const auto weights = has_weights_ ? SpanOf<float>(weights_in) : Span<const float>();
+    TF_RETURN_IF_ERROR(ToTf(
+        sketch->Update(SpanOf<int64_t>(ids), SpanOf<float>(values), weights, IeeeIntraOp(ctx))));
+    return WriteState(ctx, *sketch);
+  }
+
+  bool has_weights_;
+};
+
+class MergeOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+  void Compute(OpKernelContext* ctx) override { OP_REQUIRES_OK(ctx, Run(ctx)); }
+
+ private:
+  absl::Status Run(OpKernelContext* ctx) {
+    tensorflow::port::ScopedDontFlushDenormal ieee;
+    std::unique_ptr<QuantileSketch> sketch, other;
+    TF_RETURN_IF_ERROR(ReadState(ctx, 0, &sketch));
+    TF_RETURN_IF_ERROR(ReadState(ctx, kState, &other));
+    TF_RETURN_IF_ERROR(ToTf(sketch->Merge(*other, IeeeIntraOp(ctx))));
+    return WriteState(ctx, *sketch);
+  }
+};
+
+class QuantilesOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+  void Compute(OpKernelContext* ctx) override { OP_REQUIRES_OK(ctx, Run(ctx)); }
+
+ private:
+  absl::Status Run(OpKernelContext* ctx) {
+    tensorflow::port::ScopedDontFlushDenormal ieee;
+    std::unique_ptr<QuantileSketch> sketch;
+    TF_RETURN_IF_ERROR(ReadState(ctx, 0, &sketch));
+    const Tensor &ids = ctx->input(kState), &probabilities = ctx->input(kState + 1);
+    TF_RETURN_IF_ERROR(ToTf(CheckRank(ids, 1, "ids")));
+    TF_RETURN_IF_ERROR(ToTf(CheckRank(probabilities, 1, "probabilities")));
+    Tensor* out;
+    const TensorShape shape({ids.NumElements(), probabilities.NumElements()});
+    TF_RETURN_IF_ERROR(ctx->allocate_output(0, shape, &out));
+    return ToTf(sketch->Quantiles(SpanOf<int64_t>(ids), SpanOf<double>(probabilities),
+                                  IeeeIntraOp(ctx), out->flat<float>().data()));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("Twml>QuantileSketchUpdate").Device(DEVICE_CPU), UpdateOp);
+REGISTER_KERNEL_BUILDER(Name("Twml>QuantileSketchMerge").Device(DEVICE_CPU), MergeOp);
+REGISTER_KERNEL_BUILDER(Name("Twml>QuantileSketchQuantiles").Device(DEVICE_CPU), QuantilesOp);
+
+}  // namespace
+}  // namespace twml

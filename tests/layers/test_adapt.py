@@ -1,0 +1,219 @@
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from twml_ops import core, ops
+from twml_ops.layers import HashingDiscretizer, PercentileDiscretizer
+
+RNG = np.random.default_rng(0)
+IDS = RNG.integers(0, 6, [4000, 5])
+VALUES = RNG.normal(size=[4000, 5]).astype("f")
+
+
+def dataset(batch_size=100):
+    return tf.data.Dataset.from_tensor_slices((IDS, VALUES)).batch(batch_size)
+
+
+def layer(**kwargs):
+    return PercentileDiscretizer(**{"num_bins": 8, "epsilon": 0.01, **kwargs})
+
+
+def boundaries(layer):
+    return [v.numpy() for v in layer.state_variables]
+
+
+def assert_same(a, b):
+    for x, y in zip(boundaries(a), boundaries(b), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def adapted(**kwargs):
+    made = layer(**kwargs)
+    made.adapt(dataset())
+    return made
+
+
+def test_batches_do_not_matter():
+    other = layer()
+    other.adapt(dataset(7))
+    assert_same(adapted(), other)
+
+
+def test_buckets_hold_equal_shares_within_epsilon():
+    made = adapted(epsilon=0.005, unknown="error", missing="drop")
+    ids, _ = made((tf.constant(IDS), tf.constant(VALUES)))
+    shares = np.bincount(np.ravel(ids)) / np.repeat(np.bincount(np.ravel(IDS)), 8)
+    np.testing.assert_allclose(shares, 1 / 8, atol=2 * 0.005)
+
+
+def test_few_distinct_values_get_a_bucket_each_however_much_data():
+    values = np.floor(np.abs(RNG.standard_cauchy(300_000))).clip(0, 499).astype("f")
+    made = layer(num_bins=500, epsilon=0.2)
+    made.adapt((np.zeros([300_000, 1], np.int64), values[:, None]))
+    np.testing.assert_array_equal(made.state_variables[1], np.unique(values)[:-1])
+
+
+def test_weights_are_repetitions():
+    weights = RNG.integers(0, 4, len(IDS))
+    weighted, repeated = layer(), layer()
+    data = tf.data.Dataset.from_tensor_slices(((IDS, VALUES), weights)).batch(64)
+    weighted.adapt(data, weighted=True)
+    repeated.adapt((np.repeat(IDS, weights, axis=0), np.repeat(VALUES, weights, axis=0)))
+    ids, _ = weighted((tf.constant(IDS), tf.constant(VALUES)))
+    other, _ = repeated((tf.constant(IDS), tf.constant(VALUES)))
+    different = np.average(ids != other, weights=np.repeat(weights[:, None], 5, axis=1))
+    assert different < 8 * 2 * 0.01
+    assert weighted.sketch.describe([0])["weight"] == repeated.sketch.describe([0])["weight"]
+
+
+def test_parts_of_four_processes_merge_to_one(tmp_path):
+    """Each process has a shard; its sketch goes through a file."""
+    code = """
+        import sys
+        import numpy as np
+        from twml_ops.core import QuantileSketch
+
+        ids, values, out = np.load(sys.argv[1]), np.load(sys.argv[2]), sys.argv[3]
+        sketch = QuantileSketch(0.01, exact_values=1024)
+        sketch.update(np.ravel(ids), np.ravel(values))
+        np.savez(out, **sketch.state())
+    """
+    processes = []
+    for p in range(4):
+        paths = [str(tmp_path / f"{p}{name}") for name in ("i.npy", "v.npy", "s.npz")]
+        np.save(paths[0], IDS[p::4])
+        np.save(paths[1], VALUES[p::4])
+        command = [sys.executable, "-c", textwrap.dedent(code), *paths]
+        processes.append((subprocess.Popen(command), paths[2]))
+    assert [process.wait() for process, _ in processes] == [0] * 4
+    merged = layer(unknown="error", missing="drop")
+    merged.adapt_from_sketch(
+        *(core.QuantileSketch.from_state(dict(np.load(path))) for _, path in processes)
+    )
+    ids, _ = merged((tf.constant(IDS), tf.constant(VALUES)))
+    shares = np.bincount(np.ravel(ids)) / np.repeat(np.bincount(np.ravel(IDS)), 8)
+    np.testing.assert_allclose(shares, 1 / 8, atol=2 * 0.01)
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed_after(batches):
+    def generate():
+        for i, batch in enumerate(dataset().as_numpy_iterator()):
+            if i == batches:
+                raise Killed
+            yield batch
+
+    spec = (tf.TensorSpec([None, 5], tf.int64), tf.TensorSpec([None, 5]))
+    return tf.data.Dataset.from_generator(generate, output_signature=spec)
+
+
+def test_adapt_goes_on_after_a_kill_to_the_same_boundaries(tmp_path):
+    first = layer()
+    with pytest.raises(Exception, match="Killed|killed|unknown|UNKNOWN"):
+        first.adapt(killed_after(17), checkpoint_dir=tmp_path, checkpoint_seconds=0)
+    assert not first.adapted
+    assert (tmp_path / "adapt.npz").exists()
+    again = layer()
+    again.adapt(dataset(), checkpoint_dir=tmp_path, checkpoint_seconds=0)
+    assert not list(tmp_path.iterdir())
+    assert_same(again, adapted())
+
+
+def test_a_checkpoint_of_other_work_is_refused(tmp_path):
+    with pytest.raises(Exception, match="Killed|killed|unknown|UNKNOWN"):
+        layer().adapt(killed_after(3), checkpoint_dir=tmp_path, checkpoint_seconds=0)
+    with pytest.raises(ValueError, match="is of another adapt"):
+        layer(num_bins=9).adapt(dataset(), checkpoint_dir=tmp_path)
+    (tmp_path / "adapt.npz").write_bytes(b"PK rubbish")
+    with pytest.raises(ValueError, match="not a checkpoint of adapt"):
+        layer().adapt(dataset(), checkpoint_dir=tmp_path)
+
+
+def test_progress_is_shown_when_asked_for(capsys, monkeypatch):
+    monkeypatch.setattr("twml_ops.layers._adapt._SHOW_AFTER", 0.0)
+    layer().adapt(dataset(), progress=True)
+    shown = capsys.readouterr().err
+    assert "of 40 batches" in shown
+    assert "values/s" in shown
+    layer().adapt(dataset(), progress=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_sketches_of_tensorflow_will_do():
+    sketch = ops.QuantileSketch(0.01, 1024)
+    sketch.update(np.ravel(IDS), np.ravel(VALUES))
+    made = layer()
+    made.adapt_from_sketch(sketch)
+    assert_same(made, adapted())
+
+
+def assert_same_sketch(a, b):
+    for key, array in a.state().items():
+        np.testing.assert_array_equal(array, b.state()[key], err_msg=key)
+
+
+@pytest.mark.parametrize("kind", [PercentileDiscretizer, HashingDiscretizer])
+def test_a_kept_sketch_survives_files_and_checkpoints(kind, tmp_path):
+    bits = {"output_bits": 10} if kind is HashingDiscretizer else {}
+    made = kind(num_bins=8, epsilon=0.01, keep_sketch=True, **bits)
+    made.adapt(dataset())
+    inputs = [tf.keras.Input([None], dtype="int64"), tf.keras.Input([None])]
+    model = tf.keras.Model(inputs, made(inputs))
+    model.save(tmp_path / "m.keras")
+    loaded = tf.keras.models.load_model(tmp_path / "m.keras").layers[-1]
+    assert_same_sketch(loaded.sketch, made.sketch)
+    path = tf.train.Checkpoint(layer=made).save(str(tmp_path / "c"))
+    other = kind(num_bins=8, epsilon=0.01, keep_sketch=True, **bits)
+    tf.train.Checkpoint(layer=other).restore(path).assert_consumed()
+    assert_same_sketch(other.sketch, made.sketch)
+    assert_same(other, made)
+    module = tf.Module()
+    module.state = [*made.state_variables, *made.sketch_variables]
+    tf.saved_model.save(module, str(tmp_path / "s"))
+    kept = tf.saved_model.load(str(tmp_path / "s")).state
+    for a, b in zip(kept, module.state, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_without_keep_sketch_files_have_boundaries_only(tmp_path):
+    made = adapted()
+    path = tf.train.Checkpoint(layer=made).save(str(tmp_path / "c"))
+    assert not [name for name, _ in tf.train.list_variables(path) if "sketch" in name]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: m.adapt_from_sketch(), "sketches must be at least one"),
+        (lambda m: m.adapt_from_sketch(m.new_sketch(), core.QuantileSketch()), "other must have"),
+        (lambda m: m.adapt(dataset(), weighted=True), "weight|batch"),
+        (lambda m: layer(epsilon=0), "epsilon must be in"),
+    ],
+)
+def test_bad_input_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(layer())
+
+
+@pytest.mark.slow
+def test_a_million_features_are_adapted():
+    n = 10**6
+    made = PercentileDiscretizer(4, epsilon=0.05, unknown="error")
+    rng = np.random.default_rng(1)
+    data = tf.data.Dataset.range(20).map(
+        lambda i: (
+            tf.reshape(tf.range(n, dtype=tf.int64) * 1_000_003, [1000, -1]),
+            tf.numpy_function(lambda _: rng.random((1000, 1000), "f"), [i], tf.float32),
+        )
+    )
+    data = data.map(lambda i, v: (i, tf.ensure_shape(v, [1000, 1000])))
+    made.adapt(data)
+    assert made.output_dim == 5 * n
+    assert made.sketch.nbytes / n < 400

@@ -1,0 +1,178 @@
+"""One pass over any amount of data into a quantile sketch: with progress, and able to go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from twml_ops.layers._batch import parse
+
+_FILE = "adapt.npz"
+_SHOW_AFTER, _SHOW_EVERY = 2.0, 1.0
+
+
+class Entries:
+    """The (feature, value) entries of a data set, batch by batch, as NumPy arrays.
+
+    Args:
+        data: a `tf.data.Dataset` of batches in any batch form, or one batch; NumPy arrays will do
+            for padded pairs.
+        extras: how many more tensors [B] come with each batch: its elements are then tuples
+            (batch, extra, ...).
+        start: so many batches are skipped.
+    """
+
+    def __init__(self, data: Any, extras: int = 0, start: int = 0) -> None:
+        self._data = data
+        self._extras = extras
+        self._start = start
+
+    def __iter__(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32], list[Any]]]:
+        data: Iterable[Any] = [self._data][self._start :]
+        if isinstance(self._data, tf.data.Dataset):
+            data = self._data.skip(self._start) if self._start else self._data
+        for element in data:
+            batch: Any = element
+            rest: list[Any] = []
+            if self._extras:
+                if not isinstance(element, (tuple, list)) or len(element) != 1 + self._extras:
+                    raise ValueError(
+                        f"data must be of (batch, {self._extras} more) where that is asked for, "
+                        f"got {type(element).__name__}"
+                    )
+                batch, *rest = element
+            csr, _ = parse(tf.nest.map_structure(as_tensor, batch))
+            lengths = np.diff(csr.row_splits.numpy())
+            by_entry = []
+            for extra in rest:
+                of_rows = np.ravel(np.asarray(extra))
+                if len(of_rows) != len(lengths):
+                    raise ValueError(
+                        f"what comes with a batch must have {len(lengths)} items, one a row, "
+                        f"got {len(of_rows)}"
+                    )
+                by_entry.append(np.repeat(of_rows, lengths))
+            ids = csr.ids.numpy().astype(np.int64, copy=False)
+            yield ids, csr.values_or_ones().numpy(), by_entry
+
+
+def as_tensor(component: Any) -> Any:
+    """A tensor of any kind, from one or from an array."""
+    composite = isinstance(component, (tf.SparseTensor, tf.RaggedTensor))
+    return component if composite else tf.convert_to_tensor(component)
+
+
+class Checkpoint:
+    """Sketches and a position, written to a folder now and then; gone when the work is done.
+
+    Args:
+        folder: where, or None: nothing is written.
+        every: seconds between two writings.
+        about: what the work is; a file of other work is refused.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None, every: float, about: Any) -> None:
+        self._path = None if folder is None else Path(folder) / _FILE
+        self._every = every
+        self._about = json.dumps(about, sort_keys=True)
+        self._last = time.monotonic()
+
+    def load(self) -> tuple[list[dict[str, NDArray[Any]]], int] | None:
+        """States and position of the last writing, or None.
+
+        Raises:
+            ValueError: the file is of other work, or damaged.
+        """
+        if self._path is None or not self._path.exists():
+            return None
+        try:
+            with np.load(self._path) as file:
+                stored = {name: file[name] for name in file.files}
+            about, position = str(stored.pop("about")), int(stored.pop("position"))
+        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as e:
+            raise ValueError(f"{self._path}: not a checkpoint of adapt: {e}") from e
+        if about != self._about:
+            raise ValueError(
+                f"{self._path}: is of another adapt ({about}), expected {self._about}; "
+                "choose another checkpoint_dir or delete it"
+            )
+        states: list[dict[str, NDArray[Any]]] = []
+        for name, array in stored.items():
+            number, key = name.split("_", 1)
+            while len(states) <= int(number):
+                states.append({})
+            states[int(number)][key] = array
+        return states, position
+
+    def save(self, sketches: Sequence[Any], position: int) -> None:
+        """Writes, if it is time."""
+        if self._path is None or time.monotonic() - self._last < self._every:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self._path.with_suffix(".partial")
+        arrays = {
+            f"{i}_{name}": array
+            for i, sketch in enumerate(sketches)
+            for name, array in sketch.state().items()
+        }
+        with partial.open("wb") as file:
+            np.savez(file, about=self._about, position=position, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(self._path)
+        self._last = time.monotonic()
+
+    def done(self) -> None:
+        """Deletes what was written."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+
+class Progress:
+    """A line on stderr that says how far the pass is, once it takes more than two seconds.
+
+    Args:
+        show: None: if stderr is a terminal. Otherwise whether.
+        batches: how many there are in all; negative: unknown.
+    """
+
+    def __init__(self, show: bool | None, batches: int) -> None:
+        self._show = sys.stderr.isatty() if show is None else show
+        self._batches = batches
+        self._start = time.monotonic()
+        self._next = self._start + _SHOW_AFTER
+        self._values = 0
+        self._shown = False
+
+    def add(self, values: int, batches: int) -> None:
+        """Takes note of `values` more, `batches` being those read so far."""
+        self._values += values
+        now = time.monotonic()
+        if not self._show or now < self._next:
+            return
+        self._next = now + _SHOW_EVERY
+        self._shown = True
+        of = f" of {self._batches:,}" if self._batches > 0 else ""
+        rate = self._values / (now - self._start)
+        line = f"adapt: {batches:,}{of} batches, {self._values:,} values, {rate:,.0f} values/s"
+        print(f"\r{line}  ", end="", file=sys.stderr, flush=True)
+
+    def done(self) -> None:
+        """Ends the line."""
+        if self._shown:
+            print(file=sys.stderr, flush=True)
+
+
+def number_of_batches(data: Any) -> int:
+    """How many there are; negative if that is not known."""
+    return int(data.cardinality()) if isinstance(data, tf.data.Dataset) else 1
