@@ -225,7 +225,7 @@ def histogram_grid(features: list[Moved]) -> str:
             ax.set_xticks(place, feature.names, rotation=60, ha="right", fontsize=7)
             ax.grid(axis="x", visible=False)
             ax.set_title(feature.title, fontsize=9.5, color=INK, loc="left")
-            ax.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1, decimals=0))
+            ax.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1))
         for ax in axes[len(features) :]:
             ax.set_visible(False)
 

@@ -127,7 +127,7 @@ class Profile:
         ids = np.full(len(edges), feature)
         ranks = self._sketches[group].ranks(ids, edges)
         counts = np.diff(np.concatenate([[0], ranks, [self.present(group, feature)]]))
-        texts = [f"{edge:.3g}" for edge in edges]
+        texts = [f"{edge:.4g}" for edge in edges]
         names = [f"≤ {text}" for text in texts] + [f"> {texts[-1]}" if texts else "present"]
         return names, counts
 
