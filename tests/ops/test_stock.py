@@ -269,3 +269,47 @@ def test_a_graph_says_what_is_wrong_with_a_batch():
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             product(*batch)
+
+
+@pytest.mark.parametrize("hashing", [False, True])
+@pytest.mark.parametrize(("side", "missing", "unknown"), CHOICES)
+def test_discretizers_that_keep_their_inputs(side, missing, unknown, hashing):
+    batch = ([3, 9, 3, 7, 3], [1.0, 2.0, np.nan, 5.0, 0.5], [0, 2, 4, 5])
+    state = ([3, 7], [0.5, 1.5, 2.0], [0, 2, 3])
+    choice = {"side": side, "missing": missing, "unknown": unknown, "keep_inputs": True}
+    op, bits = (
+        (ops.hashing_discretize, "output_bits")
+        if hashing
+        else (ops.percentile_discretize, "pass_through_bits")
+    )
+    for values in (batch[1], None):
+        assert_equal(
+            lambda values=values: op(batch[0], values, batch[2], *state, **{bits: 9}, **choice),
+            graph=False,
+        )
+
+
+def test_maxima_that_decay():
+    def run():
+        m = tf.Variable([4.0, 4.0, 4.0])
+        y = ops.max_norm([0, 0, 2], [1.0, 0.5, 9.0], m, None, True, decay=0.5)
+        return [y, m.read_value()]
+
+    assert_equal(run, graph=False)
+
+
+def test_standardization_with_what_was_learned():
+    moments = tf.Variable(np.array([[2, 1.0, 8], [0, 0, 0]]))
+    bias = tf.Variable([0.25, 0.5])
+    values = [5.0, 5.0, 1e9, np.nan]
+    assert_equal(
+        lambda: ops.online_standardize([0, 1, 0, 0], values, moments, bias, False), exact=False
+    )
+    with _library.library.using(stock), pytest.raises(NotImplementedError, match="op library only"):
+        ops.online_standardize([0], [1.0], moments, None, True)
+
+
+def test_grouped_tables():
+    tables = [tf.Variable(tf.random.normal([4, n])) for n in (2, 3)]
+    batches = [([0, 3], [2.0, 1.0], [0, 2]), ([1], None, [0, 1])]
+    assert_equal(lambda: ops.grouped_sparse_linear(batches, tables), exact=False)

@@ -17,12 +17,14 @@ from twml_ops.ops.stock.sparse_linear import product
 
 
 @contextlib.contextmanager
-def stock_ops(tables: dict[Any, StoredVariable]) -> Iterator[None]:
+def stock_ops(tables: dict[Any, StoredVariable], variables: list[Any]) -> Iterator[None]:
     """In the block functions are traced into stock ops.
 
     Args:
         tables: reference of a table's variable → what is read instead.
+        variables: all of the model's, some of which may be tables of bfloat16.
     """
+    dtypes = {id(v.handle): v.dtype for v in variables}
     by_handle = {id(ref.deref().handle): stored for ref, stored in tables.items()}
 
     def resource_sparse_linear(
@@ -35,13 +37,22 @@ def stock_ops(tables: dict[Any, StoredVariable]) -> Iterator[None]:
         stored = by_handle.get(id(weights))
         if stored is None:
             # The whole table, which costs nothing: a read does not copy it.
-            table = tf.raw_ops.ReadVariableOp(resource=weights, dtype=tf.float32)
-            return product(ids, values, row_splits, table, binary)
+            table = tf.raw_ops.ReadVariableOp(resource=weights, dtype=dtypes[id(weights)])
+            if table.dtype == tf.float32:
+                return product(ids, values, row_splits, table, binary)
+            rows = tf.cast(tf.gather(table, ids), tf.float32)
+            return product(tf.range(tf.size(ids)), values, row_splits, rows, binary)
         rows, scale = stored.gather(ids)
         if scale is not None:
             values, binary = (scale if binary else values * scale), False
         return product(tf.range(tf.size(ids)), values, row_splits, rows, binary)
 
-    replaced = {"twml_resource_sparse_linear": resource_sparse_linear}
+    def grouped(*lists: Any, binary: Any) -> list[tf.Tensor]:
+        return [resource_sparse_linear(*batch) for batch in zip(*lists, binary, strict=True)]
+
+    replaced = {
+        "twml_resource_sparse_linear": resource_sparse_linear,
+        "twml_grouped_sparse_linear": grouped,
+    }
     with check.trusting(), library.using(SimpleNamespace(**{**vars(stock.library), **replaced})):
         yield

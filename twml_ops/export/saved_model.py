@@ -56,7 +56,7 @@ def to_stock_tf(
     features = Features(model, inputs)
     stored = {} if tables == "float32" else stored_variables(model, tables)
     served = _Served(model, features, stored)
-    with stock_ops(stored):
+    with stock_ops(stored, [tf_variable(v) for v in model.variables]):
         for function in (served.__call__, served.serve):
             _require_stock(function.get_concrete_function())
         _save(served, path)

@@ -224,7 +224,7 @@ def _sparse_linear(program: _Program, layer: Any, call: Call) -> list[Any]:
 
 def _whole(layer: Any) -> Any:
     """The kernel [input_dim, units] of however many partitions."""
-    parts = [tf_variable(kernel).numpy() for kernel in layer.kernels]
+    parts = [tf_variable(k).numpy().astype(np.float32) for k in layer.kernels]
     if layer.partition_axis == "column":
         return np.concatenate(parts, axis=1)
     whole = np.empty((layer.input_dim, layer.units), np.float32)
@@ -252,7 +252,7 @@ def _discretizer(program: _Program, layer: Any, call: Call) -> list[Any]:
     arrays = {n: v.numpy() for n, v in zip(names, layer.state_variables, strict=True)}
     hashing = isinstance(layer, layers.HashingDiscretizer)
     bits = "output_bits" if hashing else "pass_through_bits"
-    options = {n: getattr(layer, n) for n in ("side", "missing", "unknown", bits)}
+    options = {n: getattr(layer, n) for n in ("side", "missing", "unknown", bits, "keep_inputs")}
     op = "hashing_discretize" if hashing else "percentile_discretize"
     program.step(op, list(batch), list(made), arrays, **options)
     return _pair(made, sparse, call)

@@ -75,7 +75,9 @@ class StoredVariable(tf.Module):
 def stored_variables(model: Any, form: TableFormat) -> dict[Any, StoredVariable]:
     """Of each sparse-linear kernel in `model`: its variable's `ref()` → the stored table."""
     return {
-        tf_variable(kernel).ref(): StoredVariable(store(tf_variable(kernel).numpy(), form))
+        tf_variable(kernel).ref(): StoredVariable(
+            store(tf_variable(kernel).numpy().astype(np.float32), form)
+        )
         for layer in all_layers(model)
         if isinstance(layer, SparseLinear)
         for kernel in layer.kernels

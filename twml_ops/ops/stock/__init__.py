@@ -14,7 +14,9 @@ from twml_ops.ops.stock.apply_rows import apply_rows
 from twml_ops.ops.stock.discretize import hashing_discretize, percentile_discretize
 from twml_ops.ops.stock.hash import hash_ids
 from twml_ops.ops.stock.max_norm import max_norm
+from twml_ops.ops.stock.online_standardize import online_standardize
 from twml_ops.ops.stock.sparse_linear import (
+    grouped_sparse_linear,
     resource_sparse_linear,
     row_splits_from_indices,
     sparse_linear,
@@ -23,9 +25,11 @@ from twml_ops.ops.stock.sparse_linear import (
 
 _OPS = (
     apply_rows,
+    grouped_sparse_linear,
     hash_ids,
     hashing_discretize,
     max_norm,
+    online_standardize,
     percentile_discretize,
     resource_sparse_linear,
     row_splits_from_indices,

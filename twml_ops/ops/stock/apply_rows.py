@@ -86,9 +86,12 @@ def apply_rows(
     ids: tf.Tensor,
     rows: tf.Tensor,
     hyper: Sequence[tf.Tensor],
-    rule: str,
+    seed: Any = 0,
+    rule: str = "",
+    hogwild: bool = False,
 ) -> Any:
-    """As the op Twml>ApplyRows: `var` and `slots` are handles of variables."""
+    """As the op Twml>ApplyRows: `var` and `slots` are handles of variables, of float32 only."""
+    del seed, hogwild  # of rounding to bfloat16, and of locks that stock ops do not take
     ids, rows = tf.convert_to_tensor(ids), tf.convert_to_tensor(rows, tf.float32)
     info = _rule_of(rule, slots, hyper)
     handles = [var, *slots]

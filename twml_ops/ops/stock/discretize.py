@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -39,6 +38,7 @@ def percentile_discretize(
     unknown: str,
     pass_through_bits: int,
     binary: bool,
+    keep_inputs: bool = False,
 ) -> Triple:
     """As the op Twml>PercentileDiscretize."""
     check.bits("pass_through_bits", pass_through_bits)
@@ -51,13 +51,21 @@ def percentile_discretize(
         bucket = tf.where(tf.equal(found.bucket, _MISSING_BUCKET), end - begin + 1, found.bucket)
         return begin + found.f * extra + bucket
 
+    features = tf.size(feature_ids, out_type=tf.int64)
+
+    def kept_id(found: _Found) -> tf.Tensor:
+        return boundary_splits[-1] + features * extra + found.f
+
     def passed_id(feature: tf.Tensor) -> tf.Tensor:
-        end = boundary_splits[-1] + tf.size(feature_ids, out_type=tf.int64) * extra
+        end = boundary_splits[-1] + features * (extra + int(keep_inputs))
         return end + hash_pair(feature, _PASSED_FEATURE, pass_through_bits)
 
     buckets = (feature_ids, boundaries, boundary_splits)
     batch = (ids, values, row_splits)
-    return _discretize(batch, buckets, bucket_id, passed_id, side, missing, unknown, binary)
+    keeping = kept_id if keep_inputs else None
+    return _discretize(
+        batch, buckets, (bucket_id, passed_id, keeping), side, missing, unknown, binary
+    )
 
 
 def hashing_discretize(
@@ -73,6 +81,7 @@ def hashing_discretize(
     unknown: str,
     output_bits: int,
     binary: bool,
+    keep_inputs: bool = False,
 ) -> Triple:
     """As the op Twml>HashingDiscretize."""
     check.bits("output_bits", output_bits)
@@ -80,24 +89,30 @@ def hashing_discretize(
     def bucket_id(found: _Found) -> tf.Tensor:
         return hash_pair(found.feature, found.bucket, output_bits)
 
+    def kept_id(found: _Found) -> tf.Tensor:
+        return passed_id(found.feature)
+
     def passed_id(feature: tf.Tensor) -> tf.Tensor:
         return hash_pair(feature, _PASSED_FEATURE, output_bits)
 
     buckets = (feature_ids, boundaries, boundary_splits)
     batch = (ids, values, row_splits)
-    return _discretize(batch, buckets, bucket_id, passed_id, side, missing, unknown, binary)
+    keeping = kept_id if keep_inputs else None
+    return _discretize(
+        batch, buckets, (bucket_id, passed_id, keeping), side, missing, unknown, binary
+    )
 
 
 def _discretize(
     batch: Triple,
     buckets: Triple,
-    bucket_id: Callable[[_Found], tf.Tensor],
-    passed_id: Callable[[tf.Tensor], tf.Tensor],
+    names: tuple[Any, Any, Any],
     side: str,
     missing: str,
     unknown: str,
     binary: bool,
 ) -> Triple:
+    bucket_id, passed_id, kept_id = names
     check.choice("side", side, ("left", "right"))
     check.choice("missing", missing, ("bucket", "drop"))
     check.choice("unknown", unknown, ("pass", "drop", "error"))
@@ -119,7 +134,8 @@ def _discretize(
     keys = _sort_key(_feature_of_boundary(boundaries, splits), boundaries)
     before = search(keys, _sort_key(f, values), side)
     bucket = tf.where(nan, tf.constant(_MISSING_BUCKET, tf.int64), before - tf.gather(splits, f))
-    out_ids = tf.where(known, bucket_id(_Found(feature, f, bucket)), passed_id(feature))
+    found = _Found(feature, f, bucket)
+    out_ids = tf.where(known, bucket_id(found), passed_id(feature))
     out_values = tf.stop_gradient(tf.where(known, 1.0, values))
 
     kept = None
@@ -127,6 +143,11 @@ def _discretize(
         kept = known
     if missing == "drop":
         kept = ~nan if kept is None else kept & ~nan
+    if kept_id is not None:  # a second entry behind each, of the input as it was
+        out_ids = _interleave(out_ids, kept_id(found))
+        out_values = _interleave(out_values, tf.stop_gradient(values))
+        kept = _interleave(tf.ones_like(known) if kept is None else kept, known & ~nan)
+        row_splits = row_splits * 2
     if kept is None:
         return out_ids, out_values, row_splits
     kept_before = tf.concat([[0], tf.cumsum(tf.cast(kept, tf.int64))], 0)
@@ -135,6 +156,11 @@ def _discretize(
         tf.boolean_mask(out_values, kept),
         tf.gather(kept_before, row_splits),
     )
+
+
+def _interleave(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """The items of both by turns."""
+    return tf.reshape(tf.stack([a, b], axis=1), [-1])
 
 
 def _sort_key(f: tf.Tensor, values: tf.Tensor) -> tf.Tensor:

@@ -18,6 +18,7 @@ def max_norm(
     training: tf.Tensor,
     epsilon: float,
     nonfinite: str,
+    decay: float = 1.0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """As the op Twml>MaxNorm: `max_abs` and `bias` (one or none) are handles of variables."""
     check.rank(ids, 1, "ids")
@@ -28,12 +29,14 @@ def max_norm(
         check.table(handle, "bias", 1)
     if not 1.2e-38 <= epsilon <= tf.float32.max:
         raise check.refusal(f"epsilon must be a positive normal number, got {epsilon}")
+    if not 0 < decay <= 1:
+        raise check.refusal(f"decay must be in (0, 1], got {decay}")
     ids = check.expect(ids, *_claims(ids, values, max_abs, bias))
     if nonfinite == "error":
         ids = check.require(ids, _all_finite(values))
     finite = tf.math.is_finite(values)
     values = tf.where(finite, values, 0.0)
-    with tf.control_dependencies(_raise_maxima(ids, values, max_abs, training)):
+    with tf.control_dependencies(_raise_maxima(ids, values, finite, max_abs, training, decay)):
         seen = _gather(max_abs, ids)
     m = tf.stop_gradient(tf.maximum(seen, epsilon))
     # Not tf.clip_by_value: at the edge, where training leaves each maximum, it may lose the
@@ -52,7 +55,12 @@ def _gather(handle: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
 
 
 def _raise_maxima(
-    ids: tf.Tensor, values: tf.Tensor, max_abs: tf.Tensor, training: tf.Tensor
+    ids: tf.Tensor,
+    values: tf.Tensor,
+    finite: tf.Tensor,
+    max_abs: tf.Tensor,
+    training: tf.Tensor,
+    decay: float,
 ) -> list[tf.Tensor]:
     """What must run before the maxima are read: nothing in a graph made for inference."""
     always = tf.get_static_value(training)
@@ -60,7 +68,16 @@ def _raise_maxima(
         return []
 
     def raised() -> tf.Tensor:
-        op = tf.raw_ops.ResourceScatterMax(resource=max_abs, indices=ids, updates=tf.abs(values))
+        decayed = []
+        if decay < 1:
+            touched, _ = unique(tf.boolean_mask(ids, finite))
+            less = _gather(max_abs, touched) * decay
+            op = tf.raw_ops.ResourceScatterUpdate(resource=max_abs, indices=touched, updates=less)
+            decayed = [] if op is None else [op]
+        with tf.control_dependencies(decayed):
+            op = tf.raw_ops.ResourceScatterMax(
+                resource=max_abs, indices=ids, updates=tf.abs(values)
+            )
         with tf.control_dependencies([] if op is None else [op]):  # None in eager mode
             return tf.constant(True)
 

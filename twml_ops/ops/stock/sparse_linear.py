@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from twml_ops.ops.stock import check
@@ -42,6 +44,18 @@ def resource_sparse_linear(
     unique_ids, places = unique(ids)
     rows = tf.raw_ops.ResourceGather(resource=weights, indices=unique_ids, dtype=tf.float32)
     return product(places, values, row_splits, rows, binary)
+
+
+def grouped_sparse_linear(
+    ids: Sequence[tf.Tensor],
+    values: Sequence[tf.Tensor],
+    row_splits: Sequence[tf.Tensor],
+    weights: Sequence[tf.Tensor],
+    binary: Sequence[bool],
+) -> list[tf.Tensor]:
+    """As the op Twml>GroupedSparseLinear: lists of the arguments of `resource_sparse_linear`."""
+    batches = zip(ids, values, row_splits, weights, binary, strict=True)
+    return [resource_sparse_linear(*batch) for batch in batches]
 
 
 def product(
