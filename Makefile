@@ -76,7 +76,8 @@ format: .venv/lint/.installed
 .venv/bench/.installed: pyproject.toml requirements/bench.txt
 	$(PYTHON) -m venv .venv/bench
 	.venv/bench/bin/pip install -q -c requirements/bench.txt "setuptools>=77" wheel pybind11 ninja
-	.venv/bench/bin/pip install -q -c requirements/bench.txt tensorflow-cpu torch fbgemm-gpu-cpu scipy scikit-learn
+	.venv/bench/bin/pip install -q -c requirements/bench.txt tensorflow-cpu torch fbgemm-gpu-cpu scipy \
+		scikit-learn datasketches
 	.venv/bench/bin/pip install -q -c requirements/bench.txt --no-build-isolation -e ".[cpu]"
 	touch $@
 
