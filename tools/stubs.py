@@ -16,6 +16,7 @@ from twml_ops import _core
 TARGET = Path(__file__).resolve().parents[1] / "twml_ops" / "_core.pyi"
 HEAD = '''"""The kernels of twml_ops on NumPy arrays. Written by tools/stubs.py: `make stubs`."""
 
+import collections.abc
 from typing import Any
 
 import numpy
@@ -28,18 +29,36 @@ SIMPLER = (
     (r"typing\.SupportsFloat \| typing\.SupportsIndex", "float"),
     (r"\bnumpy\.ndarray\b", "numpy.typing.NDArray[Any]"),
     (r"-> tuple$", "-> tuple[Any, ...]"),
+    (r"(: |-> |^)dict\b(?!\[)", r"\1dict[str, Any]"),
     (r"twml_ops\._core\.", ""),
     (r"9\.999999974752427e-07", "1e-06"),
 )
 
 
+def simplified(signature: str) -> str:
+    """In the words a caller would use."""
+    for pattern, simpler in SIMPLER:
+        signature = re.sub(pattern, simpler, signature)
+    return signature
+
+
 def function(member: Any, indent: str = "") -> str:
     """The stub of a function or method."""
     signature, _, text = member.__doc__.partition("\n")
-    for pattern, simpler in SIMPLER:
-        signature = re.sub(pattern, simpler, signature)
+    signature = simplified(signature)
     signature = re.sub(r"\(self: \w+", "(self", signature)
     return f'{indent}def {signature}:\n{indent}    """{text.strip()}"""\n'
+
+
+def attribute(name: str, member: Any) -> str:
+    """The stub of a method, static method or property of a class."""
+    if isinstance(member, property):
+        result = simplified((member.fget.__doc__ or "").partition("->")[2].strip()) or "Any"
+        text = f'        """{member.__doc__}"""\n' if member.__doc__ else "        ...\n"
+        return f"    @property\n    def {name}(self) -> {result}:\n{text}"
+    if isinstance(member, staticmethod):
+        return "    @staticmethod\n" + function(member.__func__, "    ")
+    return function(member, "    ")
 
 
 def stub() -> str:
@@ -50,7 +69,7 @@ def stub() -> str:
             continue
         if inspect.isclass(member):
             methods = [
-                function(m, "    ")
+                attribute(n, m)
                 for n, m in sorted(vars(member).items())
                 if n == "__init__" or not n.startswith("_")
             ]
