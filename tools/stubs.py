@@ -9,7 +9,6 @@ import inspect
 import re
 import sys
 from pathlib import Path
-import collections.abc
 from typing import Any
 
 from twml_ops import _core
@@ -17,6 +16,7 @@ from twml_ops import _core
 TARGET = Path(__file__).resolve().parents[1] / "twml_ops" / "_core.pyi"
 HEAD = '''"""The kernels of twml_ops on NumPy arrays. Written by tools/stubs.py: `make stubs`."""
 
+import collections.abc
 from typing import Any
 
 import numpy
@@ -36,9 +36,6 @@ SIMPLER = (
 
 def function(member: Any, indent: str = "") -> str:
     """The stub of a function or method."""
-    if isinstance(member, property):
-        doc = (member.__doc__ or "").strip()
-        return f'{indent}@property\n{indent}def (self) -> Any:\n{indent}    """{doc}"""\n'
     signature, _, text = member.__doc__.partition("\n")
     for pattern, simpler in SIMPLER:
         signature = re.sub(pattern, simpler, signature)
@@ -54,7 +51,7 @@ def stub() -> str:
             continue
         if inspect.isclass(member):
             methods = [
-                function(m, "    ").replace("def (", f"def {n}(")
+                function(m, "    ")
                 for n, m in sorted(vars(member).items())
                 if n == "__init__" or not n.startswith("_")
             ]

@@ -1,5 +1,6 @@
 """The kernels of twml_ops on NumPy arrays. Written by tools/stubs.py: `make stubs`."""
 
+import collections.abc
 from typing import Any
 
 import numpy
@@ -29,17 +30,14 @@ class QuantileSketch:
     def describe(self, feature_ids: object) -> dict:
         """-> dict of float64 [features]: weight (of values), missing (weight of NaNs), rank_error (proven bound, in weight) and held (numbers in memory)."""
 
-    @property
-    def epsilon(self) -> Any:
+    def :
         """"""
 
-    @property
-    def exact_values(self) -> Any:
+    def :
         """"""
 
-    @property
-    def feature_ids(self) -> Any:
-        """The features seen, ascending."""
+    def The features seen, ascending.:
+        """"""
 
     def staticmethod(function) -> method:
         """Convert a function to be a static method.
@@ -62,9 +60,8 @@ For a more advanced concept, see the classmethod builtin."""
     def merge(self, other: QuantileSketch, *, num_threads: int = 0) -> None:
         """Takes in all that another sketch of the same options has seen."""
 
-    @property
-    def nbytes(self) -> Any:
-        """Memory held."""
+    def Memory held.:
+        """"""
 
     def quantiles(self, feature_ids: object, probabilities: object, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
         """-> float32 [features, probabilities]: the least value whose rank is that share of the weight; NaN for a feature without values."""
@@ -81,8 +78,7 @@ For a more advanced concept, see the classmethod builtin."""
     def values(self, feature_id: int) -> tuple[Any, ...]:
         """-> (values float32 ascending, weights float64) held for one feature."""
 
-    @property
-    def weighted(self) -> Any:
+    def :
         """"""
 
 def hash_ids(ids: numpy.typing.ArrayLike, bits: int, salt: int = 0, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.int64]:
