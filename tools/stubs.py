@@ -36,6 +36,9 @@ SIMPLER = (
 
 def function(member: Any, indent: str = "") -> str:
     """The stub of a function or method."""
+    if isinstance(member, property):
+        doc = (member.__doc__ or "").strip()
+        return f'{indent}@property\n{indent}def (self) -> Any:\n{indent}    """{doc}"""\n'
     signature, _, text = member.__doc__.partition("\n")
     for pattern, simpler in SIMPLER:
         signature = re.sub(pattern, simpler, signature)
@@ -51,7 +54,7 @@ def stub() -> str:
             continue
         if inspect.isclass(member):
             methods = [
-                function(m, "    ")
+                function(m, "    ").replace("def (", f"def {n}(")
                 for n, m in sorted(vars(member).items())
                 if n == "__init__" or not n.startswith("_")
             ]

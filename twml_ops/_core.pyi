@@ -30,14 +30,17 @@ class QuantileSketch:
     def describe(self, feature_ids: object) -> dict:
         """-> dict of float64 [features]: weight (of values), missing (weight of NaNs), rank_error (proven bound, in weight) and held (numbers in memory)."""
 
-    def :
+    @property
+    def epsilon(self) -> Any:
         """"""
 
-    def :
+    @property
+    def exact_values(self) -> Any:
         """"""
 
-    def The features seen, ascending.:
-        """"""
+    @property
+    def feature_ids(self) -> Any:
+        """The features seen, ascending."""
 
     def staticmethod(function) -> method:
         """Convert a function to be a static method.
@@ -60,8 +63,9 @@ For a more advanced concept, see the classmethod builtin."""
     def merge(self, other: QuantileSketch, *, num_threads: int = 0) -> None:
         """Takes in all that another sketch of the same options has seen."""
 
-    def Memory held.:
-        """"""
+    @property
+    def nbytes(self) -> Any:
+        """Memory held."""
 
     def quantiles(self, feature_ids: object, probabilities: object, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
         """-> float32 [features, probabilities]: the least value whose rank is that share of the weight; NaN for a feature without values."""
@@ -78,7 +82,8 @@ For a more advanced concept, see the classmethod builtin."""
     def values(self, feature_id: int) -> tuple[Any, ...]:
         """-> (values float32 ascending, weights float64) held for one feature."""
 
-    def :
+    @property
+    def weighted(self) -> Any:
         """"""
 
 def hash_ids(ids: numpy.typing.ArrayLike, bits: int, salt: int = 0, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.int64]:
