@@ -29,6 +29,7 @@ SIMPLER = (
     (r"typing\.SupportsFloat \| typing\.SupportsIndex", "float"),
     (r"\bnumpy\.ndarray\b", "numpy.typing.NDArray[Any]"),
     (r"-> tuple$", "-> tuple[Any, ...]"),
+    (r"-> dict$", "-> dict[Any, Any]"),
     (r"twml_ops\._core\.", ""),
     (r"9\.999999974752427e-07", "1e-06"),
 )
@@ -39,6 +40,8 @@ def function(member: Any, indent: str = "") -> str:
     if isinstance(member, property):
         doc = (member.__doc__ or "").strip()
         return f'{indent}@property\n{indent}def (self) -> Any:\n{indent}    """{doc}"""\n'
+    if isinstance(member, staticmethod):
+        return f"{indent}@staticmethod\n" + function(member.__func__, indent)
     signature, _, text = member.__doc__.partition("\n")
     for pattern, simpler in SIMPLER:
         signature = re.sub(pattern, simpler, signature)

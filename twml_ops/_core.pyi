@@ -27,7 +27,7 @@ class QuantileSketch:
     def boundaries(self, feature_ids: object, num_bins: object, side: str = 'left', *, num_threads: int = 0) -> tuple[Any, ...]:
         """-> (boundaries float32, splits int64 [features + 1]) that cut each feature into at most num_bins[f] bins of equal weight; into one a value where there are no more values."""
 
-    def describe(self, feature_ids: object) -> dict:
+    def describe(self, feature_ids: object) -> dict[Any, Any]:
         """-> dict of float64 [features]: weight (of values), missing (weight of NaNs), rank_error (proven bound, in weight) and held (numbers in memory)."""
 
     @property
@@ -42,23 +42,9 @@ class QuantileSketch:
     def feature_ids(self) -> Any:
         """The features seen, ascending."""
 
-    def staticmethod(function) -> method:
-        """Convert a function to be a static method.
-
-A static method does not receive an implicit first argument.
-To declare a static method, use this idiom:
-
-     class C:
-         @staticmethod
-         def f(arg1, arg2, argN):
-             ...
-
-It can be called either on the class (e.g. C.f()) or on an instance
-(e.g. C().f()). Both the class and the instance are ignored, and
-neither is passed implicitly as the first argument to the method.
-
-Static methods in Python are similar to those found in Java or C++.
-For a more advanced concept, see the classmethod builtin."""
+    @staticmethod
+    def from_state(state: dict) -> QuantileSketch:
+        """The sketch whose state() it is."""
 
     def merge(self, other: QuantileSketch, *, num_threads: int = 0) -> None:
         """Takes in all that another sketch of the same options has seen."""
@@ -73,7 +59,7 @@ For a more advanced concept, see the classmethod builtin."""
     def ranks(self, ids: object, values: numpy.typing.ArrayLike, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float64]:
         """-> float64: the weight of the values <= values[k] of feature ids[k]."""
 
-    def state(self) -> dict:
+    def state(self) -> dict[Any, Any]:
         """-> dict of plain arrays; equal sketches give equal ones."""
 
     def update(self, ids: object, values: numpy.typing.ArrayLike, weights: numpy.typing.ArrayLike | None = None, *, num_threads: int = 0) -> None:
