@@ -29,7 +29,7 @@ SIMPLER = (
     (r"typing\.SupportsFloat \| typing\.SupportsIndex", "float"),
     (r"\bnumpy\.ndarray\b", "numpy.typing.NDArray[Any]"),
     (r"-> tuple$", "-> tuple[Any, ...]"),
-    (r"-> dict$", "-> dict[Any, Any]"),
+    (r"\bdict\b(?!\[)", "dict[Any, Any]"),
     (r"twml_ops\._core\.", ""),
     (r"9\.999999974752427e-07", "1e-06"),
 )

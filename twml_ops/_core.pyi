@@ -43,7 +43,7 @@ class QuantileSketch:
         """The features seen, ascending."""
 
     @staticmethod
-    def from_state(state: dict) -> QuantileSketch:
+    def from_state(state: dict[Any, Any]) -> QuantileSketch:
         """The sketch whose state() it is."""
 
     def merge(self, other: QuantileSketch, *, num_threads: int = 0) -> None:
