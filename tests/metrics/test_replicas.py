@@ -28,7 +28,10 @@ MAKE = {
 
 @pytest.fixture(scope="module")
 def strategy():
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    # Collectives of two strategies in one process would get in each other's way.
+    return tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
 
 
 def stream(n):

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from twml_ops.cli.errors import UserError
-from twml_ops.cli.folder import SAVED_MODEL, new_folder, read_run
+from twml_ops.cli.folder import OUTPUT_NAMES, SAVED_MODEL, new_folder, read_run
 from twml_ops.cli.options import Debug, Run
 
 
@@ -63,5 +63,8 @@ def _write(run: Path, folder: Path, form: Format, tables: Tables) -> None:
     from twml_ops.cli.trained import TrainedRun
     from twml_ops.export import to_scorer, to_stock_tf
 
-    write = to_stock_tf if form is Format.STOCK else to_scorer
-    write(TrainedRun(run).model, folder, tables=tables.value)
+    model = TrainedRun(run).model
+    if form is Format.STOCK:
+        to_stock_tf(model, folder, tables=tables.value, output_names=OUTPUT_NAMES)
+    else:
+        to_scorer(model, folder, tables=tables.value)

@@ -19,6 +19,7 @@ METRICS_FILE = "metrics.json"
 REPORT_FILE = "report.html"
 MODEL_FILE = "model.keras"
 SAVED_MODEL = "saved_model"
+OUTPUT_NAMES = ("probability",)  # of the exports' signature, whatever the last layer is
 FORMAT = 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -16,7 +17,13 @@ from twml_ops.ops._tape import tf_variable
 Path = str | os.PathLike[str]
 
 
-def to_tf(model: tf.keras.Model, path: Path, *, inputs: Any = None) -> None:
+def to_tf(
+    model: tf.keras.Model,
+    path: Path,
+    *,
+    inputs: Any = None,
+    output_names: Sequence[str] | None = None,
+) -> None:
     """Writes a SavedModel with the ops of this package, which must be loaded to restore it.
 
     The restored object is called with what the model is called with. Its `serving_default`
@@ -27,15 +34,22 @@ def to_tf(model: tf.keras.Model, path: Path, *, inputs: Any = None) -> None:
         model: a built Keras model.
         path: folder to write.
         inputs: specs of what the model is called with; needed for subclassed models only.
+        output_names: of the signature's outputs; None: as the model names them. (A dict of outputs
+            keeps its keys.)
 
     Raises:
         ValueError: the model does not know its inputs and `inputs` is None.
     """
-    _save(_Served(model, Features(model, inputs), {}), path)
+    _save(_Served(model, Features(model, inputs), {}, output_names), path)
 
 
 def to_stock_tf(
-    model: tf.keras.Model, path: Path, *, inputs: Any = None, tables: TableFormat = "float32"
+    model: tf.keras.Model,
+    path: Path,
+    *,
+    inputs: Any = None,
+    tables: TableFormat = "float32",
+    output_names: Sequence[str] | None = None,
 ) -> None:
     """Writes a SavedModel of stock TensorFlow ops only: any TensorFlow loads it, no library needed.
 
@@ -48,6 +62,7 @@ def to_stock_tf(
         inputs: specs of what the model is called with; needed for subclassed models only.
         tables: how the rows of `SparseLinear` kernels are stored. "bfloat16" halves the file and
             "int8", with one scale a row, quarters it, at a cost in accuracy.
+        output_names: as for `to_tf`.
 
     Raises:
         ValueError: the model does not know its inputs and `inputs` is None; or a part of it would
@@ -55,7 +70,7 @@ def to_stock_tf(
     """
     features = Features(model, inputs)
     stored = {} if tables == "float32" else stored_variables(model, tables)
-    served = _Served(model, features, stored)
+    served = _Served(model, features, stored, output_names)
     with stock_ops(stored, [tf_variable(v) for v in model.variables]):
         for function in (served.__call__, served.serve):
             _require_stock(function.get_concrete_function())
@@ -68,7 +83,13 @@ class _Served(tf.Module):
     Not the model itself: tracking it would save Keras' own functions, made for dense inputs.
     """
 
-    def __init__(self, model: Any, features: Features, tables: dict[Any, Any]) -> None:
+    def __init__(
+        self,
+        model: Any,
+        features: Features,
+        tables: dict[Any, Any],
+        output_names: Sequence[str] | None,
+    ) -> None:
         super().__init__()
         variables = [tf_variable(v) for v in model.variables]
         self.weights = [v for v in variables if v.ref() not in tables]
@@ -83,17 +104,17 @@ class _Served(tf.Module):
         @tf.function(input_signature=[features.flat_specs()])
         def serve(tensors: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             outputs = model(features.assemble(tensors), training=False)
-            return _named(model, outputs)
+            return _named(model, outputs, output_names)
 
         self.__call__ = call
         self.serve = serve
 
 
-def _named(model: Any, outputs: Any) -> dict[str, tf.Tensor]:
+def _named(model: Any, outputs: Any, output_names: Sequence[str] | None) -> dict[str, tf.Tensor]:
     if isinstance(outputs, dict):
         return outputs
     flat = tf.nest.flatten(outputs)
-    names = getattr(model, "output_names", None) or []
+    names = output_names or getattr(model, "output_names", None) or []
     if len(names) != len(flat):
         names = [f"output_{i}" for i in range(len(flat))]
     return dict(zip(names, flat, strict=True))
