@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-# In TensorFlow 2.15 tf.keras does not say its version; there it is the package keras.
-VERSION: str = getattr(tf.keras, "__version__", None) or importlib.metadata.version("keras")
+# Of the package that tf.keras stands for, keras or tf_keras: not every tf.keras says its version.
+VERSION: str = importlib.metadata.version(tf.keras.Model.__module__.partition(".")[0])
 KERAS_3: bool = VERSION.startswith("3.")
 
 PACKAGE = "Twml"
