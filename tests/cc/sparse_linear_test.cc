@@ -8,6 +8,8 @@
 namespace twml {
 namespace {
 
+using Table = Matrix<const float>;
+
 constexpr int64_t kInputDim = 50;
 const std::vector<int64_t> kDims = {1,  2,  3,  4,   5,   7,   8,   9,  15,
                                     16, 17, 31, 128, 255, 256, 257, 400};
@@ -125,10 +127,10 @@ TYPED_TEST(SparseLinearTest, ValuesGradEqualsTheReference) {
     }
     for (const int64_t shards : {1, 3}) {
       std::vector<float> out(want.size(), -1);
-      ASSERT_TRUE(SparseLinearValuesGrad<TypeParam>(batch.csr(true), {table.data(), kInputDim, dim},
-                                                    {grad.data(), 5, dim}, Sharded(shards),
-                                                    out.data())
-                      .ok());
+      ASSERT_TRUE(
+          SparseLinearValuesGrad<TypeParam>(batch.csr(true), Table{table.data(), kInputDim, dim},
+                                            {grad.data(), 5, dim}, Sharded(shards), out.data())
+              .ok());
       ExpectNear(out, want);
     }
   }
@@ -139,9 +141,9 @@ TYPED_TEST(SparseLinearTest, AnEmptyBatchIsFine) {
   for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{}, {0}, {0, 0}}) {
     const auto batch = RandomBatch<TypeParam>(lengths, kInputDim);
     std::vector<float> out(batch.num_rows() * 4, -1);
-    ASSERT_TRUE(
-        SparseLinear<TypeParam>(batch.csr(), {table.data(), kInputDim, 4}, Sharded(2), out.data())
-            .ok());
+    ASSERT_TRUE(SparseLinear<TypeParam>(batch.csr(), Table{table.data(), kInputDim, 4}, Sharded(2),
+                                        out.data())
+                    .ok());
     EXPECT_EQ(out, std::vector<float>(out.size()));
     Rows<TypeParam> rows{{1}, {1}};
     ASSERT_TRUE(SparseLinearWeightsGrad<TypeParam>(batch.csr(), kInputDim,
@@ -150,16 +152,17 @@ TYPED_TEST(SparseLinearTest, AnEmptyBatchIsFine) {
                     .ok());
     EXPECT_TRUE(rows.ids.empty());
     // No table at all has no ids to name.
-    EXPECT_TRUE(SparseLinear<TypeParam>(batch.csr(), {nullptr, 0, 4}, Serial, out.data()).ok());
+    EXPECT_TRUE(
+        SparseLinear<TypeParam>(batch.csr(), Table{nullptr, 0, 4}, Serial, out.data()).ok());
   }
 }
 
 TYPED_TEST(SparseLinearTest, ABatchWithoutColumnsIsFine) {
   const auto batch = RandomBatch<TypeParam>({2, 1}, kInputDim);
   EXPECT_TRUE(
-      SparseLinear<TypeParam>(batch.csr(), {nullptr, kInputDim, 0}, Sharded(2), nullptr).ok());
+      SparseLinear<TypeParam>(batch.csr(), Table{nullptr, kInputDim, 0}, Sharded(2), nullptr).ok());
   std::vector<float> out(3, -1);
-  EXPECT_TRUE(SparseLinearValuesGrad<TypeParam>(batch.csr(true), {nullptr, kInputDim, 0},
+  EXPECT_TRUE(SparseLinearValuesGrad<TypeParam>(batch.csr(true), Table{nullptr, kInputDim, 0},
                                                 {nullptr, 2, 0}, Sharded(2), out.data())
                   .ok());
   EXPECT_EQ(out, std::vector<float>(3));

@@ -42,8 +42,8 @@ struct Table {
   }
   const UpdateRuleInfo& info() const { return kUpdateRules[static_cast<int>(rule)]; }
   int64_t slot_dim() const { return info().rowwise_slots ? 1 : dim; }
-  Trained trained() {
-    Trained t;
+  Trained<float> trained() {
+    Trained<float> t;
     t.weights = {weights.data(), kRows, dim};
     for (int s = 0; s < info().num_slots; ++s) t.slots[s] = slots[s].data();
     t.rule = rule;
