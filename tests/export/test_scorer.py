@@ -141,12 +141,14 @@ def test_smaller_tables_predict_as_the_stock_export_of_them(tmp_path, tables, er
     ]
     kernel = tf.keras.initializers.RandomNormal(seed=3)
     linear = layers.SparseLinear(64, 5000, activation="tanh", kernel_initializer=kernel)
-    model = tf.keras.Model(inputs, linear(inputs if not binary else inputs[0]))
+    inputs = inputs[0] if binary else inputs
+    model = tf.keras.Model(inputs, linear(inputs))
     ids, values, splits = batch(50)
     values = np.clip(values, -1, 1)
     scorer = scorer_of(model, tmp_path / "s", tables=tables)
     got = scorer.predict(ids, None if binary else values, splits)
-    argument = list(ragged(ids, values, splits))[: len(names)]
+    pair = list(ragged(ids, values, splits))
+    argument = pair[0] if binary else pair
     assert 0 < np.abs(got - model(argument)).max() < error
     export.to_stock_tf(model, tmp_path / "t", tables=tables)
     stock = tf.saved_model.load(str(tmp_path / "t"))(argument)
