@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import tensorflow as tf
 
 from twml_ops import ops
-from twml_ops._keras import no_autocast, serializable
-from twml_ops.layers._batch import SparseBatch, parse
+from twml_ops._keras import serializable
+from twml_ops.layers._feature_norm import FeatureNorm
 
 
 @serializable
-class OnlineStandardize(tf.keras.layers.Layer):
+class OnlineStandardize(FeatureNorm):
     """`y = clip((v - mean) / max(sd, epsilon), -clip, clip) + b`: a running z-score per feature.
 
     In training the batch first goes into the feature's count, mean and sum of squares (float64,
@@ -41,6 +42,11 @@ class OnlineStandardize(tf.keras.layers.Layer):
             where that is an error.
     """
 
+    state_name = "moments"
+    state_width = (3,)
+    state_dtype = tf.float64
+    moments: Any
+
     def __init__(
         self,
         input_dim: int,
@@ -52,67 +58,16 @@ class OnlineStandardize(tf.keras.layers.Layer):
         nonfinite: Literal["error", "zero"] = "error",
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("autocast", False)  # values keep float32 under mixed precision
-        super().__init__(**kwargs)
-        if int(input_dim) != input_dim or input_dim < 1:
-            raise ValueError(f"input_dim must be a positive integer, got {input_dim!r}")
-        if not tf.float32.as_numpy_dtype(1.2e-38) <= epsilon < float("inf"):
-            raise ValueError(f"epsilon must be a positive normal number, got {epsilon!r}")
+        super().__init__(input_dim, epsilon, decay, use_bias, bias_initializer, nonfinite, **kwargs)
         if not clip > 0:
             raise ValueError(f"clip must be positive, got {clip!r}")
-        if not 0 < decay <= 1:
-            raise ValueError(f"decay must be in (0, 1], got {decay!r}")
-        if nonfinite not in ("error", "zero"):
-            raise ValueError(f"nonfinite must be one of ('error', 'zero'), got {nonfinite!r}")
-        self.input_dim = int(input_dim)
-        self.epsilon = float(epsilon)
         self.clip = float(clip)
-        self.decay = float(decay)
-        self.use_bias = use_bias
-        self.bias_initializer = tf.keras.initializers.get(bias_initializer)
-        self.nonfinite = nonfinite
-        self.supports_jit = False  # the op is no XLA op
-        self.moments: Any = None
-        self.bias: Any = None
 
-    def build(self, input_shape: Any = None) -> None:
-        """Creates the moments, all 0, and b."""
-        del input_shape  # ids name the features: the input's width says nothing
-        self.moments = self.add_weight(
-            name="moments",
-            shape=(self.input_dim, 3),
-            initializer="zeros",
-            trainable=False,
-            dtype=tf.float64.name,
-            **no_autocast(),
-        )
-        if self.use_bias:
-            self.bias = self.add_weight(
-                name="bias",
-                shape=(self.input_dim,),
-                initializer=self.bias_initializer,
-                trainable=True,
-                dtype=tf.float32.name,
-                **no_autocast(),
-            )
-        super().build(None)
+    def _op(self) -> Callable[..., tf.Tensor]:
+        return ops.online_standardize
 
-    def call(self, inputs: Any, training: Any = None) -> Any:
-        """Inputs: a batch of any form. Returns it with its values standardized."""
-        batch, rebuild = parse(inputs)
-        training = False if training is None or not self.trainable else training
-        values = ops.online_standardize(
-            batch.ids,
-            batch.values_or_ones(),
-            self.moments,
-            self.bias,
-            tf.cast(training, tf.bool),
-            epsilon=self.epsilon,
-            clip=self.clip,
-            decay=self.decay,
-            nonfinite=self.nonfinite,
-        )
-        return rebuild(SparseBatch(batch.ids, values, batch.row_splits), self.input_dim)
+    def _op_arguments(self) -> dict[str, Any]:
+        return {**super()._op_arguments(), "clip": self.clip}
 
     def merge(self, *others: OnlineStandardize) -> None:
         """Takes over what other layers of the same size have seen, of other data.
@@ -122,12 +77,7 @@ class OnlineStandardize(tf.keras.layers.Layer):
         Raises:
             ValueError: a layer of another `input_dim`, or one that is not built.
         """
-        for other in (self, *others):
-            if other.moments is None or other.input_dim != self.input_dim:
-                raise ValueError(
-                    f"others must be built and have input_dim {self.input_dim}, got "
-                    f"{other.input_dim}, {'not ' if other.moments is None else ''}built"
-                )
+        self._check_mergeable(others)
         for other in others:
             a, b = (tf.convert_to_tensor(m) for m in (self.moments, other.moments))
             (count_a, mean_a, m2_a), (count_b, mean_b, m2_b) = (
@@ -141,15 +91,4 @@ class OnlineStandardize(tf.keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
-        config = super().get_config()
-        config.pop("autocast", None)
-        return {
-            **config,
-            "input_dim": self.input_dim,
-            "epsilon": self.epsilon,
-            "clip": self.clip,
-            "decay": self.decay,
-            "use_bias": self.use_bias,
-            "bias_initializer": tf.keras.initializers.serialize(self.bias_initializer),
-            "nonfinite": self.nonfinite,
-        }
+        return {**super().get_config(), "clip": self.clip}

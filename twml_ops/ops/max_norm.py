@@ -1,4 +1,4 @@
-"""`max_norm` and its gradient."""
+"""`max_norm`; its gradient is in `_feature_norm.py`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
+from twml_ops.ops._feature_norm import normalized
 from twml_ops.ops._library import library
-from twml_ops.ops._tape import table_handle
-from twml_ops.ops.sparse_linear import sum_duplicates
 
 
 def max_norm(
@@ -51,26 +50,14 @@ def max_norm(
         tf.errors.InvalidArgumentError: an id out of range, a non-finite value where that is an
             error, or shapes that do not fit; `max_abs` is left as it was.
     """
-    ids = tf.convert_to_tensor(ids, dtype_hint=tf.int64)
-    output, _ = library.twml_max_norm(
+    return normalized(
+        library.twml_max_norm,
         ids,
-        tf.convert_to_tensor(values, tf.float32),
-        table_handle(max_abs),
-        [] if bias is None else [table_handle(bias)],
-        tf.convert_to_tensor(training, tf.bool),
+        values,
+        max_abs,
+        bias,
+        training,
         epsilon=epsilon,
         nonfinite=nonfinite,
         decay=decay,
     )
-    return output
-
-
-@tf.RegisterGradient("Twml>MaxNorm")
-def _max_norm_grad(op: Any, grad: tf.Tensor, _: tf.Tensor) -> list[Any]:
-    ids, scale = op.inputs[0], op.outputs[1]
-    bias_grads = []
-    for handle in op.inputs[3:-1]:  # one, or none
-        unique_ids, summed = sum_duplicates(ids, grad[:, tf.newaxis])
-        shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
-        bias_grads.append(tf.IndexedSlices(summed[:, 0], unique_ids, shape))
-    return [None, grad * scale, None, *bias_grads, None]

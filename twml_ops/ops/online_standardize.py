@@ -1,4 +1,4 @@
-"""`online_standardize` and its gradient."""
+"""`online_standardize`; its gradient is in `_feature_norm.py`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
+from twml_ops.ops._feature_norm import normalized
 from twml_ops.ops._library import library
-from twml_ops.ops._tape import table_handle
-from twml_ops.ops.sparse_linear import sum_duplicates
 
 
 def online_standardize(
@@ -55,26 +54,15 @@ def online_standardize(
         tf.errors.InvalidArgumentError: an id out of range, an infinite value where that is an
             error, or shapes that do not fit; `moments` are left as they were.
     """
-    output, _ = library.twml_online_standardize(
-        tf.convert_to_tensor(ids, dtype_hint=tf.int64),
-        tf.convert_to_tensor(values, tf.float32),
-        table_handle(moments),
-        [] if bias is None else [table_handle(bias)],
-        tf.convert_to_tensor(training, tf.bool),
+    return normalized(
+        library.twml_online_standardize,
+        ids,
+        values,
+        moments,
+        bias,
+        training,
         epsilon=epsilon,
         clip=clip,
         decay=decay,
         nonfinite=nonfinite,
     )
-    return output
-
-
-@tf.RegisterGradient("Twml>OnlineStandardize")
-def _online_standardize_grad(op: Any, grad: tf.Tensor, _: tf.Tensor) -> list[Any]:
-    ids, scale = op.inputs[0], op.outputs[1]
-    bias_grads = []
-    for handle in op.inputs[3:-1]:  # one, or none
-        unique_ids, summed = sum_duplicates(ids, grad[:, tf.newaxis])
-        shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
-        bias_grads.append(tf.IndexedSlices(summed[:, 0], unique_ids, shape))
-    return [None, grad * scale, None, *bias_grads, None]

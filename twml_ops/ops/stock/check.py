@@ -193,3 +193,16 @@ def csr(ids: tf.Tensor, values: tf.Tensor, row_splits: tf.Tensor, binary: bool) 
         equal("values must have {}" + each + ", got {}", wanted, size(values)),
         *offsets(row_splits, ids, "row_splits", "entries"),
     ]
+
+
+def none_bad(values: tf.Tensor, bad: Callable[[tf.Tensor], tf.Tensor]) -> Claim:
+    """No value is one that `bad` finds; the first that is names its place."""
+
+    def found() -> tf.Tensor:
+        return bad(values)
+
+    return Claim(
+        lambda: ~tf.reduce_any(found()),
+        "values[{}] = {} is not finite",
+        (lambda: first(found()), lambda: item(values, first(found()))),
+    )

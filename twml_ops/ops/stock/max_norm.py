@@ -33,7 +33,7 @@ def max_norm(
         raise check.refusal(f"decay must be in (0, 1], got {decay}")
     ids = check.expect(ids, *_claims(ids, values, max_abs, bias))
     if nonfinite == "error":
-        ids = check.require(ids, _all_finite(values))
+        ids = check.require(ids, check.none_bad(values, lambda v: ~tf.math.is_finite(v)))
     finite = tf.math.is_finite(values)
     values = tf.where(finite, values, 0.0)
     with tf.control_dependencies(_raise_maxima(ids, values, finite, max_abs, training, decay)):
@@ -98,14 +98,3 @@ def _claims(
         message = "bias must have {} items, as max_abs has, got {}"
         claims.append(check.equal(message, input_dim, lambda: input_dim(bias[0])))
     return [*claims, check.ids_in_range(ids, input_dim())]
-
-
-def _all_finite(values: tf.Tensor) -> check.Claim:
-    def bad() -> tf.Tensor:
-        return ~tf.math.is_finite(values)
-
-    return check.Claim(
-        lambda: ~tf.reduce_any(bad()),
-        "values[{}] = {} is not finite",
-        (lambda: check.first(bad()), lambda: check.item(values, check.first(bad()))),
-    )

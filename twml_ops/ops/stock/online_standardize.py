@@ -31,16 +31,7 @@ def online_standardize(
     if always is None or always:
         raise NotImplementedError("online_standardize trains with the op library only")
     if nonfinite == "error":
-
-        def bad() -> tf.Tensor:
-            return tf.math.is_inf(values)
-
-        infinite = check.Claim(
-            lambda: ~tf.reduce_any(bad()),
-            "values[{}] = {} is not finite",
-            (lambda: check.first(bad()), lambda: check.item(values, check.first(bad()))),
-        )
-        ids = check.require(ids, infinite)
+        ids = check.require(ids, check.none_bad(values, tf.math.is_inf))
     rows = tf.raw_ops.ResourceGather(resource=moments, indices=ids, dtype=tf.float64)
     count, mean, m2 = tf.unstack(rows, axis=1)
     known = tf.math.is_finite(values) & (count > 0)

@@ -1,0 +1,122 @@
+"""What the layers that normalize by what a feature has shown share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from twml_ops._keras import no_autocast
+from twml_ops.layers._batch import SparseBatch, parse
+
+
+class FeatureNorm(tf.keras.layers.Layer):
+    """Base of layers with a state and a bias for each feature, the state raised in training.
+
+    A subclass names its op and state and gives the op's arguments.
+    """
+
+    state_name: ClassVar[str]
+    state_width: ClassVar[tuple[int, ...]] = ()  # behind the first dimension, N
+    state_dtype: ClassVar[tf.DType] = tf.float32
+
+    def __init__(
+        self,
+        input_dim: int,
+        epsilon: float,
+        decay: float,
+        use_bias: bool,
+        bias_initializer: Any,
+        nonfinite: str,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("autocast", False)  # values keep float32 under mixed precision
+        super().__init__(**kwargs)
+        if int(input_dim) != input_dim or input_dim < 1:
+            raise ValueError(f"input_dim must be a positive integer, got {input_dim!r}")
+        if not tf.float32.as_numpy_dtype(1.2e-38) <= epsilon < float("inf"):
+            raise ValueError(f"epsilon must be a positive normal number, got {epsilon!r}")
+        if not 0 < decay <= 1:
+            raise ValueError(f"decay must be in (0, 1], got {decay!r}")
+        if nonfinite not in ("error", "zero"):
+            raise ValueError(f"nonfinite must be one of ('error', 'zero'), got {nonfinite!r}")
+        self.input_dim = int(input_dim)
+        self.epsilon = float(epsilon)
+        self.decay = float(decay)
+        self.use_bias = use_bias
+        self.bias_initializer = tf.keras.initializers.get(bias_initializer)
+        self.nonfinite = nonfinite
+        self.supports_jit = False  # the op is no XLA op
+        self.bias: Any = None
+        setattr(self, self.state_name, None)
+
+    def _op(self) -> Callable[..., tf.Tensor]:
+        raise NotImplementedError
+
+    def _op_arguments(self) -> dict[str, Any]:
+        return {"epsilon": self.epsilon, "nonfinite": self.nonfinite, "decay": self.decay}
+
+    @property
+    def _state(self) -> Any:
+        return getattr(self, self.state_name)
+
+    def build(self, input_shape: Any = None) -> None:
+        """Creates the state, all 0, and the bias."""
+        del input_shape  # ids name the features: the input's width says nothing
+        shape = (self.input_dim, *self.state_width)
+        state = self._add_table(self.state_name, shape, self.state_dtype, "zeros", False)
+        setattr(self, self.state_name, state)
+        if self.use_bias:
+            shape = (self.input_dim,)
+            self.bias = self._add_table("bias", shape, tf.float32, self.bias_initializer, True)
+        super().build(None)
+
+    def _add_table(
+        self, name: str, shape: Sequence[int], dtype: tf.DType, initializer: Any, trainable: bool
+    ) -> Any:
+        return self.add_weight(
+            name=name,
+            shape=shape,
+            initializer=initializer,
+            trainable=trainable,
+            dtype=dtype.name,
+            **no_autocast(),
+        )
+
+    def call(self, inputs: Any, training: Any = None) -> Any:
+        """Inputs: a batch of any form. Returns it with its values normalized."""
+        batch, rebuild = parse(inputs)
+        training = False if training is None or not self.trainable else training
+        values = self._op()(
+            batch.ids,
+            batch.values_or_ones(),
+            self._state,
+            self.bias,
+            tf.cast(training, tf.bool),
+            **self._op_arguments(),
+        )
+        return rebuild(SparseBatch(batch.ids, values, batch.row_splits), self.input_dim)
+
+    def _check_mergeable(self, others: Sequence[FeatureNorm]) -> None:
+        for other in (self, *others):
+            built = other._state is not None
+            if not built or other.input_dim != self.input_dim:
+                raise ValueError(
+                    f"others must be built and have input_dim {self.input_dim}, got "
+                    f"{other.input_dim}, {'' if built else 'not '}built"
+                )
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        config = super().get_config()
+        config.pop("autocast", None)
+        return {
+            **config,
+            "input_dim": self.input_dim,
+            "epsilon": self.epsilon,
+            "decay": self.decay,
+            "use_bias": self.use_bias,
+            "bias_initializer": tf.keras.initializers.serialize(self.bias_initializer),
+            "nonfinite": self.nonfinite,
+        }

@@ -1,0 +1,45 @@
+"""What the ops that normalize by what a feature has shown share: the call, and the gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops.ops._tape import table_handle
+from twml_ops.ops.sparse_linear import sum_duplicates
+
+
+def normalized(
+    op: Callable[..., Any],
+    ids: Any,
+    values: Any,
+    state: Any,
+    bias: Any,
+    training: Any,
+    **attributes: Any,
+) -> tf.Tensor:
+    """The first output, float32 [K], of an op on entries, a state and a bias or None."""
+    output, _ = op(
+        tf.convert_to_tensor(ids, dtype_hint=tf.int64),
+        tf.convert_to_tensor(values, tf.float32),
+        table_handle(state),
+        [] if bias is None else [table_handle(bias)],
+        tf.convert_to_tensor(training, tf.bool),
+        **attributes,
+    )
+    return output
+
+
+@tf.RegisterGradient("Twml>MaxNorm")
+@tf.RegisterGradient("Twml>OnlineStandardize")
+def _gradient(op: Any, grad: tf.Tensor, _: tf.Tensor) -> list[Any]:
+    """The state is a constant; the second output is the derivative by the values."""
+    ids, scale = op.inputs[0], op.outputs[1]
+    bias_grads = []
+    for handle in op.inputs[3:-1]:  # one, or none
+        unique_ids, summed = sum_duplicates(ids, grad[:, tf.newaxis])
+        shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
+        bias_grads.append(tf.IndexedSlices(summed[:, 0], unique_ids, shape))
+    return [None, grad * scale, None, *bias_grads, None]
