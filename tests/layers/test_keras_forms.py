@@ -1,5 +1,7 @@
 """Our layers, optimizers and metrics in every form of Keras model and every way to fit one."""
 
+import copy
+import pickle
 import warnings
 
 import numpy as np
@@ -161,6 +163,49 @@ def test_a_clone_has_the_layers_and_its_own_weights(form):
     assert np.abs(model(ids).numpy() - clone(ids).numpy()).max() > 0
     clone.set_weights(model.get_weights())
     np.testing.assert_array_equal(clone(ids), model(ids))
+
+
+def learned():
+    """A model of every layer whose state is not among its weights, and a batch for it."""
+    ids, labels = data()
+    values = np.random.default_rng(4).normal(size=ids.shape).astype(np.float32)
+    buckets = layers.PercentileDiscretizer(4, keep_sketch=True)
+    hashed = layers.HashingDiscretizer(6, num_bins=3)
+    for layer in (buckets, hashed):
+        layer.adapt((ids, values))
+    inputs = [tf.keras.Input((WIDTH,), dtype=t) for t in ("int64", "float32")]
+    parts = [
+        layers.SparseLinear(1, layer.output_dim)(layer(inputs)) for layer in (buckets, hashed)
+    ]
+    score = tf.keras.layers.Activation("sigmoid")(tf.keras.layers.Add()(parts))
+    calibration = layers.IsotonicCalibration()
+    calibration.fit(np.random.default_rng(5).random((ROWS, 1)), labels)
+    return tf.keras.Model(inputs, calibration(score)), [ids, values]
+
+
+def test_a_clone_is_adapted_and_calibrated_as_its_model_is():
+    model, batch = learned()
+    clone = tf.keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    np.testing.assert_array_equal(clone(batch), model(batch))
+    # Each has a state of its own.
+    want = clone(batch).numpy()
+    for layer in model.layers:
+        for variable in getattr(layer, "state_variables", ()):
+            variable.assign(variable[:0])
+    np.testing.assert_array_equal(clone(batch), want)
+
+
+def test_the_config_of_a_model_is_plain_json_and_pickles_plainly():
+    model, _ = learned()
+    again = tf.keras.models.model_from_json(model.to_json())
+    assert [la.get_config() for la in again.layers] == [la.get_config() for la in model.layers]
+    unloaded = [la for la in again.layers if hasattr(la, "state_variables")]
+    assert len(unloaded) == 3
+    assert not any(getattr(la, "adapted", False) or getattr(la, "fitted", False) for la in unloaded)
+    config = next(la for la in model.layers if hasattr(la, "adapted")).get_config()
+    assert type(copy.deepcopy(config)["adapted_output_dim"]) is type(config["adapted_output_dim"])
+    assert type(pickle.loads(pickle.dumps(config))["adapted_output_dim"]) is int
 
 
 def test_jit_compile_auto_trains_and_says_nothing(capfd):

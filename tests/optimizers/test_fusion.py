@@ -201,20 +201,60 @@ def test_each_way_to_train_equals_keras(training, optimizer, path, executed):
     assert_close(got, train_stock(lambda: stock.Adagrad(rate, **others), **training))
 
 
-def loss_scaled(optimizer):
-    return tf.keras.mixed_precision.LossScaleOptimizer(optimizer)
+LOSS_SCALED = {
+    "Keras": tf.keras.mixed_precision.LossScaleOptimizer,
+    "ours": optimizers.LossScaleOptimizer,
+}
 
 
-def test_a_loss_scale_optimizer_takes_the_slices_and_equals_the_plain_one(executed):
+@pytest.mark.parametrize("whose", LOSS_SCALED)
+def test_a_loss_scale_optimizer_takes_the_slices_and_equals_the_plain_one(whose, executed):
     with executed() as ran:
-        got = train_ours(lambda: loss_scaled(optimizers.Adagrad(0.1)))
+        got = train_ours(lambda: LOSS_SCALED[whose](optimizers.Adagrad(0.1)))
     assert ran == SLICES
     assert bits(got) == bits(fitted("Adagrad"))  # scaling by powers of 2 is exact
 
 
-def test_a_step_that_overflows_is_skipped():
+@pytest.mark.skipif(not KERAS_3, reason="Keras 2 has its own loss-scaled step")
+@pytest.mark.parametrize("whose", LOSS_SCALED)
+def test_our_loss_scaling_makes_nothing_as_large_as_the_table(whose):
+    ids, values, labels = (a[:B] for a in data())
     m = sparse_model()
-    m.compile(loss_scaled(optimizers.Adagrad(0.1)), "mse", jit_compile=False)
+    optimizer = LOSS_SCALED[whose](optimizers.LazyAdam(0.1))
+    optimizer.build(m.trainable_variables)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = optimizer.scale_loss(tf.reduce_mean((m((ids, values)) - labels) ** 2))
+        gradients = tape.gradient(loss, m.trainable_variables)
+        optimizer.apply(gradients, m.trainable_variables)
+
+    graph = step.get_concrete_function().graph.as_graph_def()
+    every = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
+    scatters = [n for n in every if n.op == "TensorScatterUpdate"]
+    assert bool(scatters) == (whose == "Keras")
+
+
+def test_compile_keeps_our_loss_scaling_under_mixed_float16(tmp_path):
+    tf.keras.mixed_precision.set_global_policy("mixed_float16")
+    m = sparse_model()
+    m.compile(optimizers.LossScaleOptimizer(optimizers.LazyAdam(0.1)), "mse", jit_compile=False)
+    assert type(m.optimizer) is optimizers.LossScaleOptimizer or not KERAS_3
+    ids, values, labels = data()
+    m.fit((ids, values), labels, batch_size=B, verbose=0)
+    m.save(tmp_path / "m.keras")
+    again = tf.keras.models.load_model(tmp_path / "m.keras")
+    assert type(again.optimizer) is type(m.optimizer)
+    for model in (m, again):
+        model.fit((ids, values), labels, batch_size=B, shuffle=False, verbose=0)
+    assert bits(again.get_weights()) == bits(m.get_weights())
+
+
+@pytest.mark.parametrize("whose", LOSS_SCALED)
+def test_a_step_that_overflows_is_skipped(whose):
+    m = sparse_model()
+    m.compile(LOSS_SCALED[whose](optimizers.Adagrad(0.1)), "mse", jit_compile=False)
     before = bits(m.get_weights())
     ids, values, labels = data()
     values[3, 2] = np.inf

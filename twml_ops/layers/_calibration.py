@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from twml_ops.layers._carried import Carried
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -144,7 +146,24 @@ class Calibration(tf.keras.layers.Layer):
         """The constructor's arguments."""
         config = super().get_config()
         config.pop("autocast", None)
-        return {**config, "units": self.units, "nan": self.nan}
+        units = Carried(self.units, self) if tf.executing_eagerly() and self.fitted else self.units
+        return {**config, "units": units, "nan": self.nan}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Calibration:
+        """A layer as `get_config` described it.
+
+        With the curves of the layer that was asked, in the process where it was: clones of a model
+        are fitted as it is. From a file they come with its weights.
+
+        Args:
+            config: what `get_config` returned.
+        """
+        units = config["units"]
+        layer = cls(**{**config, "units": int(units)})
+        if isinstance(units, Carried):
+            layer._assign([v.numpy() for v in units.layer.state_variables])
+        return layer
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the state to a `.keras` or `.weights.h5` file."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from twml_ops import core
 from twml_ops.layers._adapt import Checkpoint, Entries, Progress, number_of_batches
 from twml_ops.layers._batch import SparseBatch, parse
+from twml_ops.layers._carried import Carried
 from twml_ops.ops.quantile_sketch import SketchState, empty_sketch, sketch_variables
 
 # A feature with no more distinct values is kept exactly while it is adapted, however long.
@@ -274,12 +275,16 @@ class Discretizer(tf.keras.layers.Layer):
         config |= {"epsilon": self.epsilon, "keep_sketch": self.keep_sketch}
         config |= {"keep_inputs": self.keep_inputs}
         if self.adapted or self._output_dim is not None:
-            config["adapted_output_dim"] = self.output_dim
+            config["adapted_output_dim"] = Carried(self.output_dim, self)
         return config
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Discretizer:
-        """A layer that can be built into a model, but needs boundaries, loaded or adapted, to run.
+        """A layer as `get_config` described it.
+
+        With the boundaries of the layer that was asked, in the process where it was: clones of a
+        model are adapted as it is. From a file it can be built into a model, but needs boundaries,
+        loaded or adapted, to run.
 
         Args:
             config: what `get_config` returned.
@@ -289,8 +294,17 @@ class Discretizer(tf.keras.layers.Layer):
         if isinstance(config.get("num_bins"), (list, tuple)):
             config["num_bins"] = dict(config["num_bins"])
         layer = cls(**config)
-        layer._output_dim = output_dim
+        if output_dim is not None:
+            layer._output_dim = int(output_dim)
+        if isinstance(output_dim, Carried):
+            layer._copy_state(output_dim.layer)
         return layer
+
+    def _copy_state(self, other: Discretizer) -> None:
+        with tf.init_scope():  # out of the function that may be being traced
+            if tf.executing_eagerly():
+                for (_, mine), (_, theirs) in zip(self._stored(), other._stored(), strict=True):
+                    mine.assign(theirs.read_value())
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the state to a `.keras` or `.weights.h5` file."""

@@ -1,0 +1,71 @@
+"""All products of two features at once: the interaction of factorization machines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops._keras import serializable
+
+
+@serializable
+class FactorizationMachine(tf.keras.layers.Layer):
+    """The sum over all pairs of F features of the product of their vectors.
+
+    `sum_{i<j} v_i * v_j = ((sum_i v_i)^2 - sum_i v_i^2) / 2`, in O(F d) instead of O(F^2 d); Rendle
+    2010, "Factorization Machines". With `pool=True` the d products are added up, which is the
+    second-order term of a factorization machine; without, they stay apart, which is the
+    bi-interaction pooling of He and Chua 2017, "Neural Factorization Machines".
+
+    Takes what `GroupedSparseLinear` gives for tables of one width: a dict or list of [B, d], or one
+    tensor [B, F, d]. Features must be in separate vectors: a `SparseLinear` layer has added them up
+    already.
+
+    Args:
+        pool: whether to give [B, 1] instead of [B, d].
+        **kwargs: of `tf.keras.layers.Layer`.
+
+    Raises:
+        ValueError: inputs of another shape, or of different widths.
+    """
+
+    def __init__(self, pool: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.pool = bool(pool)
+
+    def call(self, inputs: Any) -> tf.Tensor:
+        """Inputs: a dict or list of [B, d], or [B, F, d]. Returns [B, 1], or [B, d] unpooled."""
+        _width(tf.nest.map_structure(lambda t: t.shape, inputs))
+        if isinstance(inputs, (dict, list, tuple)):
+            vectors = tf.nest.flatten(inputs)
+            total, squares = tf.add_n(vectors), tf.add_n([v * v for v in vectors])
+        else:
+            total, squares = tf.reduce_sum(inputs, 1), tf.reduce_sum(inputs * inputs, 1)
+        products = 0.5 * (total * total - squares)
+        return tf.reduce_sum(products, 1, keepdims=True) if self.pool else products
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[Any, Any]:
+        """[B, 1], or [B, d] unpooled."""
+        rows, width = _width(input_shape)
+        return (rows, 1 if self.pool else width)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {**super().get_config(), "pool": self.pool}
+
+
+def _width(shapes: Any) -> tuple[Any, Any]:
+    """(B, d) of the shapes of the inputs."""
+    if isinstance(shapes, dict):
+        shapes = list(shapes.values())
+    if isinstance(shapes, (list, tuple)) and shapes and hasattr(shapes[0], "__len__"):
+        each = [tuple(s) for s in shapes]
+        if all(len(s) == 2 and s[1] == each[0][1] for s in each):
+            return each[0]
+    elif len(shapes) == 3:
+        return shapes[0], shapes[2]
+    raise ValueError(
+        "inputs must be a dict or list of [B, d] of one width, or one tensor [B, F, d]; "
+        f"got the shapes {shapes}"
+    )
