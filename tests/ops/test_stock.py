@@ -298,15 +298,88 @@ def test_maxima_that_decay():
     assert_equal(run, graph=False)
 
 
-def test_standardization_with_what_was_learned():
-    moments = tf.Variable(np.array([[2, 1.0, 8], [0, 0, 0]]))
-    bias = tf.Variable([0.25, 0.5])
-    values = [5.0, 5.0, 1e9, np.nan]
-    assert_equal(
-        lambda: ops.online_standardize([0, 1, 0, 0], values, moments, bias, False), exact=False
-    )
-    with _library.library.using(stock), pytest.raises(NotImplementedError, match="op library only"):
-        ops.online_standardize([0], [1.0], moments, None, True)
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("decay", [1.0, 0.5])
+def test_standardization_its_state_and_its_gradients(training, decay):
+    rng = np.random.default_rng(6)
+    ids, values, _ = batch(rng, 2, 60, 7)
+    values[::9] = np.resize([np.inf, np.nan, -np.inf], len(values[::9]))
+    values[ids == 3] = 1e4  # one value only: far from what it knew, and no deviation
+    state = np.abs(rng.normal(size=(7, 3))) + [2, 0, 0]
+    state[2] = 0  # never seen
+
+    def run(training=training):
+        moments, x = tf.Variable(state, trainable=False), tf.constant(values)
+        bias = tf.Variable(np.arange(7, dtype=np.float32))
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = ops.online_standardize(
+                ids, x, moments, bias, training, clip=1.5, decay=decay, nonfinite="zero"
+            )
+            loss = tf.reduce_sum(y * tf.range(1.0, 61.0))
+        by_values, by_bias = tape.gradient(loss, [x, bias])
+        return [y, moments.read_value(), by_values, by_bias.indices, by_bias.values]
+
+    native = run()
+    with _library.library.using(stock):
+        for got in (run(), run(tf.constant(training))):
+            for a, b in zip(native, got, strict=True):
+                np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sketches(weighted):
+    rng = np.random.default_rng(7)
+    ids, values = rng.integers(0, 5, 3000), rng.normal(size=3000).astype(np.float32)
+    weights = rng.integers(0, 4, 3000).astype(np.float32) if weighted else None
+
+    def run():
+        one = ops.sketch_update(ops.empty_sketch(0.05, 16, weighted), ids, values, weights)
+        other = ops.sketch_update(ops.empty_sketch(0.05, 16, weighted), ids[:9], values[:9] + 3)
+        merged = ops.sketch_merge(one, other)
+        return [*merged, ops.sketch_quantiles(merged, [0, 4, 9], [0.1, 0.5, 1.0])]
+
+    assert_equal(run)
+    quantiles = lambda: ops.sketch_quantiles(ops.empty_sketch(), [0], [2.0])  # noqa: E731
+    with _library.library.using(stock):
+        for call in (quantiles, tf.function(quantiles)):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="probabilities"):
+                call()
+
+
+@pytest.mark.parametrize("rule", ["sgd", "lazy_adam"])
+@pytest.mark.parametrize("graph", [False, True])
+def test_bfloat16_tables_and_their_updates(rule, graph):
+    rng = np.random.default_rng(8)
+    ids, values, splits = batch(rng, 6, 40, 9)
+    start = rng.normal(size=(9, 33)).astype(np.float32)
+
+    def run():
+        table = tf.Variable(tf.cast(start, tf.bfloat16))
+        slots = [tf.Variable(tf.zeros([9, 33])) for _ in range(2)] if rule == "lazy_adam" else []
+        hyper = [0.01, 0.1, 0.9, 0.999, 1e-7][: 5 if slots else 2]
+
+        def step(i):
+            with tf.GradientTape() as tape:
+                y = ops.sparse_linear(ids, values, splits, table)
+                loss = tf.reduce_sum(y * y)
+            gradient = tape.gradient(loss, table)
+            assert gradient.values.dtype == tf.float32
+            ops.apply_rows(rule, table, slots, gradient, hyper, seed=i, fuse=False)
+            return y, gradient.indices, gradient.values
+
+        call = tf.function(step) if graph else step
+        first = call(tf.constant(1, tf.int64))
+        return [*first, tf.cast(table, tf.float32), *slots]
+
+    native = run()
+    with _library.library.using(stock):
+        got = run()
+    for a, b in zip(native, got, strict=True):
+        a, b = np.asarray(tf.convert_to_tensor(a)), np.asarray(tf.convert_to_tensor(b))
+        different = ~np.isclose(a, b, rtol=1e-5, atol=1e-5)
+        assert different.mean() < 0.01  # a weight at the very edge of being rounded up
+        np.testing.assert_allclose(a, b, rtol=1 / 128, atol=1e-5)
 
 
 def test_grouped_tables():

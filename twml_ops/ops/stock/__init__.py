@@ -15,6 +15,11 @@ from twml_ops.ops.stock.discretize import hashing_discretize, percentile_discret
 from twml_ops.ops.stock.hash import hash_ids
 from twml_ops.ops.stock.max_norm import max_norm
 from twml_ops.ops.stock.online_standardize import online_standardize
+from twml_ops.ops.stock.quantile_sketch import (
+    quantile_sketch_merge,
+    quantile_sketch_quantiles,
+    quantile_sketch_update,
+)
 from twml_ops.ops.stock.sparse_linear import (
     grouped_sparse_linear,
     resource_sparse_linear,
@@ -31,6 +36,9 @@ _OPS = (
     max_norm,
     online_standardize,
     percentile_discretize,
+    quantile_sketch_merge,
+    quantile_sketch_quantiles,
+    quantile_sketch_update,
     resource_sparse_linear,
     row_splits_from_indices,
     sparse_linear,

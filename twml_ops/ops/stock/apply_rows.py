@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from twml_ops.ops.stock import check
+from twml_ops.ops.stock.bfloat16 import rounded
 from twml_ops.ops.stock.sparse_linear import one_row_an_id, summed
 
 Tensors = list[tf.Tensor]
@@ -90,26 +91,28 @@ def apply_rows(
     rule: str = "",
     hogwild: bool = False,
 ) -> Any:
-    """As the op Twml>ApplyRows: `var` and `slots` are handles of variables, of float32 only."""
-    del seed, hogwild  # of rounding to bfloat16, and of locks that stock ops do not take
+    """As the op Twml>ApplyRows: `var` and `slots` are handles of variables."""
+    del hogwild  # of locks that stock ops do not take
     ids, rows = tf.convert_to_tensor(ids), tf.convert_to_tensor(rows, tf.float32)
     info = _rule_of(rule, slots, hyper)
     handles = [var, *slots]
-    for i, handle in enumerate(handles):
-        check.table(handle, "slots" if i else "var")
+    dtype = check.table(var, "var", None, tf.float32, tf.bfloat16)
+    for handle in slots:
+        check.table(handle, "slots")
     shapes = [tf.raw_ops.VariableShape(input=h, out_type=tf.int64) for h in handles]
     claims = _claims(handles, shapes, info, ids, rows)
     ids, gradient = summed(check.expect(ids, *claims), rows)
     number, width = tf.shape(ids)[0], tf.cast(tf.reduce_prod(shapes[0][1:]), tf.int32)
 
-    def read(handle: tf.Tensor, columns: Any) -> tf.Tensor:
-        found = tf.raw_ops.ResourceGather(resource=handle, indices=ids, dtype=tf.float32)
+    def read(handle: tf.Tensor, columns: Any, dtype: tf.DType = tf.float32) -> tf.Tensor:
+        found = tf.raw_ops.ResourceGather(resource=handle, indices=ids, dtype=dtype)
         return tf.reshape(found, tf.stack([number, columns]))
 
-    w = read(var, width)
+    w = tf.cast(read(var, width, dtype), tf.float32)
     w -= w * hyper[1]
     old = [read(s, 1 if info.rowwise_slots else width) for s in slots]
     new, new_slots = info.step(w, old, tf.reshape(gradient, [number, width]), list(hyper))
+    new = new if dtype == tf.float32 else rounded(new, ids, seed)
     written = []
     for handle, shape, value in zip(handles, shapes, [new, *new_slots], strict=True):
         tail = tf.concat([[tf.cast(number, tf.int64)], shape[1:]], 0)

@@ -85,19 +85,25 @@ def rank(tensor: tf.Tensor, expected: int, name: str) -> None:
         raise refusal(f"{name} must have rank {expected}, got shape {shape}")
 
 
-def table(handle: tf.Tensor, name: str, dimensions: int | None = None) -> None:
-    """Refuses a variable known to be of another type than float32, or of another rank.
+def table(
+    handle: tf.Tensor, name: str, dimensions: int | None = None, *dtypes: tf.DType
+) -> tf.DType:
+    """The type of a variable. Refuses one known to be of another than `dtypes`, or of another rank.
 
-    TensorFlow's own ops end the process when a variable is read as what it is not.
+    TensorFlow's own ops end the process when a variable is read as what it is not. Without `dtypes`
+    it must be float32; where the type is not known it is taken for the first of them.
     """
+    dtypes = dtypes or (tf.float32,)
     data = getattr(handle, "_handle_data", None)
     kinds = data.shape_and_type if data is not None and data.is_set else []
-    if kinds and kinds[0].dtype != tf.float32.as_datatype_enum:
-        got = tf.as_dtype(kinds[0].dtype)
-        raise refusal(f"{name} must be float32, got {'double' if got == tf.float64 else got.name}")
+    got = tf.as_dtype(kinds[0].dtype) if kinds else dtypes[0]
+    if got not in dtypes:
+        names = ["double" if d == tf.float64 else d.name for d in (*dtypes, got)]
+        raise refusal(f"{name} must be {' or '.join(names[:-1])}, got {names[-1]}")
     found = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64).shape[0]
     if dimensions is not None and found not in (None, dimensions):
         raise refusal(f"{name} must have rank {dimensions}, got rank {found}")
+    return got
 
 
 def choice(name: str, got: str, choices: tuple[str, ...]) -> None:

@@ -15,7 +15,7 @@ def _unsigned(x: int) -> tf.Tensor:
     return tf.constant(x, tf.uint64)
 
 
-def _mix64(x: tf.Tensor) -> tf.Tensor:
+def mix64(x: tf.Tensor) -> tf.Tensor:
     """The finalizer of SplitMix64."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         x = _fold(x, shift) * _unsigned(factor)
@@ -29,7 +29,7 @@ def _fold(x: tf.Tensor, shift: int) -> tf.Tensor:
 def hash_pair(a: Any, b: Any, bits: int) -> tf.Tensor:
     """HashPair(a, b), reduced to its upper `bits`: int64. a and b: int64, broadcast together."""
     a, b = tf.cast(a, tf.uint64), tf.cast(b, tf.uint64)
-    hashed = _mix64(_mix64(a + _unsigned(_STEP)) + _unsigned(_STEP) * b)
+    hashed = mix64(mix64(a + _unsigned(_STEP)) + _unsigned(_STEP) * b)
     return tf.cast(tf.bitwise.right_shift(hashed, _unsigned(64 - bits)), tf.int64)
 
 

@@ -1,4 +1,4 @@
-"""cc/core/online_standardize.h in stock ops: what has been learned is used, nothing is learned."""
+"""cc/core/online_standardize.h in stock ops."""
 
 from __future__ import annotations
 
@@ -21,29 +21,98 @@ def online_standardize(
     decay: float,
     nonfinite: str,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """As the op Twml>OnlineStandardize in inference; training needs the op library.
-
-    Raises:
-        NotImplementedError: `training` is not known to be False.
-    """
-    del decay
-    always = tf.get_static_value(training)
-    if always is None or always:
-        raise NotImplementedError("online_standardize trains with the op library only")
+    """As the op Twml>OnlineStandardize: `moments` and `bias` (one or none) are handles."""
+    check.rank(ids, 1, "ids")
+    check.rank(values, 1, "values")
+    check.rank(training, 0, "training")
+    check.table(moments, "moments", 2, tf.float64)
+    for handle in bias:
+        check.table(handle, "bias", 1)
+    if not 1.2e-38 <= epsilon <= tf.float32.max:
+        raise check.refusal(f"epsilon must be a positive normal number, got {epsilon}")
+    if not clip > 0:
+        raise check.refusal(f"clip must be positive, got {clip}")
+    if not 0 < decay <= 1:
+        raise check.refusal(f"decay must be in (0, 1], got {decay}")
+    ids = check.expect(ids, *_claims(ids, values, moments, bias))
     if nonfinite == "error":
         ids = check.require(ids, check.none_bad(values, tf.math.is_inf))
-    rows = tf.raw_ops.ResourceGather(resource=moments, indices=ids, dtype=tf.float64)
+    finite = tf.math.is_finite(values)
+    wide = tf.where(finite, tf.cast(values, tf.float64), 0.0)
+    with tf.control_dependencies(_take_in(ids, wide, finite, moments, training, decay)):
+        rows = tf.stop_gradient(_gather(moments, ids))
     count, mean, m2 = tf.unstack(rows, axis=1)
-    known = tf.math.is_finite(values) & (count > 0)
-    wide = tf.where(known, tf.cast(values, tf.float64), 0.0)
+    known = finite & (count > 0)
     variance = tf.where(count > 0, m2, 0.0) / tf.where(count > 0, count, 1.0)
     sd = tf.maximum(tf.sqrt(tf.maximum(variance, 0.0)), epsilon)
     z = tf.where(known, (wide - mean) / sd, 0.0)
     inside = known & (tf.abs(z) <= clip)
     scale = tf.cast(tf.where(inside, 1 / sd, 0.0), tf.float32)
-    y = tf.cast(tf.clip_by_value(z, -clip, clip), tf.float32)
+    # Not tf.clip_by_value: it has no gradient at the edge.
+    y = tf.cast(tf.where(inside, z, tf.sign(z) * clip), tf.float32)
     if bias:
         unique_ids, places = unique(ids)
         found = tf.raw_ops.ResourceGather(resource=bias[0], indices=unique_ids, dtype=tf.float32)
         y += tf.gather(found, places)
     return y, scale
+
+
+def _gather(moments: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    return tf.raw_ops.ResourceGather(resource=moments, indices=ids, dtype=tf.float64)
+
+
+def _take_in(
+    ids: tf.Tensor,
+    wide: tf.Tensor,
+    finite: tf.Tensor,
+    moments: tf.Tensor,
+    training: tf.Tensor,
+    decay: float,
+) -> list[tf.Tensor]:
+    """What must run before the moments are read: nothing in a graph made for inference."""
+    always = tf.get_static_value(training)
+    if always is not None and not always:
+        return []
+
+    def taken() -> tf.Tensor:
+        touched, places = unique(tf.boolean_mask(ids, finite))
+        seen = tf.boolean_mask(wide, finite)
+        number = tf.size(touched)
+
+        def total(x: tf.Tensor) -> tf.Tensor:
+            return tf.math.unsorted_segment_sum(x, places, number)
+
+        count = total(tf.ones_like(seen))  # at least 1 each
+        mean = total(seen) / count
+        m2 = total((seen - tf.gather(mean, places)) ** 2)
+        # The formula of Chan, Golub and LeVeque, with what was seen before weighing less.
+        old_count, old_mean, old_m2 = tf.unstack(_gather(moments, touched), axis=1)
+        old_count, old_m2 = old_count * decay, old_m2 * decay
+        all_count, delta = old_count + count, mean - old_mean
+        share = count / all_count
+        merged = [
+            all_count,
+            tf.where(old_count > 0, old_mean + delta * share, mean),
+            tf.where(old_count > 0, old_m2 + m2 + delta * delta * old_count * share, m2),
+        ]
+        op = tf.raw_ops.ResourceScatterUpdate(
+            resource=moments, indices=touched, updates=tf.stack(merged, axis=1)
+        )
+        with tf.control_dependencies([] if op is None else [op]):  # None in eager mode
+            return tf.constant(True)
+
+    return [taken() if always else tf.cond(training, taken, lambda: tf.constant(False))]
+
+
+def _claims(
+    ids: tf.Tensor, values: tf.Tensor, moments: tf.Tensor, bias: Sequence[tf.Tensor]
+) -> list[check.Claim]:
+    def input_dim(handle: tf.Tensor = moments) -> tf.Tensor:
+        return tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)[0]
+
+    message = "values must have {} items, one for each id, got {}"
+    claims = [check.equal(message, check.size(ids), check.size(values))]
+    if bias:
+        message = "bias must have {} items, as moments has rows, got {}"
+        claims.append(check.equal(message, input_dim, lambda: input_dim(bias[0])))
+    return [*claims, check.ids_in_range(ids, input_dim())]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from twml_ops.ops.stock import check
+from twml_ops.ops.stock.bfloat16 import widened
 
 
 def sparse_linear(
@@ -36,13 +37,14 @@ def resource_sparse_linear(
 
     Only the rows in use are read, once each, so the gradient has unique ascending ids.
     """
-    check.table(weights, "weights", 2)
+    dtype = check.table(weights, "weights", 2, tf.float32, tf.bfloat16)
     shape = tf.raw_ops.VariableShape(input=weights, out_type=tf.int64)
     claims = check.csr(ids, values, row_splits, binary)
     claims.append(check.ids_in_range(ids, shape[0]))
     ids, row_splits = check.expect((ids, row_splits), *claims)
     unique_ids, places = unique(ids)
-    rows = tf.raw_ops.ResourceGather(resource=weights, indices=unique_ids, dtype=tf.float32)
+    rows = tf.raw_ops.ResourceGather(resource=weights, indices=unique_ids, dtype=dtype)
+    rows = rows if dtype == tf.float32 else widened(rows)
     return product(places, values, row_splits, rows, binary)
 
 
