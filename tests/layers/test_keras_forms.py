@@ -174,9 +174,7 @@ def learned():
     for layer in (buckets, hashed):
         layer.adapt((ids, values))
     inputs = [tf.keras.Input((WIDTH,), dtype=t) for t in ("int64", "float32")]
-    parts = [
-        layers.SparseLinear(1, layer.output_dim)(layer(inputs)) for layer in (buckets, hashed)
-    ]
+    parts = [layers.SparseLinear(1, layer.output_dim)(layer(inputs)) for layer in (buckets, hashed)]
     score = tf.keras.layers.Activation("sigmoid")(tf.keras.layers.Add()(parts))
     calibration = layers.IsotonicCalibration()
     calibration.fit(np.random.default_rng(5).random((ROWS, 1)), labels)

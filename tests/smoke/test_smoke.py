@@ -178,7 +178,7 @@ def test_mixed_precision_steps_per_execution_and_jit_auto():
 
 def learned():
     """A trained model with buckets and a calibration, and the batch it is exported for."""
-    ids, values, labels = arrays()
+    ids, values, _labels = arrays()
     inputs = [
         tf.keras.Input([None], dtype=t, ragged=True, name=f"x_{part}")
         for part, t in (("ids", "int64"), ("values", "float32"))
@@ -215,9 +215,7 @@ def test_many_tables_crosses_and_an_optimizer_for_each():
     inputs = {n: tf.keras.Input((WIDTH,), dtype="int64", name=n) for n in tables}
     found = layers.GroupedSparseLinear(tables, name="tables")(inputs)
     x = tf.keras.layers.Concatenate()(list(found.values()))
-    x = tf.keras.layers.Concatenate()(
-        [layers.Cross(2)(x), layers.FactorizationMachine()(found)]
-    )
+    x = tf.keras.layers.Concatenate()([layers.Cross(2)(x), layers.FactorizationMachine()(found)])
     model = tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(x))
     by_table = {"user": optimizers.RowWiseAdagrad(0.1), "ad": optimizers.Adagrad(0.1)}
     composite = optimizers.CompositeOptimizer(tf.keras.optimizers.Adam(0.01), by_table)
