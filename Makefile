@@ -107,7 +107,7 @@ bench: .venv/bench/.built
 	.venv/wheel/bin/pip install -q -c requirements/tf-2.21.txt "setuptools>=77" wheel pybind11 ninja
 	touch $@
 
-.cache/tensorflow/%/VERSION: .venv/wheel/.installed
+.cache/tensorflow/%/VERSION: | .venv/wheel/.installed
 	mkdir -p .cache/tensorflow
 	.venv/wheel/bin/python tools/unpack_tensorflow.py $* .cache/tensorflow/$*
 
