@@ -138,9 +138,25 @@ class PySketch {
     return ToArray(Locked([](QuantileSketch& s) { return s.FeatureIds(); }));
   }
 
-  py::dict State() {
+  // From states of some features each, one after the other.
+  static std::unique_ptr<PySketch> FromStates(const py::iterable& states) {
+    std::unique_ptr<PySketch> whole;
+    for (const py::handle& state : states) {
+      auto part = std::make_unique<PySketch>(state.cast<py::dict>());
+      if (whole == nullptr) {
+        whole = std::move(part);
+      } else {
+        RaiseIfError(whole->sketch_->Adopt(part->sketch_.get()));
+      }
+    }
+    if (whole == nullptr) throw py::value_error("states must be at least one, got none");
+    return whole;
+  }
+
+  py::dict State(int64_t first, std::optional<int64_t> end) {
+    const int64_t last = end.value_or(INT64_MAX);
     std::lock_guard<std::mutex> lock(mu_);  // never held by one who waits for the GIL
-    const auto sizes = sketch_->Sizes();
+    const auto sizes = sketch_->Sizes(first, last);
     py::array_t<double> config(S::kConfig), totals({sizes.features, S::kTotals});
     py::array_t<int64_t> feature_ids(sizes.features), counters({sizes.features, S::kCounters});
     py::array_t<int32_t> runs({sizes.runs, S::kRun});
@@ -149,7 +165,8 @@ class PySketch {
       return Span(a.mutable_data(), static_cast<int64_t>(a.size()));
     };
     sketch_->Write(
-        {span(config), span(feature_ids), span(totals), span(counters), span(runs), span(items)});
+        {span(config), span(feature_ids), span(totals), span(counters), span(runs), span(items)},
+        first, last);
     py::dict out;
     out["config"] = config;
     out["feature_ids"] = feature_ids;
@@ -226,7 +243,11 @@ void BindQuantileSketch(py::module_& m) {
           "num_bins[f] bins of equal weight; into one a value where there are no more values.")
       .def("values", &PySketch::Values, "feature_id"_a,
            "-> (values float32 ascending, weights float64) held for one feature.")
-      .def("state", &PySketch::State, "-> dict of plain arrays; equal sketches give equal ones.")
+      .def("state", &PySketch::State, "first"_a = 0, "last"_a = py::none(),
+           "-> dict of plain arrays, equal sketches giving equal ones: of all features, or of "
+           "feature_ids[first:last] (neither negative).")
+      .def_static("from_states", &PySketch::FromStates, "states"_a,
+                  "The sketch whose states these are, each of other features; read one by one.")
       .def_static(
           "from_state", [](const py::dict& state) { return std::make_unique<PySketch>(state); },
           "state"_a, "The sketch whose state() it is.")
@@ -236,7 +257,7 @@ void BindQuantileSketch(py::module_& m) {
       .def_property_readonly("exact_values",
                              [](const PySketch& s) { return s.options().exact_values; })
       .def_property_readonly("weighted", [](const PySketch& s) { return s.options().weighted; })
-      .def(py::pickle([](PySketch& s) { return s.State(); },
+      .def(py::pickle([](PySketch& s) { return s.State(0, {}); },
                       [](const py::dict& state) { return std::make_unique<PySketch>(state); }));
   m.def(
       "mdl_boundaries", &PySketch::MdlCuts, "sketches"_a, "feature_ids"_a, "side"_a = "left",

@@ -26,85 +26,71 @@ T Choose(const std::string& got, const char* name,
   throw py::value_error(std::string(name) + " must be one of " + names + ", got '" + got + "'");
 }
 
-py::array_t<float> Normalized(const Array<int64_t>& ids, const Array<float>& values,
-                              py::array max_abs, const std::optional<Array<float>>& bias,
-                              bool training, float epsilon, const std::string& nonfinite,
-                              float decay, int num_threads) {
+NonFinite NonFiniteOf(const std::string& name) {
+  return Choose<NonFinite>(name, "nonfinite",
+                           {{"error", NonFinite::kError}, {"zero", NonFinite::kZero}});
+}
+
+// Row: what is known of a feature, a row of the state, which is checked but for being writeable.
+// infer and train are the core's functions.
+template <class Row, class Options, class Infer, class Train>
+py::array_t<float> Normalize(const Array<int64_t>& ids, const Array<float>& values,
+                             py::array* state, const char* state_name,
+                             const std::optional<Array<float>>& bias, bool training,
+                             const Options& options, int num_threads, Infer infer, Train train) {
+  if (training && !state->writeable()) {
+    RaiseIfError(Invalid(state_name, " must be writeable: training changes it in place"));
+  }
   RequireRank(ids, 1, "ids");
   RequireRank(values, 1, "values");
-  RequireRank(max_abs, 1, "max_abs");
   if (bias) RequireRank(*bias, 1, "bias");
-  // Written in place, so no converted copy will do.
-  if (!py::isinstance<py::array_t<float, py::array::c_style>>(max_abs)) {
-    throw py::value_error("max_abs must be a contiguous float32 array, got dtype " +
-                          py::str(max_abs.dtype()).cast<std::string>());
-  }
-  if (training && !max_abs.writeable()) {
-    throw py::value_error("max_abs must be writeable: training changes it in place");
-  }
-  const MaxNormBatch<int64_t> batch{SpanOf(ids), SpanOf(values)};
-  const MaxNormOptions options{
-      epsilon,
-      Choose<NonFinite>(nonfinite, "nonfinite",
-                        {{"error", NonFinite::kError}, {"zero", NonFinite::kZero}}),
-      decay};
+  const NormBatch<int64_t> batch{SpanOf(ids), SpanOf(values)};
   const Span<const float> bias_span = bias ? SpanOf(*bias) : Span<const float>();
   const Span<const float>* b = bias ? &bias_span : nullptr;
-  const auto* m = static_cast<const float*>(max_abs.data());
-  auto* writable = training ? static_cast<float*>(max_abs.mutable_data()) : nullptr;
-  const int64_t n = max_abs.size();
+  const auto* rows = static_cast<const Row*>(state->data());
+  auto* writable = training ? static_cast<Row*>(state->mutable_data()) : nullptr;
+  const int64_t n = state->shape(0);
   py::array_t<float> y(values.size());
   float* out = y.mutable_data();
   Status status;
   {
     py::gil_scoped_release release;
     std::vector<float> scale(values.size());
-    const MaxNormOut outputs{out, scale.data()};
+    const NormOut outputs{out, scale.data()};
     const ParallelFor threads = Threads(num_threads);
-    status = training ? MaxNormTraining(batch, {writable, n}, b, options, threads, outputs)
-                      : MaxNorm(batch, {m, n}, b, options, threads, outputs);
+    status = training ? train(batch, {writable, n}, b, options, threads, outputs)
+                      : infer(batch, {rows, n}, b, options, threads, outputs);
   }
   RaiseIfError(status);
   return y;
 }
 
-py::array_t<float> Standardized(const Array<int64_t>& ids, const Array<float>& values,
-                                py::array moments, const std::optional<Array<float>>& bias,
-                                bool training, float epsilon, float clip, double decay,
-                                const std::string& nonfinite, int num_threads) {
-  RequireRank(ids, 1, "ids");
-  RequireRank(values, 1, "values");
+py::array_t<float> ByMaximum(const Array<int64_t>& ids, const Array<float>& values,
+                             py::array max_abs, const std::optional<Array<float>>& bias,
+                             bool training, float epsilon, const std::string& nonfinite,
+                             float decay, int num_threads) {
+  RequireRank(max_abs, 1, "max_abs");
+  // Written in place, so no converted copy will do.
+  if (!py::isinstance<py::array_t<float, py::array::c_style>>(max_abs)) {
+    throw py::value_error("max_abs must be a contiguous float32 array, got dtype " +
+                          py::str(max_abs.dtype()).cast<std::string>());
+  }
+  const MaxNormOptions options{epsilon, NonFiniteOf(nonfinite), decay};
+  return Normalize<float>(ids, values, &max_abs, "max_abs", bias, training, options, num_threads,
+                          MaxNorm<int64_t>, MaxNormTraining<int64_t>);
+}
+
+py::array_t<float> ByMoments(const Array<int64_t>& ids, const Array<float>& values,
+                             py::array moments, const std::optional<Array<float>>& bias,
+                             bool training, float epsilon, float clip, double decay,
+                             const std::string& nonfinite, int num_threads) {
   RequireRank(moments, 2, "moments");
-  if (bias) RequireRank(*bias, 1, "bias");
   if (!py::isinstance<py::array_t<double, py::array::c_style>>(moments) || moments.shape(1) != 3) {
     throw py::value_error("moments must be a contiguous float64 array [N, 3]");
   }
-  if (training && !moments.writeable()) {
-    throw py::value_error("moments must be writeable: training changes it in place");
-  }
-  const MaxNormBatch<int64_t> batch{SpanOf(ids), SpanOf(values)};
-  const StandardizeOptions options{
-      epsilon, clip, decay,
-      Choose<NonFinite>(nonfinite, "nonfinite",
-                        {{"error", NonFinite::kError}, {"zero", NonFinite::kZero}})};
-  const Span<const float> bias_span = bias ? SpanOf(*bias) : Span<const float>();
-  const Span<const float>* b = bias ? &bias_span : nullptr;
-  const auto* m = static_cast<const Moments*>(moments.data());
-  auto* writable = training ? static_cast<Moments*>(moments.mutable_data()) : nullptr;
-  const int64_t n = moments.shape(0);
-  py::array_t<float> y(values.size());
-  float* out = y.mutable_data();
-  Status status;
-  {
-    py::gil_scoped_release release;
-    std::vector<float> scale(values.size());
-    const MaxNormOut outputs{out, scale.data()};
-    const ParallelFor threads = Threads(num_threads);
-    status = training ? StandardizeTraining(batch, {writable, n}, b, options, threads, outputs)
-                      : Standardize(batch, {m, n}, b, options, threads, outputs);
-  }
-  RaiseIfError(status);
-  return y;
+  const StandardizeOptions options{epsilon, clip, decay, NonFiniteOf(nonfinite)};
+  return Normalize<Moments>(ids, values, &moments, "moments", bias, training, options, num_threads,
+                            Standardize<int64_t>, StandardizeTraining<int64_t>);
 }
 
 using Discretizer = Status (*)(const Csr<int64_t>&, const Buckets&, const DiscretizeOptions&,
@@ -220,14 +206,14 @@ py::array_t<int64_t> Hashed(const Array<int64_t>& ids, int64_t bits, int64_t sal
 
 void BindTransforms(py::module_& m) {
   using py::literals::operator""_a;
-  m.def("max_norm", &Normalized, "ids"_a, "values"_a, "max_abs"_a, "bias"_a = py::none(),
+  m.def("max_norm", &ByMaximum, "ids"_a, "values"_a, "max_abs"_a, "bias"_a = py::none(),
         "training"_a = false, py::kw_only(), "epsilon"_a = 1e-6f, "nonfinite"_a = "error",
         "decay"_a = 1.0f, "num_threads"_a = 0,
         "y[k] = clip(values[k] / max(m, epsilon), -1, 1) + bias[ids[k]] with m = max_abs[ids[k]], "
         "which training first raises in place to the batch's largest |values|. -> [K]");
-  m.def("online_standardize", &Standardized, "ids"_a, "values"_a, "moments"_a,
-        "bias"_a = py::none(), "training"_a = false, py::kw_only(), "epsilon"_a = 1e-6f,
-        "clip"_a = 10.0f, "decay"_a = 1.0, "nonfinite"_a = "error", "num_threads"_a = 0,
+  m.def("online_standardize", &ByMoments, "ids"_a, "values"_a, "moments"_a, "bias"_a = py::none(),
+        "training"_a = false, py::kw_only(), "epsilon"_a = 1e-6f, "clip"_a = 10.0f, "decay"_a = 1.0,
+        "nonfinite"_a = "error", "num_threads"_a = 0,
         "y[k] = clip((values[k] - mean) / max(sd, epsilon), -clip, clip) + bias[ids[k]] with the "
         "moments [N, 3] (count, mean, M2), which training first updates in place. -> [K]");
   py::class_<KeptBuckets> kept(

@@ -46,6 +46,10 @@ class QuantileSketch:
     def from_state(state: dict[str, Any]) -> QuantileSketch:
         """The sketch whose state() it is."""
 
+    @staticmethod
+    def from_states(states: collections.abc.Iterable) -> QuantileSketch:
+        """The sketch whose states these are, each of other features; read one by one."""
+
     def merge(self, other: QuantileSketch, *, num_threads: int = 0) -> None:
         """Takes in all that another sketch of the same options has seen."""
 
@@ -59,8 +63,8 @@ class QuantileSketch:
     def ranks(self, ids: object, values: numpy.typing.ArrayLike, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float64]:
         """-> float64: the weight of the values <= values[k] of feature ids[k]."""
 
-    def state(self) -> dict[str, Any]:
-        """-> dict of plain arrays; equal sketches give equal ones."""
+    def state(self, first: int = 0, last: int | None = None) -> dict[str, Any]:
+        """-> dict of plain arrays, equal sketches giving equal ones: of all features, or of feature_ids[first:last] (neither negative)."""
 
     def update(self, ids: object, values: numpy.typing.ArrayLike, weights: numpy.typing.ArrayLike | None = None, *, num_threads: int = 0) -> None:
         """Takes in values[k] of feature ids[k], with weights[k] or 1. A NaN counts as missing."""

@@ -13,9 +13,12 @@ class IdIndex {
  public:
   int64_t size() const { return size_; }
 
+  static uint64_t Hash(int64_t id) { return Mix64(static_cast<uint64_t>(id)); }
+
   // The number of an id, or -1.
-  int64_t Find(int64_t id) const {
-    for (uint64_t at = Mix64(static_cast<uint64_t>(id));; ++at) {
+  int64_t Find(int64_t id) const { return Find(id, Hash(id)); }
+  int64_t Find(int64_t id, uint64_t hash) const {
+    for (uint64_t at = hash;; ++at) {
       const Slot& slot = slots_[at & mask_];
       if (slot.number < 0 || slot.id == id) return slot.number;
     }
@@ -23,7 +26,7 @@ class IdIndex {
 
   // The number of an id, which is the next one if the id is new.
   int64_t FindOrAdd(int64_t id) {
-    for (uint64_t at = Mix64(static_cast<uint64_t>(id));; ++at) {
+    for (uint64_t at = Hash(id);; ++at) {
       Slot& slot = slots_[at & mask_];
       if (slot.number < 0) {
         slot = {id, size_++};
@@ -35,8 +38,8 @@ class IdIndex {
     }
   }
 
-  __attribute__((always_inline)) void Prefetch(int64_t id) const {
-    __builtin_prefetch(&slots_[Mix64(static_cast<uint64_t>(id)) & mask_]);
+  __attribute__((always_inline)) void Prefetch(uint64_t hash) const {
+    __builtin_prefetch(&slots_[hash & mask_]);
   }
 
   int64_t bytes() const { return static_cast<int64_t>(slots_.capacity() * sizeof(Slot)); }
@@ -53,7 +56,7 @@ class IdIndex {
     mask_ = slots_.size() - 1;
     for (const Slot& slot : old) {
       if (slot.number < 0) continue;
-      uint64_t at = Mix64(static_cast<uint64_t>(slot.id));
+      uint64_t at = Hash(slot.id);
       while (slots_[at & mask_].number >= 0) ++at;
       slots_[at & mask_] = slot;
     }

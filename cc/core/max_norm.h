@@ -5,51 +5,36 @@
 
 #include <cstdint>
 
+#include "cc/core/norm.h"
 #include "cc/core/parallel.h"
 #include "cc/core/span.h"
 #include "cc/core/status.h"
 
 namespace twml {
 
-// What becomes of a value that is NaN or infinite: the batch is refused, or the value counts as 0
-// (y = b). It never enters m.
-enum class NonFinite { kError, kZero };
-
 struct MaxNormOptions {
-  float epsilon = 1e-6f;  // a positive normal number
-  NonFinite nonfinite = NonFinite::kError;
+  float epsilon = 1e-6f;                    // a positive normal number
+  NonFinite nonfinite = NonFinite::kError;  // of NaNs and infinities
   // Training: max_abs of a feature is multiplied by it, once a batch that has a finite value of
   // the feature, before it is raised: a drifting feature forgets an old peak. In (0, 1].
   float decay = 1;
 };
 
-// One value an id. ids in [0, input_dim), in any order and any number of times.
-template <class Id>
-struct MaxNormBatch {
-  Span<const Id> ids;
-  Span<const float> values;
-};
-
-// out[k]: the normalized value. scale[k] = d out[k] / d values[k], m taken as a constant: 1 / m,
-// and 0 where the value was clipped (|v| > m) or replaced. At the edge, |v| = m, it is 1 / m: in
-// training the largest value of a feature always lies there, and must not lose its gradient.
-struct MaxNormOut {
-  float* out;
-  float* scale;
-};
-
+// scale: 1 / m, and 0 where the value was clipped (|v| > m) or replaced. At the edge, |v| = m, it
+// is 1 / m: in training the largest value of a feature always lies there, and must not lose its
+// gradient.
+//
 // Inference: max_abs [input_dim] is only read. bias: [input_dim], or null for none.
 template <class Id>
-Status MaxNorm(const MaxNormBatch<Id>& batch, Span<const float> max_abs,
-               const Span<const float>* bias, const MaxNormOptions& options,
-               const ParallelFor& parallel_for, MaxNormOut out);
+Status MaxNorm(const NormBatch<Id>& batch, Span<const float> max_abs, const Span<const float>* bias,
+               const MaxNormOptions& options, const ParallelFor& parallel_for, NormOut out);
 
 // Training: first raises max_abs to the batch's largest |v| of each id, O(entries), then
 // normalizes with it. A refused batch leaves max_abs alone.
 template <class Id>
-Status MaxNormTraining(const MaxNormBatch<Id>& batch, Span<float> max_abs,
+Status MaxNormTraining(const NormBatch<Id>& batch, Span<float> max_abs,
                        const Span<const float>* bias, const MaxNormOptions& options,
-                       const ParallelFor& parallel_for, MaxNormOut out);
+                       const ParallelFor& parallel_for, NormOut out);
 
 }  // namespace twml
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "cc/core/max_norm.h"
+#include "cc/core/norm.h"
 #include "cc/core/parallel.h"
 #include "cc/core/span.h"
 #include "cc/core/status.h"
@@ -30,20 +30,20 @@ struct StandardizeOptions {
 Moments MergeMoments(const Moments& a, const Moments& b);
 
 // Inference. ids in [0, moments.size()); a NaN is a missing value: y = b. So is every value of a
-// feature that has not been seen. bias: one item a feature, or null for none. scale[k] =
-// d out[k] / d values[k], the moments taken as constants: 1 / sd, and 0 where clipped or replaced.
+// feature that has not been seen. bias: one item a feature, or null for none. scale: 1 / sd, and 0
+// where clipped or replaced.
 template <class Id>
-Status Standardize(const MaxNormBatch<Id>& batch, Span<const Moments> moments,
+Status Standardize(const NormBatch<Id>& batch, Span<const Moments> moments,
                    const Span<const float>* bias, const StandardizeOptions& options,
-                   const ParallelFor& parallel_for, MaxNormOut out);
+                   const ParallelFor& parallel_for, NormOut out);
 
 // Training: first takes the batch into the moments, O(entries), then standardizes with them. The
 // values of a feature are summed in their order, whatever the threads. A refused batch leaves the
 // moments alone.
 template <class Id>
-Status StandardizeTraining(const MaxNormBatch<Id>& batch, Span<Moments> moments,
+Status StandardizeTraining(const NormBatch<Id>& batch, Span<Moments> moments,
                            const Span<const float>* bias, const StandardizeOptions& options,
-                           const ParallelFor& parallel_for, MaxNormOut out);
+                           const ParallelFor& parallel_for, NormOut out);
 
 }  // namespace twml
 

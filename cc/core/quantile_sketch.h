@@ -29,6 +29,7 @@
 
 #include "cc/core/id_index.h"
 #include "cc/core/parallel.h"
+#include "cc/core/scratch.h"
 #include "cc/core/span.h"
 #include "cc/core/status.h"
 
@@ -62,6 +63,9 @@ template <class T>
 using ConstSpan = Span<const T>;
 using QuantileSketchState = QuantileSketchArrays<ConstSpan>;
 using QuantileSketchOut = QuantileSketchArrays<Span>;
+
+struct SketchFeature;
+class SketchSchedule;
 
 // Boundaries of some features, as Buckets (cc/core/discretize.h) takes them.
 struct QuantileBoundaries {
@@ -121,34 +125,44 @@ class QuantileSketch {
   // The distinct values of one feature, ascending, with their weights.
   void Values(int64_t id, std::vector<float>* values, std::vector<double>* weights) const;
 
-  // The numbers of features, runs and items of the state, and the state into arrays of that size.
+  // Takes over the features of another sketch of the same options, none of which is here yet: a
+  // sketch is read in parts without a second one beside it.
+  Status Adopt(QuantileSketch* other);
+
+  // The numbers of features, runs and items of the state, and the state into arrays of that size:
+  // of all features, or of the first .. last of them, ascending.
   struct StateSizes {
     int64_t features, runs, items;
   };
-  StateSizes Sizes() const;
-  void Write(const QuantileSketchOut& out) const;
+  StateSizes Sizes(int64_t first = 0, int64_t last = INT64_MAX) const;
+  void Write(const QuantileSketchOut& out, int64_t first = 0, int64_t last = INT64_MAX) const;
 
  private:
-  struct Feature;
-  struct Levels;
   struct Entry;
-  class Workspace;
-  class Schedule;
+  // Part of a stream by feature, those of one feature in their order.
+  struct Piece {
+    std::vector<uint32_t> features, splits;
+    Scratch<float> values, weights;  // weights: of a weighted sketch
+  };
 
   explicit QuantileSketch(const QuantileSketchOptions& options);
-  Feature& feature(int64_t f) const;
+  SketchFeature& feature(int64_t f) const;
   int64_t FindOrAdd(int64_t id);
-  int64_t entry_items() const { return options_.weighted ? 2 : 1; }
-  void Append(Feature* feature, float value, float weight, std::vector<int64_t>* full, int64_t f);
-  void Settle(const std::vector<int64_t>& features, const ParallelFor& parallel_for);
-  void Sorted(const Feature& feature, std::vector<Entry>* entries) const;
-  std::vector<int64_t> AscendingOrder() const;
+  void TakeIn(Span<const int64_t> ids, Span<const float> values, const float* weights,
+              const ParallelFor& parallel_for);
+  Piece Group(Span<const int64_t> ids, Span<const float> values, const float* weights,
+              const ParallelFor& parallel_for);
+  Scratch<uint32_t> Numbers(Span<const int64_t> ids, const ParallelFor& parallel_for);
+  void Sorted(const SketchFeature& feature, std::vector<Entry>* entries) const;
+  std::vector<int64_t> AscendingOrder(int64_t first = 0, int64_t last = INT64_MAX) const;
+  Status CheckOptions(const QuantileSketch& other) const;
 
   const QuantileSketchOptions options_;
-  std::unique_ptr<const Schedule> schedule_;
+  std::unique_ptr<const SketchSchedule> schedule_;
   uint32_t first_limit_ = 0;  // of a feature without values
   IdIndex index_;
-  std::vector<std::unique_ptr<Feature[]>> chunks_;  // so that growing moves no feature
+  std::vector<std::unique_ptr<SketchFeature[]>> chunks_;  // so that growing moves no feature
+  std::vector<uint32_t> place_;                           // of Group: zeros between calls
 };
 
 }  // namespace twml

@@ -7,25 +7,15 @@
 #include <limits>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
+
+#include "tests/cc/testing.h"
 
 namespace twml {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-ParallelFor Shards(int64_t count) {
-  return [count](int64_t total, int64_t, const std::function<void(int64_t, int64_t)>& body) {
-    std::vector<std::thread> threads;
-    for (int64_t t = 0; t < count; ++t) {
-      const int64_t begin = total * t / count, end = total * (t + 1) / count;
-      if (begin < end) threads.emplace_back([&body, begin, end] { body(begin, end); });
-    }
-    for (auto& thread : threads) thread.join();
-  };
-}
 
 struct Entries {
   std::vector<int64_t> ids;
@@ -159,7 +149,7 @@ TEST(Discretize, DroppingShortensRowsAndKeepsOrder) {
   Entries out;
   for (const int64_t threads : {1, 3}) {
     ASSERT_TRUE(Discretized(in, buckets, {Side::kLeft, Missing::kDrop, Unknown::kDrop}, false, 4,
-                            Shards(threads), &out)
+                            Sharded(threads), &out)
                     .ok());
     EXPECT_EQ(out, (Entries{{0, 1, 0}, {1, 1, 1}, {0, 1, 1, 1, 3}}));
   }
@@ -246,7 +236,7 @@ TEST(Discretize, TheFirstUnknownFeatureIsNamedWhateverTheThreads) {
   in.ids[999] = 8;
   for (const int64_t threads : {1, 2, 8}) {
     const Status s = Discretized(in, buckets, {Side::kLeft, Missing::kDrop, Unknown::kError}, false,
-                                 4, Shards(threads), &out);
+                                 4, Sharded(threads), &out);
     EXPECT_EQ(s.message(), "ids[600] = 7 is not one of the 1 adapted features");
   }
 }

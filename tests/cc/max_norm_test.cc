@@ -6,8 +6,9 @@
 #include <cmath>
 #include <limits>
 #include <random>
-#include <thread>
 #include <vector>
+
+#include "tests/cc/testing.h"
 
 namespace twml {
 namespace {
@@ -15,26 +16,14 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Every range on a thread of its own, so that races have a chance.
-ParallelFor Threads(int64_t count) {
-  return [count](int64_t total, int64_t, const std::function<void(int64_t, int64_t)>& body) {
-    std::vector<std::thread> threads;
-    for (int64_t t = 0; t < count; ++t) {
-      const int64_t begin = total * t / count, end = total * (t + 1) / count;
-      if (begin < end) threads.emplace_back([&body, begin, end] { body(begin, end); });
-    }
-    for (auto& thread : threads) thread.join();
-  };
-}
-
-struct Batch {
+struct Values {
   std::vector<int64_t> ids;
   std::vector<float> values;
 };
 
-Batch RandomBatch(int64_t size, int64_t num_ids) {
+Values RandomValues(int64_t size, int64_t num_ids) {
   std::mt19937 random(7);
-  Batch batch;
+  Values batch;
   for (int64_t k = 0; k < size; ++k) {
     batch.ids.push_back(static_cast<int64_t>(random() % num_ids));
     batch.values.push_back(std::ldexp(static_cast<float>(random()) - 2e9f, -30));
@@ -47,7 +36,7 @@ struct Result {
   Status status;
 };
 
-Result Train(const Batch& batch, std::vector<float> max_abs, const MaxNormOptions& options = {},
+Result Train(const Values& batch, std::vector<float> max_abs, const MaxNormOptions& options = {},
              const ParallelFor& parallel_for = Serial) {
   Result r{std::vector<float>(batch.ids.size()), std::vector<float>(batch.ids.size()),
            std::move(max_abs), Status()};
@@ -58,7 +47,7 @@ Result Train(const Batch& batch, std::vector<float> max_abs, const MaxNormOption
 
 TEST(MaxNorm, EqualsOneEntryAtATime) {
   for (const int64_t size : {0, 1, 3, 4, 5, 15, 16, 17, 1000}) {
-    const Batch batch = RandomBatch(size, 5);
+    const Values batch = RandomValues(size, 5);
     const Result r = Train(batch, {0, 0, 1e9f, 0, 0.5f});
     ASSERT_TRUE(r.status.ok()) << r.status.message();
     std::vector<float> m = {0, 0, 1e9f, 0, 0.5f};
@@ -75,10 +64,10 @@ TEST(MaxNorm, EqualsOneEntryAtATime) {
 }
 
 TEST(MaxNorm, ThreadsDoNotChangeABit) {
-  const Batch batch = RandomBatch(20000, 3);
+  const Values batch = RandomValues(20000, 3);
   const Result one = Train(batch, {0, 0, 0});
   for (const int64_t threads : {2, 3, 8}) {
-    const Result many = Train(batch, {0, 0, 0}, {}, Threads(threads));
+    const Result many = Train(batch, {0, 0, 0}, {}, Sharded(threads));
     EXPECT_EQ(many.out, one.out);
     EXPECT_EQ(many.scale, one.scale);
     EXPECT_EQ(many.max_abs, one.max_abs);
@@ -87,9 +76,9 @@ TEST(MaxNorm, ThreadsDoNotChangeABit) {
 
 TEST(MaxNorm, ARefusedBatchLeavesMaximaAlone) {
   const std::vector<float> before = {1, 2};
-  for (const Batch& batch :
-       {Batch{{0, 2}, {9, 9}}, Batch{{0, -1}, {9, 9}}, Batch{{0, 1}, {9, kNan}},
-        Batch{{0, 1}, {9, kInf}}, Batch{{0, 1}, {9, -kInf}}, Batch{{0, 1}, {9}}}) {
+  for (const Values& batch :
+       {Values{{0, 2}, {9, 9}}, Values{{0, -1}, {9, 9}}, Values{{0, 1}, {9, kNan}},
+        Values{{0, 1}, {9, kInf}}, Values{{0, 1}, {9, -kInf}}, Values{{0, 1}, {9}}}) {
     const Result r = Train(batch, before);
     EXPECT_FALSE(r.status.ok());
     EXPECT_EQ(r.max_abs, before);
@@ -102,11 +91,11 @@ TEST(MaxNorm, ARefusedBatchLeavesMaximaAlone) {
 }
 
 TEST(MaxNorm, TheFirstBadValueIsNamedWhateverTheThreads) {
-  Batch batch = RandomBatch(1000, 3);
+  Values batch = RandomValues(1000, 3);
   batch.values[500] = kNan;
   batch.values[999] = kInf;
   for (const int64_t threads : {1, 2, 8}) {
-    EXPECT_EQ(Train(batch, {0, 0, 0}, {}, Threads(threads)).status.message(),
+    EXPECT_EQ(Train(batch, {0, 0, 0}, {}, Sharded(threads)).status.message(),
               "values[500] = nan is not finite");
   }
 }

@@ -121,6 +121,27 @@ def test_a_state_is_the_sketch():
     assert (again.epsilon, again.exact_values, again.weighted) == (0.05, 256, False)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_state_may_be_written_and_read_in_parts(weighted):
+    rng = np.random.default_rng(4)
+    ids, values = rng.integers(-5, 5, N) << 40, rng.normal(size=N).astype("f")
+    sketch = QuantileSketch(epsilon=0.05, exact_values=4, weighted=weighted)
+    sketch.update(ids, values, rng.random(N).astype("f") if weighted else None)
+    parts = [sketch.state(first, first + 3) for first in range(0, 12, 3)]
+    assert [len(p["feature_ids"]) for p in parts] == [3, 3, 3, 1]
+    again = QuantileSketch.from_states(iter(parts))
+    for s in (sketch, again):
+        s.update(ids[::-1], values)
+    for key, array in sketch.state().items():
+        np.testing.assert_array_equal(array, again.state()[key], err_msg=key)
+    with pytest.raises(ValueError, match="other must have other features, got -[0-9]* too"):
+        QuantileSketch.from_states([parts[0], parts[1], parts[0]])
+    with pytest.raises(ValueError, match="states must be at least one"):
+        QuantileSketch.from_states([])
+    with pytest.raises(ValueError, match="other must have the epsilon"):
+        QuantileSketch.from_states([parts[0], QuantileSketch().state()])
+
+
 def test_bytes_are_bounded_and_small_features_small():
     one = sketch_of(RNG.normal(size=10 * N))
     assert one.nbytes < 4 * 25 / one.epsilon

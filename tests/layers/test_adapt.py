@@ -1,3 +1,4 @@
+import signal
 import subprocess
 import sys
 import textwrap
@@ -97,6 +98,84 @@ def test_parts_of_four_processes_merge_to_one(tmp_path):
     ids, _ = merged((tf.constant(IDS), tf.constant(VALUES)))
     shares = np.bincount(np.ravel(ids)) / np.repeat(np.bincount(np.ravel(IDS)), 8)
     np.testing.assert_allclose(shares, 1 / 8, atol=2 * 0.01)
+
+
+ADAPT = """
+    import os, signal, sys
+    import numpy as np
+    import tensorflow as tf
+    from twml_ops.layers import PercentileDiscretizer
+
+    folder, out, batches, size, features, kill_at = sys.argv[1:3] + [int(a) for a in sys.argv[3:]]
+
+    def batch(i):
+        ids = tf.reshape(tf.range(i * size, (i + 1) * size) % features, [-1, 100])
+        return ids, tf.random.stateless_normal(tf.shape(ids), tf.stack([i, i]))
+
+    def killing(i, ids, values):
+        if i == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return ids, values
+
+    data = tf.data.Dataset.range(batches).map(lambda i: (i, *batch(i)))
+    data = data.map(
+        lambda *b: tuple(tf.numpy_function(killing, b, [tf.int64, tf.float32]))
+    ).map(lambda i, v: (tf.ensure_shape(i, [None, 100]), tf.ensure_shape(v, [None, 100])))
+    data = data.apply(tf.data.experimental.assert_cardinality(batches))
+    layer = PercentileDiscretizer(20)
+    layer.adapt(data, checkpoint_dir=folder, checkpoint_seconds=batches // 500, progress=True)
+    peak = [line for line in open("/proc/self/status") if line.startswith("VmHWM")][0]
+    variables = {f"v{i}": v.numpy() for i, v in enumerate(layer.state_variables)}
+    np.savez(out, peak=int(peak.split()[1]), **variables, **layer.sketch.state())
+"""
+
+
+def run_adapt(*arguments):
+    """`adapt` in a process of its own: (exit code, stderr)."""
+    command = [sys.executable, "-c", textwrap.dedent(ADAPT), *map(str, arguments)]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+def run_adapt_here(*arguments):
+    """The same in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["-c", *map(str, arguments)])
+        exec(textwrap.dedent(ADAPT), {})
+    return 0, ""
+
+
+def killed_and_resumed(folder, run, batches, size, features):
+    """What an undisturbed adapt leaves, what one does after SIGKILL, and the former's stderr."""
+    code, shown = run(folder / "a", folder / "a.npz", batches, size, features, -1)
+    assert code == 0, shown
+    half = folder / "b", folder / "b.npz", batches, size, features
+    code, _ = run_adapt(*half, batches * 2 // 3)
+    assert code == -signal.SIGKILL
+    with np.load(folder / "b" / "adapt.npz") as file:
+        assert 0 < file["position"] <= batches * 2 // 3
+    code, error = run(*half, -1)
+    assert code == 0, error
+    return dict(np.load(folder / "a.npz")), dict(np.load(folder / "b.npz")), shown
+
+
+@pytest.mark.parametrize(
+    ("run", "batches", "size", "features"),
+    [
+        (run_adapt_here, 30, 2000, 7),
+        pytest.param(run_adapt, 1000, 100_000, 10_000, marks=pytest.mark.slow),
+    ],
+    ids=["small", "large"],
+)
+def test_sigkill_leaves_no_trace_once_adapt_is_resumed(tmp_path, run, batches, size, features):
+    once, resumed, shown = killed_and_resumed(tmp_path, run, batches, size, features)
+    assert once["totals"][:, 0].sum() == batches * size
+    for key in once.keys() - {"peak"}:
+        np.testing.assert_array_equal(once[key], resumed[key], err_msg=key)
+    if run is run_adapt:
+        assert max(once["peak"], resumed["peak"]) < 1024 * 1024  # kB: 1 GiB
+        assert "of 1,000 batches" in shown
+        assert "values/s" in shown
 
 
 class Killed(BaseException):

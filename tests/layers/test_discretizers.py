@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.layers.conftest import in_form, inputs_of
 from twml_ops import core
 from twml_ops.layers import HashingDiscretizer, PercentileDiscretizer, SparseLinear
 
@@ -34,28 +35,7 @@ def adapted(kind, **kwargs):
 
 
 def form(name, ids=IDS, values=VALUES):
-    if name == "padded":
-        return tf.constant(ids), tf.constant(values)
-    lengths = (ids != -1).sum(1)
-    flat_ids, flat_values = ids[ids != -1], values[ids != -1]
-    if name == "ragged":
-        return (
-            tf.RaggedTensor.from_row_lengths(flat_ids, lengths),
-            tf.RaggedTensor.from_row_lengths(flat_values, lengths),
-        )
-    rows = np.repeat(np.arange(len(ids)), lengths)
-    return tf.SparseTensor(np.stack([rows, flat_ids], 1), flat_values, [len(ids), WIDTH])
-
-
-def inputs_of(name):
-    if name == "padded":
-        return [tf.keras.Input([None], dtype="int64"), tf.keras.Input([None])]
-    if name == "ragged":
-        return [
-            tf.keras.Input([None], dtype="int64", ragged=True),
-            tf.keras.Input([None], ragged=True),
-        ]
-    return tf.keras.Input([WIDTH], sparse=True)
+    return in_form(name, ids, values, WIDTH)
 
 
 def entry(i, value):
@@ -209,6 +189,37 @@ def test_an_unknown_feature_may_be_an_error():
 
 
 @both_kinds
+def test_boundaries_may_be_chosen_by_hand(kind):
+    layer = adapted(kind)
+    assert list(layer.boundaries) == [3, 7, 20]
+    chosen = {7: [-np.inf, 0, 0.5, np.inf], -5: [], 3: layer.boundaries[3]}
+    layer.set_boundaries(chosen)
+    for feature, want in chosen.items():
+        np.testing.assert_array_equal(layer.boundaries[feature], np.float32(want))
+    values = np.array([[-np.inf, -1, 0, 0.1, 0.5, 1, np.inf, np.nan]], "f")
+    ids, _ = layer((tf.fill(values.shape, tf.constant(7, tf.int64)), tf.constant(values)))
+    _, bucket = np.unique(ids, return_inverse=True)
+    order = np.searchsorted(np.float32(chosen[7]), values[0])
+    order[-1] = 5  # of the NaN
+    _, want = np.unique(order, return_inverse=True)
+    if kind == "percentile":
+        np.testing.assert_array_equal(np.ravel(bucket), want)
+    assert len(np.unique(bucket)) == len(np.unique(want))
+    other = make(kind)
+    other.set_boundaries(layer.boundaries)
+    np.testing.assert_array_equal(other(form("padded"))[0], layer(form("padded"))[0])
+
+
+@pytest.mark.parametrize("bad", [[1, 1], [2, 1], [np.nan], [np.inf, np.inf], [1, 1 + 1e-12]])
+def test_boundaries_that_do_not_ascend_are_refused(bad):
+    layer = adapted("percentile")
+    before = layer.boundaries
+    with pytest.raises(ValueError, match=r"boundaries\[7\] must be strictly ascending as float32"):
+        layer.set_boundaries({3: [0], 7: bad})
+    assert layer.boundaries.keys() == before.keys()
+
+
+@both_kinds
 def test_a_layer_that_is_not_adapted_says_so(kind):
     layer = make(kind)
     assert not layer.adapted
@@ -217,7 +228,7 @@ def test_a_layer_that_is_not_adapted_says_so(kind):
     with pytest.raises(ValueError, match="is not adapted: call adapt"):
         layer.output_dim  # noqa: B018
     with pytest.raises(ValueError, match="is not adapted: call adapt"):
-        make(kind)(inputs_of("sparse"))
+        make(kind)(inputs_of("sparse", WIDTH))
     unloaded = type(layer).from_config(json.loads(json.dumps(adapted(kind).get_config())))
     with pytest.raises(ValueError, match="is not adapted: call adapt"):
         unloaded(form("padded"))
@@ -234,7 +245,7 @@ def test_adapting_to_nothing_passes_everything(kind):
 
 
 def model(layer, name):
-    inputs = inputs_of(name)
+    inputs = inputs_of(name, WIDTH)
     return tf.keras.Model(inputs, SparseLinear(2, layer.output_dim)(layer(inputs)))
 
 

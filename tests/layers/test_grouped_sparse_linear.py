@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.layers.conftest import FORMS, in_form
 from twml_ops import layers, optimizers
+
+pytestmark = pytest.mark.usefixtures("fresh_keras")
 
 TABLES = {
     "user": layers.SparseTable(20, 4),
@@ -12,16 +15,6 @@ TABLES = {
     "site": layers.SparseTable(9, 1, dtype="bfloat16"),
 }
 FEATURES = {"user": "user", "shown": "ad", "clicked": "ad", "site": "site"}
-FORMS = ("sparse", "ragged", "padded")
-
-
-@pytest.fixture(autouse=True)
-def _fresh_keras():
-    tf.keras.backend.clear_session()
-    tf.keras.mixed_precision.set_global_policy("float32")
-    tf.keras.utils.set_random_seed(1)
-    yield
-    tf.keras.mixed_precision.set_global_policy("float32")
 
 
 def batch(form, seed=0, rows=6):
@@ -34,16 +27,6 @@ def batch(form, seed=0, rows=6):
         ids[0], values[0] = -1, 0
         inputs[feature] = in_form(form, ids, values, n)
     return inputs
-
-
-def in_form(form, ids, values, n):
-    lengths = (ids >= 0).sum(axis=1)
-    if form == "padded":
-        return tf.constant(ids), tf.constant(values)
-    if form == "ragged":
-        return tuple(tf.RaggedTensor.from_row_lengths(a[ids >= 0], lengths) for a in (ids, values))
-    rows = np.repeat(np.arange(len(ids)), lengths)
-    return tf.SparseTensor(np.stack([rows, ids[ids >= 0]], 1), values[ids >= 0], [len(ids), n])
 
 
 def layer_of(**arguments):

@@ -10,16 +10,9 @@ import tensorflow as tf
 
 from twml_ops import layers, metrics, optimizers
 
+pytestmark = pytest.mark.usefixtures("fresh_keras")
+
 N, WIDTH, ROWS, BATCH = 30, 4, 48, 8
-
-
-@pytest.fixture(autouse=True)
-def _fresh_keras():
-    tf.keras.backend.clear_session()
-    tf.keras.mixed_precision.set_global_policy("float32")
-    tf.keras.utils.set_random_seed(1)
-    yield
-    tf.keras.mixed_precision.set_global_policy("float32")
 
 
 def data():

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.layers.conftest import in_form, inputs_of
 from twml_ops.layers import MaxNorm, SparseLinear
 
 WIDTH = 6
@@ -10,28 +11,7 @@ VALUES = np.array([[1, -2, 3], [4, 0.5, 0], [0, 0, 0], [-8, 2, 2]], np.float32)
 
 
 def form(name, ids=IDS, values=VALUES):
-    if name == "padded":
-        return tf.constant(ids), tf.constant(values)
-    lengths = (ids != -1).sum(1)
-    flat_ids, flat_values = ids[ids != -1], values[ids != -1]
-    if name == "ragged":
-        return (
-            tf.RaggedTensor.from_row_lengths(flat_ids, lengths),
-            tf.RaggedTensor.from_row_lengths(flat_values, lengths),
-        )
-    rows = np.repeat(np.arange(len(ids)), lengths)
-    return tf.SparseTensor(np.stack([rows, flat_ids], 1), flat_values, [len(ids), WIDTH])
-
-
-def inputs_of(name):
-    if name == "padded":
-        return [tf.keras.Input([None], dtype="int64"), tf.keras.Input([None])]
-    if name == "ragged":
-        return [
-            tf.keras.Input([None], dtype="int64", ragged=True),
-            tf.keras.Input([None], ragged=True),
-        ]
-    return tf.keras.Input([WIDTH], sparse=True)
+    return in_form(name, ids, values, WIDTH)
 
 
 def flat_values(outputs):
@@ -104,7 +84,7 @@ def test_only_the_bias_is_trainable_and_its_gradient_sparse():
 
 
 def model(name, **kwargs):
-    inputs = inputs_of(name)
+    inputs = inputs_of(name, WIDTH)
     hidden = MaxNorm(WIDTH, **kwargs)(inputs)
     return tf.keras.Model(inputs, SparseLinear(1, WIDTH, kernel_initializer="ones")(hidden))
 

@@ -4,20 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.layers.conftest import FORMS, in_form, inputs_of
 from twml_ops import layers, optimizers
 from twml_ops.ops._tape import tf_variable
 
+pytestmark = pytest.mark.usefixtures("fresh_keras")
+
 N, D, B, WIDTH = 12, 5, 6, 4
-FORMS = ("sparse", "ragged", "padded")
-
-
-@pytest.fixture(autouse=True)
-def _fresh_keras():
-    tf.keras.backend.clear_session()
-    tf.keras.mixed_precision.set_global_policy("float32")
-    tf.keras.utils.set_random_seed(1)
-    yield
-    tf.keras.mixed_precision.set_global_policy("float32")
 
 
 def padded(rows=B, seed=0):
@@ -38,25 +31,8 @@ def dense(ids, values):
     return x
 
 
-def in_form(form, ids, values):
-    lengths = (ids >= 0).sum(axis=1)
-    if form == "padded":
-        return tf.constant(ids), tf.constant(values)
-    if form == "ragged":
-        return tuple(tf.RaggedTensor.from_row_lengths(a[ids >= 0], lengths) for a in (ids, values))
-    rows = np.repeat(np.arange(len(ids)), lengths)
-    return tf.SparseTensor(np.stack([rows, ids[ids >= 0]], 1), values[ids >= 0], [len(ids), N])
-
-
-def inputs_of(form):
-    if form == "sparse":
-        return tf.keras.Input((N,), sparse=True)
-    arguments = {"shape": (None,), "ragged": True} if form == "ragged" else {"shape": (WIDTH,)}
-    return [tf.keras.Input(dtype="int64", **arguments), tf.keras.Input(**arguments)]
-
-
 def model_of(form, **layer):
-    inputs = inputs_of(form)
+    inputs = inputs_of(form, N, WIDTH)
     hidden = layers.SparseLinear(D, N, **layer)(inputs)
     return tf.keras.Model(inputs, tf.keras.layers.Dense(1)(hidden))
 
@@ -64,7 +40,7 @@ def model_of(form, **layer):
 def batches(form, rows=4 * B):
     ids, values = padded(rows)
     labels = np.random.default_rng(5).normal(size=(rows, 1)).astype(np.float32)
-    dataset = tf.data.Dataset.from_tensor_slices((in_form(form, ids, values), labels))
+    dataset = tf.data.Dataset.from_tensor_slices((in_form(form, ids, values, N), labels))
     return dataset.batch(B)
 
 
@@ -78,7 +54,7 @@ def compiled(model, **arguments):
 def test_every_form_gives_the_dense_product(form, graph):
     layer = layers.SparseLinear(D, N, activation="tanh", bias_initializer="ones")
     ids, values = padded()
-    batch = in_form(form, ids, values)
+    batch = in_form(form, ids, values, N)
     got = (tf.function(layer) if graph else layer)(batch)
     want = np.tanh(dense(ids, values) @ layer.kernel.numpy() + 1)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
@@ -98,7 +74,7 @@ def test_binary_batches():
 def test_an_empty_batch_and_an_unknown_batch_size(form):
     model = model_of(form)
     ids, values = padded(0)
-    assert model(in_form(form, ids, values)).shape == (0, 1)
+    assert model(in_form(form, ids, values, N)).shape == (0, 1)
     assert model.output_shape == (None, 1)
 
     @tf.function
@@ -106,7 +82,7 @@ def test_an_empty_batch_and_an_unknown_batch_size(form):
         return model(batch)
 
     ids, values = padded(3)
-    assert predict(in_form(form, ids, values)).shape == (3, 1)
+    assert predict(in_form(form, ids, values, N)).shape == (3, 1)
 
 
 @pytest.mark.parametrize("run_eagerly", [False, True])
@@ -140,7 +116,7 @@ def test_partitions_equal_the_unpartitioned_layer(axis, count, units):
             units, N, kernel_initializer=tf.keras.initializers.Constant(kernel), **arguments
         )
         optimizer = optimizers.Adagrad(0.1)
-        batch = in_form("padded", ids, values)
+        batch = in_form("padded", ids, values, N)
         layer(batch)
         optimizer.build(layer.trainable_variables)
 
@@ -220,7 +196,7 @@ def test_keras_file_round_trip(form, partitions, tmp_path):
     model.fit(batches(form), verbose=0)
     model.save(tmp_path / "model.keras")
     again = tf.keras.models.load_model(tmp_path / "model.keras")
-    batch = in_form(form, *padded())
+    batch = in_form(form, *padded(), N)
     np.testing.assert_array_equal(again(batch), model(batch))
     for m in (model, again):
         m.fit(batches(form), verbose=0)
@@ -231,7 +207,7 @@ def test_keras_file_round_trip(form, partitions, tmp_path):
 @pytest.mark.parametrize("form", FORMS)
 def test_saved_model_round_trip(form, tmp_path):
     model = model_of(form)
-    want = model(in_form(form, *padded()))
+    want = model(in_form(form, *padded(), N))
 
     @tf.function
     def serve(ids, values):
@@ -297,7 +273,7 @@ def test_mixed_precision_computes_in_float32_and_answers_in_half(policy):
     layer = layers.SparseLinear(D, N)
     ids, values = padded()
     values += np.float32(1e-4)  # lost in half precision
-    got = layer(in_form("padded", ids, values))
+    got = layer(in_form("padded", ids, values, N))
     assert got.dtype.name == policy.removeprefix("mixed_")
     assert tf.as_dtype(layer.kernel.dtype) == tf.float32
     want = dense(ids, values) @ layer.kernel.numpy()
@@ -348,7 +324,7 @@ def test_ids_out_of_range_are_refused(form):
     ids[2, :2] = [0, N]
     layer = layers.SparseLinear(D, N)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"= 12 is out of range \[0, 12\)"):
-        layer(in_form(form, ids, values))
+        layer(in_form(form, ids, values, N))
 
 
 def test_the_kernel_of_a_partitioned_layer_has_no_single_name():

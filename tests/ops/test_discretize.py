@@ -132,6 +132,38 @@ def test_any_floats_fall_where_searchsorted_puts_them(boundaries, values, side):
     np.testing.assert_array_equal(ids, expected)
 
 
+HOSTILE = [0.0, -0.0, 1e-45, -1e-45, 1e-38, 3.4e38, -3.4e38, np.inf, -np.inf, 16777216.0, 1.0]
+floats = st.one_of(st.sampled_from(HOSTILE), st.floats(width=32, allow_nan=False))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    boundaries=st.lists(st.lists(floats, max_size=70), min_size=1, max_size=6),
+    values=st.lists(st.floats(width=32), max_size=20),
+    side=st.sampled_from(["left", "right"]),
+    spread_out=st.booleans(),
+)
+def test_every_feature_has_the_buckets_of_searchsorted(boundaries, values, side, spread_out):
+    cuts = [np.sort(np.array(b, np.float32)) for b in boundaries]
+    # On each boundary and right beside it, of whichever feature it is
+    at = np.unique(np.concatenate([np.array([0], "f"), *cuts]))
+    beside = [np.nextafter(at, np.float32(to)) for to in (-np.inf, np.inf)]
+    values = np.concatenate([np.array([*values, np.nan], "f"), at, *beside])
+    features = np.arange(len(cuts)) * ((1 << 60) - 1 if spread_out else 1)
+    splits = np.cumsum([0, *(len(c) for c in cuts)])
+    ids = np.repeat(features, len(values))
+    batch = (ids, np.tile(values, len(cuts)), np.array([0, len(ids)]))
+    buckets = (features, np.concatenate(cuts), splits)
+    expected = []
+    for f, c in enumerate(cuts):
+        bucket = np.searchsorted(c, values, side)
+        bucket[np.isnan(values)] = len(c) + 1
+        expected.append(splits[f] + 2 * f + bucket)
+    for face in (ops, core):
+        got, _, _ = face.percentile_discretize(*batch, *buckets, side=side, pass_through_bits=3)
+        np.testing.assert_array_equal(got, np.concatenate(expected))
+
+
 @pytest.mark.parametrize("num_features", [0, 1, 2, 5000])
 @pytest.mark.parametrize("step", [1, 3, 1000003])
 def test_every_feature_is_found_and_no_other(num_features, step):

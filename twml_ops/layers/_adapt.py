@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from twml_ops import core
 from twml_ops.layers._batch import parse
 
 _FILE = "adapt.npz"
 _SHOW_AFTER, _SHOW_EVERY = 2.0, 1.0
+_PART_BYTES = 1 << 25
 
 
 class Entries:
@@ -87,8 +89,8 @@ class Checkpoint:
         self._about = json.dumps(about, sort_keys=True)
         self._last = time.monotonic()
 
-    def load(self) -> tuple[list[dict[str, NDArray[Any]]], int] | None:
-        """States and position of the last writing, or None.
+    def load(self) -> tuple[list[core.QuantileSketch], int] | None:
+        """Sketches and position of the last writing, or None.
 
         Raises:
             ValueError: the file is of other work, or damaged.
@@ -97,8 +99,8 @@ class Checkpoint:
             return None
         try:
             with np.load(self._path) as file:
-                stored = {name: file[name] for name in file.files}
-            about, position = str(stored.pop("about")), int(stored.pop("position"))
+                about, position = str(file["about"]), int(file["position"])
+                sketches = [] if about != self._about else _sketches(file)
         except (OSError, KeyError, ValueError, zipfile.BadZipFile) as e:
             raise ValueError(f"{self._path}: not a checkpoint of adapt: {e}") from e
         if about != self._about:
@@ -106,36 +108,60 @@ class Checkpoint:
                 f"{self._path}: is of another adapt ({about}), expected {self._about}; "
                 "choose another checkpoint_dir or delete it"
             )
-        states: list[dict[str, NDArray[Any]]] = []
-        for name, array in stored.items():
-            number, key = name.split("_", 1)
-            while len(states) <= int(number):
-                states.append({})
-            states[int(number)][key] = array
-        return states, position
+        return sketches, position
 
-    def save(self, sketches: Sequence[Any], position: int) -> None:
+    def save(self, sketches: Sequence[core.QuantileSketch], position: int) -> None:
         """Writes, if it is time."""
         if self._path is None or time.monotonic() - self._last < self._every:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         partial = self._path.with_suffix(".partial")
-        arrays = {
-            f"{i}_{name}": array
-            for i, sketch in enumerate(sketches)
-            for name, array in sketch.state().items()
-        }
         with partial.open("wb") as file:
-            np.savez(file, about=self._about, position=position, **arrays)
+            with zipfile.ZipFile(file, "w", allowZip64=True) as archive:
+                for name, array in self._arrays(sketches, position):
+                    with archive.open(name + ".npy", "w", force_zip64=True) as member:
+                        np.lib.format.write_array(member, np.asanyarray(array))
             file.flush()
             os.fsync(file.fileno())
         partial.replace(self._path)
         self._last = time.monotonic()
 
+    def _arrays(
+        self, sketches: Sequence[core.QuantileSketch], position: int
+    ) -> Iterator[tuple[str, Any]]:
+        """What an .npz holds, name by name; a sketch in parts, never as a second whole one."""
+        yield "about", self._about
+        yield "position", position
+        for i, sketch in enumerate(sketches):
+            features = len(sketch.feature_ids)
+            step = 1 + features * _PART_BYTES // max(1, sketch.nbytes)
+            for part, first in enumerate(range(0, max(1, features), step)):
+                for name, array in sketch.state(first, first + step).items():
+                    yield f"{i}_{part}_{name}", array
+
     def done(self) -> None:
         """Deletes what was written."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
+            self._path.with_suffix(".partial").unlink(missing_ok=True)  # of one that was killed
+
+
+def _sketches(file: Mapping[str, Any]) -> list[core.QuantileSketch]:
+    """Those of a file, read part by part."""
+    parts: dict[tuple[int, int], list[str]] = {}
+    for key in file:
+        if key[0].isdigit():
+            i, part, name = key.split("_", 2)
+            parts.setdefault((int(i), int(part)), []).append(name)
+    last = max(i for i, _ in parts)
+    return [
+        core.QuantileSketch.from_states(
+            {name: file[f"{i}_{part}_{name}"] for name in names}
+            for (j, part), names in sorted(parts.items())
+            if j == i
+        )
+        for i in range(last + 1)
+    ]
 
 
 class Progress:

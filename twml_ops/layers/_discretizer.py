@@ -8,10 +8,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from twml_ops import core
 from twml_ops.layers._adapt import Checkpoint, Entries, Progress, number_of_batches
+from twml_ops.layers._arguments import check_choice, checked_bins
 from twml_ops.layers._batch import SparseBatch, parse
 from twml_ops.layers._carried import Carried
 from twml_ops.ops.quantile_sketch import SketchState, empty_sketch, sketch_variables
@@ -57,10 +58,10 @@ class Discretizer(tf.keras.layers.Layer):
     ) -> None:
         kwargs.setdefault("autocast", False)  # values keep float32 under mixed precision
         super().__init__(**kwargs)
-        _check_choice("side", side, ("left", "right"))
-        _check_choice("missing", missing, ("bucket", "drop"))
-        _check_choice("unknown", unknown, ("pass", "drop", "error"))
-        self.num_bins = _checked_bins(num_bins)
+        check_choice("side", side, ("left", "right"))
+        check_choice("missing", missing, ("bucket", "drop"))
+        check_choice("unknown", unknown, ("pass", "drop", "error"))
+        self.num_bins = checked_bins(num_bins)
         self.side = side
         self.missing = missing
         self.unknown = unknown
@@ -156,8 +157,7 @@ class Discretizer(tf.keras.layers.Layer):
         checkpoint = Checkpoint(checkpoint_dir, checkpoint_seconds, about)
         position = 0
         if (found := checkpoint.load()) is not None:
-            (state,), position = found
-            sketch = core.QuantileSketch.from_state(state)
+            (sketch,), position = found
         shown = Progress(progress, number_of_batches(data))
         for ids, values, weights in Entries(data, int(weighted), position):
             self._update(sketch, ids, values, *weights)
@@ -208,6 +208,35 @@ class Discretizer(tf.keras.layers.Layer):
             state = merged.state()
             for name, variable in zip(SketchState._fields, self.sketch_variables, strict=True):
                 variable.assign(state[name])
+
+    @property
+    def boundaries(self) -> dict[int, NDArray[np.float32]]:
+        """The boundaries in use, by feature, both ascending; empty before `adapt`."""
+        ids, boundaries, splits = (v.numpy() for v in self.state_variables)
+        return {int(f): boundaries[splits[i] : splits[i + 1]] for i, f in enumerate(ids)}
+
+    def set_boundaries(self, boundaries: Mapping[int, ArrayLike]) -> None:
+        """Takes boundaries chosen by hand, or another layer's, instead of those of `adapt`.
+
+        `sketch` stays as it is. As with `adapt`: before the layer is called in a model.
+
+        Args:
+            boundaries: of each feature, float32, strictly ascending; none is one bucket. For some
+                features only: `{**layer.boundaries, feature: [...]}`.
+
+        Raises:
+            ValueError: those of a feature do not ascend, or there is a NaN among them.
+        """
+        features = np.array(sorted(boundaries), np.int64)
+        by_feature = [np.ravel(np.asarray(boundaries[f], np.float32)) for f in features.tolist()]
+        for feature, given in zip(features, by_feature, strict=True):
+            if np.isnan(given).any() or not np.all(given[1:] > given[:-1]):
+                raise ValueError(
+                    f"boundaries[{feature}] must be strictly ascending as float32, got {given}"
+                )
+        splits = np.cumsum([0, *map(len, by_feature)], dtype=np.int64)
+        flat = np.concatenate([np.zeros(0, np.float32), *by_feature])
+        self._assign(Boundaries(features, flat, splits))
 
     def _assign(self, found: Boundaries) -> None:
         for variable, value in zip(self.state_variables, found, strict=True):
@@ -321,28 +350,3 @@ class Discretizer(tf.keras.layers.Layer):
         names = [f"sketch_{name}" for name in SketchState._fields]
         sketch = list(zip(names, self.sketch_variables, strict=False))
         return [*zip(_STATE, self.state_variables, strict=True), *sketch]
-
-
-def _check_choice(name: str, got: str, choices: tuple[str, ...]) -> None:
-    if got not in choices:
-        raise ValueError(f"{name} must be one of {choices}, got {got!r}")
-
-
-def _checked_bins(num_bins: Any) -> int | dict[int, int]:
-    if isinstance(num_bins, Mapping):
-        return {int(f): checked_count(f"num_bins[{f}]", n) for f, n in num_bins.items()}
-    return checked_count("num_bins", num_bins)
-
-
-def checked_count(name: str, got: Any) -> int:
-    """`got`, if it is a positive integer."""
-    if isinstance(got, bool) or not isinstance(got, (int, np.integer)) or got < 1:
-        raise ValueError(f"{name} must be a positive integer, got {got!r}")
-    return int(got)
-
-
-def check_bits(name: str, got: Any) -> int:
-    """`got`, if an id space can have 2^got ids."""
-    if isinstance(got, bool) or not isinstance(got, (int, np.integer)) or not 1 <= got <= 62:
-        raise ValueError(f"{name} must be an integer in [1, 62], got {got!r}")
-    return int(got)

@@ -10,7 +10,8 @@ import numpy as np
 from twml_ops import core
 from twml_ops._keras import serializable
 from twml_ops.layers._adapt import Checkpoint, Entries, Progress, number_of_batches
-from twml_ops.layers._discretizer import Boundaries, checked_count
+from twml_ops.layers._arguments import checked_count
+from twml_ops.layers._discretizer import Boundaries
 from twml_ops.layers.percentile_discretizer import PercentileDiscretizer
 
 
@@ -85,8 +86,7 @@ class MDLDiscretizer(PercentileDiscretizer):
         checkpoint = Checkpoint(checkpoint_dir, checkpoint_seconds, about)
         position = 0
         if (found := checkpoint.load()) is not None:
-            states, position = found
-            sketches = [core.QuantileSketch.from_state(state) for state in states]
+            sketches, position = found
         shown = Progress(progress, number_of_batches(data))
         for ids, values, (labels, *weights) in Entries(data, 1 + int(weighted), position):
             bad = (labels != labels.astype(np.int64)) | (labels < 0) | (labels >= self.num_classes)

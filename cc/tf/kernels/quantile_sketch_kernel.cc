@@ -43,18 +43,29 @@ absl::Status WriteState(OpKernelContext* ctx, const QuantileSketch& sketch) {
   return absl::OkStatus();
 }
 
-class UpdateOp : public OpKernel {
+// An op on the sketch whose state its first inputs are.
+class SketchOp : public OpKernel {
  public:
-  explicit UpdateOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("has_weights", &has_weights_));
-  }
-  void Compute(OpKernelContext* ctx) override { OP_REQUIRES_OK(ctx, Run(ctx)); }
-
- private:
-  absl::Status Run(OpKernelContext* ctx) {
+  using OpKernel::OpKernel;
+  void Compute(OpKernelContext* ctx) override {
     tensorflow::port::ScopedDontFlushDenormal ieee;
     std::unique_ptr<QuantileSketch> sketch;
-    TF_RETURN_IF_ERROR(ReadState(ctx, 0, &sketch));
+    OP_REQUIRES_OK(ctx, ReadState(ctx, 0, &sketch));
+    OP_REQUIRES_OK(ctx, Run(ctx, sketch.get()));
+  }
+
+ private:
+  virtual absl::Status Run(OpKernelContext* ctx, QuantileSketch* sketch) = 0;
+};
+
+class UpdateOp : public SketchOp {
+ public:
+  explicit UpdateOp(OpKernelConstruction* ctx) : SketchOp(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("has_weights", &has_weights_));
+  }
+
+ private:
+  absl::Status Run(OpKernelContext* ctx, QuantileSketch* sketch) override {
     const Tensor &ids = ctx->input(kState), &values = ctx->input(kState + 1);
     TF_RETURN_IF_ERROR(ToTf(CheckRank(ids, 1, "ids")));
     TF_RETURN_IF_ERROR(ToTf(CheckRank(values, 1, "values")));
@@ -72,32 +83,25 @@ class UpdateOp : public OpKernel {
   bool has_weights_;
 };
 
-class MergeOp : public OpKernel {
+class MergeOp : public SketchOp {
  public:
-  using OpKernel::OpKernel;
-  void Compute(OpKernelContext* ctx) override { OP_REQUIRES_OK(ctx, Run(ctx)); }
+  using SketchOp::SketchOp;
 
  private:
-  absl::Status Run(OpKernelContext* ctx) {
-    tensorflow::port::ScopedDontFlushDenormal ieee;
-    std::unique_ptr<QuantileSketch> sketch, other;
-    TF_RETURN_IF_ERROR(ReadState(ctx, 0, &sketch));
+  absl::Status Run(OpKernelContext* ctx, QuantileSketch* sketch) override {
+    std::unique_ptr<QuantileSketch> other;
     TF_RETURN_IF_ERROR(ReadState(ctx, kState, &other));
     TF_RETURN_IF_ERROR(ToTf(sketch->Merge(*other, IeeeIntraOp(ctx))));
     return WriteState(ctx, *sketch);
   }
 };
 
-class QuantilesOp : public OpKernel {
+class QuantilesOp : public SketchOp {
  public:
-  using OpKernel::OpKernel;
-  void Compute(OpKernelContext* ctx) override { OP_REQUIRES_OK(ctx, Run(ctx)); }
+  using SketchOp::SketchOp;
 
  private:
-  absl::Status Run(OpKernelContext* ctx) {
-    tensorflow::port::ScopedDontFlushDenormal ieee;
-    std::unique_ptr<QuantileSketch> sketch;
-    TF_RETURN_IF_ERROR(ReadState(ctx, 0, &sketch));
+  absl::Status Run(OpKernelContext* ctx, QuantileSketch* sketch) override {
     const Tensor &ids = ctx->input(kState), &probabilities = ctx->input(kState + 1);
     TF_RETURN_IF_ERROR(ToTf(CheckRank(ids, 1, "ids")));
     TF_RETURN_IF_ERROR(ToTf(CheckRank(probabilities, 1, "probabilities")));

@@ -16,14 +16,7 @@ REGISTER_OP("Twml>MaxNorm")
     .Attr("nonfinite: {'error', 'zero'}")
     .Attr("decay: float = 1.0")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) {
-      ShapeHandle ids;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &ids));
-      TF_RETURN_IF_ERROR(c->Merge(ids, c->input(1), &ids));
-      c->set_output(0, ids);
-      c->set_output(1, ids);
-      return absl::OkStatus();
-    })
+    .SetShapeFn(TwoOfEntries)
     .Doc(
         "output[k] = clip(values[k] / max(m, epsilon), -1, 1) + bias[ids[k]], m = "
         "max_abs[ids[k]], after m was multiplied by decay, once for each feature of the batch, and "

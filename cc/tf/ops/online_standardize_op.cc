@@ -17,14 +17,7 @@ REGISTER_OP("Twml>OnlineStandardize")
     .Attr("decay: float")
     .Attr("nonfinite: {'error', 'zero'}")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) {
-      ShapeHandle ids;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &ids));
-      TF_RETURN_IF_ERROR(c->Merge(ids, c->input(1), &ids));
-      c->set_output(0, ids);
-      c->set_output(1, ids);
-      return absl::OkStatus();
-    })
+    .SetShapeFn(TwoOfEntries)
     .Doc(
         "output[k] = clip((values[k] - mean) / sd, -clip, clip) + bias[ids[k]] with (count, mean, "
         "M2) = moments[ids[k]], after the batch went into them if training. bias: one variable, or "

@@ -26,6 +26,16 @@ inline ShapeHandle TableShape(InferenceContext* c, int i) {
                                                                       : c->input(i);
 }
 
+// Two outputs of one item an entry; ids and values are the first two inputs.
+inline absl::Status TwoOfEntries(InferenceContext* c) {
+  ShapeHandle entries;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &entries));
+  TF_RETURN_IF_ERROR(c->Merge(entries, c->input(1), &entries));
+  c->set_output(0, entries);
+  c->set_output(1, entries);
+  return absl::OkStatus();
+}
+
 }  // namespace twml
 
 #endif  // TWML_TF_OPS_SHAPES_H_

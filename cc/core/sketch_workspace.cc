@@ -1,0 +1,270 @@
+#include "cc/core/sketch_workspace.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "cc/core/float_keys.h"
+#include "cc/core/hash.h"
+
+namespace twml {
+namespace {
+
+constexpr int kWeightBits = 16;  // significant ones
+
+// Merges sorted b into sorted a, without a branch to mispredict.
+void MergeInto(std::vector<float>* a, const std::vector<float>& b, std::vector<float>* scratch) {
+  if (b.empty()) return;
+  if (a->empty() || a->back() <= b.front()) {
+    a->insert(a->end(), b.begin(), b.end());
+    return;
+  }
+  scratch->resize(a->size() + b.size());
+  const float *x = a->data(), *x_end = x + a->size(), *y = b.data(), *y_end = y + b.size();
+  float* out = scratch->data();
+  while (x != x_end && y != y_end) {
+    const bool second = *y < *x;
+    *out++ = second ? *y : *x;
+    x += !second;
+    y += second;
+  }
+  out = std::copy(x, x_end, out);
+  std::copy(y, y_end, out);
+  a->swap(*scratch);
+}
+
+bool HasEqualNeighbours(const std::vector<float>& sorted) {
+  uint32_t equal = 0;  // as wide as a float, so that it becomes one vector operation
+  for (size_t i = 1; i < sorted.size(); ++i) equal += sorted[i] == sorted[i - 1];
+  return equal > 0;
+}
+
+}  // namespace
+
+void SketchWorkspace::Load(SketchFeature* feature) {
+  feature_ = feature;
+  if (feature->levels == nullptr) feature->levels = std::make_unique<SketchLevels>();
+  for (int h = first_; h <= last_; ++h) level_[h].clear();
+  first_ = kSketchLevels;
+  last_ = -1;
+  const float* at = feature->items;
+  for (const SketchRun& run : feature->levels->runs) {
+    level_[run.level].assign(at, at + run.size);
+    Occupy(run.level);
+    at += run.size;
+  }
+  waiting_.assign(feature->items + feature->stored, feature->items + feature->size);
+  sorted_in_ = 0;
+}
+
+void SketchWorkspace::Store() {
+  SketchLevels& levels = *feature_->levels;
+  levels.runs.clear();
+  feature_->size = 0;
+  feature_->Reserve(static_cast<uint32_t>(Stored() + static_cast<int64_t>(waiting())));
+  for (int h = first_; h <= last_; ++h) {
+    if (level_[h].empty()) continue;
+    levels.runs.push_back({h, static_cast<int32_t>(level_[h].size())});
+    std::copy(level_[h].begin(), level_[h].end(), feature_->items + feature_->size);
+    feature_->size += static_cast<uint32_t>(level_[h].size());
+  }
+  feature_->stored = feature_->size;
+  std::copy_n(waiting_.data() + sorted_in_, waiting(), feature_->items + feature_->size);
+  feature_->size += static_cast<uint32_t>(waiting());
+  feature_->limit = Limit();
+  feature_->Shrink(feature_->size + feature_->limit);
+}
+
+void SketchWorkspace::Add(const SketchFeature& other) {
+  const float* at = other.items;
+  for (const SketchRun& run : other.levels->runs) {
+    batch_.assign(at, at + run.size);
+    AddSorted(run.level, batch_);
+    at += run.size;
+  }
+  SketchLevels& levels = *feature_->levels;
+  levels.coins += other.levels->coins;
+  levels.halvings += other.levels->halvings;
+  levels.early_sum += other.levels->early_sum;
+  levels.early_variance += other.levels->early_variance;
+  levels.late_variance += other.levels->late_variance;
+  Extend(other.levels->min, other.levels->max);
+  MakeRoom();
+}
+
+void SketchWorkspace::SettleIfDue(SketchFeature* feature) {
+  if (feature->waiting() < feature->limit) return;
+  Load(feature);
+  Settle();
+  Store();
+}
+
+uint32_t SketchWorkspace::Limit() const {
+  constexpr int64_t kLeast = 32;
+  const int64_t stored = Stored(), room = schedule_.Room(Stage());
+  // A small feature is sorted in early, so that its repeated values take no room.
+  const int64_t most = std::max({room - stored, room / 8, int64_t{1}});
+  return static_cast<uint32_t>(std::min(most, std::max(kLeast, stored)) *
+                               (options_.weighted ? 2 : 1));
+}
+
+void SketchWorkspace::Settle() {
+  for (size_t limit = Limit(); waiting() >= limit; limit = Limit()) SortIn(limit);
+}
+
+// Sorts the first n waiting items in, and makes room.
+void SketchWorkspace::SortIn(size_t n) {
+  const float* items = waiting_.data() + sorted_in_;
+  sorted_in_ += n;
+  if (options_.weighted) {
+    AddWeighted(items, n);
+  } else {
+    keys_.resize(n);
+    for (size_t i = 0; i < n; ++i) keys_[i] = ToKey(items[i]);
+    SortKeys(&keys_, &other_keys_);
+    batch_.resize(n);
+    for (size_t i = 0; i < n; ++i) batch_[i] = FromKey(keys_[i]);
+    Extend(batch_.front(), batch_.back());
+    AddSorted(kSketchUnit, batch_);
+  }
+  MakeRoom();
+}
+
+int64_t SketchWorkspace::Stored() const {
+  int64_t stored = 0;
+  for (int h = first_; h <= last_; ++h) stored += static_cast<int64_t>(level_[h].size());
+  return stored;
+}
+
+void SketchWorkspace::Occupy(int h) {
+  first_ = std::min(first_, h);
+  last_ = std::max(last_, h);
+}
+
+void SketchWorkspace::AddSorted(int h, const std::vector<float>& values) {
+  if (!values.empty()) Occupy(h);
+  MergeInto(&level_[h], values, &scratch_);
+}
+
+int SketchWorkspace::Lowest() const {
+  if (!options_.weighted) return kSketchUnit;
+  int h = first_;
+  while (h < last_ && level_[h].empty()) ++h;
+  return std::min(h, kSketchLevels - 1);
+}
+
+int SketchWorkspace::Stage() const {
+  double weight = 0;
+  for (int h = first_; h <= last_; ++h) {
+    weight += static_cast<double>(level_[h].size()) * static_cast<double>(uint64_t{1} << h);
+  }
+  return schedule_.Stage(weight / static_cast<double>(uint64_t{1} << Lowest()));
+}
+
+void SketchWorkspace::Extend(float min, float max) {
+  feature_->levels->min = std::min(feature_->levels->min, min);
+  feature_->levels->max = std::max(feature_->levels->max, max);
+}
+
+void SketchWorkspace::AddWeighted(const float* items, size_t n) {
+  std::vector<std::pair<float, float>> entries(n / 2);
+  for (size_t i = 0; i < entries.size(); ++i) entries[i] = {items[2 * i], items[2 * i + 1]};
+  std::sort(entries.begin(), entries.end());
+  Extend(entries.front().first, entries.back().first);
+  std::vector<std::vector<float>> digits(kSketchLevels);
+  for (const auto& [value, weight] : entries) {
+    int exponent;
+    std::frexp(weight, &exponent);  // weight < 2^exponent
+    const int lowest = std::max(exponent - kWeightBits, -kSketchUnit);
+    const double scaled = std::ldexp(static_cast<double>(weight), -lowest);
+    uint64_t whole = static_cast<uint64_t>(scaled);
+    if (const double rest = scaled - static_cast<double>(whole); rest > 0) {
+      const double uniform = std::ldexp(static_cast<double>(Random(value, weight) >> 11), -53);
+      whole += uniform < rest;
+      feature_->levels->late_variance += std::ldexp(0.25, 2 * lowest);
+    }
+    for (int bit = 0; whole != 0; ++bit, whole >>= 1) {
+      if (whole & 1) digits[kSketchUnit + lowest + bit].push_back(value);
+    }
+  }
+  for (int h = 0; h < kSketchLevels; ++h) AddSorted(h, digits[h]);
+}
+
+// A throw that depends on the feature, on how many came before, and on what it is thrown for.
+uint64_t SketchWorkspace::Random(float a, float b) {
+  const uint64_t values = static_cast<uint64_t>(ToKey(a)) << 32 | ToKey(b);
+  return Mix64(HashPair(feature_->id, feature_->levels->coins++) ^ Mix64(values));
+}
+
+void SketchWorkspace::MakeRoom() {
+  PairEqual();
+  const int stage = Stage(), lowest = Lowest();
+  if (Stored() <= schedule_.Old(stage)) return;
+  const SketchLevels& levels = *feature_->levels;
+  if (levels.halvings == 0 && Distinct() <= options_.exact_values) return;
+  while (Stored() > schedule_.Old(stage)) {
+    int h = lowest;
+    while (h < kSketchLevels - 1 &&
+           static_cast<int64_t>(level_[h].size()) < schedule_.Capacity(stage, h - lowest)) {
+      ++h;
+    }
+    if (h == kSketchLevels - 1) return;  // what is above the stage: bounded by its weight
+    Halve(h, stage);
+  }
+}
+
+// Two equal values of a level are one of the next.
+void SketchWorkspace::PairEqual() {
+  for (int h = first_; h <= std::min(last_, kSketchLevels - 2); ++h) {
+    if (HasEqualNeighbours(level_[h])) PairEqual(h);
+  }
+}
+
+void SketchWorkspace::PairEqual(int h) {
+  std::vector<float>& level = level_[h];
+  batch_.clear();
+  size_t kept = 0;
+  for (size_t i = 0; i < level.size();) {
+    if (i + 1 < level.size() && level[i] == level[i + 1]) {
+      batch_.push_back(level[i]);
+      i += 2;
+    } else {
+      level[kept++] = level[i++];
+    }
+  }
+  level.resize(kept);
+  AddSorted(h + 1, batch_);
+}
+
+// Every other value moves up; the last one of an odd number stays.
+void SketchWorkspace::Halve(int h, int stage) {
+  std::vector<float>& level = level_[h];
+  if (HasEqualNeighbours(level)) return PairEqual(h);
+  const size_t pairs = level.size() / 2;
+  const size_t coin = Random(level[0] + level[level.size() / 3], level[pairs]) >> 63;
+  batch_.resize(pairs);
+  for (size_t i = 0; i < pairs; ++i) batch_[i] = level[2 * i + coin];
+  level.erase(level.begin(), level.begin() + static_cast<int64_t>(2 * pairs));
+  AddSorted(h + 1, batch_);
+  const double weight = SketchLevelWeight(h);
+  SketchLevels& levels = *feature_->levels;
+  ++levels.halvings;
+  if (stage < SketchSchedule::kEarly) {
+    levels.early_sum += weight;
+    levels.early_variance += weight * weight;
+  } else {
+    levels.late_variance += weight * weight;
+  }
+}
+
+int64_t SketchWorkspace::Distinct() {
+  keys_.clear();
+  for (int h = first_; h <= last_; ++h) {
+    for (const float value : level_[h]) keys_.push_back(ToKey(value));
+  }
+  SortKeys(&keys_, &other_keys_);
+  return std::unique(keys_.begin(), keys_.end()) - keys_.begin();
+}
+
+}  // namespace twml

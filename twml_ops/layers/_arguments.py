@@ -1,0 +1,35 @@
+"""Checks of what the discretizers are made with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+
+def check_choice(name: str, got: str, choices: tuple[str, ...]) -> None:
+    """Raises `ValueError` unless `got` is one of the choices."""
+    if got not in choices:
+        raise ValueError(f"{name} must be one of {choices}, got {got!r}")
+
+
+def checked_bins(num_bins: Any) -> int | dict[int, int]:
+    """`num_bins`, if it is a positive integer or features with one each."""
+    if isinstance(num_bins, Mapping):
+        return {int(f): checked_count(f"num_bins[{f}]", n) for f, n in num_bins.items()}
+    return checked_count("num_bins", num_bins)
+
+
+def checked_count(name: str, got: Any) -> int:
+    """`got`, if it is a positive integer."""
+    if isinstance(got, bool) or not isinstance(got, (int, np.integer)) or got < 1:
+        raise ValueError(f"{name} must be a positive integer, got {got!r}")
+    return int(got)
+
+
+def check_bits(name: str, got: Any) -> int:
+    """`got`, if an id space can have 2^got ids."""
+    if isinstance(got, bool) or not isinstance(got, (int, np.integer)) or not 1 <= got <= 62:
+        raise ValueError(f"{name} must be an integer in [1, 62], got {got!r}")
+    return int(got)
