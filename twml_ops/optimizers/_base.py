@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from twml_ops import ops
 from twml_ops._keras import KERAS_3
+from twml_ops.distribute import placement
 from twml_ops.ops._tape import tf_variable
 
 
@@ -103,6 +104,13 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
         """Creates the slots of `variables`."""
         if getattr(self, "_slots", None) is not None:
             return
+        if (self.clipnorm or self.global_clipnorm) and any(
+            placement.of(v).divided for v in variables
+        ):
+            raise ValueError(
+                "clipnorm and global_clipnorm do not know the norm of a table with "
+                'placement="sharded", of which each replica has a part; use clipvalue'
+            )
         super().build(variables)
         self._built = True
         self._slots: dict[str, list[Any]] = {
@@ -158,6 +166,14 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
         self._refuse_dense_passes(grads)
         return list(grads)
 
+    def _all_reduce_sum_gradients(self, grads_and_vars: Sequence[Any]) -> list[Any]:
+        """Keras 3: the gradients of all replicas; see `aggregate_gradients`."""
+        return self._joined(grads_and_vars, super()._all_reduce_sum_gradients)
+
+    def aggregate_gradients(self, grads_and_vars: Sequence[Any]) -> list[Any]:
+        """Keras 2: the gradients of all replicas; their variables' placements join sparse ones."""
+        return self._joined(grads_and_vars, super().aggregate_gradients)
+
     # Helpers ------------------------------------------------------------------------------------
 
     def _sparse_update(
@@ -182,6 +198,18 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
             seed=seed,
             hogwild=self.concurrency == "hogwild",
         )
+
+    def _joined(self, grads_and_vars: Sequence[Any], reduce_dense: Any) -> list[Any]:
+        pairs = [(g, v) for g, v in grads_and_vars]
+        if not placement.among_replicas():
+            return list(reduce_dense(pairs))
+        dense = [(g, v) for g, v in pairs if not isinstance(g, tf.IndexedSlices)]
+        some = any(g is not None for g, _ in dense)
+        reduced = iter(reduce_dense(dense) if some else dense)
+        return [
+            (placement.of(v).join(g), v) if isinstance(g, tf.IndexedSlices) else next(reduced)
+            for g, v in pairs
+        ]
 
     def _decays(self, variable: Any) -> bool:
         return bool(self.weight_decay) and self._use_weight_decay(variable)
