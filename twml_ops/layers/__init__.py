@@ -1,5 +1,6 @@
 """Keras layers for very sparse batches, and for the probability at the end."""
 
+from twml_ops.layers.cross import Cross
 from twml_ops.layers.grouped_sparse_linear import GroupedSparseLinear, SparseTable
 from twml_ops.layers.hashing_discretizer import HashingDiscretizer
 from twml_ops.layers.isotonic_calibration import IsotonicCalibration
@@ -11,6 +12,7 @@ from twml_ops.layers.platt_scaling import PlattScaling
 from twml_ops.layers.sparse_linear import SparseLinear
 
 __all__ = [
+    "Cross",
     "GroupedSparseLinear",
     "HashingDiscretizer",
     "IsotonicCalibration",

@@ -4,6 +4,7 @@ from twml_ops.optimizers.adagrad import Adagrad, RowWiseAdagrad
 from twml_ops.optimizers.composite import CompositeOptimizer
 from twml_ops.optimizers.ftrl import Ftrl
 from twml_ops.optimizers.lazy_adam import LazyAdam
+from twml_ops.optimizers.schedules import LinearScalingWarmup
 from twml_ops.optimizers.sgd import SGD, Momentum
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "CompositeOptimizer",
     "Ftrl",
     "LazyAdam",
+    "LinearScalingWarmup",
     "Momentum",
     "RowWiseAdagrad",
 ]

@@ -1,0 +1,145 @@
+"""Explicit feature crosses: the layer of the Deep & Cross Network, version 2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops._keras import serializable
+
+
+@serializable
+class Cross(tf.keras.layers.Layer):
+    """`y = x0 * (W x + b) + x`, elementwise product: one more degree of feature crosses.
+
+    Wang et al. 2021, "DCN V2: Improved Deep & Cross Network", equations (1) and (2). Stack them:
+    `x1 = Cross()(x0)`, `x2 = Cross()(x0, x1)`; after n layers y is a polynomial of degree n + 1 in
+    the d features of x0. With `rank` W = U V, U [d, rank] and V [rank, d], costs 2 d rank instead
+    of d^2; d / 4 is a common choice.
+
+    Called as `tfrs.layers.feature_interaction.Cross` is, with the same result for the same weights.
+
+    Args:
+        rank: of W; None: full.
+        use_bias: whether there is a b.
+        activation: of W x + b, before the product with x0.
+        diag_scale: this times the identity is added to W, not negative.
+        kernel_initializer: of W, or of U and V.
+        bias_initializer: of b.
+        kernel_regularizer: of W, or of U and V.
+        bias_regularizer: of b.
+        **kwargs: of `tf.keras.layers.Layer`.
+
+    Raises:
+        ValueError: an argument out of its range, or x0 and x of different widths.
+    """
+
+    def __init__(
+        self,
+        rank: int | None = None,
+        use_bias: bool = True,
+        activation: Any = None,
+        diag_scale: float = 0.0,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if rank is not None and (int(rank) != rank or rank < 1):
+            raise ValueError(f"rank must be a positive integer or None, got {rank!r}")
+        if not 0 <= diag_scale < float("inf"):
+            raise ValueError(f"diag_scale must be finite and not negative, got {diag_scale!r}")
+        self.rank = None if rank is None else int(rank)
+        self.use_bias = use_bias
+        self.activation = tf.keras.activations.get(activation)
+        self.diag_scale = float(diag_scale)
+        self.kernel_initializer = tf.keras.initializers.get(kernel_initializer)
+        self.bias_initializer = tf.keras.initializers.get(bias_initializer)
+        self.kernel_regularizer = tf.keras.regularizers.get(kernel_regularizer)
+        self.bias_regularizer = tf.keras.regularizers.get(bias_regularizer)
+        self.kernel: Any = None
+        self.kernel_u: Any = None
+        self.kernel_v: Any = None
+        self.bias: Any = None
+
+    def build(self, x0_shape: Any, x_shape: Any = None) -> None:
+        """Creates W, or U and V, and b."""
+        width = x0_shape[-1]
+        if width is None or len(x0_shape) < 2:
+            raise ValueError(f"x0 must be [..., d] with a known d, got the shape {x0_shape}")
+        if x_shape is not None and x_shape[-1] != width:
+            raise ValueError(f"x must be as wide as x0, {width}, got {x_shape[-1]}")
+        if self.rank is None:
+            self.kernel = self._add_kernel("kernel", (width, width))
+        else:
+            self.kernel_u = self._add_kernel("kernel_u", (width, self.rank))
+            self.kernel_v = self._add_kernel("kernel_v", (self.rank, width))
+        if self.use_bias:
+            self.bias = self.add_weight(
+                name="bias",
+                shape=(width,),
+                initializer=self.bias_initializer,
+                regularizer=self.bias_regularizer,
+                trainable=True,
+            )
+        super().build(x0_shape)
+
+    def _add_kernel(self, name: str, shape: tuple[int, int]) -> Any:
+        # Each its own: an initializer used twice would fill both with the same numbers.
+        config = tf.keras.initializers.serialize(self.kernel_initializer)
+        return self.add_weight(
+            name=name,
+            shape=shape,
+            initializer=tf.keras.initializers.deserialize(config),
+            regularizer=self.kernel_regularizer,
+            trainable=True,
+        )
+
+    def call(self, x0: Any, x: Any = None) -> tf.Tensor:
+        """Crosses x with x0.
+
+        Args:
+            x0: [..., d], what the features are before any cross.
+            x: [..., d], of the layer before; None: x0.
+
+        Returns:
+            [..., d].
+        """
+        x = x0 if x is None else x
+        if x.shape[-1] != x0.shape[-1]:
+            raise ValueError(f"x must be as wide as x0, {x0.shape[-1]}, got {x.shape[-1]}")
+        if self.rank is None:
+            product = tf.linalg.matmul(x, tf.convert_to_tensor(self.kernel))
+        else:
+            product = tf.linalg.matmul(x, tf.convert_to_tensor(self.kernel_u))
+            product = tf.linalg.matmul(product, tf.convert_to_tensor(self.kernel_v))
+        if self.use_bias:
+            product = product + tf.convert_to_tensor(self.bias)
+        if self.activation is not None:
+            product = self.activation(product)
+        if self.diag_scale:
+            product = product + self.diag_scale * x
+        return x0 * product + x
+
+    def compute_output_shape(self, x0_shape: Any, x_shape: Any = None) -> Any:
+        """That of x0."""
+        del x_shape
+        return x0_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        initializers, regularizers = tf.keras.initializers, tf.keras.regularizers
+        return {
+            **super().get_config(),
+            "rank": self.rank,
+            "use_bias": self.use_bias,
+            "activation": tf.keras.activations.serialize(self.activation),
+            "diag_scale": self.diag_scale,
+            "kernel_initializer": initializers.serialize(self.kernel_initializer),
+            "bias_initializer": initializers.serialize(self.bias_initializer),
+            "kernel_regularizer": regularizers.serialize(self.kernel_regularizer),
+            "bias_regularizer": regularizers.serialize(self.bias_regularizer),
+        }
