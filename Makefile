@@ -77,7 +77,7 @@ format: .venv/lint/.installed
 	$(PYTHON) -m venv .venv/bench
 	.venv/bench/bin/pip install -q -c requirements/bench.txt "setuptools>=77" wheel pybind11 ninja
 	.venv/bench/bin/pip install -q -c requirements/bench.txt tensorflow-cpu torch fbgemm-gpu-cpu scipy \
-		scikit-learn datasketches
+		scikit-learn datasketches jax keras-rs
 	.venv/bench/bin/pip install -q -c requirements/bench.txt --no-build-isolation -e ".[cpu]"
 	touch $@
 

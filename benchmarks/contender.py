@@ -55,9 +55,16 @@ SUITES = {  # module -> the package it needs
     "benchmarks.contenders_tf": "tensorflow",
     "benchmarks.contenders_torch": "torch",
     "benchmarks.contenders_fbgemm": "fbgemm_gpu",
+    "benchmarks.contenders_jax": "jax",
+    "benchmarks.contenders_keras_rs": "keras_rs",
     "benchmarks.contenders_scipy": "scipy",
 }
-_LABELS = {"benchmarks.contenders_torch": "torch", "benchmarks.contenders_fbgemm": "FBGEMM"}
+_LABELS = {
+    "benchmarks.contenders_torch": "torch",
+    "benchmarks.contenders_fbgemm": "FBGEMM",
+    "benchmarks.contenders_jax": "JAX",
+    "benchmarks.contenders_keras_rs": "keras-rs",
+}
 
 
 def contenders(task: str) -> list[Contender]:

@@ -64,8 +64,8 @@ def measure(
     workload: Workload,
     *,
     rounds: int,
-    steps: int = 200,
-    stock_steps: int = 10,
+    steps: int = 60,
+    stock_steps: int = 2,
     batch_sizes: Sequence[int] = BATCH_SIZES,
     rules: Sequence[str] = RULES,
     log: Log,
@@ -185,10 +185,15 @@ def _discretizer(features: int) -> layers.PercentileDiscretizer:
 
 
 def _dataset(batches: Sequence[Batch], features: int, ragged: bool) -> tf.data.Dataset:
-    """Endless batches from memory: reading and parsing data is not measured."""
+    """Endless batches from memory: reading and parsing data is not measured.
+
+    Without autotuning: to end an iterator TensorFlow waits for its tuner's next turn, seconds away.
+    """
     parts = [tf.data.Dataset.from_tensors(_example(b, features, ragged)) for b in batches]
     whole = functools.reduce(lambda a, b: a.concatenate(b), parts)
-    return whole.repeat().prefetch(2)
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return whole.repeat().prefetch(2).with_options(options)
 
 
 def _example(batch: Batch, features: int, ragged: bool) -> tuple[Any, tf.Tensor]:

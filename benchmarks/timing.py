@@ -12,6 +12,7 @@ import numpy as np
 
 BURST_SECONDS = 0.05  # a fast contender runs several steps in its turn, as in training
 MAX_BURST = 5
+LEAD_IN_SECONDS = 1.0  # a longer call finds its caches within itself
 Name = TypeVar("Name", bound=Hashable)
 PAUSE_SECONDS = 0.005  # lets the previous contender's worker threads stop spinning
 
@@ -49,8 +50,9 @@ def interleave(
     """Times `run(batch index)` of every contender, all in each round, in random order.
 
     Every contender walks through the same batches in the same order. In its turn a contender
-    runs up to five calls in a row (as many as fit in 50 ms), each timed by itself: like a training
-    loop, most calls then find their own working set in the caches, not the neighbour's.
+    makes one call that is not timed (if it takes less than a second), then up to five (as many as
+    fit in 50 ms), each timed by itself: as in a training loop they find their own working set in
+    the caches, not the neighbour's.
 
     Args:
         runs: name -> call.
@@ -64,7 +66,7 @@ def interleave(
     rng = np.random.default_rng(seed)
     names = list(runs)
     seconds: dict[Name, list[float]] = {name: [] for name in names}
-    burst, calls = {}, dict.fromkeys(names, 0)
+    burst, lead_in, calls = {}, {}, dict.fromkeys(names, 0)
 
     def step(name: Name) -> float:
         batch = batches[calls[name] % len(batches)]
@@ -73,14 +75,18 @@ def interleave(
 
     for name in names:  # the first call may compile, the second tells how long one takes
         step(name)
-        burst[name] = int(np.clip(BURST_SECONDS / max(step(name), 1e-9), 1, MAX_BURST))
+        call = max(step(name), 1e-9)
+        lead_in[name] = int(call < LEAD_IN_SECONDS)
+        burst[name] = int(np.clip(BURST_SECONDS / call, 1, MAX_BURST))
     enabled = gc.isenabled()
     gc.disable()
     try:
         for _ in range(rounds):
             for i in rng.permutation(len(names)):
                 time.sleep(PAUSE_SECONDS)
-                seconds[names[i]] += [step(names[i]) for _ in range(burst[names[i]])]
+                name = names[i]
+                turn = [step(name) for _ in range(lead_in[name] + burst[name])]
+                seconds[name] += turn[lead_in[name] :]
     finally:
         if enabled:
             gc.enable()

@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 namespace twml {
 namespace {
@@ -53,119 +54,134 @@ class Grouper {
     const int passes = (bits_ + kMaxDigitBits - 1) / kMaxDigitBits;
     digit_bits_ = (bits_ + passes - 1) / passes;
     counts_ = Scratch<int64_t>(chunks_ << digit_bits_);
-    Groups<Id, Row> groups;
-    groups.rows = Scratch<Row>(n_);
-    if (kWeighted) groups.values = Scratch<float>(n_);
-    sorted_keys_ = Scratch<Key>(n_);
-    Scratch<E> from(passes > 1 ? n_ : 0), to(passes > 2 ? n_ : 0);
-
-    const auto emit = [&](const E& e, int64_t at) {
-      sorted_keys_[at] = e.key;
-      groups.rows[at] = e.row;
-      if constexpr (kWeighted) groups.values[at] = e.value;
-    };
-    for (int pass = 0; pass < passes; ++pass) {
-      const int shift = pass * digit_bits_;
-      const auto move = [&](const E& e, int64_t at) { to[at] = e; };
-      const auto move_first = [&](const E& e, int64_t at) { from[at] = e; };
-      const auto from_batch = [&](auto visit) { VisitBatch(visit); };
-      const auto from_sorted = [&](auto visit) { VisitSorted(from, visit); };
-      const bool last = pass == passes - 1;
-      if (pass == 0 && last) {
-        Pass(shift, from_batch, emit);
-      } else if (pass == 0) {
-        Pass(shift, from_batch, move_first);
-      } else if (last) {
-        Pass(shift, from_sorted, emit);
-      } else {
-        Pass(shift, from_sorted, move);
-        std::swap(from, to);
-      }
+    Scratch<E> from(n_), to(passes > 1 ? n_ : 0);
+    PlaceBatch(from.data());
+    for (int pass = 1; pass < passes; ++pass) {
+      PlaceSorted(pass * digit_bits_, from.data(), to.data());
+      std::swap(from, to);
     }
-    FindGroups(&groups);
-    return groups;
+    return FindGroups(from.data());
   }
 
  private:
   int64_t ChunkBegin(int64_t chunk) const { return n_ * chunk / chunks_; }
   int64_t* Counts(int64_t chunk) { return counts_.data() + (chunk << digit_bits_); }
+  int64_t num_digits() const { return int64_t{1} << digit_bits_; }
 
+  // Calls body(chunk, begin, end) with the entries of each chunk.
   template <class Body>
-  void ForEachChunk(int64_t cost_per_entry, Body body) {
-    parallel_for_(chunks_, std::max<int64_t>(1, n_ / chunks_ * cost_per_entry),
+  void ForEachChunk(Body body) {
+    constexpr int64_t kCostPerEntry = 2;
+    parallel_for_(chunks_, std::max<int64_t>(1, n_ / chunks_ * kCostPerEntry),
                   [&](int64_t begin, int64_t end) {
                     for (int64_t c = begin; c < end; ++c) body(c, ChunkBegin(c), ChunkBegin(c + 1));
                   });
   }
 
-  template <class Visit>
-  void VisitBatch(Visit visit) {
-    ForEachChunk(2, [&](int64_t chunk, int64_t begin, int64_t end) {
-      int64_t row = 0, row_end = std::numeric_limits<int64_t>::max();
-      if (!row_splits_.empty()) {
-        row = std::upper_bound(row_splits_.begin(), row_splits_.end(), begin) -
-              row_splits_.begin() - 1;
-        row_end = begin < end ? row_splits_[row + 1] : row_end;
-      }
-      for (int64_t k = begin; k < end; ++k) {
-        while (k >= row_end) row_end = row_splits_[++row + 1];
+  // The first digit, entries made on the way from the batch to their places.
+  void PlaceBatch(E* to) {
+    const auto digit = [&](int64_t k) { return static_cast<Key>(ids_[k]) & (num_digits() - 1); };
+    Count(digit);
+    ForEachChunk([&](int64_t chunk, int64_t begin, int64_t end) {
+      int64_t* const places = Counts(chunk);
+      ForEachRow(begin, end, [&](int64_t k, int64_t row) __attribute__((always_inline)) {
         E e;
         e.key = static_cast<Key>(ids_[k]);
-        e.row = static_cast<Row>(row_splits_.empty() ? k : row);
+        e.row = static_cast<Row>(row);
         if constexpr (kWeighted) e.value = values_[k];
-        visit(chunk, e);
-      }
+        to[places[digit(k)]++] = e;
+      });
     });
   }
 
-  template <class Visit>
-  void VisitSorted(const Scratch<E>& entries, Visit visit) {
-    ForEachChunk(2, [&](int64_t chunk, int64_t begin, int64_t end) {
-      for (int64_t k = begin; k < end; ++k) visit(chunk, entries[k]);
+  // Another digit of entries sorted by those below it.
+  void PlaceSorted(int shift, const E* from, E* to) {
+    const auto digit = [&](int64_t k) { return (from[k].key >> shift) & (num_digits() - 1); };
+    Count(digit);
+    ForEachChunk([&](int64_t chunk, int64_t begin, int64_t end) {
+      int64_t* const places = Counts(chunk);
+      for (int64_t k = begin; k < end; ++k) to[places[digit(k)]++] = from[k];
     });
   }
 
-  // One digit: count, turn the counts into places, put every entry in its place.
-  template <class Source, class Put>
-  void Pass(int shift, Source source, Put put) {
-    const int64_t digits = int64_t{1} << digit_bits_;
-    std::fill_n(counts_.data(), chunks_ * digits, 0);
-    const auto digit = [&](const E& e) { return (e.key >> shift) & (digits - 1); };
-    source([&](int64_t chunk, const E& e) { ++Counts(chunk)[digit(e)]; });
-    int64_t at = 0;
-    for (int64_t d = 0; d < digits; ++d) {
-      for (int64_t c = 0; c < chunks_; ++c) {
-        const int64_t count = Counts(c)[d];
-        Counts(c)[d] = at;
-        at += count;
-      }
+  // Leaves in Counts(chunk)[d] the place of the chunk's first entry with digit d.
+  template <class Digit>
+  void Count(Digit digit) {
+    std::fill_n(counts_.data(), chunks_ << digit_bits_, 0);
+    ForEachChunk([&](int64_t chunk, int64_t begin, int64_t end) {
+      int64_t* const counts = Counts(chunk);
+      for (int64_t k = begin; k < end; ++k) ++counts[digit(k)];
+    });
+    std::array<int64_t, 1 << kMaxDigitBits> next = {};
+    for (int64_t c = 0; c < chunks_; ++c) {
+      const int64_t* const counts = Counts(c);
+      for (int64_t d = 0; d < num_digits(); ++d) next[d] += counts[d];
     }
-    source([&](int64_t chunk, const E& e) { put(e, Counts(chunk)[digit(e)]++); });
+    int64_t at = 0;
+    for (int64_t d = 0; d < num_digits(); ++d) at += std::exchange(next[d], at);
+    for (int64_t c = 0; c < chunks_; ++c) {
+      int64_t* const counts = Counts(c);
+      for (int64_t d = 0; d < num_digits(); ++d) next[d] += std::exchange(counts[d], next[d]);
+    }
   }
 
-  void FindGroups(Groups<Id, Row>* groups) {
-    const auto starts_group = [&](int64_t k) {
-      return k == 0 || sorted_keys_[k] != sorted_keys_[k - 1];
+  // Calls visit(k, row) for the entries [begin, end), with the row of each.
+  template <class Visit>
+  void ForEachRow(int64_t begin, int64_t end, Visit visit) {
+    if (row_splits_.empty()) {
+      for (int64_t k = begin; k < end; ++k) visit(k, k);
+      return;
+    }
+    int64_t row =
+        std::upper_bound(row_splits_.begin(), row_splits_.end(), begin) - row_splits_.begin() - 1;
+    for (int64_t k = begin; k < end; ++row) {
+      const int64_t row_end = std::min(end, row_splits_[row + 1]);
+      for (; k < row_end; ++k) visit(k, row);
+    }
+  }
+
+  Groups<Id, Row> FindGroups(const E* sorted) {
+    const auto ends_group = [&](int64_t k) {
+      return k + 1 == n_ || sorted[k + 1].key != sorted[k].key;
     };
     std::array<int64_t, kMaxChunks + 1> first = {};
-    ForEachChunk(1, [&](int64_t chunk, int64_t begin, int64_t end) {
+    ForEachChunk([&](int64_t chunk, int64_t begin, int64_t end) {
       int64_t count = 0;
-      for (int64_t k = begin; k < end; ++k) count += starts_group(k);
+      for (int64_t k = begin; k < std::min(end, n_ - 1); ++k) {
+        count += sorted[k + 1].key != sorted[k].key;
+      }
       first[chunk + 1] = count;
     });
     for (int64_t c = 0; c < chunks_; ++c) first[c + 1] += first[c];
-    groups->num_groups = first[chunks_];
-    groups->ids = Scratch<Id>(groups->num_groups);
-    groups->splits = Scratch<int64_t>(groups->num_groups + 1);
-    ForEachChunk(1, [&](int64_t chunk, int64_t begin, int64_t end) {
+    Groups<Id, Row> groups;
+    groups.num_groups = first[chunks_] + 1;
+    groups.ids = Scratch<Id>(groups.num_groups);
+    groups.splits = Scratch<int64_t>(groups.num_groups + 1);
+    groups.rows = Scratch<Row>(n_);
+    if (kWeighted) groups.values = Scratch<float>(n_);
+    groups.splits[0] = 0;
+    ForEachChunk([&](int64_t chunk, int64_t begin, int64_t end) {
+      Row* const rows = groups.rows.data();
+      float* const values = groups.values.data();
+      Id* const ids = groups.ids.data();
+      int64_t* const ends = groups.splits.data() + 1;
+      for (int64_t k = begin; k < end; ++k) rows[k] = sorted[k].row;
+      if constexpr (kWeighted) {
+        for (int64_t k = begin; k < end; ++k) values[k] = sorted[k].value;
+      }
+      // The chunk writes the groups that end in it: without a branch, which nobody could predict,
+      // at each of their entries.
+      int64_t last = end;
+      while (last > begin && !ends_group(last - 1)) --last;
       int64_t u = first[chunk];
-      for (int64_t k = begin; k < end; ++k) {
-        if (!starts_group(k)) continue;
-        groups->ids[u] = static_cast<Id>(sorted_keys_[k]);
-        groups->splits[u++] = k;
+      for (int64_t k = begin; k < last; ++k) {
+        const Key key = sorted[k].key;
+        ids[u] = static_cast<Id>(key);
+        ends[u] = k + 1;
+        u += k + 1 == last || sorted[k + 1].key != key;
       }
     });
-    groups->splits[groups->num_groups] = n_;
+    return groups;
   }
 
   const Span<const Id> ids_;
@@ -177,7 +193,6 @@ class Grouper {
   const int64_t chunks_;
   int digit_bits_ = 0;
   Scratch<int64_t> counts_;
-  Scratch<Key> sorted_keys_;
 };
 
 }  // namespace

@@ -1,5 +1,9 @@
 #include "cc/core/scratch.h"
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include <cstdlib>
 #include <mutex>
 #include <new>
@@ -45,9 +49,14 @@ void* TakeScratch(int64_t bytes) {
       return block;
     }
   }
-  constexpr size_t kAlignment = 64;
-  void* block = std::aligned_alloc(kAlignment, static_cast<size_t>(size));
+  // Entries are sorted here, each to a page of its own: huge pages spare most of the lookups.
+  constexpr int64_t kLine = 64, kHugePage = int64_t{2} << 20;
+  const int64_t alignment = size < kHugePage ? kLine : kHugePage;
+  void* block = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(size));
   if (block == nullptr) throw std::bad_alloc();
+#if defined(__linux__)
+  if (alignment == kHugePage) madvise(block, static_cast<size_t>(size), MADV_HUGEPAGE);
+#endif
   return block;
 }
 

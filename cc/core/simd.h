@@ -66,12 +66,15 @@ struct RowKernels {
 // avx512) if the CPU has it.
 const RowKernels& Kernels();
 
-// Asks for a row's cache lines. Always inlined: GCC takes a function that only prefetches for one
-// without effects and drops the call.
+// Asks for a row's cache lines, also where it begins within one. Always inlined: GCC takes a
+// function that only prefetches for one without effects and drops the call.
 template <class W>
 __attribute__((always_inline)) inline void PrefetchRow(const W* row, int64_t dim) {
-  constexpr int64_t kPerLine = 64 / sizeof(W);
-  for (int64_t i = 0; i < dim; i += kPerLine) __builtin_prefetch(row + i);
+  constexpr uintptr_t kLine = 64;
+  const auto begin = reinterpret_cast<uintptr_t>(row), end = begin + dim * sizeof(W);
+  for (uintptr_t at = begin & ~(kLine - 1); at < end; at += kLine) {
+    __builtin_prefetch(reinterpret_cast<const void*>(at));
+  }
 }
 
 }  // namespace twml

@@ -106,6 +106,22 @@ def test_a_binary_batch_that_gets_values_becomes_a_pair(form):
     np.testing.assert_array_equal(got.values, np.full(6, 2.0))
 
 
+@pytest.mark.parametrize("in_function", [False, True])
+def test_what_a_layer_made_is_not_taken_apart_again(in_function):
+    def run(inputs):
+        batch, rebuild = parse(inputs)
+        scaled = rebuild(SparseBatch(batch.ids, batch.values * 2, batch.row_splits), WIDTH)
+        assert scaled.indices is inputs.indices
+        other = SparseBatch(batch.ids + 1, batch.values, batch.row_splits)
+        again, _ = parse(rebuild(other, WIDTH))
+        assert again.ids is other.ids
+        assert again.row_splits is other.row_splits
+        return again.ids
+
+    inputs, ids, _, _ = make("sparse", ROWS["ordinary"])
+    np.testing.assert_array_equal((tf.function(run) if in_function else run)(inputs), ids + 1)
+
+
 def test_a_sparse_batch_gets_the_width_asked_for():
     batch, rebuild = parse(make("sparse", ROWS["ordinary"])[0])
     assert rebuild(batch, 77).shape == (4, 77)

@@ -36,6 +36,9 @@ class SparseBatch(NamedTuple):
 
 Rebuild = Callable[[SparseBatch, int], Any]
 
+# On the indices that a layer made: the ids and row_splits that the next would find in them again.
+_MADE_OF = "_twml_ops_made_of"
+
 
 def parse(inputs: Any) -> tuple[SparseBatch, Rebuild]:
     """CSR of any batch form, and the way back.
@@ -89,20 +92,30 @@ def _parse_sparse(inputs: tf.SparseTensor) -> tuple[SparseBatch, Rebuild]:
     if inputs.shape.rank not in (None, 2):
         raise ValueError(f"a sparse batch must have the shape [B, N], got {inputs.shape}")
     num = inputs.dense_shape[0]
-    splits = ops.row_splits_from_indices(inputs.indices[:, 0], num)
-    batch = SparseBatch(inputs.indices[:, 1], _as_float(inputs.values), splits)
+    made = getattr(inputs.indices, _MADE_OF, None)
+    ids, splits = made or (
+        inputs.indices[:, 1],
+        ops.row_splits_from_indices(inputs.indices[:, 0], num),
+    )
+    batch = SparseBatch(ids, _as_float(inputs.values), splits)
 
     def rebuild(other: SparseBatch, num_columns: int) -> tf.SparseTensor:
+        shape = tf.stack([num, tf.constant(num_columns, tf.int64)])
+        sparse = tf.SparseTensor(indices_of(other), other.values_or_ones(), shape)
+        sparse.set_shape(tf.TensorShape([inputs.shape[0], num_columns]))
+        return sparse
+
+    def indices_of(other: SparseBatch) -> tf.Tensor:
+        if other.ids is ids and other.row_splits is splits:
+            return inputs.indices
         rows = inputs.indices[:, 0]
         if other.row_splits is not splits:
             rows = tf.RaggedTensor.from_row_splits(
                 other.ids, other.row_splits, validate=False
             ).value_rowids()
         indices = tf.stack([rows, tf.cast(other.ids, tf.int64)], axis=1)
-        shape = tf.stack([num, tf.constant(num_columns, tf.int64)])
-        sparse = tf.SparseTensor(indices, other.values_or_ones(), shape)
-        sparse.set_shape(tf.TensorShape([inputs.shape[0], num_columns]))
-        return sparse
+        setattr(indices, _MADE_OF, (other.ids, other.row_splits))
+        return indices
 
     return batch, rebuild
 

@@ -1,0 +1,68 @@
+"""keras-rs: its EmbedReduce layer on ragged batches, with Keras' optimizers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import keras_rs
+import tensorflow as tf
+
+from benchmarks.contender import FORWARD, NotOffered, Prepare, Running
+from benchmarks.contenders_tf import KERAS
+from benchmarks.workload import Case
+
+
+def _layer(case: Case) -> Any:
+    rows, units = case.table.shape
+    layer = keras_rs.layers.EmbedReduce(rows, units, combiner="sum")
+    layer.build((None, None))
+    layer.embeddings.assign(tf.concat([case.table[:1], case.table[1:]], axis=0))
+    return layer
+
+
+def _inputs(case: Case) -> list[tuple[tf.RaggedTensor, tf.RaggedTensor]]:
+    ragged = tf.RaggedTensor.from_row_splits
+    return [(ragged(b.ids, b.row_splits), ragged(b.values, b.row_splits)) for b in case.batches]
+
+
+_SPEC = [tf.RaggedTensorSpec([None, None], t) for t in (tf.int64, tf.float32)]
+
+
+def forward(case: Case) -> Running:
+    """The layer's output."""
+    layer, inputs = _layer(case), _inputs(case)
+    call = tf.function(lambda ids, values: layer(ids, values), input_signature=_SPEC)
+    return Running(lambda i: call(*inputs[i]))
+
+
+def step(rule: str, case: Case) -> Running:
+    """With the Keras optimizer of the rule."""
+    layer, inputs = _layer(case), _inputs(case)
+    optimizer, variable = KERAS[rule](), layer.embeddings
+    optimizer.build([variable])
+    grad = tf.constant(case.grad_output)
+
+    @tf.function(input_signature=_SPEC)
+    def run(ids: tf.RaggedTensor, values: tf.RaggedTensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            output = layer(ids, values)
+        gradient = tape.gradient(output, variable.value, output_gradients=grad)
+        optimizer.apply_gradients([(gradient, variable)])
+        return output
+
+    return Running(lambda i: run(*inputs[i]), variable.numpy)
+
+
+def no_rowwise_adagrad(case: Case) -> Running:
+    """There is none on the CPU."""
+    raise NotOffered("Keras has no row-wise Adagrad")
+
+
+CONTENDERS: dict[str, dict[str, Prepare]] = {
+    FORWARD: {"keras-rs EmbedReduce": forward},
+    "sgd": {"keras-rs EmbedReduce + Keras SGD": partial(step, "sgd")},
+    "adagrad": {"keras-rs EmbedReduce + Keras Adagrad": partial(step, "adagrad")},
+    "rowwise_adagrad": {"keras-rs": no_rowwise_adagrad},
+    "lazy_adam": {"keras-rs EmbedReduce + Keras Adam (dense)": partial(step, "lazy_adam")},
+}
