@@ -86,6 +86,18 @@ def test_only_entries_and_sums_travel(pair):
     assert traffic == [entries * (8 + 4) + B * (8 + 4 * D)] * 2
 
 
+def test_slots_of_shards_are_not_saved(pair):
+    sgd = optimizers.Momentum(0.1)
+    build(pair, sgd)
+    store = {}
+    sgd.save_own_variables(store)
+    assert not store
+    alone = optimizers.Momentum(0.1)
+    alone.build([tf.Variable([1.0])])
+    alone.save_own_variables(store)
+    assert store
+
+
 def test_what_would_keep_one_shard_only_is_refused(pair, tmp_path):
     model, _ = build(pair, optimizers.SGD(0.1))
     with pytest.raises(ValueError, match="replica's shard only"):

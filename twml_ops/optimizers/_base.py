@@ -42,6 +42,7 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
     slot_names: ClassVar[tuple[str, ...]] = ()
     rowwise_slots: ClassVar[bool] = False
     loss_scale_factor: float | None
+    _has_shards = False
 
     def __init__(
         self,
@@ -104,9 +105,8 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
         """Creates the slots of `variables`."""
         if getattr(self, "_slots", None) is not None:
             return
-        if (self.clipnorm or self.global_clipnorm) and any(
-            placement.of(v).divided for v in variables
-        ):
+        self._has_shards = any(placement.of(v).divided for v in variables)
+        if self._has_shards and (self.clipnorm or self.global_clipnorm):
             raise ValueError(
                 "clipnorm and global_clipnorm do not know the norm of a table with "
                 'placement="sharded", of which each replica has a part; use clipvalue'
@@ -116,6 +116,14 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
         self._slots: dict[str, list[Any]] = {
             name: [self._add_slot(v, name) for v in variables] for name in self.slot_names
         }
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes the step and the slots to a file; nothing if a table is divided among replicas.
+
+        A file would have one replica's slots for all; Keras starts anew where there are none.
+        """
+        if not self._has_shards:
+            super().save_own_variables(store)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any = None) -> Any:
         """Updates one variable and its slots."""
