@@ -85,7 +85,7 @@ format: .venv/lint/.installed
 	.venv/lint/bin/ruff format .
 	.venv/lint/bin/clang-format -i $(CC_FILES)
 
-# The peers that docs/performance.md compares with. BENCH="kernels model sweeps" runs all parts.
+# The peers that docs/performance.md compares with. BENCH="kernels model sweeps" runs several parts.
 .venv/bench/.installed: pyproject.toml requirements/bench.txt
 	$(PYTHON) -m venv .venv/bench
 	.venv/bench/bin/pip install -q -c requirements/bench.txt "setuptools>=77" wheel pybind11 ninja

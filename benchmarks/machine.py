@@ -81,6 +81,16 @@ def limit_threads(threads: int) -> None:
             raise
 
 
+def split_cpu(parts: int) -> None:
+    """Makes logical CPUs of the one there is, for replicas; call before TensorFlow runs."""
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    if len(tf.config.get_logical_device_configuration(cpu) or []) < parts:
+        logical = [tf.config.LogicalDeviceConfiguration() for _ in range(parts)]
+        tf.config.set_logical_device_configuration(cpu, logical)
+
+
 def _first(path: Path, key: str) -> str:
     lines = path.read_text().splitlines() if path.exists() else []
     found = (line.split(":", 1)[1].strip() for line in lines if line.startswith(key))

@@ -16,7 +16,7 @@ from benchmarks.workload import Workload
 
 SKEWS = {"Zipf 1.05": 1.05, "uniform": 0.0}
 QUICK = Workload(input_dim=2**12, units=16, batch_size=32, row_length=10)
-PARTS = ("kernels", "model", "sweeps", "features")
+PARTS = ("kernels", "model", "sweeps", "features", "mirrored")
 Log = Callable[[str], None]
 
 
@@ -41,6 +41,8 @@ def main(
     raw: dict[str, Any] = json.loads(raw_path.read_text()) if raw_path.exists() else {}
     if not render:
         machine.limit_threads(threads)
+        if "mirrored" in wanted:
+            machine.split_cpu(2)
         log = _stopwatch()
         for part in wanted:
             about = machine.describe(" ".join(["python -m benchmarks.run", *sys.argv[1:]]))
@@ -61,8 +63,10 @@ def measure(part: str, threads: int, rounds: int, quick: bool, log: Log) -> dict
         return features.measure(threads=threads, rounds=rounds, quick=quick, log=log)
     if part == "sweeps":
         return sweeps.measure(workload, threads=threads, rounds=rounds, quick=quick, log=log)
-    from benchmarks import model  # after the threads are set: it imports TensorFlow
+    from benchmarks import mirrored, model  # after the threads are set: they import TensorFlow
 
+    if part == "mirrored":
+        return mirrored.measure(workload, rounds=rounds, quick=quick, log=log)
     if not quick:
         return model.measure(workload, rounds=rounds, log=log)
     few = {"steps": 20, "stock_steps": 2, "batch_sizes": (16, 32), "rules": ("sgd",)}
@@ -78,6 +82,8 @@ def write(raw: dict[str, Any], docs: Path) -> None:
         tables.insert(document, "model", tables.model(raw["model"]))
     if "features" in raw:
         tables.insert(document, "features", tables.features(raw["features"]))
+    if "mirrored" in raw:
+        tables.insert(document, "mirrored", tables.mirrored(raw["mirrored"]))
     if "sweeps" in raw:
         for axis, points in raw["sweeps"]["axes"].items():
             plots.draw(axis, points, docs / "img" / f"{axis}.png")

@@ -166,6 +166,35 @@ def model(result: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def mirrored(result: dict[str, Any]) -> str:
+    """A step of every contender, then what replicas send as the table grows."""
+    w, rules = result["workload"], list(result["times"])
+    head = (
+        f"{machine(result['machine'])}\n\nN = {w['input_dim']:,}, D = {w['units']}, 2 replicas "
+        f"with half of B = {w['batch_size']:,} each, about {w['row_length']} entries a row (Zipf "
+        f"{w['skew']}). Medians of {result['rounds']} interleaved rounds."
+    )
+    header = [
+        "a step, ms",
+        *(c for r in rules for c in (MODEL_TITLES[r].split(";")[0], "÷ twml_ops")),
+    ]
+    rows = []
+    for name in result["times"][rules[0]]:
+        cells = [f"**{name}**" if name == OURS else name]
+        for rule in rules:
+            ours, seconds = (result["times"][rule][n]["median"] for n in (OURS, name))
+            cells += [_ms(seconds), _ratio(seconds, ours)]
+        rows.append(cells)
+    parts = [head, _table(header, rows)]
+    if result["wrong"]:
+        parts.append("Wrong: " + "; ".join(f"{n}: {why}" for n, why in result["wrong"].items()))
+    header = ["rows of the table", *(f"{int(n):,}" for n in result["sent"])]
+    sent = ["MB a replica receives in a step", *(f"{b / 1e6:.3g}" for b in result["sent"].values())]
+    table = ["a dense gradient", *(f"{int(n) * w['units'] * 4 / 1e6:,.0f}" for n in result["sent"])]
+    note = f"The summed rows that a step touches would be {result['slices'] / 1e6:.3g} MB."
+    return "\n\n".join([*parts, f"{_table(header, [sent, table])}\n\n{note}"])
+
+
 def features(result: dict[str, Any]) -> str:
     """Discretizing, sketch updates, sketch errors."""
     bandwidth = result["bandwidth"]

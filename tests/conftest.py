@@ -8,7 +8,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 with contextlib.suppress(ImportError):  # tests/core needs no TensorFlow
     import tensorflow as tf
 
-    # Two CPU devices: the replicas of tests/optimizers.
+    # Four CPU devices: replicas.
     tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4
     )

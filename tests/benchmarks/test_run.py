@@ -10,7 +10,7 @@ from benchmarks import run, sweeps
 from benchmarks.contender import OURS, RULES, SLICES
 from benchmarks.kernels import FORWARD
 
-PARTS = ("kernels", "model", "features")
+PARTS = ("kernels", "model", "features", "mirrored")
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +58,15 @@ def test_the_page_has_machine_versions_and_every_table(docs, raw):
         "| floor |",
         "samples/s",
         "largest rank",
+        "MB a replica receives in a step",
     ):
         assert title in page
+
+
+def test_replicas_send_the_same_whatever_the_size_of_the_table(raw):
+    assert not raw["mirrored"]["wrong"]
+    assert len(raw["mirrored"]["sent"]) == 2
+    assert len(set(raw["mirrored"]["sent"].values())) == 1
 
 
 def test_the_page_follows_from_the_raw_results(docs):

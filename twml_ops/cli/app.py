@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from twml_ops.cli import calibrate, evaluate, explain, export, info, predict, train
+from twml_ops.cli import calibrate, evaluate, explain, export, info, predict, train, tune_input
 from twml_ops.cli.options import Debug
 
 app = typer.Typer(
@@ -28,3 +28,4 @@ app.command()(predict.predict)
 app.command()(explain.explain)
 app.command()(export.export)
 app.command()(info.info)
+app.command()(tune_input.tune_input)

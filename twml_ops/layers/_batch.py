@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from twml_ops import ops
+from twml_ops.ops._library import library
 
 
 class SparseBatch(NamedTuple):
@@ -154,6 +155,8 @@ def _parse_padded(ids: tf.Tensor, values: tf.Tensor | None) -> tuple[SparseBatch
     if values is not None and not (ids.shape.is_fully_defined() and ids.shape == values.shape):
         values = _require_equal(tf.shape(ids), tf.shape(values), "shape", values)
     ids = _as_ids(ids)
+    if library.static:
+        return _parse_static(ids, values)
     present = tf.not_equal(ids, -1)  # in a graph of version 1 != compares Python objects
     positions = tf.where(present)
     flat = None if values is None else _as_float(tf.gather_nd(values, positions))
@@ -180,6 +183,28 @@ def _parse_padded(ids: tf.Tensor, values: tf.Tensor | None) -> tuple[SparseBatch
         return padded(other.ids, -1), padded(other.values_or_ones(), 0.0)
 
     return batch, rebuild
+
+
+def _parse_static(ids: tf.Tensor, values: tf.Tensor | None) -> tuple[SparseBatch, Rebuild]:
+    """Every row has as many entries as it is wide; padding remains, with id -1 and value 0."""
+    if not ids.shape.is_fully_defined():
+        raise ValueError(f"a batch to be compiled must have a known shape, got {_describe(ids)}")
+    rows, width = ids.shape
+    flat_ids = tf.reshape(ids, [-1])
+    flat = None
+    if values is not None:
+        flat = tf.where(flat_ids >= 0, tf.reshape(_as_float(values), [-1]), 0.0)
+    splits = tf.constant([width * row for row in range(rows + 1)], tf.int64)
+
+    def rebuild(other: SparseBatch, num_columns: int) -> Any:
+        del num_columns  # as for any padded batch
+        new_ids = tf.reshape(other.ids, [rows, -1])
+        if values is None and other.values is None:
+            return new_ids
+        new_values = tf.reshape(other.values_or_ones(), [rows, -1])
+        return new_ids, tf.where(new_ids >= 0, new_values, 0.0)
+
+    return SparseBatch(flat_ids, flat, splits), rebuild
 
 
 def _require_equal(of_ids: Any, of_values: Any, what: str, values: tf.Tensor) -> tf.Tensor:

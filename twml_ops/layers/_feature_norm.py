@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from twml_ops._keras import no_autocast
+from twml_ops.distribute import placement
 from twml_ops.layers._batch import SparseBatch, parse
 
 
@@ -88,15 +89,19 @@ class FeatureNorm(tf.keras.layers.Layer):
         """Inputs: a batch of any form. Returns it with its values normalized."""
         batch, rebuild = parse(inputs)
         training = False if training is None or not self.trainable else training
-        values = self._op()(
-            batch.ids,
-            batch.values_or_ones(),
-            self._state,
-            self.bias,
-            tf.cast(training, tf.bool),
-            **self._op_arguments(),
+        values = batch.values_or_ones()
+        seen = (
+            None if training is False else placement.of(self._state).seen_by_all(batch.ids, values)
         )
+        if seen is not None:
+            self._normalize(*seen, None, training)  # for the state alone, which all raise alike
+            training = False
+        values = self._normalize(batch.ids, values, self.bias, training)
         return rebuild(SparseBatch(batch.ids, values, batch.row_splits), self.input_dim)
+
+    def _normalize(self, ids: tf.Tensor, values: tf.Tensor, bias: Any, training: Any) -> tf.Tensor:
+        training = tf.cast(training, tf.bool)
+        return self._op()(ids, values, self._state, bias, training, **self._op_arguments())
 
     def _check_mergeable(self, others: Sequence[FeatureNorm]) -> None:
         for other in (self, *others):

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops._keras import KERAS_3
+from twml_ops.distribute import placement
 
 
 class TableLayer(tf.keras.layers.Layer):
@@ -16,24 +17,32 @@ class TableLayer(tf.keras.layers.Layer):
     """
 
     def save_own_variables(self, store: Any) -> None:
-        """Writes the weights to a `.keras` or `.weights.h5` file."""
-        if KERAS_3:
+        """Writes the weights to a `.keras` or `.weights.h5` file, tables always whole."""
+        if KERAS_3 and not self._divided():
             super().save_own_variables(store)
             return
-        for i, variable in enumerate(self._trainable_weights + self._non_trainable_weights):
-            wide = tf.float32 if variable.dtype == tf.bfloat16 else variable.dtype
-            store[f"{i}"] = tf.cast(variable, wide).numpy()
+        for i, variable in enumerate(self._own_variables()):
+            wide = tf.float32 if variable.dtype == "bfloat16" else variable.dtype
+            store[f"{i}"] = tf.cast(placement.of(variable).read(variable), wide).numpy()
 
     def load_own_variables(self, store: Any) -> None:
         """Reads the weights."""
-        if KERAS_3:
+        if KERAS_3 and not self._divided():
             super().load_own_variables(store)
             return
-        variables = self._trainable_weights + self._non_trainable_weights
+        variables = self._own_variables()
         if len(store) != len(variables):
             raise ValueError(
                 f"{type(self).__name__} '{self.name}' has {len(variables)} weights, "
                 f"got {len(store)} in the file"
             )
         for i, variable in enumerate(variables):
-            variable.assign(tf.cast(store[f"{i}"][...], variable.dtype))
+            placement.of(variable).assign(variable, store[f"{i}"][...])
+
+    def _own_variables(self) -> list[Any]:
+        if KERAS_3:
+            return [*self._trainable_variables, *self._non_trainable_variables]
+        return [*self._trainable_weights, *self._non_trainable_weights]
+
+    def _divided(self) -> bool:
+        return any(placement.of(v).divided for v in self._own_variables())

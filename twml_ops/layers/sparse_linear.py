@@ -6,9 +6,11 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from twml_ops import ops
 from twml_ops._keras import no_autocast, serializable
-from twml_ops.layers._batch import SparseBatch, parse
+from twml_ops.distribute import placement
+from twml_ops.distribute.partition import part_of
+from twml_ops.distribute.sharded import WholeFilesOnly, sharded
+from twml_ops.layers._batch import parse
 from twml_ops.layers._tables import TableLayer
 
 
@@ -36,6 +38,10 @@ class SparseLinear(TableLayer):
         kernel_dtype: "float32", or "bfloat16": half the memory and traffic. Sums stay in float32,
             and the optimizers of this package round updates stochastically, so that small ones are
             not lost; their slots stay float32.
+        placement: "auto": every replica of a `tf.distribute.MirroredStrategy` has the whole table.
+            "sharded": each of its k replicas has input_dim / k rows, and they exchange ids and
+            sums; the same without replicas. Such a layer goes into .keras and .weights.h5 files,
+            not into checkpoints; its optimizer must not clip by norm.
 
     Raises:
         ValueError: an argument out of its range, or an input of no batch form.
@@ -53,6 +59,7 @@ class SparseLinear(TableLayer):
         num_partitions: int = 1,
         partition_axis: Literal["row", "column"] = "row",
         kernel_dtype: Literal["float32", "bfloat16"] = "float32",
+        placement: Literal["auto", "sharded"] = "auto",
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("autocast", False)  # values keep float32 under mixed precision
@@ -74,6 +81,10 @@ class SparseLinear(TableLayer):
             raise ValueError(
                 f"num_partitions must not exceed input_dim {input_dim}, got {num_partitions}"
             )
+        if placement not in ("auto", "sharded"):
+            raise ValueError(f'placement must be "auto" or "sharded", got {placement!r}')
+        if placement == "sharded" and num_partitions > 1:
+            raise ValueError(f'num_partitions must be 1 if "sharded", got {num_partitions}')
         self.units = int(units)
         self.input_dim = int(input_dim)
         self.activation = tf.keras.activations.get(activation)
@@ -83,6 +94,7 @@ class SparseLinear(TableLayer):
         self.num_partitions = int(num_partitions)
         self.partition_axis = partition_axis
         self.kernel_dtype = kernel_dtype
+        self.placement = placement
         self.supports_jit = False  # the ops are no XLA ops
         self.kernels: list[Any] = []
         self.bias: Any = None
@@ -127,14 +139,20 @@ class SparseLinear(TableLayer):
         return self._add_kernel(f"kernel_{p}", initializer, *initial.shape)
 
     def _add_kernel(self, name: str, initializer: Any, rows: int, units: int | None = None) -> Any:
-        kernel = self.add_weight(
-            name=name,
-            shape=(rows, units or self.units),
-            initializer=initializer,
-            trainable=True,
-            dtype=self.kernel_dtype,
-            **no_autocast(),
-        )
+        def add(shape: Any, initializer: Any) -> Any:
+            return self.add_weight(
+                name=name,
+                shape=shape,
+                initializer=initializer,
+                trainable=True,
+                dtype=self.kernel_dtype,
+                **no_autocast(),
+            )
+
+        place = sharded(rows) if self.placement == "sharded" else placement.WHOLE
+        kernel = place.create(add, (rows, units or self.units), initializer)
+        if place.divided:
+            self._whole_files_only = WholeFilesOnly()
         # Checkpoints follow attributes; in Keras 3 not those that are lists.
         setattr(self, f"_{name}", kernel)
         return kernel
@@ -142,32 +160,22 @@ class SparseLinear(TableLayer):
     def call(self, inputs: Any) -> tf.Tensor:
         """Inputs: a batch of B rows in any form. Returns [B, units] of the compute dtype."""
         batch, _ = parse(inputs)
-        if self.num_partitions == 1:
-            outputs = ops.sparse_linear(*batch, self.kernels[0])
-        elif self.partition_axis == "row":
-            outputs = tf.add_n(
-                [
-                    ops.sparse_linear(*self._rows_of(batch, p), kernel)
-                    for p, kernel in enumerate(self.kernels)
-                ]
-            )
-        else:
-            parts = [ops.sparse_linear(*batch, kernel) for kernel in self.kernels]
-            outputs = tf.concat(parts, axis=1)
+        products = [
+            placement.of(kernel).sparse_linear(self._part_of(batch, p), kernel)
+            for p, kernel in enumerate(self.kernels)
+        ]
+        by_row = self.partition_axis == "row"
+        outputs = tf.add_n(products) if by_row else tf.concat(products, axis=1)
         if self.use_bias:
             outputs = tf.nn.bias_add(outputs, tf.convert_to_tensor(self.bias))
         outputs = tf.cast(outputs, self.compute_dtype)
         return outputs if self.activation is None else self.activation(outputs)
 
-    def _rows_of(self, batch: SparseBatch, p: int) -> SparseBatch:
-        """The entries of partition p, with ids counted in its own rows."""
-        count = tf.cast(self.num_partitions, batch.ids.dtype)
-        # floormod sends a negative id to a partition too, where it is refused.
-        mine = tf.equal(tf.math.floormod(batch.ids, count), tf.cast(p, batch.ids.dtype))
-        before = tf.concat([[0], tf.cumsum(tf.cast(mine, tf.int64))], axis=0)
-        values = None if batch.values is None else tf.boolean_mask(batch.values, mine)
-        ids = tf.math.floordiv(tf.boolean_mask(batch.ids, mine), count)
-        return SparseBatch(ids, values, tf.gather(before, batch.row_splits))
+    def _part_of(self, batch: Any, p: int) -> Any:
+        """The entries that partition p multiplies."""
+        if self.num_partitions == 1 or self.partition_axis == "column":
+            return batch
+        return part_of(batch, p, self.num_partitions)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, int]:
         """[B, units]."""
@@ -195,4 +203,5 @@ class SparseLinear(TableLayer):
             "num_partitions": self.num_partitions,
             "partition_axis": self.partition_axis,
             "kernel_dtype": self.kernel_dtype,
+            "placement": self.placement,
         }

@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from twml_ops.models.dcn import dcn
 from twml_ops.models.hashed_ids import HashedIds
 from twml_ops.models.sparse_mlp import sparse_mlp
 
 Build = Callable[..., tf.keras.Model]
 
-_MODELS: dict[str, Build] = {"sparse_mlp": sparse_mlp}
+_MODELS: dict[str, Build] = {"dcn": dcn, "sparse_mlp": sparse_mlp}
 
-__all__ = ["HashedIds", "get", "names", "sparse_mlp"]
+__all__ = ["HashedIds", "dcn", "get", "names", "sparse_mlp"]
 
 
 def names() -> list[str]:

@@ -12,6 +12,7 @@ from twml_ops.ops.apply_rows import (
     is_sparse_linear_gradient,
     untouched_sparse_linear_gradient,
 )
+from twml_ops.ops.compilable import compilable
 from twml_ops.ops.discretize import hashing_discretize, percentile_discretize
 from twml_ops.ops.grouped_sparse_linear import grouped_sparse_linear
 from twml_ops.ops.hash import hash_ids
@@ -25,7 +26,12 @@ from twml_ops.ops.quantile_sketch import (
     sketch_quantiles,
     sketch_update,
 )
-from twml_ops.ops.sparse_linear import row_splits_from_indices, sparse_linear, sum_duplicates
+from twml_ops.ops.sparse_linear import (
+    row_splits_from_indices,
+    sparse_linear,
+    sum_duplicates,
+    weights_grad,
+)
 
 __all__ = [
     "QuantileSketch",
@@ -38,6 +44,7 @@ __all__ = [
     "apply_rowwise_adagrad",
     "apply_sgd",
     "bias_corrected",
+    "compilable",
     "empty_sketch",
     "grouped_sparse_linear",
     "hash_ids",
@@ -53,4 +60,5 @@ __all__ = [
     "sparse_linear",
     "sum_duplicates",
     "untouched_sparse_linear_gradient",
+    "weights_grad",
 ]

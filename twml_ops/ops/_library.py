@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.ops import stock
+from twml_ops.ops.stock import static
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _REBUILD = (
@@ -84,6 +85,11 @@ class _Library:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._in_force.get(), name)
+
+    @property
+    def static(self) -> bool:
+        """Whether batches keep static shapes, id -1 standing for no entry."""
+        return self._in_force.get() is static.library
 
     @contextlib.contextmanager
     def using(self, other: Any) -> Iterator[None]:

@@ -5,6 +5,7 @@ from twml_ops.optimizers.composite import CompositeOptimizer
 from twml_ops.optimizers.ftrl import Ftrl
 from twml_ops.optimizers.lazy_adam import LazyAdam
 from twml_ops.optimizers.loss_scale import LossScaleOptimizer
+from twml_ops.optimizers.schedules import LinearScalingWarmup
 from twml_ops.optimizers.sgd import SGD, Momentum
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "CompositeOptimizer",
     "Ftrl",
     "LazyAdam",
+    "LinearScalingWarmup",
     "LossScaleOptimizer",
     "Momentum",
     "RowWiseAdagrad",

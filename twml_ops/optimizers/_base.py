@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from twml_ops import ops
 from twml_ops._keras import KERAS_3
+from twml_ops.distribute import placement
 from twml_ops.ops._tape import tf_variable
 
 
@@ -41,6 +42,7 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
     slot_names: ClassVar[tuple[str, ...]] = ()
     rowwise_slots: ClassVar[bool] = False
     loss_scale_factor: float | None
+    _has_shards = False
 
     def __init__(
         self,
@@ -103,11 +105,25 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
         """Creates the slots of `variables`."""
         if getattr(self, "_slots", None) is not None:
             return
+        self._has_shards = any(placement.of(v).divided for v in variables)
+        if self._has_shards and (self.clipnorm or self.global_clipnorm):
+            raise ValueError(
+                "clipnorm and global_clipnorm do not know the norm of a table with "
+                'placement="sharded", of which each replica has a part; use clipvalue'
+            )
         super().build(variables)
         self._built = True
         self._slots: dict[str, list[Any]] = {
             name: [self._add_slot(v, name) for v in variables] for name in self.slot_names
         }
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes the step and the slots to a file; nothing if a table is divided among replicas.
+
+        A file would have one replica's slots for all; Keras starts anew where there are none.
+        """
+        if not self._has_shards:
+            super().save_own_variables(store)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any = None) -> Any:
         """Updates one variable and its slots."""
@@ -158,6 +174,14 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
         self._refuse_dense_passes(grads)
         return list(grads)
 
+    def _all_reduce_sum_gradients(self, grads_and_vars: Sequence[Any]) -> list[Any]:
+        """Keras 3: the gradients of all replicas; see `aggregate_gradients`."""
+        return self._joined(grads_and_vars, super()._all_reduce_sum_gradients)
+
+    def aggregate_gradients(self, grads_and_vars: Sequence[Any]) -> list[Any]:
+        """Keras 2: the gradients of all replicas; their variables' placements join sparse ones."""
+        return self._joined(grads_and_vars, super().aggregate_gradients)
+
     # Helpers ------------------------------------------------------------------------------------
 
     def _sparse_update(
@@ -182,6 +206,18 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
             seed=seed,
             hogwild=self.concurrency == "hogwild",
         )
+
+    def _joined(self, grads_and_vars: Sequence[Any], reduce_dense: Any) -> list[Any]:
+        pairs = [(g, v) for g, v in grads_and_vars]
+        if not placement.among_replicas():
+            return list(reduce_dense(pairs))
+        dense = [(g, v) for g, v in pairs if not isinstance(g, tf.IndexedSlices)]
+        some = any(g is not None for g, _ in dense)
+        reduced = iter(reduce_dense(dense) if some else dense)
+        return [
+            (placement.of(v).join(g), v) if isinstance(g, tf.IndexedSlices) else next(reduced)
+            for g, v in pairs
+        ]
 
     def _decays(self, variable: Any) -> bool:
         return bool(self.weight_decay) and self._use_weight_decay(variable)

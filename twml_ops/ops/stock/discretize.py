@@ -39,8 +39,9 @@ def percentile_discretize(
     pass_through_bits: int,
     binary: bool,
     keep_inputs: bool = False,
+    static: bool = False,
 ) -> Triple:
-    """As the op Twml>PercentileDiscretize."""
+    """As the op Twml>PercentileDiscretize; `static` as in `stock/static.py`."""
     check.bits("pass_through_bits", pass_through_bits)
     extra = 2 if missing == "bucket" else 1
 
@@ -64,7 +65,7 @@ def percentile_discretize(
     batch = (ids, values, row_splits)
     keeping = kept_id if keep_inputs else None
     return _discretize(
-        batch, buckets, (bucket_id, passed_id, keeping), side, missing, unknown, binary
+        batch, buckets, (bucket_id, passed_id, keeping), side, missing, unknown, binary, static
     )
 
 
@@ -82,8 +83,9 @@ def hashing_discretize(
     output_bits: int,
     binary: bool,
     keep_inputs: bool = False,
+    static: bool = False,
 ) -> Triple:
-    """As the op Twml>HashingDiscretize."""
+    """As the op Twml>HashingDiscretize; `static` as in `stock/static.py`."""
     check.bits("output_bits", output_bits)
 
     def bucket_id(found: _Found) -> tf.Tensor:
@@ -99,7 +101,7 @@ def hashing_discretize(
     batch = (ids, values, row_splits)
     keeping = kept_id if keep_inputs else None
     return _discretize(
-        batch, buckets, (bucket_id, passed_id, keeping), side, missing, unknown, binary
+        batch, buckets, (bucket_id, passed_id, keeping), side, missing, unknown, binary, static
     )
 
 
@@ -111,6 +113,7 @@ def _discretize(
     missing: str,
     unknown: str,
     binary: bool,
+    static: bool,
 ) -> Triple:
     bucket_id, passed_id, kept_id = names
     check.choice("side", side, ("left", "right"))
@@ -138,18 +141,21 @@ def _discretize(
     out_ids = tf.where(known, bucket_id(found), passed_id(feature))
     out_values = tf.stop_gradient(tf.where(known, 1.0, values))
 
-    kept = None
+    kept = ids >= 0 if static else None
     if unknown == "drop":
-        kept = known
+        kept = known if kept is None else kept & known
     if missing == "drop":
         kept = ~nan if kept is None else kept & ~nan
     if kept_id is not None:  # a second entry behind each, of the input as it was
         out_ids = _interleave(out_ids, kept_id(found))
         out_values = _interleave(out_values, tf.stop_gradient(values))
-        kept = _interleave(tf.ones_like(known) if kept is None else kept, known & ~nan)
+        again = known & ~nan if kept is None or not static else kept & known & ~nan
+        kept = _interleave(tf.ones_like(known) if kept is None else kept, again)
         row_splits = row_splits * 2
     if kept is None:
         return out_ids, out_values, row_splits
+    if static:
+        return tf.where(kept, out_ids, -1), tf.where(kept, out_values, 0.0), row_splits
     kept_before = tf.concat([[0], tf.cumsum(tf.cast(kept, tf.int64))], 0)
     return (
         tf.boolean_mask(out_ids, kept),

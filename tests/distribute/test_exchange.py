@@ -1,0 +1,68 @@
+"""Replicas hand each other tensors, and derivatives take the same way back."""
+
+import numpy as np
+import tensorflow as tf
+
+from twml_ops import distribute
+from twml_ops.distribute import exchange
+
+
+def run(strategy, replica):
+    return strategy.experimental_local_results(tf.function(lambda: strategy.run(replica))())
+
+
+def me():
+    return tf.distribute.get_replica_context().replica_id_in_sync_group
+
+
+def test_all_gather_and_its_gradient(strategy):
+    k = strategy.num_replicas_in_sync
+
+    def replica():
+        mine = tf.ones([me() + 1, 2]) * tf.cast(me(), tf.float32)
+        weight = tf.cast(me() + 1, tf.float32)
+        with tf.GradientTape() as tape:
+            tape.watch(mine)
+            everyone = exchange.all_gather(mine)
+            loss = weight * tf.reduce_sum(everyone**2)
+        return everyone, tape.gradient(loss, mine)
+
+    everyone, gradient = zip(*run(strategy, replica), strict=True)
+    want = np.repeat(np.arange(k), np.arange(1, k + 1)).astype(np.float32)
+    for i in range(k):
+        np.testing.assert_array_equal(everyone[i][:, 0], want)
+        # The losses of all replicas depend on mine, by their weights.
+        np.testing.assert_array_equal(gradient[i], np.full((i + 1, 2), 2 * i * k * (k + 1) / 2))
+
+
+def test_reduce_scatter_and_its_gradient(strategy):
+    k = strategy.num_replicas_in_sync
+    sizes = list(range(1, k + 1))
+
+    def replica():
+        whole = tf.range(float(sum(sizes))) + tf.cast(me(), tf.float32)
+        with tf.GradientTape() as tape:
+            tape.watch(whole)
+            mine = exchange.reduce_scatter(whole, sizes)
+            loss = tf.cast(me() + 1, tf.float32) * tf.reduce_sum(mine)
+        return mine, tape.gradient(loss, whole)
+
+    mine, gradient = zip(*run(strategy, replica), strict=True)
+    total = k * np.arange(sum(sizes)) + k * (k - 1) / 2
+    for i in range(k):
+        np.testing.assert_array_equal(mine[i], total[sum(sizes[:i]) :][: sizes[i]])
+        np.testing.assert_array_equal(gradient[i], np.repeat(np.arange(1, k + 1), sizes))
+
+
+def test_bytes_of_others_are_counted(strategy):
+    k = strategy.num_replicas_in_sync
+    before = distribute.received_bytes(strategy)
+    run(strategy, lambda: exchange.gather([tf.zeros([5]), tf.zeros([3], tf.int64)])[0])
+    assert distribute.received_bytes(strategy) - before == k * (k - 1) * (5 * 4 + 3 * 8)
+
+
+def test_without_replicas_there_is_nothing_to_exchange():
+    x = tf.constant([1.0, 2.0])
+    assert exchange.gather([x]) == [(x,)]
+    assert exchange.all_gather(x) is x
+    assert exchange.reduce_scatter(x, [2]) is x

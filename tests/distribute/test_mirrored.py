@@ -1,0 +1,142 @@
+"""Replicas of a MirroredStrategy train what one replica trains on the joined batch."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.distribute.conftest import copies, ragged_batch, replicas_of
+from twml_ops import distribute, layers, ops, optimizers
+
+N, D, B, STEPS = 200, 8, 16, 4
+TOLERANCE = 2e-6  # of weights near 0.1: sums of the dense layer's gradient differ in order
+
+
+def functional(norm, **arguments):
+    draw = tf.keras.initializers.RandomNormal
+    inputs = [tf.keras.Input((None,), dtype=t, ragged=True) for t in ("int64", "float32")]
+    table = layers.SparseLinear(D, N, kernel_initializer=draw(0, 0.1, seed=1))
+    head = tf.keras.layers.Dense(1, kernel_initializer=draw(0, 0.3, seed=2))
+    return tf.keras.Model(inputs, head(table(norm(N, name="norm", **arguments)(inputs))))
+
+
+def make(strategy, optimizer, norm=layers.MaxNorm, **arguments):
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        m = functional(norm, **arguments)
+        o = optimizer()
+        o.build(m.trainable_variables)
+    return m, o
+
+
+def step_of(model, optimizer, batch_size, strategy=None, eager=False):
+    def replica(ids, values, labels):
+        with tf.GradientTape() as tape:
+            error = model([ids, values], training=True) - labels
+            loss = tf.reduce_sum(error**2) / batch_size
+        variables = model.trainable_variables
+        gradients = tape.gradient(loss, variables)
+        optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+
+    def step(batch):
+        if strategy is None:
+            replica(*batch)
+        else:
+            strategy.run(replica, args=batch)
+
+    return step if eager else tf.function(step)
+
+
+def trained(strategy, optimizer, eager=False, **model):
+    m, o = make(strategy, optimizer, **model)
+    step = step_of(m, o, B, strategy, eager)
+    rng = np.random.default_rng(0)
+    for _ in range(STEPS):
+        batch = ragged_batch(rng, B, N)
+        step(replicas_of(strategy, batch) if strategy else batch)
+    return m, o
+
+
+OPTIMIZERS = {
+    "sgd": lambda: optimizers.SGD(0.1),
+    "rowwise": lambda: optimizers.RowWiseAdagrad(0.1),
+    "adam": lambda: optimizers.LazyAdam(0.01),
+}
+
+
+@pytest.mark.parametrize(("replicas", "name"), [(2, "sgd"), (2, "rowwise"), (4, "adam")])
+def test_replicas_equal_one_on_the_joined_batch(replicas, name):
+    strategy, optimizer = distribute.mirrored(replicas), OPTIMIZERS[name]
+    got, got_optimizer = trained(strategy, optimizer)
+    want, want_optimizer = trained(None, optimizer)
+    for g, w in zip(got.variables, want.variables, strict=True):
+        np.testing.assert_allclose(g.numpy(), w.numpy(), rtol=1e-5, atol=TOLERANCE)
+    for g, w in zip(slots(got_optimizer), slots(want_optimizer), strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-5, atol=TOLERANCE)
+    for v in got.variables:
+        first, *others = copies(strategy, v)
+        assert all(first.tobytes() == o.tobytes() for o in others), v.name
+
+
+def slots(optimizer):
+    return [
+        tf.convert_to_tensor(s).numpy()
+        for name in optimizer.slot_names
+        for s in optimizer._slots[name]
+    ]
+
+
+def test_without_a_graph_too(pair):
+    got, _ = trained(pair, lambda: optimizers.Adagrad(0.1), eager=True)
+    want, _ = trained(None, lambda: optimizers.Adagrad(0.1))
+    for g, w in zip(got.variables, want.variables, strict=True):
+        np.testing.assert_allclose(g.numpy(), w.numpy(), rtol=1e-5, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("norm", [layers.MaxNorm, layers.OnlineStandardize])
+def test_what_features_have_shown_merges_by_its_own_rule(pair, norm):
+    got, _ = trained(pair, lambda: optimizers.SGD(0.0), norm=norm, decay=0.9)
+    want, _ = trained(None, lambda: optimizers.SGD(0.0), norm=norm, decay=0.9)
+    state = norm.state_name
+    for copy in copies(pair, getattr(got.get_layer("norm"), state)):
+        assert copy.tobytes() == getattr(want.get_layer("norm"), state).numpy().tobytes()
+    assert np.any(copy != 0)
+
+
+def test_only_training_looks_at_the_other_replicas(pair):
+    m, _ = make(pair, lambda: optimizers.SGD(0.1))
+    batch = replicas_of(pair, ragged_batch(np.random.default_rng(0), B, N))
+    before = distribute.received_bytes(pair)
+    pair.run(tf.function(lambda ids, values, _: m([ids, values])), args=batch)
+    assert distribute.received_bytes(pair) == before
+    assert not np.any(m.get_layer("norm").max_abs.numpy())
+
+
+def test_a_sketch_of_replicas_has_seen_what_all_have(strategy):
+    rng = np.random.default_rng(0)
+    ids, values = rng.integers(0, 3, 4000), rng.normal(size=4000).astype(np.float32)
+    parts = replicas_of(strategy, (tf.constant(ids), tf.constant(values)))
+
+    @tf.function
+    def quantiles(ids, values):
+        def replica(ids, values):
+            sketch = ops.sketch_update(ops.empty_sketch(0.01), ids, values)
+            sketch = distribute.merged_sketch(sketch)
+            return sketch.totals, ops.sketch_quantiles(sketch, [0, 1, 2], [0.1, 0.5, 0.9])
+
+        return strategy.run(replica, args=(ids, values))
+
+    totals, found = (strategy.experimental_local_results(x) for x in quantiles(*parts))
+    for t, q in zip(totals, found, strict=True):
+        np.testing.assert_array_equal(t[:, 0], np.bincount(ids))
+        for i in range(3):
+            want = np.quantile(values[ids == i], [0.1, 0.5, 0.9])
+            np.testing.assert_allclose(q[i], want, atol=0.1)
+
+
+def test_two_strategies_of_a_process_keep_apart(pair):
+    other = distribute.mirrored(2)
+    a, _ = trained(pair, lambda: optimizers.SGD(0.1))
+    b, _ = trained(other, lambda: optimizers.SGD(0.1))
+    for x, y in zip(a.variables, b.variables, strict=True):
+        np.testing.assert_array_equal(x.numpy(), y.numpy())

@@ -1,0 +1,87 @@
+"""An input pipeline taken apart, so that its settings can be tried."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class InputSettings:
+    """What may change about a pipeline without changing what it reads.
+
+    Attributes:
+        batch_first: batches records before they are parsed, many in one call, not after.
+        read_files: files read by turns, in parallel if more than one.
+        parallel_calls: parses that run at once.
+        prefetch: batches made ahead, while the step runs.
+    """
+
+    batch_first: bool = False
+    read_files: int = 1
+    parallel_calls: int = 1
+    prefetch: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Pipeline:
+    """Files of records to batches of parsed examples.
+
+    Attributes:
+        files: paths, or one glob.
+        batch_size: examples in a batch.
+        parse_batch: serialized records [B] -> a batch of features.
+        parse_one: one serialized record -> its features, of which those of unknown length become
+            ragged when they are batched; None: `parse_batch` of a batch of one is
+            all there is, and records are always batched first.
+        reader: path -> dataset of records.
+        settings: those in use.
+    """
+
+    files: str | Sequence[str]
+    batch_size: int
+    parse_batch: Callable[[tf.Tensor], Any]
+    parse_one: Callable[[tf.Tensor], Any] | None = None
+    reader: Callable[[Any], tf.data.Dataset] = tf.data.TFRecordDataset
+    settings: InputSettings = InputSettings()
+
+    def dataset(self, settings: InputSettings | None = None) -> tf.data.Dataset:
+        """The batches under `settings`, default the pipeline's own.
+
+        The order of the examples depends on `read_files`, and on nothing else.
+        """
+        s = settings or self.settings
+        files = tf.io.gfile.glob(self.files) if isinstance(self.files, str) else list(self.files)
+        if not files:
+            raise ValueError(f"files must name at least one file, got {self.files!r}")
+        records = tf.data.Dataset.from_tensor_slices(sorted(files)).interleave(
+            self.reader,
+            cycle_length=s.read_files,
+            num_parallel_calls=s.read_files if s.read_files > 1 else None,
+        )
+        calls = s.parallel_calls if s.parallel_calls > 1 else None
+        if s.batch_first or self.parse_one is None:
+            result = records.batch(self.batch_size).map(self.parse_batch, calls)
+        else:
+            result = records.map(self.parse_one, calls).ragged_batch(self.batch_size)
+        return result.prefetch(s.prefetch) if s.prefetch else result
+
+    def code(self, settings: InputSettings) -> str:
+        """What to write, to get `dataset(settings)` without this class."""
+        parallel = ", num_parallel_calls=" + str(settings.read_files)
+        interleave = f"cycle_length={settings.read_files}"
+        interleave += parallel if settings.read_files > 1 else ""
+        calls = f", num_parallel_calls={settings.parallel_calls}"
+        calls = calls if settings.parallel_calls > 1 else ""
+        lines = [f".interleave(reader, {interleave})"]
+        if settings.batch_first or self.parse_one is None:
+            lines += [f".batch({self.batch_size})", f".map(parse_batch{calls})"]
+        else:
+            lines += [f".map(parse_one{calls})", f".ragged_batch({self.batch_size})"]
+        if settings.prefetch:
+            lines.append(f".prefetch({settings.prefetch})")
+        body = "\n".join(f"    {line}" for line in lines)
+        return f"dataset = (\n    tf.data.Dataset.from_tensor_slices(files)\n{body}\n)"

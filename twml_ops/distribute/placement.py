@@ -1,0 +1,74 @@
+"""Where tables are and how the replicas that train them agree.
+
+A layer never asks which hardware or strategy it runs on: it asks its placement. An optimizer asks
+the placement of the variable it updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops import ops
+from twml_ops.distribute import exchange, gradients
+from twml_ops.distribute.partition import Entries
+from twml_ops.ops._tape import tf_variable
+
+_ATTRIBUTE = "_twml_placement"
+Add = Callable[[Sequence[int], Any], Any]  # shape, initializer -> a layer's new variable
+
+
+class Placement:
+    """Every replica has the whole table; without replicas, that is the one table there is."""
+
+    divided = False
+
+    def create(self, add: Add, shape: Sequence[int], initializer: Any) -> Any:
+        """The variable that stands for a table of `shape`, made by `add`, and in charge of it."""
+        return add(shape, initializer)
+
+    def sparse_linear(self, entries: Entries, table: Any) -> tf.Tensor:
+        """`ops.sparse_linear` on a table in charge: [B, D] of this replica's batch."""
+        return ops.sparse_linear(*entries, table)
+
+    def seen_by_all(self, ids: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor] | None:
+        """The entries [K] of all replicas' batches, for a state that every replica keeps alike.
+
+        None where this batch is all there is.
+        """
+        if exchange.num_replicas() == 1:
+            return None
+        all_ids, all_values = exchange.gather([ids, tf.stop_gradient(values)])
+        return tf.concat(all_ids, axis=0), tf.concat(all_values, axis=0)
+
+    def join(self, gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+        """A variable's sparse gradient of all replicas, from this replica's."""
+        return gradients.join(gradient)
+
+    def read(self, variable: Any) -> tf.Tensor:
+        """The whole table."""
+        return tf.convert_to_tensor(variable)
+
+    def assign(self, variable: Any, table: Any) -> None:
+        """Makes `table` the whole table."""
+        variable.assign(tf.cast(table, variable.dtype))
+
+
+WHOLE = Placement()
+
+
+def of(variable: Any) -> Placement:
+    """The placement in charge of `variable`."""
+    return getattr(tf_variable(variable), _ATTRIBUTE, WHOLE)
+
+
+def put(variable: Any, placement: Placement) -> None:
+    """Puts `placement` in charge of `variable`."""
+    setattr(tf_variable(variable), _ATTRIBUTE, placement)
+
+
+def among_replicas() -> bool:
+    """Whether the running code is one of several replicas that exchange gradients here."""
+    return exchange.num_replicas() > 1

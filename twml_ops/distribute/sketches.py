@@ -1,0 +1,19 @@
+"""Quantile sketches of replicas."""
+
+from __future__ import annotations
+
+import functools
+
+from twml_ops.distribute import exchange
+from twml_ops.ops.quantile_sketch import SketchState, sketch_merge
+
+
+def merged_sketch(state: SketchState) -> SketchState:
+    """The sketch that has seen what the sketches of all replicas have: merged, not averaged.
+
+    Called by every replica with its own state; every replica gets the same. Outside of replicas,
+    `state` itself.
+    """
+    by_tensor = exchange.gather(list(state))
+    sketches = [SketchState(*tensors) for tensors in zip(*by_tensor, strict=True)]
+    return functools.reduce(sketch_merge, sketches)
