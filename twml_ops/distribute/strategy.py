@@ -10,9 +10,8 @@ import tensorflow as tf
 def mirrored(devices: Sequence[str] | int | None = None) -> tf.distribute.MirroredStrategy:
     """The strategy that trains one replica of a model on each device.
 
-    On CPUs the small dense gradients are added on one of them, in one process a tenth of the time
-    that the collectives of a default MirroredStrategy take, and without the keys that two
-    strategies of a process confuse.
+    On CPUs the small dense gradients are added on one of them, without the collectives of a default
+    MirroredStrategy, whose keys two strategies of a process confuse.
 
     Args:
         devices: names such as "GPU:0"; a number of logical CPUs, which this makes of the one there
