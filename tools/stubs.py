@@ -30,6 +30,7 @@ SIMPLER = (
     (r"\bnumpy\.ndarray\b", "numpy.typing.NDArray[Any]"),
     (r"-> tuple$", "-> tuple[Any, ...]"),
     (r"(: |-> |^)dict\b(?!\[)", r"\1dict[str, Any]"),
+    (r"\bIterable\b(?!\[)", "Iterable[Any]"),
     (r"twml_ops\._core\.", ""),
     (r"9\.999999974752427e-07", "1e-06"),
 )

@@ -47,7 +47,7 @@ class QuantileSketch:
         """The sketch whose state() it is."""
 
     @staticmethod
-    def from_states(states: collections.abc.Iterable) -> QuantileSketch:
+    def from_states(states: collections.abc.Iterable[Any]) -> QuantileSketch:
         """The sketch whose states these are, each of other features; read one by one."""
 
     def merge(self, other: QuantileSketch, *, num_threads: int = 0) -> None:
