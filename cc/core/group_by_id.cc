@@ -201,6 +201,7 @@ template <class Id, class Row>
 Groups<Id, Row> GroupById(Span<const Id> ids, Span<const float> values,
                           Span<const int64_t> row_splits, int64_t input_dim,
                           const ParallelFor& parallel_for) {
+  if (ids.empty()) return Groups<Id, Row>();
   const auto run = [&](auto key, auto weighted) {
     return Grouper<Id, Row, decltype(key), decltype(weighted)::value>(ids, values, row_splits,
                                                                       input_dim, parallel_for)

@@ -24,7 +24,6 @@ Status CheckGrad(const Csr<Id>& batch, Matrix<const float> grad) {
 template <class Id, class Run>
 void WithGroups(Span<const Id> ids, Span<const float> values, Span<const int64_t> row_splits,
                 int64_t input_dim, int64_t num_rows, const ParallelFor& parallel_for, Run run) {
-  if (ids.empty()) return run(Groups<Id, int32_t>());
   if (num_rows <= std::numeric_limits<int32_t>::max()) {
     run(GroupById<Id, int32_t>(ids, values, row_splits, input_dim, parallel_for));
   } else {

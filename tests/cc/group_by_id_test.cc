@@ -50,6 +50,15 @@ void ExpectGrouped(const Batch<Id>& batch, int64_t input_dim, int64_t shards) {
   }
 }
 
+TEST(GroupById, NoEntriesAreNoGroups) {
+  for (const int64_t shards : {1, 3}) {
+    const auto batch = RandomBatch<int64_t>({}, 5, 1),
+               empty_rows = RandomBatch<int64_t>({0, 0}, 5, 1);
+    ExpectGrouped<int64_t, int32_t>(batch, 5, shards);
+    ExpectGrouped<int64_t, int64_t>(empty_rows, 5, shards);
+  }
+}
+
 TEST(GroupById, IsAStableSortForEveryWidthOfIds) {
   for (const int bits : {0, 1, 10, 11, 12, 22, 23, 31, 32, 33, 44, 62}) {
     const int64_t input_dim = int64_t{1} << bits;
