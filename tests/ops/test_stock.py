@@ -305,7 +305,8 @@ def test_standardization_its_state_and_its_gradients(training, decay):
     ids, values, _ = batch(rng, 2, 60, 7)
     values[::9] = np.resize([np.inf, np.nan, -np.inf], len(values[::9]))
     values[ids == 3] = 1e4  # one value only: far from what it knew, and no deviation
-    state = [*np.abs(rng.normal(size=(7, 3))), 2, 0, 0]
+    state = np.abs(rng.normal(size=(7, 3)))
+    state[3] = 2, 0, 0
     state[2] = 0  # never seen
 
     def run(training=training):
