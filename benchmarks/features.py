@@ -26,7 +26,7 @@ ENTRY_BYTES = 8 + 4  # an int64 id and a float32 value, in and out
 
 def measure(*, threads: int, rounds: int, quick: bool, log: Log) -> dict[str, Any]:
     """Times and errors, as plain data."""
-    entries = 2**12 if quick else 2**18
+    entries = 2**12 if quick else 2**21
     probe = floor.Probe(threads, megabytes=16 if quick else 256)
     discretize, bandwidth = _discretize(entries, rounds, quick, probe, log)
     return {
@@ -90,7 +90,7 @@ def _sketch(rounds: int, quick: bool, log: Log) -> dict[str, Any]:
     n = 20_000 if quick else 2_000_000
     rng = np.random.default_rng(1)
     # Fresh ones for each call: what comes again makes a sketch's work lighter.
-    values = rng.normal(size=(rounds + 2, n)).astype(np.float32)
+    values = rng.normal(size=(2 * rounds + 2, n)).astype(np.float32)
     runs: dict[tuple[str, str], Callable[[int], object]] = {}
     found: dict[str, Any] = {}
     for features in (1, 100, 10_000):

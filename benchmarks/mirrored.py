@@ -139,7 +139,7 @@ def _ours(workload: Workload, rule: str) -> Entrant:
         layer = layers.SparseLinear(
             workload.units, workload.input_dim, use_bias=False, kernel_initializer=initial
         )
-        layer.build()
+        layer.build(None)
         optimizer = OPTIMIZERS[rule]()
         optimizer.build([layer.kernel])
 
@@ -158,7 +158,7 @@ def _stock(workload: Workload, rule: str, make: Callable[..., Any], form: Any) -
         table = tf.keras.layers.Embedding(
             workload.input_dim, workload.units, tf.keras.initializers.Constant(0.01)
         )
-        table.build()
+        table.build(None)
         optimizer = contenders_tf.KERAS[rule]()
         optimizer.build([table.embeddings])
     return Entrant(strategy, [table.embeddings], make(table), optimizer, form)

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from twml_ops import core, export, layers, metrics, ops, optimizers, selfcheck
+from twml_ops._keras import KERAS_3
 from twml_ops.cli import main
 from twml_ops.ops import stock
 from twml_ops.ops._library import library, tag_of
@@ -169,9 +170,12 @@ def test_mixed_precision_steps_per_execution_and_jit_auto():
         model = model_of("padded")
     finally:
         tf.keras.mixed_precision.set_global_policy("float32")
-    options = {"jit_compile": "auto", "steps_per_execution": 2}
+    options = {"steps_per_execution": 2}
+    if KERAS_3:  # Keras 2 knows no "auto"
+        options["jit_compile"] = "auto"
     model.compile(optimizers.Adagrad(0.1), "binary_crossentropy", **options)
-    losses = model.fit(dataset("padded"), epochs=4, verbose=0).history["loss"]
+    data = dataset("padded").repeat()  # Keras 2 wants to be told the number of steps
+    losses = model.fit(data, epochs=4, steps_per_epoch=ROWS // B, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
     assert {np.asarray(w).dtype for w in model.get_weights()} == {np.dtype("float32")}
 
