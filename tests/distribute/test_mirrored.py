@@ -1,6 +1,8 @@
 """Replicas of a MirroredStrategy train what one replica trains on the joined batch."""
 
 import contextlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -76,6 +78,24 @@ def test_replicas_equal_one_on_the_joined_batch(replicas, name):
     for v in got.variables:
         first, *others = copies(strategy, v)
         assert all(first.tobytes() == o.tobytes() for o in others), v.name
+
+
+DEFAULT = """
+import numpy as np, tensorflow as tf
+from tests.distribute.test_mirrored import OPTIMIZERS, TOLERANCE, trained
+
+got, _ = trained(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), OPTIMIZERS["rowwise"])
+want, _ = trained(None, OPTIMIZERS["rowwise"])
+for g, w in zip(got.variables, want.variables, strict=True):
+    np.testing.assert_allclose(g.numpy(), w.numpy(), rtol=1e-5, atol=TOLERANCE)
+"""
+
+
+def test_a_strategy_with_collectives_trains_the_same():
+    # A process of its own: collectives of two such strategies in one get in each other's way.
+    program = f"import tests.conftest\n{DEFAULT}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def slots(optimizer):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from twml_ops import layers, ops, optimizers
+from twml_ops import distribute, layers, ops, optimizers
 from twml_ops._keras import KERAS_3
 
 N, D, B, WIDTH, STEPS = 10, 6, 8, 5, 4
@@ -285,7 +285,7 @@ def test_dense_passes_are_refused(arguments):
     ("replicas", "name"), [(1, "SGD"), (2, "SGD"), (2, "LazyAdam"), (2, "RowWiseAdagrad")]
 )
 def test_mirrored_replicas_equal_one(replicas, name, executed):
-    strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+    strategy = distribute.mirrored(replicas)
     with executed() as ran:
         got = train_ours(make(name), scope=strategy)
     # Every replica updates in one pass, after summing its rows, which here are less than entries.
@@ -294,7 +294,7 @@ def test_mirrored_replicas_equal_one(replicas, name, executed):
 
 
 def test_mirrored_replicas_equal_keras_when_clipped():
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = distribute.mirrored(2)
     limits = {"clipnorm": 0.1, "weight_decay": 0.1}
     got = train_ours(lambda: optimizers.Adagrad(0.1, **limits), scope=strategy)
     assert_close(got, train_stock(lambda: stock.Adagrad(0.1, **limits), scope=strategy))
