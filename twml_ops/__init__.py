@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 _SUBMODULES = (
     *("cli", "core", "data", "estimator", "export"),
-    *("layers", "metrics", "models", "ops", "optimizers"),
+    *("layers", "metrics", "models", "ops", "optimizers", "planning"),
 )
 
 __all__ = [*_SUBMODULES, "__version__"]

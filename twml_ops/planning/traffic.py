@@ -1,0 +1,138 @@
+"""The messages of a step, by strategy: who sends how many bytes to whom (see docs/plan.md).
+
+Counted is what a message carries: ids, counts, values, numbers; not the envelopes of RPC and TCP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from twml_ops.planning.job import FLOAT, Job, Table
+
+SINGLE, STANDARD, LOOKUP = "single machine", "standard parameter server", "row lookup"
+REDUCE, BY_ROW, BY_COLUMN = "all-reduce", "hybrid by row", "hybrid by column"
+WORKER, SERVER = "worker", "server"
+ROW_ID = 8  # stock TensorFlow's ids and slices
+COUNT = 4
+
+
+@dataclass(frozen=True)
+class Message:
+    """What every link of one kind carries once a step.
+
+    Attributes:
+        what: its contents.
+        phase: messages of one phase travel together; phases follow one another.
+        sender: `"worker"` or `"server"`.
+        receiver: likewise. Between workers, each sends to the next one in a ring.
+        bytes: on one link, for one worker's batch.
+    """
+
+    what: str
+    phase: int
+    sender: str
+    receiver: str
+    bytes: float
+
+
+def messages(strategy: str, job: Job, servers: int, workers: int) -> list[Message]:
+    """Of a step in which every worker trains on one batch.
+
+    Args:
+        strategy: one of `STRATEGIES`.
+        job: what is trained.
+        servers: S.
+        workers: W.
+
+    Raises:
+        ValueError: for another strategy.
+    """
+    if strategy not in STRATEGIES:
+        raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}; got {strategy!r}")
+    found = STRATEGIES[strategy](job, servers, workers)
+    return [m for m in found if m.bytes > 0]
+
+
+def _single(job: Job, servers: int, workers: int) -> list[Message]:
+    return []
+
+
+def _standard(job: Job, servers: int, workers: int) -> list[Message]:
+    """The worker reads all weights and sends a gradient of the same size."""
+    share = (job.table_bytes + _dense(job)) / servers
+    return [
+        Message("weights", 0, SERVER, WORKER, share),
+        Message("gradient", 1, WORKER, SERVER, share),
+    ]
+
+
+def _lookup(job: Job, servers: int, workers: int) -> list[Message]:
+    """The worker asks for the distinct rows of its batch and sends their gradient."""
+    rows = [(t.rows(job.batch) / servers, t.units) for t in job.tables]
+    dense = _dense(job) / servers
+    return [
+        Message("ids", 0, WORKER, SERVER, sum(r * ROW_ID for r, _ in rows)),
+        Message("rows", 1, SERVER, WORKER, dense + sum(r * d * FLOAT for r, d in rows)),
+        Message("slices", 2, WORKER, SERVER, dense + _slices(rows)),
+    ]
+
+
+def _reduce(job: Job, servers: int, workers: int) -> list[Message]:
+    """Around a ring of workers: of each table the dense gradient or all slices, what is less."""
+    others = workers - 1
+    total = _dense(job) * 2 * others / workers
+    for table in job.tables:
+        ring = 2 * others / workers * table.bytes
+        gathered = others * _slices([(table.rows(job.batch), table.units)])
+        total += min(ring, gathered)
+    return [Message("gradients", 0, WORKER, WORKER, total)]
+
+
+def _by_row(job: Job, servers: int, workers: int) -> list[Message]:
+    """A server gets the entries of its rows, and answers with partial sums [B, D]."""
+    entries = sum(t.ids(job.batch) * _entry(t, job) for t in job.tables) / servers
+    return _hybrid(job, entries, sum(t.units for t in job.tables), servers, workers)
+
+
+def _by_column(job: Job, servers: int, workers: int) -> list[Message]:
+    """Every server gets all entries, and answers with its columns [B, D / S]."""
+    entries = sum(t.ids(job.batch) * _entry(t, job) for t in job.tables)
+    return _hybrid(job, entries, sum(t.units for t in job.tables) / servers, servers, workers)
+
+
+def _hybrid(job: Job, entries: float, columns: float, servers: int, workers: int) -> list[Message]:
+    counts = COUNT * job.batch * len(job.tables)
+    activations = job.batch * columns * job.activation_bytes
+    found = [
+        Message("entries", 0, WORKER, SERVER, entries + counts),
+        Message("activations", 1, SERVER, WORKER, activations),
+        Message("their gradient", 2, WORKER, SERVER, activations),
+    ]
+    if workers > 1:  # the dense part is the workers' own: they add up its gradient
+        ring = _dense(job) * 2 * (workers - 1) / workers
+        found.append(Message("dense gradient", 2, WORKER, WORKER, ring))
+    return found
+
+
+def _entry(table: Table, job: Job) -> int:
+    """An id, in int32 where it fits, and its value if it has one."""
+    return (4 if table.input_dim <= 2**31 else 8) + FLOAT * job.values
+
+
+def _slices(rows: Sequence[tuple[float, int]]) -> float:
+    return sum(r * (d * FLOAT + ROW_ID) for r, d in rows)
+
+
+def _dense(job: Job) -> float:
+    return FLOAT * job.dense
+
+
+STRATEGIES: dict[str, Callable[[Job, int, int], list[Message]]] = {
+    SINGLE: _single,
+    STANDARD: _standard,
+    LOOKUP: _lookup,
+    REDUCE: _reduce,
+    BY_ROW: _by_row,
+    BY_COLUMN: _by_column,
+}
