@@ -142,8 +142,8 @@ def choose(
     least = math.ceil(job.stored_bytes / server_memory) if server_memory else 1
     if least > cluster.servers:
         raise ValueError(
-            f"servers must be at least {least}, as tables and slots have {job.stored_bytes:,} bytes "
-            f"and a server {server_memory or 0:,.0f}; got {cluster.servers}"
+            f"servers must be at least {least}, as tables and slots have "
+            f"{job.stored_bytes:,} bytes and a server {server_memory or 0:,.0f}; got {cluster.servers}"
         )
     found = [
         predict(axis, job, Cluster(cluster.egress, n, cluster.workers), compute, overlap=overlap)
