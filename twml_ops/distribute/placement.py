@@ -6,7 +6,9 @@ the placement of the variable it updates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import tensorflow as tf
@@ -25,8 +27,11 @@ class Placement:
 
     divided = False
 
-    def create(self, add: Add, shape: Sequence[int], initializer: Any) -> Any:
+    def create(
+        self, add: Add, shape: Sequence[int], initializer: Any, name: str, dtype: Any
+    ) -> Any:
         """The variable that stands for a table of `shape`, made by `add`, and in charge of it."""
+        del name, dtype  # `add` knows them
         return add(shape, initializer)
 
     def sparse_linear(self, entries: Entries, table: Any) -> tf.Tensor:
@@ -57,6 +62,22 @@ class Placement:
 
 
 WHOLE = Placement()
+_IN_FORCE: ContextVar[Placement] = ContextVar("placement", default=WHOLE)
+
+
+def in_force() -> Placement:
+    """The placement of tables that are made now, unless their layer asks for another."""
+    return _IN_FORCE.get()
+
+
+@contextlib.contextmanager
+def using(placement: Placement) -> Iterator[None]:
+    """In the block, and this thread, new tables get `placement`."""
+    token = _IN_FORCE.set(placement)
+    try:
+        yield
+    finally:
+        _IN_FORCE.reset(token)
 
 
 def of(variable: Any) -> Placement:
