@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.distributed import stock
+from benchmarks.distributed import collective, ours, stock
 from benchmarks.workload import Batch, Workload
 
 Built = tuple[Callable[[int], list[float]], Callable[[], None]]  # run so many steps, free
@@ -28,6 +28,10 @@ def build(
     if strategy in stock.STRATEGIES:
         here = connect(tuple(servers), tuple(workers), index)
         return _stock(strategy, workload, batches, name, len(servers), here, index == 0)
+    if strategy in ours.AXES:
+        return ours.build(strategy, workload, batches, name, servers, workers, index)
+    if strategy == collective.STRATEGY:
+        return collective.build(workload, batches, workers, index)
     raise ValueError(f"no such strategy: {strategy}")
 
 

@@ -41,7 +41,7 @@ class HostProcess:
         self, network: Network, host: str, module: str, environment: Mapping[str, str]
     ) -> None:
         self.host = host
-        self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115: lives as long as self
+        self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         self._pending = b""
         path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
         self._process = subprocess.Popen(

@@ -14,7 +14,7 @@ def main() -> None:
     def handle(message: dict[str, Any]) -> dict[str, Any]:
         import tensorflow as tf
 
-        import twml_ops.ops  # noqa: F401: loads the op library
+        import twml_ops.ops  # noqa: F401
 
         servers, index = message["servers"], message["index"]
         spec = tf.train.ClusterSpec({"ps": servers})

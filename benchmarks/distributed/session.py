@@ -16,7 +16,15 @@ PORT = 2222
 START_SECONDS = 120.0
 STEP_SECONDS = 240.0  # the slowest step there may be, building its function included
 WARM_UP = 2
-ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
+LOCKSTEP = ("standard parameter server", "row lookup")  # whose workers do not wait by themselves
+ENVIRONMENT = {
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "CUDA_VISIBLE_DEVICES": "",
+    # Freed memory is kept: otherwise the strategies that move tables spend half of their time in
+    # page faults, which is no fault of theirs.
+    "GLIBC_TUNABLES": "glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0"
+    f":glibc.malloc.trim_threshold={2**36}",
+}
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,9 @@ class Measured:
 class Session:
     """Processes that run; see `session`."""
 
-    def __init__(self, network: Network, servers: list[HostProcess], workers: list[HostProcess]):
+    def __init__(
+        self, network: Network, servers: list[HostProcess], workers: list[HostProcess]
+    ) -> None:
         self.network, self._servers, self._workers = network, servers, workers
         self._addresses = {
             kind: [f"{network.address(p.host)}:{PORT}" for p in of]
@@ -75,7 +85,8 @@ class Session:
         self._built += 1
         name = f"table{self._built}"
         message = {"do": "build", "strategy": strategy, "workload": asdict(workload), "name": name}
-        about = [p.ask(message, STEP_SECONDS) for p in self._workers]  # the first one makes tables
+        about = _all(self._workers, [message] * len(self._workers))
+        self._lockstep = strategy in LOCKSTEP
         losses = [self._round(1)[0]["losses"][0] for _ in range(WARM_UP)]
         mean = {k: sum(a[k] for a in about) / len(about) for k in ("entries", "unique")}
         return {**mean, "losses": losses}

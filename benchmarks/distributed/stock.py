@@ -46,9 +46,7 @@ class Shard:
     def rows(self, ids: tf.Tensor) -> tf.Tensor:
         """Some of its rows."""
         with tf.device(self.device):
-            return tf.raw_ops.ResourceGather(
-                resource=self.handle, indices=ids, dtype=tf.float32
-            )
+            return tf.raw_ops.ResourceGather(resource=self.handle, indices=ids, dtype=tf.float32)
 
     def subtract(self, value: tf.Tensor) -> None:
         """From all of it."""
@@ -110,7 +108,7 @@ def row_lookup(shards: Sequence[Shard], here: str) -> Step:
                 tape.watch(found)
                 rows = tf.dynamic_stitch(order, found)
                 rows.set_shape([None, shards[0].units])
-                y = _sum_rows(rows, places, row_splits)
+                y = sum_rows(rows, places, row_splits)
                 loss = loss_of(y)
             gradients = tape.gradient(loss, found)
             for shard, part, gradient in zip(shards, asked, gradients, strict=True):
@@ -130,7 +128,8 @@ def _part(
     return tf.SparseTensor(mine, tf.ones(tf.shape(mine)[0]), shape)
 
 
-def _sum_rows(rows: tf.Tensor, places: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
+def sum_rows(rows: tf.Tensor, places: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
+    """[B, D]: of each example the sum of `rows` at its entries' `places`."""
     count = tf.size(row_splits) - 1
     return tf.sparse.segment_sum(rows, places, _rows(row_splits), num_segments=count)
 

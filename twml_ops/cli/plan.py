@@ -34,6 +34,7 @@ def plan(
     servers: Annotated[int, typer.Option(help="Parameter servers.")] = 2,
     workers: Annotated[int, typer.Option(help="Workers.")] = 1,
     values: Annotated[bool, typer.Option(help="Entries have values; otherwise all are 1.")] = False,
+    deduplicate: Annotated[bool, typer.Option(help="A hybrid sends repeated ids once.")] = True,
     half: Annotated[bool, typer.Option(help="Activations travel in half precision.")] = False,
     overlap: Annotated[
         bool, typer.Option(help="A hybrid overlaps a batch with the next one.")
@@ -68,6 +69,7 @@ def plan(
         _tables(table, entries or [200.0], unique),
         batch,
         values=values,
+        deduplicate=deduplicate,
         dense=dense,
         activation_bytes=2 if half else 4,
         slots=slots,

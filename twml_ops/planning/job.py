@@ -76,6 +76,7 @@ class Job:
         tables: the sparse tables.
         batch: B, examples in one worker's batch.
         values: whether entries have values; without, all are 1 and none travel.
+        deduplicate: whether a hybrid sends an id that a batch repeats once, where that is less.
         dense: weights of the dense part behind the tables.
         activation_bytes: of one number of an activation or its gradient: 4, or 2 in half precision.
         slots: numbers an optimizer keeps for each weight of a table: 0 SGD, 1 Adagrad, 2 Adam.
@@ -84,6 +85,7 @@ class Job:
     tables: tuple[Table, ...]
     batch: int
     values: bool = False
+    deduplicate: bool = True
     dense: int = 0
     activation_bytes: int = FLOAT
     slots: int = 0

@@ -52,6 +52,10 @@ class Prediction:
             found[f"{m.sender} → {m.receiver}"] += m.bytes
         return dict(found)
 
+    def wire_bytes(self) -> float:
+        """What all hosts together send in such a step, with the headers of frames."""
+        return WIRE * (self.sent[WORKER] * self.workers + self.sent[SERVER] * self.servers)
+
     @property
     def steps_per_second(self) -> float:
         """Batches of all workers together; infinite where nothing is known to take time."""
@@ -143,7 +147,8 @@ def choose(
     if least > cluster.servers:
         raise ValueError(
             f"servers must be at least {least}, as tables and slots have "
-            f"{job.stored_bytes:,} bytes and a server {server_memory or 0:,.0f}; got {cluster.servers}"
+            f"{job.stored_bytes:,} bytes and a server {server_memory or 0:,.0f}; "
+            f"got {cluster.servers}"
         )
     found = [
         predict(axis, job, Cluster(cluster.egress, n, cluster.workers), compute, overlap=overlap)

@@ -15,6 +15,7 @@ REDUCE, BY_ROW, BY_COLUMN = "all-reduce", "hybrid by row", "hybrid by column"
 WORKER, SERVER = "worker", "server"
 ROW_ID = 8  # stock TensorFlow's ids and slices
 COUNT = 4
+CODES = 2**16
 
 
 @dataclass(frozen=True)
@@ -91,13 +92,13 @@ def _reduce(job: Job, servers: int, workers: int) -> list[Message]:
 
 def _by_row(job: Job, servers: int, workers: int) -> list[Message]:
     """A server gets the entries of its rows, and answers with partial sums [B, D]."""
-    entries = sum(t.ids(job.batch) * _entry(t, job) for t in job.tables) / servers
+    entries = sum(_entries(t, job, servers) for t in job.tables)
     return _hybrid(job, entries, sum(t.units for t in job.tables), servers, workers)
 
 
 def _by_column(job: Job, servers: int, workers: int) -> list[Message]:
     """Every server gets all entries, and answers with its columns [B, D / S]."""
-    entries = sum(t.ids(job.batch) * _entry(t, job) for t in job.tables)
+    entries = sum(_entries(t, job, 1) for t in job.tables)
     return _hybrid(job, entries, sum(t.units for t in job.tables) / servers, servers, workers)
 
 
@@ -115,9 +116,18 @@ def _hybrid(job: Job, entries: float, columns: float, servers: int, workers: int
     return found
 
 
-def _entry(table: Table, job: Job) -> int:
-    """An id, in int32 where it fits, and its value if it has one."""
-    return (4 if table.input_dim <= 2**31 else 8) + FLOAT * job.values
+def _entries(table: Table, job: Job, parts: int) -> float:
+    """Ids, and values if there are any, of one of so many parts of a batch's entries.
+
+    Ids are int32 where that holds them, and then, where it is less, the distinct ones and for each
+    entry which of them it is, in uint16.
+    """
+    count, distinct = table.ids(job.batch) / parts, table.rows(job.batch) / parts
+    small = table.input_dim / parts < 2**31
+    ids = count * (4 if small else 8)
+    if job.deduplicate and small and distinct <= CODES:
+        ids = min(ids, 4 * distinct + 2 * count)
+    return ids + FLOAT * job.values * count
 
 
 def _slices(rows: Sequence[tuple[float, int]]) -> float:
