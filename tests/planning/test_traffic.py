@@ -82,8 +82,13 @@ def test_the_dense_part_travels_with_the_weights_or_between_workers():
     for strategy in ("standard parameter server", "row lookup"):
         more, less = links(strategy, job), links(strategy)
         assert more[UP] - less[UP] == more[DOWN] - less[DOWN] == 4 * 1000 / 2
-    assert links("hybrid by row", job) == links("hybrid by row")
-    assert links("hybrid by row", job, workers=2)[AROUND] == 4 * 1000
+    for strategy in ("hybrid by row", "hybrid by column"):
+        assert links(strategy, job) == links(strategy)  # one worker keeps it
+        more, less = links(strategy, job, workers=2), links(strategy, workers=2)
+        assert more[UP] - less[UP] == more[DOWN] - less[DOWN] == 4 * 1000 / 2
+    assert links("all-reduce", job, workers=2)[AROUND] - links("all-reduce", workers=2)[AROUND] == (
+        4 * 1000
+    )
 
 
 def test_distinct_rows_without_a_figure_are_those_of_uniform_ids():

@@ -110,9 +110,10 @@ def _hybrid(job: Job, entries: float, columns: float, servers: int, workers: int
         Message("activations", 1, SERVER, WORKER, activations),
         Message("their gradient", 2, WORKER, SERVER, activations),
     ]
-    if workers > 1:  # the dense part is the workers' own: they add up its gradient
-        ring = _dense(job) * 2 * (workers - 1) / workers
-        found.append(Message("dense gradient", 2, WORKER, WORKER, ring))
+    if workers > 1:  # the dense part is on the servers too; a single worker keeps it
+        share = _dense(job) / servers
+        found.append(Message("dense weights", 0, SERVER, WORKER, share))
+        found.append(Message("dense gradient", 2, WORKER, SERVER, share))
     return found
 
 
