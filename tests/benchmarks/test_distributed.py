@@ -113,7 +113,8 @@ def test_an_interrupted_run_cleans_up(number, tmp_path):
 
 def test_without_root_one_line_says_so(tmp_path):
     code = (
-        "import os, sys; from benchmarks.distributed.__main__ import main; from pathlib import Path\n"
+        "import os, sys; from pathlib import Path\n"
+        "from benchmarks.distributed.__main__ import main\n"
         "os.geteuid() or os.setuid(65534)\n"
         "main(docs=Path(sys.argv[1]))"
     )
