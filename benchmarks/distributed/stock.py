@@ -34,6 +34,8 @@ class Shard:
             if make:
                 value = tf.fill([rows, units], INITIAL)
                 tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+                # Waits: a function could otherwise get there first.
+                assert tf.raw_ops.VarIsInitializedOp(resource=handle).numpy()
         return Shard(handle, device, units)
 
     def read(self) -> tf.Tensor:
