@@ -71,6 +71,10 @@ class RemoteVariable:
             tf.raw_ops.AssignSubVariableOp(resource=self.handle, value=self._cast(value))
             return self.value()
 
+    def numpy(self) -> Any:
+        """Its value, as NumPy has it."""
+        return self.value().numpy()
+
     def fetch(self) -> tf.Tensor:
         """Its value, brought here in parts."""
         whole = self.value()
