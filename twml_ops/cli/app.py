@@ -10,6 +10,7 @@ from twml_ops.cli import (
     explain,
     export,
     info,
+    launch,
     plan,
     predict,
     train,
@@ -39,4 +40,5 @@ app.command()(explain.explain)
 app.command()(export.export)
 app.command()(info.info)
 app.command()(tune_input.tune_input)
+app.command()(launch.launch)
 app.command()(plan.plan)

@@ -12,7 +12,7 @@ wakes everybody who waits there; they join the new generation and repeat their s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -48,7 +48,7 @@ class Exchange:
         self.generation = int(self._state.generation.value().numpy())
         return self.generation != before
 
-    def put(self, contributions: dict[tuple[str, str], Sequence[tf.Tensor]]) -> tf.Tensor:
+    def put(self, contributions: Mapping[tuple[str, str], Sequence[tf.Tensor]]) -> tf.Tensor:
         """As a follower, in a graph: hands in what each (device, label) gets; waits for the leader.
 
         Returns:
@@ -70,7 +70,7 @@ class Exchange:
         return step
 
     def take(
-        self, own: dict[tuple[str, str], Sequence[tf.Tensor]]
+        self, own: Mapping[tuple[str, str], Sequence[tf.Tensor]]
     ) -> dict[tuple[str, str], list[list[tf.Tensor]]]:
         """As the leader, in a graph: what each (device, label) got, of all workers in order."""
         tickets = []

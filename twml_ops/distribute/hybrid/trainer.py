@@ -161,7 +161,8 @@ class HybridTrainer:
         batch = next(batches)
         self.build(batch)
         done = int(self._call("reading the step", self.state.step.value).numpy())
-        own, losses, start = 0, [], 0.0
+        own, start = 0, 0.0
+        losses: list[tf.Tensor] = []
         while done < steps:
             result = self._one_step(f"step {done + 1}", batch)
             if result is None:
