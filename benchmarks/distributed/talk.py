@@ -20,7 +20,7 @@ def serve(handle: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
             say(handle(json.loads(line)))
         except Exception as e:
             traceback.print_exc()
-            say({"error": errors.one_line(e)})
+            say({"error": f"{type(e).__name__}: {errors.one_line(ValueError(str(e)))}"})
 
 
 def _speaker() -> Callable[[dict[str, Any]], None]:
