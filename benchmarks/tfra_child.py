@@ -1,7 +1,7 @@
 """TensorFlow Recommenders Addons in a process of its own: it wants another TensorFlow.
 
-Run by benchmarks/contenders_tfra.py with that TensorFlow's Python. It keeps a table as a hash table;
-a training step finds the rows of the batch's distinct ids in it, and writes them back.
+Run by benchmarks/contenders_tfra.py with that TensorFlow's Python. Its table is a hash table; a
+training step finds the rows of the batch's distinct ids in it, and writes them back.
 """
 
 from __future__ import annotations
