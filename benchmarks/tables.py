@@ -136,7 +136,9 @@ def sweeps(result: dict[str, Any], images: str) -> str:
             for value, p in points.items()
         ]
         picture = f"![{LABELS[axis]}]({images}/{axis}.png)"
-        parts.append(f"### {LABELS[axis]}\n\n{picture}\n\n{_table(header, rows)}")
+        own = result.get("machines", {}).get(axis)
+        section = [f"### {LABELS[axis]}", *([machine(own)] if own else []), picture]
+        parts.append("\n\n".join([*section, _table(header, rows)]))
     return "\n\n".join(parts)
 
 
