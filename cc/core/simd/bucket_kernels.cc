@@ -80,8 +80,7 @@ void FindBuckets(const BucketTree* trees, const float* lines, const int32_t* f, 
   // All entries take each step together, so that the cache misses of many overlap.
   for (int64_t i = 0; i < n; ++i) {
     const BucketTree& tree = trees[f[i]];
-    __builtin_prefetch(lines + tree.line * kBucketLine);
-    __builtin_prefetch(lines + tree.leaves);
+    __builtin_prefetch(lines + (tree.line > 0 ? tree.line * kBucketLine : tree.leaves));
   }
   for (int64_t i = 0; i < n; ++i) {
     const BucketTree& tree = trees[f[i]];
