@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import typer
 
-from twml_ops.cli import calibrate, evaluate, explain, export, info, predict, train, tune_input
+from twml_ops.cli import (
+    calibrate,
+    evaluate,
+    explain,
+    export,
+    info,
+    predict,
+    stability,
+    tpu_check,
+    train,
+    tune_input,
+)
 from twml_ops.cli.options import Debug
 
 app = typer.Typer(
@@ -29,3 +40,5 @@ app.command()(explain.explain)
 app.command()(export.export)
 app.command()(info.info)
 app.command()(tune_input.tune_input)
+app.command()(tpu_check.tpu_check)
+app.command()(stability.stability)

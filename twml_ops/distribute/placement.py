@@ -6,7 +6,9 @@ the placement of the variable it updates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import tensorflow as tf
@@ -25,8 +27,9 @@ class Placement:
 
     divided = False
 
-    def create(self, add: Add, shape: Sequence[int], initializer: Any) -> Any:
-        """The variable that stands for a table of `shape`, made by `add`, and in charge of it."""
+    def create(self, add: Add, shape: Sequence[int], initializer: Any, layer: str = "") -> Any:
+        """The variable that stands for a `layer`'s table, made by `add`; this is in charge of it."""
+        del layer
         return add(shape, initializer)
 
     def sparse_linear(self, entries: Entries, table: Any) -> tf.Tensor:
@@ -57,6 +60,22 @@ class Placement:
 
 
 WHOLE = Placement()
+_default: ContextVar[Placement] = ContextVar("placement", default=WHOLE)
+
+
+def default() -> Placement:
+    """The placement of new tables that ask for none."""
+    return _default.get()
+
+
+@contextlib.contextmanager
+def by_default(placement: Placement) -> Iterator[None]:
+    """In the block new tables that ask for none get `placement`."""
+    token = _default.set(placement)
+    try:
+        yield
+    finally:
+        _default.reset(token)
 
 
 def of(variable: Any) -> Placement:

@@ -36,8 +36,9 @@ class Sharded(Placement):
         self.num_rows = num_rows
         self.shards = int(strategy.num_replicas_in_sync)
 
-    def create(self, add: Add, shape: Sequence[int], initializer: Any) -> Any:
+    def create(self, add: Add, shape: Sequence[int], initializer: Any, layer: str = "") -> Any:
         """See `Placement`. Cut from one initial table, so its values do not depend on k."""
+        del layer
         with tf.init_scope():
             table = tf.convert_to_tensor(initializer(shape))
             first = self._cut(table)[0]

@@ -149,8 +149,8 @@ class SparseLinear(TableLayer):
                 **no_autocast(),
             )
 
-        place = sharded(rows) if self.placement == "sharded" else placement.WHOLE
-        kernel = place.create(add, (rows, units or self.units), initializer)
+        place = sharded(rows) if self.placement == "sharded" else placement.default()
+        kernel = place.create(add, (rows, units or self.units), initializer, self.name)
         if place.divided:
             self._whole_files_only = WholeFilesOnly()
         # Checkpoints follow attributes; in Keras 3 not those that are lists.
