@@ -16,7 +16,7 @@ from benchmarks.workload import Workload
 
 SKEWS = {"Zipf 1.05": 1.05, "uniform": 0.0}
 QUICK = Workload(input_dim=2**12, units=16, batch_size=32, row_length=10)
-PARTS = ("kernels", "model", "sweeps", "features", "mirrored")
+PARTS = ("kernels", "model", "sweeps", "features", "mirrored", "distributed")
 Log = Callable[[str], None]
 
 
@@ -42,22 +42,24 @@ def main(
         raise typer.BadParameter(f"no such part: {', '.join(unknown)}")
     if set(axes or ()) - set(sweeps.NAMES):
         raise typer.BadParameter(f"--axis is one of {', '.join(sweeps.NAMES)}")
-    raw_path = docs / "performance.json"
-    raw: dict[str, Any] = json.loads(raw_path.read_text()) if raw_path.exists() else {}
+    raw = _load(docs)
     if not render:
         machine.limit_threads(threads)
         if "mirrored" in wanted:
             machine.split_cpu(2)
         log = _stopwatch()
+        command = " ".join(["python -m benchmarks.run", *sys.argv[1:]])
         for part in wanted:
-            about = machine.describe(" ".join(["python -m benchmarks.run", *sys.argv[1:]]))
-            found = measure(part, threads, 2 if quick else rounds, quick, log, axes)
-            found = {"machine": about, **found}
+            if part == "distributed":
+                raw = measure_distributed(docs, command, quick=quick)
+                continue
+            about = machine.describe(command)
+            turns = 2 if quick else rounds
+            found = {"machine": about, **measure(part, threads, turns, quick, log, axes)}
             if axes and part in raw:
                 found = sweeps.joined(raw[part], found)
             raw[part] = _rounded(found)
-            docs.mkdir(parents=True, exist_ok=True)
-            raw_path.write_text(json.dumps(raw, indent=1) + "\n")
+            _save(raw, docs)
     write(raw, docs)
 
 
@@ -91,6 +93,39 @@ def measure(
     return model.measure(workload, rounds=1, log=log, **few)
 
 
+def measure_distributed(
+    docs: Path, command: str, *, seconds: float = 4.0, quick: bool = False, only: str = ""
+) -> dict[str, Any]:
+    """Measures hosts of this machine, and keeps what it has found even if it is interrupted.
+
+    Args:
+        docs: where performance.md is.
+        command: that the page will name.
+        seconds: for each cell.
+        quick: tiny sizes.
+        only: a part of the names of what is measured; other results stay.
+
+    Returns:
+        all raw results there are now.
+
+    Raises:
+        NetworkError: there can be no network here.
+    """
+    from benchmarks.distributed import grid
+
+    raw = _load(docs)
+    found = raw.get("distributed", {}) if only else {}
+    about = machine.describe(command)
+    try:
+        grid.measure(seconds=seconds, quick=quick, only=only, log=_stopwatch(), found=found)
+    finally:
+        if found.get("cells"):
+            raw["distributed"] = _rounded({**found, "machine": about})
+            _save(raw, docs)
+            write(raw, docs)
+    return raw
+
+
 def write(raw: dict[str, Any], docs: Path) -> None:
     """The tables and pictures of all raw results there are."""
     document = docs / "performance.md"
@@ -106,6 +141,22 @@ def write(raw: dict[str, Any], docs: Path) -> None:
         for axis, points in raw["sweeps"]["axes"].items():
             plots.draw(axis, points, docs / "img" / f"{axis}.png")
         tables.insert(document, "sweeps", tables.sweeps(raw["sweeps"], "img"))
+    if "distributed" in raw:
+        from benchmarks.distributed import page
+
+        page.draw(raw["distributed"]["cells"], docs / "img" / page.PICTURE)
+        tables.insert(document, "distributed", page.section(raw["distributed"], "img"))
+
+
+def _load(docs: Path) -> dict[str, Any]:
+    path = docs / "performance.json"
+    raw: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return raw
+
+
+def _save(raw: dict[str, Any], docs: Path) -> None:
+    docs.mkdir(parents=True, exist_ok=True)
+    (docs / "performance.json").write_text(json.dumps(raw, indent=1) + "\n")
 
 
 def _stopwatch() -> Log:

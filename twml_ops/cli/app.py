@@ -10,6 +10,7 @@ from twml_ops.cli import (
     explain,
     export,
     info,
+    plan,
     predict,
     stability,
     tpu_check,
@@ -42,3 +43,4 @@ app.command()(info.info)
 app.command()(tune_input.tune_input)
 app.command()(tpu_check.tpu_check)
 app.command()(stability.stability)
+app.command()(plan.plan)

@@ -1,7 +1,33 @@
-"""Training on several replicas, with tables in mind: sparse gradients, states that merge."""
+"""Training on several replicas and hosts, with tables in mind: sparse gradients, hybrid training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from twml_ops.distribute.exchange import received_bytes
 from twml_ops.distribute.sketches import merged_sketch
 from twml_ops.distribute.strategy import mirrored
 
-__all__ = ["merged_sketch", "mirrored", "received_bytes"]
+if TYPE_CHECKING:
+    from twml_ops.distribute.hybrid import Cluster, ClusterError, HybridTrainer, serve
+
+_HYBRID = ("Cluster", "ClusterError", "HybridTrainer", "serve")
+
+__all__ = [
+    "Cluster",
+    "ClusterError",
+    "HybridTrainer",
+    "merged_sketch",
+    "mirrored",
+    "received_bytes",
+    "serve",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Layers need this package, and hybrid training needs the optimizers, which need it too.
+    if name in _HYBRID:
+        from twml_ops.distribute import hybrid
+
+        return getattr(hybrid, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,9 +27,11 @@ class Placement:
 
     divided = False
 
-    def create(self, add: Add, shape: Sequence[int], initializer: Any, layer: str = "") -> Any:
-        """The variable that stands for a `layer`'s table, made by `add`; this is in charge of it."""
-        del layer
+    def create(
+        self, add: Add, shape: Sequence[int], initializer: Any, name: str, dtype: Any
+    ) -> Any:
+        """The variable that stands for a table of `shape`, made by `add`, and in charge of it."""
+        del name, dtype  # `add` knows them
         return add(shape, initializer)
 
     def sparse_linear(self, entries: Entries, table: Any) -> tf.Tensor:
@@ -60,22 +62,22 @@ class Placement:
 
 
 WHOLE = Placement()
-_default: ContextVar[Placement] = ContextVar("placement", default=WHOLE)
+_IN_FORCE: ContextVar[Placement] = ContextVar("placement", default=WHOLE)
 
 
-def default() -> Placement:
-    """The placement of new tables that ask for none."""
-    return _default.get()
+def in_force() -> Placement:
+    """The placement of tables that are made now, unless their layer asks for another."""
+    return _IN_FORCE.get()
 
 
 @contextlib.contextmanager
-def by_default(placement: Placement) -> Iterator[None]:
-    """In the block new tables that ask for none get `placement`."""
-    token = _default.set(placement)
+def using(placement: Placement) -> Iterator[None]:
+    """In the block, and this thread, new tables get `placement`."""
+    token = _IN_FORCE.set(placement)
     try:
         yield
     finally:
-        _default.reset(token)
+        _IN_FORCE.reset(token)
 
 
 def of(variable: Any) -> Placement:

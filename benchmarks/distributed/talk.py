@@ -1,0 +1,29 @@
+"""The other end of `process.HostProcess`: what a host's process reads and says."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def serve(handle: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Answers every line of the standard input until it ends; errors are answers too."""
+    say = _speaker()
+    for line in sys.stdin:
+        try:
+            say(handle(json.loads(line)))
+        except Exception as e:
+            import traceback
+
+            traceback.print_exc()
+            say({"error": f"{type(e).__name__}: {' '.join(str(e).split())[:600]}"})
+
+
+def _speaker() -> Callable[[dict[str, Any]], None]:
+    """What others print must not get between the lines: they get the standard error."""
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    return lambda message: print(json.dumps(message), file=out, flush=True)

@@ -1,0 +1,372 @@
+"""`HybridTrainer`: an ordinary Keras model, its tables on parameter servers."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from twml_ops import _keras
+from twml_ops.distribute import placement
+from twml_ops.distribute.hybrid import updates
+from twml_ops.distribute.hybrid.calls import within
+from twml_ops.distribute.hybrid.cluster import Cluster
+from twml_ops.distribute.hybrid.state import State
+from twml_ops.distribute.hybrid.tables import Product, Remote, RemoteTable
+from twml_ops.ops._tape import tf_variable
+
+DatasetFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
+OnStep = Callable[[int, tf.Tensor], None]
+_AXES = ("row", "column", "auto")
+_MODES = ("sync", "async", "hogwild")
+_WIRE = ("float32", "bfloat16", "float16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """What a call of `fit` has done.
+
+    Attributes:
+        step: steps of the whole run, all workers together.
+        own_steps: of this process in this call.
+        losses: of this process' last steps, at most 1000.
+        seconds: that this call took, without the first step, which builds the graph.
+    """
+
+    step: int
+    own_steps: int
+    losses: list[float]
+    seconds: float
+
+
+class HybridTrainer:
+    """Trains a Keras model whose sparse-linear tables are divided over parameter servers.
+
+    Each server multiplies with its shard, and does backward and update of it, through the ops of
+    this package; only ids, values, products and their gradients travel. The dense rest of the model
+    runs on workers, each of which drives its own steps on TensorFlow's runtime; there is no
+    coordinator.
+
+    `model_builder` is called in every worker and must build the same model; what makes it up
+    is not changed. Tables are those of `SparseLinear` layers. Make the trainer before any tensor:
+    it connects this process to the servers, which it waits for.
+
+    Args:
+        model_builder: () -> an uncompiled Keras model.
+        optimizer: one of `twml_ops.optimizers`, without clipping by norm.
+        loss: as for `Model.compile`.
+        cluster: who takes part; None: as `TF_CONFIG` says, or without it this process alone.
+        mode: "sync": the workers' batches are one joined batch. "async": workers do not wait for
+            each other. "hogwild": as async, and updates take no locks.
+        max_staleness: async: by how many steps a worker may be ahead of the slowest; None: any.
+        partition_axis: "row": server p has the rows with id mod P = p, and products are
+            added. "column": it has a part of the columns, and products are concatenated. "auto":
+            whichever sends less, by the first batch.
+        wire_dtype: of products and their gradients as they travel.
+        deduplicate: whether an id that a batch repeats is sent once, where that is less.
+        pipeline: whether the sparse forward of the next batch runs while this one is trained on,
+            and therefore does not see its update. Needs mode "async" or one worker.
+        checkpoint_dir: where the chief saves all state, and whence it is restored; a folder that
+            all servers can reach. None: nowhere.
+        checkpoint_every: steps between checkpoints.
+        timeout: seconds that a step, or the wait for servers or peers, may take.
+        name: of the run; two runs on the same servers need different ones.
+
+    Raises:
+        ValueError: an argument out of its range.
+        ClusterError: a server cannot be reached within `timeout`.
+    """
+
+    def __init__(
+        self,
+        model_builder: Callable[[], tf.keras.Model],
+        optimizer: Any,
+        loss: Any,
+        *,
+        cluster: Cluster | None = None,
+        mode: Literal["sync", "async", "hogwild"] = "sync",
+        max_staleness: int | None = None,
+        partition_axis: Literal["row", "column", "auto"] = "auto",
+        wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+        deduplicate: bool = True,
+        pipeline: bool = False,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        checkpoint_every: int = 1000,
+        timeout: float = 120.0,
+        name: str = "hybrid",
+    ) -> None:
+        for argument, value, known in (
+            ("mode", mode, _MODES),
+            ("partition_axis", partition_axis, _AXES),
+            ("wire_dtype", wire_dtype, _WIRE),
+        ):
+            if value not in known:
+                raise ValueError(f"{argument} must be one of {known}, got {value!r}")
+        if max_staleness is not None and (mode == "sync" or max_staleness < 0):
+            raise ValueError(
+                f"max_staleness must be None or, unless mode is sync, at least 0, got "
+                f"{max_staleness!r} in mode {mode}"
+            )
+        if checkpoint_every < 1:
+            raise ValueError(f"checkpoint_every must be at least 1, got {checkpoint_every}")
+        if not timeout > 0:
+            raise ValueError(f"timeout must be positive, got {timeout}")
+        updates.check(optimizer)
+        self.cluster = Cluster.from_environment() if cluster is None else cluster
+        self.mode = mode
+        self.max_staleness = max_staleness
+        self.optimizer = optimizer
+        self._builder = model_builder
+        self._loss = loss
+        self._axis = partition_axis
+        self._timeout = timeout
+        self._checkpoint_dir = None if checkpoint_dir is None else str(checkpoint_dir)
+        self._checkpoint_every = checkpoint_every
+        self._wire_dtype = tf.as_dtype(wire_dtype)
+        self._deduplicate = deduplicate
+        self._prefix = f"twml/{name}"
+        self.model: Any = None
+        self.state: Any = None
+        self.cluster.connect(timeout)
+        if mode == "hogwild":
+            for each in updates.every(optimizer):
+                each.concurrency = "hogwild"
+
+    # What users call ----------------------------------------------------------------------------
+
+    def fit(self, dataset_fn: DatasetFn, steps: int, on_step: OnStep | None = None) -> Trained:
+        """Trains until the whole run has done `steps` steps.
+
+        Args:
+            dataset_fn: `tf.distribute.InputContext` -> batches (x, y) or (x, y, weights) of this
+                worker, which are repeated as long as needed. The context has the number of
+                workers and which one this is.
+            steps: of all workers together; a synchronous step of all counts once.
+            on_step: called after each of this process' steps with the run's step and the loss.
+
+        Raises:
+            ClusterError: a server or another worker is gone or silent. Started anew, this process
+                goes on from what the servers hold, or from the last checkpoint.
+        """
+        count = len(self.cluster.workers)
+        context = tf.distribute.InputContext(count, self.cluster.index, count)
+        batches = _repeated(dataset_fn(context))
+        batch = next(batches)
+        self.build(batch)
+        done = int(self._call("reading the step", self.state.step.value).numpy())
+        own, losses, start = 0, [], 0.0
+        while done < steps:
+            loss, step = self._call(f"step {done + 1}", self._step, *batch)
+            done = int(step)
+            own += 1
+            losses = [*losses[-999:], loss]
+            if on_step is not None:
+                on_step(done, loss)
+            if own == 1:
+                start = time.perf_counter()
+            if done < steps:
+                batch = next(batches)
+        seconds = time.perf_counter() - start if own else 0.0
+        return Trained(done, own, [float(x) for x in losses], seconds)
+
+    def evaluate(self, dataset: Any, metrics: Any = ()) -> dict[str, float]:
+        """Loss and metrics on `dataset`, batches as in `fit`, tables staying where they are."""
+        mean = tf.keras.metrics.Mean(name="loss")
+        for i, batch in enumerate(dataset):
+            if not i:
+                self.build(_batch(batch))
+            x, y, weights = _batch(batch)
+            prediction, loss = self._call("an evaluation step", self._forward, x, y, weights)
+            mean.update_state(loss, tf.shape(y)[0])
+            for metric in metrics:
+                metric.update_state(y, prediction, weights)
+        return {m.name: float(m.result()) for m in (mean, *metrics)}
+
+    def export(self, path: str | os.PathLike[str] | None = None) -> tf.keras.Model:
+        """The trained model as an ordinary Keras model in this process, its tables whole.
+
+        Args:
+            path: of a `.keras` file to write too; None: none.
+        """
+        plain = self._builder()
+        self._pull()
+        theirs = [self.model, *_keras.all_layers(self.model)]
+        for mine, other in zip([plain, *_keras.all_layers(plain)], theirs, strict=True):
+            kernels = getattr(other, "kernels", None)
+            tables = [k for k in kernels or () if isinstance(k, RemoteTable)]
+            for kernel, table in zip(getattr(mine, "kernels", ()), tables):
+                tf_variable(kernel).assign(table.fetch())
+            whole = {id(k) for k in getattr(mine, "kernels", ())} if tables else set()
+            own = [v for v in _own_variables(mine) if id(v) not in whole]
+            for v, value in zip(own, _own_variables(other), strict=True):
+                tf_variable(v).assign(tf_variable(value))
+        if path is not None:
+            plain.save(str(Path(path)))
+        return plain
+
+    # Building -----------------------------------------------------------------------------------
+
+    def build(self, batch: Any) -> None:
+        """Connects, builds the model and, as the chief, fills the servers; once."""
+        if self.model is not None:
+            return
+        x, *_ = _batch(batch)
+        cluster = self.cluster
+        self.remote = Remote(self._prefix, cluster.devices, self._wire_dtype, self._deduplicate)
+        with placement.using(self.remote):
+            model = self._builder()
+            self.remote.entries.clear()
+            model(x, training=False)  # creates the weights of any model, and shows the batch
+        model.compile(loss=self._loss)
+        share_dense = len(cluster.workers) > 1
+        self.state = State(
+            self._prefix, cluster, self.remote.tables, model, self.optimizer, share_dense
+        )
+        if not share_dense:
+            self.optimizer.build(model.trainable_variables)
+        for each in updates.every(self.optimizer):
+            _ = each.iterations
+        self.model = model
+        self._call("joining the run", self._attach)
+        self._step = tf.function(self._train_step, reduce_retracing=True, autograph=False)
+        self._forward = tf.function(self._forward_step, reduce_retracing=True, autograph=False)
+
+    def _attach(self) -> None:
+        state = self.state
+        if not self.cluster.is_chief:
+            state.await_marker(self._timeout)
+            state.create(state.read_layout())
+            return
+        if state.twins and state.marker():
+            state.create(state.read_layout())
+            return
+        state.invalidate()
+        state.create(self._by_row())
+        state.write_layout()
+        state.generation.assign(tf.constant(0, tf.int64))
+        state.initialize()
+        state.validate()
+
+    def _by_row(self) -> list[bool]:
+        servers = len(self.cluster.devices)
+        return [_by_row(t, servers, self._axis, self.remote) for t in self.remote.tables]
+
+    # Steps --------------------------------------------------------------------------------------
+
+    def _train_step(self, x: Any, y: Any, weights: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.device(self.cluster.own_device):
+            self._begin()
+            loss, products, gradients = self._backward(x, y, weights)
+            self._update(products, gradients)
+            return loss, self._count()
+
+    def _begin(self) -> None:
+        """Takes what is shared."""
+        if not self.state.twins:
+            return
+        self._pull()
+        for each in updates.every(self.optimizer):
+            each.iterations.assign(tf.cast(self.state.step.value(), each.iterations.dtype))
+
+    def _backward(self, x: Any, y: Any, weights: Any) -> tuple[tf.Tensor, list[Product], list[Any]]:
+        with tf.GradientTape() as tape, self.remote.recording(tape) as products:
+            prediction = self.model(x, training=True)
+            loss = self.model.compute_loss(x, y, prediction, weights)
+        trained = [tf_variable(v) for v in self.state.trained]
+        sources = [*trained, *(p.output for p in products)]
+        gradients = tape.gradient(loss, sources)
+        for product, gradient in zip(products, gradients[len(trained) :], strict=True):
+            product.gradient = gradient
+        return loss, products, gradients[: len(trained)]
+
+    def _update(self, products: list[Product], gradients: list[Any]) -> None:
+        for table in self.remote.tables:
+            uses = [p for p in products if p.table is table and p.gradient is not None]
+            if not uses:
+                continue
+            optimizer = updates.of(self.optimizer, table)
+            rate = updates.learning_rate(optimizer)
+            for p in range(len(table.shards)):
+                contributions = [(u.parts[p], self.remote.send_part(u, p)) for u in uses]
+                updates.table(optimizer, table, p, contributions, uses[0].binary, rate)
+        self._update_dense(gradients)
+
+    def _update_dense(self, gradients: list[Any]) -> None:
+        pairs = [
+            (g, v) for g, v in zip(gradients, self.state.trained, strict=True) if g is not None
+        ]
+        if not self.state.twins:
+            counted = [each.iterations + 1 for each in updates.every(self.optimizer)]
+            if pairs:
+                self.optimizer.apply_gradients(pairs)
+            for each, steps in zip(updates.every(self.optimizer), counted, strict=True):
+                each.iterations.assign(steps)  # those too that have tables only
+            return
+        twins = {id(t.local): t for t in self.state.twins}
+        for gradient, v in pairs:
+            optimizer, twin = updates.of(self.optimizer, v), twins[id(v)]
+            rate = updates.learning_rate(optimizer)
+            updates.dense(optimizer, gradient, twin.remote, twin.slots, optimizer._decays(v), rate)
+
+    def _count(self) -> tf.Tensor:
+        return self.state.step.assign_add(tf.constant(1, tf.int64))
+
+    def _forward_step(self, x: Any, y: Any, weights: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.device(self.cluster.own_device):
+            self._pull()
+            prediction = self.model(x, training=False)
+            return prediction, self.model.compute_loss(x, y, prediction, weights)
+
+    def _pull(self) -> None:
+        for twin in self.state.twins:
+            twin.pull()
+
+    def _call(self, what: str, function: Any, *args: Any) -> Any:
+        if not self.cluster.servers:
+            return function(*args)
+        return within(self._timeout, what, function, *args)
+
+
+def _by_row(table: RemoteTable, servers: int, axis: str, remote: Remote) -> bool:
+    """Whether to divide by row; if that is open, by what the first batch would send."""
+    columns = table.shape[1]
+    if axis == "column" and columns % servers:
+        raise ValueError(
+            f'partition_axis="column" needs units that {servers} servers divide, got {columns} '
+            f"of {table.name}"
+        )
+    if axis != "auto":
+        return axis == "row"
+    if servers == 1 or columns % servers:
+        return True
+    seen = [(int(k), b, v) for t, k, b, v in remote.entries if t is table]
+    entries = sum(k * (8 if v else 4) for k, _, v in seen)
+    products = sum(int(b) for _, b, _ in seen) * columns * remote.wire_dtype.size
+    # The worker sends entries and gradients: to one server or to all; it gets products likewise.
+    return entries + 2 * servers * products <= servers * entries + 2 * products
+
+
+def _batch(batch: Any) -> tuple[Any, Any, Any]:
+    x, y, *weights = batch
+    return x, y, weights[0] if weights else None
+
+
+def _repeated(dataset: Any) -> Iterator[Any]:
+    while True:
+        some = False
+        for batch in dataset:
+            some = True
+            yield _batch(batch)
+        if not some:
+            raise ValueError("dataset_fn must give at least one batch, got none")
+
+
+def _own_variables(layer: Any) -> list[Any]:
+    if _keras.KERAS_3:
+        return [*layer._trainable_variables, *layer._non_trainable_variables]
+    return [*layer._trainable_weights, *layer._non_trainable_weights]
