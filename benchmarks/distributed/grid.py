@@ -21,7 +21,7 @@ SINGLE, REDUCE, STANDARD = "single machine", "all-reduce", "standard parameter s
 LOOKUP, BY_ROW, BY_COLUMN = "row lookup", "hybrid by row", "hybrid by column"
 NETWORKED = (STANDARD, LOOKUP, BY_ROW, BY_COLUMN)
 MB = 1e6
-NEEDED_TABLES = 6  # so many times the table must be free memory: all hosts are this machine
+NEEDED_TABLES = 7  # so many times the table must be free memory: all hosts are this machine
 
 
 @dataclass(frozen=True)
@@ -105,12 +105,13 @@ def _measure(
     setting: Setting, strategy: str, workload: Workload, seconds: float, log: Log
 ) -> dict[str, Any]:
     name = f"{setting.name}: {strategy}"
-    needed, free = NEEDED_TABLES * 2**setting.power * workload.units * 4, _available()
-    if strategy == STANDARD and needed * setting.workers > free:
+    table = 2**setting.power * workload.units * 4
+    needed, free = NEEDED_TABLES * table * setting.workers, _available()
+    if strategy == STANDARD and needed > free:
         raise HostError(f"needs {needed / 1e9:.0f} GB of free memory, there are {free / 1e9:.0f}")
     log(f"{name}: starting")
     servers = 0 if strategy in (SINGLE, REDUCE) else setting.servers
-    with session(Topology(servers, setting.workers)) as hosts:
+    with session(Topology(servers, setting.workers), table) as hosts:
         about = hosts.build(strategy, workload.with_(input_dim=2**setting.power))
         return _under_caps(hosts, setting, strategy, workload, about, seconds, log)
 

@@ -28,7 +28,6 @@ def build(
     """The steps of `strategy`, and what frees its variables."""
     alone = strategy == "single machine"
     cluster = Cluster() if alone else Cluster(servers, workers, "worker", index)
-    cluster.connect(PEER_SECONDS)  # before the optimizer makes its variables
     trainer = HybridTrainer(
         lambda: _model(workload),
         optimizers.SGD(RATE),
@@ -45,7 +44,11 @@ def build(
         nonlocal done
         start = done % len(data)
         done += count
-        return trainer.fit(lambda _: data[start:] + data[:start], done).losses
+        losses: list[float] = []
+        while not losses:
+            target = count + (0 if trainer.state is None else int(trainer.state.step.value()))
+            losses = trainer.fit(lambda _: data[start:] + data[:start], target).losses
+        return losses
 
     def free() -> None:
         for table in trainer.remote.tables:

@@ -51,7 +51,7 @@ class HostProcess:
             stderr=self._log,
             env={**os.environ, "PYTHONPATH": path, **environment},
             start_new_session=True,  # Ctrl-C is for us to handle
-            preexec_fn=_die_with_parent,
+            preexec_fn=_expendable,
         )
 
     def ask(self, message: Mapping[str, Any], timeout: float) -> dict[str, Any]:
@@ -109,5 +109,7 @@ class HostProcess:
         return f"; its log ends:\n{log[-TAIL:]}" if log else ""
 
 
-def _die_with_parent() -> None:
+def _expendable() -> None:
+    """Dies with its parent, and first of all processes when memory runs out."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    Path("/proc/self/oom_score_adj").write_text("1000")

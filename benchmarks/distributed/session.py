@@ -18,6 +18,15 @@ STEP_SECONDS = 240.0  # the slowest step there may be, building its function inc
 WARM_UP = 2
 LONG_SECONDS = 10.0
 LOCKSTEP = ("standard parameter server", "row lookup")  # whose workers do not wait by themselves
+ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
+# Strategies that move tables would spend half of their time in page faults, which is no fault of
+# theirs: freed memory is kept, or where there is not enough for that, pages are huge.
+KEEP = f"glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold={2**36}"
+HUGE_PAGES = "glibc.malloc.hugetlb=1"
+KEEP_BELOW = 2**30  # bytes of the table
+WARM_UP = 2
+LONG_SECONDS = 10.0
+LOCKSTEP = ("standard parameter server", "row lookup")  # whose workers do not wait by themselves
 ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
     "CUDA_VISIBLE_DEVICES": "",
@@ -119,15 +128,17 @@ class Session:
 
 
 @contextlib.contextmanager
-def session(topology: Topology) -> Iterator[Session]:
+def session(topology: Topology, table_bytes: int) -> Iterator[Session]:
     """Processes on hosts of their own; they and the hosts are gone after the block."""
+    tunables = KEEP if table_bytes < KEEP_BELOW else HUGE_PAGES
+    environment = {**ENVIRONMENT, "GLIBC_TUNABLES": tunables}
     processes: list[HostProcess] = []
     with Network(topology.hosts) as network:
         try:
             for host in topology.hosts:
                 module = "server" if host.startswith("ps") else "worker"
                 name = f"benchmarks.distributed.{module}"
-                processes.append(HostProcess(network, host, name, ENVIRONMENT))
+                processes.append(HostProcess(network, host, name, environment))
             made = Session(network, processes[: topology.servers], processes[topology.servers :])
             made.connect()
             yield made

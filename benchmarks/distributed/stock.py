@@ -34,6 +34,8 @@ class Shard:
             if make:
                 value = tf.fill([rows, units], INITIAL)
                 tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+                # Waits: a function could otherwise get there first.
+                assert tf.raw_ops.VarIsInitializedOp(resource=handle).numpy()
         return Shard(handle, device, units)
 
     def read(self) -> tf.Tensor:
@@ -86,9 +88,10 @@ def standard(shards: Sequence[Shard], here: str) -> Step:
                     ]
                 )
                 loss = loss_of(y)
-            gradients = tape.gradient(loss, tables)
+                scaled = RATE * loss  # instead of its gradient: that is as large as the table
+            gradients = tape.gradient(scaled, tables)
             for shard, gradient in zip(shards, gradients, strict=True):
-                shard.subtract(RATE * gradient)
+                shard.subtract(gradient)
         return loss
 
     return step

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
+
+from twml_ops.cli import errors
 
 
 def serve(handle: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -16,10 +19,8 @@ def serve(handle: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         try:
             say(handle(json.loads(line)))
         except Exception as e:
-            import traceback
-
             traceback.print_exc()
-            say({"error": f"{type(e).__name__}: {' '.join(str(e).split())[:600]}"})
+            say({"error": f"{type(e).__name__}: {errors.one_line(ValueError(str(e)))}"})
 
 
 def _speaker() -> Callable[[dict[str, Any]], None]:

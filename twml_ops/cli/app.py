@@ -10,6 +10,7 @@ from twml_ops.cli import (
     explain,
     export,
     info,
+    launch,
     plan,
     predict,
     stability,
@@ -43,4 +44,5 @@ app.command()(info.info)
 app.command()(tune_input.tune_input)
 app.command()(tpu_check.tpu_check)
 app.command()(stability.stability)
+app.command()(launch.launch)
 app.command()(plan.plan)

@@ -1,4 +1,4 @@
-"""Training on several replicas and hosts, with tables in mind: sparse gradients, hybrid training."""
+"""Training on several replicas or hosts, with tables in mind."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ from twml_ops.distribute.sketches import merged_sketch
 from twml_ops.distribute.strategy import mirrored
 
 if TYPE_CHECKING:
-    from twml_ops.distribute.hybrid import Cluster, ClusterError, HybridTrainer, serve
+    from twml_ops.distribute.hybrid import (
+        Cluster,
+        ClusterError,
+        HybridTrainer,
+        exit_if_lost,
+        serve,
+    )
 
-_HYBRID = ("Cluster", "ClusterError", "HybridTrainer", "serve")
+_HYBRID = ("Cluster", "ClusterError", "HybridTrainer", "exit_if_lost", "serve")
 
 __all__ = [
     "Cluster",
     "ClusterError",
     "HybridTrainer",
+    "exit_if_lost",
     "merged_sketch",
     "mirrored",
     "received_bytes",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from twml_ops.distribute.hybrid.cluster import ClusterError
+from twml_ops.distribute.launch import LOST
 
 _LOST = (
     tf.errors.UnavailableError,
@@ -55,3 +59,18 @@ def within(timeout: float, what: str, function: Callable[..., Any], *args: Any) 
         first = str(e).strip().splitlines()[0][:300]
         raise ClusterError(f"{what}: {type(e).__name__}: {first}") from e
     raise e
+
+
+@contextlib.contextmanager
+def exit_if_lost() -> Iterator[None]:
+    """Around a program's training: ends the process at a `ClusterError`, so that it is restarted.
+
+    Exit status `LOST` tells `twml-ops launch` (and any status Kubernetes) to start it anew. The
+    process ends at once: a thread may still wait for a server that is gone.
+    """
+    try:
+        yield
+    except ClusterError as e:
+        print(f"error: {e}", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(LOST)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
+import hashlib
 import json
 import os
 import socket
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import tensorflow as tf
 
+_STAGGER_SECONDS = 0.5
 _LOCAL = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 _connected: list[Cluster] = []  # the one that this process' devices are of
@@ -109,9 +113,13 @@ class Cluster:
                 self.job: {self.index: own.replace("localhost", "127.0.0.1")},
             }
         )
-        tf.config.experimental_connect_to_cluster(
-            spec, job_name=self.job, task_index=self.index, protocol="grpc"
-        )
+        with _one_at_a_time(self.servers, self.index):
+            tf.config.experimental_connect_to_cluster(
+                spec, job_name=self.job, task_index=self.index, protocol="grpc"
+            )
+            for device in self.devices:
+                with tf.device(device):
+                    tf.zeros([1]).numpy()
         _connected[:] = [self]
 
 
@@ -135,6 +143,20 @@ def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
+
+
+@contextlib.contextmanager
+def _one_at_a_time(servers: Sequence[str], index: int) -> Iterator[None]:
+    """TensorFlow's server may crash while two processes connect and run their first op at once.
+
+    Processes of one machine wait for each other; those of several that start together, a moment.
+    """
+    name = hashlib.sha256(",".join(servers).encode()).hexdigest()[:16]
+    if not all(s.startswith(("127.0.0.1:", "localhost:")) for s in servers):
+        time.sleep(_STAGGER_SECONDS * index)
+    with open(os.path.join(tempfile.gettempdir(), f"twml_ops-{os.getuid()}-{name}"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _await(address: str, name: str, deadline: float) -> None:

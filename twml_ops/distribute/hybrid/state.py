@@ -1,4 +1,4 @@
-"""What a run keeps on its servers: tables, slots, the step, and dense weights of several workers."""
+"""What a run keeps on its servers: tables, slots, the step, and what workers share."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Twin:
     Attributes:
         local: the weight in this process' model.
         remote: the shared one.
+        trained: whether it is.
         slots: the optimizer's variables beside it; none of a weight that is not trained.
     """
 
@@ -28,6 +29,7 @@ class Twin:
         self.local = local
         shape, dtype = tuple(local.shape), tf.as_dtype(local.dtype)
         self.remote = RemoteVariable(f"{prefix}/dense/{index}", shape, dtype, device)
+        self.trained = optimizer is not None
         self.slots: list[RemoteVariable] = []
         self.initial_slots: list[float] = []
         if optimizer is None:
@@ -44,9 +46,13 @@ class Twin:
         """Takes the shared value."""
         tf_variable(self.local).assign(self.remote.value())
 
-    def initialize(self) -> None:
+    def push(self) -> None:
         """Shares this process' value."""
         self.remote.assign(tf_variable(self.local).read_value())
+
+    def initialize(self) -> None:
+        """Shares this process' value, and slots as the optimizer begins with them."""
+        self.push()
         for slot, value in zip(self.slots, self.initial_slots, strict=True):
             slot.fill(value)
 
@@ -59,6 +65,8 @@ class State:
 
     Attributes:
         step: int64, steps done by all workers.
+        generation: int64, of the queues of synchronous workers.
+        steps_of: int64 [workers], of asynchronous ones.
         tables: on the servers.
         twins: of the dense weights; empty if this process keeps them alone.
     """
@@ -78,6 +86,8 @@ class State:
         self.optimizer = optimizer
         self.step = RemoteVariable(f"{prefix}/step", [], tf.int64, self.devices[0])
         self.generation = RemoteVariable(f"{prefix}/generation", [], tf.int64, self.devices[0])
+        workers = len(cluster.workers)
+        self.steps_of = RemoteVariable(f"{prefix}/steps_of", [workers], tf.int64, self.devices[0])
         self._layout = RemoteVariable(
             f"{prefix}/layout", [max(1, len(self.tables))], tf.int32, self.devices[0]
         )
@@ -147,3 +157,8 @@ class State:
         for twin in self.twins:
             twin.initialize()
         self.step.assign(tf.constant(0, tf.int64))
+
+    def reset_counters(self) -> None:
+        """Those of the processes at work, which are no part of checkpoints."""
+        self.generation.assign(tf.constant(0, tf.int64))
+        self.steps_of.fill(0)

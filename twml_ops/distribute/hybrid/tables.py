@@ -179,7 +179,8 @@ class Remote(placement.Placement):
             self.entries.append((table, tf.size(ids), rows, values is not None))
             return tf.zeros(tf.stack([rows, table.shape[1]]))
         count = len(table.shards)
-        parts, outputs, sent = [], [], {}
+        parts, outputs = [], []
+        sent: dict[int, tf.Tensor] = {}
         for p, shard in enumerate(table.shards):
             part = wire.send(
                 entries, p, count, table.by_row, shard.shape[0], shard.device, self.deduplicate

@@ -13,11 +13,13 @@ import tensorflow as tf
 
 from twml_ops import _keras
 from twml_ops.distribute import placement
-from twml_ops.distribute.hybrid import updates
+from twml_ops.distribute.hybrid import checkpoint, updates
 from twml_ops.distribute.hybrid.calls import within
-from twml_ops.distribute.hybrid.cluster import Cluster
+from twml_ops.distribute.hybrid.cluster import Cluster, ClusterError
+from twml_ops.distribute.hybrid.exchange import Exchange
 from twml_ops.distribute.hybrid.state import State
 from twml_ops.distribute.hybrid.tables import Product, Remote, RemoteTable
+from twml_ops.distribute.hybrid.wire import Part
 from twml_ops.ops._tape import tf_variable
 
 DatasetFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
@@ -58,7 +60,7 @@ class HybridTrainer:
 
     Args:
         model_builder: () -> an uncompiled Keras model.
-        optimizer: one of `twml_ops.optimizers`, without clipping by norm.
+        optimizer: one of `twml_ops.optimizers`, without clipping by norm; a copy of it is used.
         loss: as for `Model.compile`.
         cluster: who takes part; None: as `TF_CONFIG` says, or without it this process alone.
         mode: "sync": the workers' batches are one joined batch. "async": workers do not wait for
@@ -69,8 +71,6 @@ class HybridTrainer:
             whichever sends less, by the first batch.
         wire_dtype: of products and their gradients as they travel.
         deduplicate: whether an id that a batch repeats is sent once, where that is less.
-        pipeline: whether the sparse forward of the next batch runs while this one is trained on,
-            and therefore does not see its update. Needs mode "async" or one worker.
         checkpoint_dir: where the chief saves all state, and whence it is restored; a folder that
             all servers can reach. None: nowhere.
         checkpoint_every: steps between checkpoints.
@@ -94,7 +94,6 @@ class HybridTrainer:
         partition_axis: Literal["row", "column", "auto"] = "auto",
         wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32",
         deduplicate: bool = True,
-        pipeline: bool = False,
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 1000,
         timeout: float = 120.0,
@@ -120,7 +119,6 @@ class HybridTrainer:
         self.cluster = Cluster.from_environment() if cluster is None else cluster
         self.mode = mode
         self.max_staleness = max_staleness
-        self.optimizer = optimizer
         self._builder = model_builder
         self._loss = loss
         self._axis = partition_axis
@@ -132,9 +130,13 @@ class HybridTrainer:
         self._prefix = f"twml/{name}"
         self.model: Any = None
         self.state: Any = None
-        self.cluster.connect(timeout)
+        settings = optimizer.get_config()
+        within(timeout + 5, "connecting", self.cluster.connect, timeout)
+        # Variables that were made before the servers were connected cannot be in one graph with
+        # them, and an optimizer has some.
+        self.optimizer = type(optimizer).from_config(settings)
         if mode == "hogwild":
-            for each in updates.every(optimizer):
+            for each in updates.every(self.optimizer):
                 each.concurrency = "hogwild"
 
     # What users call ----------------------------------------------------------------------------
@@ -159,11 +161,16 @@ class HybridTrainer:
         batch = next(batches)
         self.build(batch)
         done = int(self._call("reading the step", self.state.step.value).numpy())
-        own, losses, start = 0, [], 0.0
+        own, start = 0, 0.0
+        losses: list[tf.Tensor] = []
         while done < steps:
-            loss, step = self._call(f"step {done + 1}", self._step, *batch)
-            done = int(step)
+            result = self._one_step(f"step {done + 1}", batch)
+            if result is None:
+                continue  # the same batch, in a new generation
+            loss, step, steps_of = result
+            before, done = done, int(step)
             own += 1
+            self._keep(before, done, steps)
             losses = [*losses[-999:], loss]
             if on_step is not None:
                 on_step(done, loss)
@@ -171,6 +178,7 @@ class HybridTrainer:
                 start = time.perf_counter()
             if done < steps:
                 batch = next(batches)
+                self._await_the_slow(steps_of)
         seconds = time.perf_counter() - start if own else 0.0
         return Trained(done, own, [float(x) for x in losses], seconds)
 
@@ -199,7 +207,7 @@ class HybridTrainer:
         for mine, other in zip([plain, *_keras.all_layers(plain)], theirs, strict=True):
             kernels = getattr(other, "kernels", None)
             tables = [k for k in kernels or () if isinstance(k, RemoteTable)]
-            for kernel, table in zip(getattr(mine, "kernels", ()), tables):
+            for kernel, table in zip(getattr(mine, "kernels", ()), tables, strict=bool(tables)):
                 tf_variable(kernel).assign(table.fetch())
             whole = {id(k) for k in getattr(mine, "kernels", ())} if tables else set()
             own = [v for v in _own_variables(mine) if id(v) not in whole]
@@ -208,6 +216,12 @@ class HybridTrainer:
         if path is not None:
             plain.save(str(Path(path)))
         return plain
+
+    def save(self) -> str:
+        """Writes a checkpoint of the run, and returns its folder; needs `checkpoint_dir`."""
+        if self._checkpoint_dir is None:
+            raise ValueError("checkpoint_dir must be given to save, got None")
+        return self._call("saving", checkpoint.save, self.state, self._checkpoint_dir)
 
     # Building -----------------------------------------------------------------------------------
 
@@ -232,25 +246,35 @@ class HybridTrainer:
         for each in updates.every(self.optimizer):
             _ = each.iterations
         self.model = model
+        several = share_dense and self.mode == "sync"
+        self._exchange = Exchange(cluster, self.state) if several else None
         self._call("joining the run", self._attach)
-        self._step = tf.function(self._train_step, reduce_retracing=True, autograph=False)
-        self._forward = tf.function(self._forward_step, reduce_retracing=True, autograph=False)
+        self._trace()
 
     def _attach(self) -> None:
-        state = self.state
+        state, folder = self.state, self._checkpoint_dir
         if not self.cluster.is_chief:
             state.await_marker(self._timeout)
             state.create(state.read_layout())
-            return
-        if state.twins and state.marker():
+        elif state.twins and state.marker():
             state.create(state.read_layout())
-            return
-        state.invalidate()
-        state.create(self._by_row())
-        state.write_layout()
-        state.generation.assign(tf.constant(0, tf.int64))
-        state.initialize()
-        state.validate()
+        else:
+            state.invalidate()
+            state.create(self._by_row())
+            state.write_layout()
+            saved = None if folder is None else checkpoint.latest(folder)
+            if saved is None:
+                state.initialize()
+            else:
+                checkpoint.restore(state, saved)
+            state.reset_counters()
+            state.validate()
+        if self._exchange is not None and self.cluster.job == "worker":
+            self._exchange.start_generation()
+
+    def _trace(self) -> None:
+        self._step = tf.function(self._train_step, reduce_retracing=True, autograph=False)
+        self._forward = tf.function(self._forward_step, reduce_retracing=True, autograph=False)
 
     def _by_row(self) -> list[bool]:
         servers = len(self.cluster.devices)
@@ -258,12 +282,74 @@ class HybridTrainer:
 
     # Steps --------------------------------------------------------------------------------------
 
-    def _train_step(self, x: Any, y: Any, weights: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    def _train_step(self, x: Any, y: Any, weights: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """(loss, the run's step, steps of each worker) after a step."""
         with tf.device(self.cluster.own_device):
             self._begin()
             loss, products, gradients = self._backward(x, y, weights)
-            self._update(products, gradients)
-            return loss, self._count()
+            used = [p for p in products if p.gradient is not None]
+            parts = self._by_server(used)
+            none = tf.zeros([0], tf.int64)
+            if self._exchange is None:
+                self._update(used, [[p] for p in parts], gradients)
+                return loss, self._count(), self._count_own()
+            rows = tf.cast(tf.shape(tf.nest.flatten(y)[0])[0], tf.float32)
+            own = self._contributions(parts, gradients, rows)
+            if self._exchange.me:
+                return loss, self._exchange.put(own), none
+            taken = self._exchange.take(own)
+            joined = self._joined(taken, len(used), gradients)
+            self._update(used, *joined)
+            step = self._count()
+            self._exchange.release(step)
+            return loss, step, none
+
+    def _by_server(self, used: list[Product]) -> list[list[tuple[Part, tf.Tensor]]]:
+        """For each server, the entries and gradients of each product, there."""
+        servers = range(len(self.cluster.devices))
+        return [[(u.parts[p], self.remote.send_part(u, p)) for u in used] for p in servers]
+
+    def _contributions(
+        self, parts: list[list[tuple[Part, tf.Tensor]]], gradients: list[Any], rows: tf.Tensor
+    ) -> dict[tuple[str, str], list[tf.Tensor]]:
+        """Of this worker to a step of all: (device, label) -> tensors."""
+        devices = self.cluster.devices
+        own = {
+            (device, "sparse"): [t for part, grad in uses for t in (*part, grad)]
+            for device, uses in zip(devices, parts, strict=True)
+            if uses
+        }
+        some = [g for g in gradients if g is not None]
+        own[devices[0], "dense"] = [rows, *tf.nest.flatten(some, expand_composites=True)]
+        return own
+
+    def _joined(self, taken: Any, uses: int, gradients: list[Any]) -> tuple[Any, Any]:
+        """The workers' contributions as those of one with the joined batch."""
+        devices = self.cluster.devices
+        parts: list[list[list[tuple[Part, tf.Tensor]]]] = []  # [server][worker][use]
+        for device in devices if uses else ():
+            workers = taken[device, "sparse"]
+            with tf.device(device):
+                sizes = [tf.cast(tf.shape(w[3])[0], tf.float32) for w in workers]
+                total = tf.add_n(sizes)
+                parts.append(
+                    [
+                        [
+                            (Part(*w[i : i + 3]), w[i + 3] * (n / total))
+                            for i in range(0, 4 * uses, 4)
+                        ]
+                        for w, n in zip(workers, sizes, strict=True)
+                    ]
+                )
+        rows = [w[0] for w in taken[devices[0], "dense"]]
+        shares = [n / tf.add_n(rows) for n in rows]
+        some = [g for g in gradients if g is not None]
+        each = [
+            tf.nest.pack_sequence_as(some, w[1:], expand_composites=True)
+            for w in taken[devices[0], "dense"]
+        ]
+        means = iter([_mean(g, shares) for g in zip(*each, strict=True)])
+        return parts, [None if g is None else next(means) for g in gradients]
 
     def _begin(self) -> None:
         """Takes what is shared."""
@@ -284,16 +370,17 @@ class HybridTrainer:
             product.gradient = gradient
         return loss, products, gradients[: len(trained)]
 
-    def _update(self, products: list[Product], gradients: list[Any]) -> None:
+    def _update(self, used: list[Product], parts: Any, gradients: list[Any]) -> None:
+        """Of tables, with [server][worker][use] entries and gradients; then of the rest."""
         for table in self.remote.tables:
-            uses = [p for p in products if p.table is table and p.gradient is not None]
+            uses = [i for i, p in enumerate(used) if p.table is table]
             if not uses:
                 continue
             optimizer = updates.of(self.optimizer, table)
             rate = updates.learning_rate(optimizer)
-            for p in range(len(table.shards)):
-                contributions = [(u.parts[p], self.remote.send_part(u, p)) for u in uses]
-                updates.table(optimizer, table, p, contributions, uses[0].binary, rate)
+            for p, workers in enumerate(parts):
+                contributions = [worker[i] for i in uses for worker in workers]
+                updates.table(optimizer, table, p, contributions, used[uses[0]].binary, rate)
         self._update_dense(gradients)
 
     def _update_dense(self, gradients: list[Any]) -> None:
@@ -312,15 +399,60 @@ class HybridTrainer:
             optimizer, twin = updates.of(self.optimizer, v), twins[id(v)]
             rate = updates.learning_rate(optimizer)
             updates.dense(optimizer, gradient, twin.remote, twin.slots, optimizer._decays(v), rate)
+        if self.cluster.is_chief:  # what layers keep of the batches they saw
+            for twin in self.state.twins:
+                if not twin.trained:
+                    twin.push()
 
     def _count(self) -> tf.Tensor:
         return self.state.step.assign_add(tf.constant(1, tf.int64))
+
+    def _count_own(self) -> tf.Tensor:
+        if self.max_staleness is None:
+            return tf.zeros([0], tf.int64)
+        counts = self.state.steps_of
+        return counts.assign_add(tf.one_hot(self.cluster.index, counts.shape[0], dtype=tf.int64))
 
     def _forward_step(self, x: Any, y: Any, weights: Any) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.device(self.cluster.own_device):
             self._pull()
             prediction = self.model(x, training=False)
             return prediction, self.model.compute_loss(x, y, prediction, weights)
+
+    def _one_step(self, what: str, batch: Any) -> Any:
+        """Loss and counts of a step; None if the workers have to begin it anew."""
+        try:
+            return self._call(what, self._step, *batch)
+        except ClusterError:
+            if self._exchange is None:
+                raise
+            if not self._call("joining the others again", self._exchange.rejoin):
+                raise
+            self._trace()
+            return None
+
+    def _await_the_slow(self, steps_of: tf.Tensor) -> None:
+        """With bounded staleness: waits while too far ahead of the slowest worker."""
+        if self.max_staleness is None or len(self.cluster.workers) == 1:
+            return
+        counts, deadline = steps_of.numpy(), time.monotonic() + self._timeout
+        while counts[self.cluster.index] - counts.min() > self.max_staleness:
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"worker {int(counts.argmin())} has done {counts.min()} steps, worker "
+                    f"{self.cluster.index} {counts[self.cluster.index]}, and max_staleness is "
+                    f"{self.max_staleness}: it has not moved for {self._timeout:g} s"
+                )
+            time.sleep(0.002)
+            counts = self._call("reading the steps", self.state.steps_of.numpy)
+
+    def _keep(self, before: int, done: int, steps: int) -> None:
+        """A checkpoint, if it is time."""
+        if self._checkpoint_dir is None or not self.cluster.is_chief:
+            return
+        every = self._checkpoint_every
+        if done // every > before // every or done >= steps:
+            self.save()
 
     def _pull(self) -> None:
         for twin in self.state.twins:
@@ -364,6 +496,16 @@ def _repeated(dataset: Any) -> Iterator[Any]:
             yield _batch(batch)
         if not some:
             raise ValueError("dataset_fn must give at least one batch, got none")
+
+
+def _mean(gradients: Any, shares: list[tf.Tensor]) -> Any:
+    """The weighted sum of the workers' gradients of one variable."""
+    first = gradients[0]
+    if isinstance(first, tf.IndexedSlices):
+        values = [g.values * share for g, share in zip(gradients, shares, strict=True)]
+        indices = tf.concat([g.indices for g in gradients], axis=0)
+        return tf.IndexedSlices(tf.concat(values, axis=0), indices, first.dense_shape)
+    return tf.add_n([g * share for g, share in zip(gradients, shares, strict=True)])
 
 
 def _own_variables(layer: Any) -> list[Any]:

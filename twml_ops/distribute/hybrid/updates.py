@@ -76,7 +76,8 @@ def table(
     shard = table.shards[p]
     with tf.device(shard.device):
         parts = [part for part, _ in contributions]
-        part = parts[0] if len(parts) == 1 else Part(*(tf.concat(t, 0) for t in zip(*parts)))
+        joined = (tf.concat(tensors, axis=0) for tensors in zip(*parts, strict=True))
+        part = parts[0] if len(parts) == 1 else Part(*joined)
         gradients = [g for _, g in contributions]
         gradient = gradients[0] if len(gradients) == 1 else tf.concat(gradients, axis=0)
         shape = tf.constant(shard.shape.as_list(), tf.int64)
