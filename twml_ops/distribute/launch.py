@@ -1,6 +1,6 @@
 """A whole cluster on this machine: starts its processes, and starts anew those that die.
 
-Needs no TensorFlow. On a real cluster Kubernetes does this.
+On a real cluster Kubernetes does this.
 """
 
 from __future__ import annotations
