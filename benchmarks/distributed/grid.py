@@ -34,6 +34,7 @@ class Setting:
         workers: W.
         caps: of each host's egress.
         strategies: that are measured.
+        units: columns of the table; 0: the workload's.
     """
 
     power: int
@@ -41,12 +42,14 @@ class Setting:
     workers: int
     caps: tuple[float, ...]
     strategies: tuple[str, ...]
+    units: int = 0
 
     @property
     def name(self) -> str:
         """`2^19 rows, 2 servers, 1 worker`."""
+        units = f" of {self.units}" if self.units else ""
         return (
-            f"2^{self.power} rows, {self.servers} server{'s' * (self.servers != 1)}, "
+            f"2^{self.power} rows{units}, {self.servers} server{'s' * (self.servers != 1)}, "
             f"{self.workers} worker{'s' * (self.workers != 1)}"
         )
 
@@ -55,6 +58,7 @@ SETTINGS = (
     Setting(19, 2, 1, (100, 150, 1000), (SINGLE, *NETWORKED)),
     *(Setting(power, 2, 1, (150,), (SINGLE, *NETWORKED)) for power in (20, 21, 22)),
     *(Setting(19, servers, 1, (150,), NETWORKED) for servers in (1, 4)),
+    *(Setting(19, servers, 1, (150,), (BY_ROW, BY_COLUMN), 400) for servers in (2, 4)),
     *(Setting(19, 2, workers, (150,), (*NETWORKED, REDUCE)) for workers in (2, 3)),
 )
 WORKLOAD = Workload(input_dim=2**19, units=128, batch_size=512, row_length=200, active_ids=2**19)
@@ -105,6 +109,7 @@ def _measure(
     setting: Setting, strategy: str, workload: Workload, seconds: float, log: Log
 ) -> dict[str, Any]:
     name = f"{setting.name}: {strategy}"
+    workload = workload.with_(input_dim=2**setting.power, units=setting.units or workload.units)
     table = 2**setting.power * workload.units * 4
     needed, free = NEEDED_TABLES * table * setting.workers, _available()
     if strategy == STANDARD and needed > free:
@@ -112,7 +117,7 @@ def _measure(
     log(f"{name}: starting")
     servers = 0 if strategy in (SINGLE, REDUCE) else setting.servers
     with session(Topology(servers, setting.workers), table) as hosts:
-        about = hosts.build(strategy, workload.with_(input_dim=2**setting.power))
+        about = hosts.build(strategy, workload)
         return _under_caps(hosts, setting, strategy, workload, about, seconds, log)
 
 

@@ -104,7 +104,7 @@ def draw(cells: Cells, path: Path) -> None:
     caps = {s: {float(c): v for c, v in of.items()} for s, of in cells.get(base.name, {}).items()}
     sizes: dict[str, dict[float, Any]] = {}
     for setting in SETTINGS:
-        if (setting.servers, setting.workers) == (base.servers, base.workers):
+        if (setting.servers, setting.workers, setting.units) == (base.servers, base.workers, 0):
             for strategy, of in cells.get(setting.name, {}).items():
                 cell = next(iter(of.values())) if strategy == SINGLE else of.get("150")
                 if cell:
