@@ -148,7 +148,9 @@ def write(result: dict[str, Any], docs: Path) -> None:
     (docs / "large_batches.json").write_text(json.dumps(result, indent=1) + "\n")
     draw(result, docs / "img" / "large_batches.png")
     section = markdown(result)
-    tables.insert(docs / "large_batches.md", "large_batches", section, "benchmarks/large_batches.py")
+    tables.insert(
+        docs / "large_batches.md", "large_batches", section, "benchmarks/large_batches.py"
+    )
 
 
 if __name__ == "__main__":

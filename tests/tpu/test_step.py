@@ -7,7 +7,8 @@ import tensorflow as tf
 from twml_ops import layers, optimizers
 from twml_ops.cli import tpu_models
 from twml_ops.cli.errors import UserError
-from twml_ops.tpu import check, chips, step
+from twml_ops.tpu import chips, step
+from twml_ops.tpu.check import tables
 
 N, B = 50, 4
 
@@ -118,7 +119,7 @@ def test_a_sparse_input_is_refused():
 def test_tables_count_their_slots():
     made = model()
     made.compile(optimizers.LazyAdam(0.1), "binary_crossentropy", jit_compile=False)
-    (table,) = check.tables(made)
+    (table,) = tables(made)
     assert (table.name, table.rows, table.units) == ("table", N, 3)
     assert table.bytes == N * 3 * 4 * 3
 

@@ -122,9 +122,7 @@ def host_lookup(embedding: Any, inputs: Weights, configs: Mapping[str, Any]) -> 
     """
     ids, weights = inputs
     return dict(
-        _embedding.serving_embedding_lookup(
-            ids, weights, embedding.embedding_tables, dict(configs)
-        )
+        _embedding.serving_embedding_lookup(ids, weights, embedding.embedding_tables, dict(configs))
     )
 
 

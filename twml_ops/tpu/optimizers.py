@@ -24,7 +24,9 @@ def table_optimizer(optimizer: Any) -> Any:
     """
     for option in ("clipnorm", "global_clipnorm", "weight_decay"):
         if getattr(optimizer, option, None):
-            raise ValueError(f"{option} is not known to the tables of a TPU, got an optimizer with it")
+            raise ValueError(
+                f"{option} is not known to the tables of a TPU, got an optimizer with it"
+            )
     clip = getattr(optimizer, "clipvalue", None)
     common = {"clipvalue": clip} if clip else {}
     kind = type(optimizer)
@@ -32,9 +34,7 @@ def table_optimizer(optimizer: Any) -> Any:
         return _embedding.SGD(_rate(optimizer), **common)
     if kind is optimizers.Adagrad:
         _positive(optimizer.initial_accumulator_value)
-        return _embedding.Adagrad(
-            _rate(optimizer), optimizer.initial_accumulator_value, **common
-        )
+        return _embedding.Adagrad(_rate(optimizer), optimizer.initial_accumulator_value, **common)
     if kind is optimizers.LazyAdam:
         return _embedding.Adam(
             lambda: _corrected(optimizer),
