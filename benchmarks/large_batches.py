@@ -80,6 +80,9 @@ def draw(result: dict[str, Any], path: Path) -> None:
             x = [int(size) for size in by_size]
             panel.plot(x, list(by_size.values()), marker="o", markersize=3, label=_LABELS[scaling])
         panel.set_xscale("log", base=2)
+        usual = one["losses"]["none"].values()
+        top = max(usual) + (max(usual) - min(usual)) / 2  # what diverged leaves the picture
+        panel.set_ylim(min(usual) - 0.004, top)
         panel.set_title(_short(source), fontsize=10)
         panel.set_xlabel("batch size", fontsize=9)
         panel.set_ylabel("log loss, held out", fontsize=9)
@@ -110,7 +113,7 @@ def markdown(result: dict[str, Any]) -> str:
         lines.append(f"| steps | {steps} |")
         parts.append("\n".join(lines))
     parts.append("![Log loss by batch size](img/large_batches.png)")
-    parts.append(machine.describe(result["command"])["cpu"] + f": `{result['command']}`")
+    parts.append(tables.machine(result["machine"]))
     return "\n\n".join(parts)
 
 
@@ -136,10 +139,18 @@ def main(
     found = {source: losses(source, epochs, seed) for source in sources}
     names = " ".join(_short(source) for source in sources)
     command = f"python -m benchmarks.large_batches {names}"
-    result = {"epochs": epochs, "command": command, "sources": found}
+    about = machine.describe(command)
+    write({"epochs": epochs, "machine": about, "sources": found}, docs)
+
+
+def write(result: dict[str, Any], docs: Path) -> None:
+    """The figures, their picture, and the section of the guide."""
     (docs / "large_batches.json").write_text(json.dumps(result, indent=1) + "\n")
     draw(result, docs / "img" / "large_batches.png")
-    tables.insert(docs / "large_batches.md", "large_batches", markdown(result))
+    section = markdown(result)
+    tables.insert(
+        docs / "large_batches.md", "large_batches", section, "benchmarks/large_batches.py"
+    )
 
 
 if __name__ == "__main__":

@@ -70,14 +70,13 @@ def run(settings: Settings) -> Iterator[Kind]:
     with original_errors(train, held_out):
         size = train.num_examples()
         steps = settings.epochs * -(-size // settings.batch_size)
-        tf.keras.utils.set_random_seed(settings.seed)
-        model = models.get(settings.model)(train.schema, train.dataset(LARGE_BATCH))
-        initial = model.get_weights()
+        build = models.get(settings.model)
         for name, concurrency in (("synchronous", "locked"), ("hogwild", "hogwild")):
             losses, seconds = [], 0.0
             for _ in range(settings.runs):
+                # A new model each time: its dropout would go on where the last one's stopped.
                 tf.keras.utils.set_random_seed(settings.seed)
-                model.set_weights(initial)
+                model = build(train.schema, train.dataset(LARGE_BATCH))
                 optimizer = optimizers.create(
                     settings.optimizer, rate, steps, concurrency=concurrency
                 )
@@ -89,8 +88,7 @@ def run(settings: Settings) -> Iterator[Kind]:
                 seconds += time.perf_counter() - start
                 scores = scoring.score(model, held_out.dataset(LARGE_BATCH))
                 losses.append(scoring.metrics(scores)["log_loss"])
-            rate_seen = settings.runs * settings.epochs * size / seconds
-            yield Kind(name, losses, rate_seen)
+            yield Kind(name, losses, settings.runs * settings.epochs * size / seconds)
 
 
 def _train(model: Any, optimizer: Any, dataset: tf.data.Dataset, threads: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,10 +54,11 @@ def load_object(reference: str, kind: type[Any], what: str) -> Any:
     path, _, name = reference.rpartition(":")
     if not path or not Path(path).is_file():
         raise UserError(f"expected FILE.py:NAME of {what}, got {reference!r}")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    spec = importlib.util.spec_from_file_location(f"_twml_ops_file_{Path(path).stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module  # where AutoGraph looks for it
     spec.loader.exec_module(module)
     found = getattr(module, name, None)
     if callable(found) and not isinstance(found, kind):

@@ -12,6 +12,7 @@ from twml_ops import _keras, ops, optimizers
 
 _DYNAMIC = re.compile(r"= [^=]*\[[^\]]*<=\d")  # a result's shape with a bound in place of a size
 _OP_NAME = re.compile(r'op_name="([^"]+)"')
+_RAISED = re.compile(r"\w*(Error|Exception): ")
 _NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
 
 
@@ -161,4 +162,5 @@ def _layer_in_traceback(error: BaseException, layers: Iterable[Any]) -> str | No
 
 def _first_lines(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:3])[:600] or type(error).__name__
+    raised = [line for line in lines if _RAISED.match(line)]  # behind the lines of user code
+    return " ".join(raised[-1:] or lines[:3])[:600] or type(error).__name__
