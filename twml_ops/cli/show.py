@@ -85,8 +85,9 @@ def tpu_verdict(console: Console, verdict: Verdict, batch_size: int) -> None:
         ("  results, program", _mib(compiled.outputs + compiled.code), ""),
     ]
     table = Table(box=None, show_header=False, pad_edge=False)
-    for justify in ("left", "right", "left"):
-        table.add_column(justify=justify)  # type: ignore[arg-type]
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
     for row in rows:
         table.add_row(*row)
     console.print(table)
