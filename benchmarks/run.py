@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +27,9 @@ def main(
     quick: Annotated[bool, typer.Option(help="Tiny sizes: shows that it runs, no more.")] = False,
     threads: Annotated[int, typer.Option(min=1, help="Threads for every contender.")] = 2,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 11,
+    axes: Annotated[
+        list[str] | None, typer.Option("--axis", help="Of the sweeps; default: all.")
+    ] = None,
     docs: Annotated[Path, typer.Option(help="Where performance.md is.")] = Path("docs"),
     render: Annotated[
         bool, typer.Option(help="Only write the tables anew from the raw results.")
@@ -37,6 +40,8 @@ def main(
     unknown = sorted(set(wanted) - set(PARTS))
     if unknown:
         raise typer.BadParameter(f"no such part: {', '.join(unknown)}")
+    if set(axes or ()) - set(sweeps.NAMES):
+        raise typer.BadParameter(f"--axis is one of {', '.join(sweeps.NAMES)}")
     raw = _load(docs)
     if not render:
         machine.limit_threads(threads)
@@ -49,13 +54,23 @@ def main(
                 raw = measure_distributed(docs, command, quick=quick)
                 continue
             about = machine.describe(command)
-            found = measure(part, threads, 2 if quick else rounds, quick, log)
-            raw[part] = _rounded({"machine": about, **found})
+            turns = 2 if quick else rounds
+            found = {"machine": about, **measure(part, threads, turns, quick, log, axes)}
+            if axes and part in raw:
+                found = sweeps.joined(raw[part], found)
+            raw[part] = _rounded(found)
             _save(raw, docs)
     write(raw, docs)
 
 
-def measure(part: str, threads: int, rounds: int, quick: bool, log: Log) -> dict[str, Any]:
+def measure(
+    part: str,
+    threads: int,
+    rounds: int,
+    quick: bool,
+    log: Log,
+    axes: Sequence[str] | None = None,
+) -> dict[str, Any]:
     """The results of one part, as plain data."""
     workload = QUICK if quick else Workload()
     if part == "kernels":
@@ -64,7 +79,10 @@ def measure(part: str, threads: int, rounds: int, quick: bool, log: Log) -> dict
     if part == "features":
         return features.measure(threads=threads, rounds=rounds, quick=quick, log=log)
     if part == "sweeps":
-        return sweeps.measure(workload, threads=threads, rounds=rounds, quick=quick, log=log)
+        wanted = axes or sweeps.NAMES
+        return sweeps.measure(
+            workload, threads=threads, rounds=rounds, quick=quick, log=log, only=wanted
+        )
     from benchmarks import mirrored, model  # after the threads are set: they import TensorFlow
 
     if part == "mirrored":
