@@ -18,9 +18,9 @@ NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/simd/*.cc cc/tf/*/*.cc cc/t
 # Stamps are kept, also those in the middle of a chain.
 .SECONDARY:
 
-.PHONY: help setup train test test-cc test-slow test-smoke lint format bench wheel test-wheel stubs docs bazel clean
+.PHONY: help setup train test test-cc test-slow test-smoke test-tpu lint format bench wheel test-wheel stubs docs bazel clean
 help:
-	@echo "make train | test | test-slow | test-smoke | lint | format | bench | wheel | test-wheel | stubs | docs | bazel | clean   (TF=2.21 or 2.15)"
+	@echo "make train | test | test-slow | test-smoke | test-tpu | lint | format | bench | wheel | test-wheel | stubs | docs | bazel | clean   (TF=2.21 or 2.15)"
 
 # A virtual environment per TensorFlow, with the package installed in place.
 .venv/tf-%/.installed: pyproject.toml requirements/tf-%.txt
@@ -72,6 +72,17 @@ test-smoke: .venv/wheel/.installed $(SMOKE_TFS:%=.cache/tensorflow/%/VERSION) $(
 	.venv/lint/bin/pip install -q -r requirements/lint.txt
 	touch $@
 
+# The TPU compiler, which needs no TPU: compiles the package's models for two generations.
+.venv/tpu/.installed: pyproject.toml requirements/tf-2.21.txt requirements/tpu.txt
+	$(PYTHON) -m venv .venv/tpu
+	.venv/tpu/bin/pip install -q -c requirements/tf-2.21.txt "setuptools>=77" wheel pybind11 ninja
+	.venv/tpu/bin/pip install -q -c requirements/tf-2.21.txt "tensorflow-cpu==2.21.*" -r requirements/tpu.txt
+	.venv/tpu/bin/pip install -q -c requirements/tf-2.21.txt --no-build-isolation -e ".[cpu,test]"
+	touch $@
+
+test-tpu: .venv/tpu/.installed .venv/tf-2.21/.built
+	.venv/tpu/bin/python -m pytest tests/tpu
+
 CC_FILES = $(shell git ls-files 'cc/*.cc' 'cc/*.h' 'python/*.cc' 'python/*.h' 'tests/cc/*.cc')
 
 lint: .venv/lint/.installed
@@ -98,7 +109,13 @@ format: .venv/lint/.installed
 	.venv/bench/bin/python setup.py -q build_ext --inplace
 	touch $@
 
-bench: .venv/bench/.built
+# A peer that wants a TensorFlow of its own.
+.venv/tfra/.installed: requirements/tfra.txt
+	$(PYTHON) -m venv .venv/tfra
+	.venv/tfra/bin/pip install -q -r requirements/tfra.txt
+	touch $@
+
+bench: .venv/bench/.built .venv/tfra/.installed
 	.venv/bench/bin/python -m benchmarks.run $(BENCH)
 
 # One wheel with an op library for each TensorFlow; headers are downloaded once, objects are kept.

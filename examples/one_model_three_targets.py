@@ -1,11 +1,15 @@
-"""The same model trained on one CPU and on mirrored replicas: the strategy is the only difference.
+"""The same model trained on one CPU, on mirrored replicas, and as a TPU's host would have it.
 
     cd examples
     python one_model_three_targets.py --target cpu      --out cpu.npz
     python one_model_three_targets.py --target mirrored --out mirrored.npz --compare cpu.npz
+    python one_model_three_targets.py --target tpu-host --out tpu.npz      --compare cpu.npz
 
 All targets start from the same weights and see the same batches; `--compare` fails unless the
-weights agree. The third target, a TPU, is not there yet.
+weights agree. `tpu-host` trains by the one program that `twml-ops tpu-check` hands to the TPU
+compiler, compiled by XLA for the CPU; then the tables go into `TPUEmbedding`, where the host looks
+their rows up, the model scores with those, and the tables come back. A TPU itself is not needed,
+and not used: see docs/tpu.md.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from twml_ops import data, distribute, layers, optimizers
+from twml_ops import data, distribute, layers, optimizers, tpu
 
 N, D, BATCH, STEPS, ROWS = 5000, 16, 64, 20, 64 * 20
 TOLERANCE = 1e-5
@@ -57,17 +61,49 @@ def train(target: str) -> list[np.ndarray]:
     width = int(dataset.element_spec[0][0].shape[1])
     with strategy.scope():
         model = build(width)
-    model.fit(dataset, verbose=2, shuffle=False)
+    if target == "tpu-host":
+        train_compiled(model, dataset)
+        through_tpu_embedding(model, dataset)
+    else:
+        model.fit(dataset, verbose=2, shuffle=False)
     if target == "mirrored":
         received = distribute.received_bytes(strategy)
         print(f"each replica received {received / 2 / STEPS:,.0f} bytes a step")
     return model.get_weights()
 
 
+def train_compiled(model: tf.keras.Model, dataset: tf.data.Dataset) -> None:
+    """One pass, each step one program of XLA: forward, backward, and the updates of all weights."""
+    model.optimizer.build(model.trainable_variables)
+    step = tpu.training_step(model)
+    losses = [float(step(features, labels)) for features, labels in dataset]
+    print(f"loss: {np.mean(losses):.4f}")
+
+
+def through_tpu_embedding(model: tf.keras.Model, dataset: tf.data.Dataset) -> None:
+    """Scores with rows looked up in `TPUEmbedding`'s tables, and takes the tables back."""
+    configs = tpu.feature_configs(model)
+    embedding = tpu.embedding_for(configs)  # no TPU: TPUEmbeddingForServing
+    tpu.tables_from(model, embedding)
+    norm = model.get_layer("norm")
+    worst = 0.0
+    for features, _ in dataset:
+        inputs = tpu.lookup_inputs({"table": norm(features)})
+        with tpu.looked_up(tpu.host_lookup(embedding, inputs, configs)):
+            from_tables = model(features)
+        worst = max(worst, float(tf.reduce_max(tf.abs(from_tables - model(features)))))
+    print(f"largest difference of a score with looked-up rows: {worst:.2g}")
+    if worst > TOLERANCE:
+        raise SystemExit(f"scores differ by {worst:.2g}, more than {TOLERANCE:.0e}")
+    kernel = model.get_layer("table").kernel
+    kernel.assign(tf.zeros(kernel.shape))
+    tpu.tables_to(model, embedding)
+
+
 def main(arguments: Any = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--target", choices=["cpu", "mirrored"], default="cpu")
+    parser.add_argument("--target", choices=["cpu", "mirrored", "tpu-host"], default="cpu")
     parser.add_argument("--out", help="file for the weights")
     parser.add_argument("--compare", help="weights of another target, which must agree")
     options = parser.parse_args(arguments)

@@ -16,6 +16,7 @@ def test_targets_agree(tmp_path):
     cpu, mirrored = str(tmp_path / "cpu.npz"), str(tmp_path / "mirrored.npz")
     example.main(["--target", "cpu", "--out", cpu])
     example.main(["--target", "mirrored", "--out", mirrored, "--compare", cpu])
+    example.main(["--target", "tpu-host", "--compare", cpu])
     with np.load(cpu) as weights:
         changed = {name: weights[name] + 0.1 for name in weights}
     np.savez(tmp_path / "changed.npz", **changed)

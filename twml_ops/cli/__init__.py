@@ -1,4 +1,4 @@
-"""The command line: `twml-ops train | calibrate | evaluate | predict | explain | export | info`."""
+"""The command line: `twml-ops train | evaluate | predict | …`; `twml-ops --help` names all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Raises:
         SystemExit: only for a failure: 2 for wrong usage, 130 when interrupted, else 1; one line
-            on stderr says why.
+            on stderr says why, unless the command itself has printed that the answer is no.
     """
     # Before anything imports TensorFlow: its log is not for the users of a command.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -28,3 +28,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
         errors.report(e)
     if code == errors.INTERRUPTED:  # Typer returns what Ctrl-C would have raised
         errors.report(KeyboardInterrupt())
+    if isinstance(code, int) and code:  # of a command whose answer is no
+        raise SystemExit(code)

@@ -11,7 +11,10 @@ from twml_ops.cli import (
     export,
     info,
     launch,
+    plan,
     predict,
+    stability,
+    tpu_check,
     train,
     tune_input,
 )
@@ -39,4 +42,7 @@ app.command()(explain.explain)
 app.command()(export.export)
 app.command()(info.info)
 app.command()(tune_input.tune_input)
+app.command()(tpu_check.tpu_check)
+app.command()(stability.stability)
 app.command()(launch.launch)
+app.command()(plan.plan)

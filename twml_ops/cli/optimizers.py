@@ -45,14 +45,27 @@ def learning_rate_of(name: str) -> float:
     return _OPTIMIZERS[name][1]
 
 
-def create(name: str, learning_rate: float, steps: int) -> tf.keras.optimizers.Optimizer:
+def create(
+    name: str,
+    learning_rate: float,
+    steps: int,
+    scaled: Callable[[Any], Any] = lambda rate: rate,
+    **options: Any,
+) -> tf.keras.optimizers.Optimizer:
     """The optimizer `name`, its learning rate falling linearly to 0 over `steps`.
 
     The fall averages out the noise of the last steps, and makes a fixed number of epochs enough:
     there is no stopping by the evaluation data. FTRL keeps its rate: it computes the weights anew
     from all gradients and the rate of the day, so a rate of 0 would undo them.
+
+    Args:
+        name: of the optimizer.
+        learning_rate: at the start.
+        steps: until the end.
+        scaled: what becomes of that rate or schedule, such as a warm-up.
+        **options: of the optimizer.
     """
     rate: Any = learning_rate
     if name != "ftrl":
         rate = tf.keras.optimizers.schedules.PolynomialDecay(learning_rate, max(steps, 1), 0.0)
-    return _OPTIMIZERS[name][0](rate)
+    return _OPTIMIZERS[name][0](scaled(rate), **options)

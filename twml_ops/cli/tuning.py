@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,19 +42,29 @@ def load(reference: str) -> Pipeline:
     Raises:
         UserError: there is no such file, or nothing of that name and kind in it.
     """
+    return load_object(reference, Pipeline, "a twml_ops.data.Pipeline")
+
+
+def load_object(reference: str, kind: type[Any], what: str) -> Any:
+    """What `FILE.py:NAME` names, an object of a kind or a function that makes one.
+
+    Raises:
+        UserError: there is no such file, or nothing of that name and kind in it.
+    """
     path, _, name = reference.rpartition(":")
     if not path or not Path(path).is_file():
-        raise UserError(f"expected FILE.py:NAME of a pipeline, got {reference!r}")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+        raise UserError(f"expected FILE.py:NAME of {what}, got {reference!r}")
+    spec = importlib.util.spec_from_file_location(f"_twml_ops_file_{Path(path).stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module  # where AutoGraph looks for it
     spec.loader.exec_module(module)
     found = getattr(module, name, None)
-    if callable(found) and not isinstance(found, Pipeline):
+    if callable(found) and not isinstance(found, kind):
         found = found()
-    if not isinstance(found, Pipeline):
-        raise UserError(f"{path}: {name} must be a twml_ops.data.Pipeline, or make one")
+    if not isinstance(found, kind):
+        raise UserError(f"{path}: {name} must be {what}, or make one")
     return found
 
 

@@ -51,6 +51,7 @@ class RemoteVariable:
         with tf.device(self.device):
             value = self._arrived(value) if tf.executing_eagerly() else self._cast(value)
             tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
+        self._wait()
         return value
 
     def fill(self, value: float) -> None:
@@ -58,6 +59,12 @@ class RemoteVariable:
         with tf.device(self.device):
             full = tf.fill(self.shape, tf.cast(value, self.dtype))
             tf.raw_ops.AssignVariableOp(resource=self.handle, value=full)
+        self._wait()
+
+    def _wait(self) -> None:
+        """Until an eager op that sets it is done: a function could get to the server before it."""
+        if tf.executing_eagerly() and not self.exists():
+            raise tf.errors.UnavailableError(None, None, f"{self.name} was not set on its server")
 
     def assign_add(self, value: Any) -> tf.Tensor:
         """Adds to it."""

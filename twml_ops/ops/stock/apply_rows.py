@@ -96,25 +96,58 @@ def apply_rows(
     ids, rows = tf.convert_to_tensor(ids), tf.convert_to_tensor(rows, tf.float32)
     info = _rule_of(rule, slots, hyper)
     handles = [var, *slots]
-    dtype = check.table(var, "var", None, tf.float32, tf.bfloat16)
+    check.table(var, "var", None, tf.float32, tf.bfloat16)
     for handle in slots:
         check.table(handle, "slots")
     shapes = [tf.raw_ops.VariableShape(input=h, out_type=tf.int64) for h in handles]
     claims = _claims(handles, shapes, info, ids, rows)
     ids, gradient = summed(check.expect(ids, *claims), rows)
+    return update(rule, handles, shapes, ids, gradient, hyper, seed)
+
+
+def update(
+    rule: str,
+    handles: Sequence[tf.Tensor],
+    shapes: Sequence[tf.Tensor],
+    ids: tf.Tensor,
+    gradient: tf.Tensor,
+    hyper: Sequence[tf.Tensor],
+    seed: Any,
+    if_any: tf.Tensor | None = None,
+) -> Any:
+    """Updates the rows `ids` [U] of a table and its slots by `gradient` [U, ...].
+
+    Args:
+        rule: its name.
+        handles: of the table and its slots.
+        shapes: of both.
+        ids: in range; an id that repeats must have the same gradient each time.
+        gradient: its rows.
+        hyper: of the rule.
+        seed: of stochastic rounding.
+        if_any: bool scalar: False leaves everything as it is.
+    """
+    info = _RULES[rule]
+    var, *slots = handles
+    dtype = check.table(var, "var", None, tf.float32, tf.bfloat16)
     number, width = tf.shape(ids)[0], tf.cast(tf.reduce_prod(shapes[0][1:]), tf.int32)
 
     def read(handle: tf.Tensor, columns: Any, dtype: tf.DType = tf.float32) -> tf.Tensor:
         found = tf.raw_ops.ResourceGather(resource=handle, indices=ids, dtype=dtype)
         return tf.reshape(found, tf.stack([number, columns]))
 
-    w = tf.cast(read(var, width, dtype), tf.float32)
+    stored = read(var, width, dtype)
+    w = tf.cast(stored, tf.float32)
     w -= w * hyper[1]
     old = [read(s, 1 if info.rowwise_slots else width) for s in slots]
     new, new_slots = info.step(w, old, tf.reshape(gradient, [number, width]), list(hyper))
     new = new if dtype == tf.float32 else rounded(new, ids, seed)
+    values = [new, *new_slots]
+    if if_any is not None:
+        before = [stored, *old]
+        values = [tf.where(if_any, v, b) for v, b in zip(values, before, strict=True)]
     written = []
-    for handle, shape, value in zip(handles, shapes, [new, *new_slots], strict=True):
+    for handle, shape, value in zip(handles, shapes, values, strict=True):
         tail = tf.concat([[tf.cast(number, tf.int64)], shape[1:]], 0)
         written.append(
             tf.raw_ops.ResourceScatterUpdate(

@@ -14,8 +14,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops.ops.stock import discretize, hash
+from twml_ops.ops.stock import check, discretize, hash, norm
+from twml_ops.ops.stock.apply_rows import update
+from twml_ops.ops.stock.bfloat16 import widened
 from twml_ops.ops.stock.online_standardize import online_standardize as inferred
+from twml_ops.ops.stock.sparse_linear import grouped_by
 
 NONE = -1
 
@@ -39,19 +42,47 @@ def resource_sparse_linear(
     binary: bool = False,
 ) -> tf.Tensor:
     """As the op Twml>ResourceSparseLinear: `weights` is the handle of a variable."""
-    return _product(ids, values, row_splits, _gather(weights, ids), binary)
+    dtype = check.table(weights, "weights", 2, tf.float32, tf.bfloat16)
+    rows = tf.raw_ops.ResourceGather(resource=weights, indices=_present_only(ids), dtype=dtype)
+    rows = rows if dtype == tf.float32 else widened(rows)
+    return _product(ids, values, row_splits, rows, binary)
 
 
-def grouped_sparse_linear(
-    ids: Sequence[tf.Tensor],
-    values: Sequence[tf.Tensor],
-    row_splits: Sequence[tf.Tensor],
-    weights: Sequence[tf.Tensor],
-    binary: Sequence[bool],
-) -> list[tf.Tensor]:
-    """As the op Twml>GroupedSparseLinear: lists of the arguments of `resource_sparse_linear`."""
-    batches = zip(ids, values, row_splits, weights, binary, strict=True)
-    return [resource_sparse_linear(*batch) for batch in batches]
+def sum_duplicates(ids: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """As the op Twml>SumDuplicates; places [K] that are left over have the id -1 and a row of 0."""
+    last = ids.dtype.max
+    keys, order = tf.math.top_k(-tf.where(_present(ids), ids, last), k=ids.shape[0])  # is stable
+    keys = -keys
+    starts = tf.concat([[True], tf.not_equal(keys[1:], keys[:-1])], axis=0)
+    places = tf.cumsum(tf.cast(starts, tf.int32)) - 1
+    unique = tf.math.unsorted_segment_max(keys, places, ids.shape[0])
+    unique = tf.where((unique >= 0) & (unique < last), unique, NONE)
+    sorted_rows = tf.gather(rows, order)
+    summed = tf.math.unsorted_segment_sum(sorted_rows, places, ids.shape[0])
+    column = [-1] + [1] * (len(rows.shape) - 1)
+    return unique, tf.where(tf.reshape(_present(unique), column), summed, 0.0)
+
+
+def apply_rows(
+    var: tf.Tensor,
+    slots: Sequence[tf.Tensor],
+    ids: tf.Tensor,
+    rows: tf.Tensor,
+    hyper: Sequence[tf.Tensor],
+    seed: Any = 0,
+    rule: str = "",
+    hogwild: bool = False,
+) -> Any:
+    """As the op Twml>ApplyRows; rows with the id -1 are none."""
+    del hogwild  # compiled code has no threads of ours
+    unique, gradient = sum_duplicates(ids, tf.cast(rows, tf.float32))
+    count = tf.reduce_sum(tf.cast(_present(unique), tf.int32))
+    # Places left over repeat the last row: it is then written more than once, the same each time.
+    places = tf.clip_by_value(tf.range(unique.shape[0]), 0, tf.maximum(count - 1, 0))
+    handles = [var, *slots]
+    shapes = [tf.raw_ops.VariableShape(input=h, out_type=tf.int64) for h in handles]
+    touched, gradient = _safe(tf.gather(unique, places)), tf.gather(gradient, places)
+    return update(rule, handles, shapes, touched, gradient, hyper, seed, count > 0)
 
 
 def max_norm(
@@ -69,26 +100,19 @@ def max_norm(
     finite = tf.math.is_finite(values) & _present(ids)
     values = tf.where(finite, values, 0.0)
 
-    def raised() -> tf.Tensor:
+    def raised() -> tf.Operation | None:
         before = []
         if decay < 1:
             m = tf.raw_ops.ReadVariableOp(resource=max_abs, dtype=tf.float32)
             shown = tf.math.unsorted_segment_max(tf.cast(finite, tf.int32), _safe(ids), m.shape[0])
             less = tf.where(shown > 0, m * decay, m)
-            before = _done(tf.raw_ops.AssignVariableOp(resource=max_abs, value=less))
+            before = norm.done(tf.raw_ops.AssignVariableOp(resource=max_abs, value=less))
         with tf.control_dependencies(before):
-            op = tf.raw_ops.ResourceScatterMax(
+            return tf.raw_ops.ResourceScatterMax(
                 resource=max_abs, indices=_safe(ids), updates=tf.abs(values)
             )
-        with tf.control_dependencies(_done(op)):
-            return tf.constant(True)
 
-    always = tf.get_static_value(training)
-    if always is None:
-        order = [tf.cond(training, raised, lambda: tf.constant(False))]
-    else:
-        order = [raised()] if always else []
-    with tf.control_dependencies(order):
+    with tf.control_dependencies(norm.in_training(training, raised)):
         m = tf.stop_gradient(tf.maximum(_gather(max_abs, ids), epsilon))
     inside = tf.abs(values) <= m
     y = tf.where(inside, values / m, tf.sign(values))
@@ -135,18 +159,25 @@ def _safe(ids: tf.Tensor) -> tf.Tensor:
     return tf.maximum(ids, 0)
 
 
+def _present_only(ids: tf.Tensor) -> tf.Tensor:
+    """Ids of the batch: a gradient, 0, of what padding reads then names no row that has none.
+
+    Of a batch of nothing but padding it names row 0.
+    """
+    return tf.where(_present(ids), ids, tf.maximum(tf.reduce_max(ids), 0))
+
+
 def _gather(handle: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-    return tf.raw_ops.ResourceGather(resource=handle, indices=_safe(ids), dtype=tf.float32)
-
-
-def _done(op: tf.Operation | None) -> list[tf.Operation]:
-    return [] if op is None else [op]  # None in eager mode
+    indices = _present_only(ids)
+    return tf.raw_ops.ResourceGather(resource=handle, indices=indices, dtype=tf.float32)
 
 
 library = SimpleNamespace(
     twml_sparse_linear=sparse_linear,
     twml_resource_sparse_linear=resource_sparse_linear,
-    twml_grouped_sparse_linear=grouped_sparse_linear,
+    twml_grouped_sparse_linear=partial(grouped_by, resource_sparse_linear),
+    twml_sum_duplicates=sum_duplicates,
+    twml_apply_rows=apply_rows,
     twml_max_norm=max_norm,
     twml_online_standardize=online_standardize,
     twml_hash_ids=hash_ids,

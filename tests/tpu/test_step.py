@@ -1,0 +1,131 @@
+"""A model's training step as one program, and the layer that keeps it from being one."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from twml_ops import layers, optimizers
+from twml_ops.cli import tpu_models
+from twml_ops.cli.errors import UserError
+from twml_ops.tpu import chips, step
+from twml_ops.tpu.check import tables
+
+N, B = 50, 4
+
+
+class Picks(tf.keras.layers.Layer):
+    """Looks at the rows that are positive, however many those are."""
+
+    def call(self, x):
+        """Adds their sum."""
+        return x + tf.reduce_sum(tf.boolean_mask(x, x[:, 0] > 0))
+
+    def compute_output_shape(self, shape):
+        """That of x."""
+        return shape
+
+
+class Python(tf.keras.layers.Layer):
+    """Calls Python."""
+
+    def call(self, x):
+        """Doubles."""
+        doubled = tf.numpy_function(lambda v: 2 * v, [x], tf.float32)
+        return tf.ensure_shape(doubled, x.shape)
+
+    def compute_output_shape(self, shape):
+        """That of x."""
+        return shape
+
+
+class Fails(tf.keras.layers.Layer):
+    """Cannot be traced with more than one entry."""
+
+    def call(self, x):
+        """Wants [B, 1]."""
+        if x.shape[0] == B:
+            raise RuntimeError("no such batch")
+        return x
+
+    def compute_output_shape(self, shape):
+        """That of x."""
+        return shape
+
+
+def model(*middle):
+    inputs = [tf.keras.Input([5], dtype=t) for t in ("int64", "float32")]
+    x = layers.MaxNorm(N, name="norm")(inputs)
+    x = layers.SparseLinear(3, N, "relu", name="table")(x)
+    for layer in middle:
+        x = layer(x)
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(1, "sigmoid", name="head")(x))
+
+
+def hlo(made):
+    step.prepare(made)
+    return step.hlo_of(step.training_step(made), made, step.batch_of(made, B))
+
+
+def test_a_step_of_static_shapes_is_a_program():
+    assert len(hlo(model())) > 1000
+
+
+@pytest.mark.parametrize(
+    ("layer", "why"),
+    [(Picks, "depends on the data"), (Python, "PyFunc"), (Fails, "no such batch")],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_the_layer_that_does_not_compile_is_named(layer, why):
+    with pytest.raises(step.NotCompilable, match=why) as e:
+        hlo(model(tf.keras.layers.Dense(3, name="before"), layer(name="culprit")))
+    assert e.value.problem.layer == "culprit"
+
+
+def test_the_step_is_that_of_fit():
+    rng = np.random.default_rng(0)
+    features = [rng.integers(0, N, (B, 5)), rng.normal(size=(B, 5)).astype(np.float32)]
+    labels = np.array([[0.0], [1.0], [1.0], [0.0]], np.float32)
+    ours, theirs = model(), model()
+    theirs.set_weights(ours.get_weights())
+    for made in (ours, theirs):
+        made.compile(optimizers.Adagrad(0.1), "binary_crossentropy", jit_compile=False)
+    ours.optimizer.build(ours.trainable_variables)
+    step.training_step(ours)([tf.constant(x) for x in features], tf.constant(labels))
+    theirs.fit(features, labels, batch_size=B, verbose=0)
+    for got, want in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_batches_are_padded_and_of_known_shape():
+    ragged = [
+        tf.keras.Input([None], dtype=t, ragged=True, name=n)
+        for t, n in (("int64", "ids"), ("float32", "values"))
+    ]
+    x = layers.SparseLinear(3, N)(ragged)
+    dense = tf.keras.Input([7], name="dense")
+    made = tf.keras.Model([*ragged, dense], tf.keras.layers.Concatenate()([x, dense]))
+    features, labels = step.batch_of(made, B, max_entries=9)
+    assert [tuple(f.shape) for f in tf.nest.flatten(features)] == [(B, 9), (B, 9), (B, 7)]
+    assert tuple(labels.shape) == (B, 10)
+
+
+def test_a_sparse_input_is_refused():
+    inputs = tf.keras.Input([N], sparse=True, name="bag")
+    made = tf.keras.Model(inputs, layers.SparseLinear(3, N)(inputs))
+    with pytest.raises(ValueError, match="bag.* is sparse: make it a padded pair"):
+        step.batch_of(made, B)
+
+
+def test_tables_count_their_slots():
+    made = model()
+    made.compile(optimizers.LazyAdam(0.1), "binary_crossentropy", jit_compile=False)
+    (table,) = tables(made)
+    assert (table.name, table.rows, table.units) == ("table", N, 3)
+    assert table.bytes == N * 3 * 4 * 3
+
+
+def test_unknown_chips_and_models_are_refused():
+    with pytest.raises(ValueError, match="unknown chip 'v1': expected one of v4, v5e"):
+        chips.get("v1")
+    with pytest.raises(UserError, match="no model 'resnet': expected one of dcn, sparse_mlp"):
+        tpu_models.load("resnet")

@@ -1,0 +1,77 @@
+"""A program of its own: compiles an HLO module for a TPU that is not there. Prints JSON.
+
+    python _compile.py MODULE.hlo v5e:2x2
+
+It imports JAX and nothing else: JAX and TensorFlow in one process bring two XLAs, and a compiler
+that crashes takes nobody along. The one file with private imports of JAX, whose public functions
+compile only what JAX has traced.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+# No machine is asked whether it has a TPU.
+os.environ.update(
+    JAX_PLATFORMS="cpu",
+    TPU_SKIP_MDS_QUERY="1",
+    TPU_ACCELERATOR_TYPE="v5litepod-4",
+    TPU_WORKER_HOSTNAMES="localhost",
+)
+
+
+def main(path: str, topology: str) -> dict[str, Any]:
+    """What the compiler says of the module."""
+    from jax._src import compiler
+    from jax._src.interpreters import mlir
+    from jax._src.lib import _jax, xla_client
+    from jax._src.lib.mlir import ir
+    from jax.experimental import topologies
+
+    devices = topologies.get_topology_desc(topology_name=topology, platform="tpu").devices
+    stablehlo = _jax.mlir.hlo_to_stablehlo(Path(path).read_bytes())
+    module = ir.Module.parse(stablehlo, mlir.make_ir_context())
+    _remove_copies(module.operation)
+    options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
+    target = xla_client.DeviceList((devices[0],))
+    compiled = devices[0].client.compile(module, target, options)
+    memory = compiled.get_compiled_memory_stats()
+    cost = compiled.cost_analysis()
+    return {
+        "device": devices[0].device_kind,
+        "devices": len(devices),
+        "flops": cost.get("flops", 0.0),
+        "bytes": cost.get("bytes accessed", 0.0),
+        "arguments": memory.argument_size_in_bytes,
+        "outputs": memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        "temporary": memory.temp_size_in_bytes,
+        "code": memory.generated_code_size_in_bytes,
+    }
+
+
+def _remove_copies(operation: Any) -> None:
+    """TensorFlow's copies of results are no StableHLO, and change nothing."""
+    for region in operation.regions:
+        for block in region.blocks:
+            for child in list(block.operations):
+                if child.operation.name == "mhlo.copy":
+                    copied = child.operation.operands[0]
+                    child.operation.results[0].replace_all_uses_with(copied)
+                    child.operation.erase()
+                else:
+                    _remove_copies(child.operation)
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # the program's folder must not hide modules of others
+    try:
+        result = main(*sys.argv[1:])
+    except ImportError as e:
+        result = {"missing": str(e)}
+    except Exception as e:
+        result = {"error": f"{e}"}
+    print("\n" + json.dumps(result))
