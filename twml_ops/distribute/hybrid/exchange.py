@@ -94,8 +94,7 @@ class Exchange:
     def release(self, step: tf.Tensor) -> None:
         """As the leader, in a graph: lets the others go on, once all that came before is done."""
         graph = tf.compat.v1.get_default_graph()
-        before = [op for op in graph.get_operations() if op.op_def and op.op_def.is_stateful]
-        before = [op for op in before if op.type not in ("Placeholder", "VarHandleOp")]
+        before = [op for op in graph.get_operations() if _has_effects(op)]
         for worker in self.others:
             queue = self._queue(self._home, f"go/{worker}", [tf.int64])
             with tf.device(self._home), tf.control_dependencies(before):
@@ -114,6 +113,12 @@ class Exchange:
     def _close(self, queue: tf.Tensor) -> None:
         with tf.device(self._home):
             tf.raw_ops.QueueCloseV2(handle=queue, cancel_pending_enqueues=True)
+
+
+def _has_effects(op: Any) -> bool:
+    if op.type in ("Placeholder", "VarHandleOp") or op.op_def is None:
+        return False
+    return op.op_def.is_stateful or any(t.dtype == tf.resource for t in op.inputs)
 
 
 def _dequeue(queue: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:

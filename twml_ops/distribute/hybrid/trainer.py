@@ -298,9 +298,11 @@ class HybridTrainer:
             if self._exchange.me:
                 return loss, self._exchange.put(own), none
             taken = self._exchange.take(own)
-            joined = self._joined(taken, len(used), gradients)
-            self._update(used, *joined)
-            step = self._count()
+            # A step that ends because somebody is missing must not even be counted.
+            with tf.control_dependencies([t for tensors in taken.values() for t in tensors[-1]]):
+                joined = self._joined(taken, len(used), gradients)
+                self._update(used, *joined)
+                step = self._count()
             self._exchange.release(step)
             return loss, step, none
 
