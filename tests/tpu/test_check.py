@@ -70,7 +70,6 @@ def test_the_command_names_the_layer(tmp_path, capsys):
         "        output_shape=(2,), name='distinct')\n"
         "    return tf.keras.Model(inputs, unique(x))\n"
     )
-    result = None
     with pytest.raises(SystemExit) as result:
         main(["tpu-check", f"{script}:build"])
     assert result.value.code == 1

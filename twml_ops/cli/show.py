@@ -89,7 +89,7 @@ def tpu_verdict(console: Console, verdict: Verdict, batch_size: int) -> None:
     ]
     table = Table(box=None, show_header=False, pad_edge=False)
     for justify in ("left", "right", "left"):
-        table.add_column(justify=justify)  # type: ignore[arg-type]
+        table.add_column(justify=justify)
     for row in rows:
         table.add_row(*row)
     console.print(table)

@@ -28,7 +28,7 @@ class Placement:
     divided = False
 
     def create(self, add: Add, shape: Sequence[int], initializer: Any, layer: str = "") -> Any:
-        """The variable that stands for a `layer`'s table, made by `add`; this is in charge of it."""
+        """The variable that stands for a table of `layer`, made by `add`, and in charge of it."""
         del layer
         return add(shape, initializer)
 
