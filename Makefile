@@ -109,7 +109,13 @@ format: .venv/lint/.installed
 	.venv/bench/bin/python setup.py -q build_ext --inplace
 	touch $@
 
-bench: .venv/bench/.built
+# A peer that wants a TensorFlow of its own.
+.venv/tfra/.installed: requirements/tfra.txt
+	$(PYTHON) -m venv .venv/tfra
+	.venv/tfra/bin/pip install -q -r requirements/tfra.txt
+	touch $@
+
+bench: .venv/bench/.built .venv/tfra/.installed
 	.venv/bench/bin/python -m benchmarks.run $(BENCH)
 
 # One wheel with an op library for each TensorFlow; headers are downloaded once, objects are kept.

@@ -58,6 +58,7 @@ SUITES = {  # module -> the package it needs
     "benchmarks.contenders_jax": "jax",
     "benchmarks.contenders_keras_rs": "keras_rs",
     "benchmarks.contenders_scipy": "scipy",
+    "benchmarks.contenders_tfra": "tensorflow",  # its own is in another environment
 }
 _LABELS = {
     "benchmarks.contenders_torch": "torch",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ from benchmarks.workload import Workload
 
 SKEWS = {"Zipf 1.05": 1.05, "uniform": 0.0}
 QUICK = Workload(input_dim=2**12, units=16, batch_size=32, row_length=10)
-PARTS = ("kernels", "model", "sweeps", "features", "mirrored")
+PARTS = ("kernels", "model", "sweeps", "features", "mirrored", "distributed")
 Log = Callable[[str], None]
 
 
@@ -27,6 +27,9 @@ def main(
     quick: Annotated[bool, typer.Option(help="Tiny sizes: shows that it runs, no more.")] = False,
     threads: Annotated[int, typer.Option(min=1, help="Threads for every contender.")] = 2,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 11,
+    axes: Annotated[
+        list[str] | None, typer.Option("--axis", help="Of the sweeps; default: all.")
+    ] = None,
     docs: Annotated[Path, typer.Option(help="Where performance.md is.")] = Path("docs"),
     render: Annotated[
         bool, typer.Option(help="Only write the tables anew from the raw results.")
@@ -37,23 +40,37 @@ def main(
     unknown = sorted(set(wanted) - set(PARTS))
     if unknown:
         raise typer.BadParameter(f"no such part: {', '.join(unknown)}")
-    raw_path = docs / "performance.json"
-    raw: dict[str, Any] = json.loads(raw_path.read_text()) if raw_path.exists() else {}
+    if set(axes or ()) - set(sweeps.NAMES):
+        raise typer.BadParameter(f"--axis is one of {', '.join(sweeps.NAMES)}")
+    raw = _load(docs)
     if not render:
         machine.limit_threads(threads)
         if "mirrored" in wanted:
             machine.split_cpu(2)
         log = _stopwatch()
+        command = " ".join(["python -m benchmarks.run", *sys.argv[1:]])
         for part in wanted:
-            about = machine.describe(" ".join(["python -m benchmarks.run", *sys.argv[1:]]))
-            found = measure(part, threads, 2 if quick else rounds, quick, log)
-            raw[part] = _rounded({"machine": about, **found})
-            docs.mkdir(parents=True, exist_ok=True)
-            raw_path.write_text(json.dumps(raw, indent=1) + "\n")
+            if part == "distributed":
+                raw = measure_distributed(docs, command, quick=quick)
+                continue
+            about = machine.describe(command)
+            turns = 2 if quick else rounds
+            found = {"machine": about, **measure(part, threads, turns, quick, log, axes)}
+            if axes and part in raw:
+                found = sweeps.joined(raw[part], found)
+            raw[part] = _rounded(found)
+            _save(raw, docs)
     write(raw, docs)
 
 
-def measure(part: str, threads: int, rounds: int, quick: bool, log: Log) -> dict[str, Any]:
+def measure(
+    part: str,
+    threads: int,
+    rounds: int,
+    quick: bool,
+    log: Log,
+    axes: Sequence[str] | None = None,
+) -> dict[str, Any]:
     """The results of one part, as plain data."""
     workload = QUICK if quick else Workload()
     if part == "kernels":
@@ -62,7 +79,10 @@ def measure(part: str, threads: int, rounds: int, quick: bool, log: Log) -> dict
     if part == "features":
         return features.measure(threads=threads, rounds=rounds, quick=quick, log=log)
     if part == "sweeps":
-        return sweeps.measure(workload, threads=threads, rounds=rounds, quick=quick, log=log)
+        wanted = axes or sweeps.NAMES
+        return sweeps.measure(
+            workload, threads=threads, rounds=rounds, quick=quick, log=log, only=wanted
+        )
     from benchmarks import mirrored, model  # after the threads are set: they import TensorFlow
 
     if part == "mirrored":
@@ -71,6 +91,39 @@ def measure(part: str, threads: int, rounds: int, quick: bool, log: Log) -> dict
         return model.measure(workload, rounds=rounds, log=log)
     few = {"steps": 20, "stock_steps": 2, "batch_sizes": (16, 32), "rules": ("sgd",)}
     return model.measure(workload, rounds=1, log=log, **few)
+
+
+def measure_distributed(
+    docs: Path, command: str, *, seconds: float = 4.0, quick: bool = False, only: str = ""
+) -> dict[str, Any]:
+    """Measures hosts of this machine, and keeps what it has found even if it is interrupted.
+
+    Args:
+        docs: where performance.md is.
+        command: that the page will name.
+        seconds: for each cell.
+        quick: tiny sizes.
+        only: a part of the names of what is measured; other results stay.
+
+    Returns:
+        all raw results there are now.
+
+    Raises:
+        NetworkError: there can be no network here.
+    """
+    from benchmarks.distributed import grid
+
+    raw = _load(docs)
+    found = raw.get("distributed", {}) if only else {}
+    about = machine.describe(command)
+    try:
+        grid.measure(seconds=seconds, quick=quick, only=only, log=_stopwatch(), found=found)
+    finally:
+        if found.get("cells"):
+            raw["distributed"] = _rounded({**found, "machine": about})
+            _save(raw, docs)
+            write(raw, docs)
+    return raw
 
 
 def write(raw: dict[str, Any], docs: Path) -> None:
@@ -88,6 +141,22 @@ def write(raw: dict[str, Any], docs: Path) -> None:
         for axis, points in raw["sweeps"]["axes"].items():
             plots.draw(axis, points, docs / "img" / f"{axis}.png")
         tables.insert(document, "sweeps", tables.sweeps(raw["sweeps"], "img"))
+    if "distributed" in raw:
+        from benchmarks.distributed import page
+
+        page.draw(raw["distributed"]["cells"], docs / "img" / page.PICTURE)
+        tables.insert(document, "distributed", page.section(raw["distributed"], "img"))
+
+
+def _load(docs: Path) -> dict[str, Any]:
+    path = docs / "performance.json"
+    raw: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return raw
+
+
+def _save(raw: dict[str, Any], docs: Path) -> None:
+    docs.mkdir(parents=True, exist_ok=True)
+    (docs / "performance.json").write_text(json.dumps(raw, indent=1) + "\n")
 
 
 def _stopwatch() -> Log:

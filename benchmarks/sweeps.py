@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Collection
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from multiprocessing import get_context
 from typing import Any
+
+import numpy as np
 
 from benchmarks import timing
 from benchmarks.contender import FORWARD, OURS, SLICES
@@ -30,28 +33,42 @@ AXES: dict[str, tuple[float, ...]] = {
     "skew": (0, 0.8, 1.05, 1.2, 1.5),
 }
 INPUT_DIMS = (2**18, 2**20, 2**22, 2**24)
+NAMES = (*AXES, "input_dim", "threads")
+BARE = "NumPy's take of each entry's row (1 thread)"
 QUICK_AXES: dict[str, tuple[float, ...]] = {axis: values[:2] for axis, values in AXES.items()}
 QUICK_INPUT_DIMS = (2**10, 2**12)
 Points = dict[str, dict[str, dict[str, Any]]]  # value -> task -> contender -> timing
 
 
 def measure(
-    base: Workload, *, threads: int, rounds: int, quick: bool, log: Log
+    base: Workload,
+    *,
+    threads: int,
+    rounds: int,
+    quick: bool,
+    log: Log,
+    only: Collection[str] = NAMES,
 ) -> dict[str, dict[str, Any]]:
-    """Every axis, the others as in `base`.
+    """Every axis in `only`, the others as in `base`.
 
     Returns:
         axis -> value -> task -> contender -> timing, as plain data.
     """
     result: dict[str, dict[str, Any]] = {}
     for axis, values in (QUICK_AXES if quick else AXES).items():
+        if axis not in only:
+            continue
         result[axis] = {}
         for value in values:
             log(f"sweep: {axis} = {value}")
             result[axis][str(value)] = point(base.with_(**{axis: value}), threads, rounds)
-    result["input_dim"] = input_dims(base, QUICK_INPUT_DIMS if quick else INPUT_DIMS, rounds, log)
-    result["threads"] = {}
-    for count in (1,) if threads == 1 else (1, threads):
+    if "input_dim" in only:
+        sizes = QUICK_INPUT_DIMS if quick else INPUT_DIMS
+        result["input_dim"] = input_dims(base, sizes, rounds, log)
+    counts = ((1,) if threads == 1 else (1, threads)) if "threads" in only else ()
+    if counts:
+        result["threads"] = {}
+    for count in counts:
         log(f"sweep: threads = {count}")
         # A process of its own: no library changes its mind about threads later.
         with ProcessPoolExecutor(1, get_context("spawn")) as process:
@@ -59,6 +76,16 @@ def measure(
                 _point_of_threads, base, count, rounds
             ).result()
     return {"workload": asdict(base), "rounds": rounds, "axes": result}
+
+
+def joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Old results with the newly swept axes among them, which say by themselves how they ran."""
+    own = dict.fromkeys(new["axes"], new["machine"])
+    return {
+        **old,
+        "axes": {**old["axes"], **new["axes"]},
+        "machines": {**old.get("machines", {}), **own},
+    }
 
 
 def point(workload: Workload, threads: int, rounds: int) -> dict[str, dict[str, Any]]:
@@ -80,7 +107,8 @@ def input_dims(base: Workload, sizes: tuple[int, ...], rounds: int, log: Log) ->
     """Our SGD step on tables of several sizes at once, the same rows touched in each.
 
     The ids are drawn from as many rows as the smallest table has, spread over the larger ones, so
-    what is left to see is what memory does (page tables), not more or fewer distinct rows.
+    what is left to see is what memory does (page tables), not more or fewer distinct rows. To see
+    that without us, NumPy then copies the row of each entry out of the same memory.
     """
     import tensorflow as tf
 
@@ -88,19 +116,28 @@ def input_dims(base: Workload, sizes: tuple[int, ...], rounds: int, log: Log) ->
     from benchmarks.tf_support import csr_inputs
     from twml_ops.ops._tape import tf_variable
 
-    runs = {}
+    runs, tables, ids = {}, {}, {}
     number = 4
     grad = tf.random.normal([base.batch_size, base.units])
     for size in sizes:
         log(f"sweep: input_dim = {size}")
         layer = tf.keras.layers.Layer()
         variable = layer.add_weight(name="table", shape=(size, base.units), initializer="ones")
-        step = fused_step_on("sgd", variable, tf_variable(variable))
-        workload = base.with_(input_dim=size, active_ids=sizes[0])
-        inputs = csr_inputs(workload.batches(number))
+        tables[size] = tf_variable(variable)
+        step = fused_step_on("sgd", variable, tables[size])
+        batches = base.with_(input_dim=size, active_ids=sizes[0]).batches(number)
+        inputs, ids[size] = csr_inputs(batches), [b.ids for b in batches]
         runs[size] = lambda i, step=step, inputs=inputs: step(*inputs[i], grad)
     times = timing.interleave(runs, range(number), rounds=rounds)
-    return {str(size): {"sgd": {OURS: asdict(t)}} for size, t in times.items()}
+    copied = np.zeros((max(map(len, ids[sizes[0]])), base.units), np.float32)
+    for size in sizes:
+        # A view, only now: while it is there, no step could write in place.
+        view = np.asarray(memoryview(tables[size].read_value()))
+        runs[size] = lambda i, view=view, ids=ids[size]: view.take(
+            ids[i], axis=0, out=copied[: len(ids[i])], mode="clip"
+        )
+    bare = timing.interleave(runs, range(number), rounds=rounds)
+    return {str(n): {"sgd": {OURS: asdict(times[n]), BARE: asdict(bare[n])}} for n in sizes}
 
 
 def _point_of_threads(base: Workload, threads: int, rounds: int) -> dict[str, dict[str, Any]]:

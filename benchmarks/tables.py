@@ -90,7 +90,7 @@ def _summary(result: dict[str, Any], distributions: Sequence[str]) -> str:
         "TF's and torch's best for row-wise Adagrad are their element-wise Adagrads, TF's best for "
         "LazyAdam is Keras' Adam: they have no other."
     )
-    return f"{_table(header, rows)}\n\n{note}"
+    return f"{markdown(header, rows)}\n\n{note}"
 
 
 def _task_table(result: dict[str, Any], task: str, distributions: Sequence[str]) -> str:
@@ -104,7 +104,7 @@ def _task_table(result: dict[str, Any], task: str, distributions: Sequence[str])
         measured = [_median(times, name, d) for d in distributions]
         label = f"**{name}**" if name == OURS else name
         rows.append([label, *_cells(measured, times, distributions)])
-    lines = [f"### {TASK_TITLES[task]}", "", _table(header, rows)]
+    lines = [f"### {TASK_TITLES[task]}", "", markdown(header, rows)]
     missing = result["skipped"].get(task, {})
     if missing:
         lines += ["", "Not measured: " + "; ".join(f"{n}: {why}" for n, why in missing.items())]
@@ -136,7 +136,9 @@ def sweeps(result: dict[str, Any], images: str) -> str:
             for value, p in points.items()
         ]
         picture = f"![{LABELS[axis]}]({images}/{axis}.png)"
-        parts.append(f"### {LABELS[axis]}\n\n{picture}\n\n{_table(header, rows)}")
+        own = result.get("machines", {}).get(axis)
+        section = [f"### {LABELS[axis]}", *([machine(own)] if own else []), picture]
+        parts.append("\n\n".join([*section, markdown(header, rows)]))
     return "\n\n".join(parts)
 
 
@@ -159,7 +161,7 @@ def model(result: dict[str, Any]) -> str:
                 baseline = by_batch_size[b]["sparse_dense_matmul"]["median"]
                 cells += [f"{int(b) / seconds:,.0f}", _ratio(baseline, seconds)]
             rows.append(cells)
-        parts.append(f"### {MODEL_TITLES[rule]}\n\n{_table(header, rows)}")
+        parts.append(f"### {MODEL_TITLES[rule]}\n\n{markdown(header, rows)}")
     if result["wrong"]:
         parts.append("Wrong: " + "; ".join(f"{n}: {why}" for n, why in result["wrong"].items()))
     parts.append(_profile(result))
@@ -185,14 +187,14 @@ def mirrored(result: dict[str, Any]) -> str:
             ours, seconds = (result["times"][rule][n]["median"] for n in (OURS, name))
             cells += [_ms(seconds), _ratio(seconds, ours)]
         rows.append(cells)
-    parts = [head, _table(header, rows)]
+    parts = [head, markdown(header, rows)]
     if result["wrong"]:
         parts.append("Wrong: " + "; ".join(f"{n}: {why}" for n, why in result["wrong"].items()))
     header = ["rows of the table", *(f"{int(n):,}" for n in result["sent"])]
     sent = ["MB a replica receives in a step", *(f"{b / 1e6:.3g}" for b in result["sent"].values())]
     table = ["a dense gradient", *(f"{int(n) * w['units'] * 4 / 1e6:,.0f}" for n in result["sent"])]
     note = f"The summed rows that a step touches would be {result['slices'] / 1e6:.3g} MB."
-    return "\n\n".join([*parts, f"{_table(header, [sent, table])}\n\n{note}"])
+    return "\n\n".join([*parts, f"{markdown(header, [sent, table])}\n\n{note}"])
 
 
 def features(result: dict[str, Any]) -> str:
@@ -213,13 +215,13 @@ def features(result: dict[str, Any]) -> str:
         rate, share = _millions(result["entries"], ours), f"{result['floor'] / ours:.0%}"
         rows.append([case, rate, _ratio(stock, ours), share])
     rows.append(["tf.searchsorted, 100 boundaries", _millions(result["entries"], stock), "", ""])
-    buckets = _table(["buckets", "M values/s", "÷ tf.searchsorted", "of the floor's speed"], rows)
+    buckets = markdown(["buckets", "M values/s", "÷ tf.searchsorted", "of the floor's speed"], rows)
     rows = [
         [f"{case}: {name}", _millions(t["values"], t["median"])]
         for case, times in result["sketch"].items()
         for name, t in times.items()
     ]
-    updates = _table(["sketch updates, one thread", "M values/s"], rows)
+    updates = markdown(["sketch updates, one thread", "M values/s"], rows)
     rows = []
     for stream, found in result["errors"].items():
         for name, e in found.items():
@@ -227,7 +229,7 @@ def features(result: dict[str, Any]) -> str:
             rows.append(
                 [f"{stream}: {name}", f"{e['error']:.4%}", bound, f"{e['bytes'] / 1e3:,.1f}"]
             )
-    errors = _table(
+    errors = markdown(
         [f"epsilon = {result['epsilon']:.1%}", "largest rank error", "proven bound", "kB"], rows
     )
     return "\n\n".join([head, buckets, updates, errors])
@@ -249,7 +251,7 @@ def _profile(result: dict[str, Any]) -> str:
         keras = max(0.0, 1 - seconds[parts[-1]] / fit)
         cells = [*(_ms(seconds[p]) for p in parts), _ms(fit), f"{keras:.0%}", _ms(packed)]
         rows.append([b, *cells])
-    return f"### Where a step's time goes ({rule}), ms\n\n{_table(header, rows)}"
+    return f"### Where a step's time goes ({rule}), ms\n\n{markdown(header, rows)}"
 
 
 def _best(times: dict[str, Any], prefix: str, distribution: str) -> float | None:
@@ -279,6 +281,7 @@ def _ratio(a: float | None, b: float | None) -> str:
     return f"{r:.0f} ×" if r >= 10 else f"{r:.2g} ×"
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table, its first column to the left."""
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -11,8 +11,8 @@ from types import ModuleType
 __version__ = "0.1.0"
 
 _SUBMODULES = (
-    *("cli", "core", "data", "distribute", "estimator", "export"),
-    *("layers", "metrics", "models", "ops", "optimizers", "tpu"),
+    *("cli", "core", "data", "distribute", "estimator", "export", "layers"),
+    *("metrics", "models", "ops", "optimizers", "planning", "tpu"),
 )
 
 __all__ = [*_SUBMODULES, "__version__"]

@@ -213,6 +213,31 @@ def _dense(x: str, out: str, *, kernel: Array, bias: Array | None = None) -> Ste
     return step
 
 
+def _cross(x0: str, x: str, product: str, out: str, *, diag_scale: float) -> Step:
+    def step(r: Registers) -> None:
+        p = r[product] + diag_scale * r[x] if diag_scale else r[product]
+        r[out] = r[x0] * p + r[x]
+
+    return step
+
+
+def _factorization_machine(*registers: str, pool: bool) -> Step:
+    *terms, out = registers
+
+    def step(r: Registers) -> None:
+        vectors = [r[t] for t in terms]
+        if len(vectors) == 1 and vectors[0].ndim == 3:  # [B, F, d]
+            vectors = list(vectors[0].swapaxes(0, 1))
+        total, squares = vectors[0], vectors[0] * vectors[0]
+        for v in vectors[1:]:
+            total = total + v
+            squares = squares + v * v
+        products = np.float32(0.5) * (total * total - squares)
+        r[out] = products.sum(1, keepdims=True) if pool else products
+
+    return step
+
+
 def _affine(x: str, out: str, *, factor: Array, offset: Array) -> Step:
     def step(r: Registers) -> None:
         r[out] = r[x] * factor + offset
@@ -283,7 +308,9 @@ _STEPS: dict[str, Callable[..., Step]] = {
     "add": _merge("add"),
     "affine": _affine,
     "concatenate": _merge("concatenate"),
+    "cross": _cross,
     "dense": _dense,
+    "factorization_machine": _factorization_machine,
     "hash_ids": _hash_ids,
     "hashing_discretize": _discretizer("hashing_discretize"),
     "max_norm": _max_norm,

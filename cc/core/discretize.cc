@@ -26,11 +26,13 @@ class ContiguousIds {
         bits_(bits),
         kept_(buckets.num_buckets(missing_)),
         end_(kept_ + (options.keep_inputs ? buckets.num_features() : 0)) {}
-  int64_t Bucket(int64_t /*feature*/, int64_t f, int64_t bucket) const {
-    return buckets_.offset(f, missing_) + bucket;
+  template <class Id>
+  void FindBuckets(Side side, const Id* /*features*/, const int32_t* f, const float* values,
+                   int64_t n, int64_t* out) const {
+    buckets_.SearchIds(side, missing_, f, values, n, out);
   }
-  int64_t MissingBucket(int64_t feature, int64_t f) const {
-    return Bucket(feature, f, buckets_.num_boundaries(f) + 1);
+  int64_t MissingBucket(int64_t /*feature*/, int64_t f) const {
+    return buckets_.offset(f, missing_) + buckets_.num_boundaries(f) + 1;
   }
   int64_t Kept(int64_t /*feature*/, int64_t f) const { return kept_ + f; }
   int64_t Passed(int64_t feature) const {
@@ -46,17 +48,25 @@ class ContiguousIds {
 
 class HashedIds {
  public:
-  explicit HashedIds(int bits) : bits_(bits) {}
-  int64_t Bucket(int64_t feature, int64_t /*f*/, int64_t bucket) const {
-    return ReduceToBits(HashPair(feature, bucket), bits_);
+  HashedIds(const Buckets& buckets, int bits) : buckets_(buckets), bits_(bits) {}
+  template <class Id>
+  void FindBuckets(Side side, const Id* features, const int32_t* f, const float* values, int64_t n,
+                   int64_t* out) const {
+    buckets_.Search(side, f, values, n, out);
+    for (int64_t i = 0; i < n; ++i) out[i] = Hash(features[i], out[i]);
   }
-  int64_t MissingBucket(int64_t feature, int64_t f) const {
-    return Bucket(feature, f, kMissingBucket);
+  int64_t MissingBucket(int64_t feature, int64_t /*f*/) const {
+    return Hash(feature, kMissingBucket);
   }
-  int64_t Passed(int64_t feature) const { return Bucket(feature, -1, kPassedFeature); }
+  int64_t Passed(int64_t feature) const { return Hash(feature, kPassedFeature); }
   int64_t Kept(int64_t feature, int64_t /*f*/) const { return Passed(feature); }
 
  private:
+  int64_t Hash(int64_t feature, int64_t bucket) const {
+    return ReduceToBits(HashPair(feature, bucket), bits_);
+  }
+
+  const Buckets& buckets_;
   const int bits_;
 };
 
@@ -70,11 +80,11 @@ template <class Id, class Ids>
 int64_t DiscretizeRange(const Csr<Id>& batch, const Buckets& buckets,
                         const DiscretizeOptions& options, const Ids& ids, int64_t begin,
                         int64_t end, EntriesOut out, int64_t* kept) {
-  int32_t f[kBlock], found[kBlock];
-  int64_t bucket[kBlock];
+  int32_t f[kBlock];
   float ones[kBlock];
   std::fill_n(ones, kBlock, 1.0f);
   const bool cached = buckets.cached();
+  const int32_t none = static_cast<int32_t>(buckets.num_features());
   for (; begin < end; begin += kBlock) {
     const int64_t n = std::min(kBlock, end - begin);
     const Id* features = &batch.ids[begin];
@@ -82,34 +92,25 @@ int64_t DiscretizeRange(const Csr<Id>& batch, const Buckets& buckets,
     int64_t* out_ids = out.ids + begin;
     float* out_values = out.values + begin;
     for (int64_t i = 0; !cached && i < n; ++i) buckets.PrefetchId(features[i]);
-    bool plain = true;  // nothing unknown, nothing missing
-    for (int64_t i = 0; i < n; ++i) {
-      f[i] = static_cast<int32_t>(buckets.Find(features[i]));
-      found[i] = std::max(f[i], 0);
-      plain &= f[i] >= 0 && !std::isnan(values[i]);
-      if (!cached) buckets.PrefetchFeature(found[i]);
-    }
-    // Where there is no feature at all, the place where the last one ends has no boundaries.
-    buckets.Search(options.side, found, values, n, bucket);
+    const bool all_known = buckets.Find(features, n, f);
+    for (int64_t i = 0; !cached && i < n; ++i) buckets.PrefetchFeature(f[i]);
+    bool any_missing = false;
+    for (int64_t i = 0; i < n; ++i) any_missing |= std::isnan(values[i]);
+    ids.FindBuckets(options.side, features, f, values, n, out_ids);
     std::fill_n(out_values, n, 1.0f);
     for (int64_t i = 0; kept != nullptr && i < n; ++i) {
-      const bool stays = f[i] >= 0 && !std::isnan(values[i]);
+      const bool stays = f[i] != none && !std::isnan(values[i]);
       kept[begin + i] = stays ? ids.Kept(features[i], f[i]) : kDropped;
     }
-    if (plain) {
-      for (int64_t i = 0; i < n; ++i) out_ids[i] = ids.Bucket(features[i], f[i], bucket[i]);
-      continue;
-    }
+    if (all_known && !any_missing) continue;
     for (int64_t i = 0; i < n; ++i) {
       const bool missing = std::isnan(values[i]);
-      if (f[i] < 0) {
+      if (f[i] == none) {
         if (options.unknown == Unknown::kError) return begin + i;
         out_ids[i] = options.unknown == Unknown::kDrop ? kDropped : ids.Passed(features[i]);
         out_values[i] = values[i];
       } else if (missing) {
         out_ids[i] = ids.MissingBucket(features[i], f[i]);
-      } else {
-        out_ids[i] = ids.Bucket(features[i], f[i], bucket[i]);
       }
       if (missing && options.missing == Missing::kDrop) out_ids[i] = kDropped;
     }
@@ -287,15 +288,16 @@ void Buckets::Index(Span<const int64_t> feature_ids) {
   constexpr uint64_t kMaxDenseSlack = 8;
   constexpr uint64_t kSmallRange = 1 << 12;
   dense_.clear();
-  slots_.assign(1, {0, -1});
-  mask_ = 0;
+  slots_.clear();
+  first_feature_ = 0;
   const int64_t n = feature_ids.size();
   if (n == 0) return;
   first_feature_ = feature_ids[0];
   const uint64_t last =
       static_cast<uint64_t>(feature_ids[n - 1]) - static_cast<uint64_t>(first_feature_);
-  if (last < std::max(kSmallRange, kMaxDenseSlack * static_cast<uint64_t>(n)) && n <= INT32_MAX) {
-    dense_.assign(last + 1, -1);
+  if (last == static_cast<uint64_t>(n) - 1) return;
+  if (last < std::max(kSmallRange, kMaxDenseSlack * static_cast<uint64_t>(n))) {
+    dense_.assign(last + 1, static_cast<int32_t>(n));
     for (int64_t f = 0; f < n; ++f) {
       dense_[static_cast<uint64_t>(feature_ids[f]) - static_cast<uint64_t>(first_feature_)] =
           static_cast<int32_t>(f);
@@ -329,7 +331,7 @@ Status HashingDiscretize(const Csr<Id>& batch, const Buckets& buckets,
                          const ParallelFor& parallel_for, const AllocateEntries& allocate,
                          int64_t* row_splits_out) {
   TWML_RETURN_IF_ERROR(CheckHashBits(output_bits, "output_bits"));
-  const HashedIds ids(static_cast<int>(output_bits));
+  const HashedIds ids(buckets, static_cast<int>(output_bits));
   return Discretize(batch, buckets, options, ids, parallel_for, allocate, row_splits_out);
 }
 

@@ -49,14 +49,41 @@ class Buckets {
   // Ids in use when features are laid out one after the other, each with its missing bucket last.
   int64_t num_buckets(Missing missing) const { return offset(num_features(), missing); }
   int64_t offset(int64_t f, Missing missing) const {
-    return trees_[f].begin + f * (missing == Missing::kBucket ? 2 : 1);
+    return trees_[f].begin + f * ExtraBuckets(missing);
   }
 
-  // bucket[i] = the bucket of values[i] (0 for a NaN) among those of f[i], for n entries.
+  // f[i] = that of the feature ids[i], or num_features() where there is none; whether all have one.
+  template <class Id>
+  bool Find(const Id* ids, int64_t n, int32_t* f) const {
+    if (slots_.empty()) {
+      const BucketKernels& kernels = KernelsOfBuckets();
+      const DenseFeatures features = {
+          dense_.empty() ? nullptr : dense_.data(), first_feature_,
+          dense_.empty() ? static_cast<uint64_t>(num_features()) : dense_.size(),
+          static_cast<int32_t>(num_features())};
+      if constexpr (sizeof(Id) == sizeof(int32_t)) {
+        return kernels.features_of_int32(features, ids, n, f);
+      } else {
+        return kernels.features_of_int64(features, ids, n, f);
+      }
+    }
+    bool all = true;
+    for (int64_t i = 0; i < n; ++i) {
+      f[i] = FindSlot(ids[i]);
+      all &= f[i] < num_features();
+    }
+    return all;
+  }
+
+  // bucket[i] = the bucket of values[i] (0 for a NaN) among those of f[i], for n entries. Where
+  // there is no feature at all, the place where the last one ends has no boundaries.
   void Search(Side side, const int32_t* f, const float* values, int64_t n, int64_t* bucket) const {
-    const BucketKernels& kernels = KernelsOfBuckets();
-    (side == Side::kLeft ? kernels.left : kernels.right)(trees_.data(), lines_.data(), f, values, n,
-                                                         cached(), bucket);
+    Search(side, f, values, n, -1, bucket);
+  }
+  // offset(f[i], missing) on top.
+  void SearchIds(Side side, Missing missing, const int32_t* f, const float* values, int64_t n,
+                 int64_t* ids) const {
+    Search(side, f, values, n, ExtraBuckets(missing), ids);
   }
 
   // Whether asking ahead does not pay.
@@ -68,7 +95,7 @@ class Buckets {
   // What Find and Search will read first of an id and of an f.
   __attribute__((always_inline)) void PrefetchId(int64_t feature) const {
     const uint64_t at = static_cast<uint64_t>(feature) - static_cast<uint64_t>(first_feature_);
-    if (dense_.empty()) {
+    if (!slots_.empty()) {
       __builtin_prefetch(&slots_[Mix64(static_cast<uint64_t>(feature)) & mask_]);
     } else if (at < dense_.size()) {
       __builtin_prefetch(&dense_[at]);
@@ -80,14 +107,8 @@ class Buckets {
 
   // The f of a feature id, or -1.
   int64_t Find(int64_t feature) const {
-    if (!dense_.empty()) {
-      const uint64_t at = static_cast<uint64_t>(feature) - static_cast<uint64_t>(first_feature_);
-      return at < dense_.size() ? dense_[at] : -1;
-    }
-    for (uint64_t at = Mix64(static_cast<uint64_t>(feature));; ++at) {
-      const Slot& slot = slots_[at & mask_];
-      if (slot.f < 0 || slot.feature == feature) return slot.f;
-    }
+    int32_t f;
+    return Find(&feature, 1, &f) ? f : -1;
   }
 
  private:
@@ -96,16 +117,35 @@ class Buckets {
     int64_t f;
   };
 
+  // What a feature has more buckets than boundaries.
+  static int64_t ExtraBuckets(Missing missing) { return missing == Missing::kBucket ? 2 : 1; }
+
+  void Search(Side side, const int32_t* f, const float* values, int64_t n, int64_t extra,
+              int64_t* out) const {
+    const BucketKernels& kernels = KernelsOfBuckets();
+    (side == Side::kLeft ? kernels.left : kernels.right)(trees_.data(), lines_.data(), f, values, n,
+                                                         cached(), extra, out);
+  }
+
+  int32_t FindSlot(int64_t feature) const {
+    for (uint64_t at = Mix64(static_cast<uint64_t>(feature));; ++at) {
+      const Slot& slot = slots_[at & mask_];
+      if (slot.f < 0) return static_cast<int32_t>(num_features());
+      if (slot.feature == feature) return static_cast<int32_t>(slot.f);
+    }
+  }
+
   void Index(Span<const int64_t> feature_ids);
 
   void Plant(Span<const float> boundaries, Span<const int64_t> splits);
 
   std::vector<BucketTree> trees_ = {BucketTree{}};  // one a feature, and where the last one ends
   std::vector<float> lines_;
-  // Ids close together are looked up by position, others in an open-addressing table.
-  std::vector<int32_t> dense_;
+  // Ids that follow each other are their positions, others close together are looked up by
+  // position, the rest in an open-addressing table.
   int64_t first_feature_ = 0;
-  std::vector<Slot> slots_ = {{0, -1}};
+  std::vector<int32_t> dense_;
+  std::vector<Slot> slots_;
   uint64_t mask_ = 0;
 };
 

@@ -27,13 +27,30 @@ __attribute__((always_inline)) inline int64_t LinesOfLevel(int64_t count, int le
   return lines;
 }
 
+// Ids close together: `dense` holds the f of each from `first` on, where it is not simply its
+// position. What has none is `none`.
+struct DenseFeatures {
+  const int32_t* dense;  // or null
+  int64_t first;
+  uint64_t size;
+  int32_t none;
+};
+
+// f[i] of ids[i]; whether all have one.
+template <class Id>
+using FindFeatures = bool (*)(const DenseFeatures& features, const Id* ids, int64_t n, int32_t* f);
+
+// out[i] = the number of boundaries of feature f[i] (all >= 0) that are < values[i], or <= it;
+// 0 for a NaN. With extra >= 0, on top of the number of buckets of the features before, each of
+// which has `extra` more than boundaries.
 // `cached`: all fits into a near cache, so that asking ahead does not pay.
-// bucket[i] = the number of boundaries of feature f[i] (all >= 0) that are < values[i], or <= it;
-// 0 for a NaN.
 using FindBuckets = void (*)(const BucketTree* trees, const float* lines, const int32_t* f,
-                             const float* values, int64_t n, bool cached, int64_t* bucket);
+                             const float* values, int64_t n, bool cached, int64_t extra,
+                             int64_t* out);
 struct BucketKernels {
   FindBuckets left, right;
+  FindFeatures<int32_t> features_of_int32;
+  FindFeatures<int64_t> features_of_int64;
 };
 
 // Of the level that Kernels() in simd.h chooses.

@@ -100,6 +100,8 @@ TEST(Discretize, TreesOfEverySizeAreSearchedRight) {
   in.values[0] = kInf;
   in.values[1] = -kInf;
   in.row_splits = {0, static_cast<int64_t>(in.ids.size())};
+  // In the second half one feature after the other.
+  std::sort(in.ids.begin() + in.row_splits[1] / 2, in.ids.end());
   for (const Side side : {Side::kLeft, Side::kRight}) {
     ASSERT_TRUE(
         Discretized(in, buckets, {side, Missing::kDrop, Unknown::kError}, false, 1, Serial, &out)

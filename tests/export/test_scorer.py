@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 from tests.export.conftest import N, batch, build, ragged
-from twml_ops import core, export, layers
+from twml_ops import core, export, layers, models
+from twml_ops.data import Schema
 
 WITHOUT_TENSORFLOW = """
 import sys, json
@@ -98,6 +99,61 @@ def test_activations_and_the_layers_of_a_dense_net(tmp_path, activation):
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
     with pytest.raises(ValueError, match="takes several inputs, by name"):
         scorer.predict(flat)
+
+
+@pytest.mark.parametrize("rank", [None, 2])
+@pytest.mark.parametrize("stacked", [False, True])
+def test_interactions_score_as_in_keras(tmp_path, rank, stacked):
+    tf.keras.utils.set_random_seed(4)
+    ids, values = (
+        tf.keras.Input((None,), dtype=t, ragged=True, name=f"x_{n}")
+        for n, t in (("ids", "int64"), ("values", "float32"))
+    )
+    side = tf.keras.Input((3, 4), name="side")
+    names = ("b", "a", "c")
+    tables = {n: layers.SparseTable(N, 4, "random_normal") for n in names[:2]}
+    grouped = layers.GroupedSparseLinear(tables, {"b": "b", "a": "a", "c": "a"})
+    fields = grouped({n: (ids, values) for n in names})
+    joined = tf.keras.layers.Concatenate()([fields[n] for n in names])
+    random = {"bias_initializer": "random_normal"}
+    crossed = layers.Cross(rank, activation="tanh", diag_scale=0.5, **random)(joined)
+    crossed = layers.Cross(rank, **random)(joined, crossed)
+    pairs = layers.FactorizationMachine(pool=False)(fields)
+    alone = layers.FactorizationMachine()(side if stacked else [fields["b"], fields["c"]])
+    out = tf.keras.layers.Concatenate()([crossed, pairs, alone])
+    inputs = [ids, values, side] if stacked else [ids, values]
+    model = tf.keras.Model(inputs, out)
+    flat, weights, splits = batch()
+    x = np.random.default_rng(1).normal(size=(7, 3, 4)).astype(np.float32)
+    got_inputs = {"x_ids": flat, "x_values": weights, "x_row_splits": splits}
+    got_inputs |= {"side": x} if stacked else {}
+    want = model([*ragged(flat, weights, splits), *([tf.constant(x)] if stacked else [])])
+    got = scorer_of(model, tmp_path / "s").predict(got_inputs)
+    assert np.abs(want).max() > 0.01
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("build_model", [models.sparse_mlp, models.dcn])
+def test_the_models_of_the_package_score_as_in_keras(tmp_path, build_model):
+    schema = Schema(("a", "b"), ("c",), 50, "x")
+    rng = np.random.default_rng(2)
+    flat, rows = {}, 30
+    for name, width, size in (("continuous", 2, 2), ("categorical", 1, 1 << 40), ("sparse", 6, 50)):
+        flat[f"{name}_ids"] = rng.integers(0, size, rows * width)
+        flat[f"{name}_row_splits"] = np.arange(rows + 1) * width
+        if name != "categorical":
+            flat[f"{name}_values"] = rng.normal(size=rows * width).astype(np.float32)
+    features = {
+        n: tf.RaggedTensor.from_row_splits(v, flat[f"{n.rsplit('_', 1)[0]}_row_splits"])
+        for n, v in flat.items()
+        if not n.endswith("row_splits")
+    }
+    labels = rng.integers(0, 2, (rows, 1)).astype("f")
+    model = build_model(schema, tf.data.Dataset.from_tensors((features, labels)))
+    for v in model.trainable_variables:
+        v.assign(tf.random.stateless_normal(v.shape, [1, 2], stddev=0.1))
+    got = scorer_of(model, tmp_path / "s").predict(flat)
+    np.testing.assert_allclose(got, model(features), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("form", ["sparse", "padded", "sequential"])

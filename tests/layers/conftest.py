@@ -1,20 +1,9 @@
-"""Batches in every form, and a fresh Keras, for the tests of layers."""
+"""Batches in every form, for the tests of layers."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 FORMS = ("sparse", "ragged", "padded")
-
-
-@pytest.fixture
-def fresh_keras():
-    """The names, the precision and the seed that a new process has."""
-    tf.keras.backend.clear_session()
-    tf.keras.mixed_precision.set_global_policy("float32")
-    tf.keras.utils.set_random_seed(1)
-    yield
-    tf.keras.mixed_precision.set_global_policy("float32")
 
 
 def in_form(form, ids, values, n):

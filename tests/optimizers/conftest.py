@@ -4,7 +4,6 @@ import collections
 import contextlib
 
 import pytest
-import tensorflow as tf
 from tensorflow.python.eager import context  # the one private import of the tests
 
 NODES = {
@@ -15,12 +14,8 @@ NODES = {
 
 
 @pytest.fixture(autouse=True)
-def fresh_keras():
-    tf.keras.backend.clear_session()
-    tf.keras.mixed_precision.set_global_policy("float32")
-    tf.keras.utils.set_random_seed(1)
-    yield
-    tf.keras.mixed_precision.set_global_policy("float32")
+def _fresh_keras(fresh_keras):
+    """For every test of an optimizer."""
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ an update that ran twice, or not at all, would show.
 
 import contextlib
 import functools
+import warnings
 
 import numpy as np
 import pytest
@@ -249,6 +250,20 @@ def test_compile_keeps_our_loss_scaling_under_mixed_float16(tmp_path):
     for model in (m, again):
         model.fit((ids, values), labels, batch_size=B, shuffle=False, verbose=0)
     assert bits(again.get_weights()) == bits(m.get_weights())
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_only_loss_scaling_over_whole_tables_is_warned_of(wrapped):
+    tf.keras.mixed_precision.set_global_policy("mixed_float16")
+    optimizer = optimizers.CompositeOptimizer(optimizers.LazyAdam(0.1), {})
+    m = sparse_model()
+    m.compile(optimizers.LossScaleOptimizer(optimizer) if wrapped else optimizer, "mse")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ids, values, labels = data()
+        m.fit((ids, values), labels, batch_size=B, verbose=0)
+    told = [w for w in caught if "LossScaleOptimizer(LazyAdam(...))" in str(w.message)]
+    assert len(told) == (KERAS_3 and not wrapped)
 
 
 @pytest.mark.parametrize("whose", LOSS_SCALED)

@@ -1,4 +1,4 @@
-"""The command line: `twml-ops train | calibrate | evaluate | predict | explain | export | info`."""
+"""The command line: `twml-ops train | evaluate | predict | …`; `twml-ops --help` names all."""
 
 from __future__ import annotations
 

@@ -10,6 +10,8 @@ from twml_ops.cli import (
     explain,
     export,
     info,
+    launch,
+    plan,
     predict,
     stability,
     tpu_check,
@@ -42,3 +44,5 @@ app.command()(info.info)
 app.command()(tune_input.tune_input)
 app.command()(tpu_check.tpu_check)
 app.command()(stability.stability)
+app.command()(launch.launch)
+app.command()(plan.plan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -13,15 +12,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from twml_ops.cli.report import explain
+from twml_ops.cli.terminal import console
 from twml_ops.data import Source
 
 if TYPE_CHECKING:
     from twml_ops.tpu import Verdict
 
-
-def console() -> Console:
-    """For the standard output: lines are not broken where they do not meet a screen's edge."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+__all__ = ["console", "data", "metrics", "model"]
 
 
 def data(console: Console, train: Source, held_out: Source, *sizes: int) -> None:

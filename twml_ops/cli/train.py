@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from pathlib import Path
@@ -42,16 +43,51 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a finished run in --out.")
     ] = False,
+    mode: Annotated[
+        str,
+        typer.Option(
+            help="In a cluster: sync, async or hogwild.", rich_help_panel="In a cluster (TF_CONFIG)"
+        ),
+    ] = "async",
+    partition_axis: Annotated[
+        str,
+        typer.Option(
+            help="row, column or auto: how tables are divided over the servers.",
+            rich_help_panel="In a cluster (TF_CONFIG)",
+        ),
+    ] = "auto",
+    wire_dtype: Annotated[
+        str,
+        typer.Option(
+            help="float32, bfloat16 or float16: products and gradients as they travel.",
+            rich_help_panel="In a cluster (TF_CONFIG)",
+        ),
+    ] = "float32",
+    checkpoint_every: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Steps between checkpoints, in --out.checkpoints, which servers must reach.",
+            rich_help_panel="In a cluster (TF_CONFIG)",
+        ),
+    ] = 1000,
     debug: Debug = False,
 ) -> None:
     """Trains a model, evaluates it, and leaves both with a report in a new folder.
 
     The folder has metrics.json, report.html, saved_model/, model.keras, tensorboard/ and run.json.
     It appears when everything in it is finished, and not at all if something goes wrong.
+    Where TF_CONFIG names parameter servers, this process is the task of their cluster that it says.
     """
-    with new_folder(out, overwrite) as folder:
-        from twml_ops.cli.training import Settings, run
+    from twml_ops.cli import clustered
+    from twml_ops.cli.training import Settings, run
 
+    role = clustered.role()
+    if role == "ps":
+        clustered.run_server()
+    # Only one process of a cluster leaves something.
+    folder_of_run = contextlib.nullcontext(out) if role == "worker" else new_folder(out, overwrite)
+    with folder_of_run as folder:
         settings = Settings(
             data=data,
             eval=evaluation,
@@ -63,4 +99,7 @@ def train(
             seed=seed,
             command=shlex.join(["twml-ops", *sys.argv[1:]]),
         )
-        run(settings, folder, out)
+        options = None
+        if role != "alone":
+            options = clustered.Options(mode, partition_axis, wire_dtype, checkpoint_every)  # type: ignore[arg-type]
+        run(settings, folder, out, options)

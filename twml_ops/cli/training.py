@@ -15,7 +15,7 @@ from rich.markup import escape
 
 import twml_ops
 from twml_ops import _keras, models
-from twml_ops.cli import artifacts, optimizers, report, scoring, show
+from twml_ops.cli import artifacts, clustered, optimizers, report, scoring, show
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.folder import FORMAT
 from twml_ops.cli.importance import importance
@@ -42,13 +42,16 @@ class Settings:
     command: str
 
 
-def run(settings: Settings, folder: Path, out: Path) -> None:
+def run(
+    settings: Settings, folder: Path, out: Path, cluster: clustered.Options | None = None
+) -> None:
     """Trains and evaluates, and writes everything a run consists of.
 
     Args:
         settings: what to do.
         folder: where to write.
         out: what `folder` will be called in the end, to show.
+        cluster: how to train with the others of a cluster; None: alone.
 
     Raises:
         UserError: wrong settings, or a loss that became NaN.
@@ -57,6 +60,8 @@ def run(settings: Settings, folder: Path, out: Path) -> None:
     console = show.console()
     build = models.get(settings.model)
     settings = dataclasses.replace(settings, learning_rate=_learning_rate(settings))
+    if cluster is not None:
+        clustered.connect(cluster)
     train, held_out = open_pair(settings.data, settings.eval)
     tf.keras.utils.set_random_seed(settings.seed)
     with original_errors(train, held_out):
@@ -65,7 +70,15 @@ def run(settings: Settings, folder: Path, out: Path) -> None:
             model = build(train.schema, train.dataset(LARGE_BATCH))
         show.data(console, train, held_out, *sizes)
         show.model(console, model, settings.optimizer)
-        progress = fit(model, train, held_out, settings, folder / "tensorboard", console)
+        progress: Report | clustered.Progress
+        if cluster is None:
+            progress = fit(model, train, held_out, settings, folder / "tensorboard", console)
+        else:
+            tf.keras.utils.set_random_seed(settings.seed)
+            data = train.dataset(LARGE_BATCH)
+            model, progress = clustered.fit(
+                lambda: build(train.schema, data), train, settings, cluster, out, console
+            )
         with Bar(console, "evaluating", sizes[1]) as bar:
             scores = scoring.score(model, held_out.dataset(LARGE_BATCH), bar.add)
         with console.status("asking what each feature is worth"):

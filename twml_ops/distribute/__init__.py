@@ -1,7 +1,40 @@
-"""Training on several replicas, with tables in mind: sparse gradients, states that merge."""
+"""Training on several replicas or hosts, with tables in mind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from twml_ops.distribute.exchange import received_bytes
 from twml_ops.distribute.sketches import merged_sketch
 from twml_ops.distribute.strategy import mirrored
 
-__all__ = ["merged_sketch", "mirrored", "received_bytes"]
+if TYPE_CHECKING:
+    from twml_ops.distribute.hybrid import (
+        Cluster,
+        ClusterError,
+        HybridTrainer,
+        exit_if_lost,
+        serve,
+    )
+
+_HYBRID = ("Cluster", "ClusterError", "HybridTrainer", "exit_if_lost", "serve")
+
+__all__ = [
+    "Cluster",
+    "ClusterError",
+    "HybridTrainer",
+    "exit_if_lost",
+    "merged_sketch",
+    "mirrored",
+    "received_bytes",
+    "serve",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Layers need this package, and hybrid training needs the optimizers, which need it too.
+    if name in _HYBRID:
+        from twml_ops.distribute import hybrid
+
+        return getattr(hybrid, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -60,22 +60,22 @@ class Placement:
 
 
 WHOLE = Placement()
-_default: ContextVar[Placement] = ContextVar("placement", default=WHOLE)
+_IN_FORCE: ContextVar[Placement] = ContextVar("placement", default=WHOLE)
 
 
-def default() -> Placement:
-    """The placement of new tables that ask for none."""
-    return _default.get()
+def in_force() -> Placement:
+    """The placement of tables that are made now, unless their layer asks for another."""
+    return _IN_FORCE.get()
 
 
 @contextlib.contextmanager
-def by_default(placement: Placement) -> Iterator[None]:
-    """In the block new tables that ask for none get `placement`."""
-    token = _default.set(placement)
+def using(placement: Placement) -> Iterator[None]:
+    """In the block, and this thread, new tables get `placement`."""
+    token = _IN_FORCE.set(placement)
     try:
         yield
     finally:
-        _default.reset(token)
+        _IN_FORCE.reset(token)
 
 
 def of(variable: Any) -> Placement:

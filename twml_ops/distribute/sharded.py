@@ -36,9 +36,11 @@ class Sharded(Placement):
         self.num_rows = num_rows
         self.shards = int(strategy.num_replicas_in_sync)
 
-    def create(self, add: Add, shape: Sequence[int], initializer: Any, layer: str = "") -> Any:
+    def create(
+        self, add: Add, shape: Sequence[int], initializer: Any, name: str, dtype: Any
+    ) -> Any:
         """See `Placement`. Cut from one initial table, so its values do not depend on k."""
-        del layer
+        del name, dtype
         with tf.init_scope():
             table = tf.convert_to_tensor(initializer(shape))
             first = self._cut(table)[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from twml_ops.export.tables import StoredVariable
 from twml_ops.ops import stock
 from twml_ops.ops._library import library
 from twml_ops.ops.stock import check
-from twml_ops.ops.stock.sparse_linear import product
+from twml_ops.ops.stock.sparse_linear import grouped_by, product
 
 
 @contextlib.contextmanager
@@ -47,12 +48,9 @@ def stock_ops(tables: dict[Any, StoredVariable], variables: list[Any]) -> Iterat
             values, binary = (scale if binary else values * scale), False
         return product(tf.range(tf.size(ids)), values, row_splits, rows, binary)
 
-    def grouped(*lists: Any, binary: Any) -> list[tf.Tensor]:
-        return [resource_sparse_linear(*batch) for batch in zip(*lists, binary, strict=True)]
-
     replaced = {
         "twml_resource_sparse_linear": resource_sparse_linear,
-        "twml_grouped_sparse_linear": grouped,
+        "twml_grouped_sparse_linear": partial(grouped_by, resource_sparse_linear),
     }
     with check.trusting(), library.using(SimpleNamespace(**{**vars(stock.library), **replaced})):
         yield

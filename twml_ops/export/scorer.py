@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,8 +29,10 @@ def to_scorer(
     was made for, the scorer takes CSR.
 
     Args:
-        model: a functional or sequential model of the layers of this package and of Activation,
-            Add, BatchNormalization, Concatenate, Dense, Dropout and Multiply, with one output.
+        model: a functional or sequential model with one output, of Cross, FactorizationMachine,
+            GroupedSparseLinear, HashedIds, HashingDiscretizer, MaxNorm, PercentileDiscretizer and
+            SparseLinear, and of Activation, Add, BatchNormalization, Concatenate, Dense, Dropout
+            and Multiply.
         path: folder to write.
         tables: how the rows of `SparseLinear` kernels are stored; see `to_stock_tf`.
 
@@ -150,9 +152,12 @@ class _Program:
             raise ValueError(f"{where!r} takes a sparse batch where the scorer has dense tensors")
         return made.register
 
-    def batch(self, call: Call) -> tuple[_Batch, bool]:
-        """The batch a layer is called with, and whether it comes as one SparseTensor."""
-        made = [self._made[key] for key in call.inputs]
+    def batch(self, call: Call, keys: Sequence[Any] | None = None) -> tuple[_Batch, bool]:
+        """The batch a layer is called with, and whether it comes as one SparseTensor.
+
+        keys: of its parts, where they are not all of the call's inputs.
+        """
+        made = [self._made[key] for key in (call.inputs if keys is None else keys)]
         first = made[0]
         if isinstance(first, _Batch):
             return first, True
@@ -233,6 +238,23 @@ def _whole(layer: Any) -> Any:
     return whole
 
 
+def _grouped_sparse_linear(program: _Program, layer: Any, call: Call) -> list[Any]:
+    features = sorted(layer.features)  # as Keras flattens dicts
+    parts, odd = divmod(len(call.inputs), len(features))
+    if odd:
+        raise ValueError(
+            f"layer {layer.name!r} must have ids and values of all features or ids of all"
+        )
+    made = []
+    for i, feature in enumerate(features):
+        batch, _ = program.batch(call, call.inputs[i * parts : (i + 1) * parts])
+        kernel = tf_variable(layer.kernels[layer.features[feature]]).numpy().astype(np.float32)
+        out = program.new()
+        program.step("sparse_linear", list(batch), [out], program.table(kernel))
+        made.append(_Dense(out))
+    return made
+
+
 def _max_norm(program: _Program, layer: Any, call: Call) -> list[Any]:
     batch, sparse = program.batch(call)
     out = program.new()
@@ -275,6 +297,29 @@ def _dense(program: _Program, layer: Any, call: Call) -> list[Any]:
     return [_Dense(program.activated(out, layer.activation, layer.name))]
 
 
+def _cross(program: _Program, layer: Any, call: Call) -> list[Any]:
+    x0, x = (program.dense(key, layer.name) for key in (call.inputs[0], call.inputs[-1]))
+    factors = [layer.kernel] if layer.rank is None else [layer.kernel_u, layer.kernel_v]
+    product = x
+    for factor in factors:
+        arrays = {"kernel": tf_variable(factor).numpy()}
+        if layer.use_bias and factor is factors[-1]:
+            arrays["bias"] = tf_variable(layer.bias).numpy()
+        before, product = product, program.new()
+        program.step("dense", [before], [product], arrays)
+    product = program.activated(product, layer.activation, layer.name)
+    out = program.new()
+    program.step("cross", [x0, x, product], [out], diag_scale=layer.diag_scale)
+    return [_Dense(out)]
+
+
+def _factorization_machine(program: _Program, layer: Any, call: Call) -> list[Any]:
+    registers: list[str | None] = [program.dense(key, layer.name) for key in call.inputs]
+    out = program.new()
+    program.step("factorization_machine", registers, [out], pool=layer.pool)
+    return [_Dense(out)]
+
+
 def _activation(program: _Program, layer: Any, call: Call) -> list[Any]:
     register = program.dense(call.inputs[0], layer.name)
     return [_Dense(program.activated(register, layer.activation, layer.name))]
@@ -312,6 +357,9 @@ def _batch_normalization(program: _Program, layer: Any, call: Call) -> list[Any]
 
 _LAYERS: dict[Any, Callable[[_Program, Any, Call], list[Any]]] = {
     HashedIds: _hashed_ids,
+    layers.Cross: _cross,
+    layers.FactorizationMachine: _factorization_machine,
+    layers.GroupedSparseLinear: _grouped_sparse_linear,
     layers.HashingDiscretizer: _discretizer,
     layers.MaxNorm: _max_norm,
     layers.PercentileDiscretizer: _discretizer,

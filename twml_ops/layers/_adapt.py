@@ -20,7 +20,7 @@ from twml_ops.layers._batch import parse
 
 _FILE = "adapt.npz"
 _SHOW_AFTER, _SHOW_EVERY = 2.0, 1.0
-_PART_BYTES = 1 << 25
+_PART_BYTES = 1 << 23
 
 
 class Entries:

@@ -149,8 +149,9 @@ class SparseLinear(TableLayer):
                 **no_autocast(),
             )
 
-        place = sharded(rows) if self.placement == "sharded" else placement.default()
-        kernel = place.create(add, (rows, units or self.units), initializer, self.name)
+        place = sharded(rows) if self.placement == "sharded" else placement.in_force()
+        shape = (rows, units or self.units)
+        kernel = place.create(add, shape, initializer, f"{self.name}/{name}", self.kernel_dtype)
         if place.divided:
             self._whole_files_only = WholeFilesOnly()
         # Checkpoints follow attributes; in Keras 3 not those that are lists.

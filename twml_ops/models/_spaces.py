@@ -101,3 +101,23 @@ def linear(spaces: Sequence[Space], units: int, name: str, stddev: float) -> Any
     """One linear layer over all id spaces together: the sum of `linear_parts`, [B, units]."""
     parts = linear_parts(spaces, units, name, stddev)
     return parts[0] if len(parts) == 1 else tf.keras.layers.Add(name=name)(parts)
+
+
+def dense_net(x: Any, hidden: Sequence[int], dropout: float) -> Any:
+    """Dense layers of these widths, some of whose outputs are dropped in training."""
+    for width in hidden:
+        x = tf.keras.layers.Dense(width, activation="relu")(x)
+        x = tf.keras.layers.Dropout(dropout)(x)
+    return x
+
+
+def wide_and_deep(
+    name: str, inputs: dict[str, Any], spaces: Sequence[Space], deep: Any, base: float
+) -> tf.keras.Model:
+    """The model [B, 1]: a logit of `deep`, which starts at `base`, plus one of each id alone."""
+    start = tf.keras.initializers.Constant(base)
+    deep = tf.keras.layers.Dense(1, bias_initializer=start, name="deep_logit")(deep)
+    wide = linear(spaces, 1, "wide", 0.0)
+    logit = tf.keras.layers.Add(name="logit")([deep, wide])
+    probability = tf.keras.layers.Activation("sigmoid", dtype="float32", name="probability")(logit)
+    return tf.keras.Model(inputs, probability, name=name)

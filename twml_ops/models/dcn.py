@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from twml_ops.data import Schema
 from twml_ops.layers import Cross
-from twml_ops.models._spaces import base_logit, linear, linear_parts, spaces_of
+from twml_ops.models._spaces import base_logit, dense_net, linear_parts, spaces_of, wide_and_deep
 
 
 def dcn(
@@ -68,13 +68,6 @@ def dcn(
     for _ in range(num_crosses):
         crossed = Cross(rank)(x0, crossed)
     deep = tf.keras.layers.Activation("relu", name="first")(x0)
-    for width in hidden:
-        deep = tf.keras.layers.Dense(width, activation="relu")(deep)
-        deep = tf.keras.layers.Dropout(dropout)(deep)
+    deep = dense_net(deep, hidden, dropout)
     both = tf.keras.layers.Concatenate(name="crossed_and_deep")([crossed, deep])
-    base = tf.keras.initializers.Constant(base_logit(dataset))
-    both = tf.keras.layers.Dense(1, bias_initializer=base, name="deep_logit")(both)
-    wide = linear(spaces, 1, "wide", 0.0)
-    logit = tf.keras.layers.Add(name="logit")([both, wide])
-    probability = tf.keras.layers.Activation("sigmoid", dtype="float32", name="probability")(logit)
-    return tf.keras.Model(inputs, probability, name="dcn")
+    return wide_and_deep("dcn", inputs, spaces, both, base_logit(dataset))

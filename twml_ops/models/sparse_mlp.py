@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from twml_ops.data import Schema
-from twml_ops.models._spaces import base_logit, linear, spaces_of
+from twml_ops.models._spaces import base_logit, dense_net, linear, spaces_of, wide_and_deep
 
 
 def sparse_mlp(
@@ -60,12 +60,5 @@ def sparse_mlp(
     )
     deep = tf.keras.layers.Activation("relu", name="first")(linear(spaces, units, "deep", stddev))
     deep = tf.keras.layers.Dropout(dropout)(deep)
-    for width in hidden:
-        deep = tf.keras.layers.Dense(width, activation="relu")(deep)
-        deep = tf.keras.layers.Dropout(dropout)(deep)
-    base = tf.keras.initializers.Constant(base_logit(dataset))
-    deep = tf.keras.layers.Dense(1, bias_initializer=base, name="deep_logit")(deep)
-    wide = linear(spaces, 1, "wide", 0.0)
-    logit = tf.keras.layers.Add(name="logit")([deep, wide])
-    probability = tf.keras.layers.Activation("sigmoid", dtype="float32", name="probability")(logit)
-    return tf.keras.Model(inputs, probability, name="sparse_mlp")
+    deep = dense_net(deep, hidden, dropout)
+    return wide_and_deep("sparse_mlp", inputs, spaces, deep, base_logit(dataset))

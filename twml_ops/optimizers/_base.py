@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, ClassVar, Literal
 
 import tensorflow as tf
@@ -11,6 +14,18 @@ from twml_ops import ops
 from twml_ops._keras import KERAS_3
 from twml_ops.distribute import placement
 from twml_ops.ops._tape import tf_variable
+
+_scaled_by_rows: ContextVar[bool] = ContextVar("scaled_by_rows", default=False)
+
+
+@contextlib.contextmanager
+def scaled_by_rows() -> Iterator[None]:
+    """Optimizers built in this block have their loss scaled by one that looks at rows only."""
+    token = _scaled_by_rows.set(True)
+    try:
+        yield
+    finally:
+        _scaled_by_rows.reset(token)
 
 
 class SparseOptimizer(tf.keras.optimizers.Optimizer):
@@ -111,11 +126,23 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
                 "clipnorm and global_clipnorm do not know the norm of a table with "
                 'placement="sharded", of which each replica has a part; use clipvalue'
             )
+        self._warn_of_loss_scaling()
         super().build(variables)
         self._built = True
         self._slots: dict[str, list[Any]] = {
             name: [self._add_slot(v, name) for v in variables] for name in self.slot_names
         }
+
+    def _warn_of_loss_scaling(self) -> None:
+        policy = tf.keras.mixed_precision.global_policy().name
+        if KERAS_3 and policy == "mixed_float16" and not _scaled_by_rows.get():
+            warnings.warn(
+                "under mixed_float16 Keras' compile wraps an optimizer in its own "
+                "LossScaleOptimizer, which fills tensors as large as the tables at each step, and "
+                "outside of fit nothing scales the loss; wrap it yourself: "
+                f"twml_ops.optimizers.LossScaleOptimizer({type(self).__name__}(...))",
+                stacklevel=3,
+            )
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the step and the slots to a file; nothing if a table is divided among replicas.

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops._keras import KERAS_3, serializable
+from twml_ops.optimizers._base import scaled_by_rows
 
 _Stock: Any = tf.keras.mixed_precision.LossScaleOptimizer
 
@@ -31,6 +32,11 @@ else:
             initial_scale: the first factor of the loss.
             dynamic_growth_steps: after so many steps without overflow the factor is doubled.
         """
+
+        def build(self, var_list: Sequence[Any]) -> None:
+            """Creates the state of this one and of the inner one."""
+            with scaled_by_rows():
+                super().build(var_list)
 
         def check_finite(self, grads: Sequence[Any]) -> tf.Tensor:
             """Whether all gradients are, rows that are not there being zeros."""

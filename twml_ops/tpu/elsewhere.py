@@ -28,12 +28,13 @@ class Elsewhere(placement.Placement):
         self.rows = rows
 
     def create(
-        self, add: placement.Add, shape: Sequence[int], initializer: Any, layer: str = ""
+        self, add: placement.Add, shape: Sequence[int], initializer: Any, name: str, dtype: Any
     ) -> Any:
         """See `Placement`."""
+        del dtype
         rows = shape[0] if self.rows is None else self.rows
         variable = add((rows, *shape[1:]), initializer if rows else "zeros")
-        placement.put(variable, Elsewhere(layer, self.rows))
+        placement.put(variable, Elsewhere(name.rpartition("/")[0], self.rows))
         return variable
 
     def sparse_linear(self, entries: Entries, table: Any) -> tf.Tensor:
@@ -43,7 +44,7 @@ class Elsewhere(placement.Placement):
             return handed_in[self.layer]
         if int(table.shape[0]):
             return super().sparse_linear(entries, table)
-        if not isinstance(placement.default(), Elsewhere):
+        if not isinstance(placement.in_force(), Elsewhere):
             raise ValueError(
                 f"the table of {self.layer!r} is elsewhere: call the model in `tpu.looked_up(...)`"
             )
@@ -57,7 +58,7 @@ def tables_elsewhere() -> Iterator[None]:
 
     For models in the scope of a `tf.distribute.TPUStrategy`, whose tables `TPUEmbedding` has.
     """
-    with placement.by_default(Elsewhere(rows=0)):
+    with placement.using(Elsewhere(rows=0)):
         yield
 
 

@@ -3,6 +3,7 @@
 
 #include "cc/core/discretize.h"
 #include "cc/tf/kernels/common.h"
+#include "cc/tf/kernels/kept_buffer.h"
 
 namespace twml {
 namespace {
@@ -92,11 +93,16 @@ class DiscretizeOp : public OpKernel {
     TF_RETURN_IF_ERROR(ctx->allocate_output(2, ctx->input(2).shape(), &row_splits));
     absl::Status allocated;
     const auto allocate = [&](int64_t number) -> EntriesOut {
-      Tensor *ids = nullptr, *values = nullptr;
-      allocated = ctx->allocate_output(0, TensorShape({number}), &ids);
-      if (allocated.ok()) allocated = ctx->allocate_output(1, TensorShape({number}), &values);
+      const TensorShape shape({number});
+      Tensor ids, values;
+      allocated = ids_.Allocate(ctx, tensorflow::DT_INT64, shape, &ids);
+      if (allocated.ok()) {
+        allocated = values_.Allocate(ctx, tensorflow::DT_FLOAT, shape, &values);
+      }
       if (!allocated.ok()) return {nullptr, nullptr};
-      return {ids->flat<int64_t>().data(), values->flat<float>().data()};
+      ctx->set_output(0, ids);
+      ctx->set_output(1, values);
+      return {ids.flat<int64_t>().data(), values.flat<float>().data()};
     };
     TF_RETURN_IF_ERROR(ToTf(discretize_(batch, kept->buckets, options_, bits_, IeeeIntraOp(ctx),
                                         allocate, row_splits->flat<int64_t>().data())));
@@ -108,6 +114,7 @@ class DiscretizeOp : public OpKernel {
   bool binary_;
   int64_t bits_;
   BucketsCache cache_;
+  KeptBuffer ids_, values_;
 };
 
 template <class Id>

@@ -1,5 +1,6 @@
 #include "cc/core/sparse_linear.h"
 #include "cc/tf/kernels/common.h"
+#include "cc/tf/kernels/kept_buffer.h"
 #include "cc/tf/kernels/table.h"
 
 namespace twml {
@@ -79,8 +80,7 @@ class SparseLinearValuesGradOp : public OpKernel {
 };
 
 // Outputs 0 (ids [U]) and 1 (rows [U, ...], shaped like `like` but for their number), allocated
-// once U is known. The rows are a slice of a buffer the kernel keeps for the next step, if nobody
-// holds it any more by then: its fresh pages would cost more than the sums that go into them.
+// once U is known.
 template <class Id>
 class OutputRows {
  public:
@@ -91,7 +91,7 @@ class OutputRows {
       Tensor* ids = nullptr;
       Tensor rows;
       *status = ctx->allocate_output(0, TensorShape({number}), &ids);
-      if (status->ok()) *status = Rows(ctx, shape, &rows);
+      if (status->ok()) *status = rows_.Allocate(ctx, tensorflow::DT_FLOAT, shape, &rows);
       if (!status->ok()) return {nullptr, nullptr};
       ctx->set_output(1, rows);
       return {ids->flat<Id>().data(), rows.flat<float>().data()};
@@ -99,30 +99,7 @@ class OutputRows {
   }
 
  private:
-  absl::Status Rows(OpKernelContext* ctx, const TensorShape& shape, Tensor* rows) {
-    tensorflow::mutex_lock lock(mu_);
-    if (!Fits(shape)) {
-      TensorShape roomy = shape;
-      roomy.set_dim(0, shape.dim_size(0) + shape.dim_size(0) / 8);
-      kept_ = Tensor();
-      TF_RETURN_IF_ERROR(ctx->allocate_temp(tensorflow::DT_FLOAT, roomy, &kept_));
-      huge_pages_.Ask(kept_.data(), kept_.TotalBytes());
-    }
-    *rows = kept_.Slice(0, shape.dim_size(0));
-    return absl::OkStatus();
-  }
-
-  bool Fits(const TensorShape& shape) const {
-    if (kept_.dims() != shape.dims() || !kept_.RefCountIsOne()) return false;
-    for (int d = 1; d < shape.dims(); ++d) {
-      if (kept_.dim_size(d) != shape.dim_size(d)) return false;
-    }
-    return kept_.dim_size(0) >= shape.dim_size(0);
-  }
-
-  tensorflow::mutex mu_;
-  Tensor kept_;
-  HugePages huge_pages_;
+  KeptBuffer rows_;
 };
 
 template <class Id>

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from twml_ops.ops.stock import check
+from twml_ops.ops.stock import check, norm
 from twml_ops.ops.stock.sparse_linear import unique
 
 
@@ -22,19 +22,12 @@ def online_standardize(
     nonfinite: str,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """As the op Twml>OnlineStandardize: `moments` and `bias` (one or none) are handles."""
-    check.rank(ids, 1, "ids")
-    check.rank(values, 1, "values")
-    check.rank(training, 0, "training")
+    norm.check_ranks(ids, values, training, bias)
     check.table(moments, "moments", 2, tf.float64)
-    for handle in bias:
-        check.table(handle, "bias", 1)
-    if not 1.2e-38 <= epsilon <= tf.float32.max:
-        raise check.refusal(f"epsilon must be a positive normal number, got {epsilon}")
+    norm.check_options(epsilon, decay)
     if not clip > 0:
         raise check.refusal(f"clip must be positive, got {clip}")
-    if not 0 < decay <= 1:
-        raise check.refusal(f"decay must be in (0, 1], got {decay}")
-    ids = check.expect(ids, *_claims(ids, values, moments, bias))
+    ids = check.expect(ids, *norm.claims(ids, values, moments, bias, "as moments has rows"))
     if nonfinite == "error":
         ids = check.require(ids, check.none_bad(values, tf.math.is_inf))
     finite = tf.math.is_finite(values)
@@ -50,11 +43,7 @@ def online_standardize(
     scale = tf.cast(tf.where(inside, 1 / sd, 0.0), tf.float32)
     # Not tf.clip_by_value: it has no gradient at the edge.
     y = tf.cast(tf.where(inside, z, tf.sign(z) * clip), tf.float32)
-    if bias:
-        unique_ids, places = unique(ids)
-        found = tf.raw_ops.ResourceGather(resource=bias[0], indices=unique_ids, dtype=tf.float32)
-        y += tf.gather(found, places)
-    return y, scale
+    return norm.plus_bias(y, ids, bias), scale
 
 
 def _gather(moments: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
@@ -69,12 +58,7 @@ def _take_in(
     training: tf.Tensor,
     decay: float,
 ) -> list[tf.Tensor]:
-    """What must run before the moments are read: nothing in a graph made for inference."""
-    always = tf.get_static_value(training)
-    if always is not None and not always:
-        return []
-
-    def taken() -> tf.Tensor:
+    def taken() -> tf.Operation | None:
         touched, places = unique(tf.boolean_mask(ids, finite))
         seen = tf.boolean_mask(wide, finite)
         number = tf.size(touched)
@@ -95,24 +79,8 @@ def _take_in(
             tf.where(old_count > 0, old_mean + delta * share, mean),
             tf.where(old_count > 0, old_m2 + m2 + delta * delta * old_count * share, m2),
         ]
-        op = tf.raw_ops.ResourceScatterUpdate(
+        return tf.raw_ops.ResourceScatterUpdate(
             resource=moments, indices=touched, updates=tf.stack(merged, axis=1)
         )
-        with tf.control_dependencies([] if op is None else [op]):  # None in eager mode
-            return tf.constant(True)
 
-    return [taken() if always else tf.cond(training, taken, lambda: tf.constant(False))]
-
-
-def _claims(
-    ids: tf.Tensor, values: tf.Tensor, moments: tf.Tensor, bias: Sequence[tf.Tensor]
-) -> list[check.Claim]:
-    def input_dim(handle: tf.Tensor = moments) -> tf.Tensor:
-        return tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)[0]
-
-    message = "values must have {} items, one for each id, got {}"
-    claims = [check.equal(message, check.size(ids), check.size(values))]
-    if bias:
-        message = "bias must have {} items, as moments has rows, got {}"
-        claims.append(check.equal(message, input_dim, lambda: input_dim(bias[0])))
-    return [*claims, check.ids_in_range(ids, input_dim())]
+    return norm.in_training(training, taken)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -48,16 +49,22 @@ def resource_sparse_linear(
     return product(places, values, row_splits, rows, binary)
 
 
-def grouped_sparse_linear(
+def grouped_by(
+    multiply: Callable[..., tf.Tensor],
     ids: Sequence[tf.Tensor],
     values: Sequence[tf.Tensor],
     row_splits: Sequence[tf.Tensor],
     weights: Sequence[tf.Tensor],
     binary: Sequence[bool],
 ) -> list[tf.Tensor]:
-    """As the op Twml>GroupedSparseLinear: lists of the arguments of `resource_sparse_linear`."""
+    """As the op Twml>GroupedSparseLinear: lists of the arguments of `multiply`, one at a time."""
     batches = zip(ids, values, row_splits, weights, binary, strict=True)
-    return [resource_sparse_linear(*batch) for batch in batches]
+    return [multiply(*batch) for batch in batches]
+
+
+def grouped_sparse_linear(*lists: Any, **binary: Any) -> list[tf.Tensor]:
+    """`grouped_by` `resource_sparse_linear`."""
+    return grouped_by(resource_sparse_linear, *lists, **binary)
 
 
 def product(

@@ -14,10 +14,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops.ops.stock import check, discretize, hash
+from twml_ops.ops.stock import check, discretize, hash, norm
 from twml_ops.ops.stock.apply_rows import update
 from twml_ops.ops.stock.bfloat16 import widened
 from twml_ops.ops.stock.online_standardize import online_standardize as inferred
+from twml_ops.ops.stock.sparse_linear import grouped_by
 
 NONE = -1
 
@@ -84,18 +85,6 @@ def apply_rows(
     return update(rule, handles, shapes, touched, gradient, hyper, seed, count > 0)
 
 
-def grouped_sparse_linear(
-    ids: Sequence[tf.Tensor],
-    values: Sequence[tf.Tensor],
-    row_splits: Sequence[tf.Tensor],
-    weights: Sequence[tf.Tensor],
-    binary: Sequence[bool],
-) -> list[tf.Tensor]:
-    """As the op Twml>GroupedSparseLinear: lists of the arguments of `resource_sparse_linear`."""
-    batches = zip(ids, values, row_splits, weights, binary, strict=True)
-    return [resource_sparse_linear(*batch) for batch in batches]
-
-
 def max_norm(
     ids: tf.Tensor,
     values: tf.Tensor,
@@ -111,26 +100,19 @@ def max_norm(
     finite = tf.math.is_finite(values) & _present(ids)
     values = tf.where(finite, values, 0.0)
 
-    def raised() -> tf.Tensor:
+    def raised() -> tf.Operation | None:
         before = []
         if decay < 1:
             m = tf.raw_ops.ReadVariableOp(resource=max_abs, dtype=tf.float32)
             shown = tf.math.unsorted_segment_max(tf.cast(finite, tf.int32), _safe(ids), m.shape[0])
             less = tf.where(shown > 0, m * decay, m)
-            before = _done(tf.raw_ops.AssignVariableOp(resource=max_abs, value=less))
+            before = norm.done(tf.raw_ops.AssignVariableOp(resource=max_abs, value=less))
         with tf.control_dependencies(before):
-            op = tf.raw_ops.ResourceScatterMax(
+            return tf.raw_ops.ResourceScatterMax(
                 resource=max_abs, indices=_safe(ids), updates=tf.abs(values)
             )
-        with tf.control_dependencies(_done(op)):
-            return tf.constant(True)
 
-    always = tf.get_static_value(training)
-    if always is None:
-        order = [tf.cond(training, raised, lambda: tf.constant(False))]
-    else:
-        order = [raised()] if always else []
-    with tf.control_dependencies(order):
+    with tf.control_dependencies(norm.in_training(training, raised)):
         m = tf.stop_gradient(tf.maximum(_gather(max_abs, ids), epsilon))
     inside = tf.abs(values) <= m
     y = tf.where(inside, values / m, tf.sign(values))
@@ -190,14 +172,10 @@ def _gather(handle: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
     return tf.raw_ops.ResourceGather(resource=handle, indices=indices, dtype=tf.float32)
 
 
-def _done(op: tf.Operation | None) -> list[tf.Operation]:
-    return [] if op is None else [op]  # None in eager mode
-
-
 library = SimpleNamespace(
     twml_sparse_linear=sparse_linear,
     twml_resource_sparse_linear=resource_sparse_linear,
-    twml_grouped_sparse_linear=grouped_sparse_linear,
+    twml_grouped_sparse_linear=partial(grouped_by, resource_sparse_linear),
     twml_sum_duplicates=sum_duplicates,
     twml_apply_rows=apply_rows,
     twml_max_norm=max_norm,

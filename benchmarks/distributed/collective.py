@@ -1,0 +1,63 @@
+"""Stock all-reduce: every worker has the table, the gradients of all go around."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from benchmarks.distributed.stock import INITIAL, RATE, loss_of, sum_rows
+from benchmarks.workload import Batch, Workload
+
+STRATEGY = "all-reduce"
+
+
+def build(
+    workload: Workload, batches: Sequence[Batch], workers: Sequence[str], index: int
+) -> tuple[Callable[[int], list[float]], Callable[[], None]]:
+    """Steps under a MultiWorkerMirroredStrategy, whose gradient is summed as slices."""
+    os.environ["TF_CONFIG"] = json.dumps(
+        {"cluster": {"worker": list(workers)}, "task": {"type": "worker", "index": index}}
+    )
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=tf.distribute.experimental.CommunicationImplementation.RING
+    )
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    table = tf.Variable(tf.fill([workload.input_dim, workload.units], INITIAL))
+    data = [(tf.constant(b.ids), tf.constant(b.row_splits)) for b in batches]
+    shape = tf.constant([workload.input_dim, workload.units], tf.int64)
+
+    def replica(ids: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
+        distinct, places = tf.unique(ids)
+        rows = tf.raw_ops.ResourceGather(resource=table.handle, indices=distinct, dtype=tf.float32)
+        rows.set_shape([None, workload.units])
+        with tf.GradientTape() as tape:
+            tape.watch(rows)
+            loss = loss_of(sum_rows(rows, places, row_splits))
+        slices = tf.IndexedSlices(tape.gradient(loss, rows), distinct, shape)
+        context = tf.distribute.get_replica_context()
+        total = context.all_reduce(tf.distribute.ReduceOp.SUM, slices)
+        tf.raw_ops.ResourceScatterSub(
+            resource=table.handle, indices=total.indices, updates=RATE * total.values
+        )
+        return loss
+
+    signature = [tf.TensorSpec([None], tf.int64)] * 2
+
+    @tf.function(input_signature=signature)
+    def step(ids: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
+        return strategy.run(replica, args=(ids, row_splits))
+
+    done = 0
+
+    def run(count: int) -> list[float]:
+        nonlocal done
+        losses = []
+        for _ in range(count):
+            losses.append(float(step(*data[done % len(data)])))
+            done += 1
+        return losses
+
+    return run, lambda: None

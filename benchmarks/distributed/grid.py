@@ -1,0 +1,195 @@
+"""What is measured: strategies on settings under caps, each beside what the plan predicts."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from benchmarks.distributed.network import NetworkError, unavailable
+from benchmarks.distributed.process import HostError
+from benchmarks.distributed.session import Measured, Session, Topology, session
+from benchmarks.kernels import Log
+from benchmarks.workload import Workload
+from twml_ops.planning import Cluster, Compute, Job, Table, predict
+
+SINGLE, REDUCE, STANDARD = "single machine", "all-reduce", "standard parameter server"
+LOOKUP, BY_ROW, BY_COLUMN = "row lookup", "hybrid by row", "hybrid by column"
+NETWORKED = (STANDARD, LOOKUP, BY_ROW, BY_COLUMN)
+MB = 1e6
+NEEDED_TABLES = 7  # so many times the table must be free memory: all hosts are this machine
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A size of the table, a number of hosts, and caps in MB/s.
+
+    Attributes:
+        power: the table has 2^power rows.
+        servers: S.
+        workers: W.
+        caps: of each host's egress.
+        strategies: that are measured.
+        units: columns of the table; 0: the workload's.
+    """
+
+    power: int
+    servers: int
+    workers: int
+    caps: tuple[float, ...]
+    strategies: tuple[str, ...]
+    units: int = 0
+
+    @property
+    def name(self) -> str:
+        """`2^19 rows, 2 servers, 1 worker`."""
+        units = f" of {self.units}" if self.units else ""
+        return (
+            f"2^{self.power} rows{units}, {self.servers} server{'s' * (self.servers != 1)}, "
+            f"{self.workers} worker{'s' * (self.workers != 1)}"
+        )
+
+
+SETTINGS = (
+    Setting(19, 2, 1, (100, 150, 1000), (SINGLE, *NETWORKED)),
+    *(Setting(power, 2, 1, (150,), (SINGLE, *NETWORKED)) for power in (20, 21, 22)),
+    *(Setting(19, servers, 1, (150,), NETWORKED) for servers in (1, 4)),
+    *(Setting(19, servers, 1, (150,), (BY_ROW, BY_COLUMN), 400) for servers in (2, 4)),
+    *(Setting(19, 2, workers, (150,), (*NETWORKED, REDUCE)) for workers in (2, 3)),
+)
+WORKLOAD = Workload(input_dim=2**19, units=128, batch_size=512, row_length=200, active_ids=2**19)
+QUICK_SETTINGS = (Setting(10, 1, 1, (10,), (STANDARD, BY_ROW)),)
+QUICK = Workload(input_dim=2**10, units=16, batch_size=32, row_length=10, active_ids=2**10)
+
+
+def measure(
+    *, seconds: float, quick: bool = False, only: str = "", log: Log, found: dict[str, Any]
+) -> None:
+    """Measures every cell, and puts each into `found` as soon as it is there.
+
+    `found["cells"][setting][strategy]` is a dict from the cap in MB/s to a cell; see `_cell`.
+    `found["failed"]` says why there is none.
+
+    Args:
+        seconds: for each cell, at least two rounds.
+        quick: tiny sizes.
+        only: a part of "setting: strategy" of what is to be measured; "": everything.
+        log: gets a line for each step.
+        found: what there is already; cells measured now replace those.
+
+    Raises:
+        NetworkError: there can be no network here; the message says why.
+    """
+    why = unavailable()
+    if why is not None:
+        raise NetworkError(why)
+    workload = QUICK if quick else WORKLOAD
+    found["workload"] = asdict(workload)
+    cells, failed = found.setdefault("cells", {}), found.setdefault("failed", {})
+    with _ended_by_signals():
+        for setting in QUICK_SETTINGS if quick else SETTINGS:
+            for strategy in setting.strategies:
+                name = f"{setting.name}: {strategy}"
+                if only not in name:
+                    continue
+                failed.pop(name, None)
+                try:
+                    of = _measure(setting, strategy, workload, seconds, log)
+                    cells.setdefault(setting.name, {})[strategy] = of
+                except HostError as e:
+                    failed[name] = str(e).splitlines()[0]
+                    log(f"{name} failed: {e}")
+
+
+def _measure(
+    setting: Setting, strategy: str, workload: Workload, seconds: float, log: Log
+) -> dict[str, Any]:
+    name = f"{setting.name}: {strategy}"
+    workload = workload.with_(input_dim=2**setting.power, units=setting.units or workload.units)
+    table = 2**setting.power * workload.units * 4
+    needed, free = NEEDED_TABLES * table * setting.workers, _available()
+    if strategy == STANDARD and needed > free:
+        raise HostError(f"needs {needed / 1e9:.0f} GB of free memory, there are {free / 1e9:.0f}")
+    log(f"{name}: starting")
+    servers = 0 if strategy in (SINGLE, REDUCE) else setting.servers
+    with session(Topology(servers, setting.workers), table) as hosts:
+        about = hosts.build(strategy, workload)
+        return _under_caps(hosts, setting, strategy, workload, about, seconds, log)
+
+
+def _under_caps(
+    hosts: Session,
+    setting: Setting,
+    strategy: str,
+    workload: Workload,
+    about: dict[str, Any],
+    seconds: float,
+    log: Log,
+) -> dict[str, Any]:
+    name = f"{setting.name}: {strategy}"
+    free = hosts.measure(seconds)  # what a step takes where the wire does not limit it
+    log(f"{name}: {setting.workers / free.seconds:.3g} steps/s without a cap")
+    of = {}
+    for cap in setting.caps if strategy != SINGLE else setting.caps[:1]:
+        hosts.network.cap(cap * MB)
+        under = hosts.measure(seconds)
+        of[f"{cap:g}"] = _cell(setting, strategy, cap, workload, about, free, under)
+        log(f"{name}: {setting.workers / under.seconds:.3g} steps/s at {cap:g} MB/s")
+    return of
+
+
+def _cell(
+    setting: Setting,
+    strategy: str,
+    cap: float,
+    workload: Workload,
+    about: dict[str, Any],
+    free: Measured,
+    under: Measured,
+) -> dict[str, Any]:
+    """Measured and predicted figures of a strategy under a cap.
+
+    Returns:
+        `steps`: batches a second of all workers; `bytes`: sent in a round by all hosts, headers
+        included; both also `predicted_...`; `limit`: steps/s if only the wire took time; `free`:
+        steps/s without a cap; `rounds`; `losses` of the first two.
+    """
+    batch = workload.batch_size
+    table = Table(2**setting.power, workload.units, about["entries"] / batch, about["unique"])
+    cluster = Cluster(cap * MB, setting.servers, setting.workers)
+    plan = predict(strategy, Job((table,), batch), cluster, Compute(dense=free.seconds))
+    return {
+        "steps": setting.workers / under.seconds,
+        "predicted_steps": plan.steps_per_second,
+        "bytes": sum(under.sent.values()),
+        "predicted_bytes": plan.wire_bytes(),
+        "limit": plan.wire_limit if plan.wire_seconds else None,
+        "free": setting.workers / free.seconds,
+        "rounds": under.rounds,
+        "losses": about["losses"],
+    }
+
+
+def _available() -> float:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(1024.0 * int(li.split()[1]) for li in lines if li.startswith("MemAvailable"))
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """In the block, what would kill this process ends it in good order, so that it cleans up."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {n: signal.signal(n, end) for n in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

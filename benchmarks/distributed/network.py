@@ -1,0 +1,162 @@
+"""Hosts as network namespaces on one switch, each with a cap on what it sends. Needs root.
+
+Everything, the switch's bridge too, lives in namespaces of this run: no interface, route or rule of
+the machine is touched, and deleting the namespaces removes all of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+PREFIX = "twmlbench"
+INTERFACE = "eth0"
+SUBNET = "10.77.0"
+FRAME = 1500
+BURST_SECONDS = 2.5e-4  # what a host may send at once after a pause, as time at its cap
+LEAST_BURST = 16 * 1024
+MOST_AT_ONCE = 64 * 1024  # one segment handed to the interface
+QUEUE = 16 * 2**20  # a sender waits for room, nothing is dropped
+
+
+class NetworkError(Exception):
+    """Namespaces cannot be had, or a command for them failed; the message is one line."""
+
+
+def unavailable() -> str | None:
+    """Why no network can be made here, or None."""
+    if os.name != "posix" or not Path("/proc/self/ns/net").exists():
+        return "network namespaces are a thing of Linux"
+    missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
+    if missing:
+        return f"{' and '.join(missing)} not found: install iproute2"
+    if os.geteuid() != 0:
+        return "making network namespaces needs root: run it with sudo"
+    try:
+        with Network(["probe"]) as network:
+            network.cap(1e6)
+    except NetworkError as e:
+        return str(e)
+    return None
+
+
+class Network:
+    """Hosts that reach one another and nothing else; a context manager.
+
+    Args:
+        hosts: their names.
+    """
+
+    def __init__(self, hosts: Sequence[str]) -> None:
+        self.hosts = tuple(hosts)
+        self._run = f"{PREFIX}-{os.getpid()}"
+        self._switch = f"{self._run}-switch"
+
+    def __enter__(self) -> Network:
+        remove_stale()
+        try:
+            self._make()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._remove()
+
+    def address(self, host: str) -> str:
+        """Of a host on the switch."""
+        return f"{SUBNET}.{self.hosts.index(host) + 1}"
+
+    def on(self, host: str, command: Sequence[str]) -> list[str]:
+        """The command that runs `command` on a host."""
+        return ["ip", "netns", "exec", self._namespace(host), *command]
+
+    def cap(self, bytes_per_second: float | None) -> None:
+        """Limits what each host sends, frames with all headers; None: no limit."""
+        for host in self.hosts:
+            namespace = self._namespace(host)
+            device = ["dev", INTERFACE]
+            if bytes_per_second is None:
+                burst = MOST_AT_ONCE
+                _call("tc", "-n", namespace, "qdisc", "replace", *device, "root", "pfifo")
+            else:
+                burst = int(max(LEAST_BURST, bytes_per_second * BURST_SECONDS))
+                shape = ["rate", f"{8 * bytes_per_second:.0f}bit", "burst", str(burst)]
+                shape += ["limit", str(QUEUE)]
+                _call("tc", "-n", namespace, "qdisc", "replace", *device, "root", "tbf", *shape)
+            # Segments larger than the burst would have to be cut by the queue.
+            segment = min(burst, MOST_AT_ONCE) - FRAME
+            _call("ip", "-n", namespace, "link", "set", *device, "gso_max_size", str(segment))
+
+    def sent(self) -> dict[str, int]:
+        """Bytes that each host has sent so far: the counter of its port on the switch."""
+        found = _call("ip", "-n", self._switch, "-s", "-j", "link", "show", "type", "veth")
+        ports = {p["ifname"]: p["stats64"]["rx"]["bytes"] for p in json.loads(found)}
+        return {host: ports[f"port{i}"] for i, host in enumerate(self.hosts)}
+
+    def _namespace(self, host: str) -> str:
+        return f"{self._run}-{host}"
+
+    def _make(self) -> None:
+        _call("ip", "netns", "add", self._switch)
+        _call("ip", "-n", self._switch, "link", "add", "bridge", "type", "bridge")
+        _call("ip", "-n", self._switch, "link", "set", "bridge", "up")
+        for i, host in enumerate(self.hosts):
+            namespace, port = self._namespace(host), f"port{i}"
+            _call("ip", "netns", "add", namespace)
+            _call(
+                *("ip", "link", "add", INTERFACE, "netns", namespace, "type", "veth"),
+                *("peer", "name", port, "netns", self._switch),
+            )
+            _call("ip", "-n", self._switch, "link", "set", port, "master", "bridge", "up")
+            address = f"{self.address(host)}/24"
+            _call("ip", "-n", namespace, "address", "add", address, "dev", INTERFACE)
+            for device in (INTERFACE, "lo"):
+                _call("ip", "-n", namespace, "link", "set", device, "up")
+
+    def _remove(self) -> None:
+        _remove(self._run)
+
+
+def remove_stale() -> None:
+    """Removes what a killed run of this benchmark has left; a living one keeps its own."""
+    for name in _namespaces():
+        owner = name.removeprefix(f"{PREFIX}-").split("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            _remove(f"{PREFIX}-{owner}")
+
+
+def left_over() -> list[str]:
+    """Namespaces of this benchmark that exist now."""
+    return _namespaces()
+
+
+def _namespaces() -> list[str]:
+    folder = Path("/run/netns")
+    names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
+    return sorted(name for name in names if name.startswith(f"{PREFIX}-"))
+
+
+def _remove(run: str) -> None:
+    for name in _namespaces():
+        if name.startswith(f"{run}-"):
+            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+
+
+def _call(*command: str) -> str:
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        why = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+        raise NetworkError(f"`{' '.join(command)}`: {why}")
+    return done.stdout

@@ -1,0 +1,75 @@
+"""Hybrid training through `HybridTrainer`, and one machine that has the table itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from benchmarks.distributed.stock import INITIAL, RATE
+from benchmarks.workload import Batch, Workload
+from twml_ops import layers, optimizers
+from twml_ops.distribute import Cluster, HybridTrainer
+
+AXES = {"hybrid by row": "row", "hybrid by column": "column", "single machine": "row"}
+PEER_SECONDS = 240.0
+
+
+def build(
+    strategy: str,
+    workload: Workload,
+    batches: Sequence[Batch],
+    name: str,
+    servers: Sequence[str],
+    workers: Sequence[str],
+    index: int,
+) -> tuple[Callable[[int], list[float]], Callable[[], None]]:
+    """The steps of `strategy`, and what frees its variables."""
+    alone = strategy == "single machine"
+    cluster = Cluster() if alone else Cluster(servers, workers, "worker", index)
+    trainer = HybridTrainer(
+        lambda: _model(workload),
+        optimizers.SGD(RATE),
+        "mse",
+        cluster=cluster,
+        partition_axis=AXES[strategy],
+        timeout=PEER_SECONDS,
+        name=name,
+    )
+    data = [_inputs(b) for b in batches]
+    done = 0
+
+    def run(count: int) -> list[float]:
+        nonlocal done
+        start = done % len(data)
+        done += count
+        losses: list[float] = []
+        while not losses:
+            target = count + (0 if trainer.state is None else int(trainer.state.step.value()))
+            losses = trainer.fit(lambda _: data[start:] + data[:start], target).losses
+        return losses
+
+    def free() -> None:
+        for table in trainer.remote.tables:
+            for shard in table.shards:
+                with tf.device(shard.device):
+                    tf.raw_ops.DestroyResourceOp(resource=shard.handle, ignore_lookup_error=True)
+
+    return run, free
+
+
+def _model(workload: Workload) -> tf.keras.Model:
+    """A wide layer whose outputs are added up: the model of the stock strategies."""
+    ids = tf.keras.Input([None], dtype="int64", ragged=True)
+    initial = tf.keras.initializers.Constant(INITIAL)
+    y = layers.SparseLinear(
+        workload.units, workload.input_dim, use_bias=False, kernel_initializer=initial
+    )(ids)
+    total = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="ones", trainable=False)
+    return tf.keras.Model(ids, total(y))
+
+
+def _inputs(batch: Batch) -> tuple[Any, Any]:
+    ragged = tf.RaggedTensor.from_row_splits(batch.ids, batch.row_splits)
+    return ragged, tf.ones([batch.num_rows, 1])

@@ -1,0 +1,148 @@
+"""Strategies of stock TensorFlow: tables in variables of the servers, arithmetic on the workers.
+
+Rows are dealt to the S servers by id mod S. The updates are plain SGD.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+RATE = 1e-7
+INITIAL = 1e-5
+Step = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # (ids [K], row_splits [B + 1]) -> loss
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A server's rows of the table, one variable for all workers that name it alike."""
+
+    handle: tf.Tensor
+    device: str
+    units: int
+
+    @staticmethod
+    def on(device: str, name: str, rows: int, units: int, make: bool) -> Shard:
+        """The variable of that name; `make` fills it."""
+        with tf.device(device):
+            handle = tf.raw_ops.VarHandleOp(
+                dtype=tf.float32, shape=[rows, units], shared_name=name, container=""
+            )
+            if make:
+                value = tf.fill([rows, units], INITIAL)
+                tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+                # Waits: a function could otherwise get there first.
+                assert tf.raw_ops.VarIsInitializedOp(resource=handle).numpy()
+        return Shard(handle, device, units)
+
+    def read(self) -> tf.Tensor:
+        """All of it."""
+        with tf.device(self.device):
+            value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=tf.float32)
+        value.set_shape([None, self.units])
+        return value
+
+    def rows(self, ids: tf.Tensor) -> tf.Tensor:
+        """Some of its rows."""
+        with tf.device(self.device):
+            return tf.raw_ops.ResourceGather(resource=self.handle, indices=ids, dtype=tf.float32)
+
+    def subtract(self, value: tf.Tensor) -> None:
+        """From all of it."""
+        with tf.device(self.device):
+            tf.raw_ops.AssignSubVariableOp(resource=self.handle, value=value)
+
+    def subtract_rows(self, ids: tf.Tensor, rows: tf.Tensor) -> None:
+        """From some of its rows."""
+        with tf.device(self.device):
+            tf.raw_ops.ResourceScatterSub(resource=self.handle, indices=ids, updates=rows)
+
+    def destroy(self) -> None:
+        """Frees its memory on the server."""
+        with tf.device(self.device):
+            tf.raw_ops.DestroyResourceOp(resource=self.handle, ignore_lookup_error=True)
+
+
+def loss_of(y: tf.Tensor) -> tf.Tensor:
+    """The dense part: one number an example, its target is 1."""
+    return tf.reduce_mean((tf.reduce_sum(y, axis=1) - 1) ** 2)
+
+
+def standard(shards: Sequence[Shard], here: str) -> Step:
+    """All weights come here, `sparse_dense_matmul`, and the dense gradient goes back."""
+
+    def step(ids: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
+        with tf.device(here):
+            tables = [tf.identity(s.read()) for s in shards]
+            rows = tf.cast(_rows(row_splits), tf.int64)
+            count = tf.size(row_splits, tf.int64) - 1
+            with tf.GradientTape() as tape:
+                tape.watch(tables)
+                y = tf.add_n(
+                    [
+                        tf.sparse.sparse_dense_matmul(_part(ids, rows, count, p, tables), table)
+                        for p, table in enumerate(tables)
+                    ]
+                )
+                loss = loss_of(y)
+                scaled = RATE * loss  # instead of its gradient: that is as large as the table
+            gradients = tape.gradient(scaled, tables)
+            for shard, gradient in zip(shards, gradients, strict=True):
+                shard.subtract(gradient)
+        return loss
+
+    return step
+
+
+def row_lookup(shards: Sequence[Shard], here: str) -> Step:
+    """The distinct rows of a batch come here, and their gradients go back."""
+
+    def step(ids: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
+        with tf.device(here):
+            distinct, places = tf.unique(ids)
+            owner = tf.cast(distinct % len(shards), tf.int32)
+            asked = tf.dynamic_partition(distinct // len(shards), owner, len(shards))
+            order = tf.dynamic_partition(tf.range(tf.size(distinct)), owner, len(shards))
+            found = [tf.identity(s.rows(a)) for s, a in zip(shards, asked, strict=True)]
+            with tf.GradientTape() as tape:
+                tape.watch(found)
+                rows = tf.dynamic_stitch(order, found)
+                rows.set_shape([None, shards[0].units])
+                y = sum_rows(rows, places, row_splits)
+                loss = loss_of(y)
+            gradients = tape.gradient(loss, found)
+            for shard, part, gradient in zip(shards, asked, gradients, strict=True):
+                shard.subtract_rows(part, RATE * gradient)
+        return loss
+
+    return step
+
+
+def _part(
+    ids: tf.Tensor, rows: tf.Tensor, count: tf.Tensor, p: int, tables: Sequence[Any]
+) -> tf.SparseTensor:
+    """The entries with id mod S = p, [B, rows of the shard]."""
+    parts = len(tables)
+    mine = tf.boolean_mask(tf.stack([rows, ids // parts], axis=1), ids % parts == p)
+    shape = tf.stack([count, tf.shape(tables[p], tf.int64)[0]])
+    return tf.SparseTensor(mine, tf.ones(tf.shape(mine)[0]), shape)
+
+
+def sum_rows(rows: tf.Tensor, places: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
+    """[B, D]: of each example the sum of `rows` at its entries' `places`."""
+    count = tf.size(row_splits) - 1
+    return tf.sparse.segment_sum(rows, places, _rows(row_splits), num_segments=count)
+
+
+def _rows(row_splits: tf.Tensor) -> tf.Tensor:
+    """The example of each entry."""
+    return tf.repeat(tf.range(tf.size(row_splits) - 1), row_splits[1:] - row_splits[:-1])
+
+
+STRATEGIES: dict[str, Callable[[Sequence[Shard], str], Step]] = {
+    "standard parameter server": standard,
+    "row lookup": row_lookup,
+}

@@ -1,0 +1,45 @@
+// Memory of an output that a kernel keeps for its next call.
+#ifndef TWML_TF_KERNELS_KEPT_BUFFER_H_
+#define TWML_TF_KERNELS_KEPT_BUFFER_H_
+
+#include "cc/core/huge_pages.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/platform/mutex.h"
+
+namespace twml {
+
+// Large outputs whose first dimension differs from call to call are slices of one buffer, if nobody
+// holds it any more by then: its fresh pages would cost more than the work that fills them.
+class KeptBuffer {
+ public:
+  absl::Status Allocate(tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype,
+                        const tensorflow::TensorShape& shape, tensorflow::Tensor* out) {
+    tensorflow::mutex_lock lock(mu_);
+    if (!Fits(shape)) {
+      tensorflow::TensorShape roomy = shape;
+      roomy.set_dim(0, shape.dim_size(0) + shape.dim_size(0) / 8);
+      kept_ = tensorflow::Tensor();
+      TF_RETURN_IF_ERROR(ctx->allocate_temp(dtype, roomy, &kept_));
+      huge_pages_.Ask(kept_.data(), kept_.TotalBytes());
+    }
+    *out = kept_.Slice(0, shape.dim_size(0));
+    return absl::OkStatus();
+  }
+
+ private:
+  bool Fits(const tensorflow::TensorShape& shape) const {
+    if (kept_.dims() != shape.dims() || !kept_.RefCountIsOne()) return false;
+    for (int d = 1; d < shape.dims(); ++d) {
+      if (kept_.dim_size(d) != shape.dim_size(d)) return false;
+    }
+    return kept_.dim_size(0) >= shape.dim_size(0);
+  }
+
+  tensorflow::mutex mu_;
+  tensorflow::Tensor kept_;
+  HugePages huge_pages_;
+};
+
+}  // namespace twml
+
+#endif  // TWML_TF_KERNELS_KEPT_BUFFER_H_

@@ -1,0 +1,216 @@
+"""Laws of hybrid training, in a process of its own that is connected to two servers inside it.
+
+Run by test_hybrid.py: prints JSON, law -> None or what went wrong.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import traceback
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hybrid_model import BATCH, batches, builder, same, whole_batches
+
+from twml_ops import layers, optimizers
+from twml_ops.distribute.hybrid import Cluster, HybridTrainer
+from twml_ops.distribute.hybrid import checkpoint as checkpoints
+from twml_ops.distribute.hybrid.cluster import free_port, server
+
+SERVERS = [f"127.0.0.1:{free_port()}" for _ in range(3)]
+KEPT = [server(Cluster(SERVERS, job="ps", index=i)) for i in range(3)]
+ALL = Cluster(SERVERS, [f"127.0.0.1:{free_port()}"])
+ALL.connect(30)
+
+
+class On(Cluster):
+    """The first `count` of the servers, to which this process is connected already."""
+
+    def connect(self, timeout):
+        del timeout
+
+
+def on(count):
+    return On(SERVERS[:count], ALL.workers)
+
+
+_runs = iter(range(1000))
+
+
+def trainer(optimizer, servers=2, build=builder, **options):
+    options.setdefault("name", f"run{next(_runs)}")
+    return HybridTrainer(build, optimizer, "binary_crossentropy", cluster=on(servers), **options)
+
+
+def alone(optimizer, build=builder, steps=10):
+    model = build()
+    model.compile(optimizer, "binary_crossentropy", jit_compile=False)
+    for x, y in (whole_batches() * 2)[:steps]:
+        model.train_on_batch(x, y)
+    return model.get_weights()
+
+
+def by_column_it_is_the_single_process_bit_for_bit():
+    for make in (lambda: optimizers.SGD(0.5), lambda: optimizers.LazyAdam(0.01, weight_decay=0.1)):
+        hybrid = trainer(make(), partition_axis="column")
+        hybrid.fit(batches, 10)
+        same(alone(make()), hybrid.export().get_weights())
+
+
+def by_row_it_is_the_single_process_but_for_the_order_of_additions():
+    for servers, make in ((2, optimizers.Adagrad), (3, optimizers.RowWiseAdagrad)):
+        hybrid = trainer(make(0.1), servers, partition_axis="row")
+        hybrid.fit(batches, 10)
+        same(alone(make(0.1)), hybrid.export().get_weights(), 2e-6)
+
+
+def gradients_reach_what_is_before_the_table():
+    def build():
+        return builder(norm=True)
+
+    for axis in ("row", "column"):
+        hybrid = trainer(optimizers.Adagrad(0.1), build=build, partition_axis=axis)
+        hybrid.fit(batches, 10)
+        same(alone(optimizers.Adagrad(0.1), build), hybrid.export().get_weights(), 2e-6)
+
+
+def narrow_products_cost_little_and_repeated_ids_nothing():
+    want = alone(optimizers.SGD(0.1))
+    for wire, tolerance in (("bfloat16", 5e-3), ("float16", 1e-3)):
+        hybrid = trainer(optimizers.SGD(0.1), wire_dtype=wire)
+        hybrid.fit(batches, 10)
+        same(want, hybrid.export().get_weights(), tolerance)
+    few = [
+        ((tf.RaggedTensor.from_row_splits(i.flat_values % 5, i.row_splits), v), y)
+        for (i, v), y in whole_batches()
+    ]
+    results = []
+    for deduplicate in (True, False):
+        hybrid = trainer(optimizers.SGD(0.1), deduplicate=deduplicate, partition_axis="row")
+        hybrid.fit(lambda _: few, 10)
+        results.append(hybrid.export().get_weights())
+    same(*results)
+
+
+def evaluation_is_that_of_the_exported_model():
+    hybrid = trainer(optimizers.Adagrad(0.1))
+    hybrid.fit(batches, 5)
+    got = hybrid.evaluate(whole_batches(), [tf.keras.metrics.AUC(name="auc")])
+    plain = hybrid.export()
+    scores = np.concatenate([np.asarray(plain(x)) for x, _ in whole_batches()])
+    labels = np.concatenate([y for _, y in whole_batches()])
+    auc = tf.keras.metrics.AUC()
+    auc.update_state(labels, scores)
+    np.testing.assert_allclose(got["auc"], float(auc.result()), rtol=1e-5)
+    loss = tf.keras.losses.BinaryCrossentropy()(labels, scores)
+    np.testing.assert_allclose(got["loss"], float(loss), rtol=1e-5)
+
+
+def a_checkpoint_goes_into_another_number_of_servers_and_the_other_axis():
+    want = alone(optimizers.RowWiseAdagrad(0.1), steps=8)
+    with tempfile.TemporaryDirectory() as folder:
+        for servers, axis, steps in ((2, "row", 4), (3, "row", 5), (1, "row", 6), (2, "column", 7)):
+            options = {"partition_axis": axis, "checkpoint_dir": folder, "checkpoint_every": 100}
+            hybrid = trainer(optimizers.RowWiseAdagrad(0.1), servers, **options)
+            result = hybrid.fit(lambda _, steps=steps: rest(steps), steps)
+            assert result.step == steps
+            assert result.own_steps == (4 if steps == 4 else 1)
+        hybrid = trainer(optimizers.RowWiseAdagrad(0.1), 3, partition_axis="row", **{
+            "checkpoint_dir": folder, "checkpoint_every": 100})  # fmt: skip
+        hybrid.fit(lambda _: rest(8), 8)
+        # A step by column gives each half of a row an accumulator of its own.
+        same(want, hybrid.export().get_weights(), 2e-2)
+        assert len(os.listdir(folder)) == checkpoints.KEPT
+
+
+def rest(steps):
+    """The batches that a run to `steps` has before it."""
+    done = 0 if steps == 4 else steps - 1
+    return (whole_batches() * 2)[done:]
+
+
+def a_checkpoint_that_was_not_finished_does_not_count():
+    with tempfile.TemporaryDirectory() as folder:
+        hybrid = trainer(optimizers.SGD(0.1), checkpoint_dir=folder, checkpoint_every=3)
+        hybrid.fit(batches, 3)
+        good = checkpoints.latest(folder)
+        os.makedirs(os.path.join(folder, "ckpt-000000000009-1"))
+        assert checkpoints.latest(folder) == good
+        os.remove(os.path.join(good, checkpoints.MANIFEST))
+        assert checkpoints.latest(folder) is None
+
+
+def a_checkpoint_of_another_model_is_refused():
+    with tempfile.TemporaryDirectory() as folder:
+        trainer(optimizers.SGD(0.1), checkpoint_dir=folder).fit(batches, 1)
+        expect(
+            ValueError, "another model",
+            lambda: trainer(optimizers.Adagrad(0.1), checkpoint_dir=folder).fit(batches, 2),
+        )  # fmt: skip
+
+
+def bad_arguments_are_named():
+    for argument, value in (
+        ("mode", "fast"), ("partition_axis", "diagonal"), ("wire_dtype", "int8"),
+        ("max_staleness", 1), ("checkpoint_every", 0), ("timeout", 0),
+    ):  # fmt: skip
+        make = lambda a=argument, v=value: trainer(optimizers.SGD(0.1), **{a: v})  # noqa: E731
+        expect(ValueError, argument, make)
+    expect(ValueError, "optimizer", lambda: trainer(tf.keras.optimizers.SGD(0.1)))
+    clipped = optimizers.SGD(0.1, global_clipnorm=1.0)
+    expect(ValueError, "global_clipnorm", lambda: trainer(clipped))
+
+
+def a_bad_id_is_the_error_it_always_was_and_changes_nothing():
+    hybrid = trainer(optimizers.SGD(0.1), partition_axis="row")
+    hybrid.fit(batches, 1)
+    before = hybrid.export().get_weights()
+    (ids, values), y = whole_batches()[0]
+    bad = ids.with_flat_values(ids.flat_values + 2**40)
+    expect(
+        tf.errors.InvalidArgumentError, "ids", lambda: hybrid.fit(lambda _: [((bad, values), y)], 2)
+    )
+    same(before, hybrid.export().get_weights())
+
+
+def the_users_model_may_have_several_tables_and_optimizers():
+    def build():
+        tf.keras.utils.set_random_seed(5)
+        inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
+        parts = [layers.SparseLinear(4, 300, name=n)(inputs) for n in ("wide", "deep")]
+        joined = tf.keras.layers.Concatenate()(parts)
+        out = tf.keras.layers.Dense(1, activation="sigmoid")(joined)
+        return tf.keras.Model(inputs, out)
+
+    def make():
+        return optimizers.CompositeOptimizer(
+            optimizers.Adagrad(0.1), {"wide": optimizers.Ftrl(0.1)}
+        )
+
+    hybrid = trainer(make(), build=build, partition_axis="column")
+    hybrid.fit(batches, 10)
+    same(alone(make(), build), hybrid.export().get_weights(), 1e-6)
+
+
+def expect(kind, words, call):
+    with pytest.raises(kind, match=words):
+        call()
+
+
+LAWS = [v for k, v in list(globals().items()) if getattr(v, "__module__", "") == "__main__"
+        and callable(v) and "_" in k and not k.startswith("_")]  # fmt: skip
+
+if __name__ == "__main__":
+    assert BATCH % 2 == 0
+    results = {}
+    for law in LAWS:
+        try:
+            law()
+            results[law.__name__] = None
+        except Exception:
+            results[law.__name__] = traceback.format_exc()
+    print(json.dumps(results), flush=True)
+    sys.stdout.flush()
+    os._exit(0)

@@ -1,0 +1,83 @@
+"""A local cluster's supervisor, with programs that need no TensorFlow."""
+
+import json
+import os
+import signal
+import sys
+
+import pytest
+
+from twml_ops.distribute.launch import LOST, LocalCluster
+
+SERVER = [sys.executable, "-c", "import signal; signal.pause()"]
+
+
+def cluster(program, tmp_path, servers=1, workers=2, **options):
+    lines = []
+    made = LocalCluster(
+        [sys.executable, "-c", program, str(tmp_path)],
+        servers,
+        workers,
+        SERVER,
+        show=lines.append,
+        **options,
+    )
+    return made, lines
+
+
+def test_every_worker_finds_the_same_cluster_and_its_own_task(tmp_path):
+    made, lines = cluster("import os; print(os.environ['TF_CONFIG'])", tmp_path)
+    with made:
+        assert made.wait(30) == 0
+    configs = [json.loads(line.split("] ", 1)[1]) for line in lines]
+    assert sorted(c["task"]["index"] for c in configs) == [0, 1]
+    assert all(c["cluster"] == made.cluster for c in configs)
+
+
+@pytest.mark.parametrize("end", [f"os._exit({LOST})", "os.kill(os.getpid(), 9)"])
+def test_what_dies_or_is_lost_is_started_anew(tmp_path, end):
+    program = (
+        "import os, sys; path = sys.argv[1] + '/was-here'\n"
+        f"if not os.path.exists(path):\n    open(path, 'w').close(); {end}"
+    )
+    made, lines = cluster(program, tmp_path, workers=1)
+    with made:
+        assert made.wait(30) == 0
+    assert [t.restarts for t in made.tasks] == [0, 1]
+    assert "started anew" in lines[0]
+
+
+def test_a_killed_server_is_started_anew(tmp_path):
+    program = (
+        "import os, sys, time\nwhile not os.path.exists(sys.argv[1] + '/go'): time.sleep(0.01)"
+    )
+    made, _ = cluster(program, tmp_path, workers=1)
+    with made:
+        os.kill(made.tasks[0].process.pid, signal.SIGKILL)
+        with pytest.raises(TimeoutError):
+            made.wait(0.5)
+        assert made.tasks[0].restarts == 1
+        (tmp_path / "go").touch()
+        assert made.wait(30) == 0
+
+
+def test_a_failure_ends_all_with_its_status(tmp_path):
+    made, lines = cluster("raise SystemExit(3)", tmp_path, workers=1)
+    with made:
+        assert made.wait(30) == 3
+    assert all(t.process.poll() is not None for t in made.tasks)
+    assert "failed with status 3" in lines[-1]
+
+
+def test_restarts_are_limited(tmp_path):
+    made, lines = cluster("import os; os.kill(os.getpid(), 9)", tmp_path, 1, 1, max_restarts=2)
+    with made:
+        assert made.wait(30) == 1
+    assert "died 3 times" in lines[-1]
+
+
+def test_counts_that_make_no_cluster_are_refused():
+    with pytest.raises(ValueError, match="workers"):
+        LocalCluster(["true"], 1, 0)
+    with pytest.raises(ValueError, match="several workers need"):
+        LocalCluster(["true"], 0, 2)

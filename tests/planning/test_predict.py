@@ -1,0 +1,108 @@
+"""Seconds and choices that follow from bytes."""
+
+import math
+
+import pytest
+
+from twml_ops.planning import STRATEGIES, Cluster, Compute, Job, Table, choose, predict
+from twml_ops.planning.predict import WIRE
+
+JOB = Job((Table(2**19, 128, entries=200, unique=40_000),), 512)
+MB = 1e6
+HYBRIDS = ("hybrid by row", "hybrid by column")
+
+
+def rate(strategy, egress=150 * MB, compute=None, job=JOB, servers=2, workers=1, **options):
+    cluster = Cluster(egress, servers, workers)
+    return predict(strategy, job, cluster, compute, **options).steps_per_second
+
+
+def test_the_founding_example():
+    """2 GB, 10 servers and 150 MB/s: no more than 0.75 steps/s, however many workers there are."""
+    job = Job((Table(5 * 10**6, 100, unique=1),), 1)
+    limits = []
+    for workers in (1, 5, 20, 100):
+        p = predict("standard parameter server", job, Cluster(150 * MB, 10, workers))
+        down = p.sent["server"] * WIRE / (150 * MB)
+        limits.append(workers / down)
+        assert p.steps_per_second < limits[-1]
+    assert limits == pytest.approx([0.75 / WIRE] * 4)
+
+
+def test_phases_follow_one_another_and_hosts_of_one_send_at_once():
+    p = predict("hybrid by row", JOB, Cluster(100 * MB, 2, 3))
+    ids, out, back = 512 * 200 * 2 + 40_000 * 4 + 2 * 4 * 512, 3 * 512 * 128 * 4, 2 * 512 * 128 * 4
+    assert p.wire_seconds == pytest.approx((ids + out + back) * WIRE / (100 * MB))
+    assert p.steps_per_second == pytest.approx(3 / p.seconds)
+
+
+def test_overlap_leaves_the_busiest_of_wire_and_work():
+    p = predict("hybrid by row", JOB, Cluster(100 * MB, 2, 1), overlap=True)
+    assert p.wire_seconds == pytest.approx(p.sent["worker"] * WIRE / (100 * MB))
+    slow = Compute(sparse=1.0)
+    assert rate("hybrid by row", compute=slow, overlap=True) == pytest.approx(2)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("compute", [Compute(), Compute(0.01, 0.002, 0.001)])
+def test_more_egress_is_never_slower_and_more_work_never_faster(strategy, compute):
+    rates = [rate(strategy, 10**p, compute, workers=2) for p in range(5, 12)]
+    assert rates == sorted(rates)
+    more = Compute(compute.sparse + 0.01, compute.dense, compute.latency)
+    assert rate(strategy, compute=more) < rate(strategy, compute=compute) or math.isinf(
+        rate(strategy, compute=more)
+    )
+
+
+def test_work_is_shared_by_servers_and_the_wire_is_added():
+    wire = 1 / rate("hybrid by column", servers=4)
+    of = Compute(sparse=0.4, dense=0.05, latency=0.001)
+    assert 1 / rate("hybrid by column", compute=of, servers=4) == pytest.approx(
+        wire + 0.1 + 0.05 + 3 * 0.001
+    )
+    assert rate("single machine", compute=of, workers=3) == pytest.approx(1 / 0.45)
+
+
+def test_columns_win_where_activations_are_more_than_entries():
+    few = Job((Table(2**20, 400, entries=20),), 512)
+    assert choose_at(few, 4).strategy == "hybrid by column"
+    many = Job((Table(2**20, 16, entries=400),), 512)
+    assert choose_at(many, 4).strategy == "hybrid by row"
+
+
+def choose_at(job, servers):
+    """Of exactly so many servers."""
+    memory = job.stored_bytes / (servers - 0.5)
+    found = choose(job, Cluster(150 * MB, servers, 1), server_memory=memory)
+    assert found.prediction.servers == servers
+    return found.prediction
+
+
+def test_the_choice_is_the_fastest_of_all():
+    cluster = Cluster(150 * MB, 4, 3)
+    compute = Compute(sparse=0.02)
+    best = choose(JOB, cluster, compute).prediction
+    rates = [rate(s, compute=compute, servers=n, workers=3) for s in HYBRIDS for n in range(1, 5)]
+    assert best.steps_per_second >= 0.98 * max(rates)
+
+
+def test_no_more_servers_than_help():
+    assert choose(JOB, Cluster(150 * MB, 4, 1)).prediction.servers == 1
+    busy = choose(JOB, Cluster(150 * MB, 4, 1), Compute(sparse=1.0)).prediction
+    assert busy.servers == 4
+
+
+def test_memory_asks_for_servers_and_is_refused_where_there_are_too_few():
+    job = Job(JOB.tables, 512, slots=2)
+    memory = job.stored_bytes / 3
+    assert choose(job, Cluster(1e8, 3, 1), server_memory=memory).prediction.servers == 3
+    with pytest.raises(ValueError, match="servers must be at least 3"):
+        choose(job, Cluster(1e8, 2, 1), server_memory=memory)
+    with pytest.raises(ValueError, match="server_memory must be positive"):
+        choose(job, Cluster(1e8, 2, 1), server_memory=-1)
+
+
+def test_a_narrow_table_is_not_split_by_more_columns_than_it_has():
+    job = Job((Table(100, 1),), 4)
+    found = choose(job, Cluster(1e8, 4, 1), server_memory=101).prediction
+    assert (found.servers, found.strategy) == (4, "hybrid by row")

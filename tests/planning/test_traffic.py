@@ -1,0 +1,140 @@
+"""Bytes by formula, worked by hand."""
+
+import pytest
+
+from twml_ops.planning import STRATEGIES, Cluster, Job, Table, messages, predict
+
+B, K, U, D, N = 512, 512 * 200, 40_000, 128, 2**19
+TABLE = Table(N, D, entries=200, unique=U)
+JOB = Job((TABLE,), B)
+ONCE = 2 * K + 4 * U  # bytes of ids that repeat: which of the distinct ones, and these
+
+
+def links(strategy, job=JOB, servers=2, workers=1):
+    return predict(strategy, job, Cluster(1e8, servers, workers)).links
+
+
+UP, DOWN, AROUND = "worker → server", "server → worker", "worker → worker"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "want"),
+    [
+        ("single machine", {}),
+        ("standard parameter server", {DOWN: N * D * 4 / 2, UP: N * D * 4 / 2}),
+        ("row lookup", {UP: U / 2 * (8 + 8 + 4 * D), DOWN: U / 2 * 4 * D}),
+        ("all-reduce", {}),
+        ("hybrid by row", {UP: ONCE / 2 + 4 * B + 4 * B * D, DOWN: 4 * B * D}),
+        ("hybrid by column", {UP: ONCE + 4 * B + 4 * B * D / 2, DOWN: 4 * B * D / 2}),
+    ],
+)
+def test_one_worker_and_two_servers(strategy, want):
+    assert links(strategy) == pytest.approx(want)
+
+
+def test_an_all_reduce_sends_the_less_of_slices_and_the_dense_gradient():
+    slices = U * (4 * D + 8)
+    assert links("all-reduce", workers=3) == pytest.approx({AROUND: 2 * slices})
+    small = Job((Table(1000, D, entries=200, unique=1000),), B)
+    assert links("all-reduce", small, workers=3) == pytest.approx({AROUND: 4 / 3 * 1000 * D * 4})
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_tables_add_up(strategy):
+    def total(job):
+        return sum(m.bytes for m in messages(strategy, job, 3, 2))
+
+    other = Table(2**10, 16, entries=3, unique=500)
+    both = total(Job((TABLE, other), B))
+    assert both == pytest.approx(total(JOB) + total(Job((other,), B)))
+
+
+@pytest.mark.parametrize("axis", ["hybrid by row", "hybrid by column"])
+def test_the_size_of_the_table_is_not_in_the_bytes_of_a_hybrid(axis):
+    found = [links(axis, Job((Table(2**p, D, 200, U),), B)) for p in range(18, 31)]
+    assert all(f == found[0] for f in found)
+
+
+def test_what_makes_a_hybrid_send_more_or_less():
+    plain = links("hybrid by row")
+    half = links("hybrid by row", Job((TABLE,), B, activation_bytes=2))
+    valued = links("hybrid by row", Job((TABLE,), B, values=True))
+    assert plain[UP] - half[UP] == plain[DOWN] - half[DOWN] == 2 * B * D
+    assert valued[UP] - plain[UP] == 4 * K / 2
+    wide = links("hybrid by row", Job((Table(2**33, D, 200, U),), B))
+    assert wide[UP] - plain[UP] == (8 * K - ONCE) / 2  # ids that do not fit into int32
+
+
+def test_ids_are_sent_once_where_that_is_less():
+    def ids(unique, **options):
+        job = Job((Table(N, D, 200, unique),), B, **options)
+        return links("hybrid by row", job, servers=1)[UP] - 4 * B - 4 * B * D
+
+    assert ids(10) == 2 * K + 40
+    assert ids(10, deduplicate=False) == 4 * K
+    assert ids(2**16 - 1) == 4 * K  # the distinct ones alone are more than is saved
+    few = Job((Table(N, D, 1000, 2**16 + 1),), B)  # more than uint16 can tell apart
+    assert links("hybrid by row", few, servers=1)[UP] == 4 * 1000 * B + 4 * B + 4 * B * D
+
+
+def test_the_dense_part_travels_with_the_weights_or_between_workers():
+    job = Job((TABLE,), B, dense=1000)
+    for strategy in ("standard parameter server", "row lookup"):
+        more, less = links(strategy, job), links(strategy)
+        assert more[UP] - less[UP] == more[DOWN] - less[DOWN] == 4 * 1000 / 2
+    for strategy in ("hybrid by row", "hybrid by column"):
+        assert links(strategy, job) == links(strategy)  # one worker keeps it
+        more, less = links(strategy, job, workers=2), links(strategy, workers=2)
+        assert more[UP] - less[UP] == more[DOWN] - less[DOWN] == 4 * 1000 / 2
+    assert links("all-reduce", job, workers=2)[AROUND] - links("all-reduce", workers=2)[AROUND] == (
+        4 * 1000
+    )
+
+
+def test_distinct_rows_without_a_figure_are_those_of_uniform_ids():
+    assert Table(10, 1, entries=1).rows(10) == pytest.approx(10 * (1 - 0.9**10))
+    assert Table(2**62, 1, entries=200).rows(512) == pytest.approx(K)
+    assert Table(1, 1, entries=200).rows(512) == 1
+    assert Table(2**19, 1, entries=1, unique=100).rows(7) == 7  # never more than entries
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("2^19x128", (2**19, 128)),
+        ("524288x128", (2**19, 128)),
+        (" 10^6 X 2^6"[1:].replace(" ", ""), (10**6, 64)),
+        ("3×4", (3, 4)),
+    ],
+)
+def test_sizes(text, shape):
+    table = Table.parse(text)
+    assert (table.input_dim, table.units) == shape
+
+
+@pytest.mark.parametrize(
+    "text", ["", "128", "2^19", "x", "2^19x", "0x4", "4x0", "-1x4", "2^99x4", "2x3x4", "1e6x4"]
+)
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(ValueError, match="must"):
+        Table.parse(text)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Table(8, 2, unique=9),
+        lambda: Table(8, 2, entries=0),
+        lambda: Job((), 4),
+        lambda: Job((TABLE,), 0),
+        lambda: Job((TABLE,), 4, activation_bytes=3),
+        lambda: Cluster(0),
+        lambda: Cluster(float("nan")),
+        lambda: Cluster(1, servers=0),
+        lambda: Cluster(1, workers=-1),
+        lambda: messages("hybrid", JOB, 1, 1),
+    ],
+)
+def test_wrong_arguments_are_named(make):
+    with pytest.raises(ValueError, match="must (be|name)"):
+        make()

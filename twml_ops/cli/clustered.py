@@ -1,0 +1,134 @@
+"""`twml-ops train` in a cluster: what differs where `TF_CONFIG` names parameter servers."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import tensorflow as tf
+from rich.console import Console
+
+from twml_ops.cli import optimizers
+from twml_ops.cli.errors import UserError
+from twml_ops.cli.plots import Point
+from twml_ops.cli.progress import POINTS_PER_EPOCH
+from twml_ops.data import Source
+from twml_ops.distribute import Cluster, HybridTrainer, exit_if_lost, serve
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How the cluster trains; see `HybridTrainer`."""
+
+    mode: Literal["sync", "async", "hogwild"] = "async"
+    partition_axis: Literal["row", "column", "auto"] = "auto"
+    wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    checkpoint_every: int = 1000
+    timeout: float = 300.0
+
+
+@dataclasses.dataclass
+class Progress:
+    """What was seen on the way; as `progress.Report` has it."""
+
+    train: list[Point] = dataclasses.field(default_factory=list)
+    held_out: list[Point] = dataclasses.field(default_factory=list)
+    examples: int = 0
+    seconds: float = 0.0
+
+
+def role() -> str:
+    """What `TF_CONFIG` makes of this process: "ps", "chief", "worker", or "alone" without servers.
+
+    Raises:
+        UserError: `TF_CONFIG` is not what TensorFlow describes.
+    """
+    try:
+        cluster = Cluster.from_environment()
+    except ValueError as e:
+        raise UserError(str(e)) from e
+    if cluster.job == "ps":
+        return "ps"
+    if not cluster.servers:
+        return "alone"
+    return "chief" if cluster.is_chief else "worker"
+
+
+def run_server() -> None:
+    """Is a parameter server until it is killed."""
+    serve(Cluster.from_environment())
+
+
+def connect(options: Options) -> None:
+    """Before this process makes any tensor."""
+    with exit_if_lost():
+        Cluster.from_environment().connect(options.timeout)
+
+
+def fit(
+    build: Callable[[], tf.keras.Model],
+    train: Source,
+    settings: Any,
+    options: Options,
+    out: Path,
+    console: Console,
+) -> tuple[tf.keras.Model, Progress]:
+    """Trains with the others of the cluster for the given number of epochs, all workers together.
+
+    Returns:
+        The trained model, whole, and what was seen. The process of a worker that is not the chief
+        ends here.
+    """
+    cluster = Cluster.from_environment()
+    size, batch_size = train.num_examples(), settings.batch_size
+    batches = settings.epochs * -(-size // batch_size)
+    workers = len(cluster.workers)
+    steps = math.ceil(batches / workers) if options.mode == "sync" else batches
+    per_step = batch_size * (workers if options.mode == "sync" else 1)
+    checkpoints = out.with_name(f"{out.name}.checkpoints")
+    progress = Progress()
+    every = max(1, size // POINTS_PER_EPOCH // per_step)
+    recent: list[Any] = []
+
+    def note(step: int, loss: Any) -> None:
+        recent.append(loss)
+        if len(recent) < max(1, every // (1 if options.mode == "sync" else workers)):
+            return
+        mean = sum(float(x) for x in recent) / len(recent)
+        recent.clear()
+        if not math.isfinite(mean):
+            raise UserError(f"the loss became {mean}: try a lower --learning-rate")
+        progress.train.append(Point(step * per_step, mean))
+        if cluster.is_chief and len(progress.train) % POINTS_PER_EPOCH == 0:
+            console.print(f"step {step:,}/{steps:,}   train loss {mean:.4f}")
+
+    def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        whole = train.dataset(batch_size, shuffle=True, seed=settings.seed)
+        return whole.shard(context.num_input_pipelines, context.input_pipeline_id)
+
+    start = time.perf_counter()
+    with exit_if_lost():
+        trainer = HybridTrainer(
+            build,
+            optimizers.create(settings.optimizer, settings.learning_rate, steps),
+            "binary_crossentropy",
+            cluster=cluster,
+            checkpoint_dir=checkpoints,
+            **dataclasses.asdict(options),
+        )
+        trainer.fit(dataset, steps, note)
+        if not cluster.is_chief:
+            sys.stdout.flush()
+            os._exit(0)  # TensorFlow's threads may wait for servers that end with the chief
+        progress.examples = batches * batch_size
+        progress.seconds = time.perf_counter() - start
+        model = trainer.export()
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    return model, progress

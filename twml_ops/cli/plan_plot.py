@@ -1,0 +1,53 @@
+"""The picture of a plan: steps/s over egress, and what travels, by strategy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from twml_ops.planning import STRATEGIES, Cluster, Compute, Job, Prediction, predict
+
+MARGIN = 10  # the axis reaches from a tenth to ten times of the egress that was given
+
+
+def draw(job: Job, cluster: Cluster, compute: Compute, overlap: bool, path: Path) -> None:
+    """Writes the PNG.
+
+    Raises:
+        ValueError: `path` does not end in .png.
+    """
+    if path.suffix.lower() != ".png":
+        raise ValueError(f"--out must end in .png, got {path}")
+    figure = Figure(figsize=(10.4, 4), layout="constrained")
+    rates, amounts = figure.subplots(1, 2, width_ratios=[3, 2])
+    axis = cluster.egress * np.geomspace(1 / MARGIN, MARGIN, 41)
+    here: list[Prediction] = []
+    for strategy in STRATEGIES:
+        of = [
+            predict(
+                strategy, job, Cluster(float(e), cluster.servers, cluster.workers), compute,
+                overlap=overlap,
+            )
+            for e in axis
+        ]  # fmt: skip
+        here.append(of[len(of) // 2])
+        if of[0].seconds:
+            dashes = "--" if strategy.endswith("column") else "-"
+            rates.plot(axis / 1e6, [p.steps_per_second for p in of], dashes, lw=2, label=strategy)
+        else:  # keeps the colours of both panels the same
+            rates.plot([], [], lw=2)
+    rates.axvline(cluster.egress / 1e6, color="#6b7280", lw=1, ls=(0, (4, 3)))
+    rates.set(xscale="log", yscale="log", xlabel="egress of a host, MB/s", ylabel="steps/s")
+    rates.legend(fontsize=8, frameon=False)
+    sent = [max(p.sent.values()) / 1e6 for p in here]
+    colors = [f"C{i}" for i in range(len(here))]
+    amounts.barh([p.strategy for p in here], sent, color=colors)
+    amounts.set(xscale="symlog", xlabel="MB that the busiest host sends in a step")
+    amounts.invert_yaxis()
+    for panel in (rates, amounts):
+        panel.grid(alpha=0.3)
+        panel.set_axisbelow(True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110, metadata={"Software": None})

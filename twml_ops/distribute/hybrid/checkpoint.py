@@ -1,0 +1,215 @@
+"""Checkpoints of a run: each server writes and reads its own shards.
+
+A checkpoint is a folder `ckpt-<step>-<time>`, which counts only once its manifest is there. The
+manifest says how tables were divided, so any other number of servers, or the other axis, can read
+them. The folder must be one that all servers and the chief can reach.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops.distribute.hybrid import updates
+from twml_ops.distribute.hybrid.remote import RemoteVariable
+from twml_ops.distribute.hybrid.state import State
+from twml_ops.distribute.hybrid.tables import RemoteTable, joined
+from twml_ops.ops._tape import tf_variable
+
+MANIFEST = "manifest.json"
+KEPT = 2
+
+
+def latest(folder: str) -> str | None:
+    """The newest whole checkpoint in `folder`."""
+    found = [c for c in _all(folder) if tf.io.gfile.exists(posixpath.join(c, MANIFEST))]
+    return found[-1] if found else None
+
+
+def save(state: State, folder: str) -> str:
+    """Writes all of `state`; removes older checkpoints but the last.
+
+    Returns:
+        The checkpoint's folder.
+    """
+    step = int(state.step.value().numpy())
+    path = posixpath.join(folder, f"ckpt-{step:012d}-{time.time_ns()}")
+    tf.io.gfile.makedirs(path)
+    for device, variables in _by_device(state).items():
+        with tf.device(device):
+            tf.raw_ops.SaveV2(
+                prefix=posixpath.join(path, _file(state, device)),
+                tensor_names=list(variables),
+                shape_and_slices=[""] * len(variables),
+                tensors=[v.value() for v in variables.values()],
+            )
+    dense = {n: tf.identity(v.numpy()) for n, v in _dense(state).items()}
+    if dense:
+        tf.raw_ops.SaveV2(
+            prefix=posixpath.join(path, "dense"),
+            tensor_names=list(dense),
+            shape_and_slices=[""] * len(dense),
+            tensors=list(dense.values()),
+        )
+    manifest = {
+        "twml_ops_checkpoint": 1,
+        "step": step,
+        "tables": [_facts(t) for t in state.tables],
+        "dense": {n: list(v.shape) for n, v in dense.items()},
+        "servers": len(state.devices),
+    }
+    part = posixpath.join(path, MANIFEST + ".part")
+    with tf.io.gfile.GFile(part, "w") as f:
+        f.write(json.dumps(manifest, indent=1))
+    tf.io.gfile.rename(part, posixpath.join(path, MANIFEST))
+    _remove_old(folder)
+    return path
+
+
+def restore(state: State, path: str) -> int:
+    """Sets all of `state` to what the checkpoint `path` holds.
+
+    Returns:
+        The step it was made at.
+
+    Raises:
+        ValueError: it is of another model or optimizer.
+    """
+    with tf.io.gfile.GFile(posixpath.join(path, MANIFEST)) as f:
+        manifest = json.load(f)
+    old, new = ([_what(t) for t in ts] for ts in (manifest["tables"], map(_facts, state.tables)))
+    if old != new:
+        raise ValueError(f"{path} is of another model: expected the tables {new}, got {old}")
+    for i, (table, facts) in enumerate(zip(state.tables, manifest["tables"], strict=True)):
+        for p, shard in enumerate(table.shards):
+            names = [f"{i}", *(f"{i}/{s}" for s in facts["slots"])]
+            for name, variable in zip(names, [shard, *table.slots[p]], strict=True):
+                _restore(variable, name, table, p, facts, path, manifest["servers"])
+    dense = _dense(state)
+    wanted = {n: list(v.shape) for n, v in dense.items()}
+    if wanted != manifest["dense"]:
+        raise ValueError(
+            f"{path} is of another model: expected the weights {wanted}, got {manifest['dense']}"
+        )
+    if dense:
+        values = tf.raw_ops.RestoreV2(
+            prefix=posixpath.join(path, "dense"),
+            tensor_names=list(dense),
+            shape_and_slices=[""] * len(dense),
+            dtypes=[v.dtype for v in dense.values()],
+        )
+        for variable, value in zip(dense.values(), values, strict=True):
+            variable.assign(value)
+    step = int(manifest["step"])
+    state.step.assign(tf.constant(step, tf.int64))
+    for each in updates.every(state.optimizer):
+        each.iterations.assign(tf.cast(step, each.iterations.dtype))
+    return step
+
+
+def _restore(
+    variable: RemoteVariable,
+    name: str,
+    table: RemoteTable,
+    p: int,
+    facts: dict[str, Any],
+    path: str,
+    servers: int,
+) -> None:
+    def read(server: int) -> tf.Tensor:
+        (value,) = tf.raw_ops.RestoreV2(
+            prefix=posixpath.join(path, f"server-{server}-of-{servers}"),
+            tensor_names=[name],
+            shape_and_slices=[""],
+            dtypes=[variable.dtype],
+        )
+        return value
+
+    with tf.device(variable.device):
+        if servers == len(table.shards) and facts["by_row"] == table.by_row:
+            value = read(p)
+        else:
+            value = _cut(_whole([read(s) for s in range(servers)], facts["by_row"]), table, p)
+        tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+
+
+def _whole(shards: Sequence[tf.Tensor], by_row: bool) -> tf.Tensor:
+    if len(shards) == 1:
+        return shards[0]
+    if not by_row and shards[0].shape.rank == 1:  # means over each shard's columns
+        return tf.add_n(list(shards)) / len(shards)
+    return joined(shards, by_row)
+
+
+def _cut(whole: tf.Tensor, table: RemoteTable, p: int) -> tf.Tensor:
+    if not table.by_row and whole.shape.rank == 1:
+        return whole
+    return tf.identity(table.cut(whole, p))
+
+
+def _by_device(state: State) -> dict[str, dict[str, RemoteVariable]]:
+    """What each server holds of the tables: name -> variable."""
+    result: dict[str, dict[str, RemoteVariable]] = {}
+    for i, table in enumerate(state.tables):
+        optimizer = updates.of(state.optimizer, table)
+        for shard, slots in zip(table.shards, table.slots, strict=True):
+            mine = result.setdefault(shard.device, {})
+            mine[f"{i}"] = shard
+            mine.update({f"{i}/{s}": v for s, v in zip(optimizer.slot_names, slots, strict=True)})
+    return result
+
+
+def _dense(state: State) -> dict[str, Any]:
+    """The dense weights and their slots, shared or this process' own: name -> variable."""
+    result: dict[str, Any] = {}
+    if state.twins:
+        for i, twin in enumerate(state.twins):
+            result[f"{i}"] = twin.remote
+            result.update({f"{i}/{j}": slot for j, slot in enumerate(twin.slots)})
+        return result
+    trained = {id(v) for v in state.trained}
+    for i, v in enumerate(state.dense_weights):
+        result[f"{i}"] = tf_variable(v)
+        if id(v) in trained:
+            optimizer = updates.of(state.optimizer, v)
+            for j, name in enumerate(optimizer.slot_names):
+                slot = optimizer._slots[name][optimizer._index_of(v)]
+                result[f"{i}/{j}"] = tf_variable(slot)
+    return result
+
+
+def _facts(table: RemoteTable) -> dict[str, Any]:
+    slots = [s.name.rpartition("/")[2] for s in table.slots[0]]
+    shape, dtype = list(table.shape), table.dtype.name
+    return {
+        "name": table.name, "shape": shape, "dtype": dtype, "slots": slots, "by_row": table.by_row
+    }  # fmt: skip
+
+
+def _what(facts: dict[str, Any]) -> dict[str, Any]:
+    """Of a table, without how it is divided, nor the name, which Keras counts up."""
+    return {k: v for k, v in facts.items() if k not in ("by_row", "name")}
+
+
+def _file(state: State, device: str) -> str:
+    return f"server-{state.devices.index(device)}-of-{len(state.devices)}"
+
+
+def _all(folder: str) -> list[str]:
+    if not tf.io.gfile.exists(folder):
+        return []
+    names = (n.rstrip("/") for n in tf.io.gfile.listdir(folder))
+    return [posixpath.join(folder, n) for n in sorted(names) if n.startswith("ckpt-")]
+
+
+def _remove_old(folder: str) -> None:
+    """All but the last whole ones, and what was never finished before them."""
+    checkpoints = _all(folder)
+    whole = [c for c in checkpoints if tf.io.gfile.exists(posixpath.join(c, MANIFEST))]
+    for c in checkpoints[: checkpoints.index(whole[-KEPT:][0])]:
+        tf.io.gfile.rmtree(c)

@@ -1,0 +1,514 @@
+"""`HybridTrainer`: an ordinary Keras model, its tables on parameter servers."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from twml_ops import _keras
+from twml_ops.distribute import placement
+from twml_ops.distribute.hybrid import checkpoint, updates
+from twml_ops.distribute.hybrid.calls import within
+from twml_ops.distribute.hybrid.cluster import Cluster, ClusterError
+from twml_ops.distribute.hybrid.exchange import Exchange
+from twml_ops.distribute.hybrid.state import State
+from twml_ops.distribute.hybrid.tables import Product, Remote, RemoteTable
+from twml_ops.distribute.hybrid.wire import Part
+from twml_ops.ops._tape import tf_variable
+
+DatasetFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
+OnStep = Callable[[int, tf.Tensor], None]
+_AXES = ("row", "column", "auto")
+_MODES = ("sync", "async", "hogwild")
+_WIRE = ("float32", "bfloat16", "float16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """What a call of `fit` has done.
+
+    Attributes:
+        step: steps of the whole run, all workers together.
+        own_steps: of this process in this call.
+        losses: of this process' last steps, at most 1000.
+        seconds: that this call took, without the first step, which builds the graph.
+    """
+
+    step: int
+    own_steps: int
+    losses: list[float]
+    seconds: float
+
+
+class HybridTrainer:
+    """Trains a Keras model whose sparse-linear tables are divided over parameter servers.
+
+    Each server multiplies with its shard, and does backward and update of it, through the ops of
+    this package; only ids, values, products and their gradients travel. The dense rest of the model
+    runs on workers, each of which drives its own steps on TensorFlow's runtime; there is no
+    coordinator.
+
+    `model_builder` is called in every worker and must build the same model; what makes it up
+    is not changed. Tables are those of `SparseLinear` layers. Make the trainer before any tensor:
+    it connects this process to the servers, which it waits for.
+
+    Args:
+        model_builder: () -> an uncompiled Keras model.
+        optimizer: one of `twml_ops.optimizers`, without clipping by norm; a copy of it is used.
+        loss: as for `Model.compile`.
+        cluster: who takes part; None: as `TF_CONFIG` says, or without it this process alone.
+        mode: "sync": the workers' batches are one joined batch. "async": workers do not wait for
+            each other. "hogwild": as async, and updates take no locks.
+        max_staleness: async: by how many steps a worker may be ahead of the slowest; None: any.
+        partition_axis: "row": server p has the rows with id mod P = p, and products are
+            added. "column": it has a part of the columns, and products are concatenated. "auto":
+            whichever sends less, by the first batch.
+        wire_dtype: of products and their gradients as they travel.
+        deduplicate: whether an id that a batch repeats is sent once, where that is less.
+        checkpoint_dir: where the chief saves all state, and whence it is restored; a folder that
+            all servers can reach. None: nowhere.
+        checkpoint_every: steps between checkpoints.
+        timeout: seconds that a step, or the wait for servers or peers, may take.
+        name: of the run; two runs on the same servers need different ones.
+
+    Raises:
+        ValueError: an argument out of its range.
+        ClusterError: a server cannot be reached within `timeout`.
+    """
+
+    def __init__(
+        self,
+        model_builder: Callable[[], tf.keras.Model],
+        optimizer: Any,
+        loss: Any,
+        *,
+        cluster: Cluster | None = None,
+        mode: Literal["sync", "async", "hogwild"] = "sync",
+        max_staleness: int | None = None,
+        partition_axis: Literal["row", "column", "auto"] = "auto",
+        wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+        deduplicate: bool = True,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        checkpoint_every: int = 1000,
+        timeout: float = 120.0,
+        name: str = "hybrid",
+    ) -> None:
+        for argument, value, known in (
+            ("mode", mode, _MODES),
+            ("partition_axis", partition_axis, _AXES),
+            ("wire_dtype", wire_dtype, _WIRE),
+        ):
+            if value not in known:
+                raise ValueError(f"{argument} must be one of {known}, got {value!r}")
+        if max_staleness is not None and (mode == "sync" or max_staleness < 0):
+            raise ValueError(
+                f"max_staleness must be None or, unless mode is sync, at least 0, got "
+                f"{max_staleness!r} in mode {mode}"
+            )
+        if checkpoint_every < 1:
+            raise ValueError(f"checkpoint_every must be at least 1, got {checkpoint_every}")
+        if not timeout > 0:
+            raise ValueError(f"timeout must be positive, got {timeout}")
+        updates.check(optimizer)
+        self.cluster = Cluster.from_environment() if cluster is None else cluster
+        self.mode = mode
+        self.max_staleness = max_staleness
+        self._builder = model_builder
+        self._loss = loss
+        self._axis = partition_axis
+        self._timeout = timeout
+        self._checkpoint_dir = None if checkpoint_dir is None else str(checkpoint_dir)
+        self._checkpoint_every = checkpoint_every
+        self._wire_dtype = tf.as_dtype(wire_dtype)
+        self._deduplicate = deduplicate
+        self._prefix = f"twml/{name}"
+        self.model: Any = None
+        self.state: Any = None
+        settings = optimizer.get_config()
+        within(timeout + 5, "connecting", self.cluster.connect, timeout)
+        # Variables that were made before the servers were connected cannot be in one graph with
+        # them, and an optimizer has some.
+        self.optimizer = type(optimizer).from_config(settings)
+        if mode == "hogwild":
+            for each in updates.every(self.optimizer):
+                each.concurrency = "hogwild"
+
+    # What users call ----------------------------------------------------------------------------
+
+    def fit(self, dataset_fn: DatasetFn, steps: int, on_step: OnStep | None = None) -> Trained:
+        """Trains until the whole run has done `steps` steps.
+
+        Args:
+            dataset_fn: `tf.distribute.InputContext` -> batches (x, y) or (x, y, weights) of this
+                worker, which are repeated as long as needed. The context has the number of
+                workers and which one this is.
+            steps: of all workers together; a synchronous step of all counts once.
+            on_step: called after each of this process' steps with the run's step and the loss.
+
+        Raises:
+            ClusterError: a server or another worker is gone or silent. Started anew, this process
+                goes on from what the servers hold, or from the last checkpoint.
+        """
+        count = len(self.cluster.workers)
+        context = tf.distribute.InputContext(count, self.cluster.index, count)
+        batches = _repeated(dataset_fn(context))
+        batch = next(batches)
+        self.build(batch)
+        done = int(self._call("reading the step", self.state.step.value).numpy())
+        own, start = 0, 0.0
+        losses: list[tf.Tensor] = []
+        while done < steps:
+            result = self._one_step(f"step {done + 1}", batch)
+            if result is None:
+                continue  # the same batch, in a new generation
+            loss, step, steps_of = result
+            before, done = done, int(step)
+            own += 1
+            self._keep(before, done, steps)
+            losses = [*losses[-999:], loss]
+            if on_step is not None:
+                on_step(done, loss)
+            if own == 1:
+                start = time.perf_counter()
+            if done < steps:
+                batch = next(batches)
+                self._await_the_slow(steps_of)
+        seconds = time.perf_counter() - start if own else 0.0
+        return Trained(done, own, [float(x) for x in losses], seconds)
+
+    def evaluate(self, dataset: Any, metrics: Any = ()) -> dict[str, float]:
+        """Loss and metrics on `dataset`, batches as in `fit`, tables staying where they are."""
+        mean = tf.keras.metrics.Mean(name="loss")
+        for i, batch in enumerate(dataset):
+            if not i:
+                self.build(_batch(batch))
+            x, y, weights = _batch(batch)
+            prediction, loss = self._call("an evaluation step", self._forward, x, y, weights)
+            mean.update_state(loss, tf.shape(y)[0])
+            for metric in metrics:
+                metric.update_state(y, prediction, weights)
+        return {m.name: float(m.result()) for m in (mean, *metrics)}
+
+    def export(self, path: str | os.PathLike[str] | None = None) -> tf.keras.Model:
+        """The trained model as an ordinary Keras model in this process, its tables whole.
+
+        Args:
+            path: of a `.keras` file to write too; None: none.
+        """
+        plain = self._builder()
+        self._pull()
+        theirs = [self.model, *_keras.all_layers(self.model)]
+        for mine, other in zip([plain, *_keras.all_layers(plain)], theirs, strict=True):
+            kernels = getattr(other, "kernels", None)
+            tables = [k for k in kernels or () if isinstance(k, RemoteTable)]
+            for kernel, table in zip(getattr(mine, "kernels", ()), tables, strict=bool(tables)):
+                tf_variable(kernel).assign(table.fetch())
+            whole = {id(k) for k in getattr(mine, "kernels", ())} if tables else set()
+            own = [v for v in _own_variables(mine) if id(v) not in whole]
+            for v, value in zip(own, _own_variables(other), strict=True):
+                tf_variable(v).assign(tf_variable(value))
+        if path is not None:
+            plain.save(str(Path(path)))
+        return plain
+
+    def save(self) -> str:
+        """Writes a checkpoint of the run, and returns its folder; needs `checkpoint_dir`."""
+        if self._checkpoint_dir is None:
+            raise ValueError("checkpoint_dir must be given to save, got None")
+        return self._call("saving", checkpoint.save, self.state, self._checkpoint_dir)
+
+    # Building -----------------------------------------------------------------------------------
+
+    def build(self, batch: Any) -> None:
+        """Connects, builds the model and, as the chief, fills the servers; once."""
+        if self.model is not None:
+            return
+        x, *_ = _batch(batch)
+        cluster = self.cluster
+        self.remote = Remote(self._prefix, cluster.devices, self._wire_dtype, self._deduplicate)
+        with placement.using(self.remote):
+            model = self._builder()
+            self.remote.entries.clear()
+            model(x, training=False)  # creates the weights of any model, and shows the batch
+        model.compile(loss=self._loss)
+        share_dense = len(cluster.workers) > 1
+        self.state = State(
+            self._prefix, cluster, self.remote.tables, model, self.optimizer, share_dense
+        )
+        if not share_dense:
+            self.optimizer.build(model.trainable_variables)
+        for each in updates.every(self.optimizer):
+            _ = each.iterations
+        self.model = model
+        several = share_dense and self.mode == "sync"
+        self._exchange = Exchange(cluster, self.state) if several else None
+        self._call("joining the run", self._attach)
+        self._trace()
+
+    def _attach(self) -> None:
+        state, folder = self.state, self._checkpoint_dir
+        if not self.cluster.is_chief:
+            state.await_marker(self._timeout)
+            state.create(state.read_layout())
+        elif state.twins and state.marker():
+            state.create(state.read_layout())
+        else:
+            state.invalidate()
+            state.create(self._by_row())
+            state.write_layout()
+            saved = None if folder is None else checkpoint.latest(folder)
+            if saved is None:
+                state.initialize()
+            else:
+                checkpoint.restore(state, saved)
+            state.reset_counters()
+            state.validate()
+        if self._exchange is not None and self.cluster.job == "worker":
+            self._exchange.start_generation()
+
+    def _trace(self) -> None:
+        self._step = tf.function(self._train_step, reduce_retracing=True, autograph=False)
+        self._forward = tf.function(self._forward_step, reduce_retracing=True, autograph=False)
+
+    def _by_row(self) -> list[bool]:
+        servers = len(self.cluster.devices)
+        return [_by_row(t, servers, self._axis, self.remote) for t in self.remote.tables]
+
+    # Steps --------------------------------------------------------------------------------------
+
+    def _train_step(self, x: Any, y: Any, weights: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """(loss, the run's step, steps of each worker) after a step."""
+        with tf.device(self.cluster.own_device):
+            self._begin()
+            loss, products, gradients = self._backward(x, y, weights)
+            used = [p for p in products if p.gradient is not None]
+            parts = self._by_server(used)
+            none = tf.zeros([0], tf.int64)
+            if self._exchange is None:
+                self._update(used, [[p] for p in parts], gradients)
+                return loss, self._count(), self._count_own()
+            rows = tf.cast(tf.shape(tf.nest.flatten(y)[0])[0], tf.float32)
+            own = self._contributions(parts, gradients, rows)
+            if self._exchange.me:
+                return loss, self._exchange.put(own), none
+            taken = self._exchange.take(own)
+            joined = self._joined(taken, len(used), gradients)
+            self._update(used, *joined)
+            step = self._count()
+            self._exchange.release(step)
+            return loss, step, none
+
+    def _by_server(self, used: list[Product]) -> list[list[tuple[Part, tf.Tensor]]]:
+        """For each server, the entries and gradients of each product, there."""
+        servers = range(len(self.cluster.devices))
+        return [[(u.parts[p], self.remote.send_part(u, p)) for u in used] for p in servers]
+
+    def _contributions(
+        self, parts: list[list[tuple[Part, tf.Tensor]]], gradients: list[Any], rows: tf.Tensor
+    ) -> dict[tuple[str, str], list[tf.Tensor]]:
+        """Of this worker to a step of all: (device, label) -> tensors."""
+        devices = self.cluster.devices
+        own = {
+            (device, "sparse"): [t for part, grad in uses for t in (*part, grad)]
+            for device, uses in zip(devices, parts, strict=True)
+            if uses
+        }
+        some = [g for g in gradients if g is not None]
+        own[devices[0], "dense"] = [rows, *tf.nest.flatten(some, expand_composites=True)]
+        return own
+
+    def _joined(self, taken: Any, uses: int, gradients: list[Any]) -> tuple[Any, Any]:
+        """The workers' contributions as those of one with the joined batch."""
+        devices = self.cluster.devices
+        parts: list[list[list[tuple[Part, tf.Tensor]]]] = []  # [server][worker][use]
+        for device in devices if uses else ():
+            workers = taken[device, "sparse"]
+            with tf.device(device):
+                sizes = [tf.cast(tf.shape(w[3])[0], tf.float32) for w in workers]
+                total = tf.add_n(sizes)
+                parts.append(
+                    [
+                        [
+                            (Part(*w[i : i + 3]), w[i + 3] * (n / total))
+                            for i in range(0, 4 * uses, 4)
+                        ]
+                        for w, n in zip(workers, sizes, strict=True)
+                    ]
+                )
+        rows = [w[0] for w in taken[devices[0], "dense"]]
+        shares = [n / tf.add_n(rows) for n in rows]
+        some = [g for g in gradients if g is not None]
+        each = [
+            tf.nest.pack_sequence_as(some, w[1:], expand_composites=True)
+            for w in taken[devices[0], "dense"]
+        ]
+        means = iter([_mean(g, shares) for g in zip(*each, strict=True)])
+        return parts, [None if g is None else next(means) for g in gradients]
+
+    def _begin(self) -> None:
+        """Takes what is shared."""
+        if not self.state.twins:
+            return
+        self._pull()
+        for each in updates.every(self.optimizer):
+            each.iterations.assign(tf.cast(self.state.step.value(), each.iterations.dtype))
+
+    def _backward(self, x: Any, y: Any, weights: Any) -> tuple[tf.Tensor, list[Product], list[Any]]:
+        with tf.GradientTape() as tape, self.remote.recording(tape) as products:
+            prediction = self.model(x, training=True)
+            loss = self.model.compute_loss(x, y, prediction, weights)
+        trained = [tf_variable(v) for v in self.state.trained]
+        sources = [*trained, *(p.output for p in products)]
+        gradients = tape.gradient(loss, sources)
+        for product, gradient in zip(products, gradients[len(trained) :], strict=True):
+            product.gradient = gradient
+        return loss, products, gradients[: len(trained)]
+
+    def _update(self, used: list[Product], parts: Any, gradients: list[Any]) -> None:
+        """Of tables, with [server][worker][use] entries and gradients; then of the rest."""
+        for table in self.remote.tables:
+            uses = [i for i, p in enumerate(used) if p.table is table]
+            if not uses:
+                continue
+            optimizer = updates.of(self.optimizer, table)
+            rate = updates.learning_rate(optimizer)
+            for p, workers in enumerate(parts):
+                contributions = [worker[i] for i in uses for worker in workers]
+                updates.table(optimizer, table, p, contributions, used[uses[0]].binary, rate)
+        self._update_dense(gradients)
+
+    def _update_dense(self, gradients: list[Any]) -> None:
+        pairs = [
+            (g, v) for g, v in zip(gradients, self.state.trained, strict=True) if g is not None
+        ]
+        if not self.state.twins:
+            counted = [each.iterations + 1 for each in updates.every(self.optimizer)]
+            if pairs:
+                self.optimizer.apply_gradients(pairs)
+            for each, steps in zip(updates.every(self.optimizer), counted, strict=True):
+                each.iterations.assign(steps)  # those too that have tables only
+            return
+        twins = {id(t.local): t for t in self.state.twins}
+        for gradient, v in pairs:
+            optimizer, twin = updates.of(self.optimizer, v), twins[id(v)]
+            rate = updates.learning_rate(optimizer)
+            updates.dense(optimizer, gradient, twin.remote, twin.slots, optimizer._decays(v), rate)
+        if self.cluster.is_chief:  # what layers keep of the batches they saw
+            for twin in self.state.twins:
+                if not twin.trained:
+                    twin.push()
+
+    def _count(self) -> tf.Tensor:
+        return self.state.step.assign_add(tf.constant(1, tf.int64))
+
+    def _count_own(self) -> tf.Tensor:
+        if self.max_staleness is None:
+            return tf.zeros([0], tf.int64)
+        counts = self.state.steps_of
+        return counts.assign_add(tf.one_hot(self.cluster.index, counts.shape[0], dtype=tf.int64))
+
+    def _forward_step(self, x: Any, y: Any, weights: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.device(self.cluster.own_device):
+            self._pull()
+            prediction = self.model(x, training=False)
+            return prediction, self.model.compute_loss(x, y, prediction, weights)
+
+    def _one_step(self, what: str, batch: Any) -> Any:
+        """Loss and counts of a step; None if the workers have to begin it anew."""
+        try:
+            return self._call(what, self._step, *batch)
+        except ClusterError:
+            if self._exchange is None:
+                raise
+            if not self._call("joining the others again", self._exchange.rejoin):
+                raise
+            self._trace()
+            return None
+
+    def _await_the_slow(self, steps_of: tf.Tensor) -> None:
+        """With bounded staleness: waits while too far ahead of the slowest worker."""
+        if self.max_staleness is None or len(self.cluster.workers) == 1:
+            return
+        counts, deadline = steps_of.numpy(), time.monotonic() + self._timeout
+        while counts[self.cluster.index] - counts.min() > self.max_staleness:
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"worker {int(counts.argmin())} has done {counts.min()} steps, worker "
+                    f"{self.cluster.index} {counts[self.cluster.index]}, and max_staleness is "
+                    f"{self.max_staleness}: it has not moved for {self._timeout:g} s"
+                )
+            time.sleep(0.002)
+            counts = self._call("reading the steps", self.state.steps_of.numpy)
+
+    def _keep(self, before: int, done: int, steps: int) -> None:
+        """A checkpoint, if it is time."""
+        if self._checkpoint_dir is None or not self.cluster.is_chief:
+            return
+        every = self._checkpoint_every
+        if done // every > before // every or done >= steps:
+            self.save()
+
+    def _pull(self) -> None:
+        for twin in self.state.twins:
+            twin.pull()
+
+    def _call(self, what: str, function: Any, *args: Any) -> Any:
+        if not self.cluster.servers:
+            return function(*args)
+        return within(self._timeout, what, function, *args)
+
+
+def _by_row(table: RemoteTable, servers: int, axis: str, remote: Remote) -> bool:
+    """Whether to divide by row; if that is open, by what the first batch would send."""
+    columns = table.shape[1]
+    if axis == "column" and columns % servers:
+        raise ValueError(
+            f'partition_axis="column" needs units that {servers} servers divide, got {columns} '
+            f"of {table.name}"
+        )
+    if axis != "auto":
+        return axis == "row"
+    if servers == 1 or columns % servers:
+        return True
+    seen = [(int(k), b, v) for t, k, b, v in remote.entries if t is table]
+    entries = sum(k * (8 if v else 4) for k, _, v in seen)
+    products = sum(int(b) for _, b, _ in seen) * columns * remote.wire_dtype.size
+    # The worker sends entries and gradients: to one server or to all; it gets products likewise.
+    return entries + 2 * servers * products <= servers * entries + 2 * products
+
+
+def _batch(batch: Any) -> tuple[Any, Any, Any]:
+    x, y, *weights = batch
+    return x, y, weights[0] if weights else None
+
+
+def _repeated(dataset: Any) -> Iterator[Any]:
+    while True:
+        some = False
+        for batch in dataset:
+            some = True
+            yield _batch(batch)
+        if not some:
+            raise ValueError("dataset_fn must give at least one batch, got none")
+
+
+def _mean(gradients: Any, shares: list[tf.Tensor]) -> Any:
+    """The weighted sum of the workers' gradients of one variable."""
+    first = gradients[0]
+    if isinstance(first, tf.IndexedSlices):
+        values = [g.values * share for g, share in zip(gradients, shares, strict=True)]
+        indices = tf.concat([g.indices for g in gradients], axis=0)
+        return tf.IndexedSlices(tf.concat(values, axis=0), indices, first.dense_shape)
+    return tf.add_n([g * share for g, share in zip(gradients, shares, strict=True)])
+
+
+def _own_variables(layer: Any) -> list[Any]:
+    if _keras.KERAS_3:
+        return [*layer._trainable_variables, *layer._non_trainable_variables]
+    return [*layer._trainable_weights, *layer._non_trainable_weights]

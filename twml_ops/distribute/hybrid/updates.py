@@ -1,0 +1,106 @@
+"""Updates where the variables are: the user's optimizer, its arithmetic placed on the servers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops import ops
+from twml_ops._keras import KERAS_3
+from twml_ops.distribute.hybrid.remote import RemoteVariable
+from twml_ops.distribute.hybrid.tables import RemoteTable
+from twml_ops.distribute.hybrid.wire import Part
+from twml_ops.optimizers._base import SparseOptimizer, summed
+
+
+def check(optimizer: Any) -> None:
+    """Refuses what would need more than the shard or the rows at hand.
+
+    Raises:
+        ValueError: an optimizer that is not of this package, or that clips by norms.
+    """
+    for each in every(optimizer):
+        if not isinstance(each, SparseOptimizer):
+            raise ValueError(
+                "optimizer must be one of twml_ops.optimizers, which know how to update a table "
+                f"where it is, got {type(each).__name__}"
+            )
+        refused = ("clipnorm", "global_clipnorm", "use_ema", "gradient_accumulation_steps")
+        for name in refused:
+            if getattr(each, name, None):
+                raise ValueError(
+                    f"{name} needs a whole table in one place; tables are divided over servers"
+                )
+
+
+def every(optimizer: Any) -> list[Any]:
+    """The optimizers that `optimizer` consists of: several in a CompositeOptimizer."""
+    return list(getattr(optimizer, "_every", [optimizer]))
+
+
+def of(optimizer: Any, variable: Any) -> Any:
+    """The optimizer that trains `variable`."""
+    choose = getattr(optimizer, "optimizer_of", None)
+    return optimizer if choose is None else choose(variable)
+
+
+def learning_rate(optimizer: Any) -> tf.Tensor:
+    """Of the step under way."""
+    rate = optimizer.learning_rate if KERAS_3 else optimizer._learning_rate
+    if isinstance(rate, tf.keras.optimizers.schedules.LearningRateSchedule):
+        rate = rate(optimizer.iterations)
+    return tf.cast(rate, tf.float32)
+
+
+def table(
+    optimizer: Any,
+    table: RemoteTable,
+    p: int,
+    contributions: Sequence[tuple[Part, tf.Tensor]],
+    binary: bool,
+    rate: tf.Tensor,
+) -> None:
+    """Backward and update of shard `p`, on its server.
+
+    Args:
+        optimizer: in charge of the table.
+        table: whose shard.
+        p: which.
+        contributions: entries and the gradient of their products [B, columns], all on the server,
+            of each use of the table and each worker, in the order in which they are summed.
+        binary: whether entries have no values.
+        rate: learning rate.
+    """
+    shard = table.shards[p]
+    with tf.device(shard.device):
+        parts = [part for part, _ in contributions]
+        joined = (tf.concat(tensors, axis=0) for tensors in zip(*parts, strict=True))
+        part = parts[0] if len(parts) == 1 else Part(*joined)
+        gradients = [g for _, g in contributions]
+        gradient = gradients[0] if len(gradients) == 1 else tf.concat(gradients, axis=0)
+        shape = tf.constant(shard.shape.as_list(), tf.int64)
+        slices = ops.weights_grad(part.ids, part.values, part.row_splits, gradient, shape, binary)
+        (slices,) = optimizer._clip_gradients([slices])
+        optimizer._sparse_update(slices, shard, table.slots[p], rate, optimizer._decays(table))
+
+
+def dense(
+    optimizer: Any,
+    gradient: Any,
+    twin: RemoteVariable,
+    slots: Sequence[RemoteVariable],
+    decays: bool,
+    rate: tf.Tensor,
+) -> None:
+    """The update of a dense variable's twin on its server."""
+    with tf.device(twin.device):
+        (gradient,) = optimizer._clip_gradients([gradient])
+        if isinstance(gradient, tf.IndexedSlices):
+            optimizer._sparse_update(summed(gradient), twin, slots, rate, decays)
+            return
+        if decays:
+            twin.assign_sub(twin * (rate * optimizer.weight_decay))
+        rate = optimizer._effective_learning_rate(rate)
+        optimizer._dense_update(tf.cast(gradient, twin.dtype), twin, slots, rate)

@@ -1,0 +1,12 @@
+"""`python -m twml_ops.distribute.serve`: the parameter server that `TF_CONFIG` says this is."""
+
+from __future__ import annotations
+
+from twml_ops import ops  # noqa: F401  the op library, whose kernels run here
+from twml_ops.distribute.hybrid.cluster import Cluster, serve
+
+if __name__ == "__main__":
+    cluster = Cluster.from_environment()
+    if cluster.job != "ps":
+        raise SystemExit(f"TF_CONFIG must say that this is a ps task, got {cluster.job!r}")
+    serve(cluster)

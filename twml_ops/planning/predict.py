@@ -1,0 +1,184 @@
+"""Seconds a step from its messages, and the choice of axis and servers. docs/plan.md derives it."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+
+from twml_ops.planning.job import Cluster, Compute, Job
+from twml_ops.planning.traffic import (
+    BY_COLUMN,
+    BY_ROW,
+    SERVER,
+    SINGLE,
+    WORKER,
+    Message,
+    messages,
+)
+
+FRAME, HEADERS = 1514, 66  # bytes of a full Ethernet frame, and those of them that carry no data
+WIRE = FRAME / (FRAME - HEADERS)
+WORTH = 0.02  # a further server has to make a step so much shorter to be taken
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A strategy on a cluster.
+
+    Attributes:
+        strategy: its name.
+        servers: S.
+        workers: W.
+        messages: of a step in which every worker trains on one batch.
+        sent: bytes that one host of each kind sends in such a step.
+        wire_seconds: of such a step, for the messages alone.
+        seconds: of such a step.
+    """
+
+    strategy: str
+    servers: int
+    workers: int
+    messages: tuple[Message, ...]
+    sent: dict[str, float]
+    wire_seconds: float
+    seconds: float
+
+    @property
+    def links(self) -> dict[str, float]:
+        """`"worker → server"` and the like: bytes on one link of that kind in a step."""
+        found: dict[str, float] = defaultdict(float)
+        for m in self.messages:
+            found[f"{m.sender} → {m.receiver}"] += m.bytes
+        return dict(found)
+
+    def wire_bytes(self) -> float:
+        """What all hosts together send in such a step, with the headers of frames."""
+        return WIRE * (self.sent[WORKER] * self.workers + self.sent[SERVER] * self.servers)
+
+    @property
+    def steps_per_second(self) -> float:
+        """Batches of all workers together; infinite where nothing is known to take time."""
+        return self.workers / self.seconds if self.seconds else math.inf
+
+    @property
+    def wire_limit(self) -> float:
+        """The same if nothing but the wire took time."""
+        return self.workers / self.wire_seconds if self.wire_seconds else math.inf
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The fastest hybrid.
+
+    Attributes:
+        prediction: with its strategy, servers and workers.
+        reason: why, in a sentence.
+    """
+
+    prediction: Prediction
+    reason: str
+
+
+def predict(
+    strategy: str,
+    job: Job,
+    cluster: Cluster,
+    compute: Compute | None = None,
+    *,
+    overlap: bool = False,
+) -> Prediction:
+    """What a step sends and how long it takes.
+
+    Args:
+        strategy: one of `traffic.STRATEGIES`.
+        job: what is trained.
+        cluster: where. A single machine is one worker of it.
+        compute: what the arithmetic costs; None: nothing, so that the wire is the only limit.
+        overlap: whether a hybrid sends the next batch's entries while it works on this one's.
+
+    Raises:
+        ValueError: for a strategy that there is not.
+    """
+    compute = compute or Compute()
+    servers, workers = cluster.servers, 1 if strategy == SINGLE else cluster.workers
+    sent_messages = tuple(messages(strategy, job, servers, workers))
+    fan_out = {(WORKER, SERVER): servers, (SERVER, WORKER): workers, (WORKER, WORKER): 1}
+    sent = {WORKER: 0.0, SERVER: 0.0}
+    phases: dict[int, dict[str, float]] = defaultdict(lambda: {WORKER: 0.0, SERVER: 0.0})
+    for m in sent_messages:
+        total = m.bytes * fan_out[m.sender, m.receiver]
+        sent[m.sender] += total
+        phases[m.phase][m.sender] += total
+    hybrid = strategy in (BY_ROW, BY_COLUMN)
+    slowest = [max(phase.values()) for phase in phases.values()]
+    bytes_in_turn = max(sent.values()) if overlap and hybrid else sum(slowest)
+    wire = bytes_in_turn * WIRE / cluster.egress
+    # Servers share the arithmetic of a hybrid's tables; otherwise each worker has it all.
+    sparse = compute.sparse * workers / servers if hybrid else compute.sparse
+    work = sparse + compute.dense + compute.latency * len(phases)
+    seconds = max(wire, work) if overlap and hybrid else wire + work
+    return Prediction(strategy, servers, workers, sent_messages, sent, wire, seconds)
+
+
+def choose(
+    job: Job,
+    cluster: Cluster,
+    compute: Compute | None = None,
+    *,
+    server_memory: float | None = None,
+    overlap: bool = False,
+) -> Choice:
+    """The axis, and the least number of servers that holds the tables and loses next to nothing.
+
+    Args:
+        job: what is trained.
+        cluster: its `servers` are the most that there may be.
+        compute: see `predict`.
+        server_memory: bytes that one server has for tables and slots; None: any.
+        overlap: see `predict`.
+
+    Raises:
+        ValueError: so many servers cannot hold the tables.
+    """
+    if server_memory is not None and not server_memory > 0:
+        raise ValueError(f"server_memory must be positive, got {server_memory}")
+    least = math.ceil(job.stored_bytes / server_memory) if server_memory else 1
+    if least > cluster.servers:
+        raise ValueError(
+            f"servers must be at least {least}, as tables and slots have "
+            f"{job.stored_bytes:,} bytes and a server {server_memory or 0:,.0f}; "
+            f"got {cluster.servers}"
+        )
+    found = [
+        predict(axis, job, Cluster(cluster.egress, n, cluster.workers), compute, overlap=overlap)
+        for n in range(least, cluster.servers + 1)
+        for axis in (BY_ROW, BY_COLUMN)
+        if axis == BY_ROW or all(t.units >= n for t in job.tables)
+    ]
+    best = found[0]
+    for other in found[1:]:
+        worth = WORTH if other.servers > best.servers else 0.0
+        if other.seconds < best.seconds * (1 - worth):
+            best = other
+    return Choice(best, _reason(best, job, least))
+
+
+def _reason(best: Prediction, job: Job, least: int) -> str:
+    other = BY_COLUMN if best.strategy == BY_ROW else BY_ROW
+    up = {
+        s: sum(
+            m.bytes * best.servers
+            for m in messages(s, job, best.servers, best.workers)
+            if m.sender == WORKER and m.receiver == SERVER
+        )
+        for s in (best.strategy, other)
+    }
+    why = (
+        "one server: both axes are the same"
+        if best.servers == 1
+        else f"a worker sends {up[best.strategy] / 1e6:,.2f} MB a step, "
+        f"{other.removeprefix('hybrid ')} {up[other] / 1e6:,.2f} MB"
+    )
+    needed = f"; at least {least} must hold the tables" if least > 1 else ""
+    return why + needed

@@ -1,0 +1,149 @@
+"""The messages of a step, by strategy: who sends how many bytes to whom (see docs/plan.md).
+
+Counted is what a message carries: ids, counts, values, numbers; not the envelopes of RPC and TCP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from twml_ops.planning.job import FLOAT, Job, Table
+
+SINGLE, STANDARD, LOOKUP = "single machine", "standard parameter server", "row lookup"
+REDUCE, BY_ROW, BY_COLUMN = "all-reduce", "hybrid by row", "hybrid by column"
+WORKER, SERVER = "worker", "server"
+ROW_ID = 8  # stock TensorFlow's ids and slices
+COUNT = 4
+CODES = 2**16
+
+
+@dataclass(frozen=True)
+class Message:
+    """What every link of one kind carries once a step.
+
+    Attributes:
+        what: its contents.
+        phase: messages of one phase travel together; phases follow one another.
+        sender: `"worker"` or `"server"`.
+        receiver: likewise. Between workers, each sends to the next one in a ring.
+        bytes: on one link, for one worker's batch.
+    """
+
+    what: str
+    phase: int
+    sender: str
+    receiver: str
+    bytes: float
+
+
+def messages(strategy: str, job: Job, servers: int, workers: int) -> list[Message]:
+    """Of a step in which every worker trains on one batch.
+
+    Args:
+        strategy: one of `STRATEGIES`.
+        job: what is trained.
+        servers: S.
+        workers: W.
+
+    Raises:
+        ValueError: for another strategy.
+    """
+    if strategy not in STRATEGIES:
+        raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}; got {strategy!r}")
+    found = STRATEGIES[strategy](job, servers, workers)
+    return [m for m in found if m.bytes > 0]
+
+
+def _single(job: Job, servers: int, workers: int) -> list[Message]:
+    return []
+
+
+def _standard(job: Job, servers: int, workers: int) -> list[Message]:
+    """The worker reads all weights and sends a gradient of the same size."""
+    share = (job.table_bytes + _dense(job)) / servers
+    return [
+        Message("weights", 0, SERVER, WORKER, share),
+        Message("gradient", 1, WORKER, SERVER, share),
+    ]
+
+
+def _lookup(job: Job, servers: int, workers: int) -> list[Message]:
+    """The worker asks for the distinct rows of its batch and sends their gradient."""
+    rows = [(t.rows(job.batch) / servers, t.units) for t in job.tables]
+    dense = _dense(job) / servers
+    return [
+        Message("ids", 0, WORKER, SERVER, sum(r * ROW_ID for r, _ in rows)),
+        Message("rows", 1, SERVER, WORKER, dense + sum(r * d * FLOAT for r, d in rows)),
+        Message("slices", 2, WORKER, SERVER, dense + _slices(rows)),
+    ]
+
+
+def _reduce(job: Job, servers: int, workers: int) -> list[Message]:
+    """Around a ring of workers: of each table the dense gradient or all slices, what is less."""
+    others = workers - 1
+    total = _dense(job) * 2 * others / workers
+    for table in job.tables:
+        ring = 2 * others / workers * table.bytes
+        gathered = others * _slices([(table.rows(job.batch), table.units)])
+        total += min(ring, gathered)
+    return [Message("gradients", 0, WORKER, WORKER, total)]
+
+
+def _by_row(job: Job, servers: int, workers: int) -> list[Message]:
+    """A server gets the entries of its rows, and answers with partial sums [B, D]."""
+    entries = sum(_entries(t, job, servers) for t in job.tables)
+    return _hybrid(job, entries, sum(t.units for t in job.tables), servers, workers)
+
+
+def _by_column(job: Job, servers: int, workers: int) -> list[Message]:
+    """Every server gets all entries, and answers with its columns [B, D / S]."""
+    entries = sum(_entries(t, job, 1) for t in job.tables)
+    return _hybrid(job, entries, sum(t.units for t in job.tables) / servers, servers, workers)
+
+
+def _hybrid(job: Job, entries: float, columns: float, servers: int, workers: int) -> list[Message]:
+    counts = COUNT * job.batch * len(job.tables)
+    activations = job.batch * columns * job.activation_bytes
+    found = [
+        Message("entries", 0, WORKER, SERVER, entries + counts),
+        Message("activations", 1, SERVER, WORKER, activations),
+        Message("their gradient", 2, WORKER, SERVER, activations),
+    ]
+    if workers > 1:  # the dense part is on the servers too; a single worker keeps it
+        share = _dense(job) / servers
+        found.append(Message("dense weights", 0, SERVER, WORKER, share))
+        found.append(Message("dense gradient", 2, WORKER, SERVER, share))
+    return found
+
+
+def _entries(table: Table, job: Job, parts: int) -> float:
+    """Ids, and values if there are any, of one of so many parts of a batch's entries.
+
+    Ids are int32 where that holds them, and then, where it is less, the distinct ones and for each
+    entry which of them it is, in uint16.
+    """
+    count, distinct = table.ids(job.batch) / parts, table.rows(job.batch) / parts
+    small = table.input_dim / parts < 2**31
+    ids = count * (4 if small else 8)
+    if job.deduplicate and small and distinct <= CODES:
+        ids = min(ids, 4 * distinct + 2 * count)
+    return ids + FLOAT * job.values * count
+
+
+def _slices(rows: Sequence[tuple[float, int]]) -> float:
+    return sum(r * (d * FLOAT + ROW_ID) for r, d in rows)
+
+
+def _dense(job: Job) -> float:
+    return FLOAT * job.dense
+
+
+STRATEGIES: dict[str, Callable[[Job, int, int], list[Message]]] = {
+    SINGLE: _single,
+    STANDARD: _standard,
+    LOOKUP: _lookup,
+    REDUCE: _reduce,
+    BY_ROW: _by_row,
+    BY_COLUMN: _by_column,
+}
