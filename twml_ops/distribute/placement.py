@@ -27,9 +27,11 @@ class Placement:
 
     divided = False
 
-    def create(self, add: Add, shape: Sequence[int], initializer: Any, layer: str = "") -> Any:
-        """The variable that stands for a table of `layer`, made by `add`, and in charge of it."""
-        del layer
+    def create(
+        self, add: Add, shape: Sequence[int], initializer: Any, name: str, dtype: Any
+    ) -> Any:
+        """The variable that stands for a table of `shape`, made by `add`, and in charge of it."""
+        del name, dtype  # `add` knows them
         return add(shape, initializer)
 
     def sparse_linear(self, entries: Entries, table: Any) -> tf.Tensor:

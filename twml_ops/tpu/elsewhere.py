@@ -42,7 +42,7 @@ class Elsewhere(placement.Placement):
         handed_in = _activations.get()
         if handed_in is not None and self.layer in handed_in:
             return handed_in[self.layer]
-        if int(table.shape[0]):
+        if table.shape[0]:
             return super().sparse_linear(entries, table)
         if not isinstance(placement.in_force(), Elsewhere):
             raise ValueError(

@@ -78,7 +78,7 @@ def lookup_inputs(batches: Mapping[str, Any]) -> Weights:
         batches: name of the layer -> its batch.
 
     Returns:
-        `(ids, weights)`, each name -> SparseTensor [B, longest row] of int64 ids, of values.
+        `(ids, weights)`, each name -> SparseTensor [B, longest row]: int64 ids, and values.
     """
     ids, weights = {}, {}
     for name, inputs in batches.items():
@@ -184,7 +184,7 @@ def on_host(dataset: tf.data.Dataset, transform: Any, training: bool = True) -> 
 def _values_of(layer: SparseLinear) -> Any:
     """An initializer that gives the layer's values, row by row where a TPU asks for a part."""
     kernel = layer.kernel
-    if not int(kernel.shape[0]):
+    if not kernel.shape[0]:
         return layer.kernel_initializer
 
     def initializer(shape: Any, dtype: Any = tf.float32, **kwargs: Any) -> tf.Tensor:
