@@ -1,4 +1,4 @@
-"""Identical synchronous runs give one loss, bit for bit; Hogwild's spread is shown beside it."""
+"""Identical synchronous runs give one loss, to the last bit; Hogwild's spread is shown too."""
 
 import json
 

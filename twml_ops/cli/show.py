@@ -85,9 +85,8 @@ def tpu_verdict(console: Console, verdict: Verdict, batch_size: int) -> None:
         ("  results, program", _mib(compiled.outputs + compiled.code), ""),
     ]
     table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_column()
+    for justify in ("left", "right", "left"):
+        table.add_column(justify=justify)
     for row in rows:
         table.add_row(*row)
     console.print(table)

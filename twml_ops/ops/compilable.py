@@ -24,8 +24,9 @@ def compilable() -> Iterator[None]:
     makes them. Compiled code cannot refuse input: an id out of range reads the nearest row, a value
     that is not finite counts as 0, an unknown feature of a discretizer passes.
 
-    `OnlineStandardize` learns nothing in this form (`training=True` is an error), and the updates
-    of tables have none.
+    `OnlineStandardize` learns nothing in this form (`training=True` is an error). The optimizers of
+    this package update tables in it, by sorting the batch's ids; a batch of nothing but padding
+    then counts as one that names row 0, with a gradient of 0.
     """
     with check.blindly(), library.using(static.library):
         yield

@@ -161,6 +161,8 @@ def _layer_in_traceback(error: BaseException, layers: Iterable[Any]) -> str | No
 
 
 def _first_lines(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    raised = [line for line in lines if _RAISED.match(line)]  # behind the lines of user code
-    return " ".join(raised[-1:] or lines[:3])[:600] or type(error).__name__
+    text = re.sub(r"\x1b\[\d*m", "", str(error))  # Keras' bold type
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    raised = [i for i, line in enumerate(lines) if _RAISED.match(line)]  # behind user code's lines
+    start = raised[-1] if raised else 0
+    return " ".join(lines[start : start + 3])[:600] or type(error).__name__
