@@ -6,7 +6,8 @@ WHEEL_TFS ?= 2.15 2.16 2.17 2.18 2.19 2.20 2.21
 SMOKE_TFS ?= 2.16 2.17 2.18 2.19 2.20
 BARE_TFS ?= 2.15 2.18 2.21
 FALLBACK_TFS ?= 2.14
-PYTEST_FLAGS ?= -n 2
+# By files: what a module's tests share is made once.
+PYTEST_FLAGS ?= -n 2 --dist loadfile
 OUT ?= out/flights
 
 export TF_CPP_MIN_LOG_LEVEL ?= 3
