@@ -6,13 +6,16 @@ the machine is touched, and deleting the namespaces removes all of it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 PREFIX = "twmlbench"
 INTERFACE = "eth0"
@@ -151,12 +154,29 @@ def _namespaces() -> list[str]:
 def _remove(run: str) -> None:
     for name in _namespaces():
         if name.startswith(f"{run}-"):
-            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+            with _signals_wait():
+                subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
 
 
 def _call(*command: str) -> str:
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    with _signals_wait():
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         why = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
         raise NetworkError(f"`{' '.join(command)}`: {why}")
     return done.stdout
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Signals are handled after the block: a command must not go on while its work is undone."""
+    came: list[Any] = []
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {n: signal.signal(n, lambda *which: came.append(which)) for n in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number, _ in came[:1]:
+            signal.raise_signal(number)
