@@ -81,7 +81,11 @@ test-smoke: .venv/wheel/.installed $(SMOKE_TFS:%=.cache/tensorflow/%/VERSION) $(
 	.venv/tpu/bin/pip install -q -c requirements/tf-2.21.txt --no-build-isolation -e ".[cpu,test]"
 	touch $@
 
-test-tpu: .venv/tpu/.installed .venv/tf-2.21/.built
+.venv/tpu/.built: .venv/tpu/.installed $(NATIVE)
+	.venv/tpu/bin/python setup.py -q build_ext --inplace
+	touch $@
+
+test-tpu: .venv/tpu/.built
 	.venv/tpu/bin/python -m pytest tests/tpu
 
 CC_FILES = $(shell git ls-files 'cc/*.cc' 'cc/*.h' 'python/*.cc' 'python/*.h' 'tests/cc/*.cc')
