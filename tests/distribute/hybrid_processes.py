@@ -37,6 +37,7 @@ def task(cluster, job, steps, options, slow, report):
                 time.sleep(slow if cluster.index else 0)
 
             result = trainer.fit(batches, steps, on_step)
+            report(f"step {result.step}")  # its last step may be another's, who died unheard
             losses = result.losses[-16:]
             report(f"loss {sum(losses) / len(losses)}")
             report(f"own {result.own_steps}")
