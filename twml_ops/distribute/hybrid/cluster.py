@@ -99,7 +99,7 @@ class Cluster:
         """Makes the servers' devices known to this process; once, and before it makes tensors.
 
         Raises:
-            ClusterError: a server did not answer within `timeout` seconds.
+            ClusterError: a server did not answer within `timeout` seconds, or was lost meanwhile.
         """
         if not self.servers or self in _connected:
             return
@@ -113,13 +113,16 @@ class Cluster:
                 self.job: {self.index: own.replace("localhost", "127.0.0.1")},
             }
         )
-        with _one_at_a_time(self.servers, self.index):
-            tf.config.experimental_connect_to_cluster(
-                spec, job_name=self.job, task_index=self.index, protocol="grpc"
-            )
-            for device in self.devices:
-                with tf.device(device):
-                    tf.zeros([1]).numpy()
+        try:
+            with _one_at_a_time(self.servers, self.index):
+                tf.config.experimental_connect_to_cluster(
+                    spec, job_name=self.job, task_index=self.index, protocol="grpc"
+                )
+                for device in self.devices:
+                    with tf.device(device):
+                        tf.zeros([1]).numpy()
+        except tf.errors.OpError as e:
+            raise ClusterError(f"connecting to the servers: {e.message[:300]}") from e
         _connected[:] = [self]
 
 

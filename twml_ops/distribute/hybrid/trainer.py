@@ -160,7 +160,7 @@ class HybridTrainer:
         batches = _repeated(dataset_fn(context))
         batch = next(batches)
         self.build(batch)
-        done = int(self._call("reading the step", self.state.step.value).numpy())
+        done = int(self._call("reading the step", self.state.step.numpy))
         own, start = 0, 0.0
         losses: list[tf.Tensor] = []
         while done < steps:
@@ -238,9 +238,8 @@ class HybridTrainer:
             model(x, training=False)  # creates the weights of any model, and shows the batch
         model.compile(loss=self._loss)
         share_dense = len(cluster.workers) > 1
-        self.state = State(
-            self._prefix, cluster, self.remote.tables, model, self.optimizer, share_dense
-        )
+        what = (self._prefix, cluster, self.remote.tables, model, self.optimizer, share_dense)
+        self.state = self._call("naming the variables", State, *what)
         if not share_dense:
             self.optimizer.build(model.trainable_variables)
         for each in updates.every(self.optimizer):
