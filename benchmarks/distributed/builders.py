@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from benchmarks.distributed import collective, ours, stock
 from benchmarks.workload import Batch, Workload
-
-Built = tuple[Callable[[int], list[float]], Callable[[], None]]  # run so many steps, free
 
 
 def build(
@@ -23,7 +21,7 @@ def build(
     servers: Sequence[str],
     workers: Sequence[str],
     index: int,
-) -> Built:
+) -> stock.Built:
     """The steps of `strategy` on `batches`, one after the other, and what frees its variables."""
     if strategy in stock.STRATEGIES:
         here = connect(tuple(servers), tuple(workers), index)
@@ -48,7 +46,7 @@ def connect(servers: tuple[str, ...], workers: tuple[str, ...], index: int) -> s
 def _stock(
     strategy: str, workload: Workload, batches: Sequence[Batch], name: str, servers: int,
     here: str, first: bool,
-) -> Built:  # fmt: skip
+) -> stock.Built:  # fmt: skip
     n = workload.input_dim
     shards = [
         stock.Shard.on(
@@ -64,18 +62,9 @@ def _stock(
     step: Any = tf.function(stock.STRATEGIES[strategy](shards, here), input_signature=signature)
     with tf.device(here):
         data = [(tf.constant(b.ids), tf.constant(b.row_splits)) for b in batches]
-    done = 0
-
-    def run(count: int) -> list[float]:
-        nonlocal done
-        losses = []
-        for _ in range(count):
-            losses.append(float(step(*data[done % len(data)])))
-            done += 1
-        return losses
 
     def free() -> None:
         for shard in shards if first else []:
             shard.destroy()
 
-    return run, free
+    return stock.in_turn(step, data), free

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
-from benchmarks.distributed.stock import INITIAL, RATE, loss_of, sum_rows
+from benchmarks.distributed.stock import INITIAL, RATE, Built, in_turn, loss_of, sum_rows
 from benchmarks.workload import Batch, Workload
 
 STRATEGY = "all-reduce"
@@ -16,7 +16,7 @@ STRATEGY = "all-reduce"
 
 def build(
     workload: Workload, batches: Sequence[Batch], workers: Sequence[str], index: int
-) -> tuple[Callable[[int], list[float]], Callable[[], None]]:
+) -> Built:
     """Steps under a MultiWorkerMirroredStrategy, whose gradient is summed as slices."""
     os.environ["TF_CONFIG"] = json.dumps(
         {"cluster": {"worker": list(workers)}, "task": {"type": "worker", "index": index}}
@@ -50,14 +50,4 @@ def build(
     def step(ids: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
         return strategy.run(replica, args=(ids, row_splits))
 
-    done = 0
-
-    def run(count: int) -> list[float]:
-        nonlocal done
-        losses = []
-        for _ in range(count):
-            losses.append(float(step(*data[done % len(data)])))
-            done += 1
-        return losses
-
-    return run, lambda: None
+    return in_turn(step, data), lambda: None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.distributed.stock import INITIAL, RATE
+from benchmarks.distributed.stock import INITIAL, RATE, Built
 from benchmarks.workload import Batch, Workload
 from twml_ops import layers, optimizers
 from twml_ops.distribute import Cluster, HybridTrainer
@@ -24,7 +24,7 @@ def build(
     servers: Sequence[str],
     workers: Sequence[str],
     index: int,
-) -> tuple[Callable[[int], list[float]], Callable[[], None]]:
+) -> Built:
     """The steps of `strategy`, and what frees its variables."""
     alone = strategy == "single machine"
     cluster = Cluster() if alone else Cluster(servers, workers, "worker", index)

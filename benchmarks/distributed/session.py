@@ -24,17 +24,6 @@ ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
 KEEP = f"glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold={2**36}"
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
 KEEP_BELOW = 2**30  # bytes of the table
-WARM_UP = 2
-LONG_SECONDS = 10.0
-LOCKSTEP = ("standard parameter server", "row lookup")  # whose workers do not wait by themselves
-ENVIRONMENT = {
-    "TF_CPP_MIN_LOG_LEVEL": "2",
-    "CUDA_VISIBLE_DEVICES": "",
-    # Freed memory is kept: otherwise the strategies that move tables spend half of their time in
-    # page faults, which is no fault of theirs.
-    "GLIBC_TUNABLES": "glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0"
-    f":glibc.malloc.trim_threshold={2**36}",
-}
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ Rows are dealt to the S servers by id mod S. The updates are plain SGD.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,14 @@ import tensorflow as tf
 RATE = 1e-7
 INITIAL = 1e-5
 Step = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # (ids [K], row_splits [B + 1]) -> loss
+Run = Callable[[int], list[float]]  # so many steps -> the losses
+Built = tuple[Run, Callable[[], None]]  # what runs the steps, and what frees the variables
+
+
+def in_turn(step: Step, data: Sequence[tuple[tf.Tensor, tf.Tensor]]) -> Run:
+    """Steps on the batches, over and over."""
+    batches = itertools.cycle(data)
+    return lambda count: [float(step(*batch)) for batch in itertools.islice(batches, count)]
 
 
 @dataclass(frozen=True)

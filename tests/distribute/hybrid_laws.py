@@ -17,11 +17,12 @@ from hybrid_model import BATCH, batches, builder, same, whole_batches
 from twml_ops import layers, optimizers
 from twml_ops.distribute.hybrid import Cluster, HybridTrainer
 from twml_ops.distribute.hybrid import checkpoint as checkpoints
-from twml_ops.distribute.hybrid.cluster import free_port, server
+from twml_ops.distribute.hybrid.cluster import server
+from twml_ops.distribute.launch import free_ports
 
-SERVERS = [f"127.0.0.1:{free_port()}" for _ in range(3)]
+*SERVERS, WORKER = [f"127.0.0.1:{port}" for port in free_ports(4)]
 KEPT = [server(Cluster(SERVERS, job="ps", index=i)) for i in range(3)]
-ALL = Cluster(SERVERS, [f"127.0.0.1:{free_port()}"])
+ALL = Cluster(SERVERS, [WORKER])
 ALL.connect(30)
 
 

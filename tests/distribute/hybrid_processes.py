@@ -16,7 +16,7 @@ from hybrid_model import batches, builder
 
 from twml_ops import optimizers
 from twml_ops.distribute import Cluster, HybridTrainer, exit_if_lost, serve
-from twml_ops.distribute.hybrid.cluster import free_port
+from twml_ops.distribute.launch import free_ports
 
 LIMIT = 240  # seconds, of which only a hang makes use
 
@@ -60,7 +60,7 @@ def run(servers, workers, steps, kills=(), slow=0.0, **options):
     Returns:
         step, losses and own steps by worker, the weights, deaths by task, or "hang".
     """
-    addresses = [f"127.0.0.1:{free_port()}" for _ in range(servers + workers)]
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(servers + workers)]
     alive, pipes, deaths, kills = {}, {}, [], list(kills)
     found = {"step": 0, "loss": {}, "own": {}, "weights": None, "deaths": deaths}
     start = time.monotonic()

@@ -78,7 +78,7 @@ class LocalCluster:
             "worker": list(command),
             "ps": list(server_command or [sys.executable, "-m", "twml_ops.distribute.serve"]),
         }
-        ports = _free_ports(servers + workers)
+        ports = free_ports(servers + workers)
         addresses = [f"127.0.0.1:{p}" for p in ports]
         self.cluster = {"ps": addresses[:servers], "worker": addresses[servers:]}
         self._max_restarts = max_restarts
@@ -169,7 +169,8 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Different ports of 127.0.0.1 that nobody listens on now."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for s in sockets:

@@ -28,6 +28,15 @@ def scaled_by_rows() -> Iterator[None]:
         _scaled_by_rows.reset(token)
 
 
+def learning_rate_now(optimizer: Any) -> tf.Tensor:
+    """That of the step under way, float32."""
+    # Of Keras 2 the property is that of the last update.
+    rate = optimizer.learning_rate if KERAS_3 else optimizer._learning_rate
+    if isinstance(rate, tf.keras.optimizers.schedules.LearningRateSchedule):
+        rate = rate(optimizer.iterations)
+    return tf.cast(rate, tf.float32)
+
+
 class SparseOptimizer(tf.keras.optimizers.Optimizer):
     """A Keras optimizer whose sparse updates cost O(touched rows) and whose dense ones are usual.
 

@@ -12,6 +12,7 @@ from twml_ops import _keras
 from twml_ops.distribute import placement
 from twml_ops.layers import SparseLinear
 from twml_ops.layers._batch import parse
+from twml_ops.layers._feature_norm import FeatureNorm
 from twml_ops.tpu.elsewhere import Elsewhere
 from twml_ops.tpu.optimizers import table_optimizer
 
@@ -173,8 +174,8 @@ def on_host(dataset: tf.data.Dataset, transform: Any, training: bool = True) -> 
 
     def transformed(features: Any, *others: Any) -> Any:
         for layer in chain:
-            wants = layer.__class__.__name__ in ("MaxNorm", "OnlineStandardize")
-            features = layer(features, training=training) if wants else layer(features)
+            learns = isinstance(layer, FeatureNorm)
+            features = layer(features, training=training) if learns else layer(features)
         return (features, *others)
 
     # One after the other: states are learned in the order of the batches.

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import ops, optimizers
+from twml_ops.optimizers._base import learning_rate_now
 
 _embedding = tf.tpu.experimental.embedding
 
@@ -67,19 +68,18 @@ def table_optimizer(optimizer: Any) -> Any:
 def _rate(optimizer: Any) -> Any:
     """A number if it stays, else what is asked in every step."""
     rate = optimizer._learning_rate
-    return (lambda: _rate_now(optimizer)) if callable(rate) else float(tf.convert_to_tensor(rate))
-
-
-def _rate_now(optimizer: Any) -> tf.Tensor:
-    rate = optimizer._learning_rate  # of Keras 2 the property is that of the last update
-    if callable(rate):
-        rate = rate(tf.convert_to_tensor(optimizer.iterations))
-    return tf.cast(rate, tf.float32)
+    return (
+        (lambda: learning_rate_now(optimizer))
+        if callable(rate)
+        else float(tf.convert_to_tensor(rate))
+    )
 
 
 def _corrected(optimizer: Any) -> tf.Tensor:
     step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64) + 1
-    return ops.bias_corrected(_rate_now(optimizer), step, optimizer.beta_1, optimizer.beta_2)
+    return ops.bias_corrected(
+        learning_rate_now(optimizer), step, optimizer.beta_1, optimizer.beta_2
+    )
 
 
 def _positive(accumulator: float) -> None:

@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
+from twml_ops.distribute.launch import free_ports
+
 _STAGGER_SECONDS = 0.5
 _LOCAL = "/job:localhost/replica:0/task:0/device:CPU:0"
 
@@ -106,7 +108,7 @@ class Cluster:
         deadline = time.monotonic() + timeout
         for i, address in enumerate(self.servers):
             _await(address, f"ps {i}", deadline)
-        own = self.workers[self.index] if self.job == "worker" else f"localhost:{free_port()}"
+        own = self.workers[self.index] if self.job == "worker" else f"localhost:{free_ports(1)[0]}"
         spec = tf.train.ClusterSpec(
             {
                 "ps": list(self.servers),
@@ -139,13 +141,6 @@ def server(cluster: Cluster) -> Any:
     """The `tf.distribute.Server` of this task; needs the op library, which this package loads."""
     spec = tf.train.ClusterSpec({"ps": list(cluster.servers)})
     return tf.distribute.Server(spec, job_name="ps", task_index=cluster.index, protocol="grpc")
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on now."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 @contextlib.contextmanager

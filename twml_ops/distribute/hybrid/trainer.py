@@ -18,8 +18,8 @@ from twml_ops.distribute.hybrid.calls import within
 from twml_ops.distribute.hybrid.cluster import Cluster, ClusterError
 from twml_ops.distribute.hybrid.exchange import Exchange
 from twml_ops.distribute.hybrid.state import State
-from twml_ops.distribute.hybrid.tables import Product, Remote, RemoteTable
-from twml_ops.distribute.hybrid.wire import Part
+from twml_ops.distribute.hybrid.step import Step
+from twml_ops.distribute.hybrid.tables import Remote, RemoteTable
 from twml_ops.ops._tape import tf_variable
 
 DatasetFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
@@ -202,7 +202,7 @@ class HybridTrainer:
             path: of a `.keras` file to write too; None: none.
         """
         plain = self._builder()
-        self._pull()
+        self._graph.pull()
         theirs = [self.model, *_keras.all_layers(self.model)]
         for mine, other in zip([plain, *_keras.all_layers(plain)], theirs, strict=True):
             kernels = getattr(other, "kernels", None)
@@ -248,6 +248,15 @@ class HybridTrainer:
         several = share_dense and self.mode == "sync"
         self._exchange = Exchange(cluster, self.state) if several else None
         self._call("joining the run", self._attach)
+        self._graph = Step(
+            model,
+            self.optimizer,
+            cluster,
+            self.state,
+            self.remote,
+            self._exchange,
+            bounded=self.max_staleness is not None,
+        )
         self._trace()
 
     def _attach(self) -> None:
@@ -272,153 +281,14 @@ class HybridTrainer:
             self._exchange.start_generation()
 
     def _trace(self) -> None:
-        self._step = tf.function(self._train_step, reduce_retracing=True, autograph=False)
-        self._forward = tf.function(self._forward_step, reduce_retracing=True, autograph=False)
+        self._step = tf.function(self._graph.train, reduce_retracing=True, autograph=False)
+        self._forward = tf.function(self._graph.forward, reduce_retracing=True, autograph=False)
 
     def _by_row(self) -> list[bool]:
         servers = len(self.cluster.devices)
         return [_by_row(t, servers, self._axis, self.remote) for t in self.remote.tables]
 
     # Steps --------------------------------------------------------------------------------------
-
-    def _train_step(self, x: Any, y: Any, weights: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """(loss, the run's step, steps of each worker) after a step."""
-        with tf.device(self.cluster.own_device):
-            self._begin()
-            loss, products, gradients = self._backward(x, y, weights)
-            used = [p for p in products if p.gradient is not None]
-            parts = self._by_server(used)
-            none = tf.zeros([0], tf.int64)
-            if self._exchange is None:
-                self._update(used, [[p] for p in parts], gradients)
-                return loss, self._count(), self._count_own()
-            rows = tf.cast(tf.shape(tf.nest.flatten(y)[0])[0], tf.float32)
-            own = self._contributions(parts, gradients, rows)
-            if self._exchange.me:
-                return loss, self._exchange.put(own), none
-            taken = self._exchange.take(own)
-            # A step that ends because somebody is missing must not even be counted.
-            with tf.control_dependencies([t for tensors in taken.values() for t in tensors[-1]]):
-                joined = self._joined(taken, len(used), gradients)
-                self._update(used, *joined)
-                step = self._count()
-            self._exchange.release(step)
-            return loss, step, none
-
-    def _by_server(self, used: list[Product]) -> list[list[tuple[Part, tf.Tensor]]]:
-        """For each server, the entries and gradients of each product, there."""
-        servers = range(len(self.cluster.devices))
-        return [[(u.parts[p], self.remote.send_part(u, p)) for u in used] for p in servers]
-
-    def _contributions(
-        self, parts: list[list[tuple[Part, tf.Tensor]]], gradients: list[Any], rows: tf.Tensor
-    ) -> dict[tuple[str, str], list[tf.Tensor]]:
-        """Of this worker to a step of all: (device, label) -> tensors."""
-        devices = self.cluster.devices
-        own = {
-            (device, "sparse"): [t for part, grad in uses for t in (*part, grad)]
-            for device, uses in zip(devices, parts, strict=True)
-            if uses
-        }
-        some = [g for g in gradients if g is not None]
-        own[devices[0], "dense"] = [rows, *tf.nest.flatten(some, expand_composites=True)]
-        return own
-
-    def _joined(self, taken: Any, uses: int, gradients: list[Any]) -> tuple[Any, Any]:
-        """The workers' contributions as those of one with the joined batch."""
-        devices = self.cluster.devices
-        parts: list[list[list[tuple[Part, tf.Tensor]]]] = []  # [server][worker][use]
-        for device in devices if uses else ():
-            workers = taken[device, "sparse"]
-            with tf.device(device):
-                sizes = [tf.cast(tf.shape(w[3])[0], tf.float32) for w in workers]
-                total = tf.add_n(sizes)
-                parts.append(
-                    [
-                        [
-                            (Part(*w[i : i + 3]), w[i + 3] * (n / total))
-                            for i in range(0, 4 * uses, 4)
-                        ]
-                        for w, n in zip(workers, sizes, strict=True)
-                    ]
-                )
-        rows = [w[0] for w in taken[devices[0], "dense"]]
-        shares = [n / tf.add_n(rows) for n in rows]
-        some = [g for g in gradients if g is not None]
-        each = [
-            tf.nest.pack_sequence_as(some, w[1:], expand_composites=True)
-            for w in taken[devices[0], "dense"]
-        ]
-        means = iter([_mean(g, shares) for g in zip(*each, strict=True)])
-        return parts, [None if g is None else next(means) for g in gradients]
-
-    def _begin(self) -> None:
-        """Takes what is shared."""
-        if not self.state.twins:
-            return
-        self._pull()
-        for each in updates.every(self.optimizer):
-            each.iterations.assign(tf.cast(self.state.step.value(), each.iterations.dtype))
-
-    def _backward(self, x: Any, y: Any, weights: Any) -> tuple[tf.Tensor, list[Product], list[Any]]:
-        with tf.GradientTape() as tape, self.remote.recording(tape) as products:
-            prediction = self.model(x, training=True)
-            loss = self.model.compute_loss(x, y, prediction, weights)
-        trained = [tf_variable(v) for v in self.state.trained]
-        sources = [*trained, *(p.output for p in products)]
-        gradients = tape.gradient(loss, sources)
-        for product, gradient in zip(products, gradients[len(trained) :], strict=True):
-            product.gradient = gradient
-        return loss, products, gradients[: len(trained)]
-
-    def _update(self, used: list[Product], parts: Any, gradients: list[Any]) -> None:
-        """Of tables, with [server][worker][use] entries and gradients; then of the rest."""
-        for table in self.remote.tables:
-            uses = [i for i, p in enumerate(used) if p.table is table]
-            if not uses:
-                continue
-            optimizer = updates.of(self.optimizer, table)
-            rate = updates.learning_rate(optimizer)
-            for p, workers in enumerate(parts):
-                contributions = [worker[i] for i in uses for worker in workers]
-                updates.table(optimizer, table, p, contributions, used[uses[0]].binary, rate)
-        self._update_dense(gradients)
-
-    def _update_dense(self, gradients: list[Any]) -> None:
-        pairs = [
-            (g, v) for g, v in zip(gradients, self.state.trained, strict=True) if g is not None
-        ]
-        if not self.state.twins:
-            counted = [each.iterations + 1 for each in updates.every(self.optimizer)]
-            if pairs:
-                self.optimizer.apply_gradients(pairs)
-            for each, steps in zip(updates.every(self.optimizer), counted, strict=True):
-                each.iterations.assign(steps)  # those too that have tables only
-            return
-        twins = {id(t.local): t for t in self.state.twins}
-        for gradient, v in pairs:
-            optimizer, twin = updates.of(self.optimizer, v), twins[id(v)]
-            rate = updates.learning_rate(optimizer)
-            updates.dense(optimizer, gradient, twin.remote, twin.slots, optimizer._decays(v), rate)
-        if self.cluster.is_chief:  # what layers keep of the batches they saw
-            for twin in self.state.twins:
-                if not twin.trained:
-                    twin.push()
-
-    def _count(self) -> tf.Tensor:
-        return self.state.step.assign_add(tf.constant(1, tf.int64))
-
-    def _count_own(self) -> tf.Tensor:
-        if self.max_staleness is None:
-            return tf.zeros([0], tf.int64)
-        counts = self.state.steps_of
-        return counts.assign_add(tf.one_hot(self.cluster.index, counts.shape[0], dtype=tf.int64))
-
-    def _forward_step(self, x: Any, y: Any, weights: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        with tf.device(self.cluster.own_device):
-            self._pull()
-            prediction = self.model(x, training=False)
-            return prediction, self.model.compute_loss(x, y, prediction, weights)
 
     def _one_step(self, what: str, batch: Any) -> Any:
         """Loss and counts of a step; None if the workers have to begin it anew."""
@@ -454,10 +324,6 @@ class HybridTrainer:
         every = self._checkpoint_every
         if done // every > before // every or done >= steps:
             self.save()
-
-    def _pull(self) -> None:
-        for twin in self.state.twins:
-            twin.pull()
 
     def _call(self, what: str, function: Any, *args: Any) -> Any:
         if not self.cluster.servers:
@@ -497,16 +363,6 @@ def _repeated(dataset: Any) -> Iterator[Any]:
             yield _batch(batch)
         if not some:
             raise ValueError("dataset_fn must give at least one batch, got none")
-
-
-def _mean(gradients: Any, shares: list[tf.Tensor]) -> Any:
-    """The weighted sum of the workers' gradients of one variable."""
-    first = gradients[0]
-    if isinstance(first, tf.IndexedSlices):
-        values = [g.values * share for g, share in zip(gradients, shares, strict=True)]
-        indices = tf.concat([g.indices for g in gradients], axis=0)
-        return tf.IndexedSlices(tf.concat(values, axis=0), indices, first.dense_shape)
-    return tf.add_n([g * share for g, share in zip(gradients, shares, strict=True)])
 
 
 def _own_variables(layer: Any) -> list[Any]:

@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import ops
-from twml_ops._keras import KERAS_3
 from twml_ops.distribute.hybrid.remote import RemoteVariable
 from twml_ops.distribute.hybrid.tables import RemoteTable
 from twml_ops.distribute.hybrid.wire import Part
@@ -44,14 +43,6 @@ def of(optimizer: Any, variable: Any) -> Any:
     """The optimizer that trains `variable`."""
     choose = getattr(optimizer, "optimizer_of", None)
     return optimizer if choose is None else choose(variable)
-
-
-def learning_rate(optimizer: Any) -> tf.Tensor:
-    """Of the step under way."""
-    rate = optimizer.learning_rate if KERAS_3 else optimizer._learning_rate
-    if isinstance(rate, tf.keras.optimizers.schedules.LearningRateSchedule):
-        rate = rate(optimizer.iterations)
-    return tf.cast(rate, tf.float32)
 
 
 def table(

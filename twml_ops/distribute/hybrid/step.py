@@ -1,0 +1,195 @@
+"""What a step computes: one graph over the devices of this process and of all servers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops.distribute.hybrid import updates
+from twml_ops.distribute.hybrid.cluster import Cluster
+from twml_ops.distribute.hybrid.exchange import Exchange
+from twml_ops.distribute.hybrid.state import State
+from twml_ops.distribute.hybrid.tables import Product, Remote
+from twml_ops.distribute.hybrid.wire import Part
+from twml_ops.ops._tape import tf_variable
+from twml_ops.optimizers._base import learning_rate_now
+
+
+@dataclasses.dataclass(eq=False)
+class Step:
+    """A step of training, and one that only looks.
+
+    Attributes:
+        model: whose tables are `remote`'s.
+        optimizer: of all its weights.
+        cluster: who takes part.
+        state: of the run, on the servers.
+        remote: the tables.
+        exchange: with the other workers of a synchronous run; None: there are none.
+        bounded: whether the steps of each worker are counted, since staleness is bounded.
+    """
+
+    model: tf.keras.Model
+    optimizer: Any
+    cluster: Cluster
+    state: State
+    remote: Remote
+    exchange: Exchange | None
+    bounded: bool
+
+    def train(self, x: Any, y: Any, weights: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """(loss, the run's step, steps of each worker) after a step."""
+        with tf.device(self.cluster.own_device):
+            self._begin()
+            loss, products, gradients = self._backward(x, y, weights)
+            used = [p for p in products if p.gradient is not None]
+            parts = self._by_server(used)
+            none = tf.zeros([0], tf.int64)
+            if self.exchange is None:
+                self._update(used, [[p] for p in parts], gradients)
+                return loss, self._count(), self._count_own()
+            rows = tf.cast(tf.shape(tf.nest.flatten(y)[0])[0], tf.float32)
+            own = self._contributions(parts, gradients, rows)
+            if self.exchange.me:
+                return loss, self.exchange.put(own), none
+            taken = self.exchange.take(own)
+            # A step that ends because somebody is missing must not even be counted.
+            with tf.control_dependencies([t for tensors in taken.values() for t in tensors[-1]]):
+                joined = self._joined(taken, len(used), gradients)
+                self._update(used, *joined)
+                step = self._count()
+            self.exchange.release(step)
+            return loss, step, none
+
+    def _by_server(self, used: list[Product]) -> list[list[tuple[Part, tf.Tensor]]]:
+        """For each server, the entries and gradients of each product, there."""
+        servers = range(len(self.cluster.devices))
+        return [[(u.parts[p], self.remote.send_part(u, p)) for u in used] for p in servers]
+
+    def _contributions(
+        self, parts: list[list[tuple[Part, tf.Tensor]]], gradients: list[Any], rows: tf.Tensor
+    ) -> dict[tuple[str, str], list[tf.Tensor]]:
+        """Of this worker to a step of all: (device, label) -> tensors."""
+        devices = self.cluster.devices
+        own = {
+            (device, "sparse"): [t for part, grad in uses for t in (*part, grad)]
+            for device, uses in zip(devices, parts, strict=True)
+            if uses
+        }
+        some = [g for g in gradients if g is not None]
+        own[devices[0], "dense"] = [rows, *tf.nest.flatten(some, expand_composites=True)]
+        return own
+
+    def _joined(self, taken: Any, uses: int, gradients: list[Any]) -> tuple[Any, Any]:
+        """The workers' contributions as those of one with the joined batch."""
+        devices = self.cluster.devices
+        parts: list[list[list[tuple[Part, tf.Tensor]]]] = []  # [server][worker][use]
+        for device in devices if uses else ():
+            workers = taken[device, "sparse"]
+            with tf.device(device):
+                sizes = [tf.cast(tf.shape(w[3])[0], tf.float32) for w in workers]
+                total = tf.add_n(sizes)
+                parts.append(
+                    [
+                        [
+                            (Part(*w[i : i + 3]), w[i + 3] * (n / total))
+                            for i in range(0, 4 * uses, 4)
+                        ]
+                        for w, n in zip(workers, sizes, strict=True)
+                    ]
+                )
+        rows = [w[0] for w in taken[devices[0], "dense"]]
+        shares = [n / tf.add_n(rows) for n in rows]
+        some = [g for g in gradients if g is not None]
+        each = [
+            tf.nest.pack_sequence_as(some, w[1:], expand_composites=True)
+            for w in taken[devices[0], "dense"]
+        ]
+        means = iter([_mean(g, shares) for g in zip(*each, strict=True)])
+        return parts, [None if g is None else next(means) for g in gradients]
+
+    def _begin(self) -> None:
+        """Takes what is shared."""
+        if not self.state.twins:
+            return
+        self.pull()
+        for each in updates.every(self.optimizer):
+            each.iterations.assign(tf.cast(self.state.step.value(), each.iterations.dtype))
+
+    def _backward(self, x: Any, y: Any, weights: Any) -> tuple[tf.Tensor, list[Product], list[Any]]:
+        with tf.GradientTape() as tape, self.remote.recording(tape) as products:
+            prediction = self.model(x, training=True)
+            loss = self.model.compute_loss(x, y, prediction, weights)
+        trained = [tf_variable(v) for v in self.state.trained]
+        sources = [*trained, *(p.output for p in products)]
+        gradients = tape.gradient(loss, sources)
+        for product, gradient in zip(products, gradients[len(trained) :], strict=True):
+            product.gradient = gradient
+        return loss, products, gradients[: len(trained)]
+
+    def _update(self, used: list[Product], parts: Any, gradients: list[Any]) -> None:
+        """Of tables, with [server][worker][use] entries and gradients; then of the rest."""
+        for table in self.remote.tables:
+            uses = [i for i, p in enumerate(used) if p.table is table]
+            if not uses:
+                continue
+            optimizer = updates.of(self.optimizer, table)
+            rate = learning_rate_now(optimizer)
+            for p, workers in enumerate(parts):
+                contributions = [worker[i] for i in uses for worker in workers]
+                updates.table(optimizer, table, p, contributions, used[uses[0]].binary, rate)
+        self._update_dense(gradients)
+
+    def _update_dense(self, gradients: list[Any]) -> None:
+        pairs = [
+            (g, v) for g, v in zip(gradients, self.state.trained, strict=True) if g is not None
+        ]
+        if not self.state.twins:
+            counted = [each.iterations + 1 for each in updates.every(self.optimizer)]
+            if pairs:
+                self.optimizer.apply_gradients(pairs)
+            for each, steps in zip(updates.every(self.optimizer), counted, strict=True):
+                each.iterations.assign(steps)  # those too that have tables only
+            return
+        twins = {id(t.local): t for t in self.state.twins}
+        for gradient, v in pairs:
+            optimizer, twin = updates.of(self.optimizer, v), twins[id(v)]
+            rate = learning_rate_now(optimizer)
+            updates.dense(optimizer, gradient, twin.remote, twin.slots, optimizer._decays(v), rate)
+        if self.cluster.is_chief:  # what layers keep of the batches they saw
+            for twin in self.state.twins:
+                if not twin.trained:
+                    twin.push()
+
+    def _count(self) -> tf.Tensor:
+        return self.state.step.assign_add(tf.constant(1, tf.int64))
+
+    def _count_own(self) -> tf.Tensor:
+        if not self.bounded:
+            return tf.zeros([0], tf.int64)
+        counts = self.state.steps_of
+        return counts.assign_add(tf.one_hot(self.cluster.index, counts.shape[0], dtype=tf.int64))
+
+    def forward(self, x: Any, y: Any, weights: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """(prediction, loss), with what is shared now."""
+        with tf.device(self.cluster.own_device):
+            self.pull()
+            prediction = self.model(x, training=False)
+            return prediction, self.model.compute_loss(x, y, prediction, weights)
+
+    def pull(self) -> None:
+        """Takes the dense weights that all workers share."""
+        for twin in self.state.twins:
+            twin.pull()
+
+
+def _mean(gradients: Any, shares: list[tf.Tensor]) -> Any:
+    """The weighted sum of the workers' gradients of one variable."""
+    first = gradients[0]
+    if isinstance(first, tf.IndexedSlices):
+        values = [g.values * share for g, share in zip(gradients, shares, strict=True)]
+        indices = tf.concat([g.indices for g in gradients], axis=0)
+        return tf.IndexedSlices(tf.concat(values, axis=0), indices, first.dense_shape)
+    return tf.add_n([g * share for g, share in zip(gradients, shares, strict=True)])
