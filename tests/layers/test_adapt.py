@@ -102,7 +102,7 @@ def test_four_processes_merged_and_published_equal_one_within_epsilon(tmp_path):
     bound = one.sketch.describe(np.arange(6))
     assert np.all(bound["rank_error"] > 0)  # the sketches have lost something
     for feature in range(6):
-        seen = np.sort(VALUES[IDS == feature])
+        seen = np.sort(VALUES[np.equal(IDS, feature)])
         shares = [
             np.searchsorted(seen, made.boundaries[feature], "right") / len(seen)
             for made in (one, published)
