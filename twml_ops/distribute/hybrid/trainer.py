@@ -5,22 +5,20 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import tensorflow as tf
 
-from twml_ops import _keras
 from twml_ops.distribute import placement
-from twml_ops.distribute.hybrid import checkpoint, updates
+from twml_ops.distribute.hybrid import checkpoint, model_weights, updates
 from twml_ops.distribute.hybrid.calls import within
 from twml_ops.distribute.hybrid.cluster import Cluster, ClusterError
 from twml_ops.distribute.hybrid.exchange import Exchange
 from twml_ops.distribute.hybrid.state import State
 from twml_ops.distribute.hybrid.step import Step
 from twml_ops.distribute.hybrid.tables import Remote, RemoteTable
-from twml_ops.ops._tape import tf_variable
 
 DatasetFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 OnStep = Callable[[int, tf.Tensor], None]
@@ -203,16 +201,7 @@ class HybridTrainer:
         """
         plain = self._builder()
         self._graph.pull()
-        theirs = [self.model, *_keras.all_layers(self.model)]
-        for mine, other in zip([plain, *_keras.all_layers(plain)], theirs, strict=True):
-            tables = [k for k in _kernels(other) if isinstance(k, RemoteTable)]
-            kernels = _kernels(mine) if tables else []
-            for kernel, table in zip(kernels, tables, strict=True):
-                tf_variable(kernel).assign(table.fetch())
-            whole = {id(k) for k in kernels}
-            own = [v for v in _own_variables(mine) if id(v) not in whole]
-            for v, value in zip(own, _own_variables(other), strict=True):
-                tf_variable(v).assign(tf_variable(value))
+        model_weights.copy(self.model, plain)
         if path is not None:
             plain.save(str(Path(path)))
         return plain
@@ -363,15 +352,3 @@ def _repeated(dataset: Any) -> Iterator[Any]:
             yield _batch(batch)
         if not some:
             raise ValueError("dataset_fn must give at least one batch, got none")
-
-
-def _kernels(layer: Any) -> list[Any]:
-    """The tables of a layer; none of one that has none."""
-    kernels = getattr(layer, "kernels", None) or ()
-    return list(kernels.values() if isinstance(kernels, Mapping) else kernels)
-
-
-def _own_variables(layer: Any) -> list[Any]:
-    if _keras.KERAS_3:
-        return [*layer._trainable_variables, *layer._non_trainable_variables]
-    return [*layer._trainable_weights, *layer._non_trainable_weights]
