@@ -12,14 +12,15 @@ from twml_ops.cli.trained import TrainedRun
 from .test_train import METRICS
 
 
-@pytest.fixture(scope="module")
-def run(libsvm, tmp_path_factory):
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)])
+def run(request, libsvm, tmp_path_factory):
     out = tmp_path_factory.mktemp("cluster") / "run"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "twml_ops.cli", "launch", "--ps", "1", "--workers", "2"]
+    command = [sys.executable, "-m", "twml_ops.cli", "launch", "--ps", "1"]
+    workers = ["--workers", str(request.param), "--evaluator"]
     options = ["--out", str(out), "--epochs", "8", "--batch-size", "16", "--checkpoint-every", "60"]
     done = subprocess.run(
-        [*command, "--evaluator", "--", "train", "--data", libsvm, *options],
+        [*command, *workers, "--", "train", "--data", libsvm, *options],
         env=environment,
         capture_output=True,
         text=True,

@@ -166,7 +166,7 @@ class HybridTrainer:
             if result is None:
                 continue  # the same batch, in a new generation
             loss, step, steps_of = result
-            before, done = done, int(step)
+            before, done = done, step
             own += 1
             self._keep(before, done, steps)
             losses = [*losses[-999:], loss]
@@ -198,10 +198,13 @@ class HybridTrainer:
 
         Args:
             path: of a `.keras` file to write too; None: none.
+
+        Raises:
+            ClusterError: a server is gone or silent.
         """
         plain = self._builder()
-        self._graph.pull()
-        model_weights.copy(self.model, plain)
+        self._call("reading dense weights", self._graph.pull)
+        self._call("reading tables", model_weights.copy, self.model, plain)
         if path is not None:
             plain.save(str(Path(path)))
         return plain
@@ -282,7 +285,7 @@ class HybridTrainer:
     def _one_step(self, what: str, batch: Any) -> Any:
         """Loss and counts of a step; None if the workers have to begin it anew."""
         try:
-            return self._call(what, self._step, *batch)
+            return self._call(what, lambda: _brought(self._step(*batch)))
         except ClusterError:
             if self._exchange is None:
                 raise
@@ -291,11 +294,11 @@ class HybridTrainer:
             self._trace()
             return None
 
-    def _await_the_slow(self, steps_of: tf.Tensor) -> None:
+    def _await_the_slow(self, counts: Any) -> None:
         """With bounded staleness: waits while too far ahead of the slowest worker."""
         if self.max_staleness is None or len(self.cluster.workers) == 1:
             return
-        counts, deadline = steps_of.numpy(), time.monotonic() + self._timeout
+        deadline = time.monotonic() + self._timeout
         while counts[self.cluster.index] - counts.min() > self.max_staleness:
             if time.monotonic() > deadline:
                 raise ClusterError(
@@ -337,6 +340,12 @@ def _by_row(table: RemoteTable, servers: int, axis: str, remote: Remote) -> bool
     products = sum(int(b) for _, b, _ in seen) * columns * remote.wire_dtype.size
     # The worker sends entries and gradients: to one server or to all; it gets products likewise.
     return entries + 2 * servers * products <= servers * entries + 2 * products
+
+
+def _brought(result: Any) -> Any:
+    """What a step returns, its counts brought here while the time limit runs."""
+    loss, step, steps_of, *more = result
+    return loss, int(step), steps_of.numpy(), *more
 
 
 def _batch(batch: Any) -> tuple[Any, Any, Any]:
