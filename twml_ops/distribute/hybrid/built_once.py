@@ -64,6 +64,7 @@ class BuiltOnce:
                 with _beating(f"{path}.beat", timeout / _BEATS):
                     self._model = build()
                     _write(self._model, path)
+                tf.io.gfile.remove(f"{path}.beat")
             else:
                 _await(path, f"{path}.beat", timeout)
                 self._model = _read(path)
