@@ -163,7 +163,8 @@ def fit(
         with console.status("waiting for the evaluator"):
             evaluations.await_step(checkpoints, min(last, steps), options.timeout)
     for line in evaluations.read(checkpoints):
-        progress.held_out.append(Point(line["step"] * per_step, line["log_loss"]))
+        if line["log_loss"] is not None:
+            progress.held_out.append(Point(line["step"] * per_step, line["log_loss"]))
     evaluations.keep(checkpoints, folder)
     shutil.rmtree(checkpoints, ignore_errors=True)
     return model, progress

@@ -8,30 +8,25 @@ import time
 from pathlib import Path
 from typing import Any
 
-from twml_ops.cli.folder import finite
+from twml_ops.cli.folder import finite, new_file
 
 FILE = "evaluations.jsonl"
 
 
 def add(folder: Path, step: int, metrics: dict[str, float]) -> None:
     """Notes the metrics of the checkpoint of `step`."""
-    with open(folder / FILE, "a") as f:
-        f.write(json.dumps(finite({"step": step, **metrics}), allow_nan=False) + "\n")
+    before = (folder / FILE).read_text() if (folder / FILE).exists() else ""
+    line = json.dumps(finite({"step": step, **metrics}), allow_nan=False)
+    with new_file(folder / FILE) as part:  # whole or not at all, whenever this process is killed
+        part.write_text(f"{before}{line}\n")
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """What was noted, whole lines only: a killed evaluator may leave half a one."""
-    found = []
+    """What was noted; nothing where nobody has."""
     try:
-        lines = (folder / FILE).read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
     except FileNotFoundError:
         return []
-    for line in lines:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
 
 
 def await_step(folder: Path, step: int, timeout: float) -> bool:
