@@ -195,6 +195,49 @@ def the_users_model_may_have_several_tables_and_optimizers():
     same(alone(make(), build), hybrid.export().get_weights(), 1e-6)
 
 
+GROUP = {"user": layers.SparseTable(300, 4), "ad": layers.SparseTable(300, 6, "he_normal")}
+FEATURES = {"user": "user", "shown": "ad", "clicked": "ad"}  # two uses of one table
+
+
+def grouped():
+    """Tables of one layer: with values, and one that is used without and with them."""
+    tf.keras.utils.set_random_seed(7)
+    inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
+    group = layers.GroupedSparseLinear(GROUP, FEATURES, name="ads")
+    found = group({"user": inputs, "shown": inputs[0], "clicked": inputs})
+    joined = tf.keras.layers.Concatenate()([found[f] for f in FEATURES])
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(joined))
+
+
+def each_its_own():
+    by_table = {"^ads/user": optimizers.Ftrl(0.1), "^ads/ad": optimizers.LazyAdam(0.01)}
+    return optimizers.CompositeOptimizer(optimizers.Adagrad(0.1), by_table)
+
+
+def grouped_tables_are_those_of_a_single_process():
+    want = alone(each_its_own(), grouped)
+    for axis, servers, tolerance in (("column", 2, 0.0), ("row", 2, 2e-6), ("row", 3, 2e-6)):
+        hybrid = trainer(each_its_own(), servers, grouped, partition_axis=axis)
+        hybrid.fit(batches, 10)
+        assert [t.name for t in hybrid.remote.tables] == ["0/ads/user", "1/ads/ad"]
+        assert not any("ads" in v.name for v in hybrid.state.dense_weights)
+        same(want, hybrid.export().get_weights(), tolerance)
+
+
+def grouped_tables_go_through_checkpoints_into_other_servers_and_into_files():
+    want = alone(each_its_own(), grouped, steps=6)
+    with tempfile.TemporaryDirectory() as folder:
+        for servers, axis, steps in ((2, "row", 4), (3, "row", 5), (2, "column", 6)):
+            options = {"partition_axis": axis, "checkpoint_dir": folder}
+            hybrid = trainer(each_its_own(), servers, grouped, **options)
+            assert hybrid.fit(lambda _, steps=steps: rest(steps), steps).own_steps in (4, 1)
+        path = os.path.join(folder, "model.keras")
+        same(want, hybrid.export(path).get_weights(), 2e-6)
+        again = tf.keras.models.load_model(path, compile=False)
+        x, _ = whole_batches()[0]
+        np.testing.assert_allclose(again(x), hybrid.export()(x), rtol=1e-6)
+
+
 def expect(kind, words, call):
     with pytest.raises(kind, match=words):
         call()

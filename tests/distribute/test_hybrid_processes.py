@@ -10,7 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.distributed.network import unavailable
+from twml_ops.distribute.launch import LOST
+
 FOLDER = Path(__file__).parent
+JOINT = {"one_batch": True, "partition_axis": "row"}
+SILENT = {"checkpoints": True, "checkpoint_every": 10, "timeout": 12}
 KILLED = {"checkpoints": True, "checkpoint_every": 10, "timeout": 60}
 
 
@@ -33,12 +38,19 @@ def results():
     return run(
         one={"servers": 2, "workers": 1, "steps": 20, "partition_axis": "row"},
         two={"servers": 2, "workers": 2, "steps": 20, "partition_axis": "row"},
-        slow={"servers": 1, "workers": 2, "steps": 40, "mode": "async", "slow": 0.2},
+        slow={
+            "servers": 1, "workers": 2, "steps": 60, "mode": "async", "stops": [[10, "worker", 1]],
+        },
         bounded={
             "servers": 1, "workers": 2, "steps": 30, "mode": "hogwild", "slow": 0.05,
             "max_staleness": 2,
         },
         killed={"servers": 2, "workers": 2, "steps": 80, "mode": "async", "kills": both, **KILLED},
+        silent={
+            "servers": 2, "workers": 2, "steps": 40, "stops": [[20, "ps", 1]], "heal": 2,
+            **JOINT, **SILENT,
+        },
+        undisturbed={"servers": 2, "workers": 2, "steps": 40, **JOINT},
     )  # fmt: skip
 
 
@@ -49,9 +61,11 @@ def test_two_synchronous_workers_are_one_with_the_joined_batch(results):
 
 
 def test_a_slow_worker_does_not_stall_asynchronous_training(results):
-    own = results["slow"]["own"]
-    assert results["slow"]["step"] >= 40
-    assert own["0"] > 2 * own["1"]
+    slow = results["slow"]
+    assert slow["deaths"] == []
+    assert slow["healed"] >= 60  # it went on when the other had done everything
+    assert slow["own"]["0"] + slow["own"]["1"] <= 61
+    assert slow["own"]["0"] >= 40
 
 
 def test_with_bounded_staleness_no_worker_runs_ahead(results):
@@ -66,6 +80,46 @@ def test_training_survives_a_killed_worker_and_a_killed_server(results):
     assert killed["step"] >= 80
     assert [d[:2] for d in killed["deaths"] if d[2] == 9] == [["worker", 1], ["ps", 1]]
     assert np.mean(list(killed["loss"].values())) < 0.69  # where it began
+
+
+def test_a_server_that_falls_silent_is_an_error_and_then_costs_nothing(results):
+    silent = results["silent"]
+    assert_same_end(silent, results["undisturbed"])
+    assert {tuple(d) for d in silent["deaths"]} == {("worker", i, LOST << 8) for i in range(2)}
+
+
+def assert_same_end(got, want):
+    assert "hang" not in got
+    assert got["step"] == want["step"]
+    for a, b in zip(want["weights"], got["weights"], strict=True):
+        np.testing.assert_allclose(b, a, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.skipif(unavailable() is not None, reason=f"hosts of its own: {unavailable()}")
+@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("job", ["worker", "ps"])
+def test_a_cut_network_is_an_error_and_then_costs_nothing(cut, mode, job):
+    got = cut[f"{mode}_{job}"]
+    assert {d[2] for d in got["deaths"]} == {LOST << 8}
+    if mode == "sync":
+        assert_same_end(got, cut["undisturbed"])
+    else:
+        assert "hang" not in got
+        assert got["step"] >= 40
+        assert abs(got["final"] - cut["undisturbed"]["final"]) < NOISE
+
+
+@pytest.fixture(scope="module")
+def cut():
+    common = {"servers": 2, "workers": 2, "steps": 40, **JOINT}
+    scenarios = {
+        f"{mode}_{job}": {
+            **common, "mode": mode, "network": True, "heal": 2, "stops": [[20, job, 1]], **SILENT,
+        }
+        for mode in ("async", "sync")
+        for job in ("worker", "ps")
+    }  # fmt: skip
+    return run(**scenarios, undisturbed=common)
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ class Placement:
     """Every replica has the whole table; without replicas, that is the one table there is."""
 
     divided = False
+    takes_groups = True  # tables of `GroupedSparseLinear` too; else they stay with their layer
 
     def create(
         self, add: Add, shape: Sequence[int], initializer: Any, name: str, dtype: Any
@@ -83,6 +84,13 @@ def using(placement: Placement) -> Iterator[None]:
 def of(variable: Any) -> Placement:
     """The placement in charge of `variable`."""
     return getattr(tf_variable(variable), _ATTRIBUTE, WHOLE)
+
+
+def grouped_sparse_linear(batches: Sequence[Entries], tables: Sequence[Any]) -> list[tf.Tensor]:
+    """The product [B, D] of each batch with its table: one op for all tables that are here."""
+    if all(of(t) is WHOLE for t in tables):
+        return ops.grouped_sparse_linear(batches, tables)
+    return [of(t).sparse_linear(b, t) for b, t in zip(batches, tables, strict=True)]
 
 
 def put(variable: Any, placement: Placement) -> None:

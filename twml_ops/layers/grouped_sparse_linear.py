@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 import tensorflow as tf
 
-from twml_ops import ops
 from twml_ops._keras import no_autocast, serializable
+from twml_ops.distribute import placement
+from twml_ops.distribute.sharded import WholeFilesOnly
 from twml_ops.layers._batch import parse
 from twml_ops.layers._tables import TableLayer
 
@@ -83,20 +85,32 @@ class GroupedSparseLinear(TableLayer):
     def build(self, input_shape: Any = None) -> None:
         """Creates the tables."""
         del input_shape  # ids name the rows: the inputs' widths say nothing
+        place = placement.in_force()
+        place = place if place.takes_groups else placement.WHOLE
         for name, table in self.tables.items():
-            kernel = self.add_weight(
-                name=name,
-                shape=(table.input_dim, table.units),
-                initializer=tf.keras.initializers.get(table.initializer),
-                trainable=True,
-                dtype=table.dtype,
-                **no_autocast(),
+            self.kernels[name] = place.create(
+                partial(self._add_kernel, name, table.dtype),
+                (table.input_dim, table.units),
+                tf.keras.initializers.get(table.initializer),
+                f"{self.name}/{name}",
+                table.dtype,
             )
-            self.kernels[name] = kernel
+        if place.divided:
+            self._whole_files_only = WholeFilesOnly()
         # Checkpoints follow attributes; in Keras 3 not those that are dicts.
         for i, kernel in enumerate(self.kernels.values()):
             setattr(self, f"_kernel_{i}", kernel)
         super().build(None)
+
+    def _add_kernel(self, name: str, dtype: str, shape: Any, initializer: Any) -> Any:
+        return self.add_weight(
+            name=name,
+            shape=shape,
+            initializer=initializer,
+            trainable=True,
+            dtype=dtype,
+            **no_autocast(),
+        )
 
     def call(self, inputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         """Inputs: feature -> batch of B rows. Returns feature -> [B, units], compute dtype."""
@@ -105,7 +119,7 @@ class GroupedSparseLinear(TableLayer):
             raise ValueError(f"inputs must be a dict of {sorted(self.features)}, got {got}")
         batches = [parse(inputs[feature])[0] for feature in self.features]
         kernels = [self.kernels[table] for table in self.features.values()]
-        outputs = ops.grouped_sparse_linear(batches, kernels)
+        outputs = placement.grouped_sparse_linear(batches, kernels)
         cast = [tf.cast(output, self.compute_dtype) for output in outputs]
         return dict(zip(self.features, cast, strict=True))
 

@@ -23,6 +23,8 @@ class Elsewhere(placement.Placement):
         rows: of the variable; 0: the model keeps no copy of the table. None: all.
     """
 
+    takes_groups = False
+
     def __init__(self, layer: str = "", rows: int | None = None) -> None:
         self.layer = layer
         self.rows = rows

@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.distribute.hybrid.cluster import Cluster
-from twml_ops.distribute.hybrid.state import State
+from twml_ops.distribute.hybrid.state import GENERATIONS, State
 
 _OLD = 64  # generations that a newcomer closes
 
@@ -37,7 +37,8 @@ class Exchange:
         """As a worker that has just come: wakes all who wait for one that was here before."""
         counter = self._state.generation
         self.generation = int(counter.assign_add(tf.constant(1, tf.int64)).numpy())
-        for old in range(max(1, self.generation - _OLD), self.generation):
+        first = self.generation // GENERATIONS * GENERATIONS + 1
+        for old in range(max(first, self.generation - _OLD), self.generation):
             for worker in self.others:
                 for label in ("ticket", "go"):
                     self._close(self._queue(self._home, f"{label}/{worker}", [tf.int64], old))

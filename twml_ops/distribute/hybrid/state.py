@@ -15,6 +15,9 @@ from twml_ops.distribute.hybrid.tables import RemoteTable
 from twml_ops.ops._tape import tf_variable
 
 
+GENERATIONS = 1 << 20  # of queues, at most, between two fillings of the servers; in ns, 1 ms
+
+
 class Twin:
     """A dense weight of the model, here, and what all workers share of it, on a server.
 
@@ -159,6 +162,11 @@ class State:
         self.step.assign(tf.constant(0, tf.int64))
 
     def reset_counters(self) -> None:
-        """Those of the processes at work, which are no part of checkpoints."""
-        self.generation.assign(tf.constant(0, tf.int64))
+        """Those of the processes at work, which are no part of checkpoints.
+
+        Generations never come again: a server that was not killed still has the queues of the old
+        ones, and what was left in them.
+        """
+        first = time.time_ns() // GENERATIONS * GENERATIONS
+        self.generation.assign(tf.constant(first, tf.int64))
         self.steps_of.fill(0)

@@ -138,8 +138,8 @@ class Step:
             optimizer = updates.of(self.optimizer, table)
             rate = learning_rate_now(optimizer)
             for p, workers in enumerate(parts):
-                contributions = [worker[i] for i in uses for worker in workers]
-                updates.table(optimizer, table, p, contributions, used[uses[0]].binary, rate)
+                each = [([worker[i] for worker in workers], used[i].binary) for i in uses]
+                updates.table(optimizer, table, p, each, rate)
         self._update_dense(gradients)
 
     def _update_dense(self, gradients: list[Any]) -> None:

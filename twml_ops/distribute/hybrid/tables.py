@@ -21,14 +21,15 @@ class RemoteTable:
     """A table [N, D] of which each server has a shard: what a layer holds for its kernel.
 
     Args:
-        name: the same in all processes.
+        name: "number/layer/weight", the same in all processes.
         shape: of the whole.
         initializer: of the whole.
         dtype: float32 or bfloat16.
     """
 
     def __init__(self, name: str, shape: Sequence[int], initializer: Any, dtype: Any) -> None:
-        self.name = self.path = self._unique_id = name  # as Keras finds variables
+        self.name = self._unique_id = name  # as Keras finds variables
+        self.path = name.partition("/")[2]  # "layer/weight", as in a single process
         self.shape = tf.TensorShape(shape)
         self.dtype = tf.as_dtype(dtype)
         self.initializer = initializer

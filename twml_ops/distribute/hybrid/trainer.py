@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -205,11 +205,11 @@ class HybridTrainer:
         self._graph.pull()
         theirs = [self.model, *_keras.all_layers(self.model)]
         for mine, other in zip([plain, *_keras.all_layers(plain)], theirs, strict=True):
-            kernels = getattr(other, "kernels", None)
-            tables = [k for k in kernels or () if isinstance(k, RemoteTable)]
-            for kernel, table in zip(getattr(mine, "kernels", ()), tables, strict=bool(tables)):
+            tables = [k for k in _kernels(other) if isinstance(k, RemoteTable)]
+            kernels = _kernels(mine) if tables else []
+            for kernel, table in zip(kernels, tables, strict=True):
                 tf_variable(kernel).assign(table.fetch())
-            whole = {id(k) for k in getattr(mine, "kernels", ())} if tables else set()
+            whole = {id(k) for k in kernels}
             own = [v for v in _own_variables(mine) if id(v) not in whole]
             for v, value in zip(own, _own_variables(other), strict=True):
                 tf_variable(v).assign(tf_variable(value))
@@ -363,6 +363,12 @@ def _repeated(dataset: Any) -> Iterator[Any]:
             yield _batch(batch)
         if not some:
             raise ValueError("dataset_fn must give at least one batch, got none")
+
+
+def _kernels(layer: Any) -> list[Any]:
+    """The tables of a layer; none of one that has none."""
+    kernels = getattr(layer, "kernels", None) or ()
+    return list(kernels.values() if isinstance(kernels, Mapping) else kernels)
 
 
 def _own_variables(layer: Any) -> list[Any]:

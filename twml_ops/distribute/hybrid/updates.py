@@ -49,8 +49,7 @@ def table(
     optimizer: Any,
     table: RemoteTable,
     p: int,
-    contributions: Sequence[tuple[Part, tf.Tensor]],
-    binary: bool,
+    uses: Sequence[tuple[Sequence[tuple[Part, tf.Tensor]], bool]],
     rate: tf.Tensor,
 ) -> None:
     """Backward and update of shard `p`, on its server.
@@ -59,22 +58,39 @@ def table(
         optimizer: in charge of the table.
         table: whose shard.
         p: which.
-        contributions: entries and the gradient of their products [B, columns], all on the server,
-            of each use of the table and each worker, in the order in which they are summed.
-        binary: whether entries have no values.
+        uses: of each use of the table: the entries and the gradient of their products [B, columns]
+            of each worker, on the server, in the order in which they are summed; and whether
+            entries have no values. The gradients of several uses are added up, as those of a
+            variable are.
         rate: learning rate.
     """
     shard = table.shards[p]
     with tf.device(shard.device):
-        parts = [part for part, _ in contributions]
-        joined = (tf.concat(tensors, axis=0) for tensors in zip(*parts, strict=True))
-        part = parts[0] if len(parts) == 1 else Part(*joined)
-        gradients = [g for _, g in contributions]
-        gradient = gradients[0] if len(gradients) == 1 else tf.concat(gradients, axis=0)
-        shape = tf.constant(shard.shape.as_list(), tf.int64)
-        slices = ops.weights_grad(part.ids, part.values, part.row_splits, gradient, shape, binary)
+        slices = _added([_slices(shard, *use) for use in uses])
         (slices,) = optimizer._clip_gradients([slices])
         optimizer._sparse_update(slices, shard, table.slots[p], rate, optimizer._decays(table))
+
+
+def _slices(
+    shard: RemoteVariable, contributions: Sequence[tuple[Part, tf.Tensor]], binary: bool
+) -> tf.IndexedSlices:
+    """The gradient of a shard by one use of its table in all workers."""
+    parts = [part for part, _ in contributions]
+    joined = (tf.concat(tensors, axis=0) for tensors in zip(*parts, strict=True))
+    part = parts[0] if len(parts) == 1 else Part(*joined)
+    gradients = [g for _, g in contributions]
+    gradient = gradients[0] if len(gradients) == 1 else tf.concat(gradients, axis=0)
+    shape = tf.constant(shard.shape.as_list(), tf.int64)
+    return ops.weights_grad(part.ids, part.values, part.row_splits, gradient, shape, binary)
+
+
+def _added(gradients: Sequence[tf.IndexedSlices]) -> tf.IndexedSlices:
+    first = gradients[0]
+    if len(gradients) == 1:
+        return first
+    values = tf.concat([g.values for g in gradients], axis=0)
+    indices = tf.concat([g.indices for g in gradients], axis=0)
+    return tf.IndexedSlices(values, indices, first.dense_shape)
 
 
 def dense(
