@@ -67,7 +67,9 @@ def unpack_entries(packed: Any, dtype: Any = tf.int64) -> tuple[tf.Tensor, tf.Te
     Raises:
         tf.errors.InvalidArgumentError: `packed` is no such message, or its ids need int64.
     """
-    ids, values, row_splits = library.twml_unpack_entries(packed, T=dtype)
+    ids, values, row_splits = library.twml_unpack_entries(
+        tf.convert_to_tensor(packed, tf.uint8), T=dtype
+    )
     return ids, values, row_splits
 
 

@@ -119,7 +119,8 @@ def _message(
     worth = (2 * tf.size(sample) <= tf.minimum(tf.size(ids), _SAMPLE)) & (entries > 0)
     found = tf.cond(worth, maybe_coded, plain) if deduplicate else plain()
     code_bits, distinct, id_bytes, code_bytes = found
-    first = _MAGIC + (id_bits << 32) + (code_bits << 40) + (length_bits << 48) + (binary << 56)
+    known = _MAGIC + (id_bits << 32) + (int(binary) << 56)
+    first = known + code_bits * 2**40 + length_bits * 2**48
     header = tf.bitcast(tf.stack([first, entries, rows, distinct]), tf.uint8)
     numbers = nothing if binary else tf.reshape(tf.bitcast(values, tf.uint8), [-1])
     sections = [tf.reshape(header, [-1]), _written(lengths, length_bits), id_bytes, code_bytes]
