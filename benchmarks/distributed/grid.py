@@ -19,7 +19,9 @@ from twml_ops.planning import Cluster, Compute, Job, Table, predict
 
 SINGLE, REDUCE, STANDARD = "single machine", "all-reduce", "standard parameter server"
 LOOKUP, BY_ROW, BY_COLUMN = "row lookup", "hybrid by row", "hybrid by column"
+AHEAD = ", pipelined"  # the next batch's products are asked for while this one is worked on
 NETWORKED = (STANDARD, LOOKUP, BY_ROW, BY_COLUMN)
+PIPELINED = (BY_ROW + AHEAD, BY_COLUMN + AHEAD)
 MB = 1e6
 NEEDED_TABLES = 7  # so many times the table must be free memory: all hosts are this machine
 
@@ -55,8 +57,8 @@ class Setting:
 
 
 SETTINGS = (
-    Setting(19, 2, 1, (100, 150, 1000), (SINGLE, *NETWORKED)),
-    *(Setting(power, 2, 1, (150,), (SINGLE, *NETWORKED)) for power in (20, 21, 22)),
+    Setting(19, 2, 1, (100, 150, 1000), (SINGLE, *NETWORKED, *PIPELINED)),
+    *(Setting(power, 2, 1, (150,), (SINGLE, *NETWORKED, PIPELINED[0])) for power in (20, 21, 22)),
     *(Setting(19, servers, 1, (150,), NETWORKED) for servers in (1, 4)),
     *(Setting(19, servers, 1, (150,), (BY_ROW, BY_COLUMN), 400) for servers in (2, 4)),
     *(Setting(19, 2, workers, (150,), (*NETWORKED, REDUCE)) for workers in (2, 3)),
@@ -166,7 +168,9 @@ def _cell(
     batch = workload.batch_size
     table = Table(2**setting.power, workload.units, about["entries"] / batch, about["unique"])
     cluster = Cluster(cap * MB, setting.servers, setting.workers)
-    plan = predict(strategy, Job((table,), batch), cluster, Compute(dense=free.seconds))
+    plain = strategy.removesuffix(AHEAD)
+    compute = Compute(dense=free.seconds)  # what this machine takes, whatever the network
+    plan = predict(plain, Job((table,), batch), cluster, compute, overlap=plain != strategy)
     return {
         "steps": setting.workers / under.seconds,
         "predicted_steps": plan.steps_per_second,

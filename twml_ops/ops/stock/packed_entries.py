@@ -43,7 +43,7 @@ def unpack_entries(
     """As the op Twml>UnpackEntries."""
     check.rank(packed, 1, "packed")
     dtype = tf.as_dtype(T)
-    size = tf.size(packed, tf.int64)
+    size, zero = tf.size(packed, tf.int64), tf.zeros([], tf.int64)
     start = tf.concat([packed, tf.zeros([_HEADER], tf.uint8)], 0)[:_HEADER]
     first, entries, rows, distinct = tf.unstack(tf.bitcast(tf.reshape(start, [4, 8]), tf.int64))
     id_bits, code_bits, length_bits, binary = (_byte(first, i) for i in range(4, 8))
@@ -56,8 +56,8 @@ def unpack_entries(
     sizes = [
         _bytes_of(rows, length_bits),
         _bytes_of(tf.where(coded, distinct, entries), id_bits),
-        tf.where(coded, _bytes_of(entries, code_bits), 0),
-        tf.where(binary > 0, 0, 4 * entries),
+        tf.where(coded, _bytes_of(entries, code_bits), zero),
+        tf.where(binary > 0, zero, 4 * entries),
     ]
     sound &= tf.equal(_HEADER + tf.add_n(sizes), size)
     wide = "packed has ids of {} bits, which " f"{8 * dtype.size}-bit integers cannot hold"
