@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from benchmarks.distributed import BLOCK_ROWS
 from benchmarks.distributed.network import NetworkError, unavailable
 from benchmarks.distributed.process import HostError
 from benchmarks.distributed.session import Measured, Session, Topology, session
@@ -23,7 +24,9 @@ AHEAD = ", pipelined"  # the next batch's products are asked for while this one 
 NETWORKED = (STANDARD, LOOKUP, BY_ROW, BY_COLUMN)
 PIPELINED = (BY_ROW + AHEAD, BY_COLUMN + AHEAD)
 MB = 1e6
-NEEDED_TABLES = 7  # so many times the table must be free memory: all hosts are this machine
+# Memory that the standard parameter server needs on one machine: the table, and for each worker so
+# many copies of the blocks that travel at once; see stock.standard.
+COPIES = 8
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,8 @@ def _measure(
     name = f"{setting.name}: {strategy}"
     workload = workload.with_(input_dim=2**setting.power, units=setting.units or workload.units)
     table = 2**setting.power * workload.units * 4
-    needed, free = NEEDED_TABLES * table * setting.workers, _available()
+    blocks = min(table, setting.servers * BLOCK_ROWS * workload.units * 4)
+    needed, free = table + COPIES * blocks * setting.workers, _available()
     if strategy == STANDARD and needed > free:
         raise HostError(f"needs {needed / 1e9:.0f} GB of free memory, there are {free / 1e9:.0f}")
     log(f"{name}: starting")

@@ -14,7 +14,6 @@ from twml_ops.distribute.hybrid.remote import RemoteVariable
 from twml_ops.distribute.hybrid.tables import RemoteTable
 from twml_ops.ops._tape import tf_variable
 
-
 GENERATIONS = 1 << 20  # of queues, at most, between two fillings of the servers; in ns, 1 ms
 
 

@@ -11,7 +11,7 @@ from twml_ops.distribute.hybrid import updates
 from twml_ops.distribute.hybrid.cluster import Cluster
 from twml_ops.distribute.hybrid.exchange import Exchange
 from twml_ops.distribute.hybrid.state import State
-from twml_ops.distribute.hybrid.tables import Product, Remote
+from twml_ops.distribute.hybrid.tables import Product, Remote, RemoteTable
 from twml_ops.distribute.hybrid.wire import Part
 from twml_ops.ops._tape import tf_variable
 from twml_ops.optimizers._base import learning_rate_now
@@ -38,6 +38,7 @@ class Step:
     remote: Remote
     exchange: Exchange | None
     bounded: bool
+    _uses: list[tuple[RemoteTable, bool]] = dataclasses.field(default_factory=list, init=False)
 
     def train(
         self, x: Any, y: Any, weights: Any, ahead: Any = None, following: Any = None

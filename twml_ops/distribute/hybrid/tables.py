@@ -217,7 +217,10 @@ class Remote(placement.Placement):
 
         def forward() -> tf.Tensor:
             return self._combined(
-                [self._product(*of, values is None) for of in zip(parts, table.shards, strict=True)],
+                [
+                    self._product(*of, values is None)
+                    for of in zip(parts, table.shards, strict=True)
+                ],
                 table,
             )
 

@@ -38,7 +38,7 @@ def pack_entries(
 
 def unpack_entries(
     packed: tf.Tensor,
-    T: tf.DType,  # noqa: N803
+    T: tf.DType,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """As the op Twml>UnpackEntries."""
     check.rank(packed, 1, "packed")
@@ -60,7 +60,7 @@ def unpack_entries(
         tf.where(binary > 0, zero, 4 * entries),
     ]
     sound &= tf.equal(_HEADER + tf.add_n(sizes), size)
-    wide = "packed has ids of {} bits, which " f"{8 * dtype.size}-bit integers cannot hold"
+    wide = f"packed has ids of {{}} bits, which {8 * dtype.size}-bit integers cannot hold"
     packed = check.require(
         packed,
         check.Claim(lambda: sound, _FORM, (lambda: size,)),
@@ -72,7 +72,9 @@ def unpack_entries(
     codes = tf.cond(
         coded, lambda: _read(codes, entries, code_bits), lambda: tf.range(entries, dtype=tf.int64)
     )
-    adds_up = tf.equal(tf.reduce_sum(lengths), entries) & tf.reduce_all(codes < tf.size(ids, tf.int64))
+    adds_up = tf.equal(tf.reduce_sum(lengths), entries) & tf.reduce_all(
+        codes < tf.size(ids, tf.int64)
+    )
     codes = check.require(codes, check.Claim(lambda: adds_up, _COUNTS))
     row_splits = tf.concat([[0], tf.cumsum(lengths)], axis=0)
     values = tf.bitcast(tf.reshape(values, [-1, 4]), tf.float32)
