@@ -10,6 +10,7 @@ import tensorflow as tf
 from twml_ops.distribute.hybrid import updates
 from twml_ops.distribute.hybrid.cluster import Cluster
 from twml_ops.distribute.hybrid.exchange import Exchange
+from twml_ops.distribute.hybrid.remote import RemoteVariable
 from twml_ops.distribute.hybrid.state import State
 from twml_ops.distribute.hybrid.tables import Product, Remote, RemoteTable
 from twml_ops.distribute.hybrid.wire import Part
@@ -38,7 +39,9 @@ class Step:
     remote: Remote
     exchange: Exchange | None
     bounded: bool
-    _uses: list[tuple[RemoteTable, bool]] = dataclasses.field(default_factory=list, init=False)
+    _uses: list[tuple[RemoteTable, bool, list[RemoteVariable]]] = dataclasses.field(
+        default_factory=list, init=False
+    )
 
     def train(
         self, x: Any, y: Any, weights: Any, ahead: Any = None, following: Any = None
@@ -58,28 +61,42 @@ class Step:
             self._begin()
             if following is None:
                 return (*self._train(x, y, weights, None), [])
+            known = self._known(ahead)  # before what is kept for it is overwritten
             found, read = self._look_ahead(following)
-            result = self._train(x, y, weights, self._known(ahead))
+            result = self._train(x, y, weights, known)
             _refuse_written(read)
             return (*result, found)
 
-    def look_ahead(self, x: Any) -> list[tuple[tf.Tensor, list[tf.Tensor]]]:
-        """Asks for the products of a batch: each, here, and its messages, on the servers."""
+    def look_ahead(self, x: Any) -> list[tf.Tensor]:
+        """Asks for the products of a batch; its entries are kept on the servers."""
         with tf.device(self.cluster.own_device):
             return self._look_ahead(x)[0]
 
-    def _look_ahead(self, x: Any) -> tuple[list[tuple[tf.Tensor, list[tf.Tensor]]], list[Any]]:
+    def _look_ahead(self, x: Any) -> tuple[list[tf.Tensor], list[Any]]:
         """What `look_ahead` returns, and the variables that it depends on."""
         with self.remote.recording() as products:
             self.model(x, training=False)  # all but what products need is pruned
         read = _variables([t for p in products for t in p.entries or () if t is not None])
-        self._uses = [(p.table, p.binary) for p in products]
-        return [(p.output, p.messages or list(p.parts[0])) for p in products], read
+        # As results of a function they would travel here and back.
+        kept = [[self._kept(i, p, t) for p, t in u.on_servers()] for i, u in enumerate(products)]
+        for product, variables in zip(products, kept, strict=True):
+            for variable, (_, tensor) in zip(variables, product.on_servers(), strict=True):
+                variable.assign(tensor)
+        self._uses = [
+            (p.table, p.binary, variables) for p, variables in zip(products, kept, strict=True)
+        ]
+        return [p.output for p in products], read
+
+    def _kept(self, use: int, place: tuple[int, str], tensor: tf.Tensor) -> RemoteVariable:
+        """What keeps a tensor of the batch ahead on a server."""
+        number, device = place
+        name = f"{self.state.prefix}/ahead/{self.cluster.index}/{use}/{number}"
+        return RemoteVariable(name, [None], tensor.dtype, device)
 
     def _known(self, ahead: Any) -> list[Product]:
         return [
-            self.remote.arrived(table, messages, output, binary)
-            for (table, binary), (output, messages) in zip(self._uses, ahead, strict=True)
+            self.remote.arrived(table, [v.value() for v in variables], output, binary)
+            for (table, binary, variables), output in zip(self._uses, ahead, strict=True)
         ]
 
     def _train(

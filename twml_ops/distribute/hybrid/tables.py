@@ -120,6 +120,15 @@ class Product:
     entries: Entries | None = None
     gradient: Any = None
 
+    def on_servers(self) -> list[tuple[tuple[int, str], tf.Tensor]]:
+        """What a later step needs of it: ((number, device), tensor)."""
+        if not self.messages:
+            return [((i, self.table.shards[0].device), t) for i, t in enumerate(self.parts[0])]
+        return [
+            ((p, s.device), m)
+            for p, (s, m) in enumerate(zip(self.table.shards, self.messages, strict=True))
+        ]
+
 
 class Remote(placement.Placement):
     """Tables divided over servers, which multiply; only ids and products travel.
