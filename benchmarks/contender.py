@@ -14,7 +14,7 @@ from benchmarks.workload import Case
 
 FORWARD = "forward"
 RULES = ("sgd", "adagrad", "rowwise_adagrad", "lazy_adam")
-OURS, SLICES = "twml_ops", "twml_ops, by slices"
+OURS, SLICES, EAGER = "twml_ops", "twml_ops, by slices", "twml_ops, eager"
 
 
 @dataclass(frozen=True)

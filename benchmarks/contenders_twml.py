@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import reference
-from benchmarks.contender import FORWARD, OURS, RULES, SLICES, Prepare, Running
+from benchmarks.contender import EAGER, FORWARD, OURS, RULES, SLICES, Prepare, Running
 from benchmarks.tf_support import CSR_SIGNATURE, csr_inputs, keras_table, sparse_inputs
 from benchmarks.workload import Case
 from twml_ops import core, layers, ops, optimizers
@@ -141,7 +141,7 @@ def _over(
 CONTENDERS: dict[str, dict[str, Prepare]] = {
     FORWARD: {
         OURS: forward_op,
-        "twml_ops, eager": forward_eager,
+        EAGER: forward_eager,
         "twml_ops, from a SparseTensor": forward_sparse_tensor,
         "twml_ops.core (NumPy)": forward_core,
     },

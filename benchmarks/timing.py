@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import numpy as np
 
-BURST_SECONDS = 0.05  # a fast contender runs several steps in its turn, as in training
-MAX_BURST = 5
+BURST_SECONDS = 0.2  # a fast contender runs several steps in its turn, as in training
+MAX_BURST = 10
 LEAD_IN_SECONDS = 1.0  # a longer call finds its caches within itself
 Name = TypeVar("Name", bound=Hashable)
 PAUSE_SECONDS = 0.005  # lets the previous contender's worker threads stop spinning
@@ -50,8 +50,8 @@ def interleave(
     """Times `run(batch index)` of every contender, all in each round, in random order.
 
     Every contender walks through the same batches in the same order. In its turn a contender
-    makes one call that is not timed (if it takes less than a second), then up to five (as many as
-    fit in 50 ms), each timed by itself: as in a training loop they find their own working set in
+    makes one call that is not timed (if it takes less than a second), then up to ten (as many as
+    fit in 0.2 s), each timed by itself: as in a training loop they find their own working set in
     the caches, not the neighbour's.
 
     Args:

@@ -15,7 +15,7 @@
 // never more than the sum of all w. RankError() is the lesser of the two for what really happened.
 // The capacities of the levels are chosen such that for p = kFailure it stays below epsilon times
 // the total weight. Levels h steps below the top hold (2/3)^h of its capacity, at most about
-// 14 / epsilon values together. V and the sums add up under Merge, and so do the bounds.
+// 10 / epsilon values together. V and the sums add up under Merge, and so do the bounds.
 //
 // Coins come from a hash of the feature, of how many coins it has thrown and of the values at
 // hand: the same stream of a feature gives the same sketch, however the entries are cut into

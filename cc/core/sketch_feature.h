@@ -90,13 +90,15 @@ struct alignas(64) SketchFeature {
 
   void PrefetchEnd() const { __builtin_prefetch(items + size, 1); }
 
+  // Grows by an eighth at least, but not for that beyond where it will be sorted in.
   void Reserve(uint32_t wanted) {
     if (wanted <= capacity) return;
     constexpr uint32_t kLeast = 4;
-    Resize(std::max({wanted, capacity + capacity / 4, kLeast}));
+    const uint32_t due = std::max(stored + limit, kLeast);
+    Resize(std::max(wanted, std::min(capacity + std::max(capacity / 8, kLeast), due)));
   }
   void Shrink(uint32_t most) {
-    if (capacity > most + most / 4) Resize(most);
+    if (capacity > most + most / 8) Resize(most);
   }
   void Resize(uint32_t wanted) {
     void* resized = std::realloc(items, wanted * sizeof(float));

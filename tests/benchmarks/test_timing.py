@@ -10,7 +10,7 @@ TURN = 1 + MAX_BURST  # calls, the first of them not timed
 def test_every_contender_walks_through_the_same_batches():
     seen = {"a": [], "b": []}
     times = interleave({n: s.append for n, s in seen.items()}, [3, 4, 5], rounds=4)
-    assert seen["a"] == seen["b"] == ([3, 4, 5] * 9)[: 2 + 4 * TURN]
+    assert seen["a"] == seen["b"] == ([3, 4, 5] * 4 * TURN)[: 2 + 4 * TURN]
     assert times["a"].calls == 4 * MAX_BURST
     assert gc.isenabled()
 

@@ -34,6 +34,22 @@ def test_every_worker_finds_the_same_cluster_and_its_own_task(tmp_path):
     assert all(c["cluster"] == made.cluster for c in configs)
 
 
+def test_an_evaluator_is_one_more_task_and_is_waited_for(tmp_path):
+    program = (
+        "import json, os, sys, time\n"
+        "task = json.loads(os.environ['TF_CONFIG'])['task']['type']\n"
+        "other = {'worker': 'evaluator', 'evaluator': 'worker'}[task]\n"
+        "open(f'{sys.argv[1]}/{task}', 'w').close()\n"
+        "while not os.path.exists(f'{sys.argv[1]}/{other}'): time.sleep(0.01)\n"
+        "print(task, 'ends')"
+    )
+    made, lines = cluster(program, tmp_path, workers=1, evaluators=1)
+    with made:
+        assert made.wait(30) == 0
+    assert len(made.cluster["evaluator"]) == 1
+    assert sorted(lines) == ["[evaluator 0] evaluator ends", "[worker 0] worker ends"]
+
+
 @pytest.mark.parametrize("end", [f"os._exit({LOST})", "os.kill(os.getpid(), 9)"])
 def test_what_dies_or_is_lost_is_started_anew(tmp_path, end):
     program = (
@@ -81,3 +97,7 @@ def test_counts_that_make_no_cluster_are_refused():
         LocalCluster(["true"], 1, 0)
     with pytest.raises(ValueError, match="several workers need"):
         LocalCluster(["true"], 0, 2)
+    with pytest.raises(ValueError, match="evaluators need"):
+        LocalCluster(["true"], 0, 1, evaluators=1)
+    with pytest.raises(ValueError, match="evaluators must"):
+        LocalCluster(["true"], 1, 1, evaluators=-1)

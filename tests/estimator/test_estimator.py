@@ -278,3 +278,43 @@ def test_example_weights_and_a_wrong_optimizer_in_a_model_fn(tmp_path):
     wrong = estimator.make_model_fn(builder, tf.keras.optimizers.Adam(), weight_feature="weight")
     with pytest.raises(TypeError, match="which does not train"):
         tf.estimator.Estimator(wrong, str(tmp_path / "n")).train(input_fn, steps=1)
+
+
+def test_a_model_fn_written_by_hand_trains_evaluates_and_predicts(tmp_path):
+    rng = np.random.default_rng(5)
+    ids = rng.integers(0, N, (320, 3))
+    values = rng.normal(size=ids.shape).astype(np.float32)
+    labels = (values[:, :1] > 0).astype(np.float32)
+    buckets = layers.PercentileDiscretizer(4, name="buckets")
+    buckets.adapt((ids, values))
+    make = estimator.adapted(buckets)
+
+    def model_fn(features, labels, mode):
+        linear = layers.SparseLinear(1, buckets.output_dim, name="linear")
+        logits = linear(make()((features["ids"], features["values"])))
+        named = {"probability": tf.sigmoid(logits)}
+        if mode == tf.estimator.ModeKeys.PREDICT:
+            return tf.estimator.EstimatorSpec(mode, predictions=named)
+        loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
+        measured = [metrics.NormalizedEntropy(), metrics.ROCAUC()]
+        return tf.estimator.EstimatorSpec(
+            mode,
+            predictions=named,
+            loss=loss,
+            train_op=estimator.as_v1(optimizers.LazyAdam(0.05)).minimize(
+                loss, v1.train.get_or_create_global_step()
+            ),
+            eval_metric_ops=estimator.metric_ops(measured, labels, named["probability"]),
+        )
+
+    def input_fn():
+        data = ({"ids": ids, "values": values}, labels)
+        return tf.data.Dataset.from_tensor_slices(data).batch(32)
+
+    made = tf.estimator.Estimator(model_fn, str(tmp_path))
+    made.train(lambda: input_fn().repeat(), steps=60)
+    result = made.evaluate(input_fn)
+    assert result["global_step"] == 60
+    assert result["normalized_entropy"] < 0.95
+    assert result["roc_auc"] > 0.6
+    assert len(list(made.predict(input_fn))) == len(ids)

@@ -123,7 +123,7 @@ def test_a_binary_batch_stays_binary(policy):
 )
 def test_any_floats_fall_where_searchsorted_puts_them(boundaries, values, side):
     boundaries = np.sort(np.array(boundaries, np.float32))
-    values = np.array(values, np.float32)
+    values = np.tile(np.array(values, np.float32), 8)  # more than are searched at once
     batch = (np.zeros(len(values), np.int64), values, np.array([0, len(values)]))
     buckets = (np.array([0]), boundaries, np.array([0, len(boundaries)]))
     ids, _, _ = ops.percentile_discretize(*batch, *buckets, side=side)

@@ -23,6 +23,9 @@ def launch(
     workers_per_host: Annotated[
         int, typer.Option(min=1, help="Workers on each of them, each a process.")
     ] = 1,
+    evaluator: Annotated[
+        bool, typer.Option("--evaluator", help="One more process evaluates each checkpoint.")
+    ] = False,
     max_restarts: Annotated[
         int, typer.Option(min=0, help="How often one process may be started anew.")
     ] = 50,
@@ -38,7 +41,13 @@ def launch(
 
     if command[0] == "train":
         command = [sys.executable, "-m", "twml_ops.cli", *command]
-    with LocalCluster(command, ps, workers * workers_per_host, max_restarts=max_restarts) as local:
+    with LocalCluster(
+        command,
+        ps,
+        workers * workers_per_host,
+        max_restarts=max_restarts,
+        evaluators=int(evaluator),
+    ) as local:
         status = local.wait()
     if status:
         raise SystemExit(status)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import tensorflow as tf
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -35,10 +34,9 @@ def data(console: Console, train: Source, held_out: Source, *sizes: int) -> None
     console.print(f"        {', '.join(parts)}; positive: {escape(s.label)}", soft_wrap=True)
 
 
-def model(console: Console, model: tf.keras.Model, optimizer: str) -> None:
-    """One line on what is trained."""
-    count = model.count_params()
-    console.print(f"[bold]model[/]  {model.name}: {count:,} weights, trained by {optimizer}")
+def model(console: Console, name: str, count: int, optimizer: str) -> None:
+    """One line on what is trained: the model `name` with `count` weights."""
+    console.print(f"[bold]model[/]  {name}: {count:,} weights, trained by {optimizer}")
 
 
 def metrics(

@@ -71,6 +71,13 @@ def train(
             rich_help_panel="In a cluster (TF_CONFIG)",
         ),
     ] = 1000,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            help="Seconds after which a server or worker that does not answer counts as lost.",
+            rich_help_panel="In a cluster (TF_CONFIG)",
+        ),
+    ] = 300.0,
     debug: Debug = False,
 ) -> None:
     """Trains a model, evaluates it, and leaves both with a report in a new folder.
@@ -86,7 +93,8 @@ def train(
     if role == "ps":
         clustered.run_server()
     # Only one process of a cluster leaves something.
-    folder_of_run = contextlib.nullcontext(out) if role == "worker" else new_folder(out, overwrite)
+    others = role in ("worker", "evaluator")
+    folder_of_run = contextlib.nullcontext(out) if others else new_folder(out, overwrite)
     with folder_of_run as folder:
         settings = Settings(
             data=data,
@@ -101,5 +109,17 @@ def train(
         )
         options = None
         if role != "alone":
-            options = clustered.Options(mode, partition_axis, wire_dtype, checkpoint_every)  # type: ignore[arg-type]
-        run(settings, folder, out, options)
+            options = clustered.Options(
+                mode,  # type: ignore[arg-type]
+                partition_axis,  # type: ignore[arg-type]
+                wire_dtype,  # type: ignore[arg-type]
+                checkpoint_every,
+                timeout,
+            )
+        if role == "evaluator":
+            assert options is not None
+            from twml_ops.cli import evaluator
+
+            evaluator.run(settings, out, options, overwrite)
+        else:
+            run(settings, folder, out, options)

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import math
 import platform
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,18 +68,15 @@ def run(
     with original_errors(train, held_out):
         with console.status(f"reading {escape(train.name)}"):
             sizes = train.num_examples(), held_out.num_examples()
-            model = build(train.schema, train.dataset(LARGE_BATCH))
+            make = partial(build, train.schema, train.dataset(LARGE_BATCH))
+            model = make() if cluster is None else clustered.built(make, settings, cluster, out)
         show.data(console, train, held_out, *sizes)
-        show.model(console, model, settings.optimizer)
+        show.model(console, model.name, model.count_params(), settings.optimizer)
         progress: Report | clustered.Progress
         if cluster is None:
             progress = fit(model, train, held_out, settings, folder / "tensorboard", console)
         else:
-            tf.keras.utils.set_random_seed(settings.seed)
-            data = train.dataset(LARGE_BATCH)
-            model, progress = clustered.fit(
-                lambda: build(train.schema, data), train, settings, cluster, out, console
-            )
+            model, progress = clustered.fit(model, train, settings, cluster, folder, out, console)
         with Bar(console, "evaluating", sizes[1]) as bar:
             scores = scoring.score(model, held_out.dataset(LARGE_BATCH), bar.add)
         with console.status("asking what each feature is worth"):

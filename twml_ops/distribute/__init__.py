@@ -10,20 +10,27 @@ from twml_ops.distribute.strategy import mirrored
 
 if TYPE_CHECKING:
     from twml_ops.distribute.hybrid import (
+        BuiltOnce,
         Cluster,
         ClusterError,
         HybridTrainer,
         exit_if_lost,
+        follow,
         serve,
     )
 
-_HYBRID = ("Cluster", "ClusterError", "HybridTrainer", "exit_if_lost", "serve")
+_HYBRID = (
+    *("BuiltOnce", "Cluster", "ClusterError", "HybridTrainer"),
+    *("exit_if_lost", "follow", "serve"),
+)
 
 __all__ = [
+    "BuiltOnce",
     "Cluster",
     "ClusterError",
     "HybridTrainer",
     "exit_if_lost",
+    "follow",
     "merged_sketch",
     "mirrored",
     "received_bytes",

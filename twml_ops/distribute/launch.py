@@ -29,7 +29,7 @@ class Task:
     """One process of the cluster.
 
     Attributes:
-        job: "ps" or "worker".
+        job: "ps", "worker" or "evaluator".
         index: in its job.
         process: the running one.
         restarts: how often it was started anew.
@@ -56,6 +56,7 @@ class LocalCluster:
         server_command: what a server runs; None: the servers of this package.
         max_restarts: of one task; one more death ends everything.
         environment: variables to add.
+        evaluators: how many evaluators, which run `command` too.
         show: gets each line that a process writes, with the task's name before it.
     """
 
@@ -68,19 +69,31 @@ class LocalCluster:
         max_restarts: int = 50,
         environment: dict[str, str] | None = None,
         show: Callable[[str], None] = print,
+        evaluators: int = 0,
     ) -> None:
-        for name, count, least in (("servers", servers, 0), ("workers", workers, 1)):
+        least_counts = (
+            ("servers", servers, 0),
+            ("workers", workers, 1),
+            ("evaluators", evaluators, 0),
+        )
+        for name, count, least in least_counts:
             if count < least:
                 raise ValueError(f"{name} must be at least {least}, got {count}")
         if not servers and workers > 1:
             raise ValueError(f"several workers need at least 1 server, got {workers} and none")
+        if not servers and evaluators:
+            raise ValueError(f"evaluators need at least 1 server, got {evaluators} and none")
         self._commands = {
             "worker": list(command),
+            "evaluator": list(command),
             "ps": list(server_command or [sys.executable, "-m", "twml_ops.distribute.serve"]),
         }
-        ports = free_ports(servers + workers)
-        addresses = [f"127.0.0.1:{p}" for p in ports]
-        self.cluster = {"ps": addresses[:servers], "worker": addresses[servers:]}
+        free = iter(free_ports(servers + workers + evaluators))
+        counts = {"ps": servers, "worker": workers, "evaluator": evaluators}
+        addresses = {
+            job: [f"127.0.0.1:{next(free)}" for _ in range(n)] for job, n in counts.items()
+        }
+        self.cluster = {job: a for job, a in addresses.items() if a or job != "evaluator"}
         self._max_restarts = max_restarts
         self._environment = environment or {}
         self._show = show
@@ -102,7 +115,7 @@ class LocalCluster:
             reader.join()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Until all workers have succeeded, starting anew what dies.
+        """Until all workers and evaluators have succeeded, starting anew what dies.
 
         A process that a signal ended, or that ends with `LOST`, is started anew; one that
         ends with another status other than 0 has failed, and with it the whole.
@@ -114,12 +127,12 @@ class LocalCluster:
             TimeoutError: `timeout` seconds have passed.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        while any(t.process.poll() != 0 for t in self.tasks if t.job == "worker"):
+        while any(t.process.poll() != 0 for t in self.tasks if t.job != "ps"):
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"the workers did not end within {timeout} s")
             for task in self.tasks:
                 status = task.process.poll()
-                if status is None or (status == 0 and task.job == "worker"):
+                if status is None or (status == 0 and task.job != "ps"):
                     continue
                 if status not in (LOST, 0) and status > 0:
                     self._show(f"[{task.name}] failed with status {status}")

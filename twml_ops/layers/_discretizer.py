@@ -132,7 +132,7 @@ class Discretizer(tf.keras.layers.Layer):
         """Finds the boundaries; what an earlier `adapt` found is forgotten.
 
         The data is read once and never held: every feature goes into a sketch
-        (`core.QuantileSketch`) of at most about 14 / epsilon numbers. A feature with no more
+        (`core.QuantileSketch`) of at most about 10 / epsilon numbers. A feature with no more
         distinct values than bins gets a bucket for each of them, exactly; otherwise the boundaries
         lie at the quantiles of its values, equal ones once, with a rank error of at most epsilon
         (exactly while it has had fewer than about 2 / epsilon values, or 1,024 distinct ones). NaNs

@@ -49,7 +49,7 @@ def empty_sketch(
 
     Args:
         epsilon: a rank is wrong by more than this share of its feature's weight with a probability
-            of at most 1 %; in [1e-5, 0.5]. About 14 / epsilon numbers are held for a feature with
+            of at most 1 %; in [1e-5, 0.5]. About 10 / epsilon numbers are held for a feature with
             many values.
         exact_values: a feature with at most so many distinct values is kept exactly.
         weighted: whether updates may have weights.

@@ -14,6 +14,7 @@ from twml_ops import ops
 from twml_ops._keras import KERAS_3
 from twml_ops.distribute import placement
 from twml_ops.ops._tape import tf_variable
+from twml_ops.optimizers._accumulate import Accumulators
 
 _scaled_by_rows: ContextVar[bool] = ContextVar("scaled_by_rows", default=False)
 
@@ -46,8 +47,12 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
 
     With sparse gradients `clipnorm`, `clipvalue` and `global_clipnorm` see the summed rows (rows
     without a gradient are zeros to a norm), and `weight_decay` shrinks the touched rows only.
-    `use_ema` and `gradient_accumulation_steps` would need a dense pass over all rows and are
-    refused.
+    `use_ema` would need a dense pass over all rows and is refused.
+
+    `gradient_accumulation_steps` (Keras 3) keeps the rows of the gradients of so many steps, and
+    updates with their mean: the memory of so many gradients, whatever the size of a table. They are
+    not saved: training that goes on from a file between two updates lacks those before it. Among
+    replicas it is refused.
 
     A bfloat16 variable is updated in float32 and stored by stochastic rounding, the same for the
     same `rounding_seed` and step; its slots are float32.
@@ -67,6 +72,7 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
     rowwise_slots: ClassVar[bool] = False
     loss_scale_factor: float | None
     _has_shards = False
+    _accumulators: Accumulators | None = None
 
     def __init__(
         self,
@@ -136,11 +142,23 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
                 'placement="sharded", of which each replica has a part; use clipvalue'
             )
         self._warn_of_loss_scaling()
-        super().build(variables)
+        self._build_keras(variables)
         self._built = True
         self._slots: dict[str, list[Any]] = {
             name: [self._add_slot(v, name) for v in variables] for name in self.slot_names
         }
+
+    def _build_keras(self, variables: Sequence[Any]) -> None:
+        steps = getattr(self, "gradient_accumulation_steps", None)
+        if not steps or self.use_ema or _replicas() > 1:  # dense gradients only: all is Keras'
+            super().build(variables)
+            return
+        self._accumulators = Accumulators()
+        self.gradient_accumulation_steps = None  # or Keras makes a second table of each
+        try:
+            super().build(variables)
+        finally:
+            self.gradient_accumulation_steps = steps
 
     def _warn_of_loss_scaling(self) -> None:
         policy = tf.keras.mixed_precision.global_policy().name
@@ -188,6 +206,30 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
             super().apply([_map_values(g, lambda t: t / scale) for g in grads], trainable_variables)
         finally:
             self.loss_scale_factor = scale
+
+    def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Any) -> None:
+        """Keras 3: one update, or with `gradient_accumulation_steps` what leads to one."""
+        if self._accumulators is None:
+            super()._backend_apply_gradients(grads, trainable_variables)
+            return
+        steps = self.gradient_accumulation_steps
+        held = [
+            self._accumulators.of(self._index_of(v), v, g)
+            for g, v in zip(grads, trainable_variables, strict=True)
+        ]
+
+        def update() -> None:
+            total = [h.plus(g) for h, g in zip(held, grads, strict=True)]
+            mean = self._clip_gradients([_map_values(g, lambda t: t / steps) for g in total])
+            self._backend_update_step(mean, trainable_variables, self.learning_rate)
+            for h in held:
+                h.clear()
+
+        def hold() -> None:
+            for h, g in zip(held, grads, strict=True):
+                h.hold(g)
+
+        tf.cond((tf.convert_to_tensor(self._iterations) + 1) % steps == 0, update, hold)
 
     def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
         if not (self.clipnorm or self.clipvalue or self.global_clipnorm):
@@ -286,13 +328,20 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
     def _refuse_dense_passes(self, grads: Sequence[Any]) -> None:
         if not any(isinstance(g, tf.IndexedSlices) for g in grads):
             return
-        for name in ("use_ema", "gradient_accumulation_steps"):
-            if getattr(self, name, None):
-                raise ValueError(
-                    f"{name} needs a dense pass over every row of a table at each step, so it is "
-                    "not supported with sparse gradients; "
-                    "use a larger batch or average checkpoints instead"
-                )
+        if getattr(self, "use_ema", None):
+            raise ValueError(
+                "use_ema needs a dense pass over every row of a table at each step, so it is "
+                "not supported with sparse gradients; average checkpoints instead"
+            )
+        if getattr(self, "gradient_accumulation_steps", None) and _replicas() > 1:
+            raise ValueError(
+                "gradient_accumulation_steps with sparse gradients is not supported among "
+                "replicas; use a larger batch instead"
+            )
+
+
+def _replicas() -> int:
+    return int(tf.distribute.get_strategy().num_replicas_in_sync)
 
 
 def _all_rows(gradient: tf.Tensor) -> tf.IndexedSlices:

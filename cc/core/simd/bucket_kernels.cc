@@ -8,37 +8,65 @@
 namespace twml::TWML_SIMD_LEVEL {
 namespace {
 
-// How many of the 16 floats at `line` are before v, times 16; a NaN among them never is.
+// 16 floats.
 static_assert(kBucketLine == 16);
+#if defined(__AVX512F__)
+struct Line {
+  __m512 all;
+};
+inline Line Load(const float* from) { return {_mm512_loadu_ps(from)}; }
+#elif defined(__AVX2__)
+struct Line {
+  __m256 low, high;
+};
+inline Line Load(const float* from) { return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)}; }
+#else
+struct Line {
+  const float* all;
+};
+inline Line Load(const float* from) { return {from}; }
+#endif
+
+// How many floats of the line are before v, times kUnit; a NaN among them never is.
+#if defined(__AVX512F__)
+constexpr uint32_t kUnit = 1;
+#elif defined(__AVX2__)
+constexpr uint32_t kUnit = 2;
+#else
+constexpr uint32_t kUnit = 1;
+#endif
 template <bool kRight>
-inline int64_t CountTimes16(const float* line, float v) {
+inline uint32_t Count(const Line& line, float v) {
 #if defined(__AVX512F__)
   constexpr int kBefore = kRight ? _CMP_LE_OQ : _CMP_LT_OQ;
-  const __m512 key = _mm512_set1_ps(v);
-  return int64_t{16} * __builtin_popcount(_mm512_cmp_ps_mask(_mm512_loadu_ps(line), key, kBefore));
+  return __builtin_popcount(_mm512_cmp_ps_mask(line.all, _mm512_set1_ps(v), kBefore));
 #elif defined(__AVX2__)
   constexpr int kBefore = kRight ? _CMP_LE_OQ : _CMP_LT_OQ;
   const __m256 key = _mm256_set1_ps(v);
-  const __m256i low = _mm256_castps_si256(_mm256_cmp_ps(_mm256_loadu_ps(line), key, kBefore));
-  const __m256i high = _mm256_castps_si256(_mm256_cmp_ps(_mm256_loadu_ps(line + 8), key, kBefore));
+  const __m256i low = _mm256_castps_si256(_mm256_cmp_ps(line.low, key, kBefore));
+  const __m256i high = _mm256_castps_si256(_mm256_cmp_ps(line.high, key, kBefore));
   // Two bits of each float, in any order.
   const int mask = _mm256_movemask_epi8(_mm256_packs_epi32(low, high));
-  return int64_t{8} * __builtin_popcount(static_cast<unsigned>(mask));
+  return __builtin_popcount(static_cast<unsigned>(mask));
 #else
-  int64_t count = 0;
-  for (int i = 0; i < kBucketLine; ++i) count += kRight ? line[i] <= v : line[i] < v;
-  return 16 * count;
+  uint32_t count = 0;
+  for (int i = 0; i < kBucketLine; ++i) count += kRight ? line.all[i] <= v : line.all[i] < v;
+  return count;
 #endif
+}
+template <bool kRight>
+inline int64_t CountTimes16(const Line& line, float v) {
+  return int64_t{16 / kUnit} * Count<kRight>(line, v);
 }
 
 // The float, counted from the first leaf, at which the line of leaves to look at begins.
 template <bool kRight>
 inline int64_t FindLeaf(const BucketTree& tree, const float* lines, float v) {
   const float* level = lines + tree.line * kBucketLine;
-  int64_t at = CountTimes16<kRight>(level, v);
+  int64_t at = CountTimes16<kRight>(Load(level), v);
   for (int above = tree.levels - 2; above > 0; --above) {  // rare: more than 272 boundaries
     level += kBucketLine * LinesOfLevel(tree.count, above + 1);
-    at = kBucketLine * at + CountTimes16<kRight>(level + at, v);
+    at = kBucketLine * at + CountTimes16<kRight>(Load(level + at), v);
   }
   return at;
 }
@@ -46,28 +74,73 @@ inline int64_t FindLeaf(const BucketTree& tree, const float* lines, float v) {
 // The bucket, from where FindLeaf has led to.
 template <bool kRight>
 inline int64_t FindInLeaf(const BucketTree& tree, const float* lines, int64_t leaf, float v) {
-  return leaf + CountTimes16<kRight>(lines + tree.leaves + leaf, v) / kBucketLine;
+  return leaf + CountTimes16<kRight>(Load(lines + tree.leaves + leaf), v) / kBucketLine;
 }
 
-inline bool AllEqual(const int32_t* f, int64_t n) {
+constexpr int64_t kBlock = 64;
+
+using Floats = float __attribute__((vector_size(32)));  // of the compiler: on any CPU
+using Ints = int32_t __attribute__((vector_size(32)));
+constexpr int64_t kLanes = 8;
+
+// The first float, counted from the first leaf, of the line that each of 2 kLanes values belongs
+// to: 16 times the number of pivots before it.
+template <bool kRight>
+inline void FindLeaves(const float* pivots, int64_t n, const float* values, int32_t* leaves) {
+  Floats a, b;
+  __builtin_memcpy(&a, values, sizeof(a));
+  __builtin_memcpy(&b, values + kLanes, sizeof(b));
+  Ints before_a = {}, before_b = {};
+  for (int64_t p = 0; p < n; ++p) {  // true is -1
+    before_a -= kRight ? pivots[p] <= a : pivots[p] < a;
+    before_b -= kRight ? pivots[p] <= b : pivots[p] < b;
+  }
+  before_a *= static_cast<int32_t>(kBucketLine);
+  before_b *= static_cast<int32_t>(kBucketLine);
+  __builtin_memcpy(leaves, &before_a, sizeof(before_a));
+  __builtin_memcpy(leaves + kLanes, &before_b, sizeof(before_b));
+}
+
+// kBlock values of one feature, whose first id is `start`: each step is a loop over the values, so
+// that most of it is done for several at once.
+template <bool kRight>
+void FindInOne(const BucketTree& tree, const float* lines, const float* values, int64_t start,
+               int64_t* out) {
+  int32_t leaf[kBlock];
+  uint32_t in_leaf[kBlock];
+  if (tree.levels == 2) {
+    const float* top = lines + tree.line * kBucketLine;
+    const int64_t pivots = LinesOfLevel(tree.count, 0) - 1;
+    for (int64_t i = 0; i < kBlock; i += 2 * kLanes) {
+      FindLeaves<kRight>(top, pivots, values + i, leaf + i);
+    }
+  } else {
+    for (int64_t i = 0; i < kBlock; ++i) {
+      leaf[i] = static_cast<int32_t>(FindLeaf<kRight>(tree, lines, values[i]));
+    }
+  }
+  const float* leaves = lines + tree.leaves;
+  for (int64_t i = 0; i < kBlock; ++i) {
+    in_leaf[i] = Count<kRight>(Load(leaves + leaf[i]), values[i]);
+  }
+  for (int64_t i = 0; i < kBlock; ++i) {
+    out[i] = start + (leaf[i] + static_cast<int32_t>(in_leaf[i] / kUnit));
+  }
+}
+
+inline bool AllEqual(const int32_t* f) {
   int32_t differences = 0;
-  for (int64_t i = 0; i < n; ++i) differences |= f[i] ^ f[0];
+  for (int64_t i = 0; i < kBlock; ++i) differences |= f[i] ^ f[0];
   return differences == 0;
 }
 
 template <bool kRight>
 void FindBuckets(const BucketTree* trees, const float* lines, const int32_t* f, const float* values,
                  int64_t n, bool cached, int64_t extra, int64_t* out) {
-  const int64_t per_boundary = extra >= 0, per_feature = extra >= 0 ? extra : 0;
-  const auto before = [&](int32_t of) { return trees[of].begin * per_boundary + of * per_feature; };
-  if (n > 0 && AllEqual(f, n)) {
-    const BucketTree tree = trees[f[0]];
-    const int64_t start = before(f[0]);
-    for (int64_t i = 0; i < n; ++i) {
-      const int64_t leaf = FindLeaf<kRight>(tree, lines, values[i]);
-      out[i] = start + FindInLeaf<kRight>(tree, lines, leaf, values[i]);
-    }
-    return;
+  const int64_t begins = extra >= 0 ? -1 : 0, per_feature = extra >= 0 ? extra : 0;
+  const auto before = [&](int64_t of) { return (trees[of].begin & begins) + of * per_feature; };
+  if (n == kBlock && AllEqual(f)) {
+    return FindInOne<kRight>(trees[f[0]], lines, values, before(f[0]), out);
   }
   if (cached) {
     for (int64_t i = 0; i < n; ++i) {
@@ -94,25 +167,33 @@ void FindBuckets(const BucketTree* trees, const float* lines, const int32_t* f, 
 
 template <class Id>
 bool FindFeatures(const DenseFeatures& features, const Id* ids, int64_t n, int32_t* f) {
-  const uint64_t first = static_cast<uint64_t>(features.first), size = features.size;
-  const int32_t none = features.none;
-  const int32_t* dense = features.dense;
+  const uint64_t first = static_cast<uint64_t>(features.first), last = features.size - 1;
+  if (features.size == 0) {
+    for (int64_t i = 0; i < n; ++i) f[i] = features.none;
+    return n == 0;
+  }
   const auto position = [first](Id id) {
     return static_cast<uint64_t>(static_cast<int64_t>(id)) - first;
   };
-  if (dense == nullptr) {
-    for (int64_t i = 0; i < n; ++i) {
-      const uint64_t at = position(ids[i]);
-      f[i] = at < size ? static_cast<int32_t>(at) : none;
-    }
-  } else {
-    for (int64_t i = 0; i < n; ++i) {
-      const uint64_t at = position(ids[i]);
-      f[i] = at < size ? dense[at] : none;
-    }
+  // Loops without a branch become vector code. With sizes below 2^63, position > last is a sign
+  // bit in one of these.
+  uint64_t outside = 0;
+  for (int64_t i = 0; i < n; ++i) outside |= position(ids[i]) | (last - position(ids[i]));
+  const bool all_inside = static_cast<int64_t>(outside) >= 0;
+  if (all_inside && features.dense == nullptr) {
+    for (int64_t i = 0; i < n; ++i) f[i] = static_cast<int32_t>(position(ids[i]));
+    return true;
   }
-  bool all = true;
-  for (int64_t i = 0; i < n; ++i) all &= f[i] != none;
+  bool all = all_inside;
+  for (int64_t i = 0; i < n; ++i) {
+    const uint64_t at = position(ids[i]);
+    if (at > last) {
+      f[i] = features.none;
+    } else {
+      f[i] = features.dense == nullptr ? static_cast<int32_t>(at) : features.dense[at];
+    }
+    all &= f[i] != features.none;
+  }
   return all;
 }
 

@@ -80,8 +80,7 @@ def restore(state: State, path: str) -> int:
     Raises:
         ValueError: it is of another model or optimizer.
     """
-    with tf.io.gfile.GFile(posixpath.join(path, MANIFEST)) as f:
-        manifest = json.load(f)
+    manifest = _manifest(path)
     old, new = ([_what(t) for t in ts] for ts in (manifest["tables"], map(_facts, state.tables)))
     if old != new:
         raise ValueError(f"{path} is of another model: expected the tables {new}, got {old}")
@@ -112,6 +111,53 @@ def restore(state: State, path: str) -> int:
     return step
 
 
+def read(
+    path: str, tables: Sequence[RemoteTable], model: tf.keras.Model
+) -> tuple[int, dict[str, tf.Tensor]]:
+    """What is needed to ask the model of the checkpoint `path`, in this process.
+
+    Args:
+        path: of it.
+        tables: in the order in which a model of its layers makes them.
+        model: of its layers, without tables: gets the dense weights.
+
+    Returns:
+        The step it was made at, and name -> table, whole.
+
+    Raises:
+        ValueError: it is of another model.
+    """
+    manifest = _manifest(path)
+    facts, servers = manifest["tables"], manifest["servers"]
+    weights = [v for v in model.weights if tf.as_dtype(v.dtype).is_floating]
+    old = [(f["shape"], f["dtype"]) for f in facts], _without_slots(manifest["dense"])
+    new = (
+        [(list(t.shape), t.dtype.name) for t in tables],
+        {f"{i}": list(v.shape) for i, v in enumerate(weights)},
+    )
+    if old != new:
+        raise ValueError(f"{path} is of another model: expected {new}, got {old}")
+    whole = {}
+    for i, (table, f) in enumerate(zip(tables, facts, strict=True)):
+        parts = [_part(path, s, servers, f"{i}", table.dtype) for s in range(servers)]
+        whole[table.name] = _whole(parts, f["by_row"])
+    values = []
+    if weights:
+        values = tf.raw_ops.RestoreV2(
+            prefix=posixpath.join(path, "dense"),
+            tensor_names=[f"{i}" for i in range(len(weights))],
+            shape_and_slices=[""] * len(weights),
+            dtypes=[tf.as_dtype(v.dtype) for v in weights],
+        )
+    for v, value in zip(weights, values, strict=True):
+        tf_variable(v).assign(value)
+    return int(manifest["step"]), whole
+
+
+def _without_slots(dense: dict[str, list[int]]) -> dict[str, list[int]]:
+    return {name: shape for name, shape in dense.items() if "/" not in name}
+
+
 def _restore(
     variable: RemoteVariable,
     name: str,
@@ -121,21 +167,29 @@ def _restore(
     path: str,
     servers: int,
 ) -> None:
-    def read(server: int) -> tf.Tensor:
-        (value,) = tf.raw_ops.RestoreV2(
-            prefix=posixpath.join(path, f"server-{server}-of-{servers}"),
-            tensor_names=[name],
-            shape_and_slices=[""],
-            dtypes=[variable.dtype],
-        )
-        return value
-
     with tf.device(variable.device):
         if servers == len(table.shards) and facts["by_row"] == table.by_row:
-            value = read(p)
+            value = _part(path, p, servers, name, variable.dtype)
         else:
-            value = _cut(_whole([read(s) for s in range(servers)], facts["by_row"]), table, p)
+            parts = [_part(path, s, servers, name, variable.dtype) for s in range(servers)]
+            value = _cut(_whole(parts, facts["by_row"]), table, p)
         tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+
+
+def _part(path: str, server: int, servers: int, name: str, dtype: tf.DType) -> tf.Tensor:
+    """What one of the servers that wrote the checkpoint had under `name`."""
+    (value,) = tf.raw_ops.RestoreV2(
+        prefix=posixpath.join(path, f"server-{server}-of-{servers}"),
+        tensor_names=[name],
+        shape_and_slices=[""],
+        dtypes=[dtype],
+    )
+    return value
+
+
+def _manifest(path: str) -> Any:
+    with tf.io.gfile.GFile(posixpath.join(path, MANIFEST)) as f:
+        return json.load(f)
 
 
 def _whole(shards: Sequence[tf.Tensor], by_row: bool) -> tf.Tensor:

@@ -37,12 +37,14 @@ class Cluster:
         workers: "host:port" of each worker, the chief first.
         job: "ps", "worker" or "evaluator", what this process is.
         index: of this process in its job; worker 0 is the chief, which makes checkpoints.
+        evaluators: of each evaluator that the others know of; it serves nobody.
     """
 
     servers: Sequence[str] = ()
     workers: Sequence[str] = ("localhost:0",)
     job: str = "worker"
     index: int = 0
+    evaluators: Sequence[str] = ()
 
     @classmethod
     def from_environment(cls) -> Cluster:
@@ -62,6 +64,7 @@ class Cluster:
             job, index = str(task["type"]), int(task["index"])
             chiefs, servers = list(jobs.get("chief", [])), list(jobs.get("ps", []))
             workers = chiefs + list(jobs.get("worker", []))
+            evaluators = list(jobs.get("evaluator", []))
         except (ValueError, TypeError, KeyError) as e:
             raise ValueError(
                 'TF_CONFIG must be JSON with "cluster" (lists of "host:port" for "ps" and '
@@ -76,7 +79,7 @@ class Cluster:
                 f"TF_CONFIG: task must be one of the cluster's, got {json.dumps(task)} of "
                 f"{len(servers)} ps and {len(workers)} worker tasks"
             )
-        return cls(servers, workers, job, index)
+        return cls(servers, workers, job, index, evaluators)
 
     @property
     def is_chief(self) -> bool:

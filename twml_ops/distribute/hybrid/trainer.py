@@ -5,22 +5,20 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import tensorflow as tf
 
-from twml_ops import _keras
 from twml_ops.distribute import placement
-from twml_ops.distribute.hybrid import checkpoint, updates
+from twml_ops.distribute.hybrid import checkpoint, model_weights, updates
 from twml_ops.distribute.hybrid.calls import within
 from twml_ops.distribute.hybrid.cluster import Cluster, ClusterError
 from twml_ops.distribute.hybrid.exchange import Exchange
 from twml_ops.distribute.hybrid.state import State
 from twml_ops.distribute.hybrid.step import Step
 from twml_ops.distribute.hybrid.tables import Remote, RemoteTable
-from twml_ops.ops._tape import tf_variable
 
 DatasetFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 OnStep = Callable[[int, tf.Tensor], None]
@@ -186,7 +184,7 @@ class HybridTrainer:
             if result is None:
                 continue  # the same batch, in a new generation
             loss, step, steps_of, ahead = result
-            before, done = done, int(step)
+            before, done = done, step
             own += 1
             self._keep(before, done, steps)
             losses = [*losses[-999:], loss]
@@ -218,19 +216,13 @@ class HybridTrainer:
 
         Args:
             path: of a `.keras` file to write too; None: none.
+
+        Raises:
+            ClusterError: a server is gone or silent.
         """
         plain = self._builder()
-        self._graph.pull()
-        theirs = [self.model, *_keras.all_layers(self.model)]
-        for mine, other in zip([plain, *_keras.all_layers(plain)], theirs, strict=True):
-            tables = [k for k in _kernels(other) if isinstance(k, RemoteTable)]
-            kernels = _kernels(mine) if tables else []
-            for kernel, table in zip(kernels, tables, strict=True):
-                tf_variable(kernel).assign(table.fetch())
-            whole = {id(k) for k in kernels}
-            own = [v for v in _own_variables(mine) if id(v) not in whole]
-            for v, value in zip(own, _own_variables(other), strict=True):
-                tf_variable(v).assign(tf_variable(value))
+        self._call("reading dense weights", self._graph.pull)
+        self._call("reading tables", model_weights.copy, self.model, plain)
         if path is not None:
             plain.save(str(Path(path)))
         return plain
@@ -315,7 +307,7 @@ class HybridTrainer:
         """What `Step.train` returns; None if the workers have to begin it anew."""
         x = None if following is None else following[0]
         try:
-            return self._call(what, self._step, *batch, ahead, x)
+            return self._call(what, lambda: _brought(self._step(*batch, ahead, x)))
         except ClusterError:
             if self._exchange is None:
                 raise
@@ -324,11 +316,11 @@ class HybridTrainer:
             self._trace()
             return None
 
-    def _await_the_slow(self, steps_of: tf.Tensor) -> None:
+    def _await_the_slow(self, counts: Any) -> None:
         """With bounded staleness: waits while too far ahead of the slowest worker."""
         if self.max_staleness is None or len(self.cluster.workers) == 1:
             return
-        counts, deadline = steps_of.numpy(), time.monotonic() + self._timeout
+        deadline = time.monotonic() + self._timeout
         while counts[self.cluster.index] - counts.min() > self.max_staleness:
             if time.monotonic() > deadline:
                 raise ClusterError(
@@ -372,6 +364,12 @@ def _by_row(table: RemoteTable, servers: int, axis: str, remote: Remote) -> bool
     return entries + 2 * servers * products <= servers * entries + 2 * products
 
 
+def _brought(result: Any) -> Any:
+    """What a step returns, its counts brought here while the time limit runs."""
+    loss, step, steps_of, *more = result
+    return loss, int(step), steps_of.numpy(), *more
+
+
 def _batch(batch: Any) -> tuple[Any, Any, Any]:
     x, y, *weights = batch
     return x, y, weights[0] if weights else None
@@ -385,15 +383,3 @@ def _repeated(dataset: Any) -> Iterator[Any]:
             yield _batch(batch)
         if not some:
             raise ValueError("dataset_fn must give at least one batch, got none")
-
-
-def _kernels(layer: Any) -> list[Any]:
-    """The tables of a layer; none of one that has none."""
-    kernels = getattr(layer, "kernels", None) or ()
-    return list(kernels.values() if isinstance(kernels, Mapping) else kernels)
-
-
-def _own_variables(layer: Any) -> list[Any]:
-    if _keras.KERAS_3:
-        return [*layer._trainable_variables, *layer._non_trainable_variables]
-    return [*layer._trainable_weights, *layer._non_trainable_weights]
