@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.distributed import collective, ours, stock
+from benchmarks.distributed import BLOCK_ROWS, collective, ours, stock
 from benchmarks.workload import Batch, Workload
 
 
@@ -47,24 +47,27 @@ def _stock(
     strategy: str, workload: Workload, batches: Sequence[Batch], name: str, servers: int,
     here: str, first: bool,
 ) -> stock.Built:  # fmt: skip
-    n = workload.input_dim
-    shards = [
-        stock.Shard.on(
-            f"/job:ps/replica:0/task:{p}/device:CPU:0",
-            f"{name}/{p}",
-            -(-(n - p) // servers),
-            workload.units,
-            make=first,
-        )
-        for p in range(servers)
-    ]
+    def shard(p: int, rows: int, part: str) -> stock.Shard:
+        device = f"/job:ps/replica:0/task:{p}/device:CPU:0"
+        return stock.Shard.on(device, f"{name}/{p}{part}", rows, workload.units, make=first)
+
+    rows = [-(-(workload.input_dim - p) // servers) for p in range(servers)]
+    size = BLOCK_ROWS
+    shards: list[Any] = (
+        [
+            [shard(p, min(size, n - a), f"/{a}") for a in range(0, n, size)]
+            for p, n in enumerate(rows)
+        ]
+        if strategy == stock.STANDARD
+        else [shard(p, n, "") for p, n in enumerate(rows)]
+    )
     signature = [tf.TensorSpec([None], tf.int64)] * 2
     step: Any = tf.function(stock.STRATEGIES[strategy](shards, here), input_signature=signature)
     with tf.device(here):
         data = [(tf.constant(b.ids), tf.constant(b.row_splits)) for b in batches]
 
     def free() -> None:
-        for shard in shards if first else []:
+        for shard in tf.nest.flatten(shards) if first else []:
             shard.destroy()
 
     return stock.in_turn(step, data), free

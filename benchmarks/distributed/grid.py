@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from benchmarks.distributed import BLOCK_ROWS
 from benchmarks.distributed.network import NetworkError, unavailable
 from benchmarks.distributed.process import HostError
 from benchmarks.distributed.session import Measured, Session, Topology, session
@@ -19,9 +20,13 @@ from twml_ops.planning import Cluster, Compute, Job, Table, predict
 
 SINGLE, REDUCE, STANDARD = "single machine", "all-reduce", "standard parameter server"
 LOOKUP, BY_ROW, BY_COLUMN = "row lookup", "hybrid by row", "hybrid by column"
+AHEAD = ", pipelined"  # the next batch's products are asked for while this one is worked on
 NETWORKED = (STANDARD, LOOKUP, BY_ROW, BY_COLUMN)
+PIPELINED = (BY_ROW + AHEAD, BY_COLUMN + AHEAD)
 MB = 1e6
-NEEDED_TABLES = 7  # so many times the table must be free memory: all hosts are this machine
+# Memory that the standard parameter server needs on one machine: the table, and for each worker so
+# many copies of the blocks that travel at once; see stock.standard.
+COPIES = 8
 
 
 @dataclass(frozen=True)
@@ -55,8 +60,8 @@ class Setting:
 
 
 SETTINGS = (
-    Setting(19, 2, 1, (100, 150, 1000), (SINGLE, *NETWORKED)),
-    *(Setting(power, 2, 1, (150,), (SINGLE, *NETWORKED)) for power in (20, 21, 22)),
+    Setting(19, 2, 1, (100, 150, 1000), (SINGLE, *NETWORKED, *PIPELINED)),
+    *(Setting(power, 2, 1, (150,), (SINGLE, *NETWORKED, PIPELINED[0])) for power in (20, 21, 22)),
     *(Setting(19, servers, 1, (150,), NETWORKED) for servers in (1, 4)),
     *(Setting(19, servers, 1, (150,), (BY_ROW, BY_COLUMN), 400) for servers in (2, 4)),
     *(Setting(19, 2, workers, (150,), (*NETWORKED, REDUCE)) for workers in (2, 3)),
@@ -111,7 +116,8 @@ def _measure(
     name = f"{setting.name}: {strategy}"
     workload = workload.with_(input_dim=2**setting.power, units=setting.units or workload.units)
     table = 2**setting.power * workload.units * 4
-    needed, free = NEEDED_TABLES * table * setting.workers, _available()
+    blocks = min(table, setting.servers * BLOCK_ROWS * workload.units * 4)
+    needed, free = table + COPIES * blocks * setting.workers, _available()
     if strategy == STANDARD and needed > free:
         raise HostError(f"needs {needed / 1e9:.0f} GB of free memory, there are {free / 1e9:.0f}")
     log(f"{name}: starting")
@@ -166,7 +172,9 @@ def _cell(
     batch = workload.batch_size
     table = Table(2**setting.power, workload.units, about["entries"] / batch, about["unique"])
     cluster = Cluster(cap * MB, setting.servers, setting.workers)
-    plan = predict(strategy, Job((table,), batch), cluster, Compute(dense=free.seconds))
+    plain = strategy.removesuffix(AHEAD)
+    compute = Compute(dense=free.seconds)  # what this machine takes, whatever the network
+    plan = predict(plain, Job((table,), batch), cluster, compute, overlap=plain != strategy)
     return {
         "steps": setting.workers / under.seconds,
         "predicted_steps": plan.steps_per_second,

@@ -12,7 +12,9 @@ from benchmarks.workload import Batch, Workload
 from twml_ops import layers, optimizers
 from twml_ops.distribute import Cluster, HybridTrainer
 
+AHEAD = ", pipelined"
 AXES = {"hybrid by row": "row", "hybrid by column": "column", "single machine": "row"}
+AXES |= {name + AHEAD: axis for name, axis in AXES.items() if name.startswith("hybrid")}
 PEER_SECONDS = 240.0
 
 
@@ -34,6 +36,7 @@ def build(
         "mse",
         cluster=cluster,
         partition_axis=AXES[strategy],
+        pipeline=strategy.endswith(AHEAD),
         timeout=PEER_SECONDS,
         name=name,
     )

@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from benchmarks.distributed import BLOCK_ROWS
+
 RATE = 1e-7
 INITIAL = 1e-5
 Step = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # (ids [K], row_splits [B + 1]) -> loss
@@ -32,6 +34,7 @@ class Shard:
     handle: tf.Tensor
     device: str
     units: int
+    count: int
 
     @staticmethod
     def on(device: str, name: str, rows: int, units: int, make: bool) -> Shard:
@@ -45,7 +48,7 @@ class Shard:
                 tf.raw_ops.AssignVariableOp(resource=handle, value=value)
                 # Waits: a function could otherwise get there first.
                 assert tf.raw_ops.VarIsInitializedOp(resource=handle).numpy()
-        return Shard(handle, device, units)
+        return Shard(handle, device, units, rows)
 
     def read(self) -> tf.Tensor:
         """All of it."""
@@ -59,10 +62,10 @@ class Shard:
         with tf.device(self.device):
             return tf.raw_ops.ResourceGather(resource=self.handle, indices=ids, dtype=tf.float32)
 
-    def subtract(self, value: tf.Tensor) -> None:
+    def subtract(self, value: tf.Tensor) -> tf.Operation:
         """From all of it."""
         with tf.device(self.device):
-            tf.raw_ops.AssignSubVariableOp(resource=self.handle, value=value)
+            return tf.raw_ops.AssignSubVariableOp(resource=self.handle, value=value)
 
     def subtract_rows(self, ids: tf.Tensor, rows: tf.Tensor) -> None:
         """From some of its rows."""
@@ -80,27 +83,37 @@ def loss_of(y: tf.Tensor) -> tf.Tensor:
     return tf.reduce_mean((tf.reduce_sum(y, axis=1) - 1) ** 2)
 
 
-def standard(shards: Sequence[Shard], here: str) -> Step:
-    """All weights come here, `sparse_dense_matmul`, and the dense gradient goes back."""
+def standard(blocks: Sequence[Sequence[Shard]], here: str) -> Step:
+    """All weights come here, `sparse_dense_matmul`, and the dense gradient goes back.
+
+    Args:
+        blocks: of each server, one after the other: a server's next block is read once the product
+            with the last one is made, so that no host holds more than a block or two of the other's
+            table. All servers send at once.
+        here: the worker's device.
+    """
 
     def step(ids: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
         with tf.device(here):
-            tables = [tf.identity(s.read()) for s in shards]
             rows = tf.cast(_rows(row_splits), tf.int64)
             count = tf.size(row_splits, tf.int64) - 1
+            of_all = [(p, i, b) for p, of in enumerate(blocks) for i, b in enumerate(of)]
+            entries = [_part(ids, rows, count, p, len(blocks), i, b) for p, i, b in of_all]
+            products: list[tf.Tensor] = []
+            for (_, i, block), part in zip(of_all, entries, strict=True):
+                with tf.control_dependencies(products[-1:] if i else []):
+                    table = tf.identity(block.read())
+                    products.append(tf.sparse.sparse_dense_matmul(part, table))
+            y = tf.add_n(products)
             with tf.GradientTape() as tape:
-                tape.watch(tables)
-                y = tf.add_n(
-                    [
-                        tf.sparse.sparse_dense_matmul(_part(ids, rows, count, p, tables), table)
-                        for p, table in enumerate(tables)
-                    ]
-                )
+                tape.watch(y)
                 loss = loss_of(y)
-                scaled = RATE * loss  # instead of its gradient: that is as large as the table
-            gradients = tape.gradient(scaled, tables)
-            for shard, gradient in zip(shards, gradients, strict=True):
-                shard.subtract(gradient)
+            upstream = RATE * tape.gradient(loss, y)
+            sent: list[tf.Operation] = []
+            for (_, i, block), part in zip(of_all, entries, strict=True):
+                with tf.control_dependencies(sent[-1:] if i else []):
+                    gradient = tf.sparse.sparse_dense_matmul(part, upstream, adjoint_a=True)
+                    sent.append(block.subtract(gradient))
         return loss
 
     return step
@@ -131,13 +144,15 @@ def row_lookup(shards: Sequence[Shard], here: str) -> Step:
 
 
 def _part(
-    ids: tf.Tensor, rows: tf.Tensor, count: tf.Tensor, p: int, tables: Sequence[Any]
+    ids: tf.Tensor, rows: tf.Tensor, count: tf.Tensor, p: int, servers: int, i: int, block: Shard
 ) -> tf.SparseTensor:
-    """The entries with id mod S = p, [B, rows of the shard]."""
-    parts = len(tables)
-    mine = tf.boolean_mask(tf.stack([rows, ids // parts], axis=1), ids % parts == p)
-    shape = tf.stack([count, tf.shape(tables[p], tf.int64)[0]])
-    return tf.SparseTensor(mine, tf.ones(tf.shape(mine)[0]), shape)
+    """The entries of block i of server p, [B, rows of the block]."""
+    first = i * BLOCK_ROWS
+    own = ids // servers - first
+    mine = (ids % servers == p) & (own >= 0) & (own < block.count)
+    places = tf.boolean_mask(tf.stack([rows, own], axis=1), mine)
+    shape = tf.stack([count, tf.constant(block.count, tf.int64)])
+    return tf.SparseTensor(places, tf.ones(tf.shape(places)[0]), shape)
 
 
 def sum_rows(rows: tf.Tensor, places: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
@@ -151,7 +166,8 @@ def _rows(row_splits: tf.Tensor) -> tf.Tensor:
     return tf.repeat(tf.range(tf.size(row_splits) - 1), row_splits[1:] - row_splits[:-1])
 
 
-STRATEGIES: dict[str, Callable[[Sequence[Shard], str], Step]] = {
-    "standard parameter server": standard,
-    "row lookup": row_lookup,
+STANDARD, LOOKUP = "standard parameter server", "row lookup"
+STRATEGIES: dict[str, Callable[[Sequence[Any], str], Step]] = {
+    STANDARD: standard,
+    LOOKUP: row_lookup,
 }

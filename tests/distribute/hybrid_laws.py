@@ -21,6 +21,7 @@ from twml_ops.distribute.hybrid import checkpoint as checkpoints
 from twml_ops.distribute.hybrid.built_once import _beating as beating
 from twml_ops.distribute.hybrid.cluster import server
 from twml_ops.distribute.launch import free_ports
+from twml_ops.ops._tape import tf_variable
 
 *SERVERS, WORKER = [f"127.0.0.1:{port}" for port in free_ports(4)]
 KEPT = [server(Cluster(SERVERS, job="ps", index=i)) for i in range(3)]
@@ -152,6 +153,53 @@ def a_checkpoint_of_another_model_is_refused():
             ValueError, "another model",
             lambda: trainer(optimizers.Adagrad(0.1), checkpoint_dir=folder).fit(batches, 2),
         )  # fmt: skip
+
+
+def stale(optimizer, steps):
+    """Slow and obvious: products of a batch are those of the table before the last update."""
+    model = builder()
+    optimizer.build(model.trainable_variables)
+    table = tf_variable(model.get_layer("table").kernels[0])
+    seen = table.numpy()
+    for x, y in (whole_batches() * 2)[:steps]:
+        now = table.numpy()
+        table.assign(seen)
+        with tf.GradientTape() as tape:
+            loss = tf.keras.losses.BinaryCrossentropy()(y, model(x, training=True))
+        gradients = tape.gradient(loss, [tf_variable(v) for v in model.trainable_variables])
+        table.assign(now)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        seen = now
+    return model.get_weights()
+
+
+def a_pipeline_is_staleness_one():
+    for axis, make in (
+        ("row", lambda: optimizers.SGD(0.5)),
+        ("column", lambda: optimizers.LazyAdam(0.05)),
+    ):
+        hybrid = trainer(make(), partition_axis=axis, pipeline=True)
+        assert hybrid.fit(batches, 10).step == 10
+        same(stale(make(), 10), hybrid.export().get_weights(), 2e-6)
+
+
+def a_pipeline_begins_anew_with_each_fit_and_each_checkpoint():
+    few = whole_batches()[:3]
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"pipeline": True, "partition_axis": "row", "checkpoint_dir": folder}
+        first = trainer(optimizers.Adagrad(0.1), **options)
+        assert first.fit(lambda _: few, 5).own_steps == 5
+        second = trainer(optimizers.Adagrad(0.1), 3, **options)
+        assert second.fit(lambda _: few, 9).own_steps == 4
+        assert first.fit(lambda _: few, 9).own_steps == 4
+        same(first.export().get_weights(), second.export().get_weights(), 2e-6)
+
+
+def a_pipeline_refuses_state_before_a_table():
+    hybrid = trainer(
+        optimizers.SGD(0.1), build=lambda: builder(norm=True), pipeline=True, partition_axis="row"
+    )
+    expect(ValueError, "pipeline=True needs tables", lambda: hybrid.fit(batches, 2))
 
 
 def bad_arguments_are_named():

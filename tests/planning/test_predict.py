@@ -31,7 +31,7 @@ def test_the_founding_example():
 
 def test_phases_follow_one_another_and_hosts_of_one_send_at_once():
     p = predict("hybrid by row", JOB, Cluster(100 * MB, 2, 3))
-    ids, out, back = 512 * 200 * 2 + 40_000 * 4 + 2 * 4 * 512, 3 * 512 * 128 * 4, 2 * 512 * 128 * 4
+    ids, out, back = 512 * 200 * 18 / 8 + 2 * 48 + 2 * 512, 3 * 512 * 128 * 4, 2 * 512 * 128 * 4
     assert p.wire_seconds == pytest.approx((ids + out + back) * WIRE / (100 * MB))
     assert p.steps_per_second == pytest.approx(3 / p.seconds)
 

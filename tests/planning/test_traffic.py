@@ -1,5 +1,6 @@
 """Bytes by formula, worked by hand."""
 
+import numpy as np
 import pytest
 
 from twml_ops.planning import STRATEGIES, Cluster, Job, Table, messages, predict
@@ -7,7 +8,7 @@ from twml_ops.planning import STRATEGIES, Cluster, Job, Table, messages, predict
 B, K, U, D, N = 512, 512 * 200, 40_000, 128, 2**19
 TABLE = Table(N, D, entries=200, unique=U)
 JOB = Job((TABLE,), B)
-ONCE = 2 * K + 4 * U  # bytes of ids that repeat: which of the distinct ones, and these
+ROW, COLUMN = 48 + 18 / 8 * K / 2 + B, 48 + 19 / 8 * K + 9 / 8 * B  # messages with entries
 
 
 def links(strategy, job=JOB, servers=2, workers=1):
@@ -24,8 +25,8 @@ UP, DOWN, AROUND = "worker → server", "server → worker", "worker → worker"
         ("standard parameter server", {DOWN: N * D * 4 / 2, UP: N * D * 4 / 2}),
         ("row lookup", {UP: U / 2 * (8 + 8 + 4 * D), DOWN: U / 2 * 4 * D}),
         ("all-reduce", {}),
-        ("hybrid by row", {UP: ONCE / 2 + 4 * B + 4 * B * D, DOWN: 4 * B * D}),
-        ("hybrid by column", {UP: ONCE + 4 * B + 4 * B * D / 2, DOWN: 4 * B * D / 2}),
+        ("hybrid by row", {UP: ROW + 4 * B * D, DOWN: 4 * B * D}),
+        ("hybrid by column", {UP: COLUMN + 4 * B * D / 2, DOWN: 4 * B * D / 2}),
     ],
 )
 def test_one_worker_and_two_servers(strategy, want):
@@ -50,9 +51,12 @@ def test_tables_add_up(strategy):
 
 
 @pytest.mark.parametrize("axis", ["hybrid by row", "hybrid by column"])
-def test_the_size_of_the_table_is_not_in_the_bytes_of_a_hybrid(axis):
-    found = [links(axis, Job((Table(2**p, D, 200, U),), B)) for p in range(18, 31)]
-    assert all(f == found[0] for f in found)
+def test_of_the_size_of_the_table_only_the_bits_of_an_id_are_in_the_bytes_of_a_hybrid(axis):
+    tables = [Table(2**p, D, 200, U) for p in range(18, 31)]
+    found = [links(axis, Job((t,), B, deduplicate=False)) for t in tables]
+    share = K / 2 if axis.endswith("row") else K
+    assert [f[DOWN] for f in found] == [found[0][DOWN]] * len(found)
+    assert np.diff([f[UP] for f in found]) == pytest.approx([share / 8] * (len(found) - 1))
 
 
 def test_what_makes_a_hybrid_send_more_or_less():
@@ -61,20 +65,17 @@ def test_what_makes_a_hybrid_send_more_or_less():
     valued = links("hybrid by row", Job((TABLE,), B, values=True))
     assert plain[UP] - half[UP] == plain[DOWN] - half[DOWN] == 2 * B * D
     assert valued[UP] - plain[UP] == 4 * K / 2
-    wide = links("hybrid by row", Job((Table(2**33, D, 200, U),), B))
-    assert wide[UP] - plain[UP] == (8 * K - ONCE) / 2  # ids that do not fit into int32
 
 
 def test_ids_are_sent_once_where_that_is_less():
     def ids(unique, **options):
         job = Job((Table(N, D, 200, unique),), B, **options)
-        return links("hybrid by row", job, servers=1)[UP] - 4 * B - 4 * B * D
+        return links("hybrid by row", job, servers=1)[UP] - 48 - 9 / 8 * B - 4 * B * D
 
-    assert ids(10) == 2 * K + 40
-    assert ids(10, deduplicate=False) == 4 * K
-    assert ids(2**16 - 1) == 4 * K  # the distinct ones alone are more than is saved
-    few = Job((Table(N, D, 1000, 2**16 + 1),), B)  # more than uint16 can tell apart
-    assert links("hybrid by row", few, servers=1)[UP] == 4 * 1000 * B + 4 * B + 4 * B * D
+    assert ids(10) == (4 * K + 19 * 10) / 8
+    assert ids(10, deduplicate=False) == 19 / 8 * K
+    assert ids(2**16 - 1) == 19 / 8 * K  # too many for those that repeat to be looked for
+    assert ids(2**15) == 19 / 8 * K  # the distinct ones alone are more than is saved
 
 
 def test_the_dense_part_travels_with_the_weights_or_between_workers():

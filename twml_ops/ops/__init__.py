@@ -18,6 +18,7 @@ from twml_ops.ops.grouped_sparse_linear import grouped_sparse_linear
 from twml_ops.ops.hash import hash_ids
 from twml_ops.ops.max_norm import max_norm
 from twml_ops.ops.online_standardize import online_standardize
+from twml_ops.ops.packed_entries import pack_entries, unpack_entries
 from twml_ops.ops.quantile_sketch import (
     QuantileSketch,
     SketchState,
@@ -52,6 +53,7 @@ __all__ = [
     "is_sparse_linear_gradient",
     "max_norm",
     "online_standardize",
+    "pack_entries",
     "percentile_discretize",
     "row_splits_from_indices",
     "sketch_merge",
@@ -59,6 +61,7 @@ __all__ = [
     "sketch_update",
     "sparse_linear",
     "sum_duplicates",
+    "unpack_entries",
     "untouched_sparse_linear_gradient",
     "weights_grad",
 ]

@@ -14,8 +14,7 @@ SINGLE, STANDARD, LOOKUP = "single machine", "standard parameter server", "row l
 REDUCE, BY_ROW, BY_COLUMN = "all-reduce", "hybrid by row", "hybrid by column"
 WORKER, SERVER = "worker", "server"
 ROW_ID = 8  # stock TensorFlow's ids and slices
-COUNT = 4
-CODES = 2**16
+MESSAGE = 48  # bytes of a message's header, and of the words that its sections fill up
 
 
 @dataclass(frozen=True)
@@ -103,10 +102,9 @@ def _by_column(job: Job, servers: int, workers: int) -> list[Message]:
 
 
 def _hybrid(job: Job, entries: float, columns: float, servers: int, workers: int) -> list[Message]:
-    counts = COUNT * job.batch * len(job.tables)
     activations = job.batch * columns * job.activation_bytes
     found = [
-        Message("entries", 0, WORKER, SERVER, entries + counts),
+        Message("entries", 0, WORKER, SERVER, entries),
         Message("activations", 1, SERVER, WORKER, activations),
         Message("their gradient", 2, WORKER, SERVER, activations),
     ]
@@ -118,17 +116,23 @@ def _hybrid(job: Job, entries: float, columns: float, servers: int, workers: int
 
 
 def _entries(table: Table, job: Job, parts: int) -> float:
-    """Ids, and values if there are any, of one of so many parts of a batch's entries.
+    """The message with one of so many parts of a batch's entries (cc/core/packed_entries.h).
 
-    Ids are int32 where that holds them, and then, where it is less, the distinct ones and for each
-    entry which of them it is, in uint16.
+    Ids take as many bits as the largest of a part, or, where it is less, the distinct ones do and
+    for each entry which of them it is; so do the numbers of entries of an example, of which the
+    longest is taken to have twice the mean.
     """
     count, distinct = table.ids(job.batch) / parts, table.rows(job.batch) / parts
-    small = table.input_dim / parts < 2**31
-    ids = count * (4 if small else 8)
-    if job.deduplicate and small and distinct <= CODES:
-        ids = min(ids, 4 * distinct + 2 * count)
-    return ids + FLOAT * job.values * count
+    id_bits = _bits((table.input_dim - 1) // parts)
+    bits = count * id_bits
+    if job.deduplicate and 2 * distinct <= count:
+        bits = min(bits, distinct * id_bits + count * _bits(int(distinct) - 1))
+    lengths = job.batch * _bits(int(2 * table.entries / parts))
+    return MESSAGE + (bits + lengths) / 8 + FLOAT * job.values * count
+
+
+def _bits(largest: int) -> int:
+    return max(1, max(largest, 0).bit_length())
 
 
 def _slices(rows: Sequence[tuple[float, int]]) -> float:

@@ -24,7 +24,7 @@ class RemoteVariable:
         device: that holds it.
     """
 
-    def __init__(self, name: str, shape: Sequence[int], dtype: Any, device: str) -> None:
+    def __init__(self, name: str, shape: Sequence[Any], dtype: Any, device: str) -> None:
         self.name = name
         self.shape = tf.TensorShape(shape)
         self.dtype = tf.as_dtype(dtype)

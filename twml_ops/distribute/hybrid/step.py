@@ -10,8 +10,9 @@ import tensorflow as tf
 from twml_ops.distribute.hybrid import updates
 from twml_ops.distribute.hybrid.cluster import Cluster
 from twml_ops.distribute.hybrid.exchange import Exchange
+from twml_ops.distribute.hybrid.remote import RemoteVariable
 from twml_ops.distribute.hybrid.state import State
-from twml_ops.distribute.hybrid.tables import Product, Remote
+from twml_ops.distribute.hybrid.tables import Product, Remote, RemoteTable
 from twml_ops.distribute.hybrid.wire import Part
 from twml_ops.ops._tape import tf_variable
 from twml_ops.optimizers._base import learning_rate_now
@@ -38,30 +39,88 @@ class Step:
     remote: Remote
     exchange: Exchange | None
     bounded: bool
+    _uses: list[tuple[RemoteTable, bool, list[RemoteVariable]]] = dataclasses.field(
+        default_factory=list, init=False
+    )
 
-    def train(self, x: Any, y: Any, weights: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """(loss, the run's step, steps of each worker) after a step."""
+    def train(
+        self, x: Any, y: Any, weights: Any, ahead: Any = None, following: Any = None
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Any]:
+        """(loss, the run's step, steps of each worker, products of the next batch) after a step.
+
+        Args:
+            x: of the batch.
+            y: its labels.
+            weights: its weights, or None.
+            ahead: this batch's products, from `look_ahead` or the step before; None: they are to
+                be asked for.
+            following: the next batch's x, whose products are asked for before tables are updated;
+                None: they are not.
+        """
         with tf.device(self.cluster.own_device):
             self._begin()
-            loss, products, gradients = self._backward(x, y, weights)
-            used = [p for p in products if p.gradient is not None]
-            parts = self._by_server(used)
-            none = tf.zeros([0], tf.int64)
-            if self.exchange is None:
-                self._update(used, [[p] for p in parts], gradients)
-                return loss, self._count(), self._count_own()
-            rows = tf.cast(tf.shape(tf.nest.flatten(y)[0])[0], tf.float32)
-            own = self._contributions(parts, gradients, rows)
-            if self.exchange.me:
-                return loss, self.exchange.put(own), none
-            taken = self.exchange.take(own)
-            # A step that ends because somebody is missing must not even be counted.
-            with tf.control_dependencies([t for tensors in taken.values() for t in tensors[-1]]):
-                joined = self._joined(taken, len(used), gradients)
-                self._update(used, *joined)
-                step = self._count()
-            self.exchange.release(step)
-            return loss, step, none
+            if following is None:
+                return (*self._train(x, y, weights, None), [])
+            known = self._known(ahead)  # before what is kept for it is overwritten
+            found, read = self._look_ahead(following)
+            result = self._train(x, y, weights, known)
+            _refuse_written(read)
+            return (*result, found)
+
+    def look_ahead(self, x: Any) -> list[tf.Tensor]:
+        """Asks for the products of a batch; its entries are kept on the servers."""
+        with tf.device(self.cluster.own_device):
+            return self._look_ahead(x)[0]
+
+    def _look_ahead(self, x: Any) -> tuple[list[tf.Tensor], list[Any]]:
+        """What `look_ahead` returns, and the variables that it depends on."""
+        with self.remote.recording() as products:
+            self.model(x, training=False)  # all but what products need is pruned
+        read = _variables([t for p in products for t in p.entries or () if t is not None])
+        # As results of a function they would travel here and back.
+        kept = [[self._kept(i, p, t) for p, t in u.on_servers()] for i, u in enumerate(products)]
+        for product, variables in zip(products, kept, strict=True):
+            for variable, (_, tensor) in zip(variables, product.on_servers(), strict=True):
+                variable.assign(tensor)
+        self._uses = [
+            (p.table, p.binary, variables) for p, variables in zip(products, kept, strict=True)
+        ]
+        return [p.output for p in products], read
+
+    def _kept(self, use: int, place: tuple[int, str], tensor: tf.Tensor) -> RemoteVariable:
+        """What keeps a tensor of the batch ahead on a server."""
+        number, device = place
+        name = f"{self.state.prefix}/ahead/{self.cluster.index}/{use}/{number}"
+        return RemoteVariable(name, [None], tensor.dtype, device)
+
+    def _known(self, ahead: Any) -> list[Product]:
+        return [
+            self.remote.arrived(table, [v.value() for v in variables], output, binary)
+            for (table, binary, variables), output in zip(self._uses, ahead, strict=True)
+        ]
+
+    def _train(
+        self, x: Any, y: Any, weights: Any, known: list[Product] | None
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        loss, products, gradients = self._backward(x, y, weights, known)
+        used = [p for p in products if p.gradient is not None]
+        parts = self._by_server(used)
+        none = tf.zeros([0], tf.int64)
+        if self.exchange is None:
+            self._update(used, [[p] for p in parts], gradients)
+            return loss, self._count(), self._count_own()
+        rows = tf.cast(tf.shape(tf.nest.flatten(y)[0])[0], tf.float32)
+        own = self._contributions(parts, gradients, rows)
+        if self.exchange.me:
+            return loss, self.exchange.put(own), none
+        taken = self.exchange.take(own)
+        # A step that ends because somebody is missing must not even be counted.
+        with tf.control_dependencies([t for tensors in taken.values() for t in tensors[-1]]):
+            joined = self._joined(taken, len(used), gradients)
+            self._update(used, *joined)
+            step = self._count()
+        self.exchange.release(step)
+        return loss, step, none
 
     def _by_server(self, used: list[Product]) -> list[list[tuple[Part, tf.Tensor]]]:
         """For each server, the entries and gradients of each product, there."""
@@ -118,8 +177,10 @@ class Step:
         for each in updates.every(self.optimizer):
             each.iterations.assign(tf.cast(self.state.step.value(), each.iterations.dtype))
 
-    def _backward(self, x: Any, y: Any, weights: Any) -> tuple[tf.Tensor, list[Product], list[Any]]:
-        with tf.GradientTape() as tape, self.remote.recording(tape) as products:
+    def _backward(
+        self, x: Any, y: Any, weights: Any, known: list[Product] | None
+    ) -> tuple[tf.Tensor, list[Product], list[Any]]:
+        with tf.GradientTape() as tape, self.remote.recording(tape, known) as products:
             prediction = self.model(x, training=True)
             loss = self.model.compute_loss(x, y, prediction, weights)
         trained = [tf_variable(v) for v in self.state.trained]
@@ -193,3 +254,43 @@ def _mean(gradients: Any, shares: list[tf.Tensor]) -> Any:
         indices = tf.concat([g.indices for g in gradients], axis=0)
         return tf.IndexedSlices(tf.concat(values, axis=0), indices, first.dense_shape)
     return tf.add_n([g * share for g, share in zip(gradients, shares, strict=True)])
+
+
+_READS = ("ReadVariableOp", "ResourceGather", "VariableShape")
+
+
+def _variables(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    """The variables, as handles, that tensors of a graph depend on.
+
+    Raises:
+        ValueError: they depend on something else that changes.
+    """
+    seen, ops, found = set(), [t.op for t in tensors], []
+    while ops:
+        op = ops.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        handles = [t for t in op.inputs if t.dtype == tf.resource]
+        if (handles and op.type not in _READS) or (
+            not handles and op.type != "Placeholder" and op.op_def.is_stateful
+        ):
+            raise _changes(op)
+        found += handles
+        ops += [t.op for t in op.inputs if t.dtype != tf.resource]
+    return found
+
+
+def _refuse_written(handles: list[tf.Tensor]) -> None:
+    """Refuses variables that are not only read in their graph."""
+    for op in (op for handle in handles for op in handle.consumers()):
+        if op.type not in _READS:
+            raise _changes(op)
+
+
+def _changes(op: Any) -> ValueError:
+    return ValueError(
+        "pipeline=True needs tables before which no layer has state that training changes, got "
+        f"entries that depend on {op.name} ({op.type}): a batch is looked up before the update of "
+        "the one before it"
+    )

@@ -102,19 +102,32 @@ class Product:
 
     Attributes:
         table: which.
-        parts: the entries that each server has got.
+        messages: what each server has got, there; none if it is this process.
+        parts: the entries in them.
         output: [B, D], on the worker, watched by the step's tape.
         sent: the gradients of `output` that have been sent already, by server.
         binary: whether the entries have no values.
+        entries: what the messages were made of; None in a later step.
         gradient: [B, D] of the loss by `output`, once it is known.
     """
 
     table: RemoteTable
+    messages: list[tf.Tensor]
     parts: list[wire.Part]
-    output: tf.Tensor
+    output: Any
     sent: dict[int, tf.Tensor]
     binary: bool
+    entries: Entries | None = None
     gradient: Any = None
+
+    def on_servers(self) -> list[tuple[tuple[int, str], tf.Tensor]]:
+        """What a later step needs of it: ((number, device), tensor)."""
+        if not self.messages:
+            return [((i, self.table.shards[0].device), t) for i, t in enumerate(self.parts[0])]
+        return [
+            ((p, s.device), m)
+            for p, (s, m) in enumerate(zip(self.table.shards, self.messages, strict=True))
+        ]
 
 
 class Remote(placement.Placement):
@@ -137,8 +150,10 @@ class Remote(placement.Placement):
         self.wire_dtype = tf.as_dtype(wire_dtype)
         self.deduplicate = deduplicate
         self.tables: list[RemoteTable] = []
+        self._here = len(self.devices) == 1 and self.devices[0].startswith("/job:localhost")
         self._tape: Any = None
-        self._products: list[Product] = []
+        self._recorded: list[Product] | None = None
+        self._waiting: Iterator[Product] | None = None
         # (table, entries, rows, with values?) of products while tables are not there yet.
         self.entries: list[tuple[RemoteTable, Any, Any, bool]] = []
 
@@ -164,13 +179,21 @@ class Remote(placement.Placement):
         variable.assign(tf.convert_to_tensor(table))
 
     @contextlib.contextmanager
-    def recording(self, tape: Any) -> Iterator[list[Product]]:
-        """In the block, products are watched by `tape` and noted in the list given."""
-        self._tape, self._products = tape, []
+    def recording(
+        self, tape: Any = None, waiting: Sequence[Product] | None = None
+    ) -> Iterator[list[Product]]:
+        """In the block, products are watched by `tape`, if any, and noted in the list given.
+
+        Args:
+            tape: of the step.
+            waiting: products that are there already, in the order in which they are asked for.
+        """
+        self._tape, self._recorded = tape, []
+        self._waiting = None if waiting is None else iter(waiting)
         try:
-            yield self._products
+            yield self._recorded
         finally:
-            self._tape = None
+            self._tape = self._recorded = self._waiting = None
 
     def sparse_linear(self, entries: Entries, table: RemoteTable) -> tf.Tensor:
         """See `Placement`. All servers are asked at once."""
@@ -179,55 +202,99 @@ class Remote(placement.Placement):
             rows = tf.shape(splits)[0] - 1
             self.entries.append((table, tf.size(ids), rows, values is not None))
             return tf.zeros(tf.stack([rows, table.shape[1]]))
-        count = len(table.shards)
-        parts, outputs = [], []
+        if self._waiting is not None:
+            product = next(self._waiting)
+        else:
+            product = self._multiplied(entries, table)
+        if self._recorded is not None:
+            product.output = tf.identity(product.output)
+            if self._tape is not None:
+                self._tape.watch(product.output)
+            self._recorded.append(product)
+        return product.output
+
+    def _multiplied(self, entries: Entries, table: RemoteTable) -> Product:
+        ids, values, _ = entries
+        devices = [shard.device for shard in table.shards]
         sent: dict[int, tf.Tensor] = {}
-        for p, shard in enumerate(table.shards):
-            part = wire.send(
-                entries, p, count, table.by_row, shard.shape[0], shard.device, self.deduplicate
+        if self._here:
+            parts, messages = [wire.Part(*_with_values(entries))], []
+        else:
+            whole = table.shape[0]
+            messages = wire.send(entries, table.by_row, whole, devices, self.deduplicate)
+            parts = self._received(table, messages)
+
+        def forward() -> tf.Tensor:
+            return self._combined(
+                [
+                    self._product(*of, values is None)
+                    for of in zip(parts, table.shards, strict=True)
+                ],
+                table,
             )
-            parts.append(part)
-            outputs.append(self._product(part, values, shard, p, sent))
-        output = outputs[0]
-        if count > 1:
-            output = tf.add_n(outputs) if table.by_row else tf.concat(outputs, axis=1)
-        if self._tape is not None:
-            output = tf.identity(output)
-            self._tape.watch(output)
-            self._products.append(Product(table, parts, output, sent, values is None))
-        return output
-
-    def _product(
-        self, part: wire.Part, values: Any, shard: RemoteVariable, p: int, sent: Any
-    ) -> tf.Tensor:
-        """The product with one shard: there, and brought here."""
-
-        def forward(part: wire.Part) -> tf.Tensor:
-            with tf.device(shard.device):
-                product = library.twml_resource_sparse_linear(
-                    part.ids, part.values, part.row_splits, shard.handle, binary=values is None
-                )
-                return wire.narrow(product, self.wire_dtype)
-
-        def arrived(product: tf.Tensor) -> tf.Tensor:
-            product.set_shape([None, shard.shape[1]])
-            return tf.cast(product, tf.float32)
 
         if values is None:
-            return tf.stop_gradient(arrived(forward(part)))
+            output = tf.stop_gradient(forward())
+            return Product(table, messages, parts, output, sent, True, entries)
 
         @tf.custom_gradient
-        def with_values(sent_values: tf.Tensor) -> Any:
+        def with_values(values: tf.Tensor) -> Any:
+            del values  # they are in the message
+
             def gradient(upstream: tf.Tensor) -> tf.Tensor:
-                sent[p] = self.send_gradient(upstream, shard)
-                with tf.device(shard.device):
-                    return library.twml_resource_sparse_linear_values_grad(
-                        part.ids, part.row_splits, shard.handle, sent[p]
-                    )
+                product = Product(table, messages, parts, None, sent, False, entries, upstream)
+                found = []
+                for p, (part, shard) in enumerate(zip(parts, table.shards, strict=True)):
+                    upstream_there = self.send_part(product, p)
+                    with tf.device(shard.device):
+                        found.append(
+                            library.twml_resource_sparse_linear_values_grad(
+                                part.ids, part.row_splits, shard.handle, upstream_there
+                            )
+                        )
+                if len(found) == 1:
+                    return tf.identity(found[0])
+                if not table.by_row:
+                    return tf.add_n(found)
+                of_server = tf.cast(ids % len(found), tf.int32)
+                places = tf.dynamic_partition(tf.range(tf.size(ids)), of_server, len(found))
+                return tf.dynamic_stitch(places, found)
 
-            return arrived(forward(part._replace(values=sent_values))), gradient
+            return forward(), gradient
 
-        return with_values(part.values)
+        return Product(table, messages, parts, with_values(values), sent, False, entries)
+
+    def arrived(
+        self, table: RemoteTable, messages: Sequence[tf.Tensor], output: tf.Tensor, binary: bool
+    ) -> Product:
+        """A product that an earlier step has asked for."""
+        parts = [wire.Part(*messages)] if self._here else self._received(table, messages)
+        return Product(table, list(messages), parts, output, {}, binary, None)
+
+    def _received(self, table: RemoteTable, messages: Sequence[tf.Tensor]) -> list[wire.Part]:
+        parts = []
+        for message, shard in zip(messages, table.shards, strict=True):
+            with tf.device(shard.device):
+                parts.append(wire.received(message, shard.shape[0]))
+        return parts
+
+    def _product(self, part: wire.Part, shard: RemoteVariable, binary: bool) -> tf.Tensor:
+        """The product with one shard: there, as it travels."""
+        with tf.device(shard.device):
+            product = library.twml_resource_sparse_linear(
+                part.ids, part.values, part.row_splits, shard.handle, binary=binary
+            )
+            return wire.narrow(product, self.wire_dtype)
+
+    def _combined(self, products: Sequence[tf.Tensor], table: RemoteTable) -> tf.Tensor:
+        """[B, D], here, of what comes from the servers."""
+        outputs = []
+        for product, shard in zip(products, table.shards, strict=True):
+            product.set_shape([None, shard.shape[1]])
+            outputs.append(tf.cast(product, tf.float32))
+        if len(outputs) == 1:
+            return outputs[0]
+        return tf.add_n(outputs) if table.by_row else tf.concat(outputs, axis=1)
 
     def send_part(self, product: Product, p: int) -> tf.Tensor:
         """What of a product's gradient server `p` needs, there."""
@@ -244,3 +311,8 @@ class Remote(placement.Placement):
         gradient = wire.narrow(gradient, self.wire_dtype)
         with tf.device(shard.device):
             return tf.cast(tf.identity(gradient), tf.float32)
+
+
+def _with_values(entries: Entries) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    ids, values, splits = entries
+    return ids, tf.zeros([0]) if values is None else values, splits

@@ -69,6 +69,11 @@ class HybridTrainer:
             whichever sends less, by the first batch.
         wire_dtype: of products and their gradients as they travel.
         deduplicate: whether an id that a batch repeats is sent once, where that is less.
+        pipeline: whether the next batch's products are asked for while this batch is worked on, so
+            that the wire and the arithmetic overlap. They are of the tables before this batch's
+            update: each step but the first of a `fit` uses products one update old (the weights of
+            the dense part are never old). Not for several synchronous workers, nor where a layer
+            with weights or state stands before a table.
         checkpoint_dir: where the chief saves all state, and whence it is restored; a folder that
             all servers can reach. None: nowhere.
         checkpoint_every: steps between checkpoints.
@@ -92,6 +97,7 @@ class HybridTrainer:
         partition_axis: Literal["row", "column", "auto"] = "auto",
         wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32",
         deduplicate: bool = True,
+        pipeline: bool = False,
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 1000,
         timeout: float = 120.0,
@@ -115,6 +121,12 @@ class HybridTrainer:
             raise ValueError(f"timeout must be positive, got {timeout}")
         updates.check(optimizer)
         self.cluster = Cluster.from_environment() if cluster is None else cluster
+        workers = len(self.cluster.workers)
+        if pipeline and mode == "sync" and workers > 1:
+            raise ValueError(
+                "pipeline=True needs one worker, or a mode in which workers do not wait for each "
+                f'other, got mode="sync" and {workers} workers'
+            )
         self.mode = mode
         self.max_staleness = max_staleness
         self._builder = model_builder
@@ -125,6 +137,7 @@ class HybridTrainer:
         self._checkpoint_every = checkpoint_every
         self._wire_dtype = tf.as_dtype(wire_dtype)
         self._deduplicate = deduplicate
+        self._pipeline = pipeline
         self._prefix = f"twml/{name}"
         self.model: Any = None
         self.state: Any = None
@@ -161,11 +174,16 @@ class HybridTrainer:
         done = int(self._call("reading the step", self.state.step.numpy))
         own, start = 0, 0.0
         losses: list[tf.Tensor] = []
+        following, ahead = None, None
         while done < steps:
-            result = self._one_step(f"step {done + 1}", batch)
+            if self._pipeline:
+                if ahead is None:
+                    ahead = self._call("looking ahead", self._look_ahead, batch[0])
+                following = next(batches) if done + 1 < steps else batch
+            result = self._one_step(f"step {done + 1}", batch, ahead, following)
             if result is None:
                 continue  # the same batch, in a new generation
-            loss, step, steps_of = result
+            loss, step, steps_of, ahead = result
             before, done = done, step
             own += 1
             self._keep(before, done, steps)
@@ -175,7 +193,7 @@ class HybridTrainer:
             if own == 1:
                 start = time.perf_counter()
             if done < steps:
-                batch = next(batches)
+                batch = next(batches) if following is None else following
                 self._await_the_slow(steps_of)
         seconds = time.perf_counter() - start if own else 0.0
         return Trained(done, own, [float(x) for x in losses], seconds)
@@ -274,6 +292,9 @@ class HybridTrainer:
 
     def _trace(self) -> None:
         self._step = tf.function(self._graph.train, reduce_retracing=True, autograph=False)
+        self._look_ahead = tf.function(
+            self._graph.look_ahead, reduce_retracing=True, autograph=False
+        )
         self._forward = tf.function(self._graph.forward, reduce_retracing=True, autograph=False)
 
     def _by_row(self) -> list[bool]:
@@ -282,10 +303,11 @@ class HybridTrainer:
 
     # Steps --------------------------------------------------------------------------------------
 
-    def _one_step(self, what: str, batch: Any) -> Any:
-        """Loss and counts of a step; None if the workers have to begin it anew."""
+    def _one_step(self, what: str, batch: Any, ahead: Any, following: Any) -> Any:
+        """What `Step.train` returns; None if the workers have to begin it anew."""
+        x = None if following is None else following[0]
         try:
-            return self._call(what, lambda: _brought(self._step(*batch)))
+            return self._call(what, lambda: _brought(self._step(*batch, ahead, x)))
         except ClusterError:
             if self._exchange is None:
                 raise

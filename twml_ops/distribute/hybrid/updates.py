@@ -10,7 +10,7 @@ import tensorflow as tf
 from twml_ops import ops
 from twml_ops.distribute.hybrid.remote import RemoteVariable
 from twml_ops.distribute.hybrid.tables import RemoteTable
-from twml_ops.distribute.hybrid.wire import Part
+from twml_ops.distribute.hybrid.wire import Part, joined
 from twml_ops.optimizers._base import SparseOptimizer, summed
 
 
@@ -75,9 +75,7 @@ def _slices(
     shard: RemoteVariable, contributions: Sequence[tuple[Part, tf.Tensor]], binary: bool
 ) -> tf.IndexedSlices:
     """The gradient of a shard by one use of its table in all workers."""
-    parts = [part for part, _ in contributions]
-    joined = (tf.concat(tensors, axis=0) for tensors in zip(*parts, strict=True))
-    part = parts[0] if len(parts) == 1 else Part(*joined)
+    part = joined([part for part, _ in contributions])
     gradients = [g for _, g in contributions]
     gradient = gradients[0] if len(gradients) == 1 else tf.concat(gradients, axis=0)
     shape = tf.constant(shard.shape.as_list(), tf.int64)

@@ -15,6 +15,7 @@ from twml_ops.ops.stock.discretize import hashing_discretize, percentile_discret
 from twml_ops.ops.stock.hash import hash_ids
 from twml_ops.ops.stock.max_norm import max_norm
 from twml_ops.ops.stock.online_standardize import online_standardize
+from twml_ops.ops.stock.packed_entries import pack_entries, unpack_entries
 from twml_ops.ops.stock.quantile_sketch import (
     quantile_sketch_merge,
     quantile_sketch_quantiles,
@@ -35,6 +36,7 @@ _OPS = (
     hashing_discretize,
     max_norm,
     online_standardize,
+    pack_entries,
     percentile_discretize,
     quantile_sketch_merge,
     quantile_sketch_quantiles,
@@ -43,6 +45,7 @@ _OPS = (
     row_splits_from_indices,
     sparse_linear,
     sum_duplicates,
+    unpack_entries,
 )
 
 library = SimpleNamespace(**{f"twml_{op.__name__}": op for op in _OPS})

@@ -1,0 +1,320 @@
+#include "cc/core/packed_entries.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "cc/core/id_index.h"
+#include "cc/core/scratch.h"
+
+namespace twml {
+namespace {
+
+constexpr uint32_t kMagic = 0x31707774;  // "twp1"
+constexpr int kMaxBits = 63;
+
+struct Header {
+  uint32_t magic;
+  uint8_t id_bits;
+  uint8_t code_bits;  // 0: every entry has its id
+  uint8_t length_bits;
+  uint8_t binary;
+  int64_t entries;
+  int64_t rows;
+  int64_t distinct;
+};
+static_assert(sizeof(Header) == 32);
+
+int BitsOf(uint64_t largest) {
+  int bits = 1;
+  while (bits < 64 && (largest >> bits) != 0) ++bits;
+  return bits;
+}
+
+// A word more than needed: whoever reads an item may read two words.
+int64_t BytesOfBits(int64_t count, int bits) { return (count * bits + 63) / 64 * 8 + 8; }
+
+struct Layout {
+  int64_t lengths, ids, codes, values, end;
+};
+
+Layout LayoutOf(const Header& h) {
+  const int64_t ids = h.code_bits != 0 ? h.distinct : h.entries;
+  Layout at;
+  at.lengths = sizeof(Header);
+  at.ids = at.lengths + BytesOfBits(h.rows, h.length_bits);
+  at.codes = at.ids + BytesOfBits(ids, h.id_bits);
+  at.values = at.codes + (h.code_bits != 0 ? BytesOfBits(h.entries, h.code_bits) : 0);
+  at.end = at.values + (h.binary != 0 ? 0 : h.entries * static_cast<int64_t>(sizeof(float)));
+  return at;
+}
+
+// item(i) for i < count, each below 2^bits.
+template <class Item>
+void WriteBits(int64_t count, int bits, Item item, uint8_t* out) {
+  uint64_t word = 0;
+  int used = 0;
+  const auto flush = [&] {
+    std::memcpy(out, &word, sizeof(word));
+    out += sizeof(word);
+  };
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t value = item(i);
+    word |= value << used;
+    used += bits;
+    if (used >= 64) {
+      flush();
+      used -= 64;
+      word = value >> (bits - used);
+    }
+  }
+  if (used > 0) flush();
+  word = 0;
+  flush();
+}
+
+template <class Done>
+void ReadBits(const uint8_t* from, int64_t count, int bits, Done done) {
+  const uint64_t mask = (uint64_t{1} << bits) - 1;
+  int64_t at = 0;
+  for (int64_t i = 0; i < count; ++i, at += bits) {
+    uint64_t words[2];
+    std::memcpy(words, from + at / 64 * 8, sizeof(words));
+    const int shift = static_cast<int>(at % 64);
+    done(i, (words[0] >> shift | words[1] << 1 << (63 - shift)) & mask);
+  }
+}
+
+// The entries of all parts, one part after the other.
+template <class Id>
+class Packer {
+ public:
+  Packer(const Csr<Id>& batch, int64_t input_dim, int64_t parts)
+      : rows_(batch.num_rows()), parts_(parts), binary_(batch.binary), begin_(parts + 1, 0) {
+    id_bits_ = BitsOf(static_cast<uint64_t>(std::max<int64_t>(input_dim - 1, 0) / parts));
+    if (parts == 1) {
+      ids_ = batch.ids.data();
+      values_ = batch.values.data();
+      begin_[1] = batch.num_entries();
+      splits_ = batch.row_splits.data();
+    } else if ((parts & (parts - 1)) == 0) {
+      const int shift = BitsOf(static_cast<uint64_t>(parts)) - 1;
+      Divide(
+          batch, [=](Id id) { return id & static_cast<Id>(parts - 1); },
+          [=](Id id) { return id >> shift; });
+    } else if (input_dim <= int64_t{1} << 32) {  // half the cost of 64-bit divisions
+      const auto by = static_cast<uint32_t>(parts);
+      Divide(
+          batch, [=](Id id) { return static_cast<uint32_t>(id) % by; },
+          [=](Id id) { return static_cast<uint32_t>(id) / by; });
+    } else {
+      const auto by = static_cast<uint64_t>(parts);
+      Divide(
+          batch, [=](Id id) { return static_cast<uint64_t>(id) % by; },
+          [=](Id id) { return static_cast<uint64_t>(id) / by; });
+    }
+  }
+
+  // Of one part; what it finds is kept for Write.
+  int64_t Measure(int64_t p, bool deduplicate) {
+    Part& part = made_[p];
+    Header& h = part.header;
+    h = {kMagic,  static_cast<uint8_t>(id_bits_), 0,     0,
+         binary_, begin_[p + 1] - begin_[p],      rows_, 0};
+    int64_t longest = 0;
+    for (int64_t b = 0; b < rows_; ++b) longest = std::max(longest, Length(p, b));
+    h.length_bits = static_cast<uint8_t>(BitsOf(static_cast<uint64_t>(longest)));
+    if (deduplicate) FindDistinct(p);
+    return LayoutOf(h).end;
+  }
+
+  void Write(int64_t p, uint8_t* out) const {
+    const Part& part = made_[p];
+    const Header& h = part.header;
+    const Layout at = LayoutOf(h);
+    const Id* const ids = ids_ + begin_[p];
+    const auto plain = [&](int64_t k) { return static_cast<uint64_t>(ids[k]); };
+    std::memcpy(out, &h, sizeof(h));
+    WriteBits(rows_, h.length_bits, [&](int64_t b) { return Length(p, b); }, out + at.lengths);
+    if (h.code_bits == 0) {
+      WriteBits(h.entries, h.id_bits, plain, out + at.ids);
+    } else {
+      const auto distinct = [&](int64_t u) { return plain(part.first[u]); };
+      WriteBits(h.distinct, h.id_bits, distinct, out + at.ids);
+      const auto code = [&](int64_t k) { return part.codes[k]; };
+      WriteBits(h.entries, h.code_bits, code, out + at.codes);
+    }
+    if (!binary_ && h.entries > 0) {
+      std::memcpy(out + at.values, values_ + begin_[p], h.entries * sizeof(float));
+    }
+  }
+
+ private:
+  struct Part {
+    Header header;
+    std::vector<uint32_t> codes;
+    std::vector<int64_t> first;  // the entry where each distinct id comes first
+  };
+
+  // splits_[p * (rows + 1) + b]: where row b of part p begins, from the part's begin.
+  int64_t Length(int64_t p, int64_t b) const {
+    const int64_t* const splits = splits_ + p * (rows_ + 1);
+    return splits[b + 1] - splits[b];
+  }
+
+  template <class PartOf, class LocalOf>
+  void Divide(const Csr<Id>& batch, PartOf part_of, LocalOf local_of) {
+    for (const Id id : batch.ids) ++begin_[static_cast<int64_t>(part_of(id)) + 1];
+    for (int64_t p = 0; p < parts_; ++p) begin_[p + 1] += begin_[p];
+    own_ids_ = Scratch<Id>(batch.num_entries());
+    own_values_ = Scratch<float>(binary_ ? 0 : batch.num_entries());
+    own_splits_ = Scratch<int64_t>(parts_ * (rows_ + 1));
+    std::vector<int64_t> next(begin_.begin(), begin_.end() - 1);
+    int64_t k = 0;
+    for (int64_t b = 0;; ++b) {
+      for (int64_t p = 0; p < parts_; ++p) own_splits_[p * (rows_ + 1) + b] = next[p] - begin_[p];
+      if (b == rows_) break;
+      for (; k < batch.row_splits[b + 1]; ++k) {
+        const Id id = batch.ids[k];
+        const int64_t to = next[static_cast<int64_t>(part_of(id))]++;
+        own_ids_[to] = static_cast<Id>(local_of(id));
+        if (!binary_) own_values_[to] = batch.values[k];
+      }
+    }
+    ids_ = own_ids_.data();
+    values_ = own_values_.data();
+    splits_ = own_splits_.data();
+  }
+
+  void FindDistinct(int64_t p) {
+    Part& part = made_[p];
+    Header& h = part.header;
+    const Id* const ids = ids_ + begin_[p];
+    const int64_t n = h.entries, sample = std::min(n, kDistinctSample);
+    if (n == 0 || n > std::numeric_limits<uint32_t>::max()) return;
+    IdIndex index;
+    part.codes.resize(n);
+    for (int64_t k = 0; k < n; ++k) {
+      const int64_t code = index.FindOrAdd(ids[k]);
+      if (code == static_cast<int64_t>(part.first.size())) part.first.push_back(k);
+      part.codes[k] = static_cast<uint32_t>(code);
+      if (k + 1 == sample && 2 * index.size() > sample) return;
+    }
+    const int bits = BitsOf(static_cast<uint64_t>(index.size() - 1));
+    if (index.size() * h.id_bits + n * bits >= n * h.id_bits) return;
+    h.code_bits = static_cast<uint8_t>(bits);
+    h.distinct = index.size();
+  }
+
+  const int64_t rows_, parts_;
+  const bool binary_;
+  std::vector<int64_t> begin_;
+  std::vector<Part> made_ = std::vector<Part>(parts_);
+  int id_bits_ = 0;
+  const Id* ids_ = nullptr;
+  const float* values_ = nullptr;
+  const int64_t* splits_ = nullptr;
+  Scratch<Id> own_ids_;
+  Scratch<float> own_values_;
+  Scratch<int64_t> own_splits_;
+};
+
+Status CheckHeader(const Header& h, int64_t size) {
+  const auto sound = [](int bits) { return bits >= 1 && bits <= kMaxBits; };
+  const int64_t most = 8 * size;  // every item takes a bit at least
+  if (h.magic != kMagic || !sound(h.id_bits) || !sound(h.length_bits) || h.code_bits > 32 ||
+      h.binary > 1 || h.entries < 0 || h.entries > most || h.rows < 0 || h.rows > most ||
+      h.distinct < 0 || h.distinct > most || (h.code_bits == 0) != (h.distinct == 0) ||
+      LayoutOf(h).end != size) {
+    return Invalid("packed must be a message of pack_entries, got ", size,
+                   " bytes of another form");
+  }
+  return Status();
+}
+
+}  // namespace
+
+template <class Id>
+Status PackEntries(const Csr<Id>& batch, int64_t input_dim, int64_t parts, bool deduplicate,
+                   const ParallelFor& parallel_for, const AllocatePart& allocate) {
+  if (parts < 1) return Invalid("parts must be at least 1, got ", parts);
+  TWML_RETURN_IF_ERROR(CheckCsr(batch, input_dim, parallel_for));
+  Packer<Id> packer(batch, input_dim, parts);
+  std::vector<int64_t> bytes(parts);
+  const int64_t cost = 2 * batch.num_entries() / parts + 1;
+  parallel_for(parts, cost, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) bytes[p] = packer.Measure(p, deduplicate);
+  });
+  std::vector<uint8_t*> out(parts);
+  for (int64_t p = 0; p < parts; ++p) {
+    out[p] = allocate(p, bytes[p]);
+    if (out[p] == nullptr) return Status();
+  }
+  parallel_for(parts, cost, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) packer.Write(p, out[p]);
+  });
+  return Status();
+}
+
+template <class Id>
+Status UnpackEntries(Span<const uint8_t> packed, const AllocateEntries<Id>& allocate) {
+  Header h = {};
+  if (packed.size() >= static_cast<int64_t>(sizeof(h))) {
+    std::memcpy(&h, packed.data(), sizeof(h));
+  }
+  TWML_RETURN_IF_ERROR(CheckHeader(h, packed.size()));
+  if (h.id_bits >= static_cast<int>(8 * sizeof(Id))) {
+    return Invalid("packed has ids of ", int{h.id_bits}, " bits, which ", 8 * sizeof(Id),
+                   "-bit integers cannot hold");
+  }
+  const Layout at = LayoutOf(h);
+  const uint8_t* const from = packed.data();
+  int64_t total = 0;
+  bool falls = false;
+  ReadBits(from + at.lengths, h.rows, h.length_bits, [&](int64_t, uint64_t length) {
+    falls |= length > static_cast<uint64_t>(h.entries - total);
+    if (!falls) total += static_cast<int64_t>(length);
+  });
+  uint64_t last_code = 0;
+  if (h.code_bits != 0) {
+    ReadBits(from + at.codes, h.entries, h.code_bits,
+             [&](int64_t, uint64_t code) { last_code = std::max(last_code, code); });
+  }
+  if (falls || total != h.entries ||
+      (h.code_bits != 0 && last_code >= static_cast<uint64_t>(h.distinct))) {
+    return Invalid("packed must be a message of pack_entries, got one whose counts do not add up");
+  }
+  const EntriesOut<Id> out = allocate(h.entries, h.rows, h.binary != 0);
+  if (out.ids == nullptr) return Status();
+  int64_t split = 0;
+  out.row_splits[0] = 0;
+  ReadBits(from + at.lengths, h.rows, h.length_bits, [&](int64_t b, uint64_t length) {
+    out.row_splits[b + 1] = split += static_cast<int64_t>(length);
+  });
+  if (h.code_bits == 0) {
+    ReadBits(from + at.ids, h.entries, h.id_bits,
+             [&](int64_t k, uint64_t id) { out.ids[k] = static_cast<Id>(id); });
+  } else {
+    Scratch<Id> distinct(h.distinct);
+    ReadBits(from + at.ids, h.distinct, h.id_bits,
+             [&](int64_t u, uint64_t id) { distinct[u] = static_cast<Id>(id); });
+    ReadBits(from + at.codes, h.entries, h.code_bits,
+             [&](int64_t k, uint64_t code) { out.ids[k] = distinct[code]; });
+  }
+  if (h.binary == 0 && h.entries > 0) {
+    std::memcpy(out.values, from + at.values, h.entries * sizeof(float));
+  }
+  return Status();
+}
+
+#define TWML_INSTANTIATE(Id)                                                                  \
+  template Status PackEntries<Id>(const Csr<Id>&, int64_t, int64_t, bool, const ParallelFor&, \
+                                  const AllocatePart&);                                       \
+  template Status UnpackEntries<Id>(Span<const uint8_t>, const AllocateEntries<Id>&);
+TWML_INSTANTIATE(int32_t)
+TWML_INSTANTIATE(int64_t)
+#undef TWML_INSTANTIATE
+
+}  // namespace twml

@@ -1,0 +1,33 @@
+#include "cc/tf/ops/shapes.h"
+
+namespace twml {
+
+REGISTER_OP("Twml>PackEntries")
+    .Input("ids: T")
+    .Input("values: float")
+    .Input("row_splits: int64")
+    .Output("packed: parts * uint8")
+    .Attr("T: {int32, int64}")
+    .Attr("parts: int >= 1")
+    .Attr("input_dim: int >= 0")
+    .Attr("binary: bool = false")
+    .Attr("deduplicate: bool = true")
+    .SetShapeFn([](InferenceContext* c) {
+      for (int p = 0; p < c->num_outputs(); ++p) c->set_output(p, c->Vector(c->UnknownDim()));
+      return absl::OkStatus();
+    })
+    .Doc("packed[p]: the entries with id mod parts = p, ids divided by parts, as few bytes.");
+
+REGISTER_OP("Twml>UnpackEntries")
+    .Input("packed: uint8")
+    .Output("ids: T")
+    .Output("values: float")
+    .Output("row_splits: int64")
+    .Attr("T: {int32, int64}")
+    .SetShapeFn([](InferenceContext* c) {
+      for (int i = 0; i < 3; ++i) c->set_output(i, c->Vector(c->UnknownDim()));
+      return absl::OkStatus();
+    })
+    .Doc("What PackEntries was given, of one part; values [0] of a binary batch.");
+
+}  // namespace twml

@@ -1,0 +1,154 @@
+"""Messages of entries: what went in comes out, in the bytes that are promised."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twml_ops import ops
+from twml_ops.ops import _library
+from twml_ops.ops.stock import library as stock
+
+needs_library = pytest.mark.skipif(not _library.is_native(), reason="no op library to compare with")
+
+
+def batch(seed, lengths, dim, dtype=np.int64):
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(0, dim, sum(lengths)).astype(dtype)
+    splits = np.cumsum([0, *lengths]).astype(np.int64)
+    return ids, rng.normal(size=len(ids)).astype(np.float32), splits
+
+
+def part_of(ids, values, splits, p, parts):
+    """The slow, obvious part of a batch."""
+    rows = [range(a, b) for a, b in itertools.pairwise(splits)]
+    mine = [[k for k in row if ids[k] % parts == p] for row in rows]
+    flat = np.array(list(itertools.chain(*mine)), np.int64)
+    return ids[flat] // parts, values[flat], np.cumsum([0, *map(len, mine)])
+
+
+SIZES = [(), (0,), (1,), (0, 3, 0), (7, 64, 65, 0, 1)]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("lengths", SIZES)
+@pytest.mark.parametrize("dim", [1, 2, 300, 2**31 - 1, 2**40])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_every_part_is_what_the_slow_division_gives(parts, lengths, dim, dtype):
+    if dim > 2**31 and dtype == np.int32:
+        pytest.skip("no such ids")
+    ids, values, splits = batch(parts, lengths, dim, dtype)
+    for binary in (False, True):
+        given_values = None if binary else values
+        messages = ops.pack_entries(ids, given_values, splits, dim, parts)
+        assert len(messages) == parts
+        for p, message in enumerate(messages):
+            want_ids, want_values, want_splits = part_of(ids, values, splits, p, parts)
+            got_ids, got_values, got_splits = ops.unpack_entries(message)
+            np.testing.assert_array_equal(got_ids, want_ids)
+            np.testing.assert_array_equal(got_values, [] if binary else want_values)
+            np.testing.assert_array_equal(got_splits, want_splits)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(0, 90), max_size=12), st.integers(1, 2**62), st.integers(1, 9),
+    st.integers(1, 50), st.booleans(),
+)  # fmt: skip
+def test_what_went_in_comes_out(lengths, dim, parts, distinct, deduplicate):
+    ids, values, splits = batch(0, lengths, min(dim, distinct))
+    messages = ops.pack_entries(ids, values, splits, dim, parts, deduplicate)
+    for p, message in enumerate(messages):
+        for got, want in zip(
+            ops.unpack_entries(message), part_of(ids, values, splits, p, parts), strict=True
+        ):
+            np.testing.assert_array_equal(got, want)
+
+
+def test_a_message_has_the_bytes_that_the_plan_counts():
+    ids, values, splits = batch(0, [200] * 100, 2**18)
+    k, plain = len(ids), 32 + 8 * 3
+    bits = lambda n: -(-n // 64) * 8  # noqa: E731
+    (message,) = ops.pack_entries(ids, None, splits, 2**18)
+    assert message.shape[0] == 32 + 16 + bits(18 * k) + bits(8 * 100)
+    (message,) = ops.pack_entries(ids, values, splits, 2**18)
+    assert message.shape[0] == 32 + 16 + bits(18 * k) + bits(8 * 100) + 4 * k
+    (message,) = ops.pack_entries(ids % 100, None, splits, 2**18)
+    assert message.shape[0] == plain + bits(18 * 100) + bits(7 * k) + bits(8 * 100)
+    (message,) = ops.pack_entries(ids % 100, None, splits, 2**18, deduplicate=False)
+    assert message.shape[0] == 32 + 16 + bits(18 * k) + bits(8 * 100)
+
+
+@needs_library
+@pytest.mark.parametrize("distinct", [1, 5, 2**20])
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("lengths", [(0,), (7, 64, 65, 0, 1)])
+def test_stock_ops_write_and_read_the_same_bytes(lengths, distinct, binary):
+    ids, values, splits = batch(1, lengths, distinct)
+    values = None if binary else values
+    native = ops.pack_entries(ids, values, splits, 2**20, 2)
+    with _library.library.using(stock):
+        written = ops.pack_entries(ids, values, splits, 2**20, 2)
+    for a, b in zip(native, written, strict=True):
+        np.testing.assert_array_equal(a, b)
+        want = ops.unpack_entries(a, tf.int32)
+        with _library.library.using(stock):
+            got = ops.unpack_entries(a, tf.int32)
+        for x, y in zip(want, got, strict=True):
+            assert x.dtype == y.dtype
+            np.testing.assert_array_equal(x, y)
+
+
+def test_stock_ops_do_it_in_a_graph():
+    ids, values, splits = batch(1, (7, 64, 65, 0, 1), 5)
+    with _library.library.using(stock):
+        (message,) = tf.function(
+            lambda: ops.pack_entries(ids, values, splits, 2**20), autograph=False
+        )()
+        got = tf.function(lambda m: ops.unpack_entries(m), autograph=False)(message)
+    for x, y in zip(got, (ids, values, splits), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("through", ["library", "stock"])
+def test_a_bad_batch_is_refused_by_name(through):
+    other = stock if through == "stock" else _library.library.loaded
+    with _library.library.using(other):
+        for ids, message in (
+            ([1, 9], r"ids\[1\] = 9 is out of range \[0, 9\)"),
+            ([-1, 0], r"= -1"),
+        ):
+            with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+                ops.pack_entries(tf.constant(ids, tf.int64), None, [0, 2], 9, 2)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="row_splits"):
+            ops.pack_entries([1, 2], None, [0, 3], 9, 2)
+        (wide,) = ops.pack_entries([2**40], None, [0, 1], 2**41)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="32-bit integers cannot hold"):
+            ops.unpack_entries(wide, tf.int32)
+
+
+@pytest.mark.parametrize("through", ["library", "stock"])
+def test_whatever_the_bytes_a_message_is_read_or_refused(through):
+    ids, values, splits = batch(2, [3, 0, 9], 5)
+    (good,) = ops.pack_entries(ids, values, splits, 300)
+    good = good.numpy()
+    rng = np.random.default_rng(0)
+    other = stock if through == "stock" else _library.library.loaded
+    refused = 0
+    with _library.library.using(other):
+        for n in range(0, len(good), 7):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="packed"):
+                ops.unpack_entries(good[:n])
+        for _ in range(150 if through == "library" else 20):
+            bad = good.copy()
+            bad[rng.integers(0, 60, 3)] = rng.integers(0, 256, 3)
+            try:
+                got_ids, got_values, got_splits = ops.unpack_entries(bad)
+            except tf.errors.InvalidArgumentError:
+                refused += 1
+            else:
+                assert got_splits[-1] == len(got_ids) == len(got_values)
+    assert refused > 0
