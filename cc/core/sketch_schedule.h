@@ -14,8 +14,8 @@ namespace twml {
 //
 // While few levels are in use the errors are bounded by their plain sum: a level of weight w costs
 // w each time it is halved, however many values it has then. From the fourth stage on their
-// variance is what counts. The sizes are the least that were found to keep the bound below 0.93
-// epsilon all along a stream (it is highest after about 900 / epsilon values) and of any equal
+// variance is what counts. The sizes are the least that were found to keep the bound below epsilon
+// with a margin, all along a stream (it is highest after about 900 / epsilon values) and of equal
 // parts merged: tests/cc walks through both.
 class SketchSchedule {
  public:
