@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -95,12 +95,13 @@ def measure(
     workload = QUICK if quick else WORKLOAD
     found["workload"] = asdict(workload)
     cells, failed = found.setdefault("cells", {}), found.setdefault("failed", {})
-    with _ended_by_signals():
+    with _ended_by_signals() as go_on:
         for setting in QUICK_SETTINGS if quick else SETTINGS:
             for strategy in setting.strategies:
                 name = f"{setting.name}: {strategy}"
                 if only not in name:
                     continue
+                go_on()
                 failed.pop(name, None)
                 try:
                     of = _measure(setting, strategy, workload, seconds, log)
@@ -193,16 +194,26 @@ def _available() -> float:
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """In the block, what would kill this process ends it in good order, so that it cleans up."""
+def _ended_by_signals() -> Iterator[Callable[[], None]]:
+    """In the block, what would kill this process ends it in good order, so that it cleans up.
+
+    Yields what to call between cells: an exception that comes while Python frees something is lost.
+    """
+    came: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+        came.append(number)
+        go_on()
 
-    numbers = (signal.SIGTERM, signal.SIGHUP)
+    def go_on() -> None:
+        if came:
+            raise SystemExit(128 + came[0])
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {n: signal.signal(n, end) for n in numbers}
     try:
-        yield
+        yield go_on
+        go_on()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
