@@ -43,7 +43,10 @@ class RemoteVariable:
         """Its value, on its device."""
         with tf.device(self.device):
             value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype)
-            value.set_shape(self.shape)
+            # Eagerly that would wait for the server, and with Python's lock held: no time limit
+            # could end it.
+            if not tf.executing_eagerly():
+                value.set_shape(self.shape)
             return value
 
     def assign(self, value: Any) -> tf.Tensor:
