@@ -176,7 +176,7 @@ def stale(optimizer, steps):
 def a_pipeline_is_staleness_one():
     for axis, make in (
         ("row", lambda: optimizers.SGD(0.5)),
-        ("column", lambda: optimizers.LazyAdam(0.05)),
+        ("column", lambda: optimizers.Adagrad(0.1)),  # Adam would magnify last bits
     ):
         hybrid = trainer(make(), partition_axis=axis, pipeline=True)
         assert hybrid.fit(batches, 10).step == 10
