@@ -61,11 +61,22 @@ def kernels(result: dict[str, Any]) -> str:
         f"{w['row_length']} entries a row, {result['threads']} threads; distinct rows in a batch: "
         f"{unique}. Memory: {bandwidth['read'] / 1e9:.1f} GB/s read, "
         f"{bandwidth['update'] / 1e9:.1f} GB/s read and written in place. Medians of "
-        f"{result['rounds']} interleaved rounds."
+        f"{result['rounds']} interleaved rounds. {_left_out(result['times'])}"
     )
     parts = [head, _summary(result, distributions)]
     parts += [_task_table(result, task, distributions) for task in result["times"]]
     return "\n\n".join(parts)
+
+
+def _left_out(times: Any) -> str:
+    """Turns that do not count, in a sentence."""
+
+    def count(of: Any) -> int:
+        if not isinstance(of, dict):
+            return 0
+        return of.get("disturbed", 0) + sum(count(inner) for inner in of.values())
+
+    return f"{count(times):,} turns disturbed by the hypervisor do not count."
 
 
 def _summary(result: dict[str, Any], distributions: Sequence[str]) -> str:

@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from benchmarks import stolen
+
 BURST_SECONDS = 0.2  # a fast contender runs several steps in its turn, as in training
 MAX_BURST = 10
 LEAD_IN_SECONDS = 1.0  # a longer call finds its caches within itself
@@ -19,18 +21,50 @@ PAUSE_SECONDS = 0.005  # lets the previous contender's worker threads stop spinn
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds a call: the median, and the quartiles that show how noisy it was."""
+    """Seconds a call: the median, and the quartiles that show how noisy it was.
+
+    Attributes:
+        median: of the calls that count.
+        lower: quartile.
+        upper: quartile.
+        calls: that count.
+        disturbed: turns in which the hypervisor took time away (see `benchmarks.stolen`); left out,
+            unless there are no others.
+    """
 
     median: float
     lower: float
     upper: float
     calls: int
+    disturbed: int = 0
 
     @staticmethod
-    def of(seconds: Sequence[float]) -> Timing:
+    def of(seconds: Sequence[float], disturbed: int = 0) -> Timing:
         """Summarizes calls."""
         lower, median, upper = np.quantile(seconds, [0.25, 0.5, 0.75])
-        return Timing(float(median), float(lower), float(upper), len(seconds))
+        return Timing(float(median), float(lower), float(upper), len(seconds), disturbed)
+
+
+class Turns:
+    """The turns of one contender: those that count, and those that somebody disturbed."""
+
+    def __init__(self) -> None:
+        self._counting: list[list[float]] = []
+        self._disturbed: list[list[float]] = []
+
+    def add(self, seconds: list[float], undisturbed: bool) -> None:
+        """One more, of so many calls."""
+        (self._counting if undisturbed else self._disturbed).append(seconds)
+
+    def enough(self, rounds: int) -> bool:
+        """Whether so many count, or there is no hope that they will."""
+        made = len(self._counting) + len(self._disturbed)
+        return len(self._counting) >= rounds or made >= stolen.MOST_TURNS * rounds
+
+    def timing(self) -> Timing:
+        """Of those that count, or of all where none does."""
+        turns = self._counting or self._disturbed
+        return Timing.of([s for turn in turns for s in turn], len(self._disturbed))
 
 
 def timed(call: Callable[[], object]) -> float:
@@ -52,12 +86,13 @@ def interleave(
     Every contender walks through the same batches in the same order. In its turn a contender
     makes one call that is not timed (if it takes less than a second), then up to ten (as many as
     fit in 0.2 s), each timed by itself: as in a training loop they find their own working set in
-    the caches, not the neighbour's.
+    the caches, not the neighbour's. A turn in which the hypervisor took time away is left out and
+    made up for in a further round, of which there are at most twice as many again.
 
     Args:
         runs: name -> call.
         batches: the batch indices to cycle through.
-        rounds: turns of each contender, after one untimed round to warm up.
+        rounds: turns of each contender that are to count, after one untimed to warm up.
         seed: of the order.
 
     Returns:
@@ -65,7 +100,7 @@ def interleave(
     """
     rng = np.random.default_rng(seed)
     names = list(runs)
-    seconds: dict[Name, list[float]] = {name: [] for name in names}
+    turns = {name: Turns() for name in names}
     burst, lead_in, calls = {}, {}, dict.fromkeys(names, 0)
 
     def step(name: Name) -> float:
@@ -81,13 +116,14 @@ def interleave(
     enabled = gc.isenabled()
     gc.disable()
     try:
-        for _ in range(rounds):
-            for i in rng.permutation(len(names)):
+        while left := [name for name in names if not turns[name].enough(rounds)]:
+            for i in rng.permutation(len(left)):
                 time.sleep(PAUSE_SECONDS)
-                name = names[i]
+                name = left[i]
+                watch = stolen.Watch()
                 turn = [step(name) for _ in range(lead_in[name] + burst[name])]
-                seconds[name] += turn[lead_in[name] :]
+                turns[name].add(turn[lead_in[name] :], watch.undisturbed())
     finally:
         if enabled:
             gc.enable()
-    return {name: Timing.of(s) for name, s in seconds.items()}
+    return {name: t.timing() for name, t in turns.items()}

@@ -168,7 +168,8 @@ def _cell(
     Returns:
         `steps`: batches a second of all workers; `bytes`: sent in a round by all hosts, headers
         included; both also `predicted_...`; `limit`: steps/s if only the wire took time; `free`:
-        steps/s without a cap; `rounds`; `losses` of the first two.
+        steps/s without a cap; `rounds`; `disturbed`: whether the hypervisor took time away in all
+        turns of a measurement; `losses` of the first two.
     """
     batch = workload.batch_size
     table = Table(2**setting.power, workload.units, about["entries"] / batch, about["unique"])
@@ -184,6 +185,7 @@ def _cell(
         "limit": plan.wire_limit if plan.wire_seconds else None,
         "free": setting.workers / free.seconds,
         "rounds": under.rounds,
+        "disturbed": free.disturbed or under.disturbed,
         "losses": about["losses"],
     }
 

@@ -23,7 +23,8 @@ SUBNET = "10.77.0"
 FRAME = 1500
 BURST_SECONDS = 2.5e-4  # what a host may send at once after a pause, as time at its cap
 LEAST_BURST = 16 * 1024
-MOST_AT_ONCE = 64 * 1024  # one segment handed to the interface
+SEGMENT = LEAST_BURST - FRAME  # handed to the interface at once; what is larger than a burst is cut
+ONE_QUEUE = ("numtxqueues", "1", "numrxqueues", "1")
 QUEUE = 16 * 2**20  # a sender waits for room, nothing is dropped
 
 
@@ -91,16 +92,12 @@ class Network:
             namespace = self._namespace(host)
             device = ["dev", INTERFACE]
             if bytes_per_second is None:
-                burst = MOST_AT_ONCE
                 _call("tc", "-n", namespace, "qdisc", "replace", *device, "root", "pfifo")
-            else:
-                burst = int(max(LEAST_BURST, bytes_per_second * BURST_SECONDS))
-                shape = ["rate", f"{8 * bytes_per_second:.0f}bit", "burst", str(burst)]
-                shape += ["limit", str(QUEUE)]
-                _call("tc", "-n", namespace, "qdisc", "replace", *device, "root", "tbf", *shape)
-            # Segments larger than the burst would have to be cut by the queue.
-            segment = min(burst, MOST_AT_ONCE) - FRAME
-            _call("ip", "-n", namespace, "link", "set", *device, "gso_max_size", str(segment))
+                continue
+            burst = int(max(LEAST_BURST, bytes_per_second * BURST_SECONDS))
+            shape = ["rate", f"{8 * bytes_per_second:.0f}bit", "burst", str(burst)]
+            shape += ["limit", str(QUEUE)]
+            _call("tc", "-n", namespace, "qdisc", "replace", *device, "root", "tbf", *shape)
 
     def sent(self) -> dict[str, int]:
         """Bytes that each host has sent so far: the counter of its port on the switch."""
@@ -115,18 +112,26 @@ class Network:
         _call("ip", "netns", "add", self._switch)
         _call("ip", "-n", self._switch, "link", "add", "bridge", "type", "bridge")
         _call("ip", "-n", self._switch, "link", "set", "bridge", "up")
+        for rules in ("iptables", "ip6tables", "arptables"):  # of the machine; not of a switch
+            _write(self._switch, f"/proc/sys/net/bridge/bridge-nf-call-{rules}", "0")
+        # All packets of a connection take one core's queue: on two they overtake one another, and
+        # TCP takes them for lost.
+        cores = f"{2 ** min(32, os.cpu_count() or 1) - 1:x}"
         for i, host in enumerate(self.hosts):
             namespace, port = self._namespace(host), f"port{i}"
             _call("ip", "netns", "add", namespace)
             _call(
-                *("ip", "link", "add", INTERFACE, "netns", namespace, "type", "veth"),
-                *("peer", "name", port, "netns", self._switch),
+                *("ip", "link", "add", INTERFACE, "netns", namespace),
+                *("gso_max_size", str(SEGMENT), *ONE_QUEUE, "type", "veth"),
+                *("peer", "name", port, "netns", self._switch, *ONE_QUEUE),
             )
             _call("ip", "-n", self._switch, "link", "set", port, "master", "bridge", "up")
             address = f"{self.address(host)}/24"
             _call("ip", "-n", namespace, "address", "add", address, "dev", INTERFACE)
             for device in (INTERFACE, "lo"):
                 _call("ip", "-n", namespace, "link", "set", device, "up")
+            _write(namespace, f"/sys/class/net/{INTERFACE}/queues/rx-0/rps_cpus", cores)
+            _write(self._switch, f"/sys/class/net/{port}/queues/rx-0/rps_cpus", cores)
 
     def _remove(self) -> None:
         _remove(self._run)
@@ -156,6 +161,12 @@ def _remove(run: str) -> None:
         if name.startswith(f"{run}-"):
             with _signals_wait():
                 subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+
+
+def _write(namespace: str, path: str, text: str) -> None:
+    """Writes a setting of a namespace, where the kernel has it."""
+    script = 'test ! -e "$1" || echo "$2" > "$1"'
+    _call("ip", "netns", "exec", namespace, "sh", "-c", script, "sh", path, text)
 
 
 def _call(*command: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from benchmarks.distributed.grid import BY_COLUMN, BY_ROW, SETTINGS, SINGLE, STANDARD
+from benchmarks.stolen import LIMIT
 from benchmarks.tables import machine, markdown
 
 PICTURE = "distributed.png"
@@ -21,7 +22,8 @@ def section(result: dict[str, Any], images: str) -> str:
         f"{machine(result['machine'])}\n\n"
         f"D = {w['units']}, B = {w['batch_size']:,}, about {w['row_length']} entries an example "
         "(binary, Zipf 1.05), SGD. A step is one batch of one worker; steps/s are those of all "
-        "workers. All hosts share this machine's cores."
+        "workers. All hosts share this machine's cores. Turns that lost more than "
+        f"{LIMIT:.0%} of their time to the hypervisor do not count; * : there were no others."
     )
     parts = [head, f"![steps/s]({images}/{PICTURE})", _summary(cells), _axes(cells), _all(cells)]
     failed = "; ".join(f"{name}: {why}" for name, why in result.get("failed", {}).items())
@@ -37,7 +39,8 @@ def _summary(cells: Cells) -> str:
             ratio = f"{cell['steps'] / standard['steps']:,.0f} ×" if standard else "–"
             limit = f"{cell['steps'] / cell['limit']:.0%}" if cell["limit"] else "–"
             at = "–" if strategy == SINGLE else cap
-            rows.append([setting, at, strategy, _figure(cell["steps"]), ratio, limit])
+            mark = " *" if cell.get("disturbed") else ""
+            rows.append([setting, at, strategy, _figure(cell["steps"]) + mark, ratio, limit])
     header = ["", "MB/s a host", "strategy", "steps/s", "÷ standard", "of the wire's limit"]
     return f"### Steps\n\n{markdown(header, rows)}" if rows else ""
 

@@ -8,14 +8,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from benchmarks import stolen
 from benchmarks.distributed.network import Network
 from benchmarks.distributed.process import HostProcess
+from benchmarks.timing import Turns
 from benchmarks.workload import Workload
 
 PORT = 2222
 START_SECONDS = 120.0
 STEP_SECONDS = 240.0  # the slowest step there may be, building its function included
 WARM_UP = 2
+TURNS = 8  # of several rounds each, in a measurement
 LONG_SECONDS = 10.0
 LOCKSTEP = ("standard parameter server", "row lookup")  # whose workers do not wait by themselves
 ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
@@ -47,11 +50,13 @@ class Measured:
         seconds: a round, the median.
         rounds: how many.
         sent: bytes a round that each host has sent.
+        disturbed: whether the hypervisor took time away in every turn.
     """
 
     seconds: float
     rounds: int
     sent: dict[str, float]
+    disturbed: bool
 
 
 class Session:
@@ -91,21 +96,31 @@ class Session:
         return {**mean, "losses": losses}
 
     def measure(self, seconds: float) -> Measured:
-        """Runs rounds for about so long: at least two, or one that takes very long."""
-        times: list[float] = []
-        rounds, burst, used = 0, 1, 0.0
+        """Runs rounds for about so long: at least two, or one that takes very long.
+
+        Turns in which the hypervisor took time away do not count; see `benchmarks.stolen`.
+        """
+        turns = Turns()
+        rounds, burst = 0, 1
         before = self.network.sent()
-        start = time.perf_counter()
-        while rounds == 0 or used < seconds or (rounds == 1 and used < LONG_SECONDS):
+        start, counting, used = time.perf_counter(), 0.0, 0.0
+        while (
+            rounds == 0
+            or (rounds == 1 and used < LONG_SECONDS)
+            or (counting < seconds and used < stolen.MOST_TURNS * seconds)
+        ):
+            watch = stolen.Watch()
             took = max(a["seconds"] for a in self._round(burst))
-            times.append(took / burst)
+            undisturbed = watch.undisturbed()
+            turns.add([took / burst], undisturbed)
             rounds += burst
+            counting += undisturbed * took
             used = time.perf_counter() - start
             if len(self._workers) == 1 or not self._lockstep:
-                burst = max(1, min(200, int(seconds / 5 / times[-1])))
+                burst = max(1, min(200, int(seconds / TURNS / (took / burst))))
         after = self.network.sent()
         sent = {host: (after[host] - before[host]) / rounds for host in after}
-        return Measured(sorted(times)[len(times) // 2], rounds, sent)
+        return Measured(turns.timing().median, rounds, sent, disturbed=not counting)
 
     def drop(self) -> None:
         """Frees what `build` made."""
