@@ -27,6 +27,7 @@ MB = 1e6
 # Memory that the standard parameter server needs on one machine: the table, and for each worker so
 # many copies of the blocks that travel at once; see stock.standard.
 COPIES = 8
+TRANSPORT_ROWS = 2**17  # that a host sends another to see how fast its software is
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ def measure(
     """Measures every cell, and puts each into `found` as soon as it is there.
 
     `found["cells"][setting][strategy]` is a dict from the cap in MB/s to a cell; see `_cell`.
-    `found["failed"]` says why there is none.
+    `found["failed"]` says why there is none, `found["transport"]` how many bytes a second a host
+    sends where no cap limits it.
 
     Args:
         seconds: for each cell, at least two rounds.
@@ -96,6 +98,7 @@ def measure(
     found["workload"] = asdict(workload)
     cells, failed = found.setdefault("cells", {}), found.setdefault("failed", {})
     with _ended_by_signals() as go_on:
+        transport = found["transport"] = _transport(workload, seconds, log)
         for setting in QUICK_SETTINGS if quick else SETTINGS:
             for strategy in setting.strategies:
                 name = f"{setting.name}: {strategy}"
@@ -104,15 +107,32 @@ def measure(
                 go_on()
                 failed.pop(name, None)
                 try:
-                    of = _measure(setting, strategy, workload, seconds, log)
+                    of = _measure(setting, strategy, workload, seconds, transport, log)
                     cells.setdefault(setting.name, {})[strategy] = of
                 except HostError as e:
                     failed[name] = str(e).splitlines()[0]
                     log(f"{name} failed: {e}")
 
 
+def _transport(workload: Workload, seconds: float, log: Log) -> float:
+    """Bytes a second that one host sends another without a cap."""
+    log("transport: starting")
+    workload = workload.with_(input_dim=min(TRANSPORT_ROWS, workload.input_dim))
+    table = workload.input_dim * workload.units * 4
+    with session(Topology(1, 1), table) as hosts:
+        hosts.build("transport", workload)
+        found = table / hosts.measure(seconds).seconds
+    log(f"a host sends {found / MB:.0f} MB/s without a cap")
+    return found
+
+
 def _measure(
-    setting: Setting, strategy: str, workload: Workload, seconds: float, log: Log
+    setting: Setting,
+    strategy: str,
+    workload: Workload,
+    seconds: float,
+    transport: float,
+    log: Log,
 ) -> dict[str, Any]:
     name = f"{setting.name}: {strategy}"
     workload = workload.with_(input_dim=2**setting.power, units=setting.units or workload.units)
@@ -125,7 +145,7 @@ def _measure(
     servers = 0 if strategy in (SINGLE, REDUCE) else setting.servers
     with session(Topology(servers, setting.workers), table) as hosts:
         about = hosts.build(strategy, workload)
-        return _under_caps(hosts, setting, strategy, workload, about, seconds, log)
+        return _under_caps(hosts, setting, strategy, workload, about, seconds, transport, log)
 
 
 def _under_caps(
@@ -135,6 +155,7 @@ def _under_caps(
     workload: Workload,
     about: dict[str, Any],
     seconds: float,
+    transport: float,
     log: Log,
 ) -> dict[str, Any]:
     name = f"{setting.name}: {strategy}"
@@ -149,7 +170,7 @@ def _under_caps(
     free.append(hosts.measure(seconds))  # before and after: one alone meets noise more easily
     best = min(free, key=lambda m: m.seconds)
     return {
-        f"{cap:g}": _cell(setting, strategy, cap, workload, about, best, measured)
+        f"{cap:g}": _cell(setting, strategy, cap, workload, about, best, measured, transport)
         for cap, measured in under.items()
     }
 
@@ -162,6 +183,7 @@ def _cell(
     about: dict[str, Any],
     free: Measured,
     under: Measured,
+    transport: float,
 ) -> dict[str, Any]:
     """Measured and predicted figures of a strategy under a cap.
 
@@ -174,9 +196,13 @@ def _cell(
     batch = workload.batch_size
     table = Table(2**setting.power, workload.units, about["entries"] / batch, about["unique"])
     cluster = Cluster(cap * MB, setting.servers, setting.workers)
-    plain = strategy.removesuffix(AHEAD)
-    compute = Compute(dense=free.seconds)  # what this machine takes, whatever the network
-    plan = predict(plain, Job((table,), batch), cluster, compute, overlap=plain != strategy)
+    plain, job = strategy.removesuffix(AHEAD), Job((table,), batch)
+    overlap = plain != strategy
+    # A step without a cap is what no network changes, and what the software takes to send.
+    uncapped = Cluster(transport, setting.servers, setting.workers)
+    sending = 0.0 if overlap else predict(plain, job, uncapped).seconds
+    compute = Compute(dense=max(0.0, free.seconds - sending), transport=transport)
+    plan = predict(plain, job, cluster, compute, overlap=overlap)
     return {
         "steps": setting.workers / under.seconds,
         "predicted_steps": plan.steps_per_second,

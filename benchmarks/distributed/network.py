@@ -114,9 +114,6 @@ class Network:
         _call("ip", "-n", self._switch, "link", "set", "bridge", "up")
         for rules in ("iptables", "ip6tables", "arptables"):  # of the machine; not of a switch
             _write(self._switch, f"/proc/sys/net/bridge/bridge-nf-call-{rules}", "0")
-        # All packets of a connection take one core's queue: on two they overtake one another, and
-        # TCP takes them for lost.
-        cores = f"{2 ** min(32, os.cpu_count() or 1) - 1:x}"
         for i, host in enumerate(self.hosts):
             namespace, port = self._namespace(host), f"port{i}"
             _call("ip", "netns", "add", namespace)
@@ -130,8 +127,6 @@ class Network:
             _call("ip", "-n", namespace, "address", "add", address, "dev", INTERFACE)
             for device in (INTERFACE, "lo"):
                 _call("ip", "-n", namespace, "link", "set", device, "up")
-            _write(namespace, f"/sys/class/net/{INTERFACE}/queues/rx-0/rps_cpus", cores)
-            _write(self._switch, f"/sys/class/net/{port}/queues/rx-0/rps_cpus", cores)
 
     def _remove(self) -> None:
         _remove(self._run)

@@ -25,6 +25,8 @@ def section(result: dict[str, Any], images: str) -> str:
         "workers. All hosts share this machine's cores. Turns that lost more than "
         f"{LIMIT:.0%} of their time to the hypervisor do not count; * : there were no others."
     )
+    if "transport" in result:
+        head += f" A host's software sends {result['transport'] / 1e6:,.0f} MB/s without a cap."
     parts = [head, f"![steps/s]({images}/{PICTURE})", _summary(cells), _axes(cells), _all(cells)]
     failed = "; ".join(f"{name}: {why}" for name, why in result.get("failed", {}).items())
     return "\n\n".join([*(p for p in parts if p), *([f"Not measured: {failed}"] * bool(failed))])

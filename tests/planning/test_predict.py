@@ -63,6 +63,17 @@ def test_work_is_shared_by_servers_and_the_wire_is_added():
     assert rate("single machine", compute=of, workers=3) == pytest.approx(1 / 0.45)
 
 
+def test_software_is_a_limit_like_the_wire_and_none_to_the_wire_limit():
+    slower, faster = Compute(transport=50 * MB), Compute(transport=500 * MB)
+    for strategy in ("standard parameter server", "hybrid by row"):
+        assert rate(strategy, compute=slower) == pytest.approx(rate(strategy, 50 * MB))
+        assert rate(strategy, compute=faster) == pytest.approx(rate(strategy))
+        p = predict(strategy, JOB, Cluster(100 * MB, 2, 1), slower)
+        assert p.wire_limit == pytest.approx(1 / p.wire_seconds)
+    with pytest.raises(ValueError, match="transport must be positive, got 0"):
+        Compute(transport=0)
+
+
 def test_columns_win_where_activations_are_more_than_entries():
     few = Job((Table(2**20, 400, entries=20),), 512)
     assert choose_at(few, 4).strategy == "hybrid by column"

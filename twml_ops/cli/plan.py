@@ -53,6 +53,9 @@ def plan(
     latency_ms: Annotated[
         float, typer.Option(help="Measured: an empty request and its answer.")
     ] = 0.0,
+    transport: Annotated[
+        float | None, typer.Option(help="Measured: MB/s that a host's software can send.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Draw steps/s and bytes into this PNG.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
     debug: Debug = False,
@@ -75,7 +78,8 @@ def plan(
         slots=slots,
     )
     cluster = planning.Cluster(1e6 * egress, servers, workers)
-    compute = planning.Compute(sparse_ms / 1e3, dense_ms / 1e3, latency_ms / 1e3)
+    software = None if transport is None else 1e6 * transport
+    compute = planning.Compute(sparse_ms / 1e3, dense_ms / 1e3, latency_ms / 1e3, software)
     found = [
         planning.predict(s, job, cluster, compute, overlap=overlap) for s in planning.STRATEGIES
     ]

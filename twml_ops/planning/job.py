@@ -129,20 +129,24 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Compute:
-    """Seconds that no network changes, of one worker's batch, each on one host.
+    """What no network changes: seconds of one worker's batch, each on one host, and software.
 
     Attributes:
         sparse: forward, backward and update of the sparse layers.
         dense: the rest of the model, and what the loop costs.
         latency: of one exchange: how long an empty request takes to be answered.
+        transport: bytes a second that a host's software can send, whatever its network; None: any.
     """
 
     sparse: float = 0.0
     dense: float = 0.0
     latency: float = 0.0
+    transport: float | None = None
 
     def __post_init__(self) -> None:
         _not_negative(sparse=self.sparse, dense=self.dense, latency=self.latency)
+        if self.transport is not None:
+            _positive(transport=self.transport)
 
 
 def _power(base: str | None, exponent: str) -> int:
