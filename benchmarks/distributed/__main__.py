@@ -10,6 +10,7 @@ import typer
 
 from benchmarks.distributed import grid
 from benchmarks.distributed.network import NetworkError, unavailable
+from benchmarks.distributed.process import HostError
 
 
 def main(
@@ -38,7 +39,7 @@ def main(
     try:
         command = " ".join(["python -m benchmarks.distributed", *sys.argv[1:]])
         run.measure_distributed(docs, command, seconds=seconds, quick=quick, only=only)
-    except NetworkError as e:
+    except (NetworkError, HostError) as e:
         print(f"benchmarks.distributed: {e}", file=sys.stderr)
         raise SystemExit(1) from e
 

@@ -117,8 +117,9 @@ def measure(
 def _transport(workload: Workload, seconds: float, log: Log) -> float:
     """Bytes a second that one host sends another without a cap."""
     log("transport: starting")
-    workload = workload.with_(input_dim=min(TRANSPORT_ROWS, workload.input_dim))
-    table = workload.input_dim * workload.units * 4
+    rows = min(TRANSPORT_ROWS, workload.input_dim)
+    workload = workload.with_(input_dim=rows, active_ids=rows)
+    table = rows * workload.units * 4
     with session(Topology(1, 1), table) as hosts:
         hosts.build("transport", workload)
         found = table / hosts.measure(seconds).seconds
