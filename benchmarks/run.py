@@ -94,7 +94,7 @@ def measure(
 
 
 def measure_distributed(
-    docs: Path, command: str, *, seconds: float = 4.0, quick: bool = False, only: str = ""
+    docs: Path, command: str, *, seconds: float = 6.0, quick: bool = False, only: str = ""
 ) -> dict[str, Any]:
     """Measures hosts of this machine, and keeps what it has found even if it is interrupted.
 

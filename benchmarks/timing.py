@@ -56,10 +56,21 @@ class Turns:
         """One more, of so many calls."""
         (self._counting if undisturbed else self._disturbed).append(seconds)
 
+    @property
+    def counting(self) -> int:
+        """How many count."""
+        return len(self._counting)
+
     def enough(self, rounds: int) -> bool:
         """Whether so many count, or there is no hope that they will."""
-        made = len(self._counting) + len(self._disturbed)
-        return len(self._counting) >= rounds or made >= stolen.MOST_TURNS * rounds
+        made = self.counting + len(self._disturbed)
+        return self.counting >= rounds or made >= stolen.MOST_TURNS * rounds
+
+    def __add__(self, other: Turns) -> Turns:
+        both = Turns()
+        both._counting = self._counting + other._counting
+        both._disturbed = self._disturbed + other._disturbed
+        return both
 
     def timing(self) -> Timing:
         """Of those that count, or of all where none does."""

@@ -18,8 +18,8 @@ def main(
         str, typer.Option(help='Cells whose "setting: strategy" contains this; see --show.')
     ] = "",
     seconds: Annotated[
-        float, typer.Option(min=0, help="For each cell; two rounds at least.")
-    ] = 4.0,
+        float, typer.Option(min=0, help="For each cell; three rounds at least.")
+    ] = 6.0,
     quick: Annotated[bool, typer.Option(help="Tiny sizes: shows that it runs, no more.")] = False,
     show: Annotated[bool, typer.Option(help="Only list what there is to measure.")] = False,
     docs: Annotated[Path, typer.Option(help="Where performance.md is.")] = Path("docs"),

@@ -27,6 +27,7 @@ MB = 1e6
 # Memory that the standard parameter server needs on one machine: the table, and for each worker so
 # many copies of the blocks that travel at once; see stock.standard.
 COPIES = 8
+ALTERNATIONS = 3  # of a strategy's caps
 TRANSPORT_ROWS = 2**17  # that a host sends another to see how fast its software is
 
 
@@ -82,7 +83,7 @@ def measure(
     sends where no cap limits it.
 
     Args:
-        seconds: for each cell, at least two rounds.
+        seconds: for each cell, in three parts, and at least a round in each.
         quick: tiny sizes.
         only: a part of "setting: strategy" of what is to be measured; "": everything.
         log: gets a line for each step.
@@ -160,19 +161,21 @@ def _under_caps(
     log: Log,
 ) -> dict[str, Any]:
     name = f"{setting.name}: {strategy}"
-    free = [hosts.measure(seconds)]  # what a step takes where the wire does not limit it
-    log(f"{name}: {setting.workers / free[0].seconds:.3g} steps/s without a cap")
-    under = {}
-    for cap in setting.caps if strategy != SINGLE else setting.caps[:1]:
-        hosts.network.cap(cap * MB)
-        under[cap] = hosts.measure(seconds)
-        log(f"{name}: {setting.workers / under[cap].seconds:.3g} steps/s at {cap:g} MB/s")
-    hosts.network.cap(None)
-    free.append(hosts.measure(seconds))  # before and after: one alone meets noise more easily
-    best = min(free, key=lambda m: m.seconds)
+    caps = setting.caps if strategy != SINGLE else setting.caps[:1]
+    found: dict[float | None, Measured] = {}
+    for _ in range(ALTERNATIONS):  # so that noise of seconds hits every cap alike
+        for cap in (None, *caps):  # without one: what a step takes where the wire is no limit
+            hosts.network.cap(cap and cap * MB)
+            measured = hosts.measure(seconds / ALTERNATIONS)
+            found[cap] = found[cap] + measured if cap in found else measured
+    for cap, measured in found.items():
+        at = "without a cap" if cap is None else f"at {cap:g} MB/s"
+        log(f"{name}: {setting.workers / measured.seconds:.3g} steps/s {at}")
     return {
-        f"{cap:g}": _cell(setting, strategy, cap, workload, about, best, measured, transport)
-        for cap, measured in under.items()
+        f"{cap:g}": _cell(
+            setting, strategy, cap, workload, about, found[None], found[cap], transport
+        )
+        for cap in caps
     }
 
 
@@ -212,7 +215,7 @@ def _cell(
         "limit": plan.wire_limit if plan.wire_seconds else None,
         "free": setting.workers / free.seconds,
         "rounds": under.rounds,
-        "disturbed": free.disturbed or under.disturbed,
+        "disturbed": not (free.turns.counting and under.turns.counting),
         "losses": about["losses"],
     }
 

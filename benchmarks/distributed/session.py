@@ -18,8 +18,7 @@ PORT = 2222
 START_SECONDS = 120.0
 STEP_SECONDS = 240.0  # the slowest step there may be, building its function included
 WARM_UP = 2
-TURNS = 8  # of several rounds each, in a measurement
-LONG_SECONDS = 10.0
+TURNS = 4  # of several rounds each, in a measurement
 LOCKSTEP = ("standard parameter server", "row lookup")  # whose workers do not wait by themselves
 ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
 # Strategies that move tables would spend half of their time in page faults, which is no fault of
@@ -47,16 +46,28 @@ class Measured:
     """Rounds of a strategy: in each, every worker makes one step.
 
     Attributes:
-        seconds: a round, the median.
+        turns: of several rounds each; seconds a round.
         rounds: how many.
-        sent: bytes a round that each host has sent.
-        disturbed: whether the hypervisor took time away in every turn.
+        total: bytes that each host has sent in all of them.
     """
 
-    seconds: float
+    turns: Turns
     rounds: int
-    sent: dict[str, float]
-    disturbed: bool
+    total: dict[str, int]
+
+    def __add__(self, other: Measured) -> Measured:
+        total = {host: n + other.total[host] for host, n in self.total.items()}
+        return Measured(self.turns + other.turns, self.rounds + other.rounds, total)
+
+    @property
+    def seconds(self) -> float:
+        """A round, the median of the turns that count."""
+        return self.turns.timing().median
+
+    @property
+    def sent(self) -> dict[str, float]:
+        """Bytes a round that each host has sent."""
+        return {host: n / self.rounds for host, n in self.total.items()}
 
 
 class Session:
@@ -96,7 +107,7 @@ class Session:
         return {**mean, "losses": losses}
 
     def measure(self, seconds: float) -> Measured:
-        """Runs rounds for about so long: at least two, or one that takes very long.
+        """Runs rounds for about so long, one at least.
 
         Turns in which the hypervisor took time away do not count; see `benchmarks.stolen`.
         """
@@ -104,11 +115,7 @@ class Session:
         rounds, burst = 0, 1
         before = self.network.sent()
         start, counting, used = time.perf_counter(), 0.0, 0.0
-        while (
-            rounds == 0
-            or (rounds == 1 and used < LONG_SECONDS)
-            or (counting < seconds and used < stolen.MOST_TURNS * seconds)
-        ):
+        while rounds == 0 or (counting < seconds and used < stolen.MOST_TURNS * seconds):
             watch = stolen.Watch()
             took = max(a["seconds"] for a in self._round(burst))
             undisturbed = watch.undisturbed()
@@ -119,8 +126,7 @@ class Session:
             if len(self._workers) == 1 or not self._lockstep:
                 burst = max(1, min(200, int(seconds / TURNS / (took / burst))))
         after = self.network.sent()
-        sent = {host: (after[host] - before[host]) / rounds for host in after}
-        return Measured(turns.timing().median, rounds, sent, disturbed=not counting)
+        return Measured(turns, rounds, {host: after[host] - before[host] for host in after})
 
     def drop(self) -> None:
         """Frees what `build` made."""
