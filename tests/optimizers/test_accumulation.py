@@ -10,14 +10,7 @@ from twml_ops._keras import KERAS_3
 pytestmark = pytest.mark.skipif(not KERAS_3, reason="Keras 2 has no gradient_accumulation_steps")
 
 N, WIDTH, B, STEPS = 30, 4, 8, 3
-OPTIMIZERS = {
-    "SGD": optimizers.SGD,
-    "Momentum": optimizers.Momentum,
-    "Adagrad": optimizers.Adagrad,
-    "RowWiseAdagrad": optimizers.RowWiseAdagrad,
-    "LazyAdam": optimizers.LazyAdam,
-    "Ftrl": optimizers.Ftrl,
-}
+OPTIMIZERS = ("SGD", "Momentum", "Adagrad", "RowWiseAdagrad", "LazyAdam", "Ftrl")
 
 
 def data(batches=2 * STEPS, used=20):
@@ -56,7 +49,7 @@ def assert_same_weights(one, other, atol=1e-6):
     ("name", "eagerly"), [*((name, False) for name in OPTIMIZERS), ("LazyAdam", True)]
 )
 def test_steps_that_accumulate_are_one_step_of_their_batches(name, eagerly):
-    kind = OPTIMIZERS[name]
+    kind = getattr(optimizers, name)
     small = fitted(kind(0.05, gradient_accumulation_steps=STEPS), B, run_eagerly=eagerly)
     assert_same_weights(small, fitted(kind(0.05), STEPS * B))
     assert int(small.optimizer.iterations) == 2

@@ -19,11 +19,6 @@ if TYPE_CHECKING:
         serve,
     )
 
-_HYBRID = (
-    *("BuiltOnce", "Cluster", "ClusterError", "HybridTrainer"),
-    *("exit_if_lost", "follow", "serve"),
-)
-
 __all__ = [
     "BuiltOnce",
     "Cluster",
@@ -40,7 +35,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Layers need this package, and hybrid training needs the optimizers, which need it too.
-    if name in _HYBRID:
+    if name in __all__:
         from twml_ops.distribute import hybrid
 
         return getattr(hybrid, name)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
+from twml_ops.ops._entries import entries
 from twml_ops.ops._library import library
 
 Side = Literal["left", "right"]
@@ -133,13 +134,12 @@ def hashing_discretize(
 def _discretize(
     op: Any, batch: tuple[Any, Any, Any], buckets: tuple[Any, Any, Any], **attributes: Any
 ) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
-    ids, values, row_splits = batch
+    ids, values, row_splits, binary = entries(*batch)
     feature_ids, boundaries, boundary_splits = buckets
-    binary = values is None
     out_ids, out_values, out_splits = op(
-        tf.convert_to_tensor(ids, dtype_hint=tf.int64),
-        tf.zeros([0]) if binary else tf.convert_to_tensor(values, tf.float32),
-        tf.convert_to_tensor(row_splits, tf.int64),
+        ids,
+        values,
+        row_splits,
         tf.convert_to_tensor(feature_ids, tf.int64),
         tf.convert_to_tensor(boundaries, tf.float32),
         tf.convert_to_tensor(boundary_splits, tf.int64),

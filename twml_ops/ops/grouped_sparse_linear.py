@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops.ops._entries import entries
 from twml_ops.ops._library import library
 from twml_ops.ops._tape import table_handle
 from twml_ops.ops.sparse_linear import weights_grad
@@ -36,17 +37,11 @@ def grouped_sparse_linear(
         raise ValueError(
             f"weights must be one table a batch, got {len(weights)} for {len(batches)} batches"
         )
-    ids = [tf.convert_to_tensor(batch[0], dtype_hint=tf.int64) for batch in batches]
+    ids, values, row_splits, binary = map(list, zip(*(entries(*b) for b in batches), strict=True))
     if len({i.dtype for i in ids}) > 1:
         ids = [tf.cast(i, tf.int64) for i in ids]
-    binary = [batch[1] is None for batch in batches]
-    no_values = tf.zeros([0])
     outputs: list[tf.Tensor] = library.twml_grouped_sparse_linear(
-        ids,
-        [no_values if b[1] is None else tf.convert_to_tensor(b[1], tf.float32) for b in batches],
-        [tf.convert_to_tensor(b[2], tf.int64) for b in batches],
-        [table_handle(w) for w in weights],
-        binary=binary,
+        ids, values, row_splits, [table_handle(w) for w in weights], binary=binary
     )
     return outputs
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops.ops._entries import entries
 from twml_ops.ops._library import library
 
 
@@ -39,10 +40,7 @@ def pack_entries(
         tf.errors.InvalidArgumentError: an id out of range or row_splits that are not offsets; the
             message names the place.
     """
-    ids = tf.convert_to_tensor(ids, dtype_hint=tf.int64)
-    binary = values is None
-    values = tf.zeros([0]) if binary else tf.convert_to_tensor(values, tf.float32)
-    row_splits = tf.convert_to_tensor(row_splits, tf.int64)
+    ids, values, row_splits, binary = entries(ids, values, row_splits)
     return library.twml_pack_entries(
         ids,
         values,

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops.ops._entries import entries
 from twml_ops.ops._library import library
 from twml_ops.ops._tape import table_handle, tf_variable
 
@@ -37,10 +38,7 @@ def sparse_linear(
         tf.errors.InvalidArgumentError: an id out of range or row_splits that are not offsets; the
             message names the place.
     """
-    ids = tf.convert_to_tensor(ids, dtype_hint=tf.int64)
-    binary = values is None
-    values = tf.zeros([0]) if binary else tf.convert_to_tensor(values, tf.float32)
-    row_splits = tf.convert_to_tensor(row_splits, tf.int64)
+    ids, values, row_splits, binary = entries(ids, values, row_splits)
     # A variable of Keras 3 is a tensor too, as TensorFlow sees it, but must not be read as one.
     table = tf_variable(weights)
     if isinstance(table, tf.Variable):

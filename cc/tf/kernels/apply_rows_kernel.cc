@@ -4,13 +4,6 @@
 namespace twml {
 namespace {
 
-using tensorflow::DEVICE_CPU;
-using tensorflow::OpInputList;
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-
 // What both ops do alike: inputs 0 .. num_slots are var and its slots, the last ones hyper.
 class UpdateOp : public OpKernel {
  public:

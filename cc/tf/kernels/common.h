@@ -13,13 +13,21 @@
 
 namespace twml {
 
+using tensorflow::DEVICE_CPU;
+using tensorflow::OpInputList;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
 template <class T>
-Span<const T> SpanOf(const tensorflow::Tensor& t) {
+Span<const T> SpanOf(const Tensor& t) {
   return {t.flat<T>().data(), t.NumElements()};
 }
 
 template <class T>
-Span<T> MutableSpanOf(tensorflow::Tensor* t) {
+Span<T> MutableSpanOf(Tensor* t) {
   return {t->flat<T>().data(), t->NumElements()};
 }
 
@@ -28,14 +36,14 @@ inline absl::Status ToTf(const Status& s) {
 }
 
 // The shape check of an input: `rank` dimensions.
-inline Status CheckRank(const tensorflow::Tensor& t, int rank, const char* name) {
+inline Status CheckRank(const Tensor& t, int rank, const char* name) {
   if (t.dims() == rank) return Status();
   return Invalid(name, " must have rank ", rank, ", got shape ", t.shape().DebugString());
 }
 
 template <class Id>
-Status CsrOf(const tensorflow::Tensor& ids, const tensorflow::Tensor& values,
-             const tensorflow::Tensor& row_splits, bool binary, Csr<Id>* batch) {
+Status CsrOf(const Tensor& ids, const Tensor& values,
+             const Tensor& row_splits, bool binary, Csr<Id>* batch) {
   TWML_RETURN_IF_ERROR(CheckRank(ids, 1, "ids"));
   TWML_RETURN_IF_ERROR(CheckRank(values, 1, "values"));
   TWML_RETURN_IF_ERROR(CheckRank(row_splits, 1, "row_splits"));

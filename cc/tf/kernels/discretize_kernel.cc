@@ -8,13 +8,6 @@
 namespace twml {
 namespace {
 
-using tensorflow::DEVICE_CPU;
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
-
 // Buckets made of three tensors, which it keeps: as long as it does, their buffers are not written
 // to and no other tensor can lie at their addresses.
 struct KeptBuckets {

@@ -4,12 +4,6 @@
 namespace twml {
 namespace {
 
-using tensorflow::DEVICE_CPU;
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-
 template <class Id>
 class HashIdsOp : public OpKernel {
  public:

@@ -4,13 +4,6 @@
 namespace twml {
 namespace {
 
-using tensorflow::DEVICE_CPU;
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
-
 template <class Id>
 class PackEntriesOp : public OpKernel {
  public:

@@ -6,12 +6,6 @@
 namespace twml {
 namespace {
 
-using tensorflow::DEVICE_CPU;
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
 using S = QuantileSketchState;
 
 constexpr int kState = 6;

@@ -6,13 +6,6 @@
 namespace twml {
 namespace {
 
-using tensorflow::DEVICE_CPU;
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
-
 // Runs `body(weights)` on the table at input i: a tensor, or a variable under its shared lock.
 template <bool kResource, class Body>
 absl::Status WithTable(OpKernelContext* ctx, int i, HugePages* huge_pages, Body body) {

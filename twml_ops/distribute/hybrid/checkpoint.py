@@ -96,12 +96,7 @@ def restore(state: State, path: str) -> int:
             f"{path} is of another model: expected the weights {wanted}, got {manifest['dense']}"
         )
     if dense:
-        values = tf.raw_ops.RestoreV2(
-            prefix=posixpath.join(path, "dense"),
-            tensor_names=list(dense),
-            shape_and_slices=[""] * len(dense),
-            dtypes=[v.dtype for v in dense.values()],
-        )
+        values = _values(path, "dense", list(dense), [v.dtype for v in dense.values()])
         for variable, value in zip(dense.values(), values, strict=True):
             variable.assign(value)
     step = int(manifest["step"])
@@ -140,15 +135,11 @@ def read(
     whole = {}
     for i, (table, f) in enumerate(zip(tables, facts, strict=True)):
         parts = [_part(path, s, servers, f"{i}", table.dtype) for s in range(servers)]
-        whole[table.name] = _whole(parts, f["by_row"])
+        whole[table.name] = _whole(parts, f["by_row"], table.shape)
     values = []
     if weights:
-        values = tf.raw_ops.RestoreV2(
-            prefix=posixpath.join(path, "dense"),
-            tensor_names=[f"{i}" for i in range(len(weights))],
-            shape_and_slices=[""] * len(weights),
-            dtypes=[tf.as_dtype(v.dtype) for v in weights],
-        )
+        names = [f"{i}" for i in range(len(weights))]
+        values = _values(path, "dense", names, [tf.as_dtype(v.dtype) for v in weights])
     for v, value in zip(weights, values, strict=True):
         tf_variable(v).assign(value)
     return int(manifest["step"]), whole
@@ -172,19 +163,31 @@ def _restore(
             value = _part(path, p, servers, name, variable.dtype)
         else:
             parts = [_part(path, s, servers, name, variable.dtype) for s in range(servers)]
-            value = _cut(_whole(parts, facts["by_row"]), table, p)
+            # Asking a tensor there for its shape would wait with Python's lock held.
+            shape = table.shape[: variable.shape.rank]
+            whole = _whole(parts, facts["by_row"], shape)
+            by_shard = table.by_row or shape.rank > 1
+            value = tf.identity(table.cut(whole, p)) if by_shard else whole
         tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
 
 
 def _part(path: str, server: int, servers: int, name: str, dtype: tf.DType) -> tf.Tensor:
     """What one of the servers that wrote the checkpoint had under `name`."""
-    (value,) = tf.raw_ops.RestoreV2(
-        prefix=posixpath.join(path, f"server-{server}-of-{servers}"),
-        tensor_names=[name],
-        shape_and_slices=[""],
-        dtypes=[dtype],
-    )
+    (value,) = _values(path, f"server-{server}-of-{servers}", [name], [dtype])
     return value
+
+
+def _values(
+    path: str, file: str, names: Sequence[str], dtypes: Sequence[tf.DType]
+) -> list[tf.Tensor]:
+    """What one of the files of the checkpoint `path` has under `names`."""
+    values: list[tf.Tensor] = tf.raw_ops.RestoreV2(
+        prefix=posixpath.join(path, file),
+        tensor_names=names,
+        shape_and_slices=[""] * len(names),
+        dtypes=dtypes,
+    )
+    return values
 
 
 def _manifest(path: str) -> Any:
@@ -192,18 +195,12 @@ def _manifest(path: str) -> Any:
         return json.load(f)
 
 
-def _whole(shards: Sequence[tf.Tensor], by_row: bool) -> tf.Tensor:
+def _whole(shards: Sequence[tf.Tensor], by_row: bool, shape: tf.TensorShape) -> tf.Tensor:
     if len(shards) == 1:
         return shards[0]
-    if not by_row and shards[0].shape.rank == 1:  # means over each shard's columns
+    if not by_row and shape.rank == 1:  # means over each shard's columns
         return tf.add_n(list(shards)) / len(shards)
-    return joined(shards, by_row)
-
-
-def _cut(whole: tf.Tensor, table: RemoteTable, p: int) -> tf.Tensor:
-    if not table.by_row and whole.shape.rank == 1:
-        return whole
-    return tf.identity(table.cut(whole, p))
+    return joined(shards, by_row, shape[0])
 
 
 def _by_device(state: State) -> dict[str, dict[str, RemoteVariable]]:

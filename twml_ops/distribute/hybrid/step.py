@@ -78,20 +78,19 @@ class Step:
             self.model(x, training=False)  # all but what products need is pruned
         read = _variables([t for p in products for t in p.entries or () if t is not None])
         # As results of a function they would travel here and back.
-        kept = [[self._kept(i, p, t) for p, t in u.on_servers()] for i, u in enumerate(products)]
-        for product, variables in zip(products, kept, strict=True):
-            for variable, (_, tensor) in zip(variables, product.on_servers(), strict=True):
-                variable.assign(tensor)
         self._uses = [
-            (p.table, p.binary, variables) for p, variables in zip(products, kept, strict=True)
+            (p.table, p.binary, [self._keep(use, *placed) for placed in p.on_servers()])
+            for use, p in enumerate(products)
         ]
         return [p.output for p in products], read
 
-    def _kept(self, use: int, place: tuple[int, str], tensor: tf.Tensor) -> RemoteVariable:
-        """What keeps a tensor of the batch ahead on a server."""
+    def _keep(self, use: int, place: tuple[int, str], tensor: tf.Tensor) -> RemoteVariable:
+        """Keeps a tensor of the batch ahead on a server."""
         number, device = place
         name = f"{self.state.prefix}/ahead/{self.cluster.index}/{use}/{number}"
-        return RemoteVariable(name, [None], tensor.dtype, device)
+        kept = RemoteVariable(name, [None], tensor.dtype, device)
+        kept.assign(tensor)
+        return kept
 
     def _known(self, ahead: Any) -> list[Product]:
         return [

@@ -79,18 +79,18 @@ class RemoteTable:
     def fetch(self) -> tf.Tensor:
         """The whole table, brought here."""
         shards = [s.fetch() for s in self.shards]
-        return shards[0] if len(shards) == 1 else joined(shards, self.by_row)
+        return shards[0] if len(shards) == 1 else joined(shards, self.by_row, self.shape[0])
 
     def _shard_shape(self, p: int, count: int) -> tuple[int, int]:
         rows, columns = self.shape
         return (-(-(rows - p) // count), columns) if self.by_row else (rows, columns // count)
 
 
-def joined(shards: Sequence[Any], by_row: bool) -> tf.Tensor:
-    """The whole that the shards, [rows, ...] each, were cut from."""
+def joined(shards: Sequence[Any], by_row: bool, rows: int) -> tf.Tensor:
+    """The whole, [rows, ...], that the shards were cut from."""
     if not by_row:
         return tf.concat(shards, axis=1)
-    count, rows = len(shards), sum(s.shape[0] for s in shards)
+    count = len(shards)
     order = tf.concat([tf.range(p, rows, count) for p in range(count)], axis=0)
     whole = tf.concat(shards, axis=0)
     return tf.gather(whole, tf.math.invert_permutation(order))
