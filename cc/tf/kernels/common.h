@@ -42,8 +42,8 @@ inline Status CheckRank(const Tensor& t, int rank, const char* name) {
 }
 
 template <class Id>
-Status CsrOf(const Tensor& ids, const Tensor& values,
-             const Tensor& row_splits, bool binary, Csr<Id>* batch) {
+Status CsrOf(const Tensor& ids, const Tensor& values, const Tensor& row_splits, bool binary,
+             Csr<Id>* batch) {
   TWML_RETURN_IF_ERROR(CheckRank(ids, 1, "ids"));
   TWML_RETURN_IF_ERROR(CheckRank(values, 1, "values"));
   TWML_RETURN_IF_ERROR(CheckRank(row_splits, 1, "row_splits"));
