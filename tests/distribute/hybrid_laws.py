@@ -183,6 +183,21 @@ def a_pipeline_is_staleness_one():
         same(stale(make(), 10), hybrid.export().get_weights(), 2e-6)
 
 
+def what_a_pipeline_keeps_of_a_batch_is_read_before_the_next_one_takes_its_place():
+    hybrid = trainer(optimizers.SGD(0.1), partition_axis="row", pipeline=True)
+    hybrid.fit(batches, 2)
+    first, second = whole_batches()[:2]
+    step = tf.function(hybrid._graph.train, autograph=False)
+    ahead = hybrid._look_ahead(first[0])
+    graph = step.get_concrete_function(*first, None, ahead, second[0]).graph
+    writes = [op for op in graph.get_operations() if op.type == "AssignVariableOp"]
+    kept = [op for op in writes if "/job:ps/" in op.device]
+    assert len(kept) == 2  # a message for each server
+    for write in kept:
+        before = [op.inputs[0] for op in write.control_inputs if op.type == "ReadVariableOp"]
+        assert any(handle is write.inputs[0] for handle in before)
+
+
 def a_pipeline_begins_anew_with_each_fit_and_each_checkpoint():
     few = whole_batches()[:3]
     with tempfile.TemporaryDirectory() as folder:

@@ -42,6 +42,7 @@ class Step:
     _uses: list[tuple[RemoteTable, bool, list[RemoteVariable]]] = dataclasses.field(
         default_factory=list, init=False
     )
+    _kept: dict[str, RemoteVariable] = dataclasses.field(default_factory=dict, init=False)
 
     def train(
         self, x: Any, y: Any, weights: Any, ahead: Any = None, following: Any = None
@@ -88,7 +89,10 @@ class Step:
         """Keeps a tensor of the batch ahead on a server."""
         number, device = place
         name = f"{self.state.prefix}/ahead/{self.cluster.index}/{use}/{number}"
-        kept = RemoteVariable(name, [None], tensor.dtype, device)
+        # The same handle each time: TensorFlow orders what reads and what writes one by it.
+        kept = self._kept.get(name)
+        if kept is None:
+            kept = self._kept[name] = RemoteVariable(name, [None], tensor.dtype, device)
         kept.assign(tensor)
         return kept
 
