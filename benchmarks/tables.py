@@ -69,14 +69,17 @@ def kernels(result: dict[str, Any]) -> str:
 
 
 def _left_out(times: Any) -> str:
-    """Turns that do not count, in a sentence."""
+    """Turns that the hypervisor disturbed, in a sentence."""
 
     def count(of: Any) -> int:
         if not isinstance(of, dict):
             return 0
         return of.get("disturbed", 0) + sum(count(inner) for inner in of.values())
 
-    return f"{count(times):,} turns disturbed by the hypervisor do not count."
+    return (
+        f"{count(times):,} turns were disturbed by the hypervisor; they count only where a "
+        "contender had no others."
+    )
 
 
 def _summary(result: dict[str, Any], distributions: Sequence[str]) -> str:

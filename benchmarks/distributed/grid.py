@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -99,20 +99,23 @@ def measure(
     found["workload"] = asdict(workload)
     cells, failed = found.setdefault("cells", {}), found.setdefault("failed", {})
     with _ended_by_signals() as go_on:
-        transport = found["transport"] = _transport(workload, seconds, log)
-        for setting in QUICK_SETTINGS if quick else SETTINGS:
-            for strategy in setting.strategies:
-                name = f"{setting.name}: {strategy}"
-                if only not in name:
-                    continue
-                go_on()
-                failed.pop(name, None)
-                try:
-                    of = _measure(setting, strategy, workload, seconds, transport, log)
-                    cells.setdefault(setting.name, {})[strategy] = of
-                except HostError as e:
-                    failed[name] = str(e).splitlines()[0]
-                    log(f"{name} failed: {e}")
+        wanted = [
+            (name, setting, strategy)
+            for setting in (QUICK_SETTINGS if quick else SETTINGS)
+            for strategy in setting.strategies
+            if only in (name := f"{setting.name}: {strategy}")
+        ]
+        if wanted:
+            found["transport"] = _transport(workload, seconds, log)
+        for name, setting, strategy in wanted:
+            go_on()
+            failed.pop(name, None)
+            try:
+                of = _measure(setting, strategy, workload, seconds, found["transport"], log)
+                cells.setdefault(setting.name, {})[strategy] = of
+            except HostError as e:
+                failed[name] = str(e).splitlines()[0]
+                log(f"{name} failed: {e}")
 
 
 def _transport(workload: Workload, seconds: float, log: Log) -> float:
@@ -147,27 +150,8 @@ def _measure(
     servers = 0 if strategy in (SINGLE, REDUCE) else setting.servers
     with session(Topology(servers, setting.workers), table) as hosts:
         about = hosts.build(strategy, workload)
-        return _under_caps(hosts, setting, strategy, workload, about, seconds, transport, log)
-
-
-def _under_caps(
-    hosts: Session,
-    setting: Setting,
-    strategy: str,
-    workload: Workload,
-    about: dict[str, Any],
-    seconds: float,
-    transport: float,
-    log: Log,
-) -> dict[str, Any]:
-    name = f"{setting.name}: {strategy}"
-    caps = setting.caps if strategy != SINGLE else setting.caps[:1]
-    found: dict[float | None, Measured] = {}
-    for _ in range(ALTERNATIONS):  # so that noise of seconds hits every cap alike
-        for cap in (None, *caps):  # without one: what a step takes where the wire is no limit
-            hosts.network.cap(cap and cap * MB)
-            measured = hosts.measure(seconds / ALTERNATIONS)
-            found[cap] = found[cap] + measured if cap in found else measured
+        caps = setting.caps if strategy != SINGLE else setting.caps[:1]
+        found = _under_caps(hosts, caps, seconds)
     for cap, measured in found.items():
         at = "without a cap" if cap is None else f"at {cap:g} MB/s"
         log(f"{name}: {setting.workers / measured.seconds:.3g} steps/s {at}")
@@ -177,6 +161,19 @@ def _under_caps(
         )
         for cap in caps
     }
+
+
+def _under_caps(
+    hosts: Session, caps: Sequence[float], seconds: float
+) -> dict[float | None, Measured]:
+    """Measured under each cap in MB/s, and without (None), where the wire is no limit."""
+    found: dict[float | None, Measured] = {}
+    for _ in range(ALTERNATIONS):  # so that noise of seconds hits every cap alike
+        for cap in (None, *caps):
+            hosts.network.cap(cap and cap * MB)
+            measured = hosts.measure(seconds / ALTERNATIONS)
+            found[cap] = found[cap] + measured if cap in found else measured
+    return found
 
 
 def _cell(

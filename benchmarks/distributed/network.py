@@ -24,6 +24,7 @@ FRAME = 1500
 BURST_SECONDS = 2.5e-4  # what a host may send at once after a pause, as time at its cap
 LEAST_BURST = 16 * 1024
 SEGMENT = LEAST_BURST - FRAME  # handed to the interface at once; what is larger than a burst is cut
+# On several a connection's packets overtake one another more often; TCP takes them for lost.
 ONE_QUEUE = ("numtxqueues", "1", "numrxqueues", "1")
 QUEUE = 16 * 2**20  # a sender waits for room, nothing is dropped
 

@@ -117,7 +117,7 @@ def predict(
     # Servers share the arithmetic of a hybrid's tables; otherwise each worker has it all.
     sparse = compute.sparse * workers / servers if hybrid else compute.sparse
     work = sparse + compute.dense + compute.latency * len(phases)
-    sending = max(wire, bytes_in_turn * WIRE / (compute.transport or math.inf))
+    sending = bytes_in_turn * WIRE / min(cluster.egress, compute.transport or math.inf)
     seconds = max(sending, work) if overlap and hybrid else sending + work
     return Prediction(strategy, servers, workers, sent_messages, sent, wire, seconds)
 
