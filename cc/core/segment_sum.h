@@ -17,6 +17,9 @@ namespace twml {
 // the cut depends on the data alone, so any thread may take any piece.
 constexpr int64_t kSegmentPiece = 2048;
 
+// Nanoseconds, roughly, of one entry's row.
+constexpr int64_t CostOfEntry(int64_t dim) { return 2 + dim / 16; }
+
 // Calls body(begin, end) on ranges of segments of about equal work, counting `overhead` entries'
 // worth for each segment beside its entries.
 template <class Body>
@@ -41,6 +44,65 @@ void ForSegments(Span<const int64_t> splits, int64_t overhead, int64_t cost_per_
   });
 }
 
+// The sums of the segments that are cut in pieces.
+class LongSegments {
+ public:
+  // sum_entries(begin, end, out) writes the sum of these entries, `dim` floats.
+  template <class SumEntries>
+  LongSegments(Span<const int64_t> splits, int64_t dim, int64_t cost_per_entry,
+               const ParallelFor& parallel_for, SumEntries sum_entries)
+      : dim_(dim) {
+    const int64_t num_segments = splits.size() - 1;
+    if (splits[num_segments] <= kSegmentPiece) return;
+    for (int64_t s = 0; s < num_segments; ++s) {
+      const int64_t size = splits[s + 1] - splits[s];
+      if (size <= kSegmentPiece) continue;
+      segments_.push_back(s);
+      first_piece_.push_back(first_piece_.back() + (size + kSegmentPiece - 1) / kSegmentPiece);
+    }
+    pieces_.resize(first_piece_.back() * dim);
+    parallel_for(
+        first_piece_.back(), cost_per_entry * kSegmentPiece, [&](int64_t begin, int64_t end) {
+          for (int64_t p = begin; p < end; ++p) {
+            const int64_t i = std::upper_bound(first_piece_.begin(), first_piece_.end(), p) -
+                              first_piece_.begin() - 1;
+            const int64_t s = segments_[i];
+            const int64_t from = splits[s] + (p - first_piece_[i]) * kSegmentPiece;
+            const int64_t to = std::min(from + kSegmentPiece, splits[s + 1]);
+            sum_entries(from, to, pieces_.data() + p * dim);
+          }
+        });
+  }
+
+  // Calls shorter(begin, end) on the ranges of segments between long ones and longer(s) on these.
+  template <class Shorter, class Longer>
+  void Visit(int64_t begin, int64_t end, Shorter shorter, Longer longer) const {
+    auto next = std::lower_bound(segments_.begin(), segments_.end(), begin);
+    for (; next != segments_.end() && *next < end; ++next) {
+      if (begin < *next) shorter(begin, *next);
+      longer(*next);
+      begin = *next + 1;
+    }
+    if (begin < end) shorter(begin, end);
+  }
+
+  // Writes the sum of one of them.
+  void Sum(int64_t s, float* out) const {
+    const int64_t i = std::lower_bound(segments_.begin(), segments_.end(), s) - segments_.begin();
+    const float* piece = pieces_.data() + first_piece_[i] * dim_;
+    std::copy_n(piece, dim_, out);
+    for (int64_t p = first_piece_[i] + 1; p < first_piece_[i + 1]; ++p) {
+      piece += dim_;
+      for (int64_t d = 0; d < dim_; ++d) out[d] += piece[d];
+    }
+  }
+
+ private:
+  const int64_t dim_;
+  std::vector<int64_t> segments_, first_piece_{0};
+  std::vector<float> pieces_;
+};
+
 // For each segment s: sum = sum_k values[k] * table[ids[k]] over its entries k (values empty: all
 // 1), written to place(s, scratch), then done(s, sum). `scratch` holds dim floats of the calling
 // thread, for callers that keep no sum; ahead(s) may prefetch what done(s) will touch.
@@ -49,45 +111,13 @@ void SumSegments(const W* table, int64_t dim, Span<const int64_t> splits, const 
                  const float* values, const ParallelFor& parallel_for, Place place, Ahead ahead,
                  Done done) {
   const auto sum_rows = Kernels().table<W>().template of<Id>().sum_rows;
-  const int64_t num_segments = splits.size() - 1;
-  const int64_t num_entries = splits[num_segments];
-  const int64_t cost = 2 + dim / 16;
-
+  const int64_t num_entries = splits[splits.size() - 1];
+  const int64_t cost = CostOfEntry(dim);
   const auto sum_entries = [&](int64_t begin, int64_t end, float* out) {
     sum_rows(table, dim, ids + begin, values == nullptr ? nullptr : values + begin, end - begin,
              num_entries - begin, out);
   };
-
-  // The pieces of long segments first: (segment's first piece, by segment) and their sums.
-  std::vector<int64_t> long_segments, first_piece{0};
-  for (int64_t s = 0; num_entries > kSegmentPiece && s < num_segments; ++s) {
-    const int64_t size = splits[s + 1] - splits[s];
-    if (size <= kSegmentPiece) continue;
-    long_segments.push_back(s);
-    first_piece.push_back(first_piece.back() + (size + kSegmentPiece - 1) / kSegmentPiece);
-  }
-  std::vector<float> pieces(first_piece.back() * dim);
-  parallel_for(first_piece.back(), cost * kSegmentPiece, [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) {
-      const int64_t i =
-          std::upper_bound(first_piece.begin(), first_piece.end(), p) - first_piece.begin() - 1;
-      const int64_t from = splits[long_segments[i]] + (p - first_piece[i]) * kSegmentPiece;
-      const int64_t to = std::min(from + kSegmentPiece, splits[long_segments[i] + 1]);
-      sum_entries(from, to, pieces.data() + p * dim);
-    }
-  });
-
-  const auto add_pieces = [&](int64_t s, float* out) {
-    const int64_t i =
-        std::lower_bound(long_segments.begin(), long_segments.end(), s) - long_segments.begin();
-    const float* piece = pieces.data() + first_piece[i] * dim;
-    std::copy_n(piece, dim, out);
-    for (int64_t p = first_piece[i] + 1; p < first_piece[i + 1]; ++p) {
-      piece += dim;
-      for (int64_t d = 0; d < dim; ++d) out[d] += piece[d];
-    }
-  };
-
+  const LongSegments pieces(splits, dim, cost, parallel_for, sum_entries);
   ForSegments(splits, 2, cost, parallel_for, [&](int64_t begin, int64_t end) {
     constexpr int64_t kAhead = 8;
     std::vector<float> scratch(dim);
@@ -96,7 +126,7 @@ void SumSegments(const W* table, int64_t dim, Span<const int64_t> splits, const 
       if (s + kAhead < end) ahead(s + kAhead);
       float* sum = place(s, scratch.data());
       if (splits[s + 1] - splits[s] > kSegmentPiece) {
-        add_pieces(s, sum);
+        pieces.Sum(s, sum);
       } else {
         sum_entries(splits[s], splits[s + 1], sum);
       }

@@ -2,11 +2,13 @@
 
 #include <limits>
 #include <type_traits>
+#include <vector>
 
 #include "cc/core/group_by_id.h"
 #include "cc/core/hash.h"
 #include "cc/core/segment_sum.h"
 #include "cc/core/simd.h"
+#include "cc/core/simd_groups.h"
 
 namespace twml {
 namespace {
@@ -84,10 +86,55 @@ class RowUpdater {
   const UpdateRow<W> update_;
 };
 
-// Sums each group's gradient into a buffer of the thread and updates its row at once.
-template <class G, class W>
-void UpdateGroups(const G& groups, Matrix<const float> grad, const Trained<W>& table,
+template <class Id>
+GroupUpdater<Id> FindGroupUpdater(UpdateRule rule, int64_t dim) {
+  if constexpr (sizeof(Id) == 4) {
+    return KernelsOfGroups().of_int32(rule, dim);
+  } else {
+    return KernelsOfGroups().of_int64(rule, dim);
+  }
+}
+
+// UpdateGroups by a kernel that does a range of groups at once.
+template <class Id>
+void UpdateGroupsBy(GroupUpdater<Id> kernel, const Groups<Id, int32_t>& groups,
+                    Matrix<const float> grad, const Trained<float>& table,
+                    const ParallelFor& parallel_for) {
+  if (groups.num_groups == 0) return;
+  const Span<const int64_t> splits(groups.splits.data(), groups.num_groups + 1);
+  const int64_t num_entries = splits[groups.num_groups], cost = CostOfEntry(grad.dim);
+  const int32_t* const rows = groups.rows.data();
+  const float* const values = groups.values.data();
+  const auto sum_rows = Kernels().float32.int32.sum_rows;
+  const LongSegments pieces(
+      splits, grad.dim, cost, parallel_for, [&](int64_t begin, int64_t end, float* out) {
+        sum_rows(grad.data, grad.dim, rows + begin, values == nullptr ? nullptr : values + begin,
+                 end - begin, num_entries - begin, out);
+      });
+  const GroupUpdates<Id> all = {
+      groups.ids.data(), splits.data(),      num_entries, rows,       values,
+      grad.data,         table.weights.data, table.slots, table.hyper};
+  const RowUpdater<float> update(table);
+  ForSegments(splits, 2, cost, parallel_for, [&](int64_t begin, int64_t end) {
+    pieces.Visit(
+        begin, end, [&](int64_t from, int64_t to) { kernel(all, from, to); },
+        [&](int64_t u) {
+          std::vector<float> sum(grad.dim);
+          pieces.Sum(u, sum.data());
+          update(groups.ids[u], sum.data());
+        });
+  });
+}
+
+// Sums each group's gradient and updates its row at once.
+template <class Id, class Row, class W>
+void UpdateGroups(const Groups<Id, Row>& groups, Matrix<const float> grad, const Trained<W>& table,
                   const ParallelFor& parallel_for) {
+  if constexpr (std::is_same_v<W, float> && std::is_same_v<Row, int32_t>) {
+    if (const auto kernel = FindGroupUpdater<Id>(table.rule, grad.dim)) {
+      return UpdateGroupsBy<Id>(kernel, groups, grad, table, parallel_for);
+    }
+  }
   const RowUpdater<W> update(table);
   SumGroups(
       groups, grad, parallel_for, [](int64_t, float* scratch) { return scratch; },

@@ -166,7 +166,8 @@ TEST_P(UpdateRuleTest, RepeatedIdsAreSummedFirst) {
 
 TEST_P(UpdateRuleTest, FusedAndByRowsAreTheSameBits) {
   const auto batch = RandomBatch<int32_t>({0, 5, 40, 3 * kSegmentPiece, 0, 700}, kRows);
-  for (const int64_t dim : {1, 6, 33}) {
+  // Powers of two have kernels of their own.
+  for (const int64_t dim : {1, 4, 6, 8, 16, 32, 33, 64, 128, 256}) {
     const auto grad = RandomFloats(batch.num_rows() * dim);
     const Matrix<const float> matrix{grad.data(), batch.num_rows(), dim};
     for (const bool binary : {false, true}) {

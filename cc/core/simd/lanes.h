@@ -1,0 +1,78 @@
+// Vectors of floats and the sum of a block of columns, for the kernels of one SIMD level. Included
+// by files that are compiled once per level, and under their restrictions (see row_kernels.cc).
+#ifndef TWML_CORE_SIMD_LANES_H_
+#define TWML_CORE_SIMD_LANES_H_
+
+#include "cc/core/simd.h"
+
+namespace twml::TWML_SIMD_LEVEL {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+constexpr int kMaxBlock = 16;  // accumulators held in registers, in vectors
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+constexpr int kMaxBlock = 16;
+#else
+constexpr int kLanes = 4;
+constexpr int kMaxBlock = 8;
+#endif
+constexpr int kPrefetchAhead = 12;
+
+typedef float Vec __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
+
+typedef uint16_t Halves __attribute__((vector_size(kLanes * 2), aligned(2), may_alias));
+typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
+
+inline const Vec& At(const float* p) { return *reinterpret_cast<const Vec*>(p); }
+inline Vec& At(float* p) { return *reinterpret_cast<Vec*>(p); }
+
+// Weights are read as floats, whatever they are stored as: a bfloat16 is a float's upper half.
+inline Vec Load(const float* p) { return At(p); }
+inline Vec Load(const Bfloat16* p) {
+  const Words wide = __builtin_convertvector(*reinterpret_cast<const Halves*>(p), Words) << 16;
+  return reinterpret_cast<const Vec&>(wide);
+}
+inline float FloatOf(float w) { return w; }
+inline float FloatOf(Bfloat16 w) {
+  const uint32_t bits = static_cast<uint32_t>(w.bits) << 16;
+  float out;
+  __builtin_memcpy(&out, &bits, sizeof(out));
+  return out;
+}
+
+// One block of kBlock vectors of columns, summed in registers over all entries. The last vector
+// may overlap the one before it (last_offset), which computes the same sums twice instead of
+// needing a masked tail.
+template <int kBlock, bool kBinary, class Id, class W>
+__attribute__((always_inline)) inline void SumBlock(const W* table, int64_t dim,
+                                                    int64_t last_offset, const Id* ids,
+                                                    const float* values, int64_t n,
+                                                    int64_t prefetchable, float* out) {
+  Vec sum[kBlock];
+#pragma GCC unroll 16
+  for (int i = 0; i < kBlock; ++i) sum[i] = Vec{};
+  for (int64_t k = 0; k < n; ++k) {
+    if (k + kPrefetchAhead < prefetchable) {
+      PrefetchRow(table + ids[k + kPrefetchAhead] * static_cast<int64_t>(dim), dim);
+    }
+    const W* row = table + ids[k] * dim;
+#pragma GCC unroll 16
+    for (int i = 0; i < kBlock; ++i) {
+      const Vec w = Load(row + (i == kBlock - 1 ? last_offset : i * kLanes));
+      if constexpr (kBinary) {
+        sum[i] += w;
+      } else {
+        sum[i] += values[k] * w;
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kBlock; ++i) At(out + (i == kBlock - 1 ? last_offset : i * kLanes)) = sum[i];
+}
+
+}  // namespace
+}  // namespace twml::TWML_SIMD_LEVEL
+
+#endif  // TWML_CORE_SIMD_LANES_H_

@@ -1,0 +1,165 @@
+// The update rules of one row, for the kernels of one SIMD level; see lanes.h.
+#ifndef TWML_CORE_SIMD_RULES_H_
+#define TWML_CORE_SIMD_RULES_H_
+
+#include <math.h>
+
+#include "cc/core/simd/lanes.h"
+
+namespace twml::TWML_SIMD_LEVEL {
+namespace {
+
+// a * b + c, rounded once where the level can. Said in so many words: what a compiler contracts by
+// itself differs from one place that a rule is inlined in to the next, and bits with it.
+inline float MulAdd(float a, float b, float c) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+// The weights of one row under an update: Get gives what decay left of a weight, Set stores it.
+class Float32Row {
+ public:
+  Float32Row(float* w, const float* hyper, uint32_t) : w_(w), decay_(hyper[1]) {}
+  float Get(int64_t i) const { return decay_ == 0 ? w_[i] : MulAdd(-decay_, w_[i], w_[i]); }
+  void Set(int64_t i, float w) const { w_[i] = w; }
+
+ private:
+  float* __restrict w_;
+  float decay_;
+};
+
+// Stored by stochastic rounding: up with the probability of the fraction cut off, so that steps
+// smaller than a bfloat16's spacing still move the weights in the mean. The random bits are a hash
+// (MurmurHash3's finalizer) of the row's seed and the column.
+class Bfloat16Row {
+ public:
+  Bfloat16Row(Bfloat16* w, const float* hyper, uint32_t seed)
+      : w_(w), decay_(hyper[1]), seed_(seed) {}
+  float Get(int64_t i) const {
+    const float w = FloatOf(w_[i]);
+    return decay_ == 0 ? w : MulAdd(-decay_, w, w);
+  }
+  void Set(int64_t i, float w) const {
+    uint32_t random = seed_ + static_cast<uint32_t>(i) * 0x9e3779b9u;
+    random = (random ^ random >> 16) * 0x85ebca6bu;
+    random = (random ^ random >> 13) * 0xc2b2ae35u;
+    uint32_t bits;
+    __builtin_memcpy(&bits, &w, sizeof(bits));
+    const uint32_t rounded = (bits + (random >> 16)) >> 16;
+    w_[i].bits = static_cast<uint16_t>(w == w ? rounded : bits >> 16 | 0x40);
+  }
+
+ private:
+  Bfloat16* __restrict w_;
+  float decay_;
+  uint32_t seed_;
+};
+
+#define TWML_UPDATE_RULE(Name)                                                            \
+  template <class Row, class W>                                                           \
+  inline void Name(W* weights, float* const* slots, const float* __restrict g, int64_t n, \
+                   const float* hyper, uint32_t seed)
+
+TWML_UPDATE_RULE(Sgd) {
+  (void)slots;
+  const Row w(weights, hyper, seed);
+  const float lr = hyper[0];
+  for (int64_t i = 0; i < n; ++i) w.Set(i, MulAdd(-lr, g[i], w.Get(i)));
+}
+
+TWML_UPDATE_RULE(Momentum) {
+  const Row w(weights, hyper, seed);
+  const float lr = hyper[0], mu = hyper[2];
+  const bool nesterov = hyper[3] != 0;
+  float* __restrict m = slots[0];
+  for (int64_t i = 0; i < n; ++i) {
+    const float step = -lr * g[i];
+    m[i] = MulAdd(mu, m[i], step);
+    w.Set(i, w.Get(i) + (nesterov ? MulAdd(mu, m[i], step) : m[i]));
+  }
+}
+
+TWML_UPDATE_RULE(Adagrad) {
+  const Row w(weights, hyper, seed);
+  const float lr = hyper[0], eps = hyper[2];
+  float* __restrict a = slots[0];
+  for (int64_t i = 0; i < n; ++i) {
+    a[i] = MulAdd(g[i], g[i], a[i]);
+    w.Set(i, w.Get(i) - lr * g[i] / sqrtf(a[i] + eps));
+  }
+}
+
+TWML_UPDATE_RULE(RowWiseAdagrad) {
+  const Row w(weights, hyper, seed);
+  float squares = 0;
+  int64_t i = 0;
+  if (n >= kLanes) {
+    Vec sums = {};
+    for (; i + kLanes <= n; i += kLanes) sums += At(g + i) * At(g + i);
+    for (int lane = 0; lane < kLanes; ++lane) squares += sums[lane];
+  }
+  for (; i < n; ++i) squares = MulAdd(g[i], g[i], squares);
+  slots[0][0] += squares / static_cast<float>(n);
+  const float step = hyper[0] / sqrtf(slots[0][0] + hyper[2]);
+  for (i = 0; i < n; ++i) w.Set(i, MulAdd(-step, g[i], w.Get(i)));
+}
+
+TWML_UPDATE_RULE(LazyAdam) {
+  const Row w(weights, hyper, seed);
+  const float lr = hyper[0], b1 = 1 - hyper[2], b2 = 1 - hyper[3], eps = hyper[4];
+  float* __restrict m = slots[0];
+  float* __restrict v = slots[1];
+  for (int64_t i = 0; i < n; ++i) {
+    m[i] = MulAdd(g[i] - m[i], b1, m[i]);
+    v[i] = MulAdd(MulAdd(g[i], g[i], -v[i]), b2, v[i]);
+    w.Set(i, w.Get(i) - lr * m[i] / (sqrtf(v[i]) + eps));
+  }
+}
+
+TWML_UPDATE_RULE(Ftrl) {
+  const Row w(weights, hyper, seed);
+  const float lr = hyper[0], power = -hyper[2], l1 = hyper[3], l2 = hyper[4], shrink = hyper[5];
+  float* __restrict a = slots[0];
+  float* __restrict z = slots[1];
+  for (int64_t i = 0; i < n; ++i) {
+    const float wi = w.Get(i);
+    const float sum = MulAdd(g[i], g[i], a[i]);
+    const bool root = power == 0.5f;
+    const float before = root ? sqrtf(a[i]) : powf(a[i], power);
+    const float after = root ? sqrtf(sum) : powf(sum, power);
+    z[i] += MulAdd((before - after) / lr, wi, MulAdd(2 * shrink, wi, g[i]));
+    const float clipped = z[i] > l1 ? l1 : z[i] < -l1 ? -l1 : z[i];
+    w.Set(i, (clipped - z[i]) / (after / lr + 2 * l2));
+    a[i] = sum;
+  }
+}
+
+#undef TWML_UPDATE_RULE
+
+// An UpdateRow of that rule.
+template <UpdateRule kRule, class Row, class W>
+inline void Update(W* weights, float* const* slots, const float* __restrict g, int64_t n,
+                   const float* hyper, uint32_t seed) {
+  if constexpr (kRule == UpdateRule::kSgd) {
+    Sgd<Row>(weights, slots, g, n, hyper, seed);
+  } else if constexpr (kRule == UpdateRule::kMomentum) {
+    Momentum<Row>(weights, slots, g, n, hyper, seed);
+  } else if constexpr (kRule == UpdateRule::kAdagrad) {
+    Adagrad<Row>(weights, slots, g, n, hyper, seed);
+  } else if constexpr (kRule == UpdateRule::kRowWiseAdagrad) {
+    RowWiseAdagrad<Row>(weights, slots, g, n, hyper, seed);
+  } else if constexpr (kRule == UpdateRule::kLazyAdam) {
+    LazyAdam<Row>(weights, slots, g, n, hyper, seed);
+  } else {
+    static_assert(kRule == UpdateRule::kFtrl);
+    Ftrl<Row>(weights, slots, g, n, hyper, seed);
+  }
+}
+
+}  // namespace
+}  // namespace twml::TWML_SIMD_LEVEL
+
+#endif  // TWML_CORE_SIMD_RULES_H_
