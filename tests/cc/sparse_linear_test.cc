@@ -88,7 +88,7 @@ TYPED_TEST(SparseLinearTest, ForwardEqualsTheReferenceAndItselfOnAnyThreads) {
 
 TYPED_TEST(SparseLinearTest, WeightsGradEqualsTheReferenceAndItselfOnAnyThreads) {
   const auto batch = RandomBatch<TypeParam>(kLengths, kInputDim);
-  for (const int64_t dim : {1, 3, 16, 33}) {
+  for (const int64_t dim : {1, 3, 16, 33, 400}) {
     const auto grad = RandomFloats(batch.num_rows() * dim);
     for (const bool binary : {false, true}) {
       const auto gradient = [&](const ParallelFor& parallel_for) {

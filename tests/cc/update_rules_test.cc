@@ -127,7 +127,7 @@ class UpdateRuleTest
 };
 
 TEST_P(UpdateRuleTest, EqualsItsFormulaAndLeavesOtherRowsAlone) {
-  for (const int64_t dim : {1, 3, 4, 7, 8, 9, 16, 17, 100}) {
+  for (const int64_t dim : {1, 3, 4, 7, 8, 9, 16, 17, 32, 64, 100, 128}) {
     Table table(rule(), dim, GetParam().second);
     const Table before = table;
     const std::vector<int64_t> ids = {0, 4, 5, 29};

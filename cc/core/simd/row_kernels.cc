@@ -10,14 +10,14 @@ namespace {
 
 template <int kBlock, bool kBinary, class Id, class W>
 void SumBlockOf(int block, const W* table, int64_t dim, int64_t last_offset, const Id* ids,
-                const float* values, int64_t n, int64_t prefetchable, float* out) {
+                const float* values, int64_t n, int64_t readable, float* out) {
   if constexpr (kBlock > 1) {
     if (block < kBlock) {
       return SumBlockOf<kBlock - 1, kBinary>(block, table, dim, last_offset, ids, values, n,
-                                             prefetchable, out);
+                                             readable, out);
     }
   }
-  SumBlock<kBlock, kBinary>(table, dim, last_offset, ids, values, n, prefetchable, out);
+  SumBlock<kBlock, kBinary>(table, dim, last_offset, ids, values, n, readable, out);
 }
 
 // Rows narrower than a vector.
@@ -67,14 +67,13 @@ void SumRowsAs(const W* table, int64_t dim, const Id* ids, const float* values, 
   if (dim == 1) return SumScalars<kBinary>(table, ids, values, n, readable, out);
   if (dim < kLanes) return SumNarrow<kBinary>(table, dim, ids, values, n, readable, out);
   const int64_t vectors = (dim + kLanes - 1) / kLanes;
-  for (int64_t v = 0; v < vectors; v += kMaxBlock) {
-    const bool last = v + kMaxBlock >= vectors;
-    const int block = last ? static_cast<int>(vectors - v) : kMaxBlock;
-    const int64_t column = v * kLanes;
-    const int64_t last_offset = last ? dim - kLanes - column : (block - 1) * kLanes;
-    const int64_t prefetchable = v == 0 ? readable : 0;  // later blocks find the rows in cache
-    SumBlockOf<kMaxBlock, kBinary>(block, table + column, dim, last_offset, ids, values, n,
-                                   prefetchable, out + column);
+  const int64_t blocks = (vectors + kMaxBlock - 1) / kMaxBlock;
+  for (int64_t b = 0; b < blocks; ++b) {
+    const int64_t begin = vectors * b / blocks, end = vectors * (b + 1) / blocks;
+    const int64_t column = begin * kLanes;
+    const int64_t last = b + 1 < blocks ? (end - 1) * kLanes : dim - kLanes;
+    SumBlockOf<kMaxBlock, kBinary>(static_cast<int>(end - begin), table + column, dim,
+                                   last - column, ids, values, n, readable, out + column);
   }
 }
 
