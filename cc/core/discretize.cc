@@ -212,8 +212,9 @@ Status Buckets::Make(Span<const int64_t> feature_ids, Span<const float> boundari
   parallel_for(feature_ids.size(), 1, [&](int64_t begin, int64_t end) {
     for (int64_t f = begin; f < end; ++f) {
       if (f > 0 && feature_ids[f] <= feature_ids[f - 1]) bad_feature.Offer(f);
-      if (splits[f + 1] < splits[f] || splits[f + 1] - splits[f] > INT32_MAX)
-        bad_split.Offer(f + 1);
+      const uint64_t count =
+          static_cast<uint64_t>(splits[f + 1]) - static_cast<uint64_t>(splits[f]);
+      if (splits[f + 1] < splits[f] || count > INT32_MAX) bad_split.Offer(f + 1);
     }
   });
   if (bad_feature.found()) {
