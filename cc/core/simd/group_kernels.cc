@@ -9,18 +9,23 @@
 namespace twml::TWML_SIMD_LEVEL {
 namespace {
 
-template <int64_t kFloats>
-__attribute__((always_inline)) inline void PrefetchFloats(const float* row) {
-  constexpr int64_t kLine = 16;
-  for (int64_t i = 0; i < kFloats; i += kLine) __builtin_prefetch(row + i);
+template <int64_t kDim, bool kBinary>
+__attribute__((always_inline)) inline void Sum(const float* grad, const int32_t* rows,
+                                               const float* values, int64_t n, int64_t readable,
+                                               float* out) {
+  constexpr int kVectors = kDim / kLanes, kPasses = (kVectors + kMaxBlock - 1) / kMaxBlock;
+  constexpr int kBlock = kVectors / kPasses;
+  static_assert(kBlock * kPasses * kLanes == kDim);
+  for (int64_t c = 0; c < kDim; c += kBlock * kLanes) {
+    SumBlock<kBlock, kBinary>(grad + c, kDim, (kBlock - 1) * kLanes, rows, values, n, readable,
+                              out + c);
+  }
 }
 
-template <int kBlock, UpdateRule kRule, class Id>
+template <int64_t kDim, UpdateRule kRule, class Id>
 void SumAndUpdate(const GroupUpdates<Id>& of, int64_t begin, int64_t end) {
-  constexpr int64_t kDim = kBlock * kLanes;
   constexpr UpdateRuleInfo kInfo = kUpdateRules[static_cast<int>(kRule)];
   constexpr int64_t kSlotDim = kInfo.rowwise_slots ? 1 : kDim;
-  constexpr int64_t kLast = kDim - kLanes;
   constexpr int64_t kAhead = 8;
   alignas(64) float sum[kDim];
   for (int64_t u = begin; u < end; ++u) {
@@ -33,9 +38,9 @@ void SumAndUpdate(const GroupUpdates<Id>& of, int64_t begin, int64_t end) {
     }
     const int64_t k = of.splits[u], n = of.splits[u + 1] - k, readable = of.num_entries - k;
     if (of.values == nullptr) {
-      SumBlock<kBlock, true>(of.grad, kDim, kLast, of.rows + k, of.values, n, readable, sum);
+      Sum<kDim, true>(of.grad, of.rows + k, nullptr, n, readable, sum);
     } else {
-      SumBlock<kBlock, false>(of.grad, kDim, kLast, of.rows + k, of.values + k, n, readable, sum);
+      Sum<kDim, false>(of.grad, of.rows + k, of.values + k, n, readable, sum);
     }
     const int64_t id = of.ids[u];
     float* slots[kMaxSlots] = {};
@@ -46,11 +51,13 @@ void SumAndUpdate(const GroupUpdates<Id>& of, int64_t begin, int64_t end) {
 
 template <UpdateRule kRule, class Id>
 GroupUpdater<Id> OfWidth(int64_t dim) {
-  if (dim == kLanes) return SumAndUpdate<1, kRule, Id>;
-  if (dim == 2 * kLanes) return SumAndUpdate<2, kRule, Id>;
-  if (dim == 4 * kLanes) return SumAndUpdate<4, kRule, Id>;
-  if (dim == 8 * kLanes) return SumAndUpdate<8, kRule, Id>;
-  if (dim == kMaxBlock * kLanes) return SumAndUpdate<kMaxBlock, kRule, Id>;
+  if constexpr (kLanes <= 8) {
+    if (dim == 8) return SumAndUpdate<8, kRule, Id>;
+  }
+  if (dim == 16) return SumAndUpdate<16, kRule, Id>;
+  if (dim == 32) return SumAndUpdate<32, kRule, Id>;
+  if (dim == 64) return SumAndUpdate<64, kRule, Id>;
+  if (dim == 128) return SumAndUpdate<128, kRule, Id>;
   return nullptr;
 }
 

@@ -10,10 +10,10 @@ namespace {
 
 #if defined(__AVX512F__)
 constexpr int kLanes = 16;
-constexpr int kMaxBlock = 8;  // accumulators held in registers, in vectors
+constexpr int kMaxBlock = 8;  // vectors of a row in a pass
 #elif defined(__AVX2__)
 constexpr int kLanes = 8;
-constexpr int kMaxBlock = 16;
+constexpr int kMaxBlock = 12;  // with 16 the sums did not stay in registers
 #else
 constexpr int kLanes = 4;
 constexpr int kMaxBlock = 8;
@@ -42,6 +42,15 @@ inline float FloatOf(Bfloat16 w) {
   return out;
 }
 
+// Asks for the cache lines of n of a row's weights, wherever in a line they begin.
+template <int64_t n, class W>
+__attribute__((always_inline)) inline void PrefetchFloats(const W* row) {
+  constexpr int64_t kLine = 64 / sizeof(W);
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < n; i += kLine) __builtin_prefetch(row + i);
+  if (n % kLine != 0 || reinterpret_cast<uintptr_t>(row) % 64 != 0) __builtin_prefetch(row + n - 1);
+}
+
 // One block of kBlock vectors of columns, summed in registers over all entries. The last vector
 // may overlap the one before it (last_offset), which computes the same sums twice instead of
 // needing a masked tail. A pass asks ahead for its own columns only: more lines at once than the
@@ -56,7 +65,7 @@ __attribute__((always_inline)) inline void SumBlock(const W* table, int64_t dim,
   for (int i = 0; i < kBlock; ++i) sum[i] = Vec{};
   for (int64_t k = 0; k < n; ++k) {
     if (k + kPrefetchAhead < readable) {
-      PrefetchRow(table + ids[k + kPrefetchAhead] * static_cast<int64_t>(dim), kBlock * kLanes);
+      PrefetchFloats<kBlock * kLanes>(table + ids[k + kPrefetchAhead] * dim);
     }
     const W* row = table + ids[k] * dim;
 #pragma GCC unroll 16

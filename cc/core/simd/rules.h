@@ -94,17 +94,17 @@ TWML_UPDATE_RULE(Adagrad) {
 
 TWML_UPDATE_RULE(RowWiseAdagrad) {
   const Row w(weights, hyper, seed);
+  const int64_t whole = n / kLanes * kLanes;
   float squares = 0;
-  int64_t i = 0;
-  if (n >= kLanes) {
+  if (whole > 0) {
     Vec sums = {};
-    for (; i + kLanes <= n; i += kLanes) sums += At(g + i) * At(g + i);
+    for (int64_t i = 0; i < whole; i += kLanes) sums += At(g + i) * At(g + i);
     for (int lane = 0; lane < kLanes; ++lane) squares += sums[lane];
   }
-  for (; i < n; ++i) squares = MulAdd(g[i], g[i], squares);
+  for (int64_t i = whole; i < n; ++i) squares = MulAdd(g[i], g[i], squares);
   slots[0][0] += squares / static_cast<float>(n);
   const float step = hyper[0] / sqrtf(slots[0][0] + hyper[2]);
-  for (i = 0; i < n; ++i) w.Set(i, MulAdd(-step, g[i], w.Get(i)));
+  for (int64_t i = 0; i < n; ++i) w.Set(i, MulAdd(-step, g[i], w.Get(i)));
 }
 
 TWML_UPDATE_RULE(LazyAdam) {
