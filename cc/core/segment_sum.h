@@ -44,6 +44,23 @@ void ForSegments(Span<const int64_t> splits, int64_t overhead, int64_t cost_per_
   });
 }
 
+// The sum of values[k] * table[ids[k]] over entries [begin, end); values null: all 1.
+template <class W, class Id>
+struct EntrySum {
+  const W* table;
+  int64_t dim;
+  const Id* ids;
+  const float* values;
+  int64_t num_entries;  // of all segments
+
+  void operator()(int64_t begin, int64_t end, float* out) const {
+    sum_rows(table, dim, ids + begin, values == nullptr ? nullptr : values + begin, end - begin,
+             num_entries - begin, out);
+  }
+
+  decltype(IdKernels<Id, W>::sum_rows) sum_rows = Kernels().table<W>().template of<Id>().sum_rows;
+};
+
 // The sums of the segments that are cut in pieces.
 class LongSegments {
  public:
@@ -110,13 +127,8 @@ template <class W, class Id, class Place, class Ahead, class Done>
 void SumSegments(const W* table, int64_t dim, Span<const int64_t> splits, const Id* ids,
                  const float* values, const ParallelFor& parallel_for, Place place, Ahead ahead,
                  Done done) {
-  const auto sum_rows = Kernels().table<W>().template of<Id>().sum_rows;
-  const int64_t num_entries = splits[splits.size() - 1];
   const int64_t cost = CostOfEntry(dim);
-  const auto sum_entries = [&](int64_t begin, int64_t end, float* out) {
-    sum_rows(table, dim, ids + begin, values == nullptr ? nullptr : values + begin, end - begin,
-             num_entries - begin, out);
-  };
+  const EntrySum<W, Id> sum_entries{table, dim, ids, values, splits[splits.size() - 1]};
   const LongSegments pieces(splits, dim, cost, parallel_for, sum_entries);
   ForSegments(splits, 2, cost, parallel_for, [&](int64_t begin, int64_t end) {
     constexpr int64_t kAhead = 8;

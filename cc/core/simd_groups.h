@@ -29,8 +29,17 @@ using GroupUpdater = void (*)(const GroupUpdates<Id>& of, int64_t begin, int64_t
 
 // For rows of `dim` floats of float32 weights; null where there is none for that width.
 struct GroupKernels {
-  GroupUpdater<int32_t> (*of_int32)(UpdateRule rule, int64_t dim);
-  GroupUpdater<int64_t> (*of_int64)(UpdateRule rule, int64_t dim);
+  GroupUpdater<int32_t> (*int32)(UpdateRule rule, int64_t dim);
+  GroupUpdater<int64_t> (*int64)(UpdateRule rule, int64_t dim);
+
+  template <class Id>
+  GroupUpdater<Id> of(UpdateRule rule, int64_t dim) const {
+    if constexpr (sizeof(Id) == 4) {
+      return int32(rule, dim);
+    } else {
+      return int64(rule, dim);
+    }
+  }
 };
 
 // Of the level that Kernels() in simd.h chooses.

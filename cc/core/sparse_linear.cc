@@ -86,15 +86,6 @@ class RowUpdater {
   const UpdateRow<W> update_;
 };
 
-template <class Id>
-GroupUpdater<Id> FindGroupUpdater(UpdateRule rule, int64_t dim) {
-  if constexpr (sizeof(Id) == 4) {
-    return KernelsOfGroups().of_int32(rule, dim);
-  } else {
-    return KernelsOfGroups().of_int64(rule, dim);
-  }
-}
-
 // UpdateGroups by a kernel that does a range of groups at once.
 template <class Id>
 void UpdateGroupsBy(GroupUpdater<Id> kernel, const Groups<Id, int32_t>& groups,
@@ -102,18 +93,13 @@ void UpdateGroupsBy(GroupUpdater<Id> kernel, const Groups<Id, int32_t>& groups,
                     const ParallelFor& parallel_for) {
   if (groups.num_groups == 0) return;
   const Span<const int64_t> splits(groups.splits.data(), groups.num_groups + 1);
-  const int64_t num_entries = splits[groups.num_groups], cost = CostOfEntry(grad.dim);
-  const int32_t* const rows = groups.rows.data();
-  const float* const values = groups.values.data();
-  const auto sum_rows = Kernels().float32.int32.sum_rows;
-  const LongSegments pieces(
-      splits, grad.dim, cost, parallel_for, [&](int64_t begin, int64_t end, float* out) {
-        sum_rows(grad.data, grad.dim, rows + begin, values == nullptr ? nullptr : values + begin,
-                 end - begin, num_entries - begin, out);
-      });
-  const GroupUpdates<Id> all = {
-      groups.ids.data(), splits.data(),      num_entries, rows,       values,
-      grad.data,         table.weights.data, table.slots, table.hyper};
+  const int64_t cost = CostOfEntry(grad.dim);
+  const EntrySum<float, int32_t> sum_entries{grad.data, grad.dim, groups.rows.data(),
+                                             groups.values.data(), splits[groups.num_groups]};
+  const LongSegments pieces(splits, grad.dim, cost, parallel_for, sum_entries);
+  const GroupUpdates<Id> all = {groups.ids.data(),  splits.data(),      sum_entries.num_entries,
+                                sum_entries.ids,    sum_entries.values, grad.data,
+                                table.weights.data, table.slots,        table.hyper};
   const RowUpdater<float> update(table);
   ForSegments(splits, 2, cost, parallel_for, [&](int64_t begin, int64_t end) {
     pieces.Visit(
@@ -131,7 +117,7 @@ template <class Id, class Row, class W>
 void UpdateGroups(const Groups<Id, Row>& groups, Matrix<const float> grad, const Trained<W>& table,
                   const ParallelFor& parallel_for) {
   if constexpr (std::is_same_v<W, float> && std::is_same_v<Row, int32_t>) {
-    if (const auto kernel = FindGroupUpdater<Id>(table.rule, grad.dim)) {
+    if (const auto kernel = KernelsOfGroups().of<Id>(table.rule, grad.dim)) {
       return UpdateGroupsBy<Id>(kernel, groups, grad, table, parallel_for);
     }
   }
@@ -184,7 +170,7 @@ Status SparseLinearValuesGrad(const Csr<Id>& batch, Matrix<const W> weights,
   TWML_RETURN_IF_ERROR(CheckTableDim(grad, weights.dim));
   const auto dot_rows = Kernels().table<W>().template of<Id>().dot_rows;
   const Span<const int64_t> splits = batch.row_splits;
-  ForSegments(splits, 2, 2 + weights.dim / 16, parallel_for, [&](int64_t begin, int64_t end) {
+  ForSegments(splits, 2, CostOfEntry(weights.dim), parallel_for, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
       dot_rows(weights.data, weights.dim, batch.ids.data() + splits[b], grad.data + b * grad.dim,
                splits[b + 1] - splits[b], out + splits[b]);

@@ -31,9 +31,9 @@ void SumAndUpdate(const GroupUpdates<Id>& of, int64_t begin, int64_t end) {
   for (int64_t u = begin; u < end; ++u) {
     if (u + kAhead < end) {
       const int64_t id = of.ids[u + kAhead];
-      PrefetchFloats<kDim>(of.weights + id * kDim);
+      PrefetchColumns<kDim>(of.weights + id * kDim);
       for (int s = 0; s < kInfo.num_slots; ++s) {
-        PrefetchFloats<kSlotDim>(of.slots[s] + id * kSlotDim);
+        PrefetchColumns<kSlotDim>(of.slots[s] + id * kSlotDim);
       }
     }
     const int64_t k = of.splits[u], n = of.splits[u + 1] - k, readable = of.num_entries - k;
@@ -63,21 +63,11 @@ GroupUpdater<Id> OfWidth(int64_t dim) {
 
 template <class Id>
 GroupUpdater<Id> Find(UpdateRule rule, int64_t dim) {
-  switch (rule) {
-    case UpdateRule::kSgd:
-      return OfWidth<UpdateRule::kSgd, Id>(dim);
-    case UpdateRule::kMomentum:
-      return OfWidth<UpdateRule::kMomentum, Id>(dim);
-    case UpdateRule::kAdagrad:
-      return OfWidth<UpdateRule::kAdagrad, Id>(dim);
-    case UpdateRule::kRowWiseAdagrad:
-      return OfWidth<UpdateRule::kRowWiseAdagrad, Id>(dim);
-    case UpdateRule::kLazyAdam:
-      return OfWidth<UpdateRule::kLazyAdam, Id>(dim);
-    case UpdateRule::kFtrl:
-      return OfWidth<UpdateRule::kFtrl, Id>(dim);
-  }
-  return nullptr;
+  constexpr GroupUpdater<Id> (*kOfRule[kNumUpdateRules])(int64_t) = {
+      OfWidth<UpdateRule::kSgd, Id>,      OfWidth<UpdateRule::kMomentum, Id>,
+      OfWidth<UpdateRule::kAdagrad, Id>,  OfWidth<UpdateRule::kRowWiseAdagrad, Id>,
+      OfWidth<UpdateRule::kLazyAdam, Id>, OfWidth<UpdateRule::kFtrl, Id>};
+  return kOfRule[static_cast<int>(rule)](dim);
 }
 
 }  // namespace

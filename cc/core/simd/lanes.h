@@ -44,7 +44,7 @@ inline float FloatOf(Bfloat16 w) {
 
 // Asks for the cache lines of n of a row's weights, wherever in a line they begin.
 template <int64_t n, class W>
-__attribute__((always_inline)) inline void PrefetchFloats(const W* row) {
+__attribute__((always_inline)) inline void PrefetchColumns(const W* row) {
   constexpr int64_t kLine = 64 / sizeof(W);
 #pragma GCC unroll 16
   for (int64_t i = 0; i < n; i += kLine) __builtin_prefetch(row + i);
@@ -65,7 +65,7 @@ __attribute__((always_inline)) inline void SumBlock(const W* table, int64_t dim,
   for (int i = 0; i < kBlock; ++i) sum[i] = Vec{};
   for (int64_t k = 0; k < n; ++k) {
     if (k + kPrefetchAhead < readable) {
-      PrefetchFloats<kBlock * kLanes>(table + ids[k + kPrefetchAhead] * dim);
+      PrefetchColumns<kBlock * kLanes>(table + ids[k + kPrefetchAhead] * dim);
     }
     const W* row = table + ids[k] * dim;
 #pragma GCC unroll 16
