@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks import features, kernels, machine, plots, sweeps, tables
+from benchmarks import features, headline, kernels, machine, plots, sweeps, tables
 from benchmarks.workload import Workload
 
 SKEWS = {"Zipf 1.05": 1.05, "uniform": 0.0}
@@ -127,8 +127,10 @@ def measure_distributed(
 
 
 def write(raw: dict[str, Any], docs: Path) -> None:
-    """The tables and pictures of all raw results there are."""
-    document = docs / "performance.md"
+    """The tables and pictures of all raw results there are, and what the README says of them."""
+    document, readme = docs / "performance.md", docs.parent / "README.md"
+    if readme.exists() and {"kernels", "model"} <= raw.keys():
+        tables.insert(readme, "speed", headline.section(raw["kernels"], raw["model"]))
     if "kernels" in raw:
         tables.insert(document, "kernels", tables.kernels(raw["kernels"]))
     if "model" in raw:

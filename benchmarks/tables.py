@@ -1,4 +1,4 @@
-"""Markdown of measured results. No figure in docs/performance.md is written by hand."""
+"""Markdown of measured results. No figure of these pages is written by hand."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ MODEL_TITLES = {
     "lazy_adam": "LazyAdam; the stock models: Keras' Adam",
 }
 STOCK, BY_HAND = "TF ", "by hand"
+NO_OTHER = (
+    "TF's and torch's best for row-wise Adagrad are their element-wise Adagrads, TF's best for "
+    "LazyAdam is Keras' Adam: they have no other."
+)
 
 
 def insert(document: Path, name: str, text: str, by: str = "benchmarks/run.py") -> None:
@@ -91,24 +95,17 @@ def _summary(result: dict[str, Any], distributions: Sequence[str]) -> str:
     entries.insert(1, (FORWARD, "Forward, called eagerly", EAGER))
     for task, title, name in entries:
         times = result["times"][task]
-        peers = result["times"]["adagrad"] if task == "rowwise_adagrad" else times
         for d in distributions:
-            ours = _median(times, name, d)
-            slices = _median(times, SLICES, d)
+            ours = median(times, name, d)
+            slices = median(times, SLICES, d)
             floor = result["floors"][task][d]
-            stock = _best(peers, STOCK, d)
-            torch = _best(peers, "torch", d)
-            fbgemm = _best(times, "FBGEMM", d)
+            peers = best_peers(result, task, d)
             rows.append(
-                [title, d, _ms(ours), _ms(floor), _ratio(ours, floor)]
-                + [_ratio(peer, ours) for peer in (stock, torch, fbgemm)]
-                + [_ms(slices), _ratio(stock, slices)]
+                [title, d, milliseconds(ours), milliseconds(floor), ratio(ours, floor)]
+                + [ratio(peer, ours) for peer in peers]
+                + [milliseconds(slices), ratio(peers[0], slices)]
             )
-    note = (
-        "TF's and torch's best for row-wise Adagrad are their element-wise Adagrads, TF's best for "
-        "LazyAdam is Keras' Adam: they have no other."
-    )
-    return f"{markdown(header, rows)}\n\n{note}"
+    return f"{markdown(header, rows)}\n\n{NO_OTHER}"
 
 
 def _task_table(result: dict[str, Any], task: str, distributions: Sequence[str]) -> str:
@@ -119,7 +116,7 @@ def _task_table(result: dict[str, Any], task: str, distributions: Sequence[str])
         ["floor", *_cells([floors[d] for d in distributions], times, distributions)],
     ]
     for name in times:
-        measured = [_median(times, name, d) for d in distributions]
+        measured = [median(times, name, d) for d in distributions]
         label = f"**{name}**" if name == OURS else name
         rows.append([label, *_cells(measured, times, distributions)])
     lines = [f"### {TASK_TITLES[task]}", "", markdown(header, rows)]
@@ -132,9 +129,9 @@ def _task_table(result: dict[str, Any], task: str, distributions: Sequence[str])
 def _cells(
     seconds: Sequence[float | None], times: dict[str, Any], distributions: Sequence[str]
 ) -> list[str]:
-    ours = [_median(times, OURS, d) for d in distributions]
+    ours = [median(times, OURS, d) for d in distributions]
     pairs = zip(seconds, ours, strict=True)
-    return [cell for s, o in pairs for cell in (_ms(s), _ratio(s, o))]
+    return [cell for s, o in pairs for cell in (milliseconds(s), ratio(s, o))]
 
 
 def sweeps(result: dict[str, Any], images: str) -> str:
@@ -150,7 +147,7 @@ def sweeps(result: dict[str, Any], images: str) -> str:
         )
         header = [LABELS[axis], *(f"{TITLES[t]}: {n}" for t, n in columns)]
         rows = [
-            [value, *(_ms(p.get(t, {}).get(n, {}).get("median")) for t, n in columns)]
+            [value, *(milliseconds(p.get(t, {}).get(n, {}).get("median")) for t, n in columns)]
             for value, p in points.items()
         ]
         picture = f"![{LABELS[axis]}]({images}/{axis}.png)"
@@ -177,7 +174,7 @@ def model(result: dict[str, Any]) -> str:
             for b in sizes:
                 seconds = by_batch_size[b][name]["median"]
                 baseline = by_batch_size[b]["sparse_dense_matmul"]["median"]
-                cells += [f"{int(b) / seconds:,.0f}", _ratio(baseline, seconds)]
+                cells += [f"{int(b) / seconds:,.0f}", ratio(baseline, seconds)]
             rows.append(cells)
         parts.append(f"### {MODEL_TITLES[rule]}\n\n{markdown(header, rows)}")
     if result["wrong"]:
@@ -203,7 +200,7 @@ def mirrored(result: dict[str, Any]) -> str:
         cells = [f"**{name}**" if name == OURS else name]
         for rule in rules:
             ours, seconds = (result["times"][rule][n]["median"] for n in (OURS, name))
-            cells += [_ms(seconds), _ratio(seconds, ours)]
+            cells += [milliseconds(seconds), ratio(seconds, ours)]
         rows.append(cells)
     parts = [head, markdown(header, rows)]
     if result["wrong"]:
@@ -231,7 +228,7 @@ def features(result: dict[str, Any]) -> str:
         ours = times[OURS]["median"]
         stock = times.get("tf.searchsorted", {}).get("median", stock)
         rate, share = _millions(result["entries"], ours), f"{result['floor'] / ours:.0%}"
-        rows.append([case, rate, _ratio(stock, ours), share])
+        rows.append([case, rate, ratio(stock, ours), share])
     rows.append(["tf.searchsorted, 100 boundaries", _millions(result["entries"], stock), "", ""])
     buckets = markdown(["buckets", "M values/s", "÷ tf.searchsorted", "of the floor's speed"], rows)
     rows = [
@@ -267,32 +264,53 @@ def _profile(result: dict[str, Any]) -> str:
         fit = fits[OURS]["median"]
         packed = fits[f"{OURS}, steps_per_execution=20"]["median"]
         keras = max(0.0, 1 - seconds[parts[-1]] / fit)
-        cells = [*(_ms(seconds[p]) for p in parts), _ms(fit), f"{keras:.0%}", _ms(packed)]
+        cells = [
+            *(milliseconds(seconds[p]) for p in parts),
+            milliseconds(fit),
+            f"{keras:.0%}",
+            milliseconds(packed),
+        ]
         rows.append([b, *cells])
     return f"### Where a step's time goes ({rule}), ms\n\n{markdown(header, rows)}"
 
 
+def best_peers(result: dict[str, Any], task: str, distribution: str) -> list[float | None]:
+    """The fastest contenders of TensorFlow, torch and FBGEMM for a task, in seconds."""
+    times = result["times"][task]
+    adagrads = result["times"]["adagrad"] if task == "rowwise_adagrad" else times
+    return [
+        _best(adagrads, STOCK, distribution),
+        _best(adagrads, "torch", distribution),
+        _best(times, "FBGEMM", distribution),
+    ]
+
+
 def _best(times: dict[str, Any], prefix: str, distribution: str) -> float | None:
     found = [
-        _median(times, name, distribution)
+        median(times, name, distribution)
         for name in times
         if name.startswith(prefix) and BY_HAND not in name
     ]
     return min((f for f in found if f is not None), default=None)
 
 
-def _median(times: dict[str, Any], name: str, distribution: str) -> float | None:
+def median(times: dict[str, Any], name: str, distribution: str) -> float | None:
+    """Seconds of a contender; None where it was not measured."""
     return times.get(name, {}).get(distribution, {}).get("median")
 
 
-def _ms(seconds: float | None) -> str:
+def milliseconds(seconds: float | None) -> str:
+    """Three digits, or – for what there is not."""
     if seconds is None:
         return "–"
-    ms = 1e3 * seconds
-    return f"{ms:.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 10 else f"{ms:.3g}"
+    number = 1e3 * seconds
+    return (
+        f"{number:.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.3g}"
+    )
 
 
-def _ratio(a: float | None, b: float | None) -> str:
+def ratio(a: float | None, b: float | None) -> str:
+    """How often b is in a, two digits, or – for what there is not."""
     if a is None or not b:
         return "–"
     r = a / b

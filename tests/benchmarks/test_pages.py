@@ -1,0 +1,20 @@
+"""The pages that are in the repository."""
+
+import json
+import shutil
+from pathlib import Path
+
+from benchmarks import run
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_figure_of_the_pages_follows_from_the_raw_results(tmp_path):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    shutil.copy(ROOT / "README.md", tmp_path)
+    for name in ("performance.md", "performance.json"):
+        shutil.copy(ROOT / "docs" / name, docs)
+    run.write(json.loads((docs / "performance.json").read_text()), docs)
+    for page in ("README.md", "docs/performance.md"):
+        assert (tmp_path / page).read_text() == (ROOT / page).read_text(), page
