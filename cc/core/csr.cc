@@ -69,28 +69,65 @@ Status CheckCsr(const Csr<Id>& batch, int64_t input_dim, const ParallelFor& para
   return CheckIds(batch.ids, input_dim, parallel_for);
 }
 
-Status RowSplitsFromIndices(Span<const int64_t> row_indices, int64_t num_rows,
-                            const ParallelFor& parallel_for, int64_t* row_splits) {
+namespace {
+
+// What row-major COO entries are called in messages: `argument[k<column>]`.
+struct Called {
+  const char* argument;
+  const char* column;
+};
+
+// Row splits from row_of(k), the row of each of n entries; also(k) is called for each once.
+template <class RowOf, class Also>
+Status OpenRows(int64_t n, int64_t num_rows, Called called, const ParallelFor& parallel_for,
+                int64_t* row_splits, RowOf row_of, Also also) {
   if (num_rows < 0) return Invalid("num_rows must not be negative, got ", num_rows);
-  const int64_t n = row_indices.size();
-  TWML_RETURN_IF_ERROR(CheckIds(row_indices, num_rows, parallel_for, "row_indices"));
-  FirstPosition fall;
-  // Entry k opens the rows after row_indices[k - 1] up to its own; the rows after the last are
+  const auto in_range = [=](int64_t row) { return row >= 0 && row < num_rows; };
+  FirstPosition outside, fall;
+  // Entry k opens the rows after that of entry k - 1 up to its own; the rows after the last are
   // opened by the end.
   parallel_for(n, 2, [&](int64_t begin, int64_t end) {
+    int64_t before = begin == 0 ? -1 : row_of(begin - 1);
+    if (begin != 0 && !in_range(before)) return;  // found by who has that entry
     for (int64_t k = begin; k < end; ++k) {
-      const int64_t before = k == 0 ? -1 : row_indices[k - 1];
-      if (row_indices[k] < before) return fall.Offer(k);
-      for (int64_t b = before + 1; b <= row_indices[k]; ++b) row_splits[b] = k;
+      const int64_t row = row_of(k);
+      if (row != before || before < 0) {
+        if (!in_range(row)) return outside.Offer(k);
+        if (row < before) fall.Offer(k);
+        while (before < row) row_splits[++before] = k;
+        before = row;
+      }
+      also(k);
     }
   });
+  if (outside.found()) {
+    const int64_t k = outside.value();
+    return Invalid(called.argument, "[", k, called.column, "] = ", row_of(k),
+                   " is out of range [0, ", num_rows, ")");
+  }
   if (fall.found()) {
     const int64_t k = fall.value();
-    return Invalid("row_indices must be in row-major order: row_indices[", k,
-                   "] = ", row_indices[k], " after ", row_indices[k - 1]);
+    return Invalid(called.argument, " must be in row-major order: ", called.argument, "[", k,
+                   called.column, "] = ", row_of(k), " after ", row_of(k - 1));
   }
-  for (int64_t b = n == 0 ? 0 : row_indices[n - 1] + 1; b <= num_rows; ++b) row_splits[b] = n;
+  for (int64_t b = n == 0 ? 0 : row_of(n - 1) + 1; b <= num_rows; ++b) row_splits[b] = n;
   return Status();
+}
+
+}  // namespace
+
+Status RowSplitsFromIndices(Span<const int64_t> row_indices, int64_t num_rows,
+                            const ParallelFor& parallel_for, int64_t* row_splits) {
+  return OpenRows(
+      row_indices.size(), num_rows, {"row_indices", ""}, parallel_for, row_splits,
+      [&](int64_t k) { return row_indices[k]; }, [](int64_t) {});
+}
+
+Status CsrFromIndices(Span<const int64_t> indices, int64_t num_rows,
+                      const ParallelFor& parallel_for, int64_t* ids, int64_t* row_splits) {
+  return OpenRows(
+      indices.size() / 2, num_rows, {"indices", ", 0"}, parallel_for, row_splits,
+      [&](int64_t k) { return indices[2 * k]; }, [&](int64_t k) { ids[k] = indices[2 * k + 1]; });
 }
 
 #define TWML_INSTANTIATE(Id)                                                              \

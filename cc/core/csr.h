@@ -42,6 +42,10 @@ Status CheckCsr(const Csr<Id>& batch, int64_t input_dim, const ParallelFor& para
 Status RowSplitsFromIndices(Span<const int64_t> row_indices, int64_t num_rows,
                             const ParallelFor& parallel_for, int64_t* row_splits);
 
+// The same of pairs (row, id), with the ids by themselves.
+Status CsrFromIndices(Span<const int64_t> indices, int64_t num_rows,
+                      const ParallelFor& parallel_for, int64_t* ids, int64_t* row_splits);
+
 }  // namespace twml
 
 #endif  // TWML_CORE_CSR_H_

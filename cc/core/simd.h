@@ -19,9 +19,9 @@ struct IdKernels {
   // values 1 when null. ids (and values) may be read up to `readable` >= n, to prefetch.
   void (*sum_rows)(const W* table, int64_t dim, const Id* ids, const float* values, int64_t n,
                    int64_t readable, float* out);
-  // out[k] = table[ids[k]] . row
+  // out[k] = table[ids[k]] . row for k in [0, n). ids may be read up to `readable`, as above.
   void (*dot_rows)(const W* table, int64_t dim, const Id* ids, const float* row, int64_t n,
-                   float* out);
+                   int64_t readable, float* out);
 };
 
 // Updates one row of a table and its slots with its gradient. hyper: see UpdateRule. seed: of the

@@ -173,7 +173,7 @@ Status SparseLinearValuesGrad(const Csr<Id>& batch, Matrix<const W> weights,
   ForSegments(splits, 2, CostOfEntry(weights.dim), parallel_for, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
       dot_rows(weights.data, weights.dim, batch.ids.data() + splits[b], grad.data + b * grad.dim,
-               splits[b + 1] - splits[b], out + splits[b]);
+               splits[b + 1] - splits[b], batch.num_entries() - splits[b], out + splits[b]);
     }
   });
   return Status();

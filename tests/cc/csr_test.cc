@@ -93,5 +93,35 @@ TEST(RowSplitsFromIndices, RefusesDisorder) {
   EXPECT_FALSE(RowSplitsFromIndices({}, -1, Serial, splits.data()).ok());
 }
 
+TEST(RowSplitsFromIndices, RefusesRowsThatThereAreNot) {
+  std::vector<int64_t> splits(9);
+  for (const int64_t bad : {int64_t{-1}, int64_t{4}, INT64_MIN, INT64_MAX}) {
+    for (const size_t at : {0, 1, 5}) {
+      std::vector<int64_t> rows = {0, 1, 1, 2, 3, 3};
+      rows[at] = bad;
+      for (const int64_t shards : {1, 2, 6}) {
+        EXPECT_EQ(RowSplitsFromIndices(rows, 4, Sharded(shards), splits.data()).message(),
+                  "row_indices[" + std::to_string(at) + "] = " + std::to_string(bad) +
+                      " is out of range [0, 4)");
+      }
+    }
+  }
+}
+
+TEST(CsrFromIndices, PartsRowsFromIds) {
+  const std::vector<int64_t> indices = {1, 7, 1, -3, 4, 1L << 40};
+  for (const int64_t shards : {1, 2, 3}) {
+    std::vector<int64_t> splits(6, -1), ids(3);
+    ASSERT_TRUE(CsrFromIndices(indices, 5, Sharded(shards), ids.data(), splits.data()).ok());
+    EXPECT_EQ(splits, (std::vector<int64_t>{0, 0, 2, 2, 2, 3}));
+    EXPECT_EQ(ids, (std::vector<int64_t>{7, -3, 1L << 40}));
+    EXPECT_EQ(CsrFromIndices(indices, 4, Sharded(shards), ids.data(), splits.data()).message(),
+              "indices[2, 0] = 4 is out of range [0, 4)");
+    const std::vector<int64_t> falls = {2, 0, 1, 0, 0, 0};
+    EXPECT_EQ(CsrFromIndices(falls, 3, Sharded(shards), ids.data(), splits.data()).message(),
+              "indices must be in row-major order: indices[1, 0] = 1 after 2");
+  }
+}
+
 }  // namespace
 }  // namespace twml

@@ -239,6 +239,8 @@ def test_static_shapes():
         assert gradient.values.shape.as_list() == [None, 3]
         assert gradient.indices.shape.as_list() == [None]
         assert ops.row_splits_from_indices(ids, 4).shape.as_list() == [5]
+        coo = tf.compat.v1.placeholder(tf.int64, [6, 2])
+        assert [t.shape.as_list() for t in ops.csr_from_indices(coo, 4)] == [[6], [5]]
         rows = tf.compat.v1.placeholder(tf.float32, [6, 2, 9])
         unique, summed = ops.sum_duplicates(ids, rows)
         assert (unique.shape.as_list(), summed.shape.as_list()) == ([None], [None, 2, 9])
@@ -323,6 +325,38 @@ def test_row_splits_from_indices(num_rows):
 def test_row_indices_are_checked(rows, num_rows, message):
     with pytest.raises((InvalidArgument, ValueError), match=message):
         ops.row_splits_from_indices(rows, tf.constant(num_rows, tf.int64))
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 4, 9])
+def test_csr_from_indices(num_rows):
+    rng = np.random.default_rng(num_rows)
+    rows = np.sort(rng.integers(0, max(num_rows, 1), 4 * num_rows))
+    ids = rng.integers(-5, 2**60, len(rows))
+    indices = np.stack([rows, ids], axis=1)
+    want = [ids, np.searchsorted(rows, np.arange(num_rows + 1))]
+    traced = tf.function(ops.csr_from_indices)
+    for got in (
+        ops.csr_from_indices(indices, num_rows),
+        traced(tf.constant(indices), tf.constant(num_rows)),
+    ):
+        for g, w in zip(got, want, strict=True):
+            np.testing.assert_array_equal(g, w)
+
+
+@pytest.mark.parametrize(
+    ("indices", "num_rows", "message"),
+    [
+        ([[1, 5], [0, 5]], 2, r"row-major order: indices\[1, 0\] = 0 after 1"),
+        ([[0, 5], [2, 5]], 2, r"indices\[1, 0\] = 2 is out of range \[0, 2\)"),
+        ([[-1, 5]], 2, r"indices\[0, 0\] = -1 is out of range \[0, 2\)"),
+        (np.zeros([0, 2], np.int64), -1, r"num_rows must be in \[0, 2\^60\), got -1"),
+        ([0, 5], 1, "indices must have rank 2"),
+        ([[0, 5, 1]], 1, "indices must have 2 columns, got 3"),
+    ],
+)
+def test_indices_are_checked(indices, num_rows, message):
+    with pytest.raises((InvalidArgument, ValueError), match=message):
+        ops.csr_from_indices(indices, tf.constant(num_rows, tf.int64))
 
 
 @pytest.mark.parametrize("id_type", [tf.int32, tf.int64])

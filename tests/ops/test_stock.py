@@ -93,6 +93,7 @@ def test_duplicates_and_offsets(rows, entries):
     assert_equal(lambda: ops.sum_duplicates(ids.astype(np.int32), grads), exact=False)
     coo = np.sort(rng.integers(0, rows, entries))
     assert_equal(lambda: ops.row_splits_from_indices(coo, rows))
+    assert_equal(lambda: ops.csr_from_indices(np.stack([coo, ids], axis=1), rows))
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -236,6 +237,9 @@ def test_bad_input_gets_the_same_message_and_changes_nothing():
         lambda: ops.hash_ids([5], 63),
         lambda: ops.apply_sgd(table, [0, 4], tf.ones([2, 2]), 0.1),
         lambda: ops.row_splits_from_indices([1, 0], 3),
+        lambda: ops.csr_from_indices([[1, 7], [0, 7]], 3),
+        lambda: ops.csr_from_indices([[1, 7], [3, 7]], 3),
+        lambda: ops.csr_from_indices([[1, 7, 7]], 3),
     ]
     for case in cases:
         with pytest.raises(tf.errors.InvalidArgumentError) as native:

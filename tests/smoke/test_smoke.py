@@ -96,6 +96,7 @@ def test_every_op_is_what_its_stand_in_of_stock_ops_is():
             gradient.values,
             *ops.sum_duplicates(ids, tf.gather(table, ids)),
             ops.row_splits_from_indices(np.repeat(np.arange(12), 5), 12),
+            *ops.csr_from_indices(np.stack([np.repeat(np.arange(12), 5), ids], axis=1), 12),
             ops.hash_ids(ids, 20),
             ops.max_norm(ids, values, maximum, None, True),
             maximum,

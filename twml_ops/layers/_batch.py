@@ -93,10 +93,7 @@ def _parse_sparse(inputs: tf.SparseTensor) -> tuple[SparseBatch, Rebuild]:
         raise ValueError(f"a sparse batch must have the shape [B, N], got {inputs.shape}")
     num = inputs.dense_shape[0]
     made = getattr(inputs.indices, _MADE_OF, None)
-    ids, splits = made or (
-        inputs.indices[:, 1],
-        ops.row_splits_from_indices(inputs.indices[:, 0], num),
-    )
+    ids, splits = made or ops.csr_from_indices(inputs.indices, num)
     batch = SparseBatch(ids, _as_float(inputs.values), splits)
 
     def rebuild(other: SparseBatch, num_columns: int) -> tf.SparseTensor:

@@ -28,6 +28,7 @@ from twml_ops.ops.quantile_sketch import (
     sketch_update,
 )
 from twml_ops.ops.sparse_linear import (
+    csr_from_indices,
     row_splits_from_indices,
     sparse_linear,
     sum_duplicates,
@@ -46,6 +47,7 @@ __all__ = [
     "apply_sgd",
     "bias_corrected",
     "compilable",
+    "csr_from_indices",
     "empty_sketch",
     "grouped_sparse_linear",
     "hash_ids",

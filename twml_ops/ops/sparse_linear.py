@@ -67,6 +67,24 @@ def row_splits_from_indices(row_indices: Any, num_rows: Any) -> tf.Tensor:
     return library.twml_row_splits_from_indices(row_indices, tf.cast(num_rows, tf.int64))
 
 
+def csr_from_indices(indices: Any, num_rows: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    """The ids and CSR offsets of a `tf.SparseTensor` whose columns are ids.
+
+    Args:
+        indices: int64 [K, 2], the row and the id of each entry; rows must not fall.
+        num_rows: int64 scalar, B.
+
+    Returns:
+        `(ids [K], row_splits [B + 1])`, int64. Ids are not checked.
+
+    Raises:
+        tf.errors.InvalidArgumentError: a row out of [0, B), or one lower than its predecessor.
+    """
+    indices = tf.convert_to_tensor(indices, tf.int64)
+    ids, row_splits = library.twml_csr_from_indices(indices, tf.cast(num_rows, tf.int64))
+    return ids, row_splits
+
+
 def sum_duplicates(ids: Any, rows: Any) -> tuple[tf.Tensor, tf.Tensor]:
     """Sums the rows of equal ids, in the order given, so float sums are reproducible.
 

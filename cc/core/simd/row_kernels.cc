@@ -87,19 +87,60 @@ void SumRows(const W* table, int64_t dim, const Id* ids, const float* values, in
   }
 }
 
-template <class Id, class W>
-void DotRows(const W* table, int64_t dim, const Id* ids, const float* row, int64_t n, float* out) {
-  for (int64_t k = 0; k < n; ++k) {
-    if (k + kPrefetchAhead < n) PrefetchRow(table + ids[k + kPrefetchAhead] * dim, dim);
-    const W* w = table + ids[k] * dim;
-    Vec sums = {};
-    int64_t i = 0;
-    for (; i + kLanes <= dim; i += kLanes) sums += Load(w + i) * At(row + i);
-    float sum = 0;
-    for (int lane = 0; lane < kLanes; ++lane) sum += sums[lane];
-    for (; i < dim; ++i) sum += FloatOf(w[i]) * row[i];
-    out[k] = sum;
+inline float SumOfLanes(Vec v) {
+  float lanes[kLanes];
+  __builtin_memcpy(lanes, &v, sizeof(v));
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
   }
+  return lanes[0];
+}
+
+// out[j] = table[ids[j]] . row: sums that do not wait for each other. It asks for the rows of
+// ids[j + ahead] a line at a time: all at once would be more than the core has buffers for.
+template <int kTogether, class Id, class W>
+__attribute__((always_inline)) inline void DotTogether(const W* table, int64_t dim, const Id* ids,
+                                                       int64_t ahead, const float* row,
+                                                       float* out) {
+  constexpr int64_t kStep = 16;
+  const W *w[kTogether], *later[kTogether];
+  Vec sums[kTogether];
+  for (int j = 0; j < kTogether; ++j) {
+    w[j] = table + ids[j] * dim;
+    later[j] = table + ids[j + ahead] * dim;
+    sums[j] = Vec{};
+    __builtin_prefetch(later[j] + dim - 1);
+  }
+  const auto add = [&](int64_t i) __attribute__((always_inline)) {
+    const Vec g = At(row + i);
+#pragma GCC unroll 16
+    for (int j = 0; j < kTogether; ++j) sums[j] += Load(w[j] + i) * g;
+  };
+  int64_t i = 0;
+  for (; i + kStep <= dim; i += kStep) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kTogether; ++j) __builtin_prefetch(later[j] + i);
+#pragma GCC unroll 16
+    for (int64_t v = 0; v < kStep; v += kLanes) add(i + v);
+  }
+  for (; i + kLanes <= dim; i += kLanes) add(i);
+  for (int j = 0; j < kTogether; ++j) {
+    float sum = SumOfLanes(sums[j]);
+    for (int64_t tail = i; tail < dim; ++tail) sum += FloatOf(w[j][tail]) * row[tail];
+    out[j] = sum;
+  }
+}
+
+template <class Id, class W>
+void DotRows(const W* table, int64_t dim, const Id* ids, const float* row, int64_t n,
+             int64_t readable, float* out) {
+  constexpr int kTogether = 4;
+  int64_t k = 0;
+  for (; k + kTogether <= n; k += kTogether) {
+    const int64_t ahead = k + kTogether + kPrefetchAhead <= readable ? kPrefetchAhead : 0;
+    DotTogether<kTogether>(table, dim, ids + k, ahead, row, out + k);
+  }
+  for (; k < n; ++k) DotTogether<1>(table, dim, ids + k, 0, row, out + k);
 }
 
 }  // namespace

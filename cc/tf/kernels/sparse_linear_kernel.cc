@@ -141,21 +141,50 @@ class SumDuplicatesOp : public OpKernel {
   OutputRows<Id> rows_;
 };
 
+// Input 1: the number of rows -> output `out`: their row splits, to be filled.
+absl::Status AllocateRowSplits(OpKernelContext* ctx, int out, int64_t* num_rows,
+                               int64_t** row_splits) {
+  TF_RETURN_IF_ERROR(ToTf(CheckRank(ctx->input(1), 0, "num_rows")));
+  *num_rows = ctx->input(1).scalar<int64_t>()();
+  if (*num_rows < 0 || *num_rows >= int64_t{1} << 60) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_rows must be in [0, 2^60), got ", *num_rows));
+  }
+  Tensor* tensor;
+  TF_RETURN_IF_ERROR(ctx->allocate_output(out, TensorShape({*num_rows + 1}), &tensor));
+  *row_splits = tensor->flat<int64_t>().data();
+  return absl::OkStatus();
+}
+
 class RowSplitsFromIndicesOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
     OP_REQUIRES_OK(ctx, ToTf(CheckRank(ctx->input(0), 1, "row_indices")));
-    OP_REQUIRES_OK(ctx, ToTf(CheckRank(ctx->input(1), 0, "num_rows")));
-    const int64_t num_rows = ctx->input(1).scalar<int64_t>()();
-    OP_REQUIRES(
-        ctx, num_rows >= 0 && num_rows < INT64_MAX / 8,
-        absl::InvalidArgumentError(absl::StrCat("num_rows must be in [0, 2^60), got ", num_rows)));
-    Tensor* out;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({num_rows + 1}), &out));
+    int64_t num_rows, *row_splits;
+    OP_REQUIRES_OK(ctx, AllocateRowSplits(ctx, 0, &num_rows, &row_splits));
     OP_REQUIRES_OK(ctx, ToTf(RowSplitsFromIndices(SpanOf<int64_t>(ctx->input(0)), num_rows,
-                                                  IntraOp(ctx), out->flat<int64_t>().data())));
+                                                  IntraOp(ctx), row_splits)));
+  }
+};
+
+class CsrFromIndicesOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& indices = ctx->input(0);
+    OP_REQUIRES_OK(ctx, ToTf(CheckRank(indices, 2, "indices")));
+    OP_REQUIRES(ctx, indices.dim_size(1) == 2,
+                absl::InvalidArgumentError(
+                    absl::StrCat("indices must have 2 columns, got ", indices.dim_size(1))));
+    int64_t num_rows, *row_splits;
+    OP_REQUIRES_OK(ctx, AllocateRowSplits(ctx, 1, &num_rows, &row_splits));
+    Tensor* ids;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({indices.dim_size(0)}), &ids));
+    OP_REQUIRES_OK(ctx, ToTf(CsrFromIndices(SpanOf<int64_t>(indices), num_rows, IntraOp(ctx),
+                                            ids->flat<int64_t>().data(), row_splits)));
   }
 };
 
@@ -181,6 +210,7 @@ TWML_REGISTER(int64_t)
 #undef TWML_REGISTER
 REGISTER_KERNEL_BUILDER(Name("Twml>RowSplitsFromIndices").Device(DEVICE_CPU),
                         RowSplitsFromIndicesOp);
+REGISTER_KERNEL_BUILDER(Name("Twml>CsrFromIndices").Device(DEVICE_CPU), CsrFromIndicesOp);
 
 }  // namespace
 }  // namespace twml

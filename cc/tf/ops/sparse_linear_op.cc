@@ -29,6 +29,15 @@ absl::Status RowsShape(InferenceContext* c, int like) {
   return absl::OkStatus();
 }
 
+// Input 1: num_rows -> output `out`: row_splits [num_rows + 1]
+absl::Status RowSplitsShape(InferenceContext* c, int out) {
+  DimensionHandle rows;
+  TF_RETURN_IF_ERROR(c->MakeDimForScalarInput(1, &rows));
+  TF_RETURN_IF_ERROR(c->Add(rows, 1, &rows));
+  c->set_output(out, c->Vector(rows));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 REGISTER_OP("Twml>SparseLinear")
@@ -101,13 +110,22 @@ REGISTER_OP("Twml>RowSplitsFromIndices")
     .Input("row_indices: int64")
     .Input("num_rows: int64")
     .Output("row_splits: int64")
-    .SetShapeFn([](InferenceContext* c) {
-      DimensionHandle rows;
-      TF_RETURN_IF_ERROR(c->MakeDimForScalarInput(1, &rows));
-      TF_RETURN_IF_ERROR(c->Add(rows, 1, &rows));
-      c->set_output(0, c->Vector(rows));
-      return absl::OkStatus();
-    })
+    .SetShapeFn([](InferenceContext* c) { return RowSplitsShape(c, 0); })
     .Doc("CSR offsets [num_rows + 1] of row-major COO row indices.");
+
+REGISTER_OP("Twml>CsrFromIndices")
+    .Input("indices: int64")
+    .Input("num_rows: int64")
+    .Output("ids: int64")
+    .Output("row_splits: int64")
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle indices;
+      DimensionHandle two;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &indices));
+      TF_RETURN_IF_ERROR(c->WithValue(c->Dim(indices, 1), 2, &two));
+      c->set_output(0, c->Vector(c->Dim(indices, 0)));
+      return RowSplitsShape(c, 1);
+    })
+    .Doc("The ids and CSR offsets of a SparseTensor's row-major indices [K, 2].");
 
 }  // namespace twml

@@ -22,6 +22,7 @@ from twml_ops.ops.stock.quantile_sketch import (
     quantile_sketch_update,
 )
 from twml_ops.ops.stock.sparse_linear import (
+    csr_from_indices,
     grouped_sparse_linear,
     resource_sparse_linear,
     row_splits_from_indices,
@@ -31,6 +32,7 @@ from twml_ops.ops.stock.sparse_linear import (
 
 _OPS = (
     apply_rows,
+    csr_from_indices,
     grouped_sparse_linear,
     hash_ids,
     hashing_discretize,

@@ -153,20 +153,27 @@ def size(tensor: tf.Tensor) -> Callable[[], tf.Tensor]:
 
 
 def ordered(
-    x: tf.Tensor, bad: Callable[[], tf.Tensor], message: str, name: str | None = None
+    x: tf.Tensor,
+    bad: Callable[[], tf.Tensor],
+    message: str,
+    name: str | None = None,
+    column: str = "",
 ) -> Claim:
-    """No neighbours of `x` are as `bad` marks them, [K - 1]: "x[i] = this after that"."""
+    """No neighbours of `x` are as `bad` marks them, [K - 1]: "x[i] = this after that".
+
+    `column`: what follows i where `x` is a column of what `name` means.
+    """
 
     def at() -> tf.Tensor:
         return first(bad())
 
-    where = "" if name is None else f": {name}[{{}}] = {{}} after {{}}"
+    where = "" if name is None else f": {name}[{{}}{column}] = {{}} after {{}}"
     numbers = (lambda: at() + 1, lambda: item(x, at() + 1), lambda: item(x, at()))
     return Claim(lambda: ~tf.reduce_any(bad()), message + where, numbers)
 
 
-def ids_in_range(ids: tf.Tensor, input_dim: Any, name: str = "ids") -> Claim:
-    """Every id in [0, input_dim)."""
+def ids_in_range(ids: tf.Tensor, input_dim: Any, name: str = "ids", column: str = "") -> Claim:
+    """Every id in [0, input_dim). `column`: as in `ordered`."""
     input_dim = tf.cast(input_dim, tf.int64)
 
     def bad() -> tf.Tensor:
@@ -175,7 +182,7 @@ def ids_in_range(ids: tf.Tensor, input_dim: Any, name: str = "ids") -> Claim:
 
     return Claim(
         lambda: ~tf.reduce_any(bad()),
-        name + "[{}] = {} is out of range [0, {})",
+        f"{name}[{{}}{column}] = {{}} is out of range [0, {{}})",
         (lambda: first(bad()), lambda: item(ids, first(bad())), lambda: input_dim),
     )
 

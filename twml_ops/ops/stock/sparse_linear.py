@@ -119,8 +119,25 @@ def one_row_an_id(ids: tf.Tensor, rows: tf.Tensor) -> check.Claim:
 def row_splits_from_indices(row_indices: tf.Tensor, num_rows: tf.Tensor) -> tf.Tensor:
     """As the op Twml>RowSplitsFromIndices."""
     check.rank(row_indices, 1, "row_indices")
-    check.rank(num_rows, 0, "num_rows")
+    return _row_splits(row_indices, num_rows, "row_indices")
 
+
+def csr_from_indices(indices: tf.Tensor, num_rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """As the op Twml>CsrFromIndices."""
+    check.rank(indices, 2, "indices")
+
+    def columns() -> tf.Tensor:
+        return tf.shape(indices)[1]
+
+    two = check.Claim(lambda: columns() == 2, "indices must have 2 columns, got {}", (columns,))
+    checked = check.expect(indices, two)
+    return checked[:, 1], _row_splits(checked[:, 0], num_rows, "indices", ", 0")
+
+
+def _row_splits(
+    row_indices: tf.Tensor, num_rows: tf.Tensor, name: str, column: str = ""
+) -> tf.Tensor:
+    check.rank(num_rows, 0, "num_rows")
     num_rows = check.expect(
         num_rows,
         check.Claim(
@@ -128,12 +145,13 @@ def row_splits_from_indices(row_indices: tf.Tensor, num_rows: tf.Tensor) -> tf.T
             "num_rows must be in [0, 2^60), got {}",
             (lambda: num_rows,),
         ),
-        check.ids_in_range(row_indices, num_rows, "row_indices"),
+        check.ids_in_range(row_indices, num_rows, name, column),
         check.ordered(
             row_indices,
             lambda: row_indices[1:] < row_indices[:-1],
-            "row_indices must be in row-major order",
-            "row_indices",
+            f"{name} must be in row-major order",
+            name,
+            column,
         ),
     )
     return search(row_indices, tf.range(num_rows + 1), "left")
