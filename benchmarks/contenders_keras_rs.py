@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from benchmarks.contender import FORWARD, NotOffered, Prepare, Running
 from benchmarks.contenders_tf import KERAS
+from benchmarks.tf_support import traced
 from benchmarks.workload import Case
 
 
@@ -32,7 +33,7 @@ _SPEC = [tf.RaggedTensorSpec([None, None], t) for t in (tf.int64, tf.float32)]
 def forward(case: Case) -> Running:
     """The layer's output."""
     layer, inputs = _layer(case), _inputs(case)
-    call = tf.function(lambda ids, values: layer(ids, values), input_signature=_SPEC)
+    call = traced(*_SPEC)(lambda ids, values: layer(ids, values))
     return Running(lambda i: call(*inputs[i]))
 
 
@@ -43,7 +44,7 @@ def step(rule: str, case: Case) -> Running:
     optimizer.build([variable])
     grad = tf.constant(case.grad_output)
 
-    @tf.function(input_signature=_SPEC)
+    @traced(*_SPEC)
     def run(ids: tf.RaggedTensor, values: tf.RaggedTensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             output = layer(ids, values)

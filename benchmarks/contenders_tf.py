@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from benchmarks import reference
 from benchmarks.contender import FORWARD, Prepare, Running
-from benchmarks.tf_support import keras_table, sparse_inputs
+from benchmarks.tf_support import keras_table, sparse_inputs, traced
 from benchmarks.workload import Case
 
 Multiply = Callable[..., tf.Tensor]
@@ -100,7 +100,7 @@ def handmade_lazy_adam(table: tf.Variable) -> Callable[[tf.IndexedSlices], None]
 def forward(multiply: Multiply, case: Case) -> Running:
     """The product alone."""
     _, table = keras_table(case.table)
-    call = tf.function(lambda x: multiply(x, table), input_signature=[_spec(case)])
+    call = traced(_spec(case))(lambda x: multiply(x, table))
     inputs = sparse_inputs(case)
     return Running(lambda i: call(*inputs[i]))
 
@@ -116,7 +116,7 @@ def step(
     variable, table = keras_table(case.table)
     update = raw(table) if raw else keras_update(keras, variable)
 
-    @tf.function(input_signature=[_spec(case), tf.TensorSpec([None, None])])
+    @traced(_spec(case), tf.TensorSpec([None, None]))
     def run(x: tf.SparseTensor, grad: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             output = multiply(x, table)

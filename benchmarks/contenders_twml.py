@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from benchmarks import reference
 from benchmarks.contender import EAGER, FORWARD, OURS, RULES, SLICES, Prepare, Running
-from benchmarks.tf_support import CSR_SIGNATURE, csr_inputs, keras_table, sparse_inputs
+from benchmarks.tf_support import CSR_SIGNATURE, csr_inputs, keras_table, sparse_inputs, traced
 from benchmarks.workload import Case
 from twml_ops import core, layers, ops, optimizers
 
@@ -32,7 +32,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 def forward_op(case: Case) -> Running:
     """`ops.sparse_linear` on a variable, in a tf.function."""
     _, table = keras_table(case.table)
-    call = tf.function(lambda *csr: ops.sparse_linear(*csr, table), input_signature=CSR_SIGNATURE)
+    call = traced(*CSR_SIGNATURE)(lambda *csr: ops.sparse_linear(*csr, table))
     return _over(csr_inputs(case.batches), call)
 
 
@@ -48,8 +48,7 @@ def forward_sparse_tensor(case: Case) -> Running:
     layer = layers.SparseLinear(units, rows, use_bias=False)
     layer.build((None, rows))
     layer.kernel.assign(tf.concat([case.table[:1], case.table[1:]], axis=0))
-    signature = [tf.SparseTensorSpec([None, rows], tf.float32)]
-    call = tf.function(lambda x: layer(x), input_signature=signature)
+    call = traced(tf.SparseTensorSpec([None, rows], tf.float32))(lambda x: layer(x))
     return _over(sparse_inputs(case), call)
 
 
@@ -78,7 +77,7 @@ def fused_step_on(rule: str, variable: Any, table: tf.Variable) -> Callable[...,
     optimizer = OPTIMIZERS[rule]()
     optimizer.build([variable])
 
-    @tf.function(input_signature=[*CSR_SIGNATURE, tf.TensorSpec([None, None])])
+    @traced(*CSR_SIGNATURE, tf.TensorSpec([None, None]))
     def step(*args: tf.Tensor) -> tf.Tensor:
         output, gradient = _backward(table, args[:-1], args[-1])
         optimizer.apply_gradients([(gradient, variable)])
@@ -93,7 +92,7 @@ def slices_step(rule: str, case: Case) -> Running:
     slots = _slots(rule, case.table.shape)
     iteration = tf.Variable(0, dtype=tf.int64)
 
-    @tf.function(input_signature=[*CSR_SIGNATURE, tf.TensorSpec([None, None])])
+    @traced(*CSR_SIGNATURE, tf.TensorSpec([None, None]))
     def step(*args: tf.Tensor) -> tf.Tensor:
         output, gradient = _backward(table, args[:-1], args[-1])
         hyper = _hyper(rule, iteration.assign_add(1))
