@@ -136,6 +136,26 @@ TYPED_TEST(SparseLinearTest, ValuesGradEqualsTheReference) {
   }
 }
 
+TYPED_TEST(SparseLinearTest, AValuesGradDoesNotDependOnItsNeighbours) {
+  const auto batch = RandomBatch<TypeParam>({23}, kInputDim);
+  for (const int64_t dim : kDims) {
+    const auto table = RandomFloats(kInputDim * dim), grad = RandomFloats(dim, 3);
+    const auto values_grad = [&](size_t from, size_t to) {
+      const Batch<TypeParam> part{{batch.ids.begin() + from, batch.ids.begin() + to},
+                                  {batch.values.begin() + from, batch.values.begin() + to},
+                                  {0, static_cast<int64_t>(to - from)}};
+      std::vector<float> out(to - from, -1);
+      EXPECT_TRUE(SparseLinearValuesGrad<TypeParam>(part.csr(), Table{table.data(), kInputDim, dim},
+                                                    {grad.data(), 1, dim}, Serial, out.data())
+                      .ok());
+      return out;
+    };
+    std::vector<float> alone;
+    for (size_t k = 0; k < 23; ++k) alone.push_back(values_grad(k, k + 1)[0]);
+    EXPECT_EQ(values_grad(0, 23), alone) << "dim " << dim;
+  }
+}
+
 TYPED_TEST(SparseLinearTest, AnEmptyBatchIsFine) {
   const auto table = RandomFloats(kInputDim * 4);
   for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{}, {0}, {0, 0}}) {

@@ -126,7 +126,7 @@ __attribute__((always_inline)) inline void DotTogether(const W* table, int64_t d
   for (; i + kLanes <= dim; i += kLanes) add(i);
   for (int j = 0; j < kTogether; ++j) {
     float sum = SumOfLanes(sums[j]);
-    for (int64_t tail = i; tail < dim; ++tail) sum += FloatOf(w[j][tail]) * row[tail];
+    for (int64_t d = i; d < dim; ++d) sum = MulAdd(FloatOf(w[j][d]), row[d], sum);
     out[j] = sum;
   }
 }
