@@ -146,6 +146,26 @@ def a_checkpoint_that_was_not_finished_does_not_count():
         assert checkpoints.latest(folder) is None
 
 
+def a_checkpoint_does_not_count_before_its_files_are_there():
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        rename, found = tf.io.gfile.rename, []
+
+        def finish(part, manifest):
+            found.append(sorted(f for f in os.listdir(os.path.dirname(part)) if "index" in f))
+            rename(part, manifest)
+
+        patch.setattr(tf.io.gfile, "rename", finish)
+        hybrid = trainer(optimizers.SGD(0.1), 2, wide, checkpoint_dir=folder)
+        hybrid.fit(batches, 1)
+        assert found == [["dense.index", "server-0-of-2.index", "server-1-of-2.index"]]
+
+
+def wide():
+    inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
+    hidden = layers.SparseLinear(256, 100_000)(inputs)
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(1)(hidden))
+
+
 def a_checkpoint_of_another_model_is_refused():
     with tempfile.TemporaryDirectory() as folder:
         trainer(optimizers.SGD(0.1), checkpoint_dir=folder).fit(batches, 1)

@@ -109,7 +109,7 @@ __attribute__((always_inline)) inline void DotTogether(const W* table, int64_t d
     w[j] = table + ids[j] * dim;
     later[j] = table + ids[j + ahead] * dim;
     sums[j] = Vec{};
-    __builtin_prefetch(later[j] + dim - 1);
+    if (dim % kStep != 0) __builtin_prefetch(later[j] + dim - 1);
   }
   const auto add = [&](int64_t i) __attribute__((always_inline)) {
     const Vec g = At(row + i);

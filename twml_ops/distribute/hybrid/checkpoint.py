@@ -40,7 +40,8 @@ def save(state: State, folder: str) -> str:
     step = int(state.step.value().numpy())
     path = posixpath.join(folder, f"ckpt-{step:012d}-{time.time_ns()}")
     tf.io.gfile.makedirs(path)
-    for device, variables in _by_device(state).items():
+    held = _by_device(state)
+    for device, variables in held.items():
         with tf.device(device):
             tf.raw_ops.SaveV2(
                 prefix=posixpath.join(path, _file(state, device)),
@@ -48,6 +49,10 @@ def save(state: State, folder: str) -> str:
                 shape_and_slices=[""] * len(variables),
                 tensors=[v.value() for v in variables.values()],
             )
+    # Servers write at once, and nothing has waited for them yet: an op that has no outputs is
+    # only sent. They do one op after the other, so who answers a later question has written.
+    for variables in held.values():
+        next(iter(variables.values())).exists()
     dense = {n: tf.identity(v.numpy()) for n, v in _dense(state).items()}
     if dense:
         tf.raw_ops.SaveV2(
