@@ -102,6 +102,19 @@ def test_a_graph_of_version_1_trains_to_the_weights_of_keras(name):
     assert ("Twml>SparseLinearBackwardApply" in fused) == (not clips)
 
 
+def test_no_variable_of_an_optimizer_starts_from_another():
+    with tf.Graph().as_default():
+        optimizer = OPTIMIZERS["adagrad"]()  # with a schedule of its learning rate
+        variable = v1.get_variable("w", [2], use_resource=True)
+        estimator.as_v1(optimizer).minimize(tf.reduce_sum(variable))
+        for v in v1.global_variables():
+            sources = [v.initial_value.op]
+            while sources:
+                op = sources.pop()
+                assert op.type != "ReadVariableOp", v.name
+                sources += [t.op for t in op.inputs]
+
+
 @pytest.mark.parametrize(
     "make", [tf.keras.optimizers.Adam, tf.keras.optimizers.legacy.Adam, lambda: "adam"]
 )

@@ -92,7 +92,15 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
             kwargs["jit_compile"] = False  # the ops are no XLA ops
             super().__init__(name=name, **kwargs)
             self.learning_rate_argument = learning_rate  # for tf.estimator's graphs
-            self._learning_rate = self._build_learning_rate(learning_rate)
+            # Keras keeps a schedule's rate in a variable that starts from the count of steps. In a
+            # graph of version 1 it could start before the count does, and nobody would read it.
+            scheduled = isinstance(
+                learning_rate, tf.keras.optimizers.schedules.LearningRateSchedule
+            )
+            if scheduled and not tf.compat.v1.executing_eagerly_outside_functions():
+                self._learning_rate = learning_rate
+            else:
+                self._learning_rate = self._build_learning_rate(learning_rate)
         self.concurrency = concurrency
         self.rounding_seed = int(rounding_seed)
 
