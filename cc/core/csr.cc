@@ -27,8 +27,7 @@ Status CheckRowSplits(Span<const int64_t> row_splits, int64_t num_entries) {
 }
 
 template <class Id>
-Status CheckIds(Span<const Id> ids, int64_t input_dim, const ParallelFor& parallel_for,
-                const char* name) {
+Status CheckIds(Span<const Id> ids, int64_t input_dim, const ParallelFor& parallel_for) {
   using Unsigned = std::make_unsigned_t<Id>;
   FirstPosition bad_id;
   if (input_dim <= 0) {
@@ -48,7 +47,7 @@ Status CheckIds(Span<const Id> ids, int64_t input_dim, const ParallelFor& parall
   }
   if (!bad_id.found()) return Status();
   const int64_t k = bad_id.value();
-  return Invalid(name, "[", k, "] = ", static_cast<int64_t>(ids[k]), " is out of range [0, ",
+  return Invalid("ids[", k, "] = ", static_cast<int64_t>(ids[k]), " is out of range [0, ",
                  input_dim, ")");
 }
 
@@ -130,9 +129,9 @@ Status CsrFromIndices(Span<const int64_t> indices, int64_t num_rows,
       [&](int64_t k) { return indices[2 * k]; }, [&](int64_t k) { ids[k] = indices[2 * k + 1]; });
 }
 
-#define TWML_INSTANTIATE(Id)                                                              \
-  template Status CheckIds<Id>(Span<const Id>, int64_t, const ParallelFor&, const char*); \
-  template Status CheckCsrShape<Id>(const Csr<Id>&);                                      \
+#define TWML_INSTANTIATE(Id)                                                 \
+  template Status CheckIds<Id>(Span<const Id>, int64_t, const ParallelFor&); \
+  template Status CheckCsrShape<Id>(const Csr<Id>&);                         \
   template Status CheckCsr<Id>(const Csr<Id>&, int64_t, const ParallelFor&);
 TWML_INSTANTIATE(int32_t)
 TWML_INSTANTIATE(int64_t)

@@ -25,10 +25,9 @@ struct Csr {
 // row_splits starts at 0, never falls, ends at num_entries.
 Status CheckRowSplits(Span<const int64_t> row_splits, int64_t num_entries);
 
-// Every id in [0, input_dim); `name` is the argument's name in the message.
+// Every id in [0, input_dim).
 template <class Id>
-Status CheckIds(Span<const Id> ids, int64_t input_dim, const ParallelFor& parallel_for,
-                const char* name = "ids");
+Status CheckIds(Span<const Id> ids, int64_t input_dim, const ParallelFor& parallel_for);
 
 // Sizes agree and splits are sound; ids may be any.
 template <class Id>

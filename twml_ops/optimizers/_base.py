@@ -92,15 +92,7 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
             kwargs["jit_compile"] = False  # the ops are no XLA ops
             super().__init__(name=name, **kwargs)
             self.learning_rate_argument = learning_rate  # for tf.estimator's graphs
-            # Keras keeps a schedule's rate in a variable that starts from the count of steps. In a
-            # graph of version 1 it could start before the count does, and nobody would read it.
-            scheduled = isinstance(
-                learning_rate, tf.keras.optimizers.schedules.LearningRateSchedule
-            )
-            if scheduled and not tf.compat.v1.executing_eagerly_outside_functions():
-                self._learning_rate = learning_rate
-            else:
-                self._learning_rate = self._build_learning_rate(learning_rate)
+            self._learning_rate = self._build_learning_rate(learning_rate)
         self.concurrency = concurrency
         self.rounding_seed = int(rounding_seed)
 
@@ -138,6 +130,16 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
         return 0.0
 
     # Keras' hooks -------------------------------------------------------------------------------
+
+    def _build_learning_rate(self, learning_rate: Any) -> Any:
+        """Of Keras 2, which keeps a schedule's rate in a variable that starts from the step count.
+
+        In a graph of version 1 it could start before the count does, and nobody would read it.
+        """
+        scheduled = isinstance(learning_rate, tf.keras.optimizers.schedules.LearningRateSchedule)
+        if scheduled and not tf.compat.v1.executing_eagerly_outside_functions():
+            return learning_rate
+        return super()._build_learning_rate(learning_rate)
 
     def build(self, variables: Sequence[Any]) -> None:
         """Creates the slots of `variables`."""

@@ -49,10 +49,8 @@ def save(state: State, folder: str) -> str:
                 shape_and_slices=[""] * len(variables),
                 tensors=[v.value() for v in variables.values()],
             )
-    # Servers write at once, and nothing has waited for them yet: an op that has no outputs is
-    # only sent. They do one op after the other, so who answers a later question has written.
-    for variables in held.values():
-        next(iter(variables.values())).exists()
+    for variables in held.values():  # after all were told, so that servers write at once
+        next(iter(variables.values())).wait()
     dense = {n: tf.identity(v.numpy()) for n, v in _dense(state).items()}
     if dense:
         tf.raw_ops.SaveV2(

@@ -54,7 +54,7 @@ class RemoteVariable:
         with tf.device(self.device):
             value = self._arrived(value) if tf.executing_eagerly() else self._cast(value)
             tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
-        self._wait()
+        self.wait()
         return value
 
     def fill(self, value: float) -> None:
@@ -62,10 +62,17 @@ class RemoteVariable:
         with tf.device(self.device):
             full = tf.fill(self.shape, tf.cast(value, self.dtype))
             tf.raw_ops.AssignVariableOp(resource=self.handle, value=full)
-        self._wait()
+        self.wait()
 
-    def _wait(self) -> None:
-        """Until an eager op that sets it is done: a function could get to the server before it."""
+    def wait(self) -> None:
+        """Until its server has done what it was told eagerly, one op after the other.
+
+        An op without outputs is only sent: a function, or who looks for a file, could be there
+        before it.
+
+        Raises:
+            tf.errors.UnavailableError: it has no value there.
+        """
         if tf.executing_eagerly() and not self.exists():
             raise tf.errors.UnavailableError(None, None, f"{self.name} was not set on its server")
 
