@@ -1,0 +1,8 @@
+from benchmarks.compare_checkouts import ROOT, Child, compare
+from benchmarks.contender import FORWARD, OURS
+
+
+def test_a_checkout_is_measured_beside_itself_in_two_processes():
+    with Child(ROOT, quick=True) as before, Child(ROOT, quick=True) as now:
+        times = compare(before, now, FORWARD, OURS, 1.05, rounds=1)
+    assert all(t > 0 for t in times)
