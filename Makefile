@@ -24,7 +24,7 @@ help:
 	@echo "make train | test | test-slow | test-smoke | test-tpu | lint | format | bench | wheel | test-wheel | stubs | docs | bazel | clean   (TF=2.21 or 2.15)"
 
 # A virtual environment per TensorFlow, with the package installed in place.
-.venv/tf-%/.installed: pyproject.toml requirements/tf-%.txt
+.venv/tf-%/.installed: pyproject.toml requirements/pins.txt requirements/tf-%.txt
 	$(PYTHON) -m venv .venv/tf-$*
 	.venv/tf-$*/bin/pip install -q -c requirements/tf-$*.txt "setuptools>=77" wheel pybind11 ninja
 	.venv/tf-$*/bin/pip install -q -c requirements/tf-$*.txt "tensorflow-cpu==$*.*"
@@ -58,7 +58,7 @@ test-slow: $(TEST_TFS:%=.venv/tf-%/.built)
 	for tf in $(TEST_TFS); do .venv/tf-$$tf/bin/python -m pytest $(PYTEST_FLAGS) -m slow || [ $$? = 5 ]; done
 
 # The versions between the two of `make test`: their op libraries are those of the wheel.
-.venv/smoke-%/.installed: requirements/smoke.txt
+.venv/smoke-%/.installed: requirements/pins.txt requirements/smoke.txt
 	$(PYTHON) -m venv .venv/smoke-$*
 	.venv/smoke-$*/bin/pip install -q "tensorflow-cpu==$*.*" -r requirements/smoke.txt
 	touch $@
@@ -68,13 +68,13 @@ test-smoke: .venv/wheel/.installed $(SMOKE_TFS:%=.cache/tensorflow/%/VERSION) $(
 		.venv/wheel/bin/python setup.py -q build_ext --inplace
 	for tf in $(SMOKE_TFS); do .venv/smoke-$$tf/bin/python -m pytest tests/smoke || exit 1; done
 
-.venv/lint/.installed: requirements/lint.txt
+.venv/lint/.installed: requirements/pins.txt requirements/tf-2.21.txt requirements/lint.txt
 	$(PYTHON) -m venv .venv/lint
 	.venv/lint/bin/pip install -q -r requirements/lint.txt
 	touch $@
 
 # The TPU compiler, which needs no TPU: compiles the package's models for two generations.
-.venv/tpu/.installed: pyproject.toml requirements/tf-2.21.txt requirements/tpu.txt
+.venv/tpu/.installed: pyproject.toml requirements/pins.txt requirements/tf-2.21.txt requirements/tpu.txt
 	$(PYTHON) -m venv .venv/tpu
 	.venv/tpu/bin/pip install -q -c requirements/tf-2.21.txt "setuptools>=77" wheel pybind11 ninja
 	.venv/tpu/bin/pip install -q -c requirements/tf-2.21.txt "tensorflow-cpu==2.21.*" -r requirements/tpu.txt
@@ -101,13 +101,13 @@ format: .venv/lint/.installed
 	.venv/lint/bin/ruff format .
 	.venv/lint/bin/clang-format -i $(CC_FILES)
 
-# The peers that docs/performance.md compares with. BENCH="kernels model sweeps" runs several parts.
-.venv/bench/.installed: pyproject.toml requirements/bench.txt
+# The peers that docs/performance.md compares with. BENCH="kernels model sweeps" runs several parts,
+# BENCH="kernels --rounds 1" passes an option of `python -m benchmarks.run`.
+.venv/bench/.installed: pyproject.toml requirements/pins.txt requirements/tf-2.21.txt requirements/bench.txt
 	$(PYTHON) -m venv .venv/bench
-	.venv/bench/bin/pip install -q -c requirements/bench.txt "setuptools>=77" wheel pybind11 ninja
-	.venv/bench/bin/pip install -q -c requirements/bench.txt tensorflow-cpu torch fbgemm-gpu-cpu scipy \
-		scikit-learn datasketches jax keras-rs
-	.venv/bench/bin/pip install -q -c requirements/bench.txt --no-build-isolation -e ".[cpu]"
+	.venv/bench/bin/pip install -q -c requirements/tf-2.21.txt "setuptools>=77" wheel pybind11 ninja
+	.venv/bench/bin/pip install -q -r requirements/bench.txt
+	.venv/bench/bin/pip install -q -c requirements/tf-2.21.txt --no-build-isolation -e ".[cpu]"
 	touch $@
 
 .venv/bench/.built: .venv/bench/.installed $(NATIVE)
@@ -115,7 +115,7 @@ format: .venv/lint/.installed
 	touch $@
 
 # A peer that wants a TensorFlow of its own.
-.venv/tfra/.installed: requirements/tfra.txt
+.venv/tfra/.installed: requirements/pins.txt requirements/tfra.txt
 	$(PYTHON) -m venv .venv/tfra
 	.venv/tfra/bin/pip install -q -r requirements/tfra.txt
 	touch $@
@@ -146,7 +146,7 @@ stubs: setup
 	$(call venv,$(TF))/bin/python tools/stubs.py
 
 # The site of guides and API reference, in out/site.
-.venv/docs/.installed: requirements/docs.txt
+.venv/docs/.installed: requirements/pins.txt requirements/docs.txt
 	$(PYTHON) -m venv .venv/docs
 	.venv/docs/bin/pip install -q -r requirements/docs.txt
 	touch $@
