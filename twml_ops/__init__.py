@@ -6,6 +6,9 @@ Submodules load on first use, so `twml_ops.core` (NumPy only) works without Tens
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
+import os
+import platform
 from types import ModuleType
 
 __version__ = "0.1.0"
@@ -16,6 +19,15 @@ _SUBMODULES = (
 )
 
 __all__ = [*_SUBMODULES, "__version__"]
+
+if importlib.machinery.PathFinder.find_spec(f"{__name__}._core", __path__) is None:
+    _root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    raise ImportError(
+        f"twml_ops in {_root} has no native library for Python {platform.python_version()}: if "
+        "this is its source tree, run `python setup.py build_ext --inplace` there, or start Python "
+        "in another folder to import the installed twml_ops",
+        name=__name__,
+    )
 
 
 def __getattr__(name: str) -> ModuleType:

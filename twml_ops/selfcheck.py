@@ -8,7 +8,6 @@ TensorFlow ops stand in for the op library.
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import sys
 import warnings
@@ -17,6 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 import twml_ops
+from twml_ops import _startup_log
 
 Report = Callable[[str, object], None]
 
@@ -54,7 +54,7 @@ def _check_core(report: Report) -> list[str]:
 
 
 def _check_tensorflow(report: Report, require_library: bool) -> list[str]:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    _startup_log.quiet()
     try:
         import tensorflow as tf
     except ImportError as e:

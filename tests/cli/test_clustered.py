@@ -2,11 +2,15 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import twml_ops
+from twml_ops import _child
 from twml_ops.cli.trained import TrainedRun
 
 from .test_train import METRICS
@@ -16,11 +20,16 @@ from .test_train import METRICS
 def run(request, libsvm, tmp_path_factory):
     out = tmp_path_factory.mktemp("cluster") / "run"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "twml_ops.cli", "launch", "--ps", "1"]
+    # Started in a folder with the package's source, unbuilt: no process may import that.
+    checkout = tmp_path_factory.mktemp("checkout")
+    native = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(Path(twml_ops.__file__).parent, checkout / "twml_ops", ignore=native)
+    command = _child.command("twml_ops.cli", "launch", "--ps", "1")
     workers = ["--workers", str(request.param), "--evaluator"]
     options = ["--out", str(out), "--epochs", "8", "--batch-size", "16", "--checkpoint-every", "60"]
     done = subprocess.run(
         [*command, *workers, "--", "train", "--data", libsvm, *options],
+        cwd=checkout,
         env=environment,
         capture_output=True,
         text=True,

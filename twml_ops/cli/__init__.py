@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
+
+from twml_ops import _startup_log
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -17,8 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         SystemExit: only for a failure: 2 for wrong usage, 130 when interrupted, else 1; one line
             on stderr says why, unless the command itself has printed that the answer is no.
     """
-    # Before anything imports TensorFlow: its log is not for the users of a command.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    _startup_log.quiet()  # TensorFlow's log is not for the users of a command
     from twml_ops.cli import app, errors
 
     try:

@@ -13,6 +13,7 @@ from twml_ops.cli import (
     launch,
     plan,
     predict,
+    selfcheck,
     stability,
     tpu_check,
     train,
@@ -46,3 +47,4 @@ app.command()(tpu_check.tpu_check)
 app.command()(stability.stability)
 app.command()(launch.launch)
 app.command()(plan.plan)
+app.command()(selfcheck.selfcheck)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
+from twml_ops import _child
 from twml_ops.cli.options import Debug
 
 
@@ -40,7 +40,7 @@ def launch(
     from twml_ops.distribute.launch import LocalCluster
 
     if command[0] == "train":
-        command = [sys.executable, "-m", "twml_ops.cli", *command]
+        command = _child.command("twml_ops.cli", *command)
     with LocalCluster(
         command,
         ps,

@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import IO
 
+from twml_ops import _child
+
 LOST = 75
 """Exit status of a process that lost its servers or peers and wants to be started anew."""
 
@@ -86,7 +88,7 @@ class LocalCluster:
         self._commands = {
             "worker": list(command),
             "evaluator": list(command),
-            "ps": list(server_command or [sys.executable, "-m", "twml_ops.distribute.serve"]),
+            "ps": list(server_command or _child.command("twml_ops.distribute.serve")),
         }
         free = iter(free_ports(servers + workers + evaluators))
         counts = {"ps": servers, "worker": workers, "evaluator": evaluators}
