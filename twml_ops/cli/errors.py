@@ -62,7 +62,7 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
     message = _cause(str(getattr(error, "message", None) or error))
-    if isinstance(error, (ValueError, OSError, EOFError)) or _is_tensorflow(error):
+    if isinstance(error, (ValueError, OSError, EOFError, ImportError)) or _is_tensorflow(error):
         return message or type(error).__name__
     return (
         f"internal error, please report it (--debug shows more): {type(error).__name__}: {message}"

@@ -9,4 +9,7 @@ if __name__ == "__main__":
     cluster = Cluster.from_environment()
     if cluster.job != "ps":
         raise SystemExit(f"TF_CONFIG must say that this is a ps task, got {cluster.job!r}")
-    serve(cluster)
+    try:
+        serve(cluster)
+    except ImportError as e:
+        raise SystemExit(str(e)) from None

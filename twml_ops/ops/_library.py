@@ -84,7 +84,17 @@ class _Library:
         self._in_force: ContextVar[Any] = ContextVar("library", default=loaded)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._in_force.get(), name)
+        in_force = self._in_force.get()
+        try:
+            return getattr(in_force, name)
+        except AttributeError:
+            if not name.startswith("twml_"):
+                raise
+            which = "stock ops of static shapes" if self.static else "stock ops"
+            why = stock.WITHOUT_TWIN.get(name, "it is outside of what they are for")
+            raise NotImplementedError(
+                f"{name} has no stand-in among the {which} that are in force: {why}"
+            ) from None
 
     @property
     def static(self) -> bool:
@@ -107,3 +117,21 @@ library = _Library(load_or_fall_back())
 def is_native() -> bool:
     """Whether the op library is loaded, not its stand-in of stock ops."""
     return library.loaded is not stock.library
+
+
+def require_native(what: str) -> None:
+    """Refuses what stock ops are not for.
+
+    Raises:
+        ImportError: stock ops stand in for the op library.
+    """
+    if not is_native():
+        raise ImportError(
+            f"{what} needs the op library of twml_ops, but stock TensorFlow ops stand in for it; "
+            "they are for training in a single process, export and XLA. "
+            + (
+                f"Unset {FALLBACK_VARIABLE}."
+                if os.environ.get(FALLBACK_VARIABLE) == "1"
+                else _REBUILD
+            )
+        )

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from twml_ops.distribute.launch import free_ports
+from twml_ops.ops._library import require_native
 
 _STAGGER_SECONDS = 0.5
 _LOCAL = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -105,9 +106,11 @@ class Cluster:
 
         Raises:
             ClusterError: a server did not answer within `timeout` seconds, or was lost meanwhile.
+            ImportError: stock ops stand in for the op library, which work on servers needs.
         """
         if not self.servers or self in _connected:
             return
+        require_native("Training with parameter servers")
         deadline = time.monotonic() + timeout
         for i, address in enumerate(self.servers):
             _await(address, f"ps {i}", deadline)
@@ -142,6 +145,7 @@ def serve(cluster: Cluster) -> NoReturn:
 
 def server(cluster: Cluster) -> Any:
     """The `tf.distribute.Server` of this task; needs the op library, which this package loads."""
+    require_native("A parameter server")
     spec = tf.train.ClusterSpec({"ps": list(cluster.servers)})
     return tf.distribute.Server(spec, job_name="ps", task_index=cluster.index, protocol="grpc")
 

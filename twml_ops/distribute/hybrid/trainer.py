@@ -19,6 +19,7 @@ from twml_ops.distribute.hybrid.exchange import Exchange
 from twml_ops.distribute.hybrid.state import State
 from twml_ops.distribute.hybrid.step import Step
 from twml_ops.distribute.hybrid.tables import Remote, RemoteTable
+from twml_ops.ops._library import require_native
 
 DatasetFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 OnStep = Callable[[int, tf.Tensor], None]
@@ -53,8 +54,8 @@ class HybridTrainer:
     coordinator.
 
     `model_builder` is called in every worker and must build the same model; what makes it up
-    is not changed. Tables are those of `SparseLinear` layers. Make the trainer before any tensor:
-    it connects this process to the servers, which it waits for.
+    is not changed. Tables are those of `SparseLinear` and `GroupedSparseLinear` layers. Make the
+    trainer before any tensor: it connects this process to the servers, which it waits for.
 
     Args:
         model_builder: () -> an uncompiled Keras model.
@@ -82,6 +83,7 @@ class HybridTrainer:
 
     Raises:
         ValueError: an argument out of its range.
+        ImportError: stock ops stand in for the op library, which hybrid training needs.
         ClusterError: a server cannot be reached within `timeout`.
     """
 
@@ -119,6 +121,7 @@ class HybridTrainer:
             raise ValueError(f"checkpoint_every must be at least 1, got {checkpoint_every}")
         if not timeout > 0:
             raise ValueError(f"timeout must be positive, got {timeout}")
+        require_native("HybridTrainer")
         updates.check(optimizer)
         self.cluster = Cluster.from_environment() if cluster is None else cluster
         workers = len(self.cluster.workers)

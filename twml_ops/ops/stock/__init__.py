@@ -4,6 +4,9 @@
 (cc/tf/ops), so it can stand where the op library stands: `twml_ops.export.to_stock_tf` traces
 models through it, and `twml_ops.ops` falls back to it where no op library fits the running
 TensorFlow. Gradients are those of the stock ops; they too name unique ascending ids.
+
+They serve portable export, XLA (`static`) and training in a single process without a compiler. What
+is outside of that needs the op library and is refused without it (`_library.require_native`).
 """
 
 from __future__ import annotations
@@ -53,4 +56,13 @@ _OPS = (
 library = SimpleNamespace(**{f"twml_{op.__name__}": op for op in _OPS})
 """What stands for the op library's module."""
 
-__all__ = ["library"]
+_BY_STOCK_OPS = "the gradient of the stand-in of the forward op is that of its stock ops"
+WITHOUT_TWIN = {
+    "twml_sparse_linear_values_grad": _BY_STOCK_OPS,
+    "twml_resource_sparse_linear_values_grad": _BY_STOCK_OPS,
+    "twml_sparse_linear_weights_grad": _BY_STOCK_OPS,
+    "twml_sparse_linear_backward_apply": "it fuses gradient ops of the library with the update",
+}
+"""The ops of the library that nothing stands for, and why. Training on servers needs them."""
+
+__all__ = ["WITHOUT_TWIN", "library"]
