@@ -3,22 +3,24 @@
 import json
 import os
 import signal
+import socket
 import sys
 
 import pytest
 
-from twml_ops.distribute.launch import LOST, LocalCluster
+from twml_ops.distribute.launch import LOST, LocalCluster, Ports
 
-SERVER = [sys.executable, "-c", "import signal; signal.pause()"]
+SERVER = "import signal; signal.pause()"
+LIMIT = 300  # seconds: only a cluster that hangs needs them
 
 
-def cluster(program, tmp_path, servers=1, workers=2, **options):
+def cluster(program, tmp_path, servers=1, workers=2, server=SERVER, **options):
     lines = []
     made = LocalCluster(
         [sys.executable, "-c", program, str(tmp_path)],
         servers,
         workers,
-        SERVER,
+        [sys.executable, "-c", server, str(tmp_path)],
         show=lines.append,
         **options,
     )
@@ -28,24 +30,23 @@ def cluster(program, tmp_path, servers=1, workers=2, **options):
 def test_every_worker_finds_the_same_cluster_and_its_own_task(tmp_path):
     made, lines = cluster("import os; print(os.environ['TF_CONFIG'])", tmp_path)
     with made:
-        assert made.wait(30) == 0
+        assert made.wait(LIMIT) == 0
     configs = [json.loads(line.split("] ", 1)[1]) for line in lines]
     assert sorted(c["task"]["index"] for c in configs) == [0, 1]
     assert all(c["cluster"] == made.cluster for c in configs)
 
 
 def test_an_evaluator_is_one_more_task_and_is_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "meeting")  # opening it waits for the other side
     program = (
-        "import json, os, sys, time\n"
+        "import json, os, sys\n"
         "task = json.loads(os.environ['TF_CONFIG'])['task']['type']\n"
-        "other = {'worker': 'evaluator', 'evaluator': 'worker'}[task]\n"
-        "open(f'{sys.argv[1]}/{task}', 'w').close()\n"
-        "while not os.path.exists(f'{sys.argv[1]}/{other}'): time.sleep(0.01)\n"
+        "open(sys.argv[1] + '/meeting', {'worker': 'w', 'evaluator': 'r'}[task]).close()\n"
         "print(task, 'ends')"
     )
     made, lines = cluster(program, tmp_path, workers=1, evaluators=1)
     with made:
-        assert made.wait(30) == 0
+        assert made.wait(LIMIT) == 0
     assert len(made.cluster["evaluator"]) == 1
     assert sorted(lines) == ["[evaluator 0] evaluator ends", "[worker 0] worker ends"]
 
@@ -58,29 +59,48 @@ def test_what_dies_or_is_lost_is_started_anew(tmp_path, end):
     )
     made, lines = cluster(program, tmp_path, workers=1)
     with made:
-        assert made.wait(30) == 0
+        assert made.wait(LIMIT) == 0
     assert [t.restarts for t in made.tasks] == [0, 1]
     assert "started anew" in lines[0]
 
 
 def test_a_killed_server_is_started_anew(tmp_path):
-    program = (
-        "import os, sys, time\nwhile not os.path.exists(sys.argv[1] + '/go'): time.sleep(0.01)"
+    for name in ("started", "again"):
+        os.mkfifo(tmp_path / name)
+    server = (
+        "import os, signal, sys\n"
+        "first, again = (sys.argv[1] + '/' + name for name in ('started', 'again'))\n"
+        "known = os.path.exists(first + '-once')\n"
+        "open(first + '-once', 'w').close()\n"
+        "open(again if known else first, 'w').close()\n"
+        "signal.pause()"
     )
-    made, _ = cluster(program, tmp_path, workers=1)
+    made, _ = cluster("import sys; open(sys.argv[1] + '/again').close()", tmp_path, 1, 1, server)
     with made:
+        (tmp_path / "started").open().close()
         os.kill(made.tasks[0].process.pid, signal.SIGKILL)
-        with pytest.raises(TimeoutError):
-            made.wait(0.5)
+        assert made.wait(LIMIT) == 0  # the worker waits for the second server
         assert made.tasks[0].restarts == 1
-        (tmp_path / "go").touch()
-        assert made.wait(30) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reserves ports as Linux allows it")
+def test_a_reserved_port_is_assigned_to_nobody_and_can_be_listened_on():
+    reserved, others = Ports(3), Ports(200)
+    assert not set(reserved.numbers) & set(others.numbers)
+    for port in reserved.numbers:
+        with (
+            socket.create_server(("127.0.0.1", port)) as server,  # sets SO_REUSEADDR
+            socket.create_connection(server.getsockname()),
+        ):
+            pass
+    reserved.close()
+    others.close()
 
 
 def test_a_failure_ends_all_with_its_status(tmp_path):
     made, lines = cluster("raise SystemExit(3)", tmp_path, workers=1)
     with made:
-        assert made.wait(30) == 3
+        assert made.wait(LIMIT) == 3
     assert all(t.process.poll() is not None for t in made.tasks)
     assert "failed with status 3" in lines[-1]
 
@@ -88,7 +108,7 @@ def test_a_failure_ends_all_with_its_status(tmp_path):
 def test_restarts_are_limited(tmp_path):
     made, lines = cluster("import os; os.kill(os.getpid(), 9)", tmp_path, 1, 1, max_restarts=2)
     with made:
-        assert made.wait(30) == 1
+        assert made.wait(LIMIT) == 1
     assert "died 3 times" in lines[-1]
 
 

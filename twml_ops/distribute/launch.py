@@ -90,7 +90,8 @@ class LocalCluster:
             "evaluator": list(command),
             "ps": list(server_command or _child.command("twml_ops.distribute.serve")),
         }
-        free = iter(free_ports(servers + workers + evaluators))
+        self._ports = Ports(servers + workers + evaluators)
+        free = iter(self._ports.numbers)
         counts = {"ps": servers, "worker": workers, "evaluator": evaluators}
         addresses = {
             job: [f"127.0.0.1:{next(free)}" for _ in range(n)] for job, n in counts.items()
@@ -115,6 +116,7 @@ class LocalCluster:
             task.process.wait()
         for reader in self._readers:
             reader.join()
+        self._ports.close()
 
     def wait(self, timeout: float | None = None) -> int:
         """Until all workers and evaluators have succeeded, starting anew what dies.
@@ -184,13 +186,30 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def free_ports(count: int) -> list[int]:
-    """Different ports of 127.0.0.1 that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for s in sockets:
+class Ports:
+    """Different free ports of 127.0.0.1, reserved until `close`.
+
+    Each is bound by a socket that does not listen. The system then assigns it to nobody else,
+    while a program that is told its number can listen there, if it sets SO_REUSEADDR as gRPC does.
+    Systems other than Linux do not allow this: the ports are released at once there.
+
+    Args:
+        count: how many.
+
+    Attributes:
+        numbers: of the ports.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._sockets = [socket.socket() for _ in range(count)]
+        for s in self._sockets:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             s.bind(("127.0.0.1", 0))
-        return [int(s.getsockname()[1]) for s in sockets]
-    finally:
-        for s in sockets:
+        self.numbers = [int(s.getsockname()[1]) for s in self._sockets]
+        if sys.platform != "linux":
+            self.close()
+
+    def close(self) -> None:
+        """Releases them."""
+        for s in self._sockets:
             s.close()

@@ -16,13 +16,14 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from twml_ops.distribute.launch import free_ports
+from twml_ops.distribute.launch import Ports
 from twml_ops.ops._library import require_native
 
 _STAGGER_SECONDS = 0.5
 _LOCAL = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 _connected: list[Cluster] = []  # the one that this process' devices are of
+_own_ports: list[Ports] = []  # of an evaluator, reserved while the process lives
 
 
 class ClusterError(RuntimeError):
@@ -114,7 +115,11 @@ class Cluster:
         deadline = time.monotonic() + timeout
         for i, address in enumerate(self.servers):
             _await(address, f"ps {i}", deadline)
-        own = self.workers[self.index] if self.job == "worker" else f"localhost:{free_ports(1)[0]}"
+        if self.job == "worker":
+            own = self.workers[self.index]
+        else:
+            _own_ports.append(Ports(1))
+            own = f"localhost:{_own_ports[-1].numbers[0]}"
         spec = tf.train.ClusterSpec(
             {
                 "ps": list(self.servers),
