@@ -1,33 +1,34 @@
 """A cluster of real processes, forked off one that has imported everything, and supervised.
 
-`python hybrid_processes.py JSON`: prints JSON, what became of it; see `run`. What a server or
-worker that dies is: started anew, as `twml-ops launch` or Kubernetes would.
+test_hybrid_processes.py asks for runs; see `run`. A server or worker that dies is started anew, as
+`twml-ops launch` or Kubernetes would do.
 """
 
 import contextlib
 import ctypes
 import json
 import os
+import select
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import traceback
 
 import tensorflow as tf
-from hybrid_model import batches, builder
 
+from tests.children import answer
+from tests.distribute.hybrid_model import batches, builder
 from twml_ops import optimizers
 from twml_ops.distribute import Cluster, HybridTrainer, exit_if_lost, serve
-from twml_ops.distribute.launch import free_ports
+from twml_ops.distribute.launch import Ports
 
 ALL = tf.distribute.InputContext()
 CLONE_NEWNET = 0x40000000
-LIMIT = 240  # seconds, of which only a hang makes use
+LIMIT = 600  # seconds: only a run that hangs needs them
 
 
-def task(cluster, data, steps, options, slow, report):
+def task(cluster, data, steps, options, patience, pause, report):
     """In a child: one server or worker, to the end."""
     try:
         if cluster.job == "ps":
@@ -36,14 +37,21 @@ def task(cluster, data, steps, options, slow, report):
             trainer = HybridTrainer(
                 builder, optimizers.Adagrad(0.1), "binary_crossentropy", cluster=cluster, **options
             )
+            own = 0
 
             def on_step(step, loss):
+                nonlocal own
                 del loss
+                own += 1
                 report(f"step {step}")
-                time.sleep(slow if cluster.index else 0)
+                if patience is not None:
+                    trainer._timeout = patience
+                if own == pause:
+                    report("paused")
+                    os.kill(os.getpid(), signal.SIGSTOP)
 
             result = trainer.fit(data, steps, on_step)
-            report(f"step {result.step}")  # its last step may be another's, who died unheard
+            report(f"end {result.step}")  # the last step may be of a worker that has died since
             losses = result.losses[-16:]
             report(f"loss {sum(losses) / len(losses) if losses else float('nan')}")
             report(f"own {result.own_steps}")
@@ -63,8 +71,9 @@ def run(
     steps,
     kills=(),
     stops=(),
+    pause=None,
     heal=None,
-    slow=0.0,
+    patience=None,
     network=False,
     one_batch=False,
     **options,
@@ -75,115 +84,155 @@ def run(
         kills: (step of the run, job, index): killed once a worker has reported that step.
         stops: the same of processes that cannot be reached from then on: all their threads are
             stopped, or, with `network`, their host's interface is down.
-        heal: after how many deaths they are reached again; None: once the chief is done.
-        slow: seconds that each step of all workers but the chief takes longer.
+        pause: (index, steps): that worker stops all its threads after so many steps of its own.
+        heal: stopped processes go on once so many others have died; None: once the chief is done.
+        patience: the trainers' timeout after their first step, before which much is imported and
+            traced; None: as before.
         network: whether each process is on a host, that is, a network namespace, of its own.
         one_batch: whether all steps have the same data, so that it does not matter where a process
             that was started anew begins.
 
     Returns:
         step, losses and own steps by worker, the final weights and log loss on all data, deaths
-        by task, seconds, perhaps "hang".
+        by task, steps reported by worker when stopped processes went on ("taken"), perhaps "hang".
     """
     with hosts(servers + workers) if network else contextlib.nullcontext() as net:
         data = (lambda context: batches(context)[:1]) if one_batch else batches
-        return supervise(net, servers, workers, steps, kills, stops, heal, slow, data, options)
+        supervisor = Supervisor(net, servers, workers, steps, data, options, patience, pause)
+        return supervisor.supervise(list(kills), list(stops), heal)
 
 
-def supervise(net, servers, workers, steps, kills, stops, heal, slow, data, options):
-    ports = free_ports(servers + workers)
-    names = ["127.0.0.1"] * len(ports) if net is None else [net.address(h) for h in net.hosts]
-    addresses = [f"{name}:{port}" for name, port in zip(names, ports, strict=True)]
-    alive, pipes, deaths, kills, stops, stopped = {}, {}, [], list(kills), list(stops), []
-    found = {"step": 0, "loss": {}, "own": {}, "weights": None, "final": None, "deaths": deaths}
-    start = time.monotonic()
+class Supervisor:
+    """The processes of a run, by pid, and what they have reported."""
 
-    def begin(job, index):
+    def __init__(self, net, servers, workers, steps, data, options, patience, pause):
+        self.net, self.servers, self.workers = net, servers, workers
+        self.steps, self.data, self.options, self.patience = steps, data, options, patience
+        self.pause = pause
+        self.ports = Ports(servers + workers)
+        names = ["127.0.0.1"] * (servers + workers)
+        if net is not None:
+            names = [net.address(h) for h in net.hosts]
+        numbered = zip(names, self.ports.numbers, strict=True)
+        self.addresses = [f"{name}:{port}" for name, port in numbered]
+        self.alive, self.pipes, self.stopped = {}, {}, []
+        self.died_since = set()  # tasks, since others were stopped
+        self.taken = {str(i): 0 for i in range(workers)}
+        self.found = {"step": 0, "loss": {}, "own": {}, "weights": None, "final": None}
+        self.found["deaths"] = []
+
+    def begin(self, job, index):
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.close(reading)
-            if net is not None:
-                enter(net, index if job == "ps" else servers + index)
-            cluster = Cluster(addresses[:servers], addresses[servers:], job, index)
-            own_slow = slow if job == "worker" else 0
-            task(cluster, data, steps, options, own_slow,
+            if self.net is not None:
+                enter(self.net, index if job == "ps" else self.servers + index)
+            addresses = self.addresses
+            cluster = Cluster(addresses[: self.servers], addresses[self.servers :], job, index)
+            own_pause = None
+            if self.pause is not None and [job, index] == ["worker", self.pause[0]]:
+                own_pause = self.pause[1]
+            task(cluster, self.data, self.steps, self.options, self.patience, own_pause,
                  lambda line: os.write(writing, f"{line}\n".encode()))  # fmt: skip
         os.close(writing)
-        os.set_blocking(reading, False)
-        alive[pid], pipes[pid] = (job, index), [reading, b""]
+        self.alive[pid], self.pipes[reading] = (job, index), [pid, b""]
 
-    def read(pid):
-        pipe = pipes[pid]
-        while True:
-            try:
-                got = os.read(pipe[0], 1 << 16)
-            except BlockingIOError:
-                break
-            if not got:
-                break
-            pipe[1] += got
-        *lines, pipe[1] = pipe[1].split(b"\n")
+    def read(self, pipe):
+        """Takes what a process has reported; whether it has ended."""
+        got = os.read(pipe, 1 << 16)
+        pid, rest = self.pipes[pipe]
+        *lines, self.pipes[pipe][1] = (rest + got).split(b"\n")
         for line in lines:
-            kind, _, value = line.decode().partition(" ")
-            if kind == "step":
-                found["step"] = max(found["step"], int(value))
-            elif kind in ("weights", "final"):
-                found[kind] = json.loads(value)
-            else:
-                found[kind][alive[pid][1]] = float(value)
+            self.note(pid, *line.decode().partition(" ")[::2])
+        return not got
 
-    def reach(victims, again):
+    def note(self, pid, kind, value):
+        job, index = self.alive[pid]
+        found = self.found
+        if kind in ("step", "end"):
+            found["step"] = max(found["step"], int(value))
+            self.taken[str(index)] += kind == "step"
+        elif kind == "paused":
+            os.waitpid(pid, os.WUNTRACED)  # until it has stopped
+            self.pause = None
+            self.stopped.append((job, index))
+            self.died_since.clear()
+        elif kind in ("weights", "final"):
+            found[kind] = json.loads(value)
+        else:
+            found[kind][index] = float(value)
+
+    def reach(self, victims, again):
         """Cuts processes off, or reaches them again."""
         for job, index in victims:
-            if net is not None:
-                host = net.hosts[index if job == "ps" else servers + index]
+            if self.net is not None:
+                host = self.net.hosts[index if job == "ps" else self.servers + index]
                 state = "up" if again else "down"
-                command = net.on(host, ["ip", "link", "set", "eth0", state])
+                command = self.net.on(host, ["ip", "link", "set", "eth0", state])
                 subprocess.run(command, check=True)
                 continue
-            for pid in [p for p, t in alive.items() if t == (job, index)]:
-                os.kill(pid, signal.SIGCONT if again else signal.SIGSTOP)
+            self.signal((job, index), signal.SIGCONT if again else signal.SIGSTOP)
 
-    for job, count in (("ps", servers), ("worker", workers)):
-        for index in range(count):
-            begin(job, index)
-    while any(job == "worker" for job, _ in alive.values()):
-        if time.monotonic() - start > LIMIT:
-            found["hang"] = sorted(alive.values())
-            break
-        for pid in list(alive):
-            read(pid)
-        if kills and found["step"] >= kills[0][0]:
+    def signal(self, victim, number):
+        for pid in [p for p, t in self.alive.items() if t == victim]:
+            os.kill(pid, number)
+
+    def disturb(self, kills, stops, heal):
+        """Does what is due at the step that the run has reached."""
+        step = self.found["step"]
+        if kills and step >= kills[0][0]:
             _, *victim = kills.pop(0)
-            for pid in [p for p, t in alive.items() if list(t) == victim]:
-                os.kill(pid, signal.SIGKILL)
-        if stops and found["step"] >= stops[0][0]:
+            self.signal(tuple(victim), signal.SIGKILL)
+        if stops and step >= stops[0][0]:
             _, *victim = stops.pop(0)
-            stopped.append(tuple(victim))
-            reach(stopped, False)
-        chief_done = ("worker", 0) not in alive.values()
-        if stopped and (chief_done if heal is None else len(deaths) >= heal):
-            found["healed"] = found["step"]
-            reach(stopped, True)
-            stopped.clear()
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if not pid:
-            time.sleep(0.01)
-            continue
-        read(pid)
-        job, index = alive.pop(pid)
-        if status:
-            deaths.append([job, index, status])
-            if os.waitstatus_to_exitcode(status) == 1:
+            self.reach([tuple(victim)], False)
+            self.stopped.append(tuple(victim))
+            self.died_since.clear()
+        chief_done = ("worker", 0) not in self.alive.values()
+        if self.stopped and (chief_done if heal is None else len(self.died_since) >= heal):
+            self.found["healed"], self.found["taken"] = step, dict(self.taken)
+            self.reach(self.stopped, True)
+            self.stopped.clear()
+
+    def end(self, pipe):
+        """A process has ended: starts it anew, if it has not succeeded; whether it has failed."""
+        pid, _ = self.pipes.pop(pipe)
+        os.close(pipe)
+        _, status = os.waitpid(pid, 0)
+        job, index = self.alive.pop(pid)
+        if not status:
+            return False
+        self.found["deaths"].append([job, index, status])
+        self.died_since.add((job, index))
+        if os.waitstatus_to_exitcode(status) == 1:
+            return True
+        self.begin(job, index)
+        return False
+
+    def supervise(self, kills, stops, heal):
+        for job, count in (("ps", self.servers), ("worker", self.workers)):
+            for index in range(count):
+                self.begin(job, index)
+        deadline, failed = time.monotonic() + LIMIT, False
+        while not failed and any(job == "worker" for job, _ in self.alive.values()):
+            left = max(0, deadline - time.monotonic())
+            ready, _, _ = select.select(list(self.pipes), [], [], left)
+            if not ready:
+                self.found["hang"] = sorted(self.alive.values())
                 break
-            begin(job, index)
-    for pid in alive:
-        os.kill(pid, signal.SIGKILL)
-    for pid in alive:
-        os.waitpid(pid, 0)
-    found["seconds"] = round(time.monotonic() - start, 1)
-    return found
+            for pipe in ready:
+                if self.read(pipe):
+                    failed |= self.end(pipe)
+            self.disturb(kills, stops, heal)
+        for pid in self.alive:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self.alive:
+            os.waitpid(pid, 0)
+        for pipe in self.pipes:
+            os.close(pipe)
+        self.ports.close()
+        return self.found
 
 
 @contextlib.contextmanager
@@ -203,11 +252,13 @@ def enter(network, i):
             raise OSError(ctypes.get_errno(), "setns")
 
 
+def reply(scenario):
+    """What became of a run."""
+    with tempfile.TemporaryDirectory() as folder:
+        if scenario.pop("checkpoints", False):
+            scenario["checkpoint_dir"] = folder
+        return run(**scenario)
+
+
 if __name__ == "__main__":
-    results = {}
-    for name, what in json.loads(sys.argv[1]).items():
-        with tempfile.TemporaryDirectory() as folder:
-            if what.pop("checkpoints", False):
-                what["checkpoint_dir"] = folder
-            results[name] = run(**what)
-    print(json.dumps(results))
+    answer(reply)
