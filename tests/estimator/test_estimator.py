@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from twml_ops import layers, metrics, optimizers
+from twml_ops import layers, metrics, ops, optimizers
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -102,6 +102,83 @@ def test_a_graph_of_version_1_trains_to_the_weights_of_keras(name):
     assert ("Twml>SparseLinearBackwardApply" in fused) == (not clips)
 
 
+RULES = {
+    "sgd": optimizers.SGD,
+    "momentum": optimizers.Momentum,
+    "adagrad": optimizers.Adagrad,
+    "rowwise_adagrad": optimizers.RowWiseAdagrad,
+    "lazy_adam": optimizers.LazyAdam,
+    "ftrl": optimizers.Ftrl,
+}
+
+
+def sparse_loss(table):
+    splits = tf.constant([0, 2, 3, 5], tf.int64)
+    return tf.reduce_sum(tf.sin(ops.sparse_linear([1, 4, 1, 2, 4], None, splits, table)))
+
+
+def dense_loss(table):
+    return tf.reduce_sum(tf.sin(tf.cast(table, tf.float32)))
+
+
+def start_of_a_bfloat16_table():
+    weights = np.random.default_rng(4).normal(size=(N, D)).astype(np.float32)
+    return tf.cast(weights, tf.bfloat16)
+
+
+@pytest.mark.parametrize("loss", [sparse_loss, dense_loss], ids=["sparse", "dense"])
+@pytest.mark.parametrize("name", RULES)
+def test_a_bfloat16_table_is_rounded_as_keras_rounds_it(name, loss):
+    def make():
+        return RULES[name](1e-3, rounding_seed=7, weight_decay=0.01)
+
+    want = tf.Variable(start_of_a_bfloat16_table())
+    optimizer = make()
+    for _ in range(4):
+        with tf.GradientTape() as tape:
+            value = loss(want)
+        optimizer.apply_gradients([(tape.gradient(value, want), want)])
+    with tf.Graph().as_default(), v1.Session() as session:
+        table = tf.Variable(start_of_a_bfloat16_table())
+        trained = estimator.as_v1(make())
+        step = trained.minimize(loss(table))
+        session.run(v1.global_variables_initializer())
+        for _ in range(4):
+            session.run(step)
+        got = session.run(table)
+        slots = [trained.get_slot(table, s) for s in trained.get_slot_names()]
+        assert [s.dtype for s in slots] == [tf.float32] * len(RULES[name].slot_names)
+    np.testing.assert_array_equal(got.astype(np.float32), tf.cast(want, tf.float32))
+
+
+def test_small_steps_move_a_bfloat16_table_in_the_mean():
+    rate, steps, width = 2.0**-12, 64, 4096  # a step is a 16th of the spacing below 1
+    with tf.Graph().as_default(), v1.Session() as session:
+        table = tf.Variable(tf.ones([1, width], tf.bfloat16))
+        loss = tf.reduce_sum(ops.sparse_linear([0], None, [0, 1], table))
+        step = estimator.as_v1(optimizers.SGD(rate)).minimize(loss)
+        session.run(v1.global_variables_initializer())
+        for _ in range(steps):
+            session.run(step)
+        weights = session.run(table).astype(np.float32)
+    assert abs(weights.mean() - (1 - steps * rate)) < 2e-3
+    assert (weights != 1).mean() > 0.9
+
+
+@pytest.mark.parametrize(("concurrency", "want"), [("locked", False), ("hogwild", True)])
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "by slices"])
+def test_the_concurrency_reaches_the_op(concurrency, want, fused):
+    with tf.Graph().as_default() as graph:
+        table = tf.Variable(tf.zeros([N, D]))
+        loss = tf.reduce_sum(ops.sparse_linear([1, 2], None, [0, 2], table))
+        clip = {} if fused else {"clipvalue": 1.0}
+        optimizer = optimizers.Adagrad(0.1, concurrency=concurrency, **clip)
+        estimator.as_v1(optimizer).minimize(loss)
+        name = "Twml>SparseLinearBackwardApply" if fused else "Twml>ApplyRows"
+        updates = [op.get_attr("hogwild") for op in graph.get_operations() if op.type == name]
+    assert updates == [want]
+
+
 def test_no_variable_of_an_optimizer_starts_from_another():
     with tf.Graph().as_default():
         optimizer = OPTIMIZERS["adagrad"]()  # with a schedule of its learning rate
@@ -138,12 +215,12 @@ def test_keras_metrics_are_those_of_the_whole_stream():
         want.append(metric.result().numpy())
     with tf.Graph().as_default(), v1.Session() as session:
         feed = [v1.placeholder(tf.float32, s) for s in ([None, 1], [None, 1], [None])]
-        ops = list(estimator.metric_ops(made(), *feed).values())
+        measured = list(estimator.metric_ops(made(), *feed).values())
         session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
         for half in (slice(0, 1), slice(1, 4)):
             data = (labels[half], predictions[half], weights[half])
-            session.run([update for _, update in ops], dict(zip(feed, data, strict=True)))
-        got = session.run([value for value, _ in ops])
+            session.run([update for _, update in measured], dict(zip(feed, data, strict=True)))
+        got = session.run([value for value, _ in measured])
     np.testing.assert_allclose(got, want, rtol=1e-6)
 
 

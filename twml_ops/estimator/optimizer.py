@@ -101,12 +101,10 @@ class GraphOptimizer(v1.train.Optimizer):
                 self._make_slot(variable, name)
 
     def _make_slot(self, variable: Any, name: str) -> None:
-        shape = variable.shape
-        if self._rule.rowwise_slots and shape.rank == 2:
-            shape = shape[:1]
+        shape, dtype = self._rule._slot_type(variable)
         initial = v1.constant_initializer(self._rule._initial_slot(name))
         self._get_or_make_slot_with_initializer(
-            variable, initial, shape, variable.dtype.base_dtype, name, f"{self._name}/{name}"
+            variable, initial, tf.TensorShape(shape), dtype, name, f"{self._name}/{name}"
         )
 
     def _prepare(self) -> None:
@@ -117,34 +115,24 @@ class GraphOptimizer(v1.train.Optimizer):
         self._lr = tf.cast(rate, tf.float32)
 
     def _resource_apply_dense(self, gradient: Any, variable: Any) -> Any:
-        slots = self._slots_of(variable)
-        decay = self._decay(variable)
+        slots, decays = self._slots_of(variable), self._rule._decays(variable)
+        if self._rule._updates_rows(gradient, variable):
+            return self._rule._update(gradient, variable, slots, self._lr, decays)
 
         # A function orders reads and writes as they are written; a graph of version 1 does not.
         @tf.function(autograph=False)
-        def update(gradient: tf.Tensor, rate: tf.Tensor, shrink: tf.Tensor) -> tf.Tensor:
-            if decay is not None:
-                variable.assign_sub(variable * shrink)
-            self._rule._dense_update(gradient, variable, slots, rate)
+        def update(gradient: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
+            self._rule._update(gradient, variable, slots, rate, decays)
             return tf.identity(rate)
 
-        effective = self._rule._effective_learning_rate(self._lr)
-        shrink = tf.constant(0.0) if decay is None else decay
-        dtype = variable.dtype.base_dtype
-        done = update(gradient, tf.cast(effective, dtype), tf.cast(shrink, dtype))
-        return done.op
+        return update(gradient, self._lr).op
 
     def _resource_apply_sparse_duplicate_indices(
         self, gradient: Any, variable: Any, indices: Any
     ) -> Any:
-        decay = self._decay(variable)
-        hyper = [
-            self._rule._effective_learning_rate(self._lr),
-            0.0 if decay is None else decay,
-            *self._rule._hyper(self._lr),
-        ]
+        slots, decays = self._slots_of(variable), self._rule._decays(variable)
         slices = tf.IndexedSlices(gradient, indices)
-        return ops.apply_rows(self._rule.rule, variable, self._slots_of(variable), slices, hyper)
+        return self._rule._update(slices, variable, slots, self._lr, decays)
 
     def _finish(self, update_ops: Sequence[Any], name_scope: str) -> Any:
         with tf.control_dependencies(update_ops):
@@ -158,8 +146,3 @@ class GraphOptimizer(v1.train.Optimizer):
 
     def _slots_of(self, variable: Any) -> list[Any]:
         return [self.get_slot(variable, name) for name in self._rule.slot_names]
-
-    def _decay(self, variable: Any) -> Any:
-        if not self._rule._decays(variable):
-            return None
-        return self._lr * self._rule.weight_decay

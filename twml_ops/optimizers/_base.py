@@ -194,15 +194,7 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
         lr = tf.cast(self.learning_rate if learning_rate is None else learning_rate, tf.float32)
         index = self._index_of(variable)
         slots = [tf_variable(self._slots[name][index]) for name in self.slot_names]
-        target = tf_variable(variable)
-        if target.dtype == tf.bfloat16 and not isinstance(gradient, tf.IndexedSlices):
-            gradient = _all_rows(gradient)  # the kernel knows how to round
-        if isinstance(gradient, tf.IndexedSlices):
-            return self._sparse_update(gradient, target, slots, lr, self._decays(variable))
-        if self._decays(variable):
-            target.assign_sub(target * tf.cast(lr * self.weight_decay, target.dtype))
-        lr = tf.cast(self._effective_learning_rate(lr), target.dtype)
-        return self._dense_update(tf.cast(gradient, target.dtype), target, slots, lr)
+        return self._update(gradient, tf_variable(variable), slots, lr, self._decays(variable))
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         """Keras 3: unscales sparse gradients as sparse ones, then applies all as usual."""
@@ -270,16 +262,39 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
         """Keras 2: the gradients of all replicas; their variables' placements join sparse ones."""
         return self._joined(grads_and_vars, super().aggregate_gradients)
 
-    # Helpers ------------------------------------------------------------------------------------
+    # What every host of an optimizer calls: Keras, a graph of version 1, parameter servers ------
 
-    def _sparse_update(
+    def _update(
         self,
-        gradient: tf.IndexedSlices,
+        gradient: Any,
         variable: tf.Variable,
         slots: Sequence[tf.Variable],
         lr: tf.Tensor,
         decays: bool,
     ) -> Any:
+        """Updates one variable and its slots by a gradient of either kind."""
+        if self._updates_rows(gradient, variable):
+            return self._sparse_update(gradient, variable, slots, lr, decays)
+        if decays:
+            variable.assign_sub(variable * tf.cast(lr * self.weight_decay, variable.dtype))
+        lr = tf.cast(self._effective_learning_rate(lr), variable.dtype)
+        return self._dense_update(tf.cast(gradient, variable.dtype), variable, slots, lr)
+
+    def _updates_rows(self, gradient: Any, variable: Any) -> bool:
+        """Whether the kernel updates `variable`; a bfloat16 one always, for it knows to round."""
+        return isinstance(gradient, tf.IndexedSlices) or variable.dtype == tf.bfloat16
+
+    def _sparse_update(
+        self,
+        gradient: Any,
+        variable: tf.Variable,
+        slots: Sequence[tf.Variable],
+        lr: tf.Tensor,
+        decays: bool,
+    ) -> Any:
+        """Updates the rows of one variable and its slots; a dense gradient is that of all rows."""
+        if not isinstance(gradient, tf.IndexedSlices):
+            gradient = _all_rows(gradient)
         decay = lr * self.weight_decay if decays else 0.0
         hyper = [self._effective_learning_rate(lr), decay, *self._hyper(lr)]
         seed: Any = 0
@@ -294,6 +309,16 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
             seed=seed,
             hogwild=self.concurrency == "hogwild",
         )
+
+    def _slot_type(self, variable: Any) -> tuple[tuple[int, ...], tf.DType]:
+        """Shape and type of each slot of `variable`."""
+        shape = tuple(variable.shape)
+        if self.rowwise_slots and len(shape) == 2:
+            shape = shape[:1]
+        dtype = tf.as_dtype(variable.dtype)
+        return shape, tf.float32 if dtype == tf.bfloat16 else dtype
+
+    # Helpers ------------------------------------------------------------------------------------
 
     def _joined(self, grads_and_vars: Sequence[Any], reduce_dense: Any) -> list[Any]:
         pairs = [(g, v) for g, v in grads_and_vars]
@@ -316,12 +341,8 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
         return int(self._index_dict[self._var_key(variable)])
 
     def _add_slot(self, variable: Any, name: str) -> Any:
-        shape = tuple(variable.shape)
-        if self.rowwise_slots and len(shape) == 2:
-            shape = shape[:1]
+        shape, dtype = self._slot_type(variable)
         value = self._initial_slot(name)
-        dtype = tf.as_dtype(variable.dtype)
-        dtype = tf.float32 if dtype == tf.bfloat16 else dtype
         owner = str(getattr(variable, "path", variable.name))  # a tf.Variable has no path
         own_name = f"{owner.replace('/', '_').replace(':', '_')}_{name}"
         if KERAS_3 or dtype != variable.dtype:  # Keras 2's reference would fix the dtype too

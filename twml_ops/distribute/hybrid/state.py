@@ -36,11 +36,9 @@ class Twin:
         self.initial_slots: list[float] = []
         if optimizer is None:
             return
-        by_row = optimizer.rowwise_slots and len(shape) == 2
+        shape, dtype = optimizer._slot_type(self.remote)
         for name in optimizer.slot_names:
-            slot = RemoteVariable(
-                f"{prefix}/dense/{index}/{name}", shape[:1] if by_row else shape, dtype, device
-            )
+            slot = RemoteVariable(f"{prefix}/dense/{index}/{name}", shape, dtype, device)
             self.slots.append(slot)
             self.initial_slots.append(optimizer._initial_slot(name))
 

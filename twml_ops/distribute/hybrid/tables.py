@@ -51,10 +51,10 @@ class RemoteTable:
         """Names an optimizer's variables beside each shard."""
         self.slots = []
         for shard in self.shards:
-            shape = shard.shape[:1] if optimizer.rowwise_slots else shard.shape
+            shape, dtype = optimizer._slot_type(shard)
             self.slots.append(
                 [
-                    RemoteVariable(f"{prefix}/{self.name}/{s}", shape, tf.float32, shard.device)
+                    RemoteVariable(f"{prefix}/{self.name}/{s}", shape, dtype, shard.device)
                     for s in optimizer.slot_names
                 ]
             )

@@ -102,10 +102,4 @@ def dense(
     """The update of a dense variable's twin on its server."""
     with tf.device(twin.device):
         (gradient,) = optimizer._clip_gradients([gradient])
-        if isinstance(gradient, tf.IndexedSlices):
-            optimizer._sparse_update(summed(gradient), twin, slots, rate, decays)
-            return
-        if decays:
-            twin.assign_sub(twin * (rate * optimizer.weight_decay))
-        rate = optimizer._effective_learning_rate(rate)
-        optimizer._dense_update(tf.cast(gradient, twin.dtype), twin, slots, rate)
+        optimizer._update(summed(gradient), twin, slots, rate, decays)
