@@ -34,8 +34,10 @@ def join(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
             pair = ops.sum_duplicates(*pair)
         joined_ids, joined_rows = (tf.concat(t, axis=0) for t in exchange.gather(pair))
         return tf.IndexedSlices(joined_rows, joined_ids, gradient.dense_shape)
-    ids, values, row_splits, grad, _ = source.inputs
-    binary, shape = source.get_attr("binary"), gradient.dense_shape
+    ids, values, row_splits, grad, binary, after = source
+    shape = gradient.dense_shape
+    with tf.control_dependencies(after):
+        grad = tf.identity(grad)  # everything below is made of it
 
     def rows() -> tuple[tf.Tensor, ...]:
         """The rows as a batch: each an example of one entry, of value 1."""

@@ -36,19 +36,19 @@ def as_v1(optimizer: Any) -> Any:
     )
 
 
-def all_computed(gradients: Sequence[Any]) -> list[tf.Tensor]:
+def all_computed(gradients: Sequence[Any]) -> list[Any]:
     """What there is once every gradient is computed: nothing may be updated before.
 
     The ops of this package read tables in place, also in the backward pass, and in a graph of
     version 1 nothing else keeps an update of a table from overtaking such a read.
     """
-    done = []
+    done: list[Any] = []
     for gradient in gradients:
         if not isinstance(gradient, tf.IndexedSlices):
             done.append(gradient)
-        elif ops.is_sparse_linear_gradient(gradient):
+        elif (product := ops.untouched_sparse_linear_gradient(gradient)) is not None:
             # Its op may be pruned, if the update is fused: what it is computed from will do.
-            done += ops.untouched_sparse_linear_gradient(gradient).inputs[:4]
+            done += [product.ids, product.values, product.row_splits, product.grad, *product.after]
         else:
             done += [gradient.values, gradient.indices]
     return done

@@ -5,6 +5,7 @@ The one file of this package that imports a private TensorFlow module.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import tensorflow as tf
@@ -31,3 +32,47 @@ def table_handle(variable: Any) -> tf.Tensor:
     if tf.distribute.in_cross_replica_context() and hasattr(table, "values"):
         table = table.values[0]
     return table.handle
+
+
+def in_same_control_flow(op: tf.Operation) -> bool:
+    """Whether an op made now is in the same branch or loop body as `op`, of the same graph.
+
+    Conditions and loops of version 1 are parts of a graph that only TensorFlow itself tells apart.
+    """
+    now = getattr(tf.compat.v1.get_default_graph(), "_get_control_flow_context", None)
+    of_op = getattr(op, "_get_control_flow_context", None)
+    return now is None or of_op is None or now() is of_op()
+
+
+# The ops that change a variable, of TensorFlow and of this package.
+_WRITES = re.compile(
+    r"Assign(Add|Sub)?VariableOp|Resource(Scatter|Sparse|Apply|StridedSliceAssign)\w*"
+    r"|Twml>(ApplyRows|SparseLinearBackwardApply)"
+)
+
+
+def refuse_if_written_since(output: tf.Tensor, handle: tf.Tensor) -> None:
+    """Refuses a gradient that would read a variable in another state than `output` was made in.
+
+    It sees updates between both that are traced into the same `tf.function`. In eager mode, and
+    across functions, nothing tells that a variable has changed.
+
+    Raises:
+        ValueError: the variable of `handle` is updated in between.
+    """
+    if tf.executing_eagerly() or not output.graph.building_function:
+        return
+    graph = tf.compat.v1.get_default_graph()
+    if output.graph is not graph or getattr(handle, "graph", None) is not graph:
+        return
+    writes = [op for op in handle.consumers() if _WRITES.fullmatch(op.type)]
+    if not writes:
+        return
+    order = {op.name: i for i, op in enumerate(graph.get_operations())}
+    late = [op for op in writes if order[op.name] > order[output.op.name]]
+    if late:
+        raise ValueError(
+            "the gradient of a sparse product by its values reads the table when it is computed, "
+            "so it must be computed before the table is updated; expected no update between the "
+            f"product {output.op.name!r} and its gradient, got {late[0].type} {late[0].name!r}"
+        )

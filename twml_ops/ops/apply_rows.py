@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from twml_ops.ops._library import library
-from twml_ops.ops._tape import tf_variable
+from twml_ops.ops._tape import in_same_control_flow, tf_variable
 from twml_ops.ops.sparse_linear import WEIGHTS_GRAD_OP
 
 
@@ -51,8 +51,8 @@ def apply_rows(
     handle = tf_variable(var).handle
     slot_handles = [tf_variable(s).handle for s in slots]
     scalars = [tf.cast(h, tf.float32) for h in hyper]
-    op = untouched_sparse_linear_gradient(gradient) if fuse else None
-    if op is None:
+    product = untouched_sparse_linear_gradient(gradient) if fuse else None
+    if product is None:
         return library.twml_apply_rows(
             handle,
             slot_handles,
@@ -63,30 +63,57 @@ def apply_rows(
             rule=rule,
             hogwild=hogwild,
         )
-    ids, values, row_splits, grad, _ = op.inputs
-    return library.twml_sparse_linear_backward_apply(
-        handle,
-        slot_handles,
-        ids,
-        values,
-        row_splits,
-        grad,
-        scalars,
-        tf.cast(seed, tf.int64),
-        rule=rule,
-        hogwild=hogwild,
-        binary=op.get_attr("binary"),
-    )
+    with tf.control_dependencies(product.after):
+        return library.twml_sparse_linear_backward_apply(
+            handle,
+            slot_handles,
+            product.ids,
+            product.values,
+            product.row_splits,
+            product.grad,
+            scalars,
+            tf.cast(seed, tf.int64),
+            rule=rule,
+            hogwild=hogwild,
+            binary=product.binary,
+        )
 
 
-def untouched_sparse_linear_gradient(gradient: tf.IndexedSlices) -> Any:
-    """The op that made `gradient`, if that is sparse_linear's own, in the current graph."""
+class UntouchedGradient(NamedTuple):
+    """What a gradient that comes untouched from `sparse_linear` is computed from.
+
+    Attributes:
+        ids: integer [K].
+        values: float32 [K], or [0] for a binary batch.
+        row_splits: int64 [B + 1].
+        grad: float32 [B, D], the gradient of the product.
+        binary: whether the entries have no values.
+        after: operations that must run before the gradient is used, such as assertions on it.
+    """
+
+    ids: tf.Tensor
+    values: tf.Tensor
+    row_splits: tf.Tensor
+    grad: tf.Tensor
+    binary: bool
+    after: tuple[tf.Operation, ...]
+
+
+def untouched_sparse_linear_gradient(gradient: tf.IndexedSlices) -> UntouchedGradient | None:
+    """What `gradient` is computed from if it is sparse_linear's own, in the current graph."""
     if tf.executing_eagerly():
         return None
-    op = _producer(gradient.values)
-    if op is None or op.type != WEIGHTS_GRAD_OP or _producer(gradient.indices) is not op:
+    op, of_values = _producer(gradient.values)
+    if op is None or op.type != WEIGHTS_GRAD_OP:
         return None
-    return op if op.graph is tf.compat.v1.get_default_graph() else None
+    same, of_indices = _producer(gradient.indices)
+    if same is not op or op.graph is not tf.compat.v1.get_default_graph():
+        return None
+    if not in_same_control_flow(op):
+        return None
+    ids, values, row_splits, grad, _ = op.inputs
+    after = _conditions([*of_values, *of_indices, *op.control_inputs])
+    return UntouchedGradient(ids, values, row_splits, grad, op.get_attr("binary"), after)
 
 
 def is_sparse_linear_gradient(gradient: tf.IndexedSlices) -> bool:
@@ -94,11 +121,39 @@ def is_sparse_linear_gradient(gradient: tf.IndexedSlices) -> bool:
     return untouched_sparse_linear_gradient(gradient) is not None
 
 
-def _producer(tensor: tf.Tensor) -> Any:
+def _producer(tensor: tf.Tensor) -> tuple[Any, list[tf.Operation]]:
+    """The op that made `tensor`, through Identity, and what the Identity ops wait for."""
     op = getattr(tensor, "op", None)
+    waits: list[tf.Operation] = []
     while op is not None and op.type == "Identity":
+        waits += op.control_inputs
         op = op.inputs[0].op
-    return op
+    return op, waits
+
+
+def _conditions(operations: Iterable[tf.Operation]) -> tuple[tf.Operation, ...]:
+    """Operations to wait for instead of the given ones, so that no gradient op is among them.
+
+    A gradient op changes nothing, so waiting for it means waiting for what it waits for itself.
+    As a control input of an update it would be computed for nothing, and stored: in a graph of
+    version 1 `compute_gradients` makes the gradients of one op wait for each other.
+    """
+    found: dict[str, tf.Operation] = {}
+    seen: set[str] = set()
+    pending = list(operations)
+    while pending:
+        op = pending.pop()
+        if op.name in seen:
+            continue
+        seen.add(op.name)
+        source, waits = _producer(op.outputs[0]) if op.type == "Identity" else (op, [])
+        if source.type == WEIGHTS_GRAD_OP:
+            pending += [*waits, *source.control_inputs, *(i.op for i in source.inputs)]
+        elif op.type == "NoOp":
+            pending += op.control_inputs
+        else:
+            found[op.name] = op
+    return tuple(found.values())
 
 
 def _single(gradient: Any, ids: Any) -> tf.IndexedSlices:
