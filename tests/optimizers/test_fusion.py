@@ -400,3 +400,74 @@ def test_a_gradient_applied_inside_a_condition_takes_the_slices(executed):
         step(tf.constant(True))
     np.testing.assert_allclose(w.numpy()[2:4], before[2:4] - [[0.2], [0.1]], rtol=1e-5, atol=1e-6)
     assert ran["fused"] == 0
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adagrad"])
+def test_a_gradient_penalty_trains_as_on_a_dense_layer(name, executed):
+    ours, keras, arguments = OPTIMIZERS[name]
+    ids, values, labels = (a[:B] for a in data())
+    x = dense(ids, values)
+    table, twin = tf.Variable(initial_weights()[0]), tf.Variable(initial_weights()[0])
+    splits = np.arange(0, B * WIDTH + 1, WIDTH)
+    flat = tf.constant(values.ravel()), tf.constant(ids.ravel())
+
+    def step_of(optimizer, variable, product):
+        optimizer.build([variable])
+
+        @tf.function
+        def step():
+            with tf.GradientTape() as outer:
+                with tf.GradientTape() as inner:
+                    loss = tf.reduce_mean((tf.reduce_sum(product(), 1) - labels[:, 0]) ** 2)
+                first = tf.convert_to_tensor(inner.gradient(loss, variable))
+                total = loss + 0.1 * tf.reduce_sum(first**2)
+            optimizer.apply_gradients([(outer.gradient(total, variable), variable)])
+
+        return step
+
+    with executed() as ran:
+        step = step_of(
+            ours(0.01, **arguments),
+            table,
+            lambda: ops.sparse_linear(flat[1], flat[0], splits, table),
+        )
+        step()
+    step()
+    assert ran["fused"] == 1  # what the penalty adds comes through the product's output
+    twin_step = step_of(keras(0.01, **arguments), twin, lambda: x @ twin)
+    twin_step()
+    twin_step()
+    assert_close([table.numpy()], [twin.numpy()], 1e-4)
+    assert not np.allclose(table, initial_weights()[0], atol=1e-3)
+
+
+def test_a_gradient_in_a_penalty_is_still_fused_alone(executed):
+    table, twin = tf.Variable(initial_weights()[0]), tf.Variable(initial_weights()[0])
+    sgd = optimizers.SGD(0.1)
+    sgd.build([table])
+    scale = tf.Variable(2.0)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                y = scale * ops.sparse_linear([2, 3, 2], None, [0, 3], table)
+                loss = tf.reduce_sum(y**2)
+            gradient = inner.gradient(loss, table)
+            penalty = tf.reduce_sum(gradient.values**2)
+        by_scale = outer.gradient(penalty, scale)
+        sgd.apply_gradients([(gradient, table)])
+        return by_scale
+
+    with executed() as ran:
+        by_scale = step()
+    assert ran["fused"] == 1
+    x = dense(np.array([[2, 3, 2]]), np.ones((1, 3), np.float32))
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as inner:
+            loss = tf.reduce_sum((scale * (x @ twin)) ** 2)
+        gradient = inner.gradient(loss, twin)
+        penalty = tf.reduce_sum(gradient**2)
+    np.testing.assert_allclose(by_scale, outer.gradient(penalty, scale), rtol=1e-4)
+    twin.assign_sub(0.1 * gradient)
+    np.testing.assert_allclose(table, twin, rtol=1e-4, atol=1e-5)

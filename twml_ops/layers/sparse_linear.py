@@ -21,7 +21,8 @@ class SparseLinear(TableLayer):
     Takes any batch form: a `tf.SparseTensor`; a pair of `tf.RaggedTensor` (ids, values) or one
     ragged ids; a padded pair (ids, values) with id -1 as padding. Reads only the rows of the
     kernel that the batch names; its gradient is sparse, and the optimizers of
-    `twml_ops.optimizers` update only those rows.
+    `twml_ops.optimizers` update only those rows. The gradient by the values of a batch reads the
+    kernel when it is computed: compute it before the kernel is updated (`ops.sparse_linear`).
 
     Args:
         units: D, width of the output.

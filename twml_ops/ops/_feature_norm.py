@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops.ops._gradients import gradient_of
 from twml_ops.ops._tape import table_handle
 from twml_ops.ops.sparse_linear import sum_duplicates
 
@@ -32,14 +33,19 @@ def normalized(
     return output
 
 
-@tf.RegisterGradient("Twml>MaxNorm")
-@tf.RegisterGradient("Twml>OnlineStandardize")
-def _gradient(op: Any, grad: tf.Tensor, _: tf.Tensor) -> list[Any]:
-    """The state is a constant; the second output is the derivative by the values."""
+@gradient_of("Twml>MaxNorm", "Twml>OnlineStandardize")
+def _gradient(op: Any, grad: Any, _: Any) -> list[Any]:
+    """The state is a constant; the second output is the derivative by the values.
+
+    That derivative is constant between the edges at which values are clipped, so nothing flows
+    back through it.
+    """
+    if grad is None:
+        return [None] * len(op.inputs)
     ids, scale = op.inputs[0], op.outputs[1]
     bias_grads = []
     for handle in op.inputs[3:-1]:  # one, or none
-        unique_ids, summed = sum_duplicates(ids, grad[:, tf.newaxis])
+        unique_ids, summed = sum_duplicates(ids, tf.reshape(grad, [-1, 1]))
         shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
-        bias_grads.append(tf.IndexedSlices(summed[:, 0], unique_ids, shape))
+        bias_grads.append(tf.IndexedSlices(tf.reshape(summed, [-1]), unique_ids, shape))
     return [None, grad * scale, None, *bias_grads, None]

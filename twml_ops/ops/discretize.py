@@ -97,7 +97,7 @@ def hashing_discretize(
     The id of a bucket depends on its feature and its number alone, so it stays when other features
     are added; the NaN bucket of a feature keeps its id however many boundaries the feature has. A
     passed entry's id is hashed from its feature. Buckets may collide. The hash is that of
-    `hash_ids`, salted with the feature id.
+    `hash_ids`, salted with the feature id. No gradient flows back to `values`.
 
     Args:
         ids: int32 or int64 [K], feature ids: any integers.

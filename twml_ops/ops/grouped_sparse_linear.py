@@ -8,9 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.ops._entries import entries
+from twml_ops.ops._gradients import gradient_of, wanted
 from twml_ops.ops._library import library
 from twml_ops.ops._tape import table_handle
-from twml_ops.ops.sparse_linear import weights_grad
+from twml_ops.ops.sparse_linear import resource_values_grad, weights_grad
 
 
 def grouped_sparse_linear(
@@ -19,7 +20,8 @@ def grouped_sparse_linear(
     """`sparse_linear` of many batches, each on its own table, for the overhead of one call.
 
     Small products run side by side, a thread each; large ones one after the other, each on all
-    threads. The results are those of `sparse_linear`, bit for bit.
+    threads. The results are those of `sparse_linear`, bit for bit, and so are the gradients: those
+    by values read the tables again when they are computed.
 
     Args:
         batches: (ids, values, row_splits) as `sparse_linear` takes them, ids all int32 or all
@@ -46,19 +48,18 @@ def grouped_sparse_linear(
     return outputs
 
 
-@tf.RegisterGradient("Twml>GroupedSparseLinear")
-def _grouped_sparse_linear_grad(op: Any, *grads: tf.Tensor) -> list[Any]:
+@gradient_of("Twml>GroupedSparseLinear")
+def _grouped_sparse_linear_grad(op: Any, *grads: Any) -> list[Any]:
     n = len(grads)
-    skipped = getattr(op, "skip_input_indices", None)
     inputs = list(op.inputs)
     values_grads: list[Any] = [None] * n
     table_grads: list[Any] = [None] * n
     for i, (grad, binary) in enumerate(zip(grads, op.get_attr("binary"), strict=True)):
+        if grad is None:
+            continue
         ids, values, row_splits, handle = inputs[i::n]
-        if not binary and (skipped is None or n + i not in skipped):
-            values_grads[i] = library.twml_resource_sparse_linear_values_grad(
-                ids, row_splits, handle, grad
-            )
+        if not binary and wanted(op, n + i):
+            values_grads[i] = resource_values_grad(op.outputs[i], ids, row_splits, handle, grad)
         shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
         table_grads[i] = weights_grad(ids, values, row_splits, grad, shape, binary)
     return [None] * n + values_grads + [None] * n + table_grads

@@ -7,8 +7,10 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.ops._entries import entries
+from twml_ops.ops._gradients import gradient_of, wanted
 from twml_ops.ops._library import library
-from twml_ops.ops._tape import table_handle, tf_variable
+from twml_ops.ops._tape import refuse_if_written_since, table_handle, tf_variable
+from twml_ops.ops.stock.sparse_linear import search
 
 WEIGHTS_GRAD_OP = "Twml>SparseLinearWeightsGrad"
 
@@ -21,6 +23,12 @@ def sparse_linear(
     `y[b] = sum over k in [row_splits[b], row_splits[b + 1]) of values[k] * weights[ids[k]]`,
     each row summed in the order of its entries, the same for any number of threads. Rows may be
     empty, ids repeated and unsorted.
+
+    Gradients of any order are those of the dense product, in reverse mode. The gradient by
+    `values` (and second derivatives) of a variable reads it again, when the gradient is computed,
+    and not as it was in the forward pass: compute it before the variable is updated, also with a
+    persistent tape. Within one `tf.function` an update in between is refused; in eager mode, and
+    across functions, it cannot be seen, and the gradient is that of the updated table.
 
     Args:
         ids: int32 or int64 [K], each in [0, N).
@@ -37,6 +45,9 @@ def sparse_linear(
     Raises:
         tf.errors.InvalidArgumentError: an id out of range or row_splits that are not offsets; the
             message names the place.
+        ValueError: in a `tf.function`, its gradient by `values` is asked for after an update of the
+            variable.
+        NotImplementedError: in forward mode (`tf.autodiff.ForwardAccumulator`).
     """
     ids, values, row_splits, binary = entries(ids, values, row_splits)
     # A variable of Keras 3 is a tensor too, as TensorFlow sees it, but must not be read as one.
@@ -103,14 +114,6 @@ def sum_duplicates(ids: Any, rows: Any) -> tuple[tf.Tensor, tf.Tensor]:
     return unique_ids, summed
 
 
-def _needs_values_grad(op: Any) -> bool:
-    """Whether the tape wants d(loss)/d(values): a read of every touched row, so not done idly."""
-    if op.get_attr("binary"):
-        return False
-    skipped = getattr(op, "skip_input_indices", None)
-    return skipped is None or 1 not in skipped
-
-
 def weights_grad(
     ids: tf.Tensor,
     values: tf.Tensor,
@@ -126,34 +129,86 @@ def weights_grad(
     return tf.IndexedSlices(rows, unique_ids, shape)
 
 
-def _weights_grad(op: Any, grad: tf.Tensor, shape: tf.Tensor) -> tf.IndexedSlices:
-    ids, values, row_splits, _ = op.inputs
-    return weights_grad(ids, values, row_splits, grad, shape, op.get_attr("binary"))
-
-
-@tf.RegisterGradient("Twml>SparseLinear")
+@gradient_of("Twml>SparseLinear")
 def _sparse_linear_grad(op: Any, grad: tf.Tensor) -> list[Any]:
-    ids, _, row_splits, weights = op.inputs
-    values_grad = None
-    if _needs_values_grad(op):
-        values_grad = library.twml_sparse_linear_values_grad(ids, row_splits, weights, grad)
+    ids, values, row_splits, weights = op.inputs
+    binary = op.get_attr("binary")
+    by_values = None
+    if not binary and wanted(op, 1):  # it reads every touched row, so it is not computed idly
+        by_values = library.twml_sparse_linear_values_grad(ids, row_splits, weights, grad)
     shape = tf.shape(weights, out_type=tf.int64)
-    return [None, values_grad, None, _weights_grad(op, grad, shape)]
+    return [None, by_values, None, weights_grad(ids, values, row_splits, grad, shape, binary)]
 
 
-@tf.RegisterGradient("Twml>ResourceSparseLinear")
+@gradient_of("Twml>ResourceSparseLinear")
 def _resource_sparse_linear_grad(op: Any, grad: tf.Tensor) -> list[Any]:
-    ids, _, row_splits, handle = op.inputs
-    values_grad = None
-    if _needs_values_grad(op):
-        values_grad = library.twml_resource_sparse_linear_values_grad(ids, row_splits, handle, grad)
+    ids, values, row_splits, handle = op.inputs
+    binary = op.get_attr("binary")
+    by_values = None
+    if not binary and wanted(op, 1):
+        by_values = resource_values_grad(op.outputs[0], ids, row_splits, handle, grad)
     shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
-    return [None, values_grad, None, _weights_grad(op, grad, shape)]
+    return [None, by_values, None, weights_grad(ids, values, row_splits, grad, shape, binary)]
 
 
-for _name in (
-    "SparseLinearValuesGrad",
-    "ResourceSparseLinearValuesGrad",
-    "SparseLinearWeightsGrad",
-):
+def resource_values_grad(
+    output: tf.Tensor, ids: tf.Tensor, row_splits: tf.Tensor, handle: tf.Tensor, grad: tf.Tensor
+) -> tf.Tensor:
+    """The gradient by the values of a product `output` with a variable, which is read again."""
+    refuse_if_written_since(output, handle)
+    return library.twml_resource_sparse_linear_values_grad(ids, row_splits, handle, grad)
+
+
+# The product is linear in the values and in the table, so the gradients of its gradients are
+# products of the same kind, and so on.
+
+
+@gradient_of("Twml>SparseLinearValuesGrad")
+def _values_grad_grad(op: Any, grad: tf.Tensor) -> list[Any]:
+    ids, row_splits, weights, of_output = op.inputs
+    shape = tf.shape(weights, out_type=tf.int64)
+    by_weights = by_gradient = None
+    if wanted(op, 2):
+        by_weights = weights_grad(ids, grad, row_splits, of_output, shape, False)
+    if wanted(op, 3):
+        by_gradient = library.twml_sparse_linear(ids, grad, row_splits, weights)
+    return [None, None, by_weights, by_gradient]
+
+
+@gradient_of("Twml>ResourceSparseLinearValuesGrad")
+def _resource_values_grad_grad(op: Any, grad: tf.Tensor) -> list[Any]:
+    ids, row_splits, handle, of_output = op.inputs
+    shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
+    by_weights = by_gradient = None
+    if wanted(op, 2):
+        by_weights = weights_grad(ids, grad, row_splits, of_output, shape, False)
+    if wanted(op, 3):
+        by_gradient = library.twml_resource_sparse_linear(ids, grad, row_splits, handle)
+    return [None, None, by_weights, by_gradient]
+
+
+@gradient_of("Twml>SparseLinearWeightsGrad")
+def _weights_grad_grad(op: Any, _: Any, grad: Any) -> list[Any]:
+    """The rows [U, D] take the place of the table, and places in them the place of the ids."""
+    if grad is None:
+        return [None] * 5
+    ids, values, row_splits, of_output, _ = op.inputs
+    binary = op.get_attr("binary")
+    places = search(op.outputs[0], ids, "left")
+    by_values = None
+    if not binary and wanted(op, 1):
+        by_values = library.twml_sparse_linear_values_grad(places, row_splits, grad, of_output)
+    by_gradient = library.twml_sparse_linear(places, values, row_splits, grad, binary=binary)
+    return [None, by_values, None, by_gradient, None]
+
+
+@gradient_of("Twml>SumDuplicates")
+def _sum_duplicates_grad(op: Any, _: Any, grad: Any) -> list[Any]:
+    if grad is None:
+        return [None, None]
+    places = search(op.outputs[0], op.inputs[0], "left")
+    return [None, tf.gather(grad, places)]
+
+
+for _name in ("RowSplitsFromIndices", "CsrFromIndices"):
     tf.no_gradient(f"Twml>{_name}")
