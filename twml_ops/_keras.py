@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 from typing import Any, NamedTuple
 
@@ -19,6 +20,24 @@ serializable = tf.keras.utils.register_keras_serializable(package=PACKAGE)
 def no_autocast() -> dict[str, Any]:
     """The `add_weight` argument that keeps mixed precision from wrapping a table."""
     return {"autocast": False} if KERAS_3 else {"experimental_autocast": False}
+
+
+_scopes: Any = importlib.import_module(tf.keras.StatelessScope.__module__) if KERAS_3 else None
+
+
+def in_stateless_scope() -> bool:
+    """Whether a `StatelessScope` of Keras 3, such as `stateless_call` makes, is in force."""
+    return KERAS_3 and _scopes.in_stateless_scope()
+
+
+def stateless_value(variable: Any) -> tf.Tensor | None:
+    """What stands for a variable's value in the `StatelessScope` in force; None if it is its own.
+
+    Of a variable of Keras 3 `tf.convert_to_tensor` gives it, but its resource handle does not.
+    """
+    return (
+        _scopes.get_stateless_scope().get_current_value(variable) if in_stateless_scope() else None
+    )
 
 
 def symbolic_inputs(model: Any) -> Any:

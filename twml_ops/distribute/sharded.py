@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import ops
+from twml_ops._keras import stateless_value
 from twml_ops.distribute import exchange
 from twml_ops.distribute.partition import Entries, part_of
 from twml_ops.distribute.placement import WHOLE, Add, Placement, put
@@ -51,6 +52,11 @@ class Sharded(Placement):
 
     def sparse_linear(self, entries: Entries, table: Any) -> tf.Tensor:
         """See `Placement`."""
+        if stateless_value(table) is not None:
+            raise NotImplementedError(
+                'stateless_call takes whole tables, and one with placement="sharded" is divided '
+                'among replicas; use placement="auto"'
+            )
         if exchange.num_replicas() == 1:  # outside of the replicas: all shards, one by one
             shards = enumerate(self._shards(table))
             parts = [(part_of(entries, p, self.shards), shard) for p, shard in shards]

@@ -7,8 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops._keras import in_stateless_scope, stateless_value
 from twml_ops.ops._gradients import gradient_of
-from twml_ops.ops._tape import table_handle
+from twml_ops.ops._tape import table_handle, tf_variable
+from twml_ops.ops._temporary import Temporary
 from twml_ops.ops.sparse_linear import sum_duplicates
 
 
@@ -22,14 +24,21 @@ def normalized(
     **attributes: Any,
 ) -> tf.Tensor:
     """The first output, float32 [K], of an op on entries, a state and a bias or None."""
-    output, _ = op(
-        tf.convert_to_tensor(ids, dtype_hint=tf.int64),
-        tf.convert_to_tensor(values, tf.float32),
-        table_handle(state),
-        [] if bias is None else [table_handle(bias)],
-        tf.convert_to_tensor(training, tf.bool),
-        **attributes,
-    )
+    ids = tf.convert_to_tensor(ids, dtype_hint=tf.int64)
+    values = tf.convert_to_tensor(values, tf.float32)
+    training = tf.convert_to_tensor(training, tf.bool)
+    given_bias = None if bias is None else stateless_value(bias)
+    handles = [] if bias is None or given_bias is not None else [table_handle(bias)]
+    # In a stateless scope an assignment to a variable of Keras is kept by the scope.
+    stateless = in_stateless_scope() and tf_variable(state) is not state
+    moving = Temporary(tf.stop_gradient(tf.convert_to_tensor(state))) if stateless else None
+    handle = table_handle(state) if moving is None else moving.handle
+    output, _ = op(ids, values, handle, handles, training, **attributes)
+    if moving is not None and tf.get_static_value(training) is not False:
+        state.assign(moving.read())
+    if given_bias is not None:
+        present = ids >= 0  # others are the padding of compilable batches, or an error above
+        output += tf.where(present, tf.gather(given_bias, tf.maximum(ids, 0)), 0.0)
     return output
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops._keras import stateless_value
 from twml_ops.ops._entries import entries
 from twml_ops.ops._gradients import gradient_of, wanted
 from twml_ops.ops._library import library
 from twml_ops.ops._tape import table_handle
-from twml_ops.ops.sparse_linear import resource_values_grad, weights_grad
+from twml_ops.ops.sparse_linear import resource_values_grad, sparse_linear, weights_grad
 
 
 def grouped_sparse_linear(
@@ -39,6 +40,8 @@ def grouped_sparse_linear(
         raise ValueError(
             f"weights must be one table a batch, got {len(weights)} for {len(batches)} batches"
         )
+    if any(stateless_value(w) is not None for w in weights):  # tensors, which the op does not take
+        return [sparse_linear(*b, w) for b, w in zip(batches, weights, strict=True)]
     ids, values, row_splits, binary = map(list, zip(*(entries(*b) for b in batches), strict=True))
     if len({i.dtype for i in ids}) > 1:
         ids = [tf.cast(i, tf.int64) for i in ids]

@@ -6,10 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops._keras import stateless_value
 from twml_ops.ops._entries import entries
 from twml_ops.ops._gradients import gradient_of, wanted
 from twml_ops.ops._library import library
 from twml_ops.ops._tape import refuse_if_written_since, table_handle, tf_variable
+from twml_ops.ops.stock.bfloat16 import widened
 from twml_ops.ops.stock.sparse_linear import search
 
 WEIGHTS_GRAD_OP = "Twml>SparseLinearWeightsGrad"
@@ -51,7 +53,11 @@ def sparse_linear(
     """
     ids, values, row_splits, binary = entries(ids, values, row_splits)
     # A variable of Keras 3 is a tensor too, as TensorFlow sees it, but must not be read as one.
-    table = tf_variable(weights)
+    given = stateless_value(weights)
+    if given is None:
+        table = tf_variable(weights)
+    else:
+        table = given if given.dtype == tf.float32 else widened(given)
     if isinstance(table, tf.Variable):
         handle = table_handle(table)
         out = library.twml_resource_sparse_linear(ids, values, row_splits, handle, binary=binary)
