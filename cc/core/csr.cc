@@ -84,17 +84,22 @@ Status OpenRows(int64_t n, int64_t num_rows, Called called, const ParallelFor& p
   const auto in_range = [=](int64_t row) { return row >= 0 && row < num_rows; };
   FirstPosition outside, fall;
   // Entry k opens the rows after that of entry k - 1 up to its own; the rows after the last are
-  // opened by the end.
+  // opened by the end. Where rows fall, which the other threads do not know yet, two threads may
+  // open the same row: the store is atomic (at no cost), and what it leaves is not used.
   parallel_for(n, 2, [&](int64_t begin, int64_t end) {
     int64_t before = begin == 0 ? -1 : row_of(begin - 1);
-    if (begin != 0 && !in_range(before)) return;  // found by who has that entry
+    if (begin != 0 && !in_range(before)) return;  // offered by the thread of that entry
     for (int64_t k = begin; k < end; ++k) {
       const int64_t row = row_of(k);
       if (row != before || before < 0) {
         if (!in_range(row)) return outside.Offer(k);
-        if (row < before) fall.Offer(k);
-        while (before < row) row_splits[++before] = k;
-        before = row;
+        if (row < before) {  // opening rows again and again could take rows x entries steps
+          fall.Offer(k);
+          while (k < end && in_range(row_of(k))) ++k;
+          if (k < end) outside.Offer(k);
+          return;
+        }
+        while (before < row) __atomic_store_n(&row_splits[++before], k, __ATOMIC_RELAXED);
       }
       also(k);
     }

@@ -93,6 +93,24 @@ TEST(RowSplitsFromIndices, RefusesDisorder) {
   EXPECT_FALSE(RowSplitsFromIndices({}, -1, Serial, splits.data()).ok());
 }
 
+// Every cut of the entries: threads meet rows that other threads have opened as well, which the
+// thread sanitizer must not see as a race.
+TEST(RowSplitsFromIndices, TheFirstBadPlaceIsNamedForAnyNumberOfThreads) {
+  std::mt19937_64 random(5);
+  constexpr int64_t kEntries = 40, kNumRows = 12;
+  for (int round = 0; round < 60; ++round) {
+    std::vector<int64_t> rows(kEntries), splits(kNumRows + 1);
+    for (int64_t& row : rows) row = static_cast<int64_t>(random() % kNumRows);
+    if (round % 3 != 0) std::sort(rows.begin() + round % 20, rows.end());
+    if (round % 5 == 0) rows[random() % kEntries] = kNumRows;
+    const std::string want = RowSplitsFromIndices(rows, kNumRows, Serial, splits.data()).message();
+    for (const int64_t shards : {2, 3, 8, 40}) {
+      EXPECT_EQ(RowSplitsFromIndices(rows, kNumRows, Sharded(shards), splits.data()).message(),
+                want);
+    }
+  }
+}
+
 TEST(RowSplitsFromIndices, RefusesRowsThatThereAreNot) {
   std::vector<int64_t> splits(9);
   for (const int64_t bad : {int64_t{-1}, int64_t{4}, INT64_MIN, INT64_MAX}) {
