@@ -310,7 +310,7 @@ void Buckets::Index(Span<const int64_t> feature_ids) {
   slots_.assign(capacity, {0, -1});
   mask_ = capacity - 1;
   for (int64_t f = 0; f < n; ++f) {
-    uint64_t at = Mix64(static_cast<uint64_t>(feature_ids[f]));
+    uint64_t at = hash_(feature_ids[f]);
     while (slots_[at & mask_].f >= 0) ++at;
     slots_[at & mask_] = {feature_ids[f], f};
   }

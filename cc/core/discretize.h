@@ -8,6 +8,7 @@
 
 #include "cc/core/csr.h"
 #include "cc/core/hash.h"
+#include "cc/core/hash_key.h"
 #include "cc/core/parallel.h"
 #include "cc/core/simd_buckets.h"
 #include "cc/core/span.h"
@@ -96,7 +97,7 @@ class Buckets {
   __attribute__((always_inline)) void PrefetchId(int64_t feature) const {
     const uint64_t at = static_cast<uint64_t>(feature) - static_cast<uint64_t>(first_feature_);
     if (!slots_.empty()) {
-      __builtin_prefetch(&slots_[Mix64(static_cast<uint64_t>(feature)) & mask_]);
+      __builtin_prefetch(&slots_[hash_(feature) & mask_]);
     } else if (at < dense_.size()) {
       __builtin_prefetch(&dense_[at]);
     }
@@ -128,7 +129,7 @@ class Buckets {
   }
 
   int32_t FindSlot(int64_t feature) const {
-    for (uint64_t at = Mix64(static_cast<uint64_t>(feature));; ++at) {
+    for (uint64_t at = hash_(feature);; ++at) {
       const Slot& slot = slots_[at & mask_];
       if (slot.f < 0) return static_cast<int32_t>(num_features());
       if (slot.feature == feature) return static_cast<int32_t>(slot.f);
@@ -145,6 +146,7 @@ class Buckets {
   // position, the rest in an open-addressing table.
   int64_t first_feature_ = 0;
   std::vector<int32_t> dense_;
+  KeyedHash hash_;
   std::vector<Slot> slots_;
   uint64_t mask_ = 0;
 };

@@ -1,11 +1,12 @@
-// Any int64 ids to 0, 1, 2, … in the order in which they first come. Open addressing.
+// Any int64 ids to 0, 1, 2, … in the order in which they first come. Open addressing, by a keyed
+// hash: ids that somebody chose cost no more than others.
 #ifndef TWML_CORE_ID_INDEX_H_
 #define TWML_CORE_ID_INDEX_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "cc/core/hash.h"
+#include "cc/core/hash_key.h"
 
 namespace twml {
 
@@ -13,7 +14,7 @@ class IdIndex {
  public:
   int64_t size() const { return size_; }
 
-  static uint64_t Hash(int64_t id) { return Mix64(static_cast<uint64_t>(id)); }
+  uint64_t Hash(int64_t id) const { return hash_(id); }
 
   // The number of an id, or -1.
   int64_t Find(int64_t id) const { return Find(id, Hash(id)); }
@@ -62,6 +63,7 @@ class IdIndex {
     }
   }
 
+  KeyedHash hash_;
   std::vector<Slot> slots_ = std::vector<Slot>(16, {0, -1});
   uint64_t mask_ = 15;
   int64_t size_ = 0;

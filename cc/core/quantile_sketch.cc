@@ -159,7 +159,7 @@ Scratch<uint32_t> QuantileSketch::Numbers(Span<const int64_t> ids,
     for (int64_t block = begin; block < end; block += kBlock) {
       const int64_t size = std::min(kBlock, end - block);
       for (int64_t i = 0; i < size; ++i) {
-        hash[i] = IdIndex::Hash(ids[block + i]);
+        hash[i] = index_.Hash(ids[block + i]);
         index_.Prefetch(hash[i]);
       }
       for (int64_t i = 0; i < size; ++i) {

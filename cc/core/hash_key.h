@@ -1,0 +1,26 @@
+// The key of this process' hash tables: nobody can choose ids that all fall into the same places.
+#ifndef TWML_CORE_HASH_KEY_H_
+#define TWML_CORE_HASH_KEY_H_
+
+#include <cstdint>
+
+#include "cc/core/hash.h"
+
+namespace twml {
+
+// Drawn once. It must not be visible in a result: only tables that are asked for single ids, and
+// never walked through, may use it.
+uint64_t HashKey() noexcept;
+
+// The hash of ids in one table, which keeps the key beside its slots.
+class KeyedHash {
+ public:
+  uint64_t operator()(int64_t id) const { return Mix64(static_cast<uint64_t>(id) ^ key_); }
+
+ private:
+  uint64_t key_ = HashKey();
+};
+
+}  // namespace twml
+
+#endif  // TWML_CORE_HASH_KEY_H_
