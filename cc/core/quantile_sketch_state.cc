@@ -1,6 +1,7 @@
 // A QuantileSketch as plain arrays, and back.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -33,6 +34,11 @@ Status ReadOptions(const S& state, QuantileSketchOptions* options) {
   options->exact_values = static_cast<int64_t>(state.config[2]);
   options->weighted = state.config[3] != 0;
   return Status();
+}
+
+// Whether a float can be as large; a NaN is none.
+bool IsFloat(double x) {
+  return std::isinf(x) || std::abs(x) <= static_cast<double>(std::numeric_limits<float>::max());
 }
 
 // Reads and checks one feature after the other.
@@ -81,13 +87,14 @@ class StateReader {
  private:
   Status CheckNumbers(int64_t id, const double* totals, const int64_t* counters) const {
     const int64_t entry = weighted_ ? 2 : 1;
-    if (counters[0] < 0 || counters[1] < 0 || counters[2] < 0 ||
-        counters[2] > state_.items.size() || counters[2] % entry != 0 || counters[3] < 0 ||
-        counters[3] > num_runs_ - run_) {
+    if (counters[0] < 0 || counters[0] > kMostCounted || counters[1] < 0 ||
+        counters[1] > kMostCounted || counters[2] < 0 || counters[2] > state_.items.size() ||
+        counters[2] % entry != 0 || counters[3] < 0 || counters[3] > num_runs_ - run_) {
       return Invalid("counters of feature ", id, " are out of range");
     }
     for (int64_t j = 0; j < S::kTotals; ++j) {
-      if (std::isnan(totals[j]) || (j != 2 && j != 3 && totals[j] < 0)) {
+      const bool extreme = j == 2 || j == 3;  // a float's, as a double
+      if (extreme ? !IsFloat(totals[j]) : !(totals[j] >= 0)) {
         return Invalid("totals of feature ", id, " are out of range");
       }
     }

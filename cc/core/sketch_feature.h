@@ -25,9 +25,15 @@ struct SketchRun {
   int32_t size;
 };
 
+// Counts stop here, so that those of a hostile state cannot overflow. No stream is that long.
+constexpr int64_t kMostCounted = int64_t{1} << 62;
+inline void AddCount(int64_t* count, int64_t more) {
+  *count = std::min(kMostCounted, *count + std::min(kMostCounted - 1, more));
+}
+
 struct SketchLevels {
   std::vector<SketchRun> runs;      // ascending levels, none empty
-  int64_t coins = 0, halvings = 0;  // thrown at all, thrown to make room
+  int64_t coins = 0, halvings = 0;  // thrown at all, thrown to make room; see AddCount
   double early_sum = 0, early_variance = 0, late_variance = 0;
   float min = std::numeric_limits<float>::infinity(), max = -std::numeric_limits<float>::infinity();
 };

@@ -84,8 +84,8 @@ void SketchWorkspace::Add(const SketchFeature& other) {
     at += run.size;
   }
   SketchLevels& levels = *feature_->levels;
-  levels.coins += other.levels->coins;
-  levels.halvings += other.levels->halvings;
+  AddCount(&levels.coins, other.levels->coins);
+  AddCount(&levels.halvings, other.levels->halvings);
   levels.early_sum += other.levels->early_sum;
   levels.early_variance += other.levels->early_variance;
   levels.late_variance += other.levels->late_variance;
@@ -194,7 +194,9 @@ void SketchWorkspace::AddWeighted(const float* items, size_t n) {
 // A throw that depends on the feature, on how many came before, and on what it is thrown for.
 uint64_t SketchWorkspace::Random(float a, float b) {
   const uint64_t values = static_cast<uint64_t>(ToKey(a)) << 32 | ToKey(b);
-  return Mix64(HashPair(feature_->id, feature_->levels->coins++) ^ Mix64(values));
+  const int64_t coin = feature_->levels->coins;
+  AddCount(&feature_->levels->coins, 1);
+  return Mix64(HashPair(feature_->id, coin) ^ Mix64(values));
 }
 
 void SketchWorkspace::MakeRoom() {
@@ -249,7 +251,7 @@ void SketchWorkspace::Halve(int h, int stage) {
   AddSorted(h + 1, batch_);
   const double weight = SketchLevelWeight(h);
   SketchLevels& levels = *feature_->levels;
-  ++levels.halvings;
+  AddCount(&levels.halvings, 1);
   if (stage < SketchSchedule::kEarly) {
     levels.early_sum += weight;
     levels.early_variance += weight * weight;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
@@ -347,7 +348,11 @@ TEST(QuantileSketch, HostileStatesAreRefused) {
       [](State* s) { s->feature_ids.pop_back(); },
       [](State* s) { s->totals[0] = kNan; },
       [](State* s) { s->totals[0] = -1; },
+      [](State* s) { s->totals[2] = 1e300; },
+      [](State* s) { s->totals[4] = -1; },
       [](State* s) { s->counters[0] = -1; },
+      [](State* s) { s->counters[0] = INT64_MAX; },
+      [](State* s) { s->counters[1] = INT64_MAX; },
       [](State* s) { s->counters[2] = -2; },
       [](State* s) { s->counters[2] += 1; },
       [](State* s) { s->counters[2] = INT64_MAX - 1; },
@@ -371,6 +376,79 @@ TEST(QuantileSketch, HostileStatesAreRefused) {
     EXPECT_FALSE(QuantileSketch::FromState(bad.view(), Serial, &made).ok()) << "change " << i;
     EXPECT_EQ(made, nullptr);
   }
+}
+
+// Puts numbers at the ends of their ranges, and near what was there, into one place of a state.
+void Mutate(std::mt19937_64* random, State* state) {
+  const auto put = [&](auto* numbers) {
+    using T = typename std::decay_t<decltype(*numbers)>::value_type;
+    using Limits = std::numeric_limits<T>;
+    if (numbers->empty()) return;
+    T& at = (*numbers)[(*random)() % numbers->size()];
+    const T choices[] = {Limits::max(),
+                         Limits::lowest(),
+                         Limits::max() / 2,
+                         Limits::max() / 4 + 1,
+                         Limits::min(),
+                         Limits::infinity(),
+                         T(0),
+                         T(1),
+                         T(2),
+                         T(63),
+                         at};
+    at = choices[(*random)() % std::size(choices)];
+  };
+  switch ((*random)() % 6) {
+    case 0:
+      return put(&state->config);
+    case 1:
+      return put(&state->feature_ids);
+    case 2:
+      return put(&state->totals);
+    case 3:
+      return put(&state->counters);
+    case 4:
+      return put(&state->runs);
+    default:
+      return put(&state->items);
+  }
+}
+
+// Under the sanitizers: what the loader accepts can be used, whatever it says.
+TEST(QuantileSketch, AnyStateIsRefusedOrUsable) {
+  std::mt19937_64 random(11);
+  int accepted = 0;
+  for (const bool weighted : {false, true}) {
+    auto sketch = Make({0.1, 4, weighted});
+    const Batch<int64_t> batch = Mixed(600);
+    const auto weights = weighted ? Weights(600, false) : std::vector<float>();
+    ASSERT_TRUE(sketch->Update(batch.ids, batch.values, weights, Serial).ok());
+    const State good(*sketch);
+    for (int round = 0; round < 1500; ++round) {
+      State state = good;
+      for (int i = 0; i <= round % 2; ++i) Mutate(&random, &state);
+      std::unique_ptr<QuantileSketch> made, other;
+      if (!QuantileSketch::FromState(state.view(), Serial, &made).ok()) continue;
+      ASSERT_TRUE(QuantileSketch::FromState(state.view(), Serial, &other).ok());
+      ++accepted;
+      for (int merges = 0; merges < 3; ++merges) {
+        ASSERT_TRUE(made->Merge(*other, Serial).ok());
+        ASSERT_TRUE(other->Merge(*made, Serial).ok());
+      }
+      const auto more = made->options().weighted ? Weights(600, false) : std::vector<float>();
+      ASSERT_TRUE(made->Update(batch.ids, batch.values, more, Serial).ok());
+      const std::vector<int64_t> ids = made->FeatureIds();
+      const std::vector<int64_t> bins(ids.size(), 7);
+      const std::vector<double> probabilities = {0, 0.3, 1};
+      std::vector<float> quantiles(ids.size() * probabilities.size());
+      ASSERT_TRUE(made->Quantiles(ids, probabilities, Serial, quantiles.data()).ok());
+      QuantileBoundaries boundaries;
+      ASSERT_TRUE(made->Boundaries(ids, bins, true, Serial, &boundaries).ok());
+      const State again(*made);
+      for (const int64_t count : again.counters) EXPECT_GE(count, 0);
+    }
+  }
+  EXPECT_GT(accepted, 300);
 }
 
 TEST(QuantileSketch, FeaturesWithoutValuesHaveNone) {
