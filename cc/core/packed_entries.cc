@@ -226,7 +226,7 @@ Status CheckHeader(const Header& h, int64_t size) {
   const int64_t most = 8 * size;  // every item takes a bit at least
   if (h.magic != kMagic || !sound(h.id_bits) || !sound(h.length_bits) || h.code_bits > 32 ||
       h.binary > 1 || h.entries < 0 || h.entries > most || h.rows < 0 || h.rows > most ||
-      h.distinct < 0 || h.distinct > most || (h.code_bits == 0) != (h.distinct == 0) ||
+      h.distinct < 0 || h.distinct > h.entries || (h.code_bits == 0) != (h.distinct == 0) ||
       LayoutOf(h).end != size) {
     return Invalid("packed must be a message of pack_entries, got ", size,
                    " bytes of another form");

@@ -41,7 +41,10 @@ template <class Id>
 using AllocateEntries = std::function<EntriesOut<Id>(int64_t entries, int64_t rows, bool binary)>;
 
 // What PackEntries was given. Whatever the bytes, nothing is read or written out of bounds; an id
-// may be anything that fits into Id. Refuses without allocating what is no message of this form.
+// may be anything that fits into Id. The whole message is checked before anything is allocated, and
+// what is then allocated is at most kMostUnpacked bytes for each of its own: an item of 8 bytes for
+// a bit, which a batch of many empty rows really is.
+constexpr int64_t kMostUnpacked = 64;
 template <class Id>
 Status UnpackEntries(Span<const uint8_t> packed, const AllocateEntries<Id>& allocate);
 

@@ -131,6 +131,30 @@ TEST(UnpackEntries, WhateverTheBytesNothingIsOutOfBounds) {
   }
 }
 
+TEST(UnpackEntries, WhatIsAllocatedIsBoundedByTheMessage) {
+  std::mt19937_64 random(2);
+  auto batch = RandomBatch<int64_t>({3, 0, 40}, 5);
+  batch.row_splits.resize(5000, batch.ids.size());  // rows without entries take a bit each
+  for (const bool binary : {false, true}) {
+    const Bytes good = Pack(batch, 300, 1, binary)[0];
+    int accepted = 0;
+    for (int round = 0; round < 5000; ++round) {
+      Bytes bad = good;
+      for (int i = 0; i < round % 4; ++i)
+        bad[random() % std::min<size_t>(80, bad.size())] = random();
+      const Status status =
+          UnpackEntries<int64_t>(bad, [&](int64_t entries, int64_t rows, bool is_binary) {
+            const int64_t item = is_binary ? 8 : 12;
+            EXPECT_LE(entries * item + (rows + 1) * 8,
+                      kMostUnpacked * static_cast<int64_t>(bad.size()));
+            ++accepted;
+            return EntriesOut<int64_t>{};
+          });
+    }
+    EXPECT_GT(accepted, 1000);
+  }
+}
+
 TEST(UnpackEntries, IdsMustFit) {
   auto batch = RandomBatch<int64_t>({1}, 1);
   const auto wide = Pack(batch, (int64_t{1} << 31) + 1, 1), fits = Pack(batch, int64_t{1} << 31, 1);
