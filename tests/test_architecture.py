@@ -1,0 +1,206 @@
+"""The rooms of ARCHITECTURE.md and the arrows between them, read from every import and #include.
+
+An import counts wherever it stands: at the top of a module, in a function, or under TYPE_CHECKING.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# A room is a package or a module of twml_ops, without those of its parts that are rooms themselves;
+# "" is twml_ops/__init__.py. Each line names the rooms that a room imports, all of them on lines
+# further down, so that there is no cycle. A room that the list does not name is an error.
+ARROWS = {
+    "selfcheck": "core ops _keras ''",
+    "cli": "export tpu distribute models layers optimizers metrics data planning ops _core _keras ''",
+    "tpu": "distribute layers optimizers ops _keras",
+    "estimator": "export optimizers ops",
+    "export": "models layers ops ops.stock _scorer _keras",
+    "models": "data layers ops _keras",
+    "planning": "",
+    "data": "",
+    "metrics": "",
+    "layers": "distribute core ops _keras",
+    "optimizers": "distribute ops _keras",
+    "distribute": "ops _keras",
+    "ops": "ops.stock core",
+    "ops.stock": "core",
+    "core": "_scorer _core",
+    "_scorer": "_core",
+    "_keras": "",
+    "_core": "",
+    "": "",
+}
+# To be mended: distribute.hybrid uses the optimizers, which use distribute.placement.
+UPWARD = {("distribute", "optimizers")}
+
+# To be mended too: a module that is imported for its types by one that it uses.
+CIRCLE = ("twml_ops.cli.feature_report", "twml_ops.cli.explaining")
+
+# Module-level __getattr__ makes an import that this test cannot see, and can hide a cycle.
+LAZY = {"twml_ops", "twml_ops.distribute"}
+
+# The same of #include: folder -> what its files include by quotes, by the start of the path.
+INCLUDES = {
+    "cc/core": ("cc/core/",),
+    "cc/core/simd": ("cc/core/",),
+    "cc/tf/ops": ("cc/core/", "cc/tf/ops/", "tensorflow/"),
+    "cc/tf/kernels": ("cc/core/", "cc/tf/kernels/", "tensorflow/"),
+    "python": ("cc/core/", "python/"),
+}
+# And by angle brackets, beside the standard library.
+SYSTEM_INCLUDES = {
+    "cc/core": r"sys/mman\.h",
+    "cc/core/simd": r"immintrin\.h",
+    "python": r"pybind11/.*",
+}
+
+
+def modules():
+    """Name -> path of every module."""
+    for path in sorted((ROOT / "twml_ops").rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+MODULES = dict(modules())
+
+
+def imports(name, path):
+    """The modules of this package that a module imports, anywhere in it."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")
+            base = parts[: len(parts) - node.level + 1] if node.level else []
+            start = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                whole = f"{start}.{alias.name}"
+                yield whole if whole in MODULES or whole == "twml_ops._core" else start
+
+
+GRAPH = {
+    name: {i for i in imports(name, path) if i.split(".")[0] == "twml_ops"} - {name}
+    for name, path in MODULES.items()
+}
+
+
+def room_of(module):
+    """The smallest room that a module is in; None if it is in no room."""
+    inner = module.partition(".")[2]
+    names = [r for r in ARROWS if inner == r or (r and inner.startswith(f"{r}."))]
+    return max(names, key=len, default=None)
+
+
+def arrows_of(graph):
+    """(room, imported room) -> a module and the one that it imports, for every arrow there is."""
+    found = {}
+    for module, imported in graph.items():
+        for other in sorted(imported):
+            pair = room_of(module), room_of(other)
+            if pair[0] != pair[1]:
+                found.setdefault(pair, f"{module} imports {other}")
+    return found
+
+
+def allowed():
+    return {
+        (room, "" if to == "''" else to) for room, line in ARROWS.items() for to in line.split()
+    }
+
+
+def cycle_in(graph):
+    """The modules of one cycle, or None."""
+    done, path = set(), []
+
+    def visit(module):
+        if module in path:
+            return path[path.index(module) :]
+        if module in done:
+            return None
+        path.append(module)
+        for other in sorted(graph.get(module, ())):
+            if (found := visit(other)) is not None:
+                return found
+        path.pop()
+        done.add(module)
+        return None
+
+    return next((found for m in sorted(graph) if (found := visit(m)) is not None), None)
+
+
+def test_every_module_is_in_a_room():
+    assert [m for m in MODULES if room_of(m) is None] == []
+
+
+def test_rooms_import_only_rooms_below_them():
+    rooms = list(ARROWS)
+    upward = [(a, b) for a, b in allowed() if rooms.index(b) <= rooms.index(a)]
+    assert upward == []
+
+
+def test_no_module_imports_what_its_room_may_not():
+    found = arrows_of(GRAPH)
+    wrong = [what for pair, what in found.items() if pair not in allowed() | UPWARD]
+    assert wrong == []
+
+
+def test_every_allowed_arrow_is_there():
+    assert (allowed() | UPWARD) - set(arrows_of(GRAPH)) == set()
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    assert (
+        cycle_in({a: bs - {CIRCLE[1]} if a == CIRCLE[0] else bs for a, bs in GRAPH.items()}) is None
+    )
+
+
+def test_imports_at_the_top_of_functions_and_under_type_checking_count(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text(
+        "from __future__ import annotations\nfrom typing import TYPE_CHECKING\n"
+        "from twml_ops import ops\n"
+        "if TYPE_CHECKING:\n    from twml_ops.layers import SparseLinear\n"
+        "def f():\n    import twml_ops.data.open\n    from . import planning\n"
+    )
+    found = {i for i in imports("twml_ops.a", path) if i.startswith("twml_ops")}
+    assert found == {f"twml_ops.{m}" for m in ("ops", "layers", "data.open", "planning")}
+
+
+def test_a_circle_and_a_forbidden_arrow_would_be_found():
+    circle = {"twml_ops.ops": {"twml_ops.layers.a"}, "twml_ops.layers.a": {"twml_ops.ops"}}
+    assert sorted(cycle_in(circle)) == ["twml_ops.layers.a", "twml_ops.ops"]
+    assert ("ops", "layers") in set(arrows_of(circle)) - allowed()
+
+
+def test_no_module_imports_lazily_by_getattr():
+    lazy = {
+        name
+        for name, path in MODULES.items()
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name == "__getattr__"
+    }
+    assert lazy == LAZY
+
+
+def sources():
+    for folder in ("cc", "python"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".cc", ".h", ".cu", ".cuh"):
+                yield pytest.param(path, id=str(path.relative_to(ROOT)))
+
+
+@pytest.mark.parametrize("path", list(sources()))
+def test_sources_include_only_what_is_below_their_folder(path):
+    folder = str(path.parent.relative_to(ROOT))
+    found = re.findall(r'^\s*#\s*include\s*(["<])([^">]+)[">]', path.read_text(), re.M)
+    ours = [name for mark, name in found if mark == '"']
+    assert [n for n in ours if not n.startswith(INCLUDES[folder])] == []
+    system = rf"[a-z_]+(\.h)?|{SYSTEM_INCLUDES.get(folder, '(?!)')}"  # <vector>, <math.h>
+    assert [n for mark, n in found if mark == "<" and not re.fullmatch(system, n)] == []
