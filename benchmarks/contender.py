@@ -51,20 +51,20 @@ class Contender:
 
 
 SUITES = {  # module -> the package it needs
-    "benchmarks.contenders_twml": "tensorflow",
-    "benchmarks.contenders_tf": "tensorflow",
-    "benchmarks.contenders_torch": "torch",
-    "benchmarks.contenders_fbgemm": "fbgemm_gpu",
-    "benchmarks.contenders_jax": "jax",
-    "benchmarks.contenders_keras_rs": "keras_rs",
-    "benchmarks.contenders_scipy": "scipy",
-    "benchmarks.contenders_tfra": "tensorflow",  # its own is in another environment
+    "benchmarks.contenders.twml": "tensorflow",
+    "benchmarks.contenders.tf": "tensorflow",
+    "benchmarks.contenders.torch": "torch",
+    "benchmarks.contenders.fbgemm": "fbgemm_gpu",
+    "benchmarks.contenders.jax": "jax",
+    "benchmarks.contenders.keras_rs": "keras_rs",
+    "benchmarks.contenders.scipy": "scipy",
+    "benchmarks.contenders.tfra": "tensorflow",  # its own is in another environment
 }
 _LABELS = {
-    "benchmarks.contenders_torch": "torch",
-    "benchmarks.contenders_fbgemm": "FBGEMM",
-    "benchmarks.contenders_jax": "JAX",
-    "benchmarks.contenders_keras_rs": "keras-rs",
+    "benchmarks.contenders.torch": "torch",
+    "benchmarks.contenders.fbgemm": "FBGEMM",
+    "benchmarks.contenders.jax": "JAX",
+    "benchmarks.contenders.keras_rs": "keras-rs",
 }
 
 

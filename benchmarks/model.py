@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import contenders_tf, timing
+from benchmarks import timing
 from benchmarks.contender import OURS
-from benchmarks.contenders_twml import OPTIMIZERS
+from benchmarks.contenders import tf as contenders_tf
+from benchmarks.contenders.twml import OPTIMIZERS
 from benchmarks.kernels import Log
 from benchmarks.workload import Batch, Workload
 from twml_ops import layers

@@ -112,7 +112,7 @@ def input_dims(base: Workload, sizes: tuple[int, ...], rounds: int, log: Log) ->
     """
     import tensorflow as tf
 
-    from benchmarks.contenders_twml import fused_step_on
+    from benchmarks.contenders.twml import fused_step_on
     from benchmarks.tf_support import csr_inputs
     from twml_ops.ops._tape import tf_variable
 

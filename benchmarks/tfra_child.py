@@ -1,6 +1,6 @@
 """TensorFlow Recommenders Addons in a process of its own: it wants another TensorFlow.
 
-Run by benchmarks/contenders_tfra.py with that TensorFlow's Python. Its table is a hash table; a
+Run by benchmarks/contenders/tfra.py with that TensorFlow's Python. Its table is a hash table; a
 training step finds the rows of the batch's distinct ids in it, and writes them back.
 """
 

@@ -9,7 +9,7 @@ import keras_rs
 import tensorflow as tf
 
 from benchmarks.contender import FORWARD, NotOffered, Prepare, Running
-from benchmarks.contenders_tf import KERAS
+from benchmarks.contenders.tf import KERAS
 from benchmarks.tf_support import traced
 from benchmarks.workload import Case
 

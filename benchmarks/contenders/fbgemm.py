@@ -15,7 +15,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 
 from benchmarks import reference
 from benchmarks.contender import FORWARD, NotOffered, Prepare, Running
-from benchmarks.contenders_torch import bag_inputs
+from benchmarks.contenders.torch import bag_inputs
 from benchmarks.workload import Case
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.contender import FORWARD, NotOffered, Prepare, Running
 from benchmarks.workload import Case
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("TWML_OPS_TFRA_PYTHON", ROOT / ".venv/tfra/bin/python"))
 
 
