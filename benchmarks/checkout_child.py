@@ -18,7 +18,7 @@ def main(checkout: str, channel: Connection, quick: bool) -> None:
         raise ImportError(f"twml_ops was imported from {twml_ops.__file__}, not from {checkout}")
     sys.path[0] = str(THIS)
     from benchmarks import machine
-    from benchmarks.contenders_twml import CONTENDERS
+    from benchmarks.contenders.twml import CONTENDERS
     from benchmarks.run import QUICK
     from benchmarks.workload import Workload, make_case
 
