@@ -192,8 +192,10 @@ Status SparseLinearWeightsGrad(const Csr<Id>& batch, int64_t input_dim, Matrix<c
 template <class Id>
 Status SumDuplicates(Span<const Id> ids, Matrix<const float> rows, const ParallelFor& parallel_for,
                      const AllocateRows<Id>& allocate) {
-  constexpr int64_t kAnyId = std::numeric_limits<Id>::max();
-  TWML_RETURN_IF_ERROR(CheckIds(ids, kAnyId, parallel_for));
+  // The largest id space: of 32-bit ids it holds them all.
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kIdSpace = sizeof(Id) == 4 ? int64_t{1} << 31 : kMost;
+  TWML_RETURN_IF_ERROR(CheckIds(ids, kIdSpace, parallel_for));
   TWML_RETURN_IF_ERROR(CheckRows(ids, rows));
   int64_t last = 0;
   for (const Id id : ids) last = std::max<int64_t>(last, id);

@@ -1,6 +1,7 @@
 #include "cc/core/sparse_linear.h"
 
 #include <atomic>
+#include <limits>
 
 #include "cc/core/segment_sum.h"
 #include "tests/cc/testing.h"
@@ -226,6 +227,23 @@ TYPED_TEST(SparseLinearTest, DuplicatesAreSummedInOrder) {
     EXPECT_EQ(out.ids, (std::vector<TypeParam>{0, 2, 7}));
     EXPECT_EQ(out.rows, (std::vector<float>{3, 5, 0}));  // (1e8 + 1) - 1e8 in float32
   }
+}
+
+TEST(SumDuplicates, TakesEveryIdThatAGradientMayHave) {
+  constexpr int32_t kLast = std::numeric_limits<int32_t>::max();
+  const std::vector<int32_t> ids = {kLast, 0, kLast};
+  const std::vector<float> rows = {1, 2, 4};
+  std::vector<int32_t> got_ids;
+  std::vector<float> got_rows;
+  const Status status =
+      SumDuplicates<int32_t>(ids, {rows.data(), 3, 1}, Serial, [&](int64_t n) -> RowsOut<int32_t> {
+        got_ids.resize(n);
+        got_rows.resize(n);
+        return {got_ids.data(), got_rows.data()};
+      });
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(got_ids, (std::vector<int32_t>{0, kLast}));
+  EXPECT_EQ(got_rows, (std::vector<float>{2, 5}));
 }
 
 TEST(ForSegments, CoversEverySegmentOnceWhateverTheSkew) {
