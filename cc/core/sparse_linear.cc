@@ -210,6 +210,7 @@ Status ApplyRows(Span<const Id> ids, Matrix<const float> rows, const Trained<W>&
   TWML_RETURN_IF_ERROR(CheckIds(ids, table.weights.rows, parallel_for));
   TWML_RETURN_IF_ERROR(CheckRows(ids, rows));
   TWML_RETURN_IF_ERROR(CheckTableDim(rows, table.weights.dim));
+  if (table.weights.dim == 0) return Status();  // a mean over no columns would not be a number
   if (!StrictlyAscending(ids)) {
     WithGroups(ids, {}, {}, table.weights.rows, ids.size(), parallel_for,
                [&](const auto& groups) { UpdateGroups(groups, rows, table, parallel_for); });
@@ -232,6 +233,7 @@ Status SparseLinearBackwardApply(const Csr<Id>& batch, Matrix<const float> grad,
   TWML_RETURN_IF_ERROR(CheckCsr(batch, table.weights.rows, parallel_for));
   TWML_RETURN_IF_ERROR(CheckGrad(batch, grad));
   TWML_RETURN_IF_ERROR(CheckTableDim(grad, table.weights.dim));
+  if (table.weights.dim == 0) return Status();
   WithGroups(batch.ids, batch.values, batch.row_splits, table.weights.rows, batch.num_rows(),
              parallel_for,
              [&](const auto& groups) { UpdateGroups(groups, grad, table, parallel_for); });

@@ -16,9 +16,14 @@ namespace twml {
 //   lazy_adam        m += (1-b1)(g-m); v += (1-b2)(g^2-v); w -= lr m / (sqrt(v) + eps)
 //                    hyper: b1, b2, eps; lr comes with the bias correction already in it
 //   ftrl             McMahan et al. 2013, Keras' form       hyper: lr_power, l1, l2, l2_shrinkage
+// A learning rate of 0 leaves what decay left of the row as it is. The accumulators of gradients
+// (a, m, v) still advance, but not those of ftrl: its z divides by the rate, so that the step has
+// no limit as the rate falls to 0. Rates below kLeastFtrlRate count as 0. An element of an ftrl row
+// that has seen no gradient and has no l2 to divide by (a = g = l2 = 0) stays as it is as well.
 enum class UpdateRule { kSgd, kMomentum, kAdagrad, kRowWiseAdagrad, kLazyAdam, kFtrl };
 constexpr int kNumUpdateRules = 6;
 constexpr int kMaxSlots = 2;
+constexpr float kLeastFtrlRate = 0x1p-100f;  // 1 / rate times a sum of gradients stays finite
 
 struct UpdateRuleInfo {
   std::string_view name;

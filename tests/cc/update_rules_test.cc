@@ -242,10 +242,93 @@ INSTANTIATE_TEST_SUITE_P(
                     std::pair<const UpdateRule, std::vector<float>>{UpdateRule::kFtrl,
                                                                     {0.1f, 0, 0, 0.5f, 0, 0}}));
 
+// A schedule may end at 0, and on its way there come rates whose inverse is no float.
+TEST_P(UpdateRuleTest, ALearningRateOfZeroLeavesTheWeights) {
+  const auto batch = RandomBatch<int64_t>({3, 9, 0, 50}, kRows);
+  for (const int64_t dim : {1, 7, 16, 33, 64}) {
+    for (const float rate : {0.0f, 1e-45f, 1e-39f}) {
+      auto hyper = GetParam().second;
+      hyper[0] = rate;
+      hyper[1] = 0;
+      Table fused(rule(), dim, hyper), by_rows = fused;
+      if (rule() == UpdateRule::kMomentum) fused.slots[0].assign(fused.slots[0].size(), 0);
+      const Table before = fused;
+      by_rows = fused;
+      const auto grad = RandomFloats(batch.num_rows() * dim);
+      ASSERT_TRUE(SparseLinearBackwardApply<int64_t>(
+                      batch.csr(), {grad.data(), batch.num_rows(), dim}, fused.trained(), Serial)
+                      .ok());
+      for (size_t i = 0; i < before.weights.size(); ++i) {
+        // A tiny rate moves a weight of exactly 0 by as little.
+        ASSERT_NEAR(fused.weights[i], before.weights[i], rate == 0 ? 0 : 1e-30);
+      }
+      for (const auto& slot : fused.slots) {
+        for (const float x : slot) EXPECT_TRUE(std::isfinite(x));
+      }
+      if (rule() == UpdateRule::kFtrl) {
+        EXPECT_EQ(fused, before);
+        // The next step goes on as if there had been none.
+        for (Table* table : {&fused, &by_rows}) {
+          table->hyper[0] = 0.1f;
+          ASSERT_TRUE(SparseLinearBackwardApply<int64_t>(batch.csr(),
+                                                         {grad.data(), batch.num_rows(), dim},
+                                                         table->trained(), Serial)
+                          .ok());
+        }
+        EXPECT_EQ(fused, by_rows);
+      }
+    }
+  }
+}
+
+TEST_P(UpdateRuleTest, DecayShrinksARowAlsoAtALearningRateOfZero) {
+  auto hyper = GetParam().second;
+  hyper[0] = 0;
+  hyper[1] = 0.5f;
+  Table table(rule(), 8, hyper);
+  if (rule() == UpdateRule::kMomentum) table.slots[0].assign(table.slots[0].size(), 0);
+  const Table before = table;
+  const auto rows = RandomFloats(8);
+  const std::vector<int64_t> ids = {3};
+  ASSERT_TRUE(ApplyRows<int64_t>(ids, {rows.data(), 1, 8}, table.trained(), Serial).ok());
+  for (int64_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(table.weights[3 * 8 + i], before.weights[3 * 8 + i] / 2);
+  }
+}
+
+TEST_P(UpdateRuleTest, ATableWithoutColumnsStaysAsItIs) {
+  Table table(rule(), 0, GetParam().second);
+  const Table before = table;
+  const std::vector<int64_t> ids = {3, 9, 3};
+  EXPECT_TRUE(ApplyRows<int64_t>(ids, {nullptr, 3, 0}, table.trained(), Serial).ok());
+  const auto batch = RandomBatch<int64_t>({2, 3}, kRows);
+  EXPECT_TRUE(
+      SparseLinearBackwardApply<int64_t>(batch.csr(), {nullptr, 2, 0}, table.trained(), Serial)
+          .ok());
+  EXPECT_EQ(table, before);
+}
+
 TEST(UpdateRules, AreFoundByName) {
   for (int i = 0; i < kNumUpdateRules; ++i) EXPECT_EQ(FindUpdateRule(kUpdateRules[i].name), i);
   EXPECT_EQ(FindUpdateRule("adam"), -1);
   EXPECT_EQ(FindUpdateRule(""), -1);
+}
+
+TEST(Ftrl, AnElementThatHasSeenNoGradientStays) {
+  Table table(UpdateRule::kFtrl, 8, {0.1f, 0, -0.5f, 0, 0, 0});
+  for (auto& slot : table.slots) slot.assign(slot.size(), 0);  // initial accumulator 0
+  const Table before = table;
+  std::vector<float> row(8, 0);
+  row[5] = 1;
+  const std::vector<int64_t> ids = {3};
+  ASSERT_TRUE(ApplyRows<int64_t>(ids, {row.data(), 1, 8}, table.trained(), Serial).ok());
+  for (int64_t i = 0; i < 8; ++i) {
+    const float w = table.weights[3 * 8 + i];
+    EXPECT_TRUE(std::isfinite(w));
+    if (i != 5) {
+      EXPECT_EQ(w, before.weights[3 * 8 + i]);
+    }
+  }
 }
 
 TEST(Ftrl, L1MakesExactZeros) {

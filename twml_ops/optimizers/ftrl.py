@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops._keras import serializable
+from twml_ops.ops.stock.apply_rows import ftrl_step
 from twml_ops.optimizers._base import SparseOptimizer
 
 
@@ -17,6 +18,11 @@ class Ftrl(SparseOptimizer):
 
     `s = a + g^2; z += g + 2 shrinkage w - (s^-p - a^-p) / lr * w; w = (clip(z, -l1, l1) - z) /
     (s^-p / lr + 2 l2)`, p the learning_rate_power.
+
+    A learning rate of 0, as at the end of a schedule, leaves the touched rows and their slots as
+    they are (but for `weight_decay`): z divides by the rate, so there is no step to take. The
+    formula takes the rate for a constant: where a schedule lowers it, the weights of touched rows
+    shrink with it, as they do in Keras.
 
     Args:
         learning_rate: float, or any Keras schedule.
@@ -65,26 +71,22 @@ class Ftrl(SparseOptimizer):
 
     def _hyper(self, lr: Any) -> list[Any]:
         c = self._config
-        l2 = c["l2_regularization_strength"] + c["beta"] / (2.0 * lr)
+        lr = tf.convert_to_tensor(lr)
+        root = tf.math.divide_no_nan(tf.cast(c["beta"], lr.dtype), 2.0 * lr)
         return [
             c["learning_rate_power"],
             c["l1_regularization_strength"],
-            l2,
+            c["l2_regularization_strength"] + root,
             c["l2_shrinkage_regularization_strength"],
         ]
 
     def _dense_update(
         self, gradient: tf.Tensor, variable: tf.Variable, slots: Sequence[tf.Variable], lr: Any
     ) -> None:
-        power, l1, l2, shrinkage = self._hyper(lr)
-        a, z = slots
-        total = a + tf.square(gradient)
-        after = tf.pow(total, -power)
-        z.assign_add(
-            gradient + 2 * shrinkage * variable - (after - tf.pow(a, -power)) / lr * variable
-        )
-        variable.assign((tf.clip_by_value(z, -l1, l1) - z) / (after / lr + 2 * l2))
-        a.assign(total)
+        hyper = [lr, 0.0, *self._hyper(lr)]
+        new = ftrl_step(variable, slots, gradient, hyper)
+        for v, value in zip([variable, *slots], new, strict=True):
+            v.assign(value)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""

@@ -124,6 +124,10 @@ TWML_UPDATE_RULE(Ftrl) {
   const float lr = hyper[0], power = -hyper[2], l1 = hyper[3], l2 = hyper[4], shrink = hyper[5];
   float* __restrict a = slots[0];
   float* __restrict z = slots[1];
+  if (fabsf(lr) < kLeastFtrlRate) {
+    for (int64_t i = 0; i < n; ++i) w.Set(i, w.Get(i));
+    return;
+  }
   for (int64_t i = 0; i < n; ++i) {
     const float wi = w.Get(i);
     const float sum = MulAdd(g[i], g[i], a[i]);
@@ -132,7 +136,9 @@ TWML_UPDATE_RULE(Ftrl) {
     const float after = root ? sqrtf(sum) : powf(sum, power);
     z[i] += MulAdd((before - after) / lr, wi, MulAdd(2 * shrink, wi, g[i]));
     const float clipped = z[i] > l1 ? l1 : z[i] < -l1 ? -l1 : z[i];
-    w.Set(i, (clipped - z[i]) / (after / lr + 2 * l2));
+    const float scale = after / lr + 2 * l2;
+    const float next = (clipped - z[i]) / scale;
+    w.Set(i, scale == 0 ? wi : next);
     a[i] = sum;
   }
 }

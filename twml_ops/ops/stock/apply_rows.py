@@ -12,6 +12,8 @@ from twml_ops.ops.stock import check
 from twml_ops.ops.stock.bfloat16 import rounded
 from twml_ops.ops.stock.sparse_linear import one_row_an_id, summed
 
+_LEAST_FTRL_RATE = 2.0**-100  # kLeastFtrlRate
+
 Tensors = list[tf.Tensor]
 # The touched rows after the update, and their slots, of (rows, slots, gradient, hyper).
 _Step = Callable[[tf.Tensor, Tensors, tf.Tensor, Tensors], tuple[tf.Tensor, Tensors]]
@@ -42,7 +44,8 @@ def _rowwise_adagrad(
     w: tf.Tensor, slots: Tensors, g: tf.Tensor, hyper: Tensors
 ) -> tuple[tf.Tensor, Tensors]:
     lr, _, epsilon = hyper
-    a = slots[0] + tf.reduce_mean(g * g, axis=1, keepdims=True)
+    width = tf.cast(tf.shape(g)[1], tf.float32)  # 0 of a table without columns
+    a = slots[0] + tf.math.divide_no_nan(tf.reduce_sum(g * g, axis=1, keepdims=True), width)
     return w - lr / tf.sqrt(a + epsilon) * g, [a]
 
 
@@ -56,12 +59,23 @@ def _lazy_adam(
 
 
 def _ftrl(w: tf.Tensor, slots: Tensors, g: tf.Tensor, hyper: Tensors) -> tuple[tf.Tensor, Tensors]:
+    new, total, z = ftrl_step(w, slots, g, hyper)
+    return new, [total, z]
+
+
+def ftrl_step(
+    w: tf.Tensor, slots: Sequence[tf.Tensor], g: tf.Tensor, hyper: Sequence[Any]
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The weights, already decayed, and both slots after a step of the rule "ftrl"."""
     lr, _, power, l1, l2, shrinkage = hyper
     a, z = slots
     total = a + g * g
     before, after = tf.pow(a, -power), tf.pow(total, -power)
-    z += g + 2 * shrinkage * w - (after - before) / lr * w
-    return (tf.clip_by_value(z, -l1, l1) - z) / (after / lr + 2 * l2), [total, z]
+    new_z = z + g + 2 * shrinkage * w - (after - before) / lr * w
+    scale = after / lr + 2 * l2
+    new = tf.where(tf.equal(scale, 0), w, (tf.clip_by_value(new_z, -l1, l1) - new_z) / scale)
+    steps = tf.abs(lr) >= _LEAST_FTRL_RATE
+    return tf.where(steps, new, w), tf.where(steps, total, a), tf.where(steps, new_z, z)
 
 
 class _Rule(NamedTuple):

@@ -100,7 +100,8 @@ def sum_duplicates(ids: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
     check.rank(ids, 1, "ids")
     if rows.shape.rank == 0:
         raise check.refusal("rows must have rank 1 or more, got a scalar")
-    ids = check.expect(ids, check.ids_in_range(ids, ids.dtype.max), one_row_an_id(ids, rows))
+    space = min(ids.dtype.max + 1, tf.int64.max)
+    ids = check.expect(ids, check.ids_in_range(ids, space), one_row_an_id(ids, rows))
     return summed(ids, rows)
 
 
