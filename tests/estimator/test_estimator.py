@@ -179,6 +179,27 @@ def test_the_concurrency_reaches_the_op(concurrency, want, fused):
     assert updates == [want]
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_rows_of_any_rank_train_to_the_weights_of_keras(name):
+    start = np.random.default_rng(4).normal(size=(N, 2, 3)).astype(np.float32)
+
+    def loss(w):
+        return tf.reduce_sum(tf.gather(w, [1, 4, 1]) ** 2)
+
+    w, optimizer = tf.Variable(start), OPTIMIZERS[name]()
+    for _ in range(2):
+        with tf.GradientTape() as tape:
+            value = loss(w)
+        optimizer.apply_gradients([(tape.gradient(value, w), w)])
+    with tf.Graph().as_default(), v1.Session() as session:
+        again = v1.get_variable("w", initializer=start, use_resource=True)
+        train = estimator.as_v1(OPTIMIZERS[name]()).minimize(loss(again))
+        session.run(v1.global_variables_initializer())
+        for _ in range(2):
+            session.run(train)
+        np.testing.assert_allclose(session.run(again), w.numpy(), rtol=1e-5, atol=1e-6)
+
+
 def test_no_variable_of_an_optimizer_starts_from_another():
     with tf.Graph().as_default():
         optimizer = OPTIMIZERS["adagrad"]()  # with a schedule of its learning rate

@@ -67,6 +67,13 @@ def test_a_compiled_step_does_what_the_library_does(rule):
     np.testing.assert_array_equal(got[0][untouched], initial[untouched])
 
 
+def test_a_compiled_step_of_ftrl_at_a_rate_of_zero_changes_nothing():
+    ends = tf.keras.optimizers.schedules.PiecewiseConstantDecay([0], [0.1, 0.0])
+    for got, want in zip(*(trained(optimizers.Ftrl(ends), c) for c in (True, False)), strict=True):
+        assert np.isfinite(got).all()
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
 def test_clipping_sees_summed_rows():
     got, want = (trained(optimizers.SGD(0.1, clipnorm=0.5), c) for c in (True, False))
     for g, w in zip(got, want, strict=True):

@@ -1,5 +1,6 @@
 """Stock ops equal the op library: integers bit for bit, floats to rounding."""
 
+import inspect
 import itertools
 
 import numpy as np
@@ -8,9 +9,10 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twml_ops import ops
+from twml_ops import core, ops, optimizers
 from twml_ops.ops import _library
 from twml_ops.ops.stock import library as stock
+from twml_ops.ops.stock.apply_rows import _RULES
 
 if not _library.is_native():
     pytest.skip("there is no op library to compare with", allow_module_level=True)
@@ -81,6 +83,18 @@ def test_sparse_linear_and_its_gradients(entries, units, binary, dtype):
 
     assert_equal(run, exact=False)
     assert_equal(lambda: ops.sparse_linear(ids, values, splits, whole), exact=False)
+
+
+@pytest.mark.parametrize("library", ["loaded", "stock"])
+def test_sums_take_every_id_that_a_gradient_may_have(library):
+    last = np.iinfo(np.int32).max
+    with _library.library.using(stock if library == "stock" else _library.library.loaded):
+        ids, rows = ops.sum_duplicates(np.int32([last, 0, last]), np.float32([[1], [2], [4]]))
+        assert ids.numpy().tolist() == [0, last]
+        assert rows.numpy().tolist() == [[2.0], [5.0]]
+        for bad in ([-1], [np.iinfo(np.int64).max]):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="is out of range"):
+                ops.sum_duplicates(np.int64(bad), np.float32([[1]]))
 
 
 @pytest.mark.parametrize("rows", [1, 7])
@@ -190,20 +204,35 @@ RULES = {
 }
 
 
+def test_the_rules_are_those_of_the_core():
+    rules = core.update_rules()
+    described = {r: (i.num_slots, i.rowwise_slots, i.num_hyper) for r, i in _RULES.items()}
+    assert described == rules
+    kinds = (k for k in vars(optimizers).values() if inspect.isclass(k) and hasattr(k, "rule"))
+    for kind in kinds:
+        made = kind()
+        hyper = 2 + len(made._hyper(tf.constant(0.1)))
+        got = (len(kind.slot_names), kind.rowwise_slots, hyper)
+        assert (kind.rule, got) == (kind.rule, rules[kind.rule])
+    for rule, (number, hyper) in RULES.items():
+        assert (number, len(hyper)) == (rules[rule][0], rules[rule][2])
+
+
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("entries", [0, 12])
-@pytest.mark.parametrize("width", [(), (1,), (5,)])
-def test_updates(rule, entries, width):
+@pytest.mark.parametrize(("entries", "rate"), [(0, 0.1), (12, 0.1), (12, 0.0), (12, 1e-40)])
+@pytest.mark.parametrize("width", [(), (0,), (1,), (5,)])
+def test_updates(rule, entries, rate, width):
     if rule == "rowwise_adagrad" and not width:
         return
     number, hyper = RULES[rule]
+    hyper = [rate, *hyper[1:]]
     rng = np.random.default_rng(entries)
     ids = rng.integers(0, 9, entries)
     rows = rng.normal(size=(entries, *width)).astype(np.float32)
     start = rng.normal(size=(9, *width)).astype(np.float32)
     slots = 0.5 + rng.random((2, 9, *width)).astype(np.float32)
     if rule == "rowwise_adagrad":
-        slots = slots[:, :, 0]
+        slots = np.ones((2, 9), np.float32)
 
     def run(library):
         variables = [tf.Variable(start), *(tf.Variable(s) for s in slots[:number])]
@@ -218,6 +247,7 @@ def test_updates(rule, entries, width):
         return variables
 
     for a, b in zip(run(_library.library.loaded), run(stock), strict=True):
+        assert np.isfinite(a).all()
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
         untouched = np.setdiff1d(np.arange(9), ids)
         np.testing.assert_array_equal(a.numpy()[untouched], b.numpy()[untouched])

@@ -125,6 +125,11 @@ def test_checkpoints_restore_the_slots(name, tmp_path):
             lambda: optimizers.Adagrad(initial_accumulator_value=-1.0),
             "initial_accumulator_value must not be negative, got -1.0",
         ),
+        (lambda: optimizers.LazyAdam(epsilon=0.0), "epsilon must be positive .*, got 0.0"),
+        (
+            lambda: optimizers.RowWiseAdagrad(initial_accumulator_value=0.0, epsilon=0),
+            "epsilon must be positive, or 0 with a positive initial_accumulator_value .*, got 0",
+        ),
         (
             lambda: optimizers.Ftrl(learning_rate_power=0.5),
             "learning_rate_power must not be positive, got 0.5",
@@ -301,6 +306,81 @@ def test_rowwise_adagrad_keeps_one_number_a_row():
     assert_close(got, w)
     again = optimizers.RowWiseAdagrad(0.1, initial_accumulator_value=0.5, epsilon=1e-4)
     assert_close(train(again, dense(gradients)), w)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_schedule_may_end_at_zero(name, sparse, graph):
+    ours, _, arguments = OPTIMIZERS[name]
+    if name in ("Momentum", "Nesterov"):
+        arguments = {**arguments, "momentum": 0.0}  # or the last steps' momentum goes on
+    ends = tf.keras.optimizers.schedules.PolynomialDecay(0.1, 2, 0.0)
+    gradients = sparse_gradients(4) if sparse else dense(sparse_gradients(4))
+    after_two = train(ours(ends, **arguments), gradients[:2], graph=graph)
+    optimizer = ours(ends, **arguments)
+    np.testing.assert_array_equal(train(optimizer, gradients, graph=graph), after_two)
+    assert all(np.isfinite(slot).all() for slot in slots_of(optimizer))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_ftrl_goes_on_after_a_rate_of_zero_as_if_there_had_been_none(sparse):
+    rates = tf.keras.optimizers.schedules.PiecewiseConstantDecay([0, 1], [0.1, 0.0, 0.1])
+    gradients = sparse_gradients(3) if sparse else dense(sparse_gradients(3))
+    got = train(optimizers.Ftrl(rates, **FTRL), gradients)
+    want = train(optimizers.Ftrl(0.1, **FTRL), [gradients[0], gradients[2]])
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adagrad", "RowWiseAdagrad", "LazyAdam", "Ftrl"])
+def test_a_rate_of_zero_leaves_every_bit_of_a_bfloat16_table(name):
+    ours, _, arguments = OPTIMIZERS[name]
+    w = tf.Variable(tf.cast(random(N, D), tf.bfloat16))
+    before = tf.cast(w, tf.float32).numpy()
+    optimizer = ours(0.0, **arguments)
+    for gradient in sparse_gradients(2):
+        optimizer.apply_gradients([(gradient, w)])
+    np.testing.assert_array_equal(tf.cast(w, tf.float32).numpy(), before)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_ftrl_leaves_what_has_seen_no_gradient(sparse):
+    gradient = np.zeros((N, D), np.float32)
+    gradient[2, 1] = 1
+    given = tf.constant(gradient)
+    if sparse:
+        given = tf.IndexedSlices(given[:4], tf.range(4), tf.constant([N, D]))
+    start = random(N, D)
+    got = train(optimizers.Ftrl(0.1, initial_accumulator_value=0.0), [given], start)
+    assert np.isfinite(got).all()
+    untouched = gradient == 0
+    np.testing.assert_array_equal(got[untouched], start[untouched])
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("shape", [(N,), (N, 3), (N, 2, 3)])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_sparse_gradients_of_any_rank_mean_what_dense_ones_mean(name, shape, graph):
+    ours, _, arguments = OPTIMIZERS[name]
+    ids = np.arange(N)  # of all rows: the rules that decay moments then agree
+    rows = [random(*shape, seed=s) for s in range(2)]
+    sparse = [tf.IndexedSlices(tf.constant(r), tf.constant(ids), tf.constant(shape)) for r in rows]
+    start = random(*shape, seed=9)
+    by_row, by_all = ours(0.1, **arguments), ours(0.1, **arguments)
+    got = train(by_row, sparse, start, graph=graph)
+    assert_close(got, train(by_all, [tf.constant(r) for r in rows], start, graph=graph))
+    for g, w in zip(slots_of(by_row), slots_of(by_all), strict=True):
+        assert_close(g, w)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_table_without_columns_is_no_trouble(name):
+    ours, _, arguments = OPTIMIZERS[name]
+    empty = tf.zeros([2, 0])
+    for gradient in (tf.zeros([N, 0]), tf.IndexedSlices(empty, tf.constant([1, 3]), [N, 0])):
+        optimizer = ours(0.1, **arguments)
+        assert train(optimizer, [gradient], np.zeros((N, 0), np.float32)).shape == (N, 0)
+        assert all(np.isfinite(slot).all() for slot in slots_of(optimizer))
 
 
 def test_ftrl_with_l1_keeps_rare_features_at_zero():

@@ -112,6 +112,15 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
 
     # What a rule must say -----------------------------------------------------------------------
 
+    def rule_for(self, shape: Sequence[int]) -> str:
+        """The rule by which rows of a variable are updated; its slots have the `slot_shape`."""
+        del shape
+        return self.rule
+
+    def slot_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of a slot of a variable of `shape`."""
+        return tuple(shape)
+
     def _hyper(self, lr: Any) -> list[Any]:
         """The rule's hyperparameters behind learning_rate and decay (cc/core/update_rules.h)."""
         del lr
@@ -301,7 +310,7 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
         if variable.dtype == tf.bfloat16:
             seed = tf.cast(self.iterations, tf.int64) + (self.rounding_seed << 32)
         return ops.apply_rows(
-            self.rule,
+            self.rule_for(variable.shape),
             variable,
             slots,
             gradient,
@@ -312,10 +321,8 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
 
     def _slot_type(self, variable: Any) -> tuple[tuple[int, ...], tf.DType]:
         """Shape and type of each slot of `variable`."""
-        shape = tuple(variable.shape)
-        if self.rowwise_slots and len(shape) == 2:
-            shape = shape[:1]
         dtype = tf.as_dtype(variable.dtype)
+        shape = self.slot_shape(tuple(variable.shape))
         return shape, tf.float32 if dtype == tf.bfloat16 else dtype
 
     # Helpers ------------------------------------------------------------------------------------

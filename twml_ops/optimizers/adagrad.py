@@ -39,6 +39,11 @@ class Adagrad(SparseOptimizer):
             raise ValueError(
                 f"initial_accumulator_value must not be negative, got {initial_accumulator_value!r}"
             )
+        if epsilon < 0 or not (epsilon or initial_accumulator_value):
+            raise ValueError(
+                "epsilon must be positive, or 0 with a positive initial_accumulator_value (a "
+                f"gradient of 0 would be divided by 0), got {epsilon!r}"
+            )
         self.initial_accumulator_value = initial_accumulator_value
         self.epsilon = epsilon
 
@@ -78,6 +83,17 @@ class RowWiseAdagrad(Adagrad):
     rule = "rowwise_adagrad"
     rowwise_slots = True
 
+    def rule_for(self, shape: Sequence[int]) -> str:
+        """By row for a matrix, else by element."""
+        return self.rule if len(shape) == 2 else Adagrad.rule
+
+    def slot_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """One number a row of a matrix, else one an element."""
+        return tuple(shape[:1] if len(shape) == 2 else shape)
+
     def _squares(self, gradient: tf.Tensor) -> tf.Tensor:
         squares = tf.square(gradient)
-        return tf.reduce_mean(squares, axis=1) if len(gradient.shape) == 2 else squares
+        if len(gradient.shape) != 2:
+            return squares
+        width = tf.cast(tf.shape(gradient)[1], squares.dtype)  # 0 of a table without columns
+        return tf.math.divide_no_nan(tf.reduce_sum(squares, axis=1), width)

@@ -44,6 +44,10 @@ class LazyAdam(SparseOptimizer):
         for argument, value in (("beta_1", beta_1), ("beta_2", beta_2)):
             if not 0 <= value < 1:
                 raise ValueError(f"{argument} must be in [0, 1), got {value!r}")
+        if not epsilon > 0:
+            raise ValueError(
+                f"epsilon must be positive (a gradient of 0 would be divided by 0), got {epsilon!r}"
+            )
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
