@@ -17,6 +17,16 @@ namespace {
 
 using S = QuantileSketchState;
 
+std::string TypeOf(const py::handle& object) {
+  return py::str(py::type::of(object).attr("__name__")).cast<std::string>();
+}
+
+void RequireColumns(const py::array& a, int64_t columns, const char* name) {
+  RequireRank(a, 2, name);
+  if (a.shape(1) == columns) return;
+  RaiseIfError(Invalid(name, " must have ", columns, " columns, got ", a.shape(1)));
+}
+
 // A sketch that several Python threads may use; the GIL is released while it works.
 class PySketch {
  public:
@@ -24,13 +34,18 @@ class PySketch {
     RaiseIfError(QuantileSketch::Make({epsilon, exact_values, weighted}, &sketch_));
   }
   explicit PySketch(const py::dict& state) {
-    const auto config = Array<double>::ensure(state["config"]);
+    const auto config = As<double>(state["config"], "config");
     const auto feature_ids = As<int64_t>(state["feature_ids"], "feature_ids");
-    const auto totals = Array<double>::ensure(state["totals"]);
+    const auto totals = As<double>(state["totals"], "totals");
     const auto counters = As<int64_t>(state["counters"], "counters");
     const auto runs = As<int32_t>(state["runs"], "runs");
     const auto items = As<float>(state["items"], "items");
-    if (!config || !totals) throw py::value_error("config and totals must be arrays of floats");
+    RequireRank(config, 1, "config");
+    RequireRank(feature_ids, 1, "feature_ids");
+    RequireRank(items, 1, "items");
+    RequireColumns(totals, S::kTotals, "totals");
+    RequireColumns(counters, S::kCounters, "counters");
+    RequireColumns(runs, S::kRun, "runs");
     Status status;
     {
       py::gil_scoped_release release;
@@ -48,13 +63,13 @@ class PySketch {
     return f(*sketch_);
   }
 
-  void Update(const py::object& ids_in, const Array<float>& values,
-              const std::optional<Array<float>>& weights, int num_threads) {
+  void Update(const ArrayLike& ids_in, const ArrayLike& values_in,
+              const std::optional<ArrayLike>& weights_in, int num_threads) {
     const auto ids = As<int64_t>(ids_in, "ids");
-    if (weights && weights->size() != ids.size()) {
-      RaiseIfError(Invalid("weights must have ", ids.size(), " items, one for each id, got ",
-                           weights->size()));
-    }
+    const auto values = As<float>(values_in, "values");
+    const auto weights = AsOptional<float>(weights_in, "weights");
+    RequireShapeOf(ids, "ids", values, "values");
+    if (weights) RequireShapeOf(ids, "ids", *weights, "weights");
     const auto w = weights ? SpanOf(*weights) : Span<const float>();
     RaiseIfError(Locked([&](QuantileSketch& s) {
       return s.Update(SpanOf(ids), SpanOf(values), w, Threads(num_threads));
@@ -72,7 +87,7 @@ class PySketch {
     RaiseIfError(status);
   }
 
-  py::array_t<float> Quantiles(const py::object& ids_in, const py::object& probabilities_in,
+  py::array_t<float> Quantiles(const ArrayLike& ids_in, const ArrayLike& probabilities_in,
                                int num_threads) {
     const auto ids = As<int64_t>(ids_in, "feature_ids");
     const auto probabilities = As<double>(probabilities_in, "probabilities");
@@ -86,8 +101,10 @@ class PySketch {
     return out;
   }
 
-  py::array_t<double> Ranks(const py::object& ids_in, const Array<float>& values, int num_threads) {
+  py::array_t<double> Ranks(const ArrayLike& ids_in, const ArrayLike& values_in, int num_threads) {
     const auto ids = As<int64_t>(ids_in, "ids");
+    const auto values = As<float>(values_in, "values");
+    RequireShapeOf(ids, "ids", values, "values");
     py::array_t<double> out(ids.size());
     double* data = out.mutable_data();
     RaiseIfError(Locked([&](QuantileSketch& s) {
@@ -96,7 +113,7 @@ class PySketch {
     return out;
   }
 
-  py::dict Describe(const py::object& ids_in) {
+  py::dict Describe(const ArrayLike& ids_in) {
     const auto ids = As<int64_t>(ids_in, "feature_ids");
     std::vector<double> rows(ids.size() * QuantileSketch::kDescribed);
     Locked([&](QuantileSketch& s) { s.Describe(SpanOf(ids), rows.data()); });
@@ -113,10 +130,11 @@ class PySketch {
     return out;
   }
 
-  py::tuple Boundaries(const py::object& ids_in, const py::object& bins_in, const std::string& side,
+  py::tuple Boundaries(const ArrayLike& ids_in, const ArrayLike& bins_in, const std::string& side,
                        int num_threads) {
     const auto ids = As<int64_t>(ids_in, "feature_ids");
     const auto bins = As<int64_t>(bins_in, "num_bins");
+    RequireShapeOf(ids, "feature_ids", bins, "num_bins");
     if (side != "left" && side != "right") {
       throw py::value_error("side must be one of 'left', 'right', got '" + side + "'");
     }
@@ -142,6 +160,9 @@ class PySketch {
   static std::unique_ptr<PySketch> FromStates(const py::iterable& states) {
     std::unique_ptr<PySketch> whole;
     for (const py::handle& state : states) {
+      if (!py::isinstance<py::dict>(state)) {
+        throw py::type_error("states must be dicts as state() gives them, got " + TypeOf(state));
+      }
       auto part = std::make_unique<PySketch>(state.cast<py::dict>());
       if (whole == nullptr) {
         whole = std::move(part);
@@ -182,8 +203,16 @@ class PySketch {
   }
   const QuantileSketchOptions& options() const { return sketch_->options(); }
 
-  static py::tuple MdlCuts(const std::vector<PySketch*>& classes, const py::object& ids_in,
+  static py::tuple MdlCuts(const py::iterable& sketches_in, const ArrayLike& ids_in,
                            const std::string& side, int num_threads) {
+    const py::list kept(sketches_in);  // alive until the end, whatever they came from
+    std::vector<PySketch*> classes;
+    for (const py::handle& sketch : kept) {
+      if (!py::isinstance<PySketch>(sketch)) {
+        throw py::type_error("sketches must be QuantileSketch, got " + TypeOf(sketch));
+      }
+      classes.push_back(sketch.cast<PySketch*>());
+    }
     const auto ids = As<int64_t>(ids_in, "feature_ids");
     if (classes.empty()) throw py::value_error("sketches must be at least one, got none");
     if (side != "left" && side != "right") {
@@ -219,18 +248,18 @@ void BindQuantileSketch(py::module_& m) {
       "cc/core/quantile_sketch.h). A rank is wrong by more than epsilon times the "
       "feature's total weight with probability at most 1 %; a feature of at most "
       "exact_values distinct values is kept exactly.")
-      .def(py::init<double, int64_t, bool>(), "epsilon"_a = 1e-3, "exact_values"_a = 256,
+      .def(py::init<double, int64_t, bool>(), "epsilon"_a = 1e-3, Int("exact_values") = 256,
            "weighted"_a = false)
       .def("update", &PySketch::Update, "ids"_a, "values"_a, "weights"_a = py::none(),
-           py::kw_only(), "num_threads"_a = 0,
+           py::kw_only(), Int("num_threads") = 0,
            "Takes in values[k] of feature ids[k], with weights[k] or 1. A NaN counts as missing.")
-      .def("merge", &PySketch::Merge, "other"_a, py::kw_only(), "num_threads"_a = 0,
+      .def("merge", &PySketch::Merge, "other"_a, py::kw_only(), Int("num_threads") = 0,
            "Takes in all that another sketch of the same options has seen.")
       .def("quantiles", &PySketch::Quantiles, "feature_ids"_a, "probabilities"_a, py::kw_only(),
-           "num_threads"_a = 0,
+           Int("num_threads") = 0,
            "-> float32 [features, probabilities]: the least value whose rank is that share of the "
            "weight; NaN for a feature without values.")
-      .def("ranks", &PySketch::Ranks, "ids"_a, "values"_a, py::kw_only(), "num_threads"_a = 0,
+      .def("ranks", &PySketch::Ranks, "ids"_a, "values"_a, py::kw_only(), Int("num_threads") = 0,
            "-> float64: the weight of the values <= values[k] of feature ids[k].")
       .def(
           "describe", &PySketch::Describe, "feature_ids"_a,
@@ -238,12 +267,12 @@ void BindQuantileSketch(py::module_& m) {
           "(proven bound, in weight) and held (numbers in memory).")
       .def(
           "boundaries", &PySketch::Boundaries, "feature_ids"_a, "num_bins"_a, "side"_a = "left",
-          py::kw_only(), "num_threads"_a = 0,
+          py::kw_only(), Int("num_threads") = 0,
           "-> (boundaries float32, splits int64 [features + 1]) that cut each feature into at most "
           "num_bins[f] bins of equal weight; into one a value where there are no more values.")
-      .def("values", &PySketch::Values, "feature_id"_a,
+      .def("values", &PySketch::Values, Int("feature_id"),
            "-> (values float32 ascending, weights float64) held for one feature.")
-      .def("state", &PySketch::State, "first"_a = 0, "last"_a = py::none(),
+      .def("state", &PySketch::State, Int("first") = 0, Int("last") = py::none(),
            "-> dict of plain arrays, equal sketches giving equal ones: of all features, or of "
            "feature_ids[first:last] (neither negative).")
       .def_static("from_states", &PySketch::FromStates, "states"_a,
@@ -261,7 +290,7 @@ void BindQuantileSketch(py::module_& m) {
                       [](const py::dict& state) { return std::make_unique<PySketch>(state); }));
   m.def(
       "mdl_boundaries", &PySketch::MdlCuts, "sketches"_a, "feature_ids"_a, "side"_a = "left",
-      py::kw_only(), "num_threads"_a = 0,
+      py::kw_only(), Int("num_threads") = 0,
       "-> (boundaries, splits [features + 1]) by minimum description length (Fayyad & Irani 1993) "
       "from a sketch for each class.");
 }

@@ -1,5 +1,6 @@
 #include "cc/core/sparse_linear.h"
 
+#include <optional>
 #include <vector>
 
 #include "python/bind.h"
@@ -20,11 +21,11 @@ struct Batch {
   Array<int64_t> row_splits;
   Csr<int64_t> csr;
 
-  Batch(const py::object& ids_object, const py::object& values_object,
-        const py::object& splits_object)
+  Batch(const ArrayLike& ids_object, const std::optional<ArrayLike>& values_object,
+        const ArrayLike& splits_object)
       : ids(As<int64_t>(ids_object, "ids")), row_splits(As<int64_t>(splits_object, "row_splits")) {
-    const bool binary = values_object.is_none();
-    if (!binary) values = As<float>(values_object, "values");
+    const bool binary = !values_object;
+    if (!binary) values = As<float>(*values_object, "values");
     RequireRank(ids, 1, "ids");
     RequireRank(values, 1, "values");
     RequireRank(row_splits, 1, "row_splits");
@@ -51,9 +52,8 @@ struct Collected {
   }
 };
 
-py::array_t<float> Forward(const py::object& ids, const py::object& values,
-                           const py::object& row_splits, const py::object& weights,
-                           int num_threads) {
+py::array_t<float> Forward(const ArrayLike& ids, const std::optional<ArrayLike>& values,
+                           const ArrayLike& row_splits, const ArrayLike& weights, int num_threads) {
   const Batch batch(ids, values, row_splits);
   const auto array = As<float>(weights, "weights");
   const auto table = MatrixOf(array, "weights");
@@ -68,8 +68,9 @@ py::array_t<float> Forward(const py::object& ids, const py::object& values,
   return out;
 }
 
-py::tuple WeightsGrad(const py::object& ids, const py::object& values, const py::object& row_splits,
-                      const py::object& grad, int64_t input_dim, int num_threads) {
+py::tuple WeightsGrad(const ArrayLike& ids, const std::optional<ArrayLike>& values,
+                      const ArrayLike& row_splits, const ArrayLike& grad, int64_t input_dim,
+                      int num_threads) {
   const Batch batch(ids, values, row_splits);
   const auto array = As<float>(grad, "grad");
   const auto rows = MatrixOf(array, "grad");
@@ -84,9 +85,9 @@ py::tuple WeightsGrad(const py::object& ids, const py::object& values, const py:
   return out.Result(rows.dim);
 }
 
-py::array_t<float> ValuesGrad(const py::object& ids, const py::object& row_splits,
-                              const py::object& weights, const py::object& grad, int num_threads) {
-  const Batch batch(ids, py::none(), row_splits);
+py::array_t<float> ValuesGrad(const ArrayLike& ids, const ArrayLike& row_splits,
+                              const ArrayLike& weights, const ArrayLike& grad, int num_threads) {
+  const Batch batch(ids, {}, row_splits);
   const auto weights_array = As<float>(weights, "weights");
   const auto grad_array = As<float>(grad, "grad");
   const auto table = MatrixOf(weights_array, "weights");
@@ -102,7 +103,7 @@ py::array_t<float> ValuesGrad(const py::object& ids, const py::object& row_split
   return out;
 }
 
-py::tuple Summed(const py::object& ids_object, const py::object& rows, int num_threads) {
+py::tuple Summed(const ArrayLike& ids_object, const ArrayLike& rows, int num_threads) {
   const auto ids = As<int64_t>(ids_object, "ids");
   RequireRank(ids, 1, "ids");
   const auto array = As<float>(rows, "rows");
@@ -117,7 +118,7 @@ py::tuple Summed(const py::object& ids_object, const py::object& rows, int num_t
   return out.Result(matrix.dim);
 }
 
-py::array_t<int64_t> RowSplits(const py::object& row_indices_object, int64_t num_rows,
+py::array_t<int64_t> RowSplits(const ArrayLike& row_indices_object, int64_t num_rows,
                                int num_threads) {
   const auto row_indices = As<int64_t>(row_indices_object, "row_indices");
   RequireRank(row_indices, 1, "row_indices");
@@ -141,17 +142,17 @@ py::array_t<int64_t> RowSplits(const py::object& row_indices_object, int64_t num
 void BindSparseLinear(py::module_& m) {
   using py::literals::operator""_a;
   m.def("sparse_linear", &Forward, "ids"_a, "values"_a.none(true), "row_splits"_a, "weights"_a,
-        py::kw_only(), "num_threads"_a = 0,
+        py::kw_only(), Int("num_threads") = 0,
         "y[b] = sum of values[k] * weights[ids[k]] over row b. values=None: all 1. -> [B, D]");
   m.def("sparse_linear_weights_grad", &WeightsGrad, "ids"_a, "values"_a.none(true), "row_splits"_a,
-        "grad"_a, "input_dim"_a, py::kw_only(), "num_threads"_a = 0,
+        "grad"_a, Int("input_dim"), py::kw_only(), Int("num_threads") = 0,
         "Gradient by the weights: (unique ascending ids [U], summed rows [U, D]).");
   m.def("sparse_linear_values_grad", &ValuesGrad, "ids"_a, "row_splits"_a, "weights"_a, "grad"_a,
-        py::kw_only(), "num_threads"_a = 0, "Gradient by the values: [K].");
-  m.def("sum_duplicates", &Summed, "ids"_a, "rows"_a, py::kw_only(), "num_threads"_a = 0,
+        py::kw_only(), Int("num_threads") = 0, "Gradient by the values: [K].");
+  m.def("sum_duplicates", &Summed, "ids"_a, "rows"_a, py::kw_only(), Int("num_threads") = 0,
         "(unique ascending ids, sums of their rows in the order given).");
-  m.def("row_splits_from_indices", &RowSplits, "row_indices"_a, "num_rows"_a, py::kw_only(),
-        "num_threads"_a = 0, "CSR offsets [num_rows + 1] of row-major row indices.");
+  m.def("row_splits_from_indices", &RowSplits, "row_indices"_a, Int("num_rows"), py::kw_only(),
+        Int("num_threads") = 0, "CSR offsets [num_rows + 1] of row-major row indices.");
 }
 
 }  // namespace twml

@@ -31,16 +31,16 @@ NonFinite NonFiniteOf(const std::string& name) {
                            {{"error", NonFinite::kError}, {"zero", NonFinite::kZero}});
 }
 
-// Row: what is known of a feature, a row of the state, which is checked but for being writeable.
-// infer and train are the core's functions.
+// Row: what is known of a feature, a row of the state, which has been checked. infer and train are
+// the core's functions.
 template <class Row, class Options, class Infer, class Train>
-py::array_t<float> Normalize(const Array<int64_t>& ids, const Array<float>& values,
-                             py::array* state, const char* state_name,
-                             const std::optional<Array<float>>& bias, bool training,
-                             const Options& options, int num_threads, Infer infer, Train train) {
-  if (training && !state->writeable()) {
-    RaiseIfError(Invalid(state_name, " must be writeable: training changes it in place"));
-  }
+py::array_t<float> Normalize(const ArrayLike& ids_object, const ArrayLike& values_object,
+                             py::array* state, const std::optional<ArrayLike>& bias_object,
+                             bool training, const Options& options, int num_threads, Infer infer,
+                             Train train) {
+  const auto ids = As<int64_t>(ids_object, "ids");
+  const auto values = As<float>(values_object, "values");
+  const auto bias = AsOptional<float>(bias_object, "bias");
   RequireRank(ids, 1, "ids");
   RequireRank(values, 1, "values");
   if (bias) RequireRank(*bias, 1, "bias");
@@ -65,50 +65,48 @@ py::array_t<float> Normalize(const Array<int64_t>& ids, const Array<float>& valu
   return y;
 }
 
-py::array_t<float> ByMaximum(const Array<int64_t>& ids, const Array<float>& values,
-                             py::array max_abs, const std::optional<Array<float>>& bias,
-                             bool training, float epsilon, const std::string& nonfinite,
-                             float decay, int num_threads) {
+py::array_t<float> ByMaximum(const ArrayLike& ids, const ArrayLike& values, py::array max_abs,
+                             const std::optional<ArrayLike>& bias, bool training, float epsilon,
+                             const std::string& nonfinite, float decay, int num_threads) {
   RequireRank(max_abs, 1, "max_abs");
-  // Written in place, so no converted copy will do.
-  if (!py::isinstance<py::array_t<float, py::array::c_style>>(max_abs)) {
-    throw py::value_error("max_abs must be a contiguous float32 array, got dtype " +
-                          py::str(max_abs.dtype()).cast<std::string>());
-  }
+  RequireUsableInPlace<float>(max_abs, "max_abs", training);
   const MaxNormOptions options{epsilon, NonFiniteOf(nonfinite), decay};
-  return Normalize<float>(ids, values, &max_abs, "max_abs", bias, training, options, num_threads,
+  return Normalize<float>(ids, values, &max_abs, bias, training, options, num_threads,
                           MaxNorm<int64_t>, MaxNormTraining<int64_t>);
 }
 
-py::array_t<float> ByMoments(const Array<int64_t>& ids, const Array<float>& values,
-                             py::array moments, const std::optional<Array<float>>& bias,
-                             bool training, float epsilon, float clip, double decay,
-                             const std::string& nonfinite, int num_threads) {
+py::array_t<float> ByMoments(const ArrayLike& ids, const ArrayLike& values, py::array moments,
+                             const std::optional<ArrayLike>& bias, bool training, float epsilon,
+                             float clip, double decay, const std::string& nonfinite,
+                             int num_threads) {
   RequireRank(moments, 2, "moments");
-  if (!py::isinstance<py::array_t<double, py::array::c_style>>(moments) || moments.shape(1) != 3) {
-    throw py::value_error("moments must be a contiguous float64 array [N, 3]");
+  RequireUsableInPlace<double>(moments, "moments", training);
+  if (moments.shape(1) != 3) {
+    RaiseIfError(Invalid("moments must have 3 columns, got ", moments.shape(1)));
   }
   const StandardizeOptions options{epsilon, clip, decay, NonFiniteOf(nonfinite)};
-  return Normalize<Moments>(ids, values, &moments, "moments", bias, training, options, num_threads,
+  return Normalize<Moments>(ids, values, &moments, bias, training, options, num_threads,
                             Standardize<int64_t>, StandardizeTraining<int64_t>);
 }
 
 using Discretizer = Status (*)(const Csr<int64_t>&, const Buckets&, const DiscretizeOptions&,
                                int64_t, const ParallelFor&, const AllocateEntries&, int64_t*);
 
-// Boundaries, indexed, and the array they are viewed in.
+// Boundaries, checked and indexed.
 class KeptBuckets {
  public:
-  KeptBuckets(const Array<int64_t>& feature_ids, Array<float> boundaries,
-              const Array<int64_t>& boundary_splits, int num_threads)
-      : boundaries_(std::move(boundaries)) {
+  KeptBuckets(const ArrayLike& feature_ids_object, const ArrayLike& boundaries_object,
+              const ArrayLike& splits_object, int num_threads) {
+    const auto feature_ids = As<int64_t>(feature_ids_object, "feature_ids");
+    const auto boundaries = As<float>(boundaries_object, "boundaries");
+    const auto boundary_splits = As<int64_t>(splits_object, "boundary_splits");
     RequireRank(feature_ids, 1, "feature_ids");
-    RequireRank(boundaries_, 1, "boundaries");
+    RequireRank(boundaries, 1, "boundaries");
     RequireRank(boundary_splits, 1, "boundary_splits");
     Status status;
     {
       py::gil_scoped_release release;
-      status = Buckets::Make(SpanOf(feature_ids), SpanOf(boundaries_), SpanOf(boundary_splits),
+      status = Buckets::Make(SpanOf(feature_ids), SpanOf(boundaries), SpanOf(boundary_splits),
                              Threads(num_threads), &buckets_);
     }
     RaiseIfError(status);
@@ -116,14 +114,17 @@ class KeptBuckets {
   const Buckets& get() const { return buckets_; }
 
  private:
-  Array<float> boundaries_;
   Buckets buckets_;
 };
 
-py::tuple Discretized(Discretizer discretize, const KeptBuckets& buckets, const Array<int64_t>& ids,
-                      const std::optional<Array<float>>& values, const Array<int64_t>& row_splits,
-                      const std::string& side, const std::string& missing,
-                      const std::string& unknown, int64_t bits, bool keep_inputs, int num_threads) {
+py::tuple Discretized(Discretizer discretize, const KeptBuckets& buckets,
+                      const ArrayLike& ids_object, const std::optional<ArrayLike>& values_object,
+                      const ArrayLike& splits_object, const std::string& side,
+                      const std::string& missing, const std::string& unknown, int64_t bits,
+                      bool keep_inputs, int num_threads) {
+  const auto ids = As<int64_t>(ids_object, "ids");
+  const auto values = AsOptional<float>(values_object, "values");
+  const auto row_splits = As<int64_t>(splits_object, "row_splits");
   RequireRank(ids, 1, "ids");
   RequireRank(row_splits, 1, "row_splits");
   if (values) RequireRank(*values, 1, "values");
@@ -163,34 +164,35 @@ void BindDiscretizer(py::module_& m, py::class_<KeptBuckets>& kept, const char* 
   using py::literals::operator""_a;
   m.def(
       name,
-      [](const Array<int64_t>& ids, const std::optional<Array<float>>& values,
-         const Array<int64_t>& row_splits, const Array<int64_t>& feature_ids,
-         const Array<float>& boundaries, const Array<int64_t>& boundary_splits, int64_t bits,
-         const std::string& side, const std::string& missing, const std::string& unknown,
-         bool keep_inputs, int num_threads) {
+      [](const ArrayLike& ids, const std::optional<ArrayLike>& values, const ArrayLike& row_splits,
+         const ArrayLike& feature_ids, const ArrayLike& boundaries,
+         const ArrayLike& boundary_splits, int64_t bits, const std::string& side,
+         const std::string& missing, const std::string& unknown, bool keep_inputs,
+         int num_threads) {
         const KeptBuckets buckets(feature_ids, boundaries, boundary_splits, num_threads);
         return Discretized(kDiscretize, buckets, ids, values, row_splits, side, missing, unknown,
                            bits, keep_inputs, num_threads);
       },
       "ids"_a, "values"_a.none(true), "row_splits"_a, "feature_ids"_a, "boundaries"_a,
-      "boundary_splits"_a, py::kw_only(), py::arg(bits), "side"_a = "left", "missing"_a = "bucket",
-      "unknown"_a = "pass", "keep_inputs"_a = false, "num_threads"_a = 0, doc);
+      "boundary_splits"_a, py::kw_only(), Int(bits), "side"_a = "left", "missing"_a = "bucket",
+      "unknown"_a = "pass", "keep_inputs"_a = false, Int("num_threads") = 0, doc);
   kept.def(
       name,
-      [](const KeptBuckets& buckets, const Array<int64_t>& ids,
-         const std::optional<Array<float>>& values, const Array<int64_t>& row_splits, int64_t bits,
-         const std::string& side, const std::string& missing, const std::string& unknown,
-         bool keep_inputs, int num_threads) {
+      [](const KeptBuckets& buckets, const ArrayLike& ids, const std::optional<ArrayLike>& values,
+         const ArrayLike& row_splits, int64_t bits, const std::string& side,
+         const std::string& missing, const std::string& unknown, bool keep_inputs,
+         int num_threads) {
         return Discretized(kDiscretize, buckets, ids, values, row_splits, side, missing, unknown,
                            bits, keep_inputs, num_threads);
       },
-      "ids"_a, "values"_a.none(true), "row_splits"_a, py::kw_only(), py::arg(bits),
-      "side"_a = "left", "missing"_a = "bucket", "unknown"_a = "pass", "keep_inputs"_a = false,
-      "num_threads"_a = 0, "As the function of this name.");
+      "ids"_a, "values"_a.none(true), "row_splits"_a, py::kw_only(), Int(bits), "side"_a = "left",
+      "missing"_a = "bucket", "unknown"_a = "pass", "keep_inputs"_a = false, Int("num_threads") = 0,
+      "As the function of this name.");
 }
 
-py::array_t<int64_t> Hashed(const Array<int64_t>& ids, int64_t bits, int64_t salt,
+py::array_t<int64_t> Hashed(const ArrayLike& ids_object, int64_t bits, int64_t salt,
                             int num_threads) {
+  const auto ids = As<int64_t>(ids_object, "ids");
   py::array_t<int64_t> out(std::vector<py::ssize_t>(ids.shape(), ids.shape() + ids.ndim()));
   int64_t* data = out.mutable_data();
   Status status;
@@ -206,21 +208,20 @@ py::array_t<int64_t> Hashed(const Array<int64_t>& ids, int64_t bits, int64_t sal
 
 void BindTransforms(py::module_& m) {
   using py::literals::operator""_a;
-  m.def("max_norm", &ByMaximum, "ids"_a, "values"_a, "max_abs"_a, "bias"_a = py::none(),
-        "training"_a = false, py::kw_only(), "epsilon"_a = 1e-6f, "nonfinite"_a = "error",
-        "decay"_a = 1.0f, "num_threads"_a = 0,
+  m.def("max_norm", &ByMaximum, "ids"_a, "values"_a, py::arg("max_abs").noconvert(),
+        "bias"_a = py::none(), "training"_a = false, py::kw_only(), "epsilon"_a = 1e-6f,
+        "nonfinite"_a = "error", "decay"_a = 1.0f, Int("num_threads") = 0,
         "y[k] = clip(values[k] / max(m, epsilon), -1, 1) + bias[ids[k]] with m = max_abs[ids[k]], "
         "which training first raises in place to the batch's largest |values|. -> [K]");
-  m.def("online_standardize", &ByMoments, "ids"_a, "values"_a, "moments"_a, "bias"_a = py::none(),
-        "training"_a = false, py::kw_only(), "epsilon"_a = 1e-6f, "clip"_a = 10.0f, "decay"_a = 1.0,
-        "nonfinite"_a = "error", "num_threads"_a = 0,
+  m.def("online_standardize", &ByMoments, "ids"_a, "values"_a, py::arg("moments").noconvert(),
+        "bias"_a = py::none(), "training"_a = false, py::kw_only(), "epsilon"_a = 1e-6f,
+        "clip"_a = 10.0f, "decay"_a = 1.0, "nonfinite"_a = "error", Int("num_threads") = 0,
         "y[k] = clip((values[k] - mean) / max(sd, epsilon), -clip, clip) + bias[ids[k]] with the "
         "moments [N, 3] (count, mean, M2), which training first updates in place. -> [K]");
   py::class_<KeptBuckets> kept(
       m, "Buckets", "The boundaries of features, checked and indexed once, for many batches.");
-  kept.def(py::init<const Array<int64_t>&, Array<float>, const Array<int64_t>&, int>(),
-           "feature_ids"_a, "boundaries"_a, "boundary_splits"_a, py::kw_only(),
-           "num_threads"_a = 0);
+  kept.def(py::init<const ArrayLike&, const ArrayLike&, const ArrayLike&, int>(), "feature_ids"_a,
+           "boundaries"_a, "boundary_splits"_a, py::kw_only(), Int("num_threads") = 0);
   BindDiscretizer<&PercentileDiscretize<int64_t>>(
       m, kept, "percentile_discretize", "pass_through_bits",
       "Each (feature, value) to (offset of the feature + bucket, 1): (ids, values, row_splits). "
@@ -228,7 +229,8 @@ void BindTransforms(py::module_& m) {
   BindDiscretizer<&HashingDiscretize<int64_t>>(
       m, kept, "hashing_discretize", "output_bits",
       "percentile_discretize with ids hashed from (feature, bucket) into [0, 2^output_bits).");
-  m.def("hash_ids", &Hashed, "ids"_a, "bits"_a, "salt"_a = 0, py::kw_only(), "num_threads"_a = 0,
+  m.def("hash_ids", &Hashed, "ids"_a, Int("bits"), Int("salt") = 0, py::kw_only(),
+        Int("num_threads") = 0,
         "A 64-bit mix of (salt, id), reduced to [0, 2^bits). -> the shape of ids");
 }
 

@@ -24,10 +24,10 @@ class QuantileSketch:
     def __init__(self, epsilon: float = 0.001, exact_values: int = 256, weighted: bool = False) -> None:
         """"""
 
-    def boundaries(self, feature_ids: object, num_bins: object, side: str = 'left', *, num_threads: int = 0) -> tuple[Any, ...]:
+    def boundaries(self, feature_ids: numpy.typing.ArrayLike, num_bins: numpy.typing.ArrayLike, side: str = 'left', *, num_threads: int = 0) -> tuple[Any, ...]:
         """-> (boundaries float32, splits int64 [features + 1]) that cut each feature into at most num_bins[f] bins of equal weight; into one a value where there are no more values."""
 
-    def describe(self, feature_ids: object) -> dict[str, Any]:
+    def describe(self, feature_ids: numpy.typing.ArrayLike) -> dict[str, Any]:
         """-> dict of float64 [features]: weight (of values), missing (weight of NaNs), rank_error (proven bound, in weight) and held (numbers in memory)."""
 
     @property
@@ -57,16 +57,16 @@ class QuantileSketch:
     def nbytes(self) -> int:
         """Memory held."""
 
-    def quantiles(self, feature_ids: object, probabilities: object, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
+    def quantiles(self, feature_ids: numpy.typing.ArrayLike, probabilities: numpy.typing.ArrayLike, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
         """-> float32 [features, probabilities]: the least value whose rank is that share of the weight; NaN for a feature without values."""
 
-    def ranks(self, ids: object, values: numpy.typing.ArrayLike, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float64]:
+    def ranks(self, ids: numpy.typing.ArrayLike, values: numpy.typing.ArrayLike, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float64]:
         """-> float64: the weight of the values <= values[k] of feature ids[k]."""
 
     def state(self, first: int = 0, last: int | None = None) -> dict[str, Any]:
         """-> dict of plain arrays, equal sketches giving equal ones: of all features, or of feature_ids[first:last] (neither negative)."""
 
-    def update(self, ids: object, values: numpy.typing.ArrayLike, weights: numpy.typing.ArrayLike | None = None, *, num_threads: int = 0) -> None:
+    def update(self, ids: numpy.typing.ArrayLike, values: numpy.typing.ArrayLike, weights: numpy.typing.ArrayLike | None = None, *, num_threads: int = 0) -> None:
         """Takes in values[k] of feature ids[k], with weights[k] or 1. A NaN counts as missing."""
 
     def values(self, feature_id: int) -> tuple[Any, ...]:
@@ -85,7 +85,7 @@ def hashing_discretize(ids: numpy.typing.ArrayLike, values: numpy.typing.ArrayLi
 def max_norm(ids: numpy.typing.ArrayLike, values: numpy.typing.ArrayLike, max_abs: numpy.typing.NDArray[Any], bias: numpy.typing.ArrayLike | None = None, training: bool = False, *, epsilon: float = 1e-06, nonfinite: str = 'error', decay: float = 1.0, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
     """y[k] = clip(values[k] / max(m, epsilon), -1, 1) + bias[ids[k]] with m = max_abs[ids[k]], which training first raises in place to the batch's largest |values|. -> [K]"""
 
-def mdl_boundaries(sketches: collections.abc.Sequence[QuantileSketch], feature_ids: object, side: str = 'left', *, num_threads: int = 0) -> tuple[Any, ...]:
+def mdl_boundaries(sketches: collections.abc.Iterable[Any], feature_ids: numpy.typing.ArrayLike, side: str = 'left', *, num_threads: int = 0) -> tuple[Any, ...]:
     """-> (boundaries, splits [features + 1]) by minimum description length (Fayyad & Irani 1993) from a sketch for each class."""
 
 def online_standardize(ids: numpy.typing.ArrayLike, values: numpy.typing.ArrayLike, moments: numpy.typing.NDArray[Any], bias: numpy.typing.ArrayLike | None = None, training: bool = False, *, epsilon: float = 1e-06, clip: float = 10.0, decay: float = 1.0, nonfinite: str = 'error', num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
@@ -94,20 +94,23 @@ def online_standardize(ids: numpy.typing.ArrayLike, values: numpy.typing.ArrayLi
 def percentile_discretize(ids: numpy.typing.ArrayLike, values: numpy.typing.ArrayLike | None, row_splits: numpy.typing.ArrayLike, feature_ids: numpy.typing.ArrayLike, boundaries: numpy.typing.ArrayLike, boundary_splits: numpy.typing.ArrayLike, *, pass_through_bits: int, side: str = 'left', missing: str = 'bucket', unknown: str = 'pass', keep_inputs: bool = False, num_threads: int = 0) -> tuple[Any, ...]:
     """Each (feature, value) to (offset of the feature + bucket, 1): (ids, values, row_splits). boundary_splits[f] .. boundary_splits[f + 1] are the boundaries of feature_ids[f]."""
 
-def row_splits_from_indices(row_indices: object, num_rows: int, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.int64]:
+def row_splits_from_indices(row_indices: numpy.typing.ArrayLike, num_rows: int, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.int64]:
     """CSR offsets [num_rows + 1] of row-major row indices."""
 
 def simd_level() -> str:
     """The SIMD level the kernels run at: 'avx512', 'avx2' or 'baseline'."""
 
-def sparse_linear(ids: object, values: object, row_splits: object, weights: object, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
+def sparse_linear(ids: numpy.typing.ArrayLike, values: numpy.typing.ArrayLike | None, row_splits: numpy.typing.ArrayLike, weights: numpy.typing.ArrayLike, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
     """y[b] = sum of values[k] * weights[ids[k]] over row b. values=None: all 1. -> [B, D]"""
 
-def sparse_linear_values_grad(ids: object, row_splits: object, weights: object, grad: object, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
+def sparse_linear_values_grad(ids: numpy.typing.ArrayLike, row_splits: numpy.typing.ArrayLike, weights: numpy.typing.ArrayLike, grad: numpy.typing.ArrayLike, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
     """Gradient by the values: [K]."""
 
-def sparse_linear_weights_grad(ids: object, values: object, row_splits: object, grad: object, input_dim: int, *, num_threads: int = 0) -> tuple[Any, ...]:
+def sparse_linear_weights_grad(ids: numpy.typing.ArrayLike, values: numpy.typing.ArrayLike | None, row_splits: numpy.typing.ArrayLike, grad: numpy.typing.ArrayLike, input_dim: int, *, num_threads: int = 0) -> tuple[Any, ...]:
     """Gradient by the weights: (unique ascending ids [U], summed rows [U, D])."""
 
-def sum_duplicates(ids: object, rows: object, *, num_threads: int = 0) -> tuple[Any, ...]:
+def sum_duplicates(ids: numpy.typing.ArrayLike, rows: numpy.typing.ArrayLike, *, num_threads: int = 0) -> tuple[Any, ...]:
     """(unique ascending ids, sums of their rows in the order given)."""
+
+def update_rules() -> dict[str, Any]:
+    """The optimizers' rules by name: (num_slots, rowwise_slots, num_hyper) of each."""

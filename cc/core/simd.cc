@@ -1,7 +1,9 @@
 #include "cc/core/simd.h"
 
+#include <algorithm>
 #include <cstdlib>
-#include <string>
+#include <cstring>
+#include <iterator>
 
 #include "cc/core/simd_buckets.h"
 #include "cc/core/simd_groups.h"
@@ -33,20 +35,38 @@ struct Level {
   const GroupKernels& groups;
 };
 
-Level Choose() {
-  const char* asked = std::getenv("TWML_OPS_SIMD");
-  const std::string limit = asked == nullptr ? "" : asked;
+constexpr int kNumLevels = std::size(kSimdLevels);
+
+// The highest level of this CPU, an index into kSimdLevels.
+int Highest() {
 #if defined(__x86_64__)
-  if (limit.empty() || limit == "avx512") {
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-      return {avx512::kKernels, avx512::kBucketKernels, avx512::kGroupKernels};
-    }
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    return 2;
   }
-  if (limit != "baseline" && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    return {avx2::kKernels, avx2::kBucketKernels, avx2::kGroupKernels};
-  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
 #endif
+  return 0;
+}
+
+// The level that the environment asks for; kNumLevels: none, -1: something else.
+int Requested() {
+  const char* asked = std::getenv(kSimdVariable);
+  if (asked == nullptr || *asked == '\0') return kNumLevels;
+  for (int i = 0; i < kNumLevels; ++i) {
+    if (std::strcmp(asked, kSimdLevels[i]) == 0) return i;
+  }
+  return -1;
+}
+
+Level Choose() {
+  const int requested = Requested();
+  const int level = requested < 0 ? Highest() : std::min(requested, Highest());
+#if defined(__x86_64__)
+  if (level == 2) return {avx512::kKernels, avx512::kBucketKernels, avx512::kGroupKernels};
+  if (level == 1) return {avx2::kKernels, avx2::kBucketKernels, avx2::kGroupKernels};
+#endif
+  static_cast<void>(level);
   return {baseline::kKernels, baseline::kBucketKernels, baseline::kGroupKernels};
 }
 
@@ -56,6 +76,13 @@ const Level& Chosen() {
 }
 
 }  // namespace
+
+SimdRequest RequestedSimd() {
+  const int requested = Requested();
+  if (requested < 0) return SimdRequest::kUnknown;
+  const bool met = requested == kNumLevels || requested <= Highest();
+  return met ? SimdRequest::kMet : SimdRequest::kNotOfThisCpu;
+}
 
 const RowKernels& Kernels() { return Chosen().rows; }
 const BucketKernels& KernelsOfBuckets() { return Chosen().buckets; }

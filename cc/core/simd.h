@@ -62,9 +62,16 @@ struct RowKernels {
   }
 };
 
-// The best level of this CPU, or the one the environment names in TWML_OPS_SIMD (baseline, avx2,
-// avx512) if the CPU has it.
+// Of the best level of this CPU that is not above the one named in the environment variable
+// TWML_OPS_SIMD, if that names one.
 const RowKernels& Kernels();
+
+// What TWML_OPS_SIMD asks for: nothing or a level of this CPU; one that this CPU does not have; or
+// what is no level at all, which the core passes over. A library that Python loads says so.
+enum class SimdRequest { kMet, kNotOfThisCpu, kUnknown };
+SimdRequest RequestedSimd();
+constexpr const char* kSimdVariable = "TWML_OPS_SIMD";
+constexpr const char* kSimdLevels[] = {"baseline", "avx2", "avx512"};  // ascending
 
 // Asks for a row's cache lines, also where it begins within one. Always inlined: GCC takes a
 // function that only prefetches for one without effects and drops the call.

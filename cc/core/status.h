@@ -1,5 +1,9 @@
 // The result of checking user input: fine, or a message that names the argument, what was
-// expected, what came and where. The core never throws, aborts or prints.
+// expected, what came and where.
+//
+// The core reports bad input by a Status alone; it does not throw for it, abort or print. Memory
+// that runs out is std::bad_alloc, as everywhere in C++, and the callers (cc/tf, python) translate
+// it.
 #ifndef TWML_CORE_STATUS_H_
 #define TWML_CORE_STATUS_H_
 

@@ -215,6 +215,61 @@ def test_simd_levels_agree():
         np.testing.assert_allclose(values, outputs["baseline"], rtol=1e-4, atol=2e-4)
 
 
+@pytest.mark.parametrize("asked", ["axv2", "AVX2", "sse", " "])
+def test_a_simd_level_that_is_none_is_named_in_a_warning(asked):
+    code = """
+        import warnings
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            from twml_ops import core
+        [warning] = [w for w in caught if "TWML_OPS_SIMD" in str(w.message)]
+        assert warning.category is RuntimeWarning
+        print(core.simd_level())
+        print(warning.message)
+    """
+    level, message = python(code, TWML_OPS_SIMD=asked).splitlines()
+    best = python("from twml_ops import core; print(core.simd_level())", TWML_OPS_SIMD="").strip()
+    assert level == best
+    assert message == (
+        f"TWML_OPS_SIMD='{asked}' is not one of the levels 'baseline', 'avx2', 'avx512': "
+        f"the kernels run at '{best}'"
+    )
+
+
+@pytest.mark.parametrize("asked", ["", "baseline", "avx2", "avx512"])
+def test_a_simd_level_is_met_or_a_warning_says_which_one_runs(asked):
+    code = """
+        import warnings
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            from twml_ops import core
+        print(core.simd_level())
+        print([str(w.message) for w in caught if "TWML_OPS_SIMD" in str(w.message)])
+    """
+    level, warned = python(code, TWML_OPS_SIMD=asked).splitlines()
+    assert level in ("baseline", "avx2", "avx512")
+    if asked in ("", level):
+        assert warned == "[]"
+    else:
+        assert "this CPU does not have: the kernels run at" in warned
+
+
+def test_work_is_done_where_the_system_gives_no_threads():
+    code = """
+        import resource
+        import numpy as np
+        from twml_ops import core
+        sketch = core.QuantileSketch()
+        ids = np.arange(2000)
+        sketch.update(ids, ids.astype(np.float32))
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (used + (6 << 20), hard))  # less than a stack
+        print((sketch.quantiles(ids, [0.5], num_threads=64)[:, 0] == ids).all())
+    """
+    assert python(code).strip() == "True"
+
+
 def test_core_works_without_tensorflow():
     code = """
         import sys
@@ -257,7 +312,10 @@ BAD = {
     "first bad id is named": ({"ids": [7, 8, 9]}, "ids[0] = 7"),
     "least id": ({"ids": [0, -(2**63), 1]}, "ids[1] = -9223372036854775808"),
     "huge id": ({"ids": [2**63 - 1, 0, 1]}, "ids[0] = 9223372036854775807"),
-    "id beyond int64": ({"ids": np.uint64([2**64 - 1, 0, 1])}, "ids[0] = -1"),
+    "id beyond int64": (
+        {"ids": np.uint64([2**64 - 1, 0, 1])},
+        "ids[0] = 18446744073709551615 does",
+    ),
     "more ids than the splits say": ({"ids": [0, 1, 2, 3]}, "must "),
     "ids are a matrix": ({"ids": [[0, 1, 2]]}, "ids must have 1 dimensions, got 2"),
     "fractional ids": ({"ids": [0.0, 1.5, 2.0]}, "ids must be an array of integers, got f"),

@@ -153,13 +153,16 @@ def test_bytes_are_bounded_and_small_features_small():
     ("call", "message"),
     [
         (lambda s: s.update([0.5], [1.0]), "ids must be an array of integers"),
-        (lambda s: s.update([0], [1.0, 2.0]), "values must have 1 items, one for each id, got 2"),
+        (
+            lambda s: s.update([0], [1.0, 2.0]),
+            r"values must have the shape of ids, \(1,\), got \(2,\)",
+        ),
         (lambda s: s.update([0], [1.0], [1.0]), "weights must not be given"),
         (lambda s: s.merge(s), "other must be another sketch"),
         (lambda s: s.merge(QuantileSketch(0.5)), "other must have the epsilon"),
         (lambda s: s.quantiles([0], [1.5]), r"probabilities\[0\] = 1.5 is not in \[0, 1\]"),
         (lambda s: s.boundaries([0], [0]), r"bins\[0\] = 0 is not positive"),
-        (lambda s: s.boundaries([0], [1, 2]), "bins must have 1 items"),
+        (lambda s: s.boundaries([0], [1, 2]), "num_bins must have the shape of feature_ids"),
         (lambda s: s.boundaries([0], [1], "up"), "side must be one of 'left', 'right', got 'up'"),
         (lambda s: QuantileSketch(0.0), "epsilon must be in"),
         (lambda s: QuantileSketch(exact_values=-1), "exact_values must be in"),

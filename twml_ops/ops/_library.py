@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import warnings
 from collections.abc import Iterator
@@ -48,6 +49,8 @@ def load(package: Path = _PACKAGE, tf_version: str = tf.__version__) -> Any:
     """
     path = path_of(tf_version, package)
     if path.exists():
+        with contextlib.suppress(ImportError):
+            importlib.import_module("twml_ops._core")  # warns of a bad TWML_OPS_SIMD
         try:
             return tf.load_op_library(str(path))
         except tf.errors.OpError as e:

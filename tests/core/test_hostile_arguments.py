@@ -1,0 +1,370 @@
+"""Every function of `_core` with arguments of every kind: an exception, or the right result."""
+
+import inspect
+import itertools
+
+import numpy as np
+import pytest
+
+from twml_ops import _core as core
+
+IDS = np.array([4, 1, 4, 0])
+VALUES = np.float32([0.5, -2, 1, 3])
+SPLITS = np.array([0, 1, 4])
+WEIGHTS = np.arange(10, dtype=np.float32).reshape(5, 2)
+GRAD = np.float32([[1, 2], [3, 4]])
+BATCH = {"ids": IDS, "values": VALUES, "row_splits": SPLITS}
+BUCKETS = {
+    "feature_ids": np.array([0, 4]),
+    "boundaries": np.float32([0, 1, 2]),
+    "boundary_splits": np.array([0, 1, 3]),
+}
+
+
+def sketch(**options):
+    made = core.QuantileSketch(0.1, 4, **options)
+    made.update(IDS, VALUES)
+    return made
+
+
+def settled():
+    """A sketch whose state has runs."""
+    made = sketch()
+    made.update(np.repeat(IDS, 50), np.arange(200, dtype=np.float32))
+    return made
+
+
+def of_sketch(name, **options):
+    """A method as a function of its arguments; of `update`, the state that it leaves."""
+
+    def call(**arguments):
+        made = sketch(**options)
+        result = getattr(made, name)(**arguments)
+        return made.state() if name == "update" else result
+
+    return call
+
+
+def of_buckets(name):
+    return lambda **arguments: getattr(core.Buckets(**BUCKETS), name)(**arguments)
+
+
+def from_state(**state):
+    return core.QuantileSketch.from_state(state).state()
+
+
+# name → (function, arrays, other arguments); in the order of the batch's first use.
+CALLS = {
+    "sparse_linear": (core.sparse_linear, {**BATCH, "weights": WEIGHTS}, {}),
+    "sparse_linear_weights_grad": (
+        core.sparse_linear_weights_grad,
+        {**BATCH, "grad": GRAD},
+        {"input_dim": 5},
+    ),
+    "sparse_linear_values_grad": (
+        core.sparse_linear_values_grad,
+        {"ids": IDS, "row_splits": SPLITS, "weights": WEIGHTS, "grad": GRAD},
+        {},
+    ),
+    "sum_duplicates": (core.sum_duplicates, {"ids": IDS, "rows": WEIGHTS[:4]}, {}),
+    "row_splits_from_indices": (
+        core.row_splits_from_indices,
+        {"row_indices": np.array([0, 1, 1, 3])},
+        {"num_rows": 4},
+    ),
+    "max_norm": (
+        core.max_norm,
+        {"ids": IDS, "values": VALUES, "bias": np.float32([1, 2, 3, 4, 5])},
+        {"max_abs": np.ones(5, np.float32)},
+    ),
+    "online_standardize": (
+        core.online_standardize,
+        {"ids": IDS, "values": VALUES, "bias": np.float32([1, 2, 3, 4, 5])},
+        {"moments": np.ones((5, 3))},
+    ),
+    "hash_ids": (core.hash_ids, {"ids": IDS}, {"bits": 12}),
+    "percentile_discretize": (
+        core.percentile_discretize,
+        {**BATCH, **BUCKETS},
+        {"pass_through_bits": 4},
+    ),
+    "hashing_discretize": (core.hashing_discretize, {**BATCH, **BUCKETS}, {"output_bits": 9}),
+    "Buckets.percentile_discretize": (
+        of_buckets("percentile_discretize"),
+        BATCH,
+        {"pass_through_bits": 4},
+    ),
+    "Buckets.hashing_discretize": (of_buckets("hashing_discretize"), BATCH, {"output_bits": 9}),
+    "mdl_boundaries": (
+        lambda **arguments: core.mdl_boundaries([sketch(), sketch()], **arguments),
+        {"feature_ids": np.array([4, 0])},
+        {},
+    ),
+    "QuantileSketch.update": (
+        of_sketch("update", weighted=True),
+        {"ids": IDS, "values": VALUES, "weights": np.float32([1, 2, 3, 4])},
+        {},
+    ),
+    "QuantileSketch.quantiles": (
+        of_sketch("quantiles"),
+        {"feature_ids": np.array([4, 0]), "probabilities": np.array([0.0, 0.5])},
+        {},
+    ),
+    "QuantileSketch.ranks": (of_sketch("ranks"), {"ids": IDS, "values": VALUES}, {}),
+    "QuantileSketch.describe": (of_sketch("describe"), {"feature_ids": IDS}, {}),
+    "QuantileSketch.boundaries": (
+        of_sketch("boundaries"),
+        {"feature_ids": np.array([4, 0]), "num_bins": np.array([2, 3])},
+        {},
+    ),
+    "QuantileSketch.from_state": (from_state, settled().state(), {}),
+}
+# Taken by no array, or tested on their own below.
+OTHERS = {
+    *("simd_level", "update_rules", "Buckets", "QuantileSketch"),
+    *("QuantileSketch.merge", "QuantileSketch.values", "QuantileSketch.state"),
+    "QuantileSketch.from_states",
+}
+ARGUMENTS = [(name, argument) for name, (_, arrays, _) in CALLS.items() for argument in arrays]
+OPTIONAL = {"bias", "weights"} | {"values"}  # None means something
+
+
+class Refuses:
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError("no array today")
+
+
+class RunsOut:
+    def __array__(self, dtype=None, copy=None):
+        raise MemoryError("no memory today")
+
+
+def misaligned(array):
+    raw = np.zeros(array.nbytes + 1, np.uint8)
+    view = raw[1:].view(array.dtype).reshape(array.shape)
+    view[...] = array
+    return view
+
+
+def spread(array):
+    """Every other item of a larger array, along each dimension."""
+    large = np.zeros([2 * size for size in array.shape], array.dtype)
+    view = large[tuple(slice(None, None, 2) for _ in array.shape)]
+    view[...] = array
+    return view
+
+
+def turned(array):
+    axes = tuple(range(array.ndim))
+    return np.flip(np.flip(array, axes).copy(), axes)
+
+
+def read_only(array):
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+SAME = {
+    "lists": lambda a: a.tolist(),
+    "big-endian": lambda a: a.astype(a.dtype.newbyteorder(">")),
+    "misaligned": misaligned,
+    "not contiguous": spread,
+    "negative strides": turned,
+    "Fortran order": np.asfortranarray,
+    "read-only": read_only,
+    "wider": lambda a: a.astype(np.float64 if a.dtype.kind == "f" else np.int64),
+    "narrower": lambda a: a if a.dtype.kind == "f" else a.astype(np.int8),
+}
+BAD = {
+    "None": lambda a: None,
+    "a word": lambda a: "three",
+    "words": lambda a: a.astype(str),
+    "bytes": lambda a: a.astype(bytes),
+    "objects": lambda a: a.astype(object),
+    "nested lists of unlike lengths": lambda a: [[1], [1, 2]],
+    "a dict": lambda a: {"a": 1},
+    "a function": lambda a: misaligned,
+    "no array": lambda a: Refuses(),
+    "no memory": lambda a: RunsOut(),
+    "a scalar": lambda a: a.dtype.type(1),
+    "one dimension more": lambda a: a[np.newaxis],
+    "many dimensions": lambda a: a.reshape([1] * 20 + [-1]),
+    "complex": lambda a: a.astype(complex),
+    "dates": lambda a: np.zeros(a.shape, "M8[s]"),
+    "records": lambda a: np.zeros(a.shape, [("x", "i8"), ("y", "f4")]),
+    "larger than memory": lambda a: np.broadcast_to(a.dtype.type(0), (2**46, *a.shape[1:])),
+    "as long as can be": lambda a: np.broadcast_to(a.dtype.type(0), (2**57, *a.shape[1:])),
+    "no items but many columns": lambda a: np.empty((0, 2**40), a.dtype),
+}
+BAD_IDS = {
+    "fractions": lambda a: a + 0.5,
+    "whole floats": lambda a: a.astype(np.float64),
+    "NaNs": lambda a: np.full(a.shape, np.nan),
+    "beyond int64": lambda a: np.full(a.shape, 2**64 - 1, np.uint64),
+    "booleans": lambda a: a.astype(bool),
+}
+
+
+def call(name, **changes):
+    function, arrays, others = CALLS[name]
+    return function(**{**arrays, **others, **changes})
+
+
+def assert_same(got, want):
+    if isinstance(want, dict):
+        got, want = list(got.values()), list(want.values())
+    if isinstance(want, tuple | list):
+        for g, w in zip(got, want, strict=True):
+            assert_same(g, w)
+    else:
+        np.testing.assert_array_equal(got, want)
+
+
+def test_every_function_is_here():
+    found = set()
+    for name, member in vars(core).items():
+        if inspect.isclass(member):
+            found |= {
+                f"{name}.{m}"
+                for m, method in vars(member).items()
+                if not m.startswith("_") and not isinstance(method, property)
+            } | {name}
+        elif callable(member) and not name.startswith("_"):
+            found.add(name)
+    assert found == set(CALLS) | OTHERS
+
+
+@pytest.mark.parametrize("kind", SAME)
+@pytest.mark.parametrize(("name", "argument"), ARGUMENTS)
+def test_any_layout_of_the_same_numbers_gives_the_same(name, argument, kind):
+    given = SAME[kind](CALLS[name][1][argument])
+    assert_same(call(name, **{argument: given}), call(name))
+
+
+@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize(("name", "argument"), ARGUMENTS)
+def test_what_is_no_such_array_raises(name, argument, kind):
+    array = CALLS[name][1][argument]
+    if kind == "None" and argument in OPTIONAL:
+        return
+    bad = BAD[kind](array)
+    try:
+        got = call(name, **{argument: bad})
+    except (ValueError, TypeError, MemoryError, RuntimeError):
+        return
+    # Ids by themselves may have any shape.
+    assert name in ("hash_ids", "QuantileSketch.describe", "mdl_boundaries")
+    assert kind in (
+        "a scalar",
+        "one dimension more",
+        "many dimensions",
+        "no items but many columns",
+    )
+    want = call(name, **{argument: np.ravel(bad)})
+    first = got["weight"] if isinstance(got, dict) else got if name == "hash_ids" else got[0]
+    other = want["weight"] if isinstance(want, dict) else want if name == "hash_ids" else want[0]
+    np.testing.assert_array_equal(np.ravel(first), other)
+
+
+@pytest.mark.parametrize("kind", BAD_IDS)
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [(n, a) for n, a in ARGUMENTS if CALLS[n][1][a].dtype.kind == "i"],
+)
+def test_what_is_no_integer_is_no_id(name, argument, kind):
+    bad = BAD_IDS[kind](CALLS[name][1][argument])
+    with pytest.raises(ValueError, match="must be an array of integers|does not fit into int"):
+        call(name, **{argument: bad})
+
+
+def test_memory_that_runs_out_is_a_memory_error():
+    huge = np.broadcast_to(np.int64(0), (2**46,))
+    with pytest.raises(MemoryError):
+        core.sparse_linear(huge, None, SPLITS, WEIGHTS)
+    with pytest.raises(MemoryError):
+        core.hash_ids(RunsOut(), 5)
+
+
+@pytest.mark.parametrize(
+    "bad", [1.5, np.float32(3.0), "3", None, np.array([1, 2]), 2**64, [1]], ids=repr
+)
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [(n, a) for n, (_, _, o) in CALLS.items() for a, v in o.items() if isinstance(v, int)]
+    + [("sparse_linear", "num_threads"), ("QuantileSketch.update", "num_threads")],
+)
+def test_numbers_must_be_integers(name, argument, bad):
+    with pytest.raises(TypeError):
+        call(name, **{argument: bad})
+
+
+@pytest.mark.parametrize("shapes", [((2, 3), (3, 2)), ((6,), (2, 3)), ((), (1,)), ((2,), (3,))])
+def test_pairs_of_another_shape_are_refused(shapes):
+    ids, values = np.zeros(shapes[0], np.int64), np.zeros(shapes[1], np.float32)
+    made = core.QuantileSketch(weighted=True)
+    for method in (made.update, made.ranks):
+        with pytest.raises(ValueError, match="values must have the shape of ids"):
+            method(ids, values)
+    with pytest.raises(ValueError, match="weights must have the shape of ids"):
+        made.update(values.astype(np.int64), values, ids.astype(np.float32))
+    assert made.feature_ids.size == 0
+
+
+STATES = {
+    "max_norm": ("max_abs", np.float32, (5,)),
+    "online_standardize": ("moments", float, (5, 3)),
+}
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", STATES)
+def test_a_state_is_used_where_it_is_or_refused(name, training):
+    argument, dtype, shape = STATES[name]
+    good = np.ones(shape, dtype)
+    refused = [misaligned(good), spread(good), good.astype(good.dtype.newbyteorder(">"))]
+    refused += [good.astype(int), good.tolist(), None, "text", good[np.newaxis], RunsOut()]
+    refused += [np.broadcast_to(dtype(0), (2**46, *shape[1:]))]
+    if training:
+        refused.append(read_only(good))
+    for bad in refused:
+        with pytest.raises((ValueError, TypeError)):
+            call(name, **{argument: bad, "training": training})
+    assert call(name, **{argument: good, "training": training}).shape == (4,)
+    if not training:
+        assert_same(call(name, **{argument: read_only(good)}), call(name, **{argument: good}))
+
+
+def test_sketches_of_another_kind_are_refused():
+    made = sketch()
+    for bad in ([None], [made, None], [1], [{}], None, 3, "sketches", []):
+        with pytest.raises((TypeError, ValueError)):
+            core.mdl_boundaries(bad, [1])
+        with pytest.raises((TypeError, ValueError, KeyError)):
+            core.QuantileSketch.from_states(bad)
+        with pytest.raises(TypeError):
+            made.merge(bad)
+    for method, bad in itertools.product((made.values, made.state), (1.5, "1", None, [1], 2**70)):
+        with pytest.raises(TypeError):
+            method(bad)
+    for state in ({}, {"config": [1.0]}, {**made.state(), "items": None}):
+        with pytest.raises((ValueError, KeyError)):
+            core.QuantileSketch.from_state(state)
+        with pytest.raises((ValueError, KeyError)):
+            core.QuantileSketch.from_states([made.state(), state])
+
+
+def test_sketches_may_come_from_a_generator():
+    want = core.mdl_boundaries([sketch(), sketch()], [4, 0])
+    assert_same(core.mdl_boundaries((sketch() for _ in range(2)), [4, 0]), want)
+
+
+@pytest.mark.parametrize("field", settled().state())
+def test_a_state_of_another_shape_is_refused(field):
+    state = settled().state()
+    for change in (np.transpose, np.ravel, lambda a: a[np.newaxis], lambda a: a[..., :-1]):
+        bad = change(state[field])
+        if bad.shape == state[field].shape:
+            continue
+        with pytest.raises(ValueError, match="must"):
+            from_state(**{**state, field: bad})
