@@ -119,3 +119,18 @@ def test_other_errors_pass_through_unchanged(path):
         original_errors(open_source(f"libsvm:{path}")),
     ):
         raise tf.errors.InvalidArgumentError(None, None, "mine")
+
+
+@pytest.mark.parametrize("drop_remainder", [False, True])
+def test_fit_takes_as_many_steps_as_there_are_batches_once_examples_are_counted(
+    path, drop_remainder, fresh_keras
+):
+    train = open_source(f"libsvm:{path}")
+    assert train.num_examples() == LINES
+    dataset = train.dataset(16, drop_remainder=drop_remainder)
+    batches = 2 if drop_remainder else 3
+    assert int(dataset.cardinality()) == batches
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(dataset.map(lambda x, y: (y, y)), epochs=2, verbose=0)
+    assert int(tf.convert_to_tensor(model.optimizer.iterations)) == 2 * batches

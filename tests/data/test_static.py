@@ -77,3 +77,51 @@ def test_what_makes_no_sense_is_refused():
         pad_to_static(tf.data.Dataset.from_tensors((tf.zeros([2, 3]), 0)))
     with pytest.raises(ValueError, match="at least one batch"):
         pad_to_static(named().take(0))
+
+
+def unknown_length(dataset):
+    """The same batches, of which nothing says how many there are."""
+    return dataset.filter(lambda *_: True)
+
+
+@pytest.mark.parametrize("prepare", [lambda d: d, unknown_length])
+@pytest.mark.parametrize(("batch_size", "batches"), [(None, 4), (2, 3)])
+def test_a_dataset_that_was_looked_at_as_a_whole_knows_its_length(prepare, batch_size, batches):
+    padded = pad_to_static(prepare(named()), 1.0, batch_size=batch_size)
+    assert int(padded.dataset.cardinality()) == batches == len(list(padded.dataset))
+
+
+def test_batches_that_are_all_of_the_size_keep_their_known_length():
+    ids, values = ragged()
+    whole = tf.data.Dataset.from_tensor_slices(({"x_ids": ids, "x_values": values}, np.arange(7)))
+    padded = pad_to_static(whole.batch(2, drop_remainder=True), 1.0, batch_size=2, sample_batches=1)
+    assert int(padded.dataset.cardinality()) == 3 == len(list(padded.dataset))
+
+
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_fit_counts_the_steps_and_the_loss_of_the_same_batches(fresh_keras, batch_size):
+    padded = pad_to_static(unknown_length(named()), 1.0, batch_size=batch_size)
+    fed = list(padded.dataset)
+    parts = [{k: f[k] for k in ("x_ids", "x_values")} for f, _ in fed]
+    whole = {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
+    labels = np.concatenate([of_batch for _, of_batch in fed])
+
+    def fitted(*data, **arguments):
+        tf.keras.utils.set_random_seed(1)
+        width = padded.max_entries["x"]
+        inputs = {
+            "x_ids": tf.keras.Input((width,), dtype="int64", name="x_ids"),
+            "x_values": tf.keras.Input((width,), name="x_values"),
+        }
+        model = tf.keras.Model(inputs, layers.SparseLinear(1, 19)(tuple(inputs.values())))
+        model.compile(tf.keras.optimizers.SGD(0.01), "mse")
+        history = model.fit(*data, epochs=3, shuffle=False, verbose=0, **arguments)
+        return history.history["loss"], int(tf.convert_to_tensor(model.optimizer.iterations))
+
+    def chosen(features, labels):
+        return {k: features[k] for k in whole}, labels
+
+    losses, steps = fitted(padded.dataset.map(chosen))
+    fed_losses, fed_steps = fitted(whole, labels, batch_size=2)
+    assert steps == fed_steps == 3 * len(fed)
+    np.testing.assert_allclose(losses, fed_losses, rtol=1e-5)

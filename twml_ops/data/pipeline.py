@@ -51,7 +51,10 @@ class Pipeline:
     def dataset(self, settings: InputSettings | None = None) -> tf.data.Dataset:
         """The batches under `settings`, default the pipeline's own.
 
-        The order of the examples depends on `read_files`, and on nothing else.
+        The order of the examples depends on `read_files`, and on nothing else. The length of the
+        dataset is unknown, as the files do not tell it, and at its end `fit` of Keras counts one
+        step too many: where the number of batches n is known, apply
+        `tf.data.experimental.assert_cardinality(n)`.
         """
         s = settings or self.settings
         files = tf.io.gfile.glob(self.files) if isinstance(self.files, str) else list(self.files)

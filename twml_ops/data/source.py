@@ -139,6 +139,10 @@ class Source(ABC):
             category that is present, in the order of the columns; `sparse_ids` and
             `sparse_values`, ragged int64 and float32. `labels`: float32 [B, 1].
 
+            It knows its length if the number of examples is known by now, as it is once
+            `num_examples` was called. `fit` of Keras needs that: at the end of a dataset of unknown
+            length it runs a step without a batch, which counts in `optimizer.iterations`.
+
         Raises:
             ValueError: `batch_size` is not positive.
             FileNotFoundError: the data is not there.
@@ -242,6 +246,7 @@ def original_errors(*sources: Source) -> Iterator[None]:
     Around any code that iterates over datasets of `sources`, such as `model.fit`:
 
         with original_errors(train, test):
+            train.num_examples(), test.num_examples()  # so that their datasets know their lengths
             model.fit(train.dataset(1024), validation_data=test.dataset(1024))
 
     Raises:

@@ -52,6 +52,12 @@ def pad_to_static(
     together, `x_ids` and `x_values` or the two of a pair, is one feature, `x`, with one M; a pair
     at the top is "".
 
+    The result knows its length, unless `dataset` does not and only a part of it is looked at, or
+    only a part is looked at and batches may be left out. Keras needs to know: at the end of a
+    dataset of unknown length `fit` runs a step without a batch, which counts in
+    `optimizer.iterations` and, where shapes are static, in the mean loss of the epoch. Where the
+    length n is known otherwise, `tf.data.experimental.assert_cardinality(n)` tells it.
+
     Args:
         dataset: batches, or (features, labels, ...) tuples of them: features are the first item
             then, and the others are left alone.
@@ -59,7 +65,8 @@ def pad_to_static(
             an int: that many; a mapping from features: either, for each.
         batch_size: B, known from then on; batches of another size, such as a short last one, are
             left out. None: as `dataset` says.
-        sample_batches: how many batches are looked at for the shares; None: all.
+        sample_batches: how many batches are looked at for the shares; None: all, and every pass
+            over `dataset` must have as many.
         multiple_of: M is raised to a multiple of this (8 suits a TPU).
 
     Raises:
@@ -76,7 +83,7 @@ def pad_to_static(
         if missing:
             raise ValueError(f"max_entries must name every feature, got none for {missing}")
     looked_at = dataset if sample_batches is None else dataset.take(sample_batches)
-    lengths = _lengths(looked_at.map(lambda *x: x[0]) if has_labels else looked_at)
+    lengths, rows = _lengths(looked_at.map(lambda *x: x[0]) if has_labels else looked_at)
     widths, cut = {}, {}
     for name in names:
         wanted = max_entries[name] if isinstance(max_entries, Mapping) else max_entries
@@ -95,9 +102,13 @@ def pad_to_static(
         others = tf.nest.map_structure(lambda t: _known_rows(t, batch_size), batch[1:])
         return (_map(batch[0], pad), *others)
 
-    if batch_size is not None:
+    if batch_size is not None and _static_rows(spec) != batch_size:
         dataset = dataset.filter(lambda *b: tf.equal(_num_rows(b), batch_size))
-    return Padded(dataset.map(padded, num_parallel_calls=tf.data.AUTOTUNE), widths, cut)
+    result = dataset.map(padded, num_parallel_calls=tf.data.AUTOTUNE)
+    if sample_batches is None and result.cardinality() == tf.data.UNKNOWN_CARDINALITY:
+        kept = len(rows) if batch_size is None else rows.count(batch_size)
+        result = result.apply(tf.data.experimental.assert_cardinality(kept))
+    return Padded(result, widths, cut)
 
 
 def _width(name: str, wanted: float | int, lengths: np.ndarray) -> int:
@@ -119,13 +130,14 @@ def _share_cut(lengths: np.ndarray, width: int) -> float:
     return float((lengths * np.maximum(n - width, 0)).sum() / entries) if entries else 0.0
 
 
-def _lengths(features: tf.data.Dataset) -> dict[str, np.ndarray]:
-    """Feature -> how many rows have 0, 1, 2, ... entries."""
+def _lengths(features: tf.data.Dataset) -> tuple[dict[str, np.ndarray], list[int]]:
+    """Feature -> how many rows have 0, 1, 2, ... entries; and the rows of each batch."""
     counts: dict[str, np.ndarray] = {}
+    batches: list[int] = []
 
-    def count(path: str, leaf: Any) -> None:
+    def count(path: str, leaf: Any) -> int | None:
         if _dense(leaf):
-            return
+            return None
         if isinstance(leaf, tf.SparseTensor):
             rows = np.bincount(leaf.indices[:, 0], minlength=int(leaf.dense_shape[0]))
         else:
@@ -133,15 +145,15 @@ def _lengths(features: tf.data.Dataset) -> dict[str, np.ndarray]:
         new, name = np.bincount(rows), _feature(path)
         old = counts.get(name, np.zeros(1, np.int64))
         size = max(len(old), len(new))
-        if path.endswith(("_values", "/1")) or path == "1":
-            return  # as its ids
-        counts[name] = np.pad(old, (0, size - len(old))) + np.pad(new, (0, size - len(new)))
+        if not path.endswith(("_values", "/1")) and path != "1":  # these are as their ids
+            counts[name] = np.pad(old, (0, size - len(old))) + np.pad(new, (0, size - len(new)))
+        return len(rows)
 
     for batch in features:
-        _leaves(batch, count)
+        batches.append(_leaves(batch, count)[0])
     if not counts:
         raise ValueError("dataset must have at least one batch to look at, got none")
-    return counts
+    return counts, batches
 
 
 def _padded(leaf: Any, width: int, batch_size: int | None) -> Any:
@@ -169,6 +181,12 @@ def _num_rows(batch: Any) -> tf.Tensor:
     if isinstance(first, tf.RaggedTensor):
         return tf.cast(first.nrows(), tf.int32)
     return tf.shape(first)[0]
+
+
+def _static_rows(spec: Any) -> int | None:
+    """The rows of every batch, where its first component's shape says it."""
+    shape = tf.nest.flatten(spec)[0].shape
+    return shape[0] if shape.rank else None
 
 
 def _feature(path: str) -> str:

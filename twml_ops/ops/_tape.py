@@ -62,7 +62,7 @@ def refuse_if_written_since(output: tf.Tensor, handle: tf.Tensor) -> None:
     """
     if tf.executing_eagerly() or not output.graph.building_function:
         return
-    graph = tf.compat.v1.get_default_graph()
+    graph: Any = tf.compat.v1.get_default_graph()
     if output.graph is not graph or getattr(handle, "graph", None) is not graph:
         return
     writes = [op for op in handle.consumers() if _WRITES.fullmatch(op.type)]
