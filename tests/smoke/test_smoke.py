@@ -124,7 +124,7 @@ def test_fit_learns_in_every_batch_form_and_a_file_keeps_the_model(form, tmp_pat
     model.save(tmp_path / "m.keras")
     again = tf.keras.models.load_model(tmp_path / "m.keras")
     for batch, _ in dataset(form).take(2):
-        np.testing.assert_array_equal(again(batch), model(batch))
+        np.testing.assert_allclose(again(batch), model(batch), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -205,7 +205,7 @@ def test_every_export_predicts_what_the_model_predicts(tmp_path):
     np.testing.assert_allclose(got, want, atol=1e-6)
     clone = tf.keras.models.clone_model(model)
     clone.set_weights(model.get_weights())
-    np.testing.assert_array_equal(clone(batch), want)
+    np.testing.assert_allclose(clone(batch), want, rtol=1e-6)
 
 
 def test_many_tables_crosses_and_an_optimizer_for_each():
