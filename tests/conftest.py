@@ -1,9 +1,20 @@
-"""Settings that must come before TensorFlow starts its devices, and a fresh Keras for a test."""
+"""Settings of Hypothesis and of TensorFlow's devices, and a fresh Keras for a test."""
 
 import contextlib
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# The same examples in every run, and as much time for each as a busy machine takes.
+settings.register_profile(
+    "twml",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("twml")
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 

@@ -19,19 +19,24 @@ needs_network = pytest.mark.skipif(WHY_NOT is not None, reason=f"no namespaces: 
 MB = 10**6
 
 RECEIVE = """
-import socket, sys, time
+import socket
 server = socket.create_server(("", 9000))
 print("ready", flush=True)
 link, _ = server.accept()
-start, total = time.perf_counter(), 0
+total = 0
 while piece := link.recv(2**16):
     total += len(piece)
-print(total, time.perf_counter() - start)
+link.close()
+print(total)
 """
 SEND = """
-import socket, sys
+import socket, sys, time
 with socket.create_connection((sys.argv[1], 9000)) as link:
+    start = time.perf_counter()
     link.sendall(bytes(int(sys.argv[2])))
+    link.shutdown(socket.SHUT_WR)
+    link.recv(1)  # until the other side has everything, and closes
+    print(time.perf_counter() - start)
 """
 
 
@@ -41,9 +46,9 @@ def send(net, size):
     with subprocess.Popen(on_a, stdout=subprocess.PIPE, text=True) as receiver:
         assert receiver.stdout.readline() == "ready\n"
         command = [sys.executable, "-c", SEND, net.address("a"), str(size)]
-        subprocess.run(net.on("b", command), check=True)
-        total, seconds = receiver.stdout.read().split()
-    return int(total), float(seconds)
+        sent = subprocess.run(net.on("b", command), check=True, stdout=subprocess.PIPE, text=True)
+        total = int(receiver.stdout.read())
+    return total, float(sent.stdout)
 
 
 @needs_network

@@ -34,7 +34,7 @@ LINE = st.one_of(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(LINE, min_size=1, max_size=12),
     st.sampled_from(["a.txt", "a.txt.gz"]),
