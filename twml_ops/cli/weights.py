@@ -10,10 +10,10 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from twml_ops import ops
+from twml_ops._batch import parse
 from twml_ops.cli.entries import Entries, Features
 from twml_ops.cli.scoring import compiled
 from twml_ops.layers import SparseLinear
-from twml_ops.layers._batch import parse
 
 Array = npt.NDArray[Any]
 

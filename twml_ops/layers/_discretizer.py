@@ -11,9 +11,9 @@ import tensorflow as tf
 from numpy.typing import ArrayLike, NDArray
 
 from twml_ops import core
+from twml_ops._batch import SparseBatch, parse
 from twml_ops.layers._adapt import Checkpoint, Entries, Progress, number_of_batches
 from twml_ops.layers._arguments import check_choice, checked_bins
-from twml_ops.layers._batch import SparseBatch, parse
 from twml_ops.layers._carried import Carried
 from twml_ops.ops.quantile_sketch import SketchState, empty_sketch, sketch_variables
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from twml_ops._batch import SparseBatch, parse
 from twml_ops._keras import no_autocast
 from twml_ops.distribute import placement
-from twml_ops.layers._batch import SparseBatch, parse
 
 
 class FeatureNorm(tf.keras.layers.Layer):

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
+from twml_ops._batch import parse
 from twml_ops._keras import no_autocast, serializable
 from twml_ops.distribute import placement
 from twml_ops.distribute.sharded import WholeFilesOnly
-from twml_ops.layers._batch import parse
 from twml_ops.layers._tables import TableLayer
 
 

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from twml_ops import ops
+from twml_ops._batch import SparseBatch
 from twml_ops._keras import serializable
 from twml_ops.layers._arguments import check_bits
-from twml_ops.layers._batch import SparseBatch
 from twml_ops.layers._discretizer import Discretizer
 
 

@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
+from twml_ops._batch import parse
 from twml_ops._keras import no_autocast, serializable
 from twml_ops.distribute import placement
 from twml_ops.distribute.partition import part_of
 from twml_ops.distribute.sharded import WholeFilesOnly, sharded
-from twml_ops.layers._batch import parse
 from twml_ops.layers._tables import TableLayer
 
 

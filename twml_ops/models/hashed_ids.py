@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import ops
+from twml_ops._batch import parse
 from twml_ops._keras import serializable
-from twml_ops.layers._batch import parse
 
 
 @serializable

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from twml_ops.layers._batch import SparseBatch, num_rows, parse
+from twml_ops._batch import SparseBatch, num_rows, parse
 
 ROWS = {
     "ordinary": [[3, 1], [], [2, 2, 0], [4]],
