@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.ops import stock
-from twml_ops.ops.stock import static
+from twml_ops.ops.xla import static
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _REBUILD = (

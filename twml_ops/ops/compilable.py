@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Iterator
 
 from twml_ops.ops._library import library
-from twml_ops.ops.stock import check, static
+from twml_ops.ops.stock import check
+from twml_ops.ops.xla import static
 
 
 @contextlib.contextmanager

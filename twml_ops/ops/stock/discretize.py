@@ -41,7 +41,7 @@ def percentile_discretize(
     keep_inputs: bool = False,
     static: bool = False,
 ) -> Triple:
-    """As the op Twml>PercentileDiscretize; `static` as in `stock/static.py`."""
+    """As the op Twml>PercentileDiscretize; `static` as in `xla/static.py`."""
     check.bits("pass_through_bits", pass_through_bits)
     extra = 2 if missing == "bucket" else 1
 
@@ -85,7 +85,7 @@ def hashing_discretize(
     keep_inputs: bool = False,
     static: bool = False,
 ) -> Triple:
-    """As the op Twml>HashingDiscretize; `static` as in `stock/static.py`."""
+    """As the op Twml>HashingDiscretize; `static` as in `xla/static.py`."""
     check.bits("output_bits", output_bits)
 
     def bucket_id(found: _Found) -> tf.Tensor:
