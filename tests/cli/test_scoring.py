@@ -8,7 +8,6 @@ import tensorflow as tf
 from sklearn import metrics as sk
 
 from twml_ops.cli import scoring
-from twml_ops.cli.errors import UserError
 
 
 def scores(y, p):
@@ -72,5 +71,5 @@ def test_every_example_is_scored_in_order():
 def test_nan_prediction_is_an_error_that_names_the_example():
     x = np.array([[1.0], [np.nan]], np.float32)
     data = tf.data.Dataset.from_tensor_slices((x, x)).batch(2)
-    with pytest.raises(UserError, match="example 1"):
+    with pytest.raises(ValueError, match="example 1"):
         scoring.score(tf.keras.Sequential([tf.keras.layers.Activation("linear")]), data)

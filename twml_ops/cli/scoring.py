@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from twml_ops.cli.errors import UserError
 from twml_ops.metrics import (
     CalibrationRatio,
     NormalizedEntropy,
@@ -56,7 +55,7 @@ def score(
         seen: called with the number of examples after every batch.
 
     Raises:
-        UserError: a prediction is not finite.
+        ValueError: a prediction is not finite.
     """
     predict = predictor(model)
     labels, predictions = [], []
@@ -69,7 +68,7 @@ def score(
     y, p = (np.concatenate(a) if a else np.zeros(0, np.float32) for a in (labels, predictions))
     if not np.isfinite(p).all():
         row = int(np.flatnonzero(~np.isfinite(p))[0])
-        raise UserError(
+        raise ValueError(
             f"the prediction for example {row} is {p[row]}: is there a NaN in the data?"
         )
     return Scores(y, p, seconds)

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from twml_ops.cli.errors import UserError
 from twml_ops.data.pipeline import InputSettings, Pipeline
 
 WORTH = 1.05  # a change that is not so much faster is not taken: noise, and a simpler pipeline
@@ -40,7 +39,7 @@ def load(reference: str) -> Pipeline:
     """The pipeline that `FILE.py:NAME` names.
 
     Raises:
-        UserError: there is no such file, or nothing of that name and kind in it.
+        ValueError: there is no such file, or nothing of that name and kind in it.
     """
     return load_object(reference, Pipeline, "a twml_ops.data.Pipeline")
 
@@ -49,11 +48,11 @@ def load_object(reference: str, kind: type[Any], what: str) -> Any:
     """What `FILE.py:NAME` names, an object of a kind or a function that makes one.
 
     Raises:
-        UserError: there is no such file, or nothing of that name and kind in it.
+        ValueError: there is no such file, or nothing of that name and kind in it.
     """
     path, _, name = reference.rpartition(":")
     if not path or not Path(path).is_file():
-        raise UserError(f"expected FILE.py:NAME of {what}, got {reference!r}")
+        raise ValueError(f"expected FILE.py:NAME of {what}, got {reference!r}")
     spec = importlib.util.spec_from_file_location(f"_twml_ops_file_{Path(path).stem}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -64,7 +63,7 @@ def load_object(reference: str, kind: type[Any], what: str) -> Any:
     if callable(found) and not isinstance(found, kind):
         found = found()
     if not isinstance(found, kind):
-        raise UserError(f"{path}: {name} must be {what}, or make one")
+        raise ValueError(f"{path}: {name} must be {what}, or make one")
     return found
 
 
