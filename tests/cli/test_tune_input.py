@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from twml_ops.cli import main, tuning
-from twml_ops.data import InputSettings, Pipeline
+from twml_ops.cli import main
+from twml_ops.data import InputSettings, Pipeline, tune_pipeline
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "input_pipeline.py"
 
@@ -72,7 +72,7 @@ def test_only_what_helps_is_kept(pipeline):
     def rate(s):  # batching helps, two files too, but more of them do not
         return 100.0 * (1 + s.batch_first) * (1 + (s.read_files == 2)) + s.prefetch
 
-    trials = list(tuning.search(pipeline, rate, cores=4))
+    trials = list(tune_pipeline.search(pipeline, rate, cores=4))
     kept = [t for t in trials if t.taken]
     assert kept[-1].settings == InputSettings(batch_first=True, read_files=2)
     assert kept[-1].rate == max(t.rate for t in kept)

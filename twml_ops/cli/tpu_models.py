@@ -9,10 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops import layers, models, optimizers
-from twml_ops.cli import tuning
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.trained import TrainedRun
-from twml_ops.data import Schema
+from twml_ops.data import Schema, tune_pipeline
 
 _CUSTOM = (layers, models, optimizers)  # importing them registers what a .keras file names
 _CRITEO = Schema(
@@ -38,7 +37,7 @@ def load(reference: str) -> tf.keras.Model:
             f"no model {reference!r}: expected one of {', '.join(models.names())}, the folder of a "
             "run, a .keras file, or FILE.py:NAME"
         )
-    return tuning.load_object(reference, tf.keras.Model, "a Keras model")
+    return tune_pipeline.load_object(reference, tf.keras.Model, "a Keras model")
 
 
 def _made_up(schema: Schema, rows: int = 512) -> tf.data.Dataset:

@@ -32,13 +32,14 @@ def tune_input(
     Tries batching before parsing, reading several files, parsing in parallel and prefetching, each
     on top of what has helped so far.
     """
-    from twml_ops.cli import show, tuning
+    from twml_ops.cli import show
+    from twml_ops.data import tune_pipeline
 
-    loaded = tuning.load(pipeline)
-    rate_of = tuning.measure(loaded, seconds, step_ms / 1e3)
+    loaded = tune_pipeline.load(pipeline)
+    rate_of = tune_pipeline.measure(loaded, seconds, step_ms / 1e3)
     trials = []
     console = show.console()
-    for trial in tuning.search(loaded, rate_of, os.cpu_count() or 1):
+    for trial in tune_pipeline.search(loaded, rate_of, os.cpu_count() or 1):
         trials.append(trial)
         if not as_json:
             verdict = "[green]taken[/]" if trial.taken else "[dim]no gain[/]"
