@@ -18,7 +18,8 @@ from matplotlib.figure import Figure
 
 from benchmarks import machine, tables
 from twml_ops import models
-from twml_ops.cli import optimizers, scoring
+from twml_ops.analysis import scoring
+from twml_ops.cli import optimizers
 from twml_ops.cli.sources import open_pair
 from twml_ops.optimizers import LinearScalingWarmup
 

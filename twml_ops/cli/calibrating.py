@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from twml_ops import layers
-from twml_ops.cli import artifacts, report, scoring, show
+from twml_ops.analysis import scoring
+from twml_ops.analysis.permutation_importance import importance
+from twml_ops.analysis.scoring import Scores
+from twml_ops.cli import artifacts, report, show
 from twml_ops.cli.errors import UserError
-from twml_ops.cli.importance import importance
 from twml_ops.cli.progress import Bar
-from twml_ops.cli.scoring import Scores
 from twml_ops.cli.trained import TrainedRun
 from twml_ops.cli.training import LARGE_BATCH, now, versions
 from twml_ops.data import Source, original_errors

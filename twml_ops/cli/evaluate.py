@@ -24,7 +24,8 @@ def evaluate(
     from rich.console import Console
     from rich.markup import escape
 
-    from twml_ops.cli import scoring, show
+    from twml_ops.analysis import scoring
+    from twml_ops.cli import show
     from twml_ops.cli.folder import finite
     from twml_ops.cli.progress import Bar
     from twml_ops.cli.trained import TrainedRun

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import tensorflow as tf
 
-from twml_ops.cli import clustered, evaluations, scoring, show
+from twml_ops.analysis import scoring
+from twml_ops.cli import clustered, evaluations, show
 from twml_ops.cli.folder import is_run
 from twml_ops.cli.sources import open_pair
 from twml_ops.data import original_errors

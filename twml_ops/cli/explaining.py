@@ -10,17 +10,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
-from twml_ops.cli import feature_report, scoring
-from twml_ops.cli.drift import BINS, CATEGORIES, Drift, population_stability
-from twml_ops.cli.entries import Entries, entries_of, sample_of
+from twml_ops.analysis import scoring
+from twml_ops.analysis.feature_entries import Entries, entries_of, sample_of
+from twml_ops.analysis.permutation_importance import importance_of
+from twml_ops.analysis.population_stability import BINS, CATEGORIES, Drift, population_stability
+from twml_ops.analysis.profiles import Histogram, Profile
+from twml_ops.analysis.weight_norms import weight_norms
+from twml_ops.cli import feature_report
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.folder import new_file
-from twml_ops.cli.importance import importance_of
-from twml_ops.cli.profiles import Histogram, Profile
 from twml_ops.cli.progress import Bar
 from twml_ops.cli.trained import TrainedRun
 from twml_ops.cli.training import LARGE_BATCH
-from twml_ops.cli.weights import weight_norms
 from twml_ops.data import Source, original_errors
 
 

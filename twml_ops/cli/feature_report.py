@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from twml_ops.analysis.population_stability import MODERATE, STRONG, Drift
 from twml_ops.cli import plots
-from twml_ops.cli.drift import MODERATE, STRONG, Drift
 from twml_ops.cli.report import TOP_FEATURES
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops import models
-from twml_ops.cli import optimizers, scoring
+from twml_ops.analysis import scoring
+from twml_ops.cli import optimizers
 from twml_ops.cli.sources import open_pair
 from twml_ops.cli.training import LARGE_BATCH
 from twml_ops.data import original_errors

@@ -25,7 +25,7 @@ def predict(
     import numpy as np
     from rich.console import Console
 
-    from twml_ops.cli import scoring
+    from twml_ops.analysis import scoring
     from twml_ops.cli.folder import new_file
     from twml_ops.cli.progress import Bar
     from twml_ops.cli.trained import TrainedRun

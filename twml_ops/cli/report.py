@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from twml_ops.cli import plots, scoring
-from twml_ops.cli.importance import Worth
-from twml_ops.cli.lift import lift_table
+from twml_ops.analysis import scoring
+from twml_ops.analysis.lift import lift_table
+from twml_ops.analysis.permutation_importance import Worth
+from twml_ops.analysis.scoring import Scores
+from twml_ops.cli import plots
 from twml_ops.cli.plots import Point
-from twml_ops.cli.scoring import Scores
 
 TOP_FEATURES = 25
 

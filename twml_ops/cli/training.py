@@ -16,10 +16,11 @@ from rich.markup import escape
 
 import twml_ops
 from twml_ops import _keras, models
-from twml_ops.cli import artifacts, clustered, optimizers, report, scoring, show
+from twml_ops.analysis import scoring
+from twml_ops.analysis.permutation_importance import importance
+from twml_ops.cli import artifacts, clustered, optimizers, report, show
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.folder import FORMAT
-from twml_ops.cli.importance import importance
 from twml_ops.cli.progress import Bar, Report
 from twml_ops.cli.sources import open_pair
 from twml_ops.data import Source, original_errors

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from twml_ops.cli.importance import _shuffle, importance
+from twml_ops.analysis.permutation_importance import _shuffle, importance
 from twml_ops.data import Schema
 
 

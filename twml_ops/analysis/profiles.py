@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from twml_ops._core import QuantileSketch
-from twml_ops.cli.columns import Known, columns_of
+from twml_ops.analysis.category_columns import Known, columns_of
 from twml_ops.data import Schema
 from twml_ops.data.block import Block
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from sklearn import metrics as sk
 
-from twml_ops.cli import scoring
+from twml_ops.analysis import scoring
 
 
 def scores(y, p):

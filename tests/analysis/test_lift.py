@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from twml_ops.cli.lift import lift_table
-from twml_ops.cli.scoring import Scores
+from twml_ops.analysis.lift import lift_table
+from twml_ops.analysis.scoring import Scores
 
 
 def scores(y, p):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from twml_ops.cli.columns import Known, columns_of
+from twml_ops.analysis.category_columns import Known, columns_of
 
 
 def rows_of(tokens, present):

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from twml_ops.cli.columns import Known, columns_of
+from twml_ops.analysis.category_columns import Known, columns_of
 
 Array = npt.NDArray[Any]
 Features = dict[str, tf.RaggedTensor]

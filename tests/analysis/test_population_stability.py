@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from twml_ops.cli.drift import population_stability
+from twml_ops.analysis.population_stability import population_stability
 
 
 def test_is_the_textbook_sum():

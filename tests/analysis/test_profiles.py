@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from twml_ops.cli import profiles
-from twml_ops.cli.profiles import Profile
+from twml_ops.analysis import profiles
+from twml_ops.analysis.profiles import Profile
 from twml_ops.data import Schema
 from twml_ops.data.block import Block, Rows
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from twml_ops.cli.scoring import Scores
+from twml_ops.analysis.scoring import Scores
 
 
 class Tenth(NamedTuple):

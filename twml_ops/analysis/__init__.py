@@ -1,0 +1,1 @@
+"""What a trained model does with its features and scores."""
