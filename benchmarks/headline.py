@@ -15,11 +15,13 @@ def section(kernels: dict[str, Any], model: dict[str, Any]) -> str:
     head = (
         f"A table of {w['input_dim']:,} rows of {w['units']} float32, {w['batch_size']:,} examples "
         f"a batch with about {w['row_length']} features each; a step is forward, backward and "
-        f"update ({m['cpu']}, {m['cores']} cores with {m['simd']}, TensorFlow {tensorflow}):"
+        f"update ({m['cpu']}, {m['cores']} cores with {m['simd']}, TensorFlow {tensorflow}). "
+        f"{tables.measured(kernels)} The fastest is bold:"
     )
     fit = (
         f"The same layer between a discretizer, max-normalization and an MLP, through `model.fit`: "
-        f"samples/s, and × the model on `sparse_dense_matmul` (Zipf {w['skew']}):"
+        f"samples/s, and × the model on `sparse_dense_matmul` (Zipf {w['skew']}; medians of "
+        f"{model['rounds']} interleaved fits):"
     )
     return "\n\n".join([head, _steps(kernels), tables.NO_OTHER, fit, _fits(model)])
 
@@ -31,8 +33,10 @@ def _steps(kernels: dict[str, Any]) -> str:
         for d in kernels["unique"]:
             ours = tables.median(times, OURS, d)
             peers = tables.best_peers(kernels, task, d)
-            row = [tables.TASK_TITLES[task], d, f"**{tables.milliseconds(ours)}**"]
-            rows.append([*row, *(_beside(tables.milliseconds(p), p, ours) for p in peers)])
+            figures = [[tables.milliseconds(ours)]]
+            figures += [[_beside(tables.milliseconds(p), p, ours)] for p in peers]
+            tables.mark_best(figures, 0)
+            rows.append([tables.TASK_TITLES[task], d, *(cell for (cell,) in figures)])
     return tables.markdown(header, rows)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +64,33 @@ def kernels(result: dict[str, Any]) -> str:
         f"N = {w['input_dim']:,}, D = {w['units']}, B = {w['batch_size']:,}, about "
         f"{w['row_length']} entries a row, {result['threads']} threads; distinct rows in a batch: "
         f"{unique}. Memory: {bandwidth['read'] / 1e9:.1f} GB/s read, "
-        f"{bandwidth['update'] / 1e9:.1f} GB/s read and written in place. Medians of "
-        f"{result['rounds']} interleaved rounds. {_left_out(result['times'])}"
+        f"{bandwidth['update'] / 1e9:.1f} GB/s read and written in place. {measured(result)} "
+        f"The fastest contender is bold. {_left_out(result['times'])}"
     )
     parts = [head, _summary(result, distributions)]
     parts += [_task_table(result, task, distributions) for task in result["times"]]
     return "\n\n".join(parts)
+
+
+def measured(result: dict[str, Any]) -> str:
+    """How many rounds and calls the medians of the kernels are of, in a sentence."""
+
+    def calls(ours: bool) -> str:
+        counts = [
+            timing["calls"]
+            for times in result["times"].values()
+            for name, of in times.items()
+            for timing in of.values()
+            if (name == OURS) == ours
+        ]
+        few, many = min(counts, default=0), max(counts, default=0)
+        return f"{few}" if few == many else f"{few} to {many}"
+
+    rounds = result["rounds"]
+    return (
+        f"Medians of {rounds} interleaved round{'s' * (rounds != 1)}: {calls(True)} calls of "
+        f"{OURS} on each kind of ids, {calls(False)} of the others."
+    )
 
 
 def _left_out(times: Any) -> str:
@@ -115,10 +136,13 @@ def _task_table(result: dict[str, Any], task: str, distributions: Sequence[str])
     rows = [
         ["floor", *_cells([floors[d] for d in distributions], times, distributions)],
     ]
-    for name in times:
-        measured = [median(times, name, d) for d in distributions]
-        label = f"**{name}**" if name == OURS else name
-        rows.append([label, *_cells(measured, times, distributions)])
+    contenders = [
+        [name, *_cells([median(times, name, d) for d in distributions], times, distributions)]
+        for name in times
+    ]
+    for column in range(1, 1 + 2 * len(distributions), 2):
+        mark_best(contenders, column)
+    rows += contenders
     lines = [f"### {TASK_TITLES[task]}", "", markdown(header, rows)]
     missing = result["skipped"].get(task, {})
     if missing:
@@ -170,12 +194,14 @@ def model(result: dict[str, Any]) -> str:
         header = ["samples/s", *(c for b in sizes for c in (f"B = {b}", "× sparse_dense_matmul"))]
         rows = []
         for name in by_batch_size[sizes[0]]:
-            cells = [f"**{name}**" if name == OURS else name]
+            cells = [name]
             for b in sizes:
                 seconds = by_batch_size[b][name]["median"]
                 baseline = by_batch_size[b]["sparse_dense_matmul"]["median"]
                 cells += [f"{int(b) / seconds:,.0f}", ratio(baseline, seconds)]
             rows.append(cells)
+        for column in range(1, 1 + 2 * len(sizes), 2):
+            mark_best(rows, column, max)
         parts.append(f"### {MODEL_TITLES[rule]}\n\n{markdown(header, rows)}")
     if result["wrong"]:
         parts.append("Wrong: " + "; ".join(f"{n}: {why}" for n, why in result["wrong"].items()))
@@ -197,11 +223,13 @@ def mirrored(result: dict[str, Any]) -> str:
     ]
     rows = []
     for name in result["times"][rules[0]]:
-        cells = [f"**{name}**" if name == OURS else name]
+        cells = [name]
         for rule in rules:
             ours, seconds = (result["times"][rule][n]["median"] for n in (OURS, name))
             cells += [milliseconds(seconds), ratio(seconds, ours)]
         rows.append(cells)
+    for column in range(1, 1 + 2 * len(rules), 2):
+        mark_best(rows, column)
     parts = [head, markdown(header, rows)]
     if result["wrong"]:
         parts.append("Wrong: " + "; ".join(f"{n}: {why}" for n, why in result["wrong"].items()))
@@ -315,6 +343,23 @@ def ratio(a: float | None, b: float | None) -> str:
         return "–"
     r = a / b
     return f"{r:.0f} ×" if r >= 10 else f"{r:.2g} ×"
+
+
+def mark_best(
+    rows: Sequence[list[str]], column: int, best: Callable[[Iterable[float]], float] = min
+) -> None:
+    """Makes the best figure of a column bold, and those that are printed like it.
+
+    Args:
+        rows: of cells; a figure is what stands before the first space, – for what there is not.
+        column: which.
+        best: `min` of times, `max` of rates.
+    """
+    figures = [row[column].partition(" ")[0] for row in rows]
+    numbers = [float(f.replace(",", "")) for f in figures if f != "–"]
+    for row, figure in zip(rows, figures, strict=True):
+        if figure != "–" and float(figure.replace(",", "")) == best(numbers):
+            row[column] = f"**{figure}**{row[column][len(figure) :]}"
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -16,7 +16,7 @@ def _nothing_is_stolen(monkeypatch):
 def test_every_contender_walks_through_the_same_batches():
     seen = {"a": [], "b": []}
     times = interleave({n: s.append for n, s in seen.items()}, [3, 4, 5], rounds=4)
-    assert seen["a"] == seen["b"] == ([3, 4, 5] * 4 * TURN)[: 2 + 4 * TURN]
+    assert seen["a"] == seen["b"] == ([3, 4, 5] * 4 * TURN)[: 3 + 4 * TURN]
     assert times["a"].calls == 4 * MAX_BURST
     assert gc.isenabled()
 
@@ -28,6 +28,12 @@ def test_every_round_runs_every_contender_and_their_order_changes():
     rounds = [turns[8:][k : k + 4 * TURN : TURN] for k in range(0, 24 * TURN, 4 * TURN)]
     assert all(sorted(r) == list("abcd") for r in rounds)
     assert len({tuple(r) for r in rounds}) > 1
+
+
+def test_each_batch_has_been_taken_once_before_anything_is_timed():
+    seen = []
+    interleave({"a": seen.append}, range(8), rounds=1)
+    assert seen[:-TURN] == list(range(8))
 
 
 def test_garbage_is_collected_again_after_a_contender_fails():
