@@ -94,11 +94,12 @@ def interleave(
 ) -> dict[Name, Timing]:
     """Times `run(batch index)` of every contender, all in each round, in random order.
 
-    Every contender walks through the same batches in the same order, and has taken each once
-    before anything is timed (if a call takes less than a second). In its turn a contender makes one call that is not timed (if it takes less than a second), then up to ten (as many as
-    fit in 0.2 s), each timed by itself: as in a training loop they find their own working set in
-    the caches, not the neighbour's. A turn in which the hypervisor took time away is left out and
-    made up for in a further round, of which there are at most twice as many again.
+    Every contender walks through the same batches in the same order, and has taken each once before
+    anything is timed (if a call takes less than a second). In its turn a contender makes one call
+    that is not timed (if it takes less than a second), then up to ten (as many as fit in 0.2 s),
+    each timed by itself: as in a training loop they find their own working set in the caches, not
+    the neighbour's. A turn in which the hypervisor took time away is left out and made up for in a
+    further round, of which there are at most twice as many again.
 
     Args:
         runs: name -> call.
