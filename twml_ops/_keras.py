@@ -70,6 +70,13 @@ def all_layers(model: Any) -> list[Any]:
     return [layer for layer in model._flatten_layers() if layer is not model]
 
 
+def own_variables(layer: Any) -> list[Any]:
+    """The weights of `layer` that are not in layers inside it, trainable ones first."""
+    if KERAS_3:
+        return [*layer._trainable_variables, *layer._non_trainable_variables]
+    return [*layer._trainable_weights, *layer._non_trainable_weights]
+
+
 class Call(NamedTuple):
     """One call of a layer in a functional model.
 

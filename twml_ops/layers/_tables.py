@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops._keras import KERAS_3
+from twml_ops._keras import KERAS_3, own_variables
 from twml_ops.distribute import placement
 
 
@@ -21,7 +21,7 @@ class TableLayer(tf.keras.layers.Layer):
         if KERAS_3 and not self._divided():
             super().save_own_variables(store)
             return
-        for i, variable in enumerate(self._own_variables()):
+        for i, variable in enumerate(own_variables(self)):
             wide = tf.float32 if variable.dtype == "bfloat16" else variable.dtype
             store[f"{i}"] = tf.cast(placement.of(variable).read(variable), wide).numpy()
 
@@ -30,7 +30,7 @@ class TableLayer(tf.keras.layers.Layer):
         if KERAS_3 and not self._divided():
             super().load_own_variables(store)
             return
-        variables = self._own_variables()
+        variables = own_variables(self)
         if len(store) != len(variables):
             raise ValueError(
                 f"{type(self).__name__} '{self.name}' has {len(variables)} weights, "
@@ -39,10 +39,5 @@ class TableLayer(tf.keras.layers.Layer):
         for i, variable in enumerate(variables):
             placement.of(variable).assign(variable, store[f"{i}"][...])
 
-    def _own_variables(self) -> list[Any]:
-        if KERAS_3:
-            return [*self._trainable_variables, *self._non_trainable_variables]
-        return [*self._trainable_weights, *self._non_trainable_weights]
-
     def _divided(self) -> bool:
-        return any(placement.of(v).divided for v in self._own_variables())
+        return any(placement.of(v).divided for v in own_variables(self))

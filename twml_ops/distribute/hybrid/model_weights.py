@@ -31,7 +31,7 @@ def copy(source: Any, target: Any, tables: Mapping[str, tf.Tensor] | None = None
         for kernel, table in zip(own, theirs, strict=True):
             _copy_table(table, kernel, tables or {})
         apart = {id(k) for k in (*own, *theirs)}
-        rest = ([v for v in _own_variables(m) if id(v) not in apart] for m in (mine, other))
+        rest = ([v for v in _keras.own_variables(m) if id(v) not in apart] for m in (mine, other))
         for v, value in zip(*rest, strict=True):
             tf_variable(v).assign(tf_variable(value))
 
@@ -52,9 +52,3 @@ def _copy_table(table: RemoteTable, kernel: Any, tables: Mapping[str, tf.Tensor]
 
 def _layers(model: Any) -> list[Any]:
     return [model, *_keras.all_layers(model)]
-
-
-def _own_variables(layer: Any) -> list[Any]:
-    if _keras.KERAS_3:
-        return [*layer._trainable_variables, *layer._non_trainable_variables]
-    return [*layer._trainable_weights, *layer._non_trainable_weights]
