@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 from benchmarks import machine, tables
 from twml_ops import models
 from twml_ops.analysis import scoring
-from twml_ops.cli import optimizers
-from twml_ops.cli.sources import open_pair
+from twml_ops.cli.runs import optimizers
+from twml_ops.cli.runs.sources import open_pair
 from twml_ops.optimizers import LinearScalingWarmup
 
 SIZES = (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 17)

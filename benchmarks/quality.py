@@ -139,7 +139,7 @@ def with_and_without_buckets(
     import tensorflow as tf
 
     from twml_ops import models
-    from twml_ops.cli import optimizers
+    from twml_ops.cli.runs import optimizers
 
     def logs(features: dict[str, Any], labels: Any) -> tuple[dict[str, Any], Any]:
         values = features["continuous_values"]

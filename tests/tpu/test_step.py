@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from twml_ops import layers, optimizers
-from twml_ops.cli import tpu_models
 from twml_ops.cli.errors import UserError
+from twml_ops.cli.runs import tpu_models
 from twml_ops.tpu import chips, step
 from twml_ops.tpu.check import tables
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from twml_ops.cli import (
+from twml_ops.cli.commands import (
     calibrate,
     evaluate,
     explain,
@@ -19,7 +19,7 @@ from twml_ops.cli import (
     train,
     tune_input,
 )
-from twml_ops.cli.options import Debug
+from twml_ops.cli.commands.options import Debug
 
 app = typer.Typer(
     name="twml-ops",

@@ -1,0 +1,130 @@
+"""What can be done with a finished run."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.cli.conftest import write_libsvm
+from twml_ops.cli import main
+from twml_ops.cli.runs.load import TrainedRun
+from twml_ops.core import Scorer
+
+
+@pytest.mark.parametrize("name", ["libsvm_run", "criteo_run"])
+def test_evaluation_again_gives_the_metrics_of_the_run(request, capsys, name):
+    run = request.getfixturevalue(name)
+    capsys.readouterr()
+    main(["evaluate", str(run), "--json"])
+    got = json.loads(capsys.readouterr().out)
+    want = json.loads((run / "metrics.json").read_text())
+    for key in ("auc", "pr_auc", "log_loss", "normalized_entropy", "rce", "calibration"):
+        assert got[key] == pytest.approx(want[key], rel=1e-6)
+
+
+def test_evaluation_on_other_data_prints_a_table(libsvm_run, tmp_path, capsys):
+    main(["evaluate", str(libsvm_run), "--data", write_libsvm(tmp_path / "b.svm", 50, seed=1)])
+    out = capsys.readouterr().out
+    assert "ROC AUC" in out
+    assert "50" in out
+
+
+def test_evaluation_of_the_held_out_rows_by_range_is_that_of_the_run(libsvm, libsvm_run, capsys):
+    capsys.readouterr()
+    main(["evaluate", str(libsvm_run), "--data", f"{libsvm}[480:600]", "--json"])
+    got = json.loads(capsys.readouterr().out)
+    want = json.loads((libsvm_run / "metrics.json").read_text())
+    assert got["log_loss"] == pytest.approx(want["log_loss"], rel=1e-6)
+    assert got["examples"] == 120
+
+
+def test_prediction_is_a_probability_for_each_example_in_order(libsvm_run, tmp_path, capsys):
+    data = write_libsvm(tmp_path / "b.svm", 30, seed=1)
+    capsys.readouterr()
+    main(["predict", str(libsvm_run), "--data", data, "--batch-size", "7"])
+    printed = np.array(capsys.readouterr().out.split(), float)
+    main(["predict", str(libsvm_run), "--data", data, "--out", str(tmp_path / "p.txt")])
+    trained = TrainedRun(libsvm_run)
+    features, _ = next(iter(trained.source(data).dataset(30)))
+    want = trained.model(features).numpy()[:, 0]
+    np.testing.assert_allclose(printed, want, rtol=1e-5)
+    np.testing.assert_allclose(np.loadtxt(tmp_path / "p.txt"), want, rtol=1e-5)
+
+
+def test_export_copies_the_saved_model(libsvm_run, tmp_path):
+    main(["export", str(libsvm_run), str(tmp_path / "served")])
+    assert "serving_default" in tf.saved_model.load(str(tmp_path / "served")).signatures
+
+
+@pytest.mark.parametrize("form", ["stock", "scorer"])
+def test_exports_without_our_ops_predict_as_predict_does(libsvm, libsvm_run, tmp_path, form):
+    trained = TrainedRun(libsvm_run)
+    features, _ = next(iter(trained.source(libsvm).dataset(30)))
+    want = trained.model(features)
+    main(["export", str(libsvm_run), str(tmp_path / "served"), "--format", form])
+    inputs = {name: rows.flat_values.numpy() for name, rows in features.items()}
+    inputs["sparse_row_splits"] = features["sparse_ids"].row_splits.numpy()
+    if form == "scorer":
+        got = Scorer.load(tmp_path / "served").predict(inputs)
+    else:
+        serve = tf.saved_model.load(str(tmp_path / "served")).signatures["serving_default"]
+        got = serve(**{k: tf.constant(v) for k, v in inputs.items()})["probability"].numpy()
+    np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def test_info_shows_the_run_and_the_installation(libsvm_run, capsys):
+    main(["info", str(libsvm_run)])
+    out = capsys.readouterr().out
+    assert "sparse_mlp" in out
+    assert "log loss" in out
+    main(["info"])
+    out = capsys.readouterr().out
+    assert tf.__version__ in out
+    assert "lazy_adam" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "telling"),
+    [
+        (["evaluate", "{tmp}"], "not a finished run"),
+        (["evaluate", "{tmp}/none"], "no such folder"),
+        (["predict", "{tmp}", "--data", "flights"], "not a finished run"),
+        (["export", "{tmp}", "{tmp}/x"], "not a finished run"),
+        (["export", "{run}", "{run}"], "holds a finished run"),
+        (["export", "{run}", "{tmp}/x", "--tables", "int8"], "goes with --format"),
+        (["info", "{tmp}"], "not a finished run"),
+        (["evaluate", "{run}", "--data", "criteo:{tmp}/none"], "none"),
+        (["nosuch"], "nosuch"),
+    ],
+)
+def test_wrong_use_is_one_line(libsvm_run, tmp_path, capfd, arguments, telling):
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as exit_:
+        main([a.format(tmp=tmp_path, run=libsvm_run) for a in arguments])
+    err = capfd.readouterr().err
+    assert exit_.value.code in (1, 2)
+    assert err.count("\n") == 1
+    assert telling in err
+
+
+def test_damaged_model_file_is_one_line(libsvm_run, tmp_path, capfd):
+    (tmp_path / "run.json").write_bytes((libsvm_run / "run.json").read_bytes())
+    (tmp_path / "model.keras").write_bytes((libsvm_run / "model.keras").read_bytes()[:999])
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(tmp_path)])
+    err = capfd.readouterr().err
+    assert err.count("\n") == 1
+    assert "model.keras" in err
+
+
+def test_help_does_not_import_tensorflow():
+    code = (
+        "import sys; from twml_ops.cli import main\n"
+        "main(['train', '--help'])\n"
+        "assert not {'tensorflow', 'sklearn', 'matplotlib'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "--learning-rate" in done.stdout

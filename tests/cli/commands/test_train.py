@@ -1,0 +1,183 @@
+"""`twml-ops train`, whole: real readers, real models, small files."""
+
+import gzip
+import json
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.cli.conftest import train, write_criteo, write_libsvm
+from twml_ops.cli import main
+from twml_ops.cli.runs.load import TrainedRun
+from twml_ops.data import open_source
+
+METRICS = [
+    *("auc", "pr_auc", "log_loss", "normalized_entropy", "rce", "calibration"),
+    *("examples_per_second", "examples", "seconds"),
+]
+
+
+@pytest.fixture(params=["libsvm_run", "criteo_run"])
+def run(request):
+    return request.getfixturevalue(request.param)
+
+
+def test_folder_has_everything_and_nothing_else(run):
+    assert sorted(p.name for p in run.iterdir()) == [
+        *("metrics.json", "model.keras", "report.html", "run.json", "saved_model", "tensorboard"),
+    ]
+    assert list(run.glob("tensorboard/train/events*"))
+    assert list(run.glob("tensorboard/validation/events*"))
+    assert [p.name for p in run.parent.iterdir()] == [run.name]
+
+
+def test_metrics_file_has_exactly_the_promised_keys(run):
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert list(metrics) == METRICS
+    assert all(np.isfinite(v) for v in metrics.values())
+    assert metrics["examples"] == 2 * json.loads((run / "run.json").read_text())["train_examples"]
+
+
+def test_training_learns(run):
+    assert json.loads((run / "metrics.json").read_text())["auc"] > 0.7
+
+
+def test_report_is_self_contained(run):
+    page = (run / "report.html").read_text()
+    assert page.count('src="data:image/svg+xml;base64,') == 4
+    assert not re.search(r'(src|href)="(?!data:)', page)
+    assert "http" not in re.sub(r"base64,[^\"]*", "", page)
+    for title in ("Learning curve", "Calibration", "Scores", "What each feature is worth", "Run"):
+        assert f"<h2>{title}</h2>" in page
+
+
+def test_saved_model_and_keras_file_predict_the_same(run):
+    trained = TrainedRun(run)
+    features, _ = next(iter(trained.source(None).dataset(32)))
+    want = trained.model(features).numpy()
+    restored = tf.saved_model.load(str(run / "saved_model"))
+    np.testing.assert_allclose(restored(features), want, rtol=1e-6)
+    flat = {key: ragged.flat_values for key, ragged in features.items()}
+    for key, ragged in features.items():
+        flat[f"{key.split('_')[0]}_row_splits"] = ragged.row_splits
+    served = restored.signatures["serving_default"](**flat)["probability"]
+    np.testing.assert_allclose(served, want, rtol=1e-6)
+
+
+def test_same_seed_gives_the_same_model_and_another_seed_another(libsvm, libsvm_run, tmp_path):
+    def weights(folder):
+        return np.concatenate([np.ravel(w) for w in TrainedRun(folder).model.get_weights()])
+
+    again = train(libsvm, tmp_path / "again")
+    other = train(libsvm, tmp_path / "other", "--seed", "1")
+    np.testing.assert_array_equal(weights(again), weights(libsvm_run))
+    assert (weights(other) != weights(libsvm_run)).any()
+
+
+def test_without_a_terminal_the_output_is_a_few_plain_lines(tmp_path, capsys):
+    train(write_libsvm(tmp_path / "a.svm", 200), tmp_path / "run")
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "\x1b" not in out
+    assert "\r" not in out
+    assert len(re.findall(r"^epoch \d/2 ", out, re.M)) == 2
+    assert len(out.splitlines()) < 25
+
+
+def test_one_class_only_is_trained_and_reported(tmp_path):
+    (tmp_path / "a.svm").write_text("+1 1:1 2:1\n" * 50)
+    out = train(f"libsvm:{tmp_path}/a.svm", tmp_path / "run")
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert metrics["auc"] is None
+    assert metrics["rce"] is None
+
+
+def good(folder):
+    return write_libsvm(folder / "good.svm", 64)
+
+
+def truncated(folder):
+    write_criteo(folder / "whole.tsv", 400)
+    packed = gzip.compress((folder / "whole.tsv").read_bytes())
+    (folder / "c.tsv.gz").write_bytes(packed[: len(packed) // 2])
+    return f"criteo:{folder}/c.tsv.gz"
+
+
+def twelve_columns(folder):
+    write_criteo(folder / "c.tsv", 20)
+    with (folder / "c.tsv").open("a") as file:
+        file.write("\t".join("1" * 12) + "\n")
+    return f"criteo:{folder}/c.tsv"
+
+
+def libsvm_with(line):
+    def write(folder):
+        (folder / "bad.svm").write_text("+1 1:1\n-1 2:1\n" * 20 + line + "\n" + "+1 1:1\n" * 20)
+        return f"libsvm:{folder}/bad.svm"
+
+    return write
+
+
+WRONG = {
+    "missing file": (lambda folder: f"criteo:{folder}/none.tsv", [], "none.tsv"),
+    "truncated gzip": (truncated, [], "truncated"),
+    "twelve columns": (twelve_columns, [], "line 21: expected 40 TAB-separated columns, got 12"),
+    "index zero": (libsvm_with("+1 0:1"), [], "line 41: indices start at 1, got '0:1'"),
+    "id beyond dim": (
+        lambda folder: libsvm_with("+1 99:1")(folder) + "?dim=50",
+        [],
+        "line 41: the index must be at most 50",
+    ),
+    "nan": (libsvm_with("+1 3:nan"), [], "line 41"),
+    "unknown source": (lambda folder: "paper:x", [], "unknown source"),
+    "model": (good, ["--model", "nosuch"], "unknown model 'nosuch'"),
+    "optimizer": (good, ["--optimizer", "nosuch"], "unknown optimizer 'nosuch'"),
+    "learning rate": (good, ["--learning-rate", "nan"], "--learning-rate must be"),
+    "loss": (good, ["--optimizer", "sgd", "--learning-rate", "1e30"], "the loss became"),
+    "usage": (good, ["--epochs", "0"], "--epochs"),
+    "option": (good, ["--nosuch"], "--nosuch"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_the_user_gets_wrong_is_one_line_and_leaves_no_folder(tmp_path, capfd, case):
+    data, options, telling = WRONG[case]
+    source = data(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(SystemExit) as exit_:
+        train(source, tmp_path / "run", *options)
+    _, err = capfd.readouterr()
+    assert exit_.value.code in (1, 2)
+    assert err.count("\n") == 1, err
+    assert err.startswith("twml-ops: ")
+    assert telling in err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_id_beyond_the_training_id_space_is_one_line(tmp_path, capfd):
+    (tmp_path / "big.svm").write_text("+1 1:1\n-1 77:1\n")
+    with pytest.raises(SystemExit):
+        train(good(tmp_path), tmp_path / "run", "--eval", f"libsvm:{tmp_path}/big.svm")
+    err = capfd.readouterr().err
+    assert err.count("\n") == 1
+    assert "line 2" in err
+    assert "77:1" in err
+
+
+def test_folder_that_is_no_run_is_refused(tmp_path, capfd):
+    source = good(tmp_path)
+    with pytest.raises(SystemExit):
+        train(source, tmp_path, "--overwrite")
+    assert "not a finished run" in capfd.readouterr().err
+    assert open_source(source).num_examples() == 64
+
+
+def test_debug_shows_the_traceback(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("twml_ops.cli.errors._Debug.on", False)
+    with pytest.raises(SystemExit):
+        main(["train", "--data", "paper:x", "--out", str(tmp_path / "run"), "--debug"])
+    err = capfd.readouterr().err
+    assert "Traceback" in err
+    assert err.splitlines()[-1].startswith("twml-ops: unknown source")

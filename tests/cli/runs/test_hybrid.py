@@ -1,0 +1,64 @@
+"""`twml-ops launch ... train`: a cluster of real processes, one of them an evaluator."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import twml_ops
+from tests.cli.commands.test_train import METRICS
+from twml_ops import _child
+from twml_ops.cli.runs.load import TrainedRun
+
+
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)])
+def run(request, libsvm, tmp_path_factory):
+    out = tmp_path_factory.mktemp("cluster") / "run"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    # Started in a folder with the package's source, unbuilt: no process may import that.
+    checkout = tmp_path_factory.mktemp("checkout")
+    native = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(Path(twml_ops.__file__).parent, checkout / "twml_ops", ignore=native)
+    command = _child.command("twml_ops.cli", "launch", "--ps", "1")
+    workers = ["--workers", str(request.param), "--evaluator"]
+    options = ["--out", str(out), "--epochs", "8", "--batch-size", "16", "--checkpoint-every", "60"]
+    done = subprocess.run(
+        [*command, *workers, "--", "train", "--data", libsvm, *options],
+        cwd=checkout,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return out
+
+
+def test_a_cluster_leaves_a_run_and_what_the_evaluator_said(run):
+    names = ["metrics.json", "model.keras", "report.html", "run.json", "saved_model"]
+    assert sorted(p.name for p in run.iterdir()) == ["evaluations.jsonl", *names]
+    assert [p.name for p in run.parent.iterdir()] == [run.name]  # no checkpoints
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert list(metrics) == METRICS
+    assert metrics["auc"] > 0.7
+
+
+def test_the_evaluators_last_word_is_the_finished_runs(run):
+    lines = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
+    steps = [line["step"] for line in lines]
+    assert steps == sorted(set(steps))
+    assert steps[-1] >= 8 * 480 / 16
+    metrics = json.loads((run / "metrics.json").read_text())
+    for name, value in lines[-1].items():
+        if name != "step":
+            assert value == pytest.approx(metrics[name], rel=1e-5)
+
+
+def test_the_model_is_an_ordinary_one(run):
+    trained = TrainedRun(run)
+    features, _ = next(iter(trained.source(None).dataset(32)))
+    assert trained.model(features).shape == (32, 1)

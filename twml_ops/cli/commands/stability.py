@@ -1,0 +1,53 @@
+"""`twml-ops stability`: how far identical runs differ."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated
+
+import typer
+
+from twml_ops.cli.commands.options import BatchSize, Data, Debug
+
+
+def stability(
+    data: Data,
+    evaluation: Annotated[
+        str | None,
+        typer.Option("--eval", help="As for `train`.", show_default=False),
+    ] = None,
+    model: Annotated[str, typer.Option(help="Name of the model.")] = "sparse_mlp",
+    optimizer: Annotated[str, typer.Option(help="As for `train`.")] = "adagrad",
+    batch_size: BatchSize = 256,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training data.")] = 1,
+    runs: Annotated[int, typer.Option(min=2, help="Of each kind.")] = 5,
+    threads: Annotated[int, typer.Option(min=2, help="Of a Hogwild run.")] = 2,
+    seed: Annotated[int, typer.Option(min=0, help="Of all runs alike.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Trains the same model from the same seed several times, and shows the spread of log loss.
+
+    Once with synchronous steps, one after the other, and once with Hogwild: steps of several
+    threads that update the tables without waiting for each other.
+    """
+    from twml_ops.cli.render import show
+    from twml_ops.cli.runs import stability as identical
+
+    settings = identical.Settings(
+        data, evaluation, model, optimizer, batch_size, epochs, runs, threads, seed
+    )
+    console = show.console()
+    kinds = []
+    for kind in identical.run(settings):
+        kinds.append(kind)
+        if not as_json:
+            losses = " ".join(f"{loss:.6f}" for loss in kind.losses)
+            console.print(
+                f" {kind.name:<12} log loss {kind.mean:.6f}, spread {kind.spread:.2e} "
+                f"(largest - smallest), {kind.examples_per_second:,.0f} examples/s: {losses}",
+                soft_wrap=True,
+            )
+    if as_json:
+        print(json.dumps([dataclasses.asdict(kind) for kind in kinds], indent=2))

@@ -1,0 +1,1 @@
+"""What the commands show: on the terminal, and in a run's report."""

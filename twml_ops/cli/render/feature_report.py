@@ -1,0 +1,165 @@
+"""The features of a run, as a table on the terminal and as a section of the report."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from twml_ops.analysis.population_stability import MODERATE, STRONG, Drift
+from twml_ops.cli.render import plots
+from twml_ops.cli.render.report import TOP_FEATURES
+
+if TYPE_CHECKING:
+    from twml_ops.cli.runs.explain import Explanation, Feature
+
+MOVED = 6
+SHOWN_BINS = 12
+_DASHED = " Dashed: from where on a feature counts as moved, and as moved far."
+_LEVELS = {"strong": "bold red", "moderate": "yellow", "none": "green", "": "dim"}
+
+
+def print_table(console: Console, explanation: Explanation, top: int) -> None:
+    """One row a feature, the one worth most first.
+
+    Args:
+        console: where to.
+        explanation: what to show.
+        top: at most so many rows.
+    """
+    compared = explanation.against is not None
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("feature", style="bold", overflow="fold")
+    table.add_column("group", style="dim")
+    table.add_column("worth", justify="right", style="cyan")
+    table.add_column("", no_wrap=True)
+    table.add_column("weights", justify="right")
+    table.add_column("coverage", justify="right")
+    table.add_column("missing", justify="right")
+    if compared:
+        table.add_column("before", justify="right", style="dim")
+        table.add_column("PSI", justify="right")
+    most = max([f.worth for f in explanation.features], default=0)
+    for f in explanation.features[:top]:
+        cells = [escape(f.name), f.group, f"{f.worth:.5f}", _bar(f.worth, most), *_shares(f)]
+        if compared:
+            style = _LEVELS[level(f.drift)]
+            cells += [_percent(f.before), f"[{style}]{_decimal(f.drift.psi)}[/]"]
+        table.add_row(*cells)
+    console.print(table)
+    rest = len(explanation.features) - top
+    if rest > 0:
+        console.print(f"[dim]and {rest} more, which --top shows[/]")
+
+
+def render(explanation: Explanation) -> str:
+    """The section of the report, HTML."""
+    env = jinja2.Environment(
+        loader=jinja2.PackageLoader("twml_ops.cli.render"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return env.get_template("features.html.j2").render(
+        explanation=explanation,
+        rows=[_row(f) for f in explanation.features],
+        pictures=_pictures(explanation),
+        moderate=MODERATE,
+        strong=STRONG,
+    )
+
+
+def level(drift: Drift) -> str:
+    """How far a feature has moved: strong, moderate, none, or "" where it is not known."""
+    if math.isnan(drift.psi):
+        return ""
+    return "strong" if drift.psi > STRONG else "moderate" if drift.psi > MODERATE else "none"
+
+
+def _row(f: Feature) -> dict[str, Any]:
+    weights, coverage, missing = _shares(f)
+    return {
+        "name": f.name,
+        "group": f.group,
+        "worth": f"{f.worth:.5f}",
+        "weights": weights,
+        "coverage": coverage,
+        "missing": missing,
+        "before": _percent(f.before),
+        "psi": _decimal(f.drift.psi),
+        "chance": f"{f.drift.chance:.4f}" if math.isfinite(f.drift.chance) else "–",
+        "level": level(f.drift),
+    }
+
+
+def _pictures(explanation: Explanation) -> list[dict[str, Any]]:
+    top = explanation.features[:TOP_FEATURES]
+    if not top:
+        return []
+    names = [f.name for f in top]
+    columns = {
+        "log loss added when shuffled": [f.worth for f in top],
+        "norm of the weights": [f.weight_norm for f in top],
+        "coverage": [f.coverage for f in top],
+    }
+    if explanation.against is not None:
+        columns["population stability index"] = [f.drift.psi for f in top]
+    more = len(explanation.features) - len(top)
+    note = f"; the {len(top)} worth most of {len(explanation.features)}" if more else ""
+    pictures = [
+        {
+            "title": "The features side by side",
+            "note": "What each contributes, what the model has learned, and what the data have"
+            f"{note}." + _DASHED * (explanation.against is not None),
+            "image": plots.bar_columns(names, columns, [MODERATE, STRONG]),
+        }
+    ]
+    moved = sorted(
+        (f for f in explanation.features if f.histograms and not math.isnan(f.drift.psi)),
+        key=lambda f: -f.drift.psi,
+    )[:MOVED]
+    if moved:
+        pictures.append(
+            {
+                "title": "What has moved most",
+                "note": f"Shares of the examples: grey in {explanation.against}, blue in "
+                f"{explanation.data}. Bins are tenths of the former, or its most frequent "
+                "categories.",
+                "image": plots.histogram_grid([_shares_of(f) for f in moved]),
+            }
+        )
+    return pictures
+
+
+def _shares_of(f: Feature) -> plots.Moved:
+    assert f.histograms is not None
+    before, now = f.histograms
+    names, shares = before.names, []
+    if len(names) > SHOWN_BINS + 2:  # the categories beyond join the others
+        names = [*names[:SHOWN_BINS], *names[-2:]]
+    for counts in (before.counts, now.counts):
+        shown = len(names) - 2
+        kept = [*counts[:shown], np.sum(counts[shown:-1]), counts[-1]]
+        shares.append(np.array(kept) / max(float(np.sum(counts)), 1.0))
+    return plots.Moved(f"{f.name}   PSI {f.drift.psi:.3f}", names, *shares)
+
+
+def _shares(f: Feature) -> list[str]:
+    return [_decimal(f.weight_norm), _percent(f.coverage), _percent(f.missing)]
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if math.isfinite(share) else "–"
+
+
+def _decimal(value: float) -> str:
+    return f"{value:.3f}" if math.isfinite(value) else "–"
+
+
+def _bar(value: float, most: float) -> str:
+    return "█" * round(12 * value / most) if value > 0 and most > 0 else ""

@@ -1,0 +1,1 @@
+"""What the commands do with runs: train, evaluate, calibrate, explain, and their folders."""

@@ -1,0 +1,94 @@
+"""A finished run, opened again."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops import _keras, layers, models, optimizers
+from twml_ops.cli.errors import UserError
+from twml_ops.cli.runs.folder import MODEL_FILE, read_run
+from twml_ops.cli.runs.sources import open_pair
+from twml_ops.data import Schema, Source, open_source
+
+CUSTOM = (layers, models, optimizers)  # importing them registers what a .keras file names
+
+
+class TrainedRun:
+    """A finished run.
+
+    Args:
+        folder: where it is.
+
+    Attributes:
+        facts: its run.json.
+        schema: the features of its model.
+
+    Raises:
+        UserError: the folder is no finished run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.facts: dict[str, Any] = read_run(folder)
+        schema: dict[str, Any] = self.facts["schema"]
+        columns = {k: tuple(v) for k, v in schema.items() if isinstance(v, list)}
+        self.schema = Schema(**{**schema, **columns})
+
+    @cached_property
+    def model(self) -> tf.keras.Model:
+        """The trained model.
+
+        Raises:
+            UserError: it cannot be read.
+        """
+        path = self._folder / MODEL_FILE
+        try:
+            return tf.keras.models.load_model(str(path), compile=False)
+        except (OSError, ValueError, TypeError) as e:
+            made = self.facts["versions"]["keras"]
+            raise UserError(
+                f"{path}: cannot be read by Keras {_keras.VERSION} (written by {made}): {e}"
+            ) from e
+
+    @property
+    def calibration(self) -> dict[str, Any] | None:
+        """What `twml-ops calibrate` noted in run.json, if it made this run."""
+        found: dict[str, Any] | None = self.facts.get("calibration")
+        return found
+
+    def source(self, data: str | None) -> Source:
+        """The SOURCE `data`, or None: what the run was evaluated on.
+
+        Raises:
+            FileNotFoundError: a file is not there.
+            DataError: data that cannot be read, or that has other features.
+        """
+        if data is not None:
+            return open_source(data, like=self.schema)
+        if self.calibration is not None:
+            return self.calibration_pair(self.calibration["data"], self.calibration["eval"])[1]
+        return self._held_out()
+
+    def calibration_pair(self, data: str | None, evaluation: str | None) -> tuple[Source, Source]:
+        """(fit, eval): what a calibration is fitted and evaluated on.
+
+        Args:
+            data: SOURCE, or None: what the model was evaluated on after its training.
+            evaluation: SOURCE, or None: a part of `data` is kept for it, as for training.
+
+        Raises:
+            FileNotFoundError: a file is not there.
+            DataError: data that cannot be read, or that has other features.
+            ValueError: a part would be empty.
+        """
+        given = self._held_out() if data is None else open_source(data, like=self.schema)
+        if evaluation is not None:
+            return given, open_source(evaluation, like=self.schema)
+        return given.split()
+
+    def _held_out(self) -> Source:
+        return open_pair(self.facts["data"], self.facts["eval"], like=self.schema)[1]
