@@ -15,14 +15,14 @@ ROOT = Path(__file__).resolve().parents[1]
 # "" is twml_ops/__init__.py. Each line names the rooms that a room imports, all of them on lines
 # further down, so that there is no cycle. A room that the list does not name is an error.
 ARROWS = {
-    "selfcheck": "core ops _keras ''",
-    "cli": "cli.commands cli.errors",
-    "cli.commands": "cli.runs cli.render cli.errors analysis export tpu distribute models data "
-    "planning _keras ''",
+    "cli": "cli.commands cli.errors _startup_log",
+    "cli.commands": "cli.runs cli.render cli.errors selfcheck analysis export tpu distribute "
+    "models data planning _keras _child ''",
     "cli.runs": "cli.render cli.errors analysis export distribute models layers optimizers data "
     "_keras ''",
     "cli.render": "cli.errors analysis tpu data planning",
     "cli.errors": "",
+    "selfcheck": "core ops _keras _startup_log ''",
     "analysis": "layers metrics data _batch ops _core",
     "tpu": "distribute layers optimizers _batch ops _keras",
     "estimator": "export optimizers ops",
@@ -32,15 +32,17 @@ ARROWS = {
     "data": "",
     "metrics": "",
     "layers": "distribute _batch core ops _keras",
-    "optimizers": "distribute ops _keras",
-    "distribute": "ops _keras",
+    "optimizers": "distribute ops ops.stock _keras",
+    "distribute": "ops _keras _child",
     "_batch": "ops",
-    "ops": "ops.xla ops.stock core",
+    "ops": "ops.xla ops.stock core _keras",
     "ops.xla": "ops.stock",
     "ops.stock": "core",
     "core": "_scorer _core",
     "_scorer": "_core",
     "_keras": "",
+    "_child": "",
+    "_startup_log": "",
     "_core": "",
     "": "",
 }
