@@ -60,10 +60,12 @@ def refuse_if_written_since(output: tf.Tensor, handle: tf.Tensor) -> None:
     Raises:
         ValueError: the variable of `handle` is updated in between.
     """
-    if tf.executing_eagerly() or not output.graph.building_function:
+    if tf.executing_eagerly():
         return
-    graph: Any = tf.compat.v1.get_default_graph()
-    if output.graph is not graph or getattr(handle, "graph", None) is not graph:
+    graph = tf.compat.v1.get_default_graph()
+    if not graph.building_function:  # in a graph of version 1 the order of calls means nothing
+        return
+    if any(getattr(tensor, "graph", None) is not graph for tensor in (output, handle)):
         return
     writes = [op for op in handle.consumers() if _WRITES.fullmatch(op.type)]
     if not writes:
