@@ -25,7 +25,7 @@ PROGRAM = r"(?:twml-ops|python -m twml_ops|python -m benchmarks|python examples/
 def commands():
     """Lines of indented blocks, and of `code`, that run something of this repository."""
     for path in DOCUMENTS:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         found = re.findall(rf"^    (?:\$ )?({PROGRAM}.*)$", text, re.M)
         found += re.findall(rf"`({PROGRAM}[^`\n]*)`", text)
         for line in dict.fromkeys(found):
@@ -41,7 +41,7 @@ def parse(arguments):
 
 
 def targets():
-    text = (ROOT / "Makefile").read_text()
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
     return set(re.search(r"^\.PHONY: (.*)$", text, re.M)[1].split())
 
 
@@ -72,7 +72,7 @@ def test_a_wrong_option_would_be_found():
 
 
 def test_the_loop_of_a_tpu_host_uses_what_is_there():
-    text = (ROOT / "docs" / "tpu.md").read_text()
+    text = (ROOT / "docs" / "tpu.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^    import tensorflow as tf\n(?:    .*\n|\n)*", text, re.M)
     tree = ast.parse(textwrap.dedent(block))
     used = {

@@ -17,7 +17,9 @@ NEEDS = {
 BLOCKS = [
     pytest.param(code, id=f"{guide.stem}-{i}")
     for guide in sorted(DOCS.glob("*.md"))
-    for i, code in enumerate(re.findall(r"^```python\n(.*?)^```", guide.read_text(), re.S | re.M))
+    for i, code in enumerate(
+        re.findall(r"^```python\n(.*?)^```", guide.read_text(encoding="utf-8"), re.S | re.M)
+    )
     if NEEDS.get(guide.stem, True)
 ]
 

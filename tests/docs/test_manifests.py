@@ -11,7 +11,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs" / "hybrid"
 
 
 def containers():
-    manifest = json.loads((FOLDER / "kubernetes.json").read_text())
+    manifest = json.loads((FOLDER / "kubernetes.json").read_text(encoding="utf-8"))
     for item in manifest["items"]:
         if "template" in item["spec"]:
             yield item["spec"], item["spec"]["template"]["spec"]["containers"][0]
@@ -19,11 +19,11 @@ def containers():
 
 @pytest.mark.parametrize("name", ["kubernetes.json", "vertex.json"])
 def test_manifests_are_json(name):
-    assert json.loads((FOLDER / name).read_text())
+    assert json.loads((FOLDER / name).read_text(encoding="utf-8"))
 
 
 def test_every_kubernetes_object_has_a_kind_and_a_name():
-    manifest = json.loads((FOLDER / "kubernetes.json").read_text())
+    manifest = json.loads((FOLDER / "kubernetes.json").read_text(encoding="utf-8"))
     for item in manifest["items"]:
         assert item["apiVersion"]
         assert item["kind"]
@@ -43,5 +43,7 @@ def test_the_shell_line_sets_a_tf_config_of_all_tasks(position, index):
 
 
 def test_vertex_has_a_chief_workers_servers_and_an_evaluator():
-    pools = json.loads((FOLDER / "vertex.json").read_text())["jobSpec"]["workerPoolSpecs"]
+    pools = json.loads((FOLDER / "vertex.json").read_text(encoding="utf-8"))["jobSpec"][
+        "workerPoolSpecs"
+    ]
     assert [p["replicaCount"] for p in pools] == [1, 2, 2, 1]

@@ -22,7 +22,7 @@ native_build = _load()
 
 def constants(path):
     """The assignments of literals in a .bzl file, which is Python as far as they go."""
-    tree = ast.parse((ROOT / path).read_text())
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     return {
         node.targets[0].id: ast.literal_eval(node.value)
         for node in tree.body
@@ -35,7 +35,7 @@ def sources(package):
     folder = ROOT / package
     calls = [
         node
-        for node in ast.walk(ast.parse((folder / "BUILD").read_text()))
+        for node in ast.walk(ast.parse((folder / "BUILD").read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "").startswith("cc_")
     ]
     patterns = [
@@ -88,7 +88,7 @@ def test_the_flags_are_the_same():
 
 
 def test_bazel_defines_what_tensorflow_asks_for(tmp_path):
-    text = (ROOT / "bazel" / "python_packages.bzl").read_text()
+    text = (ROOT / "bazel" / "python_packages.bzl").read_text(encoding="utf-8")
     (defines,) = re.findall(r"defines = (\[.*?\])", text)
     (tmp_path / "VERSION").write_text("2.21.0")
     flags = native_build.unpacked_tensorflow(tmp_path).compile_flags

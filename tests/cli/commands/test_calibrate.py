@@ -81,7 +81,7 @@ def test_saved_model_and_keras_file_predict_the_same(calibrated):
 
 
 def test_report_shows_before_and_after(calibrated):
-    page = (calibrated / "report.html").read_text()
+    page = (calibrated / "report.html").read_text(encoding="utf-8")
     assert page.count('src="data:image/svg+xml;base64,') == 4
     assert "<h2>Reliability before and after the calibration</h2>" in page
     assert "<th>before</th><th>after</th>" in page

@@ -62,17 +62,17 @@ def test_what_has_moved_is_found_and_what_has_not_is_not(criteo_run, drifted, tm
         assert f["missing"] == pytest.approx(1 - f["coverage"])
         assert f["weight_norm"] > 0
         assert f["psi"] < min(0.25, 4 * f["psi_by_chance"])
-    assert "<h2>What has moved most</h2>" in page.read_text()
+    assert "<h2>What has moved most</h2>" in page.read_text(encoding="utf-8")
 
 
 def test_the_report_gets_one_section_however_often(run, other):
-    before = (run / "report.html").read_text()
+    before = (run / "report.html").read_text(encoding="utf-8")
     main(["explain", str(run)])
-    once = (run / "report.html").read_text()
+    once = (run / "report.html").read_text(encoding="utf-8")
     assert once.count("<h2>Features</h2>") == 1
     assert "population stability" not in once
     main(["explain", str(run), "--against", other])
-    twice = (run / "report.html").read_text()
+    twice = (run / "report.html").read_text(encoding="utf-8")
     assert twice.count("<h2>Features</h2>") == 1
     assert "<h2>What has moved most</h2>" in twice
     assert twice.count('src="data:image/svg+xml;base64,') == before.count("<img") + 2
@@ -83,10 +83,10 @@ def test_the_report_gets_one_section_however_often(run, other):
 
 
 def test_another_file_leaves_the_report_of_the_run_alone(run, tmp_path):
-    before = (run / "report.html").read_text()
+    before = (run / "report.html").read_text(encoding="utf-8")
     main(["explain", str(run), "--out", str(tmp_path / "new" / "page.html")])
-    assert (run / "report.html").read_text() == before
-    assert "<h2>Features</h2>" in (tmp_path / "new" / "page.html").read_text()
+    assert (run / "report.html").read_text(encoding="utf-8") == before
+    assert "<h2>Features</h2>" in (tmp_path / "new" / "page.html").read_text(encoding="utf-8")
 
 
 def test_the_table_has_a_row_a_feature(run, other, capsys):

@@ -45,7 +45,7 @@ def test_training_learns(run):
 
 
 def test_report_is_self_contained(run):
-    page = (run / "report.html").read_text()
+    page = (run / "report.html").read_text(encoding="utf-8")
     assert page.count('src="data:image/svg+xml;base64,') == 4
     assert not re.search(r'(src|href)="(?!data:)', page)
     assert "http" not in re.sub(r"base64,[^\"]*", "", page)

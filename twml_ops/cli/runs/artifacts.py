@@ -24,6 +24,6 @@ def write(folder: Path, model: tf.keras.Model, facts: report.Facts) -> None:
     bare = tf.keras.Model(model.input, model.output, name=model.name)  # without optimizer slots
     bare.save(str(folder / MODEL_FILE))
     export.to_tf(model, folder / SAVED_MODEL, output_names=OUTPUT_NAMES)
-    (folder / REPORT_FILE).write_text(report.render(facts))
+    (folder / REPORT_FILE).write_text(report.render(facts), encoding="utf-8")
     write_json(folder / METRICS_FILE, facts.metrics)
     write_json(folder / RUN_FILE, facts.run)

@@ -134,7 +134,7 @@ def write(explanation: Explanation, page: Path, out: Path) -> None:
         UserError: `page` cannot be read, is no report, or `out` cannot be written.
     """
     try:
-        html = page.read_text()
+        html = page.read_text(encoding="utf-8")
     except OSError as e:
         raise UserError(f"{page}: cannot be read: {e.strerror}") from e
     start, end = "<!-- twml-ops explain -->", "<!-- /twml-ops explain -->"
@@ -144,7 +144,7 @@ def write(explanation: Explanation, page: Path, out: Path) -> None:
         raise UserError(f"{page}: is no report of twml-ops")
     section = f"{start}\n{feature_report.render(explanation)}\n{end}\n"
     with new_file(out) as file:
-        file.write_text(head + section + closing + tail)
+        file.write_text(head + section + closing + tail, encoding="utf-8")
 
 
 def as_json(explanation: Explanation) -> dict[str, Any]:
