@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops.ops._library import library
+
 _STATE = ("_feature_ids", "_boundaries", "_splits")
 
 
@@ -33,7 +35,7 @@ def adapted(layer: Any) -> Callable[[], Any]:
             made = type(layer).from_config(config)
         for attribute, value in zip(_STATE, state, strict=True):
             name = attribute.removeprefix("_")
-            with tf.compat.v1.name_scope(layer.name + "/"):
+            with tf.compat.v1.name_scope(layer.name + "/"), library.on_host():
                 variable = tf.Variable(value, trainable=False, shape=[None], name=name)
             setattr(made, attribute, variable)
         return made

@@ -15,6 +15,7 @@ from twml_ops._batch import SparseBatch, parse
 from twml_ops.layers._adapt import Checkpoint, Entries, Progress, number_of_batches
 from twml_ops.layers._arguments import check_choice, checked_bins
 from twml_ops.layers._carried import Carried
+from twml_ops.ops._library import library
 from twml_ops.ops.quantile_sketch import SketchState, empty_sketch, sketch_variables
 
 # A feature with no more distinct values is kept exactly while it is adapted, however long.
@@ -286,11 +287,12 @@ class Discretizer(tf.keras.layers.Layer):
             raise ValueError(
                 f"{type(self).__name__} '{self.name}' is not adapted: call adapt(data)"
             )
-        batch, rebuild = parse(inputs)
-        ids, values, row_splits = self._discretize(batch)
-        if self.missing != "drop" and self.unknown != "drop" and not self.keep_inputs:
-            row_splits = batch.row_splits  # nothing moves: spares the forms their rebuilding
-        return rebuild(SparseBatch(ids, values, row_splits), output_dim)
+        with library.on_host():
+            batch, rebuild = parse(inputs)
+            ids, values, row_splits = self._discretize(batch)
+            if self.missing != "drop" and self.unknown != "drop" and not self.keep_inputs:
+                row_splits = batch.row_splits  # nothing moves: spares the forms their rebuilding
+            return rebuild(SparseBatch(ids, values, row_splits), output_dim)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, and the size of the output if the layer is adapted."""

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from twml_ops._batch import SparseBatch, parse
-from twml_ops._keras import no_autocast
 from twml_ops.distribute import placement
+from twml_ops.layers._weights import add_table
+from twml_ops.ops._library import library
 
 
 class FeatureNorm(tf.keras.layers.Layer):
@@ -66,38 +67,26 @@ class FeatureNorm(tf.keras.layers.Layer):
         """Creates the state, all 0, and the bias."""
         del input_shape  # ids name the features: the input's width says nothing
         shape = (self.input_dim, *self.state_width)
-        state = self._add_table(self.state_name, shape, self.state_dtype, "zeros", False)
+        state = add_table(self, self.state_name, shape, "zeros", self.state_dtype.name, False)
         setattr(self, self.state_name, state)
         if self.use_bias:
-            shape = (self.input_dim,)
-            self.bias = self._add_table("bias", shape, tf.float32, self.bias_initializer, True)
+            self.bias = add_table(self, "bias", (self.input_dim,), self.bias_initializer)
         super().build(None)
-
-    def _add_table(
-        self, name: str, shape: Sequence[int], dtype: tf.DType, initializer: Any, trainable: bool
-    ) -> Any:
-        return self.add_weight(
-            name=name,
-            shape=shape,
-            initializer=initializer,
-            trainable=trainable,
-            dtype=dtype.name,
-            **no_autocast(),
-        )
 
     def call(self, inputs: Any, training: Any = None) -> Any:
         """Inputs: a batch of any form. Returns it with its values normalized."""
-        batch, rebuild = parse(inputs)
         training = False if training is None or not self.trainable else training
-        values = batch.values_or_ones()
-        seen = (
-            None if training is False else placement.of(self._state).seen_by_all(batch.ids, values)
-        )
-        if seen is not None:
-            self._normalize(*seen, None, training)  # for the state alone, which all raise alike
-            training = False
-        values = self._normalize(batch.ids, values, self.bias, training)
-        return rebuild(SparseBatch(batch.ids, values, batch.row_splits), self.input_dim)
+        with library.on_host():
+            batch, rebuild = parse(inputs)
+            values = batch.values_or_ones()
+            seen = None
+            if training is not False:
+                seen = placement.of(self._state).seen_by_all(batch.ids, values)
+            if seen is not None:
+                self._normalize(*seen, None, training)  # for the state alone, which all raise alike
+                training = False
+            values = self._normalize(batch.ids, values, self.bias, training)
+            return rebuild(SparseBatch(batch.ids, values, batch.row_splits), self.input_dim)
 
     def _normalize(self, ids: tf.Tensor, values: tf.Tensor, bias: Any, training: Any) -> tf.Tensor:
         training = tf.cast(training, tf.bool)

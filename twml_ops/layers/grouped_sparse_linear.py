@@ -10,10 +10,12 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from twml_ops._batch import parse
-from twml_ops._keras import no_autocast, serializable
+from twml_ops._keras import serializable
 from twml_ops.distribute import placement
 from twml_ops.distribute.sharded import WholeFilesOnly
 from twml_ops.layers._tables import TableLayer
+from twml_ops.layers._weights import add_table
+from twml_ops.ops._library import library
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +91,7 @@ class GroupedSparseLinear(TableLayer):
         place = place if place.takes_groups else placement.WHOLE
         for name, table in self.tables.items():
             self.kernels[name] = place.create(
-                partial(self._add_kernel, name, table.dtype),
+                partial(add_table, self, name, dtype=table.dtype),
                 (table.input_dim, table.units),
                 tf.keras.initializers.get(table.initializer),
                 f"{self.name}/{name}",
@@ -102,24 +104,15 @@ class GroupedSparseLinear(TableLayer):
             setattr(self, f"_kernel_{i}", kernel)
         super().build(None)
 
-    def _add_kernel(self, name: str, dtype: str, shape: Any, initializer: Any) -> Any:
-        return self.add_weight(
-            name=name,
-            shape=shape,
-            initializer=initializer,
-            trainable=True,
-            dtype=dtype,
-            **no_autocast(),
-        )
-
     def call(self, inputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         """Inputs: feature -> batch of B rows. Returns feature -> [B, units], compute dtype."""
         if not isinstance(inputs, Mapping) or set(inputs) != set(self.features):
             got = sorted(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
             raise ValueError(f"inputs must be a dict of {sorted(self.features)}, got {got}")
-        batches = [parse(inputs[feature])[0] for feature in self.features]
         kernels = [self.kernels[table] for table in self.features.values()]
-        outputs = placement.grouped_sparse_linear(batches, kernels)
+        with library.on_host():
+            batches = [parse(inputs[feature])[0] for feature in self.features]
+            outputs = placement.grouped_sparse_linear(batches, kernels)
         cast = [tf.cast(output, self.compute_dtype) for output in outputs]
         return dict(zip(self.features, cast, strict=True))
 

@@ -12,6 +12,8 @@ from twml_ops.distribute import placement
 from twml_ops.distribute.partition import part_of
 from twml_ops.distribute.sharded import WholeFilesOnly, sharded
 from twml_ops.layers._tables import TableLayer
+from twml_ops.layers._weights import add_table
+from twml_ops.ops._library import library
 
 
 @serializable
@@ -115,8 +117,10 @@ class SparseLinear(TableLayer):
             self.kernels = [self._add_kernel("kernel", self.kernel_initializer, self.input_dim)]
         else:
             # Cut from one initial kernel, so the split changes neither its values nor its scale.
-            whole = tf.convert_to_tensor(self.kernel_initializer((self.input_dim, self.units)))
-            self.kernels = [self._add_partition(self._part(whole, p), p) for p in partitions]
+            with tf.init_scope(), library.on_host():  # Keras may make the variables later
+                whole = tf.convert_to_tensor(self.kernel_initializer((self.input_dim, self.units)))
+                parts = [self._part(whole, p) for p in partitions]
+            self.kernels = [self._add_partition(part, p) for p, part in enumerate(parts)]
         if self.use_bias:
             self.bias = self.add_weight(
                 name="bias",
@@ -141,14 +145,7 @@ class SparseLinear(TableLayer):
 
     def _add_kernel(self, name: str, initializer: Any, rows: int, units: int | None = None) -> Any:
         def add(shape: Any, initializer: Any) -> Any:
-            return self.add_weight(
-                name=name,
-                shape=shape,
-                initializer=initializer,
-                trainable=True,
-                dtype=self.kernel_dtype,
-                **no_autocast(),
-            )
+            return add_table(self, name, shape, initializer, self.kernel_dtype)
 
         place = sharded(rows) if self.placement == "sharded" else placement.in_force()
         shape = (rows, units or self.units)
@@ -161,13 +158,14 @@ class SparseLinear(TableLayer):
 
     def call(self, inputs: Any) -> tf.Tensor:
         """Inputs: a batch of B rows in any form. Returns [B, units] of the compute dtype."""
-        batch, _ = parse(inputs)
-        products = [
-            placement.of(kernel).sparse_linear(self._part_of(batch, p), kernel)
-            for p, kernel in enumerate(self.kernels)
-        ]
-        by_row = self.partition_axis == "row"
-        outputs = tf.add_n(products) if by_row else tf.concat(products, axis=1)
+        with library.on_host():
+            batch, _ = parse(inputs)
+            products = [
+                placement.of(kernel).sparse_linear(self._part_of(batch, p), kernel)
+                for p, kernel in enumerate(self.kernels)
+            ]
+            by_row = self.partition_axis == "row"
+            outputs = tf.add_n(products) if by_row else tf.concat(products, axis=1)
         if self.use_bias:
             outputs = tf.nn.bias_add(outputs, tf.convert_to_tensor(self.bias))
         outputs = tf.cast(outputs, self.compute_dtype)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from twml_ops import ops
 from twml_ops._batch import parse
 from twml_ops._keras import serializable
+from twml_ops.ops._library import library
 
 
 @serializable
@@ -38,8 +39,9 @@ class HashedIds(tf.keras.layers.Layer):
 
     def call(self, inputs: Any) -> Any:
         """A batch in any form → the same batch with hashed ids."""
-        batch, rebuild = parse(inputs)
-        return rebuild(batch._replace(ids=ops.hash_ids(batch.ids, self.bits)), self.output_dim)
+        with library.on_host():
+            batch, rebuild = parse(inputs)
+            return rebuild(batch._replace(ids=ops.hash_ids(batch.ids, self.bits)), self.output_dim)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """That of the input."""

@@ -6,13 +6,16 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops.ops._library import library
+
 
 def entries(ids: Any, values: Any, row_splits: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, bool]:
     """(ids, values, row_splits, whether the batch is binary): `values` None becomes [0]."""
     binary = values is None
-    return (
-        tf.convert_to_tensor(ids, dtype_hint=tf.int64),
-        tf.zeros([0]) if binary else tf.convert_to_tensor(values, tf.float32),
-        tf.convert_to_tensor(row_splits, tf.int64),
-        binary,
-    )
+    with library.on_host():
+        return (
+            tf.convert_to_tensor(ids, dtype_hint=tf.int64),
+            tf.zeros([0]) if binary else tf.convert_to_tensor(values, tf.float32),
+            tf.convert_to_tensor(row_splits, tf.int64),
+            binary,
+        )

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from twml_ops._keras import in_stateless_scope, stateless_value
 from twml_ops.ops._gradients import gradient_of
+from twml_ops.ops._library import library
 from twml_ops.ops._tape import table_handle, tf_variable
 from twml_ops.ops._temporary import Temporary
 from twml_ops.ops.sparse_linear import sum_duplicates
@@ -53,8 +54,9 @@ def _gradient(op: Any, grad: Any, _: Any) -> list[Any]:
         return [None] * len(op.inputs)
     ids, scale = op.inputs[0], op.outputs[1]
     bias_grads = []
-    for handle in op.inputs[3:-1]:  # one, or none
-        unique_ids, summed = sum_duplicates(ids, tf.reshape(grad, [-1, 1]))
-        shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
-        bias_grads.append(tf.IndexedSlices(tf.reshape(summed, [-1]), unique_ids, shape))
-    return [None, grad * scale, None, *bias_grads, None]
+    with library.on_host():
+        for handle in op.inputs[3:-1]:  # one, or none
+            unique_ids, summed = sum_duplicates(ids, tf.reshape(grad, [-1, 1]))
+            shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
+            bias_grads.append(tf.IndexedSlices(tf.reshape(summed, [-1]), unique_ids, shape))
+        return [None, grad * scale, None, *bias_grads, None]

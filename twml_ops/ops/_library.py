@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import warnings
@@ -16,6 +17,8 @@ import tensorflow as tf
 from twml_ops.ops import stock
 from twml_ops.ops.xla import static
 
+_HOST = "CPU:0"
+_ANYWHERE = contextlib.nullcontext()
 _PACKAGE = Path(__file__).resolve().parent.parent
 _REBUILD = (
     "Rebuild it for this TensorFlow: run `pip install --no-deps --force-reinstall .` "
@@ -79,8 +82,23 @@ def load_or_fall_back(package: Path = _PACKAGE, tf_version: str = tf.__version__
         return stock.library
 
 
+@functools.cache
+def _has_accelerator() -> bool:
+    """Whether TensorFlow sees a device that it prefers to the host, such as a GPU.
+
+    Asked once: TensorFlow does not change its devices after its first op.
+    """
+    visible = tf.config.get_visible_devices()
+    return any(d.device_type not in ("CPU", "TPU", "TPU_SYSTEM") for d in visible)
+
+
 class _Library:
-    """The op wrappers in force: the loaded ones, or those of the innermost `using` block."""
+    """The op wrappers in force: the loaded ones, or those of the innermost `using` block.
+
+    The op library has kernels for CPUs only. Where TensorFlow has an accelerator too, it would
+    place variables there that the ops then cannot reach, so `on_host` says where they belong. Stock
+    ops run on any device, and are not confined.
+    """
 
     def __init__(self, loaded: Any) -> None:
         self.loaded = loaded
@@ -89,7 +107,7 @@ class _Library:
     def __getattr__(self, name: str) -> Any:
         in_force = self._in_force.get()
         try:
-            return getattr(in_force, name)
+            op = getattr(in_force, name)
         except AttributeError:
             if not name.startswith("twml_"):
                 raise
@@ -98,6 +116,30 @@ class _Library:
             raise NotImplementedError(
                 f"{name} has no stand-in among the {which} that are in force: {why}"
             ) from None
+        return self._confined(op) if self.needs_host else op
+
+    def _confined(self, op: Any) -> Any:
+        def on_host(*args: Any, **kwargs: Any) -> Any:
+            with tf.device(_HOST):
+                return op(*args, **kwargs)
+
+        return on_host
+
+    @property
+    def needs_host(self) -> bool:
+        """Whether the ops in force have kernels for the host only, beside another device."""
+        return (
+            _has_accelerator()
+            and self._in_force.get() is self.loaded
+            and self.loaded is not stock.library
+        )
+
+    def on_host(self) -> contextlib.AbstractContextManager[Any]:
+        """The device scope of the ops in force and of the variables that they use.
+
+        It keeps the job and the task of the scope around it. Without an accelerator it is none.
+        """
+        return tf.device(_HOST) if self.needs_host else _ANYWHERE
 
     @property
     def static(self) -> bool:

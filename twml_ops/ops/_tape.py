@@ -5,10 +5,13 @@ The one file of this package that imports a private TensorFlow module.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Any
 
 import tensorflow as tf
+
+from twml_ops.ops._library import library
 
 try:
     from tensorflow.python.ops.resource_variable_ops import variable_accessed as _variable_accessed
@@ -24,13 +27,46 @@ def tf_variable(variable: Any) -> tf.Variable:
     return value if isinstance(value, tf.Variable) else variable
 
 
+def is_reached(variable: Any) -> bool:
+    """Whether the ops in force have kernels for the device that `variable` is on.
+
+    A graph of version 1 need not say which that is, and puts it where its ops can be.
+    """
+    return not library.needs_host or _device_type(variable) in (None, "CPU")
+
+
+def beside(value: Any) -> contextlib.AbstractContextManager[Any]:
+    """The device scope of what is computed from a variable or a tensor and should stay with it.
+
+    An optimizer's slots and updates are with their variables. It is the host's scope where the
+    value is known to be there and would not stay by itself.
+    """
+    if library.needs_host and _device_type(value) == "CPU":
+        return library.on_host()
+    return contextlib.nullcontext()
+
+
+def _device_type(value: Any) -> str | None:
+    device = getattr(tf_variable(value), "device", None) or ""
+    return tf.DeviceSpec.from_string(device).device_type
+
+
 def table_handle(variable: Any) -> tf.Tensor:
-    """The resource handle of `variable`, which the tape is told was read."""
+    """The resource handle of `variable`, which the tape is told was read.
+
+    Raises:
+        ValueError: the ops in force have no kernels for its device.
+    """
     table = tf_variable(variable)
     _variable_accessed(table)
     # Outside the replicas (a model being built in a strategy's scope) any replica will do.
     if tf.distribute.in_cross_replica_context() and hasattr(table, "values"):
         table = table.values[0]
+    if not is_reached(table):
+        raise ValueError(
+            f"the variable {table.name!r} must be on the host, as this op has kernels for CPUs "
+            f"only, got the device {table.device}; create or load it under tf.device('CPU:0')"
+        )
     return table.handle
 
 

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from twml_ops.ops import stock
 from twml_ops.ops._library import library
-from twml_ops.ops._tape import in_same_control_flow, tf_variable
+from twml_ops.ops._tape import in_same_control_flow, is_reached, tf_variable
 from twml_ops.ops.sparse_linear import WEIGHTS_GRAD_OP
 
 
@@ -31,7 +32,7 @@ def apply_rows(
     Args:
         rule: a name of cc/core/update_rules.h, which fixes `slots` and `hyper`.
         var: variable float32 or bfloat16 [N, D]. A bfloat16 row is updated in float32 and stored by
-            stochastic rounding.
+            stochastic rounding. One that is on a GPU is updated there, by stock TensorFlow ops.
         slots: float32 variables [N, D] ([N] for row-wise slots), as many as the rule keeps.
         gradient: ids [K] (repeated ids are summed first) and rows [K, D].
         hyper: float scalars: learning_rate, decay, then the rule's own.
@@ -51,9 +52,10 @@ def apply_rows(
     handle = tf_variable(var).handle
     slot_handles = [tf_variable(s).handle for s in slots]
     scalars = [tf.cast(h, tf.float32) for h in hyper]
-    product = untouched_sparse_linear_gradient(gradient) if fuse else None
+    reached = is_reached(var)
+    product = untouched_sparse_linear_gradient(gradient) if fuse and reached else None
     if product is None:
-        return library.twml_apply_rows(
+        return (library if reached else stock.library).twml_apply_rows(
             handle,
             slot_handles,
             gradient.indices,

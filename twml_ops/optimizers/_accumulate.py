@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops.ops._tape import tf_variable
+from twml_ops.ops._tape import beside, tf_variable
 
 
 class Accumulator:
@@ -23,7 +23,8 @@ class Accumulator:
     def __init__(self, variable: Any, sparse: bool) -> None:
         shape = tf_variable(variable).shape
         self._sparse = sparse
-        with tf.init_scope():  # also while a step is traced
+        self._variable = variable
+        with tf.init_scope(), beside(variable):  # also while a step is traced
             if sparse:
                 rows = tf.zeros([0, *shape[1:]])
                 self._ids = tf.Variable(tf.zeros([0], tf.int64), shape=[None], trainable=False)
@@ -39,8 +40,9 @@ class Accumulator:
         if not isinstance(gradient, tf.IndexedSlices):  # of a function that reads all rows
             everything = tf.range(tf.shape(gradient, out_type=tf.int64)[0])
             gradient = tf.IndexedSlices(gradient, everything, tf.shape(gradient))
-        ids = tf.concat([self._ids, tf.cast(gradient.indices, tf.int64)], axis=0)
-        rows = tf.concat([self._rows, tf.cast(gradient.values, tf.float32)], axis=0)
+        with beside(self._variable):
+            ids = tf.concat([self._ids, tf.cast(gradient.indices, tf.int64)], axis=0)
+            rows = tf.concat([self._rows, tf.cast(gradient.values, tf.float32)], axis=0)
         return tf.IndexedSlices(rows, ids, gradient.dense_shape)
 
     def hold(self, gradient: Any) -> None:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from twml_ops import ops
 from twml_ops._keras import KERAS_3
 from twml_ops.distribute import placement
-from twml_ops.ops._tape import tf_variable
+from twml_ops.ops._tape import beside, tf_variable
 from twml_ops.optimizers._accumulate import Accumulators
 
 _scaled_by_rows: ContextVar[bool] = ContextVar("scaled_by_rows", default=False)
@@ -304,20 +304,21 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
         """Updates the rows of one variable and its slots; a dense gradient is that of all rows."""
         if not isinstance(gradient, tf.IndexedSlices):
             gradient = _all_rows(gradient)
-        decay = lr * self.weight_decay if decays else 0.0
-        hyper = [self._effective_learning_rate(lr), decay, *self._hyper(lr)]
-        seed: Any = 0
-        if variable.dtype == tf.bfloat16:
-            seed = tf.cast(self.iterations, tf.int64) + (self.rounding_seed << 32)
-        return ops.apply_rows(
-            self.rule_for(variable.shape),
-            variable,
-            slots,
-            gradient,
-            hyper,
-            seed=seed,
-            hogwild=self.concurrency == "hogwild",
-        )
+        with beside(variable):
+            decay = lr * self.weight_decay if decays else 0.0
+            hyper = [self._effective_learning_rate(lr), decay, *self._hyper(lr)]
+            seed: Any = 0
+            if variable.dtype == tf.bfloat16:
+                seed = tf.cast(self.iterations, tf.int64) + (self.rounding_seed << 32)
+            return ops.apply_rows(
+                self.rule_for(variable.shape),
+                variable,
+                slots,
+                gradient,
+                hyper,
+                seed=seed,
+                hogwild=self.concurrency == "hogwild",
+            )
 
     def _slot_type(self, variable: Any) -> tuple[tuple[int, ...], tf.DType]:
         """Shape and type of each slot of `variable`."""
@@ -348,6 +349,10 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
         return int(self._index_dict[self._var_key(variable)])
 
     def _add_slot(self, variable: Any, name: str) -> Any:
+        with beside(variable):
+            return self._make_slot(variable, name)
+
+    def _make_slot(self, variable: Any, name: str) -> Any:
         shape, dtype = self._slot_type(variable)
         value = self._initial_slot(name)
         owner = str(getattr(variable, "path", variable.name))  # a tf.Variable has no path
@@ -398,5 +403,7 @@ def summed(gradient: Any) -> Any:
 
 def _map_values(gradient: Any, fn: Any) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(fn(gradient.values), gradient.indices, gradient.dense_shape)
+        with beside(gradient.values):
+            values = fn(gradient.values)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
     return gradient if gradient is None else fn(gradient)
