@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 import numpy as np
@@ -12,12 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from twml_ops.analysis.explanation import Explanation, Feature
 from twml_ops.analysis.population_stability import MODERATE, STRONG, Drift
 from twml_ops.cli.render import plots
 from twml_ops.cli.render.report import TOP_FEATURES
-
-if TYPE_CHECKING:
-    from twml_ops.cli.runs.explain import Explanation, Feature
 
 MOVED = 6
 SHOWN_BINS = 12
