@@ -14,7 +14,7 @@ from types import ModuleType
 __version__ = "0.1.0"
 
 _SUBMODULES = (
-    *("cli", "core", "data", "distribute", "estimator", "export", "layers"),
+    *("analysis", "cli", "core", "data", "distribute", "estimator", "export", "layers"),
     *("metrics", "models", "ops", "optimizers", "planning", "tpu"),
 )
 

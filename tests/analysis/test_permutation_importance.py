@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from twml_ops.analysis.permutation_importance import _shuffle, importance
+from twml_ops.analysis.permutation_importance import _shuffle, permutation_importance
 from twml_ops.data import Schema
 
 
@@ -50,7 +50,7 @@ def test_the_feature_that_decides_is_worth_most_and_the_unused_nothing():
     def predict(features):
         return np.where(table_of(features, 2)[:, 0] > 0.5, 0.9, 0.1)
 
-    worth = importance(predict, data, schema)
+    worth = permutation_importance(predict, data, schema)
     assert [w.name for w in worth] == ["decides", "unused"]
     assert worth[0].loss > 0.5
     assert worth[1].loss == 0
@@ -59,4 +59,4 @@ def test_the_feature_that_decides_is_worth_most_and_the_unused_nothing():
 def test_nothing_to_look_at_is_worth_nothing():
     schema = Schema(("a",), (), 0, "x")
     empty = tf.data.Dataset.from_tensors((batch(np.zeros((2, 1))), np.zeros((2, 1)))).take(0)
-    assert importance(lambda f: np.zeros(0), empty, schema) == []
+    assert permutation_importance(lambda f: np.zeros(0), empty, schema) == []

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from twml_ops.analysis import scoring
 from twml_ops.analysis.feature_entries import Array, Entries, Features, entries_of
-from twml_ops.analysis.permutation_importance import importance_of
+from twml_ops.analysis.permutation_importance import batch_importance
 from twml_ops.analysis.population_stability import BINS, CATEGORIES, Drift, population_stability
 from twml_ops.analysis.profiles import Histogram, Profile
 from twml_ops.analysis.weight_norms import weight_norms
@@ -92,7 +92,7 @@ def explain_features(
         now.learn_columns(before)
         before.learn_columns(now)
     groups = entries_of(features, schema, now.known_columns())
-    found = importance_of(scoring.predictor(model), features, labels, groups)
+    found = batch_importance(scoring.predictor(model), features, labels, groups)
     norms = weight_norms(model, features, groups)
     return [_feature(w.name, *numbers[w.name], w.loss, norms[w.name], now, before) for w in found]
 

@@ -9,7 +9,7 @@ import numpy as np
 from twml_ops.analysis.scoring import Scores
 
 
-class Tenth(NamedTuple):
+class LiftRow(NamedTuple):
     """One row of the table.
 
     Attributes:
@@ -29,7 +29,7 @@ class Tenth(NamedTuple):
     captured: float
 
 
-def lift_table(scores: Scores, rows: int = 10) -> list[Tenth]:
+def lift_table(scores: Scores, rows: int = 10) -> list[LiftRow]:
     """Cuts the examples, the highest prediction first, into rows of the same size, but for one.
 
     Equal predictions share their positives evenly, so the table does not depend on the order of
@@ -50,7 +50,7 @@ def lift_table(scores: Scores, rows: int = 10) -> list[Tenth]:
         observed = float(y[part].mean())
         known = rate > 0
         table.append(
-            Tenth(
+            LiftRow(
                 len(part),
                 float(p[part[-1]]),
                 float(p[part].mean()),

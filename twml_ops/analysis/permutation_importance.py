@@ -19,20 +19,20 @@ from twml_ops.analysis.scoring import log_loss
 Array = npt.NDArray[Any]
 
 
-class Worth(NamedTuple):
+class FeatureImportance(NamedTuple):
     """A feature and the log loss added by shuffling it."""
 
     name: str
     loss: float
 
 
-def importance(
+def permutation_importance(
     predict: Callable[[Features], Array],
     dataset: tf.data.Dataset,
     schema: Any,
     rows: int = 8192,
     seed: int = 0,
-) -> list[Worth]:
+) -> list[FeatureImportance]:
     """What each feature of `dataset` is worth to a model, the most useful first.
 
     Args:
@@ -51,17 +51,17 @@ def importance(
     if sample is None:
         return []
     features, labels = sample
-    return importance_of(predict, features, labels, entries_of(features, schema), seed)
+    return batch_importance(predict, features, labels, entries_of(features, schema), seed)
 
 
-def importance_of(
+def batch_importance(
     predict: Callable[[Features], Array],
     features: Features,
     y: Array,
     groups: list[Entries],
     seed: int = 0,
-) -> list[Worth]:
-    """As `importance`, of one batch whose entries are known.
+) -> list[FeatureImportance]:
+    """As `permutation_importance`, of one batch whose entries are known.
 
     Args:
         predict: features of a batch → probabilities [B].
@@ -77,7 +77,7 @@ def importance_of(
         for name, mask in group.features.items():
             shuffled = _shuffle(features, group.keys, mask, order)
             loss = log_loss(y, predict(shuffled))
-            worth.append(Worth(name, loss - before))
+            worth.append(FeatureImportance(name, loss - before))
     return sorted(worth, key=lambda w: -w.loss)
 
 

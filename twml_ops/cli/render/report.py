@@ -10,7 +10,7 @@ import jinja2
 
 from twml_ops.analysis import scoring
 from twml_ops.analysis.lift import lift_table
-from twml_ops.analysis.permutation_importance import Worth
+from twml_ops.analysis.permutation_importance import FeatureImportance
 from twml_ops.analysis.scoring import Scores
 from twml_ops.cli.render import plots
 from twml_ops.cli.render.plots import Point
@@ -57,7 +57,7 @@ class Facts(NamedTuple):
     scores: Scores
     train: list[Point]
     held_out: list[Point]
-    worth: list[Worth]
+    worth: list[FeatureImportance]
     uncalibrated: Scores | None = None
 
 

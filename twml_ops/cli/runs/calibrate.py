@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from twml_ops import layers
 from twml_ops.analysis import scoring
-from twml_ops.analysis.permutation_importance import importance
+from twml_ops.analysis.permutation_importance import permutation_importance
 from twml_ops.analysis.scoring import Scores
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import report, show
@@ -75,7 +75,7 @@ def run_calibration(settings: Settings, folder: Path, out: Path) -> None:
             )
         with console.status("asking what each feature is worth"):
             sample = held_out.dataset(LARGE_BATCH, shuffle=True, seed=trained.facts["seed"])
-            worth = importance(scoring.predictor(model), sample, trained.schema)
+            worth = permutation_importance(scoring.predictor(model), sample, trained.schema)
 
     speed = {"examples_per_second": sizes[0] / seconds, "examples": sizes[0], "seconds": seconds}
     metrics: dict[str, float] = {**scoring.metrics(after), **speed}

@@ -17,7 +17,7 @@ from rich.markup import escape
 import twml_ops
 from twml_ops import _keras, models
 from twml_ops.analysis import scoring
-from twml_ops.analysis.permutation_importance import importance
+from twml_ops.analysis.permutation_importance import permutation_importance
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import report, show
 from twml_ops.cli.render.progress import Bar, Report
@@ -84,7 +84,7 @@ def run(
             scores = scoring.score(model, held_out.dataset(LARGE_BATCH), bar.add)
         with console.status("asking what each feature is worth"):
             sample = held_out.dataset(LARGE_BATCH, shuffle=True, seed=settings.seed)
-            worth = importance(scoring.predictor(model), sample, train.schema)
+            worth = permutation_importance(scoring.predictor(model), sample, train.schema)
 
     metrics: dict[str, float] = {
         **scoring.metrics(scores),
