@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twml_ops.distribute.exchange import received_bytes
 from twml_ops.distribute.sketches import merged_sketch
 from twml_ops.distribute.strategy import mirrored
+from twml_ops.placement.exchange import received_bytes
 
 if TYPE_CHECKING:
     from twml_ops.distribute.hybrid import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from twml_ops.distribute import exchange
 from twml_ops.ops.quantile_sketch import SketchState, sketch_merge
+from twml_ops.placement import exchange
 
 
 def merged_sketch(state: SketchState) -> SketchState:

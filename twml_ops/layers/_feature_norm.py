@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from twml_ops import placement
 from twml_ops._batch import SparseBatch, parse
-from twml_ops.distribute import placement
 from twml_ops.layers._weights import add_table
 from twml_ops.ops._library import library
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops import placement
 from twml_ops._keras import KERAS_3, own_variables
-from twml_ops.distribute import placement
 
 
 class TableLayer(tf.keras.layers.Layer):

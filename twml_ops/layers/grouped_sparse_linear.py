@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
+from twml_ops import placement
 from twml_ops._batch import parse
 from twml_ops._keras import serializable
-from twml_ops.distribute import placement
-from twml_ops.distribute.sharded import WholeFilesOnly
 from twml_ops.layers._tables import TableLayer
 from twml_ops.layers._weights import add_table
 from twml_ops.ops._library import library
+from twml_ops.placement.sharded import WholeFilesOnly
 
 
 @dataclasses.dataclass(frozen=True)

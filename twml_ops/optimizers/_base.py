@@ -10,9 +10,8 @@ from typing import Any, ClassVar, Literal
 
 import tensorflow as tf
 
-from twml_ops import ops
+from twml_ops import ops, placement
 from twml_ops._keras import KERAS_3
-from twml_ops.distribute import placement
 from twml_ops.ops._tape import beside, tf_variable
 from twml_ops.optimizers._accumulate import Accumulators
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops.distribute import placement
-from twml_ops.distribute.partition import Entries
+from twml_ops import placement
+from twml_ops.placement.partition import Entries
 
 _activations: ContextVar[Mapping[str, tf.Tensor] | None] = ContextVar("activations", default=None)
 

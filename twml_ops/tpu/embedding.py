@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from twml_ops import _keras
+from twml_ops import _keras, placement
 from twml_ops._batch import parse
-from twml_ops.distribute import placement
 from twml_ops.layers import SparseLinear
 from twml_ops.layers._feature_norm import FeatureNorm
 from twml_ops.tpu.elsewhere import Elsewhere

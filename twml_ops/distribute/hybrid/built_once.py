@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from twml_ops.distribute import placement
+from twml_ops import placement
 from twml_ops.distribute.hybrid import model_weights
 from twml_ops.distribute.hybrid.calls import within
 from twml_ops.distribute.hybrid.cluster import Cluster, ClusterError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from twml_ops.distribute import placement
+from twml_ops import placement
 from twml_ops.distribute.hybrid import checkpoint, model_weights
 from twml_ops.distribute.hybrid.tables import Remote
 

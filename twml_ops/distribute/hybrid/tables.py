@@ -10,11 +10,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops.distribute import placement
+from twml_ops import placement
 from twml_ops.distribute.hybrid import wire
 from twml_ops.distribute.hybrid.remote import RemoteVariable
-from twml_ops.distribute.partition import Entries
 from twml_ops.ops._library import library
+from twml_ops.placement.partition import Entries
 
 
 class RemoteTable:

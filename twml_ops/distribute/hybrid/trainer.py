@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from twml_ops.distribute import placement
+from twml_ops import placement
 from twml_ops.distribute.hybrid import checkpoint, model_weights, updates
 from twml_ops.distribute.hybrid.calls import within
 from twml_ops.distribute.hybrid.cluster import Cluster, ClusterError

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from twml_ops import ops
-from twml_ops.distribute.partition import Entries
+from twml_ops.placement.partition import Entries
 
 
 class Part(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from twml_ops import ops
-from twml_ops.distribute import exchange
+from twml_ops.placement import exchange
 
 _FLOAT, _LENGTH = 4, 8  # bytes
 

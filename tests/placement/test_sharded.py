@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.distribute.conftest import copies, ragged_batch, replicas_of
-from twml_ops import distribute, layers, optimizers
-from twml_ops.distribute import placement
+from twml_ops import distribute, layers, optimizers, placement
 
 N, D, B, STEPS = 203, 6, 16, 3  # N: no multiple of the number of replicas
 

@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from twml_ops import ops
 from twml_ops._keras import stateless_value
-from twml_ops.distribute import exchange
-from twml_ops.distribute.partition import Entries, part_of
-from twml_ops.distribute.placement import WHOLE, Add, Placement, put
 from twml_ops.ops._tape import tf_variable
+from twml_ops.placement import exchange
+from twml_ops.placement.base import WHOLE, Add, Placement, put
+from twml_ops.placement.partition import Entries, part_of
 
 
 class Sharded(Placement):

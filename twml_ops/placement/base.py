@@ -14,9 +14,9 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import ops
-from twml_ops.distribute import exchange, gradients
-from twml_ops.distribute.partition import Entries
 from twml_ops.ops._tape import tf_variable
+from twml_ops.placement import exchange, gradients
+from twml_ops.placement.partition import Entries
 
 _ATTRIBUTE = "_twml_placement"
 Add = Callable[[Sequence[int], Any], Any]  # shape, initializer -> a layer's new variable

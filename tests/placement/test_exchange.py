@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops import distribute
-from twml_ops.distribute import exchange
+from twml_ops.placement import exchange
 
 
 def run(strategy, replica):

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from tests.distribute.conftest import ragged_batch, replicas_of
-from twml_ops import distribute, ops
-from twml_ops.distribute import gradients, placement
+from twml_ops import distribute, ops, placement
+from twml_ops.placement import gradients
 
 B, D = 12, 16
 

@@ -1,0 +1,5 @@
+"""The strategies of tests/distribute."""
+
+from tests.distribute.conftest import pair, strategy
+
+__all__ = ["pair", "strategy"]
