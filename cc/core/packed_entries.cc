@@ -259,7 +259,7 @@ Status PackEntries(const Csr<Id>& batch, int64_t input_dim, int64_t parts, bool 
 }
 
 template <class Id>
-Status UnpackEntries(Span<const uint8_t> packed, const AllocateEntries<Id>& allocate) {
+Status UnpackEntries(Span<const uint8_t> packed, const AllocateUnpacked<Id>& allocate) {
   Header h = {};
   if (packed.size() >= static_cast<int64_t>(sizeof(h))) {
     std::memcpy(&h, packed.data(), sizeof(h));
@@ -286,7 +286,7 @@ Status UnpackEntries(Span<const uint8_t> packed, const AllocateEntries<Id>& allo
       (h.code_bits != 0 && last_code >= static_cast<uint64_t>(h.distinct))) {
     return Invalid("packed must be a message of pack_entries, got one whose counts do not add up");
   }
-  const EntriesOut<Id> out = allocate(h.entries, h.rows, h.binary != 0);
+  const UnpackedEntries<Id> out = allocate(h.entries, h.rows, h.binary != 0);
   if (out.ids == nullptr) return Status();
   int64_t split = 0;
   out.row_splits[0] = 0;
@@ -312,7 +312,7 @@ Status UnpackEntries(Span<const uint8_t> packed, const AllocateEntries<Id>& allo
 #define TWML_INSTANTIATE(Id)                                                                  \
   template Status PackEntries<Id>(const Csr<Id>&, int64_t, int64_t, bool, const ParallelFor&, \
                                   const AllocatePart&);                                       \
-  template Status UnpackEntries<Id>(Span<const uint8_t>, const AllocateEntries<Id>&);
+  template Status UnpackEntries<Id>(Span<const uint8_t>, const AllocateUnpacked<Id>&);
 TWML_INSTANTIATE(int32_t)
 TWML_INSTANTIATE(int64_t)
 #undef TWML_INSTANTIATE

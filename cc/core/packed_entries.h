@@ -32,13 +32,14 @@ Status PackEntries(const Csr<Id>& batch, int64_t input_dim, int64_t parts, bool 
 // Where a message's entries go: ids [entries], values [entries] unless binary, row_splits
 // [rows + 1]. ids null: there is no memory, and nothing is written.
 template <class Id>
-struct EntriesOut {
+struct UnpackedEntries {
   Id* ids;
   float* values;
   int64_t* row_splits;
 };
 template <class Id>
-using AllocateEntries = std::function<EntriesOut<Id>(int64_t entries, int64_t rows, bool binary)>;
+using AllocateUnpacked =
+    std::function<UnpackedEntries<Id>(int64_t entries, int64_t rows, bool binary)>;
 
 // What PackEntries was given. Whatever the bytes, nothing is read or written out of bounds; an id
 // may be anything that fits into Id. The whole message is checked before anything is allocated, and
@@ -46,7 +47,7 @@ using AllocateEntries = std::function<EntriesOut<Id>(int64_t entries, int64_t ro
 // a bit, which a batch of many empty rows really is.
 constexpr int64_t kMostUnpacked = 64;
 template <class Id>
-Status UnpackEntries(Span<const uint8_t> packed, const AllocateEntries<Id>& allocate);
+Status UnpackEntries(Span<const uint8_t> packed, const AllocateUnpacked<Id>& allocate);
 
 }  // namespace twml
 

@@ -27,7 +27,7 @@ Status Unpack(const Bytes& message, Batch<Id>* out) {
     out->ids.assign(entries + 1, -1);  // never null
     out->values.assign(binary ? 0 : entries, -1);
     out->row_splits.assign(rows + 1, -1);
-    return EntriesOut<Id>{out->ids.data(), out->values.data(), out->row_splits.data()};
+    return UnpackedEntries<Id>{out->ids.data(), out->values.data(), out->row_splits.data()};
   });
 }
 

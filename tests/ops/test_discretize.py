@@ -304,6 +304,52 @@ def test_new_boundaries_are_seen_at_once():
     assert bucket(tf.constant(1.5)) == 2
 
 
+def aligned(values, dtype):
+    """An array that TensorFlow takes without copying it."""
+    values = np.asarray(values, dtype)
+    raw = np.empty(values.nbytes + 64, np.uint8)
+    begin = -raw.ctypes.data % 64
+    view = raw[begin : begin + values.nbytes].view(dtype)
+    view[:] = values
+    return view
+
+
+@pytest.mark.parametrize("changed", ["features", "boundaries", "splits"])
+def test_a_fed_array_that_changes_in_place_is_seen_at_once(changed):
+    features, splits = aligned([0, 1], np.int64), aligned([0, 1, 3], np.int64)
+    boundaries = aligned([1.0, 2.0, 3.0], np.float32)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        fed = [tf.compat.v1.placeholder(a.dtype, [None]) for a in (features, boundaries, splits)]
+        bucket = ops.percentile_discretize([1], [0.5], [0, 1], *fed, missing="drop")[0]
+        feed = dict(zip(fed, (features, boundaries, splits), strict=True))
+        for _ in range(2):
+            assert session.run(bucket, feed) == 2
+        if changed == "features":
+            features[:] = [1, 2]
+            assert session.run(bucket, feed) == 0
+        elif changed == "boundaries":
+            boundaries[:] = [0.1, 0.2, 0.3]
+            assert session.run(bucket, feed) == 4
+        else:
+            splits[:] = [0, 2, 3]
+            assert session.run(bucket, feed) == 3
+
+
+@pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
+def test_a_variable_of_version_1_that_is_assigned_is_seen_at_once(resource):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        boundaries = tf.compat.v1.Variable([1.0, 2.0], use_resource=resource)
+        bucket = ops.percentile_discretize(
+            [0], [1.5], [0, 1], [0], boundaries, [0, 2], missing="drop"
+        )[0]
+        assign = boundaries.assign([3.0, 4.0])
+        session.run(boundaries.initializer)
+        for _ in range(2):
+            assert session.run(bucket) == 1
+        session.run(assign)
+        assert session.run(bucket) == 0
+
+
 @pytest.mark.parametrize("op", ["percentile", "hashing"])
 def test_an_output_that_is_held_does_not_change(op):
     """The op keeps its outputs' memory for the next call."""

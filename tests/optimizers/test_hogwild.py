@@ -7,8 +7,11 @@ import pytest
 import tensorflow as tf
 
 from twml_ops import layers, ops, optimizers
+from twml_ops.ops._library import is_native
 
 N, D, THREADS, STEPS = 64, 6, 4, 25
+
+native = pytest.mark.skipif(not is_native(), reason="stock ops have no locks of ours")
 
 
 def train(concurrency, ids_of_thread, table, fused=True):
@@ -75,6 +78,89 @@ def test_a_table_that_somebody_else_holds_is_copied_not_changed_under_them():
     train("hogwild", np.arange(N).reshape(THREADS, -1), table)
     np.testing.assert_array_equal(held, np.zeros((N, D)))
     np.testing.assert_array_equal(table, np.full((N, D), -0.5 * STEPS, np.float32))
+
+
+def address(variable):
+    """Where the variable's buffer lies, through a NumPy view of it while it is read in place."""
+    tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
+    return variable.read_value()._numpy().__array_interface__["data"][0]
+
+
+@native
+@pytest.mark.parametrize("num_slots", [0, 2])
+def test_what_readers_hold_neither_changes_nor_moves_a_hogwild_table(num_slots):
+    variables = [tf.Variable(tf.zeros([N, D])) for _ in range(1 + num_slots)]
+    table, slots = variables[0], variables[1:]
+    rule, hyper = ("lazy_adam", [1.0, 0.0, 0.9, 0.999, 1e-7]) if slots else ("sgd", [1.0, 0.0])
+
+    def update():
+        gradient = tf.IndexedSlices(tf.ones([1, D]), tf.constant([3], tf.int64))
+        ops.apply_rows(rule, table, slots, gradient, hyper, hogwild=True)
+
+    update()
+    before = [address(v) for v in variables]
+    update()  # after address() has ended the mode
+    held = [v.read_value() for v in variables]
+    contents = [h.numpy().copy() for h in held]
+    for _ in range(3):
+        update()
+        held += [v.read_value() for v in variables]
+    for h, content in zip(held, contents, strict=False):
+        np.testing.assert_array_equal(h, content)
+    assert [address(v) for v in variables] == before
+
+
+@native
+def test_hogwild_updates_beside_dense_reads_locked_updates_and_checkpoints_lose_nothing():
+    """Every thread updates rows of its own, so the sums are known."""
+    rows, dim = 4000, 16
+    table = tf.Variable(tf.zeros([rows, dim]))
+
+    def updates(ids, times, hogwild=True):
+        gradient = tf.IndexedSlices(tf.ones([len(ids), dim]), tf.constant(ids, tf.int64))
+
+        @tf.function
+        def run():
+            for _ in range(times):
+                ops.apply_rows("sgd", table, [], gradient, [1.0, 0.0], hogwild=hogwild)
+
+        return run.get_concrete_function()
+
+    @tf.function
+    def read():
+        seen = tf.constant(0)
+        for _ in range(16):
+            with tf.control_dependencies([seen]):
+                value = tf.raw_ops.ReadVariableOp(resource=table.handle, dtype=tf.float32)
+                seen = tf.size(value[:1, :1])
+        return seen
+
+    @tf.function
+    def save():
+        tf.raw_ops.DisableCopyOnRead(resource=table.handle)  # as checkpoints do
+        return tf.raw_ops.ReadVariableOp(resource=table.handle, dtype=tf.float32)[0, 0]
+
+    # (rows, updates in a call, calls, hogwild): long updates are under way while short ones begin.
+    writers = [
+        (range(3, rows), 4, 120, True),
+        (range(1), 64, 200, True),
+        (range(1, 2), 64, 200, True),
+        (range(2, 3), 1, 20, False),
+    ]
+    calls = [(updates(ids, times, hogwild), n) for ids, times, n, hogwild in writers]
+    calls += [(read.get_concrete_function(), 200), (save.get_concrete_function(), 9)]
+    threads = [
+        threading.Thread(target=lambda call=call, n=n: [call() for _ in range(n)])
+        for call, n in calls
+    ]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    want = np.zeros([rows, dim], np.float32)
+    for ids, times, n, _ in writers:
+        want[ids.start : ids.stop] = -times * n
+    np.testing.assert_array_equal(table, want)
 
 
 @pytest.mark.parametrize(("concurrency", "want"), [("locked", False), ("hogwild", True)])

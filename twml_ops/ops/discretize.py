@@ -140,13 +140,25 @@ def _discretize(
         ids,
         values,
         row_splits,
-        tf.convert_to_tensor(feature_ids, tf.int64),
-        tf.convert_to_tensor(boundaries, tf.float32),
-        tf.convert_to_tensor(boundary_splits, tf.int64),
+        _lasting(feature_ids, tf.int64),
+        _lasting(boundaries, tf.float32),
+        _lasting(boundary_splits, tf.int64),
         binary=binary,
         **attributes,
     )
     return out_ids, None if binary else out_values, out_splits
+
+
+def _lasting(value: Any, dtype: tf.DType) -> tf.Tensor:
+    """A tensor that nobody writes to, which the op keeps between calls.
+
+    A reference variable of version 1 is assigned in place, in the memory of tensors read from it.
+    """
+    tensor = tf.convert_to_tensor(value, dtype)
+    source = tensor
+    while tf.is_symbolic_tensor(source) and source.op.type == "Identity":
+        source = source.op.inputs[0]
+    return tensor if source.dtype == source.dtype.base_dtype else tf.raw_ops.DeepCopy(x=tensor)
 
 
 tf.no_gradient("Twml>PercentileDiscretize")

@@ -61,7 +61,9 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
         name: of the optimizer.
         concurrency: "locked": steps that update one table wait for each other. "hogwild": steps run
             from several threads update it at once without locks (Niu et al. 2011, "Hogwild!"): the
-            one mode whose results depend on timing, and in which updates may be lost.
+            one mode whose results depend on timing, and in which updates of the same row may be
+            lost. Dense reads of the table and its slots copy them from then on, and may see some
+            rows before and some after a step that runs meanwhile.
         rounding_seed: of the stochastic rounding.
         **kwargs: of the Keras optimizer.
     """

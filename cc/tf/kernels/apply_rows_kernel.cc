@@ -5,9 +5,9 @@ namespace twml {
 namespace {
 
 // What both ops do alike: inputs 0 .. num_slots are var and its slots, the last ones hyper.
-class UpdateOp : public OpKernel {
+class UpdateOp : public Kernel {
  public:
-  explicit UpdateOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit UpdateOp(OpKernelConstruction* ctx) : Kernel(ctx) {
     std::string rule;
     int num_slots, num_hyper;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("rule", &rule));
@@ -25,20 +25,18 @@ class UpdateOp : public OpKernel {
                                  info_->num_hyper, " hyper, got ", num_slots, " and ", num_hyper)));
   }
 
-  void Compute(OpKernelContext* ctx) override { OP_REQUIRES_OK(ctx, Update(ctx)); }
-
  protected:
   // Input `i` counted from the first one behind the slots.
   const Tensor& Input(OpKernelContext* ctx, int i) const {
     return ctx->input(1 + info_->num_slots + i);
   }
-  virtual absl::Status Run(OpKernelContext* ctx, const Trained<float>& table) const = 0;
-  virtual absl::Status Run(OpKernelContext* ctx, const Trained<Bfloat16>& table) const = 0;
+  virtual absl::Status Update(OpKernelContext* ctx, const Trained<float>& table) const = 0;
+  virtual absl::Status Update(OpKernelContext* ctx, const Trained<Bfloat16>& table) const = 0;
   // Refuses bad input before a shared table is copied for writing.
   virtual absl::Status Check(OpKernelContext* ctx) const = 0;
 
  private:
-  absl::Status Update(OpKernelContext* ctx) {
+  absl::Status Run(OpKernelContext* ctx) override {
     float hyper[8];
     OpInputList inputs;
     TF_RETURN_IF_ERROR(ctx->input_list("hyper", &inputs));
@@ -50,12 +48,18 @@ class UpdateOp : public OpKernel {
     TF_RETURN_IF_ERROR(ctx->input("seed", &seed));
     TF_RETURN_IF_ERROR(ToTf(CheckRank(*seed, 0, "seed")));
     TF_RETURN_IF_ERROR(Check(ctx));
-    WriteTables tables;
+    LockedTables tables;
     TF_RETURN_IF_ERROR(
-        tables.Open(ctx, 0, 1 + info_->num_slots, Stored::kFloat32OrBfloat16, hogwild_));
+        tables.Add(ctx, 0, 1 + info_->num_slots, hogwild_ ? Access::kHogwild : Access::kUpdate));
+    if (!tables.distinct()) {
+      return absl::InvalidArgumentError("var and slots must be different variables");
+    }
+    tables.Lock();
     const Tensor& var = tables.tensor(0);
+    TF_RETURN_IF_ERROR(CheckTable(var, "var", Stored::kFloat32OrBfloat16));
     TF_RETURN_IF_ERROR(ToTf(CheckRows(var, "var")));
     for (int s = 0; s < info_->num_slots; ++s) {
+      TF_RETURN_IF_ERROR(CheckTable(tables.tensor(1 + s), "slots"));
       const auto& shape = tables.tensor(1 + s).shape();
       const bool fits =
           info_->rowwise_slots ? shape.num_elements() == var.dim_size(0) : shape == var.shape();
@@ -79,7 +83,7 @@ class UpdateOp : public OpKernel {
       for (int i = 0; i <= info_->num_slots; ++i) {
         huge_pages_[i].Ask(tables.tensor(i).data(), tables.tensor(i).TotalBytes());
       }
-      return Run(ctx, table);
+      return Update(ctx, table);
     });
   }
 
@@ -99,10 +103,10 @@ class ApplyRowsOp : public UpdateOp {
     TF_RETURN_IF_ERROR(ToTf(CheckRank(Input(ctx, 0), 1, "ids")));
     return ToTf(CheckRows(Input(ctx, 1), "rows"));
   }
-  absl::Status Run(OpKernelContext* ctx, const Trained<float>& table) const override {
+  absl::Status Update(OpKernelContext* ctx, const Trained<float>& table) const override {
     return Apply(ctx, table);
   }
-  absl::Status Run(OpKernelContext* ctx, const Trained<Bfloat16>& table) const override {
+  absl::Status Update(OpKernelContext* ctx, const Trained<Bfloat16>& table) const override {
     return Apply(ctx, table);
   }
 
@@ -124,10 +128,10 @@ class SparseLinearBackwardApplyOp : public UpdateOp {
   absl::Status Check(OpKernelContext* ctx) const override {
     return ToTf(CheckRank(Input(ctx, 3), 2, "grad"));
   }
-  absl::Status Run(OpKernelContext* ctx, const Trained<float>& table) const override {
+  absl::Status Update(OpKernelContext* ctx, const Trained<float>& table) const override {
     return Apply(ctx, table);
   }
-  absl::Status Run(OpKernelContext* ctx, const Trained<Bfloat16>& table) const override {
+  absl::Status Update(OpKernelContext* ctx, const Trained<Bfloat16>& table) const override {
     return Apply(ctx, table);
   }
 

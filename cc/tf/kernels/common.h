@@ -6,7 +6,9 @@
 #include "cc/core/parallel.h"
 #include "cc/core/span.h"
 #include "cc/core/status.h"
+#include "cc/tf/kernels/allocate.h"
 #include "cc/tf/kernels/intra_op.h"
+#include "cc/tf/kernels/kernel.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
@@ -15,7 +17,6 @@ namespace twml {
 
 using tensorflow::DEVICE_CPU;
 using tensorflow::OpInputList;
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;

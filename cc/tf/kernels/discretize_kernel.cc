@@ -4,41 +4,31 @@
 #include "cc/core/discretize.h"
 #include "cc/tf/kernels/common.h"
 #include "cc/tf/kernels/kept_buffer.h"
+#include "cc/tf/kernels/kept_tensor.h"
 
 namespace twml {
 namespace {
 
-// Buckets made of three tensors, which it keeps: as long as it does, their buffers are not written
-// to and no other tensor can lie at their addresses.
-struct KeptBuckets {
-  Tensor feature_ids, boundaries, splits;
-  Buckets buckets;
-
-  static bool Same(const Tensor& a, const Tensor& b) {
-    return a.data() == b.data() && a.shape() == b.shape();
-  }
-};
-
-// The buckets of the call before serve again when the op is given the same tensors, as it is while
-// nobody assigns the variables they come from: checking and indexing costs O(boundaries).
+// Buckets serve as long as the three tensors that they are made of have the same content: checking
+// and indexing them costs much more than a batch.
 class BucketsCache {
  public:
-  absl::Status Get(OpKernelContext* ctx, std::shared_ptr<const KeptBuckets>* out) {
+  absl::Status Get(OpKernelContext* ctx, std::shared_ptr<const Buckets>* out) {
     const Tensor &feature_ids = ctx->input(3), &boundaries = ctx->input(4), &splits = ctx->input(5);
     tensorflow::mutex_lock lock(mu_);
-    if (last_ == nullptr || !KeptBuckets::Same(last_->feature_ids, feature_ids) ||
-        !KeptBuckets::Same(last_->boundaries, boundaries) ||
-        !KeptBuckets::Same(last_->splits, splits)) {
+    if (last_ == nullptr || !feature_ids_.Same(feature_ids) || !boundaries_.Same(boundaries) ||
+        !splits_.Same(splits)) {
+      last_ = nullptr;
       TF_RETURN_IF_ERROR(ToTf(CheckRank(feature_ids, 1, "feature_ids")));
       TF_RETURN_IF_ERROR(ToTf(CheckRank(boundaries, 1, "boundaries")));
       TF_RETURN_IF_ERROR(ToTf(CheckRank(splits, 1, "boundary_splits")));
-      auto made = std::make_shared<KeptBuckets>();
-      TF_RETURN_IF_ERROR(
-          ToTf(Buckets::Make(SpanOf<int64_t>(feature_ids), SpanOf<float>(boundaries),
-                             SpanOf<int64_t>(splits), IeeeIntraOp(ctx), &made->buckets)));
-      made->feature_ids = feature_ids;
-      made->boundaries = boundaries;
-      made->splits = splits;
+      TF_RETURN_IF_ERROR(feature_ids_.Keep(ctx, "feature_ids", feature_ids));
+      TF_RETURN_IF_ERROR(boundaries_.Keep(ctx, "boundaries", boundaries));
+      TF_RETURN_IF_ERROR(splits_.Keep(ctx, "boundary_splits", splits));
+      auto made = std::make_shared<Buckets>();
+      TF_RETURN_IF_ERROR(ToTf(
+          Buckets::Make(SpanOf<int64_t>(feature_ids_.tensor()), SpanOf<float>(boundaries_.tensor()),
+                        SpanOf<int64_t>(splits_.tensor()), IeeeIntraOp(ctx), made.get())));
       last_ = std::move(made);
     }
     *out = last_;
@@ -47,7 +37,8 @@ class BucketsCache {
 
  private:
   tensorflow::mutex mu_;
-  std::shared_ptr<const KeptBuckets> last_;
+  std::shared_ptr<const Buckets> last_;
+  KeptTensor feature_ids_, boundaries_, splits_;
 };
 
 template <class Id>
@@ -55,10 +46,10 @@ using Discretizer = Status (*)(const Csr<Id>&, const Buckets&, const DiscretizeO
                                const ParallelFor&, const AllocateEntries&, int64_t*);
 
 template <class Id>
-class DiscretizeOp : public OpKernel {
+class DiscretizeOp : public Kernel {
  public:
   DiscretizeOp(OpKernelConstruction* ctx, Discretizer<Id> discretize, const char* bits)
-      : OpKernel(ctx), discretize_(discretize) {
+      : Kernel(ctx), discretize_(discretize) {
     std::string side, missing, unknown;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("side", &side));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("missing", &missing));
@@ -73,31 +64,29 @@ class DiscretizeOp : public OpKernel {
                                             : Unknown::kPass;
   }
 
-  void Compute(OpKernelContext* ctx) override { OP_REQUIRES_OK(ctx, Run(ctx)); }
-
  private:
-  absl::Status Run(OpKernelContext* ctx) {
+  absl::Status Run(OpKernelContext* ctx) override {
     Csr<Id> batch;
     TF_RETURN_IF_ERROR(
         ToTf(CsrOf<Id>(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch)));
-    std::shared_ptr<const KeptBuckets> kept;
-    TF_RETURN_IF_ERROR(cache_.Get(ctx, &kept));
+    std::shared_ptr<const Buckets> buckets;
+    TF_RETURN_IF_ERROR(cache_.Get(ctx, &buckets));
     Tensor* row_splits;
-    TF_RETURN_IF_ERROR(ctx->allocate_output(2, ctx->input(2).shape(), &row_splits));
+    TF_RETURN_IF_ERROR(
+        AllocateOutput(ctx, 2, "row_splits", {batch.row_splits.size()}, &row_splits));
     absl::Status allocated;
     const auto allocate = [&](int64_t number) -> EntriesOut {
-      const TensorShape shape({number});
       Tensor ids, values;
-      allocated = ids_.Allocate(ctx, tensorflow::DT_INT64, shape, &ids);
+      allocated = ids_.Allocate(ctx, "ids", tensorflow::DT_INT64, {number}, &ids);
       if (allocated.ok()) {
-        allocated = values_.Allocate(ctx, tensorflow::DT_FLOAT, shape, &values);
+        allocated = values_.Allocate(ctx, "values", tensorflow::DT_FLOAT, {number}, &values);
       }
       if (!allocated.ok()) return {nullptr, nullptr};
       ctx->set_output(0, ids);
       ctx->set_output(1, values);
       return {ids.flat<int64_t>().data(), values.flat<float>().data()};
     };
-    TF_RETURN_IF_ERROR(ToTf(discretize_(batch, kept->buckets, options_, bits_, IeeeIntraOp(ctx),
+    TF_RETURN_IF_ERROR(ToTf(discretize_(batch, *buckets, options_, bits_, IeeeIntraOp(ctx),
                                         allocate, row_splits->flat<int64_t>().data())));
     return allocated;
   }

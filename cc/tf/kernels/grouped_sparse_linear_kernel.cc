@@ -9,9 +9,9 @@ namespace twml {
 namespace {
 
 template <class Id>
-class GroupedSparseLinearOp : public OpKernel {
+class GroupedSparseLinearOp : public Kernel {
  public:
-  explicit GroupedSparseLinearOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit GroupedSparseLinearOp(OpKernelConstruction* ctx) : Kernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("num_tables", &num_tables_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("binary", &binary_));
     OP_REQUIRES(
@@ -21,17 +21,18 @@ class GroupedSparseLinearOp : public OpKernel {
     huge_pages_ = std::vector<HugePages>(num_tables_);
   }
 
-  void Compute(OpKernelContext* ctx) override {
-    ReadTables tables;
-    OP_REQUIRES_OK(ctx, tables.Open(ctx, 3 * num_tables_, num_tables_, Stored::kFloat32OrBfloat16));
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
+    LockedTables tables;
+    TF_RETURN_IF_ERROR(
+        OpenToRead(ctx, 3 * num_tables_, num_tables_, Stored::kFloat32OrBfloat16, &tables));
     std::vector<Piece> pieces;
     for (int i = 0; i < num_tables_; ++i) {
-      OP_REQUIRES_OK(ctx, AddPiece(ctx, i, tables.tensor(i), &pieces));
+      TF_RETURN_IF_ERROR(AddPiece(ctx, i, tables.tensor(i), &pieces));
     }
-    OP_REQUIRES_OK(ctx, ToTf(RunSideBySide(pieces, IntraOp(ctx))));
+    return ToTf(RunSideBySide(pieces, IntraOp(ctx)));
   }
 
- private:
   const Tensor& Input(OpKernelContext* ctx, int list, int i) const {
     return ctx->input(list * num_tables_ + i);
   }
@@ -45,11 +46,13 @@ class GroupedSparseLinearOp : public OpKernel {
     huge_pages_[i].Ask(weights.data(), weights.TotalBytes());
     Tensor* out;
     const int64_t dim = weights.dim_size(1);
-    TF_RETURN_IF_ERROR(ctx->allocate_output(i, TensorShape({batch.num_rows(), dim}), &out));
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, i, "output", {batch.num_rows(), dim}, &out));
     return WithWeightType(weights, [&](auto weight) {
       const auto matrix = MatrixOf<decltype(weight)>(weights);
       float* sums = out->flat<float>().data();
-      const int64_t cost = (2 + dim / 16) * batch.ids.size() + 2 * batch.num_rows();
+      // Without rows there is no work, and dim may be anything.
+      const int64_t cost =
+          batch.num_rows() == 0 ? 0 : (2 + dim / 16) * batch.ids.size() + 2 * batch.num_rows();
       pieces->push_back({cost, [=](const ParallelFor& parallel_for) {
                            return Prefixed(i, SparseLinear(batch, matrix, parallel_for, sums));
                          }});

@@ -5,21 +5,21 @@ namespace twml {
 namespace {
 
 template <class Id>
-class HashIdsOp : public OpKernel {
+class HashIdsOp : public Kernel {
  public:
-  explicit HashIdsOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit HashIdsOp(OpKernelConstruction* ctx) : Kernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("bits", &bits_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("salt", &salt_));
   }
 
-  void Compute(OpKernelContext* ctx) override {
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
     Tensor* out;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, ctx->input(0).shape(), &out));
-    OP_REQUIRES_OK(ctx, ToTf(HashIds(SpanOf<Id>(ctx->input(0)), bits_, salt_, IntraOp(ctx),
-                                     out->flat<int64_t>().data())));
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "hashed", ctx->input(0).shape().dim_sizes(), &out));
+    return ToTf(HashIds(SpanOf<Id>(ctx->input(0)), bits_, salt_, IntraOp(ctx),
+                        out->flat<int64_t>().data()));
   }
 
- private:
   int64_t bits_, salt_;
 };
 

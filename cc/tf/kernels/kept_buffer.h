@@ -3,6 +3,7 @@
 #define TWML_TF_KERNELS_KEPT_BUFFER_H_
 
 #include "cc/core/huge_pages.h"
+#include "cc/tf/kernels/allocate.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/mutex.h"
 
@@ -12,17 +13,22 @@ namespace twml {
 // holds it any more by then: its fresh pages would cost more than the work that fills them.
 class KeptBuffer {
  public:
-  absl::Status Allocate(tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype,
-                        const tensorflow::TensorShape& shape, tensorflow::Tensor* out) {
+  // `name` is what messages call the output.
+  absl::Status Allocate(tensorflow::OpKernelContext* ctx, const char* name,
+                        tensorflow::DataType dtype, absl::Span<const int64_t> dims,
+                        tensorflow::Tensor* out) {
+    tensorflow::TensorShape shape;
+    TF_RETURN_IF_ERROR(ShapeOf(name, dims, dtype, &shape));
     tensorflow::mutex_lock lock(mu_);
     if (!Fits(shape)) {
       tensorflow::TensorShape roomy = shape;
-      roomy.set_dim(0, shape.dim_size(0) + shape.dim_size(0) / 8);
+      if (!roomy.SetDimWithStatus(0, dims[0] + dims[0] / 8).ok()) roomy = shape;
       kept_ = tensorflow::Tensor();
-      TF_RETURN_IF_ERROR(ctx->allocate_temp(dtype, roomy, &kept_));
+      const absl::Status allocated = ctx->allocate_temp(dtype, roomy, &kept_);
+      if (!allocated.ok()) return NotAllocated(name, dims, dtype, allocated);
       huge_pages_.Ask(kept_.data(), kept_.TotalBytes());
     }
-    *out = kept_.Slice(0, shape.dim_size(0));
+    *out = kept_.Slice(0, dims[0]);
     return absl::OkStatus();
   }
 

@@ -14,9 +14,9 @@ namespace twml {
 // Norm names its Options, the Row that is known of a feature, the state's name and how it is
 // stored; and it has CheckState, ReadAttributes (beside epsilon and nonfinite), Infer and Train.
 template <class Id, class Norm>
-class NormOp : public tensorflow::OpKernel {
+class NormOp : public Kernel {
  public:
-  explicit NormOp(tensorflow::OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit NormOp(tensorflow::OpKernelConstruction* ctx) : Kernel(ctx) {
     std::string nonfinite;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("num_bias", &num_bias_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("epsilon", &options_.epsilon));
@@ -28,56 +28,47 @@ class NormOp : public tensorflow::OpKernel {
     options_.nonfinite = nonfinite == "zero" ? NonFinite::kZero : NonFinite::kError;
   }
 
-  void Compute(tensorflow::OpKernelContext* ctx) override { OP_REQUIRES_OK(ctx, Run(ctx)); }
-
  private:
   static constexpr int kState = 2, kBias = 3;
   using Row = typename Norm::Row;
 
-  // Both locks on one variable would wait for each other.
-  static absl::Status CheckDistinct(tensorflow::OpKernelContext* ctx) {
-    tensorflow::core::RefCountPtr<tensorflow::Var> state, bias;
-    TF_RETURN_IF_ERROR(LookupResource(ctx, HandleFromInput(ctx, kState), &state));
-    TF_RETURN_IF_ERROR(LookupResource(ctx, HandleFromInput(ctx, kBias), &bias));
-    if (state.get() != bias.get()) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(Norm::kName, " and bias must be different variables"));
-  }
-
-  absl::Status Run(tensorflow::OpKernelContext* ctx) {
-    const tensorflow::Tensor& training = ctx->input(kBias + num_bias_);
+  absl::Status Run(tensorflow::OpKernelContext* ctx) override {
+    TF_RETURN_IF_ERROR(ToTf(CheckRank(ctx->input(kBias + num_bias_), 0, "training")));
+    const bool training = ctx->input(kBias + num_bias_).scalar<bool>()();
     TF_RETURN_IF_ERROR(ToTf(CheckRank(ctx->input(0), 1, "ids")));
     TF_RETURN_IF_ERROR(ToTf(CheckRank(ctx->input(1), 1, "values")));
-    TF_RETURN_IF_ERROR(ToTf(CheckRank(training, 0, "training")));
     const NormBatch<Id> batch{SpanOf<Id>(ctx->input(0)), SpanOf<float>(ctx->input(1))};
+    const int64_t entries = batch.values.size();
     tensorflow::Tensor *y, *scale;
-    TF_RETURN_IF_ERROR(ctx->allocate_output(0, ctx->input(1).shape(), &y));
-    TF_RETURN_IF_ERROR(ctx->allocate_output(1, ctx->input(1).shape(), &scale));
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "output", {entries}, &y));
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 1, "scale", {entries}, &scale));
     const NormOut out{y->flat<float>().data(), scale->flat<float>().data()};
 
-    ReadTable bias_table;
+    LockedTables tables;  // the state, and the bias if there is one
+    TF_RETURN_IF_ERROR(tables.Add(ctx, kState, 1, training ? Access::kUpdate : Access::kRead));
+    TF_RETURN_IF_ERROR(tables.Add(ctx, kBias, num_bias_, Access::kRead));
+    if (!tables.distinct()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Norm::kName, " and bias must be different variables"));
+    }
+    tables.Lock();
     Span<const float> bias_span;
     if (num_bias_ == 1) {
-      TF_RETURN_IF_ERROR(CheckDistinct(ctx));
-      TF_RETURN_IF_ERROR(bias_table.Open(ctx, kBias, "bias"));
-      TF_RETURN_IF_ERROR(ToTf(CheckRank(bias_table.tensor(), 1, "bias")));
-      bias_span = SpanOf<float>(bias_table.tensor());
+      TF_RETURN_IF_ERROR(CheckTable(tables.tensor(1), "bias"));
+      TF_RETURN_IF_ERROR(ToTf(CheckRank(tables.tensor(1), 1, "bias")));
+      bias_span = SpanOf<float>(tables.tensor(1));
     }
     const Span<const float>* bias = num_bias_ == 1 ? &bias_span : nullptr;
-    if (!training.scalar<bool>()()) {
-      ReadTable state;
-      TF_RETURN_IF_ERROR(state.Open(ctx, kState, Norm::kName, Norm::kStored));
-      TF_RETURN_IF_ERROR(ToTf(Norm::CheckState(state.tensor())));
-      const Span<const Row> rows(static_cast<const Row*>(state.tensor().data()),
-                                 state.tensor().dim_size(0));
+    TF_RETURN_IF_ERROR(CheckTable(tables.tensor(0), Norm::kName, Norm::kStored));
+    TF_RETURN_IF_ERROR(ToTf(Norm::CheckState(tables.tensor(0))));
+    const int64_t features = tables.tensor(0).dim_size(0);
+    if (!training) {
+      const Span<const Row> rows(static_cast<const Row*>(tables.tensor(0).data()), features);
       return ToTf(Norm::Infer(batch, rows, bias, options_, IeeeIntraOp(ctx), out));
     }
-    WriteTables state;
-    TF_RETURN_IF_ERROR(state.Open(ctx, kState, 1, Norm::kStored));
-    TF_RETURN_IF_ERROR(ToTf(Norm::CheckState(state.tensor(0))));
     Row* data;
-    TF_RETURN_IF_ERROR(state.Writable(ctx, 0, &data));
-    const Span<Row> rows(data, state.tensor(0).dim_size(0));
+    TF_RETURN_IF_ERROR(tables.Writable(ctx, 0, &data));
+    const Span<Row> rows(data, features);
     return ToTf(Norm::Train(batch, rows, bias, options_, IeeeIntraOp(ctx), out));
   }
 

@@ -5,61 +5,61 @@ namespace twml {
 namespace {
 
 template <class Id>
-class PackEntriesOp : public OpKernel {
+class PackEntriesOp : public Kernel {
  public:
-  explicit PackEntriesOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit PackEntriesOp(OpKernelConstruction* ctx) : Kernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("parts", &parts_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("input_dim", &input_dim_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("binary", &binary_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("deduplicate", &deduplicate_));
   }
 
-  void Compute(OpKernelContext* ctx) override {
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
     Csr<Id> batch;
-    OP_REQUIRES_OK(ctx,
-                   ToTf(CsrOf<Id>(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch)));
+    TF_RETURN_IF_ERROR(
+        ToTf(CsrOf<Id>(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch)));
     absl::Status allocated;
     const auto allocate = [&](int64_t part, int64_t bytes) -> uint8_t* {
       Tensor* out = nullptr;
-      allocated = ctx->allocate_output(static_cast<int>(part), TensorShape({bytes}), &out);
+      allocated = AllocateOutput(ctx, static_cast<int>(part), "packed", {bytes}, &out);
       return allocated.ok() ? out->flat<uint8_t>().data() : nullptr;
     };
-    OP_REQUIRES_OK(
-        ctx, ToTf(PackEntries(batch, input_dim_, parts_, deduplicate_, IntraOp(ctx), allocate)));
-    OP_REQUIRES_OK(ctx, allocated);
+    TF_RETURN_IF_ERROR(
+        ToTf(PackEntries(batch, input_dim_, parts_, deduplicate_, IntraOp(ctx), allocate)));
+    return allocated;
   }
 
- private:
   int64_t parts_, input_dim_;
   bool binary_, deduplicate_;
 };
 
 template <class Id>
-class UnpackEntriesOp : public OpKernel {
+class UnpackEntriesOp : public Kernel {
  public:
-  using OpKernel::OpKernel;
+  using Kernel::Kernel;
 
-  void Compute(OpKernelContext* ctx) override {
-    OP_REQUIRES_OK(ctx, ToTf(CheckRank(ctx->input(0), 1, "packed")));
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
+    TF_RETURN_IF_ERROR(ToTf(CheckRank(ctx->input(0), 1, "packed")));
     absl::Status allocated;
-    const auto allocate = [&](int64_t entries, int64_t rows, bool binary) -> EntriesOut<Id> {
+    const auto allocate = [&](int64_t entries, int64_t rows, bool binary) -> UnpackedEntries<Id> {
       Tensor *ids = nullptr, *values = nullptr, *row_splits = nullptr;
-      allocated = ctx->allocate_output(0, TensorShape({entries}), &ids);
+      allocated = AllocateOutput(ctx, 0, "ids", {entries}, &ids);
       if (allocated.ok()) {
-        allocated = ctx->allocate_output(1, TensorShape({binary ? 0 : entries}), &values);
+        allocated = AllocateOutput(ctx, 1, "values", {binary ? 0 : entries}, &values);
       }
-      if (allocated.ok()) allocated = ctx->allocate_output(2, TensorShape({rows + 1}), &row_splits);
+      if (allocated.ok()) allocated = AllocateOutput(ctx, 2, "row_splits", {rows + 1}, &row_splits);
       if (!allocated.ok()) return {};
       // Of a batch without entries there is no memory for ids, but row_splits to be written.
       Id* const to = ids->flat<Id>().data();
       return {to != nullptr ? to : &nothing_, values->flat<float>().data(),
               row_splits->flat<int64_t>().data()};
     };
-    OP_REQUIRES_OK(ctx, ToTf(UnpackEntries<Id>(SpanOf<uint8_t>(ctx->input(0)), allocate)));
-    OP_REQUIRES_OK(ctx, allocated);
+    TF_RETURN_IF_ERROR(ToTf(UnpackEntries<Id>(SpanOf<uint8_t>(ctx->input(0)), allocate)));
+    return allocated;
   }
 
- private:
   Id nothing_ = 0;
 };
 

@@ -20,17 +20,12 @@ absl::Status ReadState(OpKernelContext* ctx, int first, std::unique_ptr<Quantile
 absl::Status WriteState(OpKernelContext* ctx, const QuantileSketch& sketch) {
   const auto sizes = sketch.Sizes();
   Tensor* out[kState];
-  const TensorShape shapes[kState] = {
-      TensorShape({S::kConfig}),
-      TensorShape({sizes.features}),
-      TensorShape({sizes.features, S::kTotals}),
-      TensorShape({sizes.features, S::kCounters}),
-      TensorShape({sizes.runs, S::kRun}),
-      TensorShape({sizes.items}),
-  };
-  for (int i = 0; i < kState; ++i) {
-    TF_RETURN_IF_ERROR(ctx->allocate_output(i, shapes[i], &out[i]));
-  }
+  TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "config", {S::kConfig}, &out[0]));
+  TF_RETURN_IF_ERROR(AllocateOutput(ctx, 1, "feature_ids", {sizes.features}, &out[1]));
+  TF_RETURN_IF_ERROR(AllocateOutput(ctx, 2, "totals", {sizes.features, S::kTotals}, &out[2]));
+  TF_RETURN_IF_ERROR(AllocateOutput(ctx, 3, "counters", {sizes.features, S::kCounters}, &out[3]));
+  TF_RETURN_IF_ERROR(AllocateOutput(ctx, 4, "runs", {sizes.runs, S::kRun}, &out[4]));
+  TF_RETURN_IF_ERROR(AllocateOutput(ctx, 5, "items", {sizes.items}, &out[5]));
   sketch.Write({MutableSpanOf<double>(out[0]), MutableSpanOf<int64_t>(out[1]),
                 MutableSpanOf<double>(out[2]), MutableSpanOf<int64_t>(out[3]),
                 MutableSpanOf<int32_t>(out[4]), MutableSpanOf<float>(out[5])});
@@ -38,18 +33,18 @@ absl::Status WriteState(OpKernelContext* ctx, const QuantileSketch& sketch) {
 }
 
 // An op on the sketch whose state its first inputs are.
-class SketchOp : public OpKernel {
+class SketchOp : public Kernel {
  public:
-  using OpKernel::OpKernel;
-  void Compute(OpKernelContext* ctx) override {
-    tensorflow::port::ScopedDontFlushDenormal ieee;
-    std::unique_ptr<QuantileSketch> sketch;
-    OP_REQUIRES_OK(ctx, ReadState(ctx, 0, &sketch));
-    OP_REQUIRES_OK(ctx, Run(ctx, sketch.get()));
-  }
+  using Kernel::Kernel;
 
  private:
-  virtual absl::Status Run(OpKernelContext* ctx, QuantileSketch* sketch) = 0;
+  absl::Status Run(OpKernelContext* ctx) final {
+    tensorflow::port::ScopedDontFlushDenormal ieee;
+    std::unique_ptr<QuantileSketch> sketch;
+    TF_RETURN_IF_ERROR(ReadState(ctx, 0, &sketch));
+    return Use(ctx, sketch.get());
+  }
+  virtual absl::Status Use(OpKernelContext* ctx, QuantileSketch* sketch) = 0;
 };
 
 class UpdateOp : public SketchOp {
@@ -59,7 +54,7 @@ class UpdateOp : public SketchOp {
   }
 
  private:
-  absl::Status Run(OpKernelContext* ctx, QuantileSketch* sketch) override {
+  absl::Status Use(OpKernelContext* ctx, QuantileSketch* sketch) override {
     const Tensor &ids = ctx->input(kState), &values = ctx->input(kState + 1);
     TF_RETURN_IF_ERROR(ToTf(CheckRank(ids, 1, "ids")));
     TF_RETURN_IF_ERROR(ToTf(CheckRank(values, 1, "values")));
@@ -82,7 +77,7 @@ class MergeOp : public SketchOp {
   using SketchOp::SketchOp;
 
  private:
-  absl::Status Run(OpKernelContext* ctx, QuantileSketch* sketch) override {
+  absl::Status Use(OpKernelContext* ctx, QuantileSketch* sketch) override {
     std::unique_ptr<QuantileSketch> other;
     TF_RETURN_IF_ERROR(ReadState(ctx, kState, &other));
     TF_RETURN_IF_ERROR(ToTf(sketch->Merge(*other, IeeeIntraOp(ctx))));
@@ -95,13 +90,13 @@ class QuantilesOp : public SketchOp {
   using SketchOp::SketchOp;
 
  private:
-  absl::Status Run(OpKernelContext* ctx, QuantileSketch* sketch) override {
+  absl::Status Use(OpKernelContext* ctx, QuantileSketch* sketch) override {
     const Tensor &ids = ctx->input(kState), &probabilities = ctx->input(kState + 1);
     TF_RETURN_IF_ERROR(ToTf(CheckRank(ids, 1, "ids")));
     TF_RETURN_IF_ERROR(ToTf(CheckRank(probabilities, 1, "probabilities")));
     Tensor* out;
-    const TensorShape shape({ids.NumElements(), probabilities.NumElements()});
-    TF_RETURN_IF_ERROR(ctx->allocate_output(0, shape, &out));
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "quantiles",
+                                      {ids.NumElements(), probabilities.NumElements()}, &out));
     return ToTf(sketch->Quantiles(SpanOf<int64_t>(ids), SpanOf<double>(probabilities),
                                   IeeeIntraOp(ctx), out->flat<float>().data()));
   }

@@ -15,8 +15,8 @@ absl::Status WithTable(OpKernelContext* ctx, int i, HugePages* huge_pages, Body 
                           [&](auto weight) { return body(MatrixOf<decltype(weight)>(table)); });
   };
   if constexpr (kResource) {
-    ReadTable table;
-    TF_RETURN_IF_ERROR(table.Open(ctx, i, "weights", Stored::kFloat32OrBfloat16));
+    LockedTables table;
+    TF_RETURN_IF_ERROR(OpenToRead(ctx, i, 1, Stored::kFloat32OrBfloat16, &table));
     huge_pages->Ask(table.tensor().data(), table.tensor().TotalBytes());
     return run(table.tensor());
   } else {
@@ -25,50 +25,47 @@ absl::Status WithTable(OpKernelContext* ctx, int i, HugePages* huge_pages, Body 
 }
 
 template <class Id, bool kResource>
-class SparseLinearOp : public OpKernel {
+class SparseLinearOp : public Kernel {
  public:
-  explicit SparseLinearOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit SparseLinearOp(OpKernelConstruction* ctx) : Kernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("binary", &binary_));
   }
 
-  void Compute(OpKernelContext* ctx) override {
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
     Csr<Id> batch;
-    OP_REQUIRES_OK(ctx,
-                   ToTf(CsrOf<Id>(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch)));
-    OP_REQUIRES_OK(
-        ctx, WithTable<kResource>(ctx, 3, &huge_pages_, [&](const auto& weights) -> absl::Status {
-          Tensor* out;
-          TF_RETURN_IF_ERROR(
-              ctx->allocate_output(0, TensorShape({batch.num_rows(), weights.dim}), &out));
-          return ToTf(SparseLinear(batch, weights, IntraOp(ctx), out->flat<float>().data()));
-        }));
+    TF_RETURN_IF_ERROR(
+        ToTf(CsrOf<Id>(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch)));
+    return WithTable<kResource>(ctx, 3, &huge_pages_, [&](const auto& weights) -> absl::Status {
+      Tensor* out;
+      TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "output", {batch.num_rows(), weights.dim}, &out));
+      return ToTf(SparseLinear(batch, weights, IntraOp(ctx), out->flat<float>().data()));
+    });
   }
 
- private:
   bool binary_;
   HugePages huge_pages_;
 };
 
 template <class Id, bool kResource>
-class SparseLinearValuesGradOp : public OpKernel {
+class SparseLinearValuesGradOp : public Kernel {
  public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* ctx) override {
-    Csr<Id> batch;
-    const Tensor no_values(tensorflow::DT_FLOAT, TensorShape({0}));
-    OP_REQUIRES_OK(ctx, ToTf(CsrOf<Id>(ctx->input(0), no_values, ctx->input(1), true, &batch)));
-    OP_REQUIRES_OK(ctx, ToTf(CheckRank(ctx->input(3), 2, "grad")));
-    Tensor* out;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, ctx->input(0).shape(), &out));
-    OP_REQUIRES_OK(
-        ctx, WithTable<kResource>(ctx, 2, &huge_pages_, [&](const auto& weights) -> absl::Status {
-          return ToTf(SparseLinearValuesGrad(batch, weights, MatrixOf(ctx->input(3)), IntraOp(ctx),
-                                             out->flat<float>().data()));
-        }));
-  }
+  using Kernel::Kernel;
 
  private:
+  absl::Status Run(OpKernelContext* ctx) override {
+    Csr<Id> batch;
+    const Tensor no_values(tensorflow::DT_FLOAT, TensorShape({0}));
+    TF_RETURN_IF_ERROR(ToTf(CsrOf<Id>(ctx->input(0), no_values, ctx->input(1), true, &batch)));
+    TF_RETURN_IF_ERROR(ToTf(CheckRank(ctx->input(3), 2, "grad")));
+    Tensor* out;
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "values_grad", {batch.num_entries()}, &out));
+    return WithTable<kResource>(ctx, 2, &huge_pages_, [&](const auto& weights) -> absl::Status {
+      return ToTf(SparseLinearValuesGrad(batch, weights, MatrixOf(ctx->input(3)), IntraOp(ctx),
+                                         out->flat<float>().data()));
+    });
+  }
+
   HugePages huge_pages_;
 };
 
@@ -79,12 +76,14 @@ class OutputRows {
  public:
   AllocateRows<Id> Allocate(OpKernelContext* ctx, const TensorShape& like, absl::Status* status) {
     return [this, ctx, like, status](int64_t number) -> RowsOut<Id> {
-      TensorShape shape = like;
-      shape.set_dim(0, number);
+      auto dims = like.dim_sizes();
+      dims[0] = number;
       Tensor* ids = nullptr;
       Tensor rows;
-      *status = ctx->allocate_output(0, TensorShape({number}), &ids);
-      if (status->ok()) *status = rows_.Allocate(ctx, tensorflow::DT_FLOAT, shape, &rows);
+      *status = AllocateOutput(ctx, 0, "unique_ids", {number}, &ids);
+      if (status->ok()) {
+        *status = rows_.Allocate(ctx, "rows", tensorflow::DT_FLOAT, dims, &rows);
+      }
       if (!status->ok()) return {nullptr, nullptr};
       ctx->set_output(1, rows);
       return {ids->flat<Id>().data(), rows.flat<float>().data()};
@@ -96,48 +95,47 @@ class OutputRows {
 };
 
 template <class Id>
-class SparseLinearWeightsGradOp : public OpKernel {
+class SparseLinearWeightsGradOp : public Kernel {
  public:
-  explicit SparseLinearWeightsGradOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit SparseLinearWeightsGradOp(OpKernelConstruction* ctx) : Kernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("binary", &binary_));
   }
 
-  void Compute(OpKernelContext* ctx) override {
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
     Csr<Id> batch;
-    OP_REQUIRES_OK(ctx,
-                   ToTf(CsrOf<Id>(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch)));
-    OP_REQUIRES_OK(ctx, ToTf(CheckRank(ctx->input(3), 2, "grad")));
-    OP_REQUIRES_OK(ctx, ToTf(CheckRank(ctx->input(4), 0, "input_dim")));
+    TF_RETURN_IF_ERROR(
+        ToTf(CsrOf<Id>(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch)));
+    TF_RETURN_IF_ERROR(ToTf(CheckRank(ctx->input(3), 2, "grad")));
+    TF_RETURN_IF_ERROR(ToTf(CheckRank(ctx->input(4), 0, "input_dim")));
     const Matrix<const float> grad = MatrixOf(ctx->input(3));
     absl::Status allocated;
-    OP_REQUIRES_OK(ctx, ToTf(SparseLinearWeightsGrad(
-                            batch, ctx->input(4).scalar<int64_t>()(), grad, IntraOp(ctx),
-                            rows_.Allocate(ctx, ctx->input(3).shape(), &allocated))));
-    OP_REQUIRES_OK(ctx, allocated);
+    TF_RETURN_IF_ERROR(
+        ToTf(SparseLinearWeightsGrad(batch, ctx->input(4).scalar<int64_t>()(), grad, IntraOp(ctx),
+                                     rows_.Allocate(ctx, ctx->input(3).shape(), &allocated))));
+    return allocated;
   }
 
- private:
   bool binary_;
   OutputRows<Id> rows_;
 };
 
 template <class Id>
-class SumDuplicatesOp : public OpKernel {
+class SumDuplicatesOp : public Kernel {
  public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* ctx) override {
-    OP_REQUIRES_OK(ctx, ToTf(CheckRank(ctx->input(0), 1, "ids")));
-    OP_REQUIRES_OK(ctx, ToTf(CheckRows(ctx->input(1), "rows")));
-    const Matrix<const float> rows = MatrixOf(ctx->input(1));
-    absl::Status allocated;
-    OP_REQUIRES_OK(ctx,
-                   ToTf(SumDuplicates(SpanOf<Id>(ctx->input(0)), rows, IntraOp(ctx),
-                                      rows_.Allocate(ctx, ctx->input(1).shape(), &allocated))));
-    OP_REQUIRES_OK(ctx, allocated);
-  }
+  using Kernel::Kernel;
 
  private:
+  absl::Status Run(OpKernelContext* ctx) override {
+    TF_RETURN_IF_ERROR(ToTf(CheckRank(ctx->input(0), 1, "ids")));
+    TF_RETURN_IF_ERROR(ToTf(CheckRows(ctx->input(1), "rows")));
+    const Matrix<const float> rows = MatrixOf(ctx->input(1));
+    absl::Status allocated;
+    TF_RETURN_IF_ERROR(ToTf(SumDuplicates(SpanOf<Id>(ctx->input(0)), rows, IntraOp(ctx),
+                                          rows_.Allocate(ctx, ctx->input(1).shape(), &allocated))));
+    return allocated;
+  }
+
   OutputRows<Id> rows_;
 };
 
@@ -151,40 +149,43 @@ absl::Status AllocateRowSplits(OpKernelContext* ctx, int out, int64_t* num_rows,
         absl::StrCat("num_rows must be in [0, 2^60), got ", *num_rows));
   }
   Tensor* tensor;
-  TF_RETURN_IF_ERROR(ctx->allocate_output(out, TensorShape({*num_rows + 1}), &tensor));
+  TF_RETURN_IF_ERROR(AllocateOutput(ctx, out, "row_splits", {*num_rows + 1}, &tensor));
   *row_splits = tensor->flat<int64_t>().data();
   return absl::OkStatus();
 }
 
-class RowSplitsFromIndicesOp : public OpKernel {
+class RowSplitsFromIndicesOp : public Kernel {
  public:
-  using OpKernel::OpKernel;
+  using Kernel::Kernel;
 
-  void Compute(OpKernelContext* ctx) override {
-    OP_REQUIRES_OK(ctx, ToTf(CheckRank(ctx->input(0), 1, "row_indices")));
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
+    TF_RETURN_IF_ERROR(ToTf(CheckRank(ctx->input(0), 1, "row_indices")));
     int64_t num_rows, *row_splits;
-    OP_REQUIRES_OK(ctx, AllocateRowSplits(ctx, 0, &num_rows, &row_splits));
-    OP_REQUIRES_OK(ctx, ToTf(RowSplitsFromIndices(SpanOf<int64_t>(ctx->input(0)), num_rows,
-                                                  IntraOp(ctx), row_splits)));
+    TF_RETURN_IF_ERROR(AllocateRowSplits(ctx, 0, &num_rows, &row_splits));
+    return ToTf(
+        RowSplitsFromIndices(SpanOf<int64_t>(ctx->input(0)), num_rows, IntraOp(ctx), row_splits));
   }
 };
 
-class CsrFromIndicesOp : public OpKernel {
+class CsrFromIndicesOp : public Kernel {
  public:
-  using OpKernel::OpKernel;
+  using Kernel::Kernel;
 
-  void Compute(OpKernelContext* ctx) override {
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
     const Tensor& indices = ctx->input(0);
-    OP_REQUIRES_OK(ctx, ToTf(CheckRank(indices, 2, "indices")));
-    OP_REQUIRES(ctx, indices.dim_size(1) == 2,
-                absl::InvalidArgumentError(
-                    absl::StrCat("indices must have 2 columns, got ", indices.dim_size(1))));
+    TF_RETURN_IF_ERROR(ToTf(CheckRank(indices, 2, "indices")));
+    if (indices.dim_size(1) != 2) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("indices must have 2 columns, got ", indices.dim_size(1)));
+    }
     int64_t num_rows, *row_splits;
-    OP_REQUIRES_OK(ctx, AllocateRowSplits(ctx, 1, &num_rows, &row_splits));
+    TF_RETURN_IF_ERROR(AllocateRowSplits(ctx, 1, &num_rows, &row_splits));
     Tensor* ids;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({indices.dim_size(0)}), &ids));
-    OP_REQUIRES_OK(ctx, ToTf(CsrFromIndices(SpanOf<int64_t>(indices), num_rows, IntraOp(ctx),
-                                            ids->flat<int64_t>().data(), row_splits)));
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "ids", {indices.dim_size(0)}, &ids));
+    return ToTf(CsrFromIndices(SpanOf<int64_t>(indices), num_rows, IntraOp(ctx),
+                               ids->flat<int64_t>().data(), row_splits));
   }
 };
 

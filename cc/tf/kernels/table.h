@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "cc/core/huge_pages.h"
 #include "cc/core/sparse_linear.h"
 #include "cc/tf/kernels/common.h"
@@ -51,132 +51,139 @@ Matrix<const W> MatrixOf(const tensorflow::Tensor& t) {
   return {static_cast<const W*>(t.data()), t.dim_size(0), RowSize(t.shape())};
 }
 inline Status CheckRows(const tensorflow::Tensor& t, const char* name) {
-  if (t.dims() >= 1) return Status();
-  return Invalid(name, " must have rank 1 or more, got a scalar");
+  if (t.dims() < 1) return Invalid(name, " must have rank 1 or more, got a scalar");
+  int64_t size = 1;  // it can overflow where there are no rows
+  for (int d = 1; d < t.dims(); ++d) {
+    if (__builtin_mul_overflow(size, t.dim_size(d), &size)) {
+      return Invalid(name, " must have rows of less than 2^63 items, got shape ",
+                     t.shape().DebugString());
+    }
+  }
+  return Status();
 }
 
-// Holds the shared lock of a variable while its table is read. A second reference to its buffer
-// would make the next in-place write copy the table.
-class ReadTable {
+// What a kernel does with a variable. kUpdate and kHogwild write it in place, kHogwild beside other
+// updates of this kind.
+enum class Access { kRead, kUpdate, kHogwild };
+
+// The variables of a kernel, looked up and then locked together while their tables are used: shared
+// locks for kRead and kHogwild, exclusive ones for kUpdate. A lock is taken once and in one order
+// everywhere, so two kernels cannot wait for each other. A table is used through its variable: a
+// second reference to its buffer would make the next in-place write copy it.
+//
+// Hogwild. Under a shared lock a buffer may be written but not replaced. So the first Hogwild
+// update takes the exclusive lock, makes sure that nobody else holds the buffer and sets the
+// variable's copy_on_read_mode. From then on TensorFlow's dense reads and assignments copy, and
+// updates find the buffer theirs under the shared lock. Saving a checkpoint ends the mode: the next
+// update begins anew.
+class LockedTables {
  public:
-  absl::Status Open(tensorflow::OpKernelContext* ctx, int input, const char* name = "weights",
-                    Stored stored = Stored::kFloat32) {
-    TF_RETURN_IF_ERROR(LookupResource(ctx, HandleFromInput(ctx, input), &var_));
-    var_->mu()->lock_shared();
-    locked_ = true;
-    TF_RETURN_IF_ERROR(CheckTable(*var_->tensor(), name, stored));
-    return absl::OkStatus();
-  }
-  ~ReadTable() {
-    if (locked_) var_->mu()->unlock_shared();
-  }
-  const tensorflow::Tensor& tensor() const { return *var_->tensor(); }
+  LockedTables() = default;
+  LockedTables(const LockedTables&) = delete;
+  LockedTables& operator=(const LockedTables&) = delete;
+  ~LockedTables() { Unlock(); }
 
- private:
-  tensorflow::core::RefCountPtr<tensorflow::Var> var_;
-  bool locked_ = false;
-};
-
-// Holds the shared locks of several variables, of which some may be the same, while their tables
-// are read. Locks are taken once each and in one order everywhere: a writer that waits between two
-// readers would otherwise stop both.
-class ReadTables {
- public:
-  absl::Status Open(tensorflow::OpKernelContext* ctx, int first_input, int count, Stored stored) {
-    vars_.resize(count);
-    std::vector<tensorflow::mutex*> locks;
-    for (int i = 0; i < count; ++i) {
-      TF_RETURN_IF_ERROR(LookupResource(ctx, HandleFromInput(ctx, first_input + i), &vars_[i]));
-      locks.push_back(vars_[i]->mu());
-    }
-    std::sort(locks.begin(), locks.end());
-    locks.erase(std::unique(locks.begin(), locks.end()), locks.end());
-    for (auto* mu : locks) mu->lock_shared();
-    locks_ = std::move(locks);  // held from here on, to be unlocked
-    for (int i = 0; i < count; ++i) {
-      TF_RETURN_IF_ERROR(CheckTable(tensor(i), "weights", stored));
-    }
-    return absl::OkStatus();
-  }
-  ~ReadTables() {
-    for (auto* mu : locks_) mu->unlock_shared();
-  }
-  const tensorflow::Tensor& tensor(int i) const { return *vars_[i]->tensor(); }
-
- private:
-  std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>> vars_;
-  std::vector<tensorflow::mutex*> locks_;
-};
-
-// Holds the locks of variables (a table and its slots) that are about to be written in place:
-// exclusive ones, or, for Hogwild, shared ones. Locks are taken in one order everywhere, so two ops
-// cannot wait for each other.
-class WriteTables {
- public:
-  absl::Status Open(tensorflow::OpKernelContext* ctx, int first_input, int count,
-                    Stored stored = Stored::kFloat32, bool hogwild = false) {
-    vars_.resize(count);
-    std::vector<tensorflow::mutex*> locks;
-    for (int i = 0; i < count; ++i) {
-      TF_RETURN_IF_ERROR(LookupResource(ctx, HandleFromInput(ctx, first_input + i), &vars_[i]));
-      locks.push_back(vars_[i]->mu());
-    }
-    std::sort(locks.begin(), locks.end());
-    if (std::adjacent_find(locks.begin(), locks.end()) != locks.end()) {
-      return absl::InvalidArgumentError("var and slots must be different variables");
-    }
-    locks_ = std::move(locks);
-    Lock(hogwild);
-    if (hogwild && !OwnsBuffers()) {  // they will be copied, which nobody else may watch
-      Unlock();
-      Lock(false);
-    }
-    for (int i = 0; i < count; ++i) {
-      TF_RETURN_IF_ERROR(i == 0 ? CheckTable(tensor(i), "var", stored)
-                                : CheckTable(tensor(i), "slots"));
+  // Looks up the variables of `count` inputs, which become the next tables. Before Lock.
+  absl::Status Add(tensorflow::OpKernelContext* ctx, int first_input, int count, Access access) {
+    for (int i = first_input; i < first_input + count; ++i) {
+      if (ctx->input(i).NumElements() != 1) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("input ", i, " must be one variable, got ", ctx->input(i).NumElements()));
+      }
+      tables_.push_back({{}, access});
+      TF_RETURN_IF_ERROR(LookupResource(ctx, HandleFromInput(ctx, i), &tables_.back().var));
+      tensorflow::mutex* const mu = tables_.back().var->mu();
+      const auto at = std::find_if(locks_.begin(), locks_.end(),
+                                   [mu](const HeldLock& lock) { return lock.mu >= mu; });
+      if (at == locks_.end() || at->mu != mu) {
+        locks_.insert(at, {mu, access != Access::kUpdate});
+      } else if (access == Access::kUpdate) {
+        at->shared = false;
+      }
     }
     return absl::OkStatus();
   }
-  ~WriteTables() { Unlock(); }
-  const tensorflow::Tensor& tensor(int i) const { return *vars_[i]->tensor(); }
 
-  // The buffer of table i, to be written. Copied once if somebody else holds it.
+  // Whether no variable was added twice.
+  bool distinct() const { return locks_.size() == tables_.size(); }
+
+  void Lock() {
+    LockAll();
+    if (std::all_of(tables_.begin(), tables_.end(), Settled)) return;
+    Unlock();
+    for (HeldLock& lock : locks_) lock.shared = false;
+    LockAll();
+  }
+
+  const tensorflow::Tensor& tensor(int i = 0) const { return *tables_[i].var->tensor(); }
+
+  // The buffer of table i, which was added to be written. Copied once if somebody else holds it.
   template <class T>
   absl::Status Writable(tensorflow::OpKernelContext* ctx, int i, T** data) {
-    tensorflow::Tensor* table = vars_[i]->tensor();
-    if (!table->RefCountIsOne()) {
+    tensorflow::Var& var = *tables_[i].var;
+    tensorflow::Tensor* const table = var.tensor();
+    if (!Owned(*table)) {  // only under the exclusive lock, by Lock
       tensorflow::AllocatorAttributes on_host;
       on_host.set_on_host(true);
       tensorflow::Tensor copy;
-      TF_RETURN_IF_ERROR(ctx->allocate_temp(table->dtype(), table->shape(), &copy, on_host));
+      const absl::Status allocated =
+          ctx->allocate_temp(table->dtype(), table->shape(), &copy, on_host);
+      if (!allocated.ok()) {
+        return NotAllocated("a copy of the table", table->shape().dim_sizes(), table->dtype(),
+                            allocated);
+      }
       std::memcpy(copy.data(), table->data(), table->TotalBytes());
       *table = copy;
     }
+    if (tables_[i].access == Access::kHogwild) var.copy_on_read_mode.store(true);
     *data = static_cast<T*>(table->data());
     return absl::OkStatus();
   }
 
  private:
-  bool OwnsBuffers() const {
-    return std::all_of(vars_.begin(), vars_.end(),
-                       [](const auto& var) { return var->tensor()->RefCountIsOne(); });
+  struct Table {
+    tensorflow::core::RefCountPtr<tensorflow::Var> var;
+    Access access;
+  };
+  struct HeldLock {
+    tensorflow::mutex* mu;
+    bool shared;
+  };
+
+  static bool Owned(const tensorflow::Tensor& t) {
+    return t.NumElements() == 0 || t.RefCountIsOne();
   }
-  void Lock(bool shared) {
-    shared_ = shared;
-    for (auto* mu : locks_) shared ? mu->lock_shared() : mu->lock();
+  // Whether a table may be used under the lock that its access asks for.
+  static bool Settled(const Table& table) {
+    return table.access != Access::kHogwild ||
+           (table.var->copy_on_read_mode.load() && Owned(*table.var->tensor()));
+  }
+
+  void LockAll() {
+    for (const HeldLock& lock : locks_) lock.shared ? lock.mu->lock_shared() : lock.mu->lock();
     locked_ = true;
   }
   void Unlock() {
     if (!locked_) return;
-    for (auto* mu : locks_) shared_ ? mu->unlock_shared() : mu->unlock();
+    for (const HeldLock& lock : locks_) lock.shared ? lock.mu->unlock_shared() : lock.mu->unlock();
     locked_ = false;
   }
 
-  std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>> vars_;
-  std::vector<tensorflow::mutex*> locks_;
-  bool shared_ = false;
+  absl::InlinedVector<Table, 4> tables_;
+  absl::InlinedVector<HeldLock, 4> locks_;  // each once, ascending
   bool locked_ = false;
 };
+
+// Looks up, locks and checks `count` tables that are read.
+inline absl::Status OpenToRead(tensorflow::OpKernelContext* ctx, int first_input, int count,
+                               Stored stored, LockedTables* tables) {
+  TF_RETURN_IF_ERROR(tables->Add(ctx, first_input, count, Access::kRead));
+  tables->Lock();
+  for (int i = 0; i < count; ++i) {
+    TF_RETURN_IF_ERROR(CheckTable(tables->tensor(i), "weights", stored));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace twml
 
