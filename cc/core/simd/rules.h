@@ -128,18 +128,25 @@ TWML_UPDATE_RULE(Ftrl) {
     for (int64_t i = 0; i < n; ++i) w.Set(i, w.Get(i));
     return;
   }
-  for (int64_t i = 0; i < n; ++i) {
-    const float wi = w.Get(i);
-    const float sum = MulAdd(g[i], g[i], a[i]);
-    const bool root = power == 0.5f;
-    const float before = root ? sqrtf(a[i]) : powf(a[i], power);
-    const float after = root ? sqrtf(sum) : powf(sum, power);
-    z[i] += MulAdd((before - after) / lr, wi, MulAdd(2 * shrink, wi, g[i]));
-    const float clipped = z[i] > l1 ? l1 : z[i] < -l1 ? -l1 : z[i];
-    const float scale = after / lr + 2 * l2;
-    const float next = (clipped - z[i]) / scale;
-    w.Set(i, scale == 0 ? wi : next);
-    a[i] = sum;
+  // For each root a loop of its own: a call of powf keeps a loop from becoming vector code.
+  const auto update = [=](auto root) __attribute__((always_inline)) {
+    for (int64_t i = 0; i < n; ++i) {
+      const float wi = w.Get(i);
+      const float sum = MulAdd(g[i], g[i], a[i]);
+      const float before = root(a[i]), after = root(sum);
+      const float zi = z[i] + MulAdd((before - after) / lr, wi, MulAdd(2 * shrink, wi, g[i]));
+      const float clipped = zi > l1 ? l1 : zi < -l1 ? -l1 : zi;
+      const float scale = after / lr + 2 * l2;
+      const float next = (clipped - zi) / scale;
+      w.Set(i, scale == 0 ? wi : next);
+      z[i] = zi;
+      a[i] = sum;
+    }
+  };
+  if (power == 0.5f) {
+    update([](float x) __attribute__((always_inline)) { return sqrtf(x); });
+  } else {
+    update([power](float x) __attribute__((always_inline)) { return powf(x, power); });
   }
 }
 
