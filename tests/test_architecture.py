@@ -209,3 +209,10 @@ def test_sources_include_only_what_is_below_their_folder(path):
     assert [n for n in ours if not n.startswith(INCLUDES[folder])] == []
     system = rf"[a-z_]+(\.h)?|{SYSTEM_INCLUDES.get(folder, '(?!)')}"  # <vector>, <math.h>
     assert [n for mark, n in found if mark == "<" and not re.fullmatch(system, n)] == []
+
+
+def test_the_folder_map_names_files_that_are_there():
+    text = (ROOT / "CONTRIBUTING.md").read_text() + (ROOT / "ARCHITECTURE.md").read_text()
+    paths = set(re.findall(r"`((?:cc|python|tests|tools|twml_ops|benchmarks)/[\w./]+)`", text))
+    assert "twml_ops/cli/commands/train.py" in paths
+    assert [p for p in sorted(paths) if not (ROOT / p).exists()] == []
