@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from twml_ops.analysis import scoring
 from twml_ops.cli.render import show
-from twml_ops.cli.runs import evaluations
-from twml_ops.cli.runs import hybrid as clustered
+from twml_ops.cli.runs import evaluations, hybrid
 from twml_ops.cli.runs.folder import is_run
 from twml_ops.cli.runs.sources import open_pair
 from twml_ops.data import original_errors
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from twml_ops.cli.runs.train import Settings
 
 
-def run(settings: Settings, out: Path, options: clustered.Options, overwrite: bool) -> None:
+def run(settings: Settings, out: Path, options: hybrid.Options, overwrite: bool) -> None:
     """Evaluates on the held-out data until the run's last checkpoint, or until the run is over.
 
     Args:
@@ -32,14 +31,14 @@ def run(settings: Settings, out: Path, options: clustered.Options, overwrite: bo
     from twml_ops.cli.runs.train import LARGE_BATCH
 
     console = show.console()
-    folder = clustered.checkpoints_of(out)
+    folder = hybrid.checkpoints_of(out)
     if not overwrite and is_run(out) and not folder.exists():
         return  # it was over before this process came
     train, held_out = open_pair(settings.data, settings.eval)
     tf.keras.utils.set_random_seed(settings.seed)
     with original_errors(train, held_out):
-        steps, _ = clustered.length(train, settings, options)
-        built = clustered.built(_never, settings, options, out)
+        steps, _ = hybrid.length(train, settings, options)
+        built = hybrid.built(_never, settings, options, out)
         done = {line["step"] for line in evaluations.read(folder)}
         for step, model in follow(built, folder, steps):
             if step in done:

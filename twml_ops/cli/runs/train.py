@@ -21,8 +21,7 @@ from twml_ops.analysis.permutation_importance import permutation_importance
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import report, show
 from twml_ops.cli.render.progress import Bar, Report
-from twml_ops.cli.runs import artifacts, optimizers
-from twml_ops.cli.runs import hybrid as clustered
+from twml_ops.cli.runs import artifacts, hybrid, optimizers
 from twml_ops.cli.runs.folder import FORMAT
 from twml_ops.cli.runs.sources import open_pair
 from twml_ops.data import Source, original_errors
@@ -46,9 +45,7 @@ class Settings:
     command: str
 
 
-def run(
-    settings: Settings, folder: Path, out: Path, cluster: clustered.Options | None = None
-) -> None:
+def run(settings: Settings, folder: Path, out: Path, cluster: hybrid.Options | None = None) -> None:
     """Trains and evaluates, and writes everything a run consists of.
 
     Args:
@@ -65,21 +62,21 @@ def run(
     build = models.get(settings.model)
     settings = dataclasses.replace(settings, learning_rate=_learning_rate(settings))
     if cluster is not None:
-        clustered.connect(cluster)
+        hybrid.connect(cluster)
     train, held_out = open_pair(settings.data, settings.eval)
     tf.keras.utils.set_random_seed(settings.seed)
     with original_errors(train, held_out):
         with console.status(f"reading {escape(train.name)}"):
             sizes = train.num_examples(), held_out.num_examples()
             make = partial(build, train.schema, train.dataset(LARGE_BATCH))
-            model = make() if cluster is None else clustered.built(make, settings, cluster, out)
+            model = make() if cluster is None else hybrid.built(make, settings, cluster, out)
         show.data(console, train, held_out, *sizes)
         show.model(console, model.name, model.count_params(), settings.optimizer)
-        progress: Report | clustered.Progress
+        progress: Report | hybrid.Progress
         if cluster is None:
             progress = fit(model, train, held_out, settings, folder / "tensorboard", console)
         else:
-            model, progress = clustered.fit(model, train, settings, cluster, folder, out, console)
+            model, progress = hybrid.fit(model, train, settings, cluster, folder, out, console)
         with Bar(console, "evaluating", sizes[1]) as bar:
             scores = scoring.score(model, held_out.dataset(LARGE_BATCH), bar.add)
         with console.status("asking what each feature is worth"):
