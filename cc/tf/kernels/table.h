@@ -112,6 +112,7 @@ class LockedTables {
     if (std::all_of(tables_.begin(), tables_.end(), Settled)) return;
     Unlock();
     for (HeldLock& lock : locks_) lock.shared = false;
+    all_exclusive_ = true;
     LockAll();
   }
 
@@ -122,7 +123,9 @@ class LockedTables {
   absl::Status Writable(tensorflow::OpKernelContext* ctx, int i, T** data) {
     tensorflow::Var& var = *tables_[i].var;
     tensorflow::Tensor* const table = var.tensor();
-    if (!Owned(*table)) {  // only under the exclusive lock, by Lock
+    // Under a shared lock the buffer is written even if a reader has taken a reference since Lock
+    // checked: replacing it would lose the writes of other updates.
+    if ((all_exclusive_ || tables_[i].access == Access::kUpdate) && !Owned(*table)) {
       tensorflow::AllocatorAttributes on_host;
       on_host.set_on_host(true);
       tensorflow::Tensor copy;
@@ -172,6 +175,7 @@ class LockedTables {
   absl::InlinedVector<Table, 4> tables_;
   absl::InlinedVector<HeldLock, 4> locks_;  // each once, ascending
   bool locked_ = false;
+  bool all_exclusive_ = false;
 };
 
 // Looks up, locks and checks `count` tables that are read.
