@@ -197,7 +197,8 @@ def test_rows_of_any_rank_train_to_the_weights_of_keras(name):
         session.run(v1.global_variables_initializer())
         for _ in range(2):
             session.run(train)
-        np.testing.assert_allclose(session.run(again), w.numpy(), rtol=1e-5, atol=1e-6)
+        got = session.run(again)
+    np.testing.assert_allclose(got, w, rtol=1e-5, atol=1e-6)
 
 
 def test_no_variable_of_an_optimizer_starts_from_another():
