@@ -148,7 +148,7 @@ TEST(UnpackEntries, WhatIsAllocatedIsBoundedByTheMessage) {
             EXPECT_LE(entries * item + (rows + 1) * 8,
                       kMostUnpacked * static_cast<int64_t>(bad.size()));
             ++accepted;
-            return EntriesOut<int64_t>{};
+            return UnpackedEntries<int64_t>{};
           });
     }
     EXPECT_GT(accepted, 1000);
