@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -38,6 +39,43 @@ def stateless_value(variable: Any) -> tf.Tensor | None:
     return (
         _scopes.get_stateless_scope().get_current_value(variable) if in_stateless_scope() else None
     )
+
+
+if KERAS_3:
+
+    class _MadeIn(tf.keras.Variable):
+        """A variable whose value is made in the context `scope()`, whenever Keras makes it.
+
+        That is later than `build` for a layer of a model that is built by being traced.
+        """
+
+        def __init__(self, scope: Callable[[], Any], **kwargs: Any) -> None:
+            self._scope = scope
+            super().__init__(**kwargs)
+
+        def _initialize(self, value: Any) -> None:
+            with self._scope():
+                super()._initialize(value)
+
+
+def add_weight_in(scope: Callable[[], Any], layer: Any, *, initializer: Any, **kwargs: Any) -> Any:
+    """`layer.add_weight`, the value made in the context `scope()`; called in the layer's `build`.
+
+    Mixed precision leaves the weight alone.
+
+    Args:
+        scope: makes a context manager.
+        layer: that gets the weight.
+        initializer: of Keras, or a function of shape and dtype.
+        **kwargs: name, shape, dtype and trainable, as of `add_weight`.
+    """
+    if not KERAS_3:
+        with scope():
+            return layer.add_weight(initializer=initializer, **kwargs, **no_autocast())
+    initializer = tf.keras.initializers.get(initializer)
+    variable = _MadeIn(scope, initializer=initializer, **kwargs, **no_autocast())
+    layer._track_variable(variable)  # as `add_weight` does, which makes variables of one class
+    return variable
 
 
 def symbolic_inputs(model: Any) -> Any:

@@ -154,6 +154,19 @@ def test_partitions_equal_the_unpartitioned_layer(axis, count, units):
     np.testing.assert_allclose(joined, whole.kernel.numpy(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("axis", ["row", "column"])
+def test_a_model_that_keras_builds_by_tracing_may_be_partitioned(axis):
+    class Model(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.linear = layers.SparseLinear(4, N, num_partitions=2, partition_axis=axis)
+
+        def call(self, inputs):
+            return self.linear(inputs)
+
+    assert Model()(tf.constant([[1, 2]])).shape == (1, 4)
+
+
 def test_one_seed_gives_one_kernel_however_it_is_split():
     def kernels(**arguments):
         initializer = tf.keras.initializers.GlorotUniform(seed=7)

@@ -5,22 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
-from twml_ops._keras import KERAS_3, no_autocast
+from twml_ops._keras import add_weight_in
 from twml_ops.ops._library import library
-
-if KERAS_3:
-
-    class _Table(tf.keras.Variable):
-        """A variable whose value is made on the host, at whatever time Keras makes it.
-
-        In the build of a layer inside a model that is being traced, that is after the build.
-        """
-
-        def _initialize(self, value: Any) -> None:
-            with library.on_host():
-                super()._initialize(value)
 
 
 def add_table(
@@ -41,11 +27,12 @@ def add_table(
         dtype: of it, which mixed precision does not change.
         trainable: whether it is trained.
     """
-    kwargs = {"name": name, "shape": shape, "dtype": dtype, "trainable": trainable}
-    if not KERAS_3:
-        with library.on_host():
-            return layer.add_weight(initializer=initializer, **kwargs, **no_autocast())
-    initializer = tf.keras.initializers.get(initializer)
-    variable = _Table(initializer=initializer, **kwargs, **no_autocast())
-    layer._track_variable(variable)  # as `add_weight` does, which makes variables of one class
-    return variable
+    return add_weight_in(
+        library.on_host,
+        layer,
+        initializer=initializer,
+        name=name,
+        shape=shape,
+        dtype=dtype,
+        trainable=trainable,
+    )

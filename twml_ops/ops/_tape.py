@@ -63,8 +63,9 @@ def table_handle(variable: Any) -> tf.Tensor:
     if tf.distribute.in_cross_replica_context() and hasattr(table, "values"):
         table = table.values[0]
     if not is_reached(table):
+        name = getattr(variable, "path", table.name)  # a tf.Variable has no path
         raise ValueError(
-            f"the variable {table.name!r} must be on the host, as this op has kernels for CPUs "
+            f"the variable {name!r} must be on the host, as this op has kernels for CPUs "
             f"only, got the device {table.device}; create or load it under tf.device('CPU:0')"
         )
     return table.handle
