@@ -9,6 +9,7 @@ FALLBACK_TFS ?= 2.14
 # By files: what a module's tests share is made once.
 PYTEST_FLAGS ?= -n 2 --dist loadfile
 OUT ?= out/flights
+ASAN_TESTS ?= tests/ops tests/core tests/optimizers/test_hogwild.py
 
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -19,9 +20,9 @@ NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/simd/*.cc cc/tf/*/*.cc cc/t
 # Stamps are kept, also those in the middle of a chain.
 .SECONDARY:
 
-.PHONY: help setup train test test-cc test-slow test-smoke test-tpu lint format bench wheel test-wheel stubs docs bazel clean
+.PHONY: help setup train test test-cc test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-tpu lint format bench wheel test-wheel stubs docs bazel clean
 help:
-	@echo "make train | test | test-slow | test-smoke | test-tpu | lint | format | bench | wheel | test-wheel | stubs | docs | bazel | clean   (TF=2.21 or 2.15)"
+	@echo "make train | test | test-asan | test-tsan | test-slow | test-smoke | test-tpu | lint | format | bench | wheel | test-wheel | stubs | docs | bazel | clean   (TF=2.21 or 2.15)"
 
 # A virtual environment per TensorFlow, with the package installed in place.
 .venv/tf-%/.installed: pyproject.toml requirements/pins.txt requirements/tf-%.txt
@@ -61,6 +62,24 @@ test-tf-%: .venv/tf-%/.built
 
 test-cc: .venv/tf-$(TF)/.built
 	.venv/tf-$(TF)/bin/python native_build.py test
+
+# Under sanitizers (gcc or clang): the C++ tests, and the ops in a Python that loads the address
+# sanitizer first. The ordinary libraries stay as they are.
+test-asan: test-cc-asan test-ops-asan
+
+test-tsan: test-cc-tsan
+
+test-cc-asan: .venv/tf-$(TF)/.built
+	TWML_OPS_SANITIZE=address .venv/tf-$(TF)/bin/python native_build.py test
+
+test-cc-tsan: .venv/tf-$(TF)/.built
+	TWML_OPS_SANITIZE=thread .venv/tf-$(TF)/bin/python native_build.py test
+
+test-ops-asan: .venv/tf-$(TF)/.built
+	TWML_OPS_SANITIZE=address .venv/tf-$(TF)/bin/python native_build.py
+	cd build/address && ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+		$(CURDIR)/.venv/tf-$(TF)/bin/python -m pytest -c $(CURDIR)/pyproject.toml $(ASAN_TESTS:%=$(CURDIR)/%)
 
 test-slow: $(TEST_TFS:%=.venv/tf-%/.built)
 	for tf in $(TEST_TFS); do .venv/tf-$$tf/bin/python -m pytest $(PYTEST_FLAGS) -m slow || [ $$? = 5 ]; done

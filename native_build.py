@@ -30,6 +30,39 @@ if platform.machine() in ("x86_64", "AMD64"):
         *("-mavx2", "-mfma", "-mf16c", "-mprefer-vector-width=512"),
     ]
 
+# By the value of TWML_OPS_SANITIZE. A check that fails ends the process.
+SANITIZER_FLAGS: dict[str, list[str]] = {
+    "address": ["-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover"],
+    "thread": ["-fsanitize=thread"],
+}
+
+
+@dataclass(frozen=True)
+class Sanitizer:
+    """The checks that objects are compiled with, or none, and the folder these objects go to."""
+
+    name: str = ""
+
+    @property
+    def flags(self) -> list[str]:
+        return ["-O1", "-g", *SANITIZER_FLAGS[self.name]] if self.name else []
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.name}/" if self.name else ""
+
+
+NONE = Sanitizer()
+
+
+def sanitizer() -> Sanitizer:
+    """That of the environment variable TWML_OPS_SANITIZE."""
+    name = os.environ.get("TWML_OPS_SANITIZE", "")
+    if name and name not in SANITIZER_FLAGS:
+        known = " or ".join(SANITIZER_FLAGS)
+        raise ValueError(f"TWML_OPS_SANITIZE must be {known}, got {name!r}")
+    return Sanitizer(name)
+
 
 @dataclass(frozen=True)
 class TensorFlow:
@@ -136,10 +169,9 @@ class NinjaFile:
         return "\n".join(self._lines) + "\n"
 
 
-def core_objects(
-    ninja: NinjaFile, root: Path, directory: str = "core", extra: Sequence[str] = ()
-) -> list[str]:
-    flags = [*CORE_FLAGS, *WARNING_FLAGS, f"-I{root}", *extra]
+def core_objects(ninja: NinjaFile, root: Path, checks: Sanitizer = NONE) -> list[str]:
+    directory = f"{checks.prefix}core"
+    flags = [*CORE_FLAGS, *WARNING_FLAGS, f"-I{root}", *checks.flags]
     objects = [ninja.compile(s, directory, flags) for s in sorted(root.glob("cc/core/*.cc"))]
     for level, simd_flags in SIMD_FLAGS.items():
         level_flags = [*flags, *simd_flags, f"-DTWML_SIMD_LEVEL={level}"]
@@ -148,39 +180,58 @@ def core_objects(
     return objects
 
 
-def plan(root: Path, found: Sequence[TensorFlow]) -> tuple[NinjaFile, list[str]]:
+def plan(
+    root: Path, found: Sequence[TensorFlow], checks: Sanitizer = NONE
+) -> tuple[NinjaFile, list[str]]:
     """The ninja file, and the libraries it links, relative to build/native."""
     import pybind11
 
     ninja = NinjaFile(root)
-    core = core_objects(ninja, root)
+    core = core_objects(ninja, root, checks)
 
     include = [f"-isystem{pybind11.get_include()}", f"-isystem{sysconfig.get_paths()['include']}"]
-    flags = [*CORE_FLAGS, *WARNING_FLAGS, f"-I{root}", *include]
-    tag = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    flags = [*CORE_FLAGS, *WARNING_FLAGS, f"-I{root}", *include, *checks.flags]
+    tag = f"{checks.prefix}python{sys.version_info.major}.{sys.version_info.minor}"
     bindings = [ninja.compile(s, tag, flags) for s in sorted(root.glob("python/*.cc"))]
-    libraries = ["_core" + sysconfig.get_config_var("EXT_SUFFIX")]
-    ninja.link(libraries[0], [*bindings, *core], LINK_FLAGS)
+    libraries = [f"{checks.prefix}_core" + sysconfig.get_config_var("EXT_SUFFIX")]
+    ninja.link(libraries[0], [*bindings, *core], [*LINK_FLAGS, *checks.flags])
 
     for tensorflow in found:
         quiet = [f.replace("-I", "-isystem", 1) for f in tensorflow.compile_flags]
         flags = [*CORE_FLAGS, *WARNING_FLAGS, f"-I{root}", *quiet]
         # TF deprecates between minor versions what the older ones still need.
-        flags += ["-DEIGEN_USE_THREADS", "-DNDEBUG", "-Wno-deprecated-declarations"]
+        flags += ["-DEIGEN_USE_THREADS", "-DNDEBUG", "-Wno-deprecated-declarations", *checks.flags]
         sources = sorted([*root.glob("cc/tf/ops/*.cc"), *root.glob("cc/tf/kernels/*.cc")])
-        ops = [ninja.compile(s, tensorflow.tag, flags) for s in sources]
-        libraries.append(f"_twml_ops.{tensorflow.tag}.so")
-        ninja.link(libraries[-1], [*ops, *core], [*LINK_FLAGS, *tensorflow.link_flags])
+        ops = [ninja.compile(s, f"{checks.prefix}{tensorflow.tag}", flags) for s in sources]
+        libraries.append(f"{checks.prefix}_twml_ops.{tensorflow.tag}.so")
+        link_flags = [*LINK_FLAGS, *tensorflow.link_flags, *checks.flags]
+        ninja.link(libraries[-1], [*ops, *core], link_flags)
     return ninja, libraries
 
 
-def build(root: Path) -> list[Path]:
+def build(root: Path, checks: Sanitizer = NONE) -> list[Path]:
     """Compiles what changed and returns the linked libraries."""
     found = tensorflows()
     if not found:
         print("TensorFlow is not installed: building twml_ops.core only", file=sys.stderr)
-    ninja, libraries = plan(root, found)
-    return run_ninja(root, ninja, "-".join(t.tag for t in found) or "core", libraries)
+    ninja, libraries = plan(root, found, checks)
+    name = "-".join([*([checks.name] if checks.name else []), *(t.tag for t in found)])
+    return run_ninja(root, ninja, name or "core", libraries)
+
+
+def build_sanitized_package(root: Path, checks: Sanitizer) -> Path:
+    """A folder to import from: a copy of the package with libraries under a sanitizer.
+
+    The ordinary libraries stay as they are.
+    """
+    libraries = build(root, checks)
+    folder = root / "build" / checks.name
+    shutil.rmtree(folder, ignore_errors=True)
+    ignored = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(root / "twml_ops", folder / "twml_ops", ignore=ignored)
+    for library in libraries:
+        shutil.copy2(library, folder / "twml_ops")
+    return folder
 
 
 def run_ninja(root: Path, ninja: NinjaFile, name: str, targets: list[str]) -> list[Path]:
@@ -196,28 +247,21 @@ def run_ninja(root: Path, ninja: NinjaFile, name: str, targets: list[str]) -> li
     return [directory / target for target in targets]
 
 
-def build_tests(root: Path) -> Path | None:
-    """The binary of tests/cc/*_test.cc, or None where GoogleTest is not installed.
-
-    TWML_OPS_SANITIZE=1 builds it, and the core with it, under the address and undefined behaviour
-    sanitizers.
-    """
+def build_tests(root: Path, checks: Sanitizer = NONE) -> Path | None:
+    """The binary of tests/cc/*_test.cc, or None where GoogleTest is not installed."""
     if shutil.which("pkg-config") is None:
         return None
     query = ["pkg-config", "--cflags", "--libs", "gtest_main"]
     found = subprocess.run(query, capture_output=True, text=True, check=False)
     if found.returncode != 0:
         return None
-    sanitize = os.environ.get("TWML_OPS_SANITIZE") == "1"
-    checks = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover"]
-    extra = checks if sanitize else []
-    name = "core_tests_sanitized" if sanitize else "core_tests"
     ninja = NinjaFile(root)
-    core = core_objects(ninja, root, "core_sanitized" if sanitize else "core", extra)
-    flags = [*CORE_FLAGS, *WARNING_FLAGS, f"-I{root}", *extra]
+    core = core_objects(ninja, root, checks)
+    flags = [*CORE_FLAGS, *WARNING_FLAGS, f"-I{root}", *checks.flags]
+    name = f"{checks.prefix}core_tests"
     tests = [ninja.compile(s, name, flags) for s in sorted(root.glob("tests/cc/*_test.cc"))]
-    ninja.link(f"{name}/run", [*tests, *core], ["-pthread", *extra, *found.stdout.split()])
-    return run_ninja(root, ninja, name, [f"{name}/run"])[0]
+    ninja.link(f"{name}/run", [*tests, *core], ["-pthread", *checks.flags, *found.stdout.split()])
+    return run_ninja(root, ninja, name.replace("/", "-"), [f"{name}/run"])[0]
 
 
 def main(arguments: list[str]) -> int:
@@ -225,10 +269,14 @@ def main(arguments: list[str]) -> int:
     if arguments not in ([], ["test"]):
         print("usage: python native_build.py [test]", file=sys.stderr)
         return 2
+    checks = sanitizer()
     if not arguments:
-        build(root)
+        if checks.name:
+            print(build_sanitized_package(root, checks))
+        else:
+            build(root)
         return 0
-    tests = build_tests(root)
+    tests = build_tests(root, checks)
     if tests is None:
         print(
             "C++ tests skipped: GoogleTest is not installed (pkg-config finds no gtest_main); "
