@@ -56,7 +56,7 @@ INCLUDES = {
     "cc/core": ("cc/core/",),
     "cc/core/simd": ("cc/core/",),
     "cc/tf/ops": ("cc/core/", "cc/tf/ops/", "tensorflow/"),
-    "cc/tf/kernels": ("cc/core/", "cc/tf/kernels/", "tensorflow/"),
+    "cc/tf/kernels": ("cc/core/", "cc/tf/kernels/", "absl/", "tensorflow/"),
     "python": ("cc/core/", "python/"),
 }
 # And by angle brackets, beside the standard library.
