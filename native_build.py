@@ -32,9 +32,11 @@ if platform.machine() in ("x86_64", "AMD64"):
 
 # By the value of TWML_OPS_SANITIZE. A check that fails ends the process.
 SANITIZER_FLAGS: dict[str, list[str]] = {
-    "address": ["-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover"],
+    "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover"],
     "thread": ["-fsanitize=thread"],
 }
+# gcc finds constant expressions of absl not constant under the other checks.
+TENSORFLOW_SANITIZER_FLAGS = ["-fno-sanitize=undefined", "-fsanitize=signed-integer-overflow,shift"]
 
 
 @dataclass(frozen=True)
@@ -201,6 +203,8 @@ def plan(
         flags = [*CORE_FLAGS, *WARNING_FLAGS, f"-I{root}", *quiet]
         # TF deprecates between minor versions what the older ones still need.
         flags += ["-DEIGEN_USE_THREADS", "-DNDEBUG", "-Wno-deprecated-declarations", *checks.flags]
+        if checks.name == "address":
+            flags += TENSORFLOW_SANITIZER_FLAGS
         sources = sorted([*root.glob("cc/tf/ops/*.cc"), *root.glob("cc/tf/kernels/*.cc")])
         ops = [ninja.compile(s, f"{checks.prefix}{tensorflow.tag}", flags) for s in sources]
         libraries.append(f"{checks.prefix}_twml_ops.{tensorflow.tag}.so")
