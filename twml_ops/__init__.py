@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 
 _SUBMODULES = (
     *("analysis", "cli", "core", "data", "distribute", "estimator", "export", "layers"),
-    *("metrics", "models", "ops", "optimizers", "planning", "tpu"),
+    *("metrics", "models", "ops", "optimizers", "placement", "planning", "tpu"),
 )
 
 __all__ = [*_SUBMODULES, "__version__"]

@@ -123,7 +123,7 @@ class Profile:
         return Histogram([*names, "missing"], np.append(counts, self.examples - counts.sum()))
 
     def _by_value(self, group: str, feature: int, like: Profile, bins: int) -> tuple[Any, Array]:
-        edges, _ = like._sketches[group].boundaries([feature], bins)
+        edges, _ = like._sketches[group].boundaries([feature], [bins])
         ids = np.full(len(edges), feature)
         ranks = self._sketches[group].ranks(ids, edges)
         counts = np.diff(np.concatenate([[0], ranks, [self.present(group, feature)]]))
