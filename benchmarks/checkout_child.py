@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -34,7 +35,8 @@ def main(checkout: str, channel: Connection, quick: bool) -> None:
             run(request)
         else:
             task, contender, skew = request
-            run = None  # frees its tables
+            run = None
+            gc.collect()  # frees the tables of the last one
             if case is None or skew != prepared_skew:
                 prepared_skew = skew
                 case = make_case(workload, workload.with_(skew=skew).batches(8), threads=2)
