@@ -15,7 +15,7 @@ namespace {
 
 // Runs the loop on `threads` threads; the calling one owns the body and counts as one of them.
 void RunLoop(int64_t total, int64_t blocks, int threads,
-         const std::function<void(int64_t, int64_t)>& body) {
+             const std::function<void(int64_t, int64_t)>& body) {
   BlockQueue queue(total, blocks);
   std::vector<std::thread> others;
   for (int t = 1; t < threads; ++t) others.emplace_back([&] { queue.Work(body); });
@@ -75,7 +75,8 @@ TEST(BlockQueue, NoBlockIsRunningWhenTheCallerGetsTheException) {
 
 TEST(BlockQueue, OneOfManyExceptionsReachesTheCaller) {
   const auto body = [](int64_t, int64_t) { throw std::runtime_error("no"); };
-  for (int round = 0; round < 20; ++round) EXPECT_THROW(RunLoop(64, 64, 4, body), std::runtime_error);
+  for (int round = 0; round < 20; ++round)
+    EXPECT_THROW(RunLoop(64, 64, 4, body), std::runtime_error);
 }
 
 TEST(BlockQueue, BlocksThatBeginAfterAFailureAreSkipped) {
