@@ -67,9 +67,12 @@ void GiveScratchBack(void* block, int64_t bytes) {
   {
     std::lock_guard<std::mutex> lock(pool.mu);
     if (pool.kept + size <= kScratchKept) {
-      pool.free[size_class].push_back(block);
-      pool.kept += size;
-      return;
+      try {
+        pool.free[size_class].push_back(block);
+        pool.kept += size;
+        return;
+      } catch (const std::bad_alloc&) {  // called by destructors: the block is not kept
+      }
     }
   }
   std::free(block);
