@@ -58,7 +58,7 @@ NONE = Sanitizer()
 
 
 def sanitizer() -> Sanitizer:
-    """That of the environment variable TWML_OPS_SANITIZE."""
+    """The sanitizer that the environment variable TWML_OPS_SANITIZE names, or none."""
     name = os.environ.get("TWML_OPS_SANITIZE", "")
     if name and name not in SANITIZER_FLAGS:
         known = " or ".join(SANITIZER_FLAGS)

@@ -348,7 +348,7 @@ def ratio(a: float | None, b: float | None) -> str:
 def mark_best(
     rows: Sequence[list[str]], column: int, best: Callable[[Iterable[float]], float] = min
 ) -> None:
-    """Makes the best figure of a column bold, and those that are printed like it.
+    """Prints the best figure of a column in bold, and any that is printed as the same number.
 
     Args:
         rows: of cells; a figure is what stands before the first space, – for what there is not.

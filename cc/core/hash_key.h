@@ -1,4 +1,4 @@
-// The key of this process' hash tables: nobody can choose ids that all fall into the same places.
+// The random key of this process's hash tables, which prevents ids chosen to collide.
 #ifndef TWML_CORE_HASH_KEY_H_
 #define TWML_CORE_HASH_KEY_H_
 

@@ -1,5 +1,5 @@
-// Any int64 ids to 0, 1, 2, … in the order in which they first come. Open addressing, by a keyed
-// hash: ids that somebody chose cost no more than others.
+// Any int64 ids to 0, 1, 2, … in the order in which they first come. Open addressing, with a
+// keyed hash, so that ids chosen to collide do not make it slow.
 #ifndef TWML_CORE_ID_INDEX_H_
 #define TWML_CORE_ID_INDEX_H_
 

@@ -49,7 +49,8 @@ int Highest() {
   return 0;
 }
 
-// The level that the environment asks for; kNumLevels: none, -1: something else.
+// The level that the environment variable names: an index into kSimdLevels, kNumLevels if it is not
+// set, or -1 if its value is no level.
 int Requested() {
   const char* asked = std::getenv(kSimdVariable);
   if (asked == nullptr || *asked == '\0') return kNumLevels;

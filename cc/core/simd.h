@@ -66,8 +66,9 @@ struct RowKernels {
 // TWML_OPS_SIMD, if that names one.
 const RowKernels& Kernels();
 
-// What TWML_OPS_SIMD asks for: nothing or a level of this CPU; one that this CPU does not have; or
-// what is no level at all, which the core passes over. A library that Python loads says so.
+// Whether TWML_OPS_SIMD is not set or names a level of this CPU (kMet), names a level that this CPU
+// does not have, or has another value, which the core ignores. The Python module warns of the last
+// two.
 enum class SimdRequest { kMet, kNotOfThisCpu, kUnknown };
 SimdRequest RequestedSimd();
 constexpr const char* kSimdVariable = "TWML_OPS_SIMD";

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from twml_ops.ops._library import library
+
 # The name that makes TensorFlow create a variable of its own for each run of the op.
 _ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 
@@ -17,7 +19,7 @@ class Temporary:
 
     def __init__(self, value: tf.Tensor) -> None:
         self.dtype = value.dtype
-        with tf.device("CPU:0"):
+        with library.on_host():
             self.handle = tf.raw_ops.VarHandleOp(
                 dtype=value.dtype, shape=value.shape, shared_name=_ANONYMOUS
             )

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops._keras import serializable
+from twml_ops.ops.stock.apply_rows import mean_squares
 from twml_ops.optimizers._base import SparseOptimizer
 
 
@@ -92,8 +93,4 @@ class RowWiseAdagrad(Adagrad):
         return tuple(shape[:1] if len(shape) == 2 else shape)
 
     def _squares(self, gradient: tf.Tensor) -> tf.Tensor:
-        squares = tf.square(gradient)
-        if len(gradient.shape) != 2:
-            return squares
-        width = tf.cast(tf.shape(gradient)[1], squares.dtype)  # 0 of a table without columns
-        return tf.math.divide_no_nan(tf.reduce_sum(squares, axis=1), width)
+        return mean_squares(gradient) if len(gradient.shape) == 2 else tf.square(gradient)

@@ -144,7 +144,7 @@ absl::Status AllocateRowSplits(OpKernelContext* ctx, int out, int64_t* num_rows,
                                int64_t** row_splits) {
   TF_RETURN_IF_ERROR(ToTf(CheckRank(ctx->input(1), 0, "num_rows")));
   *num_rows = ctx->input(1).scalar<int64_t>()();
-  if (*num_rows < 0 || *num_rows >= INT64_MAX / 8) {
+  if (*num_rows < 0 || *num_rows >= int64_t{1} << 60) {
     return absl::InvalidArgumentError(
         absl::StrCat("num_rows must be in [0, 2^60), got ", *num_rows));
   }

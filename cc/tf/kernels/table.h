@@ -72,10 +72,10 @@ enum class Access { kRead, kUpdate, kHogwild };
 // second reference to its buffer would make the next in-place write copy it.
 //
 // Hogwild. Under a shared lock a buffer may be written but not replaced. So the first Hogwild
-// update takes the exclusive lock, makes sure that nobody else holds the buffer and sets the
-// variable's copy_on_read_mode. From then on TensorFlow's dense reads and assignments copy, and
-// updates find the buffer theirs under the shared lock. Saving a checkpoint ends the mode: the next
-// update begins anew.
+// update takes the exclusive lock, copies the buffer if there are other references to it, and sets
+// the variable's copy_on_read_mode. From then on TensorFlow's dense reads and assignments copy, and
+// updates under the shared lock find no other references to the buffer. Saving a checkpoint ends
+// the mode: the next update begins anew.
 class LockedTables {
  public:
   LockedTables() = default;
@@ -118,7 +118,8 @@ class LockedTables {
 
   const tensorflow::Tensor& tensor(int i = 0) const { return *tables_[i].var->tensor(); }
 
-  // The buffer of table i, which was added to be written. Copied once if somebody else holds it.
+  // The buffer of table i, whose access is kUpdate or kHogwild. The buffer is copied first if there
+  // are other references to it.
   template <class T>
   absl::Status Writable(tensorflow::OpKernelContext* ctx, int i, T** data) {
     tensorflow::Var& var = *tables_[i].var;
@@ -156,7 +157,7 @@ class LockedTables {
   static bool Owned(const tensorflow::Tensor& t) {
     return t.NumElements() == 0 || t.RefCountIsOne();
   }
-  // Whether a table may be used under the lock that its access asks for.
+  // Whether a table may be used under the lock that its access requires.
   static bool Settled(const Table& table) {
     return table.access != Access::kHogwild ||
            (table.var->copy_on_read_mode.load() && Owned(*table.var->tensor()));

@@ -40,12 +40,17 @@ def _adagrad(
     return w - lr * g / tf.sqrt(a + epsilon), [a]
 
 
+def mean_squares(g: tf.Tensor) -> tf.Tensor:
+    """The mean square of each row of a matrix [R, D], shape [R]; 0 where D is 0."""
+    width = tf.cast(tf.shape(g)[1], g.dtype)
+    return tf.math.divide_no_nan(tf.reduce_sum(tf.square(g), axis=1), width)
+
+
 def _rowwise_adagrad(
     w: tf.Tensor, slots: Tensors, g: tf.Tensor, hyper: Tensors
 ) -> tuple[tf.Tensor, Tensors]:
     lr, _, epsilon = hyper
-    width = tf.cast(tf.shape(g)[1], tf.float32)  # 0 of a table without columns
-    a = slots[0] + tf.math.divide_no_nan(tf.reduce_sum(g * g, axis=1, keepdims=True), width)
+    a = slots[0] + mean_squares(g)[:, tf.newaxis]
     return w - lr / tf.sqrt(a + epsilon) * g, [a]
 
 
