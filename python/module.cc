@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "cc/core/simd.h"
+#include "cc/core/simd/row_kernels.h"
 #include "cc/core/update_rules.h"
 #include "python/bind.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "cc/core/mdl_cuts.h"
+#include "cc/core/mdl_boundaries.h"
 #include "python/bind.h"
 #include "python/threads.h"
 

@@ -8,9 +8,9 @@
 
 #include "cc/core/csr.h"
 #include "cc/core/hash.h"
-#include "cc/core/hash_key.h"
+#include "cc/core/keyed_hash.h"
 #include "cc/core/parallel.h"
-#include "cc/core/simd_buckets.h"
+#include "cc/core/simd/bucket_kernels.h"
 #include "cc/core/span.h"
 #include "cc/core/status.h"
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cc/core/hash_key.h"
+#include "cc/core/keyed_hash.h"
 
 namespace twml {
 

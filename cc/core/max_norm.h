@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "cc/core/norm.h"
+#include "cc/core/normalization.h"
 #include "cc/core/parallel.h"
 #include "cc/core/span.h"
 #include "cc/core/status.h"

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "cc/core/first_position.h"
-#include "cc/core/sketch_feature.h"
-#include "cc/core/sketch_schedule.h"
-#include "cc/core/sketch_workspace.h"
+#include "cc/core/quantile_sketch_feature.h"
+#include "cc/core/quantile_sketch_schedule.h"
+#include "cc/core/quantile_sketch_workspace.h"
 
 namespace twml {
 namespace {

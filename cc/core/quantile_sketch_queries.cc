@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cc/core/quantile_sketch.h"
-#include "cc/core/sketch_feature.h"
+#include "cc/core/quantile_sketch_feature.h"
 
 namespace twml {
 

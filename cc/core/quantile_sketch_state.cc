@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "cc/core/quantile_sketch.h"
-#include "cc/core/sketch_feature.h"
-#include "cc/core/sketch_workspace.h"
+#include "cc/core/quantile_sketch_feature.h"
+#include "cc/core/quantile_sketch_workspace.h"
 
 namespace twml {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cc/core/parallel.h"
-#include "cc/core/simd.h"
+#include "cc/core/simd/row_kernels.h"
 #include "cc/core/span.h"
 
 namespace twml {

@@ -7,8 +7,8 @@
 #include "cc/core/group_by_id.h"
 #include "cc/core/hash.h"
 #include "cc/core/segment_sum.h"
-#include "cc/core/simd.h"
-#include "cc/core/simd_groups.h"
+#include "cc/core/simd/row_kernels.h"
+#include "cc/core/simd/group_kernels.h"
 
 namespace twml {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "cc/core/csr.h"
 #include "cc/core/parallel.h"
-#include "cc/core/simd.h"
+#include "cc/core/simd/row_kernels.h"
 #include "cc/core/span.h"
 #include "cc/core/status.h"
 #include "cc/core/update_rules.h"

@@ -3,7 +3,7 @@
 #include <immintrin.h>
 #endif
 
-#include "cc/core/simd_buckets.h"
+#include "cc/core/simd/bucket_kernels.h"
 
 namespace twml::TWML_SIMD_LEVEL {
 namespace {

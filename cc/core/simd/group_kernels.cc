@@ -3,8 +3,8 @@
 // A group has few entries: what a call for its sum, another for its update and loops of unknown
 // length cost shows. So the widths that are most used, powers of two, have kernels of their own.
 #include "cc/core/simd/lanes.h"
-#include "cc/core/simd/rules.h"
-#include "cc/core/simd_groups.h"
+#include "cc/core/simd/update_formulas.h"
+#include "cc/core/simd/group_kernels.h"
 
 namespace twml::TWML_SIMD_LEVEL {
 namespace {

@@ -3,7 +3,7 @@
 #ifndef TWML_CORE_SIMD_LANES_H_
 #define TWML_CORE_SIMD_LANES_H_
 
-#include "cc/core/simd.h"
+#include "cc/core/simd/row_kernels.h"
 
 namespace twml::TWML_SIMD_LEVEL {
 namespace {

@@ -1,9 +1,9 @@
 // Compiled once per SIMD level (TWML_SIMD_LEVEL names the namespace). Nothing here may instantiate
 // a template or inline function shared with other files: the linker would keep one copy of it,
 // perhaps the one for a CPU we are not on. So: no standard library but C's mathematics.
-#include "cc/core/simd.h"
+#include "cc/core/simd/row_kernels.h"
 #include "cc/core/simd/lanes.h"
-#include "cc/core/simd/rules.h"
+#include "cc/core/simd/update_formulas.h"
 
 namespace twml::TWML_SIMD_LEVEL {
 namespace {

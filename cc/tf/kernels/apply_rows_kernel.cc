@@ -1,4 +1,4 @@
-#include "cc/tf/kernels/common.h"
+#include "cc/tf/kernels/tensor_util.h"
 #include "cc/tf/kernels/table.h"
 
 namespace twml {

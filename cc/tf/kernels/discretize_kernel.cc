@@ -2,9 +2,9 @@
 #include <string>
 
 #include "cc/core/discretize.h"
-#include "cc/tf/kernels/common.h"
-#include "cc/tf/kernels/kept_buffer.h"
-#include "cc/tf/kernels/kept_tensor.h"
+#include "cc/tf/kernels/tensor_util.h"
+#include "cc/tf/kernels/reusable_buffer.h"
+#include "cc/tf/kernels/tensor_snapshot.h"
 
 namespace twml {
 namespace {

@@ -1,8 +1,8 @@
 #include <vector>
 
-#include "cc/core/side_by_side.h"
+#include "cc/core/parallel_tasks.h"
 #include "cc/core/sparse_linear.h"
-#include "cc/tf/kernels/common.h"
+#include "cc/tf/kernels/tensor_util.h"
 #include "cc/tf/kernels/table.h"
 
 namespace twml {

@@ -1,5 +1,5 @@
 #include "cc/core/hash.h"
-#include "cc/tf/kernels/common.h"
+#include "cc/tf/kernels/tensor_util.h"
 
 namespace twml {
 namespace {

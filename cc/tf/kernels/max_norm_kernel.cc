@@ -1,5 +1,5 @@
 #include "cc/core/max_norm.h"
-#include "cc/tf/kernels/norm_op.h"
+#include "cc/tf/kernels/normalization_op.h"
 
 namespace twml {
 namespace {

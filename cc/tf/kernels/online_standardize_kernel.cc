@@ -1,5 +1,5 @@
 #include "cc/core/online_standardize.h"
-#include "cc/tf/kernels/norm_op.h"
+#include "cc/tf/kernels/normalization_op.h"
 
 namespace twml {
 namespace {

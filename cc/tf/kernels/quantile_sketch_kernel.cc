@@ -1,7 +1,7 @@
 #include <memory>
 
 #include "cc/core/quantile_sketch.h"
-#include "cc/tf/kernels/common.h"
+#include "cc/tf/kernels/tensor_util.h"
 
 namespace twml {
 namespace {

@@ -1,6 +1,6 @@
 #include "cc/core/sparse_linear.h"
-#include "cc/tf/kernels/common.h"
-#include "cc/tf/kernels/kept_buffer.h"
+#include "cc/tf/kernels/tensor_util.h"
+#include "cc/tf/kernels/reusable_buffer.h"
 #include "cc/tf/kernels/table.h"
 
 namespace twml {

@@ -8,7 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "cc/core/huge_pages.h"
 #include "cc/core/sparse_linear.h"
-#include "cc/tf/kernels/common.h"
+#include "cc/tf/kernels/tensor_util.h"
 
 namespace twml {
 

@@ -1,6 +1,6 @@
 // The tensor of an earlier call, to see whether that of this call has the same content.
-#ifndef TWML_TF_KERNELS_KEPT_TENSOR_H_
-#define TWML_TF_KERNELS_KEPT_TENSOR_H_
+#ifndef TWML_TF_KERNELS_TENSOR_SNAPSHOT_H_
+#define TWML_TF_KERNELS_TENSOR_SNAPSHOT_H_
 
 #include <cstring>
 
@@ -49,4 +49,4 @@ class KeptTensor {
 
 }  // namespace twml
 
-#endif  // TWML_TF_KERNELS_KEPT_TENSOR_H_
+#endif  // TWML_TF_KERNELS_TENSOR_SNAPSHOT_H_

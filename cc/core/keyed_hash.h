@@ -1,6 +1,6 @@
 // The random key of this process's hash tables, which prevents ids chosen to collide.
-#ifndef TWML_CORE_HASH_KEY_H_
-#define TWML_CORE_HASH_KEY_H_
+#ifndef TWML_CORE_KEYED_HASH_H_
+#define TWML_CORE_KEYED_HASH_H_
 
 #include <cstdint>
 
@@ -23,4 +23,4 @@ class KeyedHash {
 
 }  // namespace twml
 
-#endif  // TWML_CORE_HASH_KEY_H_
+#endif  // TWML_CORE_KEYED_HASH_H_

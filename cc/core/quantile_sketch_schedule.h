@@ -1,12 +1,12 @@
 // How much the levels of a quantile sketch hold, so that its error stays below epsilon.
-#ifndef TWML_CORE_SKETCH_SCHEDULE_H_
-#define TWML_CORE_SKETCH_SCHEDULE_H_
+#ifndef TWML_CORE_QUANTILE_SKETCH_SCHEDULE_H_
+#define TWML_CORE_QUANTILE_SKETCH_SCHEDULE_H_
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 
-#include "cc/core/sketch_feature.h"
+#include "cc/core/quantile_sketch_feature.h"
 
 namespace twml {
 
@@ -61,4 +61,4 @@ class SketchSchedule {
 
 }  // namespace twml
 
-#endif  // TWML_CORE_SKETCH_SCHEDULE_H_
+#endif  // TWML_CORE_QUANTILE_SKETCH_SCHEDULE_H_

@@ -1,4 +1,4 @@
-#include "cc/core/hash_key.h"
+#include "cc/core/keyed_hash.h"
 
 #include <chrono>
 #include <exception>

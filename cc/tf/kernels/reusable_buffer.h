@@ -1,6 +1,6 @@
 // Memory of an output that a kernel keeps for its next call.
-#ifndef TWML_TF_KERNELS_KEPT_BUFFER_H_
-#define TWML_TF_KERNELS_KEPT_BUFFER_H_
+#ifndef TWML_TF_KERNELS_REUSABLE_BUFFER_H_
+#define TWML_TF_KERNELS_REUSABLE_BUFFER_H_
 
 #include "cc/core/huge_pages.h"
 #include "cc/tf/kernels/allocate.h"
@@ -48,4 +48,4 @@ class KeptBuffer {
 
 }  // namespace twml
 
-#endif  // TWML_TF_KERNELS_KEPT_BUFFER_H_
+#endif  // TWML_TF_KERNELS_REUSABLE_BUFFER_H_

@@ -1,6 +1,6 @@
 // What the running normalizations (max_norm, online_standardize) share: batches, checks, the loops.
-#ifndef TWML_CORE_NORM_H_
-#define TWML_CORE_NORM_H_
+#ifndef TWML_CORE_NORMALIZATION_H_
+#define TWML_CORE_NORMALIZATION_H_
 
 #include <algorithm>
 #include <cmath>
@@ -103,4 +103,4 @@ void ApplyNorm(const NormBatch<Id>& batch, const Span<const float>* bias, int64_
 
 }  // namespace twml
 
-#endif  // TWML_CORE_NORM_H_
+#endif  // TWML_CORE_NORMALIZATION_H_

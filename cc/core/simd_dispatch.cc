@@ -1,12 +1,12 @@
-#include "cc/core/simd.h"
+#include "cc/core/simd/row_kernels.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
 
-#include "cc/core/simd_buckets.h"
-#include "cc/core/simd_groups.h"
+#include "cc/core/simd/bucket_kernels.h"
+#include "cc/core/simd/group_kernels.h"
 
 namespace twml {
 namespace baseline {

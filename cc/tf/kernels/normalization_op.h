@@ -1,12 +1,12 @@
 // The kernel of the running normalizations: entries in, normalized entries out, by a state that
 // training updates in place.
-#ifndef TWML_TF_KERNELS_NORM_OP_H_
-#define TWML_TF_KERNELS_NORM_OP_H_
+#ifndef TWML_TF_KERNELS_NORMALIZATION_OP_H_
+#define TWML_TF_KERNELS_NORMALIZATION_OP_H_
 
 #include <string>
 
-#include "cc/core/norm.h"
-#include "cc/tf/kernels/common.h"
+#include "cc/core/normalization.h"
+#include "cc/tf/kernels/tensor_util.h"
 #include "cc/tf/kernels/table.h"
 
 namespace twml {
@@ -84,4 +84,4 @@ class NormOp : public Kernel {
 
 }  // namespace twml
 
-#endif  // TWML_TF_KERNELS_NORM_OP_H_
+#endif  // TWML_TF_KERNELS_NORMALIZATION_OP_H_

@@ -1,4 +1,4 @@
-#include "cc/core/mdl_cuts.h"
+#include "cc/core/mdl_boundaries.h"
 
 #include <algorithm>
 #include <cmath>

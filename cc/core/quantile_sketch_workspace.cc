@@ -1,11 +1,11 @@
-#include "cc/core/sketch_workspace.h"
+#include "cc/core/quantile_sketch_workspace.h"
 
 #include <algorithm>
 #include <cmath>
 #include <memory>
 #include <utility>
 
-#include "cc/core/float_keys.h"
+#include "cc/core/float_sort.h"
 #include "cc/core/hash.h"
 
 namespace twml {

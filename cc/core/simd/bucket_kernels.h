@@ -1,6 +1,6 @@
 // The search for the buckets of many values, compiled once per SIMD level.
-#ifndef TWML_CORE_SIMD_BUCKETS_H_
-#define TWML_CORE_SIMD_BUCKETS_H_
+#ifndef TWML_CORE_SIMD_BUCKET_KERNELS_H_
+#define TWML_CORE_SIMD_BUCKET_KERNELS_H_
 
 #include <cstdint>
 
@@ -58,4 +58,4 @@ const BucketKernels& KernelsOfBuckets();
 
 }  // namespace twml
 
-#endif  // TWML_CORE_SIMD_BUCKETS_H_
+#endif  // TWML_CORE_SIMD_BUCKET_KERNELS_H_

@@ -1,4 +1,4 @@
-#include "cc/core/float_keys.h"
+#include "cc/core/float_sort.h"
 
 #include <algorithm>
 #include <utility>

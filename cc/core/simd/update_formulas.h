@@ -1,6 +1,6 @@
 // The update rules of one row, for the kernels of one SIMD level; see lanes.h.
-#ifndef TWML_CORE_SIMD_RULES_H_
-#define TWML_CORE_SIMD_RULES_H_
+#ifndef TWML_CORE_SIMD_UPDATE_FORMULAS_H_
+#define TWML_CORE_SIMD_UPDATE_FORMULAS_H_
 
 #include <math.h>
 
@@ -175,4 +175,4 @@ inline void Update(W* weights, float* const* slots, const float* __restrict g, i
 }  // namespace
 }  // namespace twml::TWML_SIMD_LEVEL
 
-#endif  // TWML_CORE_SIMD_RULES_H_
+#endif  // TWML_CORE_SIMD_UPDATE_FORMULAS_H_

@@ -1,6 +1,6 @@
 // The inner loops over table rows, compiled once per SIMD level and chosen at run time.
-#ifndef TWML_CORE_SIMD_H_
-#define TWML_CORE_SIMD_H_
+#ifndef TWML_CORE_SIMD_ROW_KERNELS_H_
+#define TWML_CORE_SIMD_ROW_KERNELS_H_
 
 #include <cstdint>
 
@@ -87,4 +87,4 @@ __attribute__((always_inline)) inline void PrefetchRow(const W* row, int64_t dim
 
 }  // namespace twml
 
-#endif  // TWML_CORE_SIMD_H_
+#endif  // TWML_CORE_SIMD_ROW_KERNELS_H_

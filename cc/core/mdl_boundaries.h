@@ -1,8 +1,8 @@
 // Supervised cuts of a continuous feature by the minimum description length (Fayyad, Irani:
 // "Multi-Interval Discretization of Continuous-Valued Attributes for Classification Learning",
 // IJCAI 1993).
-#ifndef TWML_CORE_MDL_CUTS_H_
-#define TWML_CORE_MDL_CUTS_H_
+#ifndef TWML_CORE_MDL_BOUNDARIES_H_
+#define TWML_CORE_MDL_BOUNDARIES_H_
 
 #include <cstdint>
 #include <vector>
@@ -31,4 +31,4 @@ void MdlBoundaries(const std::vector<const QuantileSketch*>& classes, Span<const
 
 }  // namespace twml
 
-#endif  // TWML_CORE_MDL_CUTS_H_
+#endif  // TWML_CORE_MDL_BOUNDARIES_H_

@@ -1,15 +1,15 @@
 // The KLL levels of one feature spread out, and the work on them; cc/core/quantile_sketch.h says
 // what it does and why the error stays bounded.
-#ifndef TWML_CORE_SKETCH_WORKSPACE_H_
-#define TWML_CORE_SKETCH_WORKSPACE_H_
+#ifndef TWML_CORE_QUANTILE_SKETCH_WORKSPACE_H_
+#define TWML_CORE_QUANTILE_SKETCH_WORKSPACE_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "cc/core/quantile_sketch.h"
-#include "cc/core/sketch_feature.h"
-#include "cc/core/sketch_schedule.h"
+#include "cc/core/quantile_sketch_feature.h"
+#include "cc/core/quantile_sketch_schedule.h"
 
 namespace twml {
 
@@ -62,4 +62,4 @@ class SketchWorkspace {
 
 }  // namespace twml
 
-#endif  // TWML_CORE_SKETCH_WORKSPACE_H_
+#endif  // TWML_CORE_QUANTILE_SKETCH_WORKSPACE_H_

@@ -1,6 +1,6 @@
 // Backward and update in one go over groups of entries, compiled once per SIMD level.
-#ifndef TWML_CORE_SIMD_GROUPS_H_
-#define TWML_CORE_SIMD_GROUPS_H_
+#ifndef TWML_CORE_SIMD_GROUP_KERNELS_H_
+#define TWML_CORE_SIMD_GROUP_KERNELS_H_
 
 #include <cstdint>
 
@@ -47,4 +47,4 @@ const GroupKernels& KernelsOfGroups();
 
 }  // namespace twml
 
-#endif  // TWML_CORE_SIMD_GROUPS_H_
+#endif  // TWML_CORE_SIMD_GROUP_KERNELS_H_

@@ -1,6 +1,6 @@
 // What every kernel needs: threads, spans of tensors, and statuses.
-#ifndef TWML_TF_KERNELS_COMMON_H_
-#define TWML_TF_KERNELS_COMMON_H_
+#ifndef TWML_TF_KERNELS_TENSOR_UTIL_H_
+#define TWML_TF_KERNELS_TENSOR_UTIL_H_
 
 #include "cc/core/csr.h"
 #include "cc/core/parallel.h"
@@ -55,4 +55,4 @@ Status CsrOf(const Tensor& ids, const Tensor& values, const Tensor& row_splits, 
 
 }  // namespace twml
 
-#endif  // TWML_TF_KERNELS_COMMON_H_
+#endif  // TWML_TF_KERNELS_TENSOR_UTIL_H_

@@ -1,6 +1,6 @@
 // Many pieces of work of unlike size on one set of threads.
-#ifndef TWML_CORE_SIDE_BY_SIDE_H_
-#define TWML_CORE_SIDE_BY_SIDE_H_
+#ifndef TWML_CORE_PARALLEL_TASKS_H_
+#define TWML_CORE_PARALLEL_TASKS_H_
 
 #include <cstdint>
 #include <functional>
@@ -24,4 +24,4 @@ Status RunSideBySide(Span<const Piece> pieces, const ParallelFor& parallel_for);
 
 }  // namespace twml
 
-#endif  // TWML_CORE_SIDE_BY_SIDE_H_
+#endif  // TWML_CORE_PARALLEL_TASKS_H_

@@ -1,6 +1,6 @@
 // What a quantile sketch holds of one feature.
-#ifndef TWML_CORE_SKETCH_FEATURE_H_
-#define TWML_CORE_SKETCH_FEATURE_H_
+#ifndef TWML_CORE_QUANTILE_SKETCH_FEATURE_H_
+#define TWML_CORE_QUANTILE_SKETCH_FEATURE_H_
 
 #include <algorithm>
 #include <cmath>
@@ -116,4 +116,4 @@ struct alignas(64) SketchFeature {
 
 }  // namespace twml
 
-#endif  // TWML_CORE_SKETCH_FEATURE_H_
+#endif  // TWML_CORE_QUANTILE_SKETCH_FEATURE_H_

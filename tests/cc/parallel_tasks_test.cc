@@ -1,4 +1,4 @@
-#include "cc/core/side_by_side.h"
+#include "cc/core/parallel_tasks.h"
 
 #include <gtest/gtest.h>
 

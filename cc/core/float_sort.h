@@ -1,6 +1,6 @@
 // Sorting floats by way of integers in the same order.
-#ifndef TWML_CORE_FLOAT_KEYS_H_
-#define TWML_CORE_FLOAT_KEYS_H_
+#ifndef TWML_CORE_FLOAT_SORT_H_
+#define TWML_CORE_FLOAT_SORT_H_
 
 #include <cstdint>
 #include <cstring>
@@ -27,4 +27,4 @@ void SortKeys(std::vector<uint32_t>* keys, std::vector<uint32_t>* other);
 
 }  // namespace twml
 
-#endif  // TWML_CORE_FLOAT_KEYS_H_
+#endif  // TWML_CORE_FLOAT_SORT_H_
