@@ -31,7 +31,7 @@ class ArrayLike : public py::object {
 };
 
 // An argument that is an integer: a float, even one without a fraction, is refused.
-inline py::arg Int(const char* name) {
+inline py::arg IntArg(const char* name) {
   py::arg argument(name);
   argument.noconvert();
   return argument;
@@ -46,7 +46,7 @@ template <class T>
 using Array = py::array_t<T, py::array::c_style>;
 
 // NumPy's conversion, to `dtype` if that is given. Throws NumPy's error, as where memory runs out.
-inline py::array Converted(const py::handle& object, std::optional<py::dtype> dtype) {
+inline py::array ConvertWithNumPy(const py::handle& object, std::optional<py::dtype> dtype) {
   using Api = py::detail::npy_api;
   const int as_they_are = Api::NPY_ARRAY_ENSUREARRAY_;
   const int flags = as_they_are | Api::NPY_ARRAY_C_CONTIGUOUS_ | Api::NPY_ARRAY_ALIGNED_ |
@@ -59,9 +59,9 @@ inline py::array Converted(const py::handle& object, std::optional<py::dtype> dt
 }
 
 // `object` as an array of any dtype; an empty handle if it is none.
-inline py::array AnyArray(const py::handle& object) {
+inline py::array ToAnyArray(const py::handle& object) {
   try {
-    return Converted(object, {});
+    return ConvertWithNumPy(object, {});
   } catch (py::error_already_set& error) {
     if (!error.matches(PyExc_ValueError) && !error.matches(PyExc_TypeError)) throw;
     return py::reinterpret_borrow<py::array>(py::handle());
@@ -71,7 +71,7 @@ inline py::array AnyArray(const py::handle& object) {
 // Refuses items of an array of wider integers that T cannot hold.
 template <class T, class Wide>
 void CheckFits(const py::array& array, const char* name) {
-  const py::array wide = Converted(array, py::dtype::of<Wide>());
+  const py::array wide = ConvertWithNumPy(array, py::dtype::of<Wide>());
   const auto* items = static_cast<const Wide*>(wide.data());
   for (py::ssize_t i = 0; i < wide.size(); ++i) {
     if (static_cast<Wide>(static_cast<T>(items[i])) == items[i] &&
@@ -85,8 +85,8 @@ void CheckFits(const py::array& array, const char* name) {
 // `object` as an array of T. Refuses what a conversion would change beyond rounding, so a batch of
 // fractional ids is an error and not another batch.
 template <class T>
-Array<T> As(const py::handle& object, const char* name) {
-  const py::array a = AnyArray(object);
+Array<T> ToArray(const py::handle& object, const char* name) {
+  const py::array a = ToAnyArray(object);
   const char kind = a ? a.dtype().kind() : 'O';
   const bool integer = kind == 'i' || kind == 'u';
   const bool fits = std::is_integral_v<T> ? integer : integer || kind == 'f';
@@ -100,14 +100,14 @@ Array<T> As(const py::handle& object, const char* name) {
     if (kind == 'u' && size >= sizeof(T)) CheckFits<T, uint64_t>(a, name);
     if (kind == 'i' && size > sizeof(T)) CheckFits<T, int64_t>(a, name);
   }
-  return py::reinterpret_steal<Array<T>>(Converted(a, py::dtype::of<T>()).release());
+  return py::reinterpret_steal<Array<T>>(ConvertWithNumPy(a, py::dtype::of<T>()).release());
 }
 
 // As, but nothing of None.
 template <class T>
-std::optional<Array<T>> AsOptional(const std::optional<ArrayLike>& object, const char* name) {
+std::optional<Array<T>> ToOptionalArray(const std::optional<ArrayLike>& object, const char* name) {
   if (!object) return {};
-  return As<T>(*object, name);
+  return ToArray<T>(*object, name);
 }
 
 inline void RequireRank(const py::array& a, int rank, const char* name) {
@@ -150,7 +150,7 @@ Span<const T> SpanOf(const Array<T>& a) {
 
 // A NumPy array that takes over the vector's memory.
 template <class T>
-py::array_t<T> ToArray(std::vector<T> v, std::vector<py::ssize_t> shape = {}) {
+py::array_t<T> MoveToArray(std::vector<T> v, std::vector<py::ssize_t> shape = {}) {
   auto* kept = new std::vector<T>(std::move(v));
   py::capsule owner(kept, [](void* p) { delete static_cast<std::vector<T>*>(p); });
   if (shape.empty()) shape = {static_cast<py::ssize_t>(kept->size())};

@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "cc/core/simd/row_kernels.h"
+#include "cc/core/simd_dispatch.h"
 #include "cc/core/update_rules.h"
 #include "python/bind.h"
 
@@ -10,9 +10,9 @@ namespace twml {
 namespace {
 
 // Warns where the kernels do not run at the level that the environment asks for.
-void WarnOfSimdRequest() {
-  const SimdRequest request = RequestedSimd();
-  if (request == SimdRequest::kMet) return;
+void WarnAboutSimdRequest() {
+  const SimdRequest request = CheckSimdRequest();
+  if (request == SimdRequest::kSatisfied) return;
   std::string levels;
   for (const char* level : kSimdLevels)
     levels += (levels.empty() ? "'" : ", '") + std::string(level) + "'";
@@ -20,11 +20,11 @@ void WarnOfSimdRequest() {
   const std::string problem = request == SimdRequest::kUnknown
                                   ? asked + " is not one of the levels " + levels
                                   : asked + " asks for a level that this CPU does not have";
-  const std::string message = problem + ": the kernels run at '" + Kernels().level + "'";
+  const std::string message = problem + ": the kernels run at '" + GetRowKernels().level + "'";
   if (PyErr_WarnEx(PyExc_RuntimeWarning, message.c_str(), 1) != 0) throw py::error_already_set();
 }
 
-py::dict Rules() {
+py::dict UpdateRules() {
   py::dict rules;
   for (const UpdateRuleInfo& rule : kUpdateRules) {
     rules[py::str(rule.name.data(), rule.name.size())] =
@@ -38,11 +38,11 @@ py::dict Rules() {
 
 PYBIND11_MODULE(_core, m) {
   m.doc() = "The kernels of twml_ops on NumPy arrays.";
-  twml::WarnOfSimdRequest();
+  twml::WarnAboutSimdRequest();
   m.def(
-      "simd_level", [] { return twml::Kernels().level; },
+      "simd_level", [] { return twml::GetRowKernels().level; },
       "The SIMD level the kernels run at: 'avx512', 'avx2' or 'baseline'.");
-  m.def("update_rules", &twml::Rules,
+  m.def("update_rules", &twml::UpdateRules,
         "The optimizers' rules by name: (num_slots, rowwise_slots, num_hyper) of each.");
   twml::BindSparseLinear(m);
   twml::BindQuantileSketch(m);

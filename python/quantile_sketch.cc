@@ -34,12 +34,12 @@ class PySketch {
     RaiseIfError(QuantileSketch::Make({epsilon, exact_values, weighted}, &sketch_));
   }
   explicit PySketch(const py::dict& state) {
-    const auto config = As<double>(state["config"], "config");
-    const auto feature_ids = As<int64_t>(state["feature_ids"], "feature_ids");
-    const auto totals = As<double>(state["totals"], "totals");
-    const auto counters = As<int64_t>(state["counters"], "counters");
-    const auto runs = As<int32_t>(state["runs"], "runs");
-    const auto items = As<float>(state["items"], "items");
+    const auto config = ToArray<double>(state["config"], "config");
+    const auto feature_ids = ToArray<int64_t>(state["feature_ids"], "feature_ids");
+    const auto totals = ToArray<double>(state["totals"], "totals");
+    const auto counters = ToArray<int64_t>(state["counters"], "counters");
+    const auto runs = ToArray<int32_t>(state["runs"], "runs");
+    const auto items = ToArray<float>(state["items"], "items");
     RequireRank(config, 1, "config");
     RequireRank(feature_ids, 1, "feature_ids");
     RequireRank(items, 1, "items");
@@ -65,9 +65,9 @@ class PySketch {
 
   void Update(const ArrayLike& ids_in, const ArrayLike& values_in,
               const std::optional<ArrayLike>& weights_in, int num_threads) {
-    const auto ids = As<int64_t>(ids_in, "ids");
-    const auto values = As<float>(values_in, "values");
-    const auto weights = AsOptional<float>(weights_in, "weights");
+    const auto ids = ToArray<int64_t>(ids_in, "ids");
+    const auto values = ToArray<float>(values_in, "values");
+    const auto weights = ToOptionalArray<float>(weights_in, "weights");
     RequireShapeOf(ids, "ids", values, "values");
     if (weights) RequireShapeOf(ids, "ids", *weights, "weights");
     const auto w = weights ? SpanOf(*weights) : Span<const float>();
@@ -89,8 +89,8 @@ class PySketch {
 
   py::array_t<float> Quantiles(const ArrayLike& ids_in, const ArrayLike& probabilities_in,
                                int num_threads) {
-    const auto ids = As<int64_t>(ids_in, "feature_ids");
-    const auto probabilities = As<double>(probabilities_in, "probabilities");
+    const auto ids = ToArray<int64_t>(ids_in, "feature_ids");
+    const auto probabilities = ToArray<double>(probabilities_in, "probabilities");
     RequireRank(ids, 1, "feature_ids");
     RequireRank(probabilities, 1, "probabilities");
     py::array_t<float> out({ids.size(), probabilities.size()});
@@ -102,8 +102,8 @@ class PySketch {
   }
 
   py::array_t<double> Ranks(const ArrayLike& ids_in, const ArrayLike& values_in, int num_threads) {
-    const auto ids = As<int64_t>(ids_in, "ids");
-    const auto values = As<float>(values_in, "values");
+    const auto ids = ToArray<int64_t>(ids_in, "ids");
+    const auto values = ToArray<float>(values_in, "values");
     RequireShapeOf(ids, "ids", values, "values");
     py::array_t<double> out(ids.size());
     double* data = out.mutable_data();
@@ -114,17 +114,17 @@ class PySketch {
   }
 
   py::dict Describe(const ArrayLike& ids_in) {
-    const auto ids = As<int64_t>(ids_in, "feature_ids");
-    std::vector<double> rows(ids.size() * QuantileSketch::kDescribed);
+    const auto ids = ToArray<int64_t>(ids_in, "feature_ids");
+    std::vector<double> rows(ids.size() * QuantileSketch::kNumStatistics);
     Locked([&](QuantileSketch& s) { s.Describe(SpanOf(ids), rows.data()); });
     py::dict out;
     int64_t column = 0;
     for (const char* name : {"weight", "missing", "rank_error", "held"}) {
       std::vector<double> values(ids.size());
       for (py::ssize_t i = 0; i < ids.size(); ++i) {
-        values[i] = rows[i * QuantileSketch::kDescribed + column];
+        values[i] = rows[i * QuantileSketch::kNumStatistics + column];
       }
-      out[name] = ToArray(std::move(values));
+      out[name] = MoveToArray(std::move(values));
       ++column;
     }
     return out;
@@ -132,8 +132,8 @@ class PySketch {
 
   py::tuple Boundaries(const ArrayLike& ids_in, const ArrayLike& bins_in, const std::string& side,
                        int num_threads) {
-    const auto ids = As<int64_t>(ids_in, "feature_ids");
-    const auto bins = As<int64_t>(bins_in, "num_bins");
+    const auto ids = ToArray<int64_t>(ids_in, "feature_ids");
+    const auto bins = ToArray<int64_t>(bins_in, "num_bins");
     RequireShapeOf(ids, "feature_ids", bins, "num_bins");
     if (side != "left" && side != "right") {
       throw py::value_error("side must be one of 'left', 'right', got '" + side + "'");
@@ -142,18 +142,19 @@ class PySketch {
     RaiseIfError(Locked([&](QuantileSketch& s) {
       return s.Boundaries(SpanOf(ids), SpanOf(bins), side == "right", Threads(num_threads), &out);
     }));
-    return py::make_tuple(ToArray(std::move(out.boundaries)), ToArray(std::move(out.splits)));
+    return py::make_tuple(MoveToArray(std::move(out.boundaries)),
+                          MoveToArray(std::move(out.splits)));
   }
 
   py::tuple Values(int64_t id) {
     std::vector<float> values;
     std::vector<double> weights;
     Locked([&](QuantileSketch& s) { s.Values(id, &values, &weights); });
-    return py::make_tuple(ToArray(std::move(values)), ToArray(std::move(weights)));
+    return py::make_tuple(MoveToArray(std::move(values)), MoveToArray(std::move(weights)));
   }
 
   py::array_t<int64_t> FeatureIds() {
-    return ToArray(Locked([](QuantileSketch& s) { return s.FeatureIds(); }));
+    return MoveToArray(Locked([](QuantileSketch& s) { return s.FeatureIds(); }));
   }
 
   // From states of some features each, one after the other.
@@ -167,7 +168,7 @@ class PySketch {
       if (whole == nullptr) {
         whole = std::move(part);
       } else {
-        RaiseIfError(whole->sketch_->Adopt(part->sketch_.get()));
+        RaiseIfError(whole->sketch_->Splice(part->sketch_.get()));
       }
     }
     if (whole == nullptr) throw py::value_error("states must be at least one, got none");
@@ -203,8 +204,8 @@ class PySketch {
   }
   const QuantileSketchOptions& options() const { return sketch_->options(); }
 
-  static py::tuple MdlCuts(const py::iterable& sketches_in, const ArrayLike& ids_in,
-                           const std::string& side, int num_threads) {
+  static py::tuple MdlCutPoints(const py::iterable& sketches_in, const ArrayLike& ids_in,
+                                const std::string& side, int num_threads) {
     const py::list kept(sketches_in);  // alive until the end, whatever they came from
     std::vector<PySketch*> classes;
     for (const py::handle& sketch : kept) {
@@ -213,7 +214,7 @@ class PySketch {
       }
       classes.push_back(sketch.cast<PySketch*>());
     }
-    const auto ids = As<int64_t>(ids_in, "feature_ids");
+    const auto ids = ToArray<int64_t>(ids_in, "feature_ids");
     if (classes.empty()) throw py::value_error("sketches must be at least one, got none");
     if (side != "left" && side != "right") {
       throw py::value_error("side must be one of 'left', 'right', got '" + side + "'");
@@ -230,7 +231,8 @@ class PySketch {
       for (const PySketch* sketch : classes) sketches.push_back(sketch->sketch_.get());
       MdlBoundaries(sketches, SpanOf(ids), side == "right", Threads(num_threads), &out);
     }
-    return py::make_tuple(ToArray(std::move(out.boundaries)), ToArray(std::move(out.splits)));
+    return py::make_tuple(MoveToArray(std::move(out.boundaries)),
+                          MoveToArray(std::move(out.splits)));
   }
 
  private:
@@ -248,18 +250,18 @@ void BindQuantileSketch(py::module_& m) {
       "cc/core/quantile_sketch.h). A rank is wrong by more than epsilon times the "
       "feature's total weight with probability at most 1 %; a feature of at most "
       "exact_values distinct values is kept exactly.")
-      .def(py::init<double, int64_t, bool>(), "epsilon"_a = 1e-3, Int("exact_values") = 256,
+      .def(py::init<double, int64_t, bool>(), "epsilon"_a = 1e-3, IntArg("exact_values") = 256,
            "weighted"_a = false)
       .def("update", &PySketch::Update, "ids"_a, "values"_a, "weights"_a = py::none(),
-           py::kw_only(), Int("num_threads") = 0,
+           py::kw_only(), IntArg("num_threads") = 0,
            "Takes in values[k] of feature ids[k], with weights[k] or 1. A NaN counts as missing.")
-      .def("merge", &PySketch::Merge, "other"_a, py::kw_only(), Int("num_threads") = 0,
+      .def("merge", &PySketch::Merge, "other"_a, py::kw_only(), IntArg("num_threads") = 0,
            "Takes in all that another sketch of the same options has seen.")
       .def("quantiles", &PySketch::Quantiles, "feature_ids"_a, "probabilities"_a, py::kw_only(),
-           Int("num_threads") = 0,
+           IntArg("num_threads") = 0,
            "-> float32 [features, probabilities]: the least value whose rank is that share of the "
            "weight; NaN for a feature without values.")
-      .def("ranks", &PySketch::Ranks, "ids"_a, "values"_a, py::kw_only(), Int("num_threads") = 0,
+      .def("ranks", &PySketch::Ranks, "ids"_a, "values"_a, py::kw_only(), IntArg("num_threads") = 0,
            "-> float64: the weight of the values <= values[k] of feature ids[k].")
       .def(
           "describe", &PySketch::Describe, "feature_ids"_a,
@@ -267,12 +269,12 @@ void BindQuantileSketch(py::module_& m) {
           "(proven bound, in weight) and held (numbers in memory).")
       .def(
           "boundaries", &PySketch::Boundaries, "feature_ids"_a, "num_bins"_a, "side"_a = "left",
-          py::kw_only(), Int("num_threads") = 0,
+          py::kw_only(), IntArg("num_threads") = 0,
           "-> (boundaries float32, splits int64 [features + 1]) that cut each feature into at most "
           "num_bins[f] bins of equal weight; into one a value where there are no more values.")
-      .def("values", &PySketch::Values, Int("feature_id"),
+      .def("values", &PySketch::Values, IntArg("feature_id"),
            "-> (values float32 ascending, weights float64) held for one feature.")
-      .def("state", &PySketch::State, Int("first") = 0, Int("last") = py::none(),
+      .def("state", &PySketch::State, IntArg("first") = 0, IntArg("last") = py::none(),
            "-> dict of plain arrays, equal sketches giving equal ones: of all features, or of "
            "feature_ids[first:last] (neither negative).")
       .def_static("from_states", &PySketch::FromStates, "states"_a,
@@ -289,8 +291,8 @@ void BindQuantileSketch(py::module_& m) {
       .def(py::pickle([](PySketch& s) { return s.State(0, {}); },
                       [](const py::dict& state) { return std::make_unique<PySketch>(state); }));
   m.def(
-      "mdl_boundaries", &PySketch::MdlCuts, "sketches"_a, "feature_ids"_a, "side"_a = "left",
-      py::kw_only(), Int("num_threads") = 0,
+      "mdl_boundaries", &PySketch::MdlCutPoints, "sketches"_a, "feature_ids"_a, "side"_a = "left",
+      py::kw_only(), IntArg("num_threads") = 0,
       "-> (boundaries, splits [features + 1]) by minimum description length (Fayyad & Irani 1993) "
       "from a sketch for each class.");
 }

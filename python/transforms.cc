@@ -26,9 +26,9 @@ T Choose(const std::string& got, const char* name,
   throw py::value_error(std::string(name) + " must be one of " + names + ", got '" + got + "'");
 }
 
-NonFinite NonFiniteOf(const std::string& name) {
-  return Choose<NonFinite>(name, "nonfinite",
-                           {{"error", NonFinite::kError}, {"zero", NonFinite::kZero}});
+NonFinitePolicy ParseNonFinite(const std::string& name) {
+  return Choose<NonFinitePolicy>(
+      name, "nonfinite", {{"error", NonFinitePolicy::kError}, {"zero", NonFinitePolicy::kZero}});
 }
 
 // Row: what is known of a feature, a row of the state, which has been checked. infer and train are
@@ -38,9 +38,9 @@ py::array_t<float> Normalize(const ArrayLike& ids_object, const ArrayLike& value
                              py::array* state, const std::optional<ArrayLike>& bias_object,
                              bool training, const Options& options, int num_threads, Infer infer,
                              Train train) {
-  const auto ids = As<int64_t>(ids_object, "ids");
-  const auto values = As<float>(values_object, "values");
-  const auto bias = AsOptional<float>(bias_object, "bias");
+  const auto ids = ToArray<int64_t>(ids_object, "ids");
+  const auto values = ToArray<float>(values_object, "values");
+  const auto bias = ToOptionalArray<float>(bias_object, "bias");
   RequireRank(ids, 1, "ids");
   RequireRank(values, 1, "values");
   if (bias) RequireRank(*bias, 1, "bias");
@@ -56,7 +56,7 @@ py::array_t<float> Normalize(const ArrayLike& ids_object, const ArrayLike& value
   {
     py::gil_scoped_release release;
     std::vector<float> scale(values.size());
-    const NormOut outputs{out, scale.data()};
+    const NormOutput outputs{out, scale.data()};
     const ParallelFor threads = Threads(num_threads);
     status = training ? train(batch, {writable, n}, b, options, threads, outputs)
                       : infer(batch, {rows, n}, b, options, threads, outputs);
@@ -65,26 +65,27 @@ py::array_t<float> Normalize(const ArrayLike& ids_object, const ArrayLike& value
   return y;
 }
 
-py::array_t<float> ByMaximum(const ArrayLike& ids, const ArrayLike& values, py::array max_abs,
-                             const std::optional<ArrayLike>& bias, bool training, float epsilon,
-                             const std::string& nonfinite, float decay, int num_threads) {
+py::array_t<float> NormalizeByMaximum(const ArrayLike& ids, const ArrayLike& values,
+                                      py::array max_abs, const std::optional<ArrayLike>& bias,
+                                      bool training, float epsilon, const std::string& nonfinite,
+                                      float decay, int num_threads) {
   RequireRank(max_abs, 1, "max_abs");
   RequireUsableInPlace<float>(max_abs, "max_abs", training);
-  const MaxNormOptions options{epsilon, NonFiniteOf(nonfinite), decay};
+  const MaxNormOptions options{epsilon, ParseNonFinite(nonfinite), decay};
   return Normalize<float>(ids, values, &max_abs, bias, training, options, num_threads,
                           MaxNorm<int64_t>, MaxNormTraining<int64_t>);
 }
 
-py::array_t<float> ByMoments(const ArrayLike& ids, const ArrayLike& values, py::array moments,
-                             const std::optional<ArrayLike>& bias, bool training, float epsilon,
-                             float clip, double decay, const std::string& nonfinite,
-                             int num_threads) {
+py::array_t<float> NormalizeByMoments(const ArrayLike& ids, const ArrayLike& values,
+                                      py::array moments, const std::optional<ArrayLike>& bias,
+                                      bool training, float epsilon, float clip, double decay,
+                                      const std::string& nonfinite, int num_threads) {
   RequireRank(moments, 2, "moments");
   RequireUsableInPlace<double>(moments, "moments", training);
   if (moments.shape(1) != 3) {
     RaiseIfError(Invalid("moments must have 3 columns, got ", moments.shape(1)));
   }
-  const StandardizeOptions options{epsilon, clip, decay, NonFiniteOf(nonfinite)};
+  const StandardizeOptions options{epsilon, clip, decay, ParseNonFinite(nonfinite)};
   return Normalize<Moments>(ids, values, &moments, bias, training, options, num_threads,
                             Standardize<int64_t>, StandardizeTraining<int64_t>);
 }
@@ -93,13 +94,13 @@ using Discretizer = Status (*)(const Csr<int64_t>&, const Buckets&, const Discre
                                int64_t, const ParallelFor&, const AllocateEntries&, int64_t*);
 
 // Boundaries, checked and indexed.
-class KeptBuckets {
+class PyBuckets {
  public:
-  KeptBuckets(const ArrayLike& feature_ids_object, const ArrayLike& boundaries_object,
-              const ArrayLike& splits_object, int num_threads) {
-    const auto feature_ids = As<int64_t>(feature_ids_object, "feature_ids");
-    const auto boundaries = As<float>(boundaries_object, "boundaries");
-    const auto boundary_splits = As<int64_t>(splits_object, "boundary_splits");
+  PyBuckets(const ArrayLike& feature_ids_object, const ArrayLike& boundaries_object,
+            const ArrayLike& splits_object, int num_threads) {
+    const auto feature_ids = ToArray<int64_t>(feature_ids_object, "feature_ids");
+    const auto boundaries = ToArray<float>(boundaries_object, "boundaries");
+    const auto boundary_splits = ToArray<int64_t>(splits_object, "boundary_splits");
     RequireRank(feature_ids, 1, "feature_ids");
     RequireRank(boundaries, 1, "boundaries");
     RequireRank(boundary_splits, 1, "boundary_splits");
@@ -117,23 +118,24 @@ class KeptBuckets {
   Buckets buckets_;
 };
 
-py::tuple Discretized(Discretizer discretize, const KeptBuckets& buckets,
-                      const ArrayLike& ids_object, const std::optional<ArrayLike>& values_object,
-                      const ArrayLike& splits_object, const std::string& side,
-                      const std::string& missing, const std::string& unknown, int64_t bits,
-                      bool keep_inputs, int num_threads) {
-  const auto ids = As<int64_t>(ids_object, "ids");
-  const auto values = AsOptional<float>(values_object, "values");
-  const auto row_splits = As<int64_t>(splits_object, "row_splits");
+py::tuple Discretize(Discretizer discretize, const PyBuckets& buckets, const ArrayLike& ids_object,
+                     const std::optional<ArrayLike>& values_object, const ArrayLike& splits_object,
+                     const std::string& side, const std::string& missing,
+                     const std::string& unknown, int64_t bits, bool keep_inputs, int num_threads) {
+  const auto ids = ToArray<int64_t>(ids_object, "ids");
+  const auto values = ToOptionalArray<float>(values_object, "values");
+  const auto row_splits = ToArray<int64_t>(splits_object, "row_splits");
   RequireRank(ids, 1, "ids");
   RequireRank(row_splits, 1, "row_splits");
   if (values) RequireRank(*values, 1, "values");
   const DiscretizeOptions options{
       Choose<Side>(side, "side", {{"left", Side::kLeft}, {"right", Side::kRight}}),
-      Choose<Missing>(missing, "missing", {{"bucket", Missing::kBucket}, {"drop", Missing::kDrop}}),
-      Choose<Unknown>(
-          unknown, "unknown",
-          {{"pass", Unknown::kPass}, {"drop", Unknown::kDrop}, {"error", Unknown::kError}}),
+      Choose<MissingPolicy>(missing, "missing",
+                            {{"bucket", MissingPolicy::kBucket}, {"drop", MissingPolicy::kDrop}}),
+      Choose<UnknownPolicy>(unknown, "unknown",
+                            {{"pass", UnknownPolicy::kPass},
+                             {"drop", UnknownPolicy::kDrop},
+                             {"error", UnknownPolicy::kError}}),
       keep_inputs};
   const Csr<int64_t> batch{SpanOf(ids), values ? SpanOf(*values) : Span<const float>(),
                            SpanOf(row_splits), !values};
@@ -142,7 +144,7 @@ py::tuple Discretized(Discretizer discretize, const KeptBuckets& buckets,
   Status status;
   {
     py::gil_scoped_release release;
-    const auto allocate = [&](int64_t number) -> EntriesOut {
+    const auto allocate = [&](int64_t number) -> EntriesOutput {
       out_ids.resize(number);
       out_values.resize(number);
       return {out_ids.data(), out_values.data()};
@@ -152,14 +154,14 @@ py::tuple Discretized(Discretizer discretize, const KeptBuckets& buckets,
   }
   RaiseIfError(status);
   return py::make_tuple(
-      ToArray(std::move(out_ids)),
-      values ? py::object(ToArray(std::move(out_values))) : py::object(py::none()),
-      ToArray(std::move(out_splits)));
+      MoveToArray(std::move(out_ids)),
+      values ? py::object(MoveToArray(std::move(out_values))) : py::object(py::none()),
+      MoveToArray(std::move(out_splits)));
 }
 
 // As a function of everything, and as a method of boundaries indexed before.
 template <auto kDiscretize>
-void BindDiscretizer(py::module_& m, py::class_<KeptBuckets>& kept, const char* name,
+void BindDiscretizer(py::module_& m, py::class_<PyBuckets>& kept, const char* name,
                      const char* bits, const char* doc) {
   using py::literals::operator""_a;
   m.def(
@@ -169,30 +171,30 @@ void BindDiscretizer(py::module_& m, py::class_<KeptBuckets>& kept, const char* 
          const ArrayLike& boundary_splits, int64_t bits, const std::string& side,
          const std::string& missing, const std::string& unknown, bool keep_inputs,
          int num_threads) {
-        const KeptBuckets buckets(feature_ids, boundaries, boundary_splits, num_threads);
-        return Discretized(kDiscretize, buckets, ids, values, row_splits, side, missing, unknown,
-                           bits, keep_inputs, num_threads);
+        const PyBuckets buckets(feature_ids, boundaries, boundary_splits, num_threads);
+        return Discretize(kDiscretize, buckets, ids, values, row_splits, side, missing, unknown,
+                          bits, keep_inputs, num_threads);
       },
       "ids"_a, "values"_a.none(true), "row_splits"_a, "feature_ids"_a, "boundaries"_a,
-      "boundary_splits"_a, py::kw_only(), Int(bits), "side"_a = "left", "missing"_a = "bucket",
-      "unknown"_a = "pass", "keep_inputs"_a = false, Int("num_threads") = 0, doc);
+      "boundary_splits"_a, py::kw_only(), IntArg(bits), "side"_a = "left", "missing"_a = "bucket",
+      "unknown"_a = "pass", "keep_inputs"_a = false, IntArg("num_threads") = 0, doc);
   kept.def(
       name,
-      [](const KeptBuckets& buckets, const ArrayLike& ids, const std::optional<ArrayLike>& values,
+      [](const PyBuckets& buckets, const ArrayLike& ids, const std::optional<ArrayLike>& values,
          const ArrayLike& row_splits, int64_t bits, const std::string& side,
          const std::string& missing, const std::string& unknown, bool keep_inputs,
          int num_threads) {
-        return Discretized(kDiscretize, buckets, ids, values, row_splits, side, missing, unknown,
-                           bits, keep_inputs, num_threads);
+        return Discretize(kDiscretize, buckets, ids, values, row_splits, side, missing, unknown,
+                          bits, keep_inputs, num_threads);
       },
-      "ids"_a, "values"_a.none(true), "row_splits"_a, py::kw_only(), Int(bits), "side"_a = "left",
-      "missing"_a = "bucket", "unknown"_a = "pass", "keep_inputs"_a = false, Int("num_threads") = 0,
-      "As the function of this name.");
+      "ids"_a, "values"_a.none(true), "row_splits"_a, py::kw_only(), IntArg(bits),
+      "side"_a = "left", "missing"_a = "bucket", "unknown"_a = "pass", "keep_inputs"_a = false,
+      IntArg("num_threads") = 0, "As the function of this name.");
 }
 
-py::array_t<int64_t> Hashed(const ArrayLike& ids_object, int64_t bits, int64_t salt,
-                            int num_threads) {
-  const auto ids = As<int64_t>(ids_object, "ids");
+py::array_t<int64_t> HashArray(const ArrayLike& ids_object, int64_t bits, int64_t salt,
+                               int num_threads) {
+  const auto ids = ToArray<int64_t>(ids_object, "ids");
   py::array_t<int64_t> out(std::vector<py::ssize_t>(ids.shape(), ids.shape() + ids.ndim()));
   int64_t* data = out.mutable_data();
   Status status;
@@ -208,20 +210,21 @@ py::array_t<int64_t> Hashed(const ArrayLike& ids_object, int64_t bits, int64_t s
 
 void BindTransforms(py::module_& m) {
   using py::literals::operator""_a;
-  m.def("max_norm", &ByMaximum, "ids"_a, "values"_a, py::arg("max_abs").noconvert(),
+  m.def("max_norm", &NormalizeByMaximum, "ids"_a, "values"_a, py::arg("max_abs").noconvert(),
         "bias"_a = py::none(), "training"_a = false, py::kw_only(), "epsilon"_a = 1e-6f,
-        "nonfinite"_a = "error", "decay"_a = 1.0f, Int("num_threads") = 0,
+        "nonfinite"_a = "error", "decay"_a = 1.0f, IntArg("num_threads") = 0,
         "y[k] = clip(values[k] / max(m, epsilon), -1, 1) + bias[ids[k]] with m = max_abs[ids[k]], "
         "which training first raises in place to the batch's largest |values|. -> [K]");
-  m.def("online_standardize", &ByMoments, "ids"_a, "values"_a, py::arg("moments").noconvert(),
-        "bias"_a = py::none(), "training"_a = false, py::kw_only(), "epsilon"_a = 1e-6f,
-        "clip"_a = 10.0f, "decay"_a = 1.0, "nonfinite"_a = "error", Int("num_threads") = 0,
+  m.def("online_standardize", &NormalizeByMoments, "ids"_a, "values"_a,
+        py::arg("moments").noconvert(), "bias"_a = py::none(), "training"_a = false, py::kw_only(),
+        "epsilon"_a = 1e-6f, "clip"_a = 10.0f, "decay"_a = 1.0, "nonfinite"_a = "error",
+        IntArg("num_threads") = 0,
         "y[k] = clip((values[k] - mean) / max(sd, epsilon), -clip, clip) + bias[ids[k]] with the "
         "moments [N, 3] (count, mean, M2), which training first updates in place. -> [K]");
-  py::class_<KeptBuckets> kept(
+  py::class_<PyBuckets> kept(
       m, "Buckets", "The boundaries of features, checked and indexed once, for many batches.");
   kept.def(py::init<const ArrayLike&, const ArrayLike&, const ArrayLike&, int>(), "feature_ids"_a,
-           "boundaries"_a, "boundary_splits"_a, py::kw_only(), Int("num_threads") = 0);
+           "boundaries"_a, "boundary_splits"_a, py::kw_only(), IntArg("num_threads") = 0);
   BindDiscretizer<&PercentileDiscretize<int64_t>>(
       m, kept, "percentile_discretize", "pass_through_bits",
       "Each (feature, value) to (offset of the feature + bucket, 1): (ids, values, row_splits). "
@@ -229,8 +232,8 @@ void BindTransforms(py::module_& m) {
   BindDiscretizer<&HashingDiscretize<int64_t>>(
       m, kept, "hashing_discretize", "output_bits",
       "percentile_discretize with ids hashed from (feature, bucket) into [0, 2^output_bits).");
-  m.def("hash_ids", &Hashed, "ids"_a, Int("bits"), Int("salt") = 0, py::kw_only(),
-        Int("num_threads") = 0,
+  m.def("hash_ids", &HashArray, "ids"_a, IntArg("bits"), IntArg("salt") = 0, py::kw_only(),
+        IntArg("num_threads") = 0,
         "A 64-bit mix of (salt, id), reduced to [0, 2^bits). -> the shape of ids");
 }
 

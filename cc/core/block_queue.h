@@ -19,7 +19,7 @@ class BlockQueue {
   BlockQueue(int64_t total, int64_t blocks) : total_(total), blocks_(blocks), left_(blocks) {}
 
   // Runs blocks until all are taken. Blocks that begin after one has thrown are skipped.
-  void Work(const std::function<void(int64_t, int64_t)>& body) noexcept {
+  void RunBlocks(const std::function<void(int64_t, int64_t)>& body) noexcept {
     for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < blocks_;) {
       try {
         if (!failed_.load(std::memory_order_relaxed)) body(Begin(i), Begin(i + 1));
@@ -32,16 +32,16 @@ class BlockQueue {
 
   // Waits for the blocks that were begun, then throws what the first one that failed has thrown. To
   // be called once, by the thread that owns the body, after Work.
-  void Finish() {
+  void Wait() {
     // Blocks are short: to sleep would cost more than to look again.
-    for (int looked = 0; left_.load(std::memory_order_acquire) > 0; ++looked) {
-      if (looked > kLooks) std::this_thread::yield();
+    for (int spins = 0; left_.load(std::memory_order_acquire) > 0; ++spins) {
+      if (spins > kSpins) std::this_thread::yield();
     }
     if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
   }
 
  private:
-  static constexpr int kLooks = 1000;
+  static constexpr int kSpins = 1000;
   int64_t Begin(int64_t block) const {
     return total_ / blocks_ * block + std::min(block, total_ % blocks_);
   }

@@ -31,7 +31,7 @@ Status CheckIds(Span<const Id> ids, int64_t input_dim, const ParallelFor& parall
   using Unsigned = std::make_unsigned_t<Id>;
   FirstPosition bad_id;
   if (input_dim <= 0) {
-    if (!ids.empty()) bad_id.Offer(0);
+    if (!ids.empty()) bad_id.Record(0);
   } else {
     // An id space wider than Id only leaves negative ids to refuse.
     const auto max_id = static_cast<int64_t>(std::numeric_limits<Id>::max());
@@ -42,7 +42,7 @@ Status CheckIds(Span<const Id> ids, int64_t input_dim, const ParallelFor& parall
       if (!bad) return;
       int64_t k = begin;
       while (static_cast<Unsigned>(ids[k]) <= last) ++k;
-      bad_id.Offer(k);
+      bad_id.Record(k);
     });
   }
   if (!bad_id.found()) return Status();
@@ -71,15 +71,16 @@ Status CheckCsr(const Csr<Id>& batch, int64_t input_dim, const ParallelFor& para
 namespace {
 
 // What row-major COO entries are called in messages: `argument[k<column>]`.
-struct Called {
+struct ArgumentName {
   const char* argument;
   const char* column;
 };
 
 // Row splits from row_of(k), the row of each of n entries; also(k) is called for each once.
 template <class RowOf, class Also>
-Status OpenRows(int64_t n, int64_t num_rows, Called called, const ParallelFor& parallel_for,
-                int64_t* row_splits, RowOf row_of, Also also) {
+Status FillRowSplits(int64_t n, int64_t num_rows, ArgumentName name,
+                     const ParallelFor& parallel_for, int64_t* row_splits, RowOf row_of,
+                     Also also) {
   if (num_rows < 0) return Invalid("num_rows must not be negative, got ", num_rows);
   const auto in_range = [=](int64_t row) { return row >= 0 && row < num_rows; };
   FirstPosition outside, fall;
@@ -92,11 +93,11 @@ Status OpenRows(int64_t n, int64_t num_rows, Called called, const ParallelFor& p
     for (int64_t k = begin; k < end; ++k) {
       const int64_t row = row_of(k);
       if (row != before || before < 0) {
-        if (!in_range(row)) return outside.Offer(k);
+        if (!in_range(row)) return outside.Record(k);
         if (row < before) {  // opening rows again and again could take rows x entries steps
-          fall.Offer(k);
+          fall.Record(k);
           while (k < end && in_range(row_of(k))) ++k;
-          if (k < end) outside.Offer(k);
+          if (k < end) outside.Record(k);
           return;
         }
         while (before < row) __atomic_store_n(&row_splits[++before], k, __ATOMIC_RELAXED);
@@ -106,13 +107,13 @@ Status OpenRows(int64_t n, int64_t num_rows, Called called, const ParallelFor& p
   });
   if (outside.found()) {
     const int64_t k = outside.value();
-    return Invalid(called.argument, "[", k, called.column, "] = ", row_of(k),
-                   " is out of range [0, ", num_rows, ")");
+    return Invalid(name.argument, "[", k, name.column, "] = ", row_of(k), " is out of range [0, ",
+                   num_rows, ")");
   }
   if (fall.found()) {
     const int64_t k = fall.value();
-    return Invalid(called.argument, " must be in row-major order: ", called.argument, "[", k,
-                   called.column, "] = ", row_of(k), " after ", row_of(k - 1));
+    return Invalid(name.argument, " must be in row-major order: ", name.argument, "[", k,
+                   name.column, "] = ", row_of(k), " after ", row_of(k - 1));
   }
   for (int64_t b = n == 0 ? 0 : row_of(n - 1) + 1; b <= num_rows; ++b) row_splits[b] = n;
   return Status();
@@ -122,14 +123,14 @@ Status OpenRows(int64_t n, int64_t num_rows, Called called, const ParallelFor& p
 
 Status RowSplitsFromIndices(Span<const int64_t> row_indices, int64_t num_rows,
                             const ParallelFor& parallel_for, int64_t* row_splits) {
-  return OpenRows(
+  return FillRowSplits(
       row_indices.size(), num_rows, {"row_indices", ""}, parallel_for, row_splits,
       [&](int64_t k) { return row_indices[k]; }, [](int64_t) {});
 }
 
 Status CsrFromIndices(Span<const int64_t> indices, int64_t num_rows,
                       const ParallelFor& parallel_for, int64_t* ids, int64_t* row_splits) {
-  return OpenRows(
+  return FillRowSplits(
       indices.size() / 2, num_rows, {"indices", ", 0"}, parallel_for, row_splits,
       [&](int64_t k) { return indices[2 * k]; }, [&](int64_t k) { ids[k] = indices[2 * k + 1]; });
 }

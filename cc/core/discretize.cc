@@ -11,41 +11,43 @@
 namespace twml {
 namespace {
 
-// Buckets that are not between boundaries, as the hash names them: unlike a number counted from the
-// end, these stay when a feature is adapted again.
+// Bucket numbers that are hashed for entries without a regular bucket. They do not depend on the
+// number of boundaries, so the hashed ids stay the same when a feature is adapted again.
 constexpr int64_t kMissingBucket = -1;
-constexpr int64_t kPassedFeature = -2;
+constexpr int64_t kPassThroughBucket = -2;
 
-constexpr int64_t kDropped = -1;
+constexpr int64_t kDropped = -1;  // the id of an entry that is removed
 
+// Ids of PercentileDiscretize.
 class ContiguousIds {
  public:
   ContiguousIds(const Buckets& buckets, const DiscretizeOptions& options, int bits)
       : buckets_(buckets),
         missing_(options.missing),
         bits_(bits),
-        kept_(buckets.num_buckets(missing_)),
-        end_(kept_ + (options.keep_inputs ? buckets.num_features() : 0)) {}
+        first_kept_id_(buckets.num_buckets(missing_)),
+        first_passed_id_(first_kept_id_ + (options.keep_inputs ? buckets.num_features() : 0)) {}
   template <class Id>
   void FindBuckets(Side side, const Id* /*features*/, const int32_t* f, const float* values,
                    int64_t n, int64_t* out) const {
     buckets_.SearchIds(side, missing_, f, values, n, out);
   }
-  int64_t MissingBucket(int64_t /*feature*/, int64_t f) const {
+  int64_t MissingBucketId(int64_t /*feature*/, int64_t f) const {
     return buckets_.offset(f, missing_) + buckets_.num_boundaries(f) + 1;
   }
-  int64_t Kept(int64_t /*feature*/, int64_t f) const { return kept_ + f; }
-  int64_t Passed(int64_t feature) const {
-    return end_ + ReduceToBits(HashPair(feature, kPassedFeature), bits_);
+  int64_t KeptInputId(int64_t /*feature*/, int64_t f) const { return first_kept_id_ + f; }
+  int64_t PassThroughId(int64_t feature) const {
+    return first_passed_id_ + ReduceToBits(HashPair(feature, kPassThroughBucket), bits_);
   }
 
  private:
   const Buckets& buckets_;
-  const Missing missing_;
+  const MissingPolicy missing_;
   const int bits_;
-  const int64_t kept_, end_;
+  const int64_t first_kept_id_, first_passed_id_;
 };
 
+// Ids of HashingDiscretize.
 class HashedIds {
  public:
   HashedIds(const Buckets& buckets, int bits) : buckets_(buckets), bits_(bits) {}
@@ -55,11 +57,11 @@ class HashedIds {
     buckets_.Search(side, f, values, n, out);
     for (int64_t i = 0; i < n; ++i) out[i] = Hash(features[i], out[i]);
   }
-  int64_t MissingBucket(int64_t feature, int64_t /*f*/) const {
+  int64_t MissingBucketId(int64_t feature, int64_t /*f*/) const {
     return Hash(feature, kMissingBucket);
   }
-  int64_t Passed(int64_t feature) const { return Hash(feature, kPassedFeature); }
-  int64_t Kept(int64_t feature, int64_t /*f*/) const { return Passed(feature); }
+  int64_t PassThroughId(int64_t feature) const { return Hash(feature, kPassThroughBucket); }
+  int64_t KeptInputId(int64_t feature, int64_t /*f*/) const { return PassThroughId(feature); }
 
  private:
   int64_t Hash(int64_t feature, int64_t bucket) const {
@@ -70,16 +72,16 @@ class HashedIds {
   const int bits_;
 };
 
-// Entries that are worked on together, so that their cache misses overlap.
+// Entries that are processed together, so that their cache misses overlap.
 constexpr int64_t kBlock = 64;
 
-// Writes the entries of [begin, end): id kDropped where one is dropped, and to kept, unless it is
-// null, the ids of the inputs that stay beside their buckets. Returns the first entry
-// that must be refused, or `end`.
+// Discretizes the entries [begin, end) into `out`; dropped entries get the id kDropped. Unless
+// `kept` is null, kept[k] becomes the id at which the input of entry k is repeated, or kDropped.
+// Returns the first entry with an unknown feature if that is an error, and `end` otherwise.
 template <class Id, class Ids>
 int64_t DiscretizeRange(const Csr<Id>& batch, const Buckets& buckets,
                         const DiscretizeOptions& options, const Ids& ids, int64_t begin,
-                        int64_t end, EntriesOut out, int64_t* kept) {
+                        int64_t end, EntriesOutput out, int64_t* kept) {
   int32_t f[kBlock];
   float ones[kBlock];
   std::fill_n(ones, kBlock, 1.0f);
@@ -94,35 +96,36 @@ int64_t DiscretizeRange(const Csr<Id>& batch, const Buckets& buckets,
     for (int64_t i = 0; !cached && i < n; ++i) buckets.PrefetchId(features[i]);
     const bool all_known = buckets.Find(features, n, f);
     for (int64_t i = 0; !cached && i < n; ++i) buckets.PrefetchFeature(f[i]);
-    uint32_t missing_values = 0;  // as wide as a float, so that it becomes vector code
+    uint32_t missing_values = 0;  // as wide as a float, which lets the compiler vectorize
     for (int64_t i = 0; i < n; ++i) missing_values += values[i] != values[i];
     ids.FindBuckets(options.side, features, f, values, n, out_ids);
     std::fill_n(out_values, n, 1.0f);
     for (int64_t i = 0; kept != nullptr && i < n; ++i) {
-      const bool stays = f[i] != none && !std::isnan(values[i]);
-      kept[begin + i] = stays ? ids.Kept(features[i], f[i]) : kDropped;
+      const bool keep = f[i] != none && !std::isnan(values[i]);
+      kept[begin + i] = keep ? ids.KeptInputId(features[i], f[i]) : kDropped;
     }
     if (all_known && missing_values == 0) continue;
     for (int64_t i = 0; i < n; ++i) {
       const bool missing = std::isnan(values[i]);
       if (f[i] == none) {
-        if (options.unknown == Unknown::kError) return begin + i;
-        out_ids[i] = options.unknown == Unknown::kDrop ? kDropped : ids.Passed(features[i]);
+        if (options.unknown == UnknownPolicy::kError) return begin + i;
+        out_ids[i] =
+            options.unknown == UnknownPolicy::kDrop ? kDropped : ids.PassThroughId(features[i]);
         out_values[i] = values[i];
       } else if (missing) {
-        out_ids[i] = ids.MissingBucket(features[i], f[i]);
+        out_ids[i] = ids.MissingBucketId(features[i], f[i]);
       }
-      if (missing && options.missing == Missing::kDrop) out_ids[i] = kDropped;
+      if (missing && options.missing == MissingPolicy::kDrop) out_ids[i] = kDropped;
     }
   }
   return end;
 }
 
-// Closes the gaps that dropped entries leave, and puts the kept inputs behind their buckets.
+// Removes dropped entries and inserts the kept inputs after their buckets.
 template <class Id>
-void Compact(const Csr<Id>& batch, EntriesOut all, const int64_t* kept_ids,
-             const ParallelFor& parallel_for, const AllocateEntries& allocate,
-             int64_t* row_splits_out) {
+void CompactRows(const Csr<Id>& batch, EntriesOutput all, const int64_t* kept_ids,
+                 const ParallelFor& parallel_for, const AllocateEntries& allocate,
+                 int64_t* row_splits_out) {
   const Span<const int64_t> splits = batch.row_splits;
   const int64_t rows = batch.num_rows();
   const int64_t cost = 1 + (rows > 0 ? batch.num_entries() / rows : 0);
@@ -138,8 +141,8 @@ void Compact(const Csr<Id>& batch, EntriesOut all, const int64_t* kept_ids,
   });
   row_splits_out[0] = 0;
   for (int64_t b = 0; b < rows; ++b) row_splits_out[b + 1] += row_splits_out[b];
-  const EntriesOut out = allocate(row_splits_out[rows]);
-  if (out.ids == nullptr) return;  // none left, or no memory
+  const EntriesOutput out = allocate(row_splits_out[rows]);
+  if (out.ids == nullptr) return;  // no entries are left, or allocation failed
   parallel_for(rows, cost, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
       int64_t at = row_splits_out[b];
@@ -163,27 +166,27 @@ Status Discretize(const Csr<Id>& batch, const Buckets& buckets, const Discretize
                   int64_t* row_splits_out) {
   TWML_RETURN_IF_ERROR(CheckCsrShape(batch));
   const int64_t n = batch.num_entries();
-  const bool changes =
-      options.missing == Missing::kDrop || options.unknown == Unknown::kDrop || options.keep_inputs;
+  const bool changes_size = options.missing == MissingPolicy::kDrop ||
+                            options.unknown == UnknownPolicy::kDrop || options.keep_inputs;
   Scratch<int64_t> kept(options.keep_inputs ? n : 0);
-  Scratch<int64_t> scratch_ids(changes ? n : 0);
-  Scratch<float> scratch_values(changes ? n : 0);
-  const EntriesOut all =
-      changes ? EntriesOut{scratch_ids.data(), scratch_values.data()} : allocate(n);
+  Scratch<int64_t> scratch_ids(changes_size ? n : 0);
+  Scratch<float> scratch_values(changes_size ? n : 0);
+  const EntriesOutput all =
+      changes_size ? EntriesOutput{scratch_ids.data(), scratch_values.data()} : allocate(n);
   if (n > 0 && all.ids == nullptr) return Status();
-  FirstPosition refused;
+  FirstPosition unknown;
   parallel_for(n, 8, [&](int64_t begin, int64_t end) {
-    const int64_t stopped =
+    const int64_t stop =
         DiscretizeRange(batch, buckets, options, ids, begin, end, all, kept.data());
-    if (stopped < end) refused.Offer(stopped);
+    if (stop < end) unknown.Record(stop);
   });
-  if (refused.found()) {
-    return Invalid("ids[", refused.value(),
-                   "] = ", static_cast<int64_t>(batch.ids[refused.value()]), " is not one of the ",
+  if (unknown.found()) {
+    return Invalid("ids[", unknown.value(),
+                   "] = ", static_cast<int64_t>(batch.ids[unknown.value()]), " is not one of the ",
                    buckets.num_features(), " adapted features");
   }
-  if (changes) {
-    Compact(batch, all, kept.data(), parallel_for, allocate, row_splits_out);
+  if (changes_size) {
+    CompactRows(batch, all, kept.data(), parallel_for, allocate, row_splits_out);
   } else {
     std::copy(batch.row_splits.begin(), batch.row_splits.end(), row_splits_out);
   }
@@ -205,53 +208,54 @@ Status Buckets::Make(Span<const int64_t> feature_ids, Span<const float> boundari
                    boundaries.size(), ", got ", splits[splits.size() - 1]);
   }
   if (feature_ids.size() >= INT32_MAX) {
-    return Invalid("feature_ids must have less than ", INT32_MAX, " items, got ",
+    return Invalid("feature_ids must have fewer than ", INT32_MAX, " items, got ",
                    feature_ids.size());
   }
   FirstPosition bad_feature, bad_split, bad_boundary;
   parallel_for(feature_ids.size(), 1, [&](int64_t begin, int64_t end) {
     for (int64_t f = begin; f < end; ++f) {
-      if (f > 0 && feature_ids[f] <= feature_ids[f - 1]) bad_feature.Offer(f);
+      if (f > 0 && feature_ids[f] <= feature_ids[f - 1]) bad_feature.Record(f);
       const uint64_t count =
           static_cast<uint64_t>(splits[f + 1]) - static_cast<uint64_t>(splits[f]);
-      if (splits[f + 1] < splits[f] || count > INT32_MAX) bad_split.Offer(f + 1);
+      if (splits[f + 1] < splits[f] || count > INT32_MAX) bad_split.Record(f + 1);
     }
   });
   if (bad_feature.found()) {
     const int64_t f = bad_feature.value();
-    return Invalid("feature_ids must ascend: feature_ids[", f, "] = ", feature_ids[f], " after ",
-                   feature_ids[f - 1]);
+    return Invalid("feature_ids must be strictly increasing: feature_ids[", f,
+                   "] = ", feature_ids[f], " after ", feature_ids[f - 1]);
   }
   if (bad_split.found()) {
     const int64_t f = bad_split.value();
-    return Invalid("boundary_splits must not fall: boundary_splits[", f, "] = ", splits[f],
+    return Invalid("boundary_splits must be non-decreasing: boundary_splits[", f, "] = ", splits[f],
                    " after ", splits[f - 1]);
   }
-  // Splits that start at 0, do not fall and end at the size are all in range.
+  // Non-decreasing splits from 0 to the number of boundaries are all in range.
   const int64_t cost = 1 + boundaries.size() / splits.size();
   parallel_for(feature_ids.size(), cost, [&](int64_t begin, int64_t end) {
     for (int64_t f = begin; f < end; ++f) {
       for (int64_t i = splits[f]; i < splits[f + 1]; ++i) {
-        const bool falls = i > splits[f] && !(boundaries[i] >= boundaries[i - 1]);
-        if (falls || std::isnan(boundaries[i])) return bad_boundary.Offer(i);
+        const bool decreasing = i > splits[f] && !(boundaries[i] >= boundaries[i - 1]);
+        if (decreasing || std::isnan(boundaries[i])) return bad_boundary.Record(i);
       }
     }
   });
   if (bad_boundary.found()) {
     const int64_t i = bad_boundary.value();
     if (std::isnan(boundaries[i])) return Invalid("boundaries[", i, "] must not be nan");
-    return Invalid("boundaries of one feature must not fall: boundaries[", i, "] = ", boundaries[i],
-                   " after ", boundaries[i - 1]);
+    return Invalid("boundaries of one feature must be non-decreasing: boundaries[", i,
+                   "] = ", boundaries[i], " after ", boundaries[i - 1]);
   }
-  buckets->Plant(boundaries, splits);
-  buckets->Index(feature_ids);
+  buckets->BuildTrees(boundaries, splits);
+  buckets->features_ = FeatureIndex(feature_ids);
   return Status();
 }
 
-void Buckets::Plant(Span<const float> boundaries, Span<const int64_t> splits) {
+void Buckets::BuildTrees(Span<const float> boundaries, Span<const int64_t> splits) {
   const int64_t features = splits.size() - 1;
   trees_.assign(features + 1, BucketTree{});
-  int64_t line = 1;  // the first is NaN alone: leaves of features without boundaries, and tops
+  // Line 0 holds only NaN: the leaves of features without boundaries and the top of small trees.
+  int64_t line = 1;
   for (int64_t f = 0; f <= features; ++f) {
     BucketTree& tree = trees_[f];
     const int64_t count = f < features ? splits[f + 1] - splits[f] : 0;
@@ -282,38 +286,7 @@ void Buckets::Plant(Span<const float> boundaries, Span<const int64_t> splits) {
       for (int64_t i = 0; i < pivots; ++i) lines_[start + i] = below[(i + 1) * kBucketLine - 1];
     }
   }
-  HugePages().Ask(lines_.data(), static_cast<int64_t>(lines_.size() * sizeof(float)));
-}
-
-void Buckets::Index(Span<const int64_t> feature_ids) {
-  constexpr uint64_t kMaxDenseSlack = 8;
-  constexpr uint64_t kSmallRange = 1 << 12;
-  dense_.clear();
-  slots_.clear();
-  first_feature_ = 0;
-  const int64_t n = feature_ids.size();
-  if (n == 0) return;
-  first_feature_ = feature_ids[0];
-  const uint64_t last =
-      static_cast<uint64_t>(feature_ids[n - 1]) - static_cast<uint64_t>(first_feature_);
-  if (last == static_cast<uint64_t>(n) - 1) return;
-  if (last < std::max(kSmallRange, kMaxDenseSlack * static_cast<uint64_t>(n))) {
-    dense_.assign(last + 1, static_cast<int32_t>(n));
-    for (int64_t f = 0; f < n; ++f) {
-      dense_[static_cast<uint64_t>(feature_ids[f]) - static_cast<uint64_t>(first_feature_)] =
-          static_cast<int32_t>(f);
-    }
-    return;
-  }
-  uint64_t capacity = 2;
-  while (capacity < 2 * static_cast<uint64_t>(n)) capacity *= 2;
-  slots_.assign(capacity, {0, -1});
-  mask_ = capacity - 1;
-  for (int64_t f = 0; f < n; ++f) {
-    uint64_t at = hash_(feature_ids[f]);
-    while (slots_[at & mask_].f >= 0) ++at;
-    slots_[at & mask_] = {feature_ids[f], f};
-  }
+  HugePages().Advise(lines_.data(), static_cast<int64_t>(lines_.size() * sizeof(float)));
 }
 
 template <class Id>

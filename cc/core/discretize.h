@@ -1,4 +1,4 @@
-// Continuous features to buckets: (feature, value) becomes (id of the bucket, 1).
+// Discretization of continuous features: an entry (feature, value) becomes (id of the bucket, 1).
 #ifndef TWML_CORE_DISCRETIZE_H_
 #define TWML_CORE_DISCRETIZE_H_
 
@@ -7,39 +7,44 @@
 #include <vector>
 
 #include "cc/core/csr.h"
+#include "cc/core/feature_index.h"
 #include "cc/core/hash.h"
-#include "cc/core/keyed_hash.h"
 #include "cc/core/parallel.h"
-#include "cc/core/simd/bucket_kernels.h"
+#include "cc/core/simd_dispatch.h"
 #include "cc/core/span.h"
 #include "cc/core/status.h"
 
 namespace twml {
 
-// kLeft: bucket = #{boundaries < v}, intervals (a, b]; kRight: #{boundaries <= v}, [a, b).
-// As numpy.searchsorted. -Inf and Inf are values like any other.
+// kLeft: bucket = #{boundaries < v}, which means intervals (a, b].
+// kRight: bucket = #{boundaries <= v}, which means intervals [a, b).
+// This is the convention of numpy.searchsorted. Infinities are ordinary values.
 enum class Side { kLeft, kRight };
-// A NaN gets a bucket of its feature's own, or its entry is dropped.
-enum class Missing { kBucket, kDrop };
-// An entry of a feature without boundaries keeps its value (even a NaN that is not dropped as
-// missing) at an id hashed from the feature, is dropped, or the batch is refused.
-enum class Unknown { kPass, kDrop, kError };
+
+// A NaN goes to a missing-value bucket of its feature, or its entry is dropped.
+enum class MissingPolicy { kBucket, kDrop };
+
+// An entry of a feature without boundaries is passed through (with its value, at an id hashed from
+// the feature), is dropped, or makes the call fail. A NaN is also passed through, unless
+// MissingPolicy::kDrop drops it.
+enum class UnknownPolicy { kPass, kDrop, kError };
 
 struct DiscretizeOptions {
   Side side = Side::kLeft;
-  Missing missing = Missing::kBucket;
-  Unknown unknown = Unknown::kPass;
-  // Behind its bucket, an entry of an adapted feature that is not NaN stays as it is, at an id for
-  // that; others appear once at most, as without.
+  MissingPolicy missing = MissingPolicy::kBucket;
+  UnknownPolicy unknown = UnknownPolicy::kPass;
+  // Each entry of an adapted feature whose value is not NaN also appears unchanged, after its
+  // bucket and at an id of its own. Other entries are not repeated.
   bool keep_inputs = false;
 };
 
-// The boundaries of the adapted features, checked and indexed: made once, used for many batches.
-// Owns all it needs.
+// The boundaries of the adapted features, checked and indexed once and used for many batches. A
+// Buckets object owns all its data.
 class Buckets {
  public:
-  // Feature f = feature_ids[f] (any int64, strictly ascending) has the boundaries
-  // [splits[f], splits[f + 1]), which do not fall and hold no NaN. n boundaries make n + 1 buckets.
+  // The boundaries of feature f, which has the id feature_ids[f], are items splits[f] to
+  // splits[f + 1] of `boundaries`. feature_ids must be strictly increasing, and the boundaries of a
+  // feature must be non-decreasing and must not be NaN. n boundaries make n + 1 buckets.
   static Status Make(Span<const int64_t> feature_ids, Span<const float> boundaries,
                      Span<const int64_t> splits, const ParallelFor& parallel_for, Buckets* buckets);
 
@@ -47,129 +52,92 @@ class Buckets {
   int64_t num_boundaries() const { return trees_.back().begin; }
   int64_t num_boundaries(int64_t f) const { return trees_[f].count; }
 
-  // Ids in use when features are laid out one after the other, each with its missing bucket last.
-  int64_t num_buckets(Missing missing) const { return offset(num_features(), missing); }
-  int64_t offset(int64_t f, Missing missing) const {
+  // The number of bucket ids, and the first bucket id of feature f. The ids of the features follow
+  // each other; the missing-value bucket is the last of each feature.
+  int64_t num_buckets(MissingPolicy missing) const { return offset(num_features(), missing); }
+  int64_t offset(int64_t f, MissingPolicy missing) const {
     return trees_[f].begin + f * ExtraBuckets(missing);
   }
 
-  // f[i] = that of the feature ids[i], or num_features() where there is none; whether all have one.
+  // Writes the position of the feature ids[i] to f[i], or num_features() if it was not adapted.
+  // Returns whether all features were adapted.
   template <class Id>
   bool Find(const Id* ids, int64_t n, int32_t* f) const {
-    if (slots_.empty()) {
-      const BucketKernels& kernels = KernelsOfBuckets();
-      const DenseFeatures features = {
-          dense_.empty() ? nullptr : dense_.data(), first_feature_,
-          dense_.empty() ? static_cast<uint64_t>(num_features()) : dense_.size(),
-          static_cast<int32_t>(num_features())};
-      if constexpr (sizeof(Id) == sizeof(int32_t)) {
-        return kernels.features_of_int32(features, ids, n, f);
-      } else {
-        return kernels.features_of_int64(features, ids, n, f);
-      }
-    }
-    bool all = true;
-    for (int64_t i = 0; i < n; ++i) {
-      f[i] = FindSlot(ids[i]);
-      all &= f[i] < num_features();
-    }
-    return all;
+    return features_.Find(ids, n, f);
   }
 
-  // bucket[i] = the bucket of values[i] (0 for a NaN) among those of f[i], for n entries. Where
-  // there is no feature at all, the place where the last one ends has no boundaries.
+  // The position of the feature with this id, or -1.
+  int64_t Find(int64_t feature_id) const {
+    int32_t f;
+    return Find(&feature_id, 1, &f) ? f : -1;
+  }
+
+  // Writes to bucket[i], for n entries, the bucket of values[i] within feature f[i]; 0 for a NaN.
+  // f[i] may be num_features(), which has no boundaries.
   void Search(Side side, const int32_t* f, const float* values, int64_t n, int64_t* bucket) const {
     Search(side, f, values, n, -1, bucket);
   }
-  // offset(f[i], missing) on top.
-  void SearchIds(Side side, Missing missing, const int32_t* f, const float* values, int64_t n,
+  // The same plus offset(f[i], missing).
+  void SearchIds(Side side, MissingPolicy missing, const int32_t* f, const float* values, int64_t n,
                  int64_t* ids) const {
     Search(side, f, values, n, ExtraBuckets(missing), ids);
   }
 
-  // Whether asking ahead does not pay.
+  // Whether the trees fit into a near cache, so that prefetching does not pay off.
   bool cached() const {
-    constexpr size_t kNear = 1 << 18;
-    return lines_.size() * sizeof(float) + trees_.size() * sizeof(BucketTree) <= kNear;
+    constexpr size_t kNearCacheBytes = 1 << 18;
+    return lines_.size() * sizeof(float) + trees_.size() * sizeof(BucketTree) <= kNearCacheBytes;
   }
 
-  // What Find and Search will read first of an id and of an f.
-  __attribute__((always_inline)) void PrefetchId(int64_t feature) const {
-    const uint64_t at = static_cast<uint64_t>(feature) - static_cast<uint64_t>(first_feature_);
-    if (!slots_.empty()) {
-      __builtin_prefetch(&slots_[hash_(feature) & mask_]);
-    } else if (at < dense_.size()) {
-      __builtin_prefetch(&dense_[at]);
-    }
+  // Prefetches the memory that Find reads first for a feature id, and Search for a position.
+  __attribute__((always_inline)) void PrefetchId(int64_t feature_id) const {
+    features_.Prefetch(feature_id);
   }
   __attribute__((always_inline)) void PrefetchFeature(int64_t f) const {
     __builtin_prefetch(&trees_[f]);
   }
 
-  // The f of a feature id, or -1.
-  int64_t Find(int64_t feature) const {
-    int32_t f;
-    return Find(&feature, 1, &f) ? f : -1;
-  }
-
  private:
-  struct Slot {
-    int64_t feature;
-    int64_t f;
-  };
-
-  // What a feature has more buckets than boundaries.
-  static int64_t ExtraBuckets(Missing missing) { return missing == Missing::kBucket ? 2 : 1; }
+  // How many more buckets than boundaries a feature has.
+  static int64_t ExtraBuckets(MissingPolicy missing) {
+    return missing == MissingPolicy::kBucket ? 2 : 1;
+  }
 
   void Search(Side side, const int32_t* f, const float* values, int64_t n, int64_t extra,
               int64_t* out) const {
-    const BucketKernels& kernels = KernelsOfBuckets();
+    const BucketKernels& kernels = GetBucketKernels();
     (side == Side::kLeft ? kernels.left : kernels.right)(trees_.data(), lines_.data(), f, values, n,
                                                          cached(), extra, out);
   }
 
-  int32_t FindSlot(int64_t feature) const {
-    for (uint64_t at = hash_(feature);; ++at) {
-      const Slot& slot = slots_[at & mask_];
-      if (slot.f < 0) return static_cast<int32_t>(num_features());
-      if (slot.feature == feature) return static_cast<int32_t>(slot.f);
-    }
-  }
+  void BuildTrees(Span<const float> boundaries, Span<const int64_t> splits);
 
-  void Index(Span<const int64_t> feature_ids);
-
-  void Plant(Span<const float> boundaries, Span<const int64_t> splits);
-
-  std::vector<BucketTree> trees_ = {BucketTree{}};  // one a feature, and where the last one ends
-  std::vector<float> lines_;
-  // Ids that follow each other are their positions, others close together are looked up by
-  // position, the rest in an open-addressing table.
-  int64_t first_feature_ = 0;
-  std::vector<int32_t> dense_;
-  KeyedHash hash_;
-  std::vector<Slot> slots_;
-  uint64_t mask_ = 0;
+  FeatureIndex features_;
+  std::vector<BucketTree> trees_ = {BucketTree{}};  // one per feature, and one past the last
+  std::vector<float> lines_;                        // the nodes of all trees
 };
 
-// Where the entries that stay go, once their number is known; null where they cannot be allocated
-// (the caller knows), and nothing is written.
-struct EntriesOut {
+// The memory for the output entries. `ids` is null if it could not be allocated; the function then
+// writes nothing and returns OK, and the caller reports the error.
+struct EntriesOutput {
   int64_t* ids;
   float* values;
 };
-using AllocateEntries = std::function<EntriesOut(int64_t number)>;
+using AllocateEntries = std::function<EntriesOutput(int64_t number)>;
 
-// Entries become (offset(feature) + bucket, 1); behind the num_buckets ids, if inputs are kept,
-// comes one for each adapted feature, and then the pass-through space of 2^pass_through_bits.
-// row_splits_out: as long as the batch's. Order is kept.
+// Maps entries to (offset(feature) + bucket, 1). The num_buckets ids are followed by one id for
+// each adapted feature if inputs are kept, and then by a space of 2^pass_through_bits ids for
+// entries that are passed through. row_splits_out has the length of the batch's row_splits. The
+// order of entries is kept.
 template <class Id>
 Status PercentileDiscretize(const Csr<Id>& batch, const Buckets& buckets,
                             const DiscretizeOptions& options, int64_t pass_through_bits,
                             const ParallelFor& parallel_for, const AllocateEntries& allocate,
                             int64_t* row_splits_out);
 
-// Entries become (hash of (feature id, bucket), 1), the hash reduced to output_bits; passed and
-// kept entries the hash of their feature id alone. A bucket's id depends on no other feature.
+// Maps entries to (hash of (feature id, bucket), 1), where the hash has output_bits bits. Entries
+// that are passed through or kept get the hash of their feature id alone. The id of a bucket does
+// not depend on other features.
 template <class Id>
 Status HashingDiscretize(const Csr<Id>& batch, const Buckets& buckets,
                          const DiscretizeOptions& options, int64_t output_bits,

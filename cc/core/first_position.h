@@ -12,7 +12,7 @@ class FirstPosition {
   static constexpr int64_t kNone = INT64_MAX;
 
   // Keeps the smallest position offered.
-  void Offer(int64_t position) {
+  void Record(int64_t position) {
     int64_t seen = first_.load();
     while (position < seen && !first_.compare_exchange_weak(seen, position)) {
     }

@@ -58,7 +58,7 @@ bool SortByFirstBits(std::vector<uint32_t>* keys, std::vector<uint32_t>* other) 
 
 }  // namespace
 
-void SortKeys(std::vector<uint32_t>* keys, std::vector<uint32_t>* other) {
+void RadixSort(std::vector<uint32_t>* keys, std::vector<uint32_t>* other) {
   constexpr size_t kSmall = 48, kMiddle = 1024, kLarge = 1 << 14;
   const size_t n = keys->size();
   if (n < kSmall) return std::sort(keys->begin(), keys->end());

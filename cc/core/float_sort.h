@@ -9,13 +9,13 @@
 namespace twml {
 
 // Floats as integers in the same order; -0 comes before 0, and NaNs have no place.
-inline uint32_t ToKey(float value) {
+inline uint32_t ToSortKey(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
   return bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
 }
 
-inline float FromKey(uint32_t key) {
+inline float FromSortKey(uint32_t key) {
   const uint32_t bits = key ^ (key >> 31 ? 0x80000000u : 0xffffffffu);
   float value;
   std::memcpy(&value, &bits, sizeof(value));
@@ -23,7 +23,7 @@ inline float FromKey(uint32_t key) {
 }
 
 // Sorts keys; other is scratch.
-void SortKeys(std::vector<uint32_t>* keys, std::vector<uint32_t>* other);
+void RadixSort(std::vector<uint32_t>* keys, std::vector<uint32_t>* other);
 
 }  // namespace twml
 

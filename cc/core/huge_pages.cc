@@ -8,10 +8,10 @@
 
 namespace twml {
 
-void HugePages::Ask(const void* data, int64_t bytes) {
+void HugePages::Advise(const void* data, int64_t bytes) {
   constexpr int64_t kWorthIt = int64_t{16} << 20;
-  if (bytes < kWorthIt || asked_.load(std::memory_order_relaxed) == data) return;
-  asked_.store(data, std::memory_order_relaxed);
+  if (bytes < kWorthIt || advised_.load(std::memory_order_relaxed) == data) return;
+  advised_.store(data, std::memory_order_relaxed);
 #if defined(__linux__)
   constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
   constexpr int kCollapse = 25;  // MADV_COLLAPSE, Linux 6.1; older kernels refuse it and wait

@@ -12,10 +12,10 @@ class HugePages {
  public:
   // Asks the kernel to back a table of 16 MiB or more with huge pages, at once where it can. The
   // content stays; where the system has no huge pages nothing happens.
-  void Ask(const void* data, int64_t bytes);
+  void Advise(const void* data, int64_t bytes);
 
  private:
-  std::atomic<const void*> asked_{nullptr};
+  std::atomic<const void*> advised_{nullptr};
 };
 
 }  // namespace twml

@@ -1,5 +1,4 @@
-// Any int64 ids to 0, 1, 2, … in the order in which they first come. Open addressing, with a
-// keyed hash, so that ids chosen to collide do not make it slow.
+// A hash table that numbers ids.
 #ifndef TWML_CORE_ID_INDEX_H_
 #define TWML_CORE_ID_INDEX_H_
 
@@ -10,13 +9,16 @@
 
 namespace twml {
 
+// Maps any int64 ids to 0, 1, 2, … in the order in which they are added. The table uses open
+// addressing with linear probing and is at most half full. The hash is keyed, so ids that were
+// chosen to collide do not make it slow.
 class IdIndex {
  public:
   int64_t size() const { return size_; }
 
   uint64_t Hash(int64_t id) const { return hash_(id); }
 
-  // The number of an id, or -1.
+  // The number of an id, or -1 if it was not added.
   int64_t Find(int64_t id) const { return Find(id, Hash(id)); }
   int64_t Find(int64_t id, uint64_t hash) const {
     for (uint64_t at = hash;; ++at) {
@@ -25,18 +27,25 @@ class IdIndex {
     }
   }
 
-  // The number of an id, which is the next one if the id is new.
+  // The number of an id. An id that was not added before gets the next number.
   int64_t FindOrAdd(int64_t id) {
     for (uint64_t at = Hash(id);; ++at) {
       Slot& slot = slots_[at & mask_];
       if (slot.number < 0) {
         slot = {id, size_++};
         const int64_t number = slot.number;
-        if (2 * static_cast<uint64_t>(size_) > mask_) Grow();
+        if (2 * static_cast<uint64_t>(size_) > slots_.size()) Resize(4 * slots_.size());
         return number;
       }
       if (slot.id == id) return slot.number;
     }
+  }
+
+  // Makes room for `size` ids.
+  void Reserve(int64_t size) {
+    uint64_t capacity = slots_.size();
+    while (capacity < 2 * static_cast<uint64_t>(size)) capacity *= 2;
+    if (capacity > slots_.size()) Resize(capacity);
   }
 
   __attribute__((always_inline)) void Prefetch(uint64_t hash) const {
@@ -48,11 +57,11 @@ class IdIndex {
  private:
   struct Slot {
     int64_t id;
-    int64_t number;
+    int64_t number;  // -1: the slot is free
   };
 
-  void Grow() {
-    std::vector<Slot> old(4 * slots_.size(), {0, -1});
+  void Resize(uint64_t capacity) {  // a power of two
+    std::vector<Slot> old(capacity, {0, -1});
     old.swap(slots_);
     mask_ = slots_.size() - 1;
     for (const Slot& slot : old) {

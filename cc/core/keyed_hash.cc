@@ -19,7 +19,7 @@ uint64_t Draw() noexcept {
 
 }  // namespace
 
-uint64_t HashKey() noexcept {
+uint64_t ProcessHashKey() noexcept {
   static const uint64_t key = Draw();
   return key;
 }

@@ -10,7 +10,7 @@ namespace twml {
 
 // Drawn once. It must not be visible in a result: only tables that are asked for single ids, and
 // never walked through, may use it.
-uint64_t HashKey() noexcept;
+uint64_t ProcessHashKey() noexcept;
 
 // The hash of ids in one table, which keeps the key beside its slots.
 class KeyedHash {
@@ -18,7 +18,7 @@ class KeyedHash {
   uint64_t operator()(int64_t id) const { return Mix64(static_cast<uint64_t>(id) ^ key_); }
 
  private:
-  uint64_t key_ = HashKey();
+  uint64_t key_ = ProcessHashKey();
 };
 
 }  // namespace twml

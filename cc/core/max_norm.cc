@@ -51,7 +51,7 @@ void Raise(const NormBatch<Id>& batch, Span<float> max_abs, const ParallelFor& p
 
 template <class Id>
 void Normalize(const NormBatch<Id>& batch, Span<const float> max_abs, const Span<const float>* bias,
-               float epsilon, const ParallelFor& parallel_for, NormOut out) {
+               float epsilon, const ParallelFor& parallel_for, NormOutput out) {
   ApplyNorm(batch, bias, 4, parallel_for, out, [&](Id id, float v) -> Normalized {
     const float m = std::max(max_abs[id], epsilon);
     const bool finite = std::isfinite(v);
@@ -64,7 +64,7 @@ void Normalize(const NormBatch<Id>& batch, Span<const float> max_abs, const Span
 
 template <class Id>
 Status MaxNorm(const NormBatch<Id>& batch, Span<const float> max_abs, const Span<const float>* bias,
-               const MaxNormOptions& options, const ParallelFor& parallel_for, NormOut out) {
+               const MaxNormOptions& options, const ParallelFor& parallel_for, NormOutput out) {
   TWML_RETURN_IF_ERROR(Check(batch, max_abs.size(), bias, options, parallel_for));
   Normalize(batch, max_abs, bias, options.epsilon, parallel_for, out);
   return Status();
@@ -73,7 +73,7 @@ Status MaxNorm(const NormBatch<Id>& batch, Span<const float> max_abs, const Span
 template <class Id>
 Status MaxNormTraining(const NormBatch<Id>& batch, Span<float> max_abs,
                        const Span<const float>* bias, const MaxNormOptions& options,
-                       const ParallelFor& parallel_for, NormOut out) {
+                       const ParallelFor& parallel_for, NormOutput out) {
   TWML_RETURN_IF_ERROR(Check(batch, max_abs.size(), bias, options, parallel_for));
   if (options.decay < 1) {
     DecayAndRaise(batch, max_abs, options.decay, parallel_for);
@@ -86,9 +86,9 @@ Status MaxNormTraining(const NormBatch<Id>& batch, Span<float> max_abs,
 
 #define TWML_INSTANTIATE(Id)                                                                       \
   template Status MaxNorm<Id>(const NormBatch<Id>&, Span<const float>, const Span<const float>*,   \
-                              const MaxNormOptions&, const ParallelFor&, NormOut);                 \
+                              const MaxNormOptions&, const ParallelFor&, NormOutput);              \
   template Status MaxNormTraining<Id>(const NormBatch<Id>&, Span<float>, const Span<const float>*, \
-                                      const MaxNormOptions&, const ParallelFor&, NormOut);
+                                      const MaxNormOptions&, const ParallelFor&, NormOutput);
 TWML_INSTANTIATE(int32_t)
 TWML_INSTANTIATE(int64_t)
 #undef TWML_INSTANTIATE

@@ -13,8 +13,8 @@
 namespace twml {
 
 struct MaxNormOptions {
-  float epsilon = 1e-6f;                    // a positive normal number
-  NonFinite nonfinite = NonFinite::kError;  // of NaNs and infinities
+  float epsilon = 1e-6f;                                // a positive normal number
+  NonFinitePolicy nonfinite = NonFinitePolicy::kError;  // of NaNs and infinities
   // Training: max_abs of a feature is multiplied by it, once a batch that has a finite value of
   // the feature, before it is raised: a drifting feature forgets an old peak. In (0, 1].
   float decay = 1;
@@ -27,14 +27,14 @@ struct MaxNormOptions {
 // Inference: max_abs [input_dim] is only read. bias: [input_dim], or null for none.
 template <class Id>
 Status MaxNorm(const NormBatch<Id>& batch, Span<const float> max_abs, const Span<const float>* bias,
-               const MaxNormOptions& options, const ParallelFor& parallel_for, NormOut out);
+               const MaxNormOptions& options, const ParallelFor& parallel_for, NormOutput out);
 
 // Training: first raises max_abs to the batch's largest |v| of each id, O(entries), then
 // normalizes with it. A refused batch leaves max_abs alone.
 template <class Id>
 Status MaxNormTraining(const NormBatch<Id>& batch, Span<float> max_abs,
                        const Span<const float>* bias, const MaxNormOptions& options,
-                       const ParallelFor& parallel_for, NormOut out);
+                       const ParallelFor& parallel_for, NormOutput out);
 
 }  // namespace twml
 

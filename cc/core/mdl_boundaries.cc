@@ -86,7 +86,7 @@ class Cutter {
 
 }  // namespace
 
-std::vector<int64_t> MdlCuts(Span<const double> counts, int64_t classes) {
+std::vector<int64_t> MdlCutPoints(Span<const double> counts, int64_t classes) {
   return Cutter(counts, classes).Cut();
 }
 
@@ -114,7 +114,7 @@ void MdlBoundaries(const std::vector<const QuantileSketch*>& classes, Span<const
           counts[at * num_classes + c] = weights[c][i];
         }
       }
-      for (const int64_t cut : MdlCuts(counts, num_classes)) {
+      for (const int64_t cut : MdlCutPoints(counts, num_classes)) {
         cuts[q].push_back(values[right ? cut : cut - 1]);
       }
     }

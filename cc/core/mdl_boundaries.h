@@ -21,7 +21,7 @@ namespace twml {
 // A set S of N examples is cut at the position that leaves the least class entropy if its gain is
 // more than (log2(N - 1) + log2(3^k - 2) - [k Ent(S) - k1 Ent(S1) - k2 Ent(S2)]) / N, k being the
 // numbers of classes in S and its parts; and so on in both parts.
-std::vector<int64_t> MdlCuts(Span<const double> counts, int64_t classes);
+std::vector<int64_t> MdlCutPoints(Span<const double> counts, int64_t classes);
 
 // The boundaries of features whose values of each class are in a sketch of its own: exactly those
 // of the definition while the sketches are exact, else of ranks within their epsilon. right: as of

@@ -17,7 +17,7 @@ namespace twml {
 
 // What becomes of a value that may not be: the batch is refused, or the value counts as 0 (y = b).
 // It never enters what is known of a feature.
-enum class NonFinite { kError, kZero };
+enum class NonFinitePolicy { kError, kZero };
 
 // One value an id. ids in [0, input_dim), in any order and any number of times.
 template <class Id>
@@ -28,7 +28,7 @@ struct NormBatch {
 
 // out[k]: the normalized value. scale[k] = d out[k] / d values[k], what is known of the feature
 // taken as constant.
-struct NormOut {
+struct NormOutput {
   float* out;
   float* scale;
 };
@@ -44,7 +44,7 @@ inline Status CheckNormOptions(float epsilon, double decay) {
 // is_bad(value): whether kError refuses it. as_state_has: "as max_abs has", for the message.
 template <class Id, class IsBad>
 Status CheckNormBatch(const NormBatch<Id>& batch, int64_t input_dim, const Span<const float>* bias,
-                      const char* as_state_has, NonFinite nonfinite, IsBad is_bad,
+                      const char* as_state_has, NonFinitePolicy nonfinite, IsBad is_bad,
                       const ParallelFor& parallel_for) {
   if (batch.values.size() != batch.ids.size()) {
     return Invalid("values must have ", batch.ids.size(), " items, one for each id, got ",
@@ -54,7 +54,7 @@ Status CheckNormBatch(const NormBatch<Id>& batch, int64_t input_dim, const Span<
     return Invalid("bias must have ", input_dim, " items, ", as_state_has, ", got ", bias->size());
   }
   TWML_RETURN_IF_ERROR(CheckIds(batch.ids, input_dim, parallel_for));
-  if (nonfinite == NonFinite::kZero) return Status();
+  if (nonfinite == NonFinitePolicy::kZero) return Status();
   FirstPosition bad;
   parallel_for(batch.values.size(), 1, [&](int64_t begin, int64_t end) {
     bool fine = true;  // of all, so that it becomes a vector operation
@@ -62,7 +62,7 @@ Status CheckNormBatch(const NormBatch<Id>& batch, int64_t input_dim, const Span<
     if (fine) return;
     int64_t k = begin;
     while (!is_bad(batch.values[k])) ++k;
-    bad.Offer(k);
+    bad.Record(k);
   });
   if (!bad.found()) return Status();
   return Invalid("values[", bad.value(), "] = ", batch.values[bad.value()], " is not finite");
@@ -89,7 +89,7 @@ struct Normalized {
 // normalize(id, value) for each entry, and the bias of its feature on top.
 template <class Id, class Normalize>
 void ApplyNorm(const NormBatch<Id>& batch, const Span<const float>* bias, int64_t cost,
-               const ParallelFor& parallel_for, NormOut out, Normalize normalize) {
+               const ParallelFor& parallel_for, NormOutput out, Normalize normalize) {
   const float* b = bias == nullptr ? nullptr : bias->data();
   parallel_for(batch.ids.size(), cost, [&](int64_t begin, int64_t end) {
     for (int64_t k = begin; k < end; ++k) {

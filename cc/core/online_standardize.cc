@@ -30,7 +30,7 @@ Moments MomentsOf(const float* values, int64_t n) {
 
 template <class Id>
 void Apply(const NormBatch<Id>& batch, Span<const Moments> moments, const Span<const float>* bias,
-           const StandardizeOptions& options, const ParallelFor& parallel_for, NormOut out) {
+           const StandardizeOptions& options, const ParallelFor& parallel_for, NormOutput out) {
   ApplyNorm(batch, bias, 8, parallel_for, out, [&](Id id, float v) -> Normalized {
     const Moments& m = moments[id];
     const bool known = std::isfinite(v) && m.count > 0;
@@ -57,7 +57,7 @@ Moments MergeMoments(const Moments& a, const Moments& b) {
 template <class Id>
 Status Standardize(const NormBatch<Id>& batch, Span<const Moments> moments,
                    const Span<const float>* bias, const StandardizeOptions& options,
-                   const ParallelFor& parallel_for, NormOut out) {
+                   const ParallelFor& parallel_for, NormOutput out) {
   TWML_RETURN_IF_ERROR(Check(batch, moments.size(), bias, options, parallel_for));
   Apply(batch, moments, bias, options, parallel_for, out);
   return Status();
@@ -66,7 +66,7 @@ Status Standardize(const NormBatch<Id>& batch, Span<const Moments> moments,
 template <class Id>
 Status StandardizeTraining(const NormBatch<Id>& batch, Span<Moments> moments,
                            const Span<const float>* bias, const StandardizeOptions& options,
-                           const ParallelFor& parallel_for, NormOut out) {
+                           const ParallelFor& parallel_for, NormOutput out) {
   TWML_RETURN_IF_ERROR(Check(batch, moments.size(), bias, options, parallel_for));
   const auto take_in = [&](Id id, const float* values, int64_t n) {
     const Moments seen = MomentsOf(values, n);
@@ -84,10 +84,10 @@ Status StandardizeTraining(const NormBatch<Id>& batch, Span<Moments> moments,
 #define TWML_INSTANTIATE(Id)                                                                   \
   template Status Standardize<Id>(const NormBatch<Id>&, Span<const Moments>,                   \
                                   const Span<const float>*, const StandardizeOptions&,         \
-                                  const ParallelFor&, NormOut);                                \
+                                  const ParallelFor&, NormOutput);                             \
   template Status StandardizeTraining<Id>(const NormBatch<Id>&, Span<Moments>,                 \
                                           const Span<const float>*, const StandardizeOptions&, \
-                                          const ParallelFor&, NormOut);
+                                          const ParallelFor&, NormOutput);
 TWML_INSTANTIATE(int32_t)
 TWML_INSTANTIATE(int64_t)
 #undef TWML_INSTANTIATE

@@ -22,7 +22,8 @@ struct StandardizeOptions {
   float epsilon = 1e-6f;  // least standard deviation; a positive normal number
   float clip = 10;        // positive
   double decay = 1;       // of what was seen before, at each batch that has the feature; in (0, 1]
-  NonFinite nonfinite = NonFinite::kError;  // of infinities; they never enter the moments
+  NonFinitePolicy nonfinite =
+      NonFinitePolicy::kError;  // of infinities; they never enter the moments
 };
 
 // What two disjoint parts of the values have shown together (Chan, Golub, LeVeque: "Updating
@@ -35,7 +36,7 @@ Moments MergeMoments(const Moments& a, const Moments& b);
 template <class Id>
 Status Standardize(const NormBatch<Id>& batch, Span<const Moments> moments,
                    const Span<const float>* bias, const StandardizeOptions& options,
-                   const ParallelFor& parallel_for, NormOut out);
+                   const ParallelFor& parallel_for, NormOutput out);
 
 // Training: first takes the batch into the moments, O(entries), then standardizes with them. The
 // values of a feature are summed in their order, whatever the threads. A refused batch leaves the
@@ -43,7 +44,7 @@ Status Standardize(const NormBatch<Id>& batch, Span<const Moments> moments,
 template <class Id>
 Status StandardizeTraining(const NormBatch<Id>& batch, Span<Moments> moments,
                            const Span<const float>* bias, const StandardizeOptions& options,
-                           const ParallelFor& parallel_for, NormOut out);
+                           const ParallelFor& parallel_for, NormOutput out);
 
 }  // namespace twml
 

@@ -168,24 +168,25 @@ class Packer {
   void Divide(const Csr<Id>& batch, PartOf part_of, LocalOf local_of) {
     for (const Id id : batch.ids) ++begin_[static_cast<int64_t>(part_of(id)) + 1];
     for (int64_t p = 0; p < parts_; ++p) begin_[p + 1] += begin_[p];
-    own_ids_ = Scratch<Id>(batch.num_entries());
-    own_values_ = Scratch<float>(binary_ ? 0 : batch.num_entries());
-    own_splits_ = Scratch<int64_t>(parts_ * (rows_ + 1));
+    partitioned_ids_ = Scratch<Id>(batch.num_entries());
+    partitioned_values_ = Scratch<float>(binary_ ? 0 : batch.num_entries());
+    partitioned_splits_ = Scratch<int64_t>(parts_ * (rows_ + 1));
     std::vector<int64_t> next(begin_.begin(), begin_.end() - 1);
     int64_t k = 0;
     for (int64_t b = 0;; ++b) {
-      for (int64_t p = 0; p < parts_; ++p) own_splits_[p * (rows_ + 1) + b] = next[p] - begin_[p];
+      for (int64_t p = 0; p < parts_; ++p)
+        partitioned_splits_[p * (rows_ + 1) + b] = next[p] - begin_[p];
       if (b == rows_) break;
       for (; k < batch.row_splits[b + 1]; ++k) {
         const Id id = batch.ids[k];
         const int64_t to = next[static_cast<int64_t>(part_of(id))]++;
-        own_ids_[to] = static_cast<Id>(local_of(id));
-        if (!binary_) own_values_[to] = batch.values[k];
+        partitioned_ids_[to] = static_cast<Id>(local_of(id));
+        if (!binary_) partitioned_values_[to] = batch.values[k];
       }
     }
-    ids_ = own_ids_.data();
-    values_ = own_values_.data();
-    splits_ = own_splits_.data();
+    ids_ = partitioned_ids_.data();
+    values_ = partitioned_values_.data();
+    splits_ = partitioned_splits_.data();
   }
 
   void FindDistinct(int64_t p) {
@@ -216,9 +217,9 @@ class Packer {
   const Id* ids_ = nullptr;
   const float* values_ = nullptr;
   const int64_t* splits_ = nullptr;
-  Scratch<Id> own_ids_;
-  Scratch<float> own_values_;
-  Scratch<int64_t> own_splits_;
+  Scratch<Id> partitioned_ids_;
+  Scratch<float> partitioned_values_;
+  Scratch<int64_t> partitioned_splits_;
 };
 
 Status CheckHeader(const Header& h, int64_t size) {

@@ -43,9 +43,9 @@ using AllocateUnpacked =
 
 // What PackEntries was given. Whatever the bytes, nothing is read or written out of bounds; an id
 // may be anything that fits into Id. The whole message is checked before anything is allocated, and
-// what is then allocated is at most kMostUnpacked bytes for each of its own: an item of 8 bytes for
-// a bit, which a batch of many empty rows really is.
-constexpr int64_t kMostUnpacked = 64;
+// what is then allocated is at most kMaxUnpackedBytesPerByte bytes for each of its own: an item of
+// 8 bytes for a bit, which a batch of many empty rows really is.
+constexpr int64_t kMaxUnpackedBytesPerByte = 64;
 template <class Id>
 Status UnpackEntries(Span<const uint8_t> packed, const AllocateUnpacked<Id>& allocate);
 

@@ -1,4 +1,4 @@
-// Many pieces of work of unlike size on one set of threads.
+// Many tasks of work of unlike size on one set of threads.
 #ifndef TWML_CORE_PARALLEL_TASKS_H_
 #define TWML_CORE_PARALLEL_TASKS_H_
 
@@ -13,14 +13,14 @@ namespace twml {
 
 // One piece: about how long it takes on one thread, and the work itself, which must not depend on
 // how many threads it is given.
-struct Piece {
+struct ParallelTask {
   int64_t nanoseconds;
   std::function<Status(const ParallelFor&)> run;
 };
 
-// Large pieces run one after the other, each on all threads; small ones side by side, a thread
-// each. Returns the first error in the order of the pieces; the others run all the same.
-Status RunSideBySide(Span<const Piece> pieces, const ParallelFor& parallel_for);
+// Large tasks run one after the other, each on all threads; small ones side by side, a thread
+// each. Returns the first error in the order of the tasks; the others run all the same.
+Status RunParallelTasks(Span<const ParallelTask> tasks, const ParallelFor& parallel_for);
 
 }  // namespace twml
 

@@ -19,7 +19,7 @@ constexpr int64_t kPiece = 1 << 20;  // entries grouped by feature at a time
 
 QuantileSketch::QuantileSketch(const QuantileSketchOptions& options)
     : options_(options), schedule_(std::make_unique<SketchSchedule>(options.epsilon)) {
-  first_limit_ = SketchWorkspace(options_, *schedule_).Limit();
+  initial_buffer_limit_ = SketchWorkspace(options_, *schedule_).BufferLimit();
 }
 QuantileSketch::~QuantileSketch() = default;
 
@@ -44,14 +44,15 @@ SketchFeature& QuantileSketch::feature(int64_t f) const {
 
 int64_t QuantileSketch::FindOrAdd(int64_t id) {
   const int64_t f = index_.FindOrAdd(id);
-  if (f < static_cast<int64_t>(chunks_.size()) * kFeaturesPerChunk && feature(f).limit != 0) {
+  if (f < static_cast<int64_t>(chunks_.size()) * kFeaturesPerChunk &&
+      feature(f).buffer_limit != 0) {
     return f;
   }
   if (f == static_cast<int64_t>(chunks_.size()) * kFeaturesPerChunk) {
     chunks_.push_back(std::make_unique<SketchFeature[]>(kFeaturesPerChunk));
   }
   feature(f).id = id;
-  feature(f).limit = first_limit_;
+  feature(f).buffer_limit = initial_buffer_limit_;
   return f;
 }
 
@@ -88,16 +89,16 @@ Status QuantileSketch::Update(Span<const int64_t> ids, Span<const float> values,
   for (int64_t begin = 0; begin < n; begin += kPiece) {
     const int64_t size = std::min(kPiece, n - begin);
     const float* w = has_weights ? weights.data() + begin : nullptr;
-    TakeIn({ids.data() + begin, size}, {values.data() + begin, size}, w, parallel_for);
+    UpdatePiece({ids.data() + begin, size}, {values.data() + begin, size}, w, parallel_for);
   }
   return Status();
 }
 
 // Feature by feature: of many features, each touches memory of its own, and to get there costs more
 // than to write. How the stream is cut into pieces cannot be seen in the result.
-void QuantileSketch::TakeIn(Span<const int64_t> ids, Span<const float> values, const float* weights,
-                            const ParallelFor& parallel_for) {
-  const Piece piece = Group(ids, values, weights, parallel_for);
+void QuantileSketch::UpdatePiece(Span<const int64_t> ids, Span<const float> values,
+                                 const float* weights, const ParallelFor& parallel_for) {
+  const FeatureGroups piece = GroupByFeature(ids, values, weights, parallel_for);
   const int64_t num_touched = static_cast<int64_t>(piece.features.size());
   constexpr int64_t kCost = 20, kAhead = 8;  // nanoseconds of a value; features
   const int64_t cost = kCost * (1 + ids.size() / std::max<int64_t>(1, num_touched));
@@ -113,43 +114,45 @@ void QuantileSketch::TakeIn(Span<const int64_t> ids, Span<const float> values, c
       } else {
         at.Append(&piece.values[first], last - first);
       }
-      work.SettleIfDue(&at);
+      work.FlushIfFull(&at);
     }
   });
 }
 
 // A stable counting sort.
-QuantileSketch::Piece QuantileSketch::Group(Span<const int64_t> ids, Span<const float> values,
-                                            const float* weights, const ParallelFor& parallel_for) {
+QuantileSketch::FeatureGroups QuantileSketch::GroupByFeature(Span<const int64_t> ids,
+                                                             Span<const float> values,
+                                                             const float* weights,
+                                                             const ParallelFor& parallel_for) {
   const int64_t n = ids.size();
-  const Scratch<uint32_t> numbers = Numbers(ids, parallel_for);
-  Piece piece;
-  place_.resize(num_features());
+  const Scratch<uint32_t> numbers = FeatureNumbers(ids, parallel_for);
+  FeatureGroups piece;
+  offset_.resize(num_features());
   for (int64_t k = 0; k < n; ++k) {
-    if (place_[numbers[k]]++ == 0) piece.features.push_back(numbers[k]);
+    if (offset_[numbers[k]]++ == 0) piece.features.push_back(numbers[k]);
   }
   piece.splits.assign(1, 0);
   for (const uint32_t f : piece.features) {
-    piece.splits.push_back(piece.splits.back() + place_[f]);
-    place_[f] = *(piece.splits.end() - 2);
+    piece.splits.push_back(piece.splits.back() + offset_[f]);
+    offset_[f] = *(piece.splits.end() - 2);
   }
   piece.values = Scratch<float>(n);
   for (int64_t k = 0; !options_.weighted && k < n; ++k) {
-    piece.values[place_[numbers[k]]++] = values[k];
+    piece.values[offset_[numbers[k]]++] = values[k];
   }
   if (options_.weighted) piece.weights = Scratch<float>(n);
   for (int64_t k = 0; options_.weighted && k < n; ++k) {
-    const uint32_t place = place_[numbers[k]]++;
+    const uint32_t place = offset_[numbers[k]]++;
     piece.values[place] = values[k];
     piece.weights[place] = weights == nullptr ? 1.0f : weights[k];
   }
-  for (const uint32_t f : piece.features) place_[f] = 0;
+  for (const uint32_t f : piece.features) offset_[f] = 0;
   return piece;
 }
 
 // The number of each id's feature.
-Scratch<uint32_t> QuantileSketch::Numbers(Span<const int64_t> ids,
-                                          const ParallelFor& parallel_for) {
+Scratch<uint32_t> QuantileSketch::FeatureNumbers(Span<const int64_t> ids,
+                                                 const ParallelFor& parallel_for) {
   constexpr int64_t kBlock = 64, kCost = 8;  // ids whose cache misses overlap; nanoseconds of one
   Scratch<uint32_t> numbers(ids.size());
   FirstPosition unknown;
@@ -168,7 +171,7 @@ Scratch<uint32_t> QuantileSketch::Numbers(Span<const int64_t> ids,
         if (number < 0) first_unknown = std::min(first_unknown, block + i);
       }
     }
-    if (first_unknown < end) unknown.Offer(first_unknown);
+    if (first_unknown < end) unknown.Record(first_unknown);
   });
   for (int64_t k = unknown.found() ? unknown.value() : ids.size(); k < ids.size(); ++k) {
     if (static_cast<int32_t>(numbers[k]) < 0) numbers[k] = static_cast<uint32_t>(FindOrAdd(ids[k]));
@@ -207,21 +210,21 @@ Status QuantileSketch::Merge(const QuantileSketch& other, const ParallelFor& par
         work.Add(from);
         work.Store();
       }
-      const float* items = from.items + from.stored;
+      const float* items = from.items + from.num_sorted;
       if (options_.weighted) {
-        for (uint32_t j = 0; j < from.waiting(); j += 2) to.Append(items[j], items[j + 1]);
+        for (uint32_t j = 0; j < from.num_buffered(); j += 2) to.Append(items[j], items[j + 1]);
       } else {
-        to.Append(items, from.waiting());
+        to.Append(items, from.num_buffered());
       }
       to.weight = weight;
       to.missing = missing;
-      work.SettleIfDue(&to);
+      work.FlushIfFull(&to);
     }
   });
   return Status();
 }
 
-Status QuantileSketch::Adopt(QuantileSketch* other) {
+Status QuantileSketch::Splice(QuantileSketch* other) {
   TWML_RETURN_IF_ERROR(CheckOptions(*other));
   for (int64_t f = 0; f < other->num_features(); ++f) {
     const int64_t id = other->feature(f).id;

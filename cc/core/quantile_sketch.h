@@ -17,7 +17,7 @@
 // the total weight. Levels h steps below the top hold (2/3)^h of its capacity, at most about
 // 10 / epsilon values together. V and the sums add up under Merge, and so do the bounds.
 //
-// Coins come from a hash of the feature, of how many coins it has thrown and of the values at
+// Coins come from a hash of the feature, of how many coin_flips it has thrown and of the values at
 // hand: the same stream of a feature gives the same sketch, however the entries are cut into
 // batches and whatever the number of threads.
 #ifndef TWML_CORE_QUANTILE_SKETCH_H_
@@ -49,7 +49,7 @@ template <template <class> class Array>
 struct QuantileSketchArrays {
   static constexpr int64_t kConfig = 4;    // version, epsilon, exact_values, weighted
   static constexpr int64_t kTotals = 7;    // weight, missing weight, min, max, error budget (3)
-  static constexpr int64_t kCounters = 4;  // coins, halvings, items not sorted in, runs
+  static constexpr int64_t kCounters = 4;  // coin_flips, compactions, items not sorted in, runs
   static constexpr int64_t kRun = 2;       // level, number of values
 
   Array<double> config;        // [4]
@@ -62,7 +62,7 @@ struct QuantileSketchArrays {
 template <class T>
 using ConstSpan = Span<const T>;
 using QuantileSketchState = QuantileSketchArrays<ConstSpan>;
-using QuantileSketchOut = QuantileSketchArrays<Span>;
+using MutableQuantileSketchState = QuantileSketchArrays<Span>;
 
 struct SketchFeature;
 class SketchSchedule;
@@ -112,7 +112,7 @@ class QuantileSketch {
   // out[q * 4]: of feature ids[q], the total weight, the weight of its NaNs, the proven bound of
   // the rank error (in units of weight, with probability 1 - kFailure), and how many values and
   // weights are held for it. Zeros for a feature not seen.
-  static constexpr int64_t kDescribed = 4;
+  static constexpr int64_t kNumStatistics = 4;
   void Describe(Span<const int64_t> ids, double* out) const;
 
   // The boundaries that cut the values of feature ids[q] into at most bins[q] bins. With no more
@@ -127,7 +127,7 @@ class QuantileSketch {
 
   // Takes over the features of another sketch of the same options, none of which is here yet: a
   // sketch is read in parts without a second one beside it.
-  Status Adopt(QuantileSketch* other);
+  Status Splice(QuantileSketch* other);
 
   // The numbers of features, runs and items of the state, and the state into arrays of that size:
   // of all features, or of the first .. last of them, ascending.
@@ -135,12 +135,13 @@ class QuantileSketch {
     int64_t features, runs, items;
   };
   StateSizes Sizes(int64_t first = 0, int64_t last = INT64_MAX) const;
-  void Write(const QuantileSketchOut& out, int64_t first = 0, int64_t last = INT64_MAX) const;
+  void Write(const MutableQuantileSketchState& out, int64_t first = 0,
+             int64_t last = INT64_MAX) const;
 
  private:
-  struct Entry;
+  struct CumulativeEntry;
   // Part of a stream by feature, those of one feature in their order.
-  struct Piece {
+  struct FeatureGroups {
     std::vector<uint32_t> features, splits;
     Scratch<float> values, weights;  // weights: of a weighted sketch
   };
@@ -148,21 +149,21 @@ class QuantileSketch {
   explicit QuantileSketch(const QuantileSketchOptions& options);
   SketchFeature& feature(int64_t f) const;
   int64_t FindOrAdd(int64_t id);
-  void TakeIn(Span<const int64_t> ids, Span<const float> values, const float* weights,
-              const ParallelFor& parallel_for);
-  Piece Group(Span<const int64_t> ids, Span<const float> values, const float* weights,
-              const ParallelFor& parallel_for);
-  Scratch<uint32_t> Numbers(Span<const int64_t> ids, const ParallelFor& parallel_for);
-  void Sorted(const SketchFeature& feature, std::vector<Entry>* entries) const;
+  void UpdatePiece(Span<const int64_t> ids, Span<const float> values, const float* weights,
+                   const ParallelFor& parallel_for);
+  FeatureGroups GroupByFeature(Span<const int64_t> ids, Span<const float> values,
+                               const float* weights, const ParallelFor& parallel_for);
+  Scratch<uint32_t> FeatureNumbers(Span<const int64_t> ids, const ParallelFor& parallel_for);
+  void CumulativeEntries(const SketchFeature& feature, std::vector<CumulativeEntry>* entries) const;
   std::vector<int64_t> AscendingOrder(int64_t first = 0, int64_t last = INT64_MAX) const;
   Status CheckOptions(const QuantileSketch& other) const;
 
   const QuantileSketchOptions options_;
   std::unique_ptr<const SketchSchedule> schedule_;
-  uint32_t first_limit_ = 0;  // of a feature without values
+  uint32_t initial_buffer_limit_ = 0;  // of a feature without values
   IdIndex index_;
   std::vector<std::unique_ptr<SketchFeature[]>> chunks_;  // so that growing moves no feature
-  std::vector<uint32_t> place_;                           // of Group: zeros between calls
+  std::vector<uint32_t> offset_;                          // of Group: zeros between calls
 };
 
 }  // namespace twml

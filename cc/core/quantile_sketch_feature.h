@@ -26,14 +26,14 @@ struct SketchRun {
 };
 
 // Counts stop here, so that those of a hostile state cannot overflow. No stream is that long.
-constexpr int64_t kMostCounted = int64_t{1} << 62;
-inline void AddCount(int64_t* count, int64_t more) {
-  *count = std::min(kMostCounted, *count + std::min(kMostCounted - 1, more));
+constexpr int64_t kMaxCount = int64_t{1} << 62;
+inline void SaturatingAdd(int64_t* count, int64_t more) {
+  *count = std::min(kMaxCount, *count + std::min(kMaxCount - 1, more));
 }
 
 struct SketchLevels {
-  std::vector<SketchRun> runs;      // ascending levels, none empty
-  int64_t coins = 0, halvings = 0;  // thrown at all, thrown to make room; see AddCount
+  std::vector<SketchRun> runs;              // ascending levels, none empty
+  int64_t coin_flips = 0, compactions = 0;  // thrown at all, thrown to make room; see SaturatingAdd
   double early_sum = 0, early_variance = 0, late_variance = 0;
   float min = std::numeric_limits<float>::infinity(), max = -std::numeric_limits<float>::infinity();
 };
@@ -42,8 +42,8 @@ struct SketchLevels {
 struct alignas(64) SketchFeature {
   float* items = nullptr;  // the runs' values, then what is not sorted in yet
   uint32_t size = 0, capacity = 0;
-  uint32_t stored = 0;  // items of the runs
-  uint32_t limit = 0;   // items not sorted in that make it worth to do so
+  uint32_t num_sorted = 0;    // items of the runs
+  uint32_t buffer_limit = 0;  // items not sorted in that make it worth to do so
   double weight = 0, missing = 0;
   int64_t id = 0;
   std::unique_ptr<SketchLevels> levels;  // none before its values are sorted in for the first time
@@ -57,15 +57,15 @@ struct alignas(64) SketchFeature {
     std::swap(items, other->items);
     std::swap(size, other->size);
     std::swap(capacity, other->capacity);
-    std::swap(stored, other->stored);
-    std::swap(limit, other->limit);
+    std::swap(num_sorted, other->num_sorted);
+    std::swap(buffer_limit, other->buffer_limit);
     std::swap(weight, other->weight);
     std::swap(missing, other->missing);
     std::swap(id, other->id);
     levels.swap(other->levels);
   }
 
-  uint32_t waiting() const { return size - stored; }
+  uint32_t num_buffered() const { return size - num_sorted; }
 
   // Values that were not there before, to wait for being sorted in; a NaN is counted only.
   void Append(const float* values, int64_t n) {
@@ -99,9 +99,9 @@ struct alignas(64) SketchFeature {
   // Grows by an eighth at least, but not for that beyond where it will be sorted in.
   void Reserve(uint32_t wanted) {
     if (wanted <= capacity) return;
-    constexpr uint32_t kLeast = 4;
-    const uint32_t due = std::max(stored + limit, kLeast);
-    Resize(std::max(wanted, std::min(capacity + std::max(capacity / 8, kLeast), due)));
+    constexpr uint32_t kMinCapacity = 4;
+    const uint32_t due = std::max(num_sorted + buffer_limit, kMinCapacity);
+    Resize(std::max(wanted, std::min(capacity + std::max(capacity / 8, kMinCapacity), due)));
   }
   void Shrink(uint32_t most) {
     if (capacity > most + most / 8) Resize(most);

@@ -9,7 +9,7 @@
 
 namespace twml {
 
-struct QuantileSketch::Entry {
+struct QuantileSketch::CumulativeEntry {
   float value;
   double weight;
 };
@@ -21,7 +21,8 @@ std::vector<int64_t> QuantileSketch::FeatureIds() const {
 }
 
 // Ascending, equal values as one, with weights summed up to and with each.
-void QuantileSketch::Sorted(const SketchFeature& feature, std::vector<Entry>* entries) const {
+void QuantileSketch::CumulativeEntries(const SketchFeature& feature,
+                                       std::vector<CumulativeEntry>* entries) const {
   entries->clear();
   const float* at = feature.items;
   if (feature.levels != nullptr) {
@@ -31,12 +32,12 @@ void QuantileSketch::Sorted(const SketchFeature& feature, std::vector<Entry>* en
     }
   }
   const uint32_t entry = options_.weighted ? 2 : 1;
-  for (uint32_t i = feature.stored; i < feature.size; i += entry) {
+  for (uint32_t i = feature.num_sorted; i < feature.size; i += entry) {
     const double weight = entry == 2 ? static_cast<double>(feature.items[i + 1]) : 1.0;
     entries->push_back({feature.items[i], weight});
   }
   std::sort(entries->begin(), entries->end(),
-            [](const Entry& a, const Entry& b) { return a.value < b.value; });
+            [](const CumulativeEntry& a, const CumulativeEntry& b) { return a.value < b.value; });
   size_t kept = 0;
   double sum = 0;
   for (size_t i = 0; i < entries->size(); ++i) {
@@ -56,13 +57,13 @@ Status QuantileSketch::Quantiles(Span<const int64_t> ids, Span<const double> pro
   }
   constexpr int64_t kCost = 20'000;
   parallel_for(ids.size(), kCost, [&](int64_t begin, int64_t end) {
-    std::vector<Entry> entries;
+    std::vector<CumulativeEntry> entries;
     for (int64_t q = begin; q < end; ++q) {
       float* row = out + q * probabilities.size();
       std::fill_n(row, probabilities.size(), std::numeric_limits<float>::quiet_NaN());
       const int64_t f = index_.Find(ids[q]);
       if (f < 0) continue;
-      Sorted(feature(f), &entries);
+      CumulativeEntries(feature(f), &entries);
       if (entries.empty()) continue;
       float min = entries.front().value, max = entries.back().value;
       if (const SketchLevels* levels = feature(f).levels.get()) {
@@ -71,8 +72,9 @@ Status QuantileSketch::Quantiles(Span<const int64_t> ids, Span<const double> pro
       }
       for (int64_t i = 0; i < probabilities.size(); ++i) {
         const double wanted = probabilities[i] * entries.back().weight;
-        const auto at = std::partition_point(entries.begin(), entries.end(),
-                                             [&](const Entry& e) { return e.weight < wanted; });
+        const auto at =
+            std::partition_point(entries.begin(), entries.end(),
+                                 [&](const CumulativeEntry& e) { return e.weight < wanted; });
         row[i] = probabilities[i] == 0 ? min : probabilities[i] == 1 ? max : at->value;
       }
     }
@@ -87,16 +89,18 @@ Status QuantileSketch::Ranks(Span<const int64_t> ids, Span<const float> values,
   }
   constexpr int64_t kCost = 20'000;
   parallel_for(ids.size(), kCost, [&](int64_t begin, int64_t end) {
-    std::vector<Entry> entries;
+    std::vector<CumulativeEntry> entries;
     int64_t sorted = -1;
     for (int64_t k = begin; k < end; ++k) {
       const int64_t f = index_.Find(ids[k]);
       out[k] = 0;
       if (f < 0) continue;
-      if (f != sorted) Sorted(feature(f), &entries);  // neighbours mostly ask for the same
+      if (f != sorted)
+        CumulativeEntries(feature(f), &entries);  // neighbours mostly ask for the same
       sorted = f;
-      const auto at = std::partition_point(entries.begin(), entries.end(),
-                                           [&](const Entry& e) { return e.value <= values[k]; });
+      const auto at =
+          std::partition_point(entries.begin(), entries.end(),
+                               [&](const CumulativeEntry& e) { return e.value <= values[k]; });
       if (at != entries.begin()) out[k] = (at - 1)->weight;
     }
   });
@@ -105,8 +109,8 @@ Status QuantileSketch::Ranks(Span<const int64_t> ids, Span<const float> values,
 
 void QuantileSketch::Describe(Span<const int64_t> ids, double* out) const {
   for (int64_t q = 0; q < ids.size(); ++q) {
-    double* row = out + q * kDescribed;
-    std::fill_n(row, kDescribed, 0.0);
+    double* row = out + q * kNumStatistics;
+    std::fill_n(row, kNumStatistics, 0.0);
     const int64_t f = index_.Find(ids[q]);
     if (f < 0) continue;
     const SketchFeature& at = feature(f);
@@ -132,11 +136,11 @@ Status QuantileSketch::Boundaries(Span<const int64_t> ids, Span<const int64_t> b
   std::vector<std::vector<float>> cuts(ids.size());
   constexpr int64_t kCost = 20'000;
   parallel_for(ids.size(), kCost, [&](int64_t begin, int64_t end) {
-    std::vector<Entry> entries;
+    std::vector<CumulativeEntry> entries;
     for (int64_t q = begin; q < end; ++q) {
       const int64_t f = index_.Find(ids[q]);
       if (f < 0) continue;
-      Sorted(feature(f), &entries);
+      CumulativeEntries(feature(f), &entries);
       const int64_t n = static_cast<int64_t>(entries.size());
       const double wanted = static_cast<double>(bins[q]);
       double passed = 0;  // how many of the quantiles lie at or before the value
@@ -162,10 +166,10 @@ void QuantileSketch::Values(int64_t id, std::vector<float>* values,
   weights->clear();
   const int64_t f = index_.Find(id);
   if (f < 0) return;
-  std::vector<Entry> entries;
-  Sorted(feature(f), &entries);
+  std::vector<CumulativeEntry> entries;
+  CumulativeEntries(feature(f), &entries);
   double before = 0;
-  for (const Entry& e : entries) {
+  for (const CumulativeEntry& e : entries) {
     values->push_back(e.value);
     weights->push_back(e.weight - before);
     before = e.weight;

@@ -55,16 +55,16 @@ class StateReader {
     int64_t stored;
     TWML_RETURN_IF_ERROR(ReadRuns(counters[3], &levels->runs, &stored));
     const int64_t size = stored + counters[2];
-    TWML_RETURN_IF_ERROR(CheckWaiting(stored, size));
+    TWML_RETURN_IF_ERROR(CheckBuffered(stored, size));
     to->Reserve(static_cast<uint32_t>(size));
     std::copy_n(state_.items.data() + item_, size, to->items);
     to->size = static_cast<uint32_t>(size);
-    to->stored = static_cast<uint32_t>(stored);
+    to->num_sorted = static_cast<uint32_t>(stored);
     to->weight = totals[0];
     to->missing = totals[1];
     if (counters[3] > 0 || counters[0] > 0 || totals[2] <= totals[3]) {
-      levels->coins = counters[0];
-      levels->halvings = counters[1];
+      levels->coin_flips = counters[0];
+      levels->compactions = counters[1];
       levels->min = static_cast<float>(totals[2]);
       levels->max = static_cast<float>(totals[3]);
       levels->early_sum = totals[4];
@@ -87,9 +87,9 @@ class StateReader {
  private:
   Status CheckNumbers(int64_t id, const double* totals, const int64_t* counters) const {
     const int64_t entry = weighted_ ? 2 : 1;
-    if (counters[0] < 0 || counters[0] > kMostCounted || counters[1] < 0 ||
-        counters[1] > kMostCounted || counters[2] < 0 || counters[2] > state_.items.size() ||
-        counters[2] % entry != 0 || counters[3] < 0 || counters[3] > num_runs_ - run_) {
+    if (counters[0] < 0 || counters[0] > kMaxCount || counters[1] < 0 || counters[1] > kMaxCount ||
+        counters[2] < 0 || counters[2] > state_.items.size() || counters[2] % entry != 0 ||
+        counters[3] < 0 || counters[3] > num_runs_ - run_) {
       return Invalid("counters of feature ", id, " are out of range");
     }
     for (int64_t j = 0; j < S::kTotals; ++j) {
@@ -125,7 +125,7 @@ class StateReader {
   }
 
   // What is not sorted in yet: items stored .. size of the feature's.
-  Status CheckWaiting(int64_t stored, int64_t size) const {
+  Status CheckBuffered(int64_t stored, int64_t size) const {
     if (size > state_.items.size() - item_ || size > INT32_MAX) {
       return Invalid("items must have what counters and runs say, got ", state_.items.size());
     }
@@ -157,7 +157,8 @@ QuantileSketch::StateSizes QuantileSketch::Sizes(int64_t first, int64_t last) co
   return sizes;
 }
 
-void QuantileSketch::Write(const QuantileSketchOut& out, int64_t first, int64_t last) const {
+void QuantileSketch::Write(const MutableQuantileSketchState& out, int64_t first,
+                           int64_t last) const {
   out.config[0] = kVersion;
   out.config[1] = options_.epsilon;
   out.config[2] = static_cast<double>(options_.exact_values);
@@ -173,11 +174,12 @@ void QuantileSketch::Write(const QuantileSketchOut& out, int64_t first, int64_t 
     const double totals[] = {from.weight,         from.missing,     levels.min,
                              levels.max,          levels.early_sum, levels.early_variance,
                              levels.late_variance};
-    std::copy_n(totals, QuantileSketchOut::kTotals, &out.totals[at * QuantileSketchOut::kTotals]);
-    const int64_t counters[] = {levels.coins, levels.halvings, from.waiting(),
+    std::copy_n(totals, MutableQuantileSketchState::kTotals,
+                &out.totals[at * MutableQuantileSketchState::kTotals]);
+    const int64_t counters[] = {levels.coin_flips, levels.compactions, from.num_buffered(),
                                 static_cast<int64_t>(levels.runs.size())};
-    std::copy_n(counters, QuantileSketchOut::kCounters,
-                &out.counters[at * QuantileSketchOut::kCounters]);
+    std::copy_n(counters, MutableQuantileSketchState::kCounters,
+                &out.counters[at * MutableQuantileSketchState::kCounters]);
     for (const SketchRun& run : levels.runs) {
       *run_out++ = run.level;
       *run_out++ = run.size;
@@ -209,7 +211,7 @@ Status QuantileSketch::FromState(const QuantileSketchState& state, const Paralle
     SketchWorkspace work(made->options_, *made->schedule_);
     for (int64_t f = begin; f < end; ++f) {  // sets the limits, which follow from the rest
       work.Load(&made->feature(f));
-      work.Settle();
+      work.Flush();
       work.Store();
     }
   });

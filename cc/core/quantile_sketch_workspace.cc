@@ -34,7 +34,7 @@ void MergeInto(std::vector<float>* a, const std::vector<float>& b, std::vector<f
   a->swap(*scratch);
 }
 
-bool HasEqualNeighbours(const std::vector<float>& sorted) {
+bool HasEqualNeighbors(const std::vector<float>& sorted) {
   uint32_t equal = 0;  // as wide as a float, so that it becomes one vector operation
   for (size_t i = 1; i < sorted.size(); ++i) equal += sorted[i] == sorted[i - 1];
   return equal > 0;
@@ -51,29 +51,29 @@ void SketchWorkspace::Load(SketchFeature* feature) {
   const float* at = feature->items;
   for (const SketchRun& run : feature->levels->runs) {
     level_[run.level].assign(at, at + run.size);
-    Occupy(run.level);
+    IncludeLevel(run.level);
     at += run.size;
   }
-  waiting_.assign(feature->items + feature->stored, feature->items + feature->size);
-  sorted_in_ = 0;
+  buffer_.assign(feature->items + feature->num_sorted, feature->items + feature->size);
+  num_merged_ = 0;
 }
 
 void SketchWorkspace::Store() {
   SketchLevels& levels = *feature_->levels;
   levels.runs.clear();
   feature_->size = 0;
-  feature_->Reserve(static_cast<uint32_t>(Stored() + static_cast<int64_t>(waiting())));
+  feature_->Reserve(static_cast<uint32_t>(NumSorted() + static_cast<int64_t>(num_buffered())));
   for (int h = first_; h <= last_; ++h) {
     if (level_[h].empty()) continue;
     levels.runs.push_back({h, static_cast<int32_t>(level_[h].size())});
     std::copy(level_[h].begin(), level_[h].end(), feature_->items + feature_->size);
     feature_->size += static_cast<uint32_t>(level_[h].size());
   }
-  feature_->stored = feature_->size;
-  std::copy_n(waiting_.data() + sorted_in_, waiting(), feature_->items + feature_->size);
-  feature_->size += static_cast<uint32_t>(waiting());
-  feature_->limit = Limit();
-  feature_->Shrink(feature_->size + feature_->limit);
+  feature_->num_sorted = feature_->size;
+  std::copy_n(buffer_.data() + num_merged_, num_buffered(), feature_->items + feature_->size);
+  feature_->size += static_cast<uint32_t>(num_buffered());
+  feature_->buffer_limit = BufferLimit();
+  feature_->Shrink(feature_->size + feature_->buffer_limit);
 }
 
 void SketchWorkspace::Add(const SketchFeature& other) {
@@ -84,70 +84,71 @@ void SketchWorkspace::Add(const SketchFeature& other) {
     at += run.size;
   }
   SketchLevels& levels = *feature_->levels;
-  AddCount(&levels.coins, other.levels->coins);
-  AddCount(&levels.halvings, other.levels->halvings);
+  SaturatingAdd(&levels.coin_flips, other.levels->coin_flips);
+  SaturatingAdd(&levels.compactions, other.levels->compactions);
   levels.early_sum += other.levels->early_sum;
   levels.early_variance += other.levels->early_variance;
   levels.late_variance += other.levels->late_variance;
-  Extend(other.levels->min, other.levels->max);
-  MakeRoom();
+  UpdateExtremes(other.levels->min, other.levels->max);
+  CompactIfNeeded();
 }
 
-void SketchWorkspace::SettleIfDue(SketchFeature* feature) {
-  if (feature->waiting() < feature->limit) return;
+void SketchWorkspace::FlushIfFull(SketchFeature* feature) {
+  if (feature->num_buffered() < feature->buffer_limit) return;
   Load(feature);
-  Settle();
+  Flush();
   Store();
 }
 
-uint32_t SketchWorkspace::Limit() const {
-  constexpr int64_t kLeast = 32;
-  const int64_t stored = Stored(), room = schedule_.Room(Stage());
+uint32_t SketchWorkspace::BufferLimit() const {
+  constexpr int64_t kMinCapacity = 32;
+  const int64_t stored = NumSorted(), room = schedule_.MaxValues(Stage());
   // A small feature is sorted in early, so that its repeated values take no room.
   const int64_t most = std::max({room - stored, room / 8, int64_t{1}});
-  return static_cast<uint32_t>(std::min(most, std::max(kLeast, stored)) *
+  return static_cast<uint32_t>(std::min(most, std::max(kMinCapacity, stored)) *
                                (options_.weighted ? 2 : 1));
 }
 
-void SketchWorkspace::Settle() {
-  for (size_t limit = Limit(); waiting() >= limit; limit = Limit()) SortIn(limit);
+void SketchWorkspace::Flush() {
+  for (size_t limit = BufferLimit(); num_buffered() >= limit; limit = BufferLimit())
+    MergeBuffered(limit);
 }
 
 // Sorts the first n waiting items in, and makes room.
-void SketchWorkspace::SortIn(size_t n) {
-  const float* items = waiting_.data() + sorted_in_;
-  sorted_in_ += n;
+void SketchWorkspace::MergeBuffered(size_t n) {
+  const float* items = buffer_.data() + num_merged_;
+  num_merged_ += n;
   if (options_.weighted) {
     AddWeighted(items, n);
   } else {
     keys_.resize(n);
-    for (size_t i = 0; i < n; ++i) keys_[i] = ToKey(items[i]);
-    SortKeys(&keys_, &other_keys_);
+    for (size_t i = 0; i < n; ++i) keys_[i] = ToSortKey(items[i]);
+    RadixSort(&keys_, &key_scratch_);
     batch_.resize(n);
-    for (size_t i = 0; i < n; ++i) batch_[i] = FromKey(keys_[i]);
-    Extend(batch_.front(), batch_.back());
+    for (size_t i = 0; i < n; ++i) batch_[i] = FromSortKey(keys_[i]);
+    UpdateExtremes(batch_.front(), batch_.back());
     AddSorted(kSketchUnit, batch_);
   }
-  MakeRoom();
+  CompactIfNeeded();
 }
 
-int64_t SketchWorkspace::Stored() const {
+int64_t SketchWorkspace::NumSorted() const {
   int64_t stored = 0;
   for (int h = first_; h <= last_; ++h) stored += static_cast<int64_t>(level_[h].size());
   return stored;
 }
 
-void SketchWorkspace::Occupy(int h) {
+void SketchWorkspace::IncludeLevel(int h) {
   first_ = std::min(first_, h);
   last_ = std::max(last_, h);
 }
 
 void SketchWorkspace::AddSorted(int h, const std::vector<float>& values) {
-  if (!values.empty()) Occupy(h);
+  if (!values.empty()) IncludeLevel(h);
   MergeInto(&level_[h], values, &scratch_);
 }
 
-int SketchWorkspace::Lowest() const {
+int SketchWorkspace::LowestLevel() const {
   if (!options_.weighted) return kSketchUnit;
   int h = first_;
   while (h < last_ && level_[h].empty()) ++h;
@@ -159,10 +160,10 @@ int SketchWorkspace::Stage() const {
   for (int h = first_; h <= last_; ++h) {
     weight += static_cast<double>(level_[h].size()) * static_cast<double>(uint64_t{1} << h);
   }
-  return schedule_.Stage(weight / static_cast<double>(uint64_t{1} << Lowest()));
+  return schedule_.Stage(weight / static_cast<double>(uint64_t{1} << LowestLevel()));
 }
 
-void SketchWorkspace::Extend(float min, float max) {
+void SketchWorkspace::UpdateExtremes(float min, float max) {
   feature_->levels->min = std::min(feature_->levels->min, min);
   feature_->levels->max = std::max(feature_->levels->max, max);
 }
@@ -171,7 +172,7 @@ void SketchWorkspace::AddWeighted(const float* items, size_t n) {
   std::vector<std::pair<float, float>> entries(n / 2);
   for (size_t i = 0; i < entries.size(); ++i) entries[i] = {items[2 * i], items[2 * i + 1]};
   std::sort(entries.begin(), entries.end());
-  Extend(entries.front().first, entries.back().first);
+  UpdateExtremes(entries.front().first, entries.back().first);
   std::vector<std::vector<float>> digits(kSketchLevels);
   for (const auto& [value, weight] : entries) {
     int exponent;
@@ -193,37 +194,37 @@ void SketchWorkspace::AddWeighted(const float* items, size_t n) {
 
 // A throw that depends on the feature, on how many came before, and on what it is thrown for.
 uint64_t SketchWorkspace::Random(float a, float b) {
-  const uint64_t values = static_cast<uint64_t>(ToKey(a)) << 32 | ToKey(b);
-  const int64_t coin = feature_->levels->coins;
-  AddCount(&feature_->levels->coins, 1);
+  const uint64_t values = static_cast<uint64_t>(ToSortKey(a)) << 32 | ToSortKey(b);
+  const int64_t coin = feature_->levels->coin_flips;
+  SaturatingAdd(&feature_->levels->coin_flips, 1);
   return Mix64(HashPair(feature_->id, coin) ^ Mix64(values));
 }
 
-void SketchWorkspace::MakeRoom() {
-  PairEqual();
-  const int stage = Stage(), lowest = Lowest();
-  if (Stored() <= schedule_.Old(stage)) return;
+void SketchWorkspace::CompactIfNeeded() {
+  PromoteEqualPairs();
+  const int stage = Stage(), lowest = LowestLevel();
+  if (NumSorted() <= schedule_.CompactionTarget(stage)) return;
   const SketchLevels& levels = *feature_->levels;
-  if (levels.halvings == 0 && Distinct() <= options_.exact_values) return;
-  while (Stored() > schedule_.Old(stage)) {
+  if (levels.compactions == 0 && CountDistinct() <= options_.exact_values) return;
+  while (NumSorted() > schedule_.CompactionTarget(stage)) {
     int h = lowest;
     while (h < kSketchLevels - 1 &&
            static_cast<int64_t>(level_[h].size()) < schedule_.Capacity(stage, h - lowest)) {
       ++h;
     }
     if (h == kSketchLevels - 1) return;  // what is above the stage: bounded by its weight
-    Halve(h, stage);
+    Compact(h, stage);
   }
 }
 
 // Two equal values of a level are one of the next.
-void SketchWorkspace::PairEqual() {
+void SketchWorkspace::PromoteEqualPairs() {
   for (int h = first_; h <= std::min(last_, kSketchLevels - 2); ++h) {
-    if (HasEqualNeighbours(level_[h])) PairEqual(h);
+    if (HasEqualNeighbors(level_[h])) PromoteEqualPairs(h);
   }
 }
 
-void SketchWorkspace::PairEqual(int h) {
+void SketchWorkspace::PromoteEqualPairs(int h) {
   std::vector<float>& level = level_[h];
   batch_.clear();
   size_t kept = 0;
@@ -240,9 +241,9 @@ void SketchWorkspace::PairEqual(int h) {
 }
 
 // Every other value moves up; the last one of an odd number stays.
-void SketchWorkspace::Halve(int h, int stage) {
+void SketchWorkspace::Compact(int h, int stage) {
   std::vector<float>& level = level_[h];
-  if (HasEqualNeighbours(level)) return PairEqual(h);
+  if (HasEqualNeighbors(level)) return PromoteEqualPairs(h);
   const size_t pairs = level.size() / 2;
   const size_t coin = Random(level[0] + level[level.size() / 3], level[pairs]) >> 63;
   batch_.resize(pairs);
@@ -251,8 +252,8 @@ void SketchWorkspace::Halve(int h, int stage) {
   AddSorted(h + 1, batch_);
   const double weight = SketchLevelWeight(h);
   SketchLevels& levels = *feature_->levels;
-  AddCount(&levels.halvings, 1);
-  if (stage < SketchSchedule::kEarly) {
+  SaturatingAdd(&levels.compactions, 1);
+  if (stage < SketchSchedule::kSummedStages) {
     levels.early_sum += weight;
     levels.early_variance += weight * weight;
   } else {
@@ -260,12 +261,12 @@ void SketchWorkspace::Halve(int h, int stage) {
   }
 }
 
-int64_t SketchWorkspace::Distinct() {
+int64_t SketchWorkspace::CountDistinct() {
   keys_.clear();
   for (int h = first_; h <= last_; ++h) {
-    for (const float value : level_[h]) keys_.push_back(ToKey(value));
+    for (const float value : level_[h]) keys_.push_back(ToSortKey(value));
   }
-  SortKeys(&keys_, &other_keys_);
+  RadixSort(&keys_, &key_scratch_);
   return std::unique(keys_.begin(), keys_.end()) - keys_.begin();
 }
 

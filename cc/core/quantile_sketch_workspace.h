@@ -26,38 +26,38 @@ class SketchWorkspace {
   void Add(const SketchFeature& other);
 
   // Sorts in what waits, in steps that do not depend on how it came.
-  void Settle();
+  void Flush();
 
-  // Load, Settle and Store, where enough waits.
-  void SettleIfDue(SketchFeature* feature);
+  // Load, Flush and Store, where enough waits.
+  void FlushIfFull(SketchFeature* feature);
 
   // How many waiting items make it worth to sort them in.
-  uint32_t Limit() const;
+  uint32_t BufferLimit() const;
 
  private:
-  size_t waiting() const { return waiting_.size() - sorted_in_; }
-  void SortIn(size_t n);
+  size_t num_buffered() const { return buffer_.size() - num_merged_; }
+  void MergeBuffered(size_t n);
   void AddWeighted(const float* items, size_t n);
   void AddSorted(int h, const std::vector<float>& values);
-  void Occupy(int h);
-  void Extend(float min, float max);
-  int64_t Stored() const;
-  int Lowest() const;
+  void IncludeLevel(int h);
+  void UpdateExtremes(float min, float max);
+  int64_t NumSorted() const;
+  int LowestLevel() const;
   int Stage() const;
-  int64_t Distinct();
+  int64_t CountDistinct();
   uint64_t Random(float a, float b);
-  void MakeRoom();
-  void PairEqual();
-  void PairEqual(int h);
-  void Halve(int h, int stage);
+  void CompactIfNeeded();
+  void PromoteEqualPairs();
+  void PromoteEqualPairs(int h);
+  void Compact(int h, int stage);
 
   const QuantileSketchOptions& options_;
   const SketchSchedule& schedule_;
   SketchFeature* feature_ = nullptr;
-  std::vector<float> level_[kSketchLevels], waiting_, batch_, scratch_;
+  std::vector<float> level_[kSketchLevels], buffer_, batch_, scratch_;
   int first_ = 0, last_ = kSketchLevels - 1;  // levels outside are empty
-  size_t sorted_in_ = 0;                      // of the waiting items
-  std::vector<uint32_t> keys_, other_keys_;
+  size_t num_merged_ = 0;                     // of the waiting items
+  std::vector<uint32_t> keys_, key_scratch_;
 };
 
 }  // namespace twml

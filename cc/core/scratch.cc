@@ -28,17 +28,17 @@ struct Pool {
 };
 
 // Never destroyed: a thread may still give a block back while the process ends.
-Pool& ThePool() {
+Pool& GlobalPool() {
   static Pool* pool = new Pool;
   return *pool;
 }
 
 }  // namespace
 
-void* TakeScratch(int64_t bytes) {
+void* AcquireScratch(int64_t bytes) {
   const int size_class = SizeClass(bytes);
   const int64_t size = int64_t{1} << size_class;
-  Pool& pool = ThePool();
+  Pool& pool = GlobalPool();
   {
     std::lock_guard<std::mutex> lock(pool.mu);
     auto& free = pool.free[size_class];
@@ -60,13 +60,13 @@ void* TakeScratch(int64_t bytes) {
   return block;
 }
 
-void GiveScratchBack(void* block, int64_t bytes) {
+void ReleaseScratch(void* block, int64_t bytes) {
   const int size_class = SizeClass(bytes);
   const int64_t size = int64_t{1} << size_class;
-  Pool& pool = ThePool();
+  Pool& pool = GlobalPool();
   {
     std::lock_guard<std::mutex> lock(pool.mu);
-    if (pool.kept + size <= kScratchKept) {
+    if (pool.kept + size <= kMaxPooledScratchBytes) {
       try {
         pool.free[size_class].push_back(block);
         pool.kept += size;

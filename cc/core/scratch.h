@@ -8,11 +8,11 @@
 
 namespace twml {
 
-// Blocks come from a process-wide pool that keeps at most kScratchKept bytes for the next caller.
-// Their content is undefined.
-constexpr int64_t kScratchKept = int64_t{1} << 28;
-void* TakeScratch(int64_t bytes);
-void GiveScratchBack(void* block, int64_t bytes);
+// Blocks come from a process-wide pool that keeps at most kMaxPooledScratchBytes bytes for the next
+// caller. Their content is undefined.
+constexpr int64_t kMaxPooledScratchBytes = int64_t{1} << 28;
+void* AcquireScratch(int64_t bytes);
+void ReleaseScratch(void* block, int64_t bytes);
 
 // An uninitialized array of n items in such a block.
 template <class T>
@@ -22,7 +22,7 @@ class Scratch {
  public:
   explicit Scratch(int64_t n = 0)
       : bytes_(n * static_cast<int64_t>(sizeof(T))),
-        data_(n > 0 ? static_cast<T*>(TakeScratch(bytes_)) : nullptr) {}
+        data_(n > 0 ? static_cast<T*>(AcquireScratch(bytes_)) : nullptr) {}
   Scratch(Scratch&& other) noexcept
       : bytes_(other.bytes_), data_(std::exchange(other.data_, nullptr)) {}
   Scratch& operator=(Scratch&& other) noexcept {
@@ -31,7 +31,7 @@ class Scratch {
     return *this;
   }
   ~Scratch() {
-    if (data_ != nullptr) GiveScratchBack(data_, bytes_);
+    if (data_ != nullptr) ReleaseScratch(data_, bytes_);
   }
 
   T* data() const { return data_; }

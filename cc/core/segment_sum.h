@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cc/core/parallel.h"
-#include "cc/core/simd/row_kernels.h"
+#include "cc/core/simd_dispatch.h"
 #include "cc/core/span.h"
 
 namespace twml {
@@ -58,7 +58,8 @@ struct EntrySum {
              num_entries - begin, out);
   }
 
-  decltype(IdKernels<Id, W>::sum_rows) sum_rows = Kernels().table<W>().template of<Id>().sum_rows;
+  decltype(IdKernels<Id, W>::sum_rows) sum_rows =
+      GetRowKernels().ForWeights<W>().template ForIds<Id>().sum_rows;
 };
 
 // The sums of the segments that are cut in pieces.

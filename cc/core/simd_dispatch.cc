@@ -1,27 +1,24 @@
-#include "cc/core/simd/row_kernels.h"
+#include "cc/core/simd_dispatch.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
 
-#include "cc/core/simd/bucket_kernels.h"
-#include "cc/core/simd/group_kernels.h"
-
 namespace twml {
 namespace baseline {
-extern const RowKernels kKernels;
+extern const RowKernels kRowKernels;
 extern const BucketKernels kBucketKernels;
 extern const GroupKernels kGroupKernels;
 }  // namespace baseline
 #if defined(__x86_64__)
 namespace avx2 {
-extern const RowKernels kKernels;
+extern const RowKernels kRowKernels;
 extern const BucketKernels kBucketKernels;
 extern const GroupKernels kGroupKernels;
 }  // namespace avx2
 namespace avx512 {
-extern const RowKernels kKernels;
+extern const RowKernels kRowKernels;
 extern const BucketKernels kBucketKernels;
 extern const GroupKernels kGroupKernels;
 }  // namespace avx512
@@ -29,7 +26,7 @@ extern const GroupKernels kGroupKernels;
 
 namespace {
 
-struct Level {
+struct LevelKernels {
   const RowKernels& rows;
   const BucketKernels& buckets;
   const GroupKernels& groups;
@@ -37,8 +34,8 @@ struct Level {
 
 constexpr int kNumLevels = std::size(kSimdLevels);
 
-// The highest level of this CPU, an index into kSimdLevels.
-int Highest() {
+// The highest level that this CPU supports, as an index into kSimdLevels.
+int HighestLevel() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
@@ -49,44 +46,44 @@ int Highest() {
   return 0;
 }
 
-// The level that the environment variable names: an index into kSimdLevels, kNumLevels if it is not
-// set, or -1 if its value is no level.
-int Requested() {
-  const char* asked = std::getenv(kSimdVariable);
-  if (asked == nullptr || *asked == '\0') return kNumLevels;
+// The level named by the environment variable, as an index into kSimdLevels. kNumLevels if the
+// variable is not set, and -1 if it names no level.
+int RequestedLevel() {
+  const char* requested = std::getenv(kSimdVariable);
+  if (requested == nullptr || *requested == '\0') return kNumLevels;
   for (int i = 0; i < kNumLevels; ++i) {
-    if (std::strcmp(asked, kSimdLevels[i]) == 0) return i;
+    if (std::strcmp(requested, kSimdLevels[i]) == 0) return i;
   }
   return -1;
 }
 
-Level Choose() {
-  const int requested = Requested();
-  const int level = requested < 0 ? Highest() : std::min(requested, Highest());
+LevelKernels ChooseKernels() {
+  const int requested = RequestedLevel();
+  const int level = requested < 0 ? HighestLevel() : std::min(requested, HighestLevel());
 #if defined(__x86_64__)
-  if (level == 2) return {avx512::kKernels, avx512::kBucketKernels, avx512::kGroupKernels};
-  if (level == 1) return {avx2::kKernels, avx2::kBucketKernels, avx2::kGroupKernels};
+  if (level == 2) return {avx512::kRowKernels, avx512::kBucketKernels, avx512::kGroupKernels};
+  if (level == 1) return {avx2::kRowKernels, avx2::kBucketKernels, avx2::kGroupKernels};
 #endif
   static_cast<void>(level);
-  return {baseline::kKernels, baseline::kBucketKernels, baseline::kGroupKernels};
+  return {baseline::kRowKernels, baseline::kBucketKernels, baseline::kGroupKernels};
 }
 
-const Level& Chosen() {
-  static const Level level = Choose();
-  return level;
+const LevelKernels& GetKernels() {
+  static const LevelKernels kernels = ChooseKernels();
+  return kernels;
 }
 
 }  // namespace
 
-SimdRequest RequestedSimd() {
-  const int requested = Requested();
+SimdRequest CheckSimdRequest() {
+  const int requested = RequestedLevel();
   if (requested < 0) return SimdRequest::kUnknown;
-  const bool met = requested == kNumLevels || requested <= Highest();
-  return met ? SimdRequest::kMet : SimdRequest::kNotOfThisCpu;
+  const bool satisfied = requested == kNumLevels || requested <= HighestLevel();
+  return satisfied ? SimdRequest::kSatisfied : SimdRequest::kUnsupported;
 }
 
-const RowKernels& Kernels() { return Chosen().rows; }
-const BucketKernels& KernelsOfBuckets() { return Chosen().buckets; }
-const GroupKernels& KernelsOfGroups() { return Chosen().groups; }
+const RowKernels& GetRowKernels() { return GetKernels().rows; }
+const BucketKernels& GetBucketKernels() { return GetKernels().buckets; }
+const GroupKernels& GetGroupKernels() { return GetKernels().groups; }
 
 }  // namespace twml

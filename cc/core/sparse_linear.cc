@@ -7,8 +7,7 @@
 #include "cc/core/group_by_id.h"
 #include "cc/core/hash.h"
 #include "cc/core/segment_sum.h"
-#include "cc/core/simd/row_kernels.h"
-#include "cc/core/simd/group_kernels.h"
+#include "cc/core/simd_dispatch.h"
 
 namespace twml {
 namespace {
@@ -42,10 +41,22 @@ void SumGroups(const G& groups, Matrix<const float> grad, const ParallelFor& par
               groups.rows.data(), groups.values.data(), parallel_for, place, ahead, done);
 }
 
+// Prefetches the cache lines of a row, which may begin within a line. The function is always
+// inlined because GCC otherwise drops calls of a function that only prefetches, as one without
+// effects.
+template <class W>
+__attribute__((always_inline)) inline void PrefetchRow(const W* row, int64_t dim) {
+  constexpr uintptr_t kLine = 64;
+  const auto begin = reinterpret_cast<uintptr_t>(row), end = begin + dim * sizeof(W);
+  for (uintptr_t at = begin & ~(kLine - 1); at < end; at += kLine) {
+    __builtin_prefetch(reinterpret_cast<const void*>(at));
+  }
+}
+
 template <class G, class Id>
 void WriteSums(const G& groups, Matrix<const float> grad, const ParallelFor& parallel_for,
                const AllocateRows<Id>& allocate) {
-  const RowsOut<Id> out = allocate(groups.num_groups);
+  const RowsOutput<Id> out = allocate(groups.num_groups);
   if (groups.num_groups == 0 || out.ids == nullptr) return;
   std::copy_n(groups.ids.data(), groups.num_groups, out.ids);
   SumGroups(
@@ -56,11 +67,11 @@ void WriteSums(const G& groups, Matrix<const float> grad, const ParallelFor& par
 template <class W>
 class RowUpdater {
  public:
-  explicit RowUpdater(const Trained<W>& table)
+  explicit RowUpdater(const OptimizedTable<W>& table)
       : table_(table),
         info_(kUpdateRules[static_cast<int>(table.rule)]),
         slot_dim_(info_.rowwise_slots ? 1 : table.weights.dim),
-        update_(Kernels().table<W>().update[static_cast<int>(table.rule)]) {}
+        update_(GetRowKernels().ForWeights<W>().update[static_cast<int>(table.rule)]) {}
 
   __attribute__((always_inline)) void Prefetch(int64_t id) const {
     PrefetchRow(table_.weights.data + id * table_.weights.dim, table_.weights.dim);
@@ -80,7 +91,7 @@ class RowUpdater {
   }
 
  private:
-  const Trained<W>& table_;
+  const OptimizedTable<W>& table_;
   const UpdateRuleInfo& info_;
   const int64_t slot_dim_;
   const UpdateRow<W> update_;
@@ -89,7 +100,7 @@ class RowUpdater {
 // UpdateGroups by a kernel that does a range of groups at once.
 template <class Id>
 void UpdateGroupsBy(GroupUpdater<Id> kernel, const Groups<Id, int32_t>& groups,
-                    Matrix<const float> grad, const Trained<float>& table,
+                    Matrix<const float> grad, const OptimizedTable<float>& table,
                     const ParallelFor& parallel_for) {
   if (groups.num_groups == 0) return;
   const Span<const int64_t> splits(groups.splits.data(), groups.num_groups + 1);
@@ -114,10 +125,10 @@ void UpdateGroupsBy(GroupUpdater<Id> kernel, const Groups<Id, int32_t>& groups,
 
 // Sums each group's gradient and updates its row at once.
 template <class Id, class Row, class W>
-void UpdateGroups(const Groups<Id, Row>& groups, Matrix<const float> grad, const Trained<W>& table,
-                  const ParallelFor& parallel_for) {
+void UpdateGroups(const Groups<Id, Row>& groups, Matrix<const float> grad,
+                  const OptimizedTable<W>& table, const ParallelFor& parallel_for) {
   if constexpr (std::is_same_v<W, float> && std::is_same_v<Row, int32_t>) {
-    if (const auto kernel = KernelsOfGroups().of<Id>(table.rule, grad.dim)) {
+    if (const auto kernel = GetGroupKernels().ForIds<Id>(table.rule, grad.dim)) {
       return UpdateGroupsBy<Id>(kernel, groups, grad, table, parallel_for);
     }
   }
@@ -168,7 +179,7 @@ Status SparseLinearValuesGrad(const Csr<Id>& batch, Matrix<const W> weights,
   TWML_RETURN_IF_ERROR(CheckCsr(batch, weights.rows, parallel_for));
   TWML_RETURN_IF_ERROR(CheckGrad(batch, grad));
   TWML_RETURN_IF_ERROR(CheckTableDim(grad, weights.dim));
-  const auto dot_rows = Kernels().table<W>().template of<Id>().dot_rows;
+  const auto dot_rows = GetRowKernels().ForWeights<W>().template ForIds<Id>().dot_rows;
   const Span<const int64_t> splits = batch.row_splits;
   ForSegments(splits, 2, CostOfEntry(weights.dim), parallel_for, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
@@ -205,7 +216,7 @@ Status SumDuplicates(Span<const Id> ids, Matrix<const float> rows, const Paralle
 }
 
 template <class Id, class W>
-Status ApplyRows(Span<const Id> ids, Matrix<const float> rows, const Trained<W>& table,
+Status ApplyRows(Span<const Id> ids, Matrix<const float> rows, const OptimizedTable<W>& table,
                  const ParallelFor& parallel_for) {
   TWML_RETURN_IF_ERROR(CheckIds(ids, table.weights.rows, parallel_for));
   TWML_RETURN_IF_ERROR(CheckRows(ids, rows));
@@ -229,7 +240,7 @@ Status ApplyRows(Span<const Id> ids, Matrix<const float> rows, const Trained<W>&
 
 template <class Id, class W>
 Status SparseLinearBackwardApply(const Csr<Id>& batch, Matrix<const float> grad,
-                                 const Trained<W>& table, const ParallelFor& parallel_for) {
+                                 const OptimizedTable<W>& table, const ParallelFor& parallel_for) {
   TWML_RETURN_IF_ERROR(CheckCsr(batch, table.weights.rows, parallel_for));
   TWML_RETURN_IF_ERROR(CheckGrad(batch, grad));
   TWML_RETURN_IF_ERROR(CheckTableDim(grad, table.weights.dim));
@@ -252,10 +263,10 @@ Status SparseLinearBackwardApply(const Csr<Id>& batch, Matrix<const float> grad,
                                       float*);                                                    \
   template Status SparseLinearValuesGrad<Id, W>(const Csr<Id>&, Matrix<const W>,                  \
                                                 Matrix<const float>, const ParallelFor&, float*); \
-  template Status ApplyRows<Id, W>(Span<const Id>, Matrix<const float>, const Trained<W>&,        \
+  template Status ApplyRows<Id, W>(Span<const Id>, Matrix<const float>, const OptimizedTable<W>&, \
                                    const ParallelFor&);                                           \
   template Status SparseLinearBackwardApply<Id, W>(const Csr<Id>&, Matrix<const float>,           \
-                                                   const Trained<W>&, const ParallelFor&);
+                                                   const OptimizedTable<W>&, const ParallelFor&);
 TWML_INSTANTIATE(int32_t)
 TWML_INSTANTIATE(int64_t)
 #undef TWML_INSTANTIATE

@@ -37,12 +37,12 @@ Status SparseLinearValuesGrad(const Csr<Id>& batch, Matrix<const W> weights,
 // Where unique ids and their rows go, once their number is known. ids null: there is no memory, and
 // nothing is written.
 template <class Id>
-struct RowsOut {
+struct RowsOutput {
   Id* ids;
   float* rows;  // [number, dim]
 };
 template <class Id>
-using AllocateRows = std::function<RowsOut<Id>(int64_t number)>;
+using AllocateRows = std::function<RowsOutput<Id>(int64_t number)>;
 
 // d(loss)/d(weights) as unique ascending ids and their summed rows: the transpose of the batch
 // times grad [batch rows, dim]. Returns without allocating if the input is refused.
@@ -58,7 +58,7 @@ Status SumDuplicates(Span<const Id> ids, Matrix<const float> rows, const Paralle
 // A table under an optimizer: its weights (float or Bfloat16) and the slots the rule keeps for
 // them.
 template <class W>
-struct Trained {
+struct OptimizedTable {
   Matrix<W> weights;
   float* slots[kMaxSlots] = {};
   UpdateRule rule = UpdateRule::kSgd;
@@ -68,14 +68,14 @@ struct Trained {
 
 // Updates the rows `ids` of a table with the gradient rows `rows`. Repeated ids are summed first.
 template <class Id, class W>
-Status ApplyRows(Span<const Id> ids, Matrix<const float> rows, const Trained<W>& table,
+Status ApplyRows(Span<const Id> ids, Matrix<const float> rows, const OptimizedTable<W>& table,
                  const ParallelFor& parallel_for);
 
 // SparseLinearWeightsGrad and ApplyRows in one pass, bit for bit the same result, the gradient
 // never stored: memory O(entries + threads * dim).
 template <class Id, class W>
 Status SparseLinearBackwardApply(const Csr<Id>& batch, Matrix<const float> grad,
-                                 const Trained<W>& table, const ParallelFor& parallel_for);
+                                 const OptimizedTable<W>& table, const ParallelFor& parallel_for);
 
 }  // namespace twml
 

@@ -18,11 +18,11 @@ void RunLoop(int64_t total, int64_t blocks, int threads,
              const std::function<void(int64_t, int64_t)>& body) {
   BlockQueue queue(total, blocks);
   std::vector<std::thread> others;
-  for (int t = 1; t < threads; ++t) others.emplace_back([&] { queue.Work(body); });
-  queue.Work(body);
+  for (int t = 1; t < threads; ++t) others.emplace_back([&] { queue.RunBlocks(body); });
+  queue.RunBlocks(body);
   std::exception_ptr thrown;
   try {
-    queue.Finish();
+    queue.Wait();
   } catch (...) {
     thrown = std::current_exception();
   }
@@ -65,9 +65,9 @@ TEST(BlockQueue, NoBlockIsRunningWhenTheCallerGetsTheException) {
       if (begin % 8 == 0) throw std::bad_alloc();
     };
     std::vector<std::thread> others;
-    for (int t = 1; t < 4; ++t) others.emplace_back([&] { queue.Work(body); });
-    queue.Work(body);
-    EXPECT_THROW(queue.Finish(), std::bad_alloc);
+    for (int t = 1; t < 4; ++t) others.emplace_back([&] { queue.RunBlocks(body); });
+    queue.RunBlocks(body);
+    EXPECT_THROW(queue.Wait(), std::bad_alloc);
     EXPECT_EQ(running, 0);
     for (auto& t : others) t.join();
   }
@@ -82,11 +82,11 @@ TEST(BlockQueue, OneOfManyExceptionsReachesTheCaller) {
 TEST(BlockQueue, BlocksThatBeginAfterAFailureAreSkipped) {
   int runs = 0;
   BlockQueue queue(10, 10);
-  queue.Work([&](int64_t begin, int64_t) {
+  queue.RunBlocks([&](int64_t begin, int64_t) {
     ++runs;
     if (begin == 3) throw std::bad_alloc();
   });
-  EXPECT_THROW(queue.Finish(), std::bad_alloc);
+  EXPECT_THROW(queue.Wait(), std::bad_alloc);
   EXPECT_EQ(runs, 4);
 }
 

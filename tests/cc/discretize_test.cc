@@ -39,7 +39,7 @@ Status Discretized(const Entries& in, const Buckets& buckets, const DiscretizeOp
                    bool hashing, int64_t bits, const ParallelFor& parallel_for, Entries* out) {
   out->row_splits.assign(in.row_splits.size(), -1);
   const Csr<int64_t> batch{in.ids, in.values, in.row_splits, false};
-  const AllocateEntries allocate = [out](int64_t number) -> EntriesOut {
+  const AllocateEntries allocate = [out](int64_t number) -> EntriesOutput {
     out->ids.resize(number);
     out->values.resize(number);
     return {out->ids.data(), out->values.data()};
@@ -61,8 +61,8 @@ TEST(Discretize, OneFeatureEqualsBoundsOnEveryNumberOfBoundaries) {
     in.ids.assign(in.values.size(), 0);
     in.row_splits = {0, static_cast<int64_t>(in.ids.size())};
     for (const Side side : {Side::kLeft, Side::kRight}) {
-      ASSERT_TRUE(Discretized(in, buckets, {side, Missing::kBucket, Unknown::kError}, false, 1,
-                              Serial, &out)
+      ASSERT_TRUE(Discretized(in, buckets, {side, MissingPolicy::kBucket, UnknownPolicy::kError},
+                              false, 1, Serial, &out)
                       .ok());
       const auto& b = fitted.boundaries;
       for (size_t k = 0; k < in.ids.size(); ++k) {
@@ -103,9 +103,9 @@ TEST(Discretize, TreesOfEverySizeAreSearchedRight) {
   // In the second half one feature after the other.
   std::sort(in.ids.begin() + in.row_splits[1] / 2, in.ids.end());
   for (const Side side : {Side::kLeft, Side::kRight}) {
-    ASSERT_TRUE(
-        Discretized(in, buckets, {side, Missing::kDrop, Unknown::kError}, false, 1, Serial, &out)
-            .ok());
+    ASSERT_TRUE(Discretized(in, buckets, {side, MissingPolicy::kDrop, UnknownPolicy::kError}, false,
+                            1, Serial, &out)
+                    .ok());
     for (size_t k = 0; k < in.ids.size(); ++k) {
       const auto f = std::lower_bound(fitted.features.begin(), fitted.features.end(), in.ids[k]) -
                      fitted.features.begin();
@@ -150,14 +150,14 @@ TEST(Discretize, DroppingShortensRowsAndKeepsOrder) {
   const Entries in{{5, 9, 5, 9, 5, 5}, {0, 0, kNan, kNan, 2, 1}, {0, 2, 2, 4, 6}};
   Entries out;
   for (const int64_t threads : {1, 3}) {
-    ASSERT_TRUE(Discretized(in, buckets, {Side::kLeft, Missing::kDrop, Unknown::kDrop}, false, 4,
-                            Sharded(threads), &out)
+    ASSERT_TRUE(Discretized(in, buckets, {Side::kLeft, MissingPolicy::kDrop, UnknownPolicy::kDrop},
+                            false, 4, Sharded(threads), &out)
                     .ok());
     EXPECT_EQ(out, (Entries{{0, 1, 0}, {1, 1, 1}, {0, 1, 1, 1, 3}}));
   }
   // Without a missing bucket the pass-through space starts at 2.
-  ASSERT_TRUE(Discretized(in, buckets, {Side::kLeft, Missing::kDrop, Unknown::kPass}, false, 1,
-                          Serial, &out)
+  ASSERT_TRUE(Discretized(in, buckets, {Side::kLeft, MissingPolicy::kDrop, UnknownPolicy::kPass},
+                          false, 1, Serial, &out)
                   .ok());
   ASSERT_EQ(out.ids.size(), 4u);
   EXPECT_GE(out.ids[1], 2);
@@ -169,8 +169,8 @@ TEST(Discretize, TheMissingBucketIsTheLastOfItsFeature) {
   Buckets buckets;
   const Fitted fitted{{1, 2}, {1, 2, 3}, {0, 2, 3}};
   ASSERT_TRUE(fitted.Make(&buckets).ok());
-  EXPECT_EQ(buckets.num_buckets(Missing::kBucket), 4 + 3);
-  EXPECT_EQ(buckets.num_buckets(Missing::kDrop), 3 + 2);
+  EXPECT_EQ(buckets.num_buckets(MissingPolicy::kBucket), 4 + 3);
+  EXPECT_EQ(buckets.num_buckets(MissingPolicy::kDrop), 3 + 2);
   Entries out;
   ASSERT_TRUE(
       Discretized({{1, 2, 2}, {kNan, kNan, 9}, {0, 3}}, buckets, {}, false, 4, Serial, &out).ok());
@@ -237,8 +237,9 @@ TEST(Discretize, TheFirstUnknownFeatureIsNamedWhateverTheThreads) {
   in.ids[600] = 7;
   in.ids[999] = 8;
   for (const int64_t threads : {1, 2, 8}) {
-    const Status s = Discretized(in, buckets, {Side::kLeft, Missing::kDrop, Unknown::kError}, false,
-                                 4, Sharded(threads), &out);
+    const Status s =
+        Discretized(in, buckets, {Side::kLeft, MissingPolicy::kDrop, UnknownPolicy::kError}, false,
+                    4, Sharded(threads), &out);
     EXPECT_EQ(s.message(), "ids[600] = 7 is not one of the 1 adapted features");
   }
 }
@@ -249,10 +250,10 @@ TEST(Discretize, MemoryThatIsNotGivenIsNotWritten) {
   const std::vector<int64_t> ids = {1, 1}, splits = {0, 2};
   std::vector<int64_t> out_splits(2);
   const Csr<int64_t> batch{ids, {}, splits, true};
-  for (const Missing missing : {Missing::kBucket, Missing::kDrop}) {
+  for (const MissingPolicy missing : {MissingPolicy::kBucket, MissingPolicy::kDrop}) {
     EXPECT_TRUE(PercentileDiscretize<int64_t>(
-                    batch, buckets, {Side::kLeft, missing, Unknown::kPass}, 4, Serial,
-                    [](int64_t) { return EntriesOut{nullptr, nullptr}; }, out_splits.data())
+                    batch, buckets, {Side::kLeft, missing, UnknownPolicy::kPass}, 4, Serial,
+                    [](int64_t) { return EntriesOutput{nullptr, nullptr}; }, out_splits.data())
                     .ok());
   }
 }

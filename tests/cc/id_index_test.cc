@@ -10,7 +10,7 @@ namespace twml {
 namespace {
 
 // The inverse of x ^= x >> shift.
-uint64_t Unshifted(uint64_t y, int shift) {
+uint64_t InvertXorShift(uint64_t y, int shift) {
   uint64_t x = y;
   for (int bits = shift; bits < 64; bits += shift) x = y ^ x >> shift;
   return x;
@@ -22,10 +22,10 @@ uint64_t Inverse(uint64_t odd) {  // modulo 2^64
   return inverse;
 }
 
-int64_t Unmixed(uint64_t hash) {
-  uint64_t x = Unshifted(hash, 31) * Inverse(0x94d049bb133111eb);
-  x = Unshifted(x, 27) * Inverse(0xbf58476d1ce4e5b9);
-  return static_cast<int64_t>(Unshifted(x, 30));
+int64_t InvertMix64(uint64_t hash) {
+  uint64_t x = InvertXorShift(hash, 31) * Inverse(0x94d049bb133111eb);
+  x = InvertXorShift(x, 27) * Inverse(0xbf58476d1ce4e5b9);
+  return static_cast<int64_t>(InvertXorShift(x, 30));
 }
 
 TEST(IdIndex, ChosenIdsDoNotShareAPlace) {
@@ -33,7 +33,7 @@ TEST(IdIndex, ChosenIdsDoNotShareAPlace) {
   IdIndex index;
   std::set<uint64_t> unkeyed, places;
   for (int64_t i = 0; i < kIds; ++i) {
-    const int64_t id = Unmixed(static_cast<uint64_t>(i) << 40);
+    const int64_t id = InvertMix64(static_cast<uint64_t>(i) << 40);
     unkeyed.insert(Mix64(static_cast<uint64_t>(id)) & 0xffff);
     places.insert(index.Hash(id) & 0xffff);
     EXPECT_EQ(index.FindOrAdd(id), i);
@@ -41,7 +41,7 @@ TEST(IdIndex, ChosenIdsDoNotShareAPlace) {
   EXPECT_EQ(unkeyed.size(), 1u);
   EXPECT_GT(places.size(), 900u);  // 992 are expected
   for (int64_t i = 0; i < kIds; ++i) {
-    EXPECT_EQ(index.Find(Unmixed(static_cast<uint64_t>(i) << 40)), i);
+    EXPECT_EQ(index.Find(InvertMix64(static_cast<uint64_t>(i) << 40)), i);
   }
 }
 

@@ -84,7 +84,7 @@ TEST(MaxNorm, ARefusedBatchLeavesMaximaAlone) {
     EXPECT_EQ(r.max_abs, before);
   }
   for (const float epsilon : {0.0f, -1.0f, kNan, kInf, 1e-40f}) {
-    const Result r = Train({{0}, {9}}, before, {epsilon, NonFinite::kError});
+    const Result r = Train({{0}, {9}}, before, {epsilon, NonFinitePolicy::kError});
     EXPECT_FALSE(r.status.ok());
     EXPECT_EQ(r.max_abs, before);
   }
@@ -101,7 +101,8 @@ TEST(MaxNorm, TheFirstBadValueIsNamedWhateverTheThreads) {
 }
 
 TEST(MaxNorm, NonFiniteValuesCountAsZero) {
-  const Result r = Train({{0, 0, 0, 0}, {kNan, kInf, -kInf, 2}}, {1}, {1e-6f, NonFinite::kZero});
+  const Result r =
+      Train({{0, 0, 0, 0}, {kNan, kInf, -kInf, 2}}, {1}, {1e-6f, NonFinitePolicy::kZero});
   ASSERT_TRUE(r.status.ok());
   EXPECT_EQ(r.max_abs, (std::vector<float>{2}));
   EXPECT_EQ(r.out, (std::vector<float>{0, 0, 0, 1}));
@@ -113,7 +114,7 @@ TEST(MaxNorm, InferenceClipsAndCutsTheGradientBeyondTheEdge) {
   const std::vector<float> values = {2, -2, 2.5f, -kInf}, max_abs = {2}, bias = {0.5f};
   const Span<const float> b = bias;
   std::vector<float> out(4), scale(4);
-  ASSERT_TRUE(MaxNorm<int32_t>({ids, values}, max_abs, &b, {1e-6f, NonFinite::kZero}, Serial,
+  ASSERT_TRUE(MaxNorm<int32_t>({ids, values}, max_abs, &b, {1e-6f, NonFinitePolicy::kZero}, Serial,
                                {out.data(), scale.data()})
                   .ok());
   EXPECT_EQ(out, (std::vector<float>{1.5f, -0.5f, 1.5f, 0.5f}));

@@ -7,31 +7,31 @@
 namespace twml {
 namespace {
 
-TEST(MdlCuts, ClassesThatTheValueSeparatesAreCutWhereTheyMeet) {
+TEST(MdlCutPoints, ClassesThatTheValueSeparatesAreCutWhereTheyMeet) {
   std::vector<double> counts;
   for (int i = 0; i < 30; ++i) counts.insert(counts.end(), {i < 12 ? 5.0 : 0, i < 12 ? 0 : 5.0});
-  EXPECT_EQ(MdlCuts(counts, 2), (std::vector<int64_t>{12}));
+  EXPECT_EQ(MdlCutPoints(counts, 2), (std::vector<int64_t>{12}));
 }
 
-TEST(MdlCuts, NoiseIsNotCut) {
+TEST(MdlCutPoints, NoiseIsNotCut) {
   std::vector<double> counts;
   for (int i = 0; i < 200; ++i) counts.insert(counts.end(), {1.0 + i % 2, 2.0 - i % 2});
-  EXPECT_TRUE(MdlCuts(counts, 2).empty());
+  EXPECT_TRUE(MdlCutPoints(counts, 2).empty());
 }
 
-TEST(MdlCuts, OneClassOneValueOrNothingIsNotCut) {
+TEST(MdlCutPoints, OneClassOneValueOrNothingIsNotCut) {
   const std::vector<double> one_class = {3, 0, 4, 0, 5, 0}, one_value = {3, 4}, nothing;
-  EXPECT_TRUE(MdlCuts(one_class, 2).empty());
-  EXPECT_TRUE(MdlCuts(one_value, 2).empty());
-  EXPECT_TRUE(MdlCuts(nothing, 2).empty());
+  EXPECT_TRUE(MdlCutPoints(one_class, 2).empty());
+  EXPECT_TRUE(MdlCutPoints(one_value, 2).empty());
+  EXPECT_TRUE(MdlCutPoints(nothing, 2).empty());
 }
 
-TEST(MdlCuts, ThreeClassesInARowAreCutTwice) {
+TEST(MdlCutPoints, ThreeClassesInARowAreCutTwice) {
   std::vector<double> counts;
   for (int i = 0; i < 30; ++i) {
     for (int c = 0; c < 3; ++c) counts.push_back(i / 10 == c ? 4.0 : 0.0);
   }
-  EXPECT_EQ(MdlCuts(counts, 3), (std::vector<int64_t>{10, 20}));
+  EXPECT_EQ(MdlCutPoints(counts, 3), (std::vector<int64_t>{10, 20}));
 }
 
 }  // namespace

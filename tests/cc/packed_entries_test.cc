@@ -146,7 +146,7 @@ TEST(UnpackEntries, WhatIsAllocatedIsBoundedByTheMessage) {
           UnpackEntries<int64_t>(bad, [&](int64_t entries, int64_t rows, bool is_binary) {
             const int64_t item = is_binary ? 8 : 12;
             EXPECT_LE(entries * item + (rows + 1) * 8,
-                      kMostUnpacked * static_cast<int64_t>(bad.size()));
+                      kMaxUnpackedBytesPerByte * static_cast<int64_t>(bad.size()));
             ++accepted;
             return UnpackedEntries<int64_t>{};
           });

@@ -9,20 +9,20 @@
 namespace twml {
 namespace {
 
-TEST(SideBySide, EveryPieceRunsOnce) {
+TEST(ParallelTasks, EveryPieceRunsOnce) {
   std::vector<int> runs(50);
-  std::vector<Piece> pieces;
+  std::vector<ParallelTask> tasks;
   for (int i = 0; i < 50; ++i) {
-    pieces.push_back({i % 7 == 0 ? 1000000 : 1000, [&runs, i](const ParallelFor&) {
-                        ++runs[i];
-                        return Status();
-                      }});
+    tasks.push_back({i % 7 == 0 ? 1000000 : 1000, [&runs, i](const ParallelFor&) {
+                       ++runs[i];
+                       return Status();
+                     }});
   }
-  EXPECT_TRUE(RunSideBySide(pieces, Serial).ok());
+  EXPECT_TRUE(RunParallelTasks(tasks, Serial).ok());
   EXPECT_EQ(runs, std::vector<int>(50, 1));
 }
 
-TEST(SideBySide, OnlyLargePiecesAreGivenThreads) {
+TEST(ParallelTasks, OnlyLargePiecesAreGivenThreads) {
   int inner = 0;
   const ParallelFor counted = [&](int64_t total, int64_t,
                                   const std::function<void(int64_t, int64_t)>& body) {
@@ -33,12 +33,12 @@ TEST(SideBySide, OnlyLargePiecesAreGivenThreads) {
     parallel_for(1, 1, [](int64_t, int64_t) {});
     return Status();
   };
-  const std::vector<Piece> pieces = {{1000000, run}, {10, run}, {1000000, run}};
-  EXPECT_TRUE(RunSideBySide(pieces, counted).ok());
-  EXPECT_EQ(inner, 3);  // two large pieces, and the loop over the small one
+  const std::vector<ParallelTask> tasks = {{1000000, run}, {10, run}, {1000000, run}};
+  EXPECT_TRUE(RunParallelTasks(tasks, counted).ok());
+  EXPECT_EQ(inner, 3);  // two large tasks, and the loop over the small one
 }
 
-TEST(SideBySide, TheFirstErrorIsReturnedAndTheOthersRun) {
+TEST(ParallelTasks, TheFirstErrorIsReturnedAndTheOthersRun) {
   int runs = 0;
   const auto fails = [&](const char* why) {
     return [&runs, why](const ParallelFor&) {
@@ -46,11 +46,11 @@ TEST(SideBySide, TheFirstErrorIsReturnedAndTheOthersRun) {
       return Invalid(why);
     };
   };
-  const std::vector<Piece> pieces = {
+  const std::vector<ParallelTask> tasks = {
       {1, [](const ParallelFor&) { return Status(); }}, {1, fails("b")}, {1000000, fails("c")}};
-  EXPECT_EQ(RunSideBySide(pieces, Serial).message(), "b");
+  EXPECT_EQ(RunParallelTasks(tasks, Serial).message(), "b");
   EXPECT_EQ(runs, 2);
-  EXPECT_TRUE(RunSideBySide(std::vector<Piece>(), Serial).ok());
+  EXPECT_TRUE(RunParallelTasks(std::vector<ParallelTask>(), Serial).ok());
 }
 
 }  // namespace

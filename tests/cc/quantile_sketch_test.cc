@@ -75,7 +75,7 @@ double WorstRankError(const QuantileSketch& sketch, std::vector<float> values) {
 
 double Bound(const QuantileSketch& sketch) {
   const std::vector<int64_t> id = {0};
-  double described[QuantileSketch::kDescribed];
+  double described[QuantileSketch::kNumStatistics];
   sketch.Describe(id, described);
   return described[2];
 }
@@ -170,7 +170,7 @@ TEST(QuantileSketch, AConstantFeatureStaysSmall) {
   auto sketch = Make();
   Update(sketch.get(), 0, std::vector<float>(1'000'000, 2.5f));
   const std::vector<int64_t> id = {0};
-  double described[QuantileSketch::kDescribed];
+  double described[QuantileSketch::kNumStatistics];
   sketch->Describe(id, described);
   EXPECT_EQ(described[0], 1e6);
   EXPECT_LE(described[3], 64);
@@ -462,7 +462,7 @@ TEST(QuantileSketch, FeaturesWithoutValuesHaveNone) {
   QuantileBoundaries boundaries;
   ASSERT_TRUE(sketch->Boundaries(ids, bins, false, Serial, &boundaries).ok());
   EXPECT_EQ(boundaries.splits, (std::vector<int64_t>{0, 0, 0}));
-  double described[2 * QuantileSketch::kDescribed];
+  double described[2 * QuantileSketch::kNumStatistics];
   sketch->Describe(ids, described);
   EXPECT_EQ(described[1], 2);
   EXPECT_EQ(sketch->FeatureIds(), (std::vector<int64_t>{4}));

@@ -61,7 +61,7 @@ struct Rows {
   bool operator==(const Rows& other) const { return ids == other.ids && rows == other.rows; }
 
   AllocateRows<Id> Allocate(int64_t dim) {
-    return [this, dim](int64_t number) -> RowsOut<Id> {
+    return [this, dim](int64_t number) -> RowsOutput<Id> {
       ids.resize(number);
       rows.resize(number * dim);
       return {ids.data(), rows.data()};
@@ -192,7 +192,7 @@ TYPED_TEST(SparseLinearTest, ABatchWithoutColumnsIsFine) {
 TYPED_TEST(SparseLinearTest, RefusedInputIsNotAllocatedFor) {
   auto batch = RandomBatch<TypeParam>({2, 1}, kInputDim);
   const auto grad = RandomFloats(3 * 4);
-  const auto never = [](int64_t) -> RowsOut<TypeParam> {
+  const auto never = [](int64_t) -> RowsOutput<TypeParam> {
     ADD_FAILURE() << "allocated";
     return {nullptr, nullptr};
   };
@@ -211,7 +211,7 @@ TYPED_TEST(SparseLinearTest, RefusedInputIsNotAllocatedFor) {
 TYPED_TEST(SparseLinearTest, NothingIsWrittenWhereThereIsNoMemory) {
   const auto batch = RandomBatch<TypeParam>({2, 1}, kInputDim);
   const auto grad = RandomFloats(2 * 4);
-  const auto no_memory = [](int64_t) -> RowsOut<TypeParam> { return {nullptr, nullptr}; };
+  const auto no_memory = [](int64_t) -> RowsOutput<TypeParam> { return {nullptr, nullptr}; };
   EXPECT_TRUE(SparseLinearWeightsGrad<TypeParam>(batch.csr(), kInputDim, {grad.data(), 2, 4},
                                                  Serial, no_memory)
                   .ok());
@@ -235,12 +235,12 @@ TEST(SumDuplicates, TakesEveryIdThatAGradientMayHave) {
   const std::vector<float> rows = {1, 2, 4};
   std::vector<int32_t> got_ids;
   std::vector<float> got_rows;
-  const Status status =
-      SumDuplicates<int32_t>(ids, {rows.data(), 3, 1}, Serial, [&](int64_t n) -> RowsOut<int32_t> {
-        got_ids.resize(n);
-        got_rows.resize(n);
-        return {got_ids.data(), got_rows.data()};
-      });
+  const Status status = SumDuplicates<int32_t>(ids, {rows.data(), 3, 1}, Serial,
+                                               [&](int64_t n) -> RowsOutput<int32_t> {
+                                                 got_ids.resize(n);
+                                                 got_rows.resize(n);
+                                                 return {got_ids.data(), got_rows.data()};
+                                               });
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(got_ids, (std::vector<int32_t>{0, kLast}));
   EXPECT_EQ(got_rows, (std::vector<float>{2, 5}));

@@ -42,8 +42,8 @@ struct Table {
   }
   const UpdateRuleInfo& info() const { return kUpdateRules[static_cast<int>(rule)]; }
   int64_t slot_dim() const { return info().rowwise_slots ? 1 : dim; }
-  Trained<float> trained() {
-    Trained<float> t;
+  OptimizedTable<float> optimized_table() {
+    OptimizedTable<float> t;
     t.weights = {weights.data(), kRows, dim};
     for (int s = 0; s < info().num_slots; ++s) t.slots[s] = slots[s].data();
     t.rule = rule;
@@ -132,7 +132,8 @@ TEST_P(UpdateRuleTest, EqualsItsFormulaAndLeavesOtherRowsAlone) {
     const Table before = table;
     const std::vector<int64_t> ids = {0, 4, 5, 29};
     const auto rows = RandomFloats(4 * dim);
-    ASSERT_TRUE(ApplyRows<int64_t>(ids, {rows.data(), 4, dim}, table.trained(), Sharded(3)).ok());
+    ASSERT_TRUE(
+        ApplyRows<int64_t>(ids, {rows.data(), 4, dim}, table.optimized_table(), Sharded(3)).ok());
     for (int64_t id = 0, u = 0; id < kRows; ++id) {
       Row want = RowOf(before, id);
       if (u < 4 && ids[u] == id) {
@@ -158,9 +159,11 @@ TEST_P(UpdateRuleTest, RepeatedIdsAreSummedFirst) {
     sums[d] = rows[kDim + d];
     sums[kDim + d] = rows[d] + rows[2 * kDim + d] + rows[3 * kDim + d];
   }
-  ASSERT_TRUE(ApplyRows<int64_t>(ids, {rows.data(), 4, kDim}, table.trained(), Sharded(2)).ok());
+  ASSERT_TRUE(
+      ApplyRows<int64_t>(ids, {rows.data(), 4, kDim}, table.optimized_table(), Sharded(2)).ok());
   const std::vector<int64_t> unique = {2, 9};
-  ASSERT_TRUE(ApplyRows<int64_t>(unique, {sums.data(), 2, kDim}, summed.trained(), Serial).ok());
+  ASSERT_TRUE(
+      ApplyRows<int64_t>(unique, {sums.data(), 2, kDim}, summed.optimized_table(), Serial).ok());
   EXPECT_EQ(table, summed);
 }
 
@@ -175,20 +178,20 @@ TEST_P(UpdateRuleTest, FusedAndByRowsAreTheSameBits) {
       std::vector<int32_t> ids;
       std::vector<float> rows;
       ASSERT_TRUE(SparseLinearWeightsGrad<int32_t>(batch.csr(binary), kRows, matrix, Serial,
-                                                   [&](int64_t n) -> RowsOut<int32_t> {
+                                                   [&](int64_t n) -> RowsOutput<int32_t> {
                                                      ids.resize(n);
                                                      rows.resize(n * dim);
                                                      return {ids.data(), rows.data()};
                                                    })
                       .ok());
       ASSERT_TRUE(ApplyRows<int32_t>(ids, {rows.data(), static_cast<int64_t>(ids.size()), dim},
-                                     by_rows.trained(), Serial)
+                                     by_rows.optimized_table(), Serial)
                       .ok());
       for (const int64_t shards : {1, 2, 5}) {
         Table fused(rule(), dim, GetParam().second);
-        ASSERT_TRUE(
-            SparseLinearBackwardApply(batch.csr(binary), matrix, fused.trained(), Sharded(shards))
-                .ok());
+        ASSERT_TRUE(SparseLinearBackwardApply(batch.csr(binary), matrix, fused.optimized_table(),
+                                              Sharded(shards))
+                        .ok());
         EXPECT_EQ(fused, by_rows) << "dim " << dim << " shards " << shards;
       }
     }
@@ -202,15 +205,16 @@ TEST_P(UpdateRuleTest, RefusedInputLeavesTheTableAlone) {
   const auto rows = RandomFloats(3 * 5);
   const std::vector<int64_t> bad = {0, kRows}, good = {0, 1};
   const auto apply = [&](const std::vector<int64_t>& ids, int64_t n, int64_t dim) {
-    return ApplyRows<int64_t>(ids, {rows.data(), n, dim}, table.trained(), Serial).message();
+    return ApplyRows<int64_t>(ids, {rows.data(), n, dim}, table.optimized_table(), Serial)
+        .message();
   };
   EXPECT_EQ(apply(bad, 2, kDim), "ids[1] = 30 is out of range [0, 30)");
   EXPECT_EQ(apply(good, 3, kDim), "rows must have one row for each of the 2 ids, got 3");
   EXPECT_EQ(apply(good, 2, 5), "the gradient's rows must be as wide as the table's, 4, got 5");
   auto batch = RandomBatch<int64_t>({2, 1}, kRows);
   const auto fused = [&](int64_t n, int64_t dim) {
-    return SparseLinearBackwardApply<int64_t>(batch.csr(), {rows.data(), n, dim}, table.trained(),
-                                              Serial)
+    return SparseLinearBackwardApply<int64_t>(batch.csr(), {rows.data(), n, dim},
+                                              table.optimized_table(), Serial)
         .message();
   };
   EXPECT_EQ(fused(3, kDim), "grad must have one row for each of the batch's 2, got 3");
@@ -223,11 +227,11 @@ TEST_P(UpdateRuleTest, RefusedInputLeavesTheTableAlone) {
 TEST_P(UpdateRuleTest, NothingToDoIsFine) {
   Table table(rule(), 4, GetParam().second);
   const Table before = table;
-  EXPECT_TRUE(ApplyRows<int64_t>({}, {nullptr, 0, 4}, table.trained(), Sharded(2)).ok());
+  EXPECT_TRUE(ApplyRows<int64_t>({}, {nullptr, 0, 4}, table.optimized_table(), Sharded(2)).ok());
   const auto batch = RandomBatch<int64_t>({0, 0}, kRows);
   const std::vector<float> grad(8, 1);
-  EXPECT_TRUE(SparseLinearBackwardApply<int64_t>(batch.csr(), {grad.data(), 2, 4}, table.trained(),
-                                                 Sharded(2))
+  EXPECT_TRUE(SparseLinearBackwardApply<int64_t>(batch.csr(), {grad.data(), 2, 4},
+                                                 table.optimized_table(), Sharded(2))
                   .ok());
   EXPECT_EQ(table, before);
 }
@@ -255,8 +259,9 @@ TEST_P(UpdateRuleTest, ALearningRateOfZeroLeavesTheWeights) {
       const Table before = fused;
       by_rows = fused;
       const auto grad = RandomFloats(batch.num_rows() * dim);
-      ASSERT_TRUE(SparseLinearBackwardApply<int64_t>(
-                      batch.csr(), {grad.data(), batch.num_rows(), dim}, fused.trained(), Serial)
+      ASSERT_TRUE(SparseLinearBackwardApply<int64_t>(batch.csr(),
+                                                     {grad.data(), batch.num_rows(), dim},
+                                                     fused.optimized_table(), Serial)
                       .ok());
       for (size_t i = 0; i < before.weights.size(); ++i) {
         // A tiny rate moves a weight of exactly 0 by as little.
@@ -272,7 +277,7 @@ TEST_P(UpdateRuleTest, ALearningRateOfZeroLeavesTheWeights) {
           table->hyper[0] = 0.1f;
           ASSERT_TRUE(SparseLinearBackwardApply<int64_t>(batch.csr(),
                                                          {grad.data(), batch.num_rows(), dim},
-                                                         table->trained(), Serial)
+                                                         table->optimized_table(), Serial)
                           .ok());
         }
         EXPECT_EQ(fused, by_rows);
@@ -290,7 +295,7 @@ TEST_P(UpdateRuleTest, DecayShrinksARowAlsoAtALearningRateOfZero) {
   const Table before = table;
   const auto rows = RandomFloats(8);
   const std::vector<int64_t> ids = {3};
-  ASSERT_TRUE(ApplyRows<int64_t>(ids, {rows.data(), 1, 8}, table.trained(), Serial).ok());
+  ASSERT_TRUE(ApplyRows<int64_t>(ids, {rows.data(), 1, 8}, table.optimized_table(), Serial).ok());
   for (int64_t i = 0; i < 8; ++i) {
     EXPECT_EQ(table.weights[3 * 8 + i], before.weights[3 * 8 + i] / 2);
   }
@@ -300,11 +305,11 @@ TEST_P(UpdateRuleTest, ATableWithoutColumnsStaysAsItIs) {
   Table table(rule(), 0, GetParam().second);
   const Table before = table;
   const std::vector<int64_t> ids = {3, 9, 3};
-  EXPECT_TRUE(ApplyRows<int64_t>(ids, {nullptr, 3, 0}, table.trained(), Serial).ok());
+  EXPECT_TRUE(ApplyRows<int64_t>(ids, {nullptr, 3, 0}, table.optimized_table(), Serial).ok());
   const auto batch = RandomBatch<int64_t>({2, 3}, kRows);
-  EXPECT_TRUE(
-      SparseLinearBackwardApply<int64_t>(batch.csr(), {nullptr, 2, 0}, table.trained(), Serial)
-          .ok());
+  EXPECT_TRUE(SparseLinearBackwardApply<int64_t>(batch.csr(), {nullptr, 2, 0},
+                                                 table.optimized_table(), Serial)
+                  .ok());
   EXPECT_EQ(table, before);
 }
 
@@ -321,7 +326,7 @@ TEST(Ftrl, AnElementThatHasSeenNoGradientStays) {
   std::vector<float> row(8, 0);
   row[5] = 1;
   const std::vector<int64_t> ids = {3};
-  ASSERT_TRUE(ApplyRows<int64_t>(ids, {row.data(), 1, 8}, table.trained(), Serial).ok());
+  ASSERT_TRUE(ApplyRows<int64_t>(ids, {row.data(), 1, 8}, table.optimized_table(), Serial).ok());
   for (int64_t i = 0; i < 8; ++i) {
     const float w = table.weights[3 * 8 + i];
     EXPECT_TRUE(std::isfinite(w));
@@ -336,7 +341,7 @@ TEST(Ftrl, L1MakesExactZeros) {
   std::fill(table.weights.begin(), table.weights.end(), 0.0f);
   const auto rows = RandomFloats(8);
   const std::vector<int64_t> ids = {3};
-  ASSERT_TRUE(ApplyRows<int64_t>(ids, {rows.data(), 1, 8}, table.trained(), Serial).ok());
+  ASSERT_TRUE(ApplyRows<int64_t>(ids, {rows.data(), 1, 8}, table.optimized_table(), Serial).ok());
   EXPECT_EQ(table.weights, std::vector<float>(table.weights.size()));
 }
 

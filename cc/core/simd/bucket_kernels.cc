@@ -27,13 +27,13 @@ struct Line {
 inline Line Load(const float* from) { return {from}; }
 #endif
 
-// How many floats of the line are before v, times kUnit; a NaN among them never is.
+// How many floats of the line are before v, times kBitsPerMatch; a NaN among them never is.
 #if defined(__AVX512F__)
-constexpr uint32_t kUnit = 1;
+constexpr uint32_t kBitsPerMatch = 1;
 #elif defined(__AVX2__)
-constexpr uint32_t kUnit = 2;
+constexpr uint32_t kBitsPerMatch = 2;
 #else
-constexpr uint32_t kUnit = 1;
+constexpr uint32_t kBitsPerMatch = 1;
 #endif
 template <bool kRight>
 inline uint32_t Count(const Line& line, float v) {
@@ -56,7 +56,7 @@ inline uint32_t Count(const Line& line, float v) {
 }
 template <bool kRight>
 inline int64_t CountTimes16(const Line& line, float v) {
-  return int64_t{16 / kUnit} * Count<kRight>(line, v);
+  return int64_t{16 / kBitsPerMatch} * Count<kRight>(line, v);
 }
 
 // The float, counted from the first leaf, at which the line of leaves to look at begins.
@@ -104,8 +104,8 @@ inline void FindLeaves(const float* pivots, int64_t n, const float* values, int3
 // kBlock values of one feature, whose first id is `start`: each step is a loop over the values, so
 // that most of it is done for several at once.
 template <bool kRight>
-void FindInOne(const BucketTree& tree, const float* lines, const float* values, int64_t start,
-               int64_t* out) {
+void FindBucketsOfOneFeature(const BucketTree& tree, const float* lines, const float* values,
+                             int64_t start, int64_t* out) {
   int32_t leaf[kBlock];
   uint32_t in_leaf[kBlock];
   if (tree.levels == 2) {
@@ -124,7 +124,7 @@ void FindInOne(const BucketTree& tree, const float* lines, const float* values, 
     in_leaf[i] = Count<kRight>(Load(leaves + leaf[i]), values[i]);
   }
   for (int64_t i = 0; i < kBlock; ++i) {
-    out[i] = start + (leaf[i] + static_cast<int32_t>(in_leaf[i] / kUnit));
+    out[i] = start + (leaf[i] + static_cast<int32_t>(in_leaf[i] / kBitsPerMatch));
   }
 }
 
@@ -140,7 +140,7 @@ void FindBuckets(const BucketTree* trees, const float* lines, const int32_t* f, 
   const int64_t begins = extra >= 0 ? -1 : 0, per_feature = extra >= 0 ? extra : 0;
   const auto before = [&](int64_t of) { return (trees[of].begin & begins) + of * per_feature; };
   if (n == kBlock && AllEqual(f)) {
-    return FindInOne<kRight>(trees[f[0]], lines, values, before(f[0]), out);
+    return FindBucketsOfOneFeature<kRight>(trees[f[0]], lines, values, before(f[0]), out);
   }
   if (cached) {
     for (int64_t i = 0; i < n; ++i) {

@@ -2,9 +2,10 @@
 //
 // A group has few entries: what a call for its sum, another for its update and loops of unknown
 // length cost shows. So the widths that are most used, powers of two, have kernels of their own.
+#include "cc/core/simd/group_kernels.h"
+
 #include "cc/core/simd/lanes.h"
 #include "cc/core/simd/update_formulas.h"
-#include "cc/core/simd/group_kernels.h"
 
 namespace twml::TWML_SIMD_LEVEL {
 namespace {
@@ -50,7 +51,7 @@ void SumAndUpdate(const GroupUpdates<Id>& of, int64_t begin, int64_t end) {
 }
 
 template <UpdateRule kRule, class Id>
-GroupUpdater<Id> OfWidth(int64_t dim) {
+GroupUpdater<Id> UpdaterForDim(int64_t dim) {
   if constexpr (kLanes <= 8) {
     if (dim == 8) return SumAndUpdate<8, kRule, Id>;
   }
@@ -64,9 +65,9 @@ GroupUpdater<Id> OfWidth(int64_t dim) {
 template <class Id>
 GroupUpdater<Id> Find(UpdateRule rule, int64_t dim) {
   constexpr GroupUpdater<Id> (*kOfRule[kNumUpdateRules])(int64_t) = {
-      OfWidth<UpdateRule::kSgd, Id>,      OfWidth<UpdateRule::kMomentum, Id>,
-      OfWidth<UpdateRule::kAdagrad, Id>,  OfWidth<UpdateRule::kRowWiseAdagrad, Id>,
-      OfWidth<UpdateRule::kLazyAdam, Id>, OfWidth<UpdateRule::kFtrl, Id>};
+      UpdaterForDim<UpdateRule::kSgd, Id>,      UpdaterForDim<UpdateRule::kMomentum, Id>,
+      UpdaterForDim<UpdateRule::kAdagrad, Id>,  UpdaterForDim<UpdateRule::kRowWiseAdagrad, Id>,
+      UpdaterForDim<UpdateRule::kLazyAdam, Id>, UpdaterForDim<UpdateRule::kFtrl, Id>};
   return kOfRule[static_cast<int>(rule)](dim);
 }
 

@@ -1,4 +1,5 @@
-// Backward and update in one go over groups of entries, compiled once per SIMD level.
+// Kernels that sum the gradient of a group of entries and update the group's row in one pass,
+// compiled once per SIMD level.
 #ifndef TWML_CORE_SIMD_GROUP_KERNELS_H_
 #define TWML_CORE_SIMD_GROUP_KERNELS_H_
 
@@ -8,32 +9,33 @@
 
 namespace twml {
 
-// Group u: the sum over k in [splits[u], splits[u + 1]) of values[k] * grad[rows[k]] updates row
-// ids[u] of the weights.
+// For group u, the sum over k in [splits[u], splits[u + 1]) of values[k] * grad[rows[k]] is the
+// gradient of row ids[u] of the weights.
 template <class Id>
 struct GroupUpdates {
   const Id* ids;
   const int64_t* splits;
-  int64_t num_entries;  // of all groups
+  int64_t num_entries;  // of all groups together
   const int32_t* rows;
-  const float* values;  // null: all 1
+  const float* values;  // null: all values are 1
   const float* grad;
   float* weights;
   float* const* slots;
   const float* hyper;  // see UpdateRule
 };
 
-// Does the groups [begin, end).
+// Updates the rows of the groups [begin, end).
 template <class Id>
-using GroupUpdater = void (*)(const GroupUpdates<Id>& of, int64_t begin, int64_t end);
+using GroupUpdater = void (*)(const GroupUpdates<Id>& groups, int64_t begin, int64_t end);
 
-// For rows of `dim` floats of float32 weights; null where there is none for that width.
+// Each function returns the kernel for float32 rows of `dim` columns, or null if there is no
+// kernel for that width.
 struct GroupKernels {
   GroupUpdater<int32_t> (*int32)(UpdateRule rule, int64_t dim);
   GroupUpdater<int64_t> (*int64)(UpdateRule rule, int64_t dim);
 
   template <class Id>
-  GroupUpdater<Id> of(UpdateRule rule, int64_t dim) const {
+  GroupUpdater<Id> ForIds(UpdateRule rule, int64_t dim) const {
     if constexpr (sizeof(Id) == 4) {
       return int32(rule, dim);
     } else {
@@ -41,9 +43,6 @@ struct GroupKernels {
     }
   }
 };
-
-// Of the level that Kernels() in simd.h chooses.
-const GroupKernels& KernelsOfGroups();
 
 }  // namespace twml
 

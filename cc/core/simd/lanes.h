@@ -34,8 +34,8 @@ inline Vec Load(const Bfloat16* p) {
   const Words wide = __builtin_convertvector(*reinterpret_cast<const Halves*>(p), Words) << 16;
   return reinterpret_cast<const Vec&>(wide);
 }
-inline float FloatOf(float w) { return w; }
-inline float FloatOf(Bfloat16 w) {
+inline float ToFloat(float w) { return w; }
+inline float ToFloat(Bfloat16 w) {
   const uint32_t bits = static_cast<uint32_t>(w.bits) << 16;
   float out;
   __builtin_memcpy(&out, &bits, sizeof(out));

@@ -2,6 +2,7 @@
 // a template or inline function shared with other files: the linker would keep one copy of it,
 // perhaps the one for a CPU we are not on. So: no standard library but C's mathematics.
 #include "cc/core/simd/row_kernels.h"
+
 #include "cc/core/simd/lanes.h"
 #include "cc/core/simd/update_formulas.h"
 
@@ -9,12 +10,12 @@ namespace twml::TWML_SIMD_LEVEL {
 namespace {
 
 template <int kBlock, bool kBinary, class Id, class W>
-void SumBlockOf(int block, const W* table, int64_t dim, int64_t last_offset, const Id* ids,
-                const float* values, int64_t n, int64_t readable, float* out) {
+void SumBlockOfSize(int block, const W* table, int64_t dim, int64_t last_offset, const Id* ids,
+                    const float* values, int64_t n, int64_t readable, float* out) {
   if constexpr (kBlock > 1) {
     if (block < kBlock) {
-      return SumBlockOf<kBlock - 1, kBinary>(block, table, dim, last_offset, ids, values, n,
-                                             readable, out);
+      return SumBlockOfSize<kBlock - 1, kBinary>(block, table, dim, last_offset, ids, values, n,
+                                                 readable, out);
     }
   }
   SumBlock<kBlock, kBinary>(table, dim, last_offset, ids, values, n, readable, out);
@@ -31,7 +32,7 @@ void SumNarrow(const W* table, int64_t dim, const Id* ids, const float* values, 
     }
     const W* row = table + ids[k] * dim;
     const float value = kBinary ? 1.0f : values[k];
-    for (int64_t i = 0; i < dim; ++i) sum[i] += value * FloatOf(row[i]);
+    for (int64_t i = 0; i < dim; ++i) sum[i] += value * ToFloat(row[i]);
   }
   for (int64_t i = 0; i < dim; ++i) out[i] = sum[i];
 }
@@ -49,12 +50,12 @@ void SumScalars(const W* table, const Id* ids, const float* values, int64_t n, i
       for (int i = 0; i < kSums; ++i) __builtin_prefetch(table + ids[k + kSums * 3 + i]);
     }
     for (int i = 0; i < kSums; ++i) {
-      const float w = FloatOf(table[ids[k + i]]);
+      const float w = ToFloat(table[ids[k + i]]);
       sum[i] += kBinary ? w : values[k + i] * w;
     }
   }
   for (int i = 0; k < n; ++k, ++i) {
-    const float w = FloatOf(table[ids[k]]);
+    const float w = ToFloat(table[ids[k]]);
     sum[i] += kBinary ? w : values[k] * w;
   }
   for (int i = 1; i < kSums; ++i) sum[0] += sum[i];
@@ -62,8 +63,8 @@ void SumScalars(const W* table, const Id* ids, const float* values, int64_t n, i
 }
 
 template <bool kBinary, class Id, class W>
-void SumRowsAs(const W* table, int64_t dim, const Id* ids, const float* values, int64_t n,
-               int64_t readable, float* out) {
+void SumRowsOfType(const W* table, int64_t dim, const Id* ids, const float* values, int64_t n,
+                   int64_t readable, float* out) {
   if (dim == 1) return SumScalars<kBinary>(table, ids, values, n, readable, out);
   if (dim < kLanes) return SumNarrow<kBinary>(table, dim, ids, values, n, readable, out);
   const int64_t vectors = (dim + kLanes - 1) / kLanes;
@@ -72,8 +73,8 @@ void SumRowsAs(const W* table, int64_t dim, const Id* ids, const float* values, 
     const int64_t begin = vectors * b / blocks, end = vectors * (b + 1) / blocks;
     const int64_t column = begin * kLanes;
     const int64_t last = b + 1 < blocks ? (end - 1) * kLanes : dim - kLanes;
-    SumBlockOf<kMaxBlock, kBinary>(static_cast<int>(end - begin), table + column, dim,
-                                   last - column, ids, values, n, readable, out + column);
+    SumBlockOfSize<kMaxBlock, kBinary>(static_cast<int>(end - begin), table + column, dim,
+                                       last - column, ids, values, n, readable, out + column);
   }
 }
 
@@ -81,13 +82,13 @@ template <class Id, class W>
 void SumRows(const W* table, int64_t dim, const Id* ids, const float* values, int64_t n,
              int64_t readable, float* out) {
   if (values == nullptr) {
-    SumRowsAs<true>(table, dim, ids, values, n, readable, out);
+    SumRowsOfType<true>(table, dim, ids, values, n, readable, out);
   } else {
-    SumRowsAs<false>(table, dim, ids, values, n, readable, out);
+    SumRowsOfType<false>(table, dim, ids, values, n, readable, out);
   }
 }
 
-inline float SumOfLanes(Vec v) {
+inline float AddLanes(Vec v) {
   float lanes[kLanes];
   __builtin_memcpy(lanes, &v, sizeof(v));
   for (int half = kLanes / 2; half > 0; half /= 2) {
@@ -99,9 +100,8 @@ inline float SumOfLanes(Vec v) {
 // out[j] = table[ids[j]] . row: sums that do not wait for each other. It asks for the rows of
 // ids[j + ahead] a line at a time: all at once would be more than the core has buffers for.
 template <int kTogether, class Id, class W>
-__attribute__((always_inline)) inline void DotTogether(const W* table, int64_t dim, const Id* ids,
-                                                       int64_t ahead, const float* row,
-                                                       float* out) {
+__attribute__((always_inline)) inline void DotBlock(const W* table, int64_t dim, const Id* ids,
+                                                    int64_t ahead, const float* row, float* out) {
   constexpr int64_t kStep = 16;
   const W *w[kTogether], *later[kTogether];
   Vec sums[kTogether];
@@ -125,8 +125,8 @@ __attribute__((always_inline)) inline void DotTogether(const W* table, int64_t d
   }
   for (; i + kLanes <= dim; i += kLanes) add(i);
   for (int j = 0; j < kTogether; ++j) {
-    float sum = SumOfLanes(sums[j]);
-    for (int64_t d = i; d < dim; ++d) sum = MulAdd(FloatOf(w[j][d]), row[d], sum);
+    float sum = AddLanes(sums[j]);
+    for (int64_t d = i; d < dim; ++d) sum = MulAdd(ToFloat(w[j][d]), row[d], sum);
     out[j] = sum;
   }
 }
@@ -138,9 +138,9 @@ void DotRows(const W* table, int64_t dim, const Id* ids, const float* row, int64
   int64_t k = 0;
   for (; k + kTogether <= n; k += kTogether) {
     const int64_t ahead = k + kTogether + kPrefetchAhead <= readable ? kPrefetchAhead : 0;
-    DotTogether<kTogether>(table, dim, ids + k, ahead, row, out + k);
+    DotBlock<kTogether>(table, dim, ids + k, ahead, row, out + k);
   }
-  for (; k < n; ++k) DotTogether<1>(table, dim, ids + k, 0, row, out + k);
+  for (; k < n; ++k) DotBlock<1>(table, dim, ids + k, 0, row, out + k);
 }
 
 }  // namespace
@@ -155,8 +155,8 @@ void DotRows(const W* table, int64_t dim, const Id* ids, const float* row, int64
           Update<UpdateRule::kLazyAdam, Row, W>, Update<UpdateRule::kFtrl, Row, W>            \
     }                                                                                         \
   }
-extern const RowKernels kKernels;
-const RowKernels kKernels = {
+extern const RowKernels kRowKernels;
+const RowKernels kRowKernels = {
     TWML_STRING(TWML_SIMD_LEVEL),
     TWML_TABLE(float, Float32Row),
     TWML_TABLE(Bfloat16, Bfloat16Row),

@@ -1,4 +1,5 @@
-// The inner loops over table rows, compiled once per SIMD level and chosen at run time.
+// Kernels for table rows, compiled once per SIMD level: weighted sums of rows, dot products with
+// rows, and the update of one row.
 #ifndef TWML_CORE_SIMD_ROW_KERNELS_H_
 #define TWML_CORE_SIMD_ROW_KERNELS_H_
 
@@ -15,22 +16,24 @@ struct Bfloat16 {
 
 template <class Id, class W>
 struct IdKernels {
-  // out[0, dim) = sum over k in [0, n) of values[k] * table[ids[k]], in the order of k; all
-  // values 1 when null. ids (and values) may be read up to `readable` >= n, to prefetch.
+  // out[0, dim) = sum over k in [0, n) of values[k] * table[ids[k]], in the order of k. All values
+  // are 1 if `values` is null. The kernel may read ids (and values) up to `readable` >= n in order
+  // to prefetch.
   void (*sum_rows)(const W* table, int64_t dim, const Id* ids, const float* values, int64_t n,
                    int64_t readable, float* out);
-  // out[k] = table[ids[k]] . row for k in [0, n). ids may be read up to `readable`, as above.
+  // out[k] = table[ids[k]] . row for k in [0, n). The kernel may read ids up to `readable`, as
+  // above.
   void (*dot_rows)(const W* table, int64_t dim, const Id* ids, const float* row, int64_t n,
                    int64_t readable, float* out);
 };
 
-// Updates one row of a table and its slots with its gradient. hyper: see UpdateRule. seed: of the
-// stochastic rounding of bfloat16 weights.
+// Updates one row of a table and its slots with the row's gradient. `hyper` is described at
+// UpdateRule. `seed` is used by the stochastic rounding of bfloat16 weights.
 template <class W>
 using UpdateRow = void (*)(W* weights, float* const* slots, const float* gradient, int64_t dim,
                            const float* hyper, uint32_t seed);
 
-// Everything for tables whose weights are stored as W.
+// The kernels for tables whose weights are stored as W.
 template <class W>
 struct TableKernels {
   IdKernels<int32_t, W> int32;
@@ -38,7 +41,7 @@ struct TableKernels {
   UpdateRow<W> update[kNumUpdateRules];
 
   template <class Id>
-  const IdKernels<Id, W>& of() const {
+  const IdKernels<Id, W>& ForIds() const {
     if constexpr (sizeof(Id) == 4) {
       return int32;
     } else {
@@ -53,7 +56,7 @@ struct RowKernels {
   TableKernels<Bfloat16> bfloat16;
 
   template <class W>
-  const TableKernels<W>& table() const {
+  const TableKernels<W>& ForWeights() const {
     if constexpr (sizeof(W) == 4) {
       return float32;
     } else {
@@ -61,29 +64,6 @@ struct RowKernels {
     }
   }
 };
-
-// Of the best level of this CPU that is not above the one named in the environment variable
-// TWML_OPS_SIMD, if that names one.
-const RowKernels& Kernels();
-
-// Whether TWML_OPS_SIMD is not set or names a level of this CPU (kMet), names a level that this CPU
-// does not have, or has another value, which the core ignores. The Python module warns of the last
-// two.
-enum class SimdRequest { kMet, kNotOfThisCpu, kUnknown };
-SimdRequest RequestedSimd();
-constexpr const char* kSimdVariable = "TWML_OPS_SIMD";
-constexpr const char* kSimdLevels[] = {"baseline", "avx2", "avx512"};  // ascending
-
-// Asks for a row's cache lines, also where it begins within one. Always inlined: GCC takes a
-// function that only prefetches for one without effects and drops the call.
-template <class W>
-__attribute__((always_inline)) inline void PrefetchRow(const W* row, int64_t dim) {
-  constexpr uintptr_t kLine = 64;
-  const auto begin = reinterpret_cast<uintptr_t>(row), end = begin + dim * sizeof(W);
-  for (uintptr_t at = begin & ~(kLine - 1); at < end; at += kLine) {
-    __builtin_prefetch(reinterpret_cast<const void*>(at));
-  }
-}
 
 }  // namespace twml
 

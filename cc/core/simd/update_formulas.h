@@ -39,7 +39,7 @@ class Bfloat16Row {
   Bfloat16Row(Bfloat16* w, const float* hyper, uint32_t seed)
       : w_(w), decay_(hyper[1]), seed_(seed) {}
   float Get(int64_t i) const {
-    const float w = FloatOf(w_[i]);
+    const float w = ToFloat(w_[i]);
     return decay_ == 0 ? w : MulAdd(-decay_, w, w);
   }
   void Set(int64_t i, float w) const {

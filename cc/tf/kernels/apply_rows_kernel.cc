@@ -1,5 +1,5 @@
-#include "cc/tf/kernels/tensor_util.h"
 #include "cc/tf/kernels/table.h"
+#include "cc/tf/kernels/tensor_util.h"
 
 namespace twml {
 namespace {
@@ -30,8 +30,9 @@ class UpdateOp : public Kernel {
   const Tensor& Input(OpKernelContext* ctx, int i) const {
     return ctx->input(1 + info_->num_slots + i);
   }
-  virtual absl::Status Update(OpKernelContext* ctx, const Trained<float>& table) const = 0;
-  virtual absl::Status Update(OpKernelContext* ctx, const Trained<Bfloat16>& table) const = 0;
+  virtual absl::Status Update(OpKernelContext* ctx, const OptimizedTable<float>& table) const = 0;
+  virtual absl::Status Update(OpKernelContext* ctx,
+                              const OptimizedTable<Bfloat16>& table) const = 0;
   // Refuses bad input before a shared table is copied for writing.
   virtual absl::Status Check(OpKernelContext* ctx) const = 0;
 
@@ -41,12 +42,12 @@ class UpdateOp : public Kernel {
     OpInputList inputs;
     TF_RETURN_IF_ERROR(ctx->input_list("hyper", &inputs));
     for (int i = 0; i < inputs.size(); ++i) {
-      TF_RETURN_IF_ERROR(ToTf(CheckRank(inputs[i], 0, "hyper")));
+      TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(inputs[i], 0, "hyper")));
       hyper[i] = inputs[i].scalar<float>()();
     }
     const Tensor* seed;
     TF_RETURN_IF_ERROR(ctx->input("seed", &seed));
-    TF_RETURN_IF_ERROR(ToTf(CheckRank(*seed, 0, "seed")));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(*seed, 0, "seed")));
     TF_RETURN_IF_ERROR(Check(ctx));
     LockedTables tables;
     TF_RETURN_IF_ERROR(
@@ -56,8 +57,8 @@ class UpdateOp : public Kernel {
     }
     tables.Lock();
     const Tensor& var = tables.tensor(0);
-    TF_RETURN_IF_ERROR(CheckTable(var, "var", Stored::kFloat32OrBfloat16));
-    TF_RETURN_IF_ERROR(ToTf(CheckRows(var, "var")));
+    TF_RETURN_IF_ERROR(CheckTable(var, "var", TableDType::kFloat32OrBfloat16));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRows(var, "var")));
     for (int s = 0; s < info_->num_slots; ++s) {
       TF_RETURN_IF_ERROR(CheckTable(tables.tensor(1 + s), "slots"));
       const auto& shape = tables.tensor(1 + s).shape();
@@ -69,19 +70,19 @@ class UpdateOp : public Kernel {
                                                        shape.DebugString()));
       }
     }
-    return WithWeightType(var, [&](auto weight) -> absl::Status {
+    return VisitWeightType(var, [&](auto weight) -> absl::Status {
       using W = decltype(weight);
-      Trained<W> table;
+      OptimizedTable<W> table;
       table.rule = rule_;
       table.hyper = hyper;
       table.seed = static_cast<uint64_t>(seed->scalar<int64_t>()());
       table.weights = {nullptr, var.dim_size(0), RowSize(var.shape())};
-      TF_RETURN_IF_ERROR(tables.Writable(ctx, 0, &table.weights.data));
+      TF_RETURN_IF_ERROR(tables.MutableData(ctx, 0, &table.weights.data));
       for (int s = 0; s < info_->num_slots; ++s) {
-        TF_RETURN_IF_ERROR(tables.Writable(ctx, 1 + s, &table.slots[s]));
+        TF_RETURN_IF_ERROR(tables.MutableData(ctx, 1 + s, &table.slots[s]));
       }
       for (int i = 0; i <= info_->num_slots; ++i) {
-        huge_pages_[i].Ask(tables.tensor(i).data(), tables.tensor(i).TotalBytes());
+        huge_pages_[i].Advise(tables.tensor(i).data(), tables.tensor(i).TotalBytes());
       }
       return Update(ctx, table);
     });
@@ -100,20 +101,21 @@ class ApplyRowsOp : public UpdateOp {
 
  protected:
   absl::Status Check(OpKernelContext* ctx) const override {
-    TF_RETURN_IF_ERROR(ToTf(CheckRank(Input(ctx, 0), 1, "ids")));
-    return ToTf(CheckRows(Input(ctx, 1), "rows"));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(Input(ctx, 0), 1, "ids")));
+    return ToAbslStatus(CheckRows(Input(ctx, 1), "rows"));
   }
-  absl::Status Update(OpKernelContext* ctx, const Trained<float>& table) const override {
+  absl::Status Update(OpKernelContext* ctx, const OptimizedTable<float>& table) const override {
     return Apply(ctx, table);
   }
-  absl::Status Update(OpKernelContext* ctx, const Trained<Bfloat16>& table) const override {
+  absl::Status Update(OpKernelContext* ctx, const OptimizedTable<Bfloat16>& table) const override {
     return Apply(ctx, table);
   }
 
  private:
   template <class W>
-  absl::Status Apply(OpKernelContext* ctx, const Trained<W>& table) const {
-    return ToTf(ApplyRows(SpanOf<Id>(Input(ctx, 0)), MatrixOf(Input(ctx, 1)), table, IntraOp(ctx)));
+  absl::Status Apply(OpKernelContext* ctx, const OptimizedTable<W>& table) const {
+    return ToAbslStatus(
+        ApplyRows(SpanOf<Id>(Input(ctx, 0)), MatrixOf(Input(ctx, 1)), table, IntraOp(ctx)));
   }
 };
 
@@ -126,22 +128,23 @@ class SparseLinearBackwardApplyOp : public UpdateOp {
 
  protected:
   absl::Status Check(OpKernelContext* ctx) const override {
-    return ToTf(CheckRank(Input(ctx, 3), 2, "grad"));
+    return ToAbslStatus(CheckRank(Input(ctx, 3), 2, "grad"));
   }
-  absl::Status Update(OpKernelContext* ctx, const Trained<float>& table) const override {
+  absl::Status Update(OpKernelContext* ctx, const OptimizedTable<float>& table) const override {
     return Apply(ctx, table);
   }
-  absl::Status Update(OpKernelContext* ctx, const Trained<Bfloat16>& table) const override {
+  absl::Status Update(OpKernelContext* ctx, const OptimizedTable<Bfloat16>& table) const override {
     return Apply(ctx, table);
   }
 
  private:
   template <class W>
-  absl::Status Apply(OpKernelContext* ctx, const Trained<W>& table) const {
+  absl::Status Apply(OpKernelContext* ctx, const OptimizedTable<W>& table) const {
     Csr<Id> batch;
     TF_RETURN_IF_ERROR(
-        ToTf(CsrOf<Id>(Input(ctx, 0), Input(ctx, 1), Input(ctx, 2), binary_, &batch)));
-    return ToTf(SparseLinearBackwardApply(batch, MatrixOf(Input(ctx, 3)), table, IntraOp(ctx)));
+        ToAbslStatus(CsrOf<Id>(Input(ctx, 0), Input(ctx, 1), Input(ctx, 2), binary_, &batch)));
+    return ToAbslStatus(
+        SparseLinearBackwardApply(batch, MatrixOf(Input(ctx, 3)), table, IntraOp(ctx)));
   }
 
   bool binary_;

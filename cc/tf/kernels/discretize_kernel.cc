@@ -2,9 +2,9 @@
 #include <string>
 
 #include "cc/core/discretize.h"
-#include "cc/tf/kernels/tensor_util.h"
 #include "cc/tf/kernels/reusable_buffer.h"
 #include "cc/tf/kernels/tensor_snapshot.h"
+#include "cc/tf/kernels/tensor_util.h"
 
 namespace twml {
 namespace {
@@ -19,16 +19,16 @@ class BucketsCache {
     if (last_ == nullptr || !feature_ids_.Same(feature_ids) || !boundaries_.Same(boundaries) ||
         !splits_.Same(splits)) {
       last_ = nullptr;
-      TF_RETURN_IF_ERROR(ToTf(CheckRank(feature_ids, 1, "feature_ids")));
-      TF_RETURN_IF_ERROR(ToTf(CheckRank(boundaries, 1, "boundaries")));
-      TF_RETURN_IF_ERROR(ToTf(CheckRank(splits, 1, "boundary_splits")));
+      TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(feature_ids, 1, "feature_ids")));
+      TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(boundaries, 1, "boundaries")));
+      TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(splits, 1, "boundary_splits")));
       TF_RETURN_IF_ERROR(feature_ids_.Keep(ctx, "feature_ids", feature_ids));
       TF_RETURN_IF_ERROR(boundaries_.Keep(ctx, "boundaries", boundaries));
       TF_RETURN_IF_ERROR(splits_.Keep(ctx, "boundary_splits", splits));
       auto made = std::make_shared<Buckets>();
-      TF_RETURN_IF_ERROR(ToTf(
+      TF_RETURN_IF_ERROR(ToAbslStatus(
           Buckets::Make(SpanOf<int64_t>(feature_ids_.tensor()), SpanOf<float>(boundaries_.tensor()),
-                        SpanOf<int64_t>(splits_.tensor()), IeeeIntraOp(ctx), made.get())));
+                        SpanOf<int64_t>(splits_.tensor()), IntraOpWithDenormals(ctx), made.get())));
       last_ = std::move(made);
     }
     *out = last_;
@@ -38,7 +38,7 @@ class BucketsCache {
  private:
   tensorflow::mutex mu_;
   std::shared_ptr<const Buckets> last_;
-  KeptTensor feature_ids_, boundaries_, splits_;
+  TensorSnapshot feature_ids_, boundaries_, splits_;
 };
 
 template <class Id>
@@ -58,24 +58,24 @@ class DiscretizeOp : public Kernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr(bits, &bits_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("keep_inputs", &options_.keep_inputs));
     options_.side = side == "right" ? Side::kRight : Side::kLeft;
-    options_.missing = missing == "drop" ? Missing::kDrop : Missing::kBucket;
-    options_.unknown = unknown == "drop"    ? Unknown::kDrop
-                       : unknown == "error" ? Unknown::kError
-                                            : Unknown::kPass;
+    options_.missing = missing == "drop" ? MissingPolicy::kDrop : MissingPolicy::kBucket;
+    options_.unknown = unknown == "drop"    ? UnknownPolicy::kDrop
+                       : unknown == "error" ? UnknownPolicy::kError
+                                            : UnknownPolicy::kPass;
   }
 
  private:
   absl::Status Run(OpKernelContext* ctx) override {
     Csr<Id> batch;
     TF_RETURN_IF_ERROR(
-        ToTf(CsrOf<Id>(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch)));
+        ToAbslStatus(CsrOf<Id>(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch)));
     std::shared_ptr<const Buckets> buckets;
     TF_RETURN_IF_ERROR(cache_.Get(ctx, &buckets));
     Tensor* row_splits;
     TF_RETURN_IF_ERROR(
         AllocateOutput(ctx, 2, "row_splits", {batch.row_splits.size()}, &row_splits));
     absl::Status allocated;
-    const auto allocate = [&](int64_t number) -> EntriesOut {
+    const auto allocate = [&](int64_t number) -> EntriesOutput {
       Tensor ids, values;
       allocated = ids_.Allocate(ctx, "ids", tensorflow::DT_INT64, {number}, &ids);
       if (allocated.ok()) {
@@ -86,8 +86,9 @@ class DiscretizeOp : public Kernel {
       ctx->set_output(1, values);
       return {ids.flat<int64_t>().data(), values.flat<float>().data()};
     };
-    TF_RETURN_IF_ERROR(ToTf(discretize_(batch, *buckets, options_, bits_, IeeeIntraOp(ctx),
-                                        allocate, row_splits->flat<int64_t>().data())));
+    TF_RETURN_IF_ERROR(
+        ToAbslStatus(discretize_(batch, *buckets, options_, bits_, IntraOpWithDenormals(ctx),
+                                 allocate, row_splits->flat<int64_t>().data())));
     return allocated;
   }
 
@@ -96,7 +97,7 @@ class DiscretizeOp : public Kernel {
   bool binary_;
   int64_t bits_;
   BucketsCache cache_;
-  KeptBuffer ids_, values_;
+  ReusableBuffer ids_, values_;
 };
 
 template <class Id>

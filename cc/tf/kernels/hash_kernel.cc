@@ -16,8 +16,8 @@ class HashIdsOp : public Kernel {
   absl::Status Run(OpKernelContext* ctx) override {
     Tensor* out;
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "hashed", ctx->input(0).shape().dim_sizes(), &out));
-    return ToTf(HashIds(SpanOf<Id>(ctx->input(0)), bits_, salt_, IntraOp(ctx),
-                        out->flat<int64_t>().data()));
+    return ToAbslStatus(HashIds(SpanOf<Id>(ctx->input(0)), bits_, salt_, IntraOp(ctx),
+                                out->flat<int64_t>().data()));
   }
 
   int64_t bits_, salt_;

@@ -19,7 +19,7 @@ namespace twml {
 // treats denormals alike: TensorFlow's own take them for zeros, others do not. What a body throws
 // is thrown on the calling thread, when no thread uses the body any more.
 template <class Denormals>
-ParallelFor IntraOpWith(tensorflow::OpKernelContext* ctx) {
+ParallelFor MakeIntraOp(tensorflow::OpKernelContext* ctx) {
   auto* pool = ctx->device()->tensorflow_cpu_worker_threads()->workers;
   return [pool](int64_t total, int64_t cost_per_unit,
                 const std::function<void(int64_t, int64_t)>& body) {
@@ -39,24 +39,24 @@ ParallelFor IntraOpWith(tensorflow::OpKernelContext* ctx) {
       for (int64_t t = 1; t < threads; ++t) {
         pool->Schedule([queue, &body] {
           const Denormals denormals;
-          queue->Work(body);
+          queue->RunBlocks(body);
         });
       }
     } catch (const std::exception&) {
       // Without memory for another task, the threads that were asked share all blocks.
     }
-    queue->Work(body);
-    queue->Finish();
+    queue->RunBlocks(body);
+    queue->Wait();
   };
 }
 
 inline ParallelFor IntraOp(tensorflow::OpKernelContext* ctx) {
-  return IntraOpWith<tensorflow::port::ScopedFlushDenormal>(ctx);
+  return MakeIntraOp<tensorflow::port::ScopedFlushDenormal>(ctx);
 }
 
 // For kernels whose result a denormal can change: 0 < 1e-40 must hold.
-inline ParallelFor IeeeIntraOp(tensorflow::OpKernelContext* ctx) {
-  return IntraOpWith<tensorflow::port::ScopedDontFlushDenormal>(ctx);
+inline ParallelFor IntraOpWithDenormals(tensorflow::OpKernelContext* ctx) {
+  return MakeIntraOp<tensorflow::port::ScopedDontFlushDenormal>(ctx);
 }
 
 }  // namespace twml

@@ -4,11 +4,11 @@
 namespace twml {
 namespace {
 
-struct ByMaximum {
+struct MaxNormTraits {
   using Options = MaxNormOptions;
   using Row = float;
   static constexpr const char* kName = "max_abs";
-  static constexpr Stored kStored = Stored::kFloat32;
+  static constexpr TableDType kDType = TableDType::kFloat32;
 
   static Status CheckState(const tensorflow::Tensor& t) { return CheckRank(t, 1, kName); }
   static absl::Status ReadAttributes(tensorflow::OpKernelConstruction* ctx, Options* options) {
@@ -24,7 +24,7 @@ struct ByMaximum {
   }
 };
 
-TWML_REGISTER_NORM("Twml>MaxNorm", ByMaximum);
+TWML_REGISTER_NORM("Twml>MaxNorm", MaxNormTraits);
 
 }  // namespace
 }  // namespace twml

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "cc/core/normalization.h"
-#include "cc/tf/kernels/tensor_util.h"
 #include "cc/tf/kernels/table.h"
+#include "cc/tf/kernels/tensor_util.h"
 
 namespace twml {
 
@@ -25,7 +25,7 @@ class NormOp : public Kernel {
     OP_REQUIRES(ctx, num_bias_ <= 1,
                 absl::InvalidArgumentError(
                     absl::StrCat("bias must be one variable or none, got ", num_bias_)));
-    options_.nonfinite = nonfinite == "zero" ? NonFinite::kZero : NonFinite::kError;
+    options_.nonfinite = nonfinite == "zero" ? NonFinitePolicy::kZero : NonFinitePolicy::kError;
   }
 
  private:
@@ -33,16 +33,16 @@ class NormOp : public Kernel {
   using Row = typename Norm::Row;
 
   absl::Status Run(tensorflow::OpKernelContext* ctx) override {
-    TF_RETURN_IF_ERROR(ToTf(CheckRank(ctx->input(kBias + num_bias_), 0, "training")));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(kBias + num_bias_), 0, "training")));
     const bool training = ctx->input(kBias + num_bias_).scalar<bool>()();
-    TF_RETURN_IF_ERROR(ToTf(CheckRank(ctx->input(0), 1, "ids")));
-    TF_RETURN_IF_ERROR(ToTf(CheckRank(ctx->input(1), 1, "values")));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(0), 1, "ids")));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(1), 1, "values")));
     const NormBatch<Id> batch{SpanOf<Id>(ctx->input(0)), SpanOf<float>(ctx->input(1))};
     const int64_t entries = batch.values.size();
     tensorflow::Tensor *y, *scale;
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "output", {entries}, &y));
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, 1, "scale", {entries}, &scale));
-    const NormOut out{y->flat<float>().data(), scale->flat<float>().data()};
+    const NormOutput out{y->flat<float>().data(), scale->flat<float>().data()};
 
     LockedTables tables;  // the state, and the bias if there is one
     TF_RETURN_IF_ERROR(tables.Add(ctx, kState, 1, training ? Access::kUpdate : Access::kRead));
@@ -55,21 +55,21 @@ class NormOp : public Kernel {
     Span<const float> bias_span;
     if (num_bias_ == 1) {
       TF_RETURN_IF_ERROR(CheckTable(tables.tensor(1), "bias"));
-      TF_RETURN_IF_ERROR(ToTf(CheckRank(tables.tensor(1), 1, "bias")));
+      TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(tables.tensor(1), 1, "bias")));
       bias_span = SpanOf<float>(tables.tensor(1));
     }
     const Span<const float>* bias = num_bias_ == 1 ? &bias_span : nullptr;
-    TF_RETURN_IF_ERROR(CheckTable(tables.tensor(0), Norm::kName, Norm::kStored));
-    TF_RETURN_IF_ERROR(ToTf(Norm::CheckState(tables.tensor(0))));
+    TF_RETURN_IF_ERROR(CheckTable(tables.tensor(0), Norm::kName, Norm::kDType));
+    TF_RETURN_IF_ERROR(ToAbslStatus(Norm::CheckState(tables.tensor(0))));
     const int64_t features = tables.tensor(0).dim_size(0);
     if (!training) {
       const Span<const Row> rows(static_cast<const Row*>(tables.tensor(0).data()), features);
-      return ToTf(Norm::Infer(batch, rows, bias, options_, IeeeIntraOp(ctx), out));
+      return ToAbslStatus(Norm::Infer(batch, rows, bias, options_, IntraOpWithDenormals(ctx), out));
     }
     Row* data;
-    TF_RETURN_IF_ERROR(tables.Writable(ctx, 0, &data));
+    TF_RETURN_IF_ERROR(tables.MutableData(ctx, 0, &data));
     const Span<Row> rows(data, features);
-    return ToTf(Norm::Train(batch, rows, bias, options_, IeeeIntraOp(ctx), out));
+    return ToAbslStatus(Norm::Train(batch, rows, bias, options_, IntraOpWithDenormals(ctx), out));
   }
 
   typename Norm::Options options_;

@@ -6,11 +6,11 @@ namespace {
 
 static_assert(sizeof(Moments) == 3 * sizeof(double), "a row of the moments");
 
-struct ByMoments {
+struct StandardizeTraits {
   using Options = StandardizeOptions;
   using Row = Moments;
   static constexpr const char* kName = "moments";
-  static constexpr Stored kStored = Stored::kFloat64;
+  static constexpr TableDType kDType = TableDType::kFloat64;
 
   static Status CheckState(const tensorflow::Tensor& t) {
     if (t.dims() == 2 && t.dim_size(1) == 3) return Status();
@@ -32,7 +32,7 @@ struct ByMoments {
   }
 };
 
-TWML_REGISTER_NORM("Twml>OnlineStandardize", ByMoments);
+TWML_REGISTER_NORM("Twml>OnlineStandardize", StandardizeTraits);
 
 }  // namespace
 }  // namespace twml

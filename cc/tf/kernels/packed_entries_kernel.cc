@@ -18,7 +18,7 @@ class PackEntriesOp : public Kernel {
   absl::Status Run(OpKernelContext* ctx) override {
     Csr<Id> batch;
     TF_RETURN_IF_ERROR(
-        ToTf(CsrOf<Id>(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch)));
+        ToAbslStatus(CsrOf<Id>(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch)));
     absl::Status allocated;
     const auto allocate = [&](int64_t part, int64_t bytes) -> uint8_t* {
       Tensor* out = nullptr;
@@ -26,7 +26,7 @@ class PackEntriesOp : public Kernel {
       return allocated.ok() ? out->flat<uint8_t>().data() : nullptr;
     };
     TF_RETURN_IF_ERROR(
-        ToTf(PackEntries(batch, input_dim_, parts_, deduplicate_, IntraOp(ctx), allocate)));
+        ToAbslStatus(PackEntries(batch, input_dim_, parts_, deduplicate_, IntraOp(ctx), allocate)));
     return allocated;
   }
 
@@ -41,7 +41,7 @@ class UnpackEntriesOp : public Kernel {
 
  private:
   absl::Status Run(OpKernelContext* ctx) override {
-    TF_RETURN_IF_ERROR(ToTf(CheckRank(ctx->input(0), 1, "packed")));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(0), 1, "packed")));
     absl::Status allocated;
     const auto allocate = [&](int64_t entries, int64_t rows, bool binary) -> UnpackedEntries<Id> {
       Tensor *ids = nullptr, *values = nullptr, *row_splits = nullptr;
@@ -56,7 +56,7 @@ class UnpackEntriesOp : public Kernel {
       return {to != nullptr ? to : &nothing_, values->flat<float>().data(),
               row_splits->flat<int64_t>().data()};
     };
-    TF_RETURN_IF_ERROR(ToTf(UnpackEntries<Id>(SpanOf<uint8_t>(ctx->input(0)), allocate)));
+    TF_RETURN_IF_ERROR(ToAbslStatus(UnpackEntries<Id>(SpanOf<uint8_t>(ctx->input(0)), allocate)));
     return allocated;
   }
 

@@ -14,7 +14,7 @@ absl::Status ReadState(OpKernelContext* ctx, int first, std::unique_ptr<Quantile
   const auto in = [&](int i) -> const Tensor& { return ctx->input(first + i); };
   const S state{SpanOf<double>(in(0)),  SpanOf<int64_t>(in(1)), SpanOf<double>(in(2)),
                 SpanOf<int64_t>(in(3)), SpanOf<int32_t>(in(4)), SpanOf<float>(in(5))};
-  return ToTf(QuantileSketch::FromState(state, IeeeIntraOp(ctx), sketch));
+  return ToAbslStatus(QuantileSketch::FromState(state, IntraOpWithDenormals(ctx), sketch));
 }
 
 absl::Status WriteState(OpKernelContext* ctx, const QuantileSketch& sketch) {
@@ -56,16 +56,16 @@ class UpdateOp : public SketchOp {
  private:
   absl::Status Use(OpKernelContext* ctx, QuantileSketch* sketch) override {
     const Tensor &ids = ctx->input(kState), &values = ctx->input(kState + 1);
-    TF_RETURN_IF_ERROR(ToTf(CheckRank(ids, 1, "ids")));
-    TF_RETURN_IF_ERROR(ToTf(CheckRank(values, 1, "values")));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ids, 1, "ids")));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(values, 1, "values")));
     const Tensor& weights_in = ctx->input(kState + 2);
     if (has_weights_ && weights_in.NumElements() != ids.NumElements()) {
-      return ToTf(Invalid("weights must have ", ids.NumElements(), " items, one for each id, got ",
-                          weights_in.NumElements()));
+      return ToAbslStatus(Invalid("weights must have ", ids.NumElements(),
+                                  " items, one for each id, got ", weights_in.NumElements()));
     }
     const auto weights = has_weights_ ? SpanOf<float>(weights_in) : Span<const float>();
-    TF_RETURN_IF_ERROR(ToTf(
-        sketch->Update(SpanOf<int64_t>(ids), SpanOf<float>(values), weights, IeeeIntraOp(ctx))));
+    TF_RETURN_IF_ERROR(ToAbslStatus(sketch->Update(SpanOf<int64_t>(ids), SpanOf<float>(values),
+                                                   weights, IntraOpWithDenormals(ctx))));
     return WriteState(ctx, *sketch);
   }
 
@@ -80,7 +80,7 @@ class MergeOp : public SketchOp {
   absl::Status Use(OpKernelContext* ctx, QuantileSketch* sketch) override {
     std::unique_ptr<QuantileSketch> other;
     TF_RETURN_IF_ERROR(ReadState(ctx, kState, &other));
-    TF_RETURN_IF_ERROR(ToTf(sketch->Merge(*other, IeeeIntraOp(ctx))));
+    TF_RETURN_IF_ERROR(ToAbslStatus(sketch->Merge(*other, IntraOpWithDenormals(ctx))));
     return WriteState(ctx, *sketch);
   }
 };
@@ -92,13 +92,13 @@ class QuantilesOp : public SketchOp {
  private:
   absl::Status Use(OpKernelContext* ctx, QuantileSketch* sketch) override {
     const Tensor &ids = ctx->input(kState), &probabilities = ctx->input(kState + 1);
-    TF_RETURN_IF_ERROR(ToTf(CheckRank(ids, 1, "ids")));
-    TF_RETURN_IF_ERROR(ToTf(CheckRank(probabilities, 1, "probabilities")));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ids, 1, "ids")));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(probabilities, 1, "probabilities")));
     Tensor* out;
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "quantiles",
                                       {ids.NumElements(), probabilities.NumElements()}, &out));
-    return ToTf(sketch->Quantiles(SpanOf<int64_t>(ids), SpanOf<double>(probabilities),
-                                  IeeeIntraOp(ctx), out->flat<float>().data()));
+    return ToAbslStatus(sketch->Quantiles(SpanOf<int64_t>(ids), SpanOf<double>(probabilities),
+                                          IntraOpWithDenormals(ctx), out->flat<float>().data()));
   }
 };
 

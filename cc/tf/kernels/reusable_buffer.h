@@ -11,7 +11,7 @@ namespace twml {
 
 // Large outputs whose first dimension differs from call to call are slices of one buffer, if nobody
 // holds it any more by then: its fresh pages would cost more than the work that fills them.
-class KeptBuffer {
+class ReusableBuffer {
  public:
   // `name` is what messages call the output.
   absl::Status Allocate(tensorflow::OpKernelContext* ctx, const char* name,
@@ -26,7 +26,7 @@ class KeptBuffer {
       kept_ = tensorflow::Tensor();
       const absl::Status allocated = ctx->allocate_temp(dtype, roomy, &kept_);
       if (!allocated.ok()) return NotAllocated(name, dims, dtype, allocated);
-      huge_pages_.Ask(kept_.data(), kept_.TotalBytes());
+      huge_pages_.Advise(kept_.data(), kept_.TotalBytes());
     }
     *out = kept_.Slice(0, dims[0]);
     return absl::OkStatus();

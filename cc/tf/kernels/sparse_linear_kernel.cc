@@ -1,7 +1,7 @@
 #include "cc/core/sparse_linear.h"
-#include "cc/tf/kernels/tensor_util.h"
 #include "cc/tf/kernels/reusable_buffer.h"
 #include "cc/tf/kernels/table.h"
+#include "cc/tf/kernels/tensor_util.h"
 
 namespace twml {
 namespace {
@@ -10,14 +10,14 @@ namespace {
 template <bool kResource, class Body>
 absl::Status WithTable(OpKernelContext* ctx, int i, HugePages* huge_pages, Body body) {
   const auto run = [&](const Tensor& table) -> absl::Status {
-    TF_RETURN_IF_ERROR(ToTf(CheckRank(table, 2, "weights")));
-    return WithWeightType(table,
-                          [&](auto weight) { return body(MatrixOf<decltype(weight)>(table)); });
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(table, 2, "weights")));
+    return VisitWeightType(table,
+                           [&](auto weight) { return body(MatrixOf<decltype(weight)>(table)); });
   };
   if constexpr (kResource) {
     LockedTables table;
-    TF_RETURN_IF_ERROR(OpenToRead(ctx, i, 1, Stored::kFloat32OrBfloat16, &table));
-    huge_pages->Ask(table.tensor().data(), table.tensor().TotalBytes());
+    TF_RETURN_IF_ERROR(LockForReading(ctx, i, 1, TableDType::kFloat32OrBfloat16, &table));
+    huge_pages->Advise(table.tensor().data(), table.tensor().TotalBytes());
     return run(table.tensor());
   } else {
     return run(ctx->input(i));
@@ -35,11 +35,11 @@ class SparseLinearOp : public Kernel {
   absl::Status Run(OpKernelContext* ctx) override {
     Csr<Id> batch;
     TF_RETURN_IF_ERROR(
-        ToTf(CsrOf<Id>(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch)));
+        ToAbslStatus(CsrOf<Id>(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch)));
     return WithTable<kResource>(ctx, 3, &huge_pages_, [&](const auto& weights) -> absl::Status {
       Tensor* out;
       TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "output", {batch.num_rows(), weights.dim}, &out));
-      return ToTf(SparseLinear(batch, weights, IntraOp(ctx), out->flat<float>().data()));
+      return ToAbslStatus(SparseLinear(batch, weights, IntraOp(ctx), out->flat<float>().data()));
     });
   }
 
@@ -56,13 +56,14 @@ class SparseLinearValuesGradOp : public Kernel {
   absl::Status Run(OpKernelContext* ctx) override {
     Csr<Id> batch;
     const Tensor no_values(tensorflow::DT_FLOAT, TensorShape({0}));
-    TF_RETURN_IF_ERROR(ToTf(CsrOf<Id>(ctx->input(0), no_values, ctx->input(1), true, &batch)));
-    TF_RETURN_IF_ERROR(ToTf(CheckRank(ctx->input(3), 2, "grad")));
+    TF_RETURN_IF_ERROR(
+        ToAbslStatus(CsrOf<Id>(ctx->input(0), no_values, ctx->input(1), true, &batch)));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(3), 2, "grad")));
     Tensor* out;
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "values_grad", {batch.num_entries()}, &out));
     return WithTable<kResource>(ctx, 2, &huge_pages_, [&](const auto& weights) -> absl::Status {
-      return ToTf(SparseLinearValuesGrad(batch, weights, MatrixOf(ctx->input(3)), IntraOp(ctx),
-                                         out->flat<float>().data()));
+      return ToAbslStatus(SparseLinearValuesGrad(batch, weights, MatrixOf(ctx->input(3)),
+                                                 IntraOp(ctx), out->flat<float>().data()));
     });
   }
 
@@ -75,7 +76,7 @@ template <class Id>
 class OutputRows {
  public:
   AllocateRows<Id> Allocate(OpKernelContext* ctx, const TensorShape& like, absl::Status* status) {
-    return [this, ctx, like, status](int64_t number) -> RowsOut<Id> {
+    return [this, ctx, like, status](int64_t number) -> RowsOutput<Id> {
       auto dims = like.dim_sizes();
       dims[0] = number;
       Tensor* ids = nullptr;
@@ -91,7 +92,7 @@ class OutputRows {
   }
 
  private:
-  KeptBuffer rows_;
+  ReusableBuffer rows_;
 };
 
 template <class Id>
@@ -105,14 +106,14 @@ class SparseLinearWeightsGradOp : public Kernel {
   absl::Status Run(OpKernelContext* ctx) override {
     Csr<Id> batch;
     TF_RETURN_IF_ERROR(
-        ToTf(CsrOf<Id>(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch)));
-    TF_RETURN_IF_ERROR(ToTf(CheckRank(ctx->input(3), 2, "grad")));
-    TF_RETURN_IF_ERROR(ToTf(CheckRank(ctx->input(4), 0, "input_dim")));
+        ToAbslStatus(CsrOf<Id>(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch)));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(3), 2, "grad")));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(4), 0, "input_dim")));
     const Matrix<const float> grad = MatrixOf(ctx->input(3));
     absl::Status allocated;
-    TF_RETURN_IF_ERROR(
-        ToTf(SparseLinearWeightsGrad(batch, ctx->input(4).scalar<int64_t>()(), grad, IntraOp(ctx),
-                                     rows_.Allocate(ctx, ctx->input(3).shape(), &allocated))));
+    TF_RETURN_IF_ERROR(ToAbslStatus(
+        SparseLinearWeightsGrad(batch, ctx->input(4).scalar<int64_t>()(), grad, IntraOp(ctx),
+                                rows_.Allocate(ctx, ctx->input(3).shape(), &allocated))));
     return allocated;
   }
 
@@ -127,12 +128,13 @@ class SumDuplicatesOp : public Kernel {
 
  private:
   absl::Status Run(OpKernelContext* ctx) override {
-    TF_RETURN_IF_ERROR(ToTf(CheckRank(ctx->input(0), 1, "ids")));
-    TF_RETURN_IF_ERROR(ToTf(CheckRows(ctx->input(1), "rows")));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(0), 1, "ids")));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRows(ctx->input(1), "rows")));
     const Matrix<const float> rows = MatrixOf(ctx->input(1));
     absl::Status allocated;
-    TF_RETURN_IF_ERROR(ToTf(SumDuplicates(SpanOf<Id>(ctx->input(0)), rows, IntraOp(ctx),
-                                          rows_.Allocate(ctx, ctx->input(1).shape(), &allocated))));
+    TF_RETURN_IF_ERROR(
+        ToAbslStatus(SumDuplicates(SpanOf<Id>(ctx->input(0)), rows, IntraOp(ctx),
+                                   rows_.Allocate(ctx, ctx->input(1).shape(), &allocated))));
     return allocated;
   }
 
@@ -142,7 +144,7 @@ class SumDuplicatesOp : public Kernel {
 // Input 1: the number of rows -> output `out`: their row splits, to be filled.
 absl::Status AllocateRowSplits(OpKernelContext* ctx, int out, int64_t* num_rows,
                                int64_t** row_splits) {
-  TF_RETURN_IF_ERROR(ToTf(CheckRank(ctx->input(1), 0, "num_rows")));
+  TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(1), 0, "num_rows")));
   *num_rows = ctx->input(1).scalar<int64_t>()();
   if (*num_rows < 0 || *num_rows >= int64_t{1} << 60) {
     return absl::InvalidArgumentError(
@@ -160,10 +162,10 @@ class RowSplitsFromIndicesOp : public Kernel {
 
  private:
   absl::Status Run(OpKernelContext* ctx) override {
-    TF_RETURN_IF_ERROR(ToTf(CheckRank(ctx->input(0), 1, "row_indices")));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(0), 1, "row_indices")));
     int64_t num_rows, *row_splits;
     TF_RETURN_IF_ERROR(AllocateRowSplits(ctx, 0, &num_rows, &row_splits));
-    return ToTf(
+    return ToAbslStatus(
         RowSplitsFromIndices(SpanOf<int64_t>(ctx->input(0)), num_rows, IntraOp(ctx), row_splits));
   }
 };
@@ -175,7 +177,7 @@ class CsrFromIndicesOp : public Kernel {
  private:
   absl::Status Run(OpKernelContext* ctx) override {
     const Tensor& indices = ctx->input(0);
-    TF_RETURN_IF_ERROR(ToTf(CheckRank(indices, 2, "indices")));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(indices, 2, "indices")));
     if (indices.dim_size(1) != 2) {
       return absl::InvalidArgumentError(
           absl::StrCat("indices must have 2 columns, got ", indices.dim_size(1)));
@@ -184,8 +186,8 @@ class CsrFromIndicesOp : public Kernel {
     TF_RETURN_IF_ERROR(AllocateRowSplits(ctx, 1, &num_rows, &row_splits));
     Tensor* ids;
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "ids", {indices.dim_size(0)}, &ids));
-    return ToTf(CsrFromIndices(SpanOf<int64_t>(indices), num_rows, IntraOp(ctx),
-                               ids->flat<int64_t>().data(), row_splits));
+    return ToAbslStatus(CsrFromIndices(SpanOf<int64_t>(indices), num_rows, IntraOp(ctx),
+                                       ids->flat<int64_t>().data(), row_splits));
   }
 };
 

@@ -13,19 +13,19 @@
 namespace twml {
 
 // What a table may be stored as.
-enum class Stored { kFloat32, kFloat32OrBfloat16, kFloat64 };
+enum class TableDType { kFloat32, kFloat32OrBfloat16, kFloat64 };
 
 inline absl::Status CheckTable(const tensorflow::Tensor& t, const char* name,
-                               Stored stored = Stored::kFloat32) {
+                               TableDType dtype = TableDType::kFloat32) {
   if (!t.IsInitialized()) {
     return absl::FailedPreconditionError(absl::StrCat(name, " is not initialized"));
   }
-  if (stored == Stored::kFloat64) {
+  if (stored == TableDType::kFloat64) {
     if (t.dtype() == tensorflow::DT_DOUBLE) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat(name, " must be float64, got ", tensorflow::DataTypeString(t.dtype())));
   }
-  const bool narrow = stored == Stored::kFloat32OrBfloat16;
+  const bool narrow = stored == TableDType::kFloat32OrBfloat16;
   if (t.dtype() != tensorflow::DT_FLOAT && !(narrow && t.dtype() == tensorflow::DT_BFLOAT16)) {
     return absl::InvalidArgumentError(absl::StrCat(name, " must be float32",
                                                    narrow ? " or bfloat16" : "", ", got ",
@@ -36,7 +36,7 @@ inline absl::Status CheckTable(const tensorflow::Tensor& t, const char* name,
 
 // Runs `body(W{})` with the type of a checked table's weights.
 template <class Body>
-absl::Status WithWeightType(const tensorflow::Tensor& table, Body body) {
+absl::Status VisitWeightType(const tensorflow::Tensor& table, Body body) {
   return table.dtype() == tensorflow::DT_FLOAT ? body(float{}) : body(Bfloat16{});
 }
 
@@ -66,7 +66,7 @@ inline Status CheckRows(const tensorflow::Tensor& t, const char* name) {
 // updates of this kind.
 enum class Access { kRead, kUpdate, kHogwild };
 
-// The variables of a kernel, looked up and then locked together while their tables are used: shared
+// The variables of a kernel, spins up and then locked together while their tables are used: shared
 // locks for kRead and kHogwild, exclusive ones for kUpdate. A lock is taken once and in one order
 // everywhere, so two kernels cannot wait for each other. A table is used through its variable: a
 // second reference to its buffer would make the next in-place write copy it.
@@ -121,7 +121,7 @@ class LockedTables {
   // The buffer of table i, whose access is kUpdate or kHogwild. The buffer is copied first if there
   // are other references to it.
   template <class T>
-  absl::Status Writable(tensorflow::OpKernelContext* ctx, int i, T** data) {
+  absl::Status MutableData(tensorflow::OpKernelContext* ctx, int i, T** data) {
     tensorflow::Var& var = *tables_[i].var;
     tensorflow::Tensor* const table = var.tensor();
     // Under a shared lock the buffer is written even if a reader has taken a reference since Lock
@@ -180,8 +180,8 @@ class LockedTables {
 };
 
 // Looks up, locks and checks `count` tables that are read.
-inline absl::Status OpenToRead(tensorflow::OpKernelContext* ctx, int first_input, int count,
-                               Stored stored, LockedTables* tables) {
+inline absl::Status LockForReading(tensorflow::OpKernelContext* ctx, int first_input, int count,
+                                   TableDType dtype, LockedTables* tables) {
   TF_RETURN_IF_ERROR(tables->Add(ctx, first_input, count, Access::kRead));
   tables->Lock();
   for (int i = 0; i < count; ++i) {

@@ -14,7 +14,7 @@ namespace twml {
 // is not written to and no other tensor can lie at its address, so that the address tells. Memory
 // that TensorFlow only borrows (a fed NumPy array) may change at any time: of this a copy is kept,
 // and the content is compared.
-class KeptTensor {
+class TensorSnapshot {
  public:
   bool Same(const tensorflow::Tensor& t) const {
     if (t.shape() != kept_.shape() || t.dtype() != kept_.dtype()) return false;

@@ -32,7 +32,7 @@ Span<T> MutableSpanOf(Tensor* t) {
   return {t->flat<T>().data(), t->NumElements()};
 }
 
-inline absl::Status ToTf(const Status& s) {
+inline absl::Status ToAbslStatus(const Status& s) {
   return s.ok() ? absl::OkStatus() : absl::InvalidArgumentError(s.message());
 }
 

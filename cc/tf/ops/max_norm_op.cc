@@ -16,7 +16,7 @@ REGISTER_OP("Twml>MaxNorm")
     .Attr("nonfinite: {'error', 'zero'}")
     .Attr("decay: float = 1.0")
     .SetIsStateful()
-    .SetShapeFn(TwoOfEntries)
+    .SetShapeFn(TwoPerEntryShape)
     .Doc(
         "output[k] = clip(values[k] / max(m, epsilon), -1, 1) + bias[ids[k]], m = "
         "max_abs[ids[k]], after m was multiplied by decay, once for each feature of the batch, and "

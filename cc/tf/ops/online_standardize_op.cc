@@ -17,7 +17,7 @@ REGISTER_OP("Twml>OnlineStandardize")
     .Attr("decay: float")
     .Attr("nonfinite: {'error', 'zero'}")
     .SetIsStateful()
-    .SetShapeFn(TwoOfEntries)
+    .SetShapeFn(TwoPerEntryShape)
     .Doc(
         "output[k] = clip((values[k] - mean) / sd, -clip, clip) + bias[ids[k]] with (count, mean, "
         "M2) = moments[ids[k]], after the batch went into them if training. bias: one variable, or "

@@ -27,7 +27,7 @@ inline ShapeHandle TableShape(InferenceContext* c, int i) {
 }
 
 // Two outputs of one item an entry; ids and values are the first two inputs.
-inline absl::Status TwoOfEntries(InferenceContext* c) {
+inline absl::Status TwoPerEntryShape(InferenceContext* c) {
   ShapeHandle entries;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &entries));
   TF_RETURN_IF_ERROR(c->Merge(entries, c->input(1), &entries));

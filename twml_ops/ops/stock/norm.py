@@ -1,4 +1,4 @@
-"""cc/core/norm.h in stock ops: what the running normalizations share."""
+"""cc/core/normalization.h in stock ops: what the running normalizations share."""
 
 from __future__ import annotations
 
