@@ -53,7 +53,7 @@ test: $(TEST_TFS:%=test-tf-%) test-cc
 ANY_TF_TESTS = tests/benchmarks tests/planning tests/tools tests/test_architecture.py tests/test_children.py \
 	tests/data/test_block.py tests/data/test_flights.py tests/data/test_hashing.py \
 	tests/data/test_open.py tests/data/test_text.py tests/distribute/test_launch.py \
-	tests/docs/test_manifests.py tests/docs/test_readme.py
+	tests/docs/test_docstrings.py tests/docs/test_manifests.py tests/docs/test_readme.py
 ignored_on = $(if $(filter $(1),$(firstword $(TEST_TFS))),,$(ANY_TF_TESTS:%=--ignore=%))
 
 test-tf-%: .venv/tf-%/.built

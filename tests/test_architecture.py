@@ -42,6 +42,7 @@ ARROWS = {
     "core": "_scorer _core",
     "_scorer": "_core",
     "_keras": "",
+    "_deprecated": "",
     "_child": "",
     "_startup_log": "",
     "_core": "",
