@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from twml_ops.analysis.feature_entries import entries_of
+from twml_ops.analysis.feature_masks import entries_of
 from twml_ops.analysis.weight_norms import weight_norms
 from twml_ops.data import Schema
 from twml_ops.layers import MaxNorm, SparseLinear

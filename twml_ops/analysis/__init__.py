@@ -19,7 +19,7 @@ Features are the dictionaries of ragged tensors that the sources of `twml_ops.da
 """
 
 from twml_ops.analysis.explanation import Explanation, Feature, explain_features, sparse_ids_of
-from twml_ops.analysis.feature_entries import Entries, entries_of, sample_of
+from twml_ops.analysis.feature_masks import Entries, entries_of, sample_of
 from twml_ops.analysis.lift import LiftRow, lift_table
 from twml_ops.analysis.permutation_importance import (
     FeatureImportance,

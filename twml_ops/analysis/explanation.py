@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops.analysis import scoring
-from twml_ops.analysis.feature_entries import Array, Entries, Features, entries_of
+from twml_ops.analysis.feature_masks import Array, Entries, Features, entries_of
 from twml_ops.analysis.permutation_importance import batch_importance
 from twml_ops.analysis.population_stability import BINS, CATEGORIES, Drift, population_stability
 from twml_ops.analysis.profiles import Histogram, Profile

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from twml_ops.analysis.feature_entries import Entries, Features, entries_of, sample_of
+from twml_ops.analysis.feature_masks import Entries, Features, entries_of, sample_of
 from twml_ops.analysis.scoring import log_loss
 
 Array = npt.NDArray[Any]

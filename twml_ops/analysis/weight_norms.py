@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from twml_ops import ops
 from twml_ops._batch import parse
-from twml_ops.analysis.feature_entries import Entries, Features
+from twml_ops.analysis.feature_masks import Entries, Features
 from twml_ops.analysis.scoring import compiled
 from twml_ops.layers import SparseLinear
 

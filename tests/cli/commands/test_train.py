@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests.cli.conftest import train, write_criteo, write_libsvm
 from twml_ops.cli import main
-from twml_ops.cli.runs.load import TrainedRun
+from twml_ops.cli.runs.trained_run import TrainedRun
 from twml_ops.data import open_source
 
 METRICS = [

@@ -25,15 +25,15 @@ def evaluate(
     from rich.markup import escape
 
     from twml_ops.analysis import scoring
-    from twml_ops.cli.render import show
+    from twml_ops.cli.render import run_summary
     from twml_ops.cli.render.progress import Bar
     from twml_ops.cli.runs.folder import finite
-    from twml_ops.cli.runs.load import TrainedRun
+    from twml_ops.cli.runs.trained_run import TrainedRun
     from twml_ops.data import original_errors
 
     trained = TrainedRun(run)
     source = trained.source(data)
-    console = show.console()
+    console = run_summary.console()
     with original_errors(source), Bar(Console(stderr=True), source.name, None) as bar:
         scores = scoring.score(trained.model, source.dataset(batch_size), bar.add)
     n = len(scores.labels)
@@ -43,4 +43,4 @@ def evaluate(
         print(json.dumps(finite(metrics), indent=2))
     else:
         console.print(f"[bold]{escape(str(run))}[/] on {escape(source.name)}", soft_wrap=True)
-        show.metrics(console, metrics)
+        run_summary.metrics(console, metrics)

@@ -41,7 +41,7 @@ def explain(
     """
     from rich.markup import escape
 
-    from twml_ops.cli.render import show
+    from twml_ops.cli.render import run_summary
     from twml_ops.cli.runs import explain as explaining
     from twml_ops.cli.runs.folder import REPORT_FILE, finite
 
@@ -51,7 +51,7 @@ def explain(
     if as_json:
         print(json.dumps(finite(explaining.as_json(explanation)), indent=2))
         return
-    console = show.console()
+    console = run_summary.console()
     title = f"[bold]{escape(str(run))}[/] on {escape(explanation.data)}"
     if explanation.against is not None:
         title += f", against {escape(explanation.against)}"

@@ -60,7 +60,7 @@ def export(
 
 
 def _write(run: Path, folder: Path, form: Format, tables: Tables) -> None:
-    from twml_ops.cli.runs.load import TrainedRun
+    from twml_ops.cli.runs.trained_run import TrainedRun
     from twml_ops.export import to_scorer, to_stock_tf
 
     model = TrainedRun(run).model

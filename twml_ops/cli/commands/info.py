@@ -21,9 +21,9 @@ def info(
     """Shows a finished run; without one, the installation and the names that options take."""
     from rich.markup import escape
 
-    from twml_ops.cli.render import show
+    from twml_ops.cli.render import run_summary
 
-    console = show.console()
+    console = run_summary.console()
     for name, value in (_installation() if run is None else _run(run)).items():
         console.print(f"[bold]{name:<20}[/] {escape(value)}", soft_wrap=True)
 

@@ -66,7 +66,7 @@ def plan(
     explains the formula.
     """
     from twml_ops import planning
-    from twml_ops.cli.render import plan_plot, plan_show
+    from twml_ops.cli.render import plan_plot, plan_table
 
     job = planning.Job(
         _tables(table, entries or [200.0], unique),
@@ -90,7 +90,7 @@ def plan(
     if as_json:
         print(json.dumps(_as_data(job, cluster, compute, found, choice), indent=2))
     else:
-        plan_show.show(job, cluster, found, choice, out)
+        plan_table.show(job, cluster, found, choice, out)
 
 
 def _tables(

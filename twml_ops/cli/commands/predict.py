@@ -28,7 +28,7 @@ def predict(
     from twml_ops.analysis import scoring
     from twml_ops.cli.render.progress import Bar
     from twml_ops.cli.runs.folder import new_file
-    from twml_ops.cli.runs.load import TrainedRun
+    from twml_ops.cli.runs.trained_run import TrainedRun
     from twml_ops.data import original_errors
 
     trained = TrainedRun(run)

@@ -32,13 +32,13 @@ def stability(
     Once with synchronous steps, one after the other, and once with Hogwild: steps of several
     threads that update the tables without waiting for each other.
     """
-    from twml_ops.cli.render import show
+    from twml_ops.cli.render import run_summary
     from twml_ops.cli.runs import stability as identical
 
     settings = identical.Settings(
         data, evaluation, model, optimizer, batch_size, epochs, runs, threads, seed
     )
-    console = show.console()
+    console = run_summary.console()
     kinds = []
     for kind in identical.run(settings):
         kinds.append(kind)

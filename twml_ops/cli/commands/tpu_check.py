@@ -39,10 +39,10 @@ def tpu_check(
     step does not compile or does not fit. Needs the packages of twml_ops[tpu].
     """
     from twml_ops import tpu
-    from twml_ops.cli.render import show
+    from twml_ops.cli.render import run_summary
     from twml_ops.cli.runs import tpu_models
 
-    console = show.console()
+    console = run_summary.console()
     with console.status("compiling"):
         verdict = tpu.check(
             tpu_models.load(model),
@@ -57,6 +57,6 @@ def tpu_check(
         facts["problem"] = verdict.problem._asdict() if verdict.problem else None
         print(json.dumps(facts, indent=2))
     else:
-        show.tpu_verdict(console, verdict, batch_size)
+        run_summary.tpu_verdict(console, verdict, batch_size)
     if not verdict.fits:
         raise typer.Exit(1)

@@ -86,12 +86,12 @@ def train(
     It appears when everything in it is finished, and not at all if something goes wrong.
     Where TF_CONFIG names parameter servers, this process is the task of their cluster that it says.
     """
-    from twml_ops.cli.runs import hybrid
+    from twml_ops.cli.runs import cluster_runner
     from twml_ops.cli.runs.train import Settings, run
 
-    role = hybrid.role()
+    role = cluster_runner.role()
     if role == "ps":
-        hybrid.run_server()
+        cluster_runner.run_server()
     # Only one process of a cluster leaves something.
     others = role in ("worker", "evaluator")
     folder_of_run = contextlib.nullcontext(out) if others else new_folder(out, overwrite)
@@ -109,7 +109,7 @@ def train(
         )
         options = None
         if role != "alone":
-            options = hybrid.Options(
+            options = cluster_runner.Options(
                 mode,  # type: ignore[arg-type]
                 partition_axis,  # type: ignore[arg-type]
                 wire_dtype,  # type: ignore[arg-type]

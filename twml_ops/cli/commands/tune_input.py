@@ -32,13 +32,13 @@ def tune_input(
     Tries batching before parsing, reading several files, parsing in parallel and prefetching, each
     on top of what has helped so far.
     """
-    from twml_ops.cli.render import show
+    from twml_ops.cli.render import run_summary
     from twml_ops.data import tune_pipeline
 
     loaded = tune_pipeline.load(pipeline)
     rate_of = tune_pipeline.measure(loaded, seconds, step_ms / 1e3)
     trials = []
-    console = show.console()
+    console = run_summary.console()
     for trial in tune_pipeline.search(loaded, rate_of, os.cpu_count() or 1):
         trials.append(trial)
         if not as_json:

@@ -17,11 +17,11 @@ from twml_ops.analysis import scoring
 from twml_ops.analysis.permutation_importance import permutation_importance
 from twml_ops.analysis.scoring import Scores
 from twml_ops.cli.errors import UserError
-from twml_ops.cli.render import report, show
+from twml_ops.cli.render import report, run_summary
 from twml_ops.cli.render.progress import Bar
 from twml_ops.cli.runs import artifacts
-from twml_ops.cli.runs.load import TrainedRun
 from twml_ops.cli.runs.train import LARGE_BATCH, now, versions
+from twml_ops.cli.runs.trained_run import TrainedRun
 from twml_ops.data import Source, original_errors
 
 METHODS = {"isotonic": layers.IsotonicCalibration, "platt": layers.PlattScaling}
@@ -50,7 +50,7 @@ def run_calibration(settings: Settings, folder: Path, out: Path) -> None:
         UserError: wrong settings, data of one class, or scikit-learn is not installed.
         ValueError: data that cannot be read.
     """
-    console = show.console()
+    console = run_summary.console()
     _check_method(settings.method)
     trained = TrainedRun(settings.run)
     if trained.calibration is not None:
@@ -84,7 +84,7 @@ def run_calibration(settings: Settings, folder: Path, out: Path) -> None:
         shutil.copytree(settings.run / TENSORBOARD, folder / TENSORBOARD)
     page = report.Facts(metrics, facts, after, [], [], worth, before)
     artifacts.write(folder, model, page)
-    show.metrics(console, metrics, scoring.metrics(before))
+    run_summary.metrics(console, metrics, scoring.metrics(before))
     console.print(
         f"[dim]the report, the calibrated model and the metrics are in[/] "
         f"[bold]{escape(str(out))}[/]"

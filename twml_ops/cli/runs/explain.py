@@ -9,14 +9,14 @@ from typing import Any
 from rich.console import Console
 
 from twml_ops.analysis.explanation import Explanation, explain_features, sparse_ids_of
-from twml_ops.analysis.feature_entries import sample_of
+from twml_ops.analysis.feature_masks import sample_of
 from twml_ops.analysis.profiles import Profile
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import feature_report
 from twml_ops.cli.render.progress import Bar
 from twml_ops.cli.runs.folder import new_file
-from twml_ops.cli.runs.load import TrainedRun
 from twml_ops.cli.runs.train import LARGE_BATCH
+from twml_ops.cli.runs.trained_run import TrainedRun
 from twml_ops.data import Source, original_errors
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from twml_ops import layers, models, optimizers
 from twml_ops.cli.errors import UserError
-from twml_ops.cli.runs.load import TrainedRun
+from twml_ops.cli.runs.trained_run import TrainedRun
 from twml_ops.data import Schema, tune_pipeline
 
 _CUSTOM = (layers, models, optimizers)  # importing them registers what a .keras file names

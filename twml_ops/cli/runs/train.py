@@ -19,9 +19,9 @@ from twml_ops import _keras, models
 from twml_ops.analysis import scoring
 from twml_ops.analysis.permutation_importance import permutation_importance
 from twml_ops.cli.errors import UserError
-from twml_ops.cli.render import report, show
+from twml_ops.cli.render import report, run_summary
 from twml_ops.cli.render.progress import Bar, Report
-from twml_ops.cli.runs import artifacts, hybrid, optimizers
+from twml_ops.cli.runs import artifacts, cluster_runner, optimizers
 from twml_ops.cli.runs.folder import FORMAT
 from twml_ops.cli.runs.sources import open_pair
 from twml_ops.data import Source, original_errors
@@ -45,7 +45,9 @@ class Settings:
     command: str
 
 
-def run(settings: Settings, folder: Path, out: Path, cluster: hybrid.Options | None = None) -> None:
+def run(
+    settings: Settings, folder: Path, out: Path, cluster: cluster_runner.Options | None = None
+) -> None:
     """Trains and evaluates, and writes everything a run consists of.
 
     Args:
@@ -58,25 +60,29 @@ def run(settings: Settings, folder: Path, out: Path, cluster: hybrid.Options | N
         UserError: wrong settings, or a loss that became NaN.
         ValueError: an unknown model, or data that cannot be read.
     """
-    console = show.console()
+    console = run_summary.console()
     build = models.get(settings.model)
     settings = dataclasses.replace(settings, learning_rate=_learning_rate(settings))
     if cluster is not None:
-        hybrid.connect(cluster)
+        cluster_runner.connect(cluster)
     train, held_out = open_pair(settings.data, settings.eval)
     tf.keras.utils.set_random_seed(settings.seed)
     with original_errors(train, held_out):
         with console.status(f"reading {escape(train.name)}"):
             sizes = train.num_examples(), held_out.num_examples()
             make = partial(build, train.schema, train.dataset(LARGE_BATCH))
-            model = make() if cluster is None else hybrid.built(make, settings, cluster, out)
-        show.data(console, train, held_out, *sizes)
-        show.model(console, model.name, model.count_params(), settings.optimizer)
-        progress: Report | hybrid.Progress
+            model = (
+                make() if cluster is None else cluster_runner.built(make, settings, cluster, out)
+            )
+        run_summary.data(console, train, held_out, *sizes)
+        run_summary.model(console, model.name, model.count_params(), settings.optimizer)
+        progress: Report | cluster_runner.Progress
         if cluster is None:
             progress = fit(model, train, held_out, settings, folder / "tensorboard", console)
         else:
-            model, progress = hybrid.fit(model, train, settings, cluster, folder, out, console)
+            model, progress = cluster_runner.fit(
+                model, train, settings, cluster, folder, out, console
+            )
         with Bar(console, "evaluating", sizes[1]) as bar:
             scores = scoring.score(model, held_out.dataset(LARGE_BATCH), bar.add)
         with console.status("asking what each feature is worth"):
@@ -98,7 +104,7 @@ def run(settings: Settings, folder: Path, out: Path, cluster: hybrid.Options | N
         worth,
     )
     artifacts.write(folder, model, facts)
-    show.metrics(console, metrics)
+    run_summary.metrics(console, metrics)
     where = escape(str(out))
     console.print(f"[dim]the report, the model and the metrics are in[/] [bold]{where}[/]")
 

@@ -12,7 +12,7 @@ import pytest
 import twml_ops
 from tests.cli.commands.test_train import METRICS
 from twml_ops import _child
-from twml_ops.cli.runs.load import TrainedRun
+from twml_ops.cli.runs.trained_run import TrainedRun
 
 
 @pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)])

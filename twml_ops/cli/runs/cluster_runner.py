@@ -19,7 +19,7 @@ from rich.console import Console
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.plots import Point
 from twml_ops.cli.render.progress import POINTS_PER_EPOCH
-from twml_ops.cli.runs import evaluations, optimizers
+from twml_ops.cli.runs import evaluation_log, optimizers
 from twml_ops.data import Source
 from twml_ops.distribute import BuiltOnce, Cluster, HybridTrainer, exit_if_lost, serve
 
@@ -161,10 +161,10 @@ def fit(
         model = trainer.export()
     if cluster.evaluators:
         with console.status("waiting for the evaluator"):
-            evaluations.await_step(checkpoints, min(last, steps), options.timeout)
-    for line in evaluations.read(checkpoints):
+            evaluation_log.await_step(checkpoints, min(last, steps), options.timeout)
+    for line in evaluation_log.read(checkpoints):
         if line["log_loss"] is not None:
             progress.held_out.append(Point(line["step"] * per_step, line["log_loss"]))
-    evaluations.keep(checkpoints, folder)
+    evaluation_log.keep(checkpoints, folder)
     shutil.rmtree(checkpoints, ignore_errors=True)
     return model, progress
