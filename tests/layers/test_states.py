@@ -53,6 +53,18 @@ def standardize():
     return layer, layer.variables
 
 
+def target_statistics():
+    layer = layers.TargetStatistics(WIDTH, crosses=[(0, 1)])
+    layer.adapt([((IDS, np.arange(len(IDS))), LABELS)])
+    return layer, layer.state_variables
+
+
+def count_statistics():
+    layer = layers.CountStatistics(WIDTH, crosses=[(0, 1)])
+    layer.adapt([((IDS, np.arange(len(IDS))), LABELS)])
+    return layer, layer.state_variables
+
+
 def isotonic():
     layer = layers.IsotonicCalibration(1)
     layer.fit(1 / (1 + np.exp(-2 * VALUES[:, 4])), LABELS.astype(np.float32))
@@ -65,7 +77,8 @@ def platt():
     return layer, layer.state_variables
 
 
-KINDS = (percentile, hashing, mdl, max_norm, standardize, isotonic, platt)
+STATISTICS = (target_statistics, count_statistics)
+KINDS = (percentile, hashing, mdl, max_norm, standardize, isotonic, platt, *STATISTICS)
 every_kind = pytest.mark.parametrize("make", KINDS, ids=[k.__name__ for k in KINDS])
 
 
@@ -102,6 +115,8 @@ def test_a_keras_file_keeps_every_bit(make, tmp_path):
     inputs = [tf.keras.Input([None], dtype="int64"), tf.keras.Input([None])]
     if make in (isotonic, platt):
         inputs = tf.keras.Input([])
+    if make in STATISTICS:
+        inputs = tf.keras.Input([WIDTH], dtype="int64")
     tf.keras.Model(inputs, layer(inputs)).save(tmp_path / "m.keras")
     loaded = tf.keras.models.load_model(tmp_path / "m.keras").layers[-1]
     assert type(loaded) is type(layer)

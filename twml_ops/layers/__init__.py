@@ -1,5 +1,7 @@
 """Keras layers for very sparse batches, their interactions, and the probability at the end."""
 
+from twml_ops.layers._category_counts import CategoryCounts
+from twml_ops.layers.count_statistics import CountStatistics
 from twml_ops.layers.cross import Cross
 from twml_ops.layers.factorization_machine import FactorizationMachine
 from twml_ops.layers.grouped_sparse_linear import GroupedSparseLinear, SparseTable
@@ -11,8 +13,11 @@ from twml_ops.layers.online_standardize import OnlineStandardize
 from twml_ops.layers.percentile_discretizer import PercentileDiscretizer
 from twml_ops.layers.platt_scaling import PlattScaling
 from twml_ops.layers.sparse_linear import SparseLinear
+from twml_ops.layers.target_statistics import TargetStatistics
 
 __all__ = [
+    "CategoryCounts",
+    "CountStatistics",
     "Cross",
     "FactorizationMachine",
     "GroupedSparseLinear",
@@ -25,4 +30,5 @@ __all__ = [
     "PlattScaling",
     "SparseLinear",
     "SparseTable",
+    "TargetStatistics",
 ]

@@ -1,0 +1,266 @@
+"""The base of the layers that replace categories by statistics of the training data."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import tensorflow as tf
+
+from twml_ops import ops
+from twml_ops.layers._arguments import checked_count
+from twml_ops.layers._carried import Carried
+from twml_ops.layers._category_counts import CategoryCounts, category_keys, fold_of
+
+_STATE = ("keys", "counts", "label_sums", "totals")
+
+
+class CategoryStatistics(tf.keras.layers.Layer):
+    """Base: `adapt`, the state, and the sums of a batch's categories outside of each row's fold.
+
+    The state is variables of whatever size `adapt` or a checkpoint gives them, empty before that.
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = _STATE
+
+    def __init__(
+        self,
+        num_fields: int,
+        crosses: Sequence[Sequence[int]] = (),
+        num_folds: int = 5,
+        time_boundaries: Sequence[int] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("autocast", False)
+        kwargs.setdefault("dtype", "float32")  # under mixed precision, too
+        super().__init__(**kwargs)
+        self.num_fields = checked_count("num_fields", num_fields)
+        self.crosses = tuple(_checked_cross(c, self.num_fields) for c in crosses)
+        self.time_boundaries = None
+        if time_boundaries is not None:
+            self.time_boundaries = _checked_boundaries(time_boundaries)
+            num_folds = len(self.time_boundaries) + 1
+        self.num_folds = checked_count("num_folds", num_folds)
+        if self.num_folds < 2:
+            raise ValueError(f"num_folds must be at least 2, got {num_folds}")
+        self.supports_jit = False  # the hash op is no XLA op
+        with tf.init_scope(), tf.device("CPU:0"):
+            for name in self.state_names:
+                dtype = tf.int64 if name == "keys" else tf.float32
+                shape = [None] if name == "keys" else [None, None]
+                empty = tf.zeros([0] * len(shape), dtype)
+                variable = tf.Variable(empty, trainable=False, shape=shape, name=name)
+                setattr(self, f"_{name}", variable)  # Keras 3 hides a list from checkpoints
+
+    @property
+    def state_variables(self) -> list[tf.Variable]:
+        """The adapted state, in the order of `state_names`.
+
+        Keras 3 does not count them among a model's `variables`; a `tf.Module` that exports a
+        function of the model without tracking the model must hold them too.
+        """
+        return [getattr(self, f"_{name}") for name in self.state_names]
+
+    @property
+    def output_dim(self) -> int:
+        """Width of the output: a number for each field and each cross."""
+        return self.num_fields + len(self.crosses)
+
+    @property
+    def adapted(self) -> bool:
+        """Whether there is a state: from `adapt`, or loaded."""
+        return int(tf.size(self._totals.read_value())) > 0
+
+    def new_counts(self) -> CategoryCounts:
+        """Empty counts with the layer's options, for `CategoryCounts.update`."""
+        return CategoryCounts(self.num_fields, self.crosses, self.num_folds, self.time_boundaries)
+
+    def adapt(self, data: Any) -> None:
+        """Computes the statistics in one pass over the data; those of an earlier call are dropped.
+
+        Args:
+            data: iterable, such as a `tf.data.Dataset`, of `((ids, row_keys), labels)` or
+                `((ids, row_keys), labels, weights)`: int64 [B, F], int64 [B], labels in [0, 1] and
+                weights of shape [B] or [B, 1].
+
+        Raises:
+            ValueError: elements of another form, or labels or weights out of range. The state is
+                unchanged.
+        """
+        counts = self.new_counts()
+        for element in data:
+            try:
+                (ids, row_keys), *rest = element
+            except (TypeError, ValueError):
+                rest = []
+            if len(rest) not in (1, 2):
+                raise ValueError(
+                    "data must have elements ((ids, row_keys), labels) or "
+                    f"((ids, row_keys), labels, weights), got {_description(element)}"
+                )
+            counts.update(ids, row_keys, *rest)
+        self.adapt_from_counts(counts)
+
+    def adapt_from_counts(self, *counts: CategoryCounts) -> None:
+        """Takes the statistics of counts, for example one for each process that read data.
+
+        Args:
+            *counts: made by `new_counts` of a layer with the same options. They are merged into
+                counts of their own.
+
+        Raises:
+            ValueError: no counts, none with a row, or counts with other options.
+        """
+        merged = self.new_counts()
+        merged.merge(*counts)
+        state = merged.state()
+        if not state["totals"][:, 0].sum() > 0:
+            raise ValueError("counts must have at least one row with a positive weight, got none")
+        for name, variable in zip(self.state_names, self.state_variables, strict=True):
+            variable.assign(tf.cast(state[name], variable.dtype))
+
+    def call(self, inputs: Any, training: Any = None) -> tf.Tensor:
+        """Replaces categories by their statistics.
+
+        Args:
+            inputs: `ids`, integers [B, F], or a pair `(ids, row_keys)` with integers [B]. Training
+                needs the pair; otherwise the row keys are ignored.
+            training: if true, each row is given the statistics of the other folds, or with
+                `time_boundaries` those of earlier blocks, so that its own label is not among them.
+
+        Returns:
+            float32 [B, F + crosses].
+
+        Raises:
+            ValueError: another shape, no row keys in training, or the layer was not adapted.
+        """
+        pair = isinstance(inputs, (tuple, list))
+        ids = tf.cast(tf.convert_to_tensor(inputs[0] if pair else inputs), tf.int64)
+        if ids.shape.rank != 2 or ids.shape[1] != self.num_fields:
+            raise ValueError(f"ids must have the shape [B, {self.num_fields}], got {ids.shape}")
+        not_adapted = f"{type(self).__name__} '{self.name}' is not adapted: call adapt(data)"
+        if tf.executing_eagerly() and not self.adapted:
+            raise ValueError(not_adapted)
+        may_train = training is not None and training is not False
+        if may_train and not pair:
+            raise ValueError("inputs must be a pair (ids, row_keys) in training, got ids alone")
+        totals = self._totals.read_value()
+        with tf.control_dependencies([tf.debugging.assert_positive(tf.size(totals), not_adapted)]):
+            keys = category_keys(ids, self.crosses, ops.hash_ids, tf.stack)
+        used = tf.ones([1, self.num_folds])
+        if may_train:
+            used = tf.where(tf.cast(training, tf.bool), self._folds_used(inputs[1]), used)
+        return self._statistics(self._rows_of(keys), used, totals)
+
+    def _folds_used(self, row_keys: Any) -> tf.Tensor:
+        """float32 [B, K]: 1 for the folds whose statistics a row may see in training."""
+        row_keys = tf.reshape(tf.cast(tf.convert_to_tensor(row_keys), tf.int64), [-1])
+        own = fold_of(row_keys, self.num_folds, self.time_boundaries, ops.hash_ids, tf.searchsorted)
+        folds, own = tf.range(self.num_folds), tf.cast(own, tf.int32)[:, tf.newaxis]
+        used = folds != own if self.time_boundaries is None else folds < own
+        return tf.cast(used, tf.float32)
+
+    def _rows_of(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The state's row of each key, and 1.0 where the key is known, else 0.0."""
+        known = self._keys.read_value()
+        last = tf.maximum(tf.size(known) - 1, 0)
+        flat = tf.reshape(keys, [-1])
+        rows = tf.minimum(tf.searchsorted(known, flat), last)
+        found = tf.gather(known, rows) == flat
+        shape = tf.shape(keys)
+        return tf.reshape(rows, shape), tf.reshape(tf.cast(found, tf.float32), shape)
+
+    def _sum(
+        self, state: tf.Variable, rows: tuple[tf.Tensor, tf.Tensor], used: tf.Tensor
+    ) -> tf.Tensor:
+        """[B, C]: the sum over the used folds of each key's row of `state` [U, K]."""
+        index, found = rows
+        by_fold = tf.gather(state.read_value(), index) * used[:, tf.newaxis, :]
+        return tf.reduce_sum(by_fold, axis=2) * found
+
+    def _scale(self, used: tf.Tensor, totals: tf.Tensor) -> tf.Tensor:
+        """[B, 1]: by which sums over the used folds are comparable with those over all folds."""
+        seen = tf.linalg.matvec(used, totals[:, 0])[:, tf.newaxis]
+        return tf.math.divide_no_nan(tf.reduce_sum(totals[:, 0]), seen)
+
+    def _statistics(
+        self, rows: tuple[tf.Tensor, tf.Tensor], used: tf.Tensor, totals: tf.Tensor
+    ) -> tf.Tensor:
+        raise NotImplementedError
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """`[B, F + crosses]`."""
+        pair = isinstance(input_shape[0], (tuple, list, tf.TensorShape))
+        return (input_shape[0][0] if pair else input_shape[0], self.output_dim)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        config = super().get_config()
+        config.pop("autocast", None)
+        fields: int = self.num_fields
+        if tf.executing_eagerly() and self.adapted:
+            fields = Carried(fields, self)
+        return {
+            **config,
+            "num_fields": fields,
+            "crosses": [list(c) for c in self.crosses],
+            "num_folds": self.num_folds,
+            "time_boundaries": None if self.time_boundaries is None else [*self.time_boundaries],
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> CategoryStatistics:
+        """A layer as `get_config` described it.
+
+        Within the process it has the statistics of the layer whose config this is, so clones of a
+        model are adapted too. From a file the statistics come with the weights.
+
+        Args:
+            config: what `get_config` returned.
+        """
+        fields = config["num_fields"]
+        layer = cls(**{**config, "num_fields": int(fields)})
+        if isinstance(fields, Carried):
+            for mine, other in zip(
+                layer.state_variables, fields.layer.state_variables, strict=True
+            ):
+                mine.assign(other.read_value())
+        return layer
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes the state to a `.keras` or `.weights.h5` file."""
+        for name, variable in zip(self.state_names, self.state_variables, strict=True):
+            store[name] = variable.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        """Reads the state, of whatever size it is."""
+        for name, variable in zip(self.state_names, self.state_variables, strict=True):
+            variable.assign(np.array(store[name]))
+
+
+def _checked_cross(cross: Sequence[int], num_fields: int) -> tuple[int, ...]:
+    fields = tuple(int(f) for f in cross)
+    inside = all(0 <= f < num_fields for f in fields)
+    if len(fields) < 2 or len(set(fields)) < len(fields) or not inside:
+        raise ValueError(
+            "a cross must have at least two different positions of fields in "
+            f"[0, {num_fields}), got {list(cross)}"
+        )
+    return fields
+
+
+def _checked_boundaries(boundaries: Sequence[int]) -> tuple[int, ...]:
+    given = tuple(int(b) for b in boundaries)
+    if not given or any(b <= a for a, b in itertools.pairwise(given)):
+        raise ValueError(
+            f"time_boundaries must be at least one row key, strictly ascending, got {given}"
+        )
+    return given
+
+
+def _description(element: Any) -> str:
+    if isinstance(element, (tuple, list)):
+        return f"({', '.join(_description(e) for e in element)})"
+    return type(element).__name__
