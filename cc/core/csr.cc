@@ -14,8 +14,8 @@ Status CheckRowSplits(Span<const int64_t> row_splits, int64_t num_entries) {
   if (row_splits[0] != 0) return Invalid("row_splits[0] must be 0, got ", row_splits[0]);
   for (int64_t b = 1; b < row_splits.size(); ++b) {
     if (row_splits[b] < row_splits[b - 1]) {
-      return Invalid("row_splits must not fall: row_splits[", b, "] = ", row_splits[b], " after ",
-                     row_splits[b - 1]);
+      return Invalid("row_splits must be non-decreasing: row_splits[", b, "] = ", row_splits[b],
+                     " after ", row_splits[b - 1]);
     }
   }
   const int64_t last = row_splits[row_splits.size() - 1];
@@ -33,7 +33,7 @@ Status CheckIds(Span<const Id> ids, int64_t input_dim, const ParallelFor& parall
   if (input_dim <= 0) {
     if (!ids.empty()) bad_id.Record(0);
   } else {
-    // An id space wider than Id only leaves negative ids to refuse.
+    // If the id space is wider than Id, only negative ids are out of range.
     const auto max_id = static_cast<int64_t>(std::numeric_limits<Id>::max());
     const auto last = static_cast<Unsigned>(std::min(input_dim - 1, max_id));
     parallel_for(ids.size(), 1, [&](int64_t begin, int64_t end) {
@@ -70,48 +70,49 @@ Status CheckCsr(const Csr<Id>& batch, int64_t input_dim, const ParallelFor& para
 
 namespace {
 
-// What row-major COO entries are called in messages: `argument[k<column>]`.
+// The name of a row-major COO entry in messages: `argument[k<column>]`.
 struct ArgumentName {
   const char* argument;
   const char* column;
 };
 
-// Row splits from row_of(k), the row of each of n entries; also(k) is called for each once.
-template <class RowOf, class Also>
+// Computes row splits from row_of(k), the row of each of n entries. Calls visit(k) once for each.
+template <class RowOf, class Visit>
 Status FillRowSplits(int64_t n, int64_t num_rows, ArgumentName name,
                      const ParallelFor& parallel_for, int64_t* row_splits, RowOf row_of,
-                     Also also) {
+                     Visit visit) {
   if (num_rows < 0) return Invalid("num_rows must not be negative, got ", num_rows);
   const auto in_range = [=](int64_t row) { return row >= 0 && row < num_rows; };
-  FirstPosition outside, fall;
-  // Entry k opens the rows after that of entry k - 1 up to its own; the rows after the last are
-  // opened by the end. Where rows fall, which the other threads do not know yet, two threads may
-  // open the same row: the store is atomic (at no cost), and what it leaves is not used.
+  FirstPosition out_of_range, out_of_order;
+  // Entry k writes the splits of the rows after the row of entry k - 1, up to its own row. The
+  // splits of the rows after the last entry are written at the end. If the rows are out of order,
+  // which other threads have not noticed yet, two threads may write the same split. The store is
+  // therefore atomic, which costs nothing, and its result is not used.
   parallel_for(n, 2, [&](int64_t begin, int64_t end) {
     int64_t before = begin == 0 ? -1 : row_of(begin - 1);
-    if (begin != 0 && !in_range(before)) return;  // offered by the thread of that entry
+    if (begin != 0 && !in_range(before)) return;  // the thread that has that entry records it
     for (int64_t k = begin; k < end; ++k) {
       const int64_t row = row_of(k);
       if (row != before || before < 0) {
-        if (!in_range(row)) return outside.Record(k);
-        if (row < before) {  // opening rows again and again could take rows x entries steps
-          fall.Record(k);
+        if (!in_range(row)) return out_of_range.Record(k);
+        if (row < before) {  // continuing could take rows x entries steps
+          out_of_order.Record(k);
           while (k < end && in_range(row_of(k))) ++k;
-          if (k < end) outside.Record(k);
+          if (k < end) out_of_range.Record(k);
           return;
         }
         while (before < row) __atomic_store_n(&row_splits[++before], k, __ATOMIC_RELAXED);
       }
-      also(k);
+      visit(k);
     }
   });
-  if (outside.found()) {
-    const int64_t k = outside.value();
+  if (out_of_range.found()) {
+    const int64_t k = out_of_range.value();
     return Invalid(name.argument, "[", k, name.column, "] = ", row_of(k), " is out of range [0, ",
                    num_rows, ")");
   }
-  if (fall.found()) {
-    const int64_t k = fall.value();
+  if (out_of_order.found()) {
+    const int64_t k = out_of_order.value();
     return Invalid(name.argument, " must be in row-major order: ", name.argument, "[", k,
                    name.column, "] = ", row_of(k), " after ", row_of(k - 1));
   }

@@ -1,4 +1,4 @@
-// A batch of sparse rows in CSR form, and the checks every kernel makes before it trusts one.
+// A batch of sparse rows in CSR form, and the validation that every kernel does first.
 #ifndef TWML_CORE_CSR_H_
 #define TWML_CORE_CSR_H_
 
@@ -10,7 +10,8 @@
 
 namespace twml {
 
-// Row b holds entries row_splits[b] .. row_splits[b + 1]. No values: a binary batch, all 1.
+// Row b holds the entries row_splits[b] to row_splits[b + 1]. In a binary batch all values are 1
+// and `values` is empty.
 template <class Id>
 struct Csr {
   Span<const Id> ids;
@@ -22,26 +23,27 @@ struct Csr {
   int64_t num_entries() const { return ids.size(); }
 };
 
-// row_splits starts at 0, never falls, ends at num_entries.
+// Checks that row_splits starts at 0, is non-decreasing and ends at num_entries.
 Status CheckRowSplits(Span<const int64_t> row_splits, int64_t num_entries);
 
-// Every id in [0, input_dim).
+// Checks that every id is in [0, input_dim).
 template <class Id>
 Status CheckIds(Span<const Id> ids, int64_t input_dim, const ParallelFor& parallel_for);
 
-// Sizes agree and splits are sound; ids may be any.
+// Checks that the sizes agree and that row_splits is valid. Ids are not checked.
 template <class Id>
 Status CheckCsrShape(const Csr<Id>& batch);
 
-// CheckCsrShape, and CheckIds.
+// CheckCsrShape and CheckIds.
 template <class Id>
 Status CheckCsr(const Csr<Id>& batch, int64_t input_dim, const ParallelFor& parallel_for);
 
-// Row-major COO to CSR: row_splits of length num_rows + 1 from row_indices, which must not fall.
+// Converts the row indices of row-major COO entries, which must be non-decreasing, to row_splits of
+// length num_rows + 1.
 Status RowSplitsFromIndices(Span<const int64_t> row_indices, int64_t num_rows,
                             const ParallelFor& parallel_for, int64_t* row_splits);
 
-// The same of pairs (row, id), with the ids by themselves.
+// The same for pairs (row, id); also writes the ids.
 Status CsrFromIndices(Span<const int64_t> indices, int64_t num_rows,
                       const ParallelFor& parallel_for, int64_t* ids, int64_t* row_splits);
 

@@ -1,4 +1,5 @@
-// The first offending position of a parallel check, so that a message does not depend on threads.
+// The first invalid position that a parallel check finds. It makes error messages independent of
+// the number of threads.
 #ifndef TWML_CORE_FIRST_POSITION_H_
 #define TWML_CORE_FIRST_POSITION_H_
 
@@ -11,10 +12,10 @@ class FirstPosition {
  public:
   static constexpr int64_t kNone = INT64_MAX;
 
-  // Keeps the smallest position offered.
+  // Keeps the smallest position that was recorded.
   void Record(int64_t position) {
-    int64_t seen = first_.load();
-    while (position < seen && !first_.compare_exchange_weak(seen, position)) {
+    int64_t current = first_.load();
+    while (position < current && !first_.compare_exchange_weak(current, position)) {
     }
   }
   bool found() const { return first_.load() != kNone; }

@@ -1,4 +1,4 @@
-// Sorting floats by way of integers in the same order.
+// Radix sort of floats, which are mapped to integers of the same order.
 #ifndef TWML_CORE_FLOAT_SORT_H_
 #define TWML_CORE_FLOAT_SORT_H_
 
@@ -8,7 +8,7 @@
 
 namespace twml {
 
-// Floats as integers in the same order; -0 comes before 0, and NaNs have no place.
+// Maps a float to an integer such that the order is kept. -0 sorts before 0. NaNs are not allowed.
 inline uint32_t ToSortKey(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
@@ -22,8 +22,8 @@ inline float FromSortKey(uint32_t key) {
   return value;
 }
 
-// Sorts keys; other is scratch.
-void RadixSort(std::vector<uint32_t>* keys, std::vector<uint32_t>* other);
+// Sorts the keys. `scratch` is working memory.
+void RadixSort(std::vector<uint32_t>* keys, std::vector<uint32_t>* scratch);
 
 }  // namespace twml
 

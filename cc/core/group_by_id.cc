@@ -9,7 +9,7 @@
 namespace twml {
 namespace {
 
-constexpr int kMaxDigitBits = 11;  // 2048 counters: they stay in the first-level cache
+constexpr int kMaxDigitBits = 11;  // 2048 counters, which stay in the L1 cache
 constexpr int64_t kEntriesPerChunk = 1 << 14;
 constexpr int64_t kMaxChunks = 64;
 
@@ -33,8 +33,8 @@ int BitsOf(int64_t last_id) {
   return bits;
 }
 
-// A stable radix sort, least significant digit first. A stable order is unique, so neither the
-// chunks nor the threads can be seen in the result.
+// A stable radix sort, least significant digit first. A stable order is unique, so the result does
+// not depend on the chunks or the threads.
 template <class Id, class Row, class Key, bool kWeighted>
 class Grouper {
   using E = Entry<Key, Row, kWeighted>;
@@ -55,9 +55,9 @@ class Grouper {
     digit_bits_ = (bits_ + passes - 1) / passes;
     counts_ = Scratch<int64_t>(chunks_ << digit_bits_);
     Scratch<E> from(n_), to(passes > 1 ? n_ : 0);
-    PlaceBatch(from.data());
+    ScatterBatch(from.data());
     for (int pass = 1; pass < passes; ++pass) {
-      PlaceSorted(pass * digit_bits_, from.data(), to.data());
+      ScatterByDigit(pass * digit_bits_, from.data(), to.data());
       std::swap(from, to);
     }
     return FindGroups(from.data());
@@ -78,35 +78,35 @@ class Grouper {
                   });
   }
 
-  // The first digit, entries made on the way from the batch to their places.
-  void PlaceBatch(E* to) {
+  // Sorts the batch by its first digit. Entries are created as they are written.
+  void ScatterBatch(E* to) {
     const auto digit = [&](int64_t k) { return static_cast<Key>(ids_[k]) & (num_digits() - 1); };
-    Count(digit);
+    ComputePositions(digit);
     ForEachChunk([&](int64_t chunk, int64_t begin, int64_t end) {
-      int64_t* const places = Counts(chunk);
+      int64_t* const positions = Counts(chunk);
       ForEachRow(begin, end, [&](int64_t k, int64_t row) __attribute__((always_inline)) {
         E e;
         e.key = static_cast<Key>(ids_[k]);
         e.row = static_cast<Row>(row);
         if constexpr (kWeighted) e.value = values_[k];
-        to[places[digit(k)]++] = e;
+        to[positions[digit(k)]++] = e;
       });
     });
   }
 
-  // Another digit of entries sorted by those below it.
-  void PlaceSorted(int shift, const E* from, E* to) {
+  // Sorts by another digit. The entries are sorted by all lower digits.
+  void ScatterByDigit(int shift, const E* from, E* to) {
     const auto digit = [&](int64_t k) { return (from[k].key >> shift) & (num_digits() - 1); };
-    Count(digit);
+    ComputePositions(digit);
     ForEachChunk([&](int64_t chunk, int64_t begin, int64_t end) {
-      int64_t* const places = Counts(chunk);
-      for (int64_t k = begin; k < end; ++k) to[places[digit(k)]++] = from[k];
+      int64_t* const positions = Counts(chunk);
+      for (int64_t k = begin; k < end; ++k) to[positions[digit(k)]++] = from[k];
     });
   }
 
-  // Leaves in Counts(chunk)[d] the place of the chunk's first entry with digit d.
+  // Sets Counts(chunk)[d] to the output position of the chunk's first entry with digit d.
   template <class Digit>
-  void Count(Digit digit) {
+  void ComputePositions(Digit digit) {
     std::fill_n(counts_.data(), chunks_ << digit_bits_, 0);
     ForEachChunk([&](int64_t chunk, int64_t begin, int64_t end) {
       int64_t* const counts = Counts(chunk);
@@ -125,7 +125,7 @@ class Grouper {
     }
   }
 
-  // Calls visit(k, row) for the entries [begin, end), with the row of each.
+  // Calls visit(k, row) for each of the entries [begin, end).
   template <class Visit>
   void ForEachRow(int64_t begin, int64_t end, Visit visit) {
     if (row_splits_.empty()) {
@@ -169,8 +169,8 @@ class Grouper {
       if constexpr (kWeighted) {
         for (int64_t k = begin; k < end; ++k) values[k] = sorted[k].value;
       }
-      // The chunk writes the groups that end in it: without a branch, which nobody could predict,
-      // at each of their entries.
+      // The chunk writes the groups that end in it. It writes at each of their entries, because a
+      // branch could not be predicted.
       int64_t last = end;
       while (last > begin && !ends_group(last - 1)) --last;
       int64_t u = first[chunk];

@@ -1,4 +1,4 @@
-// Large tables on huge pages: a random row then costs no walk of the page table.
+// Requests huge pages for large tables, so that reading a random row costs no page table walk.
 #ifndef TWML_CORE_HUGE_PAGES_H_
 #define TWML_CORE_HUGE_PAGES_H_
 
@@ -7,11 +7,11 @@
 
 namespace twml {
 
-// Remembers the table it last asked for, so asking again costs a comparison.
+// Remembers the last table, so that advising again costs only a comparison.
 class HugePages {
  public:
-  // Asks the kernel to back a table of 16 MiB or more with huge pages, at once where it can. The
-  // content stays; where the system has no huge pages nothing happens.
+  // Advises the kernel to back a table of at least 16 MiB with huge pages, immediately if it can.
+  // The content does not change. Nothing happens if the system has no huge pages.
   void Advise(const void* data, int64_t bytes);
 
  private:

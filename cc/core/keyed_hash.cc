@@ -7,7 +7,7 @@
 namespace twml {
 namespace {
 
-uint64_t Draw() noexcept {
+uint64_t DrawKey() noexcept {
   try {
     std::random_device device;
     return static_cast<uint64_t>(device()) << 32 | device();
@@ -20,7 +20,7 @@ uint64_t Draw() noexcept {
 }  // namespace
 
 uint64_t ProcessHashKey() noexcept {
-  static const uint64_t key = Draw();
+  static const uint64_t key = DrawKey();
   return key;
 }
 

@@ -1,4 +1,4 @@
-// The random key of this process's hash tables, which prevents ids chosen to collide.
+// The hash function of hash tables, keyed with a random number so that chosen ids cannot collide.
 #ifndef TWML_CORE_KEYED_HASH_H_
 #define TWML_CORE_KEYED_HASH_H_
 
@@ -8,11 +8,11 @@
 
 namespace twml {
 
-// Drawn once. It must not be visible in a result: only tables that are asked for single ids, and
-// never walked through, may use it.
+// The random key of this process, drawn once. Results must not depend on it. Only hash tables that
+// look up single ids, and are never iterated, may use it.
 uint64_t ProcessHashKey() noexcept;
 
-// The hash of ids in one table, which keeps the key beside its slots.
+// The hash function of one table. It holds a copy of the key, next to the table's slots in memory.
 class KeyedHash {
  public:
   uint64_t operator()(int64_t id) const { return Mix64(static_cast<uint64_t>(id) ^ key_); }

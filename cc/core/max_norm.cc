@@ -15,20 +15,20 @@ Status Check(const NormBatch<Id>& batch, int64_t input_dim, const Span<const flo
       [](float v) { return !std::isfinite(v); }, parallel_for);
 }
 
-// A maximum does not depend on the order it is taken in, so the threads may race for it.
-void RaiseTo(float* max_abs, float value) {
-  float seen;
-  __atomic_load(max_abs, &seen, __ATOMIC_RELAXED);
-  while (seen < value && !__atomic_compare_exchange(max_abs, &seen, &value, /*weak=*/true,
-                                                    __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+// A maximum does not depend on the order of its arguments, so threads may update it concurrently.
+void AtomicMax(float* max_abs, float value) {
+  float current;
+  __atomic_load(max_abs, &current, __ATOMIC_RELAXED);
+  while (current < value && !__atomic_compare_exchange(max_abs, &current, &value, /*weak=*/true,
+                                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
   }
 }
 
-// Once for each feature of the batch, so it takes the entries by feature.
+// Groups the entries by feature, because the decay is applied once per feature of the batch.
 template <class Id>
-void DecayAndRaise(const NormBatch<Id>& batch, Span<float> max_abs, float decay,
-                   const ParallelFor& parallel_for) {
-  const auto raise = [&](Id id, const float* values, int64_t n) {
+void DecayAndUpdateMaxima(const NormBatch<Id>& batch, Span<float> max_abs, float decay,
+                          const ParallelFor& parallel_for) {
+  const auto update = [&](Id id, const float* values, int64_t n) {
     float largest = -1;
     for (int64_t k = 0; k < n; ++k) {
       const float magnitude = std::abs(values[k]);
@@ -36,15 +36,16 @@ void DecayAndRaise(const NormBatch<Id>& batch, Span<float> max_abs, float decay,
     }
     if (largest >= 0) max_abs[id] = std::max(max_abs[id] * decay, largest);
   };
-  ForEachFeature(batch, max_abs.size(), 2, parallel_for, raise);
+  ForEachFeature(batch, max_abs.size(), 2, parallel_for, update);
 }
 
 template <class Id>
-void Raise(const NormBatch<Id>& batch, Span<float> max_abs, const ParallelFor& parallel_for) {
+void UpdateMaxima(const NormBatch<Id>& batch, Span<float> max_abs,
+                  const ParallelFor& parallel_for) {
   parallel_for(batch.ids.size(), 4, [&](int64_t begin, int64_t end) {
     for (int64_t k = begin; k < end; ++k) {
       const float magnitude = std::abs(batch.values[k]);
-      if (std::isfinite(magnitude)) RaiseTo(&max_abs[batch.ids[k]], magnitude);
+      if (std::isfinite(magnitude)) AtomicMax(&max_abs[batch.ids[k]], magnitude);
     }
   });
 }
@@ -76,9 +77,9 @@ Status MaxNormTraining(const NormBatch<Id>& batch, Span<float> max_abs,
                        const ParallelFor& parallel_for, NormOutput out) {
   TWML_RETURN_IF_ERROR(Check(batch, max_abs.size(), bias, options, parallel_for));
   if (options.decay < 1) {
-    DecayAndRaise(batch, max_abs, options.decay, parallel_for);
+    DecayAndUpdateMaxima(batch, max_abs, options.decay, parallel_for);
   } else {
-    Raise(batch, max_abs, parallel_for);
+    UpdateMaxima(batch, max_abs, parallel_for);
   }
   Normalize<Id>(batch, max_abs, bias, options.epsilon, parallel_for, out);
   return Status();

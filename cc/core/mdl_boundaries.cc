@@ -7,7 +7,8 @@
 namespace twml {
 namespace {
 
-// The sum of n log2 n - sum of n_c log2 n_c: n times the entropy.
+// A set of examples. weighted_entropy is the class entropy times the number of examples: n log2 n
+// minus the sum of n_c log2 n_c over the classes.
 struct Part {
   double examples = 0, weighted_entropy = 0;
   int64_t classes = 0;
@@ -25,7 +26,8 @@ class Cutter {
 
   std::vector<int64_t> Cut() {
     std::vector<int64_t> cuts;
-    std::vector<std::pair<int64_t, int64_t>> open = {{0, n_}};  // no recursion: depth may be n
+    std::vector<std::pair<int64_t, int64_t>> open = {
+        {0, n_}};  // no recursion, because the depth may be n
     while (!open.empty()) {
       const auto [begin, end] = open.back();
       open.pop_back();
@@ -53,7 +55,7 @@ class Cutter {
     return part;
   }
 
-  // Where to cut [begin, end), or -1.
+  // The position at which [begin, end) is cut, or -1.
   int64_t BestCut(int64_t begin, int64_t end) const {
     const Part all = PartOf(begin, end);
     if (all.classes < 2 || all.examples <= 1) return -1;
@@ -72,16 +74,16 @@ class Cutter {
     const auto k = static_cast<double>(all.classes);
     const double gain =
         (all.weighted_entropy - left.weighted_entropy - right.weighted_entropy) / all.examples;
-    // log2(3^k - 2) without overflow
+    // log2(3^k - 2), computed without overflow
     const double delta = k * std::log2(3.0) + std::log2(1 - 2 * std::pow(3.0, -k)) -
                          (k * all.entropy() - static_cast<double>(left.classes) * left.entropy() -
                           static_cast<double>(right.classes) * right.entropy());
-    const double price = (std::log2(all.examples - 1) + delta) / all.examples;
-    return gain > price ? best : -1;
+    const double threshold = (std::log2(all.examples - 1) + delta) / all.examples;
+    return gain > threshold ? best : -1;
   }
 
   const int64_t classes_, n_;
-  std::vector<double> before_;  // [n + 1, classes]: counts of the values before
+  std::vector<double> before_;  // [n + 1, classes]: cumulative counts of the values before
 };
 
 }  // namespace

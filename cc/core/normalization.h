@@ -1,4 +1,4 @@
-// What the running normalizations (max_norm, online_standardize) share: batches, checks, the loops.
+// Shared by the running normalizations max_norm and online_standardize: batches, validation, loops.
 #ifndef TWML_CORE_NORMALIZATION_H_
 #define TWML_CORE_NORMALIZATION_H_
 
@@ -15,18 +15,18 @@
 
 namespace twml {
 
-// What becomes of a value that may not be: the batch is refused, or the value counts as 0 (y = b).
-// It never enters what is known of a feature.
+// How invalid values are handled: the call fails, or the value is treated as 0 (y = b). An invalid
+// value never enters a feature's state.
 enum class NonFinitePolicy { kError, kZero };
 
-// One value an id. ids in [0, input_dim), in any order and any number of times.
+// One value per id. The ids are in [0, input_dim), in any order, and may repeat.
 template <class Id>
 struct NormBatch {
   Span<const Id> ids;
   Span<const float> values;
 };
 
-// out[k]: the normalized value. scale[k] = d out[k] / d values[k], what is known of the feature
+// out[k] is the normalized value. scale[k] = d out[k] / d values[k], where the feature's state is
 // taken as constant.
 struct NormOutput {
   float* out;
@@ -41,25 +41,26 @@ inline Status CheckNormOptions(float epsilon, double decay) {
   return Status();
 }
 
-// is_bad(value): whether kError refuses it. as_state_has: "as max_abs has", for the message.
+// is_bad(value) says whether a value is invalid. state_size describes input_dim in messages, for
+// example "as max_abs has".
 template <class Id, class IsBad>
 Status CheckNormBatch(const NormBatch<Id>& batch, int64_t input_dim, const Span<const float>* bias,
-                      const char* as_state_has, NonFinitePolicy nonfinite, IsBad is_bad,
+                      const char* state_size, NonFinitePolicy nonfinite, IsBad is_bad,
                       const ParallelFor& parallel_for) {
   if (batch.values.size() != batch.ids.size()) {
     return Invalid("values must have ", batch.ids.size(), " items, one for each id, got ",
                    batch.values.size());
   }
   if (bias != nullptr && bias->size() != input_dim) {
-    return Invalid("bias must have ", input_dim, " items, ", as_state_has, ", got ", bias->size());
+    return Invalid("bias must have ", input_dim, " items, ", state_size, ", got ", bias->size());
   }
   TWML_RETURN_IF_ERROR(CheckIds(batch.ids, input_dim, parallel_for));
   if (nonfinite == NonFinitePolicy::kZero) return Status();
   FirstPosition bad;
   parallel_for(batch.values.size(), 1, [&](int64_t begin, int64_t end) {
-    bool fine = true;  // of all, so that it becomes a vector operation
-    for (int64_t k = begin; k < end; ++k) fine &= !is_bad(batch.values[k]);
-    if (fine) return;
+    bool valid = true;  // no early exit, which lets the compiler vectorize
+    for (int64_t k = begin; k < end; ++k) valid &= !is_bad(batch.values[k]);
+    if (valid) return;
     int64_t k = begin;
     while (!is_bad(batch.values[k])) ++k;
     bad.Record(k);
@@ -68,7 +69,7 @@ Status CheckNormBatch(const NormBatch<Id>& batch, int64_t input_dim, const Span<
   return Invalid("values[", bad.value(), "] = ", batch.values[bad.value()], " is not finite");
 }
 
-// body(id, values, n): once for each feature of the batch, with its values in their order.
+// Calls body(id, values, n) once for each feature of the batch, with its values in their order.
 template <class Id, class Body>
 void ForEachFeature(const NormBatch<Id>& batch, int64_t input_dim, int64_t cost_per_value,
                     const ParallelFor& parallel_for, Body body) {
@@ -86,7 +87,7 @@ struct Normalized {
   float y, scale;
 };
 
-// normalize(id, value) for each entry, and the bias of its feature on top.
+// Applies normalize(id, value) to each entry and adds the bias of its feature.
 template <class Id, class Normalize>
 void ApplyNorm(const NormBatch<Id>& batch, const Span<const float>* bias, int64_t cost,
                const ParallelFor& parallel_for, NormOutput out, Normalize normalize) {

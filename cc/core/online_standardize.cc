@@ -68,15 +68,15 @@ Status StandardizeTraining(const NormBatch<Id>& batch, Span<Moments> moments,
                            const Span<const float>* bias, const StandardizeOptions& options,
                            const ParallelFor& parallel_for, NormOutput out) {
   TWML_RETURN_IF_ERROR(Check(batch, moments.size(), bias, options, parallel_for));
-  const auto take_in = [&](Id id, const float* values, int64_t n) {
-    const Moments seen = MomentsOf(values, n);
-    if (seen.count == 0) return;
+  const auto update = [&](Id id, const float* values, int64_t n) {
+    const Moments added = MomentsOf(values, n);
+    if (added.count == 0) return;
     Moments& m = moments[id];
     m.count *= options.decay;
     m.m2 *= options.decay;
-    m = MergeMoments(m, seen);
+    m = MergeMoments(m, added);
   };
-  ForEachFeature(batch, moments.size(), 5, parallel_for, take_in);
+  ForEachFeature(batch, moments.size(), 5, parallel_for, update);
   Apply<Id>(batch, moments, bias, options, parallel_for, out);
   return Status();
 }

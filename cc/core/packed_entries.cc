@@ -18,7 +18,7 @@ constexpr int kMaxBits = 63;
 struct Header {
   uint32_t magic;
   uint8_t id_bits;
-  uint8_t code_bits;  // 0: every entry has its id
+  uint8_t code_bits;  // 0: the ids are not deduplicated
   uint8_t length_bits;
   uint8_t binary;
   int64_t entries;
@@ -33,7 +33,7 @@ int BitsOf(uint64_t largest) {
   return bits;
 }
 
-// A word more than needed: whoever reads an item may read two words.
+// One word more than needed, because reading an item may read two words.
 int64_t BytesOfBits(int64_t count, int bits) { return (count * bits + 63) / 64 * 8 + 8; }
 
 struct Layout {
@@ -51,7 +51,7 @@ Layout LayoutOf(const Header& h) {
   return at;
 }
 
-// item(i) for i < count, each below 2^bits.
+// Writes item(i) for i < count. Each item must be less than 2^bits.
 template <class Item>
 void WriteBits(int64_t count, int bits, Item item, uint8_t* out) {
   uint64_t word = 0;
@@ -75,19 +75,20 @@ void WriteBits(int64_t count, int bits, Item item, uint8_t* out) {
   flush();
 }
 
-template <class Done>
-void ReadBits(const uint8_t* from, int64_t count, int bits, Done done) {
+// Calls visit(i, item) for each item i < count.
+template <class Visit>
+void ReadBits(const uint8_t* from, int64_t count, int bits, Visit visit) {
   const uint64_t mask = (uint64_t{1} << bits) - 1;
   int64_t at = 0;
   for (int64_t i = 0; i < count; ++i, at += bits) {
     uint64_t words[2];
     std::memcpy(words, from + at / 64 * 8, sizeof(words));
     const int shift = static_cast<int>(at % 64);
-    done(i, (words[0] >> shift | words[1] << 1 << (63 - shift)) & mask);
+    visit(i, (words[0] >> shift | words[1] << 1 << (63 - shift)) & mask);
   }
 }
 
-// The entries of all parts, one part after the other.
+// Serializes the entries of all parts.
 template <class Id>
 class Packer {
  public:
@@ -101,25 +102,25 @@ class Packer {
       splits_ = batch.row_splits.data();
     } else if ((parts & (parts - 1)) == 0) {
       const int shift = BitsOf(static_cast<uint64_t>(parts)) - 1;
-      Divide(
+      Partition(
           batch, [=](Id id) { return id & static_cast<Id>(parts - 1); },
           [=](Id id) { return id >> shift; });
     } else if (input_dim <= int64_t{1} << 32) {  // half the cost of 64-bit divisions
       const auto by = static_cast<uint32_t>(parts);
-      Divide(
+      Partition(
           batch, [=](Id id) { return static_cast<uint32_t>(id) % by; },
           [=](Id id) { return static_cast<uint32_t>(id) / by; });
     } else {
       const auto by = static_cast<uint64_t>(parts);
-      Divide(
+      Partition(
           batch, [=](Id id) { return static_cast<uint64_t>(id) % by; },
           [=](Id id) { return static_cast<uint64_t>(id) / by; });
     }
   }
 
-  // Of one part; what it finds is kept for Write.
-  int64_t Measure(int64_t p, bool deduplicate) {
-    Part& part = made_[p];
+  // Plans the message of one part, which Write then writes, and returns its size in bytes.
+  int64_t Plan(int64_t p, bool deduplicate) {
+    Part& part = plans_[p];
     Header& h = part.header;
     h = {kMagic,  static_cast<uint8_t>(id_bits_), 0,     0,
          binary_, begin_[p + 1] - begin_[p],      rows_, 0};
@@ -131,7 +132,7 @@ class Packer {
   }
 
   void Write(int64_t p, uint8_t* out) const {
-    const Part& part = made_[p];
+    const Part& part = plans_[p];
     const Header& h = part.header;
     const Layout at = LayoutOf(h);
     const Id* const ids = ids_ + begin_[p];
@@ -155,17 +156,18 @@ class Packer {
   struct Part {
     Header header;
     std::vector<uint32_t> codes;
-    std::vector<int64_t> first;  // the entry where each distinct id comes first
+    std::vector<int64_t> first;  // the first entry with each distinct id
   };
 
-  // splits_[p * (rows + 1) + b]: where row b of part p begins, from the part's begin.
+  // The number of entries in row b of part p. Row b begins at splits_[p * (rows + 1) + b], counted
+  // from the begin of the part.
   int64_t Length(int64_t p, int64_t b) const {
     const int64_t* const splits = splits_ + p * (rows_ + 1);
     return splits[b + 1] - splits[b];
   }
 
   template <class PartOf, class LocalOf>
-  void Divide(const Csr<Id>& batch, PartOf part_of, LocalOf local_of) {
+  void Partition(const Csr<Id>& batch, PartOf part_of, LocalOf local_of) {
     for (const Id id : batch.ids) ++begin_[static_cast<int64_t>(part_of(id)) + 1];
     for (int64_t p = 0; p < parts_; ++p) begin_[p + 1] += begin_[p];
     partitioned_ids_ = Scratch<Id>(batch.num_entries());
@@ -190,7 +192,7 @@ class Packer {
   }
 
   void FindDistinct(int64_t p) {
-    Part& part = made_[p];
+    Part& part = plans_[p];
     Header& h = part.header;
     const Id* const ids = ids_ + begin_[p];
     const int64_t n = h.entries, sample = std::min(n, kDistinctSample);
@@ -212,7 +214,7 @@ class Packer {
   const int64_t rows_, parts_;
   const bool binary_;
   std::vector<int64_t> begin_;
-  std::vector<Part> made_ = std::vector<Part>(parts_);
+  std::vector<Part> plans_ = std::vector<Part>(parts_);
   int id_bits_ = 0;
   const Id* ids_ = nullptr;
   const float* values_ = nullptr;
@@ -223,10 +225,10 @@ class Packer {
 };
 
 Status CheckHeader(const Header& h, int64_t size) {
-  const auto sound = [](int bits) { return bits >= 1 && bits <= kMaxBits; };
-  const int64_t most = 8 * size;  // every item takes a bit at least
-  if (h.magic != kMagic || !sound(h.id_bits) || !sound(h.length_bits) || h.code_bits > 32 ||
-      h.binary > 1 || h.entries < 0 || h.entries > most || h.rows < 0 || h.rows > most ||
+  const auto valid = [](int bits) { return bits >= 1 && bits <= kMaxBits; };
+  const int64_t max_items = 8 * size;  // every item takes at least one bit
+  if (h.magic != kMagic || !valid(h.id_bits) || !valid(h.length_bits) || h.code_bits > 32 ||
+      h.binary > 1 || h.entries < 0 || h.entries > max_items || h.rows < 0 || h.rows > max_items ||
       h.distinct < 0 || h.distinct > h.entries || (h.code_bits == 0) != (h.distinct == 0) ||
       LayoutOf(h).end != size) {
     return Invalid("packed must be a message of pack_entries, got ", size,
@@ -246,7 +248,7 @@ Status PackEntries(const Csr<Id>& batch, int64_t input_dim, int64_t parts, bool 
   std::vector<int64_t> bytes(parts);
   const int64_t cost = 2 * batch.num_entries() / parts + 1;
   parallel_for(parts, cost, [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) bytes[p] = packer.Measure(p, deduplicate);
+    for (int64_t p = begin; p < end; ++p) bytes[p] = packer.Plan(p, deduplicate);
   });
   std::vector<uint8_t*> out(parts);
   for (int64_t p = 0; p < parts; ++p) {
@@ -273,18 +275,18 @@ Status UnpackEntries(Span<const uint8_t> packed, const AllocateUnpacked<Id>& all
   const Layout at = LayoutOf(h);
   const uint8_t* const from = packed.data();
   int64_t total = 0;
-  bool falls = false;
+  bool too_long = false;
   ReadBits(from + at.lengths, h.rows, h.length_bits, [&](int64_t, uint64_t length) {
-    falls |= length > static_cast<uint64_t>(h.entries - total);
-    if (!falls) total += static_cast<int64_t>(length);
+    too_long |= length > static_cast<uint64_t>(h.entries - total);
+    if (!too_long) total += static_cast<int64_t>(length);
   });
-  uint64_t last_code = 0;
+  uint64_t max_code = 0;
   if (h.code_bits != 0) {
     ReadBits(from + at.codes, h.entries, h.code_bits,
-             [&](int64_t, uint64_t code) { last_code = std::max(last_code, code); });
+             [&](int64_t, uint64_t code) { max_code = std::max(max_code, code); });
   }
-  if (falls || total != h.entries ||
-      (h.code_bits != 0 && last_code >= static_cast<uint64_t>(h.distinct))) {
+  if (too_long || total != h.entries ||
+      (h.code_bits != 0 && max_code >= static_cast<uint64_t>(h.distinct))) {
     return Invalid("packed must be a message of pack_entries, got one whose counts do not add up");
   }
   const UnpackedEntries<Id> out = allocate(h.entries, h.rows, h.binary != 0);

@@ -1,8 +1,9 @@
-// A batch's entries as bytes that travel: ids and counts in as few bits as they need.
+// Serialization of a batch's entries, with ids and counts in as few bits as they need.
 //
-// A message is a header, then sections of 64-bit words, bits filled from the lowest: the number of
-// entries of each row; the ids, or where that is less the distinct ids and for each entry which of
-// them it is; the values as they are, unless the batch is binary. Words are in the machine's order.
+// A message is a header, followed by sections of 64-bit words that are filled from the lowest bit:
+// the number of entries of each row; the ids, or, if that is smaller, the distinct ids and the
+// index of each entry's id among them; and the float32 values, unless the batch is binary. Words
+// have the byte order of the machine.
 #ifndef TWML_CORE_PACKED_ENTRIES_H_
 #define TWML_CORE_PACKED_ENTRIES_H_
 
@@ -16,21 +17,22 @@
 
 namespace twml {
 
-// Distinct ids are counted only where at most half of this many first ones are distinct.
+// Ids are deduplicated only if at most half of the first kDistinctSample ids are distinct.
 constexpr int64_t kDistinctSample = 8192;
 
-// Where the message of a part goes, once its size is known; null: there is no memory, and nothing
-// is written. Called for part 0, 1, ... in order.
+// Returns the memory for the message of a part, or null if it could not be allocated, in which case
+// nothing is written. Called for part 0, 1, … in this order.
 using AllocatePart = std::function<uint8_t*(int64_t part, int64_t bytes)>;
 
-// Message p gets the entries with id mod parts = p, in order, their ids divided by `parts`. Returns
-// without allocating if the input is refused.
+// Message p gets the entries with id mod parts = p in their order, with ids divided by `parts`.
+// Allocates nothing if the input is invalid.
 template <class Id>
 Status PackEntries(const Csr<Id>& batch, int64_t input_dim, int64_t parts, bool deduplicate,
                    const ParallelFor& parallel_for, const AllocatePart& allocate);
 
-// Where a message's entries go: ids [entries], values [entries] unless binary, row_splits
-// [rows + 1]. ids null: there is no memory, and nothing is written.
+// The memory for the entries of a message: ids [entries], values [entries] unless the batch is
+// binary, and row_splits [rows + 1]. ids is null if allocation failed, in which case nothing is
+// written.
 template <class Id>
 struct UnpackedEntries {
   Id* ids;
@@ -41,10 +43,10 @@ template <class Id>
 using AllocateUnpacked =
     std::function<UnpackedEntries<Id>(int64_t entries, int64_t rows, bool binary)>;
 
-// What PackEntries was given. Whatever the bytes, nothing is read or written out of bounds; an id
-// may be anything that fits into Id. The whole message is checked before anything is allocated, and
-// what is then allocated is at most kMaxUnpackedBytesPerByte bytes for each of its own: an item of
-// 8 bytes for a bit, which a batch of many empty rows really is.
+// Reads a message of PackEntries. No bytes make it read or write out of bounds, but the ids may be
+// any numbers that fit into Id. The whole message is validated before memory is allocated. At most
+// kMaxUnpackedBytesPerByte bytes are allocated per byte of the message: a batch of many empty rows
+// has an item of 8 bytes for each bit.
 constexpr int64_t kMaxUnpackedBytesPerByte = 64;
 template <class Id>
 Status UnpackEntries(Span<const uint8_t> packed, const AllocateUnpacked<Id>& allocate);

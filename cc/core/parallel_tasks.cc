@@ -5,7 +5,8 @@
 namespace twml {
 
 Status RunParallelTasks(Span<const ParallelTask> tasks, const ParallelFor& parallel_for) {
-  constexpr int64_t kLarge = 200000;  // ns: sharing such a piece out costs little beside it
+  // Nanoseconds. From here on, dividing a task among threads costs little compared with the task.
+  constexpr int64_t kLarge = 200000;
   std::vector<Status> statuses(tasks.size());
   std::vector<int64_t> small;
   int64_t small_ns = 0;

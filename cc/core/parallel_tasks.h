@@ -1,4 +1,4 @@
-// Many tasks of work of unlike size on one set of threads.
+// Runs tasks of different sizes on one set of threads.
 #ifndef TWML_CORE_PARALLEL_TASKS_H_
 #define TWML_CORE_PARALLEL_TASKS_H_
 
@@ -11,15 +11,15 @@
 
 namespace twml {
 
-// One piece: about how long it takes on one thread, and the work itself, which must not depend on
-// how many threads it is given.
+// A task and its approximate time on one thread. The result must not depend on the number of
+// threads that the task is given.
 struct ParallelTask {
   int64_t nanoseconds;
   std::function<Status(const ParallelFor&)> run;
 };
 
-// Large tasks run one after the other, each on all threads; small ones side by side, a thread
-// each. Returns the first error in the order of the tasks; the others run all the same.
+// Runs large tasks one after the other, each on all threads, and small tasks concurrently, each on
+// one thread. All tasks run even if one fails. Returns the first error in the order of the tasks.
 Status RunParallelTasks(Span<const ParallelTask> tasks, const ParallelFor& parallel_for);
 
 }  // namespace twml

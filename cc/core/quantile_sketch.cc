@@ -13,7 +13,7 @@ namespace twml {
 namespace {
 
 constexpr int64_t kFeaturesPerChunk = 256;
-constexpr int64_t kPiece = 1 << 20;  // entries grouped by feature at a time
+constexpr int64_t kPiece = 1 << 20;  // entries that are grouped by feature at a time
 
 }  // namespace
 
@@ -25,14 +25,15 @@ QuantileSketch::~QuantileSketch() = default;
 
 Status QuantileSketch::Make(const QuantileSketchOptions& options,
                             std::unique_ptr<QuantileSketch>* out) {
-  constexpr double kLeastEpsilon = 1e-5, kMostEpsilon = 0.5;
-  constexpr int64_t kMostExact = 1 << 20;
-  if (!(options.epsilon >= kLeastEpsilon && options.epsilon <= kMostEpsilon)) {
-    return Invalid("epsilon must be in [", kLeastEpsilon, ", ", kMostEpsilon, "], got ",
+  constexpr double kMinEpsilon = 1e-5, kMaxEpsilon = 0.5;
+  constexpr int64_t kMaxExactValues = 1 << 20;
+  if (!(options.epsilon >= kMinEpsilon && options.epsilon <= kMaxEpsilon)) {
+    return Invalid("epsilon must be in [", kMinEpsilon, ", ", kMaxEpsilon, "], got ",
                    options.epsilon);
   }
-  if (options.exact_values < 0 || options.exact_values > kMostExact) {
-    return Invalid("exact_values must be in [0, ", kMostExact, "], got ", options.exact_values);
+  if (options.exact_values < 0 || options.exact_values > kMaxExactValues) {
+    return Invalid("exact_values must be in [0, ", kMaxExactValues, "], got ",
+                   options.exact_values);
   }
   out->reset(new QuantileSketch(options));
   return Status();
@@ -79,11 +80,11 @@ Status QuantileSketch::Update(Span<const int64_t> ids, Span<const float> values,
     return Invalid("weights must have ", n, " items, one for each id, got ", weights.size());
   }
   if (has_weights && !options_.weighted) {
-    return Invalid("weights must not be given to a sketch made with weighted=False");
+    return Invalid("weights must not be given to a sketch that was created with weighted=False");
   }
   for (int64_t k = 0; has_weights && k < n; ++k) {
     if (!(weights[k] >= 0 && weights[k] <= kMaxSketchWeight)) {
-      return Invalid("weights[", k, "] = ", weights[k], " is not in [0, 2^31]");
+      return Invalid("weights[", k, "] = ", weights[k], " is out of range [0, 2^31]");
     }
   }
   for (int64_t begin = 0; begin < n; begin += kPiece) {
@@ -94,13 +95,14 @@ Status QuantileSketch::Update(Span<const int64_t> ids, Span<const float> values,
   return Status();
 }
 
-// Feature by feature: of many features, each touches memory of its own, and to get there costs more
-// than to write. How the stream is cut into pieces cannot be seen in the result.
+// Updates one feature after the other, because the memory of each feature lies elsewhere and cache
+// misses cost more than the writes. The result does not depend on how the stream is divided into
+// pieces.
 void QuantileSketch::UpdatePiece(Span<const int64_t> ids, Span<const float> values,
                                  const float* weights, const ParallelFor& parallel_for) {
   const FeatureGroups piece = GroupByFeature(ids, values, weights, parallel_for);
   const int64_t num_touched = static_cast<int64_t>(piece.features.size());
-  constexpr int64_t kCost = 20, kAhead = 8;  // nanoseconds of a value; features
+  constexpr int64_t kCost = 20, kAhead = 8;  // nanoseconds per value; features to prefetch ahead
   const int64_t cost = kCost * (1 + ids.size() / std::max<int64_t>(1, num_touched));
   parallel_for(num_touched, cost, [&](int64_t begin, int64_t end) {
     SketchWorkspace work(options_, *schedule_);
@@ -142,18 +144,18 @@ QuantileSketch::FeatureGroups QuantileSketch::GroupByFeature(Span<const int64_t>
   }
   if (options_.weighted) piece.weights = Scratch<float>(n);
   for (int64_t k = 0; options_.weighted && k < n; ++k) {
-    const uint32_t place = offset_[numbers[k]]++;
-    piece.values[place] = values[k];
-    piece.weights[place] = weights == nullptr ? 1.0f : weights[k];
+    const uint32_t position = offset_[numbers[k]]++;
+    piece.values[position] = values[k];
+    piece.weights[position] = weights == nullptr ? 1.0f : weights[k];
   }
   for (const uint32_t f : piece.features) offset_[f] = 0;
   return piece;
 }
 
-// The number of each id's feature.
+// The index of each id's feature. New features are added.
 Scratch<uint32_t> QuantileSketch::FeatureNumbers(Span<const int64_t> ids,
                                                  const ParallelFor& parallel_for) {
-  constexpr int64_t kBlock = 64, kCost = 8;  // ids whose cache misses overlap; nanoseconds of one
+  constexpr int64_t kBlock = 64, kCost = 8;  // ids whose cache misses overlap; nanoseconds per id
   Scratch<uint32_t> numbers(ids.size());
   FirstPosition unknown;
   parallel_for(ids.size(), kCost, [&](int64_t begin, int64_t end) {
@@ -188,7 +190,7 @@ Status QuantileSketch::CheckOptions(const QuantileSketch& other) const {
                    other.options_.epsilon, ", ", other.options_.exact_values, " and ",
                    other.options_.weighted);
   }
-  if (&other == this) return Invalid("other must be another sketch, got the same");
+  if (&other == this) return Invalid("other must be another sketch, got the sketch itself");
   return Status();
 }
 
@@ -196,14 +198,14 @@ Status QuantileSketch::Merge(const QuantileSketch& other, const ParallelFor& par
   TWML_RETURN_IF_ERROR(CheckOptions(other));
   const std::vector<int64_t> order = other.AscendingOrder();
   const int64_t n = other.num_features();
-  std::vector<int64_t> mine(n);
-  for (int64_t i = 0; i < n; ++i) mine[i] = FindOrAdd(other.feature(order[i]).id);
+  std::vector<int64_t> target(n);
+  for (int64_t i = 0; i < n; ++i) target[i] = FindOrAdd(other.feature(order[i]).id);
   constexpr int64_t kCost = 20'000;
   parallel_for(n, kCost, [&](int64_t begin, int64_t end) {
     SketchWorkspace work(options_, *schedule_);
     for (int64_t i = begin; i < end; ++i) {
       const SketchFeature& from = other.feature(order[i]);
-      SketchFeature& to = feature(mine[i]);
+      SketchFeature& to = feature(target[i]);
       const double weight = to.weight + from.weight, missing = to.missing + from.missing;
       if (from.levels != nullptr) {
         work.Load(&to);
@@ -228,7 +230,9 @@ Status QuantileSketch::Splice(QuantileSketch* other) {
   TWML_RETURN_IF_ERROR(CheckOptions(*other));
   for (int64_t f = 0; f < other->num_features(); ++f) {
     const int64_t id = other->feature(f).id;
-    if (index_.Find(id) >= 0) return Invalid("other must have other features, got ", id, " too");
+    if (index_.Find(id) >= 0)
+      return Invalid("other must not share features with this sketch, got feature ", id,
+                     " in both");
   }
   for (int64_t f = 0; f < other->num_features(); ++f) {
     SketchFeature& from = other->feature(f);

@@ -1,25 +1,28 @@
-// Quantiles of many streams at once: one mergeable sketch a feature, all in one flat state.
+// Quantiles of many streams at once: one mergeable sketch per feature, and one flat state for all.
 //
 // The algorithm is KLL (Karnin, Lang, Liberty: "Optimal Quantile Approximation in Streams", FOCS
-// 2016), with two additions. A level holds values of one weight, 2^level; when there is no room, a
-// level is sorted and every other value of it, the odd or the even ones by a fair coin, moves up.
-//  - Equal values move up first, in pairs, which loses nothing. A feature of few distinct values
-//    is therefore kept exactly, as the binary digits of each value's count, however long the
-//    stream: certainly with at most `exact_values` distinct ones. And a stream is exact until it
-//    outgrows the first levels (about 1 / epsilon values).
-//  - A weight enters as its binary digits, so a weighted stream needs no other structure.
+// 2016). A level holds values of one weight, 2^level. When a feature has too many values, a level
+// is compacted: it is sorted, and every other value (the odd or the even ones, by a fair coin flip)
+// moves to the next level. There are two additions to KLL:
+//  - Before a level is compacted, pairs of equal values move to the next level, which loses no
+//    information. A feature with few distinct values is therefore kept exactly, as the binary
+//    digits of each value's count, for a stream of any length. This is guaranteed for at most
+//    `exact_values` distinct values. A stream is also exact until it outgrows the first levels
+//    (about 1 / epsilon values).
+//  - A weight is added as its binary digits, so a weighted stream needs no other data structure.
 //
-// Error. A coin moves the rank of a value by at most the level's weight w, in either direction with
-// the same probability, so the sum of all moves has the sub-Gaussian variance V = sum of w^2
-// (Azuma-Hoeffding): |error| > sqrt(2 V ln(2 / p)) with probability at most p; and |error| is
-// never more than the sum of all w. RankError() is the lesser of the two for what really happened.
-// The capacities of the levels are chosen such that for p = kFailure it stays below epsilon times
-// the total weight. Levels h steps below the top hold (2/3)^h of its capacity, at most about
-// 10 / epsilon values together. V and the sums add up under Merge, and so do the bounds.
+// Error bound. A compaction changes the rank of a value by at most the level's weight w, up or down
+// with the same probability. The sum of all changes is therefore sub-Gaussian with the variance
+// V = sum of w^2 (Azuma-Hoeffding): |error| > sqrt(2 V ln(2 / p)) with probability at most p.
+// Moreover, |error| is never more than the sum of all w. The bound that Describe() reports is the
+// lesser of the two for the compactions that were really done. The capacities of the levels are
+// chosen such that for p = kFailureProbability it stays below epsilon times the total weight. A
+// level h steps below the top has (2/3)^h of the top level's capacity; all levels together hold at
+// most about 10 / epsilon values. V and the sums add up under Merge, and so do the bounds.
 //
-// Coins come from a hash of the feature, of how many coin_flips it has thrown and of the values at
-// hand: the same stream of a feature gives the same sketch, however the entries are cut into
-// batches and whatever the number of threads.
+// Coin flips are a hash of the feature, of the number of its coin flips so far and of some values
+// of the level. The same stream of a feature therefore gives the same sketch, no matter how its
+// entries are divided into batches and how many threads there are.
 #ifndef TWML_CORE_QUANTILE_SKETCH_H_
 #define TWML_CORE_QUANTILE_SKETCH_H_
 
@@ -36,20 +39,20 @@
 namespace twml {
 
 struct QuantileSketchOptions {
-  double epsilon = 1e-3;       // rank error, as a share of the total weight; in [1e-5, 0.5]
-  int64_t exact_values = 256;  // so many distinct values of a feature are always kept exactly
-  bool weighted = false;       // whether updates may have weights
+  double epsilon = 1e-3;       // rank error as a fraction of the total weight, in [1e-5, 0.5]
+  int64_t exact_values = 256;  // features with at most so many distinct values are exact
+  bool weighted = false;       // whether Update accepts weights
 };
 
-// The state as plain arrays, one row a feature, features ascending; equal sketches give equal
-// arrays. Feature f has counters[f][3] of the runs and, one after the other in `items`, the sorted
-// values of each run and then counters[f][2] items not yet sorted in: values, or (value, weight)
-// pairs of a weighted sketch.
+// The state of a sketch as plain arrays, with one row per feature in ascending order of the feature
+// ids. Equal sketches have equal arrays. Feature f has counters[f][3] runs. `items` holds the
+// sorted values of each run, followed by counters[f][2] buffered items that are not sorted yet.
+// Buffered items are values, or pairs (value, weight) in a weighted sketch.
 template <template <class> class Array>
 struct QuantileSketchArrays {
   static constexpr int64_t kConfig = 4;    // version, epsilon, exact_values, weighted
-  static constexpr int64_t kTotals = 7;    // weight, missing weight, min, max, error budget (3)
-  static constexpr int64_t kCounters = 4;  // coin_flips, compactions, items not sorted in, runs
+  static constexpr int64_t kTotals = 7;    // weight, weight of NaNs, min, max, three error terms
+  static constexpr int64_t kCounters = 4;  // coin flips, compactions, buffered items, runs
   static constexpr int64_t kRun = 2;       // level, number of values
 
   Array<double> config;        // [4]
@@ -67,7 +70,7 @@ using MutableQuantileSketchState = QuantileSketchArrays<Span>;
 struct SketchFeature;
 class SketchSchedule;
 
-// Boundaries of some features, as Buckets (cc/core/discretize.h) takes them.
+// Boundaries of some features, in the form that Buckets (cc/core/discretize.h) takes.
 struct QuantileBoundaries {
   std::vector<float> boundaries;
   std::vector<int64_t> splits;
@@ -75,7 +78,7 @@ struct QuantileBoundaries {
 
 class QuantileSketch {
  public:
-  static constexpr double kFailure = 0.01;
+  static constexpr double kFailureProbability = 0.01;
 
   static Status Make(const QuantileSketchOptions& options, std::unique_ptr<QuantileSketch>* out);
   static Status FromState(const QuantileSketchState& state, const ParallelFor& parallel_for,
@@ -84,53 +87,56 @@ class QuantileSketch {
 
   const QuantileSketchOptions& options() const { return options_; }
   int64_t num_features() const { return index_.size(); }
-  int64_t bytes() const;  // of memory held
+  int64_t bytes() const;  // memory in use
 
-  // Takes in values[k] of feature ids[k], any int64, with weight weights[k], or 1 if there are
-  // none. A NaN counts as missing; infinities are values. Weights: in [0, 2^31]; more than 16
-  // significant bits are rounded, either way such that the mean stays. A refused call changes
-  // nothing.
+  // Adds values[k] to feature ids[k] (any int64) with the weight weights[k], or 1 if weights is
+  // empty. NaNs count as missing; infinities are values. Weights must be in [0, 2^31] and are
+  // rounded to 16 significant bits, up or down at random such that the mean is kept. If the call
+  // fails, nothing changes.
   Status Update(Span<const int64_t> ids, Span<const float> values, Span<const float> weights,
                 const ParallelFor& parallel_for);
 
-  // Takes in all that another sketch of the same options has seen.
+  // Adds everything that another sketch with the same options has seen.
   Status Merge(const QuantileSketch& other, const ParallelFor& parallel_for);
 
-  // The features seen, ascending.
+  // The ids of the features seen so far, in ascending order.
   std::vector<int64_t> FeatureIds() const;
 
-  // out[q * probabilities + i]: the least value x of feature ids[q] with rank(x) >=
-  // probabilities[i] times the total weight; the least value of all for 0 and NaN for a feature
-  // without values. Both extremes are exact.
+  // Sets out[q * probabilities.size() + i] to the smallest value x of feature ids[q] with
+  // rank(x) >= probabilities[i] times the total weight, or to NaN if the feature has no values. The
+  // probabilities 0 and 1 give the exact minimum and maximum.
   Status Quantiles(Span<const int64_t> ids, Span<const double> probabilities,
                    const ParallelFor& parallel_for, float* out) const;
 
-  // out[k]: the weight of the values <= values[k] of feature ids[k]; 0 for a feature not seen.
+  // Sets out[k] to the weight of the values <= values[k] of feature ids[k], or 0 for a feature that
+  // was not seen.
   Status Ranks(Span<const int64_t> ids, Span<const float> values, const ParallelFor& parallel_for,
                double* out) const;
 
-  // out[q * 4]: of feature ids[q], the total weight, the weight of its NaNs, the proven bound of
-  // the rank error (in units of weight, with probability 1 - kFailure), and how many values and
-  // weights are held for it. Zeros for a feature not seen.
+  // Writes four numbers for each feature ids[q] to out[4 * q]: the total weight, the weight of its
+  // NaNs, the bound of the rank error (in units of weight; it holds with probability
+  // 1 - kFailureProbability), and the number of values and weights in memory. All are 0 for a
+  // feature that was not seen.
   static constexpr int64_t kNumStatistics = 4;
   void Describe(Span<const int64_t> ids, double* out) const;
 
-  // The boundaries that cut the values of feature ids[q] into at most bins[q] bins. With no more
-  // distinct values than bins each gets a bin. Otherwise the cuts are behind the least value x
-  // with rank(x) >= i / bins of the weight, 0 < i < bins; equal cuts are one. right: a boundary is
-  // the first value after its cut and not the last before it.
+  // Computes boundaries that divide the values of feature ids[q] into at most bins[q] bins. If
+  // there are no more distinct values than bins, each value gets a bin. Otherwise there is a cut
+  // after the smallest value x with rank(x) >= i / bins of the weight, for 0 < i < bins; equal cuts
+  // are merged. A boundary is the last value before its cut, or the first value after it if `right`
+  // is set.
   Status Boundaries(Span<const int64_t> ids, Span<const int64_t> bins, bool right,
                     const ParallelFor& parallel_for, QuantileBoundaries* out) const;
 
-  // The distinct values of one feature, ascending, with their weights.
+  // The distinct values of one feature in ascending order, and their weights.
   void Values(int64_t id, std::vector<float>* values, std::vector<double>* weights) const;
 
-  // Takes over the features of another sketch of the same options, none of which is here yet: a
-  // sketch is read in parts without a second one beside it.
+  // Moves the features of another sketch with the same options to this one, which must have none of
+  // them. With it a sketch can be read in parts without holding it in memory twice.
   Status Splice(QuantileSketch* other);
 
-  // The numbers of features, runs and items of the state, and the state into arrays of that size:
-  // of all features, or of the first .. last of them, ascending.
+  // The sizes of the state's arrays, and a function that writes the state to arrays of these sizes.
+  // Both take a range of features in ascending order of their ids; the default is all features.
   struct StateSizes {
     int64_t features, runs, items;
   };
@@ -140,10 +146,10 @@ class QuantileSketch {
 
  private:
   struct CumulativeEntry;
-  // Part of a stream by feature, those of one feature in their order.
+  // The entries of a part of the stream, grouped by feature in stable order.
   struct FeatureGroups {
     std::vector<uint32_t> features, splits;
-    Scratch<float> values, weights;  // weights: of a weighted sketch
+    Scratch<float> values, weights;  // weights: only in a weighted sketch
   };
 
   explicit QuantileSketch(const QuantileSketchOptions& options);
@@ -160,10 +166,10 @@ class QuantileSketch {
 
   const QuantileSketchOptions options_;
   std::unique_ptr<const SketchSchedule> schedule_;
-  uint32_t initial_buffer_limit_ = 0;  // of a feature without values
+  uint32_t initial_buffer_limit_ = 0;  // for a feature without values
   IdIndex index_;
-  std::vector<std::unique_ptr<SketchFeature[]>> chunks_;  // so that growing moves no feature
-  std::vector<uint32_t> offset_;                          // of Group: zeros between calls
+  std::vector<std::unique_ptr<SketchFeature[]>> chunks_;  // features do not move when it grows
+  std::vector<uint32_t> offset_;  // used by GroupByFeature, zero between calls
 };
 
 }  // namespace twml

@@ -1,4 +1,4 @@
-// What a quantile sketch holds of one feature.
+// The data of one feature in a quantile sketch.
 #ifndef TWML_CORE_QUANTILE_SKETCH_FEATURE_H_
 #define TWML_CORE_QUANTILE_SKETCH_FEATURE_H_
 
@@ -16,7 +16,7 @@ namespace twml {
 
 constexpr int kSketchLevels = 64;
 constexpr int kSketchUnit = 32;                    // the level of weight 1
-constexpr double kMaxSketchWeight = 2147483648.0;  // of one value
+constexpr double kMaxSketchWeight = 2147483648.0;  // the largest weight of one value
 
 inline double SketchLevelWeight(int level) { return std::ldexp(1.0, level - kSketchUnit); }
 
@@ -25,28 +25,29 @@ struct SketchRun {
   int32_t size;
 };
 
-// Counts stop here, so that those of a hostile state cannot overflow. No stream is that long.
+// Counts saturate here, so that the counts of a malicious state cannot overflow. No stream is that
+// long.
 constexpr int64_t kMaxCount = int64_t{1} << 62;
 inline void SaturatingAdd(int64_t* count, int64_t more) {
   *count = std::min(kMaxCount, *count + std::min(kMaxCount - 1, more));
 }
 
 struct SketchLevels {
-  std::vector<SketchRun> runs;              // ascending levels, none empty
-  int64_t coin_flips = 0, compactions = 0;  // thrown at all, thrown to make room; see SaturatingAdd
+  std::vector<SketchRun> runs;              // non-empty runs, in ascending order of levels
+  int64_t coin_flips = 0, compactions = 0;  // see SaturatingAdd
   double early_sum = 0, early_variance = 0, late_variance = 0;
   float min = std::numeric_limits<float>::infinity(), max = -std::numeric_limits<float>::infinity();
 };
 
-// A cache line, so that an update touches one here and one in the items.
+// One cache line, so that an update touches one line here and one in `items`.
 struct alignas(64) SketchFeature {
-  float* items = nullptr;  // the runs' values, then what is not sorted in yet
+  float* items = nullptr;  // the values of the runs, then the buffered items
   uint32_t size = 0, capacity = 0;
-  uint32_t num_sorted = 0;    // items of the runs
-  uint32_t buffer_limit = 0;  // items not sorted in that make it worth to do so
+  uint32_t num_sorted = 0;    // number of items in runs
+  uint32_t buffer_limit = 0;  // number of buffered items that triggers sorting
   double weight = 0, missing = 0;
   int64_t id = 0;
-  std::unique_ptr<SketchLevels> levels;  // none before its values are sorted in for the first time
+  std::unique_ptr<SketchLevels> levels;  // null until items are sorted for the first time
 
   SketchFeature() = default;
   SketchFeature(const SketchFeature&) = delete;
@@ -67,7 +68,7 @@ struct alignas(64) SketchFeature {
 
   uint32_t num_buffered() const { return size - num_sorted; }
 
-  // Values that were not there before, to wait for being sorted in; a NaN is counted only.
+  // Appends values to the buffer. NaNs are only counted.
   void Append(const float* values, int64_t n) {
     Reserve(size + static_cast<uint32_t>(n));
     uint32_t end = size;
@@ -81,30 +82,30 @@ struct alignas(64) SketchFeature {
     size = end;
   }
 
-  // In a weighted sketch, whose items are pairs.
-  void Append(float value, float of_weight) {
+  // The same for a weighted sketch, whose buffered items are pairs (value, weight).
+  void Append(float value, float value_weight) {
     if (std::isnan(value)) {
-      missing += of_weight;
+      missing += value_weight;
       return;
     }
-    weight += of_weight;
-    if (of_weight == 0) return;
+    weight += value_weight;
+    if (value_weight == 0) return;
     Reserve(size + 2);
     items[size++] = value + 0.0f;
-    items[size++] = of_weight;
+    items[size++] = value_weight;
   }
 
   void PrefetchEnd() const { __builtin_prefetch(items + size, 1); }
 
-  // Grows by an eighth at least, but not for that beyond where it will be sorted in.
+  // Grows by at least an eighth, but beyond the size at which the buffer is flushed only if needed.
   void Reserve(uint32_t wanted) {
     if (wanted <= capacity) return;
     constexpr uint32_t kMinCapacity = 4;
-    const uint32_t due = std::max(num_sorted + buffer_limit, kMinCapacity);
-    Resize(std::max(wanted, std::min(capacity + std::max(capacity / 8, kMinCapacity), due)));
+    const uint32_t full_size = std::max(num_sorted + buffer_limit, kMinCapacity);
+    Resize(std::max(wanted, std::min(capacity + std::max(capacity / 8, kMinCapacity), full_size)));
   }
-  void Shrink(uint32_t most) {
-    if (capacity > most + most / 8) Resize(most);
+  void Shrink(uint32_t wanted) {
+    if (capacity > wanted + wanted / 8) Resize(wanted);
   }
   void Resize(uint32_t wanted) {
     void* resized = std::realloc(items, wanted * sizeof(float));

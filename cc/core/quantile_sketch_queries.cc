@@ -1,4 +1,4 @@
-// What can be asked of a QuantileSketch.
+// Queries of a QuantileSketch.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -20,7 +20,7 @@ std::vector<int64_t> QuantileSketch::FeatureIds() const {
   return ids;
 }
 
-// Ascending, equal values as one, with weights summed up to and with each.
+// The distinct values in ascending order, each with the sum of the weights up to and including it.
 void QuantileSketch::CumulativeEntries(const SketchFeature& feature,
                                        std::vector<CumulativeEntry>* entries) const {
   entries->clear();
@@ -52,7 +52,7 @@ Status QuantileSketch::Quantiles(Span<const int64_t> ids, Span<const double> pro
                                  const ParallelFor& parallel_for, float* out) const {
   for (int64_t i = 0; i < probabilities.size(); ++i) {
     if (!(probabilities[i] >= 0 && probabilities[i] <= 1)) {
-      return Invalid("probabilities[", i, "] = ", probabilities[i], " is not in [0, 1]");
+      return Invalid("probabilities[", i, "] = ", probabilities[i], " is out of range [0, 1]");
     }
   }
   constexpr int64_t kCost = 20'000;
@@ -90,14 +90,15 @@ Status QuantileSketch::Ranks(Span<const int64_t> ids, Span<const float> values,
   constexpr int64_t kCost = 20'000;
   parallel_for(ids.size(), kCost, [&](int64_t begin, int64_t end) {
     std::vector<CumulativeEntry> entries;
-    int64_t sorted = -1;
+    int64_t current = -1;
     for (int64_t k = begin; k < end; ++k) {
       const int64_t f = index_.Find(ids[k]);
       out[k] = 0;
       if (f < 0) continue;
-      if (f != sorted)
-        CumulativeEntries(feature(f), &entries);  // neighbours mostly ask for the same
-      sorted = f;
+      if (f != current)
+        CumulativeEntries(feature(f),
+                          &entries);  // neighboring entries mostly have the same feature
+      current = f;
       const auto at =
           std::partition_point(entries.begin(), entries.end(),
                                [&](const CumulativeEntry& e) { return e.value <= values[k]; });
@@ -117,7 +118,7 @@ void QuantileSketch::Describe(Span<const int64_t> ids, double* out) const {
     row[0] = at.weight;
     row[1] = at.missing;
     if (const SketchLevels* levels = at.levels.get()) {
-      const double tail = 2 * std::log(2 / kFailure);
+      const double tail = 2 * std::log(2 / kFailureProbability);
       row[2] = std::min(levels->early_sum + std::sqrt(tail * levels->late_variance),
                         std::sqrt(tail * (levels->early_variance + levels->late_variance)));
     }
@@ -128,10 +129,10 @@ void QuantileSketch::Describe(Span<const int64_t> ids, double* out) const {
 Status QuantileSketch::Boundaries(Span<const int64_t> ids, Span<const int64_t> bins, bool right,
                                   const ParallelFor& parallel_for, QuantileBoundaries* out) const {
   if (bins.size() != ids.size()) {
-    return Invalid("bins must have ", ids.size(), " items, one for each id, got ", bins.size());
+    return Invalid("num_bins must have ", ids.size(), " items, one for each id, got ", bins.size());
   }
   for (int64_t q = 0; q < bins.size(); ++q) {
-    if (bins[q] < 1) return Invalid("bins[", q, "] = ", bins[q], " is not positive");
+    if (bins[q] < 1) return Invalid("num_bins[", q, "] = ", bins[q], ", expected at least 1");
   }
   std::vector<std::vector<float>> cuts(ids.size());
   constexpr int64_t kCost = 20'000;
@@ -143,7 +144,7 @@ Status QuantileSketch::Boundaries(Span<const int64_t> ids, Span<const int64_t> b
       CumulativeEntries(feature(f), &entries);
       const int64_t n = static_cast<int64_t>(entries.size());
       const double wanted = static_cast<double>(bins[q]);
-      double passed = 0;  // how many of the quantiles lie at or before the value
+      double passed = 0;  // the number of quantiles at or before the value
       for (int64_t i = 0; i + 1 < n; ++i) {
         const double now = std::floor(entries[i].weight * wanted / entries.back().weight);
         if (n <= bins[q] || now > passed) cuts[q].push_back(entries[right ? i + 1 : i].value);

@@ -1,4 +1,4 @@
-// How much the levels of a quantile sketch hold, so that its error stays below epsilon.
+// The capacities of a quantile sketch's levels, chosen such that its error stays below epsilon.
 #ifndef TWML_CORE_QUANTILE_SKETCH_SCHEDULE_H_
 #define TWML_CORE_QUANTILE_SKETCH_SCHEDULE_H_
 
@@ -10,27 +10,28 @@
 
 namespace twml {
 
-// By the total weight of a feature in units of its lowest level.
+// The capacities depend on the stage, the number of levels that compactions may have reached, which
+// follows from the total weight of a feature in units of its lowest level.
 //
-// While few levels are in use the errors are bounded by their plain sum: a level of weight w costs
-// w each time it is halved, however many values it has then. From the fourth stage on their
-// variance is what counts. The sizes are the least that were found to keep the bound below epsilon
-// with a margin, all along a stream (it is highest after about 900 / epsilon values) and of equal
-// parts merged: tests/cc walks through both.
+// In the first stages the errors are bounded by their sum: a compaction of a level of weight w
+// costs w, however many values the level has. From the fourth stage on they are bounded by their
+// variance. The capacities are the smallest that were found to keep the bound below epsilon with a
+// margin, along a whole stream (the bound is largest after about 900 / epsilon values) and for
+// merged parts of equal size. tests/cc checks both.
 class SketchSchedule {
  public:
-  static constexpr int kSummedStages = 3;  // stages whose errors are summed up plainly
-  // Times epsilon; the lowest level first.
+  static constexpr int kSummedStages = 3;  // stages whose errors are bounded by their sum
+  // In units of 1 / epsilon, for each of these stages, the lowest level first.
   static constexpr double kSummedStageCapacity[kSummedStages][kSummedStages] = {
       {1}, {1.2, 1.2}, {1.25, 1.4, 1.2}};
   static constexpr double kTopCapacity = 2.8,
-                          kCapacityRatio = 2.0 / 3;  // of the stages after those
+                          kCapacityRatio = 2.0 / 3;  // for the later stages
   static constexpr int64_t kMinCapacity = 8;
   static constexpr int kStages = kSketchLevels;
 
   explicit SketchSchedule(double epsilon) {
     for (int stage = 0; stage < kStages; ++stage) {
-      double full = 0, capacity = kTopCapacity;
+      double weight = 0, capacity = kTopCapacity;
       int64_t sum = 0;
       for (int below = 0; below <= stage; ++below, capacity *= kCapacityRatio) {
         const double wanted =
@@ -39,22 +40,23 @@ class SketchSchedule {
             std::max(kMinCapacity, static_cast<int64_t>(std::ceil(wanted / epsilon)));
         capacity_[stage][below] = whole;
         sum += whole;
-        full += std::ldexp(static_cast<double>(whole), stage - below);
+        weight += std::ldexp(static_cast<double>(whole), stage - below);
       }
       max_values_[stage] = sum * 8 / 7 + 1;
-      max_weight_[stage] = full;
+      max_weight_[stage] = weight;
     }
   }
 
-  // The number of levels above the lowest that lossy steps may have reached.
+  // The stage of a feature by its total weight in units of the lowest level.
   int Stage(double relative_weight) const {
     int stage = 0;
     while (stage + 1 < kStages && relative_weight >= max_weight_[stage]) ++stage;
     return stage;
   }
-  // Of the level h above the lowest.
+  // The capacity of the level that is h levels above the lowest.
   int64_t Capacity(int stage, int h) const { return capacity_[stage][std::max(0, stage - h)]; }
-  // Values held before a lossy step is due, new ones included, and the share of them that are old.
+  // The number of values, buffered ones included, that triggers compactions, and the number that
+  // they leave.
   int64_t MaxValues(int stage) const { return max_values_[stage]; }
   int64_t CompactionTarget(int stage) const { return max_values_[stage] - max_values_[stage] / 8; }
 

@@ -1,8 +1,9 @@
-// A QuantileSketch as plain arrays, and back.
+// Conversion of a QuantileSketch to plain arrays and back.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,7 +21,10 @@ constexpr double kVersion = 1;
 Status ReadOptions(const S& state, QuantileSketchOptions* options) {
   const int64_t n = state.feature_ids.size();
   if (state.config.size() != S::kConfig || state.config[0] != kVersion) {
-    return Invalid("config must have ", S::kConfig, " items, the first ", kVersion);
+    return Invalid("config must have ", S::kConfig, " items, the first of which is the version ",
+                   kVersion, ", got ", state.config.size(), " items",
+                   state.config.empty() ? "" : " with the version ",
+                   state.config.empty() ? "" : std::to_string(state.config[0]));
   }
   if (state.totals.size() != n * S::kTotals || state.counters.size() != n * S::kCounters) {
     return Invalid("totals and counters must have ", n, " rows of ", S::kTotals, " and ",
@@ -29,19 +33,19 @@ Status ReadOptions(const S& state, QuantileSketchOptions* options) {
   }
   options->epsilon = state.config[1];
   if (!(state.config[2] >= 0 && state.config[2] <= 1e9)) {
-    return Invalid("config[2], exact_values, is out of range: ", state.config[2]);
+    return Invalid("config[2] (exact_values) = ", state.config[2], " is out of range [0, 1e9]");
   }
   options->exact_values = static_cast<int64_t>(state.config[2]);
   options->weighted = state.config[3] != 0;
   return Status();
 }
 
-// Whether a float can be as large; a NaN is none.
+// Whether x is in the range of a float. A NaN is not.
 bool IsFloat(double x) {
   return std::isinf(x) || std::abs(x) <= static_cast<double>(std::numeric_limits<float>::max());
 }
 
-// Reads and checks one feature after the other.
+// Reads and validates one feature after the other.
 class StateReader {
  public:
   StateReader(const S& state, bool weighted)
@@ -80,8 +84,8 @@ class StateReader {
     if (run_ == num_runs_ && state_.runs.size() % S::kRun == 0 && item_ == state_.items.size()) {
       return Status();
     }
-    return Invalid("runs and items must have what counters say: ", run_, " and ", item_, ", got ",
-                   num_runs_, " and ", state_.items.size());
+    return Invalid("runs and items must have the sizes that counters give, ", run_, " and ", item_,
+                   ", got ", num_runs_, " and ", state_.items.size());
   }
 
  private:
@@ -90,12 +94,14 @@ class StateReader {
     if (counters[0] < 0 || counters[0] > kMaxCount || counters[1] < 0 || counters[1] > kMaxCount ||
         counters[2] < 0 || counters[2] > state_.items.size() || counters[2] % entry != 0 ||
         counters[3] < 0 || counters[3] > num_runs_ - run_) {
-      return Invalid("counters of feature ", id, " are out of range");
+      return Invalid("counters of feature ", id, " must be non-negative and fit runs and items");
     }
     for (int64_t j = 0; j < S::kTotals; ++j) {
-      const bool extreme = j == 2 || j == 3;  // a float's, as a double
+      const bool extreme = j == 2 || j == 3;  // a float stored as a double
       if (extreme ? !IsFloat(totals[j]) : !(totals[j] >= 0)) {
-        return Invalid("totals of feature ", id, " are out of range");
+        return Invalid("totals of feature ", id,
+                       " must be non-negative numbers, and min and max floats, got ", totals[j],
+                       " in column ", j);
       }
     }
     return Status();
@@ -114,7 +120,8 @@ class StateReader {
       for (int64_t at = first; at < first + size; ++at) {
         const float value = state_.items[at];
         if (std::isnan(value) || (at > first && value < state_.items[at - 1])) {
-          return Invalid("items[", at, "] = ", value, " is not in order");
+          return Invalid("items[", at, "] = ", value,
+                         ", but the values of a run must be non-decreasing numbers");
         }
       }
       last_level = level;
@@ -124,10 +131,11 @@ class StateReader {
     return Status();
   }
 
-  // What is not sorted in yet: items stored .. size of the feature's.
+  // Validates the buffered items: items `stored` to `size` of the feature.
   Status CheckBuffered(int64_t stored, int64_t size) const {
     if (size > state_.items.size() - item_ || size > INT32_MAX) {
-      return Invalid("items must have what counters and runs say, got ", state_.items.size());
+      return Invalid("items must have the size that counters and runs give, got ",
+                     state_.items.size());
     }
     for (int64_t j = stored; j < size; ++j) {
       const float value = state_.items[item_ + j];
@@ -199,8 +207,8 @@ Status QuantileSketch::FromState(const QuantileSketchState& state, const Paralle
   const int64_t n = state.feature_ids.size();
   for (int64_t i = 0; i < n; ++i) {
     if (i > 0 && state.feature_ids[i] <= state.feature_ids[i - 1]) {
-      return Invalid("feature_ids must ascend: feature_ids[", i, "] = ", state.feature_ids[i],
-                     " after ", state.feature_ids[i - 1]);
+      return Invalid("feature_ids must be strictly increasing: feature_ids[", i,
+                     "] = ", state.feature_ids[i], " after ", state.feature_ids[i - 1]);
     }
     SketchFeature& to = made->feature(made->FindOrAdd(state.feature_ids[i]));
     TWML_RETURN_IF_ERROR(reader.Read(i, &to));
@@ -209,7 +217,7 @@ Status QuantileSketch::FromState(const QuantileSketchState& state, const Paralle
   constexpr int64_t kCost = 20'000;
   parallel_for(n, kCost, [&](int64_t begin, int64_t end) {
     SketchWorkspace work(made->options_, *made->schedule_);
-    for (int64_t f = begin; f < end; ++f) {  // sets the limits, which follow from the rest
+    for (int64_t f = begin; f < end; ++f) {  // also computes the buffer limits
       work.Load(&made->feature(f));
       work.Flush();
       work.Store();

@@ -11,9 +11,9 @@
 namespace twml {
 namespace {
 
-constexpr int kWeightBits = 16;  // significant ones
+constexpr int kWeightBits = 16;  // significant bits of a weight
 
-// Merges sorted b into sorted a, without a branch to mispredict.
+// Merges the sorted b into the sorted a. The loop has no branch that could be mispredicted.
 void MergeInto(std::vector<float>* a, const std::vector<float>& b, std::vector<float>* scratch) {
   if (b.empty()) return;
   if (a->empty() || a->back() <= b.front()) {
@@ -35,7 +35,7 @@ void MergeInto(std::vector<float>* a, const std::vector<float>& b, std::vector<f
 }
 
 bool HasEqualNeighbors(const std::vector<float>& sorted) {
-  uint32_t equal = 0;  // as wide as a float, so that it becomes one vector operation
+  uint32_t equal = 0;  // as wide as a float, which lets the compiler vectorize
   for (size_t i = 1; i < sorted.size(); ++i) equal += sorted[i] == sorted[i - 1];
   return equal > 0;
 }
@@ -101,11 +101,11 @@ void SketchWorkspace::FlushIfFull(SketchFeature* feature) {
 }
 
 uint32_t SketchWorkspace::BufferLimit() const {
-  constexpr int64_t kMinCapacity = 32;
-  const int64_t stored = NumSorted(), room = schedule_.MaxValues(Stage());
-  // A small feature is sorted in early, so that its repeated values take no room.
-  const int64_t most = std::max({room - stored, room / 8, int64_t{1}});
-  return static_cast<uint32_t>(std::min(most, std::max(kMinCapacity, stored)) *
+  constexpr int64_t kMinBuffer = 32;
+  const int64_t sorted = NumSorted(), limit = schedule_.MaxValues(Stage());
+  // The buffer of a small feature is flushed early, so that repeated values take no memory.
+  const int64_t most = std::max({limit - sorted, limit / 8, int64_t{1}});
+  return static_cast<uint32_t>(std::min(most, std::max(kMinBuffer, sorted)) *
                                (options_.weighted ? 2 : 1));
 }
 
@@ -114,7 +114,7 @@ void SketchWorkspace::Flush() {
     MergeBuffered(limit);
 }
 
-// Sorts the first n waiting items in, and makes room.
+// Sorts the first n buffered items, merges them into the levels, and compacts levels if needed.
 void SketchWorkspace::MergeBuffered(size_t n) {
   const float* items = buffer_.data() + num_merged_;
   num_merged_ += n;
@@ -192,7 +192,8 @@ void SketchWorkspace::AddWeighted(const float* items, size_t n) {
   for (int h = 0; h < kSketchLevels; ++h) AddSorted(h, digits[h]);
 }
 
-// A throw that depends on the feature, on how many came before, and on what it is thrown for.
+// A random number that is a hash of the feature, of its number of coin flips so far, and of a and
+// b.
 uint64_t SketchWorkspace::Random(float a, float b) {
   const uint64_t values = static_cast<uint64_t>(ToSortKey(a)) << 32 | ToSortKey(b);
   const int64_t coin = feature_->levels->coin_flips;
@@ -212,12 +213,12 @@ void SketchWorkspace::CompactIfNeeded() {
            static_cast<int64_t>(level_[h].size()) < schedule_.Capacity(stage, h - lowest)) {
       ++h;
     }
-    if (h == kSketchLevels - 1) return;  // what is above the stage: bounded by its weight
+    if (h == kSketchLevels - 1) return;  // the levels above are bounded by the total weight
     Compact(h, stage);
   }
 }
 
-// Two equal values of a level are one of the next.
+// Replaces pairs of equal values of a level by one value of the next level.
 void SketchWorkspace::PromoteEqualPairs() {
   for (int h = first_; h <= std::min(last_, kSketchLevels - 2); ++h) {
     if (HasEqualNeighbors(level_[h])) PromoteEqualPairs(h);
@@ -240,7 +241,7 @@ void SketchWorkspace::PromoteEqualPairs(int h) {
   AddSorted(h + 1, batch_);
 }
 
-// Every other value moves up; the last one of an odd number stays.
+// Moves every other value to the next level. The last value of an odd number stays.
 void SketchWorkspace::Compact(int h, int stage) {
   std::vector<float>& level = level_[h];
   if (HasEqualNeighbors(level)) return PromoteEqualPairs(h);

@@ -1,5 +1,5 @@
-// The KLL levels of one feature spread out, and the work on them; cc/core/quantile_sketch.h says
-// what it does and why the error stays bounded.
+// The operations on the KLL levels of one feature. cc/core/quantile_sketch.h describes the
+// algorithm and its error bound.
 #ifndef TWML_CORE_QUANTILE_SKETCH_WORKSPACE_H_
 #define TWML_CORE_QUANTILE_SKETCH_WORKSPACE_H_
 
@@ -13,7 +13,8 @@
 
 namespace twml {
 
-// Reused from feature to feature. Load comes first; nothing of the feature changes before Store.
+// Working memory that is reused for many features. Load a feature before all other calls; it does
+// not change before Store.
 class SketchWorkspace {
  public:
   SketchWorkspace(const QuantileSketchOptions& options, const SketchSchedule& schedule)
@@ -22,16 +23,17 @@ class SketchWorkspace {
   void Load(SketchFeature* feature);
   void Store();
 
-  // Adds the runs of another feature; its waiting items are the caller's to append.
+  // Adds the runs of another feature. The caller appends its buffered items.
   void Add(const SketchFeature& other);
 
-  // Sorts in what waits, in steps that do not depend on how it came.
+  // Sorts the buffered items and merges them into the levels, in steps that do not depend on how
+  // the items arrived.
   void Flush();
 
-  // Load, Flush and Store, where enough waits.
+  // Calls Load, Flush and Store if the buffer is full.
   void FlushIfFull(SketchFeature* feature);
 
-  // How many waiting items make it worth to sort them in.
+  // The number of buffered items that triggers sorting.
   uint32_t BufferLimit() const;
 
  private:
@@ -55,8 +57,8 @@ class SketchWorkspace {
   const SketchSchedule& schedule_;
   SketchFeature* feature_ = nullptr;
   std::vector<float> level_[kSketchLevels], buffer_, batch_, scratch_;
-  int first_ = 0, last_ = kSketchLevels - 1;  // levels outside are empty
-  size_t num_merged_ = 0;                     // of the waiting items
+  int first_ = 0, last_ = kSketchLevels - 1;  // levels outside this range are empty
+  size_t num_merged_ = 0;                     // items of the buffer that were merged
   std::vector<uint32_t> keys_, key_scratch_;
 };
 

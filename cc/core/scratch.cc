@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kMinBits = 12, kMaxBits = 62;
 
-// Blocks are powers of two, so that one fits the next call of about the same size.
+// Block sizes are powers of two, so that a block fits the next call of a similar size.
 int SizeClass(int64_t bytes) {
   int bits = kMinBits;
   while (bits < kMaxBits && (int64_t{1} << bits) < bytes) ++bits;
@@ -24,10 +24,10 @@ int SizeClass(int64_t bytes) {
 struct Pool {
   std::mutex mu;
   std::vector<void*> free[kMaxBits + 1];
-  int64_t kept = 0;
+  int64_t pooled_bytes = 0;
 };
 
-// Never destroyed: a thread may still give a block back while the process ends.
+// Never destroyed, because a thread may still release a block while the process exits.
 Pool& GlobalPool() {
   static Pool* pool = new Pool;
   return *pool;
@@ -45,11 +45,11 @@ void* AcquireScratch(int64_t bytes) {
     if (!free.empty()) {
       void* block = free.back();
       free.pop_back();
-      pool.kept -= size;
+      pool.pooled_bytes -= size;
       return block;
     }
   }
-  // Entries are sorted here, each to a page of its own: huge pages spare most of the lookups.
+  // Sorting scatters entries over many pages, and huge pages avoid most of the TLB misses.
   constexpr int64_t kLine = 64, kHugePage = int64_t{2} << 20;
   const int64_t alignment = size < kHugePage ? kLine : kHugePage;
   void* block = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(size));
@@ -66,12 +66,13 @@ void ReleaseScratch(void* block, int64_t bytes) {
   Pool& pool = GlobalPool();
   {
     std::lock_guard<std::mutex> lock(pool.mu);
-    if (pool.kept + size <= kMaxPooledScratchBytes) {
+    if (pool.pooled_bytes + size <= kMaxPooledScratchBytes) {
       try {
         pool.free[size_class].push_back(block);
-        pool.kept += size;
+        pool.pooled_bytes += size;
         return;
-      } catch (const std::bad_alloc&) {  // called by destructors: the block is not kept
+      } catch (
+          const std::bad_alloc&) {  // destructors call this function, so the block is freed instead
       }
     }
   }

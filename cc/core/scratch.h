@@ -1,4 +1,5 @@
-// Working memory that is kept between calls: fresh pages cost more than the work done in them.
+// Working memory that is reused between calls, because faulting in fresh pages would cost more than
+// the work done in them.
 #ifndef TWML_CORE_SCRATCH_H_
 #define TWML_CORE_SCRATCH_H_
 
@@ -8,8 +9,8 @@
 
 namespace twml {
 
-// Blocks come from a process-wide pool that keeps at most kMaxPooledScratchBytes bytes for the next
-// caller. Their content is undefined.
+// Blocks come from a process-wide pool that keeps at most kMaxPooledScratchBytes of released blocks
+// for later calls. The content of a block is undefined.
 constexpr int64_t kMaxPooledScratchBytes = int64_t{1} << 28;
 void* AcquireScratch(int64_t bytes);
 void ReleaseScratch(void* block, int64_t bytes);

@@ -1,5 +1,6 @@
-// Sums of weighted table rows over segments: the one loop behind forward, backward and duplicate
-// sums, balanced whatever the skew and identical for any number of threads.
+// Sums of weighted table rows over segments. The forward pass, the backward pass and the sums of
+// duplicates all use this loop. Work is balanced for any distribution of segment lengths, and the
+// result is bit-identical for any number of threads.
 #ifndef TWML_CORE_SEGMENT_SUM_H_
 #define TWML_CORE_SEGMENT_SUM_H_
 
@@ -13,15 +14,15 @@
 
 namespace twml {
 
-// Longer segments are summed in pieces of this many entries, whose sums are then added in order:
-// the cut depends on the data alone, so any thread may take any piece.
+// Longer segments are summed in pieces of this many entries, whose sums are then added in order.
+// The pieces depend only on the data, so any thread may sum any piece.
 constexpr int64_t kSegmentPiece = 2048;
 
-// Nanoseconds, roughly, of one entry's row.
+// The approximate time for one entry's row in nanoseconds.
 constexpr int64_t CostOfEntry(int64_t dim) { return 2 + dim / 16; }
 
-// Calls body(begin, end) on ranges of segments of about equal work, counting `overhead` entries'
-// worth for each segment beside its entries.
+// Calls body(begin, end) on ranges of segments with about equal work. Each segment counts as its
+// number of entries plus `overhead`.
 template <class Body>
 void ForSegments(Span<const int64_t> splits, int64_t overhead, int64_t cost_per_entry,
                  const ParallelFor& parallel_for, Body body) {
@@ -44,14 +45,15 @@ void ForSegments(Span<const int64_t> splits, int64_t overhead, int64_t cost_per_
   });
 }
 
-// The sum of values[k] * table[ids[k]] over entries [begin, end); values null: all 1.
+// Computes the sum of values[k] * table[ids[k]] over the entries [begin, end). All values are 1 if
+// `values` is null.
 template <class W, class Id>
 struct EntrySum {
   const W* table;
   int64_t dim;
   const Id* ids;
   const float* values;
-  int64_t num_entries;  // of all segments
+  int64_t num_entries;  // of all segments together
 
   void operator()(int64_t begin, int64_t end, float* out) const {
     sum_rows(table, dim, ids + begin, values == nullptr ? nullptr : values + begin, end - begin,
@@ -62,10 +64,10 @@ struct EntrySum {
       GetRowKernels().ForWeights<W>().template ForIds<Id>().sum_rows;
 };
 
-// The sums of the segments that are cut in pieces.
+// The sums of the segments that are summed in pieces.
 class LongSegments {
  public:
-  // sum_entries(begin, end, out) writes the sum of these entries, `dim` floats.
+  // sum_entries(begin, end, out) writes the sum of the entries [begin, end), which is `dim` floats.
   template <class SumEntries>
   LongSegments(Span<const int64_t> splits, int64_t dim, int64_t cost_per_entry,
                const ParallelFor& parallel_for, SumEntries sum_entries)
@@ -92,19 +94,20 @@ class LongSegments {
         });
   }
 
-  // Calls shorter(begin, end) on the ranges of segments between long ones and longer(s) on these.
-  template <class Shorter, class Longer>
-  void Visit(int64_t begin, int64_t end, Shorter shorter, Longer longer) const {
+  // Calls visit_short(begin, end) on the ranges of segments between long ones, and visit_long(s) on
+  // each long one.
+  template <class VisitShort, class VisitLong>
+  void Visit(int64_t begin, int64_t end, VisitShort visit_short, VisitLong visit_long) const {
     auto next = std::lower_bound(segments_.begin(), segments_.end(), begin);
     for (; next != segments_.end() && *next < end; ++next) {
-      if (begin < *next) shorter(begin, *next);
-      longer(*next);
+      if (begin < *next) visit_short(begin, *next);
+      visit_long(*next);
       begin = *next + 1;
     }
-    if (begin < end) shorter(begin, end);
+    if (begin < end) visit_short(begin, end);
   }
 
-  // Writes the sum of one of them.
+  // Writes the sum of the long segment s.
   void Sum(int64_t s, float* out) const {
     const int64_t i = std::lower_bound(segments_.begin(), segments_.end(), s) - segments_.begin();
     const float* piece = pieces_.data() + first_piece_[i] * dim_;
@@ -121,29 +124,30 @@ class LongSegments {
   std::vector<float> pieces_;
 };
 
-// For each segment s: sum = sum_k values[k] * table[ids[k]] over its entries k (values empty: all
-// 1), written to place(s, scratch), then done(s, sum). `scratch` holds dim floats of the calling
-// thread, for callers that keep no sum; ahead(s) may prefetch what done(s) will touch.
-template <class W, class Id, class Place, class Ahead, class Done>
+// For each segment s, writes the sum of values[k] * table[ids[k]] over its entries k to
+// destination(s, scratch) and then calls consume(s, sum). All values are 1 if `values` is null.
+// `scratch` are dim floats of the calling thread, for callers that do not keep the sums.
+// prefetch(s) is called ahead of time and may prefetch the memory that consume(s) will use.
+template <class W, class Id, class Destination, class Prefetch, class Consume>
 void SumSegments(const W* table, int64_t dim, Span<const int64_t> splits, const Id* ids,
-                 const float* values, const ParallelFor& parallel_for, Place place, Ahead ahead,
-                 Done done) {
+                 const float* values, const ParallelFor& parallel_for, Destination destination,
+                 Prefetch prefetch, Consume consume) {
   const int64_t cost = CostOfEntry(dim);
   const EntrySum<W, Id> sum_entries{table, dim, ids, values, splits[splits.size() - 1]};
   const LongSegments pieces(splits, dim, cost, parallel_for, sum_entries);
   ForSegments(splits, 2, cost, parallel_for, [&](int64_t begin, int64_t end) {
     constexpr int64_t kAhead = 8;
     std::vector<float> scratch(dim);
-    for (int64_t s = begin; s < std::min(begin + kAhead, end); ++s) ahead(s);
+    for (int64_t s = begin; s < std::min(begin + kAhead, end); ++s) prefetch(s);
     for (int64_t s = begin; s < end; ++s) {
-      if (s + kAhead < end) ahead(s + kAhead);
-      float* sum = place(s, scratch.data());
+      if (s + kAhead < end) prefetch(s + kAhead);
+      float* sum = destination(s, scratch.data());
       if (splits[s + 1] - splits[s] > kSegmentPiece) {
         pieces.Sum(s, sum);
       } else {
         sum_entries(splits[s], splits[s + 1], sum);
       }
-      done(s, sum);
+      consume(s, sum);
     }
   });
 }

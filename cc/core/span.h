@@ -1,4 +1,4 @@
-// A view of contiguous memory: pointer and length (std::span is C++20).
+// A view of contiguous memory: a pointer and a length. std::span requires C++20.
 #ifndef TWML_CORE_SPAN_H_
 #define TWML_CORE_SPAN_H_
 

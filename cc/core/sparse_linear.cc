@@ -17,11 +17,11 @@ constexpr auto kNothing = [](auto...) {};
 template <class Id>
 Status CheckGrad(const Csr<Id>& batch, Matrix<const float> grad) {
   if (grad.rows == batch.num_rows()) return Status();
-  return Invalid("grad must have one row for each of the batch's ", batch.num_rows(), ", got ",
+  return Invalid("grad must have one row for each of the batch's ", batch.num_rows(), " rows, got ",
                  grad.rows);
 }
 
-// Runs with Groups of the batch's entries, rows counted in 32 bits where they fit.
+// Calls run(groups) with the Groups of the entries. Row numbers have 32 bits if they fit.
 template <class Id, class Run>
 void WithGroups(Span<const Id> ids, Span<const float> values, Span<const int64_t> row_splits,
                 int64_t input_dim, int64_t num_rows, const ParallelFor& parallel_for, Run run) {
@@ -32,13 +32,14 @@ void WithGroups(Span<const Id> ids, Span<const float> values, Span<const int64_t
   }
 }
 
-// Sums each group's rows of `grad` to place(u, scratch), then done(u, sum).
-template <class G, class Place, class Ahead, class Done>
+// SumSegments where the segments are groups and the table is `grad`.
+template <class G, class Destination, class Prefetch, class Consume>
 void SumGroups(const G& groups, Matrix<const float> grad, const ParallelFor& parallel_for,
-               Place place, Ahead ahead, Done done) {
+               Destination destination, Prefetch prefetch, Consume consume) {
   if (groups.num_groups == 0) return;
   SumSegments(grad.data, grad.dim, {groups.splits.data(), groups.num_groups + 1},
-              groups.rows.data(), groups.values.data(), parallel_for, place, ahead, done);
+              groups.rows.data(), groups.values.data(), parallel_for, destination, prefetch,
+              consume);
 }
 
 // Prefetches the cache lines of a row, which may begin within a line. The function is always
@@ -53,6 +54,7 @@ __attribute__((always_inline)) inline void PrefetchRow(const W* row, int64_t dim
   }
 }
 
+// Writes the ids of the groups and their sums to memory from `allocate`.
 template <class G, class Id>
 void WriteSums(const G& groups, Matrix<const float> grad, const ParallelFor& parallel_for,
                const AllocateRows<Id>& allocate) {
@@ -64,6 +66,7 @@ void WriteSums(const G& groups, Matrix<const float> grad, const ParallelFor& par
       kNothing, kNothing);
 }
 
+// Applies the update rule of a table to one row at a time.
 template <class W>
 class RowUpdater {
  public:
@@ -97,11 +100,11 @@ class RowUpdater {
   const UpdateRow<W> update_;
 };
 
-// UpdateGroups by a kernel that does a range of groups at once.
+// UpdateGroups with a kernel that updates a range of groups.
 template <class Id>
-void UpdateGroupsBy(GroupUpdater<Id> kernel, const Groups<Id, int32_t>& groups,
-                    Matrix<const float> grad, const OptimizedTable<float>& table,
-                    const ParallelFor& parallel_for) {
+void UpdateGroupsWithKernel(GroupUpdater<Id> kernel, const Groups<Id, int32_t>& groups,
+                            Matrix<const float> grad, const OptimizedTable<float>& table,
+                            const ParallelFor& parallel_for) {
   if (groups.num_groups == 0) return;
   const Span<const int64_t> splits(groups.splits.data(), groups.num_groups + 1);
   const int64_t cost = CostOfEntry(grad.dim);
@@ -123,13 +126,13 @@ void UpdateGroupsBy(GroupUpdater<Id> kernel, const Groups<Id, int32_t>& groups,
   });
 }
 
-// Sums each group's gradient and updates its row at once.
+// Sums the gradient of each group and immediately updates its row.
 template <class Id, class Row, class W>
 void UpdateGroups(const Groups<Id, Row>& groups, Matrix<const float> grad,
                   const OptimizedTable<W>& table, const ParallelFor& parallel_for) {
   if constexpr (std::is_same_v<W, float> && std::is_same_v<Row, int32_t>) {
     if (const auto kernel = GetGroupKernels().ForIds<Id>(table.rule, grad.dim)) {
-      return UpdateGroupsBy<Id>(kernel, groups, grad, table, parallel_for);
+      return UpdateGroupsWithKernel<Id>(kernel, groups, grad, table, parallel_for);
     }
   }
   const RowUpdater<W> update(table);
@@ -203,9 +206,9 @@ Status SparseLinearWeightsGrad(const Csr<Id>& batch, int64_t input_dim, Matrix<c
 template <class Id>
 Status SumDuplicates(Span<const Id> ids, Matrix<const float> rows, const ParallelFor& parallel_for,
                      const AllocateRows<Id>& allocate) {
-  // The largest id space: of 32-bit ids it holds them all.
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  constexpr int64_t kIdSpace = sizeof(Id) == 4 ? int64_t{1} << 31 : kMost;
+  // The largest id space. For 32-bit ids it contains all of them.
+  constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kIdSpace = sizeof(Id) == 4 ? int64_t{1} << 31 : kMaxInt64;
   TWML_RETURN_IF_ERROR(CheckIds(ids, kIdSpace, parallel_for));
   TWML_RETURN_IF_ERROR(CheckRows(ids, rows));
   int64_t last = 0;
@@ -221,7 +224,7 @@ Status ApplyRows(Span<const Id> ids, Matrix<const float> rows, const OptimizedTa
   TWML_RETURN_IF_ERROR(CheckIds(ids, table.weights.rows, parallel_for));
   TWML_RETURN_IF_ERROR(CheckRows(ids, rows));
   TWML_RETURN_IF_ERROR(CheckTableDim(rows, table.weights.dim));
-  if (table.weights.dim == 0) return Status();  // a mean over no columns would not be a number
+  if (table.weights.dim == 0) return Status();  // the mean over no columns is undefined
   if (!StrictlyAscending(ids)) {
     WithGroups(ids, {}, {}, table.weights.rows, ids.size(), parallel_for,
                [&](const auto& groups) { UpdateGroups(groups, rows, table, parallel_for); });

@@ -1,4 +1,5 @@
-// The sparse linear layer, y_b = sum_k value_k * W[id_k]: forward, backward, and the update of W.
+// The sparse linear layer, y_b = sum_k value_k * W[id_k]: forward pass, backward pass, and the
+// update of W.
 #ifndef TWML_CORE_SPARSE_LINEAR_H_
 #define TWML_CORE_SPARSE_LINEAR_H_
 
@@ -22,20 +23,21 @@ struct Matrix {
   int64_t dim = 0;
 };
 
-// out [batch rows, dim] = batch . weights. Each output row is summed in the order of its entries,
-// whatever the threads (rows of more than kSegmentPiece entries: by pieces, in order).
+// Computes out [batch rows, dim] = batch . weights. Each output row is summed in the order of its
+// entries, for any number of threads. Rows of more than kSegmentPiece entries are summed in pieces,
+// in order.
 template <class Id, class W>
 Status SparseLinear(const Csr<Id>& batch, Matrix<const W> weights, const ParallelFor& parallel_for,
                     float* out);
 
-// d(loss)/d(values): out[k] = weights[ids[k]] . grad[row of k].
+// Computes d(loss)/d(values): out[k] = weights[ids[k]] . grad[row of entry k].
 template <class Id, class W>
 Status SparseLinearValuesGrad(const Csr<Id>& batch, Matrix<const W> weights,
                               Matrix<const float> grad, const ParallelFor& parallel_for,
                               float* out);
 
-// Where unique ids and their rows go, once their number is known. ids null: there is no memory, and
-// nothing is written.
+// The memory for unique ids and their rows. `ids` is null if it could not be allocated, in which
+// case nothing is written.
 template <class Id>
 struct RowsOutput {
   Id* ids;
@@ -44,35 +46,37 @@ struct RowsOutput {
 template <class Id>
 using AllocateRows = std::function<RowsOutput<Id>(int64_t number)>;
 
-// d(loss)/d(weights) as unique ascending ids and their summed rows: the transpose of the batch
-// times grad [batch rows, dim]. Returns without allocating if the input is refused.
+// Computes d(loss)/d(weights), the product of the transposed batch and grad [batch rows, dim], as
+// unique ids in ascending order and their summed rows. Allocates nothing if the input is invalid.
 template <class Id>
 Status SparseLinearWeightsGrad(const Csr<Id>& batch, int64_t input_dim, Matrix<const float> grad,
                                const ParallelFor& parallel_for, const AllocateRows<Id>& allocate);
 
-// Sums the rows of equal ids: unique ascending ids and their sums, added in the order given.
+// Sums the rows of equal ids in the given order. The result are unique ids in ascending order and
+// their sums.
 template <class Id>
 Status SumDuplicates(Span<const Id> ids, Matrix<const float> rows, const ParallelFor& parallel_for,
                      const AllocateRows<Id>& allocate);
 
-// A table under an optimizer: its weights (float or Bfloat16) and the slots the rule keeps for
-// them.
+// A table with its optimizer state: the weights (float or Bfloat16) and the slots of the update
+// rule.
 template <class W>
 struct OptimizedTable {
   Matrix<W> weights;
   float* slots[kMaxSlots] = {};
   UpdateRule rule = UpdateRule::kSgd;
-  const float* hyper = nullptr;  // kUpdateRules[rule].num_hyper of them
-  uint64_t seed = 0;             // of this step, for the stochastic rounding of Bfloat16 weights
+  const float* hyper = nullptr;  // [kUpdateRules[rule].num_hyper]
+  uint64_t seed = 0;             // of this step, for stochastic rounding of Bfloat16 weights
 };
 
-// Updates the rows `ids` of a table with the gradient rows `rows`. Repeated ids are summed first.
+// Updates the rows `ids` of a table with the gradient rows `rows`. Rows of repeated ids are summed
+// first.
 template <class Id, class W>
 Status ApplyRows(Span<const Id> ids, Matrix<const float> rows, const OptimizedTable<W>& table,
                  const ParallelFor& parallel_for);
 
-// SparseLinearWeightsGrad and ApplyRows in one pass, bit for bit the same result, the gradient
-// never stored: memory O(entries + threads * dim).
+// SparseLinearWeightsGrad and ApplyRows in one pass. The result is bit-identical, but the gradient
+// is not stored: memory is O(entries + threads * dim).
 template <class Id, class W>
 Status SparseLinearBackwardApply(const Csr<Id>& batch, Matrix<const float> grad,
                                  const OptimizedTable<W>& table, const ParallelFor& parallel_for);

@@ -1,9 +1,8 @@
-// The result of checking user input: fine, or a message that names the argument, what was
-// expected, what came and where.
+// The result of a call: OK, or an error message about an invalid argument. The message names the
+// argument, what was expected, the value received, and where.
 //
-// The core reports bad input by a Status alone; it does not throw for it, abort or print. Memory
-// that runs out is std::bad_alloc, as everywhere in C++, and the callers (cc/tf, python) translate
-// it.
+// The core reports invalid arguments only by a Status. It does not throw, abort or print for them.
+// If memory runs out, the core throws std::bad_alloc, which the callers (cc/tf, python) translate.
 #ifndef TWML_CORE_STATUS_H_
 #define TWML_CORE_STATUS_H_
 
@@ -15,7 +14,7 @@ namespace twml {
 
 class [[nodiscard]] Status {
  public:
-  Status() = default;  // fine
+  Status() = default;  // OK
   static Status Invalid(std::string message) {
     Status s;
     s.message_ = std::move(message);
@@ -28,7 +27,7 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-// Invalid("ids[", 3, "] = ", 9, " is out of range [0, 8)")
+// For example: Invalid("ids[", 3, "] = ", 9, " is out of range [0, 8)")
 template <class... Parts>
 Status Invalid(const Parts&... parts) {
   std::ostringstream out;

@@ -1,4 +1,5 @@
-// The optimizers' update rules for one row, by name: the slots each keeps and its hyperparameters.
+// The update rules of the optimizers by name, with their slots and hyperparameters. The formulas
+// are in cc/core/simd/update_formulas.h.
 #ifndef TWML_CORE_UPDATE_RULES_H_
 #define TWML_CORE_UPDATE_RULES_H_
 
@@ -7,28 +8,28 @@
 
 namespace twml {
 
-// `hyper` of every rule begins with learning_rate and decay; a row first loses decay * itself
-// (decoupled weight decay of the touched rows), then takes the rule's step:
+// `hyper` of every rule begins with learning_rate and decay. Each updated row is first multiplied
+// by 1 - decay (decoupled weight decay) and then takes the step of the rule:
 //   sgd              w -= lr g
 //   momentum         m = mu m - lr g; w += m                hyper: mu, nesterov (0 | 1)
 //   adagrad          a += g^2; w -= lr g / sqrt(a + eps)    hyper: eps
-//   rowwise_adagrad  a += mean(g^2), one a per row          hyper: eps
+//   rowwise_adagrad  a += mean(g^2), one a for each row     hyper: eps
 //   lazy_adam        m += (1-b1)(g-m); v += (1-b2)(g^2-v); w -= lr m / (sqrt(v) + eps)
-//                    hyper: b1, b2, eps; lr comes with the bias correction already in it
+//                    hyper: b1, b2, eps; lr includes the bias correction
 //   ftrl             McMahan et al. 2013, Keras' form       hyper: lr_power, l1, l2, l2_shrinkage
-// A learning rate of 0 leaves what decay left of the row as it is. The accumulators of gradients
-// (a, m, v) still advance, but not those of ftrl: its z divides by the rate, so that the step has
-// no limit as the rate falls to 0. Rates below kLeastFtrlRate count as 0. An element of an ftrl row
-// that has seen no gradient and has no l2 to divide by (a = g = l2 = 0) stays as it is as well.
+// With a learning rate of 0, only the decay changes a row. The gradient accumulators (a, m, v)
+// still advance, except those of ftrl: its z divides by the rate, so the step diverges as the rate
+// goes to 0. Ftrl treats rates below kMinFtrlRate as 0. An element of an ftrl row that has had no
+// gradient and no l2 (a = g = l2 = 0) does not change either, because its step would divide by 0.
 enum class UpdateRule { kSgd, kMomentum, kAdagrad, kRowWiseAdagrad, kLazyAdam, kFtrl };
 constexpr int kNumUpdateRules = 6;
 constexpr int kMaxSlots = 2;
-constexpr float kLeastFtrlRate = 0x1p-100f;  // 1 / rate times a sum of gradients stays finite
+constexpr float kMinFtrlRate = 0x1p-100f;  // keeps 1 / rate times a sum of gradients finite
 
 struct UpdateRuleInfo {
   std::string_view name;
   int num_slots;
-  bool rowwise_slots;  // one float a row instead of dim
+  bool rowwise_slots;  // one float per row instead of dim
   int num_hyper;
 };
 
@@ -38,7 +39,7 @@ constexpr UpdateRuleInfo kUpdateRules[kNumUpdateRules] = {
     {"lazy_adam", 2, false, 5}, {"ftrl", 2, false, 6},
 };
 
-// The index into kUpdateRules, or -1.
+// The index of a rule in kUpdateRules, or -1.
 inline int FindUpdateRule(std::string_view name) {
   for (int i = 0; i < kNumUpdateRules; ++i) {
     if (kUpdateRules[i].name == name) return i;

@@ -13,7 +13,7 @@
 namespace twml {
 namespace {
 
-// Runs the loop on `threads` threads; the calling one owns the body and counts as one of them.
+// Runs the loop on `threads` threads, including the calling thread, which owns the body.
 void RunLoop(int64_t total, int64_t blocks, int threads,
              const std::function<void(int64_t, int64_t)>& body) {
   BlockQueue queue(total, blocks);
@@ -30,7 +30,7 @@ void RunLoop(int64_t total, int64_t blocks, int threads,
   if (thrown) std::rethrow_exception(thrown);
 }
 
-TEST(BlockQueue, EveryUnitIsRunOnce) {
+TEST(BlockQueue, EveryUnitRunsOnce) {
   for (const int64_t total : {1, 7, 64, 1000}) {
     for (const int64_t blocks : {int64_t{1}, int64_t{3}, total}) {
       if (blocks > total) continue;
@@ -43,7 +43,7 @@ TEST(BlockQueue, EveryUnitIsRunOnce) {
   }
 }
 
-TEST(BlockQueue, WhatABlockThrowsReachesTheCaller) {
+TEST(BlockQueue, AnExceptionOfABlockReachesTheCaller) {
   for (const int threads : {1, 4}) {
     for (const int64_t bad : {0, 50, 99}) {
       const auto body = [bad](int64_t begin, int64_t) {
@@ -79,7 +79,7 @@ TEST(BlockQueue, OneOfManyExceptionsReachesTheCaller) {
     EXPECT_THROW(RunLoop(64, 64, 4, body), std::runtime_error);
 }
 
-TEST(BlockQueue, BlocksThatBeginAfterAFailureAreSkipped) {
+TEST(BlockQueue, BlocksAfterAFailureAreSkipped) {
   int runs = 0;
   BlockQueue queue(10, 10);
   queue.RunBlocks([&](int64_t begin, int64_t) {

@@ -19,11 +19,12 @@ TEST(CheckRowSplits, AcceptsOffsets) {
   EXPECT_EQ(SplitsError({0, 0, 3, 3}, 3), "");
 }
 
-TEST(CheckRowSplits, NamesThePlace) {
+TEST(CheckRowSplits, ReportsTheFirstInvalidSplit) {
   EXPECT_EQ(SplitsError({}, 0),
             "row_splits must not be empty: it has one more item than the batch has rows");
   EXPECT_EQ(SplitsError({1, 2}, 2), "row_splits[0] must be 0, got 1");
-  EXPECT_EQ(SplitsError({0, 3, 2}, 2), "row_splits must not fall: row_splits[2] = 2 after 3");
+  EXPECT_EQ(SplitsError({0, 3, 2}, 2),
+            "row_splits must be non-decreasing: row_splits[2] = 2 after 3");
   EXPECT_EQ(SplitsError({0, 2}, 3), "row_splits[1] must be the number of entries 3, got 2");
   EXPECT_NE(SplitsError({0, kMax, kMin}, 3), "");
   EXPECT_NE(SplitsError({0, kMax}, 3), "");
@@ -42,7 +43,7 @@ TEST(CheckIds, AcceptsTheWholeIdSpace) {
   EXPECT_EQ(IdsError<int64_t>({0, kMax - 1}, kMax), "");
 }
 
-TEST(CheckIds, NamesTheFirstBadIdWhateverTheThreads) {
+TEST(CheckIds, ReportsTheFirstInvalidIdForAnyNumberOfThreads) {
   std::vector<int64_t> ids(1000, 1);
   ids[300] = 5;
   ids[301] = -1;
@@ -56,7 +57,7 @@ TEST(CheckIds, NamesTheFirstBadIdWhateverTheThreads) {
   EXPECT_EQ(IdsError<int64_t>({0}, kMin), "ids[0] = 0 is out of range [0, -9223372036854775808)");
 }
 
-TEST(CheckCsr, WantsOneValueForEachId) {
+TEST(CheckCsr, RequiresOneValueForEachId) {
   auto batch = RandomBatch<int64_t>({2, 1}, 4);
   EXPECT_TRUE(CheckCsr(batch.csr(), 4, Serial).ok());
   EXPECT_TRUE(CheckCsr(batch.csr(true), 4, Serial).ok());
@@ -81,21 +82,21 @@ TEST(RowSplitsFromIndices, CountsEmptyRowsEverywhere) {
   EXPECT_EQ(splits, (std::vector<int64_t>{0, 0, 0}));
 }
 
-TEST(RowSplitsFromIndices, RefusesDisorder) {
+TEST(RowSplitsFromIndices, RejectsRowsOutOfOrder) {
   std::vector<int64_t> splits(9);
-  const std::vector<int64_t> falls = {0, 3, 2, 1};
+  const std::vector<int64_t> decreasing = {0, 3, 2, 1};
   for (const int64_t shards : {1, 2, 4}) {
-    EXPECT_EQ(RowSplitsFromIndices(falls, 4, Sharded(shards), splits.data()).message(),
+    EXPECT_EQ(RowSplitsFromIndices(decreasing, 4, Sharded(shards), splits.data()).message(),
               "row_indices must be in row-major order: row_indices[2] = 2 after 3");
   }
-  EXPECT_EQ(RowSplitsFromIndices(falls, 3, Serial, splits.data()).message(),
+  EXPECT_EQ(RowSplitsFromIndices(decreasing, 3, Serial, splits.data()).message(),
             "row_indices[1] = 3 is out of range [0, 3)");
   EXPECT_FALSE(RowSplitsFromIndices({}, -1, Serial, splits.data()).ok());
 }
 
-// Every cut of the entries: threads meet rows that other threads have opened as well, which the
-// thread sanitizer must not see as a race.
-TEST(RowSplitsFromIndices, TheFirstBadPlaceIsNamedForAnyNumberOfThreads) {
+// Rows out of order make several threads write the same splits, which the thread sanitizer must not
+// report as a race.
+TEST(RowSplitsFromIndices, ReportsTheFirstInvalidRowForAnyNumberOfThreads) {
   std::mt19937_64 random(5);
   constexpr int64_t kEntries = 40, kNumRows = 12;
   for (int round = 0; round < 60; ++round) {
@@ -111,7 +112,7 @@ TEST(RowSplitsFromIndices, TheFirstBadPlaceIsNamedForAnyNumberOfThreads) {
   }
 }
 
-TEST(RowSplitsFromIndices, RefusesRowsThatThereAreNot) {
+TEST(RowSplitsFromIndices, RejectsRowsOutOfRange) {
   std::vector<int64_t> splits(9);
   for (const int64_t bad : {int64_t{-1}, int64_t{4}, INT64_MIN, INT64_MAX}) {
     for (const size_t at : {0, 1, 5}) {
@@ -126,7 +127,7 @@ TEST(RowSplitsFromIndices, RefusesRowsThatThereAreNot) {
   }
 }
 
-TEST(CsrFromIndices, PartsRowsFromIds) {
+TEST(CsrFromIndices, SeparatesRowsAndIds) {
   const std::vector<int64_t> indices = {1, 7, 1, -3, 4, 1L << 40};
   for (const int64_t shards : {1, 2, 3}) {
     std::vector<int64_t> splits(6, -1), ids(3);
@@ -135,8 +136,8 @@ TEST(CsrFromIndices, PartsRowsFromIds) {
     EXPECT_EQ(ids, (std::vector<int64_t>{7, -3, 1L << 40}));
     EXPECT_EQ(CsrFromIndices(indices, 4, Sharded(shards), ids.data(), splits.data()).message(),
               "indices[2, 0] = 4 is out of range [0, 4)");
-    const std::vector<int64_t> falls = {2, 0, 1, 0, 0, 0};
-    EXPECT_EQ(CsrFromIndices(falls, 3, Sharded(shards), ids.data(), splits.data()).message(),
+    const std::vector<int64_t> decreasing = {2, 0, 1, 0, 0, 0};
+    EXPECT_EQ(CsrFromIndices(decreasing, 3, Sharded(shards), ids.data(), splits.data()).message(),
               "indices must be in row-major order: indices[1, 0] = 1 after 2");
   }
 }

@@ -35,8 +35,8 @@ struct Fitted {
   }
 };
 
-Status Discretized(const Entries& in, const Buckets& buckets, const DiscretizeOptions& options,
-                   bool hashing, int64_t bits, const ParallelFor& parallel_for, Entries* out) {
+Status Discretize(const Entries& in, const Buckets& buckets, const DiscretizeOptions& options,
+                  bool hashing, int64_t bits, const ParallelFor& parallel_for, Entries* out) {
   out->row_splits.assign(in.row_splits.size(), -1);
   const Csr<int64_t> batch{in.ids, in.values, in.row_splits, false};
   const AllocateEntries allocate = [out](int64_t number) -> EntriesOutput {
@@ -48,7 +48,7 @@ Status Discretized(const Entries& in, const Buckets& buckets, const DiscretizeOp
   return run(batch, buckets, options, bits, parallel_for, allocate, out->row_splits.data());
 }
 
-TEST(Discretize, OneFeatureEqualsBoundsOnEveryNumberOfBoundaries) {
+TEST(Discretize, EqualsStdBoundsForEveryNumberOfBoundaries) {
   std::mt19937 random(3);
   for (int n = 0; n <= 70; ++n) {
     Fitted fitted{{0}, {}, {0, n}};
@@ -61,8 +61,8 @@ TEST(Discretize, OneFeatureEqualsBoundsOnEveryNumberOfBoundaries) {
     in.ids.assign(in.values.size(), 0);
     in.row_splits = {0, static_cast<int64_t>(in.ids.size())};
     for (const Side side : {Side::kLeft, Side::kRight}) {
-      ASSERT_TRUE(Discretized(in, buckets, {side, MissingPolicy::kBucket, UnknownPolicy::kError},
-                              false, 1, Serial, &out)
+      ASSERT_TRUE(Discretize(in, buckets, {side, MissingPolicy::kBucket, UnknownPolicy::kError},
+                             false, 1, Serial, &out)
                       .ok());
       const auto& b = fitted.boundaries;
       for (size_t k = 0; k < in.ids.size(); ++k) {
@@ -75,8 +75,8 @@ TEST(Discretize, OneFeatureEqualsBoundsOnEveryNumberOfBoundaries) {
   }
 }
 
-// At and around the sizes where the search gets another level.
-TEST(Discretize, TreesOfEverySizeAreSearchedRight) {
+// Sizes at and around those at which a tree gets another level.
+TEST(Discretize, SearchIsExactForTreesOfEverySize) {
   std::mt19937 random(4);
   Fitted fitted{{}, {}, {0}};
   for (const int n : {0,   15,  16,   17,   32,   33,   255,  256,  257,  271,  272,    273,   288,
@@ -100,11 +100,11 @@ TEST(Discretize, TreesOfEverySizeAreSearchedRight) {
   in.values[0] = kInf;
   in.values[1] = -kInf;
   in.row_splits = {0, static_cast<int64_t>(in.ids.size())};
-  // In the second half one feature after the other.
+  // In the second half, the entries of a feature follow each other.
   std::sort(in.ids.begin() + in.row_splits[1] / 2, in.ids.end());
   for (const Side side : {Side::kLeft, Side::kRight}) {
-    ASSERT_TRUE(Discretized(in, buckets, {side, MissingPolicy::kDrop, UnknownPolicy::kError}, false,
-                            1, Serial, &out)
+    ASSERT_TRUE(Discretize(in, buckets, {side, MissingPolicy::kDrop, UnknownPolicy::kError}, false,
+                           1, Serial, &out)
                     .ok());
     for (size_t k = 0; k < in.ids.size(); ++k) {
       const auto f = std::lower_bound(fitted.features.begin(), fitted.features.end(), in.ids[k]) -
@@ -118,7 +118,7 @@ TEST(Discretize, TreesOfEverySizeAreSearchedRight) {
   }
 }
 
-TEST(Discretize, EveryFeatureIsFoundDenseOrFarApart) {
+TEST(Discretize, FindsFeaturesWithIdsCloseTogetherAndFarApart) {
   for (const int64_t step : {int64_t{1}, int64_t{7}, int64_t{1} << 33}) {
     for (const int64_t n : {0, 1, 2, 3, 1000}) {
       Fitted fitted{{}, {}, std::vector<int64_t>(n + 1, 0)};
@@ -135,7 +135,7 @@ TEST(Discretize, EveryFeatureIsFoundDenseOrFarApart) {
   }
 }
 
-TEST(Discretize, FeaturesAtBothEndsOfTheIntegersAreFound) {
+TEST(Discretize, FindsFeaturesWithTheSmallestAndTheLargestIds) {
   Buckets buckets;
   const Fitted fitted{{INT64_MIN, -1, 0, INT64_MAX}, {}, {0, 0, 0, 0, 0}};
   ASSERT_TRUE(fitted.Make(&buckets).ok());
@@ -150,14 +150,14 @@ TEST(Discretize, DroppingShortensRowsAndKeepsOrder) {
   const Entries in{{5, 9, 5, 9, 5, 5}, {0, 0, kNan, kNan, 2, 1}, {0, 2, 2, 4, 6}};
   Entries out;
   for (const int64_t threads : {1, 3}) {
-    ASSERT_TRUE(Discretized(in, buckets, {Side::kLeft, MissingPolicy::kDrop, UnknownPolicy::kDrop},
-                            false, 4, Sharded(threads), &out)
+    ASSERT_TRUE(Discretize(in, buckets, {Side::kLeft, MissingPolicy::kDrop, UnknownPolicy::kDrop},
+                           false, 4, Sharded(threads), &out)
                     .ok());
     EXPECT_EQ(out, (Entries{{0, 1, 0}, {1, 1, 1}, {0, 1, 1, 1, 3}}));
   }
   // Without a missing bucket the pass-through space starts at 2.
-  ASSERT_TRUE(Discretized(in, buckets, {Side::kLeft, MissingPolicy::kDrop, UnknownPolicy::kPass},
-                          false, 1, Serial, &out)
+  ASSERT_TRUE(Discretize(in, buckets, {Side::kLeft, MissingPolicy::kDrop, UnknownPolicy::kPass},
+                         false, 1, Serial, &out)
                   .ok());
   ASSERT_EQ(out.ids.size(), 4u);
   EXPECT_GE(out.ids[1], 2);
@@ -173,24 +173,24 @@ TEST(Discretize, TheMissingBucketIsTheLastOfItsFeature) {
   EXPECT_EQ(buckets.num_buckets(MissingPolicy::kDrop), 3 + 2);
   Entries out;
   ASSERT_TRUE(
-      Discretized({{1, 2, 2}, {kNan, kNan, 9}, {0, 3}}, buckets, {}, false, 4, Serial, &out).ok());
+      Discretize({{1, 2, 2}, {kNan, kNan, 9}, {0, 3}}, buckets, {}, false, 4, Serial, &out).ok());
   EXPECT_EQ(out.ids, (std::vector<int64_t>{3, 6, 5}));
 }
 
-TEST(Discretize, AHashedMissingBucketOutlivesAdaptingAgain) {
+TEST(Discretize, AHashedMissingBucketDoesNotDependOnTheBoundaries) {
   Buckets few, many;
   const Fitted one{{1}, {1}, {0, 1}}, three{{1}, {1, 2, 3}, {0, 3}};
   ASSERT_TRUE(one.Make(&few).ok());
   ASSERT_TRUE(three.Make(&many).ok());
   const Entries in{{1, 1, 8}, {kNan, 0, 4}, {0, 3}};
   Entries a, b;
-  ASSERT_TRUE(Discretized(in, few, {}, true, 62, Serial, &a).ok());
-  ASSERT_TRUE(Discretized(in, many, {}, true, 62, Serial, &b).ok());
+  ASSERT_TRUE(Discretize(in, few, {}, true, 62, Serial, &a).ok());
+  ASSERT_TRUE(Discretize(in, many, {}, true, 62, Serial, &b).ok());
   EXPECT_EQ(a, b);
   EXPECT_EQ(a.values, (std::vector<float>{1, 1, 4}));
 }
 
-TEST(Discretize, BucketsThatAreNotSoundAreRefused) {
+TEST(Discretize, InvalidBoundariesAreRejected) {
   Buckets buckets;
   const std::vector<Fitted> bad = {
       {{}, {}, {}},
@@ -209,12 +209,12 @@ TEST(Discretize, BucketsThatAreNotSoundAreRefused) {
       {{1}, {1, kNan}, {0, 2}},
   };
   for (const Fitted& fitted : bad) EXPECT_FALSE(fitted.Make(&buckets).ok());
-  // What was refused left no trace.
+  // The failed calls changed nothing.
   EXPECT_EQ(buckets.num_features(), 0);
   EXPECT_EQ(buckets.Find(1), -1);
 }
 
-TEST(Discretize, BatchesThatAreNotSoundAreRefused) {
+TEST(Discretize, InvalidBatchesAreRejected) {
   Buckets buckets;
   ASSERT_TRUE((Fitted{{1}, {}, {0, 0}}).Make(&buckets).ok());
   const std::vector<Entries> bad = {
@@ -224,13 +224,13 @@ TEST(Discretize, BatchesThatAreNotSoundAreRefused) {
   Entries out;
   for (const Entries& in : bad) {
     for (const bool hashing : {false, true}) {
-      EXPECT_FALSE(Discretized(in, buckets, {}, hashing, 4, Serial, &out).ok());
+      EXPECT_FALSE(Discretize(in, buckets, {}, hashing, 4, Serial, &out).ok());
       EXPECT_TRUE(out.ids.empty());
     }
   }
 }
 
-TEST(Discretize, TheFirstUnknownFeatureIsNamedWhateverTheThreads) {
+TEST(Discretize, ReportsTheFirstUnknownFeatureForAnyNumberOfThreads) {
   Buckets buckets;
   ASSERT_TRUE((Fitted{{1}, {}, {0, 0}}).Make(&buckets).ok());
   Entries in{std::vector<int64_t>(1000, 1), std::vector<float>(1000, 0), {0, 1000}}, out;
@@ -238,13 +238,13 @@ TEST(Discretize, TheFirstUnknownFeatureIsNamedWhateverTheThreads) {
   in.ids[999] = 8;
   for (const int64_t threads : {1, 2, 8}) {
     const Status s =
-        Discretized(in, buckets, {Side::kLeft, MissingPolicy::kDrop, UnknownPolicy::kError}, false,
-                    4, Sharded(threads), &out);
+        Discretize(in, buckets, {Side::kLeft, MissingPolicy::kDrop, UnknownPolicy::kError}, false,
+                   4, Sharded(threads), &out);
     EXPECT_EQ(s.message(), "ids[600] = 7 is not one of the 1 adapted features");
   }
 }
 
-TEST(Discretize, MemoryThatIsNotGivenIsNotWritten) {
+TEST(Discretize, NothingIsWrittenIfAllocationFails) {
   Buckets buckets;
   ASSERT_TRUE((Fitted{{1}, {}, {0, 0}}).Make(&buckets).ok());
   const std::vector<int64_t> ids = {1, 1}, splits = {0, 2};

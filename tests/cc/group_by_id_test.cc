@@ -7,7 +7,7 @@
 namespace twml {
 namespace {
 
-// One line an entry, in the order of the groups: id, row, value.
+// One line per entry, in the order of the groups: id, row, value.
 using Line = std::tuple<int64_t, int64_t, float>;
 
 template <class Id, class Row>
@@ -50,7 +50,7 @@ void ExpectGrouped(const Batch<Id>& batch, int64_t input_dim, int64_t shards) {
   }
 }
 
-TEST(GroupById, NoEntriesAreNoGroups) {
+TEST(GroupById, ThereAreNoGroupsWithoutEntries) {
   for (const int64_t shards : {1, 3}) {
     const auto batch = RandomBatch<int64_t>({}, 5, 1),
                empty_rows = RandomBatch<int64_t>({0, 0}, 5, 1);
@@ -59,7 +59,7 @@ TEST(GroupById, NoEntriesAreNoGroups) {
   }
 }
 
-TEST(GroupById, IsAStableSortForEveryWidthOfIds) {
+TEST(GroupById, IsAStableSortForEverySizeOfTheIdSpace) {
   for (const int bits : {0, 1, 10, 11, 12, 22, 23, 31, 32, 33, 44, 62}) {
     const int64_t input_dim = int64_t{1} << bits;
     auto batch = RandomBatch<int64_t>({0, 3, 0, 0, 90, 1, 40, 0}, input_dim, bits);
@@ -76,8 +76,8 @@ TEST(GroupById, IsAStableSortForEveryWidthOfIds) {
   }
 }
 
-TEST(GroupById, IsTheSameForAnyThreadsAndChunks) {
-  // More than one chunk, with rows that span them and rows that are empty at their borders.
+TEST(GroupById, IsTheSameForAnyNumberOfThreadsAndChunks) {
+  // Several chunks, with rows that span them and empty rows at their borders.
   std::vector<int64_t> lengths = {0, 0, 40'000, 0, 1};
   for (int i = 0; i < 3000; ++i) lengths.push_back(i % 13);
   lengths.push_back(0);
@@ -85,14 +85,14 @@ TEST(GroupById, IsTheSameForAnyThreadsAndChunks) {
   for (const int64_t shards : {1, 2, 5}) ExpectGrouped<int64_t, int32_t>(batch, 70'000, shards);
 }
 
-TEST(GroupById, TakesOneIdInEveryEntry) {
+TEST(GroupById, GroupsABatchOfOneRepeatedId) {
   auto batch = RandomBatch<int64_t>({20'000, 20'000}, 1);
   ExpectGrouped<int64_t, int32_t>(batch, 1, 2);
   std::fill(batch.ids.begin(), batch.ids.end(), 999);
   ExpectGrouped<int64_t, int32_t>(batch, 1000, 2);
 }
 
-TEST(GroupById, TakesASingleEntry) {
+TEST(GroupById, GroupsASingleEntry) {
   ExpectGrouped<int64_t, int32_t>(RandomBatch<int64_t>({0, 1, 0}, 9), 9, 4);
 }
 

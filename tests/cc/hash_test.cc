@@ -7,7 +7,7 @@
 namespace twml {
 namespace {
 
-TEST(Hash, MixOfZeroIsZeroAndOfOneIsThePublishedConstant) {
+TEST(Hash, MixMatchesSplitMix64) {
   EXPECT_EQ(Mix64(0), 0u);
   // The first output of SplitMix64 seeded with 0.
   EXPECT_EQ(Mix64(0x9e3779b97f4a7c15), 0xe220a8397b1dcdaf);
@@ -20,7 +20,7 @@ TEST(Hash, ReducedIdsFitTheirBits) {
   }
 }
 
-TEST(Hash, BitsOutOfRangeAreRefused) {
+TEST(Hash, BitsOutOfRangeAreRejected) {
   const std::vector<int64_t> ids = {1, 2};
   std::vector<int64_t> out(2, -5);
   for (const int64_t bits : {int64_t{-1}, int64_t{0}, int64_t{63}, int64_t{1} << 40}) {
@@ -29,7 +29,7 @@ TEST(Hash, BitsOutOfRangeAreRefused) {
   EXPECT_EQ(out, (std::vector<int64_t>{-5, -5}));
 }
 
-TEST(Hash, AnyIdsHash) {
+TEST(Hash, AnyIdsAreHashed) {
   const std::vector<int64_t> ids = {INT64_MIN, -1, 0, 1, INT64_MAX};
   std::vector<int64_t> out(ids.size());
   ASSERT_TRUE(HashIds<int64_t>(ids, 62, INT64_MIN, Serial, out.data()).ok());

@@ -45,7 +45,7 @@ Result Train(const Values& batch, std::vector<float> max_abs, const MaxNormOptio
   return r;
 }
 
-TEST(MaxNorm, EqualsOneEntryAtATime) {
+TEST(MaxNorm, EqualsTheReference) {
   for (const int64_t size : {0, 1, 3, 4, 5, 15, 16, 17, 1000}) {
     const Values batch = RandomValues(size, 5);
     const Result r = Train(batch, {0, 0, 1e9f, 0, 0.5f});
@@ -63,7 +63,7 @@ TEST(MaxNorm, EqualsOneEntryAtATime) {
   }
 }
 
-TEST(MaxNorm, ThreadsDoNotChangeABit) {
+TEST(MaxNorm, IsBitIdenticalForAnyNumberOfThreads) {
   const Values batch = RandomValues(20000, 3);
   const Result one = Train(batch, {0, 0, 0});
   for (const int64_t threads : {2, 3, 8}) {
@@ -74,7 +74,7 @@ TEST(MaxNorm, ThreadsDoNotChangeABit) {
   }
 }
 
-TEST(MaxNorm, ARefusedBatchLeavesMaximaAlone) {
+TEST(MaxNorm, AFailedCallDoesNotChangeTheMaxima) {
   const std::vector<float> before = {1, 2};
   for (const Values& batch :
        {Values{{0, 2}, {9, 9}}, Values{{0, -1}, {9, 9}}, Values{{0, 1}, {9, kNan}},
@@ -90,7 +90,7 @@ TEST(MaxNorm, ARefusedBatchLeavesMaximaAlone) {
   }
 }
 
-TEST(MaxNorm, TheFirstBadValueIsNamedWhateverTheThreads) {
+TEST(MaxNorm, ReportsTheFirstInvalidValueForAnyNumberOfThreads) {
   Values batch = RandomValues(1000, 3);
   batch.values[500] = kNan;
   batch.values[999] = kInf;
@@ -109,7 +109,7 @@ TEST(MaxNorm, NonFiniteValuesCountAsZero) {
   EXPECT_EQ(r.scale, (std::vector<float>{0, 0, 0, 0.5f}));
 }
 
-TEST(MaxNorm, InferenceClipsAndCutsTheGradientBeyondTheEdge) {
+TEST(MaxNorm, InferenceClipsValuesAndTheirGradients) {
   const std::vector<int32_t> ids = {0, 0, 0, 0};
   const std::vector<float> values = {2, -2, 2.5f, -kInf}, max_abs = {2}, bias = {0.5f};
   const Span<const float> b = bias;
@@ -121,7 +121,7 @@ TEST(MaxNorm, InferenceClipsAndCutsTheGradientBeyondTheEdge) {
   EXPECT_EQ(scale, (std::vector<float>{0.5f, 0.5f, 0, 0}));
 }
 
-TEST(MaxNorm, BiasOfAnotherSizeIsRefused) {
+TEST(MaxNorm, ABiasOfAnotherSizeIsRejected) {
   const std::vector<int64_t> ids;
   const std::vector<float> values, max_abs = {2}, bias = {1, 2};
   for (const Span<const float> b : {Span<const float>(bias), Span<const float>()}) {

@@ -69,7 +69,7 @@ void ExpectRoundTrip(const std::vector<int64_t>& lengths, int64_t ids, int64_t d
   }
 }
 
-TEST(PackEntries, WhatWentInComesOut) {
+TEST(PackEntries, RoundTrip) {
   for (const int64_t dim : {1, 2, 3, 255, 256, 257}) {
     for (const auto& lengths : std::vector<std::vector<int64_t>>{
              {}, {0}, {1}, {0, 0}, {63, 64, 65, 0, 128}, {1, 0, 2000}}) {
@@ -83,20 +83,20 @@ TEST(PackEntries, WhatWentInComesOut) {
   ExpectRoundTrip<int64_t>({5, 300}, int64_t{1} << 40, int64_t{1} << 40);
 }
 
-TEST(PackEntries, EverySizeOfAnIdIsExact) {
+TEST(PackEntries, RoundTripForEverySizeOfIds) {
   for (int bits = 1; bits < 63; ++bits) {
     ExpectRoundTrip<int64_t>({65}, int64_t{1} << bits, int64_t{1} << bits);
   }
 }
 
-TEST(PackEntries, RepeatedIdsTravelOnce) {
+TEST(PackEntries, RepeatedIdsAreStoredOnce) {
   const auto batch = RandomBatch<int64_t>({20000}, 10);
   const auto once = Pack(batch, 1 << 20, 1, true), each = Pack(batch, 1 << 20, 1, true, false);
   EXPECT_LT(once[0].size(), 20000 * 4 / 8 + 200);
   EXPECT_GT(each[0].size(), 20000u * 20 / 8);
 }
 
-TEST(PackEntries, RefusesABadBatchAndAllocatesNothing) {
+TEST(PackEntries, AnInvalidBatchAllocatesNothing) {
   const auto refused = [](const Batch<int64_t>& batch, int64_t dim, int64_t parts) {
     return PackEntries(batch.csr(), dim, parts, true, Serial,
                        [](int64_t, int64_t) -> uint8_t* {
@@ -113,7 +113,7 @@ TEST(PackEntries, RefusesABadBatchAndAllocatesNothing) {
   EXPECT_NE(refused(batch, 10, 1), "");
 }
 
-TEST(UnpackEntries, WhateverTheBytesNothingIsOutOfBounds) {
+TEST(UnpackEntries, AnyBytesAreReadWithinBounds) {
   std::mt19937_64 random(1);
   const auto batch = RandomBatch<int64_t>({3, 0, 40}, 5);
   const Bytes good = Pack(batch, 300, 1)[0];
@@ -131,10 +131,10 @@ TEST(UnpackEntries, WhateverTheBytesNothingIsOutOfBounds) {
   }
 }
 
-TEST(UnpackEntries, WhatIsAllocatedIsBoundedByTheMessage) {
+TEST(UnpackEntries, AllocationIsBoundedByTheSizeOfTheMessage) {
   std::mt19937_64 random(2);
   auto batch = RandomBatch<int64_t>({3, 0, 40}, 5);
-  batch.row_splits.resize(5000, batch.ids.size());  // rows without entries take a bit each
+  batch.row_splits.resize(5000, batch.ids.size());  // a row without entries takes one bit
   for (const bool binary : {false, true}) {
     const Bytes good = Pack(batch, 300, 1, binary)[0];
     int accepted = 0;
@@ -155,7 +155,7 @@ TEST(UnpackEntries, WhatIsAllocatedIsBoundedByTheMessage) {
   }
 }
 
-TEST(UnpackEntries, IdsMustFit) {
+TEST(UnpackEntries, IdsMustFitIntoTheIdType) {
   auto batch = RandomBatch<int64_t>({1}, 1);
   const auto wide = Pack(batch, (int64_t{1} << 31) + 1, 1), fits = Pack(batch, int64_t{1} << 31, 1);
   Batch<int32_t> got;

@@ -9,7 +9,7 @@
 namespace twml {
 namespace {
 
-TEST(ParallelTasks, EveryPieceRunsOnce) {
+TEST(ParallelTasks, EveryTaskRunsOnce) {
   std::vector<int> runs(50);
   std::vector<ParallelTask> tasks;
   for (int i = 0; i < 50; ++i) {
@@ -22,7 +22,7 @@ TEST(ParallelTasks, EveryPieceRunsOnce) {
   EXPECT_EQ(runs, std::vector<int>(50, 1));
 }
 
-TEST(ParallelTasks, OnlyLargePiecesAreGivenThreads) {
+TEST(ParallelTasks, OnlyLargeTasksGetSeveralThreads) {
   int inner = 0;
   const ParallelFor counted = [&](int64_t total, int64_t,
                                   const std::function<void(int64_t, int64_t)>& body) {
@@ -35,10 +35,10 @@ TEST(ParallelTasks, OnlyLargePiecesAreGivenThreads) {
   };
   const std::vector<ParallelTask> tasks = {{1000000, run}, {10, run}, {1000000, run}};
   EXPECT_TRUE(RunParallelTasks(tasks, counted).ok());
-  EXPECT_EQ(inner, 3);  // two large tasks, and the loop over the small one
+  EXPECT_EQ(inner, 3);  // two large tasks and the loop over the small one
 }
 
-TEST(ParallelTasks, TheFirstErrorIsReturnedAndTheOthersRun) {
+TEST(ParallelTasks, ReturnsTheFirstErrorAndRunsAllTasks) {
   int runs = 0;
   const auto fails = [&](const char* why) {
     return [&runs, why](const ParallelFor&) {

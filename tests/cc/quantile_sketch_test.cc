@@ -57,7 +57,7 @@ void Update(QuantileSketch* sketch, int64_t id, const std::vector<float>& values
   ASSERT_TRUE(status.ok()) << status.message();
 }
 
-// The largest distance of a rank from the exact one, over all distinct values of feature 0.
+// The largest error of a rank over all distinct values of feature 0.
 double WorstRankError(const QuantileSketch& sketch, std::vector<float> values) {
   std::sort(values.begin(), values.end());
   std::vector<float> distinct = values;
@@ -96,12 +96,12 @@ const std::map<std::string, Stream>& Streams() {
        [](int64_t, int64_t, auto& random) {
          return std::floor(std::exp(std::normal_distribution<float>(0, 3)(random)));
        }},
-      // Each value falls between the two before it.
+      // Each value lies between the two before it.
       {"zoom in",
        [](int64_t i, int64_t n, auto&) {
          return i % 2 ? static_cast<float>(2 * n - i) : static_cast<float>(i);
        }},
-      // One value has nearly all the weight.
+      // One value has almost all the weight.
       {"spiked",
        [](int64_t, int64_t, auto& random) {
          return random() % 16 ? 5.0f : static_cast<float>(random() % 16777216);
@@ -127,7 +127,7 @@ TEST(QuantileSketch, RanksStayWithinEpsilonOnEveryStream) {
   }
 }
 
-TEST(QuantileSketch, TheProvenBoundStaysBelowEpsilonAllAlongAStream) {
+TEST(QuantileSketch, TheErrorBoundStaysBelowEpsilonAlongAStream) {
   for (const double epsilon : {0.2, 0.01}) {
     for (const auto& [name, stream] : Streams()) {
       std::mt19937_64 random(6);
@@ -143,7 +143,7 @@ TEST(QuantileSketch, TheProvenBoundStaysBelowEpsilonAllAlongAStream) {
   }
 }
 
-TEST(QuantileSketch, FewDistinctValuesAreKeptExactlyHoweverMany) {
+TEST(QuantileSketch, FewDistinctValuesAreExactInALongStream) {
   std::mt19937_64 random(7);
   auto sketch = Make({0.1, 300, false});
   std::map<float, double> exact;
@@ -196,7 +196,7 @@ std::vector<float> Weights(int64_t n, bool whole) {
   return weights;
 }
 
-TEST(QuantileSketch, NeitherThreadsNorBatchesChangeABit) {
+TEST(QuantileSketch, IsBitIdenticalForAnyThreadsAndBatches) {
   const Batch<int64_t> batch = Mixed(200'000);
   const int64_t n = static_cast<int64_t>(batch.ids.size());
   for (const bool weighted : {false, true}) {
@@ -222,7 +222,7 @@ TEST(QuantileSketch, NeitherThreadsNorBatchesChangeABit) {
   }
 }
 
-TEST(QuantileSketch, AStateGoesOnAsIfItHadNeverBeenWritten) {
+TEST(QuantileSketch, ASketchThatWasWrittenAndReadContinuesIdentically) {
   const Batch<int64_t> batch = Mixed(100'000);
   for (const bool weighted : {false, true}) {
     const std::vector<float> weights = Weights(100'000, false);
@@ -242,7 +242,7 @@ TEST(QuantileSketch, AStateGoesOnAsIfItHadNeverBeenWritten) {
   }
 }
 
-TEST(QuantileSketch, MergedPartsAreWithinEpsilonOfTheWhole) {
+TEST(QuantileSketch, MergedPartsAreWithinEpsilon) {
   for (const auto& [name, stream] : Streams()) {
     for (const int64_t parts : {2, 5, 64}) {
       std::mt19937_64 random(10);
@@ -262,7 +262,7 @@ TEST(QuantileSketch, MergedPartsAreWithinEpsilonOfTheWhole) {
   }
 }
 
-TEST(QuantileSketch, WholeWeightsAreRepetitions) {
+TEST(QuantileSketch, IntegerWeightsEqualRepetitions) {
   const Batch<int64_t> batch = Mixed(3'000);
   const std::vector<float> weights = Weights(3'000, true);
   auto weighted = Make({0.1, 100'000, true}), repeated = Make({0.1, 100'000, false});
@@ -282,7 +282,7 @@ TEST(QuantileSketch, WholeWeightsAreRepetitions) {
   }
 }
 
-TEST(QuantileSketch, FractionsAsWeightsKeepRanksWithinEpsilon) {
+TEST(QuantileSketch, FractionalWeightsKeepRanksWithinEpsilon) {
   std::mt19937_64 random(11);
   const int64_t n = 50'000;
   std::vector<std::pair<float, double>> entries(n);
@@ -309,7 +309,7 @@ TEST(QuantileSketch, FractionsAsWeightsKeepRanksWithinEpsilon) {
   }
 }
 
-TEST(QuantileSketch, RefusedInputChangesNothing) {
+TEST(QuantileSketch, AFailedCallChangesNothing) {
   auto sketch = Make({0.1, 16, true});
   const std::vector<int64_t> ids = {1, 2};
   const std::vector<float> two = {1, 2}, one = {1};
@@ -332,8 +332,8 @@ TEST(QuantileSketch, RefusedInputChangesNothing) {
   EXPECT_FALSE(QuantileSketch::Make({0.1, -1, false}, &none).ok());
 }
 
-// Each change makes the state wrong; none may be taken for one, or read out of bounds.
-TEST(QuantileSketch, HostileStatesAreRefused) {
+// Each change makes the state invalid. It must be rejected without reading out of bounds.
+TEST(QuantileSketch, InvalidStatesAreRejected) {
   auto sketch = Make({0.1, 4, true});
   const Batch<int64_t> batch = Mixed(3'000);
   ASSERT_TRUE(sketch->Update(batch.ids, batch.values, Weights(3'000, false), Serial).ok());
@@ -378,7 +378,7 @@ TEST(QuantileSketch, HostileStatesAreRefused) {
   }
 }
 
-// Puts numbers at the ends of their ranges, and near what was there, into one place of a state.
+// Replaces one number of a state, mostly by a number at an end of its range.
 void Mutate(std::mt19937_64* random, State* state) {
   const auto put = [&](auto* numbers) {
     using T = typename std::decay_t<decltype(*numbers)>::value_type;
@@ -414,8 +414,8 @@ void Mutate(std::mt19937_64* random, State* state) {
   }
 }
 
-// Under the sanitizers: what the loader accepts can be used, whatever it says.
-TEST(QuantileSketch, AnyStateIsRefusedOrUsable) {
+// A state that is accepted must be usable without undefined behavior, which the sanitizers check.
+TEST(QuantileSketch, AnyStateIsRejectedOrUsable) {
   std::mt19937_64 random(11);
   int accepted = 0;
   for (const bool weighted : {false, true}) {
@@ -451,7 +451,7 @@ TEST(QuantileSketch, AnyStateIsRefusedOrUsable) {
   EXPECT_GT(accepted, 300);
 }
 
-TEST(QuantileSketch, FeaturesWithoutValuesHaveNone) {
+TEST(QuantileSketch, AFeatureWithoutValuesHasNoQuantiles) {
   auto sketch = Make();
   Update(sketch.get(), 4, {kNan, kNan});
   const std::vector<int64_t> ids = {4, 5}, bins = {3, 3};

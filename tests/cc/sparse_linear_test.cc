@@ -14,7 +14,7 @@ using Table = Matrix<const float>;
 constexpr int64_t kInputDim = 50;
 const std::vector<int64_t> kDims = {1,  2,  3,  4,   5,   7,   8,   9,  15,
                                     16, 17, 31, 128, 255, 256, 257, 400};
-// Empty rows at both ends, a row of exactly one piece, of one more, and of many.
+// Empty rows at both ends, and rows of one piece, of one more entry, and of several pieces.
 const std::vector<int64_t> kLengths = {
     0, 5, kSegmentPiece, kSegmentPiece + 1, 0, 3 * kSegmentPiece + 7, 1, 0};
 
@@ -69,7 +69,7 @@ struct Rows {
   }
 };
 
-TYPED_TEST(SparseLinearTest, ForwardEqualsTheReferenceAndItselfOnAnyThreads) {
+TYPED_TEST(SparseLinearTest, ForwardEqualsTheReferenceForAnyNumberOfThreads) {
   const auto batch = RandomBatch<TypeParam>(kLengths, kInputDim);
   for (const int64_t dim : kDims) {
     const auto table = RandomFloats(kInputDim * dim);
@@ -87,7 +87,7 @@ TYPED_TEST(SparseLinearTest, ForwardEqualsTheReferenceAndItselfOnAnyThreads) {
   }
 }
 
-TYPED_TEST(SparseLinearTest, WeightsGradEqualsTheReferenceAndItselfOnAnyThreads) {
+TYPED_TEST(SparseLinearTest, WeightsGradEqualsTheReferenceForAnyNumberOfThreads) {
   const auto batch = RandomBatch<TypeParam>(kLengths, kInputDim);
   for (const int64_t dim : {1, 3, 16, 33, 400}) {
     const auto grad = RandomFloats(batch.num_rows() * dim);
@@ -137,7 +137,7 @@ TYPED_TEST(SparseLinearTest, ValuesGradEqualsTheReference) {
   }
 }
 
-TYPED_TEST(SparseLinearTest, AValuesGradDoesNotDependOnItsNeighbours) {
+TYPED_TEST(SparseLinearTest, AValuesGradDoesNotDependOnOtherEntries) {
   const auto batch = RandomBatch<TypeParam>({23}, kInputDim);
   for (const int64_t dim : kDims) {
     const auto table = RandomFloats(kInputDim * dim), grad = RandomFloats(dim, 3);
@@ -157,7 +157,7 @@ TYPED_TEST(SparseLinearTest, AValuesGradDoesNotDependOnItsNeighbours) {
   }
 }
 
-TYPED_TEST(SparseLinearTest, AnEmptyBatchIsFine) {
+TYPED_TEST(SparseLinearTest, AnEmptyBatchIsValid) {
   const auto table = RandomFloats(kInputDim * 4);
   for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{}, {0}, {0, 0}}) {
     const auto batch = RandomBatch<TypeParam>(lengths, kInputDim);
@@ -172,13 +172,13 @@ TYPED_TEST(SparseLinearTest, AnEmptyBatchIsFine) {
                                                    rows.Allocate(4))
                     .ok());
     EXPECT_TRUE(rows.ids.empty());
-    // No table at all has no ids to name.
+    // Without ids, a table without rows is valid.
     EXPECT_TRUE(
         SparseLinear<TypeParam>(batch.csr(), Table{nullptr, 0, 4}, Serial, out.data()).ok());
   }
 }
 
-TYPED_TEST(SparseLinearTest, ABatchWithoutColumnsIsFine) {
+TYPED_TEST(SparseLinearTest, ATableWithoutColumnsIsValid) {
   const auto batch = RandomBatch<TypeParam>({2, 1}, kInputDim);
   EXPECT_TRUE(
       SparseLinear<TypeParam>(batch.csr(), Table{nullptr, kInputDim, 0}, Sharded(2), nullptr).ok());
@@ -189,7 +189,7 @@ TYPED_TEST(SparseLinearTest, ABatchWithoutColumnsIsFine) {
   EXPECT_EQ(out, std::vector<float>(3));
 }
 
-TYPED_TEST(SparseLinearTest, RefusedInputIsNotAllocatedFor) {
+TYPED_TEST(SparseLinearTest, InvalidInputAllocatesNothing) {
   auto batch = RandomBatch<TypeParam>({2, 1}, kInputDim);
   const auto grad = RandomFloats(3 * 4);
   const auto never = [](int64_t) -> RowsOutput<TypeParam> {
@@ -199,7 +199,7 @@ TYPED_TEST(SparseLinearTest, RefusedInputIsNotAllocatedFor) {
   EXPECT_EQ(
       SparseLinearWeightsGrad<TypeParam>(batch.csr(), kInputDim, {grad.data(), 3, 4}, Serial, never)
           .message(),
-      "grad must have one row for each of the batch's 2, got 3");
+      "grad must have one row for each of the batch's 2 rows, got 3");
   batch.ids[1] = kInputDim;
   EXPECT_EQ(
       SparseLinearWeightsGrad<TypeParam>(batch.csr(), kInputDim, {grad.data(), 2, 4}, Serial, never)
@@ -208,7 +208,7 @@ TYPED_TEST(SparseLinearTest, RefusedInputIsNotAllocatedFor) {
   EXPECT_FALSE(SumDuplicates<TypeParam>(batch.ids, {grad.data(), 2, 4}, Serial, never).ok());
 }
 
-TYPED_TEST(SparseLinearTest, NothingIsWrittenWhereThereIsNoMemory) {
+TYPED_TEST(SparseLinearTest, NothingIsWrittenIfAllocationFails) {
   const auto batch = RandomBatch<TypeParam>({2, 1}, kInputDim);
   const auto grad = RandomFloats(2 * 4);
   const auto no_memory = [](int64_t) -> RowsOutput<TypeParam> { return {nullptr, nullptr}; };
@@ -229,7 +229,7 @@ TYPED_TEST(SparseLinearTest, DuplicatesAreSummedInOrder) {
   }
 }
 
-TEST(SumDuplicates, TakesEveryIdThatAGradientMayHave) {
+TEST(SumDuplicates, AcceptsTheLargestId) {
   constexpr int32_t kLast = std::numeric_limits<int32_t>::max();
   const std::vector<int32_t> ids = {kLast, 0, kLast};
   const std::vector<float> rows = {1, 2, 4};
@@ -246,7 +246,7 @@ TEST(SumDuplicates, TakesEveryIdThatAGradientMayHave) {
   EXPECT_EQ(got_rows, (std::vector<float>{2, 5}));
 }
 
-TEST(ForSegments, CoversEverySegmentOnceWhateverTheSkew) {
+TEST(ForSegments, CoversEverySegmentOnceForAnyDistribution) {
   for (const std::vector<int64_t>& lengths :
        {std::vector<int64_t>{0, 0, 0}, {1'000'000}, {0, 1, 1'000'000, 0, 2, 0}, {3, 3, 3, 3, 3}}) {
     std::vector<int64_t> splits{0};

@@ -1,4 +1,4 @@
-// Shared by the C++ tests: thread counts, random batches and slow references.
+// Shared by the C++ tests: a ParallelFor with any number of threads, random batches, comparisons.
 #ifndef TWML_TESTS_CC_TESTING_H_
 #define TWML_TESTS_CC_TESTING_H_
 
@@ -17,7 +17,8 @@
 
 namespace twml {
 
-// Cuts every range into `shards` even where that does not pay, so small tests meet every cut.
+// Divides every range into `shards` parts even if it is small, so that small tests cover all
+// divisions.
 inline ParallelFor Sharded(int64_t shards) {
   return [shards](int64_t total, int64_t, const std::function<void(int64_t, int64_t)>& body) {
     std::vector<std::thread> threads;
@@ -62,7 +63,7 @@ inline std::vector<float> RandomFloats(int64_t n, int seed = 2) {
   return out;
 }
 
-// Equal within `tolerance` of the largest number wanted.
+// Expects equality up to `tolerance` times the largest expected number.
 inline void ExpectNear(const std::vector<float>& got, const std::vector<double>& want,
                        double tolerance = 3e-5) {
   ASSERT_EQ(got.size(), want.size());

@@ -11,7 +11,7 @@
 namespace twml {
 namespace {
 
-constexpr int64_t kCost = 1'000'000;  // of a unit: every unit is worth a thread
+constexpr int64_t kCost = 1'000'000;  // large enough that each unit gets a thread
 
 TEST(Threads, EveryUnitRunsOnce) {
   for (const int threads : {1, 2, 5, 64}) {
@@ -25,7 +25,7 @@ TEST(Threads, EveryUnitRunsOnce) {
   }
 }
 
-TEST(Threads, WhatABodyThrowsReachesTheCallerOnceAllAreDone) {
+TEST(Threads, AnExceptionReachesTheCallerAfterAllPartsAreDone) {
   for (const int threads : {1, 4}) {
     std::atomic<int64_t> done{0};
     std::string caught;

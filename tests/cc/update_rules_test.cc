@@ -1,4 +1,5 @@
-// Every update rule against its formula in double, by rows and fused with the backward pass.
+// Compares every update rule with its formula in double precision, for ApplyRows and for the fused
+// backward pass.
 #include "cc/core/update_rules.h"
 
 #include <cmath>
@@ -12,7 +13,7 @@ namespace {
 
 constexpr int64_t kRows = 30;
 
-// learning_rate, decay, then the rule's own.
+// learning_rate, decay, and the hyperparameters of the rule.
 const std::map<UpdateRule, std::vector<float>> kHyper = {
     {UpdateRule::kSgd, {0.1f, 0.01f}},
     {UpdateRule::kMomentum, {0.1f, 0.01f, 0.9f, 0}},
@@ -22,7 +23,7 @@ const std::map<UpdateRule, std::vector<float>> kHyper = {
     {UpdateRule::kFtrl, {0.1f, 0.01f, -0.5f, 0.02f, 0.03f, 0.01f}},
 };
 
-// A table of one rule with weights and slots of its own.
+// A table with an update rule, weights and slots.
 struct Table {
   UpdateRule rule;
   std::vector<float> hyper;
@@ -67,8 +68,8 @@ Row RowOf(const Table& t, int64_t id) {
   return {cut(t.weights, t.dim), cut(t.slots[0], t.slot_dim()), cut(t.slots[1], t.slot_dim())};
 }
 
-// The formulas of update_rules.h, one element after the other.
-Row Updated(const Table& t, Row row, const std::vector<double>& g) {
+// The formulas of update_rules.h, element by element.
+Row ExpectedRow(const Table& t, Row row, const std::vector<double>& g) {
   const auto& h = t.hyper;
   const double lr = h[0];
   double mean = 0;
@@ -126,7 +127,7 @@ class UpdateRuleTest
   UpdateRule rule() const { return GetParam().first; }
 };
 
-TEST_P(UpdateRuleTest, EqualsItsFormulaAndLeavesOtherRowsAlone) {
+TEST_P(UpdateRuleTest, EqualsItsFormulaAndDoesNotChangeOtherRows) {
   for (const int64_t dim : {1, 3, 4, 7, 8, 9, 16, 17, 32, 64, 100, 128}) {
     Table table(rule(), dim, GetParam().second);
     const Table before = table;
@@ -137,7 +138,7 @@ TEST_P(UpdateRuleTest, EqualsItsFormulaAndLeavesOtherRowsAlone) {
     for (int64_t id = 0, u = 0; id < kRows; ++id) {
       Row want = RowOf(before, id);
       if (u < 4 && ids[u] == id) {
-        want = Updated(before, want, {rows.begin() + u * dim, rows.begin() + (u + 1) * dim});
+        want = ExpectedRow(before, want, {rows.begin() + u * dim, rows.begin() + (u + 1) * dim});
         ++u;
         ExpectRow(RowOf(table, id), want);
       } else {
@@ -167,9 +168,9 @@ TEST_P(UpdateRuleTest, RepeatedIdsAreSummedFirst) {
   EXPECT_EQ(table, summed);
 }
 
-TEST_P(UpdateRuleTest, FusedAndByRowsAreTheSameBits) {
+TEST_P(UpdateRuleTest, FusedAndSeparateUpdatesAreBitIdentical) {
   const auto batch = RandomBatch<int32_t>({0, 5, 40, 3 * kSegmentPiece, 0, 700}, kRows);
-  // Powers of two have kernels of their own.
+  // Powers of two have specialized kernels.
   for (const int64_t dim : {1, 4, 6, 8, 16, 32, 33, 64, 128, 256}) {
     const auto grad = RandomFloats(batch.num_rows() * dim);
     const Matrix<const float> matrix{grad.data(), batch.num_rows(), dim};
@@ -198,7 +199,7 @@ TEST_P(UpdateRuleTest, FusedAndByRowsAreTheSameBits) {
   }
 }
 
-TEST_P(UpdateRuleTest, RefusedInputLeavesTheTableAlone) {
+TEST_P(UpdateRuleTest, InvalidInputDoesNotChangeTheTable) {
   constexpr int64_t kDim = 4;
   Table table(rule(), kDim, GetParam().second);
   const Table before = table;
@@ -217,14 +218,14 @@ TEST_P(UpdateRuleTest, RefusedInputLeavesTheTableAlone) {
                                               table.optimized_table(), Serial)
         .message();
   };
-  EXPECT_EQ(fused(3, kDim), "grad must have one row for each of the batch's 2, got 3");
+  EXPECT_EQ(fused(3, kDim), "grad must have one row for each of the batch's 2 rows, got 3");
   EXPECT_EQ(fused(2, 5), "the gradient's rows must be as wide as the table's, 4, got 5");
   batch.ids[2] = -1;
   EXPECT_EQ(fused(2, kDim), "ids[2] = -1 is out of range [0, 30)");
   EXPECT_EQ(table, before);
 }
 
-TEST_P(UpdateRuleTest, NothingToDoIsFine) {
+TEST_P(UpdateRuleTest, AnEmptyUpdateIsValid) {
   Table table(rule(), 4, GetParam().second);
   const Table before = table;
   EXPECT_TRUE(ApplyRows<int64_t>({}, {nullptr, 0, 4}, table.optimized_table(), Sharded(2)).ok());
@@ -246,8 +247,8 @@ INSTANTIATE_TEST_SUITE_P(
                     std::pair<const UpdateRule, std::vector<float>>{UpdateRule::kFtrl,
                                                                     {0.1f, 0, 0, 0.5f, 0, 0}}));
 
-// A schedule may end at 0, and on its way there come rates whose inverse is no float.
-TEST_P(UpdateRuleTest, ALearningRateOfZeroLeavesTheWeights) {
+// Learning rate schedules may end at 0, and pass rates whose inverse is not a finite float.
+TEST_P(UpdateRuleTest, ALearningRateOfZeroDoesNotChangeTheWeights) {
   const auto batch = RandomBatch<int64_t>({3, 9, 0, 50}, kRows);
   for (const int64_t dim : {1, 7, 16, 33, 64}) {
     for (const float rate : {0.0f, 1e-45f, 1e-39f}) {
@@ -264,7 +265,7 @@ TEST_P(UpdateRuleTest, ALearningRateOfZeroLeavesTheWeights) {
                                                      fused.optimized_table(), Serial)
                       .ok());
       for (size_t i = 0; i < before.weights.size(); ++i) {
-        // A tiny rate moves a weight of exactly 0 by as little.
+        // A tiny rate may change a weight of 0 by a tiny amount.
         ASSERT_NEAR(fused.weights[i], before.weights[i], rate == 0 ? 0 : 1e-30);
       }
       for (const auto& slot : fused.slots) {
@@ -272,7 +273,7 @@ TEST_P(UpdateRuleTest, ALearningRateOfZeroLeavesTheWeights) {
       }
       if (rule() == UpdateRule::kFtrl) {
         EXPECT_EQ(fused, before);
-        // The next step goes on as if there had been none.
+        // The next step is not affected.
         for (Table* table : {&fused, &by_rows}) {
           table->hyper[0] = 0.1f;
           ASSERT_TRUE(SparseLinearBackwardApply<int64_t>(batch.csr(),
@@ -286,7 +287,7 @@ TEST_P(UpdateRuleTest, ALearningRateOfZeroLeavesTheWeights) {
   }
 }
 
-TEST_P(UpdateRuleTest, DecayShrinksARowAlsoAtALearningRateOfZero) {
+TEST_P(UpdateRuleTest, DecayAppliesAlsoAtALearningRateOfZero) {
   auto hyper = GetParam().second;
   hyper[0] = 0;
   hyper[1] = 0.5f;
@@ -301,7 +302,7 @@ TEST_P(UpdateRuleTest, DecayShrinksARowAlsoAtALearningRateOfZero) {
   }
 }
 
-TEST_P(UpdateRuleTest, ATableWithoutColumnsStaysAsItIs) {
+TEST_P(UpdateRuleTest, ATableWithoutColumnsDoesNotChange) {
   Table table(rule(), 0, GetParam().second);
   const Table before = table;
   const std::vector<int64_t> ids = {3, 9, 3};
@@ -319,7 +320,7 @@ TEST(UpdateRules, AreFoundByName) {
   EXPECT_EQ(FindUpdateRule(""), -1);
 }
 
-TEST(Ftrl, AnElementThatHasSeenNoGradientStays) {
+TEST(Ftrl, AnElementWithoutAGradientDoesNotChange) {
   Table table(UpdateRule::kFtrl, 8, {0.1f, 0, -0.5f, 0, 0, 0});
   for (auto& slot : table.slots) slot.assign(slot.size(), 0);  // initial accumulator 0
   const Table before = table;

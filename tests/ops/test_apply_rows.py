@@ -378,7 +378,7 @@ def test_a_fused_update_that_is_refused_changes_nothing():
         ({"values": (1.0,)}, "values must have 2 items"),
         ({"splits": (0, 3)}, r"row_splits\[1\] must be the number of entries 2"),
         ({"splits": ()}, "row_splits must not be empty"),
-        ({"grad": tf.ones([2, D])}, "grad must have one row for each of the batch's 1, got 2"),
+        ({"grad": tf.ones([2, D])}, "grad must have one row for each of the batch's 1 rows, got 2"),
         ({"grad": tf.ones([1, D + 1])}, "as wide as the table's, 5, got 6"),
         ({"grad": tf.ones([D])}, "grad must have rank 2"),
     ):

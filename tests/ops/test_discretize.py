@@ -232,10 +232,13 @@ BATCH = (np.array([0]), np.array([1.0], np.float32), np.array([0, 1]))
         ({0: [0, 1]}, "values must have 2 items, one for each id, got 1"),
         ({0: [[0]]}, "ids must have"),
         ({2: [0, 2]}, r"row_splits\[1\] must be the number of entries 1, got 2"),
-        ({2: [0, 2, 1]}, "row_splits must not fall"),
+        ({2: [0, 2, 1]}, "row_splits must be non-decreasing"),
         ({2: [1, 1]}, r"row_splits\[0\] must be 0"),
         ({2: np.zeros(0, np.int64)}, "row_splits must not be empty"),
-        ({3: [0, 0, 5, 9]}, r"feature_ids must ascend: feature_ids\[1\] = 0 after 0"),
+        (
+            {3: [0, 0, 5, 9]},
+            r"feature_ids must be strictly increasing: feature_ids\[1\] = 0 after 0",
+        ),
         ({3: [0]}, "boundary_splits must have 2 items, one more than feature_ids, got 5"),
         ({5: np.zeros(0, np.int64)}, "boundary_splits must have 5 items"),
         ({5: [1, 1, 5, 8, 25]}, r"boundary_splits\[0\] must be 0, got 1"),
@@ -245,13 +248,16 @@ BATCH = (np.array([0]), np.array([1.0], np.float32), np.array([0, 1]))
         ),
         (
             {5: [0, 30, 5, 8, 25]},
-            r"boundary_splits must not fall: boundary_splits\[2\] = 5 after 30",
+            r"boundary_splits must be non-decreasing: boundary_splits\[2\] = 5 after 30",
         ),
-        ({5: [0, -1, 5, 8, 25]}, r"boundary_splits must not fall: boundary_splits\[1\] = -1"),
+        (
+            {5: [0, -1, 5, 8, 25]},
+            r"boundary_splits must be non-decreasing: boundary_splits\[1\] = -1",
+        ),
         ({4: np.where(np.arange(25) == 3, np.nan, BUCKETS[1])}, r"boundaries\[3\] must not be nan"),
         (
             {4: np.where(np.arange(25) == 3, 0, BUCKETS[1])},
-            r"boundaries of one feature must not fall: boundaries\[3\] = 0 after 2",
+            r"boundaries of one feature must be non-decreasing: boundaries\[3\] = 0 after 2",
         ),
     ],
 )

@@ -297,7 +297,7 @@ def test_a_graph_says_what_is_wrong_with_a_batch():
     for batch, message in (
         (([0, 9], [1.0, 1.0], [0, 2]), r"ids\[1\] = 9 is out of range \[0, 4\)"),
         (([0, 1], [1.0], [0, 2]), "values must have 2 items, one for each id, got 1"),
-        (([0, 1], [1.0, 1.0], [0, 3, 2]), r"must not fall: row_splits\[2\] = 2 after 3"),
+        (([0, 1], [1.0, 1.0], [0, 3, 2]), r"must be non-decreasing: row_splits\[2\] = 2 after 3"),
         (([0, 1], [1.0, 1.0], []), "row_splits must not be empty"),
         (([0, 1], [1.0, 1.0], [0, 1]), r"row_splits\[1\] must be the number of entries 2, got 1"),
     ):

@@ -1,4 +1,4 @@
-// Compiled once per SIMD level, like row_kernels.cc, and under the same restrictions.
+// This file is compiled once per SIMD level and has the same restrictions as row_kernels.cc.
 #if defined(__AVX2__) || defined(__AVX512F__)
 #include <immintrin.h>
 #endif
@@ -8,7 +8,7 @@
 namespace twml::TWML_SIMD_LEVEL {
 namespace {
 
-// 16 floats.
+// A line of 16 floats in vector registers.
 static_assert(kBucketLine == 16);
 #if defined(__AVX512F__)
 struct Line {
@@ -27,7 +27,8 @@ struct Line {
 inline Line Load(const float* from) { return {from}; }
 #endif
 
-// How many floats of the line are before v, times kBitsPerMatch; a NaN among them never is.
+// Counts the floats of the line that are < v (<= v if kRight) and multiplies the count by
+// kBitsPerMatch. A NaN in the line is never counted.
 #if defined(__AVX512F__)
 constexpr uint32_t kBitsPerMatch = 1;
 #elif defined(__AVX2__)
@@ -45,7 +46,7 @@ inline uint32_t Count(const Line& line, float v) {
   const __m256 key = _mm256_set1_ps(v);
   const __m256i low = _mm256_castps_si256(_mm256_cmp_ps(line.low, key, kBefore));
   const __m256i high = _mm256_castps_si256(_mm256_cmp_ps(line.high, key, kBefore));
-  // Two bits of each float, in any order.
+  // Two bits for each float, in any order.
   const int mask = _mm256_movemask_epi8(_mm256_packs_epi32(low, high));
   return __builtin_popcount(static_cast<unsigned>(mask));
 #else
@@ -59,19 +60,19 @@ inline int64_t CountTimes16(const Line& line, float v) {
   return int64_t{16 / kBitsPerMatch} * Count<kRight>(line, v);
 }
 
-// The float, counted from the first leaf, at which the line of leaves to look at begins.
+// The index, relative to the first leaf, at which the line of leaves that contains v begins.
 template <bool kRight>
 inline int64_t FindLeaf(const BucketTree& tree, const float* lines, float v) {
   const float* level = lines + tree.line * kBucketLine;
   int64_t at = CountTimes16<kRight>(Load(level), v);
-  for (int above = tree.levels - 2; above > 0; --above) {  // rare: more than 272 boundaries
+  for (int above = tree.levels - 2; above > 0; --above) {  // only trees of more than 272 boundaries
     level += kBucketLine * LinesOfLevel(tree.count, above + 1);
     at = kBucketLine * at + CountTimes16<kRight>(Load(level + at), v);
   }
   return at;
 }
 
-// The bucket, from where FindLeaf has led to.
+// The bucket of v, given the result of FindLeaf.
 template <bool kRight>
 inline int64_t FindInLeaf(const BucketTree& tree, const float* lines, int64_t leaf, float v) {
   return leaf + CountTimes16<kRight>(Load(lines + tree.leaves + leaf), v) / kBucketLine;
@@ -79,19 +80,19 @@ inline int64_t FindInLeaf(const BucketTree& tree, const float* lines, int64_t le
 
 constexpr int64_t kBlock = 64;
 
-using Floats = float __attribute__((vector_size(32)));  // of the compiler: on any CPU
+using Floats = float __attribute__((vector_size(32)));  // compiler vectors, available on any CPU
 using Ints = int32_t __attribute__((vector_size(32)));
 constexpr int64_t kLanes = 8;
 
-// The first float, counted from the first leaf, of the line that each of 2 kLanes values belongs
-// to: 16 times the number of pivots before it.
+// The results of FindLeaf for 2 * kLanes values of a tree with two levels: 16 times the number of
+// pivots before each value.
 template <bool kRight>
 inline void FindLeaves(const float* pivots, int64_t n, const float* values, int32_t* leaves) {
   Floats a, b;
   __builtin_memcpy(&a, values, sizeof(a));
   __builtin_memcpy(&b, values + kLanes, sizeof(b));
   Ints before_a = {}, before_b = {};
-  for (int64_t p = 0; p < n; ++p) {  // true is -1
+  for (int64_t p = 0; p < n; ++p) {  // a true comparison is -1
     before_a -= kRight ? pivots[p] <= a : pivots[p] < a;
     before_b -= kRight ? pivots[p] <= b : pivots[p] < b;
   }
@@ -101,8 +102,8 @@ inline void FindLeaves(const float* pivots, int64_t n, const float* values, int3
   __builtin_memcpy(leaves + kLanes, &before_b, sizeof(before_b));
 }
 
-// kBlock values of one feature, whose first id is `start`: each step is a loop over the values, so
-// that most of it is done for several at once.
+// Finds the buckets of kBlock values of one feature, whose first id is `start`. Each step is a loop
+// over the values, which the compiler can mostly vectorize.
 template <bool kRight>
 void FindBucketsOfOneFeature(const BucketTree& tree, const float* lines, const float* values,
                              int64_t start, int64_t* out) {
@@ -138,19 +139,21 @@ template <bool kRight>
 void FindBuckets(const BucketTree* trees, const float* lines, const int32_t* f, const float* values,
                  int64_t n, bool cached, int64_t extra, int64_t* out) {
   const int64_t begins = extra >= 0 ? -1 : 0, per_feature = extra >= 0 ? extra : 0;
-  const auto before = [&](int64_t of) { return (trees[of].begin & begins) + of * per_feature; };
+  const auto first_id = [&](int64_t feature) {
+    return (trees[feature].begin & begins) + feature * per_feature;
+  };
   if (n == kBlock && AllEqual(f)) {
-    return FindBucketsOfOneFeature<kRight>(trees[f[0]], lines, values, before(f[0]), out);
+    return FindBucketsOfOneFeature<kRight>(trees[f[0]], lines, values, first_id(f[0]), out);
   }
   if (cached) {
     for (int64_t i = 0; i < n; ++i) {
       const BucketTree& tree = trees[f[i]];
       const int64_t leaf = FindLeaf<kRight>(tree, lines, values[i]);
-      out[i] = before(f[i]) + FindInLeaf<kRight>(tree, lines, leaf, values[i]);
+      out[i] = first_id(f[i]) + FindInLeaf<kRight>(tree, lines, leaf, values[i]);
     }
     return;
   }
-  // All entries take each step together, so that the cache misses of many overlap.
+  // Each step is done for all entries before the next, so that their cache misses overlap.
   for (int64_t i = 0; i < n; ++i) {
     const BucketTree& tree = trees[f[i]];
     __builtin_prefetch(lines + (tree.line > 0 ? tree.line * kBucketLine : tree.leaves));
@@ -161,7 +164,7 @@ void FindBuckets(const BucketTree* trees, const float* lines, const int32_t* f, 
     __builtin_prefetch(lines + tree.leaves + out[i]);
   }
   for (int64_t i = 0; i < n; ++i) {
-    out[i] = before(f[i]) + FindInLeaf<kRight>(trees[f[i]], lines, out[i], values[i]);
+    out[i] = first_id(f[i]) + FindInLeaf<kRight>(trees[f[i]], lines, out[i], values[i]);
   }
 }
 
@@ -175,8 +178,8 @@ bool FindFeatures(const DenseFeatures& features, const Id* ids, int64_t n, int32
   const auto position = [first](Id id) {
     return static_cast<uint64_t>(static_cast<int64_t>(id)) - first;
   };
-  // Loops without a branch become vector code. With sizes below 2^63, position > last is a sign
-  // bit in one of these.
+  // Loops without branches are vectorized. As sizes are below 2^63, position > last is equivalent
+  // to a sign bit in one of these numbers.
   uint64_t outside = 0;
   for (int64_t i = 0; i < n; ++i) outside |= position(ids[i]) | (last - position(ids[i]));
   const bool all_inside = static_cast<int64_t>(outside) >= 0;

@@ -1,7 +1,8 @@
-// Compiled once per SIMD level, like row_kernels.cc, and under the same restrictions.
+// This file is compiled once per SIMD level and has the same restrictions as row_kernels.cc.
 //
-// A group has few entries: what a call for its sum, another for its update and loops of unknown
-// length cost shows. So the widths that are most used, powers of two, have kernels of their own.
+// Groups have few entries, so the cost of one call for the sum, another for the update, and loops
+// of unknown length matters. The most common widths, powers of two, therefore have specialized
+// kernels.
 #include "cc/core/simd/group_kernels.h"
 
 #include "cc/core/simd/lanes.h"
@@ -24,29 +25,30 @@ __attribute__((always_inline)) inline void Sum(const float* grad, const int32_t*
 }
 
 template <int64_t kDim, UpdateRule kRule, class Id>
-void SumAndUpdate(const GroupUpdates<Id>& of, int64_t begin, int64_t end) {
+void SumAndUpdate(const GroupUpdates<Id>& groups, int64_t begin, int64_t end) {
   constexpr UpdateRuleInfo kInfo = kUpdateRules[static_cast<int>(kRule)];
   constexpr int64_t kSlotDim = kInfo.rowwise_slots ? 1 : kDim;
   constexpr int64_t kAhead = 8;
   alignas(64) float sum[kDim];
   for (int64_t u = begin; u < end; ++u) {
     if (u + kAhead < end) {
-      const int64_t id = of.ids[u + kAhead];
-      PrefetchColumns<kDim>(of.weights + id * kDim);
+      const int64_t id = groups.ids[u + kAhead];
+      PrefetchColumns<kDim>(groups.weights + id * kDim);
       for (int s = 0; s < kInfo.num_slots; ++s) {
-        PrefetchColumns<kSlotDim>(of.slots[s] + id * kSlotDim);
+        PrefetchColumns<kSlotDim>(groups.slots[s] + id * kSlotDim);
       }
     }
-    const int64_t k = of.splits[u], n = of.splits[u + 1] - k, readable = of.num_entries - k;
-    if (of.values == nullptr) {
-      Sum<kDim, true>(of.grad, of.rows + k, nullptr, n, readable, sum);
+    const int64_t k = groups.splits[u], n = groups.splits[u + 1] - k,
+                  readable = groups.num_entries - k;
+    if (groups.values == nullptr) {
+      Sum<kDim, true>(groups.grad, groups.rows + k, nullptr, n, readable, sum);
     } else {
-      Sum<kDim, false>(of.grad, of.rows + k, of.values + k, n, readable, sum);
+      Sum<kDim, false>(groups.grad, groups.rows + k, groups.values + k, n, readable, sum);
     }
-    const int64_t id = of.ids[u];
+    const int64_t id = groups.ids[u];
     float* slots[kMaxSlots] = {};
-    for (int s = 0; s < kInfo.num_slots; ++s) slots[s] = of.slots[s] + id * kSlotDim;
-    Update<kRule, Float32Row>(of.weights + id * kDim, slots, sum, kDim, of.hyper, 0);
+    for (int s = 0; s < kInfo.num_slots; ++s) slots[s] = groups.slots[s] + id * kSlotDim;
+    Update<kRule, Float32Row>(groups.weights + id * kDim, slots, sum, kDim, groups.hyper, 0);
   }
 }
 
@@ -63,17 +65,17 @@ GroupUpdater<Id> UpdaterForDim(int64_t dim) {
 }
 
 template <class Id>
-GroupUpdater<Id> Find(UpdateRule rule, int64_t dim) {
-  constexpr GroupUpdater<Id> (*kOfRule[kNumUpdateRules])(int64_t) = {
+GroupUpdater<Id> FindUpdater(UpdateRule rule, int64_t dim) {
+  constexpr GroupUpdater<Id> (*kUpdatersOfRule[kNumUpdateRules])(int64_t) = {
       UpdaterForDim<UpdateRule::kSgd, Id>,      UpdaterForDim<UpdateRule::kMomentum, Id>,
       UpdaterForDim<UpdateRule::kAdagrad, Id>,  UpdaterForDim<UpdateRule::kRowWiseAdagrad, Id>,
       UpdaterForDim<UpdateRule::kLazyAdam, Id>, UpdaterForDim<UpdateRule::kFtrl, Id>};
-  return kOfRule[static_cast<int>(rule)](dim);
+  return kUpdatersOfRule[static_cast<int>(rule)](dim);
 }
 
 }  // namespace
 
 extern const GroupKernels kGroupKernels;
-const GroupKernels kGroupKernels = {Find<int32_t>, Find<int64_t>};
+const GroupKernels kGroupKernels = {FindUpdater<int32_t>, FindUpdater<int64_t>};
 
 }  // namespace twml::TWML_SIMD_LEVEL

@@ -1,5 +1,5 @@
-// Vectors of floats and the sum of a block of columns, for the kernels of one SIMD level. Included
-// by files that are compiled once per level, and under their restrictions (see row_kernels.cc).
+// Vectors of floats, and the sum of a block of columns. This header is included by files that are
+// compiled once per SIMD level, and has the same restrictions (see row_kernels.cc).
 #ifndef TWML_CORE_SIMD_LANES_H_
 #define TWML_CORE_SIMD_LANES_H_
 
@@ -10,10 +10,10 @@ namespace {
 
 #if defined(__AVX512F__)
 constexpr int kLanes = 16;
-constexpr int kMaxBlock = 8;  // vectors of a row in a pass
+constexpr int kMaxBlock = 8;  // vectors of a row per pass
 #elif defined(__AVX2__)
 constexpr int kLanes = 8;
-constexpr int kMaxBlock = 12;  // with 16 the sums did not stay in registers
+constexpr int kMaxBlock = 12;  // with 16, the sums do not stay in registers
 #else
 constexpr int kLanes = 4;
 constexpr int kMaxBlock = 8;
@@ -25,11 +25,11 @@ typedef float Vec __attribute__((vector_size(kLanes * 4), aligned(4), may_alias)
 typedef uint16_t Halves __attribute__((vector_size(kLanes * 2), aligned(2), may_alias));
 typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
 
-inline const Vec& At(const float* p) { return *reinterpret_cast<const Vec*>(p); }
-inline Vec& At(float* p) { return *reinterpret_cast<Vec*>(p); }
+inline const Vec& VecAt(const float* p) { return *reinterpret_cast<const Vec*>(p); }
+inline Vec& VecAt(float* p) { return *reinterpret_cast<Vec*>(p); }
 
-// Weights are read as floats, whatever they are stored as: a bfloat16 is a float's upper half.
-inline Vec Load(const float* p) { return At(p); }
+// Weights are loaded as floats for every storage type. A bfloat16 is the upper half of a float.
+inline Vec Load(const float* p) { return VecAt(p); }
 inline Vec Load(const Bfloat16* p) {
   const Words wide = __builtin_convertvector(*reinterpret_cast<const Halves*>(p), Words) << 16;
   return reinterpret_cast<const Vec&>(wide);
@@ -42,7 +42,7 @@ inline float ToFloat(Bfloat16 w) {
   return out;
 }
 
-// Asks for the cache lines of n of a row's weights, wherever in a line they begin.
+// Prefetches the cache lines of n weights of a row, which may begin within a line.
 template <int64_t n, class W>
 __attribute__((always_inline)) inline void PrefetchColumns(const W* row) {
   constexpr int64_t kLine = 64 / sizeof(W);
@@ -51,10 +51,11 @@ __attribute__((always_inline)) inline void PrefetchColumns(const W* row) {
   if (n % kLine != 0 || reinterpret_cast<uintptr_t>(row) % 64 != 0) __builtin_prefetch(row + n - 1);
 }
 
-// One block of kBlock vectors of columns, summed in registers over all entries. The last vector
-// may overlap the one before it (last_offset), which computes the same sums twice instead of
-// needing a masked tail. A pass asks ahead for its own columns only: more lines at once than the
-// core has buffers for hold up the loads that it waits for (400 columns took 1.6 times as long).
+// Sums one block of kBlock vectors of columns over all entries, in registers. The last vector may
+// overlap the one before it (last_offset); this computes some sums twice instead of needing a
+// masked tail. A pass prefetches only its own columns: if there are more outstanding lines than the
+// CPU core has line fill buffers, the demand loads are delayed (with 400 columns by a factor
+// of 1.6).
 template <int kBlock, bool kBinary, class Id, class W>
 __attribute__((always_inline)) inline void SumBlock(const W* table, int64_t dim,
                                                     int64_t last_offset, const Id* ids,
@@ -79,7 +80,8 @@ __attribute__((always_inline)) inline void SumBlock(const W* table, int64_t dim,
     }
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < kBlock; ++i) At(out + (i == kBlock - 1 ? last_offset : i * kLanes)) = sum[i];
+  for (int i = 0; i < kBlock; ++i)
+    VecAt(out + (i == kBlock - 1 ? last_offset : i * kLanes)) = sum[i];
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
-// Compiled once per SIMD level (TWML_SIMD_LEVEL names the namespace). Nothing here may instantiate
-// a template or inline function shared with other files: the linker would keep one copy of it,
-// perhaps the one for a CPU we are not on. So: no standard library but C's mathematics.
+// This file is compiled once per SIMD level; TWML_SIMD_LEVEL is the name of the level's namespace.
+// It must not instantiate a template or inline function that other files share: the linker keeps
+// only one copy, which may use instructions that the CPU does not have. It therefore uses nothing
+// of the standard library except the C math functions.
 #include "cc/core/simd/row_kernels.h"
 
 #include "cc/core/simd/lanes.h"
@@ -9,6 +10,7 @@
 namespace twml::TWML_SIMD_LEVEL {
 namespace {
 
+// Calls SumBlock with the block size `block`, which is at most kBlock.
 template <int kBlock, bool kBinary, class Id, class W>
 void SumBlockOfSize(int block, const W* table, int64_t dim, int64_t last_offset, const Id* ids,
                     const float* values, int64_t n, int64_t readable, float* out) {
@@ -21,7 +23,7 @@ void SumBlockOfSize(int block, const W* table, int64_t dim, int64_t last_offset,
   SumBlock<kBlock, kBinary>(table, dim, last_offset, ids, values, n, readable, out);
 }
 
-// Rows narrower than a vector.
+// Sums rows that are narrower than a vector.
 template <bool kBinary, class Id, class W>
 void SumNarrow(const W* table, int64_t dim, const Id* ids, const float* values, int64_t n,
                int64_t readable, float* out) {
@@ -37,8 +39,8 @@ void SumNarrow(const W* table, int64_t dim, const Id* ids, const float* values, 
   for (int64_t i = 0; i < dim; ++i) out[i] = sum[i];
 }
 
-// One column: a gather and a dot product. Independent sums hide the latency of the additions;
-// their number is fixed, so the result is the same on every level.
+// Sums rows of one column, which is a gather and a dot product. Independent sums hide the latency
+// of the additions. Their number is fixed, so the result is the same on every SIMD level.
 template <bool kBinary, class Id, class W>
 void SumScalars(const W* table, const Id* ids, const float* values, int64_t n, int64_t readable,
                 float* out) {
@@ -63,7 +65,7 @@ void SumScalars(const W* table, const Id* ids, const float* values, int64_t n, i
 }
 
 template <bool kBinary, class Id, class W>
-void SumRowsOfType(const W* table, int64_t dim, const Id* ids, const float* values, int64_t n,
+void SumRowsOfKind(const W* table, int64_t dim, const Id* ids, const float* values, int64_t n,
                    int64_t readable, float* out) {
   if (dim == 1) return SumScalars<kBinary>(table, ids, values, n, readable, out);
   if (dim < kLanes) return SumNarrow<kBinary>(table, dim, ids, values, n, readable, out);
@@ -82,9 +84,9 @@ template <class Id, class W>
 void SumRows(const W* table, int64_t dim, const Id* ids, const float* values, int64_t n,
              int64_t readable, float* out) {
   if (values == nullptr) {
-    SumRowsOfType<true>(table, dim, ids, values, n, readable, out);
+    SumRowsOfKind<true>(table, dim, ids, values, n, readable, out);
   } else {
-    SumRowsOfType<false>(table, dim, ids, values, n, readable, out);
+    SumRowsOfKind<false>(table, dim, ids, values, n, readable, out);
   }
 }
 
@@ -97,34 +99,35 @@ inline float AddLanes(Vec v) {
   return lanes[0];
 }
 
-// out[j] = table[ids[j]] . row: sums that do not wait for each other. It asks for the rows of
-// ids[j + ahead] a line at a time: all at once would be more than the core has buffers for.
-template <int kTogether, class Id, class W>
+// Computes out[j] = table[ids[j]] . row for kRows ids, with independent sums. The rows of
+// ids[j + ahead] are prefetched one line at a time, because all lines at once would exceed the line
+// fill buffers of the CPU core.
+template <int kRows, class Id, class W>
 __attribute__((always_inline)) inline void DotBlock(const W* table, int64_t dim, const Id* ids,
                                                     int64_t ahead, const float* row, float* out) {
   constexpr int64_t kStep = 16;
-  const W *w[kTogether], *later[kTogether];
-  Vec sums[kTogether];
-  for (int j = 0; j < kTogether; ++j) {
+  const W *w[kRows], *later[kRows];
+  Vec sums[kRows];
+  for (int j = 0; j < kRows; ++j) {
     w[j] = table + ids[j] * dim;
     later[j] = table + ids[j + ahead] * dim;
     sums[j] = Vec{};
     if (dim % kStep != 0) __builtin_prefetch(later[j] + dim - 1);
   }
   const auto add = [&](int64_t i) __attribute__((always_inline)) {
-    const Vec g = At(row + i);
+    const Vec g = VecAt(row + i);
 #pragma GCC unroll 16
-    for (int j = 0; j < kTogether; ++j) sums[j] += Load(w[j] + i) * g;
+    for (int j = 0; j < kRows; ++j) sums[j] += Load(w[j] + i) * g;
   };
   int64_t i = 0;
   for (; i + kStep <= dim; i += kStep) {
 #pragma GCC unroll 16
-    for (int j = 0; j < kTogether; ++j) __builtin_prefetch(later[j] + i);
+    for (int j = 0; j < kRows; ++j) __builtin_prefetch(later[j] + i);
 #pragma GCC unroll 16
     for (int64_t v = 0; v < kStep; v += kLanes) add(i + v);
   }
   for (; i + kLanes <= dim; i += kLanes) add(i);
-  for (int j = 0; j < kTogether; ++j) {
+  for (int j = 0; j < kRows; ++j) {
     float sum = AddLanes(sums[j]);
     for (int64_t d = i; d < dim; ++d) sum = MulAdd(ToFloat(w[j][d]), row[d], sum);
     out[j] = sum;
@@ -134,11 +137,11 @@ __attribute__((always_inline)) inline void DotBlock(const W* table, int64_t dim,
 template <class Id, class W>
 void DotRows(const W* table, int64_t dim, const Id* ids, const float* row, int64_t n,
              int64_t readable, float* out) {
-  constexpr int kTogether = 4;
+  constexpr int kRows = 4;
   int64_t k = 0;
-  for (; k + kTogether <= n; k += kTogether) {
-    const int64_t ahead = k + kTogether + kPrefetchAhead <= readable ? kPrefetchAhead : 0;
-    DotBlock<kTogether>(table, dim, ids + k, ahead, row, out + k);
+  for (; k + kRows <= n; k += kRows) {
+    const int64_t ahead = k + kRows + kPrefetchAhead <= readable ? kPrefetchAhead : 0;
+    DotBlock<kRows>(table, dim, ids + k, ahead, row, out + k);
   }
   for (; k < n; ++k) DotBlock<1>(table, dim, ids + k, 0, row, out + k);
 }

@@ -1,4 +1,4 @@
-// The update rules of one row, for the kernels of one SIMD level; see lanes.h.
+// The formulas of the update rules for one row, compiled once per SIMD level (see lanes.h).
 #ifndef TWML_CORE_SIMD_UPDATE_FORMULAS_H_
 #define TWML_CORE_SIMD_UPDATE_FORMULAS_H_
 
@@ -9,8 +9,9 @@
 namespace twml::TWML_SIMD_LEVEL {
 namespace {
 
-// a * b + c, rounded once where the level can. Said in so many words: what a compiler contracts by
-// itself differs from one place that a rule is inlined in to the next, and bits with it.
+// a * b + c, rounded once if the SIMD level supports it. The formulas call this function
+// explicitly, because the compiler's own contractions differ between the places where a rule is
+// inlined, and the bits of the result with them.
 inline float MulAdd(float a, float b, float c) {
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
   return __builtin_fmaf(a, b, c);
@@ -19,7 +20,7 @@ inline float MulAdd(float a, float b, float c) {
 #endif
 }
 
-// The weights of one row under an update: Get gives what decay left of a weight, Set stores it.
+// The weights of one row during an update. Get returns the decayed weight, Set stores a new one.
 class Float32Row {
  public:
   Float32Row(float* w, const float* hyper, uint32_t) : w_(w), decay_(hyper[1]) {}
@@ -31,9 +32,9 @@ class Float32Row {
   float decay_;
 };
 
-// Stored by stochastic rounding: up with the probability of the fraction cut off, so that steps
-// smaller than a bfloat16's spacing still move the weights in the mean. The random bits are a hash
-// (MurmurHash3's finalizer) of the row's seed and the column.
+// Set uses stochastic rounding: it rounds up with the probability of the truncated fraction, so
+// that steps smaller than the spacing of bfloat16 still change the mean of the weights. The random
+// bits are a hash (the finalizer of MurmurHash3) of the row's seed and the column.
 class Bfloat16Row {
  public:
   Bfloat16Row(Bfloat16* w, const float* hyper, uint32_t seed)
@@ -98,7 +99,7 @@ TWML_UPDATE_RULE(RowWiseAdagrad) {
   float squares = 0;
   if (whole > 0) {
     Vec sums = {};
-    for (int64_t i = 0; i < whole; i += kLanes) sums += At(g + i) * At(g + i);
+    for (int64_t i = 0; i < whole; i += kLanes) sums += VecAt(g + i) * VecAt(g + i);
     for (int lane = 0; lane < kLanes; ++lane) squares += sums[lane];
   }
   for (int64_t i = whole; i < n; ++i) squares = MulAdd(g[i], g[i], squares);
@@ -124,11 +125,11 @@ TWML_UPDATE_RULE(Ftrl) {
   const float lr = hyper[0], power = -hyper[2], l1 = hyper[3], l2 = hyper[4], shrink = hyper[5];
   float* __restrict a = slots[0];
   float* __restrict z = slots[1];
-  if (fabsf(lr) < kLeastFtrlRate) {
+  if (fabsf(lr) < kMinFtrlRate) {
     for (int64_t i = 0; i < n; ++i) w.Set(i, w.Get(i));
     return;
   }
-  // For each root a loop of its own: a call of powf keeps a loop from becoming vector code.
+  // There is one loop for each kind of root, because a call of powf prevents vectorization.
   const auto update = [=](auto root) __attribute__((always_inline)) {
     for (int64_t i = 0; i < n; ++i) {
       const float wi = w.Get(i);
@@ -152,7 +153,7 @@ TWML_UPDATE_RULE(Ftrl) {
 
 #undef TWML_UPDATE_RULE
 
-// An UpdateRow of that rule.
+// The UpdateRow function of a rule.
 template <UpdateRule kRule, class Row, class W>
 inline void Update(W* weights, float* const* slots, const float* __restrict g, int64_t n,
                    const float* hyper, uint32_t seed) {

@@ -4,7 +4,8 @@
 namespace twml {
 namespace {
 
-// What both ops do alike: inputs 0 .. num_slots are var and its slots, the last ones hyper.
+// The base of both update ops. Input 0 is var, inputs 1 to num_slots are its slots, and the last
+// inputs are hyper and seed.
 class UpdateOp : public Kernel {
  public:
   explicit UpdateOp(OpKernelConstruction* ctx) : Kernel(ctx) {
@@ -26,14 +27,14 @@ class UpdateOp : public Kernel {
   }
 
  protected:
-  // Input `i` counted from the first one behind the slots.
+  // Input `i`, counted from the first input after the slots.
   const Tensor& Input(OpKernelContext* ctx, int i) const {
     return ctx->input(1 + info_->num_slots + i);
   }
   virtual absl::Status Update(OpKernelContext* ctx, const OptimizedTable<float>& table) const = 0;
   virtual absl::Status Update(OpKernelContext* ctx,
                               const OptimizedTable<Bfloat16>& table) const = 0;
-  // Refuses bad input before a shared table is copied for writing.
+  // Validates the inputs before a shared table is copied for writing.
   virtual absl::Status Check(OpKernelContext* ctx) const = 0;
 
  private:

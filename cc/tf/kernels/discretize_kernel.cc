@@ -9,22 +9,22 @@
 namespace twml {
 namespace {
 
-// Buckets serve as long as the three tensors that they are made of have the same content: checking
-// and indexing them costs much more than a batch.
+// Caches the Buckets object while the three tensors that it is built from keep their content,
+// because building it costs much more than discretizing a batch.
 class BucketsCache {
  public:
   absl::Status Get(OpKernelContext* ctx, std::shared_ptr<const Buckets>* out) {
     const Tensor &feature_ids = ctx->input(3), &boundaries = ctx->input(4), &splits = ctx->input(5);
     tensorflow::mutex_lock lock(mu_);
-    if (last_ == nullptr || !feature_ids_.Same(feature_ids) || !boundaries_.Same(boundaries) ||
-        !splits_.Same(splits)) {
+    if (last_ == nullptr || !feature_ids_.Matches(feature_ids) ||
+        !boundaries_.Matches(boundaries) || !splits_.Matches(splits)) {
       last_ = nullptr;
       TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(feature_ids, 1, "feature_ids")));
       TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(boundaries, 1, "boundaries")));
       TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(splits, 1, "boundary_splits")));
-      TF_RETURN_IF_ERROR(feature_ids_.Keep(ctx, "feature_ids", feature_ids));
-      TF_RETURN_IF_ERROR(boundaries_.Keep(ctx, "boundaries", boundaries));
-      TF_RETURN_IF_ERROR(splits_.Keep(ctx, "boundary_splits", splits));
+      TF_RETURN_IF_ERROR(feature_ids_.Capture(ctx, "feature_ids", feature_ids));
+      TF_RETURN_IF_ERROR(boundaries_.Capture(ctx, "boundaries", boundaries));
+      TF_RETURN_IF_ERROR(splits_.Capture(ctx, "boundary_splits", splits));
       auto made = std::make_shared<Buckets>();
       TF_RETURN_IF_ERROR(ToAbslStatus(
           Buckets::Make(SpanOf<int64_t>(feature_ids_.tensor()), SpanOf<float>(boundaries_.tensor()),

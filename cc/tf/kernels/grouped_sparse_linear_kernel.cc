@@ -16,7 +16,7 @@ class GroupedSparseLinearOp : public Kernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("binary", &binary_));
     OP_REQUIRES(
         ctx, static_cast<int>(binary_.size()) == num_tables_,
-        absl::InvalidArgumentError(absl::StrCat("binary must have one entry for each of ",
+        absl::InvalidArgumentError(absl::StrCat("binary must have one item for each of ",
                                                 num_tables_, " tables, got ", binary_.size())));
     huge_pages_ = std::vector<HugePages>(num_tables_);
   }
@@ -50,7 +50,7 @@ class GroupedSparseLinearOp : public Kernel {
     return VisitWeightType(weights, [&](auto weight) {
       const auto matrix = MatrixOf<decltype(weight)>(weights);
       float* sums = out->flat<float>().data();
-      // Without rows there is no work, and dim may be anything.
+      // Without rows there is no work, and dim may be so large that the cost overflows.
       const int64_t cost =
           batch.num_rows() == 0 ? 0 : (2 + dim / 16) * batch.ids.size() + 2 * batch.num_rows();
       tasks->push_back({cost, [=](const ParallelFor& parallel_for) {

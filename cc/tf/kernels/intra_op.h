@@ -14,10 +14,11 @@
 
 namespace twml {
 
-// The calling thread works too and counts as one of the pool's: a pool of two threads would
-// otherwise put three on two cores, and the last to finish would wait for a core. Every thread
-// treats denormals alike: TensorFlow's own take them for zeros, others do not. What a body throws
-// is thrown on the calling thread, when no thread uses the body any more.
+// The calling thread takes part and counts as one of the pool's threads. Otherwise a pool of two
+// threads would run three threads on two cores, and the last one would have to wait for a core.
+// `Denormals` sets the same handling of denormals on every thread: TensorFlow's own threads flush
+// them to zero and others do not. An exception of a body is rethrown on the calling thread once no
+// thread uses the body any more.
 template <class Denormals>
 ParallelFor MakeIntraOp(tensorflow::OpKernelContext* ctx) {
   auto* pool = ctx->device()->tensorflow_cpu_worker_threads()->workers;
@@ -43,7 +44,7 @@ ParallelFor MakeIntraOp(tensorflow::OpKernelContext* ctx) {
         });
       }
     } catch (const std::exception&) {
-      // Without memory for another task, the threads that were asked share all blocks.
+      // There is no memory to schedule another thread. The threads scheduled so far run all blocks.
     }
     queue->RunBlocks(body);
     queue->Wait();
@@ -54,7 +55,7 @@ inline ParallelFor IntraOp(tensorflow::OpKernelContext* ctx) {
   return MakeIntraOp<tensorflow::port::ScopedFlushDenormal>(ctx);
 }
 
-// For kernels whose result a denormal can change: 0 < 1e-40 must hold.
+// For kernels whose results depend on denormals, for which 0 < 1e-40 must hold.
 inline ParallelFor IntraOpWithDenormals(tensorflow::OpKernelContext* ctx) {
   return MakeIntraOp<tensorflow::port::ScopedDontFlushDenormal>(ctx);
 }

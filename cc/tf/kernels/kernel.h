@@ -10,8 +10,9 @@
 
 namespace twml {
 
-// Run returns a status. An exception, which may not pass through TensorFlow, becomes one: working
-// memory of the core that cannot be allocated is the one that is expected.
+// Subclasses implement Run, which returns a status. Exceptions must not propagate into TensorFlow,
+// so they become statuses. The only expected exception is that the core cannot allocate its working
+// memory.
 class Kernel : public tensorflow::OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -26,7 +27,7 @@ class Kernel : public tensorflow::OpKernel {
       return Run(ctx);
     } catch (const std::bad_alloc&) {
       return OutOfMemory();
-    } catch (const std::length_error&) {  // a std::vector of more items than can be addressed
+    } catch (const std::length_error&) {  // a std::vector with more items than can be addressed
       return OutOfMemory();
     } catch (const std::exception& e) {
       return absl::InternalError(absl::StrCat(type_string(), " failed: ", e.what()));

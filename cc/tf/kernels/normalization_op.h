@@ -1,5 +1,5 @@
-// The kernel of the running normalizations: entries in, normalized entries out, by a state that
-// training updates in place.
+// The kernel of the running normalizations. It normalizes entries with a state that training
+// updates in place.
 #ifndef TWML_TF_KERNELS_NORMALIZATION_OP_H_
 #define TWML_TF_KERNELS_NORMALIZATION_OP_H_
 
@@ -11,8 +11,9 @@
 
 namespace twml {
 
-// Norm names its Options, the Row that is known of a feature, the state's name and how it is
-// stored; and it has CheckState, ReadAttributes (beside epsilon and nonfinite), Infer and Train.
+// Norm defines the types Options and Row (one row of the state), the state's kName and kDType, and
+// the functions CheckState, ReadAttributes (for attributes other than epsilon and nonfinite), Infer
+// and Train.
 template <class Id, class Norm>
 class NormOp : public Kernel {
  public:

@@ -4,7 +4,8 @@
 namespace twml {
 namespace {
 
-static_assert(sizeof(Moments) == 3 * sizeof(double), "a row of the moments");
+static_assert(sizeof(Moments) == 3 * sizeof(double),
+              "Moments must have the layout of a row of the moments variable");
 
 struct StandardizeTraits {
   using Options = StandardizeOptions;

@@ -51,16 +51,17 @@ class UnpackEntriesOp : public Kernel {
       }
       if (allocated.ok()) allocated = AllocateOutput(ctx, 2, "row_splits", {rows + 1}, &row_splits);
       if (!allocated.ok()) return {};
-      // Of a batch without entries there is no memory for ids, but row_splits to be written.
+      // A batch without entries has null ids, but its row_splits must be written. Null would mean a
+      // failed allocation.
       Id* const to = ids->flat<Id>().data();
-      return {to != nullptr ? to : &nothing_, values->flat<float>().data(),
+      return {to != nullptr ? to : &no_ids_, values->flat<float>().data(),
               row_splits->flat<int64_t>().data()};
     };
     TF_RETURN_IF_ERROR(ToAbslStatus(UnpackEntries<Id>(SpanOf<uint8_t>(ctx->input(0)), allocate)));
     return allocated;
   }
 
-  Id nothing_ = 0;
+  Id no_ids_ = 0;
 };
 
 #define TWML_REGISTER(Id)                                                                        \

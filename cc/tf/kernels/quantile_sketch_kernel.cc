@@ -32,7 +32,7 @@ absl::Status WriteState(OpKernelContext* ctx, const QuantileSketch& sketch) {
   return absl::OkStatus();
 }
 
-// An op on the sketch whose state its first inputs are.
+// The base of the ops on a sketch, whose state are the first kState inputs.
 class SketchOp : public Kernel {
  public:
   using Kernel::Kernel;
@@ -42,9 +42,9 @@ class SketchOp : public Kernel {
     tensorflow::port::ScopedDontFlushDenormal ieee;
     std::unique_ptr<QuantileSketch> sketch;
     TF_RETURN_IF_ERROR(ReadState(ctx, 0, &sketch));
-    return Use(ctx, sketch.get());
+    return RunOnSketch(ctx, sketch.get());
   }
-  virtual absl::Status Use(OpKernelContext* ctx, QuantileSketch* sketch) = 0;
+  virtual absl::Status RunOnSketch(OpKernelContext* ctx, QuantileSketch* sketch) = 0;
 };
 
 class UpdateOp : public SketchOp {
@@ -54,7 +54,7 @@ class UpdateOp : public SketchOp {
   }
 
  private:
-  absl::Status Use(OpKernelContext* ctx, QuantileSketch* sketch) override {
+  absl::Status RunOnSketch(OpKernelContext* ctx, QuantileSketch* sketch) override {
     const Tensor &ids = ctx->input(kState), &values = ctx->input(kState + 1);
     TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ids, 1, "ids")));
     TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(values, 1, "values")));
@@ -77,7 +77,7 @@ class MergeOp : public SketchOp {
   using SketchOp::SketchOp;
 
  private:
-  absl::Status Use(OpKernelContext* ctx, QuantileSketch* sketch) override {
+  absl::Status RunOnSketch(OpKernelContext* ctx, QuantileSketch* sketch) override {
     std::unique_ptr<QuantileSketch> other;
     TF_RETURN_IF_ERROR(ReadState(ctx, kState, &other));
     TF_RETURN_IF_ERROR(ToAbslStatus(sketch->Merge(*other, IntraOpWithDenormals(ctx))));
@@ -90,7 +90,7 @@ class QuantilesOp : public SketchOp {
   using SketchOp::SketchOp;
 
  private:
-  absl::Status Use(OpKernelContext* ctx, QuantileSketch* sketch) override {
+  absl::Status RunOnSketch(OpKernelContext* ctx, QuantileSketch* sketch) override {
     const Tensor &ids = ctx->input(kState), &probabilities = ctx->input(kState + 1);
     TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ids, 1, "ids")));
     TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(probabilities, 1, "probabilities")));

@@ -6,7 +6,8 @@
 namespace twml {
 namespace {
 
-// Runs `body(weights)` on the table at input i: a tensor, or a variable under its shared lock.
+// Calls body(weights) with the table at input i, which is a tensor or a variable. A variable is
+// locked for reading.
 template <bool kResource, class Body>
 absl::Status WithTable(OpKernelContext* ctx, int i, HugePages* huge_pages, Body body) {
   const auto run = [&](const Tensor& table) -> absl::Status {
@@ -70,10 +71,10 @@ class SparseLinearValuesGradOp : public Kernel {
   HugePages huge_pages_;
 };
 
-// Outputs 0 (ids [U]) and 1 (rows [U, ...], shaped like `like` but for their number), allocated
-// once U is known.
+// Allocates the outputs 0 (unique ids [U]) and 1 (rows [U, …]) once U is known. The rows have the
+// shape `like`, except for its first dimension.
 template <class Id>
-class OutputRows {
+class RowsOutputAllocator {
  public:
   AllocateRows<Id> Allocate(OpKernelContext* ctx, const TensorShape& like, absl::Status* status) {
     return [this, ctx, like, status](int64_t number) -> RowsOutput<Id> {
@@ -118,7 +119,7 @@ class SparseLinearWeightsGradOp : public Kernel {
   }
 
   bool binary_;
-  OutputRows<Id> rows_;
+  RowsOutputAllocator<Id> rows_;
 };
 
 template <class Id>
@@ -138,10 +139,10 @@ class SumDuplicatesOp : public Kernel {
     return allocated;
   }
 
-  OutputRows<Id> rows_;
+  RowsOutputAllocator<Id> rows_;
 };
 
-// Input 1: the number of rows -> output `out`: their row splits, to be filled.
+// Reads the number of rows from input 1 and allocates their row splits as output `out`.
 absl::Status AllocateRowSplits(OpKernelContext* ctx, int out, int64_t* num_rows,
                                int64_t** row_splits) {
   TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(1), 0, "num_rows")));

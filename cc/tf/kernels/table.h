@@ -1,4 +1,4 @@
-// Tables (resource variables) read and written in place.
+// Tables (resource variables) that are read and written in place.
 #ifndef TWML_TF_KERNELS_TABLE_H_
 #define TWML_TF_KERNELS_TABLE_H_
 
@@ -12,7 +12,7 @@
 
 namespace twml {
 
-// What a table may be stored as.
+// The data types that a kernel accepts for a table.
 enum class TableDType { kFloat32, kFloat32OrBfloat16, kFloat64 };
 
 inline absl::Status CheckTable(const tensorflow::Tensor& t, const char* name,
@@ -20,27 +20,28 @@ inline absl::Status CheckTable(const tensorflow::Tensor& t, const char* name,
   if (!t.IsInitialized()) {
     return absl::FailedPreconditionError(absl::StrCat(name, " is not initialized"));
   }
-  if (stored == TableDType::kFloat64) {
+  if (dtype == TableDType::kFloat64) {
     if (t.dtype() == tensorflow::DT_DOUBLE) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat(name, " must be float64, got ", tensorflow::DataTypeString(t.dtype())));
   }
-  const bool narrow = stored == TableDType::kFloat32OrBfloat16;
-  if (t.dtype() != tensorflow::DT_FLOAT && !(narrow && t.dtype() == tensorflow::DT_BFLOAT16)) {
+  const bool allow_bfloat16 = dtype == TableDType::kFloat32OrBfloat16;
+  if (t.dtype() != tensorflow::DT_FLOAT &&
+      !(allow_bfloat16 && t.dtype() == tensorflow::DT_BFLOAT16)) {
     return absl::InvalidArgumentError(absl::StrCat(name, " must be float32",
-                                                   narrow ? " or bfloat16" : "", ", got ",
+                                                   allow_bfloat16 ? " or bfloat16" : "", ", got ",
                                                    tensorflow::DataTypeString(t.dtype())));
   }
   return absl::OkStatus();
 }
 
-// Runs `body(W{})` with the type of a checked table's weights.
+// Calls body(W{}) with the weight type of a table that was checked.
 template <class Body>
 absl::Status VisitWeightType(const tensorflow::Tensor& table, Body body) {
   return table.dtype() == tensorflow::DT_FLOAT ? body(float{}) : body(Bfloat16{});
 }
 
-// A tensor of rank >= 1 as rows: whatever follows the first dimension is one row.
+// The number of items per row of a tensor of rank >= 1. All dimensions after the first form a row.
 inline int64_t RowSize(const tensorflow::TensorShape& shape) {
   int64_t size = 1;
   for (int d = 1; d < shape.dims(); ++d) size *= shape.dim_size(d);
@@ -52,7 +53,7 @@ Matrix<const W> MatrixOf(const tensorflow::Tensor& t) {
 }
 inline Status CheckRows(const tensorflow::Tensor& t, const char* name) {
   if (t.dims() < 1) return Invalid(name, " must have rank 1 or more, got a scalar");
-  int64_t size = 1;  // it can overflow where there are no rows
+  int64_t size = 1;  // may overflow if there are no rows
   for (int d = 1; d < t.dims(); ++d) {
     if (__builtin_mul_overflow(size, t.dim_size(d), &size)) {
       return Invalid(name, " must have rows of less than 2^63 items, got shape ",
@@ -62,20 +63,21 @@ inline Status CheckRows(const tensorflow::Tensor& t, const char* name) {
   return Status();
 }
 
-// What a kernel does with a variable. kUpdate and kHogwild write it in place, kHogwild beside other
-// updates of this kind.
+// How a kernel uses a variable. kUpdate and kHogwild write it in place; several kHogwild updates
+// may run concurrently.
 enum class Access { kRead, kUpdate, kHogwild };
 
-// The variables of a kernel, spins up and then locked together while their tables are used: shared
-// locks for kRead and kHogwild, exclusive ones for kUpdate. A lock is taken once and in one order
-// everywhere, so two kernels cannot wait for each other. A table is used through its variable: a
-// second reference to its buffer would make the next in-place write copy it.
+// The variables of a kernel, which are looked up and then locked together while their tables are in
+// use. kRead and kHogwild take shared locks and kUpdate takes exclusive locks. Each lock is taken
+// once, and always in the same order, so two kernels cannot deadlock. Tables are accessed through
+// their variables, because a second reference to a buffer would make the next in-place write copy
+// it.
 //
-// Hogwild. Under a shared lock a buffer may be written but not replaced. So the first Hogwild
-// update takes the exclusive lock, copies the buffer if there are other references to it, and sets
-// the variable's copy_on_read_mode. From then on TensorFlow's dense reads and assignments copy, and
-// updates under the shared lock find no other references to the buffer. Saving a checkpoint ends
-// the mode: the next update begins anew.
+// Hogwild: under a shared lock a buffer may be written, but not replaced. The first Hogwild update
+// therefore takes the exclusive lock, copies the buffer if there are other references to it, and
+// sets the variable's copy_on_read_mode. From then on the dense reads and assignments of TensorFlow
+// copy, so updates under the shared lock find no other references to the buffer. Saving a
+// checkpoint ends this mode, and the next update starts it again.
 class LockedTables {
  public:
   LockedTables() = default;
@@ -83,7 +85,7 @@ class LockedTables {
   LockedTables& operator=(const LockedTables&) = delete;
   ~LockedTables() { Unlock(); }
 
-  // Looks up the variables of `count` inputs, which become the next tables. Before Lock.
+  // Looks up the variables of `count` inputs and appends them to the tables. Call it before Lock.
   absl::Status Add(tensorflow::OpKernelContext* ctx, int first_input, int count, Access access) {
     for (int i = first_input; i < first_input + count; ++i) {
       if (ctx->input(i).NumElements() != 1) {
@@ -104,12 +106,12 @@ class LockedTables {
     return absl::OkStatus();
   }
 
-  // Whether no variable was added twice.
+  // Whether all variables are different.
   bool distinct() const { return locks_.size() == tables_.size(); }
 
   void Lock() {
     LockAll();
-    if (std::all_of(tables_.begin(), tables_.end(), Settled)) return;
+    if (std::all_of(tables_.begin(), tables_.end(), ReadyUnderLock)) return;
     Unlock();
     for (HeldLock& lock : locks_) lock.shared = false;
     all_exclusive_ = true;
@@ -125,16 +127,16 @@ class LockedTables {
     tensorflow::Var& var = *tables_[i].var;
     tensorflow::Tensor* const table = var.tensor();
     // Under a shared lock the buffer is written even if a reader has taken a reference since Lock
-    // checked: replacing it would lose the writes of other updates.
-    if ((all_exclusive_ || tables_[i].access == Access::kUpdate) && !Owned(*table)) {
+    // checked it, because replacing the buffer would lose the writes of other updates.
+    if ((all_exclusive_ || tables_[i].access == Access::kUpdate) && !HasOneReference(*table)) {
       tensorflow::AllocatorAttributes on_host;
       on_host.set_on_host(true);
       tensorflow::Tensor copy;
       const absl::Status allocated =
           ctx->allocate_temp(table->dtype(), table->shape(), &copy, on_host);
       if (!allocated.ok()) {
-        return NotAllocated("a copy of the table", table->shape().dim_sizes(), table->dtype(),
-                            allocated);
+        return AllocationError("a copy of the table", table->shape().dim_sizes(), table->dtype(),
+                               allocated);
       }
       std::memcpy(copy.data(), table->data(), table->TotalBytes());
       *table = copy;
@@ -154,13 +156,13 @@ class LockedTables {
     bool shared;
   };
 
-  static bool Owned(const tensorflow::Tensor& t) {
+  static bool HasOneReference(const tensorflow::Tensor& t) {
     return t.NumElements() == 0 || t.RefCountIsOne();
   }
-  // Whether a table may be used under the lock that its access requires.
-  static bool Settled(const Table& table) {
+  // Whether a table may be used under the kind of lock that its access requires.
+  static bool ReadyUnderLock(const Table& table) {
     return table.access != Access::kHogwild ||
-           (table.var->copy_on_read_mode.load() && Owned(*table.var->tensor()));
+           (table.var->copy_on_read_mode.load() && HasOneReference(*table.var->tensor()));
   }
 
   void LockAll() {
@@ -174,18 +176,18 @@ class LockedTables {
   }
 
   absl::InlinedVector<Table, 4> tables_;
-  absl::InlinedVector<HeldLock, 4> locks_;  // each once, ascending
+  absl::InlinedVector<HeldLock, 4> locks_;  // each lock once, in ascending order
   bool locked_ = false;
   bool all_exclusive_ = false;
 };
 
-// Looks up, locks and checks `count` tables that are read.
+// Looks up, locks and checks `count` tables for reading.
 inline absl::Status LockForReading(tensorflow::OpKernelContext* ctx, int first_input, int count,
                                    TableDType dtype, LockedTables* tables) {
   TF_RETURN_IF_ERROR(tables->Add(ctx, first_input, count, Access::kRead));
   tables->Lock();
   for (int i = 0; i < count; ++i) {
-    TF_RETURN_IF_ERROR(CheckTable(tables->tensor(i), "weights", stored));
+    TF_RETURN_IF_ERROR(CheckTable(tables->tensor(i), "weights", dtype));
   }
   return absl::OkStatus();
 }

@@ -1,4 +1,4 @@
-// The tensor of an earlier call, to see whether that of this call has the same content.
+// A snapshot of an input, with which later calls detect whether the input has changed.
 #ifndef TWML_TF_KERNELS_TENSOR_SNAPSHOT_H_
 #define TWML_TF_KERNELS_TENSOR_SNAPSHOT_H_
 
@@ -10,33 +10,33 @@
 
 namespace twml {
 
-// A buffer of TensorFlow's own, which a variable's tensor has, is kept itself: as long as it is, it
-// is not written to and no other tensor can lie at its address, so that the address tells. Memory
-// that TensorFlow only borrows (a fed NumPy array) may change at any time: of this a copy is kept,
-// and the content is compared.
+// If TensorFlow owns the tensor's buffer, as for the value of a variable, the snapshot holds a
+// reference to it. While it does, the buffer is not written and no other tensor can have its
+// address, so comparing addresses is enough. Memory that TensorFlow only borrows (a fed NumPy
+// array) may change at any time, so the snapshot is a copy and the content is compared.
 class TensorSnapshot {
  public:
-  bool Same(const tensorflow::Tensor& t) const {
-    if (t.shape() != kept_.shape() || t.dtype() != kept_.dtype()) return false;
-    return t.data() == kept_.data() || t.NumElements() == 0 ||
-           std::memcmp(t.data(), kept_.data(), t.TotalBytes()) == 0;
+  bool Matches(const tensorflow::Tensor& t) const {
+    if (t.shape() != tensor_.shape() || t.dtype() != tensor_.dtype()) return false;
+    return t.data() == tensor_.data() || t.NumElements() == 0 ||
+           std::memcmp(t.data(), tensor_.data(), t.TotalBytes()) == 0;
   }
 
-  absl::Status Keep(tensorflow::OpKernelContext* ctx, const char* name,
-                    const tensorflow::Tensor& t) {
+  absl::Status Capture(tensorflow::OpKernelContext* ctx, const char* name,
+                       const tensorflow::Tensor& t) {
     if (t.NumElements() == 0 || OwnedByTensorFlow(t)) {
-      kept_ = t;
+      tensor_ = t;
       return absl::OkStatus();
     }
     tensorflow::Tensor copy;
     const absl::Status allocated = ctx->allocate_temp(t.dtype(), t.shape(), &copy);
-    if (!allocated.ok()) return NotAllocated(name, t.shape().dim_sizes(), t.dtype(), allocated);
+    if (!allocated.ok()) return AllocationError(name, t.shape().dim_sizes(), t.dtype(), allocated);
     std::memcpy(copy.data(), t.data(), t.TotalBytes());
-    kept_ = copy;
+    tensor_ = copy;
     return absl::OkStatus();
   }
 
-  const tensorflow::Tensor& tensor() const { return kept_; }
+  const tensorflow::Tensor& tensor() const { return tensor_; }
 
  private:
   static bool OwnedByTensorFlow(tensorflow::Tensor t) {
@@ -44,7 +44,7 @@ class TensorSnapshot {
     return buffer->OwnsMemory() && buffer->root_buffer()->OwnsMemory();
   }
 
-  tensorflow::Tensor kept_;
+  tensorflow::Tensor tensor_;
 };
 
 }  // namespace twml

@@ -1,4 +1,4 @@
-// What every kernel needs: threads, spans of tensors, and statuses.
+// Helpers for all kernels: views of tensors, checks of shapes, and conversion of statuses.
 #ifndef TWML_TF_KERNELS_TENSOR_UTIL_H_
 #define TWML_TF_KERNELS_TENSOR_UTIL_H_
 
@@ -36,12 +36,13 @@ inline absl::Status ToAbslStatus(const Status& s) {
   return s.ok() ? absl::OkStatus() : absl::InvalidArgumentError(s.message());
 }
 
-// The shape check of an input: `rank` dimensions.
+// Checks that an input has `rank` dimensions.
 inline Status CheckRank(const Tensor& t, int rank, const char* name) {
   if (t.dims() == rank) return Status();
   return Invalid(name, " must have rank ", rank, ", got shape ", t.shape().DebugString());
 }
 
+// Makes a Csr of the three tensors of a batch.
 template <class Id>
 Status CsrOf(const Tensor& ids, const Tensor& values, const Tensor& row_splits, bool binary,
              Csr<Id>* batch) {

@@ -2,10 +2,11 @@
 
 namespace twml {
 
-// One op for every optimizer: `rule` names an entry of kUpdateRules (cc/core/update_rules.h), which
-// fixes the number and meaning of slots and hyper. var is float32, or bfloat16 under stochastic
-// rounding, whose random bits follow from seed, the row's id and the column. hogwild: concurrent
-// steps may update the same rows at once, without waiting for each other; some updates may be lost.
+// One op serves all optimizers: `rule` names an entry of kUpdateRules (cc/core/update_rules.h),
+// which determines the number and the meaning of slots and hyper. var is float32 or bfloat16.
+// bfloat16 uses stochastic rounding, whose random bits depend on seed, the id of the row and the
+// column. With hogwild, concurrent steps may update the same rows without waiting for each other,
+// and some updates may be lost.
 REGISTER_OP("Twml>ApplyRows")
     .Input("var: resource")
     .Input("slots: num_slots * resource")
@@ -19,7 +20,9 @@ REGISTER_OP("Twml>ApplyRows")
     .Attr("rule: string")
     .Attr("hogwild: bool = false")
     .SetShapeFn([](InferenceContext*) { return absl::OkStatus(); })
-    .Doc("Updates the rows `ids` of var and its slots with the gradient `rows`, in place.");
+    .Doc(
+        "Updates the rows `ids` [K] of var [N, D] and its slots in place with the gradient rows "
+        "`rows` [K, D]. Rows of repeated ids are summed first.");
 
 REGISTER_OP("Twml>SparseLinearBackwardApply")
     .Input("var: resource")
@@ -37,6 +40,6 @@ REGISTER_OP("Twml>SparseLinearBackwardApply")
     .Attr("hogwild: bool = false")
     .Attr("binary: bool = false")
     .SetShapeFn([](InferenceContext*) { return absl::OkStatus(); })
-    .Doc("SparseLinearWeightsGrad and ApplyRows in one pass; the gradient is never stored.");
+    .Doc("SparseLinearWeightsGrad and ApplyRows in one pass, without storing the gradient.");
 
 }  // namespace twml

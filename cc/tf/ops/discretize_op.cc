@@ -3,8 +3,8 @@
 namespace twml {
 namespace {
 
-// ids [K], values [K] (or [0] if binary), row_splits [B + 1] -> ids [L], values [L], [B + 1],
-// where L = K unless entries may be dropped or are kept beside their buckets.
+// ids [K], values [K] ([0] if binary), row_splits [B + 1] -> ids [L], values [L], row_splits [B +
+// 1]. L = K unless entries may be dropped or inputs are kept.
 absl::Status EntriesShape(InferenceContext* c) {
   ShapeHandle ids, splits;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &ids));
@@ -42,8 +42,9 @@ REGISTER_OP("Twml>PercentileDiscretize")
     .Attr("keep_inputs: bool = false")
     .SetShapeFn(EntriesShape)
     .Doc(
-        "Entries become (offset of the feature + bucket of the value, 1). Feature feature_ids[f] "
-        "has the boundaries from boundary_splits[f] to boundary_splits[f + 1].");
+        "Maps each entry (feature, value) to (first id of the feature + bucket of the value, 1). "
+        "The boundaries of feature feature_ids[f] are items boundary_splits[f] to "
+        "boundary_splits[f + 1] of boundaries.");
 
 REGISTER_OP("Twml>HashingDiscretize")
     .Input("ids: T")
@@ -63,6 +64,8 @@ REGISTER_OP("Twml>HashingDiscretize")
     .Attr("binary: bool = false")
     .Attr("keep_inputs: bool = false")
     .SetShapeFn(EntriesShape)
-    .Doc("PercentileDiscretize with ids hashed from (feature, bucket) into [0, 2^output_bits).");
+    .Doc(
+        "PercentileDiscretize with ids that are hashes of (feature, bucket) in [0, "
+        "2^output_bits).");
 
 }  // namespace twml

@@ -23,6 +23,6 @@ REGISTER_OP("Twml>GroupedSparseLinear")
       }
       return absl::OkStatus();
     })
-    .Doc("SparseLinear of many batches on a variable each, in one call.");
+    .Doc("SparseLinear for many pairs of a batch and a variable in one call.");
 
 }  // namespace twml

@@ -12,6 +12,6 @@ REGISTER_OP("Twml>HashIds")
       c->set_output(0, c->input(0));
       return absl::OkStatus();
     })
-    .Doc("A 64-bit mix of (salt, id) reduced to [0, 2^bits).");
+    .Doc("Hashes (salt, id) to 64 bits and keeps the upper `bits` bits: an id in [0, 2^bits).");
 
 }  // namespace twml

@@ -18,9 +18,9 @@ REGISTER_OP("Twml>MaxNorm")
     .SetIsStateful()
     .SetShapeFn(TwoPerEntryShape)
     .Doc(
-        "output[k] = clip(values[k] / max(m, epsilon), -1, 1) + bias[ids[k]], m = "
-        "max_abs[ids[k]], after m was multiplied by decay, once for each feature of the batch, and "
-        "raised to the batch's largest |values|, if training. "
-        "bias: one variable, or none. scale[k]: the derivative by values[k].");
+        "output[k] = clip(values[k] / max(m, epsilon), -1, 1) + bias[ids[k]] with m = "
+        "max_abs[ids[k]]. In training, max_abs of each feature in the batch is first multiplied by "
+        "decay and then raised to the batch's largest |value| of the feature. bias is one variable "
+        "or none. scale[k] is the derivative of output[k] with respect to values[k].");
 
 }  // namespace twml

@@ -20,7 +20,8 @@ REGISTER_OP("Twml>OnlineStandardize")
     .SetShapeFn(TwoPerEntryShape)
     .Doc(
         "output[k] = clip((values[k] - mean) / sd, -clip, clip) + bias[ids[k]] with (count, mean, "
-        "M2) = moments[ids[k]], after the batch went into them if training. bias: one variable, or "
-        "none. scale[k]: the derivative by values[k].");
+        "M2) = moments[ids[k]] and sd = max(sqrt(M2 / count), epsilon). In training, the batch is "
+        "first added to the moments. bias is one variable or none. scale[k] is the derivative of "
+        "output[k] with respect to values[k].");
 
 }  // namespace twml

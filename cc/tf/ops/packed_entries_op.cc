@@ -16,7 +16,7 @@ REGISTER_OP("Twml>PackEntries")
       for (int p = 0; p < c->num_outputs(); ++p) c->set_output(p, c->Vector(c->UnknownDim()));
       return absl::OkStatus();
     })
-    .Doc("packed[p]: the entries with id mod parts = p, ids divided by parts, as few bytes.");
+    .Doc("Serializes the entries with id mod parts = p, with ids divided by parts, to packed[p].");
 
 REGISTER_OP("Twml>UnpackEntries")
     .Input("packed: uint8")
@@ -28,6 +28,6 @@ REGISTER_OP("Twml>UnpackEntries")
       for (int i = 0; i < 3; ++i) c->set_output(i, c->Vector(c->UnknownDim()));
       return absl::OkStatus();
     })
-    .Doc("What PackEntries was given, of one part; values [0] of a binary batch.");
+    .Doc("Reads one output of PackEntries. values is empty for a binary batch.");
 
 }  // namespace twml

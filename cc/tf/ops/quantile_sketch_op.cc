@@ -7,8 +7,8 @@ namespace {
 using S = QuantileSketchState;
 constexpr int kState = 6;
 
-// config [4], feature_ids [F], totals [F, 7], counters [F, 4], runs [R, 2], items [I]; how many of
-// each there are is known when the op has run.
+// config [4], feature_ids [F], totals [F, 7], counters [F, 4], runs [R, 2], items [I]. F, R and I
+// are known only after the op has run.
 absl::Status StateOut(InferenceContext* c) {
   const DimensionHandle features = c->UnknownDim();
   c->set_output(0, c->Vector(S::kConfig));
@@ -40,7 +40,7 @@ REGISTER_OP("Twml>QuantileSketchUpdate")
     .Output("new_items: float")
     .Attr("has_weights: bool")
     .SetShapeFn(StateOut)
-    .Doc("The state of a quantile sketch after it has taken in values[k] of feature ids[k].");
+    .Doc("Adds values[k] to feature ids[k] of a quantile sketch and returns its new state.");
 
 REGISTER_OP("Twml>QuantileSketchMerge")
     .Input("config: double")
@@ -62,7 +62,7 @@ REGISTER_OP("Twml>QuantileSketchMerge")
     .Output("new_runs: int32")
     .Output("new_items: float")
     .SetShapeFn(StateOut)
-    .Doc("The state of a quantile sketch that has seen what both have seen.");
+    .Doc("Merges two quantile sketches: the state of a sketch that has seen all values of both.");
 
 REGISTER_OP("Twml>QuantileSketchQuantiles")
     .Input("config: double")
@@ -82,7 +82,7 @@ REGISTER_OP("Twml>QuantileSketchQuantiles")
       return absl::OkStatus();
     })
     .Doc(
-        "quantiles[q, i]: the least value of feature ids[q] whose rank is probabilities[i] of the "
-        "weight; NaN for a feature without values.");
+        "quantiles[q, i] is the smallest value of feature ids[q] whose rank is at least "
+        "probabilities[i] times the total weight, or NaN for a feature without values.");
 
 }  // namespace twml

@@ -11,14 +11,14 @@ using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-// B of row_splits [B + 1] at input `i`.
+// The number of rows B, given row_splits [B + 1] at input `i`.
 inline absl::Status NumRows(InferenceContext* c, int i, DimensionHandle* num_rows) {
   ShapeHandle splits;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 1, &splits));
   return c->Subtract(c->Dim(splits, 0), 1, num_rows);
 }
 
-// The shape of input `i`, or of the variable behind it where it is a resource handle.
+// The shape of input `i`, or of the variable if the input is a resource handle.
 inline ShapeHandle TableShape(InferenceContext* c, int i) {
   const auto* handle = c->input_handle_shapes_and_types(i);
   return handle != nullptr && !handle->empty()                        ? (*handle)[0].shape
@@ -26,7 +26,7 @@ inline ShapeHandle TableShape(InferenceContext* c, int i) {
                                                                       : c->input(i);
 }
 
-// Two outputs of one item an entry; ids and values are the first two inputs.
+// The shapes of two outputs with one item per entry. The first two inputs are ids and values.
 inline absl::Status TwoPerEntryShape(InferenceContext* c) {
   ShapeHandle entries;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &entries));

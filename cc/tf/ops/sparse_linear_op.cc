@@ -18,7 +18,7 @@ absl::Status LikeIds(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-// -> unique ids [U], rows [U, ...], where `like` is an input [*, ...]
+// -> unique ids [U], rows [U, …], where `like` is an input [*, …]
 absl::Status RowsShape(InferenceContext* c, int like) {
   ShapeHandle rows;
   TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(like), 1, &rows));
@@ -50,7 +50,7 @@ REGISTER_OP("Twml>SparseLinear")
     .Attr("binary: bool = false")
     .SetShapeFn(ForwardShape)
     .Doc(
-        "output[b] = sum over k in [row_splits[b], row_splits[b+1]) of values[k] * "
+        "output[b] = sum over k in [row_splits[b], row_splits[b + 1]) of values[k] * "
         "weights[ids[k]].");
 
 REGISTER_OP("Twml>ResourceSparseLinear")
@@ -62,7 +62,7 @@ REGISTER_OP("Twml>ResourceSparseLinear")
     .Attr("T: {int32, int64}")
     .Attr("binary: bool = false")
     .SetShapeFn(ForwardShape)
-    .Doc("SparseLinear on a variable, read in place.");
+    .Doc("SparseLinear with a variable, which is read in place.");
 
 REGISTER_OP("Twml>SparseLinearValuesGrad")
     .Input("ids: T")
@@ -72,7 +72,7 @@ REGISTER_OP("Twml>SparseLinearValuesGrad")
     .Output("values_grad: float")
     .Attr("T: {int32, int64}")
     .SetShapeFn(LikeIds)
-    .Doc("values_grad[k] = weights[ids[k]] . grad[row of k].");
+    .Doc("values_grad[k] = weights[ids[k]] . grad[row of entry k].");
 
 REGISTER_OP("Twml>ResourceSparseLinearValuesGrad")
     .Input("ids: T")
@@ -82,7 +82,7 @@ REGISTER_OP("Twml>ResourceSparseLinearValuesGrad")
     .Output("values_grad: float")
     .Attr("T: {int32, int64}")
     .SetShapeFn(LikeIds)
-    .Doc("SparseLinearValuesGrad on a variable, read in place.");
+    .Doc("SparseLinearValuesGrad with a variable, which is read in place.");
 
 REGISTER_OP("Twml>SparseLinearWeightsGrad")
     .Input("ids: T")
@@ -95,7 +95,10 @@ REGISTER_OP("Twml>SparseLinearWeightsGrad")
     .Attr("T: {int32, int64}")
     .Attr("binary: bool = false")
     .SetShapeFn([](InferenceContext* c) { return RowsShape(c, 3); })
-    .Doc("The gradient of SparseLinear by its weights: unique ascending ids and summed rows.");
+    .Doc(
+        "The gradient of SparseLinear with respect to its weights: unique ids in ascending order "
+        "and "
+        "their summed rows.");
 
 REGISTER_OP("Twml>SumDuplicates")
     .Input("ids: T")
@@ -104,14 +107,16 @@ REGISTER_OP("Twml>SumDuplicates")
     .Output("summed: float")
     .Attr("T: {int32, int64}")
     .SetShapeFn([](InferenceContext* c) { return RowsShape(c, 1); })
-    .Doc("Sums the rows of equal ids in the order given; the unique ids ascend.");
+    .Doc("Sums the rows of equal ids in the given order. The unique ids are in ascending order.");
 
 REGISTER_OP("Twml>RowSplitsFromIndices")
     .Input("row_indices: int64")
     .Input("num_rows: int64")
     .Output("row_splits: int64")
     .SetShapeFn([](InferenceContext* c) { return RowSplitsShape(c, 0); })
-    .Doc("CSR offsets [num_rows + 1] of row-major COO row indices.");
+    .Doc(
+        "The CSR offsets [num_rows + 1] of row-major COO row indices, which must be "
+        "non-decreasing.");
 
 REGISTER_OP("Twml>CsrFromIndices")
     .Input("indices: int64")

@@ -12,7 +12,7 @@ from twml_ops.ops.stock import check
 from twml_ops.ops.stock.bfloat16 import rounded
 from twml_ops.ops.stock.sparse_linear import one_row_an_id, summed
 
-_LEAST_FTRL_RATE = 2.0**-100  # kLeastFtrlRate
+_LEAST_FTRL_RATE = 2.0**-100  # kMinFtrlRate
 
 Tensors = list[tf.Tensor]
 # The touched rows after the update, and their slots, of (rows, slots, gradient, hyper).

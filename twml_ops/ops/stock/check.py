@@ -200,7 +200,7 @@ def offsets(splits: tf.Tensor, of: tf.Tensor, name: str, what: str) -> list[Clai
             name + "[0] must be 0, got {}",
             (lambda: item(splits, 0),),
         ),
-        ordered(splits, lambda: splits[1:] < splits[:-1], f"{name} must not fall", name),
+        ordered(splits, lambda: splits[1:] < splits[:-1], f"{name} must be non-decreasing", name),
         Claim(
             lambda: tf.reduce_all(tf.equal(splits[-1:], size(of)())),
             f"{name}[{{}}] must be the number of {what} {{}}, got {{}}",

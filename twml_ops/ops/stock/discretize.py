@@ -223,7 +223,7 @@ def _soundness(
         check.ordered(
             feature_ids,
             lambda: feature_ids[1:] <= feature_ids[:-1],
-            "feature_ids must ascend",
+            "feature_ids must be strictly increasing",
             "feature_ids",
         ),
         check.Claim(
@@ -231,5 +231,7 @@ def _soundness(
             "boundaries[{}] must not be nan",
             (lambda: check.first(nan()),),
         ),
-        check.ordered(boundaries, falls, "boundaries of one feature must not fall", "boundaries"),
+        check.ordered(
+            boundaries, falls, "boundaries of one feature must be non-decreasing", "boundaries"
+        ),
     ]
