@@ -17,7 +17,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 venv = .venv/tf-$(1)
-NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/simd/*.cc cc/core/simd/*.h cc/tf/*/*.cc cc/tf/*/*.h python/*.cc python/*.h) native_build.py
+NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/simd/*.cc cc/core/simd/*.h cc/tf/*/*.cc cc/tf/*/*.h python/*.cc python/*.h) native_build.py bazel/targets.bzl
 
 # Stamps are kept, also those in the middle of a chain.
 .SECONDARY:

@@ -1,11 +1,12 @@
-"""The compile and link plan of the native code, written as a ninja file and run.
+"""Builds the native code: writes a ninja file with all compile and link commands and runs it.
 
-Objects live in build/native and are shared: cc/core is compiled once, whatever the number of
-TensorFlow versions the op library is then built against.
+Object files are in build/native and are shared: cc/core is compiled once for all TensorFlow
+versions for which the op library is built. bazel/targets.bzl has the sources and flags.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import platform
@@ -16,41 +17,66 @@ import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-CORE_FLAGS = ["-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-fvisibility=hidden"]
-WARNING_FLAGS = ["-Wall", "-Wextra", "-Werror"]
-LINK_FLAGS = ["-shared", "-pthread", "-Wl,--as-needed"]
+ROOT = Path(__file__).resolve().parent
 
-# cc/core/simd/*.cc is compiled once for each level; run-time dispatch picks one (cc/core/simd.h).
-SIMD_FLAGS: dict[str, list[str]] = {"baseline": []}
-if platform.machine() in ("x86_64", "AMD64"):
-    SIMD_FLAGS["avx2"] = ["-mavx2", "-mfma", "-mf16c"]
-    SIMD_FLAGS["avx512"] = [
-        *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),
-        *("-mavx2", "-mfma", "-mf16c", "-mprefer-vector-width=512"),
-    ]
 
-# By the value of TWML_OPS_SANITIZE. A check that fails ends the process.
+def read_constants(path: Path) -> dict[str, Any]:
+    """Reads the constants of a .bzl file. A Starlark literal is a Python literal."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    constants = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            constants[node.targets[0].id] = ast.literal_eval(node.value)
+    return constants
+
+
+# The sources and flags of all native targets, which the BUILD files of Bazel load as well.
+TARGETS = read_constants(ROOT / "bazel" / "targets.bzl")
+
+
+def simd_levels() -> dict[str, list[str]]:
+    """The SIMD levels for which cc/core/simd is compiled on this machine, and their flags."""
+    levels: dict[str, list[str]] = TARGETS["SIMD_COPTS"]
+    if platform.machine() in ("x86_64", "AMD64"):
+        return levels
+    return {"baseline": levels["baseline"]}
+
+
+def sources(root: Path, folder: str, patterns: str) -> list[Path]:
+    """The source files in a folder that match the patterns with this name in targets.bzl."""
+    found = [path for pattern in TARGETS[patterns] for path in (root / folder).glob(pattern)]
+    return sorted(found)
+
+
+# The flags for each value of TWML_OPS_SANITIZE. A failed check aborts the process.
 SANITIZER_FLAGS: dict[str, list[str]] = {
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover"],
     "thread": ["-fsanitize=thread"],
 }
-# gcc finds constant expressions of absl not constant under the other checks.
+# With the other checks, gcc rejects some constant expressions of absl.
 TENSORFLOW_SANITIZER_FLAGS = ["-fno-sanitize=undefined", "-fsanitize=signed-integer-overflow,shift"]
 
 
 @dataclass(frozen=True)
 class Sanitizer:
-    """The checks that objects are compiled with, or none, and the folder these objects go to."""
+    """The sanitizer that objects are compiled with. The default is none.
+
+    Attributes:
+        name: a key of SANITIZER_FLAGS, or an empty string for none.
+    """
 
     name: str = ""
 
     @property
     def flags(self) -> list[str]:
+        """The compile and link flags."""
         return ["-O1", "-g", *SANITIZER_FLAGS[self.name]] if self.name else []
 
     @property
     def prefix(self) -> str:
+        """The folder of the object files, relative to the folder of ordinary object files."""
         return f"{self.name}/" if self.name else ""
 
 
@@ -68,7 +94,13 @@ def sanitizer() -> Sanitizer:
 
 @dataclass(frozen=True)
 class TensorFlow:
-    """What the op library needs to know of the TensorFlow it is built against."""
+    """A TensorFlow for which the op library is built.
+
+    Attributes:
+        version: for example "2.21.0".
+        compile_flags: flags for the headers of TensorFlow.
+        link_flags: flags for the framework library of TensorFlow.
+    """
 
     version: str
     compile_flags: list[str]
@@ -76,15 +108,22 @@ class TensorFlow:
 
     @property
     def tag(self) -> str:
-        """`tf2.21` for 2.21.0: the ABI of a minor version, in the library's file name."""
+        """The ABI of the minor version in the name of the library, for example `tf2.21`."""
         major, minor = self.version.split(".")[:2]
         return f"tf{major}.{minor}"
 
 
 def find_tensorflow() -> TensorFlow | None:
-    """The TensorFlow of this interpreter's environment, or None.
+    """Finds the TensorFlow in the environment of this interpreter.
 
-    Asked of a fresh interpreter without PYTHONPATH, so pip's build isolation does not hide it.
+    A new interpreter without PYTHONPATH looks for it, because the build isolation of pip would
+    otherwise hide it.
+
+    Returns:
+        The TensorFlow, or None if it is not installed.
+
+    Raises:
+        RuntimeError: TensorFlow is installed but cannot be imported.
     """
     probe = (
         "import json, tensorflow as tf; print(json.dumps({'version': tf.__version__,"
@@ -98,31 +137,33 @@ def find_tensorflow() -> TensorFlow | None:
     )
     if done.returncode != 0:
         if "No module named 'tensorflow'" not in done.stderr:
-            raise RuntimeError(f"TensorFlow is installed but does not import:\n{done.stderr}")
+            raise RuntimeError(f"TensorFlow is installed but cannot be imported:\n{done.stderr}")
         return None
     return TensorFlow(**json.loads(done.stdout.strip().splitlines()[-1]))
 
 
 def unpacked_tensorflow(folder: Path) -> TensorFlow:
-    """A TensorFlow that tools/unpack_tensorflow.py laid out.
+    """The TensorFlow in a folder that tools/unpack_tensorflow.py wrote.
 
-    It cannot be imported to be asked for its flags: these are those of all its wheels since 2.15.
+    It cannot be imported. The flags are the same for all its wheels from 2.15 on.
     """
     package = folder / "tensorflow"
     return TensorFlow(
         version=(folder / "VERSION").read_text().strip(),
         compile_flags=[
             f"-I{package / 'include'}",
-            "-D_GLIBCXX_USE_CXX11_ABI=1",
-            "--std=c++17",
-            "-DEIGEN_MAX_ALIGN_BYTES=64",
+            *(f"-D{define}" for define in TARGETS["TENSORFLOW_DEFINES"]),
         ],
         link_flags=[f"-L{package}", "-l:libtensorflow_framework.so.2"],
     )
 
 
 def tensorflows() -> list[TensorFlow]:
-    """Those named in TWML_OPS_TENSORFLOWS, or else that of this interpreter, if it has one."""
+    """The TensorFlows for which the op library is built.
+
+    The environment variable TWML_OPS_TENSORFLOWS has a list of folders of unpacked TensorFlows. If
+    it is not set, the TensorFlow of this interpreter is used, if there is one.
+    """
     folders = os.environ.get("TWML_OPS_TENSORFLOWS")
     if folders:
         return [unpacked_tensorflow(Path(f)) for f in folders.split(os.pathsep)]
@@ -131,11 +172,15 @@ def tensorflows() -> list[TensorFlow]:
 
 
 class NinjaFile:
-    """Collects build statements and the objects they make."""
+    """Collects the statements of a ninja file.
+
+    Args:
+        root: the root of the repository.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._seen: set[str] = set()
+        self._outputs: set[str] = set()
         self._lines = [
             "ninja_required_version = 1.5",
             f"cxx = {os.environ.get('CXX', 'g++')}",
@@ -150,14 +195,16 @@ class NinjaFile:
         ]
 
     def compile(self, source: Path, directory: str, flags: list[str]) -> str:
+        """Adds the compilation of a source file and returns its object file."""
         relative = source.relative_to(self._root)
         output = f"{directory}/{relative.with_suffix('.o')}"
-        if output not in self._seen:
-            self._seen.add(output)
+        if output not in self._outputs:
+            self._outputs.add(output)
             self._statement(output, "compile", [str(source)], flags)
         return output
 
     def link(self, output: str, objects: list[str], flags: list[str]) -> None:
+        """Adds the linking of object files."""
         self._statement(output, "link", objects, flags)
 
     def _statement(self, output: str, rule: str, inputs: list[str], flags: list[str]) -> None:
@@ -168,53 +215,63 @@ class NinjaFile:
         ]
 
     def text(self) -> str:
+        """The content of the ninja file."""
         return "\n".join(self._lines) + "\n"
 
 
 def core_objects(ninja: NinjaFile, root: Path, checks: Sanitizer = NONE) -> list[str]:
+    """Adds the compilation of cc/core and returns the object files."""
     directory = f"{checks.prefix}core"
-    flags = [*CORE_FLAGS, *WARNING_FLAGS, f"-I{root}", *checks.flags]
-    objects = [ninja.compile(s, directory, flags) for s in sorted(root.glob("cc/core/*.cc"))]
-    for level, simd_flags in SIMD_FLAGS.items():
+    flags = [*TARGETS["COPTS"], f"-I{root}", *checks.flags]
+    objects = [
+        ninja.compile(source, directory, flags)
+        for source in sources(root, "cc/core", "CORE_SOURCES")
+    ]
+    for level, simd_flags in simd_levels().items():
         level_flags = [*flags, *simd_flags, f"-DTWML_SIMD_LEVEL={level}"]
-        sources = sorted(root.glob("cc/core/simd/*.cc"))
-        objects += [ninja.compile(s, f"{directory}/{level}", level_flags) for s in sources]
+        objects += [
+            ninja.compile(source, f"{directory}/{level}", level_flags)
+            for source in sources(root, "cc/core", "SIMD_SOURCES")
+        ]
     return objects
 
 
 def plan(
     root: Path, found: Sequence[TensorFlow], checks: Sanitizer = NONE
 ) -> tuple[NinjaFile, list[str]]:
-    """The ninja file, and the libraries it links, relative to build/native."""
+    """Plans the build of the two libraries.
+
+    Returns:
+        The ninja file, and the libraries that it links, relative to build/native.
+    """
     import pybind11
 
     ninja = NinjaFile(root)
     core = core_objects(ninja, root, checks)
 
     include = [f"-isystem{pybind11.get_include()}", f"-isystem{sysconfig.get_paths()['include']}"]
-    flags = [*CORE_FLAGS, *WARNING_FLAGS, f"-I{root}", *include, *checks.flags]
+    link_flags = ["-shared", *TARGETS["LINKOPTS"], *checks.flags]
+    flags = [*TARGETS["COPTS"], f"-I{root}", *include, *checks.flags]
     tag = f"{checks.prefix}python{sys.version_info.major}.{sys.version_info.minor}"
-    bindings = [ninja.compile(s, tag, flags) for s in sorted(root.glob("python/*.cc"))]
+    bindings = [ninja.compile(s, tag, flags) for s in sources(root, "python", "BINDING_SOURCES")]
     libraries = [f"{checks.prefix}_core" + sysconfig.get_config_var("EXT_SUFFIX")]
-    ninja.link(libraries[0], [*bindings, *core], [*LINK_FLAGS, *checks.flags])
+    ninja.link(libraries[0], [*bindings, *core], link_flags)
 
     for tensorflow in found:
-        quiet = [f.replace("-I", "-isystem", 1) for f in tensorflow.compile_flags]
-        flags = [*CORE_FLAGS, *WARNING_FLAGS, f"-I{root}", *quiet]
-        # TF deprecates between minor versions what the older ones still need.
-        flags += ["-DEIGEN_USE_THREADS", "-DNDEBUG", "-Wno-deprecated-declarations", *checks.flags]
+        # The compiler does not report warnings in system headers.
+        headers = [f.replace("-I", "-isystem", 1) for f in tensorflow.compile_flags]
+        flags = [*TARGETS["COPTS"], f"-I{root}", *headers, *TARGETS["OPS_COPTS"], *checks.flags]
         if checks.name == "address":
             flags += TENSORFLOW_SANITIZER_FLAGS
-        sources = sorted([*root.glob("cc/tf/ops/*.cc"), *root.glob("cc/tf/kernels/*.cc")])
-        ops = [ninja.compile(s, f"{checks.prefix}{tensorflow.tag}", flags) for s in sources]
+        directory = f"{checks.prefix}{tensorflow.tag}"
+        ops = [ninja.compile(s, directory, flags) for s in sources(root, "cc/tf", "OPS_SOURCES")]
         libraries.append(f"{checks.prefix}_twml_ops.{tensorflow.tag}.so")
-        link_flags = [*LINK_FLAGS, *tensorflow.link_flags, *checks.flags]
-        ninja.link(libraries[-1], [*ops, *core], link_flags)
+        ninja.link(libraries[-1], [*ops, *core], [*link_flags, *tensorflow.link_flags])
     return ninja, libraries
 
 
 def build(root: Path, checks: Sanitizer = NONE) -> list[Path]:
-    """Compiles what changed and returns the linked libraries."""
+    """Builds the libraries incrementally and returns their paths."""
     found = tensorflows()
     if not found:
         print("TensorFlow is not installed: building twml_ops.core only", file=sys.stderr)
@@ -224,9 +281,10 @@ def build(root: Path, checks: Sanitizer = NONE) -> list[Path]:
 
 
 def build_sanitized_package(root: Path, checks: Sanitizer) -> Path:
-    """A folder to import from: a copy of the package with libraries under a sanitizer.
+    """Builds a copy of the package with a sanitizer. The ordinary libraries do not change.
 
-    The ordinary libraries stay as they are.
+    Returns:
+        The folder that has the copy, from which it can be imported.
     """
     libraries = build(root, checks)
     folder = root / "build" / checks.name
@@ -239,7 +297,7 @@ def build_sanitized_package(root: Path, checks: Sanitizer) -> Path:
 
 
 def run_ninja(root: Path, ninja: NinjaFile, name: str, targets: list[str]) -> list[Path]:
-    """Compiles what changed and returns the targets' paths."""
+    """Runs ninja and returns the paths of the targets."""
     import ninja as ninja_package
 
     directory = root / "build" / "native"
@@ -252,7 +310,11 @@ def run_ninja(root: Path, ninja: NinjaFile, name: str, targets: list[str]) -> li
 
 
 def build_tests(root: Path, checks: Sanitizer = NONE) -> Path | None:
-    """The binary of tests/cc/*_test.cc, or None where GoogleTest is not installed."""
+    """Builds the C++ tests.
+
+    Returns:
+        The test binary, or None if GoogleTest is not installed.
+    """
     if shutil.which("pkg-config") is None:
         return None
     query = ["pkg-config", "--cflags", "--libs", "gtest_main"]
@@ -261,29 +323,29 @@ def build_tests(root: Path, checks: Sanitizer = NONE) -> Path | None:
         return None
     ninja = NinjaFile(root)
     core = core_objects(ninja, root, checks)
-    flags = [*CORE_FLAGS, *WARNING_FLAGS, f"-I{root}", *checks.flags]
+    flags = [*TARGETS["COPTS"], f"-I{root}", *checks.flags]
     name = f"{checks.prefix}core_tests"
-    tests = [ninja.compile(s, name, flags) for s in sorted(root.glob("tests/cc/*_test.cc"))]
+    tests = [ninja.compile(s, name, flags) for s in sources(root, "tests/cc", "TEST_SOURCES")]
     ninja.link(f"{name}/run", [*tests, *core], ["-pthread", *checks.flags, *found.stdout.split()])
     return run_ninja(root, ninja, name.replace("/", "-"), [f"{name}/run"])[0]
 
 
 def main(arguments: list[str]) -> int:
-    root = Path(__file__).resolve().parent
+    """Builds the libraries, or with the argument "test" builds and runs the C++ tests."""
     if arguments not in ([], ["test"]):
         print("usage: python native_build.py [test]", file=sys.stderr)
         return 2
     checks = sanitizer()
     if not arguments:
         if checks.name:
-            print(build_sanitized_package(root, checks))
+            print(build_sanitized_package(ROOT, checks))
         else:
-            build(root)
+            build(ROOT)
         return 0
-    tests = build_tests(root, checks)
+    tests = build_tests(ROOT, checks)
     if tests is None:
         print(
-            "C++ tests skipped: GoogleTest is not installed (pkg-config finds no gtest_main); "
+            "C++ tests skipped: GoogleTest is not installed (pkg-config does not find gtest_main); "
             "on Debian or Ubuntu: apt-get install libgtest-dev pkg-config"
         )
         return 0

@@ -1,6 +1,6 @@
 """Builds the two native libraries: `_core` (pybind11) and `_twml_ops` (TensorFlow ops).
 
-Everything declarative lives in pyproject.toml; the compile and link plan in native_build.py.
+All metadata is in pyproject.toml; native_build.py has the compile and link commands.
 """
 
 import sys
@@ -12,11 +12,11 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
-import native_build  # noqa: E402  (found only once ROOT is on the path)
+import native_build  # noqa: E402  (needs ROOT on the path)
 
 
 class NinjaBuildExt(build_ext):
-    """Lets ninja compile in parallel and incrementally, then copies what it linked."""
+    """Builds with ninja, in parallel and incrementally, and copies the libraries."""
 
     def run(self) -> None:
         libraries = native_build.build(ROOT)

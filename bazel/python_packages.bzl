@@ -1,4 +1,6 @@
-"""Finds the headers and libraries of the Python packages the native code is built against."""
+"""Finds the headers and libraries of the Python packages that the native code is built against."""
+
+load("//bazel:targets.bzl", "TENSORFLOW_DEFINES")
 
 _PROBE = """
 import json, sysconfig
@@ -26,7 +28,7 @@ cc_library(
     name = "tensorflow",
     srcs = ["lib/libtensorflow_framework.so.2"],
     hdrs = glob(["tensorflow/**"], exclude = ["**/*.so"]),
-    defines = ["EIGEN_MAX_ALIGN_BYTES=64", "_GLIBCXX_USE_CXX11_ABI=1"],
+    defines = %r,
     includes = ["tensorflow"],
 )
 """
@@ -44,7 +46,7 @@ def _python_packages_impl(repository_ctx):
         found["tensorflow_lib"] + "/libtensorflow_framework.so.2",
         "lib/libtensorflow_framework.so.2",
     )
-    repository_ctx.file("BUILD", _BUILD)
+    repository_ctx.file("BUILD", _BUILD % TENSORFLOW_DEFINES)
     repository_ctx.file(
         "names.bzl",
         "CORE_LIBRARY = %r\nOPS_LIBRARY = %r\n" % (

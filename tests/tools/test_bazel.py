@@ -1,95 +1,155 @@
-"""The Bazel files build from the same sources, with the same flags, as native_build.py."""
+"""Bazel and native_build.py build the same targets, because both read bazel/targets.bzl.
 
-import ast
+A BUILD file is valid Python except for Bazel's functions, so these tests run it with substitutes
+for the functions and compare the targets that it declares with the ninja file.
+"""
+
 import importlib.util
 import re
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("", "cc/core", "cc/tf", "python", "tests/cc")
 
 
 def _load():
     spec = importlib.util.spec_from_file_location("native_build", ROOT / "native_build.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look for their module
+    sys.modules[spec.name] = module  # the dataclasses decorator looks it up
     spec.loader.exec_module(module)
     return module
 
 
 native_build = _load()
+NAMES = {"CORE_LIBRARY": "_core.so", "OPS_LIBRARY": "_twml_ops.so"}  # written by python_packages
 
 
-def constants(path):
-    """The assignments of literals in a .bzl file, which is Python as far as they go."""
-    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+@dataclass
+class BuildFile:
+    """The targets of a BUILD file, and the constants that it loads from targets.bzl."""
+
+    package: str
+    targets: dict = field(default_factory=dict)
+    loaded: set = field(default_factory=set)
+
+    def __post_init__(self):
+        functions = {"load": self._load, "package": lambda **_: None, "glob": self._glob}
+        for rule in ("cc_library", "cc_binary", "cc_test", "alias"):
+            functions[rule] = self._declare
+        self._globals = functions
+        path = ROOT / self.package / "BUILD"
+        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), functions)
+
+    def _load(self, label, *names):
+        if label == "//bazel:targets.bzl":
+            constants = native_build.TARGETS
+            self.loaded |= set(names)
+        else:
+            assert label == "@python_packages//:names.bzl"
+            constants = NAMES
+        self._globals.update({name: constants[name] for name in names})
+
+    def _glob(self, patterns):
+        return {path for p in patterns for path in (ROOT / self.package).glob(p)}
+
+    def _declare(self, name, **attributes):
+        self.targets[name] = attributes
+
+    def compiled(self):
+        """(source, sorted flags) of every compilation."""
+        return {
+            (source, tuple(sorted(target["copts"])))
+            for target in self.targets.values()
+            for source in target.get("srcs", ())
+            if source.suffix == ".cc"
+        }
+
+
+def planned(ninja):
+    """(source, sorted flags) of every compilation in a ninja file, without include folders."""
     return {
-        node.targets[0].id: ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, ast.Assign)
+        (Path(source), tuple(sorted(f for f in flags.split() if not f.startswith(("-I", "-isys")))))
+        for source, flags in re.findall(r"build \S+: compile (\S+)\n  flags = (.*)", ninja.text())
     }
 
 
-def sources(package):
-    """The .cc files that the globs of a BUILD file's srcs name."""
-    folder = ROOT / package
-    calls = [
-        node
-        for node in ast.walk(ast.parse((folder / "BUILD").read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "").startswith("cc_")
-    ]
-    patterns = [
-        pattern
-        for call in calls
-        for keyword in call.keywords
-        if keyword.arg == "srcs"
-        for pattern in ast.literal_eval(keyword.value.args[0])
-    ]
-    return {f for pattern in patterns for f in folder.glob(pattern) if f.suffix == ".cc"}
+@pytest.fixture
+def x86(monkeypatch):
+    monkeypatch.setattr(native_build.platform, "machine", lambda: "x86_64")
 
 
-def compiled():
-    """source → list of flags, of every compilation native_build plans."""
+@pytest.mark.usefixtures("x86")
+def test_bazel_and_ninja_compile_the_same_files_with_the_same_flags():
     fake = native_build.TensorFlow("2.21.0", ["-Iinclude"], ["-Llib"])
     ninja, _ = native_build.plan(ROOT, [fake])
-    found = re.findall(r"build \S+: compile (\S+)\n  flags = (.*)", ninja.text())
-    plan = {}
-    for source, flags in found:
-        plan.setdefault(Path(source), []).append(flags.split())
-    return plan
+    bazel = set().union(*(BuildFile(p).compiled() for p in ("cc/core", "cc/tf", "python")))
+    assert bazel == planned(ninja)
+    assert {s for s, _ in bazel} == {*ROOT.glob("cc/**/*.cc"), *ROOT.glob("python/*.cc")}
 
 
-def own(flags):
-    """Without the paths of packages, which Bazel asks for by itself."""
-    return {f for f in flags if not f.startswith(("-I", "-isystem"))}
+def test_bazel_and_ninja_link_with_the_same_flags():
+    fake = native_build.TensorFlow("2.21.0", [], [])
+    ninja, libraries = native_build.plan(ROOT, [fake])
+    linked = re.findall(r"build \S+: link .*\n  flags = (.*)", ninja.text())
+    assert len(linked) == len(libraries) == 2
+    binaries = [
+        t for p in ("cc/tf", "python") for t in BuildFile(p).targets.values() if "linkshared" in t
+    ]
+    for flags, binary in zip(linked, binaries, strict=True):
+        assert flags.split() == ["-shared", *binary["linkopts"]]
 
 
-def test_the_sources_are_the_same():
-    found = set().union(*(sources(p) for p in ("cc/core", "cc/tf", "python")))
-    assert found == set(compiled())
-    assert sources("tests/cc") == set(ROOT.glob("tests/cc/*_test.cc"))
+@pytest.mark.usefixtures("x86")
+def test_bazel_and_ninja_compile_the_same_tests(monkeypatch):
+    plans = []
+
+    def record(root, ninja, name, targets):
+        plans.append(ninja)
+        return [Path(t) for t in targets]
+
+    class Found:
+        returncode = 0
+        stdout = ""
+
+    monkeypatch.setattr(native_build, "run_ninja", record)
+    monkeypatch.setattr(native_build.shutil, "which", lambda name: name)
+    monkeypatch.setattr(native_build.subprocess, "run", lambda *_, **__: Found)
+    native_build.build_tests(ROOT)
+    tests = BuildFile("tests/cc").compiled()
+    assert planned(plans[0]) == tests | BuildFile("cc/core").compiled()
+    assert {s for s, _ in tests} == set(ROOT.glob("tests/cc/*_test.cc"))
 
 
-def test_the_flags_are_the_same():
-    bazel = constants("bazel/flags.bzl")
-    common = set(bazel["COPTS"])
-    levels = {
-        frozenset(common | set(flags) | {f"-DTWML_SIMD_LEVEL={level}"})
-        for level, flags in bazel["SIMD_COPTS"].items()
+def test_another_machine_compiles_the_baseline_only(monkeypatch):
+    monkeypatch.setattr(native_build.platform, "machine", lambda: "aarch64")
+    assert native_build.simd_levels() == {"baseline": []}
+
+
+def test_every_constant_is_used_by_bazel():
+    loaded = set().union(*(BuildFile(p).loaded for p in PACKAGES))
+    packages = (ROOT / "bazel" / "python_packages.bzl").read_text(encoding="utf-8")
+    (names,) = re.findall(r'^load\("//bazel:targets\.bzl", (.*)\)$', packages, re.MULTILINE)
+    loaded |= set(re.findall(r'"(\w+)"', names))
+    assert loaded == set(native_build.TARGETS)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_build_file_has_compile_flags_of_its_own(package):
+    text = (ROOT / package / "BUILD").read_text(encoding="utf-8")
+    assert set(re.findall(r'"(-[^"]*)"', text)) <= {
+        *("-DTWML_SIMD_LEVEL=", "-pthread", "-lgtest_main", "-lgtest")
     }
-    for source, all_flags in compiled().items():
-        if source.parent.name == "simd":
-            assert {frozenset(own(f)) for f in all_flags} == levels
-        else:
-            tensorflow = "tf" in source.relative_to(ROOT).parts
-            want = common | (set(bazel["TF_COPTS"]) if tensorflow else set())
-            assert [own(f) for f in all_flags] == [want], source
-    assert {"-shared", *bazel["LINKOPTS"]} == set(native_build.LINK_FLAGS)
 
 
-def test_bazel_defines_what_tensorflow_asks_for(tmp_path):
-    text = (ROOT / "bazel" / "python_packages.bzl").read_text(encoding="utf-8")
-    (defines,) = re.findall(r"defines = (\[.*?\])", text)
+def test_an_unpacked_tensorflow_is_compiled_with_its_defines(tmp_path):
     (tmp_path / "VERSION").write_text("2.21.0")
     flags = native_build.unpacked_tensorflow(tmp_path).compile_flags
-    assert {f"-D{d}" for d in ast.literal_eval(defines)} == {f for f in flags if f[:2] == "-D"}
+    defines = {f"-D{d}" for d in native_build.TARGETS["TENSORFLOW_DEFINES"]}
+    assert defines == {f for f in flags if f.startswith("-D")}
+    packages = (ROOT / "bazel" / "python_packages.bzl").read_text(encoding="utf-8")
+    assert "defines = %r" in packages
+    assert "_BUILD % TENSORFLOW_DEFINES" in packages
