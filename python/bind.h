@@ -1,10 +1,11 @@
-// What the sources of the _core module share.
+// Shared by the sources of the _core module: conversion and checks of NumPy arrays.
 #ifndef TWML_PYTHON_BIND_H_
 #define TWML_PYTHON_BIND_H_
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <algorithm>
 #include <optional>
@@ -20,8 +21,8 @@ namespace twml {
 
 namespace py = pybind11;
 
-// What NumPy can make an array of. The bindings take their arguments as this, so that As checks all
-// of them: pybind11's own conversion would read text as numbers and cut fractions off ids.
+// Any object. The bindings take array arguments as this type, so that ToArray validates all of
+// them. The conversion of pybind11 would parse text as numbers and truncate fractional ids.
 class ArrayLike : public py::object {
  public:
   PYBIND11_OBJECT(ArrayLike, py::object, IsAnything)
@@ -30,7 +31,7 @@ class ArrayLike : public py::object {
   static bool IsAnything(PyObject* object) { return object != nullptr; }
 };
 
-// An argument that is an integer: a float, even one without a fraction, is refused.
+// An integer argument. Floats are rejected, even integral ones.
 inline py::arg IntArg(const char* name) {
   py::arg argument(name);
   argument.noconvert();
@@ -41,24 +42,25 @@ inline void RaiseIfError(const Status& s) {
   if (!s.ok()) throw py::value_error(s.message());
 }
 
-// What As gives: C-contiguous and aligned, in the machine's byte order.
+// A C-contiguous and aligned array in native byte order.
 template <class T>
 using Array = py::array_t<T, py::array::c_style>;
 
-// NumPy's conversion, to `dtype` if that is given. Throws NumPy's error, as where memory runs out.
+// Converts with NumPy, to `dtype` if it is given. Throws the errors of NumPy, for example a
+// MemoryError.
 inline py::array ConvertWithNumPy(const py::handle& object, std::optional<py::dtype> dtype) {
   using Api = py::detail::npy_api;
-  const int as_they_are = Api::NPY_ARRAY_ENSUREARRAY_;
-  const int flags = as_they_are | Api::NPY_ARRAY_C_CONTIGUOUS_ | Api::NPY_ARRAY_ALIGNED_ |
+  const int ensure_array = Api::NPY_ARRAY_ENSUREARRAY_;
+  const int flags = ensure_array | Api::NPY_ARRAY_C_CONTIGUOUS_ | Api::NPY_ARRAY_ALIGNED_ |
                     Api::NPY_ARRAY_FORCECAST_;
   PyObject* const array =
       Api::get().PyArray_FromAny_(object.ptr(), dtype ? dtype->release().ptr() : nullptr, 0, 0,
-                                  dtype ? flags : as_they_are, nullptr);
+                                  dtype ? flags : ensure_array, nullptr);
   if (array == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::array>(array);
 }
 
-// `object` as an array of any dtype; an empty handle if it is none.
+// Converts `object` to an array of any dtype. Returns a null handle if that is not possible.
 inline py::array ToAnyArray(const py::handle& object) {
   try {
     return ConvertWithNumPy(object, {});
@@ -68,7 +70,7 @@ inline py::array ToAnyArray(const py::handle& object) {
   }
 }
 
-// Refuses items of an array of wider integers that T cannot hold.
+// Raises ValueError if an item of an array of wider integers does not fit into T.
 template <class T, class Wide>
 void CheckFits(const py::array& array, const char* name) {
   const py::array wide = ConvertWithNumPy(array, py::dtype::of<Wide>());
@@ -82,8 +84,8 @@ void CheckFits(const py::array& array, const char* name) {
   }
 }
 
-// `object` as an array of T. Refuses what a conversion would change beyond rounding, so a batch of
-// fractional ids is an error and not another batch.
+// Converts `object` to an array of T. Raises ValueError if the conversion would change numbers
+// other than by rounding. Fractional ids, for example, are an error.
 template <class T>
 Array<T> ToArray(const py::handle& object, const char* name) {
   const py::array a = ToAnyArray(object);
@@ -103,7 +105,7 @@ Array<T> ToArray(const py::handle& object, const char* name) {
   return py::reinterpret_steal<Array<T>>(ConvertWithNumPy(a, py::dtype::of<T>()).release());
 }
 
-// As, but nothing of None.
+// ToArray, or nothing for None.
 template <class T>
 std::optional<Array<T>> ToOptionalArray(const std::optional<ArrayLike>& object, const char* name) {
   if (!object) return {};
@@ -119,7 +121,7 @@ inline std::string ShapeOf(const py::array& a) {
   return py::str(a.attr("shape")).cast<std::string>();
 }
 
-// For pairs of arrays, one item of `a` for each of `like`.
+// Requires that `a` has one item for each item of `like`.
 inline void RequireShapeOf(const py::array& like, const char* like_name, const py::array& a,
                            const char* name) {
   if (std::equal(a.shape(), a.shape() + a.ndim(), like.shape(), like.shape() + like.ndim())) return;
@@ -127,7 +129,7 @@ inline void RequireShapeOf(const py::array& like, const char* like_name, const p
                        ShapeOf(a)));
 }
 
-// Refuses an array that cannot be used where it is, as one that is changed in place must be.
+// Requires that an array can be used without a copy, and modified in place if `written` is set.
 template <class T>
 void RequireUsableInPlace(const py::array& a, const char* name, bool written) {
   if (!py::isinstance<py::array_t<T, py::array::c_style>>(a)) {
@@ -136,10 +138,10 @@ void RequireUsableInPlace(const py::array& a, const char* name, bool written) {
                          py::str(a.dtype()).cast<std::string>()));
   }
   if ((a.flags() & py::detail::npy_api::NPY_ARRAY_ALIGNED_) == 0) {
-    RaiseIfError(Invalid(name, " must be aligned in memory: a view into packed records is not"));
+    RaiseIfError(Invalid(name, " must be aligned in memory, got an unaligned view"));
   }
   if (written && !a.writeable()) {
-    RaiseIfError(Invalid(name, " must be writeable: training changes it in place"));
+    RaiseIfError(Invalid(name, " must be writeable, because training modifies it in place"));
   }
 }
 
@@ -148,14 +150,32 @@ Span<const T> SpanOf(const Array<T>& a) {
   return {a.data(), static_cast<int64_t>(a.size())};
 }
 
-// A NumPy array that takes over the vector's memory.
+// Moves a vector into a NumPy array without a copy.
 template <class T>
 py::array_t<T> MoveToArray(std::vector<T> v, std::vector<py::ssize_t> shape = {}) {
-  auto* kept = new std::vector<T>(std::move(v));
-  py::capsule owner(kept, [](void* p) { delete static_cast<std::vector<T>*>(p); });
-  if (shape.empty()) shape = {static_cast<py::ssize_t>(kept->size())};
-  return py::array_t<T>(shape, kept->data(), owner);
+  auto* owned = new std::vector<T>(std::move(v));
+  py::capsule owner(owned, [](void* p) { delete static_cast<std::vector<T>*>(p); });
+  if (shape.empty()) shape = {static_cast<py::ssize_t>(owned->size())};
+  return py::array_t<T>(shape, owned->data(), owner);
 }
+
+// An array that is used in place. Anything but a NumPy array is a TypeError.
+template <class T>
+class InPlaceArray : public py::array {
+ public:
+  PYBIND11_OBJECT(InPlaceArray, py::array, IsArray)
+
+ private:
+  static bool IsArray(PyObject* object) {
+    return py::detail::npy_api::get().PyArray_Check_(object);
+  }
+};
+
+// Return types, which pybind11 shows in signatures.
+using FloatArray = py::array_t<float>;
+using DoubleArray = py::array_t<double>;
+using Int64Array = py::array_t<int64_t>;
+using IdsAndRows = py::typing::Tuple<Int64Array, FloatArray>;
 
 void BindSparseLinear(py::module_& m);
 void BindQuantileSketch(py::module_& m);
@@ -166,6 +186,12 @@ void BindTransforms(py::module_& m);
 template <>
 struct pybind11::detail::handle_type_name<twml::ArrayLike> {
   static constexpr auto name = const_name("numpy.typing.ArrayLike");
+};
+
+template <class T>
+struct pybind11::detail::handle_type_name<twml::InPlaceArray<T>> {
+  static constexpr auto name =
+      const_name("numpy.typing.NDArray[") + npy_format_descriptor<T>::name + const_name("]");
 };
 
 #endif  // TWML_PYTHON_BIND_H_

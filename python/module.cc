@@ -1,4 +1,4 @@
-// twml_ops._core: cc/core with NumPy in and out, no TensorFlow.
+// The module twml_ops._core: functions of cc/core on NumPy arrays, without TensorFlow.
 #include <cstdlib>
 #include <string>
 
@@ -9,23 +9,23 @@
 namespace twml {
 namespace {
 
-// Warns where the kernels do not run at the level that the environment asks for.
+// Warns if the kernels do not run at the SIMD level that the environment variable requests.
 void WarnAboutSimdRequest() {
   const SimdRequest request = CheckSimdRequest();
   if (request == SimdRequest::kSatisfied) return;
   std::string levels;
   for (const char* level : kSimdLevels)
     levels += (levels.empty() ? "'" : ", '") + std::string(level) + "'";
-  const std::string asked = std::string(kSimdVariable) + "='" + std::getenv(kSimdVariable) + "'";
+  const std::string setting = std::string(kSimdVariable) + "='" + std::getenv(kSimdVariable) + "'";
   const std::string problem = request == SimdRequest::kUnknown
-                                  ? asked + " is not one of the levels " + levels
-                                  : asked + " asks for a level that this CPU does not have";
+                                  ? setting + " is not one of the levels " + levels
+                                  : setting + " requests a level that this CPU does not have";
   const std::string message = problem + ": the kernels run at '" + GetRowKernels().level + "'";
   if (PyErr_WarnEx(PyExc_RuntimeWarning, message.c_str(), 1) != 0) throw py::error_already_set();
 }
 
-py::dict UpdateRules() {
-  py::dict rules;
+py::typing::Dict<py::str, py::typing::Tuple<int, bool, int>> UpdateRules() {
+  py::typing::Dict<py::str, py::typing::Tuple<int, bool, int>> rules;
   for (const UpdateRuleInfo& rule : kUpdateRules) {
     rules[py::str(rule.name.data(), rule.name.size())] =
         py::make_tuple(rule.num_slots, rule.rowwise_slots, rule.num_hyper);
@@ -41,9 +41,19 @@ PYBIND11_MODULE(_core, m) {
   twml::WarnAboutSimdRequest();
   m.def(
       "simd_level", [] { return twml::GetRowKernels().level; },
-      "The SIMD level the kernels run at: 'avx512', 'avx2' or 'baseline'.");
+      R"(Returns the SIMD level at which the kernels run.
+
+It is the highest level that the CPU supports. The environment variable TWML_OPS_SIMD can lower it.
+
+Returns:
+  'avx512', 'avx2' or 'baseline'.)");
   m.def("update_rules", &twml::UpdateRules,
-        "The optimizers' rules by name: (num_slots, rowwise_slots, num_hyper) of each.");
+        R"(Returns the update rules of the optimizers.
+
+Returns:
+  For each rule its name and a tuple (num_slots, rowwise_slots, num_hyper): the number of slot
+  variables, whether a slot has one item per row instead of one per weight, and the number of
+  hyperparameters.)");
   twml::BindSparseLinear(m);
   twml::BindQuantileSketch(m);
   twml::BindTransforms(m);

@@ -14,7 +14,7 @@ Matrix<const float> MatrixOf(const Array<float>& a, const char* name) {
   return {a.data(), a.shape(0), a.shape(1)};
 }
 
-// The arrays of a batch and the view of them. values None: a binary batch.
+// The arrays of a batch and a view of them. A batch without values is binary.
 struct Batch {
   Array<int64_t> ids;
   Array<float> values;
@@ -35,7 +35,7 @@ struct Batch {
   }
 };
 
-// Collects unique ids and rows in vectors.
+// Collects unique ids and their rows in vectors.
 struct RowsCollector {
   std::vector<int64_t> ids;
   std::vector<float> rows;
@@ -47,7 +47,7 @@ struct RowsCollector {
       return {ids.data(), rows.data()};
     };
   }
-  py::tuple Result(int64_t dim) {
+  IdsAndRows Result(int64_t dim) {
     const auto number = static_cast<py::ssize_t>(ids.size());
     return py::make_tuple(MoveToArray(std::move(ids)), MoveToArray(std::move(rows), {number, dim}));
   }
@@ -69,9 +69,9 @@ py::array_t<float> Forward(const ArrayLike& ids, const std::optional<ArrayLike>&
   return out;
 }
 
-py::tuple WeightsGrad(const ArrayLike& ids, const std::optional<ArrayLike>& values,
-                      const ArrayLike& row_splits, const ArrayLike& grad, int64_t input_dim,
-                      int num_threads) {
+IdsAndRows WeightsGrad(const ArrayLike& ids, const std::optional<ArrayLike>& values,
+                       const ArrayLike& row_splits, const ArrayLike& grad, int64_t input_dim,
+                       int num_threads) {
   const Batch batch(ids, values, row_splits);
   const auto array = ToArray<float>(grad, "grad");
   const auto rows = MatrixOf(array, "grad");
@@ -104,7 +104,7 @@ py::array_t<float> ValuesGrad(const ArrayLike& ids, const ArrayLike& row_splits,
   return out;
 }
 
-py::tuple SummedDuplicates(const ArrayLike& ids_object, const ArrayLike& rows, int num_threads) {
+IdsAndRows SummedDuplicates(const ArrayLike& ids_object, const ArrayLike& rows, int num_threads) {
   const auto ids = ToArray<int64_t>(ids_object, "ids");
   RequireRank(ids, 1, "ids");
   const auto array = ToArray<float>(rows, "rows");
@@ -142,19 +142,92 @@ py::array_t<int64_t> RowSplits(const ArrayLike& row_indices_object, int64_t num_
 
 void BindSparseLinear(py::module_& m) {
   using py::literals::operator""_a;
-  m.def("sparse_linear", &Forward, "ids"_a, "values"_a.none(true), "row_splits"_a, "weights"_a,
-        py::kw_only(), IntArg("num_threads") = 0,
-        "y[b] = sum of values[k] * weights[ids[k]] over row b. values=None: all 1. -> [B, D]");
+  m.def(
+      "sparse_linear", &Forward, "ids"_a, "values"_a.none(true), "row_splits"_a, "weights"_a,
+      py::kw_only(), IntArg("num_threads") = 0,
+      R"(Multiplies a sparse batch by a table: y[b] = sum of values[k] * weights[ids[k]] over row b.
+
+The result does not depend on the number of threads.
+
+Args:
+  ids: int64 [K], the ids of all entries.
+  values: float32 [K], the values of the entries, or None if all are 1.
+  row_splits: int64 [B + 1], the CSR offsets of the rows.
+  weights: float32 [N, D], the table.
+  num_threads: maximum number of threads; 0 means one per core.
+
+Returns:
+  float32 [B, D], one row for each row of the batch.
+
+Raises:
+  ValueError: an id is not in [0, N), row_splits is not a valid sequence of offsets, or the shape
+    or the type of an argument is wrong.)");
   m.def("sparse_linear_weights_grad", &WeightsGrad, "ids"_a, "values"_a.none(true), "row_splits"_a,
         "grad"_a, IntArg("input_dim"), py::kw_only(), IntArg("num_threads") = 0,
-        "Gradient by the weights: (unique ascending ids [U], summed rows [U, D]).");
+        R"(Computes the gradient of sparse_linear with respect to its weights.
+
+Args:
+  ids: int64 [K], the ids of all entries.
+  values: float32 [K], the values of the entries, or None if all are 1.
+  row_splits: int64 [B + 1], the CSR offsets of the rows.
+  grad: float32 [B, D], the gradient of the output.
+  input_dim: the number of rows N of the table.
+  num_threads: maximum number of threads; 0 means one per core.
+
+Returns:
+  The unique ids in ascending order, int64 [U], and the gradient of their rows, float32 [U, D]. The
+  gradient of all other rows is 0.
+
+Raises:
+  ValueError: an id is not in [0, N), row_splits is not a valid sequence of offsets, or the shape
+    or the type of an argument is wrong.)");
   m.def("sparse_linear_values_grad", &ValuesGrad, "ids"_a, "row_splits"_a, "weights"_a, "grad"_a,
-        py::kw_only(), IntArg("num_threads") = 0, "Gradient by the values: [K].");
+        py::kw_only(), IntArg("num_threads") = 0,
+        R"(Computes the gradient of sparse_linear with respect to its values.
+
+Args:
+  ids: int64 [K], the ids of all entries.
+  row_splits: int64 [B + 1], the CSR offsets of the rows.
+  weights: float32 [N, D], the table.
+  grad: float32 [B, D], the gradient of the output.
+  num_threads: maximum number of threads; 0 means one per core.
+
+Returns:
+  float32 [K], the dot product of weights[ids[k]] and the gradient of the row of entry k.
+
+Raises:
+  ValueError: an id is not in [0, N), row_splits is not a valid sequence of offsets, or the shape
+    or the type of an argument is wrong.)");
   m.def("sum_duplicates", &SummedDuplicates, "ids"_a, "rows"_a, py::kw_only(),
         IntArg("num_threads") = 0,
-        "(unique ascending ids, sums of their rows in the order given).");
+        R"(Sums the rows of equal ids.
+
+Args:
+  ids: int64 [K], non-negative ids.
+  rows: float32 [K, D], one row for each id.
+  num_threads: maximum number of threads; 0 means one per core.
+
+Returns:
+  The unique ids in ascending order, int64 [U], and the sums of their rows, float32 [U, D]. The rows
+  of an id are added in the given order.
+
+Raises:
+  ValueError: an id is negative, or the shape or the type of an argument is wrong.)");
   m.def("row_splits_from_indices", &RowSplits, "row_indices"_a, IntArg("num_rows"), py::kw_only(),
-        IntArg("num_threads") = 0, "CSR offsets [num_rows + 1] of row-major row indices.");
+        IntArg("num_threads") = 0,
+        R"(Converts the row indices of COO entries in row-major order to CSR offsets.
+
+Args:
+  row_indices: int64 [K], the row of each entry, non-decreasing and in [0, num_rows).
+  num_rows: the number of rows B.
+  num_threads: maximum number of threads; 0 means one per core.
+
+Returns:
+  int64 [B + 1], the offsets: row b has the entries row_splits[b] to row_splits[b + 1].
+
+Raises:
+  ValueError: a row index is out of range or less than the one before, num_rows is negative, or
+    row_indices is not a vector of integers.)");
 }
 
 }  // namespace twml

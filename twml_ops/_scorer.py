@@ -1,4 +1,4 @@
-"""Predictions of an exported model on NumPy arrays, without TensorFlow."""
+"""Computes predictions of an exported model with NumPy, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -23,9 +23,16 @@ Step = Callable[[Registers], None]
 
 
 class Scorer:
-    """A model that `twml_ops.export.to_scorer` wrote: made with `load`, used with `predict`.
+    """A model that `twml_ops.export.to_scorer` wrote. Use `Scorer.load` to read it.
 
-    It holds no state between calls and may be used by any number of threads.
+    A scorer has no state that changes, so any number of threads may use it.
+
+    Args:
+        inputs: name → role of each input array. The roles "ids", "values" and "row_splits" are the
+            parts of a sparse batch, "dense" is a dense array.
+        steps: functions that read and write the arrays of a call by their names, in the order in
+            which they are called.
+        output: the name of the array that `predict` returns.
     """
 
     def __init__(self, inputs: Mapping[str, str], steps: list[Step], output: str) -> None:
@@ -37,15 +44,18 @@ class Scorer:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Scorer:
-        """Reads a model.
+        """Reads a model from a folder.
 
         Args:
-            path: the folder that `to_scorer` wrote. Tables are mapped, not read: processes on one
-                machine share the memory, and rows never asked for are never loaded.
+            path: the folder that `to_scorer` wrote. Tables are memory-mapped: processes on one
+                machine share their memory, and rows that are not used are not loaded.
+
+        Returns:
+            The scorer.
 
         Raises:
-            FileNotFoundError: there is no such folder, or a file is missing from it.
-            ValueError: it was written by a newer version of this package.
+            FileNotFoundError: the folder or a file in it does not exist.
+            ValueError: the model has a format that this version of the package cannot read.
         """
         folder = Path(path)
         program = json.loads((folder / PROGRAM_FILE).read_text())
@@ -56,7 +66,8 @@ class Scorer:
         steps = []
         for step in program["steps"]:
             arrays = {k: np.load(folder / f, mmap_mode="r") for k, f in step["arrays"].items()}
-            # Small ones are in use all the time; a mapped array is a slow subclass.
+            # Small arrays are copied, because they are used in every call and mapped arrays are
+            # slower. np.asarray turns the others into plain arrays without a copy.
             arrays = {
                 k: np.array(a) if a.nbytes < 1 << 20 else np.asarray(a) for k, a in arrays.items()
             }
@@ -66,7 +77,7 @@ class Scorer:
 
     @property
     def inputs(self) -> list[str]:
-        """The names of the arrays the model takes."""
+        """The names of the arrays that the model takes."""
         return list(self._inputs)
 
     def predict(
@@ -75,26 +86,29 @@ class Scorer:
         values: ArrayLike | None = None,
         row_splits: ArrayLike | None = None,
     ) -> Array:
-        """Scores a batch.
+        """Computes the predictions of a batch.
 
         Args:
-            ids: int64 [K], the feature ids of all rows; or all inputs by their names, as the
-                `serving_default` signature of an exported SavedModel has them.
-            values: float32 [K], or None where the model takes none.
-            row_splits: int64 [B + 1], CSR offsets; None for a single row.
+            ids: int64 [K], the feature ids of all rows. For a model with several inputs, a mapping
+                from the names in `inputs` to arrays, with the shapes and types of the
+                `serving_default` signature of an exported SavedModel.
+            values: float32 [K], the values of the features, or None if the model takes no values.
+            row_splits: int64 [B + 1], the CSR offsets of the rows, or None for a single row.
 
         Returns:
             The model's output, float32 [B, …].
 
         Raises:
-            ValueError: an input is missing or there is one too many; ids out of range; row_splits
-                that are no offsets.
+            ValueError: an input is missing or unexpected, an id is out of range, or `row_splits`
+                is not a valid sequence of offsets.
         """
         if isinstance(ids, Mapping):
             registers: Registers = {k: np.asarray(v) for k, v in ids.items()}
         else:
             if not self._one_batch:
-                raise ValueError(f"the model takes several inputs, by name: {self.inputs}")
+                raise ValueError(
+                    f"ids must be a mapping with the inputs {self.inputs}, got an array"
+                )
             ids = np.asarray(ids)
             splits = (0, len(ids)) if row_splits is None else row_splits
             registers = {self._roles["ids"]: ids, self._roles["row_splits"]: np.asarray(splits)}
@@ -120,12 +134,12 @@ def _sparse_linear(
     scale: Array | None = None,
     bias: Array | None = None,
 ) -> Step:
-    stored = table.dtype != np.float32
+    compressed = table.dtype != np.float32
 
     def step(r: Registers) -> None:
         i, v = r[ids], None if values is None else r[values]
-        if stored:
-            y = _stored_product(i, v, r[row_splits], table, scale)
+        if compressed:
+            y = _compressed_product(i, v, r[row_splits], table, scale)
         else:
             y = _core.sparse_linear(i, v, r[row_splits], table)
         r[out] = y if bias is None else np.add(y, bias, out=y)
@@ -133,10 +147,13 @@ def _sparse_linear(
     return step
 
 
-def _stored_product(
+def _compressed_product(
     ids: Array, values: Array | None, row_splits: Array, table: Array, scale: Array | None
 ) -> Array:
-    """The product with a table in fewer bits: its rows are widened, their scales go to values."""
+    """The product with a bfloat16 or int8 table, whose rows are converted to float32.
+
+    The scales of int8 rows are multiplied into the values.
+    """
     outside = (ids < 0) | (ids >= len(table))
     if outside.any():
         k = int(np.argmax(outside))
@@ -273,7 +290,7 @@ def _merge(name: str) -> Callable[..., Step]:
     return make
 
 
-_erf: Any = np.frompyfunc(math.erf, 1, 1)  # NumPy has none
+_erf: Any = np.frompyfunc(math.erf, 1, 1)  # NumPy has no erf
 
 
 def _gelu(x: Array) -> Array:
@@ -281,7 +298,7 @@ def _gelu(x: Array) -> Array:
 
 
 def _sigmoid(x: Array) -> Array:
-    return 0.5 * np.tanh(0.5 * x) + 0.5  # does not overflow
+    return 0.5 * np.tanh(0.5 * x) + 0.5  # this form does not overflow
 
 
 def _softmax(x: Array) -> Array:
@@ -301,7 +318,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "swish": lambda x: x * _sigmoid(x),
     "tanh": np.tanh,
 }
-"""The activations a scorer knows, by Keras' names; "linear" is none."""
+"""Name in Keras → activation function, for all activations that a scorer supports."""
 
 _STEPS: dict[str, Callable[..., Step]] = {
     "activation": _activation,

@@ -1,4 +1,4 @@
-"""The NumPy face of the kernels against a slow, obvious reference in float64."""
+"""Compares the NumPy bindings of the kernels with a simple reference in float64."""
 
 import os
 import subprocess
@@ -117,7 +117,7 @@ def test_one_id_in_every_row():
 
 
 @pytest.mark.parametrize("num_ids", [1, 2, 2**11, 2**11 + 1, 2**22 + 1, 2**33 + 1, 2**62])
-def test_ids_are_sorted_whatever_the_width_of_the_id_space(num_ids):
+def test_ids_are_sorted_for_every_size_of_the_id_space(num_ids):
     rng = np.random.default_rng(3)
     ids = np.concatenate([rng.integers(0, num_ids, 60), [0, num_ids - 1], [num_ids // 2] * 9])
     rows = rng.normal(size=(len(ids), 3)).astype(np.float32)
@@ -130,7 +130,7 @@ def test_ids_are_sorted_whatever_the_width_of_the_id_space(num_ids):
 def test_sums_of_equal_ids_are_added_in_the_order_given():
     ids = np.zeros(4, np.int64)
     rows = np.float32([[1e8], [1], [-1e8], [1]])
-    # ((1e8 + 1) - 1e8) + 1 loses the first 1, as float32 must.
+    # ((1e8 + 1) - 1e8) + 1 loses the first 1 in float32.
     assert core.sum_duplicates(ids, rows)[1].tolist() == [[1.0]]
 
 
@@ -153,11 +153,11 @@ def test_any_batch_equals_the_reference(lengths, num_ids, dim, binary, seed):
 
 
 @pytest.mark.parametrize("dim", [1, 3, 64])
-def test_bits_are_the_same_for_any_number_of_threads(dim):
+def test_results_are_bit_identical_for_any_number_of_threads(dim):
     rng = np.random.default_rng(1)
     lengths = [*rng.integers(0, 90, 3000), 50_000, *rng.integers(0, 90, 300)]
     ids, values, splits = random_batch(rng, lengths, 5000)
-    ids[rng.random(len(ids)) < 0.2] = 4  # one id with more entries than a piece
+    ids[rng.random(len(ids)) < 0.2] = 4  # one id with more entries than a piece of a segment
     weights = rng.normal(size=(5000, dim)).astype(np.float32)
     grad = rng.normal(size=(len(lengths), dim)).astype(np.float32)
 
@@ -216,7 +216,7 @@ def test_simd_levels_agree():
 
 
 @pytest.mark.parametrize("asked", ["axv2", "AVX2", "sse", " "])
-def test_a_simd_level_that_is_none_is_named_in_a_warning(asked):
+def test_an_unknown_simd_level_causes_a_warning(asked):
     code = """
         import warnings
         with warnings.catch_warnings(record=True) as caught:
@@ -237,7 +237,7 @@ def test_a_simd_level_that_is_none_is_named_in_a_warning(asked):
 
 
 @pytest.mark.parametrize("asked", ["", "baseline", "avx2", "avx512"])
-def test_a_simd_level_is_met_or_a_warning_says_which_one_runs(asked):
+def test_an_unsupported_simd_level_causes_a_warning(asked):
     code = """
         import warnings
         with warnings.catch_warnings(record=True) as caught:
@@ -254,7 +254,7 @@ def test_a_simd_level_is_met_or_a_warning_says_which_one_runs(asked):
         assert "this CPU does not have: the kernels run at" in warned
 
 
-def test_work_is_done_where_the_system_gives_no_threads():
+def test_work_is_done_if_the_system_cannot_create_threads():
     code = """
         import resource
         import numpy as np
@@ -286,7 +286,7 @@ def test_core_works_without_tensorflow():
     assert python(code).strip() == "[[21.0]]"
 
 
-# Hostile input ----------------------------------------------------------------------------------
+# Invalid input ----------------------------------------------------------------------------------
 
 GOOD = {
     "ids": np.array([0, 3, 1]),
@@ -309,7 +309,7 @@ BAD = {
     "splits are a scalar": ({"row_splits": 3}, "row_splits must have 1 dimensions, got 0"),
     "negative id": ({"ids": [0, -1, 1]}, "ids[1] = -1 is out of range [0, 4)"),
     "id N": ({"ids": [0, 3, 4]}, "ids[2] = 4 is out of range [0, 4)"),
-    "first bad id is named": ({"ids": [7, 8, 9]}, "ids[0] = 7"),
+    "the first invalid id is reported": ({"ids": [7, 8, 9]}, "ids[0] = 7"),
     "least id": ({"ids": [0, -(2**63), 1]}, "ids[1] = -9223372036854775808"),
     "huge id": ({"ids": [2**63 - 1, 0, 1]}, "ids[0] = 9223372036854775807"),
     "id beyond int64": (
@@ -358,7 +358,7 @@ def call(name, arguments):
     ],
     ids=lambda x: x if isinstance(x, str) else x[0],
 )
-def test_bad_input_raises_and_names_the_place(name, bad):
+def test_invalid_input_raises_an_error_that_names_the_position(name, bad):
     changes, message = bad[1]
     with pytest.raises(ValueError) as error:  # noqa: PT011  (the message is compared below)
         call(name, {**GOOD, **changes})
@@ -371,7 +371,7 @@ def test_the_gradient_must_be_as_wide_as_the_table():
 
 
 @pytest.mark.parametrize("input_dim", [0, -1, -(2**63)])
-def test_an_empty_id_space_has_no_ids(input_dim):
+def test_an_empty_id_space_accepts_no_ids(input_dim):
     with pytest.raises(ValueError, match=r"ids\[0\] = 0 is out of range"):
         core.sparse_linear_weights_grad([0], [1.0], [0, 1], [[1.0]], input_dim)
     ids, rows = core.sparse_linear_weights_grad([], [], [0, 0], [[1.0]], input_dim)
@@ -410,7 +410,7 @@ def test_duplicates_are_checked(ids, rows, message):
         core.sum_duplicates(ids, rows)
 
 
-def test_arrays_of_any_layout_and_number_type_are_read_as_they_mean():
+def test_arrays_of_any_layout_and_number_type_are_accepted():
     rng = np.random.default_rng(8)
     ids, values, splits = random_batch(rng, [4, 0, 9], 6)
     weights = rng.normal(size=(6, 10)).astype(np.float32)
@@ -426,7 +426,7 @@ def test_arrays_of_any_layout_and_number_type_are_read_as_they_mean():
         assert core.sparse_linear(*layout).tobytes() == want
 
 
-def test_inputs_are_left_alone():
+def test_inputs_are_not_modified():
     before = {name: a.copy() for name, a in GOOD.items()}
     for name in ("forward", "values_grad", "weights_grad"):
         call(name, GOOD)

@@ -1,4 +1,7 @@
-"""Every function of `_core` with arguments of every kind: an exception, or the right result."""
+"""Calls every function of `_core` with arguments of every kind.
+
+Each call must give the right result or raise an exception.
+"""
 
 import inspect
 import itertools
@@ -27,15 +30,15 @@ def sketch(**options):
     return made
 
 
-def settled():
-    """A sketch whose state has runs."""
+def sketch_with_runs():
+    """A sketch whose state has sorted runs."""
     made = sketch()
     made.update(np.repeat(IDS, 50), np.arange(200, dtype=np.float32))
     return made
 
 
 def of_sketch(name, **options):
-    """A method as a function of its arguments; of `update`, the state that it leaves."""
+    """A method of a new sketch as a function. That of `update` returns the new state."""
 
     def call(**arguments):
         made = sketch(**options)
@@ -53,7 +56,7 @@ def from_state(**state):
     return core.QuantileSketch.from_state(state).state()
 
 
-# name → (function, arrays, other arguments); in the order of the batch's first use.
+# name → (function, array arguments, other arguments)
 CALLS = {
     "sparse_linear": (core.sparse_linear, {**BATCH, "weights": WEIGHTS}, {}),
     "sparse_linear_weights_grad": (
@@ -117,26 +120,26 @@ CALLS = {
         {"feature_ids": np.array([4, 0]), "num_bins": np.array([2, 3])},
         {},
     ),
-    "QuantileSketch.from_state": (from_state, settled().state(), {}),
+    "QuantileSketch.from_state": (from_state, sketch_with_runs().state(), {}),
 }
-# Taken by no array, or tested on their own below.
+# These have no array arguments, or are tested separately below.
 OTHERS = {
     *("simd_level", "update_rules", "Buckets", "QuantileSketch"),
     *("QuantileSketch.merge", "QuantileSketch.values", "QuantileSketch.state"),
     "QuantileSketch.from_states",
 }
 ARGUMENTS = [(name, argument) for name, (_, arrays, _) in CALLS.items() for argument in arrays]
-OPTIONAL = {"bias", "weights"} | {"values"}  # None means something
+OPTIONAL = {"bias", "weights"} | {"values"}  # for which None is valid
 
 
-class Refuses:
+class RaisesRuntimeError:
     def __array__(self, dtype=None, copy=None):
-        raise RuntimeError("no array today")
+        raise RuntimeError("no array")
 
 
-class RunsOut:
+class RaisesMemoryError:
     def __array__(self, dtype=None, copy=None):
-        raise MemoryError("no memory today")
+        raise MemoryError("no memory")
 
 
 def misaligned(array):
@@ -146,7 +149,7 @@ def misaligned(array):
     return view
 
 
-def spread(array):
+def strided(array):
     """Every other item of a larger array, along each dimension."""
     large = np.zeros([2 * size for size in array.shape], array.dtype)
     view = large[tuple(slice(None, None, 2) for _ in array.shape)]
@@ -154,7 +157,7 @@ def spread(array):
     return view
 
 
-def turned(array):
+def reversed_view(array):
     axes = tuple(range(array.ndim))
     return np.flip(np.flip(array, axes).copy(), axes)
 
@@ -169,8 +172,8 @@ SAME = {
     "lists": lambda a: a.tolist(),
     "big-endian": lambda a: a.astype(a.dtype.newbyteorder(">")),
     "misaligned": misaligned,
-    "not contiguous": spread,
-    "negative strides": turned,
+    "not contiguous": strided,
+    "negative strides": reversed_view,
     "Fortran order": np.asfortranarray,
     "read-only": read_only,
     "wider": lambda a: a.astype(np.float64 if a.dtype.kind == "f" else np.int64),
@@ -185,8 +188,8 @@ BAD = {
     "nested lists of unlike lengths": lambda a: [[1], [1, 2]],
     "a dict": lambda a: {"a": 1},
     "a function": lambda a: misaligned,
-    "no array": lambda a: Refuses(),
-    "no memory": lambda a: RunsOut(),
+    "no array": lambda a: RaisesRuntimeError(),
+    "no memory": lambda a: RaisesMemoryError(),
     "a scalar": lambda a: a.dtype.type(1),
     "one dimension more": lambda a: a[np.newaxis],
     "many dimensions": lambda a: a.reshape([1] * 20 + [-1]),
@@ -221,7 +224,7 @@ def assert_same(got, want):
         np.testing.assert_array_equal(got, want)
 
 
-def test_every_function_is_here():
+def test_every_function_is_covered():
     found = set()
     for name, member in vars(core).items():
         if inspect.isclass(member):
@@ -237,14 +240,14 @@ def test_every_function_is_here():
 
 @pytest.mark.parametrize("kind", SAME)
 @pytest.mark.parametrize(("name", "argument"), ARGUMENTS)
-def test_any_layout_of_the_same_numbers_gives_the_same(name, argument, kind):
+def test_any_layout_of_the_same_numbers_gives_the_same_result(name, argument, kind):
     given = SAME[kind](CALLS[name][1][argument])
     assert_same(call(name, **{argument: given}), call(name))
 
 
 @pytest.mark.parametrize("kind", BAD)
 @pytest.mark.parametrize(("name", "argument"), ARGUMENTS)
-def test_what_is_no_such_array_raises(name, argument, kind):
+def test_invalid_arrays_raise_an_error(name, argument, kind):
     array = CALLS[name][1][argument]
     if kind == "None" and argument in OPTIONAL:
         return
@@ -253,7 +256,7 @@ def test_what_is_no_such_array_raises(name, argument, kind):
         got = call(name, **{argument: bad})
     except (ValueError, TypeError, MemoryError, RuntimeError):
         return
-    # Ids by themselves may have any shape.
+    # Arguments that are only ids may have any shape.
     assert name in ("hash_ids", "QuantileSketch.describe", "mdl_boundaries")
     assert kind in (
         "a scalar",
@@ -272,18 +275,18 @@ def test_what_is_no_such_array_raises(name, argument, kind):
     ("name", "argument"),
     [(n, a) for n, a in ARGUMENTS if CALLS[n][1][a].dtype.kind == "i"],
 )
-def test_what_is_no_integer_is_no_id(name, argument, kind):
+def test_ids_must_be_integers(name, argument, kind):
     bad = BAD_IDS[kind](CALLS[name][1][argument])
     with pytest.raises(ValueError, match="must be an array of integers|does not fit into int"):
         call(name, **{argument: bad})
 
 
-def test_memory_that_runs_out_is_a_memory_error():
+def test_a_failed_allocation_is_a_memory_error():
     huge = np.broadcast_to(np.int64(0), (2**46,))
     with pytest.raises(MemoryError):
         core.sparse_linear(huge, None, SPLITS, WEIGHTS)
     with pytest.raises(MemoryError):
-        core.hash_ids(RunsOut(), 5)
+        core.hash_ids(RaisesMemoryError(), 5)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +303,7 @@ def test_numbers_must_be_integers(name, argument, bad):
 
 
 @pytest.mark.parametrize("shapes", [((2, 3), (3, 2)), ((6,), (2, 3)), ((), (1,)), ((2,), (3,))])
-def test_pairs_of_another_shape_are_refused(shapes):
+def test_arrays_of_different_shapes_are_rejected(shapes):
     ids, values = np.zeros(shapes[0], np.int64), np.zeros(shapes[1], np.float32)
     made = core.QuantileSketch(weighted=True)
     for method in (made.update, made.ranks):
@@ -319,15 +322,22 @@ STATES = {
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", STATES)
-def test_a_state_is_used_where_it_is_or_refused(name, training):
+def test_a_state_is_used_in_place_or_rejected(name, training):
     argument, dtype, shape = STATES[name]
     good = np.ones(shape, dtype)
-    refused = [misaligned(good), spread(good), good.astype(good.dtype.newbyteorder(">"))]
-    refused += [good.astype(int), good.tolist(), None, "text", good[np.newaxis], RunsOut()]
-    refused += [np.broadcast_to(dtype(0), (2**46, *shape[1:]))]
+    rejected = [misaligned(good), strided(good), good.astype(good.dtype.newbyteorder(">"))]
+    rejected += [
+        good.astype(int),
+        good.tolist(),
+        None,
+        "text",
+        good[np.newaxis],
+        RaisesMemoryError(),
+    ]
+    rejected += [np.broadcast_to(dtype(0), (2**46, *shape[1:]))]
     if training:
-        refused.append(read_only(good))
-    for bad in refused:
+        rejected.append(read_only(good))
+    for bad in rejected:
         with pytest.raises((ValueError, TypeError)):
             call(name, **{argument: bad, "training": training})
     assert call(name, **{argument: good, "training": training}).shape == (4,)
@@ -335,7 +345,7 @@ def test_a_state_is_used_where_it_is_or_refused(name, training):
         assert_same(call(name, **{argument: read_only(good)}), call(name, **{argument: good}))
 
 
-def test_sketches_of_another_kind_are_refused():
+def test_objects_that_are_not_sketches_are_rejected():
     made = sketch()
     for bad in ([None], [made, None], [1], [{}], None, 3, "sketches", []):
         with pytest.raises((TypeError, ValueError)):
@@ -359,9 +369,9 @@ def test_sketches_may_come_from_a_generator():
     assert_same(core.mdl_boundaries((sketch() for _ in range(2)), [4, 0]), want)
 
 
-@pytest.mark.parametrize("field", settled().state())
-def test_a_state_of_another_shape_is_refused(field):
-    state = settled().state()
+@pytest.mark.parametrize("field", sketch_with_runs().state())
+def test_a_state_of_another_shape_is_rejected(field):
+    state = sketch_with_runs().state()
     for change in (np.transpose, np.ravel, lambda a: a[np.newaxis], lambda a: a[..., :-1]):
         bad = change(state[field])
         if bad.shape == state[field].shape:

@@ -67,7 +67,7 @@ def test_ranks_of_any_floats_are_within_epsilon(some, repeats, epsilon):
 @given(
     st.lists(st.tuples(st.integers(-3, 3), st.integers(-9, 9)), max_size=2000), st.integers(1, 4)
 )
-def test_few_values_are_exact_whatever_the_parts(entries, parts):
+def test_few_distinct_values_are_exact_for_any_parts(entries, parts):
     ids = np.array([i for i, _ in entries], np.int64)
     values = np.array([v for _, v in entries], "f")
     merged = QuantileSketch(epsilon=0.2, exact_values=19)
@@ -94,7 +94,7 @@ def test_four_pickled_parts_merged_are_within_epsilon_of_the_whole():
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_neither_threads_nor_batches_change_a_bit(weighted):
+def test_results_are_bit_identical_for_any_threads_and_batches(weighted):
     rng = np.random.default_rng(2)
     ids, values = rng.integers(0, 300, N) << 40, rng.normal(size=N).astype("f")
     weights = rng.exponential(size=N).astype("f") if weighted else None
@@ -110,7 +110,7 @@ def test_neither_threads_nor_batches_change_a_bit(weighted):
             np.testing.assert_array_equal(array, state[key], err_msg=key)
 
 
-def test_a_state_is_the_sketch():
+def test_a_sketch_restored_from_its_state_continues_identically():
     values = STREAMS["normal"]
     sketch = sketch_of(values, np.arange(N) % 7, epsilon=0.05)
     again = QuantileSketch.from_state(sketch.state())
@@ -134,15 +134,18 @@ def test_a_state_may_be_written_and_read_in_parts(weighted):
         s.update(ids[::-1], values)
     for key, array in sketch.state().items():
         np.testing.assert_array_equal(array, again.state()[key], err_msg=key)
-    with pytest.raises(ValueError, match="other must have other features, got -[0-9]* too"):
+    with pytest.raises(
+        ValueError,
+        match="other must not share features with this sketch, got feature -[0-9]* in both",
+    ):
         QuantileSketch.from_states([parts[0], parts[1], parts[0]])
-    with pytest.raises(ValueError, match="states must be at least one"):
+    with pytest.raises(ValueError, match="states must have at least one item"):
         QuantileSketch.from_states([])
     with pytest.raises(ValueError, match="other must have the epsilon"):
         QuantileSketch.from_states([parts[0], QuantileSketch().state()])
 
 
-def test_bytes_are_bounded_and_small_features_small():
+def test_memory_is_bounded():
     one = sketch_of(RNG.normal(size=10 * N))
     assert one.nbytes < 4 * 17 / one.epsilon
     many = sketch_of(RNG.integers(0, 2, 10 * N).astype("f"), np.arange(10 * N) % N)
@@ -160,15 +163,15 @@ def test_bytes_are_bounded_and_small_features_small():
         (lambda s: s.update([0], [1.0], [1.0]), "weights must not be given"),
         (lambda s: s.merge(s), "other must be another sketch"),
         (lambda s: s.merge(QuantileSketch(0.5)), "other must have the epsilon"),
-        (lambda s: s.quantiles([0], [1.5]), r"probabilities\[0\] = 1.5 is not in \[0, 1\]"),
-        (lambda s: s.boundaries([0], [0]), r"bins\[0\] = 0 is not positive"),
+        (lambda s: s.quantiles([0], [1.5]), r"probabilities\[0\] = 1.5 is out of range \[0, 1\]"),
+        (lambda s: s.boundaries([0], [0]), r"num_bins\[0\] = 0, expected at least 1"),
         (lambda s: s.boundaries([0], [1, 2]), "num_bins must have the shape of feature_ids"),
         (lambda s: s.boundaries([0], [1], "up"), "side must be one of 'left', 'right', got 'up'"),
         (lambda s: QuantileSketch(0.0), "epsilon must be in"),
         (lambda s: QuantileSketch(exact_values=-1), "exact_values must be in"),
     ],
 )
-def test_bad_input_is_refused(call, message):
+def test_invalid_arguments_are_rejected(call, message):
     with pytest.raises(ValueError, match=message):
         call(QuantileSketch())
 
@@ -183,5 +186,5 @@ def test_ranks_of_a_hundred_million_values_are_within_epsilon(order):
         sketch.update(np.zeros(piece, np.int64), values.astype("f"))
     at = np.linspace(0, n, 10_001).astype("f")
     errors = np.abs(sketch.ranks(np.zeros(len(at), np.int64), at) - at)
-    # 4 sqrt(n): the random stream's own distance from the straight line
+    # 4 sqrt(n): the deviation of the random stream itself from the straight line
     assert errors.max() <= sketch.epsilon * n + (0 if order == "sorted" else 4 * np.sqrt(n)) + 8
