@@ -1,10 +1,10 @@
-"""Installs the wheel in bare environments and uses it there, outside the checkout.
+"""Installs the wheel in new environments outside the checkout and tests it there.
 
     python tools/test_wheel.py dist/twml_ops-….whl 2.15 2.18 2.21 --fallback 2.14
 
-With each TensorFlow: selfcheck must find the op library, and the README's example must learn. With
-the one of --fallback, for which the wheel has no library, stock ops must stand in: one warning,
-and the same example learns.
+With each TensorFlow, selfcheck must find the op library and the loss of the README's example must
+decrease. The wheel has no library for the versions of --fallback: there must be one warning, and
+the example must train with stock ops.
 """
 
 from __future__ import annotations
@@ -26,21 +26,26 @@ scope = {}
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     exec(code, scope)
-falls = [w for w in caught if w.category.__name__ == "FallbackWarning"]
+fallback_warnings = [w for w in caught if w.category.__name__ == "FallbackWarning"]
 import twml_ops
 assert "site-packages" in twml_ops.__file__, twml_ops.__file__
 losses = scope["model"].history.history["loss"]
 assert losses[-1] < losses[0], losses
-assert len(falls) == int(sys.argv[2]), falls
-print("the README's example:", losses, "warnings:", len(falls))
+assert len(fallback_warnings) == int(sys.argv[2]), fallback_warnings
+print("the README's example:", losses, "warnings:", len(fallback_warnings))
 """
 
 
 def check(wheel: Path, version: str, fallback: bool) -> None:
-    """Installs and uses the wheel with one TensorFlow.
+    """Installs the wheel with one TensorFlow and tests it.
+
+    Args:
+        wheel: the wheel.
+        version: the minor version of TensorFlow, for example "2.18".
+        fallback: whether the wheel has no library for this version.
 
     Raises:
-        subprocess.CalledProcessError: something does not work; its output is shown.
+        subprocess.CalledProcessError: a command failed. Its output is on the terminal.
     """
     start = time.monotonic()
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
@@ -65,7 +70,7 @@ def check(wheel: Path, version: str, fallback: bool) -> None:
 
 
 def main() -> None:
-    """Checks every version asked for."""
+    """Checks all versions on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("wheel", type=Path)
     parser.add_argument("versions", nargs="*")

@@ -1,4 +1,6 @@
-"""Headers and framework library of a TensorFlow, out of its wheel: all that compiling needs.
+"""Extracts the headers and the framework library of a TensorFlow from its wheel.
+
+They are all that compiling the op library needs.
 
 python tools/unpack_tensorflow.py 2.18 .cache/tensorflow/2.18
 """
@@ -16,7 +18,7 @@ WANTED = ("tensorflow/include/", "tensorflow/libtensorflow_framework.so")
 
 
 def unpack(version: str, folder: Path) -> None:
-    """Downloads tensorflow-cpu `version`.* and leaves its headers and library in `folder`."""
+    """Downloads tensorflow-cpu `version`.* and extracts its headers and library to `folder`."""
     with tempfile.TemporaryDirectory() as downloads:
         command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", downloads]
         subprocess.run([*command, f"tensorflow-cpu=={version}.*"], check=True)

@@ -1,4 +1,4 @@
-"""Builds the wheel: op libraries for every TensorFlow given, and the manylinux tag they allow.
+"""Builds a wheel with op libraries for several TensorFlows, and gives it a manylinux tag.
 
 python tools/wheel.py dist .cache/tensorflow/2.15 .cache/tensorflow/2.21 …
 """
@@ -15,13 +15,14 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# The glibc of the oldest manylinux that has a version of libstdc++ (auditwheel's policies).
+# GLIBCXX minor version → minor glibc version of the oldest manylinux policy that has it, from the
+# policies of auditwheel.
 GLIBC_OF_GLIBCXX = {24: 28, 25: 30, 26: 31, 27: 31, 28: 31, 29: 34, 30: 35, 31: 38, 32: 38, 33: 39}
 OLDEST_GLIBC = 17
 
 
 def glibc_of(symbols: str) -> int:
-    """The minor version of glibc 2 that a library with these `objdump -T` lines needs."""
+    """The minor version of glibc 2 that a library needs, from the output of `objdump -T`."""
     glibc = [int(v) for v in re.findall(r"\bGLIBC_2\.(\d+)", symbols)]
     glibcxx = [int(v) for v in re.findall(r"\bGLIBCXX_3\.4\.(\d+)", symbols)]
     newer = [GLIBC_OF_GLIBCXX.get(v, 99) for v in glibcxx if v >= min(GLIBC_OF_GLIBCXX)]
@@ -29,7 +30,7 @@ def glibc_of(symbols: str) -> int:
 
 
 def platform_tag(wheel: Path) -> str:
-    """The oldest manylinux tag that holds for every library in `wheel`."""
+    """The oldest manylinux tag that all libraries in a wheel are compatible with."""
     needed = OLDEST_GLIBC
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
@@ -43,9 +44,9 @@ def platform_tag(wheel: Path) -> str:
 
 
 def build(out: Path, tensorflows: list[Path]) -> Path:
-    """Builds the wheel into `out` and returns its path."""
+    """Builds the wheel for these unpacked TensorFlows in the folder `out` and returns its path."""
     for leftovers in (*ROOT.glob("build/lib*"), *ROOT.glob("build/bdist*")):
-        shutil.rmtree(leftovers)  # setuptools packs what it finds there
+        shutil.rmtree(leftovers)  # setuptools would pack old files
     environment = dict(os.environ)
     environment["TWML_OPS_TENSORFLOWS"] = os.pathsep.join(str(t.resolve()) for t in tensorflows)
     with tempfile.TemporaryDirectory() as made:

@@ -1,4 +1,4 @@
-"""What `make test` runs on one TensorFlow version only does not depend on the version."""
+"""Tests that `make test` runs on one TensorFlow version only do not import TensorFlow."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ PATHS = LISTED.replace("\\\n", " ").split()
 
 
 def imported(path):
-    """The packages that a file imports, anywhere in it."""
+    """The top-level packages that a file imports, in any scope."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (name.name.partition(".")[0] for name in node.names)

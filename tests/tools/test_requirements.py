@@ -13,11 +13,11 @@ FOLDER = ROOT / "requirements"
 FILES = sorted(p.name for p in FOLDER.glob("*.txt"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 INSTALL_THE_PACKAGE = ("tf-2.15.txt", "tf-2.21.txt", "bench.txt", "tpu.txt")
-BROUGHT_BY_TENSORFLOW = {"numpy", "tensorboard"}
+INSTALLED_WITH_TENSORFLOW = {"numpy", "tensorboard"}
 
 
 def ranges():
-    """Each package that pyproject.toml names, with every range that it gives."""
+    """All requirements in pyproject.toml, with their version ranges."""
     project = PROJECT["project"]
     extras = project["optional-dependencies"].values()
     lists = (PROJECT["build-system"]["requires"], project["dependencies"], *extras)
@@ -43,7 +43,7 @@ def requirements(path):
 
 
 def pins(path):
-    """The version of each pinned package of an environment, by its canonical name."""
+    """Canonical name → version of the packages that a file and its constraints pin."""
     found = {}
     for r in requirements(path):
         if not r.specifier:
@@ -57,7 +57,7 @@ def pins(path):
 
 
 def out_of_range(path):
-    """The pins of an environment that pyproject.toml does not allow."""
+    """The pins of an environment that are outside the ranges of pyproject.toml."""
     pinned = pins(path)
     return [
         f"{r.name}=={version} is not {r.specifier}"
@@ -67,22 +67,22 @@ def out_of_range(path):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_pin_lies_in_the_ranges_of_the_package(name):
+def test_every_pin_is_in_the_ranges_of_the_package(name):
     assert out_of_range(FOLDER / name) == []
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_an_environment_installs_is_pinned(name):
+def test_all_packages_of_an_environment_are_pinned(name):
     wanted = {canonicalize_name(r.name) for r in requirements(FOLDER / name)}
     if name in INSTALL_THE_PACKAGE:
         wanted |= {
             canonicalize_name(Requirement(line).name) for line in PROJECT["project"]["dependencies"]
         }
-    # The smoke suite runs on the versions that a TensorFlow brings; that one is not pinned.
+    # The smoke suite uses the versions that a TensorFlow installs, so TensorFlow is not pinned.
     assert sorted(wanted - pins(FOLDER / name).keys()) == []
 
 
-def test_a_package_is_pinned_in_pins_or_for_each_tensorflow_alone():
+def test_a_package_is_pinned_either_in_pins_or_for_each_tensorflow():
     shared = pins(FOLDER / "pins.txt").keys()
     for name in FILES:
         own = [line for line in lines_of(FOLDER / name) if "==" in line]
@@ -101,10 +101,10 @@ def test_the_smoke_suite_installs_what_the_package_needs():
         for line in lines_of(FOLDER / "smoke.txt")
         if not line.startswith("-")
     }
-    assert needed - BROUGHT_BY_TENSORFLOW <= installed
+    assert needed - INSTALLED_WITH_TENSORFLOW <= installed
 
 
-def test_a_pin_out_of_range_would_be_found(tmp_path):
+def test_a_pin_out_of_range_is_found(tmp_path):
     (tmp_path / "shared.txt").write_text("jax==99.0\nnumpy==2.4.6\n")
     (tmp_path / "env.txt").write_text("# constraints\n-c shared.txt\ntorch\n")
     assert out_of_range(tmp_path / "env.txt") == ["jax==99.0 is not <0.11,>=0.10"]

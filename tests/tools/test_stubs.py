@@ -1,4 +1,4 @@
-"""The stub of _core is that of the library: `make stubs` writes it."""
+"""The stub of `_core` agrees with the library. `make stubs` writes it."""
 
 import subprocess
 import sys

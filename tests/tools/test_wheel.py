@@ -1,4 +1,4 @@
-"""The manylinux tag that libraries allow."""
+"""The manylinux tag of the wheel follows from the symbols of its libraries."""
 
 import importlib.util
 from pathlib import Path
@@ -22,9 +22,9 @@ spec.loader.exec_module(wheel)
         ("(GLIBCXX_3.4.21) y", 17),
     ],
 )
-def test_the_newest_symbol_decides(symbols, glibc):
+def test_the_newest_symbol_determines_the_glibc(symbols, glibc):
     assert wheel.glibc_of(symbols) == glibc
 
 
-def test_a_library_newer_than_any_policy_known_gets_no_old_tag():
+def test_a_library_newer_than_every_known_policy_gets_no_old_tag():
     assert wheel.glibc_of("(GLIBCXX_3.4.99) y") == 99
