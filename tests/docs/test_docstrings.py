@@ -39,7 +39,10 @@ logging.getLogger("griffe").setLevel(logging.ERROR)  # the tests say what is wro
 
 
 def load(root=ROOT, name="twml_ops"):
-    loader = griffe.GriffeLoader(search_paths=[root], docstring_parser="google")
+    # An inspected extension module has no parameters; its stub does.
+    loader = griffe.GriffeLoader(
+        search_paths=[root], docstring_parser="google", allow_inspection=False
+    )
     package = loader.load(name)
     loader.resolve_aliases(implicit=True)
     return package
