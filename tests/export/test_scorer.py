@@ -97,7 +97,7 @@ def test_activations_and_the_layers_of_a_dense_net(tmp_path, activation):
     got = scorer.predict({"x_ids": flat, "x_row_splits": splits, "side": x})
     want = model([ragged(flat, flat, splits)[0], tf.constant(x)])
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
-    with pytest.raises(ValueError, match="takes several inputs, by name"):
+    with pytest.raises(ValueError, match="ids must be a mapping with the inputs"):
         scorer.predict(flat)
 
 
