@@ -16,11 +16,11 @@ ROOT = Path(__file__).resolve().parents[1]
 # further down, so that there is no cycle. A room that the list does not name is an error.
 ARROWS = {
     "cli": "cli.commands cli.errors _startup_log",
-    "cli.commands": "cli.runs cli.render cli.errors selfcheck analysis export tpu distribute "
-    "models data planning _keras _child ''",
-    "cli.runs": "cli.render cli.errors analysis export distribute models layers optimizers data "
-    "_keras ''",
-    "cli.render": "cli.errors analysis tpu data planning",
+    "cli.commands": "cli.runs cli.errors selfcheck",
+    "cli.runs": "cli.render cli.results cli.errors analysis export tpu distribute models layers "
+    "optimizers data planning _keras _child ''",
+    "cli.render": "cli.results analysis tpu data planning",
+    "cli.results": "analysis",
     "cli.errors": "",
     "selfcheck": "core ops _keras _startup_log ''",
     "analysis": "layers metrics data _batch ops _core",

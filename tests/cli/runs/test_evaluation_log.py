@@ -9,8 +9,8 @@ from twml_ops.cli.runs import evaluation_log
 
 def test_what_was_noted_is_read_in_order(tmp_path):
     assert evaluation_log.read(tmp_path) == []
-    evaluation_log.add(tmp_path, 10, {"auc": 0.5, "log_loss": math.nan})
-    evaluation_log.add(tmp_path, 20, {"auc": 0.75, "log_loss": 0.25})
+    evaluation_log.append(tmp_path, 10, {"auc": 0.5, "log_loss": math.nan})
+    evaluation_log.append(tmp_path, 20, {"auc": 0.75, "log_loss": 0.25})
     assert evaluation_log.read(tmp_path) == [
         {"step": 10, "auc": 0.5, "log_loss": None},
         {"step": 20, "auc": 0.75, "log_loss": 0.25},
@@ -18,24 +18,24 @@ def test_what_was_noted_is_read_in_order(tmp_path):
 
 
 def test_half_a_line_is_never_there(tmp_path):
-    evaluation_log.add(tmp_path, 10, {"auc": 0.5})
+    evaluation_log.append(tmp_path, 10, {"auc": 0.5})
     with pytest.raises(TypeError):
-        evaluation_log.add(tmp_path, 20, {"auc": object()})
+        evaluation_log.append(tmp_path, 20, {"auc": object()})
     assert [line["step"] for line in evaluation_log.read(tmp_path)] == [10]
     assert [p.name for p in tmp_path.iterdir()] == [evaluation_log.FILE]
 
 
 def test_the_chief_waits_for_a_step_no_longer_than_it_is_told(tmp_path):
-    assert not evaluation_log.await_step(tmp_path, 10, 0)
-    evaluation_log.add(tmp_path, 11, {"auc": 0.5})
-    assert evaluation_log.await_step(tmp_path, 10, 0)
-    assert not evaluation_log.await_step(tmp_path, 12, 0)
+    assert not evaluation_log.wait_for_step(tmp_path, 10, 0)
+    evaluation_log.append(tmp_path, 11, {"auc": 0.5})
+    assert evaluation_log.wait_for_step(tmp_path, 10, 0)
+    assert not evaluation_log.wait_for_step(tmp_path, 12, 0)
 
 
 def test_a_finished_run_keeps_what_there_is(tmp_path):
     (tmp_path / "run").mkdir()
-    evaluation_log.keep(tmp_path, tmp_path / "run")
+    evaluation_log.copy_to_run(tmp_path, tmp_path / "run")
     assert list((tmp_path / "run").iterdir()) == []
-    evaluation_log.add(tmp_path, 10, {"auc": 0.5})
-    evaluation_log.keep(tmp_path, tmp_path / "run")
+    evaluation_log.append(tmp_path, 10, {"auc": 0.5})
+    evaluation_log.copy_to_run(tmp_path, tmp_path / "run")
     assert evaluation_log.read(tmp_path / "run") == evaluation_log.read(tmp_path)

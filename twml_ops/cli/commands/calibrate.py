@@ -1,16 +1,13 @@
-"""`twml-ops calibrate`: a finished run with a calibration at its end."""
+"""`twml-ops calibrate`: calibrates the model of a finished run."""
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from twml_ops.cli.commands.options import SOURCES, Debug, Run
-from twml_ops.cli.runs.folder import new_folder
 
 
 def calibrate(
@@ -45,12 +42,11 @@ def calibrate(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Fits a calibration on held-out data and leaves a new run whose model includes it.
+    """Fits a calibration on held-out data and writes a new run whose model includes it.
 
-    The folder has the files of train. Its report shows the reliability before and after.
+    The folder contains the files of a training run. Its report shows the reliability of the
+    predictions before and after the calibration.
     """
-    with new_folder(out, overwrite) as folder:
-        from twml_ops.cli.runs.calibrate import Settings, run_calibration
+    from twml_ops.cli.runs.calibrate import calibrate_run
 
-        command = shlex.join(["twml-ops", *sys.argv[1:]])
-        run_calibration(Settings(run, data, evaluation, method, command), folder, out)
+    calibrate_run(run, data, evaluation, method, out, overwrite)

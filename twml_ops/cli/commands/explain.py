@@ -1,8 +1,7 @@
-"""`twml-ops explain`: what each feature of a finished run contributes, and how it has moved."""
+"""`twml-ops explain`: importance and drift of the features of a finished run."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -35,26 +34,10 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Shows what each feature contributes, how often it is missing, and how it has drifted.
+    """Shows the importance, the coverage and the drift of each feature of a finished run.
 
-    Prints a table and adds a section with pictures to the report, in place of an earlier one.
+    Prints a table, and adds a section with plots to the report or replaces the existing one.
     """
-    from rich.markup import escape
+    from twml_ops.cli.runs.explain import explain_run
 
-    from twml_ops.cli.render import run_summary
-    from twml_ops.cli.runs import explain as explaining
-    from twml_ops.cli.runs.folder import REPORT_FILE, finite
-
-    explanation = explaining.explain_run(run, data, against, rows)
-    page = run / REPORT_FILE
-    explaining.write(explanation, page, out or page)
-    if as_json:
-        print(json.dumps(finite(explaining.as_json(explanation)), indent=2))
-        return
-    console = run_summary.console()
-    title = f"[bold]{escape(str(run))}[/] on {escape(explanation.data)}"
-    if explanation.against is not None:
-        title += f", against {escape(explanation.against)}"
-    console.print(title, soft_wrap=True)
-    explaining.show(console, explanation, top)
-    console.print(f"[dim]with pictures in[/] [bold]{escape(str(out or page))}[/]")
+    explain_run(run, data, against, out, rows, top, as_json)

@@ -1,21 +1,18 @@
-"""`twml-ops export`: the model of a finished run, in a form that a server loads."""
+"""`twml-ops export`: writes the model of a finished run in a format for serving."""
 
 from __future__ import annotations
 
 import enum
-import shutil
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from twml_ops.cli.commands.options import Debug, Run
-from twml_ops.cli.errors import UserError
-from twml_ops.cli.runs.folder import OUTPUT_NAMES, SAVED_MODEL, new_folder, read_run
 
 
 class Format(str, enum.Enum):
-    """What is written."""
+    """Format of an export."""
 
     FAST = "fast"
     STOCK = "stock"
@@ -23,7 +20,7 @@ class Format(str, enum.Enum):
 
 
 class Tables(str, enum.Enum):
-    """How the rows of tables are stored."""
+    """Data type of the rows of large tables in an export."""
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
@@ -42,29 +39,11 @@ def export(
         ),
     ] = Format.FAST,
     tables: Annotated[
-        Tables, typer.Option(help="Of stock and scorer: bits of the big tables' rows.")
+        Tables, typer.Option(help="Data type of large tables; for stock and scorer.")
     ] = Tables.FLOAT32,
     debug: Debug = False,
 ) -> None:
     """Writes the model of a run to a new folder, for serving."""
-    read_run(run)
-    if form is Format.FAST and tables is not Tables.FLOAT32:
-        raise UserError("--tables goes with --format stock or scorer")
-    with new_folder(out) as folder:
-        if form is Format.FAST:
-            shutil.copytree(run / SAVED_MODEL, folder, dirs_exist_ok=True)
-        else:
-            _write(run, folder, form, tables)
-    what = "scorer" if form is Format.SCORER else "SavedModel"
-    print(f"the {what} is in {out}")
+    from twml_ops.cli.runs.export import export_run
 
-
-def _write(run: Path, folder: Path, form: Format, tables: Tables) -> None:
-    from twml_ops.cli.runs.trained_run import TrainedRun
-    from twml_ops.export import to_scorer, to_stock_tf
-
-    model = TrainedRun(run).model
-    if form is Format.STOCK:
-        to_stock_tf(model, folder, tables=tables.value, output_names=OUTPUT_NAMES)
-    else:
-        to_scorer(model, folder, tables=tables.value)
+    export_run(run, out, form.value, tables.value)

@@ -1,4 +1,4 @@
-"""`twml-ops launch`: a whole cluster on this machine, for development."""
+"""`twml-ops launch`: runs a whole cluster on this machine, for development."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from twml_ops import _child
 from twml_ops.cli.commands.options import Debug
 
 
@@ -37,17 +36,6 @@ def launch(
     server, from the last checkpoint: twml-ops launch --ps 2 --workers 3 -- train --data flights
     --out out/flights
     """
-    from twml_ops.distribute.launch import LocalCluster
+    from twml_ops.cli.runs.launch import run_cluster
 
-    if command[0] == "train":
-        command = _child.command("twml_ops.cli", *command)
-    with LocalCluster(
-        command,
-        ps,
-        workers * workers_per_host,
-        max_restarts=max_restarts,
-        evaluators=int(evaluator),
-    ) as local:
-        status = local.wait()
-    if status:
-        raise SystemExit(status)
+    run_cluster(command, ps, workers * workers_per_host, int(evaluator), max_restarts)

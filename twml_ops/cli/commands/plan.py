@@ -1,17 +1,13 @@
-"""`twml-ops plan`: what distributed training sends and how fast it is, before anything runs."""
+"""`twml-ops plan`: predicts the traffic and the speed of distributed training."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from twml_ops.cli.commands.options import Debug
-
-if TYPE_CHECKING:
-    from twml_ops.planning import Choice, Cluster, Compute, Job, Prediction, Table
 
 
 def plan(
@@ -60,77 +56,31 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Predicts bytes and steps/s of each way to distribute, and picks a partition.
+    """Predicts bytes and steps/s of each way to distribute a job, and recommends one.
 
-    Without --sparse-ms, --dense-ms and --latency-ms the wire is the only limit. docs/plan.md
-    explains the formula.
+    Without --sparse-ms, --dense-ms and --latency-ms the network is the only limit. docs/plan.md
+    explains the formulas.
     """
-    from twml_ops import planning
-    from twml_ops.cli.render import plan_plot, plan_table
+    from twml_ops.cli.runs.plan import PlanOptions, plan_job
 
-    job = planning.Job(
-        _tables(table, entries or [200.0], unique),
-        batch,
+    options = PlanOptions(
+        tables=table,
+        batch=batch,
+        entries=entries or [200.0],
+        unique=unique,
+        egress=egress,
+        servers=servers,
+        workers=workers,
         values=values,
         deduplicate=deduplicate,
+        half=half,
+        overlap=overlap,
         dense=dense,
-        activation_bytes=2 if half else 4,
         slots=slots,
+        server_memory=server_memory,
+        sparse_ms=sparse_ms,
+        dense_ms=dense_ms,
+        latency_ms=latency_ms,
+        transport=transport,
     )
-    cluster = planning.Cluster(1e6 * egress, servers, workers)
-    software = None if transport is None else 1e6 * transport
-    compute = planning.Compute(sparse_ms / 1e3, dense_ms / 1e3, latency_ms / 1e3, software)
-    found = [
-        planning.predict(s, job, cluster, compute, overlap=overlap) for s in planning.STRATEGIES
-    ]
-    memory = None if server_memory is None else 1e9 * server_memory
-    choice = planning.choose(job, cluster, compute, server_memory=memory, overlap=overlap)
-    if out is not None:
-        plan_plot.draw(job, cluster, compute, overlap, out)
-    if as_json:
-        print(json.dumps(_as_data(job, cluster, compute, found, choice), indent=2))
-    else:
-        plan_table.show(job, cluster, found, choice, out)
-
-
-def _tables(
-    sizes: list[str], entries: list[float], unique: list[float] | None
-) -> tuple[Table, ...]:
-    from twml_ops.planning import Table
-
-    of_entries = _each("--entries", entries, len(sizes))
-    of_unique = _each("--unique", unique, len(sizes)) if unique else [None] * len(sizes)
-    return tuple(Table.parse(s, e, u) for s, e, u in zip(sizes, of_entries, of_unique, strict=True))
-
-
-def _each(name: str, values: list[float], count: int) -> list[float]:
-    if len(values) not in (1, count):
-        raise ValueError(f"{name} must be given once or once a table ({count}), got {len(values)}")
-    return values * count if len(values) == 1 else values
-
-
-def _as_data(
-    job: Job, cluster: Cluster, compute: Compute, found: list[Prediction], choice: Choice
-) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {
-        "job": asdict(job),
-        "cluster": asdict(cluster),
-        "compute": asdict(compute),
-        "strategies": {p.strategy: _prediction(p) for p in found},
-        "choice": {"strategy": choice.prediction.strategy, "reason": choice.reason}
-        | _prediction(choice.prediction),
-    }
-
-
-def _prediction(p: Prediction) -> dict[str, Any]:
-    """Numbers only; null where nothing is known to take time."""
-    return {
-        "servers": p.servers,
-        "workers": p.workers,
-        "bytes_per_link": p.links,
-        "bytes_sent_per_host": p.sent,
-        "wire_seconds": p.wire_seconds,
-        "steps_per_second": p.steps_per_second if p.seconds else None,
-    }
+    plan_job(options, out, as_json)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from typing import Annotated
 
 import typer
@@ -32,22 +30,9 @@ def stability(
     Once with synchronous steps, one after the other, and once with Hogwild: steps of several
     threads that update the tables without waiting for each other.
     """
-    from twml_ops.cli.render import run_summary
-    from twml_ops.cli.runs import stability as identical
+    from twml_ops.cli.runs.stability import StabilityOptions, measure_stability
 
-    settings = identical.Settings(
+    options = StabilityOptions(
         data, evaluation, model, optimizer, batch_size, epochs, runs, threads, seed
     )
-    console = run_summary.console()
-    kinds = []
-    for kind in identical.run(settings):
-        kinds.append(kind)
-        if not as_json:
-            losses = " ".join(f"{loss:.6f}" for loss in kind.losses)
-            console.print(
-                f" {kind.name:<12} log loss {kind.mean:.6f}, spread {kind.spread:.2e} "
-                f"(largest - smallest), {kind.examples_per_second:,.0f} examples/s: {losses}",
-                soft_wrap=True,
-            )
-    if as_json:
-        print(json.dumps([dataclasses.asdict(kind) for kind in kinds], indent=2))
+    measure_stability(options, as_json)

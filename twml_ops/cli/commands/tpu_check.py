@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from typing import Annotated
 
 import typer
@@ -38,25 +36,6 @@ def tpu_check(
     time of a step, memory, and what a device's share of the tables would be. Exits with 1 if the
     step does not compile or does not fit. Needs the packages of twml_ops[tpu].
     """
-    from twml_ops import tpu
-    from twml_ops.cli.render import run_summary
-    from twml_ops.cli.runs import tpu_models
+    from twml_ops.cli.runs.tpu_check import check_model
 
-    console = run_summary.console()
-    with console.status("compiling"):
-        verdict = tpu.check(
-            tpu_models.load(model),
-            chip,
-            batch_size=batch_size,
-            max_entries=max_entries,
-            topology=topology,
-        )
-    if as_json:
-        facts = {**dataclasses.asdict(verdict), "fits": verdict.fits, "seconds": verdict.seconds}
-        facts["chip"] = chip
-        facts["problem"] = verdict.problem._asdict() if verdict.problem else None
-        print(json.dumps(facts, indent=2))
-    else:
-        run_summary.tpu_verdict(console, verdict, batch_size)
-    if not verdict.fits:
-        raise typer.Exit(1)
+    check_model(model, chip, topology, batch_size, max_entries, as_json)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from twml_ops.cli.commands.options import BatchSize, Data, Debug
-from twml_ops.cli.runs.folder import new_folder
 
 
 def train(
@@ -80,46 +76,23 @@ def train(
     ] = 300.0,
     debug: Debug = False,
 ) -> None:
-    """Trains a model, evaluates it, and leaves both with a report in a new folder.
+    """Trains a model, evaluates it, and writes the model and a report to a new folder.
 
-    The folder has metrics.json, report.html, saved_model/, model.keras, tensorboard/ and run.json.
-    It appears when everything in it is finished, and not at all if something goes wrong.
-    Where TF_CONFIG names parameter servers, this process is the task of their cluster that it says.
+    The folder contains metrics.json, report.html, saved_model/, model.keras, tensorboard/ and
+    run.json. It is created when all of them are complete. A failed run leaves no folder.
+    If TF_CONFIG names parameter servers, this process runs its task in their cluster.
     """
-    from twml_ops.cli.runs import cluster_runner
-    from twml_ops.cli.runs.train import Settings, run
+    from twml_ops.cli.runs.config import ClusterOptions, RunConfig
+    from twml_ops.cli.runs.train import run_task
 
-    role = cluster_runner.role()
-    if role == "ps":
-        cluster_runner.run_server()
-    # Only one process of a cluster leaves something.
-    others = role in ("worker", "evaluator")
-    folder_of_run = contextlib.nullcontext(out) if others else new_folder(out, overwrite)
-    with folder_of_run as folder:
-        settings = Settings(
-            data=data,
-            eval=evaluation,
-            model=model,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            epochs=epochs,
-            seed=seed,
-            command=shlex.join(["twml-ops", *sys.argv[1:]]),
-        )
-        options = None
-        if role != "alone":
-            options = cluster_runner.Options(
-                mode,  # type: ignore[arg-type]
-                partition_axis,  # type: ignore[arg-type]
-                wire_dtype,  # type: ignore[arg-type]
-                checkpoint_every,
-                timeout,
-            )
-        if role == "evaluator":
-            assert options is not None
-            from twml_ops.cli.runs import evaluator
-
-            evaluator.run(settings, out, options, overwrite)
-        else:
-            run(settings, folder, out, options)
+    cluster = ClusterOptions(
+        mode,  # type: ignore[arg-type]
+        partition_axis,  # type: ignore[arg-type]
+        wire_dtype,  # type: ignore[arg-type]
+        checkpoint_every,
+        timeout,
+    )
+    config = RunConfig(
+        data, evaluation, model, optimizer, learning_rate, batch_size, epochs, seed, cluster
+    )
+    run_task(config, out, overwrite)

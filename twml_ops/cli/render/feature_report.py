@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -19,8 +20,45 @@ from twml_ops.cli.render.report import TOP_FEATURES
 
 MOVED = 6
 SHOWN_BINS = 12
+UNDECIDED = 0.001  # share of categories without a column above which it is mentioned
 _DASHED = " Dashed: from where on a feature counts as moved, and as moved far."
 _LEVELS = {"strong": "bold red", "moderate": "yellow", "none": "green", "": "dim"}
+
+
+def print_explanation(
+    console: Console, run: Path, explanation: Explanation, top: int, report: Path
+) -> None:
+    """Prints the table of the features of a run and where the report is.
+
+    Args:
+        console: where to print.
+        run: folder of the run.
+        explanation: the features.
+        top: number of rows of the table.
+        report: the report that has the plots.
+    """
+    title = f"[bold]{escape(str(run))}[/] on {escape(explanation.data)}"
+    if explanation.against is not None:
+        title += f", against {escape(explanation.against)}"
+    console.print(title, soft_wrap=True)
+    print_table(console, explanation, top)
+    if explanation.undecided > UNDECIDED:
+        console.print(
+            f"[dim]the column of {explanation.undecided:.1%} of the categories could not be "
+            "inferred; they count as missing[/]"
+        )
+    console.print(f"[dim]the plots are in[/] [bold]{escape(str(report))}[/]")
+
+
+def to_json(explanation: Explanation) -> dict[str, Any]:
+    """What `twml-ops explain --json` prints."""
+    features = []
+    for f in explanation.features:
+        row = f._asdict()
+        row.pop("histograms")
+        drift = row.pop("drift")
+        features.append({**row, "psi": drift.psi, "psi_by_chance": drift.chance})
+    return {**explanation._asdict(), "features": features}
 
 
 def print_table(console: Console, explanation: Explanation, top: int) -> None:

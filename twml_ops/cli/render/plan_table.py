@@ -9,13 +9,13 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from twml_ops.cli.render.terminal import console as make_console
+from twml_ops.cli.render.terminal import make_console
 from twml_ops.planning import Choice, Cluster, Job, Prediction
 
 LINKS = ("worker → server", "server → worker", "worker → worker")
 
 
-def show(
+def print_plan(
     job: Job, cluster: Cluster, found: list[Prediction], choice: Choice, picture: Path | None
 ) -> None:
     """Two lines on what is asked, a row a strategy, the choice."""

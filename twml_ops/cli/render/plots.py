@@ -14,6 +14,8 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from twml_ops.cli.results.history import History
+
 INK, MUTED, GRID = "#1b1f24", "#6b7280", "#e5e7eb"
 BLUE, ORANGE, GREEN = "#2563eb", "#ea580c", "#059669"
 _STYLE = {
@@ -37,18 +39,6 @@ _STYLE = {
 Draw = Callable[[Axes], None]
 
 
-class Point(NamedTuple):
-    """One point of a learning curve.
-
-    Attributes:
-        examples: examples trained on so far.
-        loss: mean log loss.
-    """
-
-    examples: int
-    loss: float
-
-
 def svg(draw: Draw, width: float = 6.4, height: float = 3.6) -> str:
     """A picture as a `data:` address. Width and height in inches."""
     return _svg(lambda figure: draw(figure.add_subplot()), width, height)
@@ -63,15 +53,21 @@ def _svg(draw: Callable[[Figure], None], width: float, height: float) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(out.getvalue()).decode()
 
 
-def learning_curve(train: list[Point], held_out: list[Point], base_rate_loss: float) -> Draw:
-    """Training loss as it went, held-out loss after each epoch, and the constant to beat."""
+def learning_curve(history: History, base_rate_loss: float) -> Draw:
+    """Log loss during the training, and on the evaluation data after each epoch.
+
+    Args:
+        history: record of the training.
+        base_rate_loss: log loss of a constant prediction, drawn as a horizontal line; NaN: none.
+    """
 
     def draw(ax: Axes) -> None:
-        if train:
-            ax.plot(*zip(*train, strict=True), color=BLUE, lw=1.6, label="train, while learning")
-        if held_out:
+        if history.train_loss:
+            points = zip(*history.train_loss, strict=True)
+            ax.plot(*points, color=BLUE, lw=1.6, label="training data, during the training")
+        if history.monitored_loss:
             ax.plot(
-                *zip(*held_out, strict=True), color=ORANGE, lw=1.6, marker="o", ms=4,
+                *zip(*history.monitored_loss, strict=True), color=ORANGE, lw=1.6, marker="o", ms=4,
                 label="evaluation data, after each epoch",
             )  # fmt: skip
         if np.isfinite(base_rate_loss):

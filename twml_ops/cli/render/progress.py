@@ -1,8 +1,7 @@
-"""What training and scoring show: a live bar on a terminal, a line per epoch elsewhere."""
+"""Progress of training and scoring: a live bar on a terminal, one line per epoch."""
 
 from __future__ import annotations
 
-import math
 import time
 from types import TracebackType
 from typing import Any
@@ -21,26 +20,23 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from twml_ops.cli.errors import UserError
-from twml_ops.cli.render.plots import Point
-
-POINTS_PER_EPOCH = 40
+from twml_ops.cli.results.history import History
 
 
-class _Facts(ProgressColumn):
-    """Loss and AUC so far, and how fast it goes."""
+class _StatusColumn(ProgressColumn):
+    """The current metrics and the throughput."""
 
     def render(self, task: Task) -> Text:
-        return Text(task.fields["facts"], style="cyan")
+        return Text(task.fields["status"], style="cyan")
 
 
 class Bar:
-    """A progress bar over examples, or nothing where nobody watches.
+    """A progress bar over examples. It is only shown on a terminal.
 
     Args:
-        console: where to; a bar only on a terminal.
-        title: left of the bar.
-        total: examples to do, if known.
+        console: console of the bar.
+        title: label to the left of the bar.
+        total: number of examples, if known.
     """
 
     def __init__(self, console: Console, title: str, total: int | None) -> None:
@@ -48,13 +44,13 @@ class Bar:
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=28, complete_style="blue", finished_style="green"),
             MofNCompleteColumn(),
-            _Facts(),
+            _StatusColumn(),
             TimeRemainingColumn(compact=True),
             console=console,
             disable=not console.is_terminal,
             transient=True,
         )
-        self._task = self._progress.add_task(escape(title), total=total, facts="")
+        self._task = self._progress.add_task(escape(title), total=total, status="")
         self._start = time.perf_counter()
         self._done = 0
 
@@ -70,86 +66,66 @@ class Bar:
     ) -> None:
         self._progress.stop()
 
-    def add(self, examples: int, facts: str = "") -> None:
-        """Advances by `examples`."""
+    def add(self, examples: int, status: str = "") -> None:
+        """Advances the bar by `examples`, and shows `status` and the throughput beside it."""
         self._done += examples
         speed = self._done / max(time.perf_counter() - self._start, 1e-9)
-        facts = f"{facts}  {speed:,.0f} ex/s".strip()
-        self._progress.update(self._task, advance=examples, facts=facts)
+        status = f"{status}  {speed:,.0f} ex/s".strip()
+        self._progress.update(self._task, advance=examples, status=status)
 
 
-class Report(tf.keras.callbacks.Callback):
-    """Shows training, keeps its learning curve, and stops it when the loss is no number.
+class ProgressCallback(tf.keras.callbacks.Callback):
+    """Shows the progress of `fit`: a bar during each epoch and a line after it.
+
+    It is a context manager, which removes the bar when `fit` fails.
 
     Args:
-        console: where to.
-        examples: in an epoch.
-        batch_size: examples in a batch.
-
-    Attributes:
-        train: the learning curve on the training data, each point a mean since the last.
-        held_out: the log loss on the evaluation data after each epoch.
-        examples: trained on so far.
-        seconds: of training so far, without the evaluations.
+        console: console of the bar and the lines.
+        history: record of the training. The callback that writes it must run before this one.
+        examples: number of examples in an epoch.
     """
 
-    def __init__(self, console: Console, examples: int, batch_size: int) -> None:
+    def __init__(self, console: Console, history: History, examples: int) -> None:
         super().__init__()
-        self.train: list[Point] = []
-        self.held_out: list[Point] = []
-        self.examples, self.seconds = 0, 0.0
-        self._console, self._epoch_examples, self._batch_size = console, examples, batch_size
-        self._every = max(batch_size, examples // POINTS_PER_EPOCH)
+        self._console, self._history, self._examples = console, history, examples
+        self._bar: Bar | None = None
+
+    def __enter__(self) -> ProgressCallback:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close_bar()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Starts a bar."""
-        self._epoch = epoch
-        self._seen, self._curve_seen, self._curve_sum = 0, 0, 0.0
+        """Starts the bar of the epoch."""
+        self._shown = self._history.examples
         title = f"epoch {epoch + 1}/{self.params['epochs']}"
-        self._bar: Bar | None = Bar(self._console, title, self._epoch_examples).__enter__()
-        self._start = time.perf_counter()
+        self._bar = Bar(self._console, title, self._examples).__enter__()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Advances the bar; Keras' logs are means since the start of the epoch.
-
-        Raises:
-            UserError: the loss is NaN or infinite.
-        """
-        seen = min((batch + 1) * self._batch_size, self._epoch_examples)
-        loss, auc = float(logs["loss"]), float(logs["auc"])
-        if not math.isfinite(loss):
-            self._end_of_training()
-            raise UserError(
-                f"the loss became {loss} within the first {seen:,} examples of epoch "
-                f"{self._epoch + 1}: try a lower --learning-rate"
-            )
+        """Advances the bar."""
         assert self._bar is not None
-        self._bar.add(seen - self._seen, f"loss {loss:.4f}  AUC {auc:.4f}")
-        self.examples += seen - self._seen
-        self._seen = seen
-        if seen - self._curve_seen >= self._every:
-            mean = (loss * seen - self._curve_sum) / (seen - self._curve_seen)
-            self.train.append(Point(self.examples, mean))
-            self._curve_seen, self._curve_sum = seen, loss * seen
+        status = f"loss {float(logs['loss']):.4f}  AUC {float(logs['auc']):.4f}"
+        self._bar.add(self._history.examples - self._shown, status)
+        self._shown = self._history.examples
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """An epoch's evaluation is not training."""
-        self._end_of_training()
+        """Removes the bar: the evaluation after an epoch is not training."""
+        self._close_bar()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """One lasting line for the epoch."""
-        self._end_of_training()
-        self.held_out.append(Point(self.examples, float(logs["val_loss"])))
+        """Prints the line of the epoch."""
+        self._close_bar()
+        record = self._history.epochs[-1]
+        metrics = record.metrics
         self._console.print(
             f"epoch [bold]{epoch + 1}[/]/{self.params['epochs']}"
-            f"   train loss {logs['loss']:.4f}  AUC {logs['auc']:.4f}"
-            f"   eval loss {logs['val_loss']:.4f}  AUC {logs['val_auc']:.4f}"
-            f"   [dim]{self._seen / self._epoch_seconds:,.0f} examples/s[/]"
+            f"   train loss {metrics['loss']:.4f}  AUC {metrics['auc']:.4f}"
+            f"   eval loss {metrics['val_loss']:.4f}  AUC {metrics['val_auc']:.4f}"
+            f"   [dim]{record.examples / record.seconds:,.0f} examples/s[/]"
         )
 
-    def _end_of_training(self) -> None:
+    def _close_bar(self) -> None:
         if self._bar is not None:
             self._bar.__exit__(None, None, None)
             self._bar = None
-            self._epoch_seconds = time.perf_counter() - self._start
-            self.seconds += self._epoch_seconds

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 
 from twml_ops.analysis import scoring
 from twml_ops.analysis.lift import lift_table
-from twml_ops.analysis.permutation_importance import FeatureImportance
 from twml_ops.analysis.scoring import Scores
 from twml_ops.cli.render import plots
-from twml_ops.cli.render.plots import Point
+from twml_ops.cli.results.run_result import RunResult
 
 TOP_FEATURES = 25
 
@@ -39,63 +38,44 @@ _NAMES = {
 _TILES = ("auc", "log_loss", "rce", "calibration", "examples_per_second")
 
 
-class Facts(NamedTuple):
-    """What a report is made of.
-
-    Attributes:
-        metrics: as in metrics.json.
-        run: as in run.json.
-        scores: of the evaluation data.
-        train: learning curve on the training data.
-        held_out: log loss on the evaluation data after each epoch.
-        worth: what each feature is worth, the most useful first.
-        uncalibrated: scores of the same data before a calibration, if there was one.
-    """
-
-    metrics: dict[str, float]
-    run: dict[str, Any]
-    scores: Scores
-    train: list[Point]
-    held_out: list[Point]
-    worth: list[FeatureImportance]
-    uncalibrated: Scores | None = None
-
-
-def render(facts: Facts) -> str:
-    """The page, HTML."""
+def render(result: RunResult) -> str:
+    """The report of a run: one HTML page that loads nothing else."""
     env = jinja2.Environment(
         loader=jinja2.PackageLoader("twml_ops.cli.render"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
-    run = facts.run
-    before = None if facts.uncalibrated is None else scoring.metrics(facts.uncalibrated)
-    rows = explain(facts.metrics, before, scoring.standard_errors(facts.scores))
+    facts, uncalibrated = result.facts, result.uncalibrated_scores
+    before = None if uncalibrated is None else scoring.metrics(uncalibrated)
+    rows = describe_metrics(result.metrics, before, scoring.standard_errors(result.scores))
     return env.get_template("report.html.j2").render(
-        title=f"{run['model']} on {run['data']}",
-        subtitle=f"{run['finished']} · twml-ops {run['versions']['twml_ops']}",
+        title=f"{facts['model']} on {facts['data']}",
+        subtitle=f"{facts['finished']} · twml-ops {facts['versions']['twml_ops']}",
         tiles=[row for row in rows if row["key"] in _TILES],
-        pictures=_pictures(facts),
-        eval_name=run["eval_source"],
+        pictures=_pictures(result),
+        eval_name=facts["eval_source"],
         metrics=rows,
         compared=before is not None,
-        lift=_lift(facts.scores),
-        configuration=_configuration(run),
-        command=run["command"],
+        lift=_lift_rows(result.scores),
+        configuration=_configuration(facts),
+        command=facts["command"],
     )
 
 
-def explain(
+def describe_metrics(
     metrics: Mapping[str, float],
     before: Mapping[str, float] | None = None,
     errors: Mapping[str, float] | None = None,
 ) -> list[dict[str, str]]:
-    """Key, name, value as text, and a few words on what it means, of each metric.
+    """The metrics as text.
 
     Args:
-        metrics: as in metrics.json.
-        before: those of the same data before a calibration.
-        errors: standard errors, of those that have one.
+        metrics: value by name, as in metrics.json.
+        before: metrics of the same data before a calibration; None: there was none.
+        errors: standard errors, of the metrics that have one.
+
+    Returns:
+        One dictionary per metric: `key`, `name`, `value`, `before`, and `note`, which explains it.
     """
     entropy = metrics["log_loss"] / metrics["normalized_entropy"]
     rows = []
@@ -113,8 +93,8 @@ def explain(
     return rows
 
 
-def _lift(scores: Scores) -> list[dict[str, Any]]:
-    """The rows of the lift table as text; `share` is the length of the bar in per cent."""
+def _lift_rows(scores: Scores) -> list[dict[str, Any]]:
+    """The rows of the lift table as text; `share` is the length of the bar in percent."""
     return [
         {
             "rank": rank,
@@ -130,20 +110,21 @@ def _lift(scores: Scores) -> list[dict[str, Any]]:
     ]
 
 
-def _pictures(facts: Facts) -> list[dict[str, Any]]:
-    labels, predictions, _ = facts.scores
-    entropy = facts.metrics["log_loss"] / facts.metrics["normalized_entropy"]
+def _pictures(result: RunResult) -> list[dict[str, Any]]:
+    labels, predictions, _ = result.scores
+    entropy = result.metrics["log_loss"] / result.metrics["normalized_entropy"]
     n = f"{len(labels):,}"
     pictures = []
-    if facts.uncalibrated is not None:
-        pictures.append(_before_and_after(facts.uncalibrated, facts.scores))
-    if facts.train or facts.held_out:
+    if result.uncalibrated_scores is not None:
+        pictures.append(_before_and_after(result.uncalibrated_scores, result.scores))
+    history = result.history
+    if history.train_loss or history.monitored_loss:
         pictures.append(
             (
                 "Learning curve",
                 "Log loss while training, and on the evaluation data after each epoch. The latter "
                 "is only looked at: the number of epochs was fixed before.",
-                plots.svg(plots.learning_curve(facts.train, facts.held_out, entropy), 10.4, 3.4),
+                plots.svg(plots.learning_curve(history, entropy), 10.4, 3.4),
                 True,
             )
         )
@@ -162,12 +143,12 @@ def _pictures(facts: Facts) -> list[dict[str, Any]]:
             False,
         ),
     ]
-    if facts.worth:
-        top = facts.worth[:TOP_FEATURES]
-        bars = plots.feature_bars([w.name for w in top], [w.loss for w in top])
-        more = len(facts.worth) - len(top)
+    if result.importances:
+        top = result.importances[:TOP_FEATURES]
+        bars = plots.feature_bars([f.name for f in top], [f.loss for f in top])
+        more = len(result.importances) - len(top)
         note = "Log loss added when one feature is shuffled over the rows and the rest stay"
-        note += f"; the {len(top)} most useful of {len(facts.worth)}." if more else "."
+        note += f"; the {len(top)} most useful of {len(result.importances)}." if more else "."
         pictures.append(
             ("What each feature is worth", note, plots.svg(bars, 10.4, 0.9 + 0.25 * len(top)), True)
         )
@@ -190,12 +171,13 @@ def _before_and_after(before: Scores, after: Scores) -> tuple[str, str, str, boo
     return "Reliability before and after the calibration", note, picture, True
 
 
-def _configuration(run: dict[str, Any]) -> list[dict[str, Any]]:
+def _configuration(facts: dict[str, Any]) -> list[dict[str, Any]]:
     hidden = ("twml_ops_run", "command", "finished", "data", "eval")
-    flat = {k: v for k, v in run.items() if isinstance(v, (str, int, float)) and k not in hidden}
-    calibration = run.get("calibration", {})
+    flat = {k: v for k, v in facts.items() if isinstance(v, (str, int, float)) and k not in hidden}
+    calibration = facts.get("calibration", {})
     flat.update({f"calibration_{k}": v for k, v in calibration.items() if v is not None})
-    flat.update(run["versions"])
+    flat.update({f"cluster_{k}": v for k, v in (facts.get("cluster") or {}).items()})
+    flat.update(facts["versions"])
     return [{"name": k.replace("_", " "), "value": _number(v)} for k, v in flat.items()]
 
 

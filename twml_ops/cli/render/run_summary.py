@@ -1,27 +1,23 @@
-"""What the commands print: a few lines and one table."""
+"""What training and evaluation print: a few lines and a table of metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from twml_ops.cli.render.report import explain
-from twml_ops.cli.render.terminal import console
+from twml_ops.analysis import scoring
+from twml_ops.cli.render.report import describe_metrics
+from twml_ops.cli.results.run_result import RunResult
 from twml_ops.data import Source
 
-if TYPE_CHECKING:
-    from twml_ops.tpu import Verdict
 
-__all__ = ["console", "data", "metrics", "model"]
-
-
-def data(console: Console, train: Source, held_out: Source, *sizes: int) -> None:
-    """One line on what is trained and evaluated on, one on the features."""
+def print_data(console: Console, train: Source, held_out: Source, sizes: tuple[int, int]) -> None:
+    """Prints the sources, their sizes and the number of features."""
     console.print(
         f"[bold]data [/]  {escape(train.name)}: {sizes[0]:,} examples, "
         f"evaluated on {escape(held_out.name)}: {sizes[1]:,}",
@@ -34,73 +30,58 @@ def data(console: Console, train: Source, held_out: Source, *sizes: int) -> None
     console.print(f"        {', '.join(parts)}; positive: {escape(s.label)}", soft_wrap=True)
 
 
-def model(console: Console, name: str, count: int, optimizer: str) -> None:
-    """One line on what is trained: the model `name` with `count` weights."""
-    console.print(f"[bold]model[/]  {name}: {count:,} weights, trained by {optimizer}")
+def print_model(console: Console, name: str, weights: int, optimizer: str) -> None:
+    """Prints the name of the model, its number of weights and the optimizer."""
+    console.print(f"[bold]model[/]  {name}: {weights:,} weights, trained by {optimizer}")
 
 
-def metrics(
-    console: Console, values: Mapping[str, float], before: Mapping[str, float] | None = None
+def print_checkpoint(console: Console, step: int, steps: int, metrics: Mapping[str, float]) -> None:
+    """Prints the metrics of the checkpoint of `step`, out of `steps`."""
+    console.print(
+        f"step {step:,}/{steps:,}   eval loss {metrics['log_loss']:.4f}  AUC {metrics['auc']:.4f}"
+    )
+
+
+def print_metrics(
+    console: Console, metrics: Mapping[str, float], before: Mapping[str, float] | None = None
 ) -> None:
-    """The metrics, one a row, each explained; those `before` a calibration next to them."""
+    """Prints a table with one metric per row.
+
+    Args:
+        console: where to print.
+        metrics: value by name, as in metrics.json.
+        before: metrics before a calibration, for a second column; None: no such column.
+    """
     table = Table(box=box.SIMPLE_HEAD, show_header=before is not None, pad_edge=False)
     table.add_column(style="bold")
     if before is not None:
         table.add_column("before", justify="right")
     table.add_column("after", justify="right", style="cyan")
     table.add_column(style="dim")
-    for row in explain(values, before):
+    for row in describe_metrics(metrics, before):
         numbers = [row["value"]] if before is None else [row["before"], row["value"]]
         table.add_row(row["name"], *numbers, row["note"])
     console.print(table)
 
 
-def tpu_verdict(console: Console, verdict: Verdict, batch_size: int) -> None:
-    """What `twml-ops tpu-check` found."""
-    from twml_ops.tpu import chips
-
-    chip, compiled = verdict.chip, verdict.compiled
-    if compiled is None:
-        assert verdict.problem is not None
-        where = verdict.problem.layer
-        console.print(f"[bold red]does not compile[/] for {chip.name}")
-        console.print(f"layer   {escape(where) if where else 'not known'}")
-        console.print(f"why     {escape(verdict.problem.why)}", soft_wrap=True)
-        return
-    console.print(
-        f"[bold green]compiles[/] for {compiled.device} ({chip.name}:{verdict.topology}, "
-        f"{compiled.devices} devices), {batch_size:,} examples a device and step"
-    )
-    bound = "memory" if verdict.memory_seconds >= verdict.compute_seconds else "compute"
-    share = compiled.memory / chip.hbm
-    rows = [
-        ("FLOPs", f"{compiled.flops:,.0f}", f"{verdict.compute_seconds * 1e3:.3f} ms at the peak"),
-        ("bytes", f"{compiled.bytes:,.0f}", f"{verdict.memory_seconds * 1e3:.3f} ms at bandwidth"),
-        ("step, at least", f"{verdict.seconds * 1e3:.3f} ms", f"bound by {bound}"),
-        ("memory", _mib(compiled.memory), f"{share:.1%} of {chip.hbm >> 30} GiB"),
-        ("  weights, slots, batch", _mib(compiled.arguments), ""),
-        ("  temporary", _mib(compiled.temporary), ""),
-        ("  results, program", _mib(compiled.outputs + compiled.code), ""),
-    ]
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for justify in ("left", "right", "left"):
-        table.add_column(justify=justify)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-    if verdict.tables:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        table.add_column("table")
-        for column in ("rows", "units", "with slots", f"a device of {compiled.devices}"):
-            table.add_column(column, justify="right")
-        for t in verdict.tables:
-            sizes = _mib(t.bytes), _mib(t.share)
-            table.add_row(escape(t.name), f"{t.rows:,}", f"{t.units:,}", *sizes)
-        console.print(table)
-    if not verdict.fits:
-        console.print("[bold red]does not fit[/] with the whole tables on each device")
-    console.print(f"[dim]peak, bandwidth and memory of the chip: {chips.SOURCE}[/]")
+def print_evaluation(
+    console: Console, run: Path, source: Source, metrics: Mapping[str, float]
+) -> None:
+    """Prints the metrics of the run in the folder `run` on a data set."""
+    console.print(f"[bold]{escape(str(run))}[/] on {escape(source.name)}", soft_wrap=True)
+    print_metrics(console, metrics)
 
 
-def _mib(size: int) -> str:
-    return f"{size / (1 << 20):,.1f} MiB"
+def print_result(console: Console, result: RunResult, files: str, out: Path) -> None:
+    """Prints the metrics of a run and where its files are.
+
+    Args:
+        console: where to print.
+        result: the run.
+        files: the files, for example "the report and the metrics".
+        out: their folder.
+    """
+    uncalibrated = result.uncalibrated_scores
+    before = None if uncalibrated is None else scoring.metrics(uncalibrated)
+    print_metrics(console, result.metrics, before)
+    console.print(f"[dim]{files} are in[/] [bold]{escape(str(out))}[/]")

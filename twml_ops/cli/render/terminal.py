@@ -1,12 +1,25 @@
-"""The console of the commands, without TensorFlow."""
+"""The console of the commands. It does not import TensorFlow."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 
 from rich.console import Console
+from rich.markup import escape
 
 
-def console() -> Console:
-    """For the standard output: lines are not broken where they do not meet a screen's edge."""
+def make_console() -> Console:
+    """A console on the standard output; 120 columns wide where that is not a terminal."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+
+
+def make_error_console() -> Console:
+    """A console on the standard error, for progress beside output that programs may read."""
+    return Console(stderr=True)
+
+
+def print_pairs(console: Console, pairs: Mapping[str, str]) -> None:
+    """Prints a name and its value on each line."""
+    for name, value in pairs.items():
+        console.print(f"[bold]{name:<20}[/] {escape(value)}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The files of a run, written."""
+"""Writing the files of a run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from twml_ops import export
 from twml_ops.cli.render import report
+from twml_ops.cli.results.run_result import RunResult
 from twml_ops.cli.runs.folder import (
     METRICS_FILE,
     MODEL_FILE,
@@ -19,11 +20,15 @@ from twml_ops.cli.runs.folder import (
 )
 
 
-def write(folder: Path, model: tf.keras.Model, facts: report.Facts) -> None:
-    """Everything but the TensorBoard logs, which are there; run.json comes last."""
+def write(folder: Path, result: RunResult) -> None:
+    """Writes all files of a run except the TensorBoard logs, which training writes itself.
+
+    run.json is written last: it marks the run as finished.
+    """
+    model = result.model
     bare = tf.keras.Model(model.input, model.output, name=model.name)  # without optimizer slots
     bare.save(str(folder / MODEL_FILE))
     export.to_tf(model, folder / SAVED_MODEL, output_names=OUTPUT_NAMES)
-    (folder / REPORT_FILE).write_text(report.render(facts), encoding="utf-8")
-    write_json(folder / METRICS_FILE, facts.metrics)
-    write_json(folder / RUN_FILE, facts.run)
+    (folder / REPORT_FILE).write_text(report.render(result), encoding="utf-8")
+    write_json(folder / METRICS_FILE, result.metrics)
+    write_json(folder / RUN_FILE, result.facts)

@@ -1,11 +1,11 @@
-"""One calibration: a finished run in, a finished run with a calibrated model out."""
+"""`twml-ops calibrate`: a copy of a finished run whose model ends in a calibration layer."""
 
 from __future__ import annotations
 
 import shutil
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,93 +14,96 @@ from rich.markup import escape
 
 from twml_ops import layers
 from twml_ops.analysis import scoring
-from twml_ops.analysis.permutation_importance import permutation_importance
 from twml_ops.analysis.scoring import Scores
 from twml_ops.cli.errors import UserError
-from twml_ops.cli.render import report, run_summary
-from twml_ops.cli.render.progress import Bar
+from twml_ops.cli.render import run_summary
+from twml_ops.cli.render.terminal import make_console
+from twml_ops.cli.results.history import History
+from twml_ops.cli.results.run_result import RunResult
 from twml_ops.cli.runs import artifacts
-from twml_ops.cli.runs.train import LARGE_BATCH, now, versions
+from twml_ops.cli.runs.evaluate import importances_of, score_source, throughput
+from twml_ops.cli.runs.folder import TENSORBOARD, new_folder
+from twml_ops.cli.runs.run_facts import provenance
 from twml_ops.cli.runs.trained_run import TrainedRun
 from twml_ops.data import Source, original_errors
 
 METHODS = {"isotonic": layers.IsotonicCalibration, "platt": layers.PlattScaling}
-TENSORBOARD = "tensorboard"
 
 
-class Settings(NamedTuple):
-    """What the user chose; see `twml-ops calibrate --help`."""
-
-    run: Path
-    data: str | None
-    eval: str | None
-    method: str
-    command: str
-
-
-def run_calibration(settings: Settings, folder: Path, out: Path) -> None:
-    """Fits a calibration, evaluates it, and writes everything a run consists of.
+def calibrate_run(
+    run: Path, data: str | None, evaluation: str | None, method: str, out: Path, overwrite: bool
+) -> None:
+    """Fits a calibration on held-out data, and writes a run whose model ends in it.
 
     Args:
-        settings: what to do.
-        folder: where to write.
-        out: what `folder` will be called in the end, to show.
+        run: folder of the finished run to calibrate.
+        data: SOURCE to fit the calibration on; None: the evaluation data of the run.
+        evaluation: SOURCE to evaluate on; None: a part of `data`, which is then not fitted on.
+        method: one of METHODS.
+        out: folder to create.
+        overwrite: replace a finished run in `out`.
 
     Raises:
-        UserError: wrong settings, data of one class, or scikit-learn is not installed.
-        ValueError: data that cannot be read.
+        UserError: an option is wrong, the data have one class only, or scikit-learn is missing.
+        ValueError: data cannot be read.
     """
-    console = run_summary.console()
-    _check_method(settings.method)
-    trained = TrainedRun(settings.run)
-    if trained.calibration is not None:
-        raise UserError(
-            f"{settings.run}: is calibrated already; calibrate the run it was made from, "
-            f"{trained.calibration['run']}"
-        )
-    source, held_out = trained.calibration_pair(settings.data, settings.eval)
-    with original_errors(source, held_out):
-        sizes = source.num_examples(), held_out.num_examples()
-        _show_task(console, settings, trained, source, held_out, sizes)
-        start = time.perf_counter()
-        with Bar(console, "scoring", sizes[0]) as bar:
-            scores = scoring.score(trained.model, source.dataset(LARGE_BATCH), bar.add)
-        layer = fit(settings.method, scores, source.name)
-        seconds = time.perf_counter() - start
-        model = calibrated(trained.model, layer)
-        with Bar(console, "evaluating", 2 * sizes[1]) as bar:
-            before, after = (
-                scoring.score(m, held_out.dataset(LARGE_BATCH), bar.add)
-                for m in (trained.model, model)
+    with new_folder(out, overwrite) as folder:
+        _check_method(method)
+        trained = TrainedRun(run)
+        if trained.calibration is not None:
+            raise UserError(
+                f"{run}: is calibrated already; calibrate the run that it was made from, "
+                f"{trained.calibration['run']}"
             )
-        with console.status("asking what each feature is worth"):
-            sample = held_out.dataset(LARGE_BATCH, shuffle=True, seed=trained.facts["seed"])
-            worth = permutation_importance(scoring.predictor(model), sample, trained.schema)
-
-    speed = {"examples_per_second": sizes[0] / seconds, "examples": sizes[0], "seconds": seconds}
-    metrics: dict[str, float] = {**scoring.metrics(after), **speed}
-    facts = _facts(settings, trained, source, held_out, sizes)
-    if (settings.run / TENSORBOARD).is_dir():
-        shutil.copytree(settings.run / TENSORBOARD, folder / TENSORBOARD)
-    page = report.Facts(metrics, facts, after, [], [], worth, before)
-    artifacts.write(folder, model, page)
-    run_summary.metrics(console, metrics, scoring.metrics(before))
-    console.print(
-        f"[dim]the report, the calibrated model and the metrics are in[/] "
-        f"[bold]{escape(str(out))}[/]"
-    )
+        console = make_console()
+        source, held_out = trained.calibration_pair(data, evaluation)
+        with original_errors(source, held_out):
+            sizes = source.num_examples(), held_out.num_examples()
+            _print_task(console, run, trained, method, source, held_out)
+            if data in (trained.facts["data"], trained.facts["train_source"]):
+                _print_warning(console)
+            start = time.perf_counter()
+            scores = score_source(trained.model, source, console, sizes[0], "scoring")
+            layer = fit(method, scores, source.name)
+            seconds = time.perf_counter() - start
+            model = append_layer(trained.model, layer)
+            before = score_source(trained.model, held_out, console, sizes[1])
+            after = score_source(model, held_out, console, sizes[1])
+            importances = importances_of(model, held_out, trained.facts["seed"], console)
+        if (run / TENSORBOARD).is_dir():
+            shutil.copytree(run / TENSORBOARD, folder / TENSORBOARD)
+        calibration = {
+            "method": method,
+            "run": str(run),
+            "data": data,
+            "eval": evaluation,
+            "source": source.name,
+            "examples": sizes[0],
+        }
+        facts: dict[str, Any] = {
+            **trained.facts,
+            "eval_source": held_out.name,
+            "eval_examples": sizes[1],
+            **provenance(),
+            "calibration": calibration,
+        }
+        metrics = {**scoring.metrics(after), **throughput(sizes[0], seconds)}
+        result = RunResult(model, History(), after, metrics, importances, facts, before)
+        artifacts.write(folder, result)
+        files = "the report, the calibrated model and the metrics"
+        run_summary.print_result(console, result, files, out)
 
 
 def fit(method: str, scores: Scores, name: str) -> layers.IsotonicCalibration | layers.PlattScaling:
-    """The calibration layer, fitted.
+    """Fits a calibration layer.
 
     Args:
         method: one of METHODS.
-        scores: of the data to fit on.
-        name: of that data, for errors.
+        scores: labels and predictions to fit on.
+        name: name of the data, for error messages.
 
     Raises:
-        UserError: there are no positives, or no negatives.
+        UserError: all labels are equal.
     """
     if len(np.unique(scores.labels)) < 2:
         only = f"only labels of {scores.labels[0]:g}" if len(scores.labels) else "no examples"
@@ -110,8 +113,8 @@ def fit(method: str, scores: Scores, name: str) -> layers.IsotonicCalibration | 
     return layer
 
 
-def calibrated(model: tf.keras.Model, layer: tf.keras.layers.Layer) -> tf.keras.Model:
-    """`model`, probabilities [B, 1], with `layer` at its end."""
+def append_layer(model: tf.keras.Model, layer: tf.keras.layers.Layer) -> tf.keras.Model:
+    """A model that applies `layer` to the probabilities [B, 1] of `model`."""
     return tf.keras.Model(model.input, layer(model.output), name=model.name)
 
 
@@ -120,7 +123,7 @@ def _check_method(method: str) -> None:
         raise UserError(f"unknown method {method!r}: expected one of {', '.join(METHODS)}")
     if method == "isotonic":
         try:
-            import sklearn.isotonic  # noqa: F401  (before the long part, not after it)
+            import sklearn.isotonic  # noqa: F401  (fail before the data are read)
         except ImportError as e:
             raise UserError(
                 "--method isotonic needs scikit-learn: pip install "
@@ -128,54 +131,25 @@ def _check_method(method: str) -> None:
             ) from e
 
 
-def _show_task(
-    console: Console,
-    settings: Settings,
-    trained: TrainedRun,
-    source: Source,
-    held_out: Source,
-    sizes: tuple[int, int],
+def _print_task(
+    console: Console, run: Path, trained: TrainedRun, method: str, source: Source, held_out: Source
 ) -> None:
     console.print(
-        f"[bold]model[/]  {escape(str(settings.run))}: {escape(trained.facts['model'])}, trained "
+        f"[bold]model[/]  {escape(str(run))}: {escape(trained.facts['model'])}, trained "
         f"on {escape(trained.facts['train_source'])}",
         soft_wrap=True,
     )
     console.print(
-        f"[bold]data [/]  {settings.method} calibration fitted on {escape(source.name)}: "
-        f"{sizes[0]:,} examples, evaluated on {escape(held_out.name)}: {sizes[1]:,}",
+        f"[bold]data [/]  {method} calibration fitted on {escape(source.name)}: "
+        f"{source.num_examples():,} examples, evaluated on {escape(held_out.name)}: "
+        f"{held_out.num_examples():,}",
         soft_wrap=True,
     )
-    if settings.data in (trained.facts["data"], trained.facts["train_source"]):
-        console.print(
-            "[yellow]note[/]   the model was trained on such data, where its predictions are too "
-            "sure of themselves, and a calibration learns just that: better use other data",
-            soft_wrap=True,
-        )
 
 
-def _facts(
-    settings: Settings,
-    trained: TrainedRun,
-    source: Source,
-    held_out: Source,
-    sizes: tuple[int, int],
-) -> dict[str, Any]:
-    """The content of run.json: that of the run, and how it was calibrated."""
-    calibration = {
-        "method": settings.method,
-        "run": str(settings.run),
-        "data": settings.data,
-        "eval": settings.eval,
-        "source": source.name,
-        "examples": sizes[0],
-    }
-    return {
-        **trained.facts,
-        "eval_source": held_out.name,
-        "eval_examples": sizes[1],
-        "command": settings.command,
-        "finished": now(),
-        "versions": versions(),
-        "calibration": calibration,
-    }
+def _print_warning(console: Console) -> None:
+    console.print(
+        "[yellow]warning[/]  the model was trained on these data. Its predictions are "
+        "overconfident there, and the calibration would learn that: use other data",
+        soft_wrap=True,
+    )

@@ -1,170 +1,134 @@
-"""`twml-ops train` in a cluster: what differs where `TF_CONFIG` names parameter servers."""
+"""Training in a cluster with parameter servers, by `twml_ops.distribute.HybridTrainer`."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tensorflow as tf
 from rich.console import Console
 
 from twml_ops.cli.errors import UserError
-from twml_ops.cli.render.plots import Point
-from twml_ops.cli.render.progress import POINTS_PER_EPOCH
-from twml_ops.cli.runs import evaluation_log, optimizers
+from twml_ops.cli.results.history import History, LossPoint
+from twml_ops.cli.runs import cluster, evaluation_log, optimizers
+from twml_ops.cli.runs.config import RunConfig
+from twml_ops.cli.runs.runner import FittedModel
 from twml_ops.data import Source
-from twml_ops.distribute import BuiltOnce, Cluster, HybridTrainer, exit_if_lost, serve
+from twml_ops.distribute import BuiltOnce, Cluster, HybridTrainer, exit_if_lost
+
+POINTS_PER_EPOCH = 40
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """How the cluster trains; see `HybridTrainer`, whose arguments these are."""
+class ClusterRunner:
+    """Trains with the other processes of the cluster that `TF_CONFIG` describes. See `Runner`.
 
-    mode: Literal["sync", "async", "hogwild"] = "async"
-    partition_axis: Literal["row", "column", "auto"] = "auto"
-    wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    checkpoint_every: int = 1000
-    timeout: float = 300.0
+    All processes must have the same configuration. A cluster fits one model.
 
-
-@dataclasses.dataclass
-class Progress:
-    """What was seen on the way; as `progress.Report` has it."""
-
-    train: list[Point] = dataclasses.field(default_factory=list)
-    held_out: list[Point] = dataclasses.field(default_factory=list)
-    examples: int = 0
-    seconds: float = 0.0
-
-
-def role() -> str:
-    """What `TF_CONFIG` makes of this process.
-
-    Returns:
-        "ps", "chief", "worker", "evaluator", or "alone" without servers.
-
-    Raises:
-        UserError: `TF_CONFIG` is not what TensorFlow describes.
+    Args:
+        config: configuration of the run, with a learning rate and cluster options.
+        folder: folder to which the results of the evaluator are copied.
+        out: final folder of the run, beside which the checkpoints are kept.
+        console: terminal on which the progress is shown.
     """
-    try:
-        cluster = Cluster.from_environment()
-    except ValueError as e:
-        raise UserError(str(e)) from e
-    if cluster.job in ("ps", "evaluator"):
-        return cluster.job
-    if not cluster.servers:
-        return "alone"
-    return "chief" if cluster.is_chief else "worker"
 
+    def __init__(self, config: RunConfig, folder: Path, out: Path, console: Console) -> None:
+        self._config, self._options = config, cluster.options_of(config)
+        self._folder, self._out, self._console = folder, out, console
 
-def run_server() -> None:
-    """Is a parameter server until it is killed."""
-    serve(Cluster.from_environment())
+    def connect(self) -> None:
+        """Connects this process to the parameter servers."""
+        with exit_if_lost():
+            Cluster.from_environment().connect(self._options.timeout)
 
+    def build(self, make_model: Callable[[], tf.keras.Model]) -> BuiltOnce:
+        """The model that the chief builds and the other workers read."""
+        return cluster.build_once(make_model, self._config, self._out)
 
-def connect(options: Options) -> None:
-    """Before this process makes any tensor."""
-    with exit_if_lost():
-        Cluster.from_environment().connect(options.timeout)
+    def fit(
+        self,
+        model: BuiltOnce,
+        train: Source,
+        monitored: Source,
+        *,
+        epochs: int,
+        callbacks: Sequence[tf.keras.callbacks.Callback] = (),
+    ) -> FittedModel:
+        """Trains a model; see `Runner.fit`.
 
+        If `TF_CONFIG` has an evaluator, the chief waits until it has evaluated the last checkpoint,
+        and copies its results to the folder of the run. The evaluator opens the monitored data
+        itself. The process of a worker that is not the chief ends here.
+        """
+        del monitored
+        if callbacks:
+            raise UserError("a cluster accepts no Keras callbacks: it has no epochs")
+        this = Cluster.from_environment()
+        config, options = self._config, self._options
+        assert config.learning_rate is not None
+        steps, step_examples = cluster.steps_of(train, config, epochs)
+        checkpoints = cluster.checkpoint_dir(self._out)
+        history = History()
 
-def checkpoints_of(out: Path) -> Path:
-    """Where a run that is to become `out` keeps what it needs until then."""
-    return out.with_name(f"{out.name}.checkpoints")
+        def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            batches = train.dataset(config.batch_size, shuffle=True, seed=config.seed)
+            return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
 
+        start = time.perf_counter()
+        with exit_if_lost():
+            trainer = HybridTrainer(
+                model,
+                optimizers.create(config.optimizer, config.learning_rate, steps),
+                "binary_crossentropy",
+                cluster=this,
+                checkpoint_dir=checkpoints,
+                **dataclasses.asdict(options),
+            )
+            record = self._recorder(history, train.num_examples(), steps, step_examples)
+            last = trainer.fit(dataset, steps, record).step
+            if not this.is_chief:
+                sys.stdout.flush()
+                os._exit(0)  # threads of TensorFlow may wait for servers that end with the chief
+            history.examples = epochs * train.num_examples()
+            history.seconds = time.perf_counter() - start
+            trained = trainer.export()
+        if this.evaluators:
+            with self._console.status("waiting for the evaluator"):
+                evaluation_log.wait_for_step(checkpoints, min(last, steps), options.timeout)
+        for line in evaluation_log.read(checkpoints):
+            if line["log_loss"] is not None:
+                point = LossPoint(line["step"] * step_examples, line["log_loss"])
+                history.monitored_loss.append(point)
+        evaluation_log.copy_to_run(checkpoints, self._folder)
+        shutil.rmtree(checkpoints, ignore_errors=True)
+        return FittedModel(trained, history)
 
-def built(
-    build: Callable[[], tf.keras.Model], settings: Any, options: Options, out: Path
-) -> BuiltOnce:
-    """The run's model, adapted by the chief."""
-    what = repr([settings.data, settings.eval, settings.model, settings.seed])
-    name = f"model-{hashlib.sha256(what.encode()).hexdigest()[:12]}.keras"
-    with exit_if_lost():
-        return BuiltOnce(build, checkpoints_of(out) / name, timeout=options.timeout)
+    def _recorder(
+        self, history: History, size: int, steps: int, step_examples: int
+    ) -> Callable[[int, Any], None]:
+        """A function that adds the loss of each step to the learning curve."""
+        this = Cluster.from_environment()
+        interval = max(1, size // POINTS_PER_EPOCH // step_examples)
+        if self._options.mode != "sync":  # the other workers do steps between those of this one
+            interval = max(1, interval // len(this.workers))
+        losses: list[Any] = []
 
+        def record(step: int, loss: Any) -> None:
+            losses.append(loss)
+            if len(losses) < interval:
+                return
+            mean = sum(float(x) for x in losses) / len(losses)
+            losses.clear()
+            if not math.isfinite(mean):
+                raise UserError(f"the loss became {mean}: try a lower --learning-rate")
+            history.train_loss.append(LossPoint(step * step_examples, mean))
+            if this.is_chief and len(history.train_loss) % POINTS_PER_EPOCH == 0:
+                self._console.print(f"step {step:,}/{steps:,}   train loss {mean:.4f}")
 
-def length(train: Source, settings: Any, options: Options) -> tuple[int, int]:
-    """(steps of the run, examples in each of them, all workers together)."""
-    workers = len(Cluster.from_environment().workers)
-    batches = settings.epochs * -(-train.num_examples() // settings.batch_size)
-    if options.mode == "sync":
-        return math.ceil(batches / workers), settings.batch_size * workers
-    return batches, settings.batch_size
-
-
-def fit(
-    build: BuiltOnce,
-    train: Source,
-    settings: Any,
-    options: Options,
-    folder: Path,
-    out: Path,
-    console: Console,
-) -> tuple[tf.keras.Model, Progress]:
-    """Trains with the others of the cluster for the given number of epochs, all workers together.
-
-    The chief of a cluster whose `TF_CONFIG` has an evaluator waits for what it says of the last
-    checkpoint, and keeps it all in `folder`.
-
-    Returns:
-        The trained model, whole, and what was seen. The process of a worker that is not the chief
-        ends here.
-    """
-    cluster = Cluster.from_environment()
-    size, batch_size, workers = train.num_examples(), settings.batch_size, len(cluster.workers)
-    steps, per_step = length(train, settings, options)
-    checkpoints = checkpoints_of(out)
-    progress = Progress()
-    every = max(1, size // POINTS_PER_EPOCH // per_step)
-    recent: list[Any] = []
-
-    def note(step: int, loss: Any) -> None:
-        recent.append(loss)
-        if len(recent) < max(1, every // (1 if options.mode == "sync" else workers)):
-            return
-        mean = sum(float(x) for x in recent) / len(recent)
-        recent.clear()
-        if not math.isfinite(mean):
-            raise UserError(f"the loss became {mean}: try a lower --learning-rate")
-        progress.train.append(Point(step * per_step, mean))
-        if cluster.is_chief and len(progress.train) % POINTS_PER_EPOCH == 0:
-            console.print(f"step {step:,}/{steps:,}   train loss {mean:.4f}")
-
-    def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        whole = train.dataset(batch_size, shuffle=True, seed=settings.seed)
-        return whole.shard(context.num_input_pipelines, context.input_pipeline_id)
-
-    start = time.perf_counter()
-    with exit_if_lost():
-        trainer = HybridTrainer(
-            build,
-            optimizers.create(settings.optimizer, settings.learning_rate, steps),
-            "binary_crossentropy",
-            cluster=cluster,
-            checkpoint_dir=checkpoints,
-            **dataclasses.asdict(options),
-        )
-        last = trainer.fit(dataset, steps, note).step
-        if not cluster.is_chief:
-            sys.stdout.flush()
-            os._exit(0)  # TensorFlow's threads may wait for servers that end with the chief
-        progress.examples = settings.epochs * size
-        progress.seconds = time.perf_counter() - start
-        model = trainer.export()
-    if cluster.evaluators:
-        with console.status("waiting for the evaluator"):
-            evaluation_log.await_step(checkpoints, min(last, steps), options.timeout)
-    for line in evaluation_log.read(checkpoints):
-        if line["log_loss"] is not None:
-            progress.held_out.append(Point(line["step"] * per_step, line["log_loss"]))
-    evaluation_log.keep(checkpoints, folder)
-    shutil.rmtree(checkpoints, ignore_errors=True)
-    return model, progress
+        return record

@@ -1,4 +1,4 @@
-"""What an evaluator has said of a run's checkpoints: a line of JSON each."""
+"""The metrics of each checkpoint of a cluster's run: a file with one JSON object per line."""
 
 from __future__ import annotations
 
@@ -8,29 +8,39 @@ import time
 from pathlib import Path
 from typing import Any
 
-from twml_ops.cli.runs.folder import finite, new_file
+from twml_ops.cli.render.json_output import to_finite
+from twml_ops.cli.runs.folder import new_file
 
 FILE = "evaluations.jsonl"
 
 
-def add(folder: Path, step: int, metrics: dict[str, float]) -> None:
-    """Notes the metrics of the checkpoint of `step`."""
+def append(folder: Path, step: int, metrics: dict[str, float]) -> None:
+    """Adds the metrics of the checkpoint of `step`."""
     before = (folder / FILE).read_text() if (folder / FILE).exists() else ""
-    line = json.dumps(finite({"step": step, **metrics}), allow_nan=False)
-    with new_file(folder / FILE) as part:  # whole or not at all, whenever this process is killed
+    line = json.dumps(to_finite({"step": step, **metrics}), allow_nan=False)
+    with new_file(folder / FILE) as part:  # atomic, in case this process is killed
         part.write_text(f"{before}{line}\n")
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """What was noted; nothing where nobody has."""
+    """The lines of the log; empty if there is no log."""
     try:
         return [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
     except FileNotFoundError:
         return []
 
 
-def await_step(folder: Path, step: int, timeout: float) -> bool:
-    """Waits until a checkpoint of `step` or later has been evaluated; whether it was in time."""
+def wait_for_step(folder: Path, step: int, timeout: float) -> bool:
+    """Waits until a checkpoint of `step` or a later one has been evaluated.
+
+    Args:
+        folder: folder of the log.
+        step: step to wait for.
+        timeout: seconds to wait at most.
+
+    Returns:
+        Whether it was evaluated in time.
+    """
     deadline = time.monotonic() + timeout
     while not any(line["step"] >= step for line in read(folder)):
         if time.monotonic() > deadline:
@@ -39,7 +49,7 @@ def await_step(folder: Path, step: int, timeout: float) -> bool:
     return True
 
 
-def keep(folder: Path, run: Path) -> None:
-    """Copies what was noted, if anything was, into the finished run."""
+def copy_to_run(folder: Path, run: Path) -> None:
+    """Copies the log, if there is one, to the folder of the run."""
     if (folder / FILE).exists():
         shutil.copyfile(folder / FILE, run / FILE)

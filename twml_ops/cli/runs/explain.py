@@ -1,10 +1,9 @@
-"""Explaining a finished run: its data read, its features analysed, its report written anew."""
+"""`twml-ops explain`: analyses the features of a finished run, and adds them to its report."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -13,33 +12,68 @@ from twml_ops.analysis.feature_masks import sample_of
 from twml_ops.analysis.profiles import Profile
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import feature_report
+from twml_ops.cli.render.json_output import print_json
 from twml_ops.cli.render.progress import Bar
-from twml_ops.cli.runs.folder import new_file
-from twml_ops.cli.runs.train import LARGE_BATCH
+from twml_ops.cli.render.terminal import make_console, make_error_console
+from twml_ops.cli.runs.folder import REPORT_FILE, new_file
+from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE
 from twml_ops.cli.runs.trained_run import TrainedRun
 from twml_ops.data import Source, original_errors
 
 
-def explain_run(run: Path, data: str | None, against: str | None, rows: int) -> Explanation:
-    """Looks at the features of a finished run.
+def explain_run(
+    run: Path,
+    data: str | None,
+    against: str | None,
+    out: Path | None,
+    rows: int,
+    top: int,
+    as_json: bool,
+) -> None:
+    """Prints an analysis of the features of a finished run, and adds it to the report.
 
     Args:
-        run: its folder.
-        data: SOURCE to look at, or None: what the run was evaluated on.
+        run: folder of the run.
+        data: SOURCE to analyse; None: the evaluation data of the run.
         against: SOURCE to compare it with, or None.
-        rows: size of the sample whose features are shuffled.
+        out: report to write; None: the report of the run.
+        rows: size of the sample for the permutation importance.
+        top: number of rows of the printed table.
+        as_json: print JSON instead of a table.
 
     Raises:
-        UserError: the folder is no finished run, or data without examples.
-        ValueError: data that cannot be read.
+        UserError: the folder is not a finished run, its report cannot be read, or the data have no
+            examples.
+        ValueError: data cannot be read.
     """
-    trained = TrainedRun(run)
+    explanation = explain(TrainedRun(run), data, against, rows)
+    report = run / REPORT_FILE
+    write_section(explanation, report, out or report)
+    if as_json:
+        print_json(feature_report.to_json(explanation))
+    else:
+        feature_report.print_explanation(make_console(), run, explanation, top, out or report)
+
+
+def explain(trained: TrainedRun, data: str | None, against: str | None, rows: int) -> Explanation:
+    """Analyses the features of a finished run.
+
+    Args:
+        trained: the run.
+        data: SOURCE to analyse; None: the evaluation data of the run.
+        against: SOURCE to compare it with, or None.
+        rows: size of the sample for the permutation importance.
+
+    Raises:
+        UserError: the data have no examples.
+        ValueError: data cannot be read.
+    """
     source = trained.source(data)
     other = None if against is None else trained.source(against)
-    console = Console(stderr=True)
+    console = make_error_console()
     sources = [source] if other is None else [source, other]
     with original_errors(*sources):
-        shuffled = source.dataset(LARGE_BATCH, shuffle=True, seed=trained.facts["seed"])
+        shuffled = source.dataset(LARGE_BATCH_SIZE, shuffle=True, seed=trained.facts["seed"])
         sample = sample_of(shuffled, rows)
         if sample is None:
             raise UserError(f"{source.name}: has no examples")
@@ -47,7 +81,7 @@ def explain_run(run: Path, data: str | None, against: str | None, rows: int) -> 
         ids = sparse_ids_of(features, trained.schema)
         profiles = [_profile(console, s, trained, ids) for s in sources]
         now, before = profiles[0], profiles[-1]
-        with console.status("asking what each feature is worth"):
+        with console.status("computing permutation importance"):
             found = explain_features(
                 trained.model, features, labels, trained.schema, now, before if other else None
             )
@@ -61,40 +95,29 @@ def explain_run(run: Path, data: str | None, against: str | None, rows: int) -> 
     )
 
 
-def write(explanation: Explanation, page: Path, out: Path) -> None:
-    """Puts the section about the features into a report, in place of an earlier one.
+def write_section(explanation: Explanation, report: Path, out: Path) -> None:
+    """Adds the section about the features to a report, or replaces the existing one.
 
     Args:
-        explanation: what to show.
-        page: the report to take.
-        out: the file to write, which may be `page`.
+        explanation: content of the section.
+        report: report to read.
+        out: file to write, which may be `report`.
 
     Raises:
-        UserError: `page` cannot be read, is no report, or `out` cannot be written.
+        UserError: `report` cannot be read or is not a report, or `out` cannot be written.
     """
     try:
-        html = page.read_text(encoding="utf-8")
+        html = report.read_text(encoding="utf-8")
     except OSError as e:
-        raise UserError(f"{page}: cannot be read: {e.strerror}") from e
+        raise UserError(f"{report}: cannot be read: {e.strerror}") from e
     start, end = "<!-- twml-ops explain -->", "<!-- /twml-ops explain -->"
     html = re.sub(f"{start}.*?{end}\n?", "", html, flags=re.DOTALL)
     head, closing, tail = html.rpartition("</main>")
     if not closing:
-        raise UserError(f"{page}: is no report of twml-ops")
+        raise UserError(f"{report}: is not a report of twml-ops")
     section = f"{start}\n{feature_report.render(explanation)}\n{end}\n"
     with new_file(out) as file:
         file.write_text(head + section + closing + tail, encoding="utf-8")
-
-
-def as_json(explanation: Explanation) -> dict[str, Any]:
-    """What is printed by `--json`."""
-    features = []
-    for f in explanation.features:
-        row = f._asdict()
-        row.pop("histograms")
-        drift = row.pop("drift")
-        features.append({**row, "psi": drift.psi, "psi_by_chance": drift.chance})
-    return {**explanation._asdict(), "features": features}
 
 
 def _profile(console: Console, source: Source, trained: TrainedRun, ids: list[int]) -> Profile:
@@ -104,13 +127,3 @@ def _profile(console: Console, source: Source, trained: TrainedRun, ids: list[in
             profile.add(block)
             bar.add(len(block))
     return profile
-
-
-def show(console: Console, explanation: Explanation, top: int) -> None:
-    """Prints the table."""
-    feature_report.print_table(console, explanation, top)
-    if explanation.undecided > 0.001:
-        console.print(
-            f"[dim]{explanation.undecided:.1%} of the categories, rare ones in rows with much "
-            "missing, could not be told to a column and count as missing[/]"
-        )

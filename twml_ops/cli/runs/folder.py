@@ -1,10 +1,9 @@
-"""The output folder of a run: there whole, or not there at all."""
+"""The folder of a run. It is created atomically: it is complete or it does not exist."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import shutil
 import tempfile
@@ -13,29 +12,31 @@ from pathlib import Path
 from typing import Any
 
 from twml_ops.cli.errors import UserError
+from twml_ops.cli.render.json_output import to_json
 
 RUN_FILE = "run.json"
 METRICS_FILE = "metrics.json"
 REPORT_FILE = "report.html"
 MODEL_FILE = "model.keras"
 SAVED_MODEL = "saved_model"
-OUTPUT_NAMES = ("probability",)  # of the exports' signature, whatever the last layer is
-FORMAT = 1
+TENSORBOARD = "tensorboard"
+OUTPUT_NAMES = ("probability",)  # of exported signatures, whatever the last layer is called
+FORMAT_KEY, FORMAT = "twml_ops_run", 1
 
 
 def is_run(folder: Path) -> bool:
-    """Whether `folder` is a finished run: its run.json, the last file written, is whole."""
+    """Whether `folder` is a finished run: run.json, the last file written, is valid."""
     try:
-        return bool(json.loads((folder / RUN_FILE).read_text())["twml_ops_run"] == FORMAT)
+        return bool(json.loads((folder / RUN_FILE).read_text())[FORMAT_KEY] == FORMAT)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """The run.json of a finished run.
+    """The content of run.json of a finished run.
 
     Raises:
-        UserError: `folder` is no finished run.
+        UserError: `folder` is not a finished run.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
@@ -46,25 +47,16 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Writes strict JSON; NaN and infinity, which JSON has not, become null."""
-    path.write_text(json.dumps(finite(value), indent=2, allow_nan=False) + "\n")
-
-
-def finite(value: Any) -> Any:
-    """`value` with None for every NaN and infinity in it, at any depth."""
-    if isinstance(value, dict):
-        return {k: finite(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """Writes strict JSON, NaN and infinity as null."""
+    path.write_text(to_json(value) + "\n")
 
 
 @contextlib.contextmanager
 def new_folder(out: Path, overwrite: bool = False) -> Iterator[Path]:
-    """A temporary sibling of `out` to write into, renamed to `out` when the block succeeds.
+    """A temporary folder beside `out`, renamed to `out` when the block succeeds.
 
-    When the block fails the sibling is deleted and `out` is as it was. A killed process leaves at
-    most a hidden `.NAME.partial-…` beside it.
+    When the block fails, the temporary folder is deleted and `out` is unchanged. A process that is
+    killed may leave a hidden folder `.NAME.partial-…`.
 
     Args:
         out: a path that does not exist, an empty folder, or with `overwrite` a finished run.
@@ -74,7 +66,7 @@ def new_folder(out: Path, overwrite: bool = False) -> Iterator[Path]:
         The temporary folder.
 
     Raises:
-        UserError: `out` holds something else, or its parent cannot be written.
+        UserError: `out` holds anything else, or its parent cannot be written.
     """
     out = Path(os.path.abspath(out))
     occupied = os.path.lexists(out) and not (out.is_dir() and not any(out.iterdir()))
@@ -99,10 +91,13 @@ def new_folder(out: Path, overwrite: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_file(out: Path) -> Iterator[Path]:
-    """As `new_folder`, for one file, which may replace another.
+    """A temporary file beside `out`, which replaces `out` when the block succeeds.
+
+    Args:
+        out: path of the file; an existing file is replaced.
 
     Yields:
-        The path of a temporary sibling.
+        The path of the temporary file.
 
     Raises:
         UserError: the file cannot be written.
@@ -130,7 +125,7 @@ def _umask() -> int:
 
 
 def _replace(partial: Path, out: Path) -> None:
-    """Moves `partial` to `out`; what was there goes only after it has been replaced."""
+    """Renames `partial` to `out`. An old folder is deleted only after it has been replaced."""
     if not out.exists():
         partial.rename(out)
         return

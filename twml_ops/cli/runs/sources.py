@@ -1,23 +1,28 @@
-"""The sources of a run: what is trained on, and what is held out."""
+"""The sources of a run: the training data and the evaluation data."""
 
 from __future__ import annotations
 
 from twml_ops.data import Schema, Source, open_source
 
+LARGE_BATCH_SIZE = 8192  # of passes over data that do not train
+
 
 def open_pair(
     data: str, evaluation: str | None, like: Schema | None = None
 ) -> tuple[Source, Source]:
-    """(train, eval): `evaluation` if there is one, else a part of `data` that is held out.
+    """Opens the training data and the evaluation data.
 
     Args:
         data: SOURCE of the training data.
-        evaluation: SOURCE, or None.
-        like: schema of the model, if there is one already.
+        evaluation: SOURCE of the evaluation data; None: a part of `data` is held out for it.
+        like: schema of an existing model, which the data must match.
+
+    Returns:
+        (training data, evaluation data).
 
     Raises:
-        FileNotFoundError: a file is not there.
-        DataError: data that cannot be read, or whose features differ.
+        FileNotFoundError: a file does not exist.
+        DataError: data cannot be read, or their features differ from those of `like`.
     """
     train = open_source(data, like=like)
     if evaluation is None:

@@ -1,4 +1,4 @@
-"""Runs that differ in nothing but time."""
+"""`twml-ops stability`: repeats a training run, and compares the log losses of the results."""
 
 from __future__ import annotations
 
@@ -6,22 +6,38 @@ import dataclasses
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
 import tensorflow as tf
 
 from twml_ops import models
 from twml_ops.analysis import scoring
+from twml_ops.cli.render.json_output import print_json
+from twml_ops.cli.render.stability_table import print_repeated_runs
+from twml_ops.cli.render.terminal import make_console
+from twml_ops.cli.results.repeated_runs import RepeatedRuns
 from twml_ops.cli.runs import optimizers
-from twml_ops.cli.runs.sources import open_pair
-from twml_ops.cli.runs.train import LARGE_BATCH
-from twml_ops.data import original_errors
+from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE, open_pair
+from twml_ops.data import Source, original_errors
+
+Concurrency = Literal["locked", "hogwild"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """What the user chose; see `twml-ops stability --help`."""
+class StabilityOptions:
+    """What the user chose; see `twml-ops stability --help`.
+
+    Attributes:
+        data: SOURCE of the training data.
+        eval: SOURCE of the evaluation data; None: a part of `data` is held out.
+        model: name of the model.
+        optimizer: name of the optimizer.
+        batch_size: number of examples in a batch.
+        epochs: number of passes over the training data.
+        runs: number of runs with each kind of steps.
+        threads: number of threads of a Hogwild run.
+        seed: seed of all runs.
+    """
 
     data: str
     eval: str | None
@@ -34,66 +50,73 @@ class Settings:
     seed: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """Runs of one kind.
+def measure_stability(options: StabilityOptions, as_json: bool) -> None:
+    """Repeats a training run, with synchronous steps and by Hogwild, and prints the log losses.
 
-    Attributes:
-        name: "synchronous" or "hogwild".
-        losses: log loss on the data held out, of each run.
-        examples_per_second: of all.
-    """
-
-    name: str
-    losses: list[float]
-    examples_per_second: float
-
-    @property
-    def mean(self) -> float:
-        """Of the losses."""
-        return float(np.mean(self.losses))
-
-    @property
-    def spread(self) -> float:
-        """The largest loss minus the smallest."""
-        return max(self.losses) - min(self.losses)
-
-
-def run(settings: Settings) -> Iterator[Kind]:
-    """Trains, synchronously and by Hogwild, from the same weights on the same batches.
+    Args:
+        options: what to train and how often.
+        as_json: print JSON when all runs are done, instead of a line after each kind.
 
     Raises:
-        UserError: an unknown optimizer, or a loss that became NaN.
-        ValueError: an unknown model, or data that cannot be read.
+        UserError: the optimizer is unknown.
+        ValueError: the model is unknown, or data cannot be read.
     """
-    rate = optimizers.learning_rate_of(settings.optimizer)
-    train, held_out = open_pair(settings.data, settings.eval)
+    console = make_console()
+    results = []
+    for result in repeat_runs(options):
+        results.append(result)
+        if not as_json:
+            print_repeated_runs(console, result)
+    if as_json:
+        print_json([dataclasses.asdict(result) for result in results])
+
+
+def repeat_runs(options: StabilityOptions) -> Iterator[RepeatedRuns]:
+    """Trains from the same weights on the same batches, with synchronous steps and by Hogwild.
+
+    Yields:
+        The results of the synchronous runs, then those of the Hogwild runs.
+
+    Raises:
+        UserError: the optimizer is unknown.
+        ValueError: the model is unknown, or data cannot be read.
+    """
+    train, held_out = open_pair(options.data, options.eval)
     with original_errors(train, held_out):
-        size = train.num_examples()
-        steps = settings.epochs * -(-size // settings.batch_size)
-        build = models.get(settings.model)
-        for name, concurrency in (("synchronous", "locked"), ("hogwild", "hogwild")):
-            losses, seconds = [], 0.0
-            for _ in range(settings.runs):
-                # A new model each time: its dropout would go on where the last one's stopped.
-                tf.keras.utils.set_random_seed(settings.seed)
-                model = build(train.schema, train.dataset(LARGE_BATCH))
-                optimizer = optimizers.create(
-                    settings.optimizer, rate, steps, concurrency=concurrency
-                )
-                # One dataset for all epochs: its n-th iteration has the order given by n.
-                dataset = train.dataset(settings.batch_size, shuffle=True, seed=settings.seed)
-                start = time.perf_counter()
-                threads = 1 if name == "synchronous" else settings.threads
-                _train(model, optimizer, dataset.repeat(settings.epochs), threads)
-                seconds += time.perf_counter() - start
-                scores = scoring.score(model, held_out.dataset(LARGE_BATCH))
-                losses.append(scoring.metrics(scores)["log_loss"])
-            yield Kind(name, losses, settings.runs * settings.epochs * size / seconds)
+        yield _repeat("synchronous", "locked", 1, options, train, held_out)
+        yield _repeat("hogwild", "hogwild", options.threads, options, train, held_out)
+
+
+def _repeat(
+    name: str,
+    concurrency: Concurrency,
+    threads: int,
+    options: StabilityOptions,
+    train: Source,
+    held_out: Source,
+) -> RepeatedRuns:
+    rate = optimizers.learning_rate_of(options.optimizer)
+    make_model = models.get(options.model)
+    size = train.num_examples()
+    steps = options.epochs * -(-size // options.batch_size)
+    losses, seconds = [], 0.0
+    for _ in range(options.runs):
+        # A new model each time: the random state of an old one's dropout would continue.
+        tf.keras.utils.set_random_seed(options.seed)
+        model = make_model(train.schema, train.dataset(LARGE_BATCH_SIZE))
+        optimizer = optimizers.create(options.optimizer, rate, steps, concurrency=concurrency)
+        # One dataset for all epochs: the order of its n-th iteration depends on n.
+        dataset = train.dataset(options.batch_size, shuffle=True, seed=options.seed)
+        start = time.perf_counter()
+        _train(model, optimizer, dataset.repeat(options.epochs), threads)
+        seconds += time.perf_counter() - start
+        scores = scoring.score(model, held_out.dataset(LARGE_BATCH_SIZE))
+        losses.append(scoring.metrics(scores)["log_loss"])
+    return RepeatedRuns(name, losses, options.runs * options.epochs * size / seconds)
 
 
 def _train(model: Any, optimizer: Any, dataset: tf.data.Dataset, threads: int) -> None:
-    """Every thread takes the next batch as soon as it is done with its last."""
+    """Trains with several threads, each of which takes the next batch when it has done its last."""
     optimizer.build(model.trainable_variables)
     loss_of = tf.keras.losses.BinaryCrossentropy()
 
@@ -117,7 +140,7 @@ def _train(model: Any, optimizer: Any, dataset: tf.data.Dataset, threads: int) -
                 if batch is None:
                     return
                 step(*batch)
-        except Exception as e:  # threads lose them
+        except Exception as e:  # a thread does not pass exceptions on
             errors.append(e)
 
     workers = [threading.Thread(target=work) for _ in range(threads)]

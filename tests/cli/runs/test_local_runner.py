@@ -1,0 +1,64 @@
+"""Training in one process, and the history that it records."""
+
+import io
+
+import pytest
+import tensorflow as tf
+from rich.console import Console
+
+from twml_ops import models
+from twml_ops.cli.errors import UserError
+from twml_ops.cli.runs.cluster_runner import ClusterRunner
+from twml_ops.cli.runs.config import ClusterOptions, RunConfig
+from twml_ops.cli.runs.local_runner import LocalRunner
+from twml_ops.data import open_source
+
+CONFIG = RunConfig("", learning_rate=0.1, batch_size=32)
+
+
+def fit(source, tmp_path, epochs=3, callbacks=(), config=CONFIG):
+    train, held_out = open_source(source).split()
+    console = Console(file=io.StringIO(), width=120)
+    runner = LocalRunner(config, tmp_path / "logs", console)
+    runner.connect()
+    model = runner.build(lambda: models.sparse_mlp(train.schema, train.dataset(64), units=4))
+    fitted = runner.fit(model, train, held_out, epochs=epochs, callbacks=callbacks)
+    return fitted.history, console.file.getvalue()
+
+
+def test_history_has_every_epoch(libsvm, tmp_path):
+    history, shown = fit(libsvm, tmp_path)
+    assert [epoch.examples for epoch in history.epochs] == [480, 480, 480]
+    assert set(history.epochs[0].metrics) >= {"loss", "auc", "val_loss", "val_auc"}
+    assert history.examples == 3 * 480
+    assert history.seconds == pytest.approx(sum(epoch.seconds for epoch in history.epochs))
+    assert [p.examples for p in history.monitored_loss] == [480, 960, 1440]
+    assert [p.loss for p in history.monitored_loss] == [
+        epoch.metrics["val_loss"] for epoch in history.epochs
+    ]
+    examples = [p.examples for p in history.train_loss]
+    assert examples == sorted(examples)
+    assert examples[-1] == 3 * 480
+    assert f"epoch 3/3   train loss {history.epochs[2].metrics['loss']:.4f}" in shown
+
+
+def test_callbacks_can_stop_the_training_and_restore_the_best_weights(libsvm, tmp_path):
+    stop = tf.keras.callbacks.EarlyStopping(
+        "val_loss", min_delta=100.0, patience=1, restore_best_weights=True
+    )
+    history, _ = fit(libsvm, tmp_path, epochs=9, callbacks=[stop])
+    assert len(history.epochs) == 2
+    assert stop.best_weights is not None
+
+
+def test_a_loss_that_is_not_finite_ends_the_training(libsvm, tmp_path):
+    config = RunConfig("", optimizer="sgd", learning_rate=1e30, batch_size=32)
+    with pytest.raises(UserError, match="the loss became .* epoch 1: try a lower --learning-rate"):
+        fit(libsvm, tmp_path, config=config)
+
+
+def test_a_cluster_refuses_callbacks(tmp_path):
+    config = RunConfig("", learning_rate=0.1, cluster=ClusterOptions())
+    runner = ClusterRunner(config, tmp_path, tmp_path / "run", Console())
+    with pytest.raises(UserError, match="no Keras callbacks"):
+        runner.fit(None, None, None, epochs=1, callbacks=[tf.keras.callbacks.Callback()])

@@ -1,0 +1,65 @@
+"""What `twml-ops tpu-check` prints."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from twml_ops.tpu import Verdict, chips
+
+
+def print_compile_report(console: Console, report: Verdict, batch_size: int) -> None:
+    """Prints what the compiler reports: the cost of a step, or why it does not compile.
+
+    Args:
+        console: where to print.
+        report: the result of `tpu.check`.
+        batch_size: number of examples of a device in a step.
+    """
+    chip, compiled = report.chip, report.compiled
+    if compiled is None:
+        assert report.problem is not None
+        where = report.problem.layer
+        console.print(f"[bold red]does not compile[/] for {chip.name}")
+        console.print(f"layer   {escape(where) if where else 'not known'}")
+        console.print(f"why     {escape(report.problem.why)}", soft_wrap=True)
+        return
+    console.print(
+        f"[bold green]compiles[/] for {compiled.device} ({chip.name}:{report.topology}, "
+        f"{compiled.devices} devices), {batch_size:,} examples a device and step"
+    )
+    bound = "memory" if report.memory_seconds >= report.compute_seconds else "compute"
+    share = compiled.memory / chip.hbm
+    rows = [
+        ("FLOPs", f"{compiled.flops:,.0f}", f"{report.compute_seconds * 1e3:.3f} ms at the peak"),
+        ("bytes", f"{compiled.bytes:,.0f}", f"{report.memory_seconds * 1e3:.3f} ms at bandwidth"),
+        ("step, at least", f"{report.seconds * 1e3:.3f} ms", f"bound by {bound}"),
+        ("memory", _mib(compiled.memory), f"{share:.1%} of {chip.hbm >> 30} GiB"),
+        ("  weights, slots, batch", _mib(compiled.arguments), ""),
+        ("  temporary", _mib(compiled.temporary), ""),
+        ("  results, program", _mib(compiled.outputs + compiled.code), ""),
+    ]
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for justify in ("left", "right", "left"):
+        table.add_column(justify=justify)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    if report.tables:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("table")
+        for column in ("rows", "units", "with slots", f"a device of {compiled.devices}"):
+            table.add_column(column, justify="right")
+        for t in report.tables:
+            sizes = _mib(t.bytes), _mib(t.share)
+            table.add_row(escape(t.name), f"{t.rows:,}", f"{t.units:,}", *sizes)
+        console.print(table)
+    if not report.fits:
+        console.print("[bold red]does not fit[/] with the whole tables on each device")
+    console.print(f"[dim]peak, bandwidth and memory of the chip: {chips.SOURCE}[/]")
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):,.1f} MiB"

@@ -1,0 +1,1 @@
+"""Data classes of results: `runs` produces them and `render` shows them."""

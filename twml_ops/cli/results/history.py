@@ -1,0 +1,53 @@
+"""What a training run records while it fits a model."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+
+class LossPoint(NamedTuple):
+    """One point of a learning curve.
+
+    Attributes:
+        examples: number of examples trained on since the start of the run.
+        loss: mean log loss.
+    """
+
+    examples: int
+    loss: float
+
+
+class Epoch(NamedTuple):
+    """The record of one epoch.
+
+    Attributes:
+        examples: number of examples trained on in this epoch.
+        seconds: training time of this epoch, evaluation excluded.
+        metrics: value of each metric by its Keras name: `loss` and `auc` on the training data,
+            `val_loss` and `val_auc` on the monitored data.
+    """
+
+    examples: int
+    seconds: float
+    metrics: dict[str, float]
+
+
+@dataclasses.dataclass
+class History:
+    """The record of a training run.
+
+    Attributes:
+        epochs: one record per epoch. A cluster counts steps, not epochs, and leaves it empty.
+        train_loss: learning curve on the training data. Each point is the mean since the previous
+            one.
+        monitored_loss: learning curve on the monitored data, one point per evaluation.
+        examples: number of examples trained on.
+        seconds: training time, evaluation excluded.
+    """
+
+    epochs: list[Epoch] = dataclasses.field(default_factory=list)
+    train_loss: list[LossPoint] = dataclasses.field(default_factory=list)
+    monitored_loss: list[LossPoint] = dataclasses.field(default_factory=list)
+    examples: int = 0
+    seconds: float = 0.0

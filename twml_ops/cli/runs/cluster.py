@@ -1,0 +1,72 @@
+"""The cluster of `twml-ops train`, as `TF_CONFIG` describes it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import tensorflow as tf
+
+from twml_ops.cli.errors import UserError
+from twml_ops.cli.runs.config import ClusterOptions, RunConfig
+from twml_ops.data import Source
+from twml_ops.distribute import BuiltOnce, Cluster, exit_if_lost, serve
+
+
+def role() -> str:
+    """The role of this process in the cluster that `TF_CONFIG` describes.
+
+    Returns:
+        "ps", "chief", "worker" or "evaluator"; "alone" if there are no parameter servers.
+
+    Raises:
+        UserError: `TF_CONFIG` is malformed.
+    """
+    try:
+        cluster = Cluster.from_environment()
+    except ValueError as e:
+        raise UserError(str(e)) from e
+    if cluster.job in ("ps", "evaluator"):
+        return cluster.job
+    if not cluster.servers:
+        return "alone"
+    return "chief" if cluster.is_chief else "worker"
+
+
+def run_server() -> None:
+    """Runs a parameter server until the process is killed."""
+    serve(Cluster.from_environment())
+
+
+def checkpoint_dir(out: Path) -> Path:
+    """Folder of the checkpoints of a run until its own folder `out` is complete."""
+    return out.with_name(f"{out.name}.checkpoints")
+
+
+def build_once(make_model: Callable[[], tf.keras.Model], config: RunConfig, out: Path) -> BuiltOnce:
+    """The model of a run, which the chief builds and the other processes read from a file."""
+    identity = repr([config.data, config.eval, config.model, config.seed])
+    name = f"model-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.keras"
+    with exit_if_lost():
+        return BuiltOnce(make_model, checkpoint_dir(out) / name, timeout=options_of(config).timeout)
+
+
+def options_of(config: RunConfig) -> ClusterOptions:
+    """The cluster options of a configuration for a cluster."""
+    assert config.cluster is not None
+    return config.cluster
+
+
+def steps_of(train: Source, config: RunConfig, epochs: int) -> tuple[int, int]:
+    """The length of a run.
+
+    Returns:
+        (number of steps, number of examples in a step), counting all workers together.
+    """
+    workers = len(Cluster.from_environment().workers)
+    batches = epochs * -(-train.num_examples() // config.batch_size)
+    if options_of(config).mode == "sync":
+        return math.ceil(batches / workers), config.batch_size * workers
+    return batches, config.batch_size

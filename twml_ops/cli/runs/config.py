@@ -1,0 +1,122 @@
+"""The configuration of a training run, and its JSON form."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from twml_ops.cli.errors import UserError
+from twml_ops.cli.runs.folder import FORMAT_KEY
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterOptions:
+    """How a cluster trains. The options are arguments of `twml_ops.distribute.HybridTrainer`.
+
+    Attributes:
+        mode: how workers synchronize their updates.
+        partition_axis: axis along which tables are divided among the servers.
+        wire_dtype: data type of products and gradients in messages.
+        checkpoint_every: steps between two checkpoints.
+        timeout: seconds after which a process that does not answer counts as lost.
+    """
+
+    mode: Literal["sync", "async", "hogwild"] = "async"
+    partition_axis: Literal["row", "column", "auto"] = "auto"
+    wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    checkpoint_every: int = 1000
+    timeout: float = 300.0
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """What the user chose for a training run; see `twml-ops train --help`.
+
+    Attributes:
+        data: SOURCE of the training data.
+        eval: SOURCE of the evaluation data; None: a part of `data` is held out.
+        model: name of the model.
+        optimizer: name of the optimizer.
+        learning_rate: initial learning rate; None: the default of the optimizer.
+        batch_size: number of examples in a batch.
+        epochs: number of passes over the training data.
+        seed: seed of the initial weights, of dropout and of the order of the examples.
+        cluster: how to train in a cluster; None: in this process alone.
+    """
+
+    data: str
+    eval: str | None = None
+    model: str = "sparse_mlp"
+    optimizer: str = "adagrad"
+    learning_rate: float | None = None
+    batch_size: int = 256
+    epochs: int = 4
+    seed: int = 0
+    cluster: ClusterOptions | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as values that JSON can hold."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> RunConfig:
+        """The configuration with the fields of `values`.
+
+        Args:
+            values: what `to_json` returned, or the content of a run.json, which holds other keys as
+                well. Fields that are missing have their defaults.
+
+        Raises:
+            UserError: a field is unknown, missing without a default, or of the wrong type.
+        """
+        cluster = values.get("cluster")
+        fields = {k: v for k, v in values.items() if k != "cluster"}
+        if FORMAT_KEY in fields:
+            fields = {k: v for k, v in fields.items() if k in _types(cls)}
+        config: RunConfig = _from_json(cls, fields, "")
+        if cluster is None:
+            return config
+        if not isinstance(cluster, Mapping):
+            raise UserError(f"cluster: expected an object or null, got {cluster!r}")
+        return dataclasses.replace(config, cluster=_from_json(ClusterOptions, cluster, "cluster."))
+
+
+def _types(cls: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _from_json(cls: type[Any], values: Mapping[str, Any], prefix: str) -> Any:
+    expected = _types(cls)
+    for name, value in values.items():
+        if name not in expected:
+            raise UserError(f"{prefix}{name}: unknown field, expected one of {', '.join(expected)}")
+        if not _matches(value, expected[name]):
+            raise UserError(f"{prefix}{name}: expected {_name(expected[name])}, got {value!r}")
+    for field in dataclasses.fields(cls):
+        if field.default is dataclasses.MISSING and field.name not in values:
+            raise UserError(
+                f"{prefix}{field.name}: missing, expected {_name(expected[field.name])}"
+            )
+    return cls(**values)
+
+
+def _matches(value: Any, expected: Any) -> bool:
+    """Whether a JSON value is of a field's type; an integer counts as a float."""
+    if typing.get_origin(expected) is Literal:
+        return value in typing.get_args(expected)
+    if isinstance(expected, types.UnionType):
+        return any(_matches(value, option) for option in typing.get_args(expected))
+    if isinstance(value, bool):
+        return expected is bool
+    return isinstance(value, (int, float) if expected is float else expected)
+
+
+def _name(expected: Any) -> str:
+    if typing.get_origin(expected) is Literal:
+        return f"one of {', '.join(typing.get_args(expected))}"
+    if isinstance(expected, types.UnionType):
+        return " or ".join(_name(option) for option in typing.get_args(expected))
+    return {str: "a string", int: "an integer", float: "a number"}.get(expected, "null")

@@ -1,0 +1,114 @@
+"""`twml-ops evaluate` and `twml-ops predict`: scores a model on a data set."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from rich.console import Console
+
+from twml_ops.analysis import scoring
+from twml_ops.analysis.permutation_importance import FeatureImportance, permutation_importance
+from twml_ops.analysis.scoring import Scores
+from twml_ops.cli.render import run_summary
+from twml_ops.cli.render.json_output import print_json
+from twml_ops.cli.render.progress import Bar
+from twml_ops.cli.render.terminal import make_console, make_error_console
+from twml_ops.cli.runs.folder import new_file
+from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE
+from twml_ops.cli.runs.trained_run import TrainedRun
+from twml_ops.data import Source, original_errors
+
+
+def score_source(
+    model: tf.keras.Model,
+    source: Source,
+    console: Console,
+    size: int | None = None,
+    title: str = "evaluating",
+    batch_size: int = LARGE_BATCH_SIZE,
+) -> Scores:
+    """The predictions of a model for a data set, with a progress bar on `console`.
+
+    Args:
+        model: model that returns probabilities [B, 1].
+        source: the data set.
+        console: terminal of the progress bar.
+        size: number of examples, if known.
+        title: label of the progress bar.
+        batch_size: number of examples in a batch.
+    """
+    with Bar(console, title, size) as bar:
+        return scoring.score(model, source.dataset(batch_size), bar.add)
+
+
+def importances_of(
+    model: tf.keras.Model, source: Source, seed: int, console: Console
+) -> list[FeatureImportance]:
+    """The permutation importance of each feature on a random sample of a data set."""
+    with console.status("computing permutation importance"):
+        sample = source.dataset(LARGE_BATCH_SIZE, shuffle=True, seed=seed)
+        return permutation_importance(scoring.predictor(model), sample, source.schema)
+
+
+def throughput(examples: int, seconds: float) -> dict[str, float]:
+    """The entries of metrics.json about speed."""
+    return {
+        "examples_per_second": examples / seconds,
+        "examples": examples,
+        "seconds": seconds,
+    }
+
+
+def evaluate_run(run: Path, data: str | None, batch_size: int, as_json: bool) -> None:
+    """Evaluates a finished run and prints its metrics.
+
+    Args:
+        run: folder of the run.
+        data: SOURCE to evaluate on; None: the evaluation data of the run.
+        batch_size: number of examples in a batch.
+        as_json: print JSON instead of a table.
+
+    Raises:
+        UserError: the folder is not a finished run.
+        ValueError: data cannot be read.
+    """
+    trained = TrainedRun(run)
+    source = trained.source(data)
+    with original_errors(source):
+        scores = score_source(
+            trained.model, source, make_error_console(), title=source.name, batch_size=batch_size
+        )
+    metrics = {**scoring.metrics(scores), **throughput(len(scores.labels), scores.seconds)}
+    if as_json:
+        print_json(metrics)
+    else:
+        run_summary.print_evaluation(make_console(), run, source, metrics)
+
+
+def predict_run(run: Path, data: str, batch_size: int, out: Path | None) -> None:
+    """Writes the predicted probability of each example on a line of its own, in order.
+
+    Args:
+        run: folder of the run.
+        data: SOURCE of the examples.
+        batch_size: number of examples in a batch.
+        out: file to write; None: the standard output.
+
+    Raises:
+        UserError: the folder is not a finished run, or `out` cannot be written.
+        ValueError: data cannot be read.
+    """
+    trained = TrainedRun(run)
+    source = trained.source(data)
+    with original_errors(source):
+        scores = score_source(
+            trained.model, source, make_error_console(), title=source.name, batch_size=batch_size
+        )
+    if out is None:
+        np.savetxt(sys.stdout, scores.predictions, fmt="%.7g")
+        return
+    with new_file(out) as path:
+        np.savetxt(path, scores.predictions, fmt="%.7g")

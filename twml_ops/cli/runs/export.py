@@ -1,0 +1,49 @@
+"""`twml-ops export`: writes the model of a finished run in a format for serving."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Literal
+
+from twml_ops.cli.errors import UserError
+from twml_ops.cli.runs.folder import OUTPUT_NAMES, SAVED_MODEL, new_folder, read_run
+
+Format = Literal["fast", "stock", "scorer"]
+TableDtype = Literal["float32", "bfloat16", "int8"]
+
+
+def export_run(run: Path, out: Path, form: Format, tables: TableDtype) -> None:
+    """Writes the model of a finished run to a new folder. "fast" does not import TensorFlow.
+
+    Args:
+        run: folder of the run.
+        out: folder to create.
+        form: "fast", a SavedModel that needs the op library; "stock", a SavedModel for any
+            TensorFlow; or "scorer", for `twml_ops.core.Scorer`.
+        tables: data type of the rows of large tables.
+
+    Raises:
+        UserError: the folder is not a finished run, `out` exists, or `tables` is not available for
+            this format.
+    """
+    read_run(run)
+    if form == "fast" and tables != "float32":
+        raise UserError("--tables goes with --format stock or scorer")
+    with new_folder(out) as folder:
+        if form == "fast":
+            shutil.copytree(run / SAVED_MODEL, folder, dirs_exist_ok=True)
+        else:
+            _convert(run, folder, form, tables)
+    print(f"the {'scorer' if form == 'scorer' else 'SavedModel'} is in {out}")
+
+
+def _convert(run: Path, folder: Path, form: Format, tables: TableDtype) -> None:
+    from twml_ops.cli.runs.trained_run import TrainedRun
+    from twml_ops.export import to_scorer, to_stock_tf
+
+    model = TrainedRun(run).model
+    if form == "stock":
+        to_stock_tf(model, folder, tables=tables, output_names=OUTPUT_NAMES)
+    else:
+        to_scorer(model, folder, tables=tables)

@@ -1,0 +1,139 @@
+"""Training in this process, by `tf.keras.Model.fit`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from rich.console import Console
+
+from twml_ops.cli.errors import UserError
+from twml_ops.cli.render.progress import ProgressCallback
+from twml_ops.cli.results.history import Epoch, History, LossPoint
+from twml_ops.cli.runs import optimizers
+from twml_ops.cli.runs.config import RunConfig
+from twml_ops.cli.runs.runner import FittedModel
+from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE
+from twml_ops.data import Source
+
+STEPS_PER_EXECUTION = 16  # amortizes the cost of a call of Keras' train function
+POINTS_PER_EPOCH = 40
+
+
+class LocalRunner:
+    """Trains in this process. See `Runner`.
+
+    Args:
+        config: configuration of the run, with a learning rate.
+        log_dir: folder of the TensorBoard logs.
+        console: terminal on which the progress is shown.
+    """
+
+    def __init__(self, config: RunConfig, log_dir: Path, console: Console) -> None:
+        self._config, self._log_dir, self._console = config, log_dir, console
+
+    def connect(self) -> None:
+        """Does nothing: there is no cluster."""
+
+    def build(self, make_model: Callable[[], tf.keras.Model]) -> tf.keras.Model:
+        """The model that `make_model` returns."""
+        return make_model()
+
+    def fit(
+        self,
+        model: tf.keras.Model,
+        train: Source,
+        monitored: Source,
+        *,
+        epochs: int,
+        callbacks: Sequence[tf.keras.callbacks.Callback] = (),
+    ) -> FittedModel:
+        """Trains a model; see `Runner.fit`."""
+        config, size = self._config, train.num_examples()
+        assert config.learning_rate is not None
+        steps = epochs * -(-size // config.batch_size)
+        model.compile(
+            optimizers.create(config.optimizer, config.learning_rate, steps),
+            "binary_crossentropy",
+            metrics=[tf.keras.metrics.AUC(name="auc")],
+            steps_per_execution=STEPS_PER_EXECUTION,
+            jit_compile=False,
+        )
+        history = History()
+        board = tf.keras.callbacks.TensorBoard(
+            str(self._log_dir), write_graph=False, profile_batch=0
+        )
+        with ProgressCallback(self._console, history, size) as progress:
+            model.fit(
+                train.dataset(config.batch_size, shuffle=True, seed=config.seed),
+                validation_data=monitored.dataset(LARGE_BATCH_SIZE),
+                epochs=epochs,
+                callbacks=[
+                    HistoryCallback(history, size, config.batch_size),
+                    progress,
+                    board,
+                    *callbacks,
+                ],
+                shuffle=False,  # the dataset is shuffled already
+                verbose=0,
+            )
+        return FittedModel(model, history)
+
+
+class HistoryCallback(tf.keras.callbacks.Callback):
+    """Records the training in a `History`, and ends it when the loss is not finite.
+
+    Callbacks that read the history must follow this one in the list of callbacks.
+
+    Args:
+        history: the record to write.
+        examples: number of examples in an epoch.
+        batch_size: number of examples in a batch.
+    """
+
+    def __init__(self, history: History, examples: int, batch_size: int) -> None:
+        super().__init__()
+        self._history, self._examples, self._batch_size = history, examples, batch_size
+        self._interval = max(batch_size, examples // POINTS_PER_EPOCH)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Starts the clock of the epoch."""
+        self._epoch = epoch
+        self._seen, self._point_seen, self._point_sum = 0, 0, 0.0
+        self._seconds: float | None = None
+        self._start = time.perf_counter()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Adds a point to the learning curve; `logs` has means since the start of the epoch.
+
+        Raises:
+            UserError: the loss is NaN or infinite.
+        """
+        seen, loss = min((batch + 1) * self._batch_size, self._examples), float(logs["loss"])
+        if not math.isfinite(loss):
+            raise UserError(
+                f"the loss became {loss} within the first {seen:,} examples of epoch "
+                f"{self._epoch + 1}: try a lower --learning-rate"
+            )
+        self._history.examples += seen - self._seen
+        self._seen = seen
+        if seen - self._point_seen >= self._interval:
+            mean = (loss * seen - self._point_sum) / (seen - self._point_seen)
+            self._history.train_loss.append(LossPoint(self._history.examples, mean))
+            self._point_seen, self._point_sum = seen, loss * seen
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Stops the clock: the evaluation after an epoch is not training time."""
+        self._seconds = time.perf_counter() - self._start
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Adds the epoch to the history."""
+        assert self._seconds is not None
+        self._history.seconds += self._seconds
+        metrics = {name: float(value) for name, value in logs.items()}
+        self._history.epochs.append(Epoch(self._seen, self._seconds, metrics))
+        self._history.monitored_loss.append(LossPoint(self._history.examples, metrics["val_loss"]))

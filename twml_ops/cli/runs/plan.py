@@ -1,0 +1,148 @@
+"""`twml-ops plan`: predicts the traffic and the speed of distributed training."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from twml_ops.cli.errors import UserError
+from twml_ops.cli.render import plan_plot, plan_table
+from twml_ops.cli.render.json_output import print_json
+from twml_ops.planning import (
+    STRATEGIES,
+    Choice,
+    Cluster,
+    Compute,
+    Job,
+    Prediction,
+    Table,
+    choose,
+    predict,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanOptions:
+    """What the user chose; see `twml-ops plan --help`.
+
+    Attributes:
+        tables: ROWSxUNITS of each table.
+        batch: examples in one worker's batch.
+        entries: entries per example, one number or one per table.
+        unique: distinct ids of a batch, one number or one per table; None: as if ids were uniform.
+        egress: MB/s that a host can send.
+        servers: number of parameter servers.
+        workers: number of workers.
+        values: entries have values.
+        deduplicate: a hybrid sends repeated ids once.
+        half: activations are sent in half precision.
+        overlap: a hybrid overlaps a batch with the next one.
+        dense: number of weights behind the tables.
+        slots: optimizer slots per weight.
+        server_memory: GB of a server for tables and slots; None: unlimited.
+        sparse_ms: milliseconds of the sparse layers in a step on one host.
+        dense_ms: milliseconds of the rest of a step.
+        latency_ms: milliseconds of an empty request and its response.
+        transport: MB/s that the software of a host can send; None: unlimited.
+    """
+
+    tables: list[str]
+    batch: int
+    entries: list[float]
+    unique: list[float] | None
+    egress: float
+    servers: int
+    workers: int
+    values: bool
+    deduplicate: bool
+    half: bool
+    overlap: bool
+    dense: int
+    slots: int
+    server_memory: float | None
+    sparse_ms: float
+    dense_ms: float
+    latency_ms: float
+    transport: float | None
+
+
+def plan_job(options: PlanOptions, out: Path | None, as_json: bool) -> None:
+    """Predicts every strategy, and prints the predictions and the recommended one.
+
+    Args:
+        options: the job and the cluster.
+        out: PNG to draw into; None: no plot.
+        as_json: print JSON instead of a table.
+
+    Raises:
+        UserError: an option has the wrong number of values, or `out` does not end in .png.
+        ValueError: a number is out of range.
+    """
+    job = Job(
+        _tables(options),
+        options.batch,
+        values=options.values,
+        deduplicate=options.deduplicate,
+        dense=options.dense,
+        activation_bytes=2 if options.half else 4,
+        slots=options.slots,
+    )
+    cluster = Cluster(1e6 * options.egress, options.servers, options.workers)
+    compute = Compute(
+        options.sparse_ms / 1e3,
+        options.dense_ms / 1e3,
+        options.latency_ms / 1e3,
+        None if options.transport is None else 1e6 * options.transport,
+    )
+    overlap = options.overlap
+    predictions = [predict(s, job, cluster, compute, overlap=overlap) for s in STRATEGIES]
+    memory = None if options.server_memory is None else 1e9 * options.server_memory
+    choice = choose(job, cluster, compute, server_memory=memory, overlap=overlap)
+    if out is not None:
+        plan_plot.draw(job, cluster, compute, overlap, out)
+    if as_json:
+        print_json(_to_json(job, cluster, compute, predictions, choice))
+    else:
+        plan_table.print_plan(job, cluster, predictions, choice, out)
+
+
+def _tables(options: PlanOptions) -> tuple[Table, ...]:
+    sizes = options.tables
+    entries = _one_per_table("--entries", options.entries, len(sizes))
+    unique: list[float] | list[None] = [None] * len(sizes)
+    if options.unique:
+        unique = _one_per_table("--unique", options.unique, len(sizes))
+    return tuple(Table.parse(s, e, u) for s, e, u in zip(sizes, entries, unique, strict=True))
+
+
+def _one_per_table(name: str, values: list[float], count: int) -> list[float]:
+    if len(values) not in (1, count):
+        raise UserError(f"{name} must be given once or once a table ({count}), got {len(values)}")
+    return values * count if len(values) == 1 else values
+
+
+def _to_json(
+    job: Job, cluster: Cluster, compute: Compute, predictions: list[Prediction], choice: Choice
+) -> dict[str, Any]:
+    best = choice.prediction
+    return {
+        "job": asdict(job),
+        "cluster": asdict(cluster),
+        "compute": asdict(compute),
+        "strategies": {p.strategy: _prediction_to_json(p) for p in predictions},
+        "choice": {"strategy": best.strategy, "reason": choice.reason, **_prediction_to_json(best)},
+    }
+
+
+def _prediction_to_json(p: Prediction) -> dict[str, Any]:
+    """The numbers of a prediction. Steps/s are None if nothing in the model takes time."""
+    return {
+        "servers": p.servers,
+        "workers": p.workers,
+        "bytes_per_link": p.links,
+        "bytes_sent_per_host": p.sent,
+        "wire_seconds": p.wire_seconds,
+        "steps_per_second": p.steps_per_second if p.seconds else None,
+    }
