@@ -23,7 +23,7 @@ ARROWS = {
     "cli.results": "analysis",
     "cli.errors": "",
     "selfcheck": "core ops _keras _startup_log ''",
-    "analysis": "layers metrics data _batch ops _core",
+    "analysis": "layers metrics data _batch ops _core _deprecated",
     "tpu": "layers optimizers placement _batch ops _keras",
     "distribute": "optimizers placement ops _keras _child",
     "estimator": "export optimizers ops",

@@ -1,4 +1,4 @@
-"""Laws of the lift table."""
+"""Properties of the lift table."""
 
 import math
 
@@ -62,5 +62,5 @@ def test_without_positives_the_lift_is_undefined():
     assert math.isnan(row.captured)
 
 
-def test_nothing_has_no_rows():
+def test_no_examples_give_no_rows():
     assert lift_table(scores([], [])) == []

@@ -36,18 +36,18 @@ def profile_of(numbers, tokens, sparse, cuts=()):
     return out
 
 
-def test_counts_the_examples_that_have_a_feature_however_they_are_cut():
+def test_counts_do_not_depend_on_how_examples_are_divided_into_blocks():
     numbers, tokens, sparse = tables(0, 400)
     for cuts in ((), (130, 131, 300)):
         p = profile_of(numbers, tokens, sparse, cuts)
         assert p.examples == 400
-        assert [p.present("continuous", i) for i in range(2)] == list((numbers == numbers).sum(0))
-        assert [p.present("categorical", i) for i in range(3)] == list((tokens >= 0).sum(0))
-        assert p.present("sparse", 7) == (sparse[:, 7] == sparse[:, 7]).sum()
+        assert [p.count("continuous", i) for i in range(2)] == list((numbers == numbers).sum(0))
+        assert [p.count("categorical", i) for i in range(3)] == list((tokens >= 0).sum(0))
+        assert p.count("sparse", 7) == (sparse[:, 7] == sparse[:, 7]).sum()
         assert p.undecided() == 0
 
 
-def test_histogram_of_numbers_has_equal_bins_at_home_and_true_counts_abroad():
+def test_histogram_of_numbers_has_equal_bins_in_the_reference_and_exact_counts_in_other_data():
     home, abroad = tables(1, 1000), tables(2, 700, shift=0.5)
     a, b = profile_of(*home), profile_of(*abroad)
     mine, theirs = a.histogram("continuous", 0, a, 10), b.histogram("continuous", 0, a, 10)
@@ -63,7 +63,7 @@ def test_histogram_of_numbers_has_equal_bins_at_home_and_true_counts_abroad():
     np.testing.assert_array_equal(theirs.counts[:-1], want)
 
 
-def test_histogram_of_categories_counts_the_most_frequent_ones_of_the_other():
+def test_histogram_of_categories_counts_the_most_frequent_ones_of_the_reference():
     home, abroad = tables(3, 600), tables(4, 500)
     a, b = profile_of(*home), profile_of(*abroad)
     got = b.histogram("categorical", 1, a, 4)
@@ -76,7 +76,7 @@ def test_histogram_of_categories_counts_the_most_frequent_ones_of_the_other():
     np.testing.assert_array_equal(got.counts, [*want, rest, (column < 0).sum()])
 
 
-def test_a_feature_that_is_never_there_is_missing_everywhere():
+def test_a_feature_without_values_is_missing_in_all_examples():
     empty = profile_of(
         *(np.full_like(t, np.nan if t.dtype.kind == "f" else -1) for t in tables(5, 9))
     )
@@ -94,26 +94,26 @@ def test_too_many_categories_are_pooled_and_still_present(monkeypatch):
     numbers, tokens, sparse = tables(6, 500)
     p = profile_of(numbers, tokens, sparse, range(100, 500, 100))
     assert len(p._categories.ids) <= 20
-    present = [p.present("categorical", i) for i in range(3)]
+    present = [p.count("categorical", i) for i in range(3)]
     total = (tokens >= 0).sum()
     assert sum(present) == round(total * (1 - p.undecided()))
     np.testing.assert_allclose(present, (tokens >= 0).sum(0), atol=5)
 
 
-def test_columns_that_one_data_set_leaves_open_are_learned_from_another():
+def test_unknown_columns_are_taken_from_another_profile():
     numbers, _, sparse = tables(7, 2)
     open_ = profile_of(numbers, np.array([[5, -1, -1], [-1, -1, 2000]]), sparse)
     assert open_.undecided() == 1
     known = profile_of(numbers, np.array([[5, 1000, 2000], [5, 1000, 2001]]), sparse)
-    open_.learn_columns(known)
+    open_.add_columns(known)
     assert open_.undecided() == 0
-    assert [open_.present("categorical", i) for i in range(3)] == [1, 0, 1]
+    assert [open_.count("categorical", i) for i in range(3)] == [1, 0, 1]
     assert open_.known_columns().columns.tolist() == [0, 2]
 
 
 @pytest.mark.parametrize("group", ["continuous", "categorical", "sparse"])
-def test_no_examples_have_no_features(group):
+def test_an_empty_profile_has_no_counts(group):
     p = Profile(SCHEMA, [3])
-    assert p.present(group, 0) == 0
+    assert p.count(group, 0) == 0
     assert p.histogram(group, 0, p, 5).counts.sum() == 0
     assert p.undecided() == 0

@@ -1,4 +1,4 @@
-"""The metrics of a run, against scikit-learn."""
+"""The metrics of a run equal those of scikit-learn."""
 
 import math
 
@@ -33,13 +33,13 @@ def test_metrics_equal_scikit_learn():
         assert got[name] == pytest.approx(value, rel=1e-5), name
 
 
-def test_one_class_only_leaves_the_undefined_undefined():
+def test_metrics_that_need_two_classes_are_nan_for_one_class():
     got = scoring.metrics(scores([1, 1, 1], [0.5, 0.6, 0.7]))
     assert all(math.isnan(got[k]) for k in ("auc", "pr_auc", "normalized_entropy", "rce"))
     assert math.isfinite(got["log_loss"])
 
 
-def test_standard_errors_are_those_of_the_metrics_that_have_one():
+def test_standard_errors_are_given_for_the_metrics_that_have_one():
     rng = np.random.default_rng(1)
     y = rng.random(400) < 0.3
     got = scoring.standard_errors(scores(y, 0.3 + 0.2 * rng.random(400) * y))

@@ -1,4 +1,4 @@
-"""Norms of the weights that a feature's entries read."""
+"""Norms of the weights that the entries of a feature read."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from twml_ops.analysis.feature_masks import entries_of
+from twml_ops.analysis.feature_groups import feature_groups
 from twml_ops.analysis.weight_norms import weight_norms
 from twml_ops.data import Schema
 from twml_ops.layers import MaxNorm, SparseLinear
@@ -32,10 +32,10 @@ def model(*layers):
 @pytest.mark.parametrize(
     "partitions", [{}, {"num_partitions": 2}, {"num_partitions": 2, "partition_axis": "column"}]
 )
-def test_are_those_of_the_rows_that_are_read(partitions):
+def test_norms_are_those_of_the_rows_that_are_read(partitions):
     first, second = SparseLinear(4, 3, **partitions), SparseLinear(1, 3, activation="relu")
     m = model(first, second)
-    norms = weight_norms(m, FEATURES, entries_of(FEATURES, SCHEMA))
+    norms = weight_norms(m, FEATURES, feature_groups(FEATURES, SCHEMA))
     whole = np.zeros((3, 4))
     for p, kernel in enumerate(first.kernels):
         count = first.num_partitions
@@ -52,6 +52,6 @@ def test_are_those_of_the_rows_that_are_read(partitions):
 def test_a_model_without_sparse_layers_has_none():
     inputs = tf.keras.Input([2])
     dense = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(inputs))
-    norms = weight_norms(dense, FEATURES, entries_of(FEATURES, SCHEMA))
+    norms = weight_norms(dense, FEATURES, feature_groups(FEATURES, SCHEMA))
     assert set(norms) == {"x", "y", "z"}
     assert all(math.isnan(v) for v in norms.values())

@@ -1,4 +1,4 @@
-"""The model registry, and laws of `sparse_mlp`."""
+"""The model registry and the models."""
 
 import numpy as np
 import pytest

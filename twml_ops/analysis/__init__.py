@@ -1,25 +1,31 @@
-"""What a model makes of its features, and how good its scores are, from NumPy and TensorFlow data.
+"""Analysis of models and data: feature importance, drift, weight norms, lift and scores.
 
-The commands `twml-ops train`, `evaluate` and `explain` show what these functions compute:
+The commands `twml-ops train`, `evaluate` and `explain` print the results of these functions:
 
-| function | what it computes |
+| function | result |
 |---|---|
-| `score` | the predictions of a model over a data set, as `Scores` |
-| `lift_table` | positives by score, from the highest tenth of the examples to the lowest |
-| `calibration_error`, `log_loss` | how far predictions are from what was observed |
-| `permutation_importance` | the log loss added when a feature is shuffled over the rows |
-| `weight_norms` | the norm of the table rows that a feature's entries read |
-| `Profile` | coverage and histograms of every feature of a data set, in bounded memory |
-| `population_stability` | how far a histogram has moved between two data sets |
-| `explain_features` | all of it, feature by feature |
+| `score` | predictions of a model for a data set, as `Scores` |
+| `log_loss`, `calibration_error` | quality of predicted probabilities |
+| `lift_table` | positive rate by score, from the highest tenth of the examples to the lowest |
+| `permutation_importance` | increase of the log loss when a feature is permuted over the rows |
+| `weight_norms` | norms of the table rows that the entries of each feature read |
+| `Profile` | coverage and histograms of each feature of a data set, in bounded memory |
+| `population_stability` | distance between the histograms of a feature in two data sets |
+| `explain_features` | importance, weight norm, coverage and drift of each feature |
 
-Features are the dictionaries of ragged tensors that the sources of `twml_ops.data` give:
-`continuous_ids` and `continuous_values`, `categorical_ids`, `sparse_ids` and `sparse_values`; a
-`twml_ops.data.Schema` names them.
+Features are dictionaries of ragged tensors, as the sources of `twml_ops.data` return them:
+`continuous_ids` and `continuous_values`, `categorical_ids`, `sparse_ids` and `sparse_values`. A
+`twml_ops.data.Schema` has their names.
 """
 
-from twml_ops.analysis.explanation import Explanation, Feature, explain_features, sparse_ids_of
-from twml_ops.analysis.feature_masks import Entries, entries_of, sample_of
+from twml_ops._deprecated import deprecated_aliases
+from twml_ops.analysis.explanation import (
+    Explanation,
+    FeatureSummary,
+    explain_features,
+    frequent_sparse_ids,
+)
+from twml_ops.analysis.feature_groups import FeatureGroup, feature_groups, take_sample
 from twml_ops.analysis.lift import LiftRow, lift_table
 from twml_ops.analysis.permutation_importance import (
     FeatureImportance,
@@ -33,25 +39,36 @@ from twml_ops.analysis.weight_norms import weight_norms
 
 __all__ = [
     "Drift",
-    "Entries",
     "Explanation",
-    "Feature",
+    "FeatureGroup",
     "FeatureImportance",
+    "FeatureSummary",
     "Histogram",
     "LiftRow",
     "Profile",
     "Scores",
     "batch_importance",
     "calibration_error",
-    "entries_of",
     "explain_features",
+    "feature_groups",
+    "frequent_sparse_ids",
     "lift_table",
     "log_loss",
     "permutation_importance",
     "population_stability",
     "predictor",
-    "sample_of",
     "score",
-    "sparse_ids_of",
+    "take_sample",
     "weight_norms",
 ]
+
+__getattr__ = deprecated_aliases(
+    __name__,
+    {
+        "Entries": "FeatureGroup",
+        "Feature": "FeatureSummary",
+        "entries_of": "feature_groups",
+        "sample_of": "take_sample",
+        "sparse_ids_of": "frequent_sparse_ids",
+    },
+)

@@ -1,15 +1,15 @@
-"""What each feature contributes, how often it is there, and how it has moved."""
+"""Importance, weight norm, coverage and drift of each feature of a model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from twml_ops.analysis import scoring
-from twml_ops.analysis.feature_masks import Array, Entries, Features, entries_of
+from twml_ops.analysis.category_columns import Array
+from twml_ops.analysis.feature_groups import FeatureGroup, Features, feature_groups
 from twml_ops.analysis.permutation_importance import batch_importance
 from twml_ops.analysis.population_stability import BINS, CATEGORIES, Drift, population_stability
 from twml_ops.analysis.profiles import Histogram, Profile
@@ -17,45 +17,47 @@ from twml_ops.analysis.weight_norms import weight_norms
 from twml_ops.data import Schema
 
 
-class Feature(NamedTuple):
-    """What is known of one feature.
+class FeatureSummary(NamedTuple):
+    """The results of all analyses of one feature.
 
     Attributes:
-        name: of the feature; sparse ids are called `id 7`.
-        group: continuous, categorical or sparse.
-        worth: log loss added when it is shuffled over the rows of the sample.
-        weight_norm: root mean square norm of the weights its entries read; NaN without entries.
-        coverage: share of the examples that have it.
-        missing: the other share; NaN for a sparse id, whose absence is no gap.
-        before: coverage in the data it is compared with; NaN if there are none.
-        drift: population stability index against them; NaN if there are none.
-        histograms: (before, now) that the index is made of, if there are any.
+        name: name of the feature; `id 7` for a sparse id.
+        group: "continuous", "categorical" or "sparse".
+        importance: permutation importance; see `permutation_importance`.
+        weight_norm: root mean square norm of the weights that its entries read; NaN if it has no
+            entries. See `weight_norms`.
+        coverage: share of the examples that have the feature.
+        missing: share of the examples that do not have it; NaN for a sparse id, which is no column
+            that could have a missing value.
+        coverage_before: coverage in the data set of the comparison; NaN without a comparison.
+        drift: population stability index of the comparison; NaN without a comparison.
+        histograms: (before, now), the histograms of the index; None without a comparison.
     """
 
     name: str
     group: str
-    worth: float
+    importance: float
     weight_norm: float
     coverage: float
     missing: float
-    before: float
+    coverage_before: float
     drift: Drift
     histograms: tuple[Histogram, Histogram] | None
 
 
 class Explanation(NamedTuple):
-    """The features of a run on some data.
+    """An analysis of the features of a run on a data set.
 
     Attributes:
-        features: the one worth most first.
-        data: name of the data.
-        against: name of the data they are compared with, or None.
-        examples: of either.
-        sample: how many examples were shuffled.
-        undecided: share of categories whose column could not be told.
+        features: the features, in descending order of importance.
+        data: name of the data set.
+        against: name of the data set of the comparison; None without a comparison.
+        examples: number of examples of the two data sets.
+        sample: number of examples on which the importance was computed.
+        undecided: share of the categories whose column could not be inferred.
     """
 
-    features: list[Feature]
+    features: list[FeatureSummary]
     data: str
     against: str | None
     examples: tuple[int, int]
@@ -63,9 +65,17 @@ class Explanation(NamedTuple):
     undecided: float
 
 
-def sparse_ids_of(features: Features, schema: Schema) -> list[int]:
-    """The sparse ids of a batch that are looked at: those that a `Profile` must count."""
-    numbers = _numbers(entries_of(features, schema))
+def frequent_sparse_ids(features: Features, schema: Schema) -> list[int]:
+    """The sparse ids of a batch that are analysed as features: the most frequent ones.
+
+    Args:
+        features: a batch.
+        schema: the features of the data.
+
+    Returns:
+        The ids, ascending: those that a `Profile` has to count.
+    """
+    numbers = _numbers(feature_groups(features, schema))
     return [number for group, number in numbers.values() if group == "sparse"]
 
 
@@ -76,48 +86,56 @@ def explain_features(
     schema: Schema,
     now: Profile,
     before: Profile | None = None,
-) -> list[Feature]:
-    """What the features of a batch contribute to a model, the one worth most first.
+) -> list[FeatureSummary]:
+    """Analyses each feature of a model.
 
     Args:
-        model: gives probabilities [B, 1].
-        features: a sample of the data, as one batch.
-        labels: of it, [B].
+        model: functional model that returns probabilities [B, 1].
+        features: a sample of the data set, as one batch.
+        labels: its labels, [B].
         schema: names of the continuous and categorical features.
-        now: the profile of all the data.
-        before: the profile of data to compare them with, or None.
+        now: profile of the whole data set. Columns of its categories that only `before` determines
+            are added to it.
+        before: profile of the data set of the comparison; None: no comparison. It is completed from
+            `now` in the same way.
+
+    Returns:
+        The features, in descending order of importance.
     """
-    numbers = _numbers(entries_of(features, schema))
+    numbers = _numbers(feature_groups(features, schema))
     if before is not None:
-        now.learn_columns(before)
-        before.learn_columns(now)
-    groups = entries_of(features, schema, now.known_columns())
-    found = batch_importance(scoring.predictor(model), features, labels, groups)
+        now.add_columns(before)
+        before.add_columns(now)
+    groups = feature_groups(features, schema, now.known_columns())
+    importances = batch_importance(scoring.predictor(model), features, labels, groups)
     norms = weight_norms(model, features, groups)
-    return [_feature(w.name, *numbers[w.name], w.loss, norms[w.name], now, before) for w in found]
+    return [
+        _summary(f.name, *numbers[f.name], f.importance, norms[f.name], now, before)
+        for f in importances
+    ]
 
 
-def _numbers(groups: list[Entries]) -> dict[str, tuple[str, int]]:
-    """Group, and position in the schema or sparse id, of each feature by its name."""
-    out = {}
+def _numbers(groups: list[FeatureGroup]) -> dict[str, tuple[str, int]]:
+    """Name of a feature → its group, and its position in the schema or its sparse id."""
+    numbers = {}
     for group in groups:
-        for position, name in enumerate(group.features):
-            number = int(name.split()[1]) if group.group == "sparse" else position
-            out[name] = (group.group, number)
-    return out
+        for position, name in enumerate(group.masks):
+            number = int(name.split()[1]) if group.name == "sparse" else position
+            numbers[name] = (group.name, number)
+    return numbers
 
 
-def _feature(
+def _summary(
     name: str,
     group: str,
     number: int,
-    worth: float,
-    norm: float,
+    importance: float,
+    weight_norm: float,
     now: Profile,
     before: Profile | None,
-) -> Feature:
-    share: Callable[[Profile], float] = lambda p: p.present(group, number) / max(p.examples, 1)  # noqa: E731
-    coverage, drift, histograms = share(now), Drift(np.nan, np.nan), None
+) -> FeatureSummary:
+    coverage = now.coverage(group, number)
+    drift, histograms = Drift(np.nan, np.nan), None
     if before is not None:
         bins = CATEGORIES if group == "categorical" else BINS
         histograms = (
@@ -125,14 +143,14 @@ def _feature(
             now.histogram(group, number, before, bins),
         )
         drift = population_stability(histograms[0].counts, histograms[1].counts)
-    return Feature(
+    return FeatureSummary(
         name,
         group,
-        worth,
-        norm,
+        importance,
+        weight_norm,
         coverage,
         np.nan if group == "sparse" else 1 - coverage,
-        np.nan if before is None else share(before),
+        np.nan if before is None else before.coverage(group, number),
         drift,
         histograms,
     )

@@ -1,4 +1,4 @@
-"""The lift table: the examples from the highest to the lowest score, in tenths."""
+"""The lift table: the positive rate in each tenth of the examples, ordered by score."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from twml_ops.analysis.scoring import Scores
 
 
 class LiftRow(NamedTuple):
-    """One row of the table.
+    """One row of a lift table.
 
     Attributes:
-        examples: how many.
-        least: the lowest prediction.
-        predicted: the mean prediction.
-        observed: the share of positives.
-        lift: that share over the share in all examples; NaN if there are no positives at all.
-        captured: the share of all positives that is in this row or above; NaN likewise.
+        examples: number of examples in the row.
+        least: lowest prediction.
+        predicted: mean prediction.
+        observed: share of positives.
+        lift: `observed` divided by the share of positives of all examples; NaN without positives.
+        captured: share of all positives that are in this row or above (cumulative gain); NaN
+            without positives.
     """
 
     examples: int
@@ -30,11 +31,19 @@ class LiftRow(NamedTuple):
 
 
 def lift_table(scores: Scores, rows: int = 10) -> list[LiftRow]:
-    """Cuts the examples, the highest prediction first, into rows of the same size, but for one.
+    """Computes the lift of the examples in descending order of their predictions.
 
-    Equal predictions share their positives evenly, so the table does not depend on the order of
-    the examples, and a constant prediction has lift 1 everywhere. With fewer examples than rows
-    there are as many rows as examples.
+    The lift of a row is (positives in the row / examples in the row) / (positives / examples); see
+    Piatetsky-Shapiro and Masand, "Estimating Campaign Benefits and Modeling Lift", KDD 1999.
+    Examples with equal predictions count with their mean label, so the table does not depend on the
+    order of the examples, and a constant prediction has lift 1 in all rows.
+
+    Args:
+        scores: labels and predictions.
+        rows: number of rows; their sizes differ by at most one example.
+
+    Returns:
+        The rows, highest predictions first; as many as there are examples if these are fewer.
     """
     n = len(scores.labels)
     order = np.argsort(-scores.predictions, kind="stable")
@@ -48,15 +57,15 @@ def lift_table(scores: Scores, rows: int = 10) -> list[LiftRow]:
             continue
         captured += y[part].sum()
         observed = float(y[part].mean())
-        known = rate > 0
+        has_positives = rate > 0
         table.append(
             LiftRow(
                 len(part),
                 float(p[part[-1]]),
                 float(p[part].mean()),
                 observed,
-                observed / rate if known else np.nan,
-                captured / (rate * n) if known else np.nan,
+                observed / rate if has_positives else np.nan,
+                captured / (rate * n) if has_positives else np.nan,
             )
         )
     return table

@@ -1,87 +1,95 @@
-"""What each feature is worth: the log loss added when its column is shuffled over the rows.
+"""Permutation importance: the increase of the log loss when a feature is permuted over the rows.
 
-Permutation importance (Breiman, "Random Forests", 2001), on entries of sparse rows: a feature's
-entries move to other rows, the others stay. No loop over rows anywhere.
+The importance of feature j is L(y, f(X with j permuted)) − L(y, f(X)), where f is the model and L
+the log loss (Breiman, "Random Forests", Machine Learning 45, 2001). On sparse rows the entries of
+the feature move to other rows while all other entries stay. There is no loop over rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
-from twml_ops.analysis.feature_masks import Entries, Features, entries_of, sample_of
+from twml_ops.analysis.category_columns import Array
+from twml_ops.analysis.feature_groups import FeatureGroup, Features, feature_groups, take_sample
 from twml_ops.analysis.scoring import log_loss
-
-Array = npt.NDArray[Any]
+from twml_ops.data import Schema
 
 
 class FeatureImportance(NamedTuple):
-    """A feature and the log loss added by shuffling it."""
+    """The permutation importance of a feature.
+
+    Attributes:
+        name: name of the feature.
+        importance: increase of the log loss when the feature is permuted; near 0 or negative if the
+            model does not use it.
+    """
 
     name: str
-    loss: float
+    importance: float
 
 
 def permutation_importance(
     predict: Callable[[Features], Array],
     dataset: tf.data.Dataset,
-    schema: Any,
+    schema: Schema,
     rows: int = 8192,
     seed: int = 0,
 ) -> list[FeatureImportance]:
-    """What each feature of `dataset` is worth to a model, the most useful first.
+    """Computes the permutation importance of each feature on a sample of a data set.
 
     Args:
-        predict: features of a batch → probabilities [B].
-        dataset: batches of (features, labels [B, 1]); its first `rows` examples are used, as one
-            batch.
+        predict: features of a batch → probabilities [B]; see `predictor`.
+        dataset: batches of (features, labels [B, 1]). The first `rows` examples are the sample.
         schema: names of the continuous and categorical features.
         rows: size of the sample.
-        seed: of the permutation, the same for every feature.
+        seed: seed of the permutation, which is the same for all features.
 
     Returns:
-        Every continuous and categorical feature, and the MAX_SPARSE most frequent sparse ids, which
-        have no names and are called `id 7`.
+        The features in descending order of importance: each continuous and categorical feature, and
+        the most frequent sparse ids of the sample (at most 40), named `id 7`, … Empty if the data
+        set has no examples.
     """
-    sample = sample_of(dataset, rows)
+    sample = take_sample(dataset, rows)
     if sample is None:
         return []
     features, labels = sample
-    return batch_importance(predict, features, labels, entries_of(features, schema), seed)
+    return batch_importance(predict, features, labels, feature_groups(features, schema), seed)
 
 
 def batch_importance(
     predict: Callable[[Features], Array],
     features: Features,
     y: Array,
-    groups: list[Entries],
+    groups: list[FeatureGroup],
     seed: int = 0,
 ) -> list[FeatureImportance]:
-    """As `permutation_importance`, of one batch whose entries are known.
+    """Computes the permutation importance of each feature of one batch.
 
     Args:
         predict: features of a batch → probabilities [B].
         features: the batch.
-        y: labels [B].
-        groups: its entries, as `entries_of` gives them.
-        seed: of the permutation, the same for every feature.
+        y: its labels, [B].
+        groups: its features, as `feature_groups` returns them.
+        seed: seed of the permutation, which is the same for all features.
+
+    Returns:
+        The features in descending order of importance.
     """
-    before = log_loss(y, predict(features))
+    base = log_loss(y, predict(features))
     order = np.random.default_rng(seed).permutation(len(y))
-    worth = []
+    importances = []
     for group in groups:
-        for name, mask in group.features.items():
-            shuffled = _shuffle(features, group.keys, mask, order)
-            loss = log_loss(y, predict(shuffled))
-            worth.append(FeatureImportance(name, loss - before))
-    return sorted(worth, key=lambda w: -w.loss)
+        for name, mask in group.masks.items():
+            permuted = _permute(features, group.keys, mask, order)
+            importances.append(FeatureImportance(name, log_loss(y, predict(permuted)) - base))
+    return sorted(importances, key=lambda f: -f.importance)
 
 
-def _shuffle(features: Features, keys: tuple[str, ...], mask: Array, order: Array) -> Features:
+def _permute(features: Features, keys: tuple[str, ...], mask: Array, order: Array) -> Features:
     """`features` with the masked entries of row order[r] moved to row r."""
     rows = features[keys[0]].value_rowids().numpy()
     place = np.argsort(order)

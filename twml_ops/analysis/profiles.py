@@ -1,30 +1,27 @@
-"""What a data set looks like, feature by feature, from one pass and in bounded memory."""
+"""Coverage and histograms of the features of a data set, from one pass and in bounded memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from twml_ops._core import QuantileSketch
-from twml_ops.analysis.category_columns import Known, columns_of
+from twml_ops.analysis.category_columns import UNKNOWN, Array, KnownColumns, infer_columns
 from twml_ops.data import Schema
 from twml_ops.data.block import Block
 
-Array = npt.NDArray[Any]
 EPSILON = 1e-3
 MAX_CATEGORIES = 1 << 22
-OPEN = -1
 
 
 class Histogram(NamedTuple):
-    """How often a feature was in each of some bins; the last counts the examples without it.
+    """A histogram of a feature over the examples of a data set.
 
     Attributes:
-        names: of the bins.
-        counts: [bins].
+        names: names of the bins. The last bin, "missing", has the examples without the feature.
+        counts: number of examples in each bin, [bins].
     """
 
     names: list[str]
@@ -32,17 +29,19 @@ class Histogram(NamedTuple):
 
 
 class Profile:
-    """Counts of the features of a data set.
+    """Counts the features of a data set.
 
-    Continuous features and the sparse ids asked for are kept in quantile sketches, categories are
-    counted one by one; of more than MAX_CATEGORIES the rarer half is pooled per column.
+    Values of continuous features and of the chosen sparse ids are added to quantile sketches
+    (Karnin, Lang and Liberty, "Optimal Quantile Approximation in Streams", FOCS 2016) whose rank
+    error is 0.001 of the examples. Categories are counted exactly, until there are more than 4
+    million: then the rarer half is pooled, one count per column.
 
     Args:
         schema: the features.
-        sparse_ids: the raw ids to look at.
+        sparse_ids: the sparse ids to count.
 
     Attributes:
-        examples: how many there were.
+        examples: number of examples added so far.
     """
 
     def __init__(self, schema: Schema, sparse_ids: Iterable[int] = ()) -> None:
@@ -52,14 +51,19 @@ class Profile:
         self._sketches = {g: QuantileSketch(EPSILON) for g in ("continuous", "sparse")}
         none = np.zeros(0, np.int64)
         self._categories = _Categories(none, none, none)
-        self._pooled = np.zeros(len(schema.categorical) + 1, np.int64)  # the last: column open
+        # One count per column, and one at the end for categories of unknown columns.
+        self._pooled = np.zeros(len(schema.categorical) + 1, np.int64)
 
     def add(self, block: Block) -> None:
-        """Takes in examples."""
+        """Adds examples.
+
+        Args:
+            block: the examples, as `Source.blocks` yields them.
+        """
         self.examples += len(block)
         for group, rows in block.groups.items():
             if group == "categorical":
-                self._count(rows.row_splits, rows.ids)
+                self._count_categories(rows.row_splits, rows.ids)
                 continue
             ids, values = rows.ids, rows.values
             assert values is not None
@@ -68,71 +72,115 @@ class Profile:
                 ids, values = ids[wanted], values[wanted]
             self._sketches[group].update(ids, values)
 
-    def _count(self, row_splits: Array, ids: Array) -> None:
-        column = columns_of(row_splits, ids, len(self._schema.categorical))
+    def _count_categories(self, row_splits: Array, ids: Array) -> None:
+        columns = infer_columns(row_splits, ids, len(self._schema.categorical))
         unique, first, counts = np.unique(ids, return_index=True, return_counts=True)
-        seen = _Categories(unique, counts, column[first])
-        self._categories = _merged(self._categories, seen)
+        seen = _Categories(unique, counts, columns[first])
+        self._categories = _merge(self._categories, seen)
         if len(self._categories.ids) > MAX_CATEGORIES:
-            kept = np.argsort(-self._categories.counts, kind="stable")[: MAX_CATEGORIES // 2]
-            rare = np.ones(len(self._categories.ids), bool)
-            rare[kept] = False
-            _, counts, columns = (part[rare] for part in self._categories)
-            np.add.at(self._pooled, columns, counts)
-            self._categories = _Categories(*(part[~rare] for part in self._categories))
+            self._pool_rare_categories()
 
-    def present(self, group: str, feature: int) -> int:
-        """How many examples have the feature: a position in the schema's group, or a sparse id."""
+    def _pool_rare_categories(self) -> None:
+        categories = self._categories
+        rare = np.ones(len(categories.ids), bool)
+        rare[np.argsort(-categories.counts, kind="stable")[: MAX_CATEGORIES // 2]] = False
+        np.add.at(self._pooled, categories.columns[rare], categories.counts[rare])
+        self._categories = _Categories(*(part[~rare] for part in categories))
+
+    def count(self, group: str, feature: int) -> int:
+        """The number of examples that have a feature.
+
+        Args:
+            group: "continuous", "categorical" or "sparse".
+            feature: position of the feature in its group of the schema, or the sparse id.
+
+        Returns:
+            The number of examples.
+        """
         if group == "categorical":
-            mine = self._categories.columns == feature
-            return int(self._categories.counts[mine].sum() + self._pooled[feature])
+            in_column = self._categories.columns == feature
+            return int(self._categories.counts[in_column].sum() + self._pooled[feature])
         return int(self._sketches[group].describe([feature])["weight"][0])
 
+    def coverage(self, group: str, feature: int) -> float:
+        """The share of the examples that have a feature.
+
+        Args:
+            group: "continuous", "categorical" or "sparse".
+            feature: position of the feature in its group of the schema, or the sparse id.
+
+        Returns:
+            A number in [0, 1]; 0 if there are no examples.
+        """
+        return self.count(group, feature) / max(self.examples, 1)
+
     def undecided(self) -> float:
-        """The share of categories whose column could not be told."""
-        missed = self._categories.counts[self._categories.columns == OPEN].sum() + self._pooled[-1]
+        """The share of the categories whose column could not be inferred.
+
+        Returns:
+            A number in [0, 1]; 0 if there are no categories.
+        """
+        unknown = self._categories.columns == UNKNOWN
+        missed = self._categories.counts[unknown].sum() + self._pooled[-1]
         total = self._categories.counts.sum() + self._pooled.sum()
         return float(missed / total) if total else 0.0
 
-    def known_columns(self) -> Known:
-        """The columns of the categories seen, as far as they could be told."""
-        told = self._categories.columns != OPEN
-        return Known(self._categories.ids[told], self._categories.columns[told])
+    def known_columns(self) -> KnownColumns:
+        """The columns of the categories, as far as they could be inferred.
 
-    def learn_columns(self, other: Profile) -> None:
-        """Settles open columns by what another data set shows of the same categories."""
-        ours, theirs = self._categories, other._categories
-        columns = _merged(ours, theirs._replace(counts=np.zeros_like(theirs.counts))).columns
-        merged_ids = np.union1d(ours.ids, theirs.ids)
-        mine = columns[np.searchsorted(merged_ids, ours.ids)]
-        self._categories = ours._replace(columns=mine)
+        Returns:
+            Hashes of categories and their columns.
+        """
+        known = self._categories.columns != UNKNOWN
+        return KnownColumns(self._categories.ids[known], self._categories.columns[known])
 
-    def histogram(self, group: str, feature: int, like: Profile, bins: int) -> Histogram:
-        """Counts of a feature in bins that another data set (or this one) gives.
+    def add_columns(self, other: Profile) -> None:
+        """Takes unknown columns of categories from another profile, where they are known.
 
         Args:
-            group: continuous, categorical or sparse.
-            feature: as in `present`.
-            like: whose quantiles, or most frequent categories, are the bins.
-            bins: at most so many, and one for "missing", and for categories one for all others.
+            other: profile of a data set with the same schema.
+        """
+        ours, theirs = self._categories, other._categories
+        columns = _merge(ours, theirs._replace(counts=np.zeros_like(theirs.counts))).columns
+        merged_ids = np.union1d(ours.ids, theirs.ids)
+        columns = columns[np.searchsorted(merged_ids, ours.ids)]
+        self._categories = ours._replace(columns=columns)
+
+    def histogram(self, group: str, feature: int, reference: Profile, bins: int) -> Histogram:
+        """The histogram of a feature, in the bins of a reference profile.
+
+        Args:
+            group: "continuous", "categorical" or "sparse".
+            feature: position of the feature in its group of the schema, or the sparse id.
+            reference: the profile (another one, or this one) whose quantiles or most frequent
+                categories are the bins.
+            bins: maximum number of bins. There is one more bin for the examples without the
+                feature, and for categories one for all other categories.
+
+        Returns:
+            The histogram.
         """
         if group == "categorical":
-            names, counts = self._by_category(feature, like, bins)
+            names, counts = self._count_by_category(feature, reference, bins)
         else:
-            names, counts = self._by_value(group, feature, like, bins)
+            names, counts = self._count_by_value(group, feature, reference, bins)
         return Histogram([*names, "missing"], np.append(counts, self.examples - counts.sum()))
 
-    def _by_value(self, group: str, feature: int, like: Profile, bins: int) -> tuple[Any, Array]:
-        edges, _ = like._sketches[group].boundaries([feature], [bins])
+    def _count_by_value(
+        self, group: str, feature: int, reference: Profile, bins: int
+    ) -> tuple[list[str], Array]:
+        edges, _ = reference._sketches[group].boundaries([feature], [bins])
         ids = np.full(len(edges), feature)
         ranks = self._sketches[group].ranks(ids, edges)
-        counts = np.diff(np.concatenate([[0], ranks, [self.present(group, feature)]]))
+        counts = np.diff(np.concatenate([[0], ranks, [self.count(group, feature)]]))
         texts = [f"{edge:.4g}" for edge in edges]
         names = [f"≤ {text}" for text in texts] + [f"> {texts[-1]}" if texts else "present"]
         return names, counts
 
-    def _by_category(self, column: int, like: Profile, bins: int) -> tuple[Any, Array]:
-        theirs = like._categories
+    def _count_by_category(
+        self, column: int, reference: Profile, bins: int
+    ) -> tuple[list[str], Array]:
+        theirs = reference._categories
         candidates = np.flatnonzero(theirs.columns == column)
         order = np.argsort(-theirs.counts[candidates], kind="stable")[:bins]
         top = theirs.ids[candidates[order]]
@@ -140,22 +188,22 @@ class Profile:
         place = np.minimum(np.searchsorted(ours.ids, top), max(len(ours.ids) - 1, 0))
         found = ours.ids[place] == top if len(ours.ids) else np.zeros(len(top), bool)
         counts = np.where(found, ours.counts[place] if len(ours.ids) else 0, 0)
-        others = max(self.present("categorical", column) - int(counts.sum()), 0)
+        others = max(self.count("categorical", column) - int(counts.sum()), 0)
         names = [f"#{i}" for i in range(1, len(top) + 1)]
         return [*names, "others"], np.append(counts, others).astype(float)
 
 
 class _Categories(NamedTuple):
-    """Distinct ids, ascending, how often each was seen, and in which column."""
+    """Distinct hashes, ascending, with the number of their entries and their columns."""
 
     ids: Array
     counts: Array
     columns: Array
 
 
-def _merged(a: _Categories, b: _Categories) -> _Categories:
+def _merge(a: _Categories, b: _Categories) -> _Categories:
     ids, place = np.unique(np.concatenate([a.ids, b.ids]), return_inverse=True)
-    counts, columns = np.zeros(len(ids), np.int64), np.full(len(ids), OPEN)
+    counts, columns = np.zeros(len(ids), np.int64), np.full(len(ids), UNKNOWN)
     np.add.at(counts, place, np.concatenate([a.counts, b.counts]))
     np.maximum.at(columns, place, np.concatenate([a.columns, b.columns]))
     return _Categories(ids, counts, columns)

@@ -1,4 +1,4 @@
-"""Predictions over a data set, and the exact metrics of them."""
+"""Predictions of a model for a data set, and their exact metrics."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ EPSILON = 1e-7
 
 
 class Scores(NamedTuple):
-    """What a model says of a data set.
+    """The predictions of a model for a data set.
 
     Attributes:
-        labels: float32 [n].
+        labels: float32 [n], 0 or 1.
         predictions: float32 [n], probabilities.
-        seconds: wall time of reading and predicting.
+        seconds: wall time of reading the data and predicting.
     """
 
     labels: npt.NDArray[np.float32]
@@ -45,17 +45,22 @@ class Scores(NamedTuple):
 
 
 def score(
-    model: tf.keras.Model, dataset: tf.data.Dataset, seen: Callable[[int], None] = lambda n: None
+    model: tf.keras.Model,
+    dataset: tf.data.Dataset,
+    on_batch: Callable[[int], None] = lambda examples: None,
 ) -> Scores:
-    """Predicts every example of `dataset`.
+    """Predicts each example of a data set.
 
     Args:
-        model: gives probabilities [B, 1].
+        model: model that returns probabilities [B, 1].
         dataset: batches of (features, labels [B, 1]).
-        seen: called with the number of examples after every batch.
+        on_batch: called after each batch with its number of examples.
+
+    Returns:
+        Labels and predictions in the order of the data set.
 
     Raises:
-        ValueError: a prediction is not finite.
+        ValueError: a prediction is NaN or infinite.
     """
     predict = predictor(model)
     labels, predictions = [], []
@@ -63,25 +68,32 @@ def score(
     for features, batch_labels in dataset:
         labels.append(batch_labels.numpy().reshape(-1))
         predictions.append(predict(features))
-        seen(len(labels[-1]))
+        on_batch(len(labels[-1]))
     seconds = time.perf_counter() - start
     y, p = (np.concatenate(a) if a else np.zeros(0, np.float32) for a in (labels, predictions))
     if not np.isfinite(p).all():
         row = int(np.flatnonzero(~np.isfinite(p))[0])
         raise ValueError(
-            f"the prediction for example {row} is {p[row]}: is there a NaN in the data?"
+            f"the prediction for example {row} must be finite, got {p[row]}: check the data for NaN"
         )
     return Scores(y, p, seconds)
 
 
 def predictor(model: tf.keras.Model) -> Callable[[Any], Any]:
-    """`model` as a compiled function: features of a batch → probabilities, float32 [B]."""
+    """Compiles a model into a function for predictions.
+
+    Args:
+        model: model that returns probabilities [B, 1].
+
+    Returns:
+        A function: features of a batch → probabilities, float32 array [B].
+    """
     call = compiled(lambda features: model(features, training=False))
     return lambda features: call(features).numpy().reshape(-1)
 
 
 def compiled(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`function` of a batch's features as one graph for batches of any size."""
+    """Compiles a function of the features of a batch into one graph for batches of any size."""
     graph: list[Callable[[Any], Any]] = []
 
     def call(features: Any) -> Any:
@@ -100,23 +112,45 @@ def _any_size(x: Any) -> tf.TypeSpec:
 
 
 def metrics(scores: Scores) -> dict[str, float]:
-    """The metrics of METRICS, in its order; NaN where one is undefined (say, no positives).
+    """Computes the metrics that METRICS names.
 
-    AUC and PR AUC (average precision) are exact, from the sorted scores, not from thresholds.
+    ROC AUC and PR AUC (average precision) are computed from the sorted predictions, without bins.
+
+    Args:
+        scores: labels and predictions.
+
+    Returns:
+        Value of each metric, in the order of METRICS; NaN where it is undefined, for example
+        without positives.
     """
     y, p, _ = scores
     return {**_ranking(y, p), **_probability(y, p)}
 
 
 def log_loss(y: npt.NDArray[Any], p: npt.NDArray[Any]) -> float:
-    """Mean of −y log p − (1 − y) log(1 − p), p clipped to [1e-7, 1 − 1e-7]; NaN of nothing."""
+    """Computes the log loss (binary cross-entropy), the mean of −y ln p − (1 − y) ln(1 − p).
+
+    Args:
+        y: labels [n].
+        p: predicted probabilities [n], which are clipped to [1e-7, 1 − 1e-7].
+
+    Returns:
+        The mean; NaN if there are no examples.
+    """
     p = np.clip(p.astype(np.float64), EPSILON, 1 - EPSILON)
     losses = -(y * np.log(p) + (1 - y) * np.log1p(-p))
     return float(losses.mean()) if len(y) else math.nan
 
 
 def standard_errors(scores: Scores) -> dict[str, float]:
-    """The standard errors of those metrics that have one; NaN where one is undefined."""
+    """Computes the standard errors of the metrics that have one.
+
+    Args:
+        scores: labels and predictions.
+
+    Returns:
+        Standard error by the name of the metric; NaN where it is undefined.
+    """
     out = {}
     for metric in (NormalizedEntropy(), RelativeCrossEntropy(), CalibrationRatio()):
         metric.update_state(scores.labels, scores.predictions)
@@ -125,9 +159,18 @@ def standard_errors(scores: Scores) -> dict[str, float]:
 
 
 def calibration_error(scores: Scores, bins: int = 20) -> float:
-    """Mean of |mean prediction − mean label| over bins of equal size; NaN of nothing.
+    """Computes the expected calibration error.
 
-    The expected calibration error of Naeini et al. (2015), in bins by rank.
+    The examples are sorted by prediction and divided into bins of equal size. The error is the mean
+    of |mean prediction − mean label| over the bins, weighted by their sizes (Naeini, Cooper and
+    Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning", AAAI 2015).
+
+    Args:
+        scores: labels and predictions.
+        bins: number of bins.
+
+    Returns:
+        The error in [0, 1]; NaN if there are no examples.
     """
     y, p, _ = scores
     parts = np.array_split(np.argsort(p, kind="stable"), bins)

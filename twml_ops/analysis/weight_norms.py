@@ -1,60 +1,58 @@
-"""The norms of what a model has learned of each feature: its rows of the sparse-linear layers."""
+"""Norms of the weights that a model has learned for each feature in its `SparseLinear` layers."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 from twml_ops import ops
 from twml_ops._batch import parse
-from twml_ops.analysis.feature_masks import Entries, Features
+from twml_ops.analysis.category_columns import Array
+from twml_ops.analysis.feature_groups import FeatureGroup, Features
 from twml_ops.analysis.scoring import compiled
 from twml_ops.layers import SparseLinear
 
-Array = npt.NDArray[Any]
-
 
 def weight_norms(
-    model: tf.keras.Model, features: Features, groups: list[Entries]
+    model: tf.keras.Model, features: Features, groups: list[FeatureGroup]
 ) -> dict[str, float]:
-    """The typical length of the weights that an entry of each feature reads.
+    """Computes the root mean square norm of the weights that the entries of each feature read.
 
-    The entries of one feature at a time go through the model up to its `SparseLinear` layers, so
-    whatever turns them into ids on the way (buckets, hashes, norms) is that of the model. The
-    weights of an entry are the rows it reads, of all these layers together; the result is the
-    root mean square of their norms over the entries, so frequent values count more.
+    The weights of an entry are the rows that it reads in all `SparseLinear` layers together. The
+    norm of a feature is √(mean over its entries of the sum over these rows of |row|²), so frequent
+    values have more influence. The entries of one feature at a time are passed through the model up
+    to its `SparseLinear` layers, so layers before those (buckets, hashes, norms) are applied.
 
     Args:
         model: a functional model.
-        features: the batch that is looked at.
-        groups: its entries, as `entries_of` gives them.
+        features: a batch of examples.
+        groups: its features, as `feature_groups` returns them.
 
     Returns:
-        By name; NaN for a feature without entries, or of a model without `SparseLinear`.
+        Norm by name of the feature; NaN if it has no entries in the batch, or if the model has no
+        `SparseLinear` layer.
     """
     linear = [layer for layer in model.layers if isinstance(layer, SparseLinear)]
-    names = [name for group in groups for name in group.features]
+    names = [name for group in groups for name in group.masks]
     if not linear:
         return dict.fromkeys(names, math.nan)
     probe = tf.keras.Model(model.input, [layer.input for layer in linear])
     ids_of = compiled(lambda f: [parse(batch)[0].ids for batch in probe(f, training=False)])
     norms = {}
     for group in groups:
-        for name, mask in group.features.items():
+        for name, mask in group.masks.items():
             count = int(mask.sum())
-            ids = ids_of(_only(features, group.keys, mask)) if count else []
+            ids = ids_of(_keep_only(features, group.keys, mask)) if count else []
             pairs = zip(linear, ids, strict=False)
             squares = sum(float(_squared_norms(layer, i.numpy()).sum()) for layer, i in pairs)
             norms[name] = math.sqrt(squares / count) if count else math.nan
     return norms
 
 
-def _only(features: Features, keys: tuple[str, ...], mask: Array) -> Features:
-    """The batch with nothing but the masked entries of `keys`."""
+def _keep_only(features: Features, keys: tuple[str, ...], mask: Array) -> Features:
+    """The batch with only the masked entries of `keys`."""
     out = {}
     for key, ragged in features.items():
         kept = mask if key in keys else np.zeros(int(tf.size(ragged.flat_values)), bool)
@@ -66,7 +64,7 @@ def _only(features: Features, keys: tuple[str, ...], mask: Array) -> Features:
 
 
 def _squared_norms(layer: SparseLinear, ids: Array) -> Array:
-    """|W[id]|² of each id, float64; reads the rows it needs, not the table."""
+    """|W[id]|² of each id, float64 [K]. Only the rows of `ids` are read, not the whole table."""
     out = np.zeros(len(ids))
     for p, kernel in enumerate(layer.kernels):
         mine, row = np.ones(len(ids), bool), ids

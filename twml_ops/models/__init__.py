@@ -1,4 +1,10 @@
-"""Ready models, by name. Each is a plain functional Keras model: read it, copy it, change it."""
+"""Models for the features of a data schema. Each is a plain functional Keras model.
+
+| name | model |
+|---|---|
+| `sparse_mlp` | wide and deep: a sparse linear layer and a small dense net (Cheng et al., 2016) |
+| `dcn` | Deep & Cross Network, version 2 (Wang et al., 2021) |
+"""
 
 from __future__ import annotations
 
@@ -10,28 +16,35 @@ from twml_ops.models.dcn import dcn
 from twml_ops.models.hashed_ids import HashedIds
 from twml_ops.models.sparse_mlp import sparse_mlp
 
-Build = Callable[..., tf.keras.Model]
+ModelBuilder = Callable[..., tf.keras.Model]
 
-_MODELS: dict[str, Build] = {"dcn": dcn, "sparse_mlp": sparse_mlp}
+_MODELS: dict[str, ModelBuilder] = {"dcn": dcn, "sparse_mlp": sparse_mlp}
 
 __all__ = ["HashedIds", "dcn", "get", "names", "sparse_mlp"]
 
 
 def names() -> list[str]:
-    """The names `get` knows."""
+    """The names of the models.
+
+    Returns:
+        The names that `get` accepts, sorted.
+    """
     return sorted(_MODELS)
 
 
-def get(name: str) -> Build:
-    """The builder of the model `name`.
+def get(name: str) -> ModelBuilder:
+    """Looks up the builder of a model.
+
+    Args:
+        name: name of the model.
 
     Returns:
-        `build(schema, dataset, **options)`: an uncompiled model from the features of `schema`, a
-        `twml_ops.data.Schema`, to probabilities [B, 1], its input transforms adapted on
-        `dataset`, batches of (features, labels).
+        `build(schema, dataset, **options)`, a function that returns an uncompiled model from the
+        features of `schema`, a `twml_ops.data.Schema`, to probabilities [B, 1]. Its input
+        transforms are adapted on `dataset`, batches of (features, labels).
 
     Raises:
-        ValueError: there is no such model.
+        ValueError: `name` is unknown.
     """
     if name not in _MODELS:
         raise ValueError(f"unknown model {name!r}: expected one of {', '.join(names())}")

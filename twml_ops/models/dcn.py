@@ -1,4 +1,4 @@
-"""The Deep & Cross Network, version 2, on the id spaces of `sparse_mlp`.
+"""The Deep & Cross Network, version 2 (DCN-v2), on the id spaces of `sparse_mlp`.
 
 id spaces ── sparse linear each ── concatenated: x0 ──┬─ cross ─ cross ─┬─ logit ─┐
                                                       └─ dense net ─────┘        (+)─ sigmoid
@@ -13,7 +13,13 @@ import tensorflow as tf
 
 from twml_ops.data import Schema
 from twml_ops.layers import Cross
-from twml_ops.models._spaces import base_logit, dense_net, linear_parts, spaces_of, wide_and_deep
+from twml_ops.models._id_spaces import (
+    base_logit,
+    dense_net,
+    id_spaces,
+    linear_parts,
+    wide_and_deep,
+)
 
 
 def dcn(
@@ -30,31 +36,38 @@ def dcn(
     categorical_bits: int = 18,
     stddev: float = 0.02,
 ) -> tf.keras.Model:
-    """Builds DCN-v2 (Wang et al. 2021), its parallel form, for the features of `schema`.
+    """Builds a Deep & Cross Network in its parallel form.
 
-    The sums of each id space's rows stand beside each other and are crossed with each other
-    explicitly, `num_crosses` times, beside a dense net; a wide part of one unit is added.
+    Each id space (buckets, normalized numbers, hashed categories, raw sparse ids) has a
+    `SparseLinear` with `units` outputs. Their concatenation x0 is the input of `num_crosses` layers
+    x ← x0 ⊙ (W x + b) + x and, in parallel, of a dense net. The logit is linear in both outputs,
+    plus a wide part: one weight for each id. See Wang et al., "DCN V2: Improved Deep & Cross
+    Network and Practical Lessons for Web-scale Learning to Rank Systems", WWW 2021.
 
     Args:
-        schema: says which groups of features there are.
-        dataset: batches of (features, labels) to adapt the discretizer on: the training data.
-        units: width of what each id space contributes.
-        num_crosses: `Cross` layers: polynomials of degree num_crosses + 1.
-        rank: of their matrices; None: full.
+        schema: the features.
+        dataset: batches of (features, labels) on which the discretizer is adapted, usually the
+            training data.
+        units: number of outputs of the first layer for each id space.
+        num_crosses: number of `Cross` layers; the result is a polynomial of degree
+            `num_crosses` + 1.
+        rank: rank of their matrices W; None: full rank.
         hidden: widths of the dense layers.
-        dropout: share of the outputs of the first layer and these layers dropped in training.
-        num_bins: buckets per continuous feature.
-        discretize: whether continuous features go in as buckets too, beside their numbers.
+        dropout: share of the outputs of the first layer and of the dense layers that is dropped in
+            training.
+        num_bins: number of buckets of a continuous feature.
+        discretize: whether continuous features are inputs as buckets too, beside their values.
         categorical_bits: categories are hashed into 2^categorical_bits ids.
-        stddev: of the initial rows of the first layer.
+        stddev: standard deviation of the initial rows of the first layer.
 
     Returns:
-        An uncompiled model: dict of ragged features, named as in `Source.dataset` → [B, 1].
+        An uncompiled model: dictionary of ragged features, named as in `Source.dataset` →
+        probabilities [B, 1].
 
     Raises:
         ValueError: the schema has no features.
     """
-    inputs, spaces = spaces_of(
+    inputs, spaces = id_spaces(
         schema,
         dataset,
         num_bins=num_bins,

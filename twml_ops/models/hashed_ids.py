@@ -1,4 +1,4 @@
-"""A Keras layer around `ops.hash_ids`: ids of any size into a small id space."""
+"""The Keras layer of `ops.hash_ids`: hashes ids into a small id space."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ from twml_ops.ops._library import library
 
 @serializable
 class HashedIds(tf.keras.layers.Layer):
-    """Hashes the ids of a batch into [0, 2^bits), so that a table of 2^bits rows holds them all.
+    """Hashes the ids of a batch into [0, 2^bits), the rows of a table with 2^bits rows.
+
+    Different ids may have the same hash (Weinberger et al., "Feature Hashing for Large Scale
+    Multitask Learning", ICML 2009).
 
     Args:
-        bits: size of the id space, 1 to 62.
+        bits: logarithm of the size of the id space, 1 to 62.
+        **kwargs: arguments of `tf.keras.layers.Layer`.
 
     Raises:
-        ValueError: `bits` out of its range.
+        ValueError: `bits` is out of range.
     """
 
     def __init__(self, bits: int, **kwargs: Any) -> None:
@@ -30,7 +34,7 @@ class HashedIds(tf.keras.layers.Layer):
         if not 1 <= bits <= 62:
             raise ValueError(f"bits must be in [1, 62], got {bits}")
         self.bits = int(bits)
-        self.supports_jit = False  # the op is no XLA op
+        self.supports_jit = False  # the op has no XLA kernel
 
     @property
     def output_dim(self) -> int:
@@ -38,13 +42,20 @@ class HashedIds(tf.keras.layers.Layer):
         return 1 << self.bits
 
     def call(self, inputs: Any) -> Any:
-        """A batch in any form → the same batch with hashed ids."""
+        """Hashes the ids of a batch.
+
+        Args:
+            inputs: a batch in any form, with ids in the whole range of int64.
+
+        Returns:
+            The batch in the same form, with ids in [0, 2^bits). Values and padding are unchanged.
+        """
         with library.on_host():
             batch, rebuild = parse(inputs)
             return rebuild(batch._replace(ids=ops.hash_ids(batch.ids, self.bits)), self.output_dim)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """That of the input."""
+        """The shape of the inputs."""
         return input_shape
 
     def get_config(self) -> dict[str, Any]:

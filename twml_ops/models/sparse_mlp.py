@@ -1,4 +1,4 @@
-"""The reference ranking model: one very wide sparse-linear layer, then a small dense net.
+"""The reference ranking model: a very wide sparse linear layer and a small dense net.
 
 continuous ──┬─ buckets ──────┐
              └─ max norm ─────┤
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from twml_ops.data import Schema
-from twml_ops.models._spaces import base_logit, dense_net, linear, spaces_of, wide_and_deep
+from twml_ops.models._id_spaces import base_logit, dense_net, id_spaces, linear, wide_and_deep
 
 
 def sparse_mlp(
@@ -29,29 +29,33 @@ def sparse_mlp(
     categorical_bits: int = 18,
     stddev: float = 0.02,
 ) -> tf.keras.Model:
-    """Builds the model, wide and deep (Cheng et al., 2016), for the features of `schema`.
+    """Builds a wide-and-deep model.
 
-    Every id space (buckets, normalized numbers, hashed categories, raw sparse ids) has its own
-    `SparseLinear`; their sum is the one big layer on the concatenation of the spaces.
+    Each id space (buckets, normalized numbers, hashed categories, raw sparse ids) has a
+    `SparseLinear` with `units` outputs. Their sum equals one layer on the concatenation of the id
+    spaces. A dense net follows; the wide part has one weight for each id. See Cheng et al., "Wide &
+    Deep Learning for Recommender Systems", DLRS 2016.
 
     Args:
-        schema: says which groups of features there are.
-        dataset: batches of (features, labels) to adapt the discretizer on: the training data.
-        units: width of the first layer.
+        schema: the features.
+        dataset: batches of (features, labels) on which the discretizer is adapted, usually the
+            training data.
+        units: number of outputs of the first layer.
         hidden: widths of the dense layers that follow.
-        dropout: share of the outputs of these layers that are dropped in training.
-        num_bins: buckets per continuous feature.
-        discretize: whether continuous features go in as buckets too, beside their numbers.
+        dropout: share of the outputs of these layers that is dropped in training.
+        num_bins: number of buckets of a continuous feature.
+        discretize: whether continuous features are inputs as buckets too, beside their values.
         categorical_bits: categories are hashed into 2^categorical_bits ids.
-        stddev: of the initial rows of the first layer.
+        stddev: standard deviation of the initial rows of the first layer.
 
     Returns:
-        An uncompiled model: dict of ragged features, named as in `Source.dataset` → [B, 1].
+        An uncompiled model: dictionary of ragged features, named as in `Source.dataset` →
+        probabilities [B, 1].
 
     Raises:
         ValueError: the schema has no features.
     """
-    inputs, spaces = spaces_of(
+    inputs, spaces = id_spaces(
         schema,
         dataset,
         num_bins=num_bins,

@@ -115,13 +115,13 @@ def test_the_default_is_what_the_run_was_evaluated_on(libsvm_run, tmp_path, caps
     assert (run["calibration"]["examples"], run["eval_examples"]) == (96, 24)
     out = capsys.readouterr().out
     assert "before" in out
-    assert "note" not in out
+    assert "warning" not in out
 
 
 def test_calibrating_on_the_training_data_is_pointed_out(libsvm, libsvm_run, tmp_path, capsys):
     arguments = ["--data", libsvm, "--method", "platt", "--out", str(tmp_path / "run")]
     main(["calibrate", str(libsvm_run), *arguments])
-    assert "the model was trained on such data" in capsys.readouterr().out
+    assert "the model was trained on these data" in capsys.readouterr().out
 
 
 def one_class(folder):
@@ -140,7 +140,10 @@ def test_wrong_use_is_one_line_and_leaves_no_folder(
         ([run, "--data", shifted + "[0:1]"], "cannot be split"),
         ([run, "--data", "flights"], "adds continuous features"),
         ([str(tmp_path)], "not a finished run"),
-        ([str(calibrated)], f"is calibrated already; calibrate the run it was made from, {run}"),
+        (
+            [str(calibrated)],
+            f"is calibrated already; calibrate the run that it was made from, {run}",
+        ),
     ]
     before = sorted(tmp_path.iterdir())
     for arguments, telling in cases:

@@ -49,7 +49,7 @@ def test_report_is_self_contained(run):
     assert page.count('src="data:image/svg+xml;base64,') == 4
     assert not re.search(r'(src|href)="(?!data:)', page)
     assert "http" not in re.sub(r"base64,[^\"]*", "", page)
-    for title in ("Learning curve", "Calibration", "Scores", "What each feature is worth", "Run"):
+    for title in ("Learning curve", "Calibration", "Scores", "Permutation importance", "Run"):
         assert f"<h2>{title}</h2>" in page
 
 

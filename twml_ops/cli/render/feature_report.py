@@ -1,4 +1,4 @@
-"""The features of a run, as a table on the terminal and as a section of the report."""
+"""The features of a run: a table on the terminal, and a section of the report."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from twml_ops.analysis.explanation import Explanation, Feature
+from twml_ops.analysis.explanation import Explanation, FeatureSummary
 from twml_ops.analysis.population_stability import MODERATE, STRONG, Drift
 from twml_ops.cli.render import plots
 from twml_ops.cli.render.report import TOP_FEATURES
 
-MOVED = 6
+DRIFTED = 6
 SHOWN_BINS = 12
 UNDECIDED = 0.001  # share of categories without a column above which it is mentioned
-_DASHED = " Dashed: from where on a feature counts as moved, and as moved far."
+_DASHED = " Dashed lines: moderate and strong drift."
 _LEVELS = {"strong": "bold red", "moderate": "yellow", "none": "green", "": "dim"}
 
 
@@ -57,23 +57,23 @@ def to_json(explanation: Explanation) -> dict[str, Any]:
         row = f._asdict()
         row.pop("histograms")
         drift = row.pop("drift")
-        features.append({**row, "psi": drift.psi, "psi_by_chance": drift.chance})
+        features.append({**row, **drift._asdict()})
     return {**explanation._asdict(), "features": features}
 
 
 def print_table(console: Console, explanation: Explanation, top: int) -> None:
-    """One row a feature, the one worth most first.
+    """Prints a table with one feature per row, in descending order of importance.
 
     Args:
-        console: where to.
-        explanation: what to show.
-        top: at most so many rows.
+        console: where to print.
+        explanation: the features.
+        top: maximum number of rows.
     """
     compared = explanation.against is not None
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("feature", style="bold", overflow="fold")
     table.add_column("group", style="dim")
-    table.add_column("worth", justify="right", style="cyan")
+    table.add_column("importance", justify="right", style="cyan")
     table.add_column("", no_wrap=True)
     table.add_column("weights", justify="right")
     table.add_column("coverage", justify="right")
@@ -81,21 +81,27 @@ def print_table(console: Console, explanation: Explanation, top: int) -> None:
     if compared:
         table.add_column("before", justify="right", style="dim")
         table.add_column("PSI", justify="right")
-    most = max([f.worth for f in explanation.features], default=0)
+    most = max([f.importance for f in explanation.features], default=0)
     for f in explanation.features[:top]:
-        cells = [escape(f.name), f.group, f"{f.worth:.5f}", _bar(f.worth, most), *_shares(f)]
+        cells = [
+            escape(f.name),
+            f.group,
+            f"{f.importance:.5f}",
+            _bar(f.importance, most),
+            *_shares(f),
+        ]
         if compared:
             style = _LEVELS[level(f.drift)]
-            cells += [_percent(f.before), f"[{style}]{_decimal(f.drift.psi)}[/]"]
+            cells += [_percent(f.coverage_before), f"[{style}]{_decimal(f.drift.psi)}[/]"]
         table.add_row(*cells)
     console.print(table)
     rest = len(explanation.features) - top
     if rest > 0:
-        console.print(f"[dim]and {rest} more, which --top shows[/]")
+        console.print(f"[dim]and {rest} more; --top sets how many are shown[/]")
 
 
 def render(explanation: Explanation) -> str:
-    """The section of the report, HTML."""
+    """The section of the report about the features, HTML."""
     env = jinja2.Environment(
         loader=jinja2.PackageLoader("twml_ops.cli.render"),
         autoescape=True,
@@ -107,28 +113,29 @@ def render(explanation: Explanation) -> str:
         pictures=_pictures(explanation),
         moderate=MODERATE,
         strong=STRONG,
+        undecided=UNDECIDED,
     )
 
 
 def level(drift: Drift) -> str:
-    """How far a feature has moved: strong, moderate, none, or "" where it is not known."""
+    """Size of a drift: "strong", "moderate" or "none"; "" without a comparison."""
     if math.isnan(drift.psi):
         return ""
     return "strong" if drift.psi > STRONG else "moderate" if drift.psi > MODERATE else "none"
 
 
-def _row(f: Feature) -> dict[str, Any]:
+def _row(f: FeatureSummary) -> dict[str, Any]:
     weights, coverage, missing = _shares(f)
     return {
         "name": f.name,
         "group": f.group,
-        "worth": f"{f.worth:.5f}",
+        "importance": f"{f.importance:.5f}",
         "weights": weights,
         "coverage": coverage,
         "missing": missing,
-        "before": _percent(f.before),
+        "before": _percent(f.coverage_before),
         "psi": _decimal(f.drift.psi),
-        "chance": f"{f.drift.chance:.4f}" if math.isfinite(f.drift.chance) else "–",
+        "chance": f"{f.drift.psi_by_chance:.4f}" if math.isfinite(f.drift.psi_by_chance) else "–",
         "level": level(f.drift),
     }
 
@@ -139,40 +146,42 @@ def _pictures(explanation: Explanation) -> list[dict[str, Any]]:
         return []
     names = [f.name for f in top]
     columns = {
-        "log loss added when shuffled": [f.worth for f in top],
+        "increase of log loss when permuted": [f.importance for f in top],
         "norm of the weights": [f.weight_norm for f in top],
         "coverage": [f.coverage for f in top],
     }
     if explanation.against is not None:
         columns["population stability index"] = [f.drift.psi for f in top]
     more = len(explanation.features) - len(top)
-    note = f"; the {len(top)} worth most of {len(explanation.features)}" if more else ""
+    note = (
+        f" The {len(top)} most important of {len(explanation.features)} features." if more else ""
+    )
     pictures = [
         {
-            "title": "The features side by side",
-            "note": "What each contributes, what the model has learned, and what the data have"
-            f"{note}." + _DASHED * (explanation.against is not None),
+            "title": "Features side by side",
+            "note": "Importance, norm of the weights and coverage of each feature."
+            f"{note}" + _DASHED * (explanation.against is not None),
             "image": plots.bar_columns(names, columns, [MODERATE, STRONG]),
         }
     ]
-    moved = sorted(
+    drifted = sorted(
         (f for f in explanation.features if f.histograms and not math.isnan(f.drift.psi)),
         key=lambda f: -f.drift.psi,
-    )[:MOVED]
-    if moved:
+    )[:DRIFTED]
+    if drifted:
         pictures.append(
             {
-                "title": "What has moved most",
-                "note": f"Shares of the examples: grey in {explanation.against}, blue in "
-                f"{explanation.data}. Bins are tenths of the former, or its most frequent "
-                "categories.",
-                "image": plots.histogram_grid([_shares_of(f) for f in moved]),
+                "title": "Strongest drift",
+                "note": f"Shares of the examples in each bin: grey for {explanation.against}, "
+                f"blue for {explanation.data}. The bins are tenths of the former, or its most "
+                "frequent categories.",
+                "image": plots.histogram_grid([_histogram_pair(f) for f in drifted]),
             }
         )
     return pictures
 
 
-def _shares_of(f: Feature) -> plots.Moved:
+def _histogram_pair(f: FeatureSummary) -> plots.HistogramPair:
     assert f.histograms is not None
     before, now = f.histograms
     names, shares = before.names, []
@@ -182,10 +191,10 @@ def _shares_of(f: Feature) -> plots.Moved:
         shown = len(names) - 2
         kept = [*counts[:shown], np.sum(counts[shown:-1]), counts[-1]]
         shares.append(np.array(kept) / max(float(np.sum(counts)), 1.0))
-    return plots.Moved(f"{f.name}   PSI {f.drift.psi:.3f}", names, *shares)
+    return plots.HistogramPair(f"{f.name}   PSI {f.drift.psi:.3f}", names, *shares)
 
 
-def _shares(f: Feature) -> list[str]:
+def _shares(f: FeatureSummary) -> list[str]:
     return [_decimal(f.weight_norm), _percent(f.coverage), _percent(f.missing)]
 
 

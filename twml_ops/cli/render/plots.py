@@ -1,4 +1,4 @@
-"""The pictures of the report, as self-contained SVG."""
+"""The plots of the report, as self-contained SVG."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Draw = Callable[[Axes], None]
 
 
 def svg(draw: Draw, width: float = 6.4, height: float = 3.6) -> str:
-    """A picture as a `data:` address. Width and height in inches."""
+    """A plot as a `data:` URL. Width and height are in inches."""
     return _svg(lambda figure: draw(figure.add_subplot()), width, height)
 
 
@@ -80,7 +80,14 @@ def learning_curve(history: History, base_rate_loss: float) -> Draw:
 
 
 class Reliability(NamedTuple):
-    """How often it happened against how often it was predicted, in bins of equal size."""
+    """A reliability curve: mean prediction and share of positives in bins of equal size.
+
+    Attributes:
+        predicted: mean prediction, [bins].
+        observed: share of positives, [bins].
+        low: lower ends of the 95 % intervals of `observed`, [bins].
+        high: upper ends, [bins].
+    """
 
     predicted: npt.NDArray[Any]
     observed: npt.NDArray[Any]
@@ -91,7 +98,7 @@ class Reliability(NamedTuple):
 def reliability(
     labels: npt.NDArray[Any], predictions: npt.NDArray[Any], bins: int = 20
 ) -> Reliability:
-    """Means of predictions and labels, with 95 % Wilson intervals of the latter."""
+    """Computes a reliability curve, with 95 % Wilson intervals of the shares of positives."""
     order = np.argsort(predictions, kind="stable")
     parts = [i for i in np.array_split(order, bins) if len(i)]
     predicted = np.array([predictions[i].mean() for i in parts])
@@ -100,7 +107,7 @@ def reliability(
 
 
 def calibration(curves: dict[str, Reliability]) -> Draw:
-    """Share of positives against mean prediction; of several curves the last one stands out."""
+    """Share of positives against mean prediction. The last of the curves is emphasized."""
 
     def draw(ax: Axes) -> None:
         ends = [c.predicted.max(initial=0) for c in curves.values()]
@@ -122,14 +129,14 @@ def calibration(curves: dict[str, Reliability]) -> Draw:
 
 
 def wilson(share: npt.NDArray[Any], n: npt.NDArray[Any], z: float = 1.96) -> tuple[Any, Any]:
-    """The Wilson score interval of a share observed in n trials."""
+    """The Wilson score interval of a share observed in n trials (Wilson, 1927)."""
     middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
     return middle - half, middle + half
 
 
 def score_histogram(labels: npt.NDArray[Any], predictions: npt.NDArray[Any]) -> Draw:
-    """How positives and negatives spread over the predictions, each with area 1."""
+    """Density of the predictions for positives and for negatives."""
     edges = np.linspace(0, max(1e-6, float(predictions.max(initial=0))), 51).tolist()
 
     def draw(ax: Axes) -> None:
@@ -146,29 +153,29 @@ def score_histogram(labels: npt.NDArray[Any], predictions: npt.NDArray[Any]) -> 
     return draw
 
 
-def feature_bars(names: list[str], worth: list[float]) -> Draw:
-    """One bar a feature, the most useful on top."""
+def feature_bars(names: list[str], importances: list[float]) -> Draw:
+    """One bar per feature, from the top."""
 
     def draw(ax: Axes) -> None:
-        colors = [GREEN if w > 0 else MUTED for w in worth]
-        ax.barh(range(len(names)), worth, color=colors, height=0.7)
+        colors = [GREEN if w > 0 else MUTED for w in importances]
+        ax.barh(range(len(names)), importances, color=colors, height=0.7)
         ax.set_yticks(range(len(names)), names, color=INK)
         ax.set_ylim(len(names) - 0.4, -0.6)
         ax.grid(axis="y", visible=False)
         ax.axvline(0, color=MUTED, lw=0.8)
-        ax.set_xlabel("log loss added when the feature is shuffled")
+        ax.set_xlabel("increase of the log loss when the feature is permuted")
 
     return draw
 
 
 def bar_columns(names: list[str], columns: dict[str, list[float]], lines: list[float]) -> str:
-    """A column of bars for each quantity, one bar a name, names shared; a `data:` address.
+    """One column of horizontal bars for each quantity, with shared names; a `data:` URL.
 
     Args:
-        names: the rows, from the top.
-        columns: title → a value for each name, NaN: none.
-        lines: values marked in the last of four columns, whose axis ends at four times the last
-            of them: one bar that is off the scale must not hide the others.
+        names: names of the bars, from the top.
+        columns: title → one value for each name, NaN for no bar.
+        lines: values marked by lines in the fourth column. Its axis ends at four times the last
+            line at most, so that one long bar does not hide the others.
     """
 
     def draw(figure: Figure) -> None:
@@ -193,14 +200,14 @@ def bar_columns(names: list[str], columns: dict[str, list[float]], lines: list[f
     return _svg(draw, 10.4, 0.8 + 0.25 * len(names))
 
 
-class Moved(NamedTuple):
-    """One feature in two data sets.
+class HistogramPair(NamedTuple):
+    """The histograms of one feature in two data sets.
 
     Attributes:
-        title: of the picture.
-        names: of the bins.
-        before: shares [bins].
-        now: shares [bins].
+        title: title of the plot.
+        names: names of the bins.
+        before: shares of the examples, [bins].
+        now: shares of the examples, [bins].
     """
 
     title: str
@@ -209,8 +216,8 @@ class Moved(NamedTuple):
     now: npt.NDArray[Any]
 
 
-def histogram_grid(features: list[Moved]) -> str:
-    """Shares by bin in two data sets, three features a row; a `data:` address."""
+def histogram_grid(features: list[HistogramPair]) -> str:
+    """Histograms of features in two data sets, three features per row; a `data:` URL."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots(-(-len(features) // 3), 3, squeeze=False).ravel()

@@ -1,4 +1,4 @@
-"""report.html: one file that shows a run, with nothing to fetch."""
+"""report.html: a run on one self-contained page."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from twml_ops.cli.results.run_result import RunResult
 TOP_FEATURES = 25
 
 _NOTES = {
-    "auc": "how often a positive is ranked first",
+    "auc": "share of pairs in which the positive has the higher score",
     "pr_auc": "average precision",
-    "log_loss": "the base rate alone: {entropy:.4f}",
+    "log_loss": "a constant prediction has {entropy:.4f}",
     "normalized_entropy": "log loss / entropy of the base rate",
-    "rce": "per cent of that entropy explained",
+    "rce": "reduction of that entropy in percent",
     "calibration": "mean prediction / mean label",
-    "examples_per_second": "reading included",
+    "examples_per_second": "including reading",
     "examples": "",
     "seconds": "",
 }
@@ -122,8 +122,8 @@ def _pictures(result: RunResult) -> list[dict[str, Any]]:
         pictures.append(
             (
                 "Learning curve",
-                "Log loss while training, and on the evaluation data after each epoch. The latter "
-                "is only looked at: the number of epochs was fixed before.",
+                "Log loss during the training, and on the evaluation data after each epoch. The "
+                "evaluation data are not used to choose anything: the number of epochs is fixed.",
                 plots.svg(plots.learning_curve(history, entropy), 10.4, 3.4),
                 True,
             )
@@ -132,25 +132,25 @@ def _pictures(result: RunResult) -> list[dict[str, Any]]:
     pictures += [
         (
             "Calibration",
-            "Does it happen as often as predicted? Each dot is a twentieth of the examples.",
+            "Share of positives against mean prediction. Each dot is a twentieth of the examples.",
             plots.svg(plots.calibration(curve), 5.2, 3.9),
             False,
         ),
         (
             "Scores",
-            f"How the predictions for {n} examples spread: the further apart, the better.",
+            f"Density of the predictions for {n} examples. A good model separates the two classes.",
             plots.svg(plots.score_histogram(labels, predictions), 5.2, 3.9),
             False,
         ),
     ]
     if result.importances:
         top = result.importances[:TOP_FEATURES]
-        bars = plots.feature_bars([f.name for f in top], [f.loss for f in top])
+        bars = plots.feature_bars([f.name for f in top], [f.importance for f in top])
         more = len(result.importances) - len(top)
-        note = "Log loss added when one feature is shuffled over the rows and the rest stay"
-        note += f"; the {len(top)} most useful of {len(result.importances)}." if more else "."
+        note = "Increase of the log loss when one feature is permuted over the rows."
+        note += f" The {len(top)} most important of {len(result.importances)}." if more else ""
         pictures.append(
-            ("What each feature is worth", note, plots.svg(bars, 10.4, 0.9 + 0.25 * len(top)), True)
+            ("Permutation importance", note, plots.svg(bars, 10.4, 0.9 + 0.25 * len(top)), True)
         )
     keys = ("title", "note", "image", "wide")
     return [dict(zip(keys, p, strict=True)) for p in pictures]
@@ -163,9 +163,9 @@ def _before_and_after(before: Scores, after: Scores) -> tuple[str, str, str, boo
     }
     gaps = [f"{scoring.calibration_error(s):.4f}" for s in (before, after)]
     note = (
-        "Does it happen as often as predicted, on examples that neither the model nor the "
-        "calibration has learned from? Twentieths of the examples, with 95 % intervals; their mean "
-        f"distance from the diagonal is {gaps[0]} before and {gaps[1]} after."
+        "Share of positives against mean prediction, on examples that were used to fit neither the "
+        "model nor the calibration. Each dot is a twentieth of the examples, with a 95 % interval. "
+        f"The mean distance from the diagonal is {gaps[0]} before and {gaps[1]} after."
     )
     picture = plots.svg(plots.calibration(curves), 10.4, 4.6)
     return "Reliability before and after the calibration", note, picture, True

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from twml_ops.analysis.explanation import Explanation, explain_features, sparse_ids_of
-from twml_ops.analysis.feature_masks import sample_of
+from twml_ops.analysis.explanation import Explanation, explain_features, frequent_sparse_ids
+from twml_ops.analysis.feature_groups import take_sample
 from twml_ops.analysis.profiles import Profile
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import feature_report
@@ -74,11 +74,11 @@ def explain(trained: TrainedRun, data: str | None, against: str | None, rows: in
     sources = [source] if other is None else [source, other]
     with original_errors(*sources):
         shuffled = source.dataset(LARGE_BATCH_SIZE, shuffle=True, seed=trained.facts["seed"])
-        sample = sample_of(shuffled, rows)
+        sample = take_sample(shuffled, rows)
         if sample is None:
             raise UserError(f"{source.name}: has no examples")
         features, labels = sample
-        ids = sparse_ids_of(features, trained.schema)
+        ids = frequent_sparse_ids(features, trained.schema)
         profiles = [_profile(console, s, trained, ids) for s in sources]
         now, before = profiles[0], profiles[-1]
         with console.status("computing permutation importance"):

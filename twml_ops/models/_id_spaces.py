@@ -1,4 +1,4 @@
-"""What the models share: the features of a schema, each kind in an id space of its own.
+"""Parts that the models share. Each kind of features has an id space of its own:
 
 continuous ──┬─ buckets
              └─ max norm
@@ -19,48 +19,68 @@ from twml_ops.layers import MaxNorm, PercentileDiscretizer, SparseLinear
 from twml_ops.models.hashed_ids import HashedIds
 
 
-class Space(NamedTuple):
-    """A batch in an id space of its own."""
+class IdSpace(NamedTuple):
+    """A batch of entries whose ids are in [0, size).
+
+    Attributes:
+        name: name of the id space, a suffix of layer names.
+        batch: symbolic ragged batch.
+        size: size of the id space.
+    """
 
     name: str
     batch: Any
     size: int
 
 
-def spaces_of(
+def id_spaces(
     schema: Schema,
     dataset: tf.data.Dataset,
     *,
     num_bins: int,
     discretize: bool,
     categorical_bits: int,
-) -> tuple[dict[str, Any], list[Space]]:
-    """The model's inputs, and the id spaces that they become. Arguments as of `sparse_mlp`."""
+) -> tuple[dict[str, Any], list[IdSpace]]:
+    """Makes the inputs of a model and transforms them to id spaces.
+
+    Args:
+        schema: the features.
+        dataset: batches of (features, labels) on which the discretizer is adapted.
+        num_bins: number of buckets of a continuous feature.
+        discretize: whether continuous features have an id space of buckets as well.
+        categorical_bits: categories are hashed into 2^categorical_bits ids.
+
+    Returns:
+        (inputs by name, id spaces).
+
+    Raises:
+        ValueError: the schema has no features.
+    """
     inputs: dict[str, Any] = {}
-    spaces: list[Space] = []
+    spaces: list[IdSpace] = []
     if schema.continuous:
         numbers = _inputs(inputs, continuous_ids="int64", continuous_values="float32")
         normalized = MaxNorm(len(schema.continuous), name="continuous_norm")(numbers)
         if discretize:
             buckets = PercentileDiscretizer(num_bins, unknown="drop", name="buckets")
             buckets.adapt(dataset.map(lambda f, _: (f["continuous_ids"], f["continuous_values"])))
-            spaces.append(Space("buckets", buckets(numbers), buckets.output_dim))
-        spaces.append(Space("continuous", normalized, len(schema.continuous)))
+            spaces.append(IdSpace("buckets", buckets(numbers), buckets.output_dim))
+        spaces.append(IdSpace("continuous", normalized, len(schema.continuous)))
     if schema.categorical:
         (ids,) = _inputs(inputs, categorical_ids="int64")
         hashed = HashedIds(categorical_bits, name="categorical_hash")
-        spaces.append(Space("categorical", hashed(ids), hashed.output_dim))
+        spaces.append(IdSpace("categorical", hashed(ids), hashed.output_dim))
     if schema.sparse_dim:
         raw = _inputs(inputs, sparse_ids="int64", sparse_values="float32")
         normalized = MaxNorm(schema.sparse_dim, name="sparse_norm")(raw)
-        spaces.append(Space("sparse", normalized, schema.sparse_dim))
+        spaces.append(IdSpace("sparse", normalized, schema.sparse_dim))
     if not spaces:
         raise ValueError("schema must have at least one feature, got none")
     return inputs, spaces
 
 
 def base_logit(dataset: tf.data.Dataset) -> float:
-    """The logit of the share of positives: a model that starts there has no base rate to learn."""
+    """The logit of the share of positives, as the initial bias of a model."""
     zero = tf.constant(0.0, tf.float64)
     positives, examples = dataset.reduce(
         (zero, zero),
@@ -74,7 +94,7 @@ def base_logit(dataset: tf.data.Dataset) -> float:
 
 
 def _inputs(inputs: dict[str, Any], **dtypes: str) -> tuple[Any, ...]:
-    """Adds ragged inputs [B, None] to `inputs`, and returns them."""
+    """Adds ragged inputs [B, None] to `inputs` and returns them."""
     new = {
         name: tf.keras.Input((None,), ragged=True, dtype=dtype, name=name)
         for name, dtype in dtypes.items()
@@ -83,8 +103,15 @@ def _inputs(inputs: dict[str, Any], **dtypes: str) -> tuple[Any, ...]:
     return tuple(new.values())
 
 
-def linear_parts(spaces: Sequence[Space], units: int, name: str, stddev: float) -> list[Any]:
-    """A `SparseLinear` [B, units] of each id space, its rows drawn with `stddev`."""
+def linear_parts(spaces: Sequence[IdSpace], units: int, name: str, stddev: float) -> list[Any]:
+    """The outputs [B, units] of one `SparseLinear` per id space.
+
+    Args:
+        spaces: the id spaces.
+        units: number of outputs.
+        name: prefix of the layer names.
+        stddev: standard deviation of the initial rows.
+    """
     return [
         SparseLinear(
             units,
@@ -97,14 +124,14 @@ def linear_parts(spaces: Sequence[Space], units: int, name: str, stddev: float) 
     ]
 
 
-def linear(spaces: Sequence[Space], units: int, name: str, stddev: float) -> Any:
-    """One linear layer over all id spaces together: the sum of `linear_parts`, [B, units]."""
+def linear(spaces: Sequence[IdSpace], units: int, name: str, stddev: float) -> Any:
+    """A linear layer over the concatenation of the id spaces, [B, units]: the sum of `linear_parts`."""
     parts = linear_parts(spaces, units, name, stddev)
     return parts[0] if len(parts) == 1 else tf.keras.layers.Add(name=name)(parts)
 
 
 def dense_net(x: Any, hidden: Sequence[int], dropout: float) -> Any:
-    """Dense layers of these widths, some of whose outputs are dropped in training."""
+    """Dense layers of the widths `hidden`, each followed by dropout."""
     for width in hidden:
         x = tf.keras.layers.Dense(width, activation="relu")(x)
         x = tf.keras.layers.Dropout(dropout)(x)
@@ -112,9 +139,17 @@ def dense_net(x: Any, hidden: Sequence[int], dropout: float) -> Any:
 
 
 def wide_and_deep(
-    name: str, inputs: dict[str, Any], spaces: Sequence[Space], deep: Any, base: float
+    name: str, inputs: dict[str, Any], spaces: Sequence[IdSpace], deep: Any, base: float
 ) -> tf.keras.Model:
-    """The model [B, 1]: a logit of `deep`, which starts at `base`, plus one of each id alone."""
+    """A model with output [B, 1]: the sigmoid of a deep logit plus a wide linear logit.
+
+    Args:
+        name: name of the model.
+        inputs: inputs of the model by name.
+        spaces: id spaces of the wide part.
+        deep: output of the deep part, [B, any].
+        base: initial bias of the deep logit.
+    """
     start = tf.keras.initializers.Constant(base)
     deep = tf.keras.layers.Dense(1, bias_initializer=start, name="deep_logit")(deep)
     wide = linear(spaces, 1, "wide", 0.0)
