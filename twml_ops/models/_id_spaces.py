@@ -1,4 +1,4 @@
-"""Parts that the models share. Each kind of features has an id space of its own:
+"""Parts that the models share. Each kind of features has an id space of its own.
 
 continuous ──┬─ buckets
              └─ max norm
@@ -125,7 +125,7 @@ def linear_parts(spaces: Sequence[IdSpace], units: int, name: str, stddev: float
 
 
 def linear(spaces: Sequence[IdSpace], units: int, name: str, stddev: float) -> Any:
-    """A linear layer over the concatenation of the id spaces, [B, units]: the sum of `linear_parts`."""
+    """A linear layer [B, units] over all id spaces: the sum of `linear_parts`."""
     parts = linear_parts(spaces, units, name, stddev)
     return parts[0] if len(parts) == 1 else tf.keras.layers.Add(name=name)(parts)
 
