@@ -1,4 +1,4 @@
-"""The command line: `twml-ops train | evaluate | predict | …`; `twml-ops --help` names all."""
+"""The command line, `twml-ops`. `twml-ops --help` lists its commands."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command and exits.
 
     Args:
-        arguments: default: those of the process.
+        arguments: arguments of the command; None: the arguments of the process.
 
     Raises:
-        SystemExit: only for a failure: 2 for wrong usage, 130 when interrupted, else 1; one line
-            on stderr says why, unless the command itself has printed that the answer is no.
+        SystemExit: the command failed; with status 2 for wrong usage, 130 for an interrupt, and 1
+            otherwise. One line on stderr says why, unless a check such as `tpu-check` has printed
+            its negative result.
     """
-    _startup_log.quiet()  # TensorFlow's log is not for the users of a command
+    _startup_log.quiet()  # users of a command do not need TensorFlow's log
     from twml_ops.cli import app, errors
 
     try:
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = app.app(given, standalone_mode=False)
     except (Exception, KeyboardInterrupt) as e:
         errors.report(e)
-    if code == errors.INTERRUPTED:  # Typer returns what Ctrl-C would have raised
+    if code == errors.INTERRUPTED:  # Typer returns a status on Ctrl-C
         errors.report(KeyboardInterrupt())
-    if isinstance(code, int) and code:  # of a command whose answer is no
+    if isinstance(code, int) and code:  # a check with a negative result
         raise SystemExit(code)

@@ -1,4 +1,4 @@
-"""The commands, put together. TensorFlow is imported by a command that needs it, not before."""
+"""The Typer application with all commands. Only commands that need TensorFlow import it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every failure ends in one clear line on stderr and a non-zero exit; `--debug` shows the rest."""
+"""Each failure prints one line on stderr and exits with a non-zero status; see `--debug`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ INTERRUPTED = 130
 
 
 class UserError(Exception):
-    """Something the user can put right; the message is the whole line that is shown."""
+    """An error that the user can correct. Its message is the line that is printed."""
 
 
 class _Debug:
-    """`--debug` may stand before or after the command, so it is remembered here."""
+    """Holds `--debug`, which is allowed before and after the command."""
 
     on = False
 
@@ -34,27 +34,30 @@ def set_debug(value: bool) -> None:
 
 
 def report(error: BaseException) -> NoReturn:
-    """Prints the one line of `error` and exits.
+    """Prints the line of an error and exits.
+
+    Args:
+        error: the error.
 
     Raises:
-        SystemExit: always; 2 for wrong usage, 130 when interrupted, else 1.
+        SystemExit: always; with status 2 for wrong usage, 130 for an interrupt, and 1 otherwise.
     """
     if _Debug.on:
         traceback.print_exception(error)
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
         code, line = INTERRUPTED, "interrupted"
     elif isinstance(error, BrokenPipeError):
-        sys.stderr.close()  # nobody reads us: the shell's convention is to go quietly
+        sys.stderr.close()  # the reader of a pipe has ended: exit without a message, as usual
         raise SystemExit(FAILED)
     else:
-        usage = hasattr(error, "format_message")  # Typer's own errors, whichever Click is inside
+        usage = hasattr(error, "format_message")  # errors of Typer, which may use a vendored Click
         code, line = USAGE if usage else FAILED, one_line(error)
     print(f"twml-ops: {line}", file=sys.stderr)
     raise SystemExit(code)
 
 
 def one_line(error: BaseException) -> str:
-    """What went wrong, without stack, op names or line breaks."""
+    """The message of an error without stack, op names or line breaks."""
     if isinstance(error, UserError):
         return " ".join(str(error).split())
     if hasattr(error, "format_message"):
@@ -74,7 +77,7 @@ def _is_tensorflow(error: BaseException) -> bool:
 
 
 def _cause(message: str) -> str:
-    """The telling line of a message; TensorFlow hides it below the stack of the graph's node."""
+    """The line of a message that names the cause. TensorFlow prints it below a stack."""
     _, node, below = message.rpartition("\nNode: ")
     lines = (below.split("\n", 1)[1] if node and "\n" in below else message).splitlines()
     lines = [_SUFFIX.sub("", _PREFIX.sub("", re.sub(r"^\(\d+\) \w+:\s+", "", li))) for li in lines]

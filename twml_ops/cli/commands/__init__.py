@@ -1,1 +1,1 @@
-"""The commands: each parses its options and calls what does the work."""
+"""The commands: each module declares the options of a command and calls `cli.runs`."""

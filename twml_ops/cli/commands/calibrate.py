@@ -12,12 +12,12 @@ from twml_ops.cli.commands.options import SOURCES, Debug, Run
 
 def calibrate(
     run: Run,
-    out: Annotated[Path, typer.Option(help="Folder to make.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder to create.", show_default=False)],
     data: Annotated[
         str | None,
         typer.Option(
-            help=f"Examples that the model was not trained on: {SOURCES}. "
-            "Default: those that the run was evaluated on.",
+            help=f"Examples that were not used for training: {SOURCES}. "
+            "Default: the evaluation data of the run.",
             show_default=False,
         ),
     ] = None,
@@ -25,16 +25,16 @@ def calibrate(
         str | None,
         typer.Option(
             "--eval",
-            help="Examples to evaluate on; default: the last fifth of --data (of flights: the "
-            "last days of each month), which is then not fitted on.",
+            help="Examples to evaluate on. Default: the last fifth of --data (for flights: the "
+            "last days of each month), which is then not used for fitting.",
             show_default=False,
         ),
     ] = None,
     method: Annotated[
         str,
         typer.Option(
-            help="isotonic: any rising curve, for tens of thousands of examples; "
-            "platt: a sigmoid, for a few hundred."
+            help="isotonic: any increasing function, for tens of thousands of examples. "
+            "platt: a sigmoid, for a few hundred examples."
         ),
     ] = "isotonic",
     overwrite: Annotated[

@@ -13,7 +13,10 @@ def evaluate(
     run: Run,
     data: Annotated[
         str | None,
-        typer.Option(help=f"Examples: {SOURCES}. Default: those of the run.", show_default=False),
+        typer.Option(
+            help=f"Examples: {SOURCES}. Default: the evaluation data of the run.",
+            show_default=False,
+        ),
     ] = None,
     batch_size: BatchSize = 8192,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,

@@ -15,20 +15,22 @@ def explain(
     data: Annotated[
         str | None,
         typer.Option(
-            help=f"Examples: {SOURCES}. Default: those that the run was evaluated on.",
+            help=f"Examples: {SOURCES}. Default: the evaluation data of the run.",
             show_default=False,
         ),
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(help="Examples to compare --data with, say older ones.", show_default=False),
+        typer.Option(
+            help="Examples to compare --data with, such as older data.", show_default=False
+        ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Report to write; default: the run's own.", show_default=False),
+        typer.Option(help="Report to write. Default: the report of the run.", show_default=False),
     ] = None,
     rows: Annotated[
-        int, typer.Option(min=1, help="Examples whose features are shuffled to see their worth.")
+        int, typer.Option(min=1, help="Size of the sample for permutation importance.")
     ] = 8192,
     top: Annotated[int, typer.Option(min=1, help="Rows of the printed table.")] = 40,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,

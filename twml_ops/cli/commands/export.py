@@ -29,7 +29,7 @@ class Tables(str, enum.Enum):
 
 def export(
     run: Run,
-    out: Annotated[Path, typer.Argument(help="Folder to make.", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="Folder to create.", show_default=False)],
     form: Annotated[
         Format,
         typer.Option(

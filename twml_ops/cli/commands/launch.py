@@ -13,28 +13,30 @@ def launch(
     command: Annotated[
         list[str],
         typer.Argument(
-            help="What every worker runs, behind `--`: `train ...`, or any program.",
+            help="Command of each worker, after --: train and its options, or any program.",
             show_default=False,
         ),
     ],
-    ps: Annotated[int, typer.Option(min=0, help="Parameter servers.")] = 1,
-    workers: Annotated[int, typer.Option(min=1, help="Hosts of workers to play.")] = 1,
+    ps: Annotated[int, typer.Option(min=0, help="Number of parameter servers.")] = 1,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Number of hosts of workers to simulate.")
+    ] = 1,
     workers_per_host: Annotated[
-        int, typer.Option(min=1, help="Workers on each of them, each a process.")
+        int, typer.Option(min=1, help="Worker processes on each of these hosts.")
     ] = 1,
     evaluator: Annotated[
-        bool, typer.Option("--evaluator", help="One more process evaluates each checkpoint.")
+        bool, typer.Option("--evaluator", help="Add a process that evaluates each checkpoint.")
     ] = False,
     max_restarts: Annotated[
-        int, typer.Option(min=0, help="How often one process may be started anew.")
+        int, typer.Option(min=0, help="How often each process may be restarted.")
     ] = 50,
     debug: Debug = False,
 ) -> None:
-    """Starts parameter servers and workers on this machine, with TF_CONFIG, until training ends.
+    """Runs parameter servers and workers on this machine, with TF_CONFIG, until training ends.
 
-    A process that dies is started anew and goes on from what the servers hold, or, if it was a
-    server, from the last checkpoint: twml-ops launch --ps 2 --workers 3 -- train --data flights
-    --out out/flights
+    A process that dies is restarted. A worker continues from the state of the servers. If a server
+    died, training continues from the last checkpoint. Example: twml-ops launch --ps 2 --workers 3
+    -- train --data flights --out out/flights
     """
     from twml_ops.cli.runs.launch import run_cluster
 

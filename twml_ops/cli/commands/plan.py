@@ -13,46 +13,51 @@ from twml_ops.cli.commands.options import Debug
 def plan(
     table: Annotated[
         list[str],
-        typer.Option(help="ROWSxUNITS of a sparse table, such as 2^19x128; once for each table."),
+        typer.Option(help="ROWSxUNITS of a sparse table, such as 2^19x128. Repeat for each table."),
     ],
     batch: Annotated[int, typer.Option(help="Examples in one worker's batch.")] = 512,
     entries: Annotated[
         list[float] | None,
-        typer.Option(help="Entries of an example: one figure, or one a table. [default: 200]"),
+        typer.Option(help="Entries per example: one number, or one per table. [default: 200]"),
     ] = None,
     unique: Annotated[
         list[float] | None,
         typer.Option(
-            help="Distinct ids of a batch: one figure, or one a table. [default: as if uniform]"
+            help="Distinct ids of a batch: one number, or one per table. "
+            "[default: as for uniform ids]"
         ),
     ] = None,
     egress: Annotated[float, typer.Option(help="MB/s that a host can send.")] = 150.0,
-    servers: Annotated[int, typer.Option(help="Parameter servers.")] = 2,
-    workers: Annotated[int, typer.Option(help="Workers.")] = 1,
-    values: Annotated[bool, typer.Option(help="Entries have values; otherwise all are 1.")] = False,
-    deduplicate: Annotated[bool, typer.Option(help="A hybrid sends repeated ids once.")] = True,
-    half: Annotated[bool, typer.Option(help="Activations travel in half precision.")] = False,
-    overlap: Annotated[
-        bool, typer.Option(help="A hybrid overlaps a batch with the next one.")
+    servers: Annotated[int, typer.Option(help="Number of parameter servers.")] = 2,
+    workers: Annotated[int, typer.Option(help="Number of workers.")] = 1,
+    values: Annotated[
+        bool, typer.Option(help="Entries have values. Otherwise all values are 1.")
     ] = False,
-    dense: Annotated[int, typer.Option(help="Weights behind the tables.")] = 0,
+    deduplicate: Annotated[
+        bool, typer.Option(help="The hybrid strategies send repeated ids once.")
+    ] = True,
+    half: Annotated[bool, typer.Option(help="Activations are sent in half precision.")] = False,
+    overlap: Annotated[
+        bool, typer.Option(help="The hybrid strategies overlap a batch with the next one.")
+    ] = False,
+    dense: Annotated[int, typer.Option(help="Number of weights behind the tables.")] = 0,
     slots: Annotated[
-        int, typer.Option(help="Optimizer slots a weight: SGD 0, Adagrad 1, Adam 2.")
+        int, typer.Option(help="Optimizer slots per weight: SGD 0, Adagrad 1, Adam 2.")
     ] = 0,
     server_memory: Annotated[
-        float | None, typer.Option(help="GB that a server has for tables and slots.")
+        float | None, typer.Option(help="GB of a server for tables and slots.")
     ] = None,
     sparse_ms: Annotated[
-        float, typer.Option(help="Measured: sparse layers' part of a step on one host.")
+        float, typer.Option(help="Measured time of the sparse layers in a step on one host.")
     ] = 0.0,
-    dense_ms: Annotated[float, typer.Option(help="Measured: the rest of a step.")] = 0.0,
+    dense_ms: Annotated[float, typer.Option(help="Measured time of the rest of a step.")] = 0.0,
     latency_ms: Annotated[
-        float, typer.Option(help="Measured: an empty request and its answer.")
+        float, typer.Option(help="Measured time of an empty request and its response.")
     ] = 0.0,
     transport: Annotated[
-        float | None, typer.Option(help="Measured: MB/s that a host's software can send.")
+        float | None, typer.Option(help="Measured MB/s that the software of a host can send.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Draw steps/s and bytes into this PNG.")] = None,
+    out: Annotated[Path | None, typer.Option(help="PNG with plots of steps/s and bytes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
     debug: Debug = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`twml-ops predict`: a probability for every example."""
+"""`twml-ops predict`: writes the predicted probability of each example."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def predict(
     data: Data,
     out: Annotated[
         Path | None,
-        typer.Option(help="File to write, default: the standard output.", show_default=False),
+        typer.Option(help="File to write. Default: the standard output.", show_default=False),
     ] = None,
     batch_size: BatchSize = 8192,
     debug: Debug = False,

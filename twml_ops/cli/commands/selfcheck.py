@@ -1,4 +1,4 @@
-"""`twml-ops selfcheck`: does this installation work, and with what?"""
+"""`twml-ops selfcheck`: tests the installation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ def selfcheck(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Shows what is installed and whether it works; as `python -m twml_ops.selfcheck`.
+    """Shows what is installed and tests whether it works, as `python -m twml_ops.selfcheck`.
 
-    Python's -m prefers the folder twml_ops of a checkout to the installed one; this does not.
+    In a checkout, `python -m` imports the package from the current folder. This command always
+    tests the installed package.
     """
     from twml_ops import selfcheck
 

@@ -1,4 +1,4 @@
-"""`twml-ops stability`: how far identical runs differ."""
+"""`twml-ops stability`: measures how much repeated training runs differ."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ def stability(
     data: Data,
     evaluation: Annotated[
         str | None,
-        typer.Option("--eval", help="As for `train`.", show_default=False),
+        typer.Option("--eval", help="Examples to evaluate on; see train.", show_default=False),
     ] = None,
     model: Annotated[str, typer.Option(help="Name of the model.")] = "sparse_mlp",
-    optimizer: Annotated[str, typer.Option(help="As for `train`.")] = "adagrad",
+    optimizer: Annotated[str, typer.Option(help="Name of the optimizer; see train.")] = "adagrad",
     batch_size: BatchSize = 256,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training data.")] = 1,
-    runs: Annotated[int, typer.Option(min=2, help="Of each kind.")] = 5,
-    threads: Annotated[int, typer.Option(min=2, help="Of a Hogwild run.")] = 2,
-    seed: Annotated[int, typer.Option(min=0, help="Of all runs alike.")] = 0,
+    runs: Annotated[int, typer.Option(min=2, help="Number of runs with each kind of steps.")] = 5,
+    threads: Annotated[int, typer.Option(min=2, help="Threads of a Hogwild run.")] = 2,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of all runs.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Trains the same model from the same seed several times, and shows the spread of log loss.
+    """Trains the same model from the same seed several times, and prints the spread of log loss.
 
-    Once with synchronous steps, one after the other, and once with Hogwild: steps of several
-    threads that update the tables without waiting for each other.
+    First with synchronous steps in one thread, then by Hogwild: with several threads that update
+    the tables without locks.
     """
     from twml_ops.cli.runs.stability import StabilityOptions, measure_stability
 

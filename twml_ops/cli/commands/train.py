@@ -1,4 +1,4 @@
-"""`twml-ops train`: from a SOURCE to a finished run in a folder."""
+"""`twml-ops train`: trains a model and writes a run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from twml_ops.cli.commands.options import BatchSize, Data, Debug
 
 def train(
     data: Data,
-    out: Annotated[Path, typer.Option(help="Folder to make.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder to create.", show_default=False)],
     evaluation: Annotated[
         str | None,
         typer.Option(
             "--eval",
-            help="Examples to evaluate on; default: the last fifth of --data, "
-            "for flights the days from the 25th of each month, which are then not trained on.",
+            help="Examples to evaluate on. Default: the last fifth of --data (for flights: the "
+            "days from the 25th of each month), which is then not used for training.",
             show_default=False,
         ),
     ] = None,
@@ -30,32 +30,36 @@ def train(
     learning_rate: Annotated[
         float | None,
         typer.Option(
-            help="At the start; falls linearly to 0. Default: by optimizer.", show_default=False
+            help="Initial learning rate, which decreases linearly to 0. Default: by optimizer.",
+            show_default=False,
         ),
     ] = None,
     batch_size: BatchSize = 256,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training data.")] = 4,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Random seed: the same seed gives the same model.")
+    ] = 0,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a finished run in --out.")
     ] = False,
     mode: Annotated[
         str,
         typer.Option(
-            help="In a cluster: sync, async or hogwild.", rich_help_panel="In a cluster (TF_CONFIG)"
+            help="sync, async or hogwild: how workers synchronize updates.",
+            rich_help_panel="In a cluster (TF_CONFIG)",
         ),
     ] = "async",
     partition_axis: Annotated[
         str,
         typer.Option(
-            help="row, column or auto: how tables are divided over the servers.",
+            help="row, column or auto: how tables are divided among the servers.",
             rich_help_panel="In a cluster (TF_CONFIG)",
         ),
     ] = "auto",
     wire_dtype: Annotated[
         str,
         typer.Option(
-            help="float32, bfloat16 or float16: products and gradients as they travel.",
+            help="float32, bfloat16 or float16: data type of products and gradients in messages.",
             rich_help_panel="In a cluster (TF_CONFIG)",
         ),
     ] = "float32",
@@ -63,14 +67,15 @@ def train(
         int,
         typer.Option(
             min=1,
-            help="Steps between checkpoints, in --out.checkpoints, which servers must reach.",
+            help="Steps between checkpoints. They are written to OUT.checkpoints, a folder that "
+            "all servers must be able to access.",
             rich_help_panel="In a cluster (TF_CONFIG)",
         ),
     ] = 1000,
     timeout: Annotated[
         float,
         typer.Option(
-            help="Seconds after which a server or worker that does not answer counts as lost.",
+            help="Seconds after which a process that does not answer is considered lost.",
             rich_help_panel="In a cluster (TF_CONFIG)",
         ),
     ] = 300.0,

@@ -1,1 +1,1 @@
-"""What the commands show: on the terminal, and in a run's report."""
+"""The output of the commands: on the terminal, and in the report of a run."""

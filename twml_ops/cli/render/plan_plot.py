@@ -1,4 +1,4 @@
-"""The picture of a plan: steps/s over egress, and what travels, by strategy."""
+"""The plot of a plan: steps/s against egress, and bytes per step, by strategy."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ from matplotlib.figure import Figure
 
 from twml_ops.planning import STRATEGIES, Cluster, Compute, Job, Prediction, predict
 
-MARGIN = 10  # the axis reaches from a tenth to ten times of the egress that was given
+MARGIN = 10  # the axis ranges from a tenth of the given egress to ten times
 
 
 def draw(job: Job, cluster: Cluster, compute: Compute, overlap: bool, path: Path) -> None:
-    """Writes the PNG.
+    """Draws the plot and writes it as a PNG.
+
+    Args:
+        job: the job.
+        cluster: the cluster.
+        compute: measured times.
+        overlap: the hybrid strategies overlap a batch with the next one.
+        path: file to write.
 
     Raises:
         ValueError: `path` does not end in .png.
@@ -25,18 +32,20 @@ def draw(job: Job, cluster: Cluster, compute: Compute, overlap: bool, path: Path
     axis = cluster.egress * np.geomspace(1 / MARGIN, MARGIN, 41)
     here: list[Prediction] = []
     for strategy in STRATEGIES:
-        of = [
+        predictions = [
             predict(
                 strategy, job, Cluster(float(e), cluster.servers, cluster.workers), compute,
                 overlap=overlap,
             )
             for e in axis
         ]  # fmt: skip
-        here.append(of[len(of) // 2])
-        if of[0].seconds:
+        here.append(predictions[len(predictions) // 2])
+        if predictions[0].seconds:
             dashes = "--" if strategy.endswith("column") else "-"
-            rates.plot(axis / 1e6, [p.steps_per_second for p in of], dashes, lw=2, label=strategy)
-        else:  # keeps the colours of both panels the same
+            rates.plot(
+                axis / 1e6, [p.steps_per_second for p in predictions], dashes, lw=2, label=strategy
+            )
+        else:  # an empty line keeps the colours of both panels in step
             rates.plot([], [], lw=2)
     rates.axvline(cluster.egress / 1e6, color="#6b7280", lw=1, ls=(0, (4, 3)))
     rates.set(xscale="log", yscale="log", xlabel="egress of a host, MB/s", ylabel="steps/s")
@@ -44,7 +53,7 @@ def draw(job: Job, cluster: Cluster, compute: Compute, overlap: bool, path: Path
     sent = [max(p.sent.values()) / 1e6 for p in here]
     colors = [f"C{i}" for i in range(len(here))]
     amounts.barh([p.strategy for p in here], sent, color=colors)
-    amounts.set(xscale="symlog", xlabel="MB that the busiest host sends in a step")
+    amounts.set(xscale="symlog", xlabel="MB per step, sent by the busiest host")
     amounts.invert_yaxis()
     for panel in (rates, amounts):
         panel.grid(alpha=0.3)

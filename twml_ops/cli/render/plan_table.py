@@ -18,7 +18,15 @@ LINKS = ("worker → server", "server → worker", "worker → worker")
 def print_plan(
     job: Job, cluster: Cluster, found: list[Prediction], choice: Choice, picture: Path | None
 ) -> None:
-    """Two lines on what is asked, a row a strategy, the choice."""
+    """Prints the job and the cluster, a table with one strategy per row, and the recommendation.
+
+    Args:
+        job: the job.
+        cluster: the cluster.
+        found: prediction of each strategy.
+        choice: the recommended strategy.
+        picture: path of the plot; None: there is none.
+    """
     console = make_console()
     sizes = ", ".join(f"{t.input_dim:,} × {t.units}" for t in job.tables)
     ids = sum(t.ids(job.batch) for t in job.tables)
@@ -34,7 +42,7 @@ def print_plan(
         soft_wrap=True,
     )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("MB a step, on one link", style="bold")
+    table.add_column("MB per step on one link", style="bold")
     for link in LINKS:
         table.add_column(link, justify="right")
     table.add_column("wire, ms", justify="right")
@@ -59,12 +67,12 @@ def print_plan(
     )
     if not all(p.seconds for p in found):
         console.print(
-            "[dim]Where nothing travels only arithmetic counts: --sparse-ms and --dense-ms tell it."
-            "[/]",
+            "[dim]The speed of a strategy without traffic depends on --sparse-ms and --dense-ms, which "
+            "are 0[/]",
             soft_wrap=True,
         )
     if picture is not None:
-        console.print(f"the picture is {escape(str(picture))}", soft_wrap=True)
+        console.print(f"the plot is in {escape(str(picture))}", soft_wrap=True)
 
 
 def _count(number: int, noun: str) -> str:

@@ -23,19 +23,27 @@ def print_compile_report(console: Console, report: Verdict, batch_size: int) -> 
         assert report.problem is not None
         where = report.problem.layer
         console.print(f"[bold red]does not compile[/] for {chip.name}")
-        console.print(f"layer   {escape(where) if where else 'not known'}")
-        console.print(f"why     {escape(report.problem.why)}", soft_wrap=True)
+        console.print(f"layer   {escape(where) if where else 'unknown'}")
+        console.print(f"reason  {escape(report.problem.why)}", soft_wrap=True)
         return
     console.print(
         f"[bold green]compiles[/] for {compiled.device} ({chip.name}:{report.topology}, "
-        f"{compiled.devices} devices), {batch_size:,} examples a device and step"
+        f"{compiled.devices} devices), {batch_size:,} examples per device in a step"
     )
     bound = "memory" if report.memory_seconds >= report.compute_seconds else "compute"
     share = compiled.memory / chip.hbm
     rows = [
-        ("FLOPs", f"{compiled.flops:,.0f}", f"{report.compute_seconds * 1e3:.3f} ms at the peak"),
-        ("bytes", f"{compiled.bytes:,.0f}", f"{report.memory_seconds * 1e3:.3f} ms at bandwidth"),
-        ("step, at least", f"{report.seconds * 1e3:.3f} ms", f"bound by {bound}"),
+        (
+            "FLOPs",
+            f"{compiled.flops:,.0f}",
+            f"{report.compute_seconds * 1e3:.3f} ms at peak FLOP/s",
+        ),
+        (
+            "bytes",
+            f"{compiled.bytes:,.0f}",
+            f"{report.memory_seconds * 1e3:.3f} ms at peak bandwidth",
+        ),
+        ("step, minimum", f"{report.seconds * 1e3:.3f} ms", f"{bound}-bound"),
         ("memory", _mib(compiled.memory), f"{share:.1%} of {chip.hbm >> 30} GiB"),
         ("  weights, slots, batch", _mib(compiled.arguments), ""),
         ("  temporary", _mib(compiled.temporary), ""),
@@ -50,15 +58,20 @@ def print_compile_report(console: Console, report: Verdict, batch_size: int) -> 
     if report.tables:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column("table")
-        for column in ("rows", "units", "with slots", f"a device of {compiled.devices}"):
+        for column in (
+            "rows",
+            "units",
+            "with slots",
+            f"share of one of {compiled.devices} devices",
+        ):
             table.add_column(column, justify="right")
         for t in report.tables:
             sizes = _mib(t.bytes), _mib(t.share)
             table.add_row(escape(t.name), f"{t.rows:,}", f"{t.units:,}", *sizes)
         console.print(table)
     if not report.fits:
-        console.print("[bold red]does not fit[/] with the whole tables on each device")
-    console.print(f"[dim]peak, bandwidth and memory of the chip: {chips.SOURCE}[/]")
+        console.print("[bold red]does not fit[/] in memory with the whole tables on each device")
+    console.print(f"[dim]peak FLOP/s, bandwidth and memory of the chip: {chips.SOURCE}[/]")
 
 
 def _mib(size: int) -> str:

@@ -1,1 +1,1 @@
-"""What the commands do with runs: train, evaluate, calibrate, explain, and their folders."""
+"""The work of the commands. A run is a folder with a trained model, its metrics and a report."""

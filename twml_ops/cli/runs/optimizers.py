@@ -1,4 +1,4 @@
-"""The optimizers by name, each with a learning rate to start from."""
+"""The optimizers by name, with their default learning rates."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import tensorflow as tf
 from twml_ops import optimizers
 from twml_ops.cli.errors import UserError
 
-# Far below a batch's squared gradients for frequent ids and near those for ids seen once: the first
-# steps of a rare id are then proportional to its gradient, which holds it back as L2 would.
+# Far below the squared gradients of frequent ids in a batch, and near those of ids seen once. The
+# first steps of a rare id are then proportional to its gradient, which has the effect of L2.
 _ACCUMULATOR = 1e-5
 
 _OPTIMIZERS: dict[str, tuple[Callable[..., tf.keras.optimizers.Optimizer], float]] = {
@@ -37,7 +37,7 @@ def learning_rate_of(name: str) -> float:
     """The default learning rate of the optimizer `name`.
 
     Raises:
-        UserError: there is no such optimizer.
+        UserError: `name` is unknown.
     """
     if name not in _OPTIMIZERS:
         expected = ", ".join(names())
@@ -52,18 +52,18 @@ def create(
     scaled: Callable[[Any], Any] = lambda rate: rate,
     **options: Any,
 ) -> tf.keras.optimizers.Optimizer:
-    """The optimizer `name`, its learning rate falling linearly to 0 over `steps`.
+    """Creates an optimizer whose learning rate decreases linearly to 0.
 
-    The fall averages out the noise of the last steps, and makes a fixed number of epochs enough:
-    there is no stopping by the evaluation data. FTRL keeps its rate: it computes the weights anew
-    from all gradients and the rate of the day, so a rate of 0 would undo them.
+    The decrease averages out the noise of the last steps. FTRL has a constant learning rate: it
+    computes the weights from the sum of all gradients and the current rate, so a rate of 0 would
+    set them to 0.
 
     Args:
-        name: of the optimizer.
-        learning_rate: at the start.
-        steps: until the end.
-        scaled: what becomes of that rate or schedule, such as a warm-up.
-        **options: of the optimizer.
+        name: name of the optimizer.
+        learning_rate: initial learning rate.
+        steps: number of steps after which the rate is 0.
+        scaled: function of the learning rate or schedule, for example a warm-up.
+        **options: arguments of the optimizer.
     """
     rate: Any = learning_rate
     if name != "ftrl":

@@ -1,4 +1,4 @@
-"""The models that `tpu-check` can be asked about."""
+"""Loads the models that `tpu-check` compiles."""
 
 from __future__ import annotations
 
@@ -13,20 +13,28 @@ from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs.trained_run import TrainedRun
 from twml_ops.data import Schema, tune_pipeline
 
-_CUSTOM = (layers, models, optimizers)  # importing them registers what a .keras file names
+_CUSTOM = (
+    layers,
+    models,
+    optimizers,
+)  # importing them registers the classes that a .keras file names
 _CRITEO = Schema(
     tuple(f"I{i}" for i in range(1, 14)), tuple(f"C{i}" for i in range(1, 27)), 0, "a click"
 )
 
 
 def load(reference: str) -> tf.keras.Model:
-    """The model that a name, a folder, a .keras file or `FILE.py:NAME` stands for.
+    """Loads a model.
+
+    Args:
+        reference: name of a model of the package, folder of a run, .keras file, or `FILE.py:NAME`.
 
     Raises:
-        UserError: it stands for none.
+        UserError: `reference` is none of these.
+        ValueError: the file of a reference has no such model.
     """
     if reference in models.names():
-        return models.get(reference)(_CRITEO, _made_up(_CRITEO))
+        return models.get(reference)(_CRITEO, _random_batch(_CRITEO))
     path = Path(reference)
     if path.is_dir():
         return TrainedRun(path).model
@@ -40,8 +48,8 @@ def load(reference: str) -> tf.keras.Model:
     return tune_pipeline.load_object(reference, tf.keras.Model, "a Keras model")
 
 
-def _made_up(schema: Schema, rows: int = 512) -> tf.data.Dataset:
-    """A batch of random features, for discretizers to have boundaries."""
+def _random_batch(schema: Schema, rows: int = 512) -> tf.data.Dataset:
+    """One batch of random features, on which the discretizers of a model are adapted."""
     rng = np.random.default_rng(0)
 
     def ragged(values: Any) -> tf.RaggedTensor:

@@ -1,4 +1,4 @@
-"""A finished run, opened again."""
+"""Opens a finished run."""
 
 from __future__ import annotations
 
@@ -14,21 +14,25 @@ from twml_ops.cli.runs.folder import MODEL_FILE, read_run
 from twml_ops.cli.runs.sources import open_pair
 from twml_ops.data import Schema, Source, open_source
 
-CUSTOM = (layers, models, optimizers)  # importing them registers what a .keras file names
+CUSTOM = (
+    layers,
+    models,
+    optimizers,
+)  # importing them registers the classes that a .keras file names
 
 
 class TrainedRun:
     """A finished run.
 
     Args:
-        folder: where it is.
+        folder: folder of the run.
 
     Attributes:
-        facts: its run.json.
-        schema: the features of its model.
+        facts: content of run.json.
+        schema: the features of the model.
 
     Raises:
-        UserError: the folder is no finished run.
+        UserError: the folder is not a finished run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -43,7 +47,7 @@ class TrainedRun:
         """The trained model.
 
         Raises:
-            UserError: it cannot be read.
+            UserError: the file cannot be read.
         """
         path = self._folder / MODEL_FILE
         try:
@@ -56,16 +60,19 @@ class TrainedRun:
 
     @property
     def calibration(self) -> dict[str, Any] | None:
-        """What `twml-ops calibrate` noted in run.json, if it made this run."""
+        """The entry of run.json about the calibration; None if the run is not calibrated."""
         found: dict[str, Any] | None = self.facts.get("calibration")
         return found
 
     def source(self, data: str | None) -> Source:
-        """The SOURCE `data`, or None: what the run was evaluated on.
+        """Opens a SOURCE with the features of the run.
+
+        Args:
+            data: the SOURCE; None: the evaluation data of the run.
 
         Raises:
-            FileNotFoundError: a file is not there.
-            DataError: data that cannot be read, or that has other features.
+            FileNotFoundError: a file does not exist.
+            DataError: data cannot be read, or have other features.
         """
         if data is not None:
             return open_source(data, like=self.schema)
@@ -74,15 +81,18 @@ class TrainedRun:
         return self._held_out()
 
     def calibration_pair(self, data: str | None, evaluation: str | None) -> tuple[Source, Source]:
-        """(fit, eval): what a calibration is fitted and evaluated on.
+        """Opens the data of a calibration.
 
         Args:
-            data: SOURCE, or None: what the model was evaluated on after its training.
-            evaluation: SOURCE, or None: a part of `data` is kept for it, as for training.
+            data: SOURCE to fit on; None: the evaluation data of the training.
+            evaluation: SOURCE to evaluate on; None: a part of `data` is held out for it.
+
+        Returns:
+            (data to fit on, data to evaluate on).
 
         Raises:
-            FileNotFoundError: a file is not there.
-            DataError: data that cannot be read, or that has other features.
+            FileNotFoundError: a file does not exist.
+            DataError: data cannot be read, or have other features.
             ValueError: a part would be empty.
         """
         given = self._held_out() if data is None else open_source(data, like=self.schema)
