@@ -19,7 +19,7 @@ def write_libsvm(path, n, seed=0, dim=8):
 
 
 def write_criteo(path, n, seed=0):
-    """Criteo lines, some fields missing; I1 and C1 tell the label."""
+    """Criteo lines with missing fields, whose label depends on I1 and C1."""
     rng = np.random.default_rng(seed)
     lines = []
     for _ in range(n):

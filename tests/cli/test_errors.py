@@ -1,4 +1,4 @@
-"""Any exception becomes one telling line."""
+"""Each exception is printed as one line that names the cause."""
 
 import pytest
 import tensorflow as tf
@@ -40,7 +40,7 @@ def test_line(error, line):
     assert one_line(error) == line
 
 
-def test_a_bug_says_that_it_is_one():
+def test_an_unexpected_exception_is_reported_as_an_internal_error():
     assert one_line(KeyError("k")).startswith("internal error")
 
 

@@ -1,4 +1,4 @@
-"""The first that a user sees of a command is the command's own, on either stream."""
+"""The output of a command begins with its own first line, without logs of other libraries."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from twml_ops import _child, _startup_log
 
 
 def run(*arguments, **variables):
-    """A command in a process of its own, with the log level that most users have: none."""
+    """Runs a command in a process of its own, without TF_CPP_MIN_LOG_LEVEL, as most users do."""
     environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     return subprocess.run(
         _child.command("twml_ops.cli", *arguments),
@@ -46,7 +46,7 @@ SECOND = b"To enable the following instructions: AVX2, rebuild TensorFlow.\n"
 ERROR = b"E0000 00:00:1795386210.3    9848 cuda_dnn.cc:8310] Unable to register cuDNN factory\n"
 FATAL = b"F0000 00:00:1795386210.3    9848 cpu_feature_guard.cc:31] compiled to use AVX\n"
 OLD = b"2026-11-22 22:25:01.838153: I tensorflow/core/util/port.cc:113] oneDNN is on.\n"
-OTHER = b"a line of somebody else\n"
+OTHER = b"a line of another library\n"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ OTHER = b"a line of somebody else\n"
         ("no number", [ABSL, INFO, SECOND, OTHER, OLD, SECOND, ERROR, FATAL]),
     ],
 )
-def test_a_level_hides_what_is_below_it(level, kept):
+def test_a_level_hides_messages_below_it(level, kept):
     keep = _startup_log.keeps(level)
     lines = [ABSL, INFO, SECOND, OTHER, OLD, SECOND, ERROR, FATAL]
     assert [line for line in lines if keep(line)] == kept
@@ -100,7 +100,7 @@ def test_only_the_import_of_tensorflow_is_filtered(tmp_path, set_up, shown):
     assert done.stderr == b"".join(shown)
 
 
-def test_the_last_words_of_an_import_that_aborts_are_shown(tmp_path):
+def test_the_output_of_an_import_that_aborts_is_shown(tmp_path):
     (tmp_path / "tensorflow.py").write_text(f"import os; os.write(2, {FATAL!r}); os.abort()")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""`twml-ops calibrate`: a new run, whose model ends in a calibration."""
+"""`twml-ops calibrate`: a new run whose model ends in a calibration layer."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from twml_ops.cli.runs.trained_run import TrainedRun
 
 
 def mostly_negative(path, n):
-    """The usual examples without three quarters of the positives: the model predicts too much."""
+    """Examples without three quarters of the positives: predictions of the model are too high."""
     write_libsvm(path, n, seed=3)
     lines = path.read_text().splitlines(keepends=True)
     kept = [line for i, line in enumerate(lines) if line.startswith("-") or i % 4 == 0]
@@ -50,7 +50,7 @@ def test_folder_has_the_files_of_a_run(calibrated, libsvm_run):
     )
 
 
-def test_what_was_too_high_is_right_afterwards(calibrated, libsvm_run, shifted, capsys):
+def test_predictions_that_were_too_high_are_corrected(calibrated, libsvm_run, shifted, capsys):
     held_out = json.loads((calibrated / "run.json").read_text())["eval_source"]
     assert held_out.startswith(shifted)
     before = evaluated(capsys, str(libsvm_run), "--data", held_out)
@@ -88,7 +88,7 @@ def test_report_shows_before_and_after(calibrated):
     assert "http" not in re.sub(r"base64,[^\"]*", "", page)
 
 
-def test_info_says_how_it_was_calibrated(calibrated, shifted, capsys):
+def test_info_shows_the_calibration(calibrated, shifted, capsys):
     capsys.readouterr()
     main(["info", str(calibrated)])
     out = capsys.readouterr().out
@@ -96,9 +96,7 @@ def test_info_says_how_it_was_calibrated(calibrated, shifted, capsys):
     assert re.search(rf"calibration data\s+{re.escape(shifted)}", out)
 
 
-def test_the_fitted_and_the_evaluated_examples_are_the_users_choice(
-    libsvm, libsvm_run, shifted, tmp_path, capsys
-):
+def test_data_and_eval_choose_the_examples(libsvm, libsvm_run, shifted, tmp_path, capsys):
     arguments = ["--data", shifted, "--eval", f"{libsvm}[480:600]", "--method", "platt"]
     main(["calibrate", str(libsvm_run), *arguments, "--out", str(tmp_path / "run")])
     run = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -109,7 +107,7 @@ def test_the_fitted_and_the_evaluated_examples_are_the_users_choice(
     assert got["log_loss"] == pytest.approx(want["log_loss"], rel=1e-6)
 
 
-def test_the_default_is_what_the_run_was_evaluated_on(libsvm_run, tmp_path, capsys):
+def test_the_default_is_the_evaluation_data_of_the_run(libsvm_run, tmp_path, capsys):
     main(["calibrate", str(libsvm_run), "--method", "platt", "--out", str(tmp_path / "run")])
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (run["calibration"]["examples"], run["eval_examples"]) == (96, 24)
@@ -118,7 +116,7 @@ def test_the_default_is_what_the_run_was_evaluated_on(libsvm_run, tmp_path, caps
     assert "warning" not in out
 
 
-def test_calibrating_on_the_training_data_is_pointed_out(libsvm, libsvm_run, tmp_path, capsys):
+def test_calibrating_on_the_training_data_prints_a_warning(libsvm, libsvm_run, tmp_path, capsys):
     arguments = ["--data", libsvm, "--method", "platt", "--out", str(tmp_path / "run")]
     main(["calibrate", str(libsvm_run), *arguments])
     assert "the model was trained on these data" in capsys.readouterr().out
@@ -146,18 +144,20 @@ def test_wrong_use_is_one_line_and_leaves_no_folder(
         ),
     ]
     before = sorted(tmp_path.iterdir())
-    for arguments, telling in cases:
+    for arguments, message in cases:
         capfd.readouterr()
         with pytest.raises(SystemExit) as exit_:
             main(["calibrate", *arguments, "--out", out])
         err = capfd.readouterr().err
         assert exit_.value.code == 1
         assert err.count("\n") == 1, err
-        assert telling in err
+        assert message in err
         assert sorted(tmp_path.iterdir()) == before
 
 
-def test_without_scikit_learn_isotonic_says_what_to_do(libsvm_run, tmp_path, capfd, monkeypatch):
+def test_without_scikit_learn_the_error_of_isotonic_names_the_remedies(
+    libsvm_run, tmp_path, capfd, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "sklearn.isotonic", None)  # as if it were not installed
     with pytest.raises(SystemExit):
         main(["calibrate", str(libsvm_run), "--out", str(tmp_path / "out")])

@@ -1,4 +1,4 @@
-"""What can be done with a finished run."""
+"""The commands that take a finished run."""
 
 import json
 import subprocess
@@ -87,7 +87,7 @@ def test_info_shows_the_run_and_the_installation(libsvm_run, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "telling"),
+    ("arguments", "message"),
     [
         (["evaluate", "{tmp}"], "not a finished run"),
         (["evaluate", "{tmp}/none"], "no such folder"),
@@ -100,14 +100,14 @@ def test_info_shows_the_run_and_the_installation(libsvm_run, capsys):
         (["nosuch"], "nosuch"),
     ],
 )
-def test_wrong_use_is_one_line(libsvm_run, tmp_path, capfd, arguments, telling):
+def test_wrong_use_is_one_line(libsvm_run, tmp_path, capfd, arguments, message):
     capfd.readouterr()
     with pytest.raises(SystemExit) as exit_:
         main([a.format(tmp=tmp_path, run=libsvm_run) for a in arguments])
     err = capfd.readouterr().err
     assert exit_.value.code in (1, 2)
     assert err.count("\n") == 1
-    assert telling in err
+    assert message in err
 
 
 def test_damaged_model_file_is_one_line(libsvm_run, tmp_path, capfd):

@@ -1,4 +1,4 @@
-"""`twml-ops explain`: a table, and a section of the report."""
+"""`twml-ops explain`: a table and a section of the report."""
 
 import json
 import re
@@ -65,7 +65,7 @@ def test_only_features_that_drifted_are_reported_as_drifted(criteo_run, drifted,
     assert "<h2>Strongest drift</h2>" in page.read_text(encoding="utf-8")
 
 
-def test_the_report_gets_one_section_however_often(run, other):
+def test_the_report_has_one_section_however_often_it_is_explained(run, other):
     before = (run / "report.html").read_text(encoding="utf-8")
     main(["explain", str(run)])
     once = (run / "report.html").read_text(encoding="utf-8")
@@ -82,7 +82,7 @@ def test_the_report_gets_one_section_however_often(run, other):
     )
 
 
-def test_another_file_leaves_the_report_of_the_run_alone(run, tmp_path):
+def test_with_out_the_report_of_the_run_is_unchanged(run, tmp_path):
     before = (run / "report.html").read_text(encoding="utf-8")
     main(["explain", str(run), "--out", str(tmp_path / "new" / "page.html")])
     assert (run / "report.html").read_text(encoding="utf-8") == before
@@ -112,7 +112,7 @@ def test_sparse_ids_are_named_by_number_and_never_missing(run, other, capsys):
         assert f["weight_norm"] > 0
 
 
-def test_wrong_use_is_one_line_and_leaves_the_report_alone(run, drifted, tmp_path, capfd):
+def test_wrong_use_is_one_line_and_leaves_the_report_unchanged(run, drifted, tmp_path, capfd):
     damaged = shutil.copytree(run, tmp_path / "damaged")
     (damaged / "report.html").write_text("no page")
     cases = [
@@ -124,13 +124,13 @@ def test_wrong_use_is_one_line_and_leaves_the_report_alone(run, drifted, tmp_pat
         ([damaged], "is not a report of twml-ops"),
     ]
     before = (run / "report.html").read_bytes()
-    for arguments, telling in cases:
+    for arguments, message in cases:
         capfd.readouterr()
         with pytest.raises(SystemExit) as exit_:
             main(["explain", *map(str, arguments)])
         err = capfd.readouterr().err
         assert exit_.value.code in (1, 2)
         assert err.count("\n") == 1, err
-        assert telling in err
+        assert message in err
     assert (run / "report.html").read_bytes() == before
     assert not [p for p in run.iterdir() if "partial" in p.name]

@@ -1,4 +1,4 @@
-"""`twml-ops plan`: a table, JSON or a picture, without TensorFlow."""
+"""`twml-ops plan`: a table, JSON or a plot, without TensorFlow."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ def test_the_table_names_every_strategy_and_the_choice(capsys):
     assert "choice" in out
 
 
-def test_json_has_what_the_table_shows(capsys):
+def test_json_has_the_values_of_the_table(capsys):
     main(
         [
             *TABLE,
@@ -44,7 +44,7 @@ def test_json_has_what_the_table_shows(capsys):
     assert found["choice"]["strategy"].startswith("hybrid")
 
 
-def test_a_picture_is_drawn(tmp_path, capsys):
+def test_the_plot_is_written(tmp_path, capsys):
     path = tmp_path / "new" / "plan.png"
     main([*TABLE, "--out", str(path), "--dense-ms", "1"])
     assert path.read_bytes().startswith(b"\x89PNG")

@@ -1,4 +1,4 @@
-"""Identical synchronous runs give one loss, to the last bit; Hogwild's spread is shown too."""
+"""Repeated synchronous runs give exactly the same loss; Hogwild runs may differ."""
 
 import json
 
@@ -21,7 +21,7 @@ def source(tmp_path):
     return f"libsvm:{path}?dim=40"
 
 
-def test_identical_runs_do_not_differ(source, capsys):
+def test_synchronous_runs_do_not_differ(source, capsys):
     main(["stability", "--data", source, "--runs", "2", "--batch-size", "32", "--json"])
     synchronous, hogwild = json.loads(capsys.readouterr().out)
     assert (synchronous["name"], hogwild["name"]) == ("synchronous", "hogwild")
@@ -38,7 +38,7 @@ def test_the_spread_is_printed(source, capsys):
     assert "hogwild" in out
 
 
-def test_one_run_has_no_spread(source, capsys):
+def test_one_run_is_too_few(source, capsys):
     with pytest.raises(SystemExit) as e:
         main(["stability", "--data", source, "--runs", "1"])
     assert e.value.code == 2

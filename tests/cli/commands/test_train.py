@@ -1,4 +1,4 @@
-"""`twml-ops train`, whole: real readers, real models, small files."""
+"""`twml-ops train` with real readers and models, on small files."""
 
 import gzip
 import json
@@ -24,7 +24,7 @@ def run(request):
     return request.getfixturevalue(request.param)
 
 
-def test_folder_has_everything_and_nothing_else(run):
+def test_folder_has_exactly_the_documented_files(run):
     assert sorted(p.name for p in run.iterdir()) == [
         *("metrics.json", "model.keras", "report.html", "run.json", "saved_model", "tensorboard"),
     ]
@@ -33,7 +33,7 @@ def test_folder_has_everything_and_nothing_else(run):
     assert [p.name for p in run.parent.iterdir()] == [run.name]
 
 
-def test_metrics_file_has_exactly_the_promised_keys(run):
+def test_metrics_file_has_exactly_the_documented_keys(run):
     metrics = json.loads((run / "metrics.json").read_text())
     assert list(metrics) == METRICS
     assert all(np.isfinite(v) for v in metrics.values())
@@ -142,8 +142,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_the_user_gets_wrong_is_one_line_and_leaves_no_folder(tmp_path, capfd, case):
-    data, options, telling = WRONG[case]
+def test_an_error_of_the_user_is_one_line_and_leaves_no_folder(tmp_path, capfd, case):
+    data, options, message = WRONG[case]
     source = data(tmp_path)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(SystemExit) as exit_:
@@ -152,7 +152,7 @@ def test_what_the_user_gets_wrong_is_one_line_and_leaves_no_folder(tmp_path, cap
     assert exit_.value.code in (1, 2)
     assert err.count("\n") == 1, err
     assert err.startswith("twml-ops: ")
-    assert telling in err
+    assert message in err
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -166,7 +166,7 @@ def test_id_beyond_the_training_id_space_is_one_line(tmp_path, capfd):
     assert "77:1" in err
 
 
-def test_folder_that_is_no_run_is_refused(tmp_path, capfd):
+def test_a_folder_that_is_not_a_run_is_not_overwritten(tmp_path, capfd):
     source = good(tmp_path)
     with pytest.raises(SystemExit):
         train(source, tmp_path, "--overwrite")

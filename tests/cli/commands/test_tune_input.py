@@ -1,4 +1,4 @@
-"""`twml-ops tune-input`: every setting gives the same examples; the faster ones are kept."""
+"""`twml-ops tune-input`: all settings read the same examples, and faster ones are kept."""
 
 import importlib.util
 import json
@@ -47,7 +47,7 @@ def contents(dataset):
         {"batch_first": True, "read_files": 2, "parallel_calls": 2, "prefetch": 4},
     ],
 )
-def test_settings_change_the_speed_and_not_the_examples(pipeline, settings):
+def test_settings_do_not_change_the_examples(pipeline, settings):
     want = contents(pipeline.dataset())
     assert len(want) == 300
     assert contents(pipeline.dataset(InputSettings(**settings))) == want
@@ -68,7 +68,7 @@ def test_the_code_to_paste_is_the_pipeline(pipeline, settings):
         np.testing.assert_array_equal(got["ids"].flat_values, want["ids"].flat_values)
 
 
-def test_only_what_helps_is_kept(pipeline):
+def test_only_faster_settings_are_kept(pipeline):
     def rate(s):  # batching helps, two files too, but more of them do not
         return 100.0 * (1 + s.batch_first) * (1 + (s.read_files == 2)) + s.prefetch
 
@@ -97,7 +97,7 @@ def test_the_command_prints_before_after_and_settings(pipeline, tmp_path, capsys
     assert "tf.data.Dataset.from_tensor_slices(files)" in out
 
 
-def test_what_is_no_pipeline_is_refused(tmp_path, capsys):
+def test_a_reference_without_a_pipeline_is_an_error(tmp_path, capsys):
     path = tmp_path / "none.py"
     path.write_text("p = 3\n")
     for reference, message in ((f"{path}:p", "must be a twml_ops.data.Pipeline"), ("x", "FILE.py")):

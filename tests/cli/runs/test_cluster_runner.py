@@ -1,4 +1,4 @@
-"""`twml-ops launch ... train`: a cluster of real processes, one of them an evaluator."""
+"""`twml-ops launch ... train`: a cluster of processes, one of which is an evaluator."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from twml_ops.cli.runs.trained_run import TrainedRun
 def run(request, libsvm, tmp_path_factory):
     out = tmp_path_factory.mktemp("cluster") / "run"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    # Started in a folder with the package's source, unbuilt: no process may import that.
+    # The current folder has an unbuilt copy of the package, which no process may import.
     checkout = tmp_path_factory.mktemp("checkout")
     native = shutil.ignore_patterns("*.so", "__pycache__")
     shutil.copytree(Path(twml_ops.__file__).parent, checkout / "twml_ops", ignore=native)
@@ -38,7 +38,7 @@ def run(request, libsvm, tmp_path_factory):
     return out
 
 
-def test_a_cluster_leaves_a_run_and_what_the_evaluator_said(run):
+def test_a_cluster_writes_a_run_and_the_results_of_the_evaluator(run):
     names = ["metrics.json", "model.keras", "report.html", "run.json", "saved_model"]
     assert sorted(p.name for p in run.iterdir()) == ["evaluations.jsonl", *names]
     assert [p.name for p in run.parent.iterdir()] == [run.name]  # no checkpoints
@@ -47,7 +47,7 @@ def test_a_cluster_leaves_a_run_and_what_the_evaluator_said(run):
     assert metrics["auc"] > 0.7
 
 
-def test_the_evaluators_last_word_is_the_finished_runs(run):
+def test_the_last_evaluation_is_that_of_the_finished_run(run):
     lines = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
     steps = [line["step"] for line in lines]
     assert steps == sorted(set(steps))
@@ -58,7 +58,7 @@ def test_the_evaluators_last_word_is_the_finished_runs(run):
             assert value == pytest.approx(metrics[name], rel=1e-5)
 
 
-def test_the_model_is_an_ordinary_one(run):
+def test_the_model_is_loaded_like_that_of_a_local_run(run):
     trained = TrainedRun(run)
     features, _ = next(iter(trained.source(None).dataset(32)))
     assert trained.model(features).shape == (32, 1)

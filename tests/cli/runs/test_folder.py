@@ -1,4 +1,4 @@
-"""Laws of the output folder: whole or not there, and nothing of the user's is lost."""
+"""The folder of a run is complete or does not exist, and files of the user are never deleted."""
 
 import json
 import math
@@ -64,7 +64,7 @@ def test_failed_replacement_keeps_the_old_run(tmp_path):
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_what_is_no_run_is_never_replaced(tmp_path, overwrite):
+def test_a_folder_that_is_not_a_run_is_never_replaced(tmp_path, overwrite):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.txt").write_text("x")
@@ -83,7 +83,7 @@ def test_empty_folder_is_used(tmp_path):
     assert is_run(out)
 
 
-def test_half_written_run_file_is_no_run(tmp_path):
+def test_a_folder_with_an_invalid_run_file_is_not_a_run(tmp_path):
     for text in ("", "{", "[]", "{}", '{"twml_ops_run": 99}', '"twml_ops_run"'):
         (tmp_path / "run.json").write_text(text)
         assert not is_run(tmp_path)
@@ -108,7 +108,7 @@ def test_file_appears_only_when_finished(tmp_path):
     assert out.read_text() == "1"
 
 
-def test_json_has_null_for_what_json_has_not(tmp_path):
+def test_nan_and_infinity_are_null_in_json(tmp_path):
     value = {"a": math.nan, "b": [1.5, math.inf], "c": {"d": -math.inf}, "e": "x"}
     write_json(tmp_path / "v.json", value)
     got = json.loads((tmp_path / "v.json").read_text(), parse_constant=pytest.fail)

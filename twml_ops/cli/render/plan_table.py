@@ -67,8 +67,8 @@ def print_plan(
     )
     if not all(p.seconds for p in found):
         console.print(
-            "[dim]The speed of a strategy without traffic depends on --sparse-ms and --dense-ms, which "
-            "are 0[/]",
+            "[dim]The speed of a strategy without traffic depends on --sparse-ms and --dense-ms, "
+            "which are 0[/]",
             soft_wrap=True,
         )
     if picture is not None:
