@@ -1,9 +1,10 @@
-"""A whole tf.estimator pipeline (TensorFlow 2.15) on LIBSVM data.
+"""A complete tf.estimator pipeline (TensorFlow 2.15) on LIBSVM data.
 
     python examples/estimator.py libsvm:a9a --eval libsvm:a9a.t --out out/estimator
 
-It trains with early stopping, evaluates with our metrics, starts a second run from the first one's
-table, exports for raw features and for tf.Example, and scores an example with the export.
+It trains with early stopping, evaluates with metrics of twml_ops, starts a second run from the
+table of the first one, exports for raw features and for tf.Example, and scores an example with the
+export.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ IDS, VALUES = "sparse_ids", "sparse_values"
 
 
 def model_builder(dim: int, units: int) -> Callable[[], Any]:
-    """Max-normalized features, one sparse linear layer, a small dense net."""
+    """A model function: max-normalized features, one sparse linear layer and a small dense net."""
 
     def build() -> Any:
         norm = layers.MaxNorm(dim, name="norm")
@@ -40,7 +41,7 @@ def model_builder(dim: int, units: int) -> Callable[[], Any]:
 
 
 def make_estimator(dim: int, units: int, folder: Path, **warm: Any) -> Any:
-    """An estimator with LazyAdam and our metrics; `warm` as for `estimator.make_model_fn`."""
+    """An estimator with LazyAdam. `warm` are warm-start arguments of `estimator.make_model_fn`."""
     model_fn = estimator.make_model_fn(
         model_builder(dim, units),
         optimizers.LazyAdam(0.005),
@@ -56,8 +57,15 @@ def make_estimator(dim: int, units: int, folder: Path, **warm: Any) -> Any:
 def run(data: str, held_out: str, out: Path, max_steps: int = 1000, patience: int = 100) -> dict:
     """Trains, evaluates, warm-starts and exports.
 
+    Args:
+        data: SOURCE of the training data.
+        held_out: SOURCE of the evaluation data.
+        out: folder of the checkpoints and exports.
+        max_steps: steps to train at most.
+        patience: steps without a lower loss after which training stops.
+
     Returns:
-        What happened, by name.
+        Metrics, estimators, paths of the exports and some predictions, by name.
     """
     train = open_source(data)
     test = open_source(held_out, like=train.schema)
@@ -82,7 +90,7 @@ def run(data: str, held_out: str, out: Path, max_steps: int = 1000, patience: in
             lambda: test.dataset(512), steps=None, start_delay_secs=0, throttle_secs=0
         ),
     )
-    # Another run, whose table and maxima start where the first one's ended.
+    # A second run, which starts from the table and the maxima of the first one.
     second = make_estimator(
         dim,
         16,
@@ -108,7 +116,7 @@ def run(data: str, held_out: str, out: Path, max_steps: int = 1000, patience: in
 
 
 def example_of(ids: list[int], values: list[float]) -> bytes:
-    """A serialized tf.Example of one row."""
+    """One row as a serialized tf.Example."""
     feature = {
         IDS: tf.train.Feature(int64_list=tf.train.Int64List(value=ids)),
         VALUES: tf.train.Feature(float_list=tf.train.FloatList(value=values)),
@@ -117,7 +125,7 @@ def example_of(ids: list[int], values: list[float]) -> bytes:
 
 
 def main() -> None:
-    """The pipeline on the command line."""
+    """Runs the pipeline from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data")
     parser.add_argument("--eval", required=True)

@@ -1,9 +1,9 @@
-"""An input pipeline as it is often written, for `twml-ops tune-input` to make faster.
+"""A typical input pipeline, as input of `twml-ops tune-input`, which finds faster settings.
 
     twml-ops tune-input examples/input_pipeline.py:pipeline
 
-Records are parsed one by one, from one file after the other, on one thread, while nothing else
-runs. The first call writes the records, 8 files of `tf.train.Example`.
+Records are parsed one by one, from one file after the other, in one thread, and without
+prefetching. The first call writes the records: 8 files of `tf.train.Example`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FEATURES = {
 
 
 def write(folder: Path, files: int = FILES, rows: int = ROWS) -> None:
-    """Writes the records, the same each time."""
+    """Writes the records, which are the same each time."""
     rng = np.random.default_rng(0)
     for i in range(files):
         with tf.io.TFRecordWriter(str(folder / f"part-{i}.tfrecord")) as writer:
@@ -41,7 +41,7 @@ def write(folder: Path, files: int = FILES, rows: int = ROWS) -> None:
 
 
 def pipeline(folder: Path | None = None) -> Pipeline:
-    """The pipeline on the records in `folder`, written there first if it has none."""
+    """The pipeline that reads the records in `folder`. It writes them first if there are none."""
     folder = folder or Path(tempfile.gettempdir()) / "twml_ops_input_pipeline"
     folder.mkdir(parents=True, exist_ok=True)
     if not list(folder.glob("*.tfrecord")):
@@ -56,5 +56,5 @@ def pipeline(folder: Path | None = None) -> Pipeline:
 
 def _feature(**values: object) -> tf.train.Feature:
     ((kind, numbers),) = values.items()
-    of = {"int64_list": tf.train.Int64List, "float_list": tf.train.FloatList}[kind]
-    return tf.train.Feature(**{kind: of(value=numbers)})
+    list_type = {"int64_list": tf.train.Int64List, "float_list": tf.train.FloatList}[kind]
+    return tf.train.Feature(**{kind: list_type(value=numbers)})

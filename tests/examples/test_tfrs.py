@@ -1,6 +1,6 @@
-"""The examples of TensorFlow Recommenders train on real flights.
+"""The examples with TensorFlow Recommenders train on real flights.
 
-It needs Keras 2: tf-keras under TF_USE_LEGACY_KERAS=1, or TensorFlow 2.15.
+They need Keras 2: tf-keras under TF_USE_LEGACY_KERAS=1, or TensorFlow 2.15.
 """
 
 import importlib.util

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from twml_ops.cli.commands.options import BatchSize, Data, Debug
+from twml_ops.cli.runs.config import ClusterOptions, RunConfig
 
 
 def train(
@@ -22,23 +23,25 @@ def train(
             show_default=False,
         ),
     ] = None,
-    model: Annotated[str, typer.Option(help="Name of the model.")] = "sparse_mlp",
+    model: Annotated[str, typer.Option(help="Name of the model.")] = RunConfig.model,
     optimizer: Annotated[
         str,
         typer.Option(help="adagrad, lazy_adam, rowwise_adagrad, ftrl, momentum or sgd."),
-    ] = "adagrad",
+    ] = RunConfig.optimizer,
     learning_rate: Annotated[
         float | None,
         typer.Option(
             help="Initial learning rate, which decreases linearly to 0. Default: by optimizer.",
             show_default=False,
         ),
-    ] = None,
-    batch_size: BatchSize = 256,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training data.")] = 4,
+    ] = RunConfig.learning_rate,
+    batch_size: BatchSize = RunConfig.batch_size,
+    epochs: Annotated[
+        int, typer.Option(min=1, help="Passes over the training data.")
+    ] = RunConfig.epochs,
     seed: Annotated[
         int, typer.Option(min=0, help="Random seed: the same seed gives the same model.")
-    ] = 0,
+    ] = RunConfig.seed,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a finished run in --out.")
     ] = False,
@@ -48,21 +51,21 @@ def train(
             help="sync, async or hogwild: how workers synchronize updates.",
             rich_help_panel="In a cluster (TF_CONFIG)",
         ),
-    ] = "async",
+    ] = ClusterOptions.mode,
     partition_axis: Annotated[
         str,
         typer.Option(
             help="row, column or auto: how tables are divided among the servers.",
             rich_help_panel="In a cluster (TF_CONFIG)",
         ),
-    ] = "auto",
+    ] = ClusterOptions.partition_axis,
     wire_dtype: Annotated[
         str,
         typer.Option(
             help="float32, bfloat16 or float16: data type of products and gradients in messages.",
             rich_help_panel="In a cluster (TF_CONFIG)",
         ),
-    ] = "float32",
+    ] = ClusterOptions.wire_dtype,
     checkpoint_every: Annotated[
         int,
         typer.Option(
@@ -71,14 +74,14 @@ def train(
             "all servers must be able to access.",
             rich_help_panel="In a cluster (TF_CONFIG)",
         ),
-    ] = 1000,
+    ] = ClusterOptions.checkpoint_every,
     timeout: Annotated[
         float,
         typer.Option(
             help="Seconds after which a process that does not answer is considered lost.",
             rich_help_panel="In a cluster (TF_CONFIG)",
         ),
-    ] = 300.0,
+    ] = ClusterOptions.timeout,
     debug: Debug = False,
 ) -> None:
     """Trains a model, evaluates it, and writes the model and a report to a new folder.
@@ -87,7 +90,6 @@ def train(
     run.json. It is created when all of them are complete. A failed run leaves no folder.
     If TF_CONFIG names parameter servers, this process runs its task in their cluster.
     """
-    from twml_ops.cli.runs.config import ClusterOptions, RunConfig
     from twml_ops.cli.runs.train import run_task
 
     cluster = ClusterOptions(
