@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,6 +22,12 @@ serializable = tf.keras.utils.register_keras_serializable(package=PACKAGE)
 def no_autocast() -> dict[str, Any]:
     """The `add_weight` argument that keeps mixed precision from wrapping a table."""
     return {"autocast": False} if KERAS_3 else {"experimental_autocast": False}
+
+
+def optimizer_takes(option: str) -> bool:
+    """Whether the constructor of the running Keras' optimizers has the argument `option`."""
+    classes = tf.keras.optimizers.Optimizer.__mro__
+    return any(option in inspect.signature(c.__init__).parameters for c in classes)
 
 
 _scopes: Any = importlib.import_module(tf.keras.StatelessScope.__module__) if KERAS_3 else None

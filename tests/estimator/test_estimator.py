@@ -147,7 +147,7 @@ def test_a_bfloat16_table_is_rounded_as_keras_rounds_it(name, loss):
             session.run(step)
         got = session.run(table)
         slots = [trained.get_slot(table, s) for s in trained.get_slot_names()]
-        assert [s.dtype for s in slots] == [tf.float32] * len(RULES[name].slot_names)
+        assert [s.dtype for s in slots] == [tf.float32] * len(make().update_rule.slot_names)
     np.testing.assert_array_equal(got.astype(np.float32), tf.cast(want, tf.float32))
 
 

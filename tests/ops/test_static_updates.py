@@ -53,8 +53,9 @@ def trained(optimizer, compiled, kernel_dtype="float32"):
     step = in_xla if compiled else tf.function(update)
     for batch in batches():
         step(*batch)
-    slots = [s for of_name in optimizer._slots.values() for s in of_name]
-    return [np.asarray(tf.cast(v, tf.float32)) for v in (*layer.trainable_weights, *slots)]
+    weights = layer.trainable_weights
+    slots = [s for v in weights for s in optimizer.slots_of(v)]
+    return [np.asarray(tf.cast(v, tf.float32)) for v in (*weights, *slots)]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)

@@ -80,7 +80,7 @@ def test_the_tables_are_updated_by_the_fused_pass(executed):
 def test_every_optimizer_counts_its_own_steps():
     optimizer = composite()
     model_of(optimizer).fit(*data(), batch_size=16, epochs=2, verbose=0)
-    assert [int(o.iterations) for o in (optimizer, *optimizer._every)] == [8] * 4
+    assert [int(o.iterations) for o in (optimizer, *optimizer.all_optimizers)] == [8] * 4
 
 
 def test_the_first_pattern_that_matches_counts():
@@ -101,7 +101,7 @@ def test_config_round_trip():
     config = composite(name="mine").get_config()
     again = optimizers.CompositeOptimizer.from_config(copy.deepcopy(config))
     assert again.get_config() == config
-    assert [type(o) for o in again._every] == [type(o) for o in composite()._every]
+    assert [type(o) for o in again.all_optimizers] == [type(o) for o in composite().all_optimizers]
     serialize, deserialize = tf.keras.optimizers.serialize, tf.keras.optimizers.deserialize
     assert deserialize(serialize(composite())).get_config() == composite().get_config()
 

@@ -133,13 +133,12 @@ def bits(weights):
 @contextlib.contextmanager
 def never_fused():
     """Puts the slices path under every update."""
-    module = optimizers._base.ops
-    original = module.apply_rows
-    module.apply_rows = functools.partial(original, fuse=False)
+    original = ops.apply_rows
+    ops.apply_rows = functools.partial(original, fuse=False)
     try:
         yield
     finally:
-        module.apply_rows = original
+        ops.apply_rows = original
 
 
 def make(name):

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.estimator.metrics import metric_ops
-from twml_ops.estimator.optimizer import GraphOptimizer, all_computed, as_v1
+from twml_ops.estimator.optimizer import GraphOptimizer, update_dependencies, as_v1
 from twml_ops.estimator.warm_start import warm_start
 
 v1 = tf.compat.v1
@@ -102,7 +102,7 @@ def _computed(pairs: Sequence[Any]) -> list[tf.Tensor]:
     # Optimizers that know nothing of our tables need the gradients themselves.
     gradients = [g for g, _ in pairs]
     values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
-    return [*all_computed(gradients), *values]
+    return [*update_dependencies(gradients), *values]
 
 
 def _is_factory(optimizer: Any) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from twml_ops import ops
-from twml_ops.optimizers._base import SparseOptimizer
+from twml_ops.optimizers import SparseOptimizer
+from twml_ops.optimizers.apply_update import updates_by_kernel
 
 v1: Any = tf.compat.v1
 
@@ -18,12 +18,15 @@ def as_v1(optimizer: Any) -> Any:
     """An optimizer that trains in the graph of a `model_fn`.
 
     Args:
-        optimizer: one of `twml_ops.optimizers`, which gets a `GraphOptimizer` around it, or a
-            `tf.compat.v1.train.Optimizer`, which comes back as it is.
+        optimizer: one of `twml_ops.optimizers`, which is wrapped in a `GraphOptimizer`, or a
+            `tf.compat.v1.train.Optimizer`, which is returned as it is.
+
+    Returns:
+        A `tf.compat.v1.train.Optimizer`.
 
     Raises:
-        TypeError: another Keras optimizer: in graphs of version 1 these run without an error and
-            train nothing.
+        TypeError: another Keras optimizer. In graphs of version 1 these run without an error but
+            do not train anything.
     """
     if isinstance(optimizer, v1.train.Optimizer):
         return optimizer
@@ -36,36 +39,43 @@ def as_v1(optimizer: Any) -> Any:
     )
 
 
-def all_computed(gradients: Sequence[Any]) -> list[Any]:
-    """What there is once every gradient is computed: nothing may be updated before.
+def update_dependencies(gradients: Sequence[Any]) -> list[Any]:
+    """The tensors and operations that must be computed before a variable may be updated.
 
-    The ops of this package read tables in place, also in the backward pass, and in a graph of
-    version 1 nothing else keeps an update of a table from overtaking such a read.
+    The ops of this package read tables in place, also in the backward pass. In a graph of version 1
+    nothing else keeps an update of a table from running before such a read.
+
+    Args:
+        gradients: all gradients of a step: `tf.Tensor` or `tf.IndexedSlices`.
+
+    Returns:
+        Arguments of `tf.control_dependencies`.
     """
-    done: list[Any] = []
+    dependencies: list[Any] = []
     for gradient in gradients:
         if not isinstance(gradient, tf.IndexedSlices):
-            done.append(gradient)
+            dependencies.append(gradient)
         elif (product := ops.untouched_sparse_linear_gradient(gradient)) is not None:
-            # Its op may be pruned, if the update is fused: what it is computed from will do.
-            done += [product.ids, product.values, product.row_splits, product.grad, *product.after]
+            # A fused update does not need the gradient's op, so only its inputs are waited for.
+            dependencies += [product.ids, product.values, product.row_splits, product.grad]
+            dependencies += product.after
         else:
-            done += [gradient.values, gradient.indices]
-    return done
+            dependencies += [gradient.values, gradient.indices]
+    return dependencies
 
 
 class GraphOptimizer(v1.train.Optimizer):
-    """An optimizer of this package in a graph of version 1: the same updates, slots of its own.
+    """An optimizer of this package in a graph of version 1: the same updates, with its own slots.
 
-    Sparse gradients take the fused path where nothing touched them, as under Keras.
+    Updates of sparse gradients are fused unless something modifies the gradient, as in Keras.
 
     Args:
-        optimizer: one of `twml_ops.optimizers`. A learning rate schedule is followed by the number
-            of updates made. Clipping and weight decay work as under Keras.
-        name: of the slots; default that of the optimizer.
+        optimizer: one of `twml_ops.optimizers`. A learning rate schedule is evaluated at the number
+            of updates. Clipping and weight decay work as in Keras.
+        name: prefix of the slots' names; by default the name of the optimizer.
 
     Raises:
-        TypeError: `optimizer` is none of ours.
+        TypeError: `optimizer` is not one of `twml_ops.optimizers`.
     """
 
     def __init__(self, optimizer: SparseOptimizer, name: str | None = None) -> None:
@@ -74,65 +84,72 @@ class GraphOptimizer(v1.train.Optimizer):
                 f"optimizer must be one of twml_ops.optimizers, got {type(optimizer).__name__}"
             )
         super().__init__(use_locking=False, name=name or optimizer.name)
-        self._keras = optimizer
-        # A copy, whose count of steps is this graph's.
-        self._rule = copy.copy(optimizer)
-        self._lr: Any = None
+        self._optimizer = optimizer
+        self._step: Any = None
+        self._learning_rate: Any = None
 
-    # TensorFlow's hooks -------------------------------------------------------------------------
+    # Overridden methods of TensorFlow -----------------------------------------------------------
 
     def apply_gradients(
         self, grads_and_vars: Iterable[Any], global_step: Any = None, name: str | None = None
     ) -> Any:
-        """As in `tf.compat.v1.train.Optimizer`, with the clipping of the optimizer inside."""
+        """Clips the gradients as the optimizer says, and updates all variables.
+
+        Args:
+            grads_and_vars: pairs of gradient and variable, as `compute_gradients` returns them.
+            global_step: a variable that is incremented after the update.
+            name: of the returned operation.
+
+        Returns:
+            The operation that applies the gradients.
+
+        Raises:
+            ValueError: an option of the optimizer does not support sparse gradients.
+        """
         pairs = [(g, v) for g, v in grads_and_vars if g is not None]
         gradients = [g for g, _ in pairs]
-        self._rule._refuse_dense_passes(gradients)
-        clipped = self._rule._clip_gradients(gradients)
+        self._optimizer.check_gradients(gradients)
+        clipped = self._optimizer.clip_gradients(gradients)
         pairs = [(g, v) for g, (_, v) in zip(clipped, pairs, strict=True)]
-        with tf.control_dependencies(all_computed(clipped)):
+        with tf.control_dependencies(update_dependencies(clipped)):
             return super().apply_gradients(pairs, global_step, name)
 
     def _create_slots(self, var_list: Sequence[Any]) -> None:
         first = min(var_list, key=lambda v: v.name)
         self._create_non_slot_variable(tf.constant(0, tf.int64), "iteration", first)
         for variable in var_list:
-            for name in self._rule.slot_names:
-                self._make_slot(variable, name)
-
-    def _make_slot(self, variable: Any, name: str) -> None:
-        shape, dtype = self._rule._slot_type(variable)
-        initial = v1.constant_initializer(self._rule._initial_slot(name))
-        self._get_or_make_slot_with_initializer(
-            variable, initial, tf.TensorShape(shape), dtype, name, f"{self._name}/{name}"
-        )
+            for slot in self._optimizer.update_rule.slots(variable.shape, variable.dtype):
+                self._get_or_make_slot_with_initializer(
+                    variable,
+                    v1.constant_initializer(slot.initial_value),
+                    tf.TensorShape(slot.shape),
+                    slot.dtype,
+                    slot.name,
+                    f"{self._name}/{slot.name}",
+                )
 
     def _prepare(self) -> None:
-        step = self._iteration().read_value()
-        object.__setattr__(self._rule, "_iterations", step)
-        rate = self._keras.learning_rate_argument
-        rate = rate(step) if callable(rate) else rate
-        self._lr = tf.cast(rate, tf.float32)
+        self._step = self._iteration().read_value()
+        rate = self._optimizer.learning_rate_argument
+        self._learning_rate = tf.cast(rate(self._step) if callable(rate) else rate, tf.float32)
 
     def _resource_apply_dense(self, gradient: Any, variable: Any) -> Any:
-        slots, decays = self._slots_of(variable), self._rule._decays(variable)
-        if self._rule._updates_rows(gradient, variable):
-            return self._rule._update(gradient, variable, slots, self._lr, decays)
+        if updates_by_kernel(gradient, variable):
+            return self._update(gradient, variable, self._learning_rate, self._step)
 
-        # A function orders reads and writes as they are written; a graph of version 1 does not.
+        # A function runs reads and writes in the order of the code; a graph of version 1 does not.
         @tf.function(autograph=False)
-        def update(gradient: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
-            self._rule._update(gradient, variable, slots, rate, decays)
+        def update(gradient: tf.Tensor, rate: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+            self._update(gradient, variable, rate, step)
             return tf.identity(rate)
 
-        return update(gradient, self._lr).op
+        return update(gradient, self._learning_rate, self._step).op
 
     def _resource_apply_sparse_duplicate_indices(
         self, gradient: Any, variable: Any, indices: Any
     ) -> Any:
-        slots, decays = self._slots_of(variable), self._rule._decays(variable)
         slices = tf.IndexedSlices(gradient, indices)
-        return self._rule._update(slices, variable, slots, self._lr, decays)
+        return self._update(slices, variable, self._learning_rate, self._step)
 
     def _finish(self, update_ops: Sequence[Any], name_scope: str) -> Any:
         with tf.control_dependencies(update_ops):
@@ -141,8 +158,15 @@ class GraphOptimizer(v1.train.Optimizer):
 
     # Helpers ------------------------------------------------------------------------------------
 
+    def _update(self, gradient: Any, variable: Any, rate: tf.Tensor, step: tf.Tensor) -> Any:
+        return self._optimizer.update_variable(
+            gradient,
+            variable,
+            [self.get_slot(variable, s) for s in self._optimizer.update_rule.slot_names],
+            rate,
+            weight_decay=self._optimizer.weight_decay_of(variable),
+            step=step,
+        )
+
     def _iteration(self) -> Any:
         return self._get_non_slot_variable("iteration", graph=v1.get_default_graph())
-
-    def _slots_of(self, variable: Any) -> list[Any]:
-        return [self.get_slot(variable, name) for name in self._rule.slot_names]

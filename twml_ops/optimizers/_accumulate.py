@@ -1,4 +1,4 @@
-"""What gradients add up to between two updates: of a table the rows that had one, never all N."""
+"""Sums of gradients between two updates. Of a table only the rows with a gradient are kept."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from twml_ops.ops._tape import beside, tf_variable
 class Accumulator:
     """The gradients of one variable since its last update.
 
-    It is no state of the optimizer's: a file holds none of it.
+    They are not part of the optimizer's state, so files do not contain them.
 
     Args:
         variable: of TensorFlow or Keras.
-        sparse: whether its gradients are `tf.IndexedSlices`. Their rows are kept behind each other,
-            so it costs the memory of so many gradients, whatever the size of the table.
+        sparse: whether its gradients are `tf.IndexedSlices`. Their rows are concatenated, which
+            costs the memory of these gradients, whatever the size of the table.
     """
 
     def __init__(self, variable: Any, sparse: bool) -> None:
         shape = tf_variable(variable).shape
         self._sparse = sparse
         self._variable = variable
-        with tf.init_scope(), beside(variable):  # also while a step is traced
+        with tf.init_scope(), beside(variable):  # A step may be being traced.
             if sparse:
                 rows = tf.zeros([0, *shape[1:]])
                 self._ids = tf.Variable(tf.zeros([0], tf.int64), shape=[None], trainable=False)
@@ -33,11 +33,11 @@ class Accumulator:
                 zeros = tf.zeros(shape, tf_variable(variable).dtype)
                 self._sum = tf.Variable(zeros, trainable=False)
 
-    def plus(self, gradient: Any) -> Any:
-        """All of them and `gradient`; ids of a sparse one repeat."""
+    def total(self, gradient: Any) -> Any:
+        """The sum of all gradients and `gradient`; ids of a sparse one repeat."""
         if not self._sparse:
             return self._sum + tf.cast(tf.convert_to_tensor(gradient), self._sum.dtype)
-        if not isinstance(gradient, tf.IndexedSlices):  # of a function that reads all rows
+        if not isinstance(gradient, tf.IndexedSlices):  # The loss reads all rows in this step.
             everything = tf.range(tf.shape(gradient, out_type=tf.int64)[0])
             gradient = tf.IndexedSlices(gradient, everything, tf.shape(gradient))
         with beside(self._variable):
@@ -45,9 +45,9 @@ class Accumulator:
             rows = tf.concat([self._rows, tf.cast(gradient.values, tf.float32)], axis=0)
         return tf.IndexedSlices(rows, ids, gradient.dense_shape)
 
-    def hold(self, gradient: Any) -> None:
+    def add(self, gradient: Any) -> None:
         """Keeps `gradient` for the next update."""
-        total = self.plus(gradient)
+        total = self.total(gradient)
         if self._sparse:
             self._ids.assign(total.indices)
             self._rows.assign(total.values)
@@ -55,7 +55,7 @@ class Accumulator:
             self._sum.assign(total)
 
     def clear(self) -> None:
-        """Forgets all of them."""
+        """Removes all gradients."""
         if self._sparse:
             self._ids.assign(self._ids[:0])
             self._rows.assign(self._rows[:0])
@@ -64,13 +64,14 @@ class Accumulator:
 
 
 class Accumulators:
-    """An accumulator for each variable, made when its first gradient tells its kind."""
+    """An accumulator for each variable, created when its first gradient shows the kind."""
 
     def __init__(self) -> None:
-        self._of: dict[int, Accumulator] = {}
+        self._accumulators: dict[int, Accumulator] = {}
 
-    def of(self, index: int, variable: Any, gradient: Any) -> Accumulator:
-        """That of the optimizer's variable number `index`."""
-        if index not in self._of:
-            self._of[index] = Accumulator(variable, isinstance(gradient, tf.IndexedSlices))
-        return self._of[index]
+    def get(self, index: int, variable: Any, gradient: Any) -> Accumulator:
+        """The accumulator of the optimizer's variable number `index`."""
+        if index not in self._accumulators:
+            sparse = isinstance(gradient, tf.IndexedSlices)
+            self._accumulators[index] = Accumulator(variable, sparse)
+        return self._accumulators[index]

@@ -1,31 +1,47 @@
-"""Adagrad, by element and by row."""
+"""Adagrad, with an accumulator per element or per row."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from twml_ops._keras import serializable
-from twml_ops.ops.stock.apply_rows import mean_squares
-from twml_ops.optimizers._base import SparseOptimizer
+from twml_ops.optimizers.apply_update import Concurrency
+from twml_ops.optimizers.sparse_optimizer import SparseOptimizer
+from twml_ops.optimizers.update_rules import AdagradRule, RowWiseAdagradRule
 
 
 @serializable
 class Adagrad(SparseOptimizer):
-    """`a += g^2; w -= learning_rate * g / sqrt(a + epsilon)` (Duchi, Hazan & Singer 2011).
+    """Adagrad: `a += g^2; w -= learning_rate * g / sqrt(a + epsilon)`, for each element.
+
+    Duchi, Hazan & Singer 2011, "Adaptive Subgradient Methods for Online Learning and Stochastic
+    Optimization", in Keras' form.
 
     Args:
         learning_rate: float, or any Keras schedule.
-        initial_accumulator_value: a before the first step.
-        epsilon: keeps the root away from 0.
-        name: of the optimizer.
-        **kwargs: as for `SGD`.
-    """
+        initial_accumulator_value: a before the first step, not negative.
+        epsilon: added to a, so that the root is not 0. It may be 0 if initial_accumulator_value is
+            positive.
+        name: of the optimizer; by default that of the class.
+        concurrency: "locked", or "hogwild" to update tables without locks; see `SparseOptimizer`.
+        rounding_seed: integer seed of the stochastic rounding of bfloat16 variables.
+        weight_decay: each step, weights first lose `learning_rate * weight_decay` times themselves;
+            of a sparse gradient only its rows.
+        clipnorm: limit of each gradient's L2 norm.
+        clipvalue: limit of each gradient element's absolute value.
+        global_clipnorm: limit of the L2 norm of all gradients together.
+        use_ema: whether to keep exponential moving averages of the weights; refused with sparse
+            gradients.
+        ema_momentum: of the moving averages.
+        ema_overwrite_frequency: steps after which the averages replace the weights; None: at the
+            end of `fit`.
+        loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).
+        gradient_accumulation_steps: number of steps whose gradients make one update, at least 2
+            (Keras 3).
 
-    rule = "adagrad"
-    slot_names = ("accumulator",)
+    Raises:
+        ValueError: an argument is out of range, or the running Keras does not have an option.
+    """
 
     def __init__(
         self,
@@ -33,37 +49,42 @@ class Adagrad(SparseOptimizer):
         initial_accumulator_value: float = 0.1,
         epsilon: float = 1e-7,
         name: str | None = None,
-        **kwargs: Any,
+        *,
+        concurrency: Concurrency = "locked",
+        rounding_seed: int = 0,
+        weight_decay: float | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        loss_scale_factor: float | None = None,
+        gradient_accumulation_steps: int | None = None,
     ) -> None:
-        super().__init__(learning_rate, name, **kwargs)
-        if initial_accumulator_value < 0:
-            raise ValueError(
-                f"initial_accumulator_value must not be negative, got {initial_accumulator_value!r}"
-            )
-        if epsilon < 0 or not (epsilon or initial_accumulator_value):
-            raise ValueError(
-                "epsilon must be positive, or 0 with a positive initial_accumulator_value (a "
-                f"gradient of 0 would be divided by 0), got {epsilon!r}"
-            )
+        super().__init__(
+            learning_rate,
+            name,
+            concurrency=concurrency,
+            rounding_seed=rounding_seed,
+            weight_decay=weight_decay,
+            clipnorm=clipnorm,
+            clipvalue=clipvalue,
+            global_clipnorm=global_clipnorm,
+            use_ema=use_ema,
+            ema_momentum=ema_momentum,
+            ema_overwrite_frequency=ema_overwrite_frequency,
+            loss_scale_factor=loss_scale_factor,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+        )
         self.initial_accumulator_value = initial_accumulator_value
         self.epsilon = epsilon
+        _ = self.update_rule  # Checks the arguments.
 
-    def _initial_slot(self, name: str) -> float:
-        return self.initial_accumulator_value
-
-    def _hyper(self, lr: Any) -> list[Any]:
-        del lr
-        return [self.epsilon]
-
-    def _dense_update(
-        self, gradient: tf.Tensor, variable: tf.Variable, slots: Sequence[tf.Variable], lr: Any
-    ) -> None:
-        a = slots[0].assign_add(self._squares(gradient))
-        a = tf.reshape(a, a.shape + [1] * (len(gradient.shape) - len(a.shape)))
-        variable.assign_sub(lr * gradient / tf.sqrt(a + self.epsilon))
-
-    def _squares(self, gradient: tf.Tensor) -> tf.Tensor:
-        return tf.square(gradient)
+    @property
+    def update_rule(self) -> AdagradRule:
+        """The update rule, with the optimizer's current hyperparameters."""
+        return AdagradRule(self.initial_accumulator_value, self.epsilon)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -76,21 +97,39 @@ class Adagrad(SparseOptimizer):
 
 @serializable
 class RowWiseAdagrad(Adagrad):
-    """Adagrad with one accumulator a row, `a += mean(g^2)`: D times less optimizer memory.
+    """Adagrad with one accumulator per row, `a += mean(g^2)`: D times less memory for D columns.
 
-    Variables that are not matrices keep one accumulator an element. Arguments as for `Adagrad`.
+    The rule that Naumov et al. 2019, "Deep Learning Recommendation Model for Personalization and
+    Recommendation Systems", use for embedding tables. Variables that are not matrices keep one
+    accumulator per element.
+
+    Args:
+        learning_rate: float, or any Keras schedule.
+        initial_accumulator_value: a before the first step, not negative.
+        epsilon: added to a, so that the root is not 0. It may be 0 if initial_accumulator_value is
+            positive.
+        name: of the optimizer; by default that of the class.
+        concurrency: "locked", or "hogwild" to update tables without locks; see `SparseOptimizer`.
+        rounding_seed: integer seed of the stochastic rounding of bfloat16 variables.
+        weight_decay: each step, weights first lose `learning_rate * weight_decay` times themselves;
+            of a sparse gradient only its rows.
+        clipnorm: limit of each gradient's L2 norm.
+        clipvalue: limit of each gradient element's absolute value.
+        global_clipnorm: limit of the L2 norm of all gradients together.
+        use_ema: whether to keep exponential moving averages of the weights; refused with sparse
+            gradients.
+        ema_momentum: of the moving averages.
+        ema_overwrite_frequency: steps after which the averages replace the weights; None: at the
+            end of `fit`.
+        loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).
+        gradient_accumulation_steps: number of steps whose gradients make one update, at least 2
+            (Keras 3).
+
+    Raises:
+        ValueError: an argument is out of range, or the running Keras does not have an option.
     """
 
-    rule = "rowwise_adagrad"
-    rowwise_slots = True
-
-    def rule_for(self, shape: Sequence[int]) -> str:
-        """By row for a matrix, else by element."""
-        return self.rule if len(shape) == 2 else Adagrad.rule
-
-    def slot_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """One number a row of a matrix, else one an element."""
-        return tuple(shape[:1] if len(shape) == 2 else shape)
-
-    def _squares(self, gradient: tf.Tensor) -> tf.Tensor:
-        return mean_squares(gradient) if len(gradient.shape) == 2 else tf.square(gradient)
+    @property
+    def update_rule(self) -> RowWiseAdagradRule:
+        """The update rule, with the optimizer's current hyperparameters."""
+        return RowWiseAdagradRule(self.initial_accumulator_value, self.epsilon)

@@ -13,19 +13,19 @@ from twml_ops._keras import KERAS_3, serializable
 
 @serializable
 class CompositeOptimizer(tf.keras.optimizers.Optimizer):
-    """Hands each variable to the first optimizer whose pattern its path matches.
+    """Updates each variable with the first optimizer whose pattern matches the variable's path.
 
-    For tables that want other rules than the dense layers do, and than each other:
+    It is for tables that need other rules than the dense layers, or than each other:
     `CompositeOptimizer(Adam(), {"ads/user": RowWiseAdagrad(0.05), "ads/": Adagrad(0.1)})`.
 
-    Each optimizer works as it does alone: its own learning rate and schedule, clipping, weight
-    decay and step count. `learning_rate` is that of `default`.
+    Each optimizer works as it does alone: with its own learning rate and schedule, clipping, weight
+    decay and step count. `learning_rate` is the learning rate of `default`.
 
     Args:
         default: for variables that match no pattern; of this package or of Keras.
-        optimizers: regular expression, searched in the variable's path (Keras 3: "layer/weight";
-            Keras 2: the variable's name), -> optimizer. The first match counts.
-        name: of the optimizer.
+        optimizers: regular expression → optimizer. The expressions are searched in the variable's
+            path (Keras 3: "layer/weight"; Keras 2: the variable's name). The first match counts.
+        name: of the optimizer; by default that of the class.
 
     Raises:
         ValueError: an optimizer occurs twice.
@@ -36,15 +36,13 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
         default: Any,
         optimizers: Mapping[str, Any],
         name: str | None = None,
-        **kwargs: Any,
     ) -> None:
         name = name or type(self).__name__
         get = tf.keras.optimizers.get
         default, optimizers = get(default), {p: get(o) for p, o in optimizers.items()}
         every = [*optimizers.values(), default]
         if len({id(o) for o in every}) < len(every):
-            raise ValueError("every optimizer must be one of its own, got one twice")
-        kwargs.pop("learning_rate", None)  # Keras writes one into configs
+            raise ValueError("optimizers and default must be different objects, got one twice")
         if KERAS_3:
             super().__init__(learning_rate=0.0, name=name)
         else:
@@ -52,15 +50,19 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
             self._learning_rate = self._build_learning_rate(0.0)
         self.default = default
         self.optimizers = optimizers
-        self._every = every
-        self._shared_out = False
-        # Checkpoints follow attributes; in Keras 3 not those that are lists or dicts.
+        self._built_all = False
+        # Checkpoints follow attributes, but in Keras 3 not those that are lists or dicts.
         for i, optimizer in enumerate(every):
             setattr(self, f"_optimizer_{i}", optimizer)
 
     @property
+    def all_optimizers(self) -> list[Any]:
+        """The optimizers of all patterns in order, then the default one."""
+        return [*self.optimizers.values(), self.default]
+
+    @property
     def learning_rate(self) -> Any:
-        """That of the default optimizer."""
+        """The learning rate of the default optimizer."""
         return self.default.learning_rate
 
     @learning_rate.setter
@@ -69,16 +71,20 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
 
     @property
     def variables(self) -> Any:
-        """The step count, then what every optimizer keeps, in order."""
-        own = super().variables
-        own = list(own() if callable(own) else own)
-        for optimizer in self._every:
-            theirs = optimizer.variables
-            own += theirs() if callable(theirs) else theirs
-        return own if KERAS_3 else _Callable(own)
+        """The step count, then the variables of every optimizer, in order."""
+        variables = super().variables
+        variables = list(variables() if callable(variables) else variables)
+        for optimizer in self.all_optimizers:
+            more = optimizer.variables
+            variables += more() if callable(more) else more
+        return variables if KERAS_3 else _CallableList(variables)
 
     def optimizer_of(self, variable: Any) -> Any:
-        """The optimizer that trains `variable`."""
+        """The optimizer that updates a variable.
+
+        Args:
+            variable: of Keras or TensorFlow; its path or name is matched.
+        """
         path = getattr(variable, "path", variable.name)
         for pattern, optimizer in self.optimizers.items():
             if re.search(pattern, path):
@@ -86,30 +92,48 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
         return self.default
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Builds every optimizer for its own variables."""
-        if self._shared_out:
+        """Builds every optimizer for its variables.
+
+        Args:
+            variables: all that will be updated.
+        """
+        if self._built_all:
             return
-        self._shared_out = True
+        self._built_all = True
         super().build(variables)
-        for optimizer in self._every:
-            mine = [v for v in variables if self.optimizer_of(v) is optimizer]
-            if mine:
-                optimizer.build(mine)
+        for optimizer in self.all_optimizers:
+            matching = [v for v in variables if self.optimizer_of(v) is optimizer]
+            if matching:
+                optimizer.build(matching)
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """Applies each gradient by its variable's optimizer."""
+        """Applies each gradient with the optimizer of its variable.
+
+        Args:
+            grads_and_vars: pairs of gradient and variable.
+            *args: passed on to each optimizer's `apply_gradients`.
+            **kwargs: passed on to each optimizer's `apply_gradients`.
+
+        Returns:
+            The number of steps, after this one.
+        """
         pairs = [(g, v) for g, v in grads_and_vars]
         variables = [v for _, v in pairs]
         with tf.init_scope():
             self.build(variables)
-        for optimizer in self._every:
-            mine = [(g, v) for g, v in pairs if self.optimizer_of(v) is optimizer]
-            if mine:
-                optimizer.apply_gradients(mine, *args, **kwargs)
+        for optimizer in self.all_optimizers:
+            matching = [(g, v) for g, v in pairs if self.optimizer_of(v) is optimizer]
+            if matching:
+                optimizer.apply_gradients(matching, *args, **kwargs)
         return tf.convert_to_tensor(self.iterations.assign_add(1))
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
-        """As Keras 3 calls it: applies each gradient by its variable's optimizer."""
+        """As Keras 3 calls it: applies each gradient with the optimizer of its variable.
+
+        Args:
+            grads: one for each variable.
+            trainable_variables: by default those that the optimizer was built for.
+        """
         variables = (
             self._trainable_variables if trainable_variables is None else trainable_variables
         )
@@ -126,13 +150,18 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> CompositeOptimizer:
-        """The optimizer that `get_config` described."""
+        """The optimizer that `get_config` described.
+
+        Args:
+            config: of `get_config`, to which Keras may have added the learning rate.
+            custom_objects: not used; the optimizers' classes must be registered with Keras.
+        """
         del custom_objects
-        return cls(**config)
+        return cls(**{k: v for k, v in config.items() if k != "learning_rate"})
 
 
-class _Callable(list):  # type: ignore[type-arg]
-    """A list that, as Keras 2 allows, may be called for itself."""
+class _CallableList(list):  # type: ignore[type-arg]
+    """A list that returns itself when it is called, as `variables` of Keras 2 does."""
 
     def __call__(self) -> list[Any]:
         return self

@@ -1,35 +1,49 @@
-"""Adam that leaves rows without a gradient alone."""
+"""Adam that updates only the rows with a gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
-from twml_ops import ops
 from twml_ops._keras import serializable
-from twml_ops.optimizers._base import SparseOptimizer
+from twml_ops.optimizers.apply_update import Concurrency
+from twml_ops.optimizers.sparse_optimizer import SparseOptimizer
+from twml_ops.optimizers.update_rules import LazyAdamRule
 
 
 @serializable
 class LazyAdam(SparseOptimizer):
     """Adam (Kingma & Ba 2015); rows without a gradient keep weights, m and v bit for bit.
 
-    Bias correction goes by the global step, not by the row's own count of updates. Dense
-    gradients are updated as Keras' Adam does.
+    `m += (1 - beta_1) * (g - m); v += (1 - beta_2) * (g^2 - v)`, then
+    `w -= rate * m / (sqrt(v) + epsilon)` with the bias-corrected learning rate
+    `rate = learning_rate * sqrt(1 - beta_2^t) / (1 - beta_1^t)`. t is the global step, not a row's
+    own number of updates. Dense gradients are updated as by Keras' Adam.
 
     Args:
         learning_rate: float, or any Keras schedule.
-        beta_1: decay of the first moment.
-        beta_2: decay of the second moment.
-        epsilon: added to the root of the second moment.
-        name: of the optimizer.
-        **kwargs: as for `SGD`.
-    """
+        beta_1: decay of the first moment m, in [0, 1).
+        beta_2: decay of the second moment v, in [0, 1).
+        epsilon: added to the root of the second moment, positive.
+        name: of the optimizer; by default that of the class.
+        concurrency: "locked", or "hogwild" to update tables without locks; see `SparseOptimizer`.
+        rounding_seed: integer seed of the stochastic rounding of bfloat16 variables.
+        weight_decay: each step, weights first lose `learning_rate * weight_decay` times themselves;
+            of a sparse gradient only its rows.
+        clipnorm: limit of each gradient's L2 norm.
+        clipvalue: limit of each gradient element's absolute value.
+        global_clipnorm: limit of the L2 norm of all gradients together.
+        use_ema: whether to keep exponential moving averages of the weights; refused with sparse
+            gradients.
+        ema_momentum: of the moving averages.
+        ema_overwrite_frequency: steps after which the averages replace the weights; None: at the
+            end of `fit`.
+        loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).
+        gradient_accumulation_steps: number of steps whose gradients make one update, at least 2
+            (Keras 3).
 
-    rule = "lazy_adam"
-    slot_names = ("m", "v")
+    Raises:
+        ValueError: an argument is out of range, or the running Keras does not have an option.
+    """
 
     def __init__(
         self,
@@ -38,34 +52,43 @@ class LazyAdam(SparseOptimizer):
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
         name: str | None = None,
-        **kwargs: Any,
+        *,
+        concurrency: Concurrency = "locked",
+        rounding_seed: int = 0,
+        weight_decay: float | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        loss_scale_factor: float | None = None,
+        gradient_accumulation_steps: int | None = None,
     ) -> None:
-        super().__init__(learning_rate, name, **kwargs)
-        for argument, value in (("beta_1", beta_1), ("beta_2", beta_2)):
-            if not 0 <= value < 1:
-                raise ValueError(f"{argument} must be in [0, 1), got {value!r}")
-        if not epsilon > 0:
-            raise ValueError(
-                f"epsilon must be positive (a gradient of 0 would be divided by 0), got {epsilon!r}"
-            )
+        super().__init__(
+            learning_rate,
+            name,
+            concurrency=concurrency,
+            rounding_seed=rounding_seed,
+            weight_decay=weight_decay,
+            clipnorm=clipnorm,
+            clipvalue=clipvalue,
+            global_clipnorm=global_clipnorm,
+            use_ema=use_ema,
+            ema_momentum=ema_momentum,
+            ema_overwrite_frequency=ema_overwrite_frequency,
+            loss_scale_factor=loss_scale_factor,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+        )
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
+        _ = self.update_rule  # Checks the arguments.
 
-    def _effective_learning_rate(self, learning_rate: tf.Tensor) -> tf.Tensor:
-        step = tf.convert_to_tensor(self.iterations) + 1
-        return ops.bias_corrected(learning_rate, step, self.beta_1, self.beta_2)
-
-    def _hyper(self, lr: Any) -> list[Any]:
-        del lr
-        return [self.beta_1, self.beta_2, self.epsilon]
-
-    def _dense_update(
-        self, gradient: tf.Tensor, variable: tf.Variable, slots: Sequence[tf.Variable], lr: Any
-    ) -> None:
-        m = slots[0].assign_add((gradient - slots[0]) * (1 - self.beta_1))
-        v = slots[1].assign_add((tf.square(gradient) - slots[1]) * (1 - self.beta_2))
-        variable.assign_sub(lr * m / (tf.sqrt(v) + self.epsilon))
+    @property
+    def update_rule(self) -> LazyAdamRule:
+        """The update rule, with the optimizer's current hyperparameters."""
+        return LazyAdamRule(self.beta_1, self.beta_2, self.epsilon)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""

@@ -1,55 +1,116 @@
-"""Gradient descent, plain and with momentum."""
+"""Stochastic gradient descent, plain and with momentum."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from twml_ops._keras import serializable
-from twml_ops.optimizers._base import SparseOptimizer
+from twml_ops.optimizers.apply_update import Concurrency
+from twml_ops.optimizers.sparse_optimizer import SparseOptimizer
+from twml_ops.optimizers.update_rules import MomentumRule, SGDRule
 
 
 @serializable
 class SGD(SparseOptimizer):
-    """`w -= learning_rate * g`.
+    """Stochastic gradient descent: `w -= learning_rate * g` (Robbins & Monro 1951).
 
     Args:
         learning_rate: float, or any Keras schedule.
-        name: of the optimizer.
-        **kwargs: clipnorm, clipvalue, global_clipnorm, weight_decay, loss_scale_factor, as in
-            Keras; see `SparseOptimizer` for what they mean for sparse gradients.
+        name: of the optimizer; by default that of the class.
+        concurrency: "locked", or "hogwild" to update tables without locks; see `SparseOptimizer`.
+        rounding_seed: integer seed of the stochastic rounding of bfloat16 variables.
+        weight_decay: each step, weights first lose `learning_rate * weight_decay` times themselves;
+            of a sparse gradient only its rows.
+        clipnorm: limit of each gradient's L2 norm.
+        clipvalue: limit of each gradient element's absolute value.
+        global_clipnorm: limit of the L2 norm of all gradients together.
+        use_ema: whether to keep exponential moving averages of the weights; refused with sparse
+            gradients.
+        ema_momentum: of the moving averages.
+        ema_overwrite_frequency: steps after which the averages replace the weights; None: at the
+            end of `fit`.
+        loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).
+        gradient_accumulation_steps: number of steps whose gradients make one update, at least 2
+            (Keras 3).
+
+    Raises:
+        ValueError: an argument is out of range, or the running Keras does not have an option.
     """
 
-    rule = "sgd"
-
-    def __init__(self, learning_rate: Any = 0.01, name: str | None = None, **kwargs: Any) -> None:
-        super().__init__(learning_rate, name, **kwargs)
-
-    def _dense_update(
-        self, gradient: tf.Tensor, variable: tf.Variable, slots: Sequence[tf.Variable], lr: Any
+    def __init__(
+        self,
+        learning_rate: Any = 0.01,
+        name: str | None = None,
+        *,
+        concurrency: Concurrency = "locked",
+        rounding_seed: int = 0,
+        weight_decay: float | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        loss_scale_factor: float | None = None,
+        gradient_accumulation_steps: int | None = None,
     ) -> None:
-        variable.assign_sub(lr * gradient)
+        super().__init__(
+            learning_rate,
+            name,
+            concurrency=concurrency,
+            rounding_seed=rounding_seed,
+            weight_decay=weight_decay,
+            clipnorm=clipnorm,
+            clipvalue=clipvalue,
+            global_clipnorm=global_clipnorm,
+            use_ema=use_ema,
+            ema_momentum=ema_momentum,
+            ema_overwrite_frequency=ema_overwrite_frequency,
+            loss_scale_factor=loss_scale_factor,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+        )
+
+    @property
+    def update_rule(self) -> SGDRule:
+        """The update rule, with the optimizer's current hyperparameters."""
+        return SGDRule()
 
 
 @serializable
 class Momentum(SparseOptimizer):
-    """`m = momentum * m - learning_rate * g; w += m` (Nesterov: `w += momentum * m - lr * g`).
+    """Gradient descent with momentum (Polyak 1964), in Keras' form.
 
-    Sparse gradients move the touched rows only: a row at rest keeps both w and m, where dense
-    momentum would coast on.
+    `m = momentum * m - learning_rate * g; w += m`. In Nesterov's form (Sutskever et al. 2013, "On
+    the importance of initialization and momentum in deep learning") the second step is
+    `w += momentum * m - learning_rate * g`.
+
+    Sparse gradients move the touched rows only: a row without a gradient keeps both w and m,
+    whereas dense momentum would continue to move it.
 
     Args:
         learning_rate: float, or any Keras schedule.
-        momentum: in [0, 1).
-        nesterov: whether to look ahead (Nesterov 1983, in Keras' form).
-        name: of the optimizer.
-        **kwargs: as for `SGD`.
-    """
+        momentum: share of the last step that each step repeats, in [0, 1).
+        nesterov: whether to use Nesterov's form.
+        name: of the optimizer; by default that of the class.
+        concurrency: "locked", or "hogwild" to update tables without locks; see `SparseOptimizer`.
+        rounding_seed: integer seed of the stochastic rounding of bfloat16 variables.
+        weight_decay: each step, weights first lose `learning_rate * weight_decay` times themselves;
+            of a sparse gradient only its rows.
+        clipnorm: limit of each gradient's L2 norm.
+        clipvalue: limit of each gradient element's absolute value.
+        global_clipnorm: limit of the L2 norm of all gradients together.
+        use_ema: whether to keep exponential moving averages of the weights; refused with sparse
+            gradients.
+        ema_momentum: of the moving averages.
+        ema_overwrite_frequency: steps after which the averages replace the weights; None: at the
+            end of `fit`.
+        loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).
+        gradient_accumulation_steps: number of steps whose gradients make one update, at least 2
+            (Keras 3).
 
-    rule = "momentum"
-    slot_names = ("momentum",)
+    Raises:
+        ValueError: an argument is out of range, or the running Keras does not have an option.
+    """
 
     def __init__(
         self,
@@ -57,23 +118,42 @@ class Momentum(SparseOptimizer):
         momentum: float = 0.9,
         nesterov: bool = False,
         name: str | None = None,
-        **kwargs: Any,
+        *,
+        concurrency: Concurrency = "locked",
+        rounding_seed: int = 0,
+        weight_decay: float | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        loss_scale_factor: float | None = None,
+        gradient_accumulation_steps: int | None = None,
     ) -> None:
-        super().__init__(learning_rate, name, **kwargs)
-        if not 0 <= momentum < 1:
-            raise ValueError(f"momentum must be in [0, 1), got {momentum!r}")
+        super().__init__(
+            learning_rate,
+            name,
+            concurrency=concurrency,
+            rounding_seed=rounding_seed,
+            weight_decay=weight_decay,
+            clipnorm=clipnorm,
+            clipvalue=clipvalue,
+            global_clipnorm=global_clipnorm,
+            use_ema=use_ema,
+            ema_momentum=ema_momentum,
+            ema_overwrite_frequency=ema_overwrite_frequency,
+            loss_scale_factor=loss_scale_factor,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+        )
         self.momentum = momentum
         self.nesterov = nesterov
+        _ = self.update_rule  # Checks the arguments.
 
-    def _hyper(self, lr: Any) -> list[Any]:
-        del lr
-        return [self.momentum, float(self.nesterov)]
-
-    def _dense_update(
-        self, gradient: tf.Tensor, variable: tf.Variable, slots: Sequence[tf.Variable], lr: Any
-    ) -> None:
-        m = slots[0].assign(self.momentum * slots[0] - lr * gradient)
-        variable.assign_add(self.momentum * m - lr * gradient if self.nesterov else m)
+    @property
+    def update_rule(self) -> MomentumRule:
+        """The update rule, with the optimizer's current hyperparameters."""
+        return MomentumRule(self.momentum, self.nesterov)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import tensorflow as tf
@@ -112,8 +113,7 @@ def check(
 def tables(model: Any, compiled: Compiled | None = None) -> list[Table]:
     """The tables of `model`: variables with a row for each id of a layer's id space."""
     devices = compiled.devices if compiled else 1
-    slots = len(getattr(model.optimizer, "slot_names", ())) if model.optimizer else 0
-    rowwise = getattr(model.optimizer, "rowwise_slots", False)
+    rule = getattr(model.optimizer, "update_rule", None)
     found = []
     for layer in _keras.all_layers(model):
         if not (hasattr(layer, "input_dim") or hasattr(layer, "tables")):
@@ -121,7 +121,9 @@ def tables(model: Any, compiled: Compiled | None = None) -> list[Table]:
         big = [v for v in layer.weights if len(v.shape) == 2]
         for variable in big:
             rows, units = (int(size) for size in variable.shape)
-            row = units * tf.as_dtype(variable.dtype).size + slots * (1 if rowwise else units) * 4
+            slots = rule.slots((rows, units), variable.dtype) if rule else []
+            row = units * tf.as_dtype(variable.dtype).size
+            row += sum(math.prod(s.shape[1:]) * s.dtype.size for s in slots)
             own = variable.name.rpartition("/")[2].partition(":")[0]
             name = layer.name if len(big) == 1 else f"{layer.name}/{own}"
             found.append(Table(name, rows, units, rows * row, -(-rows // devices) * row))

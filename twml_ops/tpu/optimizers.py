@@ -1,4 +1,4 @@
-"""An optimizer of this package as the one that a TPU's embedding tables are updated by."""
+"""Translates an optimizer of this package into the one that updates a TPU's embedding tables."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops import ops, optimizers
-from twml_ops.optimizers._base import learning_rate_now
+from twml_ops import optimizers
 
 _embedding = tf.tpu.experimental.embedding
 
@@ -15,18 +14,22 @@ _embedding = tf.tpu.experimental.embedding
 def table_optimizer(optimizer: Any) -> Any:
     """The optimizer of `tf.tpu.experimental.embedding` that does what `optimizer` does.
 
-    SGD, Adagrad, LazyAdam and Ftrl have one. A TPU's Adagrad knows no epsilon, and its Adam no bias
-    correction: that goes into the learning rate, which is asked for in every step. Schedules are
-    asked for the step that `optimizer.iterations` says, which must therefore count: it does where
-    `optimizer` updates the dense weights.
+    SGD, Adagrad, LazyAdam and Ftrl have one. A TPU's Adagrad has no epsilon. Its Adam has no bias
+    correction, which therefore becomes part of the learning rate of each step. Schedules are
+    evaluated at the step `optimizer.iterations`, which counts only if `optimizer` updates the dense
+    weights.
+
+    Args:
+        optimizer: one of `twml_ops.optimizers`.
 
     Raises:
-        ValueError: `optimizer` has none, or an option that TPU tables do not know.
+        ValueError: `optimizer` has no counterpart, or an option that TPU tables do not support.
     """
     for option in ("clipnorm", "global_clipnorm", "weight_decay"):
-        if getattr(optimizer, option, None):
+        if value := getattr(optimizer, option, None):
             raise ValueError(
-                f"{option} is not known to the tables of a TPU, got an optimizer with it"
+                f"{option} is not supported by the tables of a TPU, expected an optimizer without "
+                f"it, got {option}={value!r}"
             )
     clip = getattr(optimizer, "clipvalue", None)
     common = {"clipvalue": clip} if clip else {}
@@ -34,11 +37,11 @@ def table_optimizer(optimizer: Any) -> Any:
     if kind is optimizers.SGD:
         return _embedding.SGD(_rate(optimizer), **common)
     if kind is optimizers.Adagrad:
-        _positive(optimizer.initial_accumulator_value)
+        _check_positive(optimizer.initial_accumulator_value)
         return _embedding.Adagrad(_rate(optimizer), optimizer.initial_accumulator_value, **common)
     if kind is optimizers.LazyAdam:
         return _embedding.Adam(
-            lambda: _corrected(optimizer),
+            lambda: _bias_corrected_rate(optimizer),
             beta_1=optimizer.beta_1,
             beta_2=optimizer.beta_2,
             epsilon=optimizer.epsilon,
@@ -47,44 +50,43 @@ def table_optimizer(optimizer: Any) -> Any:
             **common,
         )
     if kind is optimizers.Ftrl:
-        config = optimizer.get_config()
-        if config["l2_shrinkage_regularization_strength"]:
-            raise ValueError("l2_shrinkage_regularization_strength is not known to a TPU's FTRL")
-        _positive(config["initial_accumulator_value"])
-        names = (
-            "learning_rate_power",
-            "l1_regularization_strength",
-            "l2_regularization_strength",
-            "beta",
-            "initial_accumulator_value",
+        if optimizer.l2_shrinkage_regularization_strength:
+            raise ValueError(
+                "l2_shrinkage_regularization_strength is not supported by a TPU's FTRL, expected "
+                f"0, got {optimizer.l2_shrinkage_regularization_strength!r}"
+            )
+        _check_positive(optimizer.initial_accumulator_value)
+        return _embedding.FTRL(
+            _rate(optimizer),
+            learning_rate_power=optimizer.learning_rate_power,
+            l1_regularization_strength=optimizer.l1_regularization_strength,
+            l2_regularization_strength=optimizer.l2_regularization_strength,
+            beta=optimizer.beta,
+            initial_accumulator_value=optimizer.initial_accumulator_value,
+            **common,
         )
-        return _embedding.FTRL(_rate(optimizer), **{n: config[n] for n in names}, **common)
     raise ValueError(
-        "the tables of a TPU are updated by SGD, Adagrad, LazyAdam or Ftrl of twml_ops.optimizers, "
-        f"got {kind.__module__}.{kind.__name__}"
+        "optimizer must be SGD, Adagrad, LazyAdam or Ftrl of twml_ops.optimizers, which the tables "
+        f"of a TPU support, got {kind.__module__}.{kind.__name__}"
     )
 
 
-def _rate(optimizer: Any) -> Any:
-    """A number if it stays, else what is asked in every step."""
-    rate = optimizer._learning_rate
-    return (
-        (lambda: learning_rate_now(optimizer))
-        if callable(rate)
-        else float(tf.convert_to_tensor(rate))
+def _rate(optimizer: optimizers.SparseOptimizer) -> Any:
+    """A constant learning rate as a number, or a function that computes it in every step."""
+    if optimizer.follows_schedule:
+        return optimizer.current_learning_rate
+    return float(optimizer.current_learning_rate())
+
+
+def _bias_corrected_rate(optimizer: optimizers.LazyAdam) -> tf.Tensor:
+    return optimizer.update_rule.step_size(
+        optimizer.current_learning_rate(), tf.cast(optimizer.iterations, tf.int64)
     )
 
 
-def _corrected(optimizer: Any) -> tf.Tensor:
-    step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64) + 1
-    return ops.bias_corrected(
-        learning_rate_now(optimizer), step, optimizer.beta_1, optimizer.beta_2
-    )
-
-
-def _positive(accumulator: float) -> None:
+def _check_positive(accumulator: float) -> None:
     if accumulator <= 0:
         raise ValueError(
-            "initial_accumulator_value must be positive for the tables of a TPU, which know no "
+            "initial_accumulator_value must be positive for the tables of a TPU, which have no "
             f"epsilon, got {accumulator}"
         )

@@ -214,7 +214,8 @@ def _by_device(state: State) -> dict[str, dict[str, RemoteVariable]]:
         for shard, slots in zip(table.shards, table.slots, strict=True):
             mine = result.setdefault(shard.device, {})
             mine[f"{i}"] = shard
-            mine.update({f"{i}/{s}": v for s, v in zip(optimizer.slot_names, slots, strict=True)})
+            names = optimizer.update_rule.slot_names
+            mine.update({f"{i}/{s}": v for s, v in zip(names, slots, strict=True)})
     return result
 
 
@@ -231,9 +232,8 @@ def _dense(state: State) -> dict[str, Any]:
         result[f"{i}"] = tf_variable(v)
         if id(v) in trained:
             optimizer = updates.of(state.optimizer, v)
-            for j, name in enumerate(optimizer.slot_names):
-                slot = optimizer._slots[name][optimizer._index_of(v)]
-                result[f"{i}/{j}"] = tf_variable(slot)
+            for j, slot in enumerate(optimizer.slots_of(v)):
+                result[f"{i}/{j}"] = slot
     return result
 
 

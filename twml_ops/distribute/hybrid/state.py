@@ -36,11 +36,10 @@ class Twin:
         self.initial_slots: list[float] = []
         if optimizer is None:
             return
-        shape, dtype = optimizer._slot_type(self.remote)
-        for name in optimizer.slot_names:
-            slot = RemoteVariable(f"{prefix}/dense/{index}/{name}", shape, dtype, device)
-            self.slots.append(slot)
-            self.initial_slots.append(optimizer._initial_slot(name))
+        for slot in optimizer.update_rule.slots(shape, dtype):
+            name = f"{prefix}/dense/{index}/{slot.name}"
+            self.slots.append(RemoteVariable(name, slot.shape, slot.dtype, device))
+            self.initial_slots.append(slot.initial_value)
 
     def pull(self) -> None:
         """Takes the shared value."""
@@ -149,11 +148,11 @@ class State:
     def initialize(self) -> None:
         """First values: as a single process would draw them, one table after the other."""
         for t in self.tables:
-            optimizer = updates.of(self.optimizer, t)
+            rule = updates.of(self.optimizer, t).update_rule
             t.initialize()
             for slots in t.slots:
-                for slot, name in zip(slots, optimizer.slot_names, strict=True):
-                    slot.fill(optimizer._initial_slot(name))
+                for slot, name in zip(slots, rule.slot_names, strict=True):
+                    slot.fill(rule.initial_value(name))
         for twin in self.twins:
             twin.initialize()
         self.step.assign(tf.constant(0, tf.int64))

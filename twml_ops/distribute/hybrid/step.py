@@ -15,7 +15,6 @@ from twml_ops.distribute.hybrid.state import State
 from twml_ops.distribute.hybrid.tables import Product, Remote, RemoteTable
 from twml_ops.distribute.hybrid.wire import Part
 from twml_ops.ops._tape import tf_variable
-from twml_ops.optimizers._base import learning_rate_now
 
 
 @dataclasses.dataclass(eq=False)
@@ -200,7 +199,7 @@ class Step:
             if not uses:
                 continue
             optimizer = updates.of(self.optimizer, table)
-            rate = learning_rate_now(optimizer)
+            rate = optimizer.current_learning_rate()
             for p, workers in enumerate(parts):
                 each = [([worker[i] for worker in workers], used[i].binary) for i in uses]
                 updates.table(optimizer, table, p, each, rate)
@@ -220,8 +219,10 @@ class Step:
         twins = {id(t.local): t for t in self.state.twins}
         for gradient, v in pairs:
             optimizer, twin = updates.of(self.optimizer, v), twins[id(v)]
-            rate = learning_rate_now(optimizer)
-            updates.dense(optimizer, gradient, twin.remote, twin.slots, optimizer._decays(v), rate)
+            rate = optimizer.current_learning_rate()
+            updates.dense(
+                optimizer, gradient, twin.remote, twin.slots, optimizer.weight_decay_of(v), rate
+            )
         if self.cluster.is_chief:  # what layers keep of the batches they saw
             for twin in self.state.twins:
                 if not twin.trained:

@@ -51,11 +51,10 @@ class RemoteTable:
         """Names an optimizer's variables beside each shard."""
         self.slots = []
         for shard in self.shards:
-            shape, dtype = optimizer._slot_type(shard)
             self.slots.append(
                 [
-                    RemoteVariable(f"{prefix}/{self.name}/{s}", shape, dtype, shard.device)
-                    for s in optimizer.slot_names
+                    RemoteVariable(f"{prefix}/{self.name}/{s.name}", s.shape, s.dtype, shard.device)
+                    for s in optimizer.update_rule.slots(shard.shape, shard.dtype)
                 ]
             )
 

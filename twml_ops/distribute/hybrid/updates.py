@@ -11,7 +11,7 @@ from twml_ops import ops
 from twml_ops.distribute.hybrid.remote import RemoteVariable
 from twml_ops.distribute.hybrid.tables import RemoteTable
 from twml_ops.distribute.hybrid.wire import Part, joined
-from twml_ops.optimizers._base import SparseOptimizer, summed
+from twml_ops.optimizers import SparseOptimizer
 
 
 def check(optimizer: Any) -> None:
@@ -36,7 +36,7 @@ def check(optimizer: Any) -> None:
 
 def every(optimizer: Any) -> list[Any]:
     """The optimizers that `optimizer` consists of: several in a CompositeOptimizer."""
-    return list(getattr(optimizer, "_every", [optimizer]))
+    return list(getattr(optimizer, "all_optimizers", [optimizer]))
 
 
 def of(optimizer: Any, variable: Any) -> Any:
@@ -67,8 +67,9 @@ def table(
     shard = table.shards[p]
     with tf.device(shard.device):
         slices = _added([_slices(shard, *use) for use in uses])
-        (slices,) = optimizer._clip_gradients([slices])
-        optimizer._sparse_update(slices, shard, table.slots[p], rate, optimizer._decays(table))
+        (slices,) = optimizer.clip_gradients([slices])
+        decay = optimizer.weight_decay_of(table)
+        optimizer.update_variable(slices, shard, table.slots[p], rate, weight_decay=decay)
 
 
 def _slices(
@@ -96,10 +97,10 @@ def dense(
     gradient: Any,
     twin: RemoteVariable,
     slots: Sequence[RemoteVariable],
-    decays: bool,
+    weight_decay: float,
     rate: tf.Tensor,
 ) -> None:
     """The update of a dense variable's twin on its server."""
     with tf.device(twin.device):
-        (gradient,) = optimizer._clip_gradients([gradient])
-        optimizer._update(summed(gradient), twin, slots, rate, decays)
+        (gradient,) = optimizer.clip_gradients([gradient])
+        optimizer.update_variable(gradient, twin, slots, rate, weight_decay=weight_decay)

@@ -1,0 +1,88 @@
+"""One update of a variable and its slots, by a kernel for rows or by TensorFlow ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from twml_ops import ops
+from twml_ops.ops._tape import beside
+from twml_ops.ops.stock.update_rules import UPDATE_FORMULAS
+from twml_ops.optimizers.update_rules import UpdateRule
+
+Concurrency = Literal["locked", "hogwild"]
+
+
+def updates_by_kernel(gradient: Any, variable: Any) -> bool:
+    """Whether `apply_update` runs a kernel for rows, instead of TensorFlow ops on dense tensors.
+
+    It does for sparse gradients, and for all gradients of bfloat16 variables, since the kernel
+    rounds them stochastically.
+
+    Args:
+        gradient: `tf.Tensor` or `tf.IndexedSlices`.
+        variable: the variable that it updates.
+    """
+    return isinstance(gradient, tf.IndexedSlices) or variable.dtype == tf.bfloat16
+
+
+def apply_update(
+    rule: UpdateRule,
+    gradient: Any,
+    variable: Any,
+    slots: Sequence[Any],
+    learning_rate: tf.Tensor,
+    step: Any,
+    *,
+    weight_decay: float = 0.0,
+    concurrency: Concurrency = "locked",
+    rounding_seed: int = 0,
+) -> Any:
+    """Updates one variable and its slots.
+
+    Args:
+        rule: of the update.
+        gradient: `tf.Tensor` of the variable's shape, or `tf.IndexedSlices`, whose repeated ids are
+            summed first.
+        variable: `tf.Variable`, or an object with its handle, shape, dtype, value and assignments.
+        slots: of the variable, as `rule.slots` describes them.
+        learning_rate: float32 scalar, the learning rate of the current step.
+        step: integer scalar or variable, the number of updates before this one.
+        weight_decay: the touched rows first lose `learning_rate * weight_decay` times themselves.
+        concurrency: see `SparseOptimizer`; for updates by a kernel.
+        rounding_seed: see `SparseOptimizer`; for bfloat16 variables.
+
+    Returns:
+        The update's operation in a graph, if it runs a kernel; otherwise None.
+    """
+    if not updates_by_kernel(gradient, variable):
+        if weight_decay:
+            decay = tf.cast(learning_rate * weight_decay, variable.dtype)
+            variable.assign_sub(variable * decay)
+        hyper = rule.hyperparameters(learning_rate, step, dtype=variable.dtype)
+        formula = UPDATE_FORMULAS[rule.kernel_rule(variable.shape)]
+        formula.step(variable, slots, tf.cast(gradient, variable.dtype), hyper)
+        return None
+    if not isinstance(gradient, tf.IndexedSlices):
+        gradient = _all_rows(gradient)
+    with beside(variable):
+        seed: Any = 0
+        if variable.dtype == tf.bfloat16:
+            seed = tf.cast(step, tf.int64) + (rounding_seed << 32)
+        return ops.apply_rows(
+            rule.kernel_rule(variable.shape),
+            variable,
+            slots,
+            gradient,
+            rule.hyperparameters(learning_rate, step, weight_decay),
+            seed=seed,
+            hogwild=concurrency == "hogwild",
+        )
+
+
+def _all_rows(gradient: tf.Tensor) -> tf.IndexedSlices:
+    """A dense gradient [N, ...] as the slices of rows 0 .. N - 1."""
+    rows = tf.cast(gradient, tf.float32)
+    return tf.IndexedSlices(rows, tf.range(tf.shape(rows, out_type=tf.int64)[0]), tf.shape(rows))

@@ -1,0 +1,451 @@
+"""The Keras optimizer that all optimizers of this package derive from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops import placement
+from twml_ops._keras import KERAS_3, VERSION, optimizer_takes
+from twml_ops.ops._tape import beside, tf_variable
+from twml_ops.optimizers._accumulate import Accumulators
+from twml_ops.optimizers._gradients import clip, map_values
+from twml_ops.optimizers.apply_update import Concurrency, apply_update
+from twml_ops.optimizers.loss_scale import warn_of_dense_loss_scaling
+from twml_ops.optimizers.update_rules import SlotSpec, UpdateRule
+
+# Keras 2 writes them into configs, and needs the second one to load them.
+_ONLY_IN_CONFIGS = ("jit_compile", "is_legacy_optimizer")
+
+
+class SparseOptimizer(tf.keras.optimizers.Optimizer):
+    """The base class of this package's optimizers: sparse updates cost O(touched rows).
+
+    The gradient of a `SparseLinear` kernel (and of anything read with `tf.gather`) is a
+    `tf.IndexedSlices`. Only its rows are updated, in one pass that is fused with the backward
+    product unless something modifies the gradient in between. Repeated ids are summed first. Dense
+    gradients are updated as in Keras.
+
+    With sparse gradients, clipping sees the summed rows: rows without a gradient count as zeros.
+    `weight_decay` shrinks the touched rows only. `use_ema` would need a dense pass over all rows
+    and is refused.
+
+    `gradient_accumulation_steps` keeps the rows of the gradients of so many steps and updates with
+    their mean. It costs the memory of these gradients, whatever the size of a table. They are not
+    saved: a file that is written between two updates lacks the steps since the last one. It is
+    refused with sparse gradients among replicas.
+
+    A bfloat16 variable is updated in float32 and stored by stochastic rounding, which is the same
+    for the same `rounding_seed` and step. Its slots are float32.
+
+    Keras 2 and Keras 3 differ in their options: `loss_scale_factor` and
+    `gradient_accumulation_steps` exist in Keras 3 only. `jit_compile` of Keras 2 is missing here,
+    since XLA does not know the kernels.
+
+    To write an optimizer of your own, derive from this class and define `update_rule`: either a
+    rule of `twml_ops.optimizers.update_rules`, or a subclass of `UpdateRule` with a kernel of
+    `twml_ops.core.update_rules()` and hyperparameters of your own. For example, Adagrad whose
+    epsilon falls over time:
+
+        @dataclasses.dataclass(frozen=True)
+        class FallingEpsilonRule(AdagradRule):
+            def own_hyperparameters(self, step_size, step):
+                return (self.epsilon / (1.0 + tf.cast(step, step_size.dtype)),)
+
+        @tf.keras.utils.register_keras_serializable("mine")
+        class FallingEpsilon(SparseOptimizer):
+            def __init__(self, learning_rate=0.1, name=None, **options):
+                super().__init__(learning_rate, name, **options)
+
+            @property
+            def update_rule(self):
+                return FallingEpsilonRule(epsilon=1.0)
+
+    A formula that no kernel has needs a new entry in cc/core/update_rules.h and in
+    twml_ops/ops/stock/update_rules.py.
+
+    Args:
+        learning_rate: float, or any Keras schedule.
+        name: of the optimizer; by default that of the class.
+        concurrency: "locked": steps that update the same table wait for each other. "hogwild":
+            steps that run in several threads update it at the same time without locks (Niu et al.
+            2011, "Hogwild!"). This is the only mode whose results depend on timing, and in which
+            updates of the same row may be lost. Dense reads of the table and its slots then copy
+            them, and may see some rows before and some after a concurrent step.
+        rounding_seed: integer seed of the stochastic rounding of bfloat16 variables.
+        weight_decay: each step, weights first lose `learning_rate * weight_decay` times themselves.
+        clipnorm: limit of each gradient's L2 norm.
+        clipvalue: limit of each gradient element's absolute value.
+        global_clipnorm: limit of the L2 norm of all gradients together.
+        use_ema: whether to keep exponential moving averages of the weights; dense gradients only.
+        ema_momentum: of the moving averages.
+        ema_overwrite_frequency: steps after which the averages replace the weights; None: at the
+            end of `fit`.
+        loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).
+        gradient_accumulation_steps: number of steps whose gradients make one update, at least 2
+            (Keras 3).
+
+    Raises:
+        ValueError: an argument is out of range, two kinds of clipping are given, or the running
+            Keras does not have an option.
+    """
+
+    loss_scale_factor: float | None
+    _has_shards = False
+    _accumulators: Accumulators | None = None
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        name: str | None = None,
+        *,
+        concurrency: Concurrency = "locked",
+        rounding_seed: int = 0,
+        weight_decay: float | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        loss_scale_factor: float | None = None,
+        gradient_accumulation_steps: int | None = None,
+    ) -> None:
+        if concurrency not in ("locked", "hogwild"):
+            raise ValueError(f'concurrency must be "locked" or "hogwild", got {concurrency!r}')
+        options = {
+            "name": name or type(self).__name__,
+            "weight_decay": weight_decay,
+            "clipnorm": clipnorm,
+            "clipvalue": clipvalue,
+            "global_clipnorm": global_clipnorm,
+            "use_ema": use_ema,
+            "ema_momentum": ema_momentum,
+            "ema_overwrite_frequency": ema_overwrite_frequency,
+            **_options_of_keras_3(
+                loss_scale_factor=loss_scale_factor,
+                gradient_accumulation_steps=gradient_accumulation_steps,
+            ),
+        }
+        if KERAS_3:
+            super().__init__(learning_rate=learning_rate, **options)
+        else:
+            super().__init__(jit_compile=False, **options)  # XLA does not know the kernels.
+            self._learning_rate = self._build_learning_rate(learning_rate)
+        self.learning_rate_argument = learning_rate
+        self.concurrency = concurrency
+        self.rounding_seed = int(rounding_seed)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        config = super().get_config()
+        if not KERAS_3:
+            config["learning_rate"] = self._serialize_hyperparameter(self._learning_rate)
+        return {
+            **config,
+            "concurrency": self.concurrency,
+            "rounding_seed": self.rounding_seed,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> SparseOptimizer:
+        """The optimizer that `get_config` described, in any version of this package."""
+        known = {k: v for k, v in config.items() if k not in _ONLY_IN_CONFIGS}
+        return super().from_config(known, custom_objects=custom_objects)
+
+    # The interface of the hosts: Keras, graphs of version 1, parameter servers, TPU tables -------
+
+    @property
+    def update_rule(self) -> UpdateRule:
+        """The update rule, with the optimizer's current hyperparameters."""
+        raise NotImplementedError(f"{type(self).__name__} must define the property update_rule")
+
+    @property
+    def follows_schedule(self) -> bool:
+        """Whether the learning rate changes from step to step by itself."""
+        return callable(self._learning_rate)
+
+    def current_learning_rate(self) -> tf.Tensor:
+        """The learning rate of the current step, a float32 scalar."""
+        # In Keras 2 the property is the learning rate of the last update.
+        rate = self.learning_rate if KERAS_3 else self._learning_rate
+        if isinstance(rate, tf.keras.optimizers.schedules.LearningRateSchedule):
+            rate = rate(self.iterations)
+        return tf.cast(rate, tf.float32)
+
+    def check_gradients(self, gradients: Sequence[Any]) -> None:
+        """Refuses sparse gradients where an option needs dense ones.
+
+        Args:
+            gradients: of one step.
+
+        Raises:
+            ValueError: an option needs a dense pass over a table.
+        """
+        if not any(isinstance(g, tf.IndexedSlices) for g in gradients):
+            return
+        if self.use_ema:
+            raise ValueError(
+                "use_ema needs a dense pass over every row of a table at each step, so it is "
+                "not supported with sparse gradients; average checkpoints instead"
+            )
+        if getattr(self, "gradient_accumulation_steps", None) and _replicas() > 1:
+            raise ValueError(
+                "gradient_accumulation_steps with sparse gradients is not supported among "
+                "replicas; use a larger batch instead"
+            )
+
+    def clip_gradients(self, gradients: Sequence[Any]) -> list[Any]:
+        """The gradients, clipped as the constructor's arguments say.
+
+        Args:
+            gradients: of one step: `tf.Tensor`, `tf.IndexedSlices` or None.
+        """
+        return clip(gradients, self.clipnorm, self.clipvalue, self.global_clipnorm)
+
+    def weight_decay_of(self, variable: Any) -> float:
+        """The weight decay of `variable`; 0 if it is excluded from weight decay."""
+        if not self.weight_decay or not self._use_weight_decay(variable):
+            return 0.0
+        return float(self.weight_decay)
+
+    def slots_of(self, variable: Any) -> list[tf.Variable]:
+        """The slots that the built optimizer keeps for `variable`, in the order of its rule."""
+        index = self._index_of(variable)
+        return [tf_variable(self._slots[name][index]) for name in self.update_rule.slot_names]
+
+    def update_variable(
+        self,
+        gradient: Any,
+        variable: Any,
+        slots: Sequence[Any],
+        learning_rate: tf.Tensor,
+        *,
+        weight_decay: float,
+        step: Any = None,
+    ) -> Any:
+        """Updates one variable and its slots, wherever the host keeps them.
+
+        Args:
+            gradient: `tf.Tensor` or `tf.IndexedSlices`, already clipped.
+            variable: to update.
+            slots: of the variable, as `update_rule.slots` describes them.
+            learning_rate: float32 scalar, the learning rate of the current step.
+            weight_decay: of the variable; see `weight_decay_of`.
+            step: integer scalar or variable, the number of updates before this one; by default the
+                optimizer's own count.
+
+        Returns:
+            The update's operation in a graph, if it runs a kernel; otherwise None.
+        """
+        return apply_update(
+            self.update_rule,
+            gradient,
+            variable,
+            slots,
+            learning_rate,
+            self.iterations if step is None else step,
+            weight_decay=weight_decay,
+            concurrency=self.concurrency,
+            rounding_seed=self.rounding_seed,
+        )
+
+    # Overridden methods of Keras ----------------------------------------------------------------
+
+    def _build_learning_rate(self, learning_rate: Any) -> Any:
+        """Keras 2: keeps a schedule in a graph of version 1 as it is.
+
+        Keras would add a variable that is initialized from the step count. In a graph of version 1
+        it could be initialized before the step count is, and nothing would read it.
+        """
+        scheduled = isinstance(learning_rate, tf.keras.optimizers.schedules.LearningRateSchedule)
+        if scheduled and not tf.compat.v1.executing_eagerly_outside_functions():
+            return learning_rate
+        return super()._build_learning_rate(learning_rate)
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Creates the slots of `variables`.
+
+        Args:
+            variables: all that the optimizer will update.
+
+        Raises:
+            ValueError: a table is divided among replicas, and gradients are clipped by norm.
+        """
+        if getattr(self, "_slots", None) is not None:
+            return
+        self._has_shards = any(placement.of(v).divided for v in variables)
+        if self._has_shards and (self.clipnorm or self.global_clipnorm):
+            raise ValueError(
+                "clipnorm and global_clipnorm need the norm of a whole table, but with "
+                'placement="sharded" each replica has only a part of it; use clipvalue'
+            )
+        warn_of_dense_loss_scaling(self)
+        self._build_keras(variables)
+        self._built = True
+        rule = self.update_rule
+        specs = [(v, rule.slots(v.shape, v.dtype)) for v in variables]
+        self._slots: dict[str, list[Any]] = {
+            name: [self._add_slot(v, slots[s]) for v, slots in specs]
+            for s, name in enumerate(rule.slot_names)
+        }
+
+    def _build_keras(self, variables: Sequence[Any]) -> None:
+        steps = getattr(self, "gradient_accumulation_steps", None)
+        if not steps or self.use_ema or _replicas() > 1:  # Gradients are dense: Keras accumulates.
+            super().build(variables)
+            return
+        self._accumulators = Accumulators()
+        self.gradient_accumulation_steps = None  # Otherwise Keras makes a second table of each.
+        try:
+            super().build(variables)
+        finally:
+            self.gradient_accumulation_steps = steps
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes the step and the slots to a file; nothing if a table is divided among replicas.
+
+        A file would have the slots of one replica only. Keras begins with new slots where a file
+        has none.
+
+        Args:
+            store: the group of the file.
+        """
+        if not self._has_shards:
+            super().save_own_variables(store)
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any = None) -> Any:
+        """Updates one variable and its slots.
+
+        Args:
+            gradient: `tf.Tensor` or `tf.IndexedSlices`.
+            variable: one of those that the optimizer was built for.
+            learning_rate: of the step; by default the current one.
+        """
+        rate = tf.cast(self.learning_rate if learning_rate is None else learning_rate, tf.float32)
+        return self.update_variable(
+            gradient,
+            tf_variable(variable),
+            self.slots_of(variable),
+            rate,
+            weight_decay=self.weight_decay_of(variable),
+        )
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
+        """Keras 3: unscales sparse gradients as sparse ones, then applies all as Keras does.
+
+        Args:
+            grads: one for each variable.
+            trainable_variables: by default those that the optimizer was built for.
+
+        Raises:
+            ValueError: see `check_gradients`.
+        """
+        self.check_gradients(grads)
+        scale = self.loss_scale_factor
+        if scale is None:
+            super().apply(grads, trainable_variables)
+            return
+        self.loss_scale_factor = None
+        try:
+            super().apply([map_values(g, lambda t: t / scale) for g in grads], trainable_variables)
+        finally:
+            self.loss_scale_factor = scale
+
+    def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Any) -> None:
+        """Keras 3: one update, or with `gradient_accumulation_steps` one step towards it."""
+        if self._accumulators is None:
+            super()._backend_apply_gradients(grads, trainable_variables)
+            return
+        steps = self.gradient_accumulation_steps
+        accumulators = [
+            self._accumulators.get(self._index_of(v), v, g)
+            for g, v in zip(grads, trainable_variables, strict=True)
+        ]
+
+        def update() -> None:
+            totals = [a.total(g) for a, g in zip(accumulators, grads, strict=True)]
+            means = self.clip_gradients([map_values(g, lambda t: t / steps) for g in totals])
+            self._backend_update_step(means, trainable_variables, self.learning_rate)
+            for accumulator in accumulators:
+                accumulator.clear()
+
+        def accumulate() -> None:
+            for accumulator, g in zip(accumulators, grads, strict=True):
+                accumulator.add(g)
+
+        tf.cond((tf.convert_to_tensor(self._iterations) + 1) % steps == 0, update, accumulate)
+
+    def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
+        return self.clip_gradients(grads)
+
+    def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
+        del variables  # update_step applies it, to the touched rows of a sparse gradient.
+
+    def _deduplicate_sparse_grad(self, grads: Sequence[Any]) -> list[Any]:
+        # Keras 2 would sum repeated ids, which the kernel does faster.
+        self.check_gradients(grads)
+        return list(grads)
+
+    def _all_reduce_sum_gradients(self, grads_and_vars: Sequence[Any]) -> list[Any]:
+        """Keras 3: the gradients of all replicas; see `aggregate_gradients`."""
+        return self._reduce_gradients(grads_and_vars, super()._all_reduce_sum_gradients)
+
+    def aggregate_gradients(self, grads_and_vars: Sequence[Any]) -> list[Any]:
+        """Keras 2: the gradients of all replicas. Placements of the variables reduce sparse ones.
+
+        Args:
+            grads_and_vars: pairs of gradient and variable.
+        """
+        return self._reduce_gradients(grads_and_vars, super().aggregate_gradients)
+
+    def _reduce_gradients(self, grads_and_vars: Sequence[Any], reduce_dense: Any) -> list[Any]:
+        pairs = [(g, v) for g, v in grads_and_vars]
+        if not placement.among_replicas():
+            return list(reduce_dense(pairs))
+        dense = [(g, v) for g, v in pairs if not isinstance(g, tf.IndexedSlices)]
+        some = any(g is not None for g, _ in dense)
+        reduced = iter(reduce_dense(dense) if some else dense)
+        return [
+            (placement.of(v).join(g), v) if isinstance(g, tf.IndexedSlices) else next(reduced)
+            for g, v in pairs
+        ]
+
+    def _index_of(self, variable: Any) -> int:
+        if KERAS_3:
+            return int(self._get_variable_index(variable))
+        return int(self._index_dict[self._var_key(variable)])
+
+    def _add_slot(self, variable: Any, spec: SlotSpec) -> Any:
+        with beside(variable):
+            owner = str(getattr(variable, "path", variable.name))  # A tf.Variable has no path.
+            if KERAS_3 or spec.dtype != variable.dtype:  # Keras 2 would take the variable's dtype.
+                return self.add_variable(
+                    shape=spec.shape,
+                    initializer=tf.keras.initializers.Constant(spec.initial_value),
+                    dtype=spec.dtype.name if KERAS_3 else spec.dtype,
+                    name=f"{owner.replace('/', '_').replace(':', '_')}_{spec.name}",
+                )
+            initial = tf.fill(spec.shape, tf.cast(spec.initial_value, spec.dtype))
+            return self.add_variable_from_reference(variable, spec.name, initial_value=initial)
+
+
+def _options_of_keras_3(**options: Any) -> dict[str, Any]:
+    """Those options that the running Keras has.
+
+    Raises:
+        ValueError: one that it does not have is given.
+    """
+    for option, value in options.items():
+        if value is not None and not optimizer_takes(option):
+            raise ValueError(
+                f"{option} is an option of Keras 3 that the running Keras {VERSION} does not have, "
+                f"expected None, got {value!r}"
+            )
+    return {k: v for k, v in options.items() if optimizer_takes(k)}
+
+
+def _replicas() -> int:
+    return int(tf.distribute.get_strategy().num_replicas_in_sync)
