@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.estimator.metrics import metric_ops
-from twml_ops.estimator.optimizer import GraphOptimizer, update_dependencies, as_v1
+from twml_ops.estimator.optimizer import GraphOptimizer, as_v1, update_dependencies
 from twml_ops.estimator.warm_start import warm_start
 
 v1 = tf.compat.v1

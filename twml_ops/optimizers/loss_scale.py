@@ -92,5 +92,5 @@ def warn_of_dense_loss_scaling(optimizer: Any) -> None:
             "LossScaleOptimizer, which fills tensors as large as the tables at each step, and "
             "outside of fit nothing scales the loss; wrap it yourself: "
             f"twml_ops.optimizers.LossScaleOptimizer({type(optimizer).__name__}(...))",
-            stacklevel=4,
+            stacklevel=3,
         )
