@@ -26,7 +26,7 @@ ARROWS = {
     "analysis": "layers metrics data _batch ops _core _deprecated",
     "tpu": "layers optimizers placement _batch ops _keras",
     "distribute": "optimizers placement ops _keras _child",
-    "estimator": "export optimizers ops",
+    "estimator": "export optimizers ops _deprecated",
     "export": "models layers ops ops.stock _scorer _keras",
     "models": "data layers _batch ops _keras",
     "planning": "",

@@ -253,9 +253,9 @@ def test_an_adapted_discretizer_goes_into_graphs():
     )
     layer = layers.PercentileDiscretizer(2, unknown="drop", name="buckets")
     with pytest.raises(ValueError, match="'buckets' is not adapted"):
-        estimator.adapted(layer)
+        estimator.discretizer_factory(layer)
     layer.adapt(data)
-    make = estimator.adapted(layer)
+    make = estimator.discretizer_factory(layer)
     want = layer(data)[0].flat_values.numpy()
     with tf.Graph().as_default(), v1.Session() as session:
         made = make()
@@ -301,7 +301,7 @@ def test_warm_start_refuses_what_it_cannot_do(tmp_path):
         tf.Variable([0.0], name="w")
         with pytest.raises(ValueError, match="does not exist"):
             estimator.warm_start(str(tmp_path / "none"))
-        with pytest.raises(ValueError, match=r"scopes\['x'\] = 'w' starts no variable"):
+        with pytest.raises(ValueError, match=r"scopes\['x'\] = 'w' matches no variable"):
             estimator.warm_start(prefix, {"x": "w"})
         with pytest.raises(ValueError, match=r"w has the shape \(1,\), w in the checkpoint \[2\]"):
             estimator.warm_start(prefix)
@@ -399,7 +399,7 @@ def test_a_model_fn_written_by_hand_trains_evaluates_and_predicts(tmp_path):
     labels = (values[:, :1] > 0).astype(np.float32)
     buckets = layers.PercentileDiscretizer(4, name="buckets")
     buckets.adapt((ids, values))
-    make = estimator.adapted(buckets)
+    make = estimator.discretizer_factory(buckets)
 
     def model_fn(features, labels, mode):
         linear = layers.SparseLinear(1, buckets.output_dim, name="linear")

@@ -1,6 +1,7 @@
 """The optimizers against Keras' own: configs, state, gradients, clipping, decay."""
 
 import copy
+import inspect
 
 import numpy as np
 import pytest
@@ -145,6 +146,82 @@ def test_checkpoints_restore_the_slots(name, tmp_path):
 def test_bad_arguments_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+OPTIONS_OF_ALL = {
+    "concurrency": "hogwild",
+    "rounding_seed": 3,
+    "weight_decay": 0.01,
+    "clipvalue": 2.0,
+    "use_ema": True,
+    "ema_momentum": 0.9,
+    "ema_overwrite_frequency": 7,
+}
+OPTIONS_OF_KERAS_3 = {"loss_scale_factor": 8.0, "gradient_accumulation_steps": 3}
+OPTIONS = {**OPTIONS_OF_ALL, **(OPTIONS_OF_KERAS_3 if KERAS_3 else {})}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_option_is_a_keyword_and_comes_back_from_the_config(name):
+    ours, _, arguments = OPTIMIZERS[name]
+    parameters = inspect.signature(ours).parameters
+    assert all(p.kind is not p.VAR_KEYWORD for p in parameters.values())
+    assert set(parameters) >= {*OPTIONS_OF_ALL, *OPTIONS_OF_KERAS_3, "clipnorm", "global_clipnorm"}
+    optimizer = ours(0.1, **OPTIONS, **arguments)
+    again = ours.from_config(optimizer.get_config())
+    for option, value in OPTIONS.items():
+        assert getattr(again, option) == getattr(optimizer, option) == value
+
+
+def test_an_option_that_is_not_known_is_refused():
+    with pytest.raises(TypeError, match="clip_norm"):
+        optimizers.SGD(0.1, clip_norm=1.0)
+    with pytest.raises(TypeError, match="clipnorm"):
+        optimizers.CompositeOptimizer(optimizers.SGD(0.1), {}, clipnorm=1.0)
+
+
+@pytest.mark.skipif(KERAS_3, reason="Keras 3 has these options")
+@pytest.mark.parametrize("option", OPTIONS_OF_KERAS_3)
+def test_an_option_of_keras_3_is_refused_under_keras_2(option):
+    value = OPTIONS_OF_KERAS_3[option]
+    with pytest.raises(
+        ValueError, match=rf"{option} is an option of Keras 3 .* 2\..*, got {value}"
+    ):
+        optimizers.SGD(0.1, **{option: value})
+
+
+# The parts of configs that differ, as both versions of Keras write them.
+CONFIGS = {
+    "Keras 2": {"weight_decay": 0, "jit_compile": False, "is_legacy_optimizer": False},
+    "Keras 3": {
+        "weight_decay": None,
+        "loss_scale_factor": None,
+        "gradient_accumulation_steps": None,
+    },
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_configs_of_both_versions_of_keras_load(config):
+    common = {
+        **{"name": "mine", "learning_rate": 0.5, "clipnorm": None, "global_clipnorm": None},
+        **{"clipvalue": 1.5, "use_ema": False, "ema_momentum": 0.99},
+        **{"ema_overwrite_frequency": None, "concurrency": "locked", "rounding_seed": 4},
+    }
+    optimizer = optimizers.LazyAdam.from_config({**common, **config, "beta_1": 0.5})
+    assert (optimizer.name, optimizer.clipvalue, optimizer.beta_1) == ("mine", 1.5, 0.5)
+    assert optimizer.rounding_seed == 4
+    assert float(optimizer.current_learning_rate()) == 0.5
+
+
+def test_the_current_learning_rate_is_that_of_the_next_update():
+    optimizer = optimizers.SGD(Schedule(1.0, 1, 0.5))
+    assert optimizer.follows_schedule
+    assert not optimizers.SGD(1.0).follows_schedule
+    w = tf.Variable([1.0])
+    for want in (1.0, 0.5, 0.25):
+        assert float(optimizer.current_learning_rate()) == want
+        optimizer.apply_gradients([(tf.constant([0.0]), w)])
 
 
 # Gradients --------------------------------------------------------------------------------------

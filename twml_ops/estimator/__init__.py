@@ -1,11 +1,13 @@
 """`tf.estimator` pipelines (TensorFlow 2.15): our layers, optimizers and metrics in graph mode.
 
-- `make_model_fn` makes a whole `model_fn` of a Keras model; or write your own with
+`make_model_fn` makes a `model_fn` from a Keras model. To write one yourself, there are:
+
 - `as_v1`, which turns an optimizer of `twml_ops.optimizers` into one of `tf.compat.v1.train`,
 - `metric_ops`, which turns Keras metrics into `eval_metric_ops`,
-- `adapted`, which takes a discretizer that was adapted in eager mode into a graph,
-- `warm_start`, which starts variables from a checkpoint, by scopes;
-- `raw_receiver` and `example_receiver` are what `export_saved_model` needs.
+- `discretizer_factory`, which makes a discretizer that was adapted in eager mode in each graph,
+- `warm_start`, which initializes variables from a checkpoint, by scopes.
+
+`raw_receiver` and `example_receiver` make the argument of `export_saved_model`.
 """
 
 import tensorflow as tf
@@ -18,7 +20,8 @@ if not hasattr(tf, "estimator"):
         "or install TensorFlow 2.15."
     )
 
-from twml_ops.estimator.discretizers import adapted
+from twml_ops._deprecated import deprecated_aliases
+from twml_ops.estimator.discretizers import discretizer_factory
 from twml_ops.estimator.metrics import metric_ops
 from twml_ops.estimator.model_fn import make_model_fn
 from twml_ops.estimator.optimizer import GraphOptimizer, as_v1
@@ -27,11 +30,13 @@ from twml_ops.estimator.warm_start import warm_start
 
 __all__ = [
     "GraphOptimizer",
-    "adapted",
     "as_v1",
+    "discretizer_factory",
     "example_receiver",
     "make_model_fn",
     "metric_ops",
     "raw_receiver",
     "warm_start",
 ]
+
+__getattr__ = deprecated_aliases(__name__, {"adapted": "discretizer_factory"})

@@ -1,4 +1,4 @@
-"""Discretizers adapted in eager mode, in the graphs of an estimator."""
+"""Discretizers that were adapted in eager mode, in the graphs of an estimator."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from twml_ops.ops._library import library
 _STATE = ("_feature_ids", "_boundaries", "_splits")
 
 
-def adapted(layer: Any) -> Callable[[], Any]:
-    """Takes the boundaries out of a discretizer, for graphs to come.
+def discretizer_factory(layer: Any) -> Callable[[], Any]:
+    """A function that makes a copy of an adapted discretizer in the current graph.
 
     Args:
-        layer: a `PercentileDiscretizer` or `HashingDiscretizer` adapted in eager mode.
+        layer: a `PercentileDiscretizer` or `HashingDiscretizer` that was adapted in eager mode.
 
     Returns:
-        `make()`, to be called in a `model_fn`: a layer with these boundaries, whose variables are
-        saved in the estimator's checkpoints.
+        A function without arguments, to be called in a `model_fn`. It returns a layer with the same
+        boundaries, in variables that are saved in the estimator's checkpoints.
 
     Raises:
-        ValueError: the layer was not adapted.
+        ValueError: the layer is not adapted.
     """
     if not layer.adapted:
         raise ValueError(f"{type(layer).__name__} '{layer.name}' is not adapted: call adapt(data)")
@@ -31,13 +31,13 @@ def adapted(layer: Any) -> Callable[[], Any]:
     state = [v.numpy() for v in layer.state_variables]
 
     def make() -> Any:
-        with tf.Graph().as_default():  # of which nothing is kept but the layer's settings
-            made = type(layer).from_config(config)
+        with tf.Graph().as_default():  # The variables of this graph are replaced below.
+            copy = type(layer).from_config(config)
         for attribute, value in zip(_STATE, state, strict=True):
             name = attribute.removeprefix("_")
             with tf.compat.v1.name_scope(layer.name + "/"), library.on_host():
                 variable = tf.Variable(value, trainable=False, shape=[None], name=name)
-            setattr(made, attribute, variable)
-        return made
+            setattr(copy, attribute, variable)
+        return copy
 
     return make

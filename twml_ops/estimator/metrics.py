@@ -1,4 +1,4 @@
-"""Keras metrics, ours among them, as `eval_metric_ops`."""
+"""Keras metrics as `eval_metric_ops`."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ def metric_ops(
     predictions: Any,
     weights: Any = None,
 ) -> dict[str, tuple[tf.Tensor, Any]]:
-    """The `eval_metric_ops` of Keras metrics, made in the graph they are to run in.
+    """The `eval_metric_ops` of Keras metrics.
 
     Args:
-        metrics: metrics, or name → metric.
-        labels: as each metric takes them.
-        predictions: as each metric takes them.
+        metrics: Keras metrics, or name → metric. They must be created in the current graph.
+        labels: tensor, as the metrics take it.
+        predictions: tensor, as the metrics take it.
         weights: of the examples, or None.
 
     Returns:
-        name → (value, update op).
+        Name → (value, update op).
     """
-    given: Any = metrics
-    named = given.items() if isinstance(given, Mapping) else [(m.name, m) for m in given]
-    made = {}
+    items: Any = metrics
+    named = items.items() if isinstance(items, Mapping) else [(m.name, m) for m in items]
+    result = {}
     for name, metric in named:
         update = metric.update_state(labels, predictions, sample_weight=weights)
         for variable in metric.variables:
-            # What an evaluation sets to its start each time.
+            # Estimators initialize local variables at the start of each evaluation.
             tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.LOCAL_VARIABLES, variable)
-        made[name] = (metric.result(), tf.group(*metric.updates) if update is None else update)
-    return made
+        result[name] = (metric.result(), tf.group(*metric.updates) if update is None else update)
+    return result

@@ -1,4 +1,4 @@
-"""A whole `model_fn` of a Keras model, an optimizer and metrics."""
+"""A `model_fn` of a Keras model, an optimizer and metrics."""
 
 from __future__ import annotations
 
@@ -28,24 +28,23 @@ def make_model_fn(
     """A `model_fn` for `tf.estimator.Estimator`.
 
     Args:
-        model_builder: gives a Keras model (or a layer, or a function of `(features, training)`);
-            called in each graph, so it makes everything anew.
-        optimizer: one of `twml_ops.optimizers` or `tf.compat.v1.train`, or a function that gives
-            one; a v1 optimizer needs the function, for it belongs to a graph.
-        metrics: gives the Keras metrics of an evaluation; called in its graph. "loss" is there
-            without it.
-        loss: a Keras loss by name, or a function (labels, predictions) → losses [B]. Averaged over
-            the batch, weighted; the model's own losses are added.
-        weight_feature: a feature that is the examples' weight and not given to the model.
-        prediction_name: of the predictions' tensor.
-        warm_start_from: see `warm_start`.
-        warm_start_scopes: see `warm_start`.
+        model_builder: a function that returns a new Keras model (or a layer, or a function of
+            `(features, training)`). It is called in each graph.
+        optimizer: one of `twml_ops.optimizers` or `tf.compat.v1.train`, or a function that returns
+            one. An optimizer of `tf.compat.v1.train` belongs to a graph, so it needs the function.
+        metrics: a function that returns the Keras metrics of an evaluation, called in its graph.
+            The metric "loss" is always computed.
+        loss: the name of a Keras loss, or a function (labels, predictions) → losses [B]. The
+            weighted losses are averaged over the batch, and the model's own losses are added.
+        weight_feature: name of the feature that has the examples' weights. It is not passed to the
+            model.
+        prediction_name: name of the predictions' tensor.
+        warm_start_from: the checkpoint from which training starts; see `warm_start`.
+        warm_start_scopes: the scopes of `warm_start`.
 
     Returns:
-        `model_fn(features, labels, mode)`.
-
-    Raises:
-        TypeError: when it runs, an optimizer that would not train; see `as_v1`.
+        A function `model_fn(features, labels, mode)`. It raises TypeError if the optimizer would
+        not train anything; see `as_v1`.
     """
     losses = tf.keras.losses.get(loss)
 
@@ -99,7 +98,7 @@ def _train_op(optimizer: Any, model: Any, loss: tf.Tensor) -> Any:
 
 
 def _computed(pairs: Sequence[Any]) -> list[tf.Tensor]:
-    # Optimizers that know nothing of our tables need the gradients themselves.
+    # Optimizers of TensorFlow read the values of the gradients, not what they are computed from.
     gradients = [g for g, _ in pairs]
     values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
     return [*update_dependencies(gradients), *values]

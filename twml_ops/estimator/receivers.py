@@ -1,4 +1,4 @@
-"""What an exported estimator takes: the raw features, or serialized tf.Examples."""
+"""Serving input receivers of an exported estimator: raw features, or serialized tf.Examples."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ Receiver = Callable[[], Any]
 
 
 def raw_receiver(specs: Mapping[str, Any]) -> Receiver:
-    """A `serving_input_receiver_fn` of dense tensors, each by its name.
+    """A `serving_input_receiver_fn` of dense tensors that are fed by name.
 
     Args:
         specs: feature → `tf.TensorSpec`, `tf.RaggedTensorSpec` or `tf.SparseTensorSpec`. A ragged
             feature `g_ids` is fed as `g_ids` [K] and `g_row_splits` int64 [B + 1]; see
             `twml_ops.export.features.Features`.
+
+    Returns:
+        An argument of `tf.estimator.Estimator.export_saved_model`.
     """
     features = Features(None, dict(specs))
 
@@ -37,8 +40,11 @@ def example_receiver(parsing: Mapping[str, Any]) -> Receiver:
     """A `serving_input_receiver_fn` of serialized tf.Examples, string [B], fed as `examples`.
 
     Args:
-        parsing: feature → as for `tf.io.parse_example`: a `tf.io.RaggedFeature` for the ids or
-            values of a batch, a `tf.io.FixedLenFeature` for a dense tensor.
+        parsing: feature → its configuration for `tf.io.parse_example`: a `tf.io.RaggedFeature` for
+            the ids or values of a batch, a `tf.io.FixedLenFeature` for a dense tensor.
+
+    Returns:
+        An argument of `tf.estimator.Estimator.export_saved_model`.
     """
 
     def receive() -> Any:

@@ -1,4 +1,4 @@
-"""Variables that start with the values of another run's checkpoint."""
+"""Initializes variables from the checkpoint of another run."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ v1 = tf.compat.v1
 
 
 def warm_start(checkpoint: str, scopes: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Starts the variables of the graph from a checkpoint, where it has them.
+    """Initializes the variables of the graph that a checkpoint contains with their values.
 
-    To be called in a `model_fn` when the model is built and before the optimizer makes its slots.
-    An own checkpoint, once the estimator has written one, goes before.
+    Call it in a `model_fn` after the model is built and before the optimizer creates its slots.
+    Once the estimator has written a checkpoint of its own, it restores that one instead.
 
     Args:
-        checkpoint: a checkpoint's prefix, or the folder of a run, whose last one is taken.
-        scopes: scope in the checkpoint → scope in this graph: `{"old": "new"}` starts `new/…`
-            from `old/…`. Only what it names is started. "" is every variable under its own name,
-            which is the default. Scopes are prefixes of names that end at a "/"; a whole name will
-            do too.
+        checkpoint: a checkpoint's prefix, or the folder of a run, of which the last one is used.
+        scopes: scope in the checkpoint → scope in this graph: `{"old": "new"}` initializes `new/…`
+            from `old/…`. Only variables in these scopes are initialized. The scope "" contains
+            every variable, and `{"": ""}` is the default. A scope is a prefix of names that ends
+            at a "/", or a whole name.
 
     Returns:
-        name in this graph → name in the checkpoint, of the variables that were started.
+        Name in this graph → name in the checkpoint, for each initialized variable.
 
     Raises:
-        ValueError: there is no checkpoint, a scope starts nothing, or a variable has another shape
-            there.
+        ValueError: there is no checkpoint, a scope matches no variable, or the shape of a variable
+            differs.
     """
     prefix = v1.train.latest_checkpoint(checkpoint) if tf.io.gfile.isdir(checkpoint) else checkpoint
     if prefix is None or not v1.train.checkpoint_exists(prefix):
@@ -45,7 +45,7 @@ def warm_start(checkpoint: str, scopes: Mapping[str, str] | None = None) -> dict
         }
         if not found:
             raise ValueError(
-                f"scopes[{old!r}] = {new!r} starts no variable: the checkpoint has "
+                f"scopes[{old!r}] = {new!r} matches no variable: the checkpoint has "
                 f"{_some(shapes)}, the graph {_some(variables)}"
             )
         started |= found

@@ -12,6 +12,8 @@ from twml_ops.ops._tape import beside
 from twml_ops.ops.stock.update_rules import UPDATE_FORMULAS
 from twml_ops.optimizers.update_rules import UpdateRule
 
+__all__ = ["apply_update", "updates_by_kernel"]
+
 Concurrency = Literal["locked", "hogwild"]
 
 
@@ -24,6 +26,9 @@ def updates_by_kernel(gradient: Any, variable: Any) -> bool:
     Args:
         gradient: `tf.Tensor` or `tf.IndexedSlices`.
         variable: the variable that it updates.
+
+    Returns:
+        True for a kernel.
     """
     return isinstance(gradient, tf.IndexedSlices) or variable.dtype == tf.bfloat16
 

@@ -84,6 +84,9 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
 
         Args:
             variable: of Keras or TensorFlow; its path or name is matched.
+
+        Returns:
+            One of `all_optimizers`.
         """
         path = getattr(variable, "path", variable.name)
         for pattern, optimizer in self.optimizers.items():

@@ -12,24 +12,26 @@ from twml_ops._keras import serializable
 
 @serializable
 class LinearScalingWarmup(tf.keras.optimizers.schedules.LearningRateSchedule):
-    """A rate that was good for small batches, for batches k times as large.
+    """Scales a learning rate that was chosen for small batches to batches k times as large.
 
-    Goyal et al. 2017, "Accurate, Large Minibatch SGD": with k times the batch, k times the rate,
-    reached from the unscaled one in equal steps, since the first steps of a network bear no large
-    rate. `learning_rate(step) * (1 + (k - 1) * min(step / warmup_steps, 1))`.
+    Goyal et al. 2017, "Accurate, Large Minibatch SGD": a batch k times as large takes a learning
+    rate k times as large, which is reached in equal steps from the unscaled one, since a network
+    does not tolerate a large rate in its first steps:
+    `learning_rate(step) * (1 + (k - 1) * min(step / warmup_steps, 1))`.
 
     Args:
         learning_rate: for `base_batch_size`: float, or any Keras schedule.
-        batch_size: examples in a step, of all replicas together.
-        base_batch_size: what `learning_rate` was chosen for.
-        warmup_steps: until the rate is the scaled one; 0: from the first step on. The paper takes
-            five passes over the data.
-        scaling: "linear": k = batch_size / base_batch_size. "sqrt": its root, which suits Adagrad
-            and Adam, whose steps do not grow with the gradient.
+        batch_size: number of examples in a step of all replicas together, positive.
+        base_batch_size: the batch size that `learning_rate` was chosen for, positive.
+        warmup_steps: number of steps until the rate is fully scaled, not negative; 0: the first
+            step has the scaled rate. The paper uses five passes over the data.
+        scaling: "linear": k = batch_size / base_batch_size. "sqrt": the square root of that, which
+            suits Adagrad and Adam, whose steps do not grow with the gradient (Krizhevsky 2014, "One
+            weird trick for parallelizing convolutional neural networks").
         name: of the schedule.
 
     Raises:
-        ValueError: sizes that are not positive, a negative number of steps, an unknown scaling.
+        ValueError: an argument is out of range, or the scaling is unknown.
     """
 
     def __init__(
@@ -58,18 +60,25 @@ class LinearScalingWarmup(tf.keras.optimizers.schedules.LearningRateSchedule):
 
     @property
     def factor(self) -> float:
-        """k, what the rate is multiplied by in the end."""
+        """k, the factor of the learning rate after the warm-up."""
         k = self.batch_size / self.base_batch_size
         return k if self.scaling == "linear" else math.sqrt(k)
 
     def __call__(self, step: Any) -> tf.Tensor:
-        """The rate of a step, counted from 0."""
+        """The learning rate of a step.
+
+        Args:
+            step: integer scalar, from 0.
+
+        Returns:
+            float32 scalar.
+        """
         rate = self.learning_rate
         rate = tf.cast(rate(step) if callable(rate) else rate, tf.float32)
         if not self.warmup_steps:
             return rate * self.factor
-        share = tf.minimum(tf.cast(step, tf.float32) / self.warmup_steps, 1.0)
-        return rate * (1.0 + (self.factor - 1.0) * share)
+        progress = tf.minimum(tf.cast(step, tf.float32) / self.warmup_steps, 1.0)
+        return rate * (1.0 + (self.factor - 1.0) * progress)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -87,7 +96,11 @@ class LinearScalingWarmup(tf.keras.optimizers.schedules.LearningRateSchedule):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> LinearScalingWarmup:
-        """The schedule that `get_config` described."""
+        """The schedule that `get_config` described.
+
+        Args:
+            config: of `get_config`.
+        """
         rate = config["learning_rate"]
         if isinstance(rate, dict):
             rate = tf.keras.optimizers.schedules.deserialize(rate)

@@ -168,7 +168,11 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
         return callable(self._learning_rate)
 
     def current_learning_rate(self) -> tf.Tensor:
-        """The learning rate of the current step, a float32 scalar."""
+        """The learning rate of the current step.
+
+        Returns:
+            float32 scalar.
+        """
         # In Keras 2 the property is the learning rate of the last update.
         rate = self.learning_rate if KERAS_3 else self._learning_rate
         if isinstance(rate, tf.keras.optimizers.schedules.LearningRateSchedule):
@@ -202,17 +206,34 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
 
         Args:
             gradients: of one step: `tf.Tensor`, `tf.IndexedSlices` or None.
+
+        Returns:
+            One for each gradient; sparse ones have unique ids if they are clipped.
         """
         return clip(gradients, self.clipnorm, self.clipvalue, self.global_clipnorm)
 
     def weight_decay_of(self, variable: Any) -> float:
-        """The weight decay of `variable`; 0 if it is excluded from weight decay."""
+        """The weight decay of a variable.
+
+        Args:
+            variable: one that is trained.
+
+        Returns:
+            The constructor's `weight_decay`; 0 if it is None or the variable is excluded from it.
+        """
         if not self.weight_decay or not self._use_weight_decay(variable):
             return 0.0
         return float(self.weight_decay)
 
     def slots_of(self, variable: Any) -> list[tf.Variable]:
-        """The slots that the built optimizer keeps for `variable`, in the order of its rule."""
+        """The slots that the optimizer keeps for a variable.
+
+        Args:
+            variable: one of those that the optimizer was built for.
+
+        Returns:
+            One for each of `update_rule.slot_names`.
+        """
         index = self._index_of(variable)
         return [tf_variable(self._slots[name][index]) for name in self.update_rule.slot_names]
 
@@ -323,6 +344,9 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
             gradient: `tf.Tensor` or `tf.IndexedSlices`.
             variable: one of those that the optimizer was built for.
             learning_rate: of the step; by default the current one.
+
+        Returns:
+            The update's operation in a graph, if it runs a kernel; otherwise None.
         """
         rate = tf.cast(self.learning_rate if learning_rate is None else learning_rate, tf.float32)
         return self.update_variable(
@@ -398,6 +422,9 @@ class SparseOptimizer(tf.keras.optimizers.Optimizer):
 
         Args:
             grads_and_vars: pairs of gradient and variable.
+
+        Returns:
+            The pairs, with the sums over all replicas.
         """
         return self._reduce_gradients(grads_and_vars, super().aggregate_gradients)
 

@@ -3,7 +3,7 @@
 An `UpdateRule` says what a host has to keep beside a variable; `apply_update` updates both. The
 hosts are Keras optimizers (`SparseOptimizer`), graphs of version 1
 (`twml_ops.estimator.GraphOptimizer`) and parameter servers (`twml_ops.distribute.HybridTrainer`).
-The formulas are those of the kernels (cc/core/simd/rules.h) and, for dense variables and stock
+The formulas are those of the kernels (cc/core/simd/update_formulas.h) and, for dense variables and stock
 TensorFlow ops, of twml_ops/ops/stock/update_rules.py.
 """
 
@@ -17,6 +17,17 @@ import tensorflow as tf
 
 from twml_ops import ops
 from twml_ops.ops.stock.update_rules import UPDATE_FORMULAS
+
+__all__ = [
+    "AdagradRule",
+    "FtrlRule",
+    "LazyAdamRule",
+    "MomentumRule",
+    "RowWiseAdagradRule",
+    "SGDRule",
+    "SlotSpec",
+    "UpdateRule",
+]
 
 
 class SlotSpec(NamedTuple):
@@ -66,6 +77,9 @@ class UpdateRule:
 
         Args:
             slot: one of `slot_names`.
+
+        Returns:
+            A number.
         """
         del slot
         return 0.0
@@ -76,6 +90,9 @@ class UpdateRule:
         Args:
             learning_rate: float32 scalar, the learning rate of the current step.
             step: integer scalar or variable, the number of updates before this one.
+
+        Returns:
+            float32 scalar.
         """
         del step
         return learning_rate
@@ -86,6 +103,9 @@ class UpdateRule:
         Args:
             step_size: float scalar, the result of `step_size`.
             step: integer scalar or variable, the number of updates before this one.
+
+        Returns:
+            Scalar tensors and Python numbers.
         """
         del step_size, step
         return ()
@@ -101,6 +121,9 @@ class UpdateRule:
         Args:
             shape: of the variable.
             dtype: of the variable.
+
+        Returns:
+            One for each of `slot_names`.
         """
         formula = UPDATE_FORMULAS[self.kernel_rule(shape)]
         shape, dtype = tuple(shape), tf.as_dtype(dtype)
@@ -207,7 +230,15 @@ class AdagradRule(UpdateRule):
 
 @dataclasses.dataclass(frozen=True)
 class RowWiseAdagradRule(AdagradRule):
-    """Adagrad with one accumulator per row of a matrix, and one per element of other variables."""
+    """Adagrad with one accumulator per row of a matrix, and one per element of other variables.
+
+    Attributes:
+        initial_accumulator_value: not negative.
+        epsilon: positive, or 0 if initial_accumulator_value is positive.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
 
     kernel: ClassVar[str] = "rowwise_adagrad"
 

@@ -22,6 +22,9 @@ def table_optimizer(optimizer: Any) -> Any:
     Args:
         optimizer: one of `twml_ops.optimizers`.
 
+    Returns:
+        An optimizer of `tf.tpu.experimental.embedding`.
+
     Raises:
         ValueError: `optimizer` has no counterpart, or an option that TPU tables do not support.
     """
