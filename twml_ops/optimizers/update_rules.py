@@ -3,8 +3,8 @@
 An `UpdateRule` says what a host has to keep beside a variable; `apply_update` updates both. The
 hosts are Keras optimizers (`SparseOptimizer`), graphs of version 1
 (`twml_ops.estimator.GraphOptimizer`) and parameter servers (`twml_ops.distribute.HybridTrainer`).
-The formulas are those of the kernels (cc/core/simd/update_formulas.h) and, for dense variables and stock
-TensorFlow ops, of twml_ops/ops/stock/update_rules.py.
+The formulas are in cc/core/simd/update_formulas.h for the kernels, and in
+twml_ops/ops/stock/update_rules.py for dense variables and stock TensorFlow ops.
 """
 
 from __future__ import annotations
