@@ -222,12 +222,12 @@ def test_an_optimizer_that_would_not_train_is_refused(make):
         estimator.as_v1(make())
 
 
-def test_an_optimizer_of_tensorflow_is_taken_as_it_is():
+def test_an_optimizer_of_tensorflow_is_returned_unchanged():
     adam = v1.train.AdamOptimizer()
     assert estimator.as_v1(adam) is adam
 
 
-def test_keras_metrics_are_those_of_the_whole_stream():
+def test_keras_metrics_accumulate_over_batches():
     labels, predictions = np.float32([[0], [1], [1], [0]]), np.float32([[0.2], [0.9], [0.4], [0.5]])
     weights = np.float32([1, 2, 3, 4])
     made = lambda: [metrics.NormalizedEntropy(), metrics.CalibrationRatio(), tf.keras.metrics.AUC()]  # noqa: E731
@@ -246,7 +246,7 @@ def test_keras_metrics_are_those_of_the_whole_stream():
     np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
-def test_an_adapted_discretizer_goes_into_graphs():
+def test_a_discretizer_factory_makes_the_adapted_layer_in_a_graph():
     data = tuple(
         tf.ragged.constant(x, t)
         for x, t in (([[3, 3, 3], [5]], tf.int64), ([[1.0, 2, 3], [0]], tf.float32))
@@ -295,7 +295,7 @@ def test_warm_start_maps_scopes(tmp_path, scopes, want):
     assert set(started) == {name for name, value in want.items() if value}
 
 
-def test_warm_start_refuses_what_it_cannot_do(tmp_path):
+def test_warm_start_refuses_bad_arguments(tmp_path):
     prefix = save(tmp_path, w=[1.0, 2.0])
     with tf.Graph().as_default():
         tf.Variable([0.0], name="w")

@@ -1,4 +1,4 @@
-"""`gradient_accumulation_steps`: several steps and one update are one step of a larger batch."""
+"""`gradient_accumulation_steps`: several steps with one update equal one step of a larger batch."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def assert_same_weights(one, other, atol=1e-6):
 @pytest.mark.parametrize(
     ("name", "eagerly"), [*((name, False) for name in OPTIMIZERS), ("LazyAdam", True)]
 )
-def test_steps_that_accumulate_are_one_step_of_their_batches(name, eagerly):
+def test_accumulated_steps_equal_one_step_of_the_joined_batch(name, eagerly):
     kind = getattr(optimizers, name)
     small = fitted(kind(0.05, gradient_accumulation_steps=STEPS), B, run_eagerly=eagerly)
     assert_same_weights(small, fitted(kind(0.05), STEPS * B))
@@ -60,12 +60,12 @@ def test_steps_that_accumulate_are_one_step_of_their_batches(name, eagerly):
     [{"clipnorm": 0.01}, {"global_clipnorm": 0.01, "weight_decay": 0.1}],
     ids=lambda o: next(iter(o)),
 )
-def test_what_else_an_optimizer_does_it_does_once_an_update(options):
+def test_clipping_and_decay_are_applied_once_per_update(options):
     small = fitted(optimizers.Adagrad(0.1, gradient_accumulation_steps=STEPS, **options), B)
     assert_same_weights(small, fitted(optimizers.Adagrad(0.1, **options), STEPS * B))
 
 
-def test_several_steps_an_execution_accumulate_too():
+def test_steps_per_execution_accumulate_too():
     accumulating = lambda: optimizers.LazyAdam(0.1, gradient_accumulation_steps=STEPS)  # noqa: E731
     together = fitted(accumulating(), B, steps_per_execution=4)
     assert_same_weights(together, fitted(accumulating(), B))
@@ -76,7 +76,7 @@ def test_a_bfloat16_table_accumulates_in_float32():
     assert_same_weights(small, fitted(optimizers.SGD(0.5), STEPS * B, dtype="bfloat16"), 2e-3)
 
 
-def test_loss_scaling_accumulates_what_is_finite():
+def test_loss_scaling_accumulates_finite_gradients_only():
     tf.keras.mixed_precision.set_global_policy("mixed_float16")
     inner = optimizers.Adagrad(0.1, gradient_accumulation_steps=STEPS)
     made = fitted(optimizers.LossScaleOptimizer(inner), B)

@@ -1,4 +1,4 @@
-"""CompositeOptimizer: every variable is trained as its own optimizer trains it alone."""
+"""CompositeOptimizer: every variable is updated as its optimizer alone would update it."""
 
 import copy
 
@@ -49,7 +49,7 @@ def only(optimizer, pattern):
     return optimizers.CompositeOptimizer(rest, {pattern: optimizer})
 
 
-def test_one_step_of_each_variable_is_its_optimizers_own():
+def test_one_step_equals_that_of_each_optimizer_alone():
     x, y = data()
     got = model_of(composite())
     got.fit(x, y, batch_size=64, verbose=0)
@@ -90,7 +90,7 @@ def test_the_first_pattern_that_matches_counts():
     assert optimizer.optimizer_of(tf.Variable(0.0, name="ad")) is default
 
 
-def test_the_learning_rate_is_the_defaults():
+def test_the_learning_rate_is_that_of_the_default_optimizer():
     optimizer = composite()
     assert float(optimizer.learning_rate) == pytest.approx(0.02)
     optimizer.learning_rate = 0.01
@@ -137,7 +137,7 @@ def test_it_works_under_loss_scaling():
     assert all(np.any(before[p] != v) for p, v in weights_of(model).items() if "bias" not in p)
 
 
-def test_an_optimizer_may_occur_once_only():
+def test_an_optimizer_that_occurs_twice_is_refused():
     shared = optimizers.SGD()
     with pytest.raises(ValueError, match="got one twice"):
         optimizers.CompositeOptimizer(shared, {"x": shared})

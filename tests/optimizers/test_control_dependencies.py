@@ -1,4 +1,4 @@
-"""An update waits for what its gradient waits for, whether it is fused with the backward pass."""
+"""An update keeps the control dependencies of its gradient, whether it is fused or not."""
 
 import contextlib
 

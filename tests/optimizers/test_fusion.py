@@ -1,4 +1,4 @@
-"""Which path an optimizer takes, that it runs once a step, and that all paths mean the same.
+"""Whether updates are fused, run once per step, and are equal whether they are fused or not.
 
 Every case trains the same small model twice: on our layer with our optimizer, and as a dense layer
 with Keras' own. All ids are in every batch, so even momentum and Adam are the same for both, and
@@ -132,7 +132,7 @@ def bits(weights):
 
 @contextlib.contextmanager
 def never_fused():
-    """Puts the slices path under every update."""
+    """Updates in this block are not fused: they take the rows of the gradient."""
     original = ops.apply_rows
     ops.apply_rows = functools.partial(original, fuse=False)
     try:
@@ -148,7 +148,7 @@ def make(name):
 
 @functools.cache
 def fitted(name):
-    """What a plain fit of an optimizer gives: many tests compare with it."""
+    """The weights after a plain fit, with which many tests compare."""
     return train_ours(make(name))
 
 
@@ -338,7 +338,7 @@ def test_a_persistent_tape_gives_a_gradient_that_fuses_each_time(executed):
     np.testing.assert_allclose(w, want, rtol=1e-5, atol=1e-6)
 
 
-def test_a_gradient_that_is_also_looked_at_is_still_right(executed):
+def test_a_gradient_with_another_consumer_is_still_right(executed):
     w = tf.Variable(initial_weights()[0])
     before = w.numpy()
     sgd = optimizers.SGD(0.1)

@@ -72,7 +72,7 @@ def test_hogwild_threads_on_the_same_rows_lose_whole_updates_at_most():
     assert steps.max() <= STEPS * THREADS
 
 
-def test_a_table_that_somebody_else_holds_is_copied_not_changed_under_them():
+def test_a_table_that_a_reader_holds_is_copied_before_it_is_updated():
     table = tf.Variable(tf.zeros([N, D]))
     held = table.read_value()
     train("hogwild", np.arange(N).reshape(THREADS, -1), table)
@@ -88,7 +88,7 @@ def address(variable):
 
 @native
 @pytest.mark.parametrize("num_slots", [0, 2])
-def test_what_readers_hold_neither_changes_nor_moves_a_hogwild_table(num_slots):
+def test_values_that_readers_hold_neither_change_nor_move_a_hogwild_table(num_slots):
     variables = [tf.Variable(tf.zeros([N, D])) for _ in range(1 + num_slots)]
     table, slots = variables[0], variables[1:]
     rule, hyper = ("lazy_adam", [1.0, 0.0, 0.9, 0.999, 1e-7]) if slots else ("sgd", [1.0, 0.0])

@@ -279,7 +279,7 @@ def test_dense_variables_of_any_rank(name, shape):
 
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("name", WITH_STOCK)
-def test_repeated_ids_mean_their_sum(name, graph):
+def test_gradients_of_repeated_ids_are_summed(name, graph):
     ours, keras, arguments = OPTIMIZERS[name]
     gradients = sparse_gradients()
     got = train(ours(0.1, **arguments), gradients, graph=graph)
@@ -300,7 +300,7 @@ if KERAS_3:
 
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
 @pytest.mark.parametrize("name", ["SGD", "LazyAdam"])
-def test_clipping_and_decay_mean_what_they_mean_for_dense_gradients(name, limits):
+def test_clipping_and_decay_equal_those_of_dense_gradients(name, limits):
     ours, keras, arguments = OPTIMIZERS[name]
     gradients = sparse_gradients()
     want = train(keras(0.1, **arguments, **limits), dense(gradients))
@@ -403,7 +403,7 @@ def test_a_schedule_may_end_at_zero(name, sparse, graph):
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_ftrl_goes_on_after_a_rate_of_zero_as_if_there_had_been_none(sparse):
+def test_ftrl_ignores_steps_with_a_learning_rate_of_zero(sparse):
     rates = tf.keras.optimizers.schedules.PiecewiseConstantDecay([0, 1], [0.1, 0.0, 0.1])
     gradients = sparse_gradients(3) if sparse else dense(sparse_gradients(3))
     got = train(optimizers.Ftrl(rates, **FTRL), gradients)
@@ -423,7 +423,7 @@ def test_a_rate_of_zero_leaves_every_bit_of_a_bfloat16_table(name):
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_ftrl_leaves_what_has_seen_no_gradient(sparse):
+def test_ftrl_keeps_elements_that_never_had_a_gradient(sparse):
     gradient = np.zeros((N, D), np.float32)
     gradient[2, 1] = 1
     given = tf.constant(gradient)
@@ -439,7 +439,7 @@ def test_ftrl_leaves_what_has_seen_no_gradient(sparse):
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("shape", [(N,), (N, 3), (N, 2, 3)])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_sparse_gradients_of_any_rank_mean_what_dense_ones_mean(name, shape, graph):
+def test_sparse_gradients_of_any_rank_equal_dense_ones(name, shape, graph):
     ours, _, arguments = OPTIMIZERS[name]
     ids = np.arange(N)  # of all rows: the rules that decay moments then agree
     rows = [random(*shape, seed=s) for s in range(2)]
@@ -453,7 +453,7 @@ def test_sparse_gradients_of_any_rank_mean_what_dense_ones_mean(name, shape, gra
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_table_without_columns_is_no_trouble(name):
+def test_a_table_without_columns_is_accepted(name):
     ours, _, arguments = OPTIMIZERS[name]
     empty = tf.zeros([2, 0])
     for gradient in (tf.zeros([N, 0]), tf.IndexedSlices(empty, tf.constant([1, 3]), [N, 0])):

@@ -1,4 +1,4 @@
-"""Laws of `LinearScalingWarmup`."""
+"""Learning-rate schedules."""
 
 import numpy as np
 import pytest
@@ -49,6 +49,6 @@ def test_an_optimizer_takes_it_through_its_config(rate):
         ({"batch_size": 8, "scaling": "cubic"}, 'scaling must be "linear" or "sqrt"'),
     ],
 )
-def test_what_makes_no_sense_is_refused(arguments, message):
+def test_arguments_out_of_range_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         LinearScalingWarmup(0.1, **arguments)

@@ -1,4 +1,4 @@
-"""Update rules: what they declare is what the kernels take; they work without Keras."""
+"""Update rules: they declare what the kernels take, and work without Keras."""
 
 import ast
 import dataclasses
