@@ -263,8 +263,8 @@ def test_only_loss_scaling_over_whole_tables_is_warned_of(wrapped):
         warnings.simplefilter("always")
         ids, values, labels = data()
         m.fit((ids, values), labels, batch_size=B, verbose=0)
-    told = [w for w in caught if "LossScaleOptimizer(LazyAdam(...))" in str(w.message)]
-    assert len(told) == (KERAS_3 and not wrapped)
+    ours = [w for w in caught if "LossScaleOptimizer(LazyAdam(...))" in str(w.message)]
+    assert len(ours) == (KERAS_3 and not wrapped)
 
 
 @pytest.mark.parametrize("whose", LOSS_SCALED)
