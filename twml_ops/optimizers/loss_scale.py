@@ -48,7 +48,13 @@ else:
             name: str | None = None,
             **kwargs: Any,
         ) -> None:
-            super().__init__(inner_optimizer, initial_scale, dynamic_growth_steps, name, **kwargs)
+            super().__init__(
+                inner_optimizer,
+                initial_scale=initial_scale,
+                dynamic_growth_steps=dynamic_growth_steps,
+                name=name,
+                **kwargs,
+            )
 
         def build(self, var_list: Sequence[Any]) -> None:
             """Creates the state of this optimizer and of the inner one.
