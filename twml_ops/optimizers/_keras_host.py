@@ -178,7 +178,7 @@ class KerasHost(tf.keras.optimizers.Optimizer):
 
     def _reduce_gradients(self, grads_and_vars: Sequence[Any], reduce_dense: Any) -> list[Any]:
         pairs = [(g, v) for g, v in grads_and_vars]
-        if not placement.amongreplicas():
+        if not placement.among_replicas():
             return list(reduce_dense(pairs))
         dense = [(g, v) for g, v in pairs if not isinstance(g, tf.IndexedSlices)]
         some = any(g is not None for g, _ in dense)
