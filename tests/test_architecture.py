@@ -36,7 +36,7 @@ ARROWS = {
     "optimizers": "placement ops ops.stock _keras",
     "placement": "ops _keras",
     "_batch": "ops",
-    "ops": "ops.xla ops.stock core _keras",
+    "ops": "ops.xla ops.stock core _keras _deprecated",
     "ops.xla": "ops.stock",
     "ops.stock": "core",
     "core": "_scorer _core",
@@ -60,7 +60,7 @@ INCLUDES = {
     "cc/tf/kernels": ("cc/core/", "cc/tf/kernels/", "absl/", "tensorflow/"),
     "python": ("cc/core/", "python/"),
 }
-# And by angle brackets, beside the standard library.
+# And by angle brackets, device_scope_of the standard library.
 SYSTEM_INCLUDES = {
     "cc/core": r"sys/mman\.h",
     "cc/core/simd": r"immintrin\.h",

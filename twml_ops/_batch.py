@@ -152,7 +152,7 @@ def _parse_padded(ids: tf.Tensor, values: tf.Tensor | None) -> tuple[SparseBatch
     if values is not None and not (ids.shape.is_fully_defined() and ids.shape == values.shape):
         values = _require_equal(tf.shape(ids), tf.shape(values), "shape", values)
     ids = _as_ids(ids)
-    if library.static:
+    if library.uses_static_shapes:
         return _parse_static(ids, values)
     present = tf.not_equal(ids, -1)  # in a graph of version 1 != compares Python objects
     positions = tf.where(present)

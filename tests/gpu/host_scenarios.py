@@ -450,18 +450,18 @@ def graph_nodes_keep_the_job_and_task_of_their_scope():
 
 
 @scenario
-def stock_ops_and_compilable_ones_are_not_confined():
+def stock_ops_and_xla_compatible_ones_are_not_confined():
     table = tf.Variable(tf.ones([N, D]))
     on("GPU", table)
     inputs, _ = batch("padded")
     linear = layers.SparseLinear(D, N)
-    with ops.compilable():
+    with ops.xla_compatible():
         outputs = linear(inputs)
         on("GPU", linear.kernel)
 
     @tf.function
     def nodes(ids, values):
-        with ops.compilable():
+        with ops.xla_compatible():
             return linear((ids, values))
 
     graph = nodes.get_concrete_function(*inputs).graph

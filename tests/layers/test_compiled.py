@@ -23,7 +23,7 @@ def batch():
 def compiled(fn):
     @tf.function(jit_compile=True)
     def call(*inputs):
-        with ops.compilable():
+        with ops.xla_compatible():
             return fn(*inputs)
 
     return call
@@ -150,5 +150,5 @@ def test_a_whole_model():
 def test_a_batch_of_unknown_shape_is_refused():
     layer = layers.SparseLinear(D, N)
     call = tf.function(lambda i: layer(i), input_signature=[tf.TensorSpec([None, M], tf.int64)])
-    with ops.compilable(), pytest.raises(ValueError, match="must have a known shape"):
+    with ops.xla_compatible(), pytest.raises(ValueError, match="must have a known shape"):
         call.get_concrete_function()

@@ -114,7 +114,7 @@ def test_a_padded_entry_of_compilable_code_stays_padding():
     values = tf.constant([[0.5, 0.0]])
     layer((ids, values))
     trainable, others = other_values(layer.trainable_variables), [tf.ones([N])]
-    with ops.compilable():
+    with ops.xla_compatible():
         (got_ids, got), _ = layer.stateless_call(trainable, others, (ids, values))
     np.testing.assert_array_equal(got_ids, ids)
     np.testing.assert_allclose(got, [[0.5 + trainable[0][1], 0.0]], rtol=1e-6)

@@ -90,12 +90,12 @@ def test_stock_ops_write_and_read_the_same_bytes(lengths, distinct, binary):
     ids, values, splits = batch(1, lengths, distinct)
     values = None if binary else values
     native = ops.pack_entries(ids, values, splits, 2**20, 2)
-    with _library.library.using(stock):
+    with _library.library.override(stock):
         written = ops.pack_entries(ids, values, splits, 2**20, 2)
     for a, b in zip(native, written, strict=True):
         np.testing.assert_array_equal(a, b)
         want = ops.unpack_entries(a, tf.int32)
-        with _library.library.using(stock):
+        with _library.library.override(stock):
             got = ops.unpack_entries(a, tf.int32)
         for x, y in zip(want, got, strict=True):
             assert x.dtype == y.dtype
@@ -104,7 +104,7 @@ def test_stock_ops_write_and_read_the_same_bytes(lengths, distinct, binary):
 
 def test_stock_ops_do_it_in_a_graph():
     ids, values, splits = batch(1, (7, 64, 65, 0, 1), 5)
-    with _library.library.using(stock):
+    with _library.library.override(stock):
         (message,) = tf.function(
             lambda: ops.pack_entries(ids, values, splits, 2**20), autograph=False
         )()
@@ -116,7 +116,7 @@ def test_stock_ops_do_it_in_a_graph():
 @pytest.mark.parametrize("through", ["library", "stock"])
 def test_a_bad_batch_is_refused_by_name(through):
     other = stock if through == "stock" else _library.library.loaded
-    with _library.library.using(other):
+    with _library.library.override(other):
         for ids, message in (
             ([1, 9], r"ids\[1\] = 9 is out of range \[0, 9\)"),
             ([-1, 0], r"= -1"),
@@ -138,7 +138,7 @@ def test_whatever_the_bytes_a_message_is_read_or_refused(through):
     rng = np.random.default_rng(0)
     other = stock if through == "stock" else _library.library.loaded
     refused = 0
-    with _library.library.using(other):
+    with _library.library.override(other):
         for n in range(0, len(good), 7):
             with pytest.raises(tf.errors.InvalidArgumentError, match="packed"):
                 ops.unpack_entries(good[:n])

@@ -24,8 +24,8 @@ PICKED = [2, 0, 2, 3]  # what tf.gather reads, so that the gradient behind it is
 native_only = pytest.mark.skipif(not _library.is_native(), reason="there is no op library")
 LIBRARIES = {
     "native": contextlib.nullcontext,
-    "stock": lambda: _library.library.using(stock),
-    "compilable": ops.compilable,
+    "stock": lambda: _library.library.override(stock),
+    "xla_compatible": ops.xla_compatible,
 }
 
 
@@ -95,7 +95,7 @@ def table_of(source):
 @pytest.mark.parametrize("source", ["variable", "bfloat16", "tensor"])
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_sparse_linear_has_the_derivatives_of_the_dense_product(library, source, binary, graph):
-    splits = EVEN if library == "compilable" else UNEVEN
+    splits = EVEN if library == "xla_compatible" else UNEVEN
     ids = tf.constant(IDS, tf.int32 if binary else tf.int64)
     table = table_of(source)
     inputs = [table] if binary else [table, tf.constant(VALUES)]

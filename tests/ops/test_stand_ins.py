@@ -29,24 +29,27 @@ def fallback(monkeypatch):
 
 @pytest.mark.parametrize("name", REGISTERED)
 def test_every_op_of_the_library_has_a_stand_in_or_a_reason(name):
-    assert hasattr(stock.library, name) != (name in stock.WITHOUT_TWIN)
+    assert hasattr(stock.library, name) != (name in stock.LIBRARY_ONLY)
 
 
 def test_reasons_are_given_for_ops_that_there_are():
-    assert set(stock.WITHOUT_TWIN) <= set(REGISTERED)
+    assert set(stock.LIBRARY_ONLY) <= set(REGISTERED)
 
 
-@pytest.mark.parametrize("name", sorted(stock.WITHOUT_TWIN))
+@pytest.mark.parametrize("name", sorted(stock.LIBRARY_ONLY))
 def test_an_op_without_a_stand_in_is_refused_with_its_reason(name):
-    with _library.library.using(stock.library), pytest.raises(NotImplementedError) as error:
+    with _library.library.override(stock.library), pytest.raises(NotImplementedError) as error:
         getattr(_library.library, name)
     assert str(error.value).startswith(f"{name} has no stand-in among the stock ops")
-    assert stock.WITHOUT_TWIN[name] in str(error.value)
+    assert stock.LIBRARY_ONLY[name] in str(error.value)
 
 
 def test_an_op_without_a_static_form_is_refused_by_name():
-    static = _library.static.library
-    with _library.library.using(static), pytest.raises(NotImplementedError, match="static shapes"):
+    static = _library.static_shapes.library
+    with (
+        _library.library.override(static),
+        pytest.raises(NotImplementedError, match="static shapes"),
+    ):
         _library.library.twml_csr_from_indices  # noqa: B018
 
 

@@ -47,7 +47,7 @@ def trained(optimizer, compiled, kernel_dtype="float32"):
 
     @tf.function(jit_compile=True)
     def in_xla(ids, values):
-        with ops.compilable():
+        with ops.xla_compatible():
             update(ids, values)
 
     step = in_xla if compiled else tf.function(update)
@@ -94,7 +94,7 @@ def test_a_batch_of_padding_changes_nothing_by_an_update():
 
     @tf.function(jit_compile=True)
     def update(ids, rows):
-        with ops.compilable():
+        with ops.xla_compatible():
             ops.apply_momentum(variable, slot, ids, rows, 0.1, 0.9)
 
     update(tf.fill([4], tf.constant(-1, tf.int64)), tf.ones([4, D]))
@@ -108,7 +108,7 @@ def test_sums_of_duplicates_keep_their_number_of_places():
 
     @tf.function(jit_compile=True)
     def summed():
-        with ops.compilable():
+        with ops.xla_compatible():
             return ops.sum_duplicates(ids, rows)
 
     unique, sums = summed()

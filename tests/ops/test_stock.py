@@ -28,7 +28,7 @@ FLOATS = np.array(
 def assert_equal(fn, exact=True, graph=True):
     """The op library and stock ops give the same, these in eager mode and in a graph."""
     native = fn()
-    with _library.library.using(stock):
+    with _library.library.override(stock):
         others = [fn(), tf.function(fn, autograph=False)()] if graph else [fn()]
     for other in others:
         tf.nest.assert_same_structure(native, other)
@@ -87,7 +87,7 @@ def test_sparse_linear_and_its_gradients(entries, units, binary, dtype):
 @pytest.mark.parametrize("library", ["loaded", "stock"])
 def test_sums_take_every_id_that_a_gradient_may_have(library):
     last = np.iinfo(np.int32).max
-    with _library.library.using(stock if library == "stock" else _library.library.loaded):
+    with _library.library.override(stock if library == "stock" else _library.library.loaded):
         ids, rows = ops.sum_duplicates(np.int32([last, 0, last]), np.float32([[1], [2], [4]]))
         assert ids.numpy().tolist() == [0, last]
         assert rows.numpy().tolist() == [[2.0], [5.0]]
@@ -130,7 +130,7 @@ def test_max_norm_its_state_and_its_gradients(training, with_bias, entries):
         return [y, tf.convert_to_tensor(m), parts]
 
     native = run()
-    with _library.library.using(stock):
+    with _library.library.override(stock):
         for got in (run(), run(tf.constant(training))):
             for a, b in zip(tf.nest.flatten(native), tf.nest.flatten(got), strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
@@ -232,7 +232,7 @@ def test_updates(rule, entries, rate, width):
 
     def run(library):
         variables = [tf.Variable(start), *(tf.Variable(s) for s in slots[:number])]
-        with _library.library.using(library):
+        with _library.library.override(library):
 
             def step():
                 slices = tf.IndexedSlices(rows, ids)
@@ -271,7 +271,7 @@ def test_bad_input_gets_the_same_message_and_changes_nothing():
         with pytest.raises(tf.errors.InvalidArgumentError) as native:
             case()
         message = native.value.message.split(" [Op:")[0].split("} ")[-1]
-        with _library.library.using(stock):
+        with _library.library.override(stock):
             with pytest.raises(tf.errors.InvalidArgumentError) as error:
                 case()
             assert error.value.message.removesuffix(".0") == message
@@ -285,7 +285,7 @@ def test_bad_input_gets_the_same_message_and_changes_nothing():
 def test_a_graph_says_what_is_wrong_with_a_batch():
     table = tf.Variable(tf.ones([4, 2]))
     specs = [tf.TensorSpec([None], t) for t in (tf.int64, tf.float32, tf.int64)]
-    with _library.library.using(stock):
+    with _library.library.override(stock):
         product = tf.function(
             lambda *batch: ops.sparse_linear(*batch, table), input_signature=specs
         )
@@ -352,7 +352,7 @@ def test_standardization_its_state_and_its_gradients(training, decay):
         return [y, moments.read_value(), by_values, by_bias.indices, by_bias.values]
 
     native = run()
-    with _library.library.using(stock):
+    with _library.library.override(stock):
         for got in (run(), run(tf.constant(training))):
             for a, b in zip(native, got, strict=True):
                 np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5)
@@ -372,7 +372,7 @@ def test_sketches(weighted):
 
     assert_equal(run)
     quantiles = lambda: ops.sketch_quantiles(ops.empty_sketch(), [0], [2.0])  # noqa: E731
-    with _library.library.using(stock):
+    with _library.library.override(stock):
         for call in (quantiles, tf.function(quantiles)):
             with pytest.raises(tf.errors.InvalidArgumentError, match="probabilities"):
                 call()
@@ -404,7 +404,7 @@ def test_bfloat16_tables_and_their_updates(rule, graph):
         return [*first, tf.cast(table, tf.float32), *slots]
 
     native = run()
-    with _library.library.using(stock):
+    with _library.library.override(stock):
         got = run()
     for a, b in zip(native, got, strict=True):
         a, b = np.asarray(tf.convert_to_tensor(a)), np.asarray(tf.convert_to_tensor(b))

@@ -55,10 +55,10 @@ def update_dependencies(gradients: Sequence[Any]) -> list[Any]:
     for gradient in gradients:
         if not isinstance(gradient, tf.IndexedSlices):
             dependencies.append(gradient)
-        elif (product := ops.untouched_sparse_linear_gradient(gradient)) is not None:
+        elif (product := ops.sparse_linear_gradient_inputs(gradient)) is not None:
             # A fused update does not need the gradient's op, so only its inputs are waited for.
             dependencies += [product.ids, product.values, product.row_splits, product.grad]
-            dependencies += product.after
+            dependencies += product.control_inputs
         else:
             dependencies += [gradient.values, gradient.indices]
     return dependencies

@@ -14,7 +14,7 @@ from twml_ops.export.tables import StoredVariable
 from twml_ops.ops import stock
 from twml_ops.ops._library import library
 from twml_ops.ops.stock import check
-from twml_ops.ops.stock.sparse_linear import grouped_by, product
+from twml_ops.ops.stock.sparse_linear import multiply_each, sparse_product
 
 
 @contextlib.contextmanager
@@ -40,17 +40,18 @@ def stock_ops(tables: dict[Any, StoredVariable], variables: list[Any]) -> Iterat
             # The whole table, which costs nothing: a read does not copy it.
             table = tf.raw_ops.ReadVariableOp(resource=weights, dtype=dtypes[id(weights)])
             if table.dtype == tf.float32:
-                return product(ids, values, row_splits, table, binary)
+                return sparse_product(ids, values, row_splits, table, binary)
             rows = tf.cast(tf.gather(table, ids), tf.float32)
-            return product(tf.range(tf.size(ids)), values, row_splits, rows, binary)
+            return sparse_product(tf.range(tf.size(ids)), values, row_splits, rows, binary)
         rows, scale = stored.gather(ids)
         if scale is not None:
             values, binary = (scale if binary else values * scale), False
-        return product(tf.range(tf.size(ids)), values, row_splits, rows, binary)
+        return sparse_product(tf.range(tf.size(ids)), values, row_splits, rows, binary)
 
     replaced = {
         "twml_resource_sparse_linear": resource_sparse_linear,
-        "twml_grouped_sparse_linear": partial(grouped_by, resource_sparse_linear),
+        "twml_grouped_sparse_linear": partial(multiply_each, resource_sparse_linear),
     }
-    with check.trusting(), library.using(SimpleNamespace(**{**vars(stock.library), **replaced})):
+    ops = SimpleNamespace(**{**vars(stock.library), **replaced})
+    with check.assume_valid(), library.override(ops):
         yield

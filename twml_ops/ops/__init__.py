@@ -1,5 +1,11 @@
-"""The TensorFlow ops, as typed functions with gradients."""
+"""The TensorFlow ops as typed functions with gradients.
 
+All functions take tensors, or anything that `tf.convert_to_tensor` accepts, and check their inputs. A
+call that raises has changed nothing. In the shapes, B is the number of rows of a batch, K the number
+of its entries, N the size of the id space and D the width of a table.
+"""
+
+from twml_ops._deprecated import deprecated_aliases
 from twml_ops.ops.apply_rows import (
     apply_adagrad,
     apply_ftrl,
@@ -10,9 +16,8 @@ from twml_ops.ops.apply_rows import (
     apply_sgd,
     bias_corrected,
     is_sparse_linear_gradient,
-    untouched_sparse_linear_gradient,
+    sparse_linear_gradient_inputs,
 )
-from twml_ops.ops.compilable import compilable
 from twml_ops.ops.discretize import hashing_discretize, percentile_discretize
 from twml_ops.ops.grouped_sparse_linear import grouped_sparse_linear
 from twml_ops.ops.hash import hash_ids
@@ -34,6 +39,7 @@ from twml_ops.ops.sparse_linear import (
     sum_duplicates,
     weights_grad,
 )
+from twml_ops.ops.xla_compatible import xla_compatible
 
 __all__ = [
     "QuantileSketch",
@@ -46,7 +52,6 @@ __all__ = [
     "apply_rowwise_adagrad",
     "apply_sgd",
     "bias_corrected",
-    "compilable",
     "csr_from_indices",
     "empty_sketch",
     "grouped_sparse_linear",
@@ -62,8 +67,17 @@ __all__ = [
     "sketch_quantiles",
     "sketch_update",
     "sparse_linear",
+    "sparse_linear_gradient_inputs",
     "sum_duplicates",
     "unpack_entries",
-    "untouched_sparse_linear_gradient",
     "weights_grad",
+    "xla_compatible",
 ]
+
+__getattr__ = deprecated_aliases(
+    __name__,
+    {
+        "compilable": "xla_compatible",
+        "sparse_linear_gradient_inputs": "sparse_linear_gradient_inputs",
+    },
+)

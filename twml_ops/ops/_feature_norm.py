@@ -8,14 +8,14 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops._keras import in_stateless_scope, stateless_value
-from twml_ops.ops._gradients import gradient_of
+from twml_ops.ops._gradients import register_gradient
 from twml_ops.ops._library import library
 from twml_ops.ops._tape import table_handle, tf_variable
-from twml_ops.ops._temporary import Temporary
+from twml_ops.ops._temporary_variable import TemporaryVariable
 from twml_ops.ops.sparse_linear import sum_duplicates
 
 
-def normalized(
+def normalize(
     op: Callable[..., Any],
     ids: Any,
     values: Any,
@@ -32,7 +32,7 @@ def normalized(
     handles = [] if bias is None or given_bias is not None else [table_handle(bias)]
     # In a stateless scope an assignment to a variable of Keras is kept by the scope.
     stateless = in_stateless_scope() and tf_variable(state) is not state
-    moving = Temporary(tf.stop_gradient(tf.convert_to_tensor(state))) if stateless else None
+    moving = TemporaryVariable(tf.stop_gradient(tf.convert_to_tensor(state))) if stateless else None
     handle = table_handle(state) if moving is None else moving.handle
     output, _ = op(ids, values, handle, handles, training, **attributes)
     if moving is not None and tf.get_static_value(training) is not False:
@@ -43,7 +43,7 @@ def normalized(
     return output
 
 
-@gradient_of("Twml>MaxNorm", "Twml>OnlineStandardize")
+@register_gradient("Twml>MaxNorm", "Twml>OnlineStandardize")
 def _gradient(op: Any, grad: Any, _: Any) -> list[Any]:
     """The state is a constant; the second output is the derivative by the values.
 

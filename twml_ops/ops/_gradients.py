@@ -11,7 +11,7 @@ import tensorflow as tf
 Gradient = Callable[..., list[Any]]
 
 
-def gradient_of(*names: str) -> Callable[[Gradient], Gradient]:
+def register_gradient(*names: str) -> Callable[[Gradient], Gradient]:
     """Registers a function as the gradient of ops, in reverse mode.
 
     The function takes the op and, for each output, the gradient by it: a tensor, or None. Ops such
@@ -35,7 +35,7 @@ def gradient_of(*names: str) -> Callable[[Gradient], Gradient]:
     return register
 
 
-def wanted(op: Any, index: int) -> bool:
+def needs_gradient(op: Any, index: int) -> bool:
     """Whether the tape has a use for the gradient by input `index`; in a graph always true."""
     skipped = getattr(op, "skip_input_indices", None)
     return skipped is None or index not in skipped

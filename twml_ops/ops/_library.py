@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.ops import stock
-from twml_ops.ops.xla import static
+from twml_ops.ops.xla import static_shapes
 
 _HOST = "CPU:0"
 _ANYWHERE = contextlib.nullcontext()
@@ -93,7 +93,7 @@ def _has_accelerator() -> bool:
 
 
 class _Library:
-    """The op wrappers in force: the loaded ones, or those of the innermost `using` block.
+    """The op wrappers in force: the loaded ones, or those of the innermost `override` block.
 
     The op library has kernels for CPUs only. Where TensorFlow has an accelerator too, it would
     place variables there that the ops then cannot reach, so `on_host` says where they belong. Stock
@@ -102,21 +102,21 @@ class _Library:
 
     def __init__(self, loaded: Any) -> None:
         self.loaded = loaded
-        self._in_force: ContextVar[Any] = ContextVar("library", default=loaded)
+        self._active: ContextVar[Any] = ContextVar("library", default=loaded)
 
     def __getattr__(self, name: str) -> Any:
-        in_force = self._in_force.get()
+        active = self._active.get()
         try:
-            op = getattr(in_force, name)
+            op = getattr(active, name)
         except AttributeError:
             if not name.startswith("twml_"):
                 raise
-            which = "stock ops of static shapes" if self.static else "stock ops"
-            why = stock.WITHOUT_TWIN.get(name, "it is outside of what they are for")
+            which = "stock ops of static shapes" if self.uses_static_shapes else "stock ops"
+            why = stock.LIBRARY_ONLY.get(name, "it is outside of what they are for")
             raise NotImplementedError(
                 f"{name} has no stand-in among the {which} that are in force: {why}"
             ) from None
-        return self._confined(op) if self.needs_host else op
+        return self._confined(op) if self.is_host_only else op
 
     def _confined(self, op: Any) -> Any:
         def on_host(*args: Any, **kwargs: Any) -> Any:
@@ -126,11 +126,11 @@ class _Library:
         return on_host
 
     @property
-    def needs_host(self) -> bool:
-        """Whether the ops in force have kernels for the host only, beside another device."""
+    def is_host_only(self) -> bool:
+        """Whether the ops in force have kernels for the host only, device_scope_of another device."""
         return (
             _has_accelerator()
-            and self._in_force.get() is self.loaded
+            and self._active.get() is self.loaded
             and self.loaded is not stock.library
         )
 
@@ -139,21 +139,21 @@ class _Library:
 
         It keeps the job and the task of the scope around it. Without an accelerator it is none.
         """
-        return tf.device(_HOST) if self.needs_host else _ANYWHERE
+        return tf.device(_HOST) if self.is_host_only else _ANYWHERE
 
     @property
-    def static(self) -> bool:
+    def uses_static_shapes(self) -> bool:
         """Whether batches keep static shapes, id -1 standing for no entry."""
-        return self._in_force.get() is static.library
+        return self._active.get() is static_shapes.library
 
     @contextlib.contextmanager
-    def using(self, other: Any) -> Iterator[None]:
+    def override(self, other: Any) -> Iterator[None]:
         """In the block, and this thread, `other` is in force."""
-        token = self._in_force.set(other)
+        token = self._active.set(other)
         try:
             yield
         finally:
-            self._in_force.reset(token)
+            self._active.reset(token)
 
 
 library = _Library(load_or_fall_back())

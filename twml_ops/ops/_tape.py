@@ -27,21 +27,21 @@ def tf_variable(variable: Any) -> tf.Variable:
     return value if isinstance(value, tf.Variable) else variable
 
 
-def is_reached(variable: Any) -> bool:
+def has_kernel_for(variable: Any) -> bool:
     """Whether the ops in force have kernels for the device that `variable` is on.
 
     A graph of version 1 need not say which that is, and puts it where its ops can be.
     """
-    return not library.needs_host or _device_type(variable) in (None, "CPU")
+    return not library.is_host_only or _device_type(variable) in (None, "CPU")
 
 
-def beside(value: Any) -> contextlib.AbstractContextManager[Any]:
+def device_scope_of(value: Any) -> contextlib.AbstractContextManager[Any]:
     """The device scope of what is computed from a variable or a tensor and should stay with it.
 
     An optimizer's slots and updates are with their variables. It is the host's scope where the
     value is known to be there and would not stay by itself.
     """
-    if library.needs_host and _device_type(value) == "CPU":
+    if library.is_host_only and _device_type(value) == "CPU":
         return library.on_host()
     return contextlib.nullcontext()
 
@@ -62,7 +62,7 @@ def table_handle(variable: Any) -> tf.Tensor:
     # Outside the replicas (a model being built in a strategy's scope) any replica will do.
     if tf.distribute.in_cross_replica_context() and hasattr(table, "values"):
         table = table.values[0]
-    if not is_reached(table):
+    if not has_kernel_for(table):
         name = getattr(variable, "path", table.name)  # a tf.Variable has no path
         raise ValueError(
             f"the variable {name!r} must be on the host, as this op has kernels for CPUs "
@@ -88,7 +88,7 @@ _WRITES = re.compile(
 )
 
 
-def refuse_if_written_since(output: tf.Tensor, handle: tf.Tensor) -> None:
+def check_not_written_since(output: tf.Tensor, handle: tf.Tensor) -> None:
     """Refuses a gradient that would read a variable in another state than `output` was made in.
 
     It sees updates between both that are traced into the same `tf.function`. In eager mode, and

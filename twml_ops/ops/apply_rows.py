@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from twml_ops.ops import stock
 from twml_ops.ops._library import library
-from twml_ops.ops._tape import in_same_control_flow, is_reached, tf_variable
+from twml_ops.ops._tape import has_kernel_for, in_same_control_flow, tf_variable
 from twml_ops.ops.sparse_linear import WEIGHTS_GRAD_OP
 
 
@@ -52,8 +52,8 @@ def apply_rows(
     handle = tf_variable(var).handle
     slot_handles = [tf_variable(s).handle for s in slots]
     scalars = [tf.cast(h, tf.float32) for h in hyper]
-    reached = is_reached(var)
-    product = untouched_sparse_linear_gradient(gradient) if fuse and reached else None
+    reached = has_kernel_for(var)
+    product = sparse_linear_gradient_inputs(gradient) if fuse and reached else None
     if product is None:
         return (library if reached else stock.library).twml_apply_rows(
             handle,
@@ -65,7 +65,7 @@ def apply_rows(
             rule=rule,
             hogwild=hogwild,
         )
-    with tf.control_dependencies(product.after):
+    with tf.control_dependencies(product.control_inputs):
         return library.twml_sparse_linear_backward_apply(
             handle,
             slot_handles,
@@ -81,7 +81,7 @@ def apply_rows(
         )
 
 
-class UntouchedGradient(NamedTuple):
+class GradientInputs(NamedTuple):
     """What a gradient that comes untouched from `sparse_linear` is computed from.
 
     Attributes:
@@ -90,7 +90,7 @@ class UntouchedGradient(NamedTuple):
         row_splits: int64 [B + 1].
         grad: float32 [B, D], the gradient of the product.
         binary: whether the entries have no values.
-        after: operations that must run before the gradient is used, such as assertions on it.
+        control_inputs: Operations that must run before the gradient is used, such as assertions.
     """
 
     ids: tf.Tensor
@@ -98,10 +98,10 @@ class UntouchedGradient(NamedTuple):
     row_splits: tf.Tensor
     grad: tf.Tensor
     binary: bool
-    after: tuple[tf.Operation, ...]
+    control_inputs: tuple[tf.Operation, ...]
 
 
-def untouched_sparse_linear_gradient(gradient: tf.IndexedSlices) -> UntouchedGradient | None:
+def sparse_linear_gradient_inputs(gradient: tf.IndexedSlices) -> GradientInputs | None:
     """What `gradient` is computed from if it is sparse_linear's own, in the current graph."""
     if tf.executing_eagerly():
         return None
@@ -114,13 +114,13 @@ def untouched_sparse_linear_gradient(gradient: tf.IndexedSlices) -> UntouchedGra
     if not in_same_control_flow(op):
         return None
     ids, values, row_splits, grad, _ = op.inputs
-    after = _conditions([*of_values, *of_indices, *op.control_inputs])
-    return UntouchedGradient(ids, values, row_splits, grad, op.get_attr("binary"), after)
+    control_inputs = _operations_to_wait_for([*of_values, *of_indices, *op.control_inputs])
+    return GradientInputs(ids, values, row_splits, grad, op.get_attr("binary"), control_inputs)
 
 
 def is_sparse_linear_gradient(gradient: tf.IndexedSlices) -> bool:
     """Whether `gradient` is known to come straight from sparse_linear: its ids are unique."""
-    return untouched_sparse_linear_gradient(gradient) is not None
+    return sparse_linear_gradient_inputs(gradient) is not None
 
 
 def _producer(tensor: tf.Tensor) -> tuple[Any, list[tf.Operation]]:
@@ -133,7 +133,7 @@ def _producer(tensor: tf.Tensor) -> tuple[Any, list[tf.Operation]]:
     return op, waits
 
 
-def _conditions(operations: Iterable[tf.Operation]) -> tuple[tf.Operation, ...]:
+def _operations_to_wait_for(operations: Iterable[tf.Operation]) -> tuple[tf.Operation, ...]:
     """Operations to wait for instead of the given ones, so that no gradient op is among them.
 
     A gradient op changes nothing, so waiting for it means waiting for what it waits for itself.

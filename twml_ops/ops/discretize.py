@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from twml_ops.ops._entries import entries
+from twml_ops.ops._csr_inputs import csr_inputs
 from twml_ops.ops._library import library
 
 Side = Literal["left", "right"]
@@ -134,22 +134,22 @@ def hashing_discretize(
 def _discretize(
     op: Any, batch: tuple[Any, Any, Any], buckets: tuple[Any, Any, Any], **attributes: Any
 ) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
-    ids, values, row_splits, binary = entries(*batch)
+    ids, values, row_splits, binary = csr_inputs(*batch)
     feature_ids, boundaries, boundary_splits = buckets
     out_ids, out_values, out_splits = op(
         ids,
         values,
         row_splits,
-        _lasting(feature_ids, tf.int64),
-        _lasting(boundaries, tf.float32),
-        _lasting(boundary_splits, tf.int64),
+        _immutable_tensor(feature_ids, tf.int64),
+        _immutable_tensor(boundaries, tf.float32),
+        _immutable_tensor(boundary_splits, tf.int64),
         binary=binary,
         **attributes,
     )
     return out_ids, None if binary else out_values, out_splits
 
 
-def _lasting(value: Any, dtype: tf.DType) -> tf.Tensor:
+def _immutable_tensor(value: Any, dtype: tf.DType) -> tf.Tensor:
     """A tensor that nobody writes to, which the op keeps between calls.
 
     A reference variable of version 1 is assigned in place, in the memory of tensors read from it.

@@ -8,8 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops._keras import stateless_value
-from twml_ops.ops._entries import entries
-from twml_ops.ops._gradients import gradient_of, wanted
+from twml_ops.ops._csr_inputs import csr_inputs
+from twml_ops.ops._gradients import needs_gradient, register_gradient
 from twml_ops.ops._library import library
 from twml_ops.ops._tape import table_handle
 from twml_ops.ops.sparse_linear import resource_values_grad, sparse_linear, weights_grad
@@ -42,7 +42,9 @@ def grouped_sparse_linear(
         )
     if any(stateless_value(w) is not None for w in weights):  # tensors, which the op does not take
         return [sparse_linear(*b, w) for b, w in zip(batches, weights, strict=True)]
-    ids, values, row_splits, binary = map(list, zip(*(entries(*b) for b in batches), strict=True))
+    ids, values, row_splits, binary = map(
+        list, zip(*(csr_inputs(*b) for b in batches), strict=True)
+    )
     if len({i.dtype for i in ids}) > 1:
         ids = [tf.cast(i, tf.int64) for i in ids]
     outputs: list[tf.Tensor] = library.twml_grouped_sparse_linear(
@@ -51,7 +53,7 @@ def grouped_sparse_linear(
     return outputs
 
 
-@gradient_of("Twml>GroupedSparseLinear")
+@register_gradient("Twml>GroupedSparseLinear")
 def _grouped_sparse_linear_grad(op: Any, *grads: Any) -> list[Any]:
     n = len(grads)
     inputs = list(op.inputs)
@@ -61,7 +63,7 @@ def _grouped_sparse_linear_grad(op: Any, *grads: Any) -> list[Any]:
         if grad is None:
             continue
         ids, values, row_splits, handle = inputs[i::n]
-        if not binary and wanted(op, n + i):
+        if not binary and needs_gradient(op, n + i):
             values_grads[i] = resource_values_grad(op.outputs[i], ids, row_splits, handle, grad)
         shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
         table_grads[i] = weights_grad(ids, values, row_splits, grad, shape, binary)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from twml_ops.ops._feature_norm import normalized
+from twml_ops.ops._feature_norm import normalize
 from twml_ops.ops._library import library
 
 
@@ -50,7 +50,7 @@ def max_norm(
         tf.errors.InvalidArgumentError: an id out of range, a non-finite value where that is an
             error, or shapes that do not fit; `max_abs` is left as it was.
     """
-    return normalized(
+    return normalize(
         library.twml_max_norm,
         ids,
         values,

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from twml_ops.ops._feature_norm import normalized
+from twml_ops.ops._feature_norm import normalize
 from twml_ops.ops._library import library
 
 
@@ -54,7 +54,7 @@ def online_standardize(
         tf.errors.InvalidArgumentError: an id out of range, an infinite value where that is an
             error, or shapes that do not fit; `moments` are left as they were.
     """
-    return normalized(
+    return normalize(
         library.twml_online_standardize,
         ids,
         values,

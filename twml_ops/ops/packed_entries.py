@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops.ops._entries import entries
+from twml_ops.ops._csr_inputs import csr_inputs
 from twml_ops.ops._library import library
 
 
@@ -40,7 +40,7 @@ def pack_entries(
         tf.errors.InvalidArgumentError: an id out of range or row_splits that are not offsets; the
             message names the place.
     """
-    ids, values, row_splits, binary = entries(ids, values, row_splits)
+    ids, values, row_splits, binary = csr_inputs(ids, values, row_splits)
     return library.twml_pack_entries(
         ids,
         values,

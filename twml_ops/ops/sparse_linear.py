@@ -7,12 +7,12 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops._keras import stateless_value
-from twml_ops.ops._entries import entries
-from twml_ops.ops._gradients import gradient_of, wanted
+from twml_ops.ops._csr_inputs import csr_inputs
+from twml_ops.ops._gradients import needs_gradient, register_gradient
 from twml_ops.ops._library import library
-from twml_ops.ops._tape import refuse_if_written_since, table_handle, tf_variable
-from twml_ops.ops.stock.bfloat16 import widened
-from twml_ops.ops.stock.sparse_linear import search
+from twml_ops.ops._tape import check_not_written_since, table_handle, tf_variable
+from twml_ops.ops.stock.bfloat16 import cast_to_float32
+from twml_ops.ops.stock.sparse_linear import searchsorted
 
 WEIGHTS_GRAD_OP = "Twml>SparseLinearWeightsGrad"
 
@@ -51,13 +51,13 @@ def sparse_linear(
             variable.
         NotImplementedError: in forward mode (`tf.autodiff.ForwardAccumulator`).
     """
-    ids, values, row_splits, binary = entries(ids, values, row_splits)
+    ids, values, row_splits, binary = csr_inputs(ids, values, row_splits)
     # A variable of Keras 3 is a tensor too, as TensorFlow sees it, but must not be read as one.
     given = stateless_value(weights)
     if given is None:
         table = tf_variable(weights)
     else:
-        table = given if given.dtype == tf.float32 else widened(given)
+        table = given if given.dtype == tf.float32 else cast_to_float32(given)
     if isinstance(table, tf.Variable):
         handle = table_handle(table)
         out = library.twml_resource_sparse_linear(ids, values, row_splits, handle, binary=binary)
@@ -135,23 +135,24 @@ def weights_grad(
     return tf.IndexedSlices(rows, unique_ids, shape)
 
 
-@gradient_of("Twml>SparseLinear")
+@register_gradient("Twml>SparseLinear")
 def _sparse_linear_grad(op: Any, grad: tf.Tensor) -> list[Any]:
     ids, values, row_splits, weights = op.inputs
     binary = op.get_attr("binary")
     by_values = None
-    if not binary and wanted(op, 1):  # it reads every touched row, so it is not computed idly
+    # It reads every row that the batch names, so it is computed only where it is used.
+    if not binary and needs_gradient(op, 1):
         by_values = library.twml_sparse_linear_values_grad(ids, row_splits, weights, grad)
     shape = tf.shape(weights, out_type=tf.int64)
     return [None, by_values, None, weights_grad(ids, values, row_splits, grad, shape, binary)]
 
 
-@gradient_of("Twml>ResourceSparseLinear")
+@register_gradient("Twml>ResourceSparseLinear")
 def _resource_sparse_linear_grad(op: Any, grad: tf.Tensor) -> list[Any]:
     ids, values, row_splits, handle = op.inputs
     binary = op.get_attr("binary")
     by_values = None
-    if not binary and wanted(op, 1):
+    if not binary and needs_gradient(op, 1):
         by_values = resource_values_grad(op.outputs[0], ids, row_splits, handle, grad)
     shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
     return [None, by_values, None, weights_grad(ids, values, row_splits, grad, shape, binary)]
@@ -161,7 +162,7 @@ def resource_values_grad(
     output: tf.Tensor, ids: tf.Tensor, row_splits: tf.Tensor, handle: tf.Tensor, grad: tf.Tensor
 ) -> tf.Tensor:
     """The gradient by the values of a product `output` with a variable, which is read again."""
-    refuse_if_written_since(output, handle)
+    check_not_written_since(output, handle)
     return library.twml_resource_sparse_linear_values_grad(ids, row_splits, handle, grad)
 
 
@@ -169,50 +170,50 @@ def resource_values_grad(
 # products of the same kind, and so on.
 
 
-@gradient_of("Twml>SparseLinearValuesGrad")
+@register_gradient("Twml>SparseLinearValuesGrad")
 def _values_grad_grad(op: Any, grad: tf.Tensor) -> list[Any]:
     ids, row_splits, weights, of_output = op.inputs
     shape = tf.shape(weights, out_type=tf.int64)
     by_weights = by_gradient = None
-    if wanted(op, 2):
+    if needs_gradient(op, 2):
         by_weights = weights_grad(ids, grad, row_splits, of_output, shape, False)
-    if wanted(op, 3):
+    if needs_gradient(op, 3):
         by_gradient = library.twml_sparse_linear(ids, grad, row_splits, weights)
     return [None, None, by_weights, by_gradient]
 
 
-@gradient_of("Twml>ResourceSparseLinearValuesGrad")
+@register_gradient("Twml>ResourceSparseLinearValuesGrad")
 def _resource_values_grad_grad(op: Any, grad: tf.Tensor) -> list[Any]:
     ids, row_splits, handle, of_output = op.inputs
     shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
     by_weights = by_gradient = None
-    if wanted(op, 2):
+    if needs_gradient(op, 2):
         by_weights = weights_grad(ids, grad, row_splits, of_output, shape, False)
-    if wanted(op, 3):
+    if needs_gradient(op, 3):
         by_gradient = library.twml_resource_sparse_linear(ids, grad, row_splits, handle)
     return [None, None, by_weights, by_gradient]
 
 
-@gradient_of("Twml>SparseLinearWeightsGrad")
+@register_gradient("Twml>SparseLinearWeightsGrad")
 def _weights_grad_grad(op: Any, _: Any, grad: Any) -> list[Any]:
     """The rows [U, D] take the place of the table, and places in them the place of the ids."""
     if grad is None:
         return [None] * 5
     ids, values, row_splits, of_output, _ = op.inputs
     binary = op.get_attr("binary")
-    places = search(op.outputs[0], ids, "left")
+    places = searchsorted(op.outputs[0], ids, "left")
     by_values = None
-    if not binary and wanted(op, 1):
+    if not binary and needs_gradient(op, 1):
         by_values = library.twml_sparse_linear_values_grad(places, row_splits, grad, of_output)
     by_gradient = library.twml_sparse_linear(places, values, row_splits, grad, binary=binary)
     return [None, by_values, None, by_gradient, None]
 
 
-@gradient_of("Twml>SumDuplicates")
+@register_gradient("Twml>SumDuplicates")
 def _sum_duplicates_grad(op: Any, _: Any, grad: Any) -> list[Any]:
     if grad is None:
         return [None, None]
-    places = search(op.outputs[0], op.inputs[0], "left")
+    places = searchsorted(op.outputs[0], op.inputs[0], "left")
     return [None, tf.gather(grad, places)]
 
 

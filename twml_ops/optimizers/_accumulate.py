@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops.ops._tape import beside, tf_variable
+from twml_ops.ops._tape import device_scope_of, tf_variable
 
 
 class Accumulator:
@@ -24,7 +24,7 @@ class Accumulator:
         shape = tf_variable(variable).shape
         self._sparse = sparse
         self._variable = variable
-        with tf.init_scope(), beside(variable):  # A step may be being traced.
+        with tf.init_scope(), device_scope_of(variable):  # A step may be being traced.
             if sparse:
                 rows = tf.zeros([0, *shape[1:]])
                 self._ids = tf.Variable(tf.zeros([0], tf.int64), shape=[None], trainable=False)
@@ -40,7 +40,7 @@ class Accumulator:
         if not isinstance(gradient, tf.IndexedSlices):  # The loss reads all rows in this step.
             everything = tf.range(tf.shape(gradient, out_type=tf.int64)[0])
             gradient = tf.IndexedSlices(gradient, everything, tf.shape(gradient))
-        with beside(self._variable):
+        with device_scope_of(self._variable):
             ids = tf.concat([self._ids, tf.cast(gradient.indices, tf.int64)], axis=0)
             rows = tf.concat([self._rows, tf.cast(gradient.values, tf.float32)], axis=0)
         return tf.IndexedSlices(rows, ids, gradient.dense_shape)

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import ops
-from twml_ops.ops._tape import beside
+from twml_ops.ops._tape import device_scope_of
 
 
 def map_values(gradient: Any, fn: Callable[[tf.Tensor], tf.Tensor]) -> Any:
@@ -19,7 +19,7 @@ def map_values(gradient: Any, fn: Callable[[tf.Tensor], tf.Tensor]) -> Any:
         fn: keeps the shape.
     """
     if isinstance(gradient, tf.IndexedSlices):
-        with beside(gradient.values):
+        with device_scope_of(gradient.values):
             values = fn(gradient.values)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
     return gradient if gradient is None else fn(gradient)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from twml_ops import placement
 from twml_ops._keras import KERAS_3
-from twml_ops.ops._tape import beside, tf_variable
+from twml_ops.ops._tape import device_scope_of, tf_variable
 from twml_ops.optimizers._accumulate import Accumulators
 from twml_ops.optimizers._gradients import map_values
 from twml_ops.optimizers.loss_scale import warn_of_dense_loss_scaling
@@ -194,7 +194,7 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         return int(self._index_dict[self._var_key(variable)])
 
     def _add_slot(self, variable: Any, spec: SlotSpec) -> Any:
-        with beside(variable):
+        with device_scope_of(variable):
             owner = str(getattr(variable, "path", variable.name))  # A tf.Variable has no path.
             if KERAS_3 or spec.dtype != variable.dtype:  # Keras 2 would take the variable's dtype.
                 return self.add_variable(

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from twml_ops import ops
-from twml_ops.ops._tape import beside
+from twml_ops.ops._tape import device_scope_of
 from twml_ops.ops.stock.update_rules import UPDATE_FORMULAS
 from twml_ops.optimizers.update_rules import UpdateRule
 
@@ -72,7 +72,7 @@ def apply_update(
         return None
     if not isinstance(gradient, tf.IndexedSlices):
         gradient = _all_rows(gradient)
-    with beside(variable):
+    with device_scope_of(variable):
         seed: Any = 0
         if variable.dtype == tf.bfloat16:
             seed = tf.cast(step, tf.int64) + (rounding_seed << 32)

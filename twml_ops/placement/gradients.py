@@ -27,7 +27,7 @@ def join(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
     """
     if exchange.num_replicas() == 1:
         return gradient
-    source = ops.untouched_sparse_linear_gradient(gradient)
+    source = ops.sparse_linear_gradient_inputs(gradient)
     if source is None:
         pair = gradient.indices, gradient.values
         if gradient.values.dtype == tf.float32:

@@ -17,7 +17,7 @@ def part_of(entries: Entries, part: Any, parts: int) -> Entries:
     count = tf.cast(parts, ids.dtype)
     # floormod sends a negative id to a part too, where it is refused.
     mine = tf.equal(tf.math.floormod(ids, count), tf.cast(part, ids.dtype))
-    if library.static:
+    if library.uses_static_shapes:
         return tf.where(mine, tf.math.floordiv(ids, count), -1), values, row_splits
     before = tf.concat([[0], tf.cumsum(tf.cast(mine, tf.int64))], axis=0)
     values = None if values is None else tf.boolean_mask(values, mine)

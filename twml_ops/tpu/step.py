@@ -80,7 +80,7 @@ def prepare(model: Any) -> None:
 def training_step(model: Any) -> Any:
     """`(features, labels) -> loss`, compiled by XLA: forward, backward, and all updates.
 
-    Metrics are left out. Tables are updated by what XLA knows: see `ops.compilable`.
+    Metrics are left out. Tables are updated by what XLA knows: see `ops.xla_compatible`.
 
     Args:
         model: compiled and built, as by `prepare`; of padded batches.
@@ -88,7 +88,7 @@ def training_step(model: Any) -> Any:
 
     @tf.function(jit_compile=True)
     def step(features: Any, labels: tf.Tensor) -> tf.Tensor:
-        with ops.compilable():
+        with ops.xla_compatible():
             with tf.GradientTape() as tape:
                 predictions = model(features, training=True)
                 loss = model.compute_loss(x=features, y=labels, y_pred=predictions)

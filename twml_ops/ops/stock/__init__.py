@@ -57,7 +57,7 @@ library = SimpleNamespace(**{f"twml_{op.__name__}": op for op in _OPS})
 """What stands for the op library's module."""
 
 _BY_STOCK_OPS = "the gradient of the stand-in of the forward op is that of its stock ops"
-WITHOUT_TWIN = {
+LIBRARY_ONLY = {
     "twml_sparse_linear_values_grad": _BY_STOCK_OPS,
     "twml_resource_sparse_linear_values_grad": _BY_STOCK_OPS,
     "twml_sparse_linear_weights_grad": _BY_STOCK_OPS,
@@ -65,4 +65,4 @@ WITHOUT_TWIN = {
 }
 """The ops of the library that nothing stands for, and why. Training on servers needs them."""
 
-__all__ = ["WITHOUT_TWIN", "library"]
+__all__ = ["LIBRARY_ONLY", "library"]

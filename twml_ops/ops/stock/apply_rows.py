@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.ops.stock import check
-from twml_ops.ops.stock.bfloat16 import rounded
-from twml_ops.ops.stock.sparse_linear import one_row_an_id, summed
+from twml_ops.ops.stock.bfloat16 import round_stochastically
+from twml_ops.ops.stock.sparse_linear import one_row_per_id, sum_duplicates_unchecked
 from twml_ops.ops.stock.update_rules import UPDATE_FORMULAS, TensorCell, UpdateFormula
 
 
@@ -29,16 +29,16 @@ def apply_rows(
     ids, rows = tf.convert_to_tensor(ids), tf.convert_to_tensor(rows, tf.float32)
     formula = _checked_formula(rule, slots, hyper)
     handles = [var, *slots]
-    check.table(var, "var", None, tf.float32, tf.bfloat16)
+    check.variable_dtype(var, "var", None, tf.float32, tf.bfloat16)
     for handle in slots:
-        check.table(handle, "slots")
+        check.variable_dtype(handle, "slots")
     shapes = [tf.raw_ops.VariableShape(input=h, out_type=tf.int64) for h in handles]
-    claims = _claims(handles, shapes, formula, ids, rows)
-    ids, gradient = summed(check.expect(ids, *claims), rows)
-    return update(rule, handles, shapes, ids, gradient, hyper, seed)
+    preconditions = _preconditions(handles, shapes, formula, ids, rows)
+    ids, gradient = sum_duplicates_unchecked(check.require_well_formed(ids, *preconditions), rows)
+    return update_rows(rule, handles, shapes, ids, gradient, hyper, seed)
 
 
-def update(
+def update_rows(
     rule: str,
     handles: Sequence[tf.Tensor],
     shapes: Sequence[tf.Tensor],
@@ -46,7 +46,7 @@ def update(
     gradient: tf.Tensor,
     hyper: Sequence[tf.Tensor],
     seed: Any,
-    if_any: tf.Tensor | None = None,
+    enabled: tf.Tensor | None = None,
 ) -> Any:
     """Updates the rows `ids` [U] of a table and its slots by `gradient` [U, ...].
 
@@ -58,11 +58,11 @@ def update(
         gradient: its rows.
         hyper: of the rule.
         seed: of stochastic rounding.
-        if_any: bool scalar: False leaves everything as it is.
+        enabled: bool scalar: False leaves everything as it is.
     """
     formula = UPDATE_FORMULAS[rule]
     var, *slots = handles
-    dtype = check.table(var, "var", None, tf.float32, tf.bfloat16)
+    dtype = check.variable_dtype(var, "var", None, tf.float32, tf.bfloat16)
     number, width = tf.shape(ids)[0], tf.cast(tf.reduce_prod(shapes[0][1:]), tf.int32)
 
     def read(handle: tf.Tensor, shape: Sequence[Any], dtype: tf.DType = tf.float32) -> tf.Tensor:
@@ -75,11 +75,11 @@ def update(
     old = [read(s, [number] if formula.rowwise_slots else [number, width]) for s in slots]
     cells = [TensorCell(value) for value in old]
     formula.step(cell, cells, tf.reshape(gradient, [number, width]), list(hyper))
-    new = cell.value() if dtype == tf.float32 else rounded(cell.value(), ids, seed)
+    new = cell.value() if dtype == tf.float32 else round_stochastically(cell.value(), ids, seed)
     values = [new, *(c.value() for c in cells)]
-    if if_any is not None:
+    if enabled is not None:
         before = [stored, *old]
-        values = [tf.where(if_any, v, b) for v, b in zip(values, before, strict=True)]
+        values = [tf.where(enabled, v, b) for v, b in zip(values, before, strict=True)]
     written = []
     for handle, shape, value in zip(handles, shapes, values, strict=True):
         tail = tf.concat([[tf.cast(number, tf.int64)], shape[1:]], 0)
@@ -93,11 +93,11 @@ def update(
 
 def _checked_formula(rule: str, slots: Sequence[Any], hyper: Sequence[tf.Tensor]) -> UpdateFormula:
     if rule not in UPDATE_FORMULAS:
-        raise check.refusal(f"rule '{rule}' is not known")
+        raise check.invalid_argument(f"rule '{rule}' is not known")
     formula = UPDATE_FORMULAS[rule]
     number = len(formula.slots), len(formula.hyperparameters)
     if (len(slots), len(hyper)) != number:
-        raise check.refusal(
+        raise check.invalid_argument(
             f"rule '{rule}' takes {number[0]} slots and {number[1]} hyper, "
             f"got {len(slots)} and {len(hyper)}"
         )
@@ -106,18 +106,18 @@ def _checked_formula(rule: str, slots: Sequence[Any], hyper: Sequence[tf.Tensor]
     return formula
 
 
-def _claims(
+def _preconditions(
     handles: Sequence[tf.Tensor],
     shapes: Sequence[tf.Tensor],
     formula: UpdateFormula,
     ids: tf.Tensor,
     rows: tf.Tensor,
-) -> list[check.Claim]:
+) -> list[check.Precondition]:
     check.rank(ids, 1, "ids")
     if rows.shape.rank == 0:
-        raise check.refusal("rows must have rank 1 or more, got a scalar")
+        raise check.invalid_argument("rows must have rank 1 or more, got a scalar")
     if len({id(h) for h in handles}) < len(handles):
-        raise check.refusal("var and slots must be different variables")
+        raise check.invalid_argument("var and slots must be different variables")
     var = tf.get_static_value(shapes[0])
     for s, shape in enumerate(shapes[1:]):
         known = tf.get_static_value(shape)
@@ -128,10 +128,10 @@ def _claims(
         if not fits:
             got = "[" + ",".join(map(str, known.tolist())) + "]"
             want = "[" + ",".join(map(str, var.tolist())) + "]"
-            raise check.refusal(f"slots[{s}] must fit var {want}, got {got}")
+            raise check.invalid_argument(f"slots[{s}] must fit var {want}, got {got}")
     return [
         check.ids_in_range(ids, shapes[0][0]),
-        one_row_an_id(ids, rows),
+        one_row_per_id(ids, rows),
         check.equal(
             "the gradient's rows must be as wide as the table's, {}, got {}",
             lambda: tf.reduce_prod(shapes[0][1:]),

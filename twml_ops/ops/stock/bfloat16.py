@@ -1,4 +1,4 @@
-"""Tables of bfloat16 in stock ops: rows widened as they are read, and rounded as they are stored.
+"""bfloat16 tables in stock ops: rows are read as float32 and rounded when they are stored.
 
 cc/core/simd/row_kernels.cc has the same arithmetic.
 """
@@ -14,12 +14,12 @@ from twml_ops.ops.stock.hash import mix64
 
 
 @tf.custom_gradient
-def widened(rows: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+def cast_to_float32(rows: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
     """bfloat16 rows in float32, as their gradient is too."""
     return tf.cast(rows, tf.float32), lambda gradient: gradient
 
 
-def rounded(rows: tf.Tensor, ids: tf.Tensor, seed: Any) -> tf.Tensor:
+def round_stochastically(rows: tf.Tensor, ids: tf.Tensor, seed: Any) -> tf.Tensor:
     """float32 rows [U, D] in bfloat16, up with the probability of the fraction cut off.
 
     The random bits are a hash (MurmurHash3's finalizer) of seed, row id and column.

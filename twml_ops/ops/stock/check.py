@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-_trusting: ContextVar[bool] = ContextVar("trusting", default=False)
-_blind: ContextVar[bool] = ContextVar("blind", default=False)
+_assume_valid: ContextVar[bool] = ContextVar("assume_valid", default=False)
+_unchecked: ContextVar[bool] = ContextVar("unchecked", default=False)
 
 
-class Claim(NamedTuple):
+class Precondition(NamedTuple):
     """Something that must hold of an op's input.
 
     Attributes:
         holds: gives a bool scalar, whatever the input.
         message: what the input is refused with, a {} in it for each of `numbers`.
-        numbers: give scalars, whatever the input (see `item`).
+        numbers: give scalars, whatever the input (see `item_or_zero`).
     """
 
     holds: Callable[[], Any]
@@ -28,65 +28,67 @@ class Claim(NamedTuple):
 
 
 @contextlib.contextmanager
-def trusting() -> Iterator[None]:
-    """In the block `expect` checks nothing: for graphs that are served.
+def assume_valid() -> Iterator[None]:
+    """In the block `require_well_formed` checks nothing: for graphs that are served.
 
     There every batch is well formed because the signature makes it, and an id out of range is
     still refused by the stock ops.
     """
-    token = _trusting.set(True)
+    token = _assume_valid.set(True)
     try:
         yield
     finally:
-        _trusting.reset(token)
+        _assume_valid.reset(token)
 
 
 @contextlib.contextmanager
-def blindly() -> Iterator[None]:
+def unchecked() -> Iterator[None]:
     """In the block nothing is checked at all: for compiled code, which cannot refuse anything."""
-    token = _blind.set(True)
+    token = _unchecked.set(True)
     try:
         yield
     finally:
-        _blind.reset(token)
+        _unchecked.reset(token)
 
 
-def expect(tensors: Any, *claims: Claim) -> Any:
+def require_well_formed(tensors: Any, *preconditions: Precondition) -> Any:
     """As `require`, and just `tensors` in graphs that trust their input."""
-    return tensors if _trusting.get() else require(tensors, *claims)
+    return tensors if _assume_valid.get() else require(tensors, *preconditions)
 
 
-def require(tensors: Any, *claims: Claim) -> Any:
-    """`tensors`, one or a tuple, once all claims have been found to hold.
+def require(tensors: Any, *preconditions: Precondition) -> Any:
+    """`tensors`, one or a tuple, once all preconditions have been found to hold.
 
     Raises:
         tf.errors.InvalidArgumentError: in eager mode at once, else when the graph runs. The first
-            claim that does not hold gives the message.
+            precondition that does not hold gives the message.
     """
-    if _blind.get():
+    if _unchecked.get():
         return tensors
     if tf.executing_eagerly():
-        for claim in claims:
-            if not claim.holds():
-                raise refusal(claim.message.format(*(n().numpy() for n in claim.numbers)))
+        for precondition in preconditions:
+            if not precondition.holds():
+                raise invalid_argument(
+                    precondition.message.format(*(n().numpy() for n in precondition.numbers))
+                )
         return tensors
 
     def refuse() -> tf.Tensor:
         # Not tf.debugging.Assert, which would wrap each in a tf.cond again.
         said: list[Any] = []
-        for claim in claims:
+        for precondition in preconditions:
             with tf.control_dependencies(said[-1:]):
-                text = tf.strings.format(claim.message, [n() for n in claim.numbers])
-                said.append(tf.raw_ops.Assert(condition=claim.holds(), data=[text]))
+                text = tf.strings.format(precondition.message, [n() for n in precondition.numbers])
+                said.append(tf.raw_ops.Assert(condition=precondition.holds(), data=[text]))
         with tf.control_dependencies(said[-1:]):
             return tf.constant(False)
 
-    all_hold = tf.reduce_all([claim.holds() for claim in claims])
+    all_hold = tf.reduce_all([precondition.holds() for precondition in preconditions])
     with tf.control_dependencies([tf.cond(all_hold, lambda: tf.constant(True), refuse)]):
         return tf.nest.map_structure(tf.identity, tensors)
 
 
-def refusal(message: str) -> tf.errors.InvalidArgumentError:
+def invalid_argument(message: str) -> tf.errors.InvalidArgumentError:
     """The error of an op that refuses its input."""
     return tf.errors.InvalidArgumentError(None, None, message)
 
@@ -95,10 +97,10 @@ def rank(tensor: tf.Tensor, expected: int, name: str) -> None:
     """Refuses a tensor known to have another rank."""
     if tensor.shape.rank not in (None, expected):
         shape = str(tensor.shape.as_list()).replace(" ", "").replace("None", "?")
-        raise refusal(f"{name} must have rank {expected}, got shape {shape}")
+        raise invalid_argument(f"{name} must have rank {expected}, got shape {shape}")
 
 
-def table(
+def variable_dtype(
     handle: tf.Tensor, name: str, dimensions: int | None = None, *dtypes: tf.DType
 ) -> tf.DType:
     """The type of a variable. Refuses one known to be of another than `dtypes`, or of another rank.
@@ -112,39 +114,39 @@ def table(
     got = tf.as_dtype(kinds[0].dtype) if kinds else dtypes[0]
     if got not in dtypes:
         names = ["double" if d == tf.float64 else d.name for d in (*dtypes, got)]
-        raise refusal(f"{name} must be {' or '.join(names[:-1])}, got {names[-1]}")
+        raise invalid_argument(f"{name} must be {' or '.join(names[:-1])}, got {names[-1]}")
     found = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64).shape[0]
     if dimensions is not None and found not in (None, dimensions):
-        raise refusal(f"{name} must have rank {dimensions}, got rank {found}")
+        raise invalid_argument(f"{name} must have rank {dimensions}, got rank {found}")
     return got
 
 
 def choice(name: str, got: str, choices: tuple[str, ...]) -> None:
     """Refuses an attribute that is none of its values."""
     if got not in choices:
-        raise refusal(f"{name} must be one of {choices}, got {got!r}")
+        raise invalid_argument(f"{name} must be one of {choices}, got {got!r}")
 
 
 def bits(name: str, got: int) -> None:
     """Refuses an id space that cannot have 2^got ids."""
     if not 1 <= got <= 62:
-        raise refusal(f"{name} must be in [1, 62], got {got}")
+        raise invalid_argument(f"{name} must be in [1, 62], got {got}")
 
 
-def first(bad: tf.Tensor) -> tf.Tensor:
+def index_of_first(is_bad: tf.Tensor) -> tf.Tensor:
     """The position of the first True; 0 without one."""
-    return tf.argmax(tf.concat([tf.cast(bad, tf.int8), [0]], 0), output_type=tf.int64)
+    return tf.argmax(tf.concat([tf.cast(is_bad, tf.int8), [0]], 0), output_type=tf.int64)
 
 
-def item(x: tf.Tensor, i: Any) -> tf.Tensor:
+def item_or_zero(x: tf.Tensor, i: Any) -> tf.Tensor:
     """`x[i]`, or 0 where there is no such item."""
     i = tf.minimum(tf.cast(i, tf.int64), tf.size(x, tf.int64))
     return tf.concat([x, tf.zeros([1], x.dtype)], 0)[i]
 
 
-def equal(message: str, expected: Callable[[], Any], got: Callable[[], Any]) -> Claim:
+def equal(message: str, expected: Callable[[], Any], got: Callable[[], Any]) -> Precondition:
     """Two numbers are the same; `message` shows them."""
-    return Claim(lambda: tf.equal(expected(), got()), message, (expected, got))
+    return Precondition(lambda: tf.equal(expected(), got()), message, (expected, got))
 
 
 def size(tensor: tf.Tensor) -> Callable[[], tf.Tensor]:
@@ -154,62 +156,74 @@ def size(tensor: tf.Tensor) -> Callable[[], tf.Tensor]:
 
 def ordered(
     x: tf.Tensor,
-    bad: Callable[[], tf.Tensor],
+    is_bad: Callable[[], tf.Tensor],
     message: str,
     name: str | None = None,
     column: str = "",
-) -> Claim:
-    """No neighbours of `x` are as `bad` marks them, [K - 1]: "x[i] = this after that".
+) -> Precondition:
+    """No neighbours of `x` are as `is_bad` marks them, [K - 1]: "x[i] = this after that".
 
     `column`: what follows i where `x` is a column of what `name` means.
     """
 
     def at() -> tf.Tensor:
-        return first(bad())
+        return index_of_first(is_bad())
 
     where = "" if name is None else f": {name}[{{}}{column}] = {{}} after {{}}"
-    numbers = (lambda: at() + 1, lambda: item(x, at() + 1), lambda: item(x, at()))
-    return Claim(lambda: ~tf.reduce_any(bad()), message + where, numbers)
+    numbers = (lambda: at() + 1, lambda: item_or_zero(x, at() + 1), lambda: item_or_zero(x, at()))
+    return Precondition(lambda: ~tf.reduce_any(is_bad()), message + where, numbers)
 
 
-def ids_in_range(ids: tf.Tensor, input_dim: Any, name: str = "ids", column: str = "") -> Claim:
+def ids_in_range(
+    ids: tf.Tensor, input_dim: Any, name: str = "ids", column: str = ""
+) -> Precondition:
     """Every id in [0, input_dim). `column`: as in `ordered`."""
     input_dim = tf.cast(input_dim, tf.int64)
 
-    def bad() -> tf.Tensor:
+    def is_bad() -> tf.Tensor:
         wide = tf.cast(ids, tf.int64)
         return (wide < 0) | (wide >= input_dim)
 
-    return Claim(
-        lambda: ~tf.reduce_any(bad()),
+    return Precondition(
+        lambda: ~tf.reduce_any(is_bad()),
         f"{name}[{{}}{column}] = {{}} is out of range [0, {{}})",
-        (lambda: first(bad()), lambda: item(ids, first(bad())), lambda: input_dim),
+        (
+            lambda: index_of_first(is_bad()),
+            lambda: item_or_zero(ids, index_of_first(is_bad())),
+            lambda: input_dim,
+        ),
     )
 
 
-def offsets(splits: tf.Tensor, of: tf.Tensor, name: str, what: str) -> list[Claim]:
+def valid_offsets(splits: tf.Tensor, of: tf.Tensor, name: str, what: str) -> list[Precondition]:
     """`splits` starts at 0, never falls, and ends at the number of items of `of`."""
     count = size(splits)
     return [
-        Claim(
+        Precondition(
             lambda: count() > 0,
             f"{name} must not be empty: it has one more item than the batch has rows",
         ),
-        Claim(
+        Precondition(
             lambda: tf.reduce_all(tf.equal(splits[:1], 0)),
             name + "[0] must be 0, got {}",
-            (lambda: item(splits, 0),),
+            (lambda: item_or_zero(splits, 0),),
         ),
         ordered(splits, lambda: splits[1:] < splits[:-1], f"{name} must be non-decreasing", name),
-        Claim(
+        Precondition(
             lambda: tf.reduce_all(tf.equal(splits[-1:], size(of)())),
             f"{name}[{{}}] must be the number of {what} {{}}, got {{}}",
-            (lambda: count() - 1, size(of), lambda: item(splits, tf.maximum(count() - 1, 0))),
+            (
+                lambda: count() - 1,
+                size(of),
+                lambda: item_or_zero(splits, tf.maximum(count() - 1, 0)),
+            ),
         ),
     ]
 
 
-def csr(ids: tf.Tensor, values: tf.Tensor, row_splits: tf.Tensor, binary: bool) -> list[Claim]:
+def csr(
+    ids: tf.Tensor, values: tf.Tensor, row_splits: tf.Tensor, binary: bool
+) -> list[Precondition]:
     """Sizes agree and splits are sound; ids may be any."""
     for tensor, name in ((ids, "ids"), (values, "values"), (row_splits, "row_splits")):
         rank(tensor, 1, name)
@@ -217,18 +231,18 @@ def csr(ids: tf.Tensor, values: tf.Tensor, row_splits: tf.Tensor, binary: bool) 
     wanted = (lambda: tf.zeros([], tf.int64)) if binary else size(ids)
     return [
         equal("values must have {}" + each + ", got {}", wanted, size(values)),
-        *offsets(row_splits, ids, "row_splits", "entries"),
+        *valid_offsets(row_splits, ids, "row_splits", "entries"),
     ]
 
 
-def none_bad(values: tf.Tensor, bad: Callable[[tf.Tensor], tf.Tensor]) -> Claim:
-    """No value is one that `bad` finds; the first that is names its place."""
+def values_allowed(values: tf.Tensor, is_bad: Callable[[tf.Tensor], tf.Tensor]) -> Precondition:
+    """No value is one that `is_bad` finds; the first that is names its place."""
 
     def found() -> tf.Tensor:
-        return bad(values)
+        return is_bad(values)
 
-    return Claim(
+    return Precondition(
         lambda: ~tf.reduce_any(found()),
         "values[{}] = {} is not finite",
-        (lambda: first(found()), lambda: item(values, first(found()))),
+        (lambda: index_of_first(found()), lambda: item_or_zero(values, index_of_first(found()))),
     )

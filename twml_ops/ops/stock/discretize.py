@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from twml_ops.ops.stock import check
 from twml_ops.ops.stock.hash import hash_pair
-from twml_ops.ops.stock.sparse_linear import search
+from twml_ops.ops.stock.sparse_linear import searchsorted
 
 # Buckets that are not between boundaries, as the hash names them (discretize.cc).
 _MISSING_BUCKET = -1
@@ -41,7 +41,7 @@ def percentile_discretize(
     keep_inputs: bool = False,
     static: bool = False,
 ) -> Triple:
-    """As the op Twml>PercentileDiscretize; `static` as in `xla/static.py`."""
+    """As the op Twml>PercentileDiscretize; `static` as in `xla/static_shapes.py`."""
     check.bits("pass_through_bits", pass_through_bits)
     extra = 2 if missing == "bucket" else 1
 
@@ -85,7 +85,7 @@ def hashing_discretize(
     keep_inputs: bool = False,
     static: bool = False,
 ) -> Triple:
-    """As the op Twml>HashingDiscretize; `static` as in `xla/static.py`."""
+    """As the op Twml>HashingDiscretize; `static` as in `xla/static_shapes.py`."""
     check.bits("output_bits", output_bits)
 
     def bucket_id(found: _Found) -> tf.Tensor:
@@ -121,12 +121,12 @@ def _discretize(
     check.choice("unknown", unknown, ("pass", "drop", "error"))
     ids, values, row_splits = batch
     feature_ids, boundaries, splits = buckets
-    claims = [*check.csr(ids, values, row_splits, binary), *_soundness(*buckets)]
-    ids, row_splits, splits = check.expect((ids, row_splits, splits), *claims)
+    preconditions = [*check.csr(ids, values, row_splits, binary), *_soundness(*buckets)]
+    ids, row_splits, splits = check.require_well_formed((ids, row_splits, splits), *preconditions)
     feature = tf.cast(ids, tf.int64)
     values = tf.ones(tf.shape(ids)) if binary else values
 
-    f = search(feature_ids, feature, "left")
+    f = searchsorted(feature_ids, feature, "left")
     # One item behind the last, for those that are larger.
     known = tf.equal(tf.gather(tf.concat([feature_ids, [0]], 0), f), feature)
     known &= f < tf.size(feature_ids, out_type=tf.int64)
@@ -135,7 +135,7 @@ def _discretize(
     f = tf.where(known, f, 0)
     nan = tf.math.is_nan(values)
     keys = _sort_key(_feature_of_boundary(boundaries, splits), boundaries)
-    before = search(keys, _sort_key(f, values), side)
+    before = searchsorted(keys, _sort_key(f, values), side)
     bucket = tf.where(nan, tf.constant(_MISSING_BUCKET, tf.int64), before - tf.gather(splits, f))
     found = _Found(feature, f, bucket)
     out_ids = tf.where(known, bucket_id(found), passed_id(feature))
@@ -181,23 +181,23 @@ def _sort_key(f: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
 
 
 def _feature_of_boundary(boundaries: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
-    return search(splits[1:], tf.range(tf.size(boundaries, tf.int64)), "right")
+    return searchsorted(splits[1:], tf.range(tf.size(boundaries, tf.int64)), "right")
 
 
-def _all_known(known: tf.Tensor, feature: tf.Tensor, feature_ids: tf.Tensor) -> check.Claim:
+def _all_known(known: tf.Tensor, feature: tf.Tensor, feature_ids: tf.Tensor) -> check.Precondition:
     def at() -> tf.Tensor:
-        return check.first(~known)
+        return check.index_of_first(~known)
 
-    return check.Claim(
+    return check.Precondition(
         lambda: tf.reduce_all(known),
         "ids[{}] = {} is not one of the {} adapted features",
-        (at, lambda: check.item(feature, at()), check.size(feature_ids)),
+        (at, lambda: check.item_or_zero(feature, at()), check.size(feature_ids)),
     )
 
 
 def _soundness(
     feature_ids: tf.Tensor, boundaries: tf.Tensor, splits: tf.Tensor
-) -> list[check.Claim]:
+) -> list[check.Precondition]:
     for tensor, name in (
         (feature_ids, "feature_ids"),
         (boundaries, "boundaries"),
@@ -219,17 +219,17 @@ def _soundness(
             lambda: tf.size(feature_ids, tf.int64) + 1,
             check.size(splits),
         ),
-        *check.offsets(splits, boundaries, "boundary_splits", "boundaries"),
+        *check.valid_offsets(splits, boundaries, "boundary_splits", "boundaries"),
         check.ordered(
             feature_ids,
             lambda: feature_ids[1:] <= feature_ids[:-1],
             "feature_ids must be strictly increasing",
             "feature_ids",
         ),
-        check.Claim(
+        check.Precondition(
             lambda: ~tf.reduce_any(nan()),
             "boundaries[{}] must not be nan",
-            (lambda: check.first(nan()),),
+            (lambda: check.index_of_first(nan()),),
         ),
         check.ordered(
             boundaries, falls, "boundaries of one feature must be non-decreasing", "boundaries"

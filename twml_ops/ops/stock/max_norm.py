@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from twml_ops.ops.stock import check, norm
-from twml_ops.ops.stock.sparse_linear import unique
+from twml_ops.ops.stock.sparse_linear import sorted_unique
 
 
 def max_norm(
@@ -22,13 +22,15 @@ def max_norm(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """As the op Twml>MaxNorm: `max_abs` and `bias` (one or none) are handles of variables."""
     norm.check_ranks(ids, values, training, bias)
-    check.table(max_abs, "max_abs", 1)
+    check.variable_dtype(max_abs, "max_abs", 1)
     norm.check_options(epsilon, decay)
     if any(handle is max_abs for handle in bias):
-        raise check.refusal("max_abs and bias must be different variables")
-    ids = check.expect(ids, *norm.claims(ids, values, max_abs, bias, "as max_abs has"))
+        raise check.invalid_argument("max_abs and bias must be different variables")
+    ids = check.require_well_formed(
+        ids, *norm.batch_preconditions(ids, values, max_abs, bias, "as max_abs has")
+    )
     if nonfinite == "error":
-        ids = check.require(ids, check.none_bad(values, lambda v: ~tf.math.is_finite(v)))
+        ids = check.require(ids, check.values_allowed(values, lambda v: ~tf.math.is_finite(v)))
     finite = tf.math.is_finite(values)
     values = tf.where(finite, values, 0.0)
     with tf.control_dependencies(_raise_maxima(ids, values, finite, max_abs, training, decay)):
@@ -39,7 +41,7 @@ def max_norm(
     inside = tf.abs(values) <= m
     y = tf.where(inside, values / m, tf.sign(values))
     scale = tf.where(finite & inside, 1.0 / m, 0.0)
-    return norm.plus_bias(y, ids, bias), scale
+    return norm.add_bias(y, ids, bias), scale
 
 
 def _gather(handle: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
@@ -57,13 +59,13 @@ def _raise_maxima(
     def raised() -> tf.Operation | None:
         decayed = []
         if decay < 1:
-            touched, _ = unique(tf.boolean_mask(ids, finite))
+            touched, _ = sorted_unique(tf.boolean_mask(ids, finite))
             less = _gather(max_abs, touched) * decay
             op = tf.raw_ops.ResourceScatterUpdate(resource=max_abs, indices=touched, updates=less)
-            decayed = norm.done(op)
+            decayed = norm.as_dependencies(op)
         with tf.control_dependencies(decayed):
             return tf.raw_ops.ResourceScatterMax(
                 resource=max_abs, indices=ids, updates=tf.abs(values)
             )
 
-    return norm.in_training(training, raised)
+    return norm.update_if_training(training, raised)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from twml_ops.ops.stock import check, norm
-from twml_ops.ops.stock.sparse_linear import unique
+from twml_ops.ops.stock.sparse_linear import sorted_unique
 
 
 def online_standardize(
@@ -23,13 +23,15 @@ def online_standardize(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """As the op Twml>OnlineStandardize: `moments` and `bias` (one or none) are handles."""
     norm.check_ranks(ids, values, training, bias)
-    check.table(moments, "moments", 2, tf.float64)
+    check.variable_dtype(moments, "moments", 2, tf.float64)
     norm.check_options(epsilon, decay)
     if not clip > 0:
-        raise check.refusal(f"clip must be positive, got {clip}")
-    ids = check.expect(ids, *norm.claims(ids, values, moments, bias, "as moments has rows"))
+        raise check.invalid_argument(f"clip must be positive, got {clip}")
+    ids = check.require_well_formed(
+        ids, *norm.batch_preconditions(ids, values, moments, bias, "as moments has rows")
+    )
     if nonfinite == "error":
-        ids = check.require(ids, check.none_bad(values, tf.math.is_inf))
+        ids = check.require(ids, check.values_allowed(values, tf.math.is_inf))
     finite = tf.math.is_finite(values)
     wide = tf.where(finite, tf.cast(values, tf.float64), 0.0)
     with tf.control_dependencies(_take_in(ids, wide, finite, moments, training, decay)):
@@ -43,7 +45,7 @@ def online_standardize(
     scale = tf.cast(tf.where(inside, 1 / sd, 0.0), tf.float32)
     # Not tf.clip_by_value: it has no gradient at the edge.
     y = tf.cast(tf.where(inside, z, tf.sign(z) * clip), tf.float32)
-    return norm.plus_bias(y, ids, bias), scale
+    return norm.add_bias(y, ids, bias), scale
 
 
 def _gather(moments: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
@@ -59,7 +61,7 @@ def _take_in(
     decay: float,
 ) -> list[tf.Tensor]:
     def taken() -> tf.Operation | None:
-        touched, places = unique(tf.boolean_mask(ids, finite))
+        touched, places = sorted_unique(tf.boolean_mask(ids, finite))
         seen = tf.boolean_mask(wide, finite)
         number = tf.size(touched)
 
@@ -83,4 +85,4 @@ def _take_in(
             resource=moments, indices=touched, updates=tf.stack(merged, axis=1)
         )
 
-    return norm.in_training(training, taken)
+    return norm.update_if_training(training, taken)

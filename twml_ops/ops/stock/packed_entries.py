@@ -25,9 +25,9 @@ def pack_entries(
     deduplicate: bool = True,
 ) -> list[tf.Tensor]:
     """As the op Twml>PackEntries."""
-    claims = check.csr(ids, values, row_splits, binary)
-    claims.append(check.ids_in_range(ids, input_dim))
-    ids, values, row_splits = check.expect((ids, values, row_splits), *claims)
+    preconditions = check.csr(ids, values, row_splits, binary)
+    preconditions.append(check.ids_in_range(ids, input_dim))
+    ids, values, row_splits = check.require_well_formed((ids, values, row_splits), *preconditions)
     id_bits = max(1, (max(input_dim - 1, 0) // parts).bit_length())
     ids = tf.cast(ids, tf.int64)
     return [
@@ -63,8 +63,8 @@ def unpack_entries(
     wide = f"packed has ids of {{}} bits, which {8 * dtype.size}-bit integers cannot hold"
     packed = check.require(
         packed,
-        check.Claim(lambda: sound, _FORM, (lambda: size,)),
-        check.Claim(lambda: id_bits < 8 * dtype.size, wide, (lambda: id_bits,)),
+        check.Precondition(lambda: sound, _FORM, (lambda: size,)),
+        check.Precondition(lambda: id_bits < 8 * dtype.size, wide, (lambda: id_bits,)),
     )
     lengths, ids, codes, values = tf.split(packed[_HEADER:], sizes)
     lengths = _read(lengths, rows, length_bits)
@@ -75,7 +75,7 @@ def unpack_entries(
     adds_up = tf.equal(tf.reduce_sum(lengths), entries) & tf.reduce_all(
         codes < tf.size(ids, tf.int64)
     )
-    codes = check.require(codes, check.Claim(lambda: adds_up, _COUNTS))
+    codes = check.require(codes, check.Precondition(lambda: adds_up, _COUNTS))
     row_splits = tf.concat([[0], tf.cumsum(lengths)], axis=0)
     values = tf.bitcast(tf.reshape(values, [-1, 4]), tf.float32)
     return tf.cast(tf.gather(ids, codes), dtype), values, row_splits

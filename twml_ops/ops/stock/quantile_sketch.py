@@ -60,7 +60,7 @@ def _run(function: Any, arguments: Any, dtypes: Any) -> Any:
     try:
         return tf.numpy_function(function, arguments, dtypes)
     except ValueError as e:  # in eager mode; graphs turn it into this error by themselves
-        raise check.refusal(str(e)) from None
+        raise check.invalid_argument(str(e)) from None
 
 
 def _sketch(arrays: Any) -> core.QuantileSketch:

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.ops.stock import check
-from twml_ops.ops.stock.bfloat16 import widened
+from twml_ops.ops.stock.bfloat16 import cast_to_float32
 
 
 def sparse_linear(
@@ -20,11 +20,11 @@ def sparse_linear(
 ) -> tf.Tensor:
     """As the op Twml>SparseLinear."""
     check.rank(weights, 2, "weights")
-    claims = check.csr(ids, values, row_splits, binary)
-    claims.append(check.ids_in_range(ids, tf.shape(weights)[0]))
-    ids, row_splits = check.expect((ids, row_splits), *claims)
-    unique_ids, places = unique(ids)
-    return product(places, values, row_splits, tf.gather(weights, unique_ids), binary)
+    preconditions = check.csr(ids, values, row_splits, binary)
+    preconditions.append(check.ids_in_range(ids, tf.shape(weights)[0]))
+    ids, row_splits = check.require_well_formed((ids, row_splits), *preconditions)
+    unique_ids, places = sorted_unique(ids)
+    return sparse_product(places, values, row_splits, tf.gather(weights, unique_ids), binary)
 
 
 def resource_sparse_linear(
@@ -38,18 +38,18 @@ def resource_sparse_linear(
 
     Only the rows in use are read, once each, so the gradient has unique ascending ids.
     """
-    dtype = check.table(weights, "weights", 2, tf.float32, tf.bfloat16)
+    dtype = check.variable_dtype(weights, "weights", 2, tf.float32, tf.bfloat16)
     shape = tf.raw_ops.VariableShape(input=weights, out_type=tf.int64)
-    claims = check.csr(ids, values, row_splits, binary)
-    claims.append(check.ids_in_range(ids, shape[0]))
-    ids, row_splits = check.expect((ids, row_splits), *claims)
-    unique_ids, places = unique(ids)
+    preconditions = check.csr(ids, values, row_splits, binary)
+    preconditions.append(check.ids_in_range(ids, shape[0]))
+    ids, row_splits = check.require_well_formed((ids, row_splits), *preconditions)
+    unique_ids, places = sorted_unique(ids)
     rows = tf.raw_ops.ResourceGather(resource=weights, indices=unique_ids, dtype=dtype)
-    rows = rows if dtype == tf.float32 else widened(rows)
-    return product(places, values, row_splits, rows, binary)
+    rows = rows if dtype == tf.float32 else cast_to_float32(rows)
+    return sparse_product(places, values, row_splits, rows, binary)
 
 
-def grouped_by(
+def multiply_each(
     multiply: Callable[..., tf.Tensor],
     ids: Sequence[tf.Tensor],
     values: Sequence[tf.Tensor],
@@ -63,11 +63,11 @@ def grouped_by(
 
 
 def grouped_sparse_linear(*lists: Any, **binary: Any) -> list[tf.Tensor]:
-    """`grouped_by` `resource_sparse_linear`."""
-    return grouped_by(resource_sparse_linear, *lists, **binary)
+    """`multiply_each` `resource_sparse_linear`."""
+    return multiply_each(resource_sparse_linear, *lists, **binary)
 
 
-def product(
+def sparse_product(
     places: tf.Tensor, values: tf.Tensor, row_splits: tf.Tensor, rows: tf.Tensor, binary: bool
 ) -> tf.Tensor:
     """The sparse batch times `rows` [U, D]; entry k names rows[places[k]]. Sums in entry order."""
@@ -82,13 +82,13 @@ def product(
     return tf.sparse.sparse_dense_matmul(batch, rows)
 
 
-def unique(ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def sorted_unique(ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """`(unique_ids [U] ascending, places [K])` with `unique_ids[places] == ids`."""
     unique_ids = tf.sort(tf.unique(ids).y)
-    return unique_ids, search(unique_ids, ids, "left")
+    return unique_ids, searchsorted(unique_ids, ids, "left")
 
 
-def search(sorted_items: tf.Tensor, values: tf.Tensor, side: str) -> tf.Tensor:
+def searchsorted(sorted_items: tf.Tensor, values: tf.Tensor, side: str) -> tf.Tensor:
     """`numpy.searchsorted`, int64; unlike `tf.searchsorted` also in no items."""
     op = tf.raw_ops.LowerBound if side == "left" else tf.raw_ops.UpperBound
     found = op(sorted_inputs=sorted_items[tf.newaxis], values=values[tf.newaxis], out_type=tf.int64)
@@ -99,19 +99,19 @@ def sum_duplicates(ids: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
     """As the op Twml>SumDuplicates."""
     check.rank(ids, 1, "ids")
     if rows.shape.rank == 0:
-        raise check.refusal("rows must have rank 1 or more, got a scalar")
+        raise check.invalid_argument("rows must have rank 1 or more, got a scalar")
     space = min(ids.dtype.max + 1, tf.int64.max)
-    ids = check.expect(ids, check.ids_in_range(ids, space), one_row_an_id(ids, rows))
-    return summed(ids, rows)
+    ids = check.require_well_formed(ids, check.ids_in_range(ids, space), one_row_per_id(ids, rows))
+    return sum_duplicates_unchecked(ids, rows)
 
 
-def summed(ids: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def sum_duplicates_unchecked(ids: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """`sum_duplicates` without its checks."""
-    unique_ids, places = unique(ids)
+    unique_ids, places = sorted_unique(ids)
     return unique_ids, tf.math.unsorted_segment_sum(rows, places, tf.size(unique_ids))
 
 
-def one_row_an_id(ids: tf.Tensor, rows: tf.Tensor) -> check.Claim:
+def one_row_per_id(ids: tf.Tensor, rows: tf.Tensor) -> check.Precondition:
     """`rows` has as many rows as there are ids."""
     message = "rows must have one row for each of the {} ids, got {}"
     return check.equal(message, check.size(ids), lambda: tf.shape(rows, out_type=tf.int64)[0])
@@ -130,8 +130,10 @@ def csr_from_indices(indices: tf.Tensor, num_rows: tf.Tensor) -> tuple[tf.Tensor
     def columns() -> tf.Tensor:
         return tf.shape(indices)[1]
 
-    two = check.Claim(lambda: columns() == 2, "indices must have 2 columns, got {}", (columns,))
-    checked = check.expect(indices, two)
+    two = check.Precondition(
+        lambda: columns() == 2, "indices must have 2 columns, got {}", (columns,)
+    )
+    checked = check.require_well_formed(indices, two)
     return checked[:, 1], _row_splits(checked[:, 0], num_rows, "indices", ", 0")
 
 
@@ -139,9 +141,9 @@ def _row_splits(
     row_indices: tf.Tensor, num_rows: tf.Tensor, name: str, column: str = ""
 ) -> tf.Tensor:
     check.rank(num_rows, 0, "num_rows")
-    num_rows = check.expect(
+    num_rows = check.require_well_formed(
         num_rows,
-        check.Claim(
+        check.Precondition(
             lambda: (num_rows >= 0) & (num_rows < 1 << 60),
             "num_rows must be in [0, 2^60), got {}",
             (lambda: num_rows,),
@@ -155,4 +157,4 @@ def _row_splits(
             column,
         ),
     )
-    return search(row_indices, tf.range(num_rows + 1), "left")
+    return searchsorted(row_indices, tf.range(num_rows + 1), "left")

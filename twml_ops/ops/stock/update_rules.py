@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
-_LEAST_FTRL_RATE = 2.0**-100  # kMinFtrlRate of cc/core/update_rules.h
+_MIN_FTRL_RATE = 2.0**-100  # kMinFtrlRate of cc/core/update_rules.h
 
 
 class Assignable(Protocol):
@@ -136,7 +136,7 @@ def _ftrl(w: Assignable, slots: Sequence[Assignable], g: tf.Tensor, hyper: Seque
     scale = after / lr + 2 * l2
     new = (tf.clip_by_value(new_z, -l1, l1) - new_z) / scale
     new = tf.where(tf.equal(scale, 0), weights, new)
-    steps = tf.abs(lr) >= _LEAST_FTRL_RATE
+    steps = tf.abs(lr) >= _MIN_FTRL_RATE
     w.assign(tf.where(steps, new, weights))
     slots[0].assign(tf.where(steps, total, a))
     slots[1].assign(tf.where(steps, new_z, z))

@@ -10,7 +10,7 @@ from twml_ops.ops._library import library
 _ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 
 
-class Temporary:
+class TemporaryVariable:
     """A variable that holds `value` and is gone with its handle, in eager mode and in functions.
 
     Args:

@@ -9,7 +9,9 @@ import tensorflow as tf
 from twml_ops.ops._library import library
 
 
-def entries(ids: Any, values: Any, row_splits: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, bool]:
+def csr_inputs(
+    ids: Any, values: Any, row_splits: Any
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, bool]:
     """(ids, values, row_splits, whether the batch is binary): `values` None becomes [0]."""
     binary = values is None
     with library.on_host():

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 from twml_ops.ops._library import library
 from twml_ops.ops.stock import check
-from twml_ops.ops.xla import static
+from twml_ops.ops.xla import static_shapes
 
 
 @contextlib.contextmanager
-def compilable() -> Iterator[None]:
+def xla_compatible() -> Iterator[None]:
     """In the block, padded batches keep their static shapes and only ops that XLA knows are traced.
 
     For functions that are compiled (`jit_compile=True`, TPUs):
 
         @tf.function(jit_compile=True)
         def score(ids, values):
-            with ops.compilable():
+            with ops.xla_compatible():
                 return model([ids, values])
 
     Batches must be padded (ids [B, M], values [B, M]) and of known shape, as `data.pad_to_static`
@@ -29,5 +29,5 @@ def compilable() -> Iterator[None]:
     this package update tables in it, by sorting the batch's ids; a batch of nothing but padding
     then counts as one that names row 0, with a gradient of 0.
     """
-    with check.blindly(), library.using(static.library):
+    with check.unchecked(), library.override(static_shapes.library):
         yield

@@ -2,7 +2,7 @@
 
 Every row of a batch has the same number of entries, and those that are none have the id -1: they
 count for nothing and stay where they are. What the op library would refuse cannot be refused in
-compiled code: see `twml_ops.ops.compilable`.
+compiled code: see `twml_ops.ops.xla_compatible`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.ops.stock import check, discretize, hash, norm
-from twml_ops.ops.stock.apply_rows import update
-from twml_ops.ops.stock.bfloat16 import widened
-from twml_ops.ops.stock.online_standardize import online_standardize as inferred
-from twml_ops.ops.stock.sparse_linear import grouped_by
+from twml_ops.ops.stock.apply_rows import update_rows
+from twml_ops.ops.stock.bfloat16 import cast_to_float32
+from twml_ops.ops.stock.online_standardize import online_standardize as stock_online_standardize
+from twml_ops.ops.stock.sparse_linear import multiply_each
 
-NONE = -1
+PADDING_ID = -1
 
 
 def sparse_linear(
@@ -31,7 +31,7 @@ def sparse_linear(
     binary: bool = False,
 ) -> tf.Tensor:
     """As the op Twml>SparseLinear."""
-    return _product(ids, values, row_splits, tf.gather(weights, _safe(ids)), binary)
+    return _product(ids, values, row_splits, tf.gather(weights, _clip_padding(ids)), binary)
 
 
 def resource_sparse_linear(
@@ -42,9 +42,9 @@ def resource_sparse_linear(
     binary: bool = False,
 ) -> tf.Tensor:
     """As the op Twml>ResourceSparseLinear: `weights` is the handle of a variable."""
-    dtype = check.table(weights, "weights", 2, tf.float32, tf.bfloat16)
-    rows = tf.raw_ops.ResourceGather(resource=weights, indices=_present_only(ids), dtype=dtype)
-    rows = rows if dtype == tf.float32 else widened(rows)
+    dtype = check.variable_dtype(weights, "weights", 2, tf.float32, tf.bfloat16)
+    rows = tf.raw_ops.ResourceGather(resource=weights, indices=_replace_padding(ids), dtype=dtype)
+    rows = rows if dtype == tf.float32 else cast_to_float32(rows)
     return _product(ids, values, row_splits, rows, binary)
 
 
@@ -56,7 +56,7 @@ def sum_duplicates(ids: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
     starts = tf.concat([[True], tf.not_equal(keys[1:], keys[:-1])], axis=0)
     places = tf.cumsum(tf.cast(starts, tf.int32)) - 1
     unique = tf.math.unsorted_segment_max(keys, places, ids.shape[0])
-    unique = tf.where((unique >= 0) & (unique < last), unique, NONE)
+    unique = tf.where((unique >= 0) & (unique < last), unique, PADDING_ID)
     sorted_rows = tf.gather(rows, order)
     summed = tf.math.unsorted_segment_sum(sorted_rows, places, ids.shape[0])
     column = [-1] + [1] * (len(rows.shape) - 1)
@@ -81,8 +81,8 @@ def apply_rows(
     places = tf.clip_by_value(tf.range(unique.shape[0]), 0, tf.maximum(count - 1, 0))
     handles = [var, *slots]
     shapes = [tf.raw_ops.VariableShape(input=h, out_type=tf.int64) for h in handles]
-    touched, gradient = _safe(tf.gather(unique, places)), tf.gather(gradient, places)
-    return update(rule, handles, shapes, touched, gradient, hyper, seed, count > 0)
+    touched, gradient = _clip_padding(tf.gather(unique, places)), tf.gather(gradient, places)
+    return update_rows(rule, handles, shapes, touched, gradient, hyper, seed, count > 0)
 
 
 def max_norm(
@@ -104,15 +104,17 @@ def max_norm(
         before = []
         if decay < 1:
             m = tf.raw_ops.ReadVariableOp(resource=max_abs, dtype=tf.float32)
-            shown = tf.math.unsorted_segment_max(tf.cast(finite, tf.int32), _safe(ids), m.shape[0])
+            shown = tf.math.unsorted_segment_max(
+                tf.cast(finite, tf.int32), _clip_padding(ids), m.shape[0]
+            )
             less = tf.where(shown > 0, m * decay, m)
-            before = norm.done(tf.raw_ops.AssignVariableOp(resource=max_abs, value=less))
+            before = norm.as_dependencies(tf.raw_ops.AssignVariableOp(resource=max_abs, value=less))
         with tf.control_dependencies(before):
             return tf.raw_ops.ResourceScatterMax(
-                resource=max_abs, indices=_safe(ids), updates=tf.abs(values)
+                resource=max_abs, indices=_clip_padding(ids), updates=tf.abs(values)
             )
 
-    with tf.control_dependencies(norm.in_training(training, raised)):
+    with tf.control_dependencies(norm.update_if_training(training, raised)):
         m = tf.stop_gradient(tf.maximum(_gather(max_abs, ids), epsilon))
     inside = tf.abs(values) <= m
     y = tf.where(inside, values / m, tf.sign(values))
@@ -131,7 +133,9 @@ def online_standardize(
     **attributes: Any,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """As the op Twml>OnlineStandardize in inference; training needs the op library."""
-    y, scale = inferred(_safe(ids), values, moments, [], training, **attributes)
+    y, scale = stock_online_standardize(
+        _clip_padding(ids), values, moments, [], training, **attributes
+    )
     for handle in bias:
         y += _gather(handle, ids)
     return tf.where(_present(ids), y, 0.0), scale
@@ -139,7 +143,7 @@ def online_standardize(
 
 def hash_ids(ids: tf.Tensor, bits: int, salt: int = 0) -> tf.Tensor:
     """As the op Twml>HashIds."""
-    return tf.where(_present(ids), hash.hash_ids(ids, bits, salt), NONE)
+    return tf.where(_present(ids), hash.hash_ids(ids, bits, salt), PADDING_ID)
 
 
 def _product(
@@ -155,11 +159,11 @@ def _present(ids: tf.Tensor) -> tf.Tensor:
     return ids >= 0
 
 
-def _safe(ids: tf.Tensor) -> tf.Tensor:
+def _clip_padding(ids: tf.Tensor) -> tf.Tensor:
     return tf.maximum(ids, 0)
 
 
-def _present_only(ids: tf.Tensor) -> tf.Tensor:
+def _replace_padding(ids: tf.Tensor) -> tf.Tensor:
     """Ids of the batch: a gradient, 0, of what padding reads then names no row that has none.
 
     Of a batch of nothing but padding it names row 0.
@@ -168,14 +172,14 @@ def _present_only(ids: tf.Tensor) -> tf.Tensor:
 
 
 def _gather(handle: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-    indices = _present_only(ids)
+    indices = _replace_padding(ids)
     return tf.raw_ops.ResourceGather(resource=handle, indices=indices, dtype=tf.float32)
 
 
 library = SimpleNamespace(
     twml_sparse_linear=sparse_linear,
     twml_resource_sparse_linear=resource_sparse_linear,
-    twml_grouped_sparse_linear=partial(grouped_by, resource_sparse_linear),
+    twml_grouped_sparse_linear=partial(multiply_each, resource_sparse_linear),
     twml_sum_duplicates=sum_duplicates,
     twml_apply_rows=apply_rows,
     twml_max_norm=max_norm,
