@@ -60,7 +60,7 @@ INCLUDES = {
     "cc/tf/kernels": ("cc/core/", "cc/tf/kernels/", "absl/", "tensorflow/"),
     "python": ("cc/core/", "python/"),
 }
-# And by angle brackets, device_scope_of the standard library.
+# And by angle brackets, beside the standard library.
 SYSTEM_INCLUDES = {
     "cc/core": r"sys/mman\.h",
     "cc/core/simd": r"immintrin\.h",

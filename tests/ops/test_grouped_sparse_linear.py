@@ -93,7 +93,7 @@ def test_errors_name_the_table():
     data[2] = (tf.constant([7], tf.int64), None, tf.constant([0, 1], tf.int64))
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"table 2: ids\[0\] = 7 is out of"):
         ops.grouped_sparse_linear(data, weights)
-    with pytest.raises(ValueError, match="one table a batch, got 1 for 4"):
+    with pytest.raises(ValueError, match="one table for each batch, got 1 for 4"):
         ops.grouped_sparse_linear(data, weights[:1])
     with pytest.raises(ValueError, match="got 0 for 0"):
         ops.grouped_sparse_linear([], [])

@@ -40,7 +40,7 @@ def test_reasons_are_given_for_ops_that_there_are():
 def test_an_op_without_a_stand_in_is_refused_with_its_reason(name):
     with _library.library.override(stock.library), pytest.raises(NotImplementedError) as error:
         getattr(_library.library, name)
-    assert str(error.value).startswith(f"{name} has no stand-in among the stock ops")
+    assert str(error.value).startswith(f"{name} is not among the active stock ops")
     assert stock.LIBRARY_ONLY[name] in str(error.value)
 
 
@@ -54,7 +54,7 @@ def test_an_op_without_a_static_form_is_refused_by_name():
 
 
 def test_hybrid_training_is_refused_on_stock_ops(fallback):
-    telling = "needs the op library of twml_ops, but stock TensorFlow ops stand in for it"
+    telling = "needs the op library of twml_ops, but stock TensorFlow ops replace it"
     cluster = Cluster(["127.0.0.1:1"], ["127.0.0.1:2"])
     with pytest.raises(ImportError, match=f"^HybridTrainer {telling}"):
         HybridTrainer(lambda: None, optimizers.SGD(0.1), "mse", cluster=cluster)

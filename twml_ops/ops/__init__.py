@@ -1,8 +1,8 @@
 """The TensorFlow ops as typed functions with gradients.
 
-All functions take tensors, or anything that `tf.convert_to_tensor` accepts, and check their inputs. A
-call that raises has changed nothing. In the shapes, B is the number of rows of a batch, K the number
-of its entries, N the size of the id space and D the width of a table.
+All functions take tensors, or anything that `tf.convert_to_tensor` accepts, and check their inputs.
+A call that raises has changed nothing. In the shapes, B is the number of rows of a batch, K the
+number of its entries, N the size of the id space and D the width of a table.
 """
 
 from twml_ops._deprecated import deprecated_aliases

@@ -1,4 +1,4 @@
-"""A batch's entries as the ops take them."""
+"""Conversion of a batch's entries to the tensors that the ops take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from twml_ops.ops._library import library
 def csr_inputs(
     ids: Any, values: Any, row_splits: Any
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, bool]:
-    """(ids, values, row_splits, whether the batch is binary): `values` None becomes [0]."""
+    """Converts a CSR batch to tensors on the device of the ops.
+
+    Args:
+        ids: Integer [K].
+        values: Float [K], or None for a binary batch.
+        row_splits: Integer [B + 1].
+
+    Returns:
+        `(ids, values, row_splits, binary)`. `values` is float32 [0] for a binary batch.
+    """
     binary = values is None
     with library.on_host():
         return (

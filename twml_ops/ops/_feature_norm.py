@@ -1,4 +1,4 @@
-"""What the ops that normalize by what a feature has shown share: the call, and the gradient."""
+"""What `max_norm` and `online_standardize` share: the call of the op and its gradient."""
 
 from __future__ import annotations
 
@@ -24,38 +24,53 @@ def normalize(
     training: Any,
     **attributes: Any,
 ) -> tf.Tensor:
-    """The first output, float32 [K], of an op on entries, a state and a bias or None."""
+    """Calls a normalization op, also within a `StatelessScope` of Keras 3.
+
+    Args:
+        op: The wrapper of the op.
+        ids: Integer [K].
+        values: Float [K].
+        state: Variable of the op's state, one row for each feature.
+        bias: Variable float32 [N], or None.
+        training: Bool scalar: whether the op updates `state`.
+        **attributes: Attributes of the op.
+
+    Returns:
+        The normalized values, float32 [K].
+    """
     ids = tf.convert_to_tensor(ids, dtype_hint=tf.int64)
     values = tf.convert_to_tensor(values, tf.float32)
     training = tf.convert_to_tensor(training, tf.bool)
     given_bias = None if bias is None else stateless_value(bias)
     handles = [] if bias is None or given_bias is not None else [table_handle(bias)]
-    # In a stateless scope an assignment to a variable of Keras is kept by the scope.
+    # A stateless scope records assignments to Keras variables; an update in place would bypass it.
     stateless = in_stateless_scope() and tf_variable(state) is not state
-    moving = TemporaryVariable(tf.stop_gradient(tf.convert_to_tensor(state))) if stateless else None
-    handle = table_handle(state) if moving is None else moving.handle
+    temporary = (
+        TemporaryVariable(tf.stop_gradient(tf.convert_to_tensor(state))) if stateless else None
+    )
+    handle = table_handle(state) if temporary is None else temporary.handle
     output, _ = op(ids, values, handle, handles, training, **attributes)
-    if moving is not None and tf.get_static_value(training) is not False:
-        state.assign(moving.read())
+    if temporary is not None and tf.get_static_value(training) is not False:
+        state.assign(temporary.read())
     if given_bias is not None:
-        present = ids >= 0  # others are the padding of compilable batches, or an error above
+        present = ids >= 0  # negative ids are padding of static shapes, or an error above
         output += tf.where(present, tf.gather(given_bias, tf.maximum(ids, 0)), 0.0)
     return output
 
 
 @register_gradient("Twml>MaxNorm", "Twml>OnlineStandardize")
 def _gradient(op: Any, grad: Any, _: Any) -> list[Any]:
-    """The state is a constant; the second output is the derivative by the values.
+    """The gradient of both ops, for which the state is a constant.
 
-    That derivative is constant between the edges at which values are clipped, so nothing flows
-    back through it.
+    The op's second output is the derivative by the values. It is piecewise constant, so it has no
+    gradient of its own.
     """
     if grad is None:
         return [None] * len(op.inputs)
     ids, scale = op.inputs[0], op.outputs[1]
     bias_grads = []
     with library.on_host():
-        for handle in op.inputs[3:-1]:  # one, or none
+        for handle in op.inputs[3:-1]:  # the bias, if there is one
             unique_ids, summed = sum_duplicates(ids, tf.reshape(grad, [-1, 1]))
             shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
             bias_grads.append(tf.IndexedSlices(tf.reshape(summed, [-1]), unique_ids, shape))

@@ -1,4 +1,4 @@
-"""How gradients are registered: what they are given, whatever TensorFlow hands on."""
+"""Registration of the ops' gradients."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ Gradient = Callable[..., list[Any]]
 
 
 def register_gradient(*names: str) -> Callable[[Gradient], Gradient]:
-    """Registers a function as the gradient of ops, in reverse mode.
+    """Registers a function as the reverse-mode gradient of ops.
 
-    The function takes the op and, for each output, the gradient by it: a tensor, or None. Ops such
-    as `tf.gather` have `tf.IndexedSlices` as their gradient; those are summed first.
+    The function takes the op and one gradient for each output: a dense tensor, or None. Where
+    TensorFlow passes `tf.IndexedSlices`, as after `tf.gather`, they are converted first.
 
     Args:
-        *names: of the ops.
+        *names: Names of the ops.
+
+    Returns:
+        A decorator that returns the function unchanged.
     """
 
     def register(function: Gradient) -> Gradient:
@@ -36,7 +39,11 @@ def register_gradient(*names: str) -> Callable[[Gradient], Gradient]:
 
 
 def needs_gradient(op: Any, index: int) -> bool:
-    """Whether the tape has a use for the gradient by input `index`; in a graph always true."""
+    """Whether the gradient by input `index` of `op` is used.
+
+    Only eager tapes know; in a graph the answer is always True, and TensorFlow prunes what is
+    unused.
+    """
     skipped = getattr(op, "skip_input_indices", None)
     return skipped is None or index not in skipped
 
@@ -52,14 +59,15 @@ def _dense(gradient: Any, output: tf.Tensor) -> Any:
 
 
 def _refuse_forward_mode(op_type: str) -> None:
-    """Refuses `tf.autodiff.ForwardAccumulator`, which traces a gradient to transpose it.
+    """Raises in `tf.autodiff.ForwardAccumulator`.
 
-    It cannot transpose sparse gradients and those of variables that are read by their handle.
+    Forward mode traces the gradient function and transposes it. That fails for sparse gradients and
+    for gradients of variables that are read through their handle.
     """
     if tf.executing_eagerly():
         return
     if str(getattr(tf.compat.v1.get_default_graph(), "name", "")).startswith("_jvp"):
         raise NotImplementedError(
-            f"{op_type} has no forward mode (tf.autodiff.ForwardAccumulator); expected reverse "
-            "mode: use tf.GradientTape, one within another for second derivatives"
+            f"{op_type} does not support forward mode (tf.autodiff.ForwardAccumulator): use "
+            "tf.GradientTape, and nested tapes for second derivatives"
         )

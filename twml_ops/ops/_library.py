@@ -1,4 +1,4 @@
-"""Which ops run: the library built for the running TensorFlow, or stock ops in its place."""
+"""The active ops: the library built for the running TensorFlow, or stock ops in its place."""
 
 from __future__ import annotations
 
@@ -25,35 +25,45 @@ _REBUILD = (
     "(or `python setup.py build_ext --inplace`) in the twml_ops source tree."
 )
 FALLBACK_VARIABLE = "TWML_OPS_FALLBACK"
-"""Set to 1, this environment variable runs stock ops even where there is a library."""
+"""With this environment variable set to 1, stock ops run even if there is a library."""
 
 
 class FallbackWarning(RuntimeWarning):
-    """The ops run on stock TensorFlow, much slower than the op library would."""
+    """The ops run on stock TensorFlow ops, which are much slower than the op library."""
 
 
 def tag_of(tf_version: str) -> str:
-    """`tf2.21` for 2.21.0: minor versions of TensorFlow share no ABI, patches do."""
+    """The tag of a TensorFlow version in library names: `tf2.21` for 2.21.0.
+
+    Minor versions of TensorFlow have different ABIs; patch versions share one.
+    """
     major, minor = tf_version.split(".")[:2]
     return f"tf{major}.{minor}"
 
 
 def path_of(tf_version: str, package: Path = _PACKAGE) -> Path:
-    """Where the op library for that TensorFlow is, if it was built."""
+    """The path of the op library for a TensorFlow version, whether it has been built or not."""
     return package / f"_twml_ops.{tag_of(tf_version)}.so"
 
 
 def load(package: Path = _PACKAGE, tf_version: str = tf.__version__) -> Any:
-    """The module of op wrappers.
+    """Loads the op library.
+
+    Args:
+        package: Folder that contains the library.
+        tf_version: Version of the running TensorFlow.
+
+    Returns:
+        The module of op wrappers.
 
     Raises:
-        ImportError: no library in `package` was built for `tf_version`; the message names
-            the versions there are and the command that rebuilds.
+        ImportError: `package` has no library for `tf_version`, or the library does not load. The
+            message names the versions that have been built and the command that rebuilds.
     """
     path = path_of(tf_version, package)
     if path.exists():
         with contextlib.suppress(ImportError):
-            importlib.import_module("twml_ops._core")  # warns of a bad TWML_OPS_SIMD
+            importlib.import_module("twml_ops._core")  # warns about an invalid TWML_OPS_SIMD
         try:
             return tf.load_op_library(str(path))
         except tf.errors.OpError as e:
@@ -68,7 +78,15 @@ def load(package: Path = _PACKAGE, tf_version: str = tf.__version__) -> Any:
 
 
 def load_or_fall_back(package: Path = _PACKAGE, tf_version: str = tf.__version__) -> Any:
-    """The module of op wrappers or, where none loads, `stock.library`, after one warning."""
+    """Loads the op library, or falls back to stock ops with one warning.
+
+    Args:
+        package: Folder that contains the library.
+        tf_version: Version of the running TensorFlow.
+
+    Returns:
+        The module of op wrappers, or `stock.library`.
+    """
     if os.environ.get(FALLBACK_VARIABLE) == "1":
         return stock.library
     try:
@@ -84,20 +102,20 @@ def load_or_fall_back(package: Path = _PACKAGE, tf_version: str = tf.__version__
 
 @functools.cache
 def _has_accelerator() -> bool:
-    """Whether TensorFlow sees a device that it prefers to the host, such as a GPU.
+    """Whether TensorFlow has a visible device that it prefers to the host, such as a GPU.
 
-    Asked once: TensorFlow does not change its devices after its first op.
+    The result is cached, since TensorFlow does not change its devices after its first op.
     """
     visible = tf.config.get_visible_devices()
     return any(d.device_type not in ("CPU", "TPU", "TPU_SYSTEM") for d in visible)
 
 
 class _Library:
-    """The op wrappers in force: the loaded ones, or those of the innermost `override` block.
+    """The active op wrappers: those loaded, or those of the innermost `override` block.
 
-    The op library has kernels for CPUs only. Where TensorFlow has an accelerator too, it would
-    place variables there that the ops then cannot reach, so `on_host` says where they belong. Stock
-    ops run on any device, and are not confined.
+    The op library has kernels for CPUs only. With an accelerator TensorFlow would by default place
+    variables there, where these ops cannot reach them. `on_host` is the device scope that prevents
+    it. Stock ops run on any device and need no scope.
     """
 
     def __init__(self, loaded: Any) -> None:
@@ -111,14 +129,14 @@ class _Library:
         except AttributeError:
             if not name.startswith("twml_"):
                 raise
-            which = "stock ops of static shapes" if self.uses_static_shapes else "stock ops"
-            why = stock.LIBRARY_ONLY.get(name, "it is outside of what they are for")
+            active_ops = "stock ops of static shapes" if self.uses_static_shapes else "stock ops"
+            reason = stock.LIBRARY_ONLY.get(name, "they do not support this use")
             raise NotImplementedError(
-                f"{name} has no stand-in among the {which} that are in force: {why}"
+                f"{name} is not among the active {active_ops}: {reason}"
             ) from None
-        return self._confined(op) if self.is_host_only else op
+        return self._run_on_host(op) if self.is_host_only else op
 
-    def _confined(self, op: Any) -> Any:
+    def _run_on_host(self, op: Any) -> Any:
         def on_host(*args: Any, **kwargs: Any) -> Any:
             with tf.device(_HOST):
                 return op(*args, **kwargs)
@@ -127,7 +145,7 @@ class _Library:
 
     @property
     def is_host_only(self) -> bool:
-        """Whether the ops in force have kernels for the host only, device_scope_of another device."""
+        """Whether the active ops run on the host only, while TensorFlow has other devices."""
         return (
             _has_accelerator()
             and self._active.get() is self.loaded
@@ -135,20 +153,21 @@ class _Library:
         )
 
     def on_host(self) -> contextlib.AbstractContextManager[Any]:
-        """The device scope of the ops in force and of the variables that they use.
+        """The device scope for the active ops and the variables that they use.
 
-        It keeps the job and the task of the scope around it. Without an accelerator it is none.
+        It keeps the job and the task of the enclosing scope. Where `is_host_only` is False it does
+        nothing.
         """
         return tf.device(_HOST) if self.is_host_only else _ANYWHERE
 
     @property
     def uses_static_shapes(self) -> bool:
-        """Whether batches keep static shapes, id -1 standing for no entry."""
+        """Whether batches keep static shapes, with id -1 as padding (see `ops.xla_compatible`)."""
         return self._active.get() is static_shapes.library
 
     @contextlib.contextmanager
     def override(self, other: Any) -> Iterator[None]:
-        """In the block, and this thread, `other` is in force."""
+        """Activates `other` in the block, for the current thread."""
         token = self._active.set(other)
         try:
             yield
@@ -160,20 +179,23 @@ library = _Library(load_or_fall_back())
 
 
 def is_native() -> bool:
-    """Whether the op library is loaded, not its stand-in of stock ops."""
+    """Whether the op library is loaded, not its replacement of stock ops."""
     return library.loaded is not stock.library
 
 
 def require_native(what: str) -> None:
-    """Refuses what stock ops are not for.
+    """Raises if the op library is not loaded.
+
+    Args:
+        what: What needs the library, for the message.
 
     Raises:
-        ImportError: stock ops stand in for the op library.
+        ImportError: Stock ops replace the op library.
     """
     if not is_native():
         raise ImportError(
-            f"{what} needs the op library of twml_ops, but stock TensorFlow ops stand in for it; "
-            "they are for training in a single process, export and XLA. "
+            f"{what} needs the op library of twml_ops, but stock TensorFlow ops replace it. They "
+            "support training in a single process, export and XLA. "
             + (
                 f"Unset {FALLBACK_VARIABLE}."
                 if os.environ.get(FALLBACK_VARIABLE) == "1"

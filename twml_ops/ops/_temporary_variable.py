@@ -1,4 +1,4 @@
-"""Variables that live for one op: for ops that change a variable where only values may change."""
+"""Variables that live for one op, for ops that update a variable in place."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import tensorflow as tf
 
 from twml_ops.ops._library import library
 
-# The name that makes TensorFlow create a variable of its own for each run of the op.
+# With this name TensorFlow creates a new variable each time the op runs.
 _ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 
 
 class TemporaryVariable:
-    """A variable that holds `value` and is gone with its handle, in eager mode and in functions.
+    """A variable with the lifetime of its handle, in eager mode and in functions.
 
     Args:
-        value: a tensor. It stays as it is: an op that changes the variable copies it first.
+        value: Initial value. It is not modified: an op that updates the variable copies it first.
     """
 
     def __init__(self, value: tf.Tensor) -> None:
@@ -26,5 +26,5 @@ class TemporaryVariable:
             tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
 
     def read(self) -> tf.Tensor:
-        """The value now."""
+        """The current value."""
         return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype)

@@ -1,4 +1,4 @@
-"""Row-sparse optimizer updates: only the given rows of a table and its slots are touched."""
+"""Row-sparse optimizer updates: they read and write only the rows that have a gradient."""
 
 from __future__ import annotations
 
@@ -24,38 +24,42 @@ def apply_rows(
     seed: Any = 0,
     hogwild: bool = False,
 ) -> Any:
-    """One optimizer step on the rows a sparse gradient names, in place, at O(touched) cost.
+    """Applies one optimizer step to the rows of a sparse gradient, in place.
 
-    A gradient that comes untouched from `sparse_linear` in the graph being built is not computed
-    at all: backward and update then run in one pass with bit for bit the same result.
+    The cost is O(touched rows), not O(N). If the gradient is the unmodified gradient of
+    `sparse_linear` and is computed in the graph that is being built, backward pass and update run
+    as one fused op. The result is bit for bit the same, and the gradient is never stored.
 
     Args:
-        rule: a name of cc/core/update_rules.h, which fixes `slots` and `hyper`.
-        var: variable float32 or bfloat16 [N, D]. A bfloat16 row is updated in float32 and stored by
-            stochastic rounding. One that is on a GPU is updated there, by stock TensorFlow ops.
-        slots: float32 variables [N, D] ([N] for row-wise slots), as many as the rule keeps.
-        gradient: ids [K] (repeated ids are summed first) and rows [K, D].
-        hyper: float scalars: learning_rate, decay, then the rule's own.
-        fuse: False always takes the gradient's rows as they are.
-        seed: integer scalar that fixes the random bits of stochastic rounding; should differ from
-            step to step.
-        hogwild: lets concurrent steps update the table at once, without locks (Niu et al. 2011):
-            fast, but the result depends on timing and updates may be lost.
+        rule: "sgd", "momentum", "adagrad", "rowwise_adagrad", "lazy_adam" or "ftrl". The rule
+            determines `slots` and `hyper`; see the function `apply_RULE` of each.
+        var: Variable float32 or bfloat16 [N, D]. bfloat16 rows are updated in float32 and stored
+            with stochastic rounding. A variable on a GPU is updated there, by stock TensorFlow ops.
+        slots: Variables float32 [N, D], or [N] for row-wise slots, as many as the rule has.
+        gradient: Ids [K] and rows [K, D]. Rows of repeated ids are summed first.
+        hyper: Float scalars: learning_rate, decay, then the hyperparameters of the rule. `decay` is
+            the share by which the touched rows shrink before the update.
+        fuse: Whether the fused op may be used. False always uses the rows of `gradient`.
+        seed: Integer scalar that determines the random bits of stochastic rounding. Pass another
+            value at every step.
+        hogwild: Whether concurrent steps may update the table without locks (Niu et al. 2011,
+            "Hogwild!: A Lock-Free Approach to Parallelizing Stochastic Gradient Descent"). The
+            result then depends on timing, and single updates may be lost.
 
     Returns:
-        The update's operation (None in eager mode).
+        The operation that updates, or None in eager mode.
 
     Raises:
-        tf.errors.InvalidArgumentError: an id out of range, or shapes that do not fit; nothing is
-            changed then.
+        tf.errors.InvalidArgumentError: An id is out of range, or shapes do not match. Nothing is
+            updated then.
     """
     handle = tf_variable(var).handle
     slot_handles = [tf_variable(s).handle for s in slots]
     scalars = [tf.cast(h, tf.float32) for h in hyper]
-    reached = has_kernel_for(var)
-    product = sparse_linear_gradient_inputs(gradient) if fuse and reached else None
+    in_library = has_kernel_for(var)
+    product = sparse_linear_gradient_inputs(gradient) if fuse and in_library else None
     if product is None:
-        return (library if reached else stock.library).twml_apply_rows(
+        return (library if in_library else stock.library).twml_apply_rows(
             handle,
             slot_handles,
             gradient.indices,
@@ -82,14 +86,14 @@ def apply_rows(
 
 
 class GradientInputs(NamedTuple):
-    """What a gradient that comes untouched from `sparse_linear` is computed from.
+    """The inputs from which an unmodified gradient of `sparse_linear` is computed.
 
     Attributes:
-        ids: integer [K].
+        ids: Integer [K].
         values: float32 [K], or [0] for a binary batch.
         row_splits: int64 [B + 1].
         grad: float32 [B, D], the gradient of the product.
-        binary: whether the entries have no values.
+        binary: Whether the entries have no values.
         control_inputs: Operations that must run before the gradient is used, such as assertions.
     """
 
@@ -102,14 +106,22 @@ class GradientInputs(NamedTuple):
 
 
 def sparse_linear_gradient_inputs(gradient: tf.IndexedSlices) -> GradientInputs | None:
-    """What `gradient` is computed from if it is sparse_linear's own, in the current graph."""
+    """Finds the inputs of an unmodified gradient of `sparse_linear`.
+
+    Args:
+        gradient: Gradient by a table, as a tape or an optimizer provides it.
+
+    Returns:
+        The inputs, or None if `gradient` has been modified (clipped, scaled, added up), is computed
+        in another graph or another branch, or in eager mode.
+    """
     if tf.executing_eagerly():
         return None
     op, of_values = _producer(gradient.values)
     if op is None or op.type != WEIGHTS_GRAD_OP:
         return None
-    same, of_indices = _producer(gradient.indices)
-    if same is not op or op.graph is not tf.compat.v1.get_default_graph():
+    indices_op, of_indices = _producer(gradient.indices)
+    if indices_op is not op or op.graph is not tf.compat.v1.get_default_graph():
         return None
     if not in_same_control_flow(op):
         return None
@@ -119,12 +131,19 @@ def sparse_linear_gradient_inputs(gradient: tf.IndexedSlices) -> GradientInputs 
 
 
 def is_sparse_linear_gradient(gradient: tf.IndexedSlices) -> bool:
-    """Whether `gradient` is known to come straight from sparse_linear: its ids are unique."""
+    """Whether a gradient is known to be the unmodified gradient of `sparse_linear`.
+
+    Args:
+        gradient: Gradient by a table.
+
+    Returns:
+        True if so; the ids of `gradient` are then unique and ascending.
+    """
     return sparse_linear_gradient_inputs(gradient) is not None
 
 
 def _producer(tensor: tf.Tensor) -> tuple[Any, list[tf.Operation]]:
-    """The op that made `tensor`, through Identity, and what the Identity ops wait for."""
+    """The op that computes `tensor`, seen through Identity ops, and their control inputs."""
     op = getattr(tensor, "op", None)
     waits: list[tf.Operation] = []
     while op is not None and op.type == "Identity":
@@ -134,11 +153,11 @@ def _producer(tensor: tf.Tensor) -> tuple[Any, list[tf.Operation]]:
 
 
 def _operations_to_wait_for(operations: Iterable[tf.Operation]) -> tuple[tf.Operation, ...]:
-    """Operations to wait for instead of the given ones, so that no gradient op is among them.
+    """Replaces gradient ops among control inputs by what they wait for themselves.
 
-    A gradient op changes nothing, so waiting for it means waiting for what it waits for itself.
-    As a control input of an update it would be computed for nothing, and stored: in a graph of
-    version 1 `compute_gradients` makes the gradients of one op wait for each other.
+    A gradient op has no side effects, so waiting for its inputs is equivalent. As a control input
+    of the fused update it could not be pruned and would be computed for nothing: in a graph of
+    version 1, `compute_gradients` makes the gradients of one op wait for each other.
     """
     found: dict[str, tf.Operation] = {}
     seen: set[str] = set()
@@ -158,13 +177,24 @@ def _operations_to_wait_for(operations: Iterable[tf.Operation]) -> tuple[tf.Oper
     return tuple(found.values())
 
 
-def _single(gradient: Any, ids: Any) -> tf.IndexedSlices:
+def _indexed_slices(gradient: Any, ids: Any) -> tf.IndexedSlices:
     return tf.IndexedSlices(tf.convert_to_tensor(gradient, tf.float32), tf.convert_to_tensor(ids))
 
 
 def apply_sgd(var: Any, ids: Any, grads: Any, learning_rate: Any, decay: Any = 0.0) -> Any:
-    """`w -= learning_rate * g` on rows `ids` of `var` [N, D]; see `apply_rows`."""
-    return apply_rows("sgd", var, [], _single(grads, ids), [learning_rate, decay])
+    """Gradient descent on some rows of a table: `w -= learning_rate * g`.
+
+    Args:
+        var: Variable float32 or bfloat16 [N, D].
+        ids: Integer [K], the rows to update, each in [0, N). Rows of repeated ids are summed.
+        grads: float32 [K, D], the gradient rows.
+        learning_rate: Float scalar.
+        decay: Float scalar; the touched rows are first multiplied by 1 - decay.
+
+    Returns:
+        The operation that updates, or None in eager mode.
+    """
+    return apply_rows("sgd", var, [], _indexed_slices(grads, ids), [learning_rate, decay])
 
 
 def apply_momentum(
@@ -177,9 +207,26 @@ def apply_momentum(
     nesterov: bool = False,
     decay: Any = 0.0,
 ) -> Any:
-    """`m = momentum * m - learning_rate * g; w += m` (Nesterov: looks ahead by m)."""
+    """Gradient descent with momentum: `m = momentum * m - learning_rate * g; w += m`.
+
+    With `nesterov`, `w += momentum * m - learning_rate * g` (Nesterov 1983, in the form of
+    Sutskever et al. 2013, "On the importance of initialization and momentum in deep learning").
+
+    Args:
+        var: Variable float32 or bfloat16 [N, D].
+        momentum_slot: Variable float32 [N, D], the velocity m.
+        ids: Integer [K], the rows to update, each in [0, N). Rows of repeated ids are summed.
+        grads: float32 [K, D], the gradient rows.
+        learning_rate: Float scalar.
+        momentum: Float scalar in [0, 1).
+        nesterov: Whether to use Nesterov's form.
+        decay: Float scalar; the touched rows are first multiplied by 1 - decay.
+
+    Returns:
+        The operation that updates, or None in eager mode.
+    """
     hyper = [learning_rate, decay, momentum, float(nesterov)]
-    return apply_rows("momentum", var, [momentum_slot], _single(grads, ids), hyper)
+    return apply_rows("momentum", var, [momentum_slot], _indexed_slices(grads, ids), hyper)
 
 
 def apply_adagrad(
@@ -191,9 +238,25 @@ def apply_adagrad(
     epsilon: Any = 1e-7,
     decay: Any = 0.0,
 ) -> Any:
-    """Duchi et al. 2011: `a += g^2; w -= learning_rate * g / sqrt(a + epsilon)`."""
+    """Adagrad: `a += g^2; w -= learning_rate * g / sqrt(a + epsilon)`.
+
+    Duchi, Hazan and Singer 2011, "Adaptive Subgradient Methods for Online Learning and Stochastic
+    Optimization", in Keras' form.
+
+    Args:
+        var: Variable float32 or bfloat16 [N, D].
+        accumulator: Variable float32 [N, D], the sum of squares a.
+        ids: Integer [K], the rows to update, each in [0, N). Rows of repeated ids are summed.
+        grads: float32 [K, D], the gradient rows.
+        learning_rate: Float scalar.
+        epsilon: Float scalar added to the accumulator under the root.
+        decay: Float scalar; the touched rows are first multiplied by 1 - decay.
+
+    Returns:
+        The operation that updates, or None in eager mode.
+    """
     hyper = [learning_rate, decay, epsilon]
-    return apply_rows("adagrad", var, [accumulator], _single(grads, ids), hyper)
+    return apply_rows("adagrad", var, [accumulator], _indexed_slices(grads, ids), hyper)
 
 
 def apply_rowwise_adagrad(
@@ -205,9 +268,24 @@ def apply_rowwise_adagrad(
     epsilon: Any = 1e-7,
     decay: Any = 0.0,
 ) -> Any:
-    """Adagrad with one accumulator a row, `a += mean(g^2)`; `accumulator` is [N]."""
+    """Adagrad with one accumulator for each row: `a += mean(g^2)` over the row's columns.
+
+    The weights are updated as by `apply_adagrad`. The slot takes 4 bytes a row instead of 4 D.
+
+    Args:
+        var: Variable float32 or bfloat16 [N, D].
+        accumulator: Variable float32 [N], the sum of mean squares a.
+        ids: Integer [K], the rows to update, each in [0, N). Rows of repeated ids are summed.
+        grads: float32 [K, D], the gradient rows.
+        learning_rate: Float scalar.
+        epsilon: Float scalar added to the accumulator under the root.
+        decay: Float scalar; the touched rows are first multiplied by 1 - decay.
+
+    Returns:
+        The operation that updates, or None in eager mode.
+    """
     hyper = [learning_rate, decay, epsilon]
-    return apply_rows("rowwise_adagrad", var, [accumulator], _single(grads, ids), hyper)
+    return apply_rows("rowwise_adagrad", var, [accumulator], _indexed_slices(grads, ids), hyper)
 
 
 def apply_lazy_adam(
@@ -223,9 +301,30 @@ def apply_lazy_adam(
     epsilon: float = 1e-7,
     decay: Any = 0.0,
 ) -> Any:
-    """Kingma & Ba 2015 on the touched rows, bias-corrected by the global `step` (from 1)."""
+    """Adam on the touched rows only; the moments of other rows do not decay.
+
+    `m += (1 - beta_1) * (g - m); v += (1 - beta_2) * (g^2 - v)`, then `w -= lr_t * m / (sqrt(v) +
+    epsilon)` with `lr_t` from `bias_corrected`. Kingma and Ba 2015, "Adam: A Method for Stochastic
+    Optimization". The bias correction uses the global step, not the number of updates of a row.
+
+    Args:
+        var: Variable float32 or bfloat16 [N, D].
+        m: Variable float32 [N, D], the first moment.
+        v: Variable float32 [N, D], the second moment.
+        ids: Integer [K], the rows to update, each in [0, N). Rows of repeated ids are summed.
+        grads: float32 [K, D], the gradient rows.
+        learning_rate: Float scalar.
+        step: Integer scalar, the global step, from 1.
+        beta_1: Decay rate of the first moment.
+        beta_2: Decay rate of the second moment.
+        epsilon: Added to the root of the second moment.
+        decay: Float scalar; the touched rows are first multiplied by 1 - decay.
+
+    Returns:
+        The operation that updates, or None in eager mode.
+    """
     hyper = [bias_corrected(learning_rate, step, beta_1, beta_2), decay, beta_1, beta_2, epsilon]
-    return apply_rows("lazy_adam", var, [m, v], _single(grads, ids), hyper)
+    return apply_rows("lazy_adam", var, [m, v], _indexed_slices(grads, ids), hyper)
 
 
 def apply_ftrl(
@@ -241,13 +340,45 @@ def apply_ftrl(
     l2_shrinkage: float = 0.0,
     decay: Any = 0.0,
 ) -> Any:
-    """FTRL-proximal, McMahan et al. 2013, in Keras' form."""
+    """FTRL-proximal in Keras' form.
+
+    McMahan et al. 2013, "Ad Click Prediction: a View from the Trenches", with p =
+    -learning_rate_power: `a' = a + g^2; z += g + 2 * l2_shrinkage * w - (a'^p - a^p) /
+    learning_rate * w`, then `w = (clip(z, -l1, l1) - z) / (a'^p / learning_rate + 2 * l2)`. A
+    learning rate of 0 leaves weights and slots unchanged.
+
+    Args:
+        var: Variable float32 or bfloat16 [N, D].
+        accumulator: Variable float32 [N, D], the sum of squares a.
+        linear: Variable float32 [N, D], the linear term z.
+        ids: Integer [K], the rows to update, each in [0, N). Rows of repeated ids are summed.
+        grads: float32 [K, D], the gradient rows.
+        learning_rate: Float scalar.
+        learning_rate_power: Exponent of the accumulator, at most 0.
+        l1: L1 regularization strength, not negative.
+        l2: L2 regularization strength, not negative.
+        l2_shrinkage: L2 penalty on the gradient's side, not negative.
+        decay: Float scalar; the touched rows are first multiplied by 1 - decay.
+
+    Returns:
+        The operation that updates, or None in eager mode.
+    """
     hyper = [learning_rate, decay, learning_rate_power, l1, l2, l2_shrinkage]
-    return apply_rows("ftrl", var, [accumulator, linear], _single(grads, ids), hyper)
+    return apply_rows("ftrl", var, [accumulator, linear], _indexed_slices(grads, ids), hyper)
 
 
 def bias_corrected(learning_rate: Any, step: Any, beta_1: Any, beta_2: Any) -> tf.Tensor:
-    """Adam's step size `lr * sqrt(1 - beta_2^t) / (1 - beta_1^t)`, float32 scalar."""
+    """Adam's bias-corrected learning rate, `lr * sqrt(1 - beta_2^t) / (1 - beta_1^t)`.
+
+    Args:
+        learning_rate: Float scalar.
+        step: Integer scalar, the step t, from 1.
+        beta_1: Decay rate of the first moment.
+        beta_2: Decay rate of the second moment.
+
+    Returns:
+        float32 scalar.
+    """
     t = tf.cast(step, tf.float32)
     b1, b2 = tf.cast(beta_1, tf.float32), tf.cast(beta_2, tf.float32)
     return tf.cast(learning_rate, tf.float32) * tf.sqrt(1 - tf.pow(b2, t)) / (1 - tf.pow(b1, t))

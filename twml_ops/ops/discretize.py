@@ -28,43 +28,44 @@ def percentile_discretize(
     pass_through_bits: int = 18,
     keep_inputs: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
-    """Replaces each (feature, value) by (id of its bucket, 1).
+    """Replaces each (feature, value) by (id of its bucket, 1), with contiguous bucket ids.
 
     The bucket is `numpy.searchsorted(boundaries of the feature, value, side)`; infinities are
-    values like any other. Feature f, with n boundaries, owns n + 1 consecutive ids from
-    `boundary_splits[f] + f * (2 if missing == "bucket" else 1)` on, and behind them, if missing is
-    "bucket", one more for NaN. After the last feature comes the pass-through space of
+    ordinary values. Feature f with n boundaries owns n + 1 consecutive ids, which start at
+    `boundary_splits[f] + f * (2 if missing == "bucket" else 1)`, followed by one id for NaN if
+    `missing` is "bucket". After the ids of the last feature comes the pass-through space of
     2^pass_through_bits ids.
 
-    Costs O(K log n) a batch; the first batch after a change of the boundaries also checks and
-    indexes them. No gradient flows back to `values`.
+    The cost is O(K log n) for each batch. The first batch after a change of the boundaries also
+    checks and indexes them. `values` gets no gradient.
 
     Args:
-        ids: int32 or int64 [K], feature ids: any integers.
+        ids: int32 or int64 [K], feature ids; any integers.
         values: float32 [K], or None for a binary batch (all 1).
         row_splits: int64 [B + 1], CSR offsets.
         feature_ids: int64 [F], the adapted features, strictly ascending.
-        boundaries: float32 [boundary_splits[F]], of each feature not falling, without NaN.
-        boundary_splits: int64 [F + 1], the boundaries of feature f start at item f.
-        side: "left": `#{boundaries < value}`, intervals (a, b]. "right": `#{boundaries <= value}`,
-            intervals [a, b).
-        missing: "bucket": a NaN gets the bucket of its own. "drop": the entry is dropped.
-        unknown: of entries whose feature is not in `feature_ids`. "pass": keeps its value (a NaN
-            too, unless missing is "drop") at an id hashed from the feature into the pass-through
-            space. "drop": is dropped. "error": the batch is refused.
-        pass_through_bits: 1 to 62.
-        keep_inputs: an entry of an adapted feature whose value is not NaN also stays, as it is,
-            behind its bucket: at id (number of all buckets) + f. The pass-through space then comes
-            after these F ids. An entry that is passed appears once, as without.
+        boundaries: float32 [boundary_splits[F]], non-decreasing within each feature, without NaN.
+        boundary_splits: int64 [F + 1], CSR offsets of `boundaries`.
+        side: "left": the bucket is `#{boundaries < value}`, for intervals (a, b]. "right":
+            `#{boundaries <= value}`, for intervals [a, b).
+        missing: "bucket": a NaN gets a bucket of its own. "drop": the entry is dropped.
+        unknown: What happens to entries of features that are not in `feature_ids`. "pass": the
+            entry keeps its value (NaN only if `missing` is not "drop") and gets an id hashed from
+            the feature into the pass-through space. "drop": the entry is dropped. "error": the op
+            fails.
+        pass_through_bits: Size of the pass-through space, 1 to 62.
+        keep_inputs: Whether an entry of an adapted feature whose value is not NaN is also kept,
+            directly after its bucket, with its value, at id (number of all buckets) + f. The
+            pass-through space then follows these F ids. Passed entries are not duplicated.
 
     Returns:
-        `(ids int64 [L], values float32 [L] or None where `values` was None, row_splits int64
-        [B + 1])`, entries in their order; L < K only if entries were dropped, and
-        L > K only if inputs are kept.
+        `(ids int64 [L], values float32 [L], row_splits int64 [B + 1])` with the entries in their
+        order; values are None if `values` was None. L < K only if entries were dropped, L > K only
+        with `keep_inputs`.
 
     Raises:
-        tf.errors.InvalidArgumentError: an unknown feature where that is an error, or boundaries
-            or offsets that are not as described.
+        tf.errors.InvalidArgumentError: A feature is unknown and `unknown` is "error", or boundaries
+            or offsets are invalid.
     """
     return _discretize(
         library.twml_percentile_discretize,
@@ -92,32 +93,35 @@ def hashing_discretize(
     unknown: Unknown = "pass",
     keep_inputs: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
-    """`percentile_discretize` into ids hashed from (feature, bucket), in [0, 2^output_bits).
+    """Replaces each (feature, value) by (id of its bucket, 1), with hashed bucket ids.
 
-    The id of a bucket depends on its feature and its number alone, so it stays when other features
-    are added; the NaN bucket of a feature keeps its id however many boundaries the feature has. A
-    passed entry's id is hashed from its feature. Buckets may collide. The hash is that of
-    `hash_ids`, salted with the feature id. No gradient flows back to `values`.
+    The buckets are those of `percentile_discretize`; their ids are hashed from (feature, bucket)
+    into [0, 2^output_bits). The id of a bucket depends on its feature and its number alone, so it
+    does not change when other features are added. The NaN bucket of a feature has the same id for
+    any number of boundaries. The id of a passed entry is hashed from its feature. Ids may collide.
+    The hash is that of `hash_ids`, salted with the feature id. `values` gets no gradient.
 
     Args:
-        ids: int32 or int64 [K], feature ids: any integers.
+        ids: int32 or int64 [K], feature ids; any integers.
         values: float32 [K], or None for a binary batch (all 1).
         row_splits: int64 [B + 1], CSR offsets.
         feature_ids: int64 [F], the adapted features, strictly ascending.
-        boundaries: float32 [boundary_splits[F]], of each feature not falling, without NaN.
-        boundary_splits: int64 [F + 1], the boundaries of feature f start at item f.
-        output_bits: 1 to 62.
-        side: as in `percentile_discretize`.
-        missing: as in `percentile_discretize`.
-        unknown: as in `percentile_discretize`.
-        keep_inputs: an entry of an adapted feature whose value is not NaN also stays, as it is,
-            behind its bucket, at the id that a passed entry of the feature would have.
+        boundaries: float32 [boundary_splits[F]], non-decreasing within each feature, without NaN.
+        boundary_splits: int64 [F + 1], CSR offsets of `boundaries`.
+        output_bits: Size of the id space, 1 to 62.
+        side: As in `percentile_discretize`.
+        missing: As in `percentile_discretize`.
+        unknown: As in `percentile_discretize`.
+        keep_inputs: Whether an entry of an adapted feature whose value is not NaN is also kept,
+            directly after its bucket, with its value, at the id that a passed entry of the feature
+            would have.
 
     Returns:
-        `(ids, values, row_splits)` as `percentile_discretize`.
+        `(ids, values, row_splits)` as from `percentile_discretize`.
 
     Raises:
-        tf.errors.InvalidArgumentError: as `percentile_discretize`.
+        tf.errors.InvalidArgumentError: A feature is unknown and `unknown` is "error", or boundaries
+            or offsets are invalid.
     """
     return _discretize(
         library.twml_hashing_discretize,
@@ -150,9 +154,10 @@ def _discretize(
 
 
 def _immutable_tensor(value: Any, dtype: tf.DType) -> tf.Tensor:
-    """A tensor that nobody writes to, which the op keeps between calls.
+    """A tensor whose memory is not written to, so that the op may cache what it derives from it.
 
-    A reference variable of version 1 is assigned in place, in the memory of tensors read from it.
+    A reference variable of version 1 is assigned in place, in memory that it shares with tensors
+    read from it; such a tensor is copied.
     """
     tensor = tf.convert_to_tensor(value, dtype)
     source = tensor

@@ -18,29 +18,31 @@ from twml_ops.ops.sparse_linear import resource_values_grad, sparse_linear, weig
 def grouped_sparse_linear(
     batches: Sequence[tuple[Any, Any, Any]], weights: Sequence[Any]
 ) -> list[tf.Tensor]:
-    """`sparse_linear` of many batches, each on its own table, for the overhead of one call.
+    """Computes `sparse_linear` of several batches, each with its own table, in one op call.
 
-    Small products run side by side, a thread each; large ones one after the other, each on all
-    threads. The results are those of `sparse_linear`, bit for bit, and so are the gradients: those
-    by values read the tables again when they are computed.
+    Small products run in parallel, one thread each; large ones run one after another, each on all
+    threads. Results and gradients are bit for bit those of `sparse_linear`. Gradients by values
+    read the tables again when they are computed.
 
     Args:
-        batches: (ids, values, row_splits) as `sparse_linear` takes them, ids all int32 or all
-            int64 (or else all are cast to int64).
-        weights: variables float32 or bfloat16 [N, D], as many as batches; one may occur twice.
+        batches: Tuples (ids, values, row_splits) as `sparse_linear` takes them. If ids are neither
+            all int32 nor all int64, they are cast to int64.
+        weights: Variables float32 or bfloat16 [N, D], one for each batch. A variable may occur more
+            than once.
 
     Returns:
-        float32 [B, D] of each batch.
+        The products, float32 [B, D] for each batch.
 
     Raises:
-        ValueError: not one table a batch, or none at all.
-        tf.errors.InvalidArgumentError: as by `sparse_linear`; the message names the table.
+        ValueError: The numbers of batches and tables differ, or there are none.
+        tf.errors.InvalidArgumentError: As from `sparse_linear`; the message names the table.
     """
     if len(batches) != len(weights) or not batches:
         raise ValueError(
-            f"weights must be one table a batch, got {len(weights)} for {len(batches)} batches"
+            f"weights must have one table for each batch, got {len(weights)} for "
+            f"{len(batches)} batches"
         )
-    if any(stateless_value(w) is not None for w in weights):  # tensors, which the op does not take
+    if any(stateless_value(w) is not None for w in weights):  # tensors: the op takes handles
         return [sparse_linear(*b, w) for b, w in zip(batches, weights, strict=True)]
     ids, values, row_splits, binary = map(
         list, zip(*(csr_inputs(*b) for b in batches), strict=True)

@@ -1,4 +1,4 @@
-"""`hash_ids`: any integers into an id space of 2^bits."""
+"""`hash_ids`: hashing of integers into an id space of 2^bits."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from twml_ops.ops._library import library
 def hash_ids(ids: Any, bits: int, salt: int = 0) -> tf.Tensor:
     """Hashes integers into [0, 2^bits).
 
-    The upper `bits` bits of item `id` of the SplitMix64 stream that `salt` seeds (Steele, Lea,
-    Flood, OOPSLA 2014): for each salt a bijection of 64 bits before the reduction, so distinct ids
-    collide no more often than random ones. The same on every machine and in every release.
+    The hash is the upper `bits` bits of item `id` of the SplitMix64 stream with the seed `salt`
+    (Steele, Lea and Flood 2014, "Fast Splittable Pseudorandom Number Generators"). Before the
+    reduction it is a bijection of 64 bits for each salt, so distinct ids collide no more often than
+    random ones. It is the same on every machine and in every release.
 
     Args:
-        ids: int32 or int64, any shape and any value; equal integers hash alike in both types.
-        bits: size of the id space, 1 to 62.
-        salt: int64; ids hashed with different salts collide independently. Give each column of
-            categories its own.
+        ids: int32 or int64 of any shape, any values. Equal integers have equal hashes in both
+            types.
+        bits: Size of the id space, 1 to 62.
+        salt: int64. Ids hashed with different salts collide independently, so give each categorical
+            column its own.
 
     Returns:
         int64 of the shape of `ids`.
 
     Raises:
-        tf.errors.InvalidArgumentError: `bits` out of its range.
+        tf.errors.InvalidArgumentError: `bits` is out of range.
     """
     ids = tf.convert_to_tensor(ids, dtype_hint=tf.int64)
     return library.twml_hash_ids(ids, bits=bits, salt=salt)

@@ -21,34 +21,34 @@ def max_norm(
     nonfinite: Literal["error", "zero"] = "error",
     decay: float = 1.0,
 ) -> tf.Tensor:
-    """Normalizes each value by the largest magnitude its feature has shown.
+    """Normalizes each value by the largest magnitude that its feature has had.
 
-    `y[k] = clip(values[k] / max(m, epsilon), -1, 1) + bias[ids[k]]` with `m = max_abs[ids[k]]`.
-    In training m is first raised, in place, to the largest `|values[k]|` the batch has of each
-    id, so y does not depend on the order of entries. Costs O(K), not O(N).
+    `y[k] = clip(values[k] / max(m, epsilon), -1, 1) + bias[ids[k]]` with `m = max_abs[ids[k]]`. In
+    training, m is first raised in place to the largest `|values[k]|` of each id in the batch, so y
+    does not depend on the order of the entries. The cost is O(K), not O(N).
 
-    Gradients: m counts as a constant; by values `1 / max(m, epsilon)` where `|value| <= m` and 0
-    where the value was clipped; by the bias a tf.IndexedSlices with unique ascending ids.
+    Gradients: m is a constant. By values: `1 / max(m, epsilon)` where `|value| <= m`, and 0 where
+    the value was clipped. By the bias: `tf.IndexedSlices` with unique ascending ids.
 
     Args:
-        ids: int32 or int64 [K], each in [0, N), in any order, repeated or not.
+        ids: int32 or int64 [K], each in [0, N), in any order, with repetitions.
         values: float32 [K].
-        max_abs: variable float32 [N], not negative, start it with zeros. Not trainable.
-        bias: None, or a trainable variable float32 [N]. It tells a present feature from an
-            absent one.
-        training: bool scalar, whether `max_abs` is raised.
-        epsilon: least divisor; positive and not denormal.
-        nonfinite: what becomes of NaN and infinite values, which never enter `max_abs`. "error":
-            the batch is refused. "zero": they count as 0, with gradient 0.
-        decay: in (0, 1]. In training `max_abs` of a feature is first multiplied by it, once a batch
-            that has a finite value of the feature.
+        max_abs: Variable float32 [N], not negative and not trainable. Initialize it with zeros.
+        bias: None, or a trainable variable float32 [N], which distinguishes a present feature from
+            an absent one.
+        training: Bool scalar: whether `max_abs` is raised.
+        epsilon: Smallest divisor; positive and not denormal.
+        nonfinite: What happens to NaN and infinite values, which never change `max_abs`. "error":
+            the op fails. "zero": they count as 0, with gradient 0.
+        decay: In (0, 1]. In training, the maximum of each feature that has a finite value in the
+            batch is multiplied by it before it is raised.
 
     Returns:
         float32 [K].
 
     Raises:
-        tf.errors.InvalidArgumentError: an id out of range, a non-finite value where that is an
-            error, or shapes that do not fit; `max_abs` is left as it was.
+        tf.errors.InvalidArgumentError: An id is out of range, a value is not finite and `nonfinite`
+            is "error", or shapes do not match. `max_abs` is unchanged then.
     """
     return normalize(
         library.twml_max_norm,

@@ -22,37 +22,38 @@ def online_standardize(
     decay: float = 1.0,
     nonfinite: Literal["error", "zero"] = "error",
 ) -> tf.Tensor:
-    """The running z-score of each value: its distance from its feature's mean in deviations.
+    """Standardizes each value by the running mean and standard deviation of its feature.
 
-    `y[k] = clip((values[k] - mean) / max(sd, epsilon), -clip, clip) + bias[ids[k]]`, the mean and
-    the standard deviation being those that the feature has shown so far. In training the batch
-    first goes into `moments`, in place: Welford's sums within the batch, merged by the formula of
-    Chan, Golub and LeVeque (1979). A NaN is a missing value: it is not counted and y is the bias
-    alone, as it is for a feature never seen. Costs O(K), not O(N); does not depend on the threads.
+    `y[k] = clip((values[k] - mean) / max(sd, epsilon), -clip, clip) + bias[ids[k]]`. In training,
+    the batch is first added to `moments` in place: Welford's sums within the batch, merged by the
+    formula of Chan, Golub and LeVeque 1979, "Updating Formulae and a Pairwise Algorithm for
+    Computing Sample Variances". A NaN is a missing value: it is not counted, and y is the bias
+    alone. The same holds for a feature that has had no values. The cost is O(K), not O(N), and the
+    result is the same for any number of threads.
 
-    Gradients: the moments count as constants; by values 1 / max(sd, epsilon), 0 where clipped or
-    missing; by the bias a tf.IndexedSlices with unique ascending ids.
+    Gradients: the moments are constants. By values: `1 / max(sd, epsilon)`, and 0 where clipped or
+    missing. By the bias: `tf.IndexedSlices` with unique ascending ids.
 
     Args:
-        ids: int32 or int64 [K], each in [0, N), in any order, repeated or not.
+        ids: int32 or int64 [K], each in [0, N), in any order, with repetitions.
         values: float32 [K].
-        moments: variable float64 [N, 3], start it with zeros: count, mean, and sum of squared
-            distances from the mean. Not trainable.
+        moments: Variable float64 [N, 3], not trainable: count, mean, and sum of squared deviations.
+            Initialize it with zeros.
         bias: None, or a trainable variable float32 [N].
-        training: bool scalar, whether `moments` take in the batch.
-        epsilon: least standard deviation; positive and not denormal.
-        clip: largest |y| before the bias; positive.
-        decay: in (0, 1]. What was seen before weighs so much less after each training batch that
-            has a finite value of the feature.
-        nonfinite: of infinite values, which never enter `moments`. "error": the batch is refused.
-            "zero": y is the bias alone, with gradient 0.
+        training: Bool scalar: whether the batch is added to `moments`.
+        epsilon: Smallest standard deviation; positive and not denormal.
+        clip: Largest |y| before the bias; positive.
+        decay: In (0, 1]. In training, count and sum of squares of each feature that has a finite
+            value in the batch are multiplied by it first.
+        nonfinite: What happens to infinite values, which never change `moments`. "error": the op
+            fails. "zero": y is the bias alone, with gradient 0.
 
     Returns:
         float32 [K].
 
     Raises:
-        tf.errors.InvalidArgumentError: an id out of range, an infinite value where that is an
-            error, or shapes that do not fit; `moments` are left as they were.
+        tf.errors.InvalidArgumentError: An id is out of range, a value is infinite and `nonfinite`
+            is "error", or shapes do not match. `moments` is unchanged then.
     """
     return normalize(
         library.twml_online_standardize,

@@ -1,4 +1,4 @@
-"""A batch's entries as few bytes, and back: what travels to parameter servers."""
+"""Compact messages with the entries of a batch, as they are sent to parameter servers."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ def pack_entries(
     parts: int = 1,
     deduplicate: bool = True,
 ) -> list[tf.Tensor]:
-    """One message for each of `parts` servers: the entries with id mod `parts` = p, in order.
+    """Packs the entries of a batch into one message for each of `parts` servers.
 
-    Ids are counted in a part's own rows, id div `parts`, and take as many bits as the largest that
-    may come; the entries of a row are counted in as many bits as the most of a row. Where ids
-    repeat so often that it is less, each is written once, and for each entry which of them it is.
+    Message p has the entries with id mod `parts` = p, in their order, with the id div `parts`. An
+    id takes as many bits as the largest possible one; the number of entries of a row takes as many
+    bits as the largest of them. If ids repeat so often that it saves space, each distinct id is
+    written once, with an index into them for each entry.
 
     Args:
         ids: int32 or int64 [K], each in [0, input_dim).
-        values: float32 [K], or None for a binary batch, of which none travel.
+        values: float32 [K], or None for a binary batch, whose messages have no values.
         row_splits: int64 [B + 1], CSR offsets.
-        input_dim: N, rows of the table.
-        parts: number of messages.
-        deduplicate: whether to look for ids that repeat; given up where more than half of the first
-            8,192 are distinct.
+        input_dim: N, number of rows of the table.
+        parts: Number of messages.
+        deduplicate: Whether to look for repeated ids. The search ends where more than half of the
+            first 8,192 are distinct.
 
     Returns:
         `parts` uint8 tensors, in the byte order of the machine; see cc/core/packed_entries.h.
 
     Raises:
-        tf.errors.InvalidArgumentError: an id out of range or row_splits that are not offsets; the
-            message names the place.
+        tf.errors.InvalidArgumentError: An id is out of range, or `row_splits` is invalid. The
+            message names the position.
     """
     ids, values, row_splits, binary = csr_inputs(ids, values, row_splits)
     return library.twml_pack_entries(
@@ -53,17 +54,17 @@ def pack_entries(
 
 
 def unpack_entries(packed: Any, dtype: Any = tf.int64) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """What `pack_entries` was given, of one part.
+    """Unpacks one message of `pack_entries`.
 
     Args:
         packed: uint8, a message.
-        dtype: of the ids: int64, or int32 where it holds them.
+        dtype: Type of the ids: int64, or int32 if they fit.
 
     Returns:
-        `(ids [K], values [K], row_splits [B + 1])`; values [0] of a binary batch.
+        `(ids [K], values [K], row_splits [B + 1])`; values are [0] for a binary batch.
 
     Raises:
-        tf.errors.InvalidArgumentError: `packed` is no such message, or its ids need int64.
+        tf.errors.InvalidArgumentError: `packed` is not such a message, or its ids need int64.
     """
     ids, values, row_splits = library.twml_unpack_entries(
         tf.convert_to_tensor(packed, tf.uint8), T=dtype

@@ -1,4 +1,4 @@
-"""`QuantileSketch`: streaming quantiles of many features, its state in tf.Variables."""
+"""`QuantileSketch`: streaming quantiles of many features, with the state in variables."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from twml_ops.ops._library import library
 
 
 class SketchState(NamedTuple):
-    """The plain tensors that are a sketch; cc/core/quantile_sketch.h says what is in them.
+    """The state of a sketch as plain tensors; cc/core/quantile_sketch.h describes their contents.
 
-    `core.QuantileSketch.state()` gives the same arrays under the same names.
+    `core.QuantileSketch.state()` returns the same arrays under the same names.
 
     Attributes:
         config: float64 [4].
         feature_ids: int64 [F], the features seen, ascending.
-        totals: float64 [F, 7]; the first two columns are the weight of values and of NaNs.
+        totals: float64 [F, 7]; the first two columns are the weights of values and of NaNs.
         counters: int64 [F, 4].
         runs: int32 [R, 2].
         items: float32 [I].
@@ -45,14 +45,18 @@ STATE_SPECS = {
 def empty_sketch(
     epsilon: float = 1e-3, exact_values: int = 256, weighted: bool = False
 ) -> SketchState:
-    """The state of a sketch that has seen nothing.
+    """The state of an empty sketch (KLL: Karnin, Lang and Liberty 2016, "Optimal Quantile
+    Approximation in Streams").
 
     Args:
-        epsilon: a rank is wrong by more than this share of its feature's weight with a probability
-            of at most 1 %; in [1e-5, 0.5]. About 10 / epsilon numbers are held for a feature with
-            many values.
-        exact_values: a feature with at most so many distinct values is kept exactly.
-        weighted: whether updates may have weights.
+        epsilon: Bound of the rank error, as a share of the feature's total weight, that holds with
+            a probability of at least 99 %; in [1e-5, 0.5]. A feature with many values takes about
+            10 / epsilon numbers.
+        exact_values: A feature with at most this many distinct values is kept exactly.
+        weighted: Whether updates may have weights.
+
+    Returns:
+        The state.
     """
     shapes = {name: [0 if d is None else d for d in shape] for name, (_, shape) in _specs()}
     empty = {name: tf.zeros(shapes[name], dtype) for name, (dtype, _) in _specs()}
@@ -61,20 +65,22 @@ def empty_sketch(
 
 
 def sketch_update(state: SketchState, ids: Any, values: Any, weights: Any = None) -> SketchState:
-    """Takes in values. Costs O(state + K): give it large batches, or use `core.QuantileSketch`.
+    """Adds values to a sketch.
+
+    The cost is O(state + K), so batches should be large; `core.QuantileSketch` has no such cost.
 
     Args:
-        state: from `empty_sketch` or another update.
-        ids: integer [K], features: any int64.
-        values: float32 [K]; a NaN counts as missing.
-        weights: None, all 1, or float32 [K] in [0, 2^31].
+        state: From `empty_sketch` or another update.
+        ids: Integer [K], feature ids; any int64.
+        values: float32 [K]. A NaN counts as missing.
+        weights: None (all 1), or float32 [K] in [0, 2^31].
 
     Returns:
-        The new state. The same stream gives the same state, however it is cut into batches.
+        The new state. It is the same however a stream is cut into batches.
 
     Raises:
-        tf.errors.InvalidArgumentError: lengths that differ, a weight out of range, weights for a
-            sketch that is not weighted, or a state that is none.
+        tf.errors.InvalidArgumentError: Lengths differ, a weight is out of range, the sketch is not
+            weighted, or the state is invalid.
     """
     return SketchState(
         *library.twml_quantile_sketch_update(
@@ -88,27 +94,34 @@ def sketch_update(state: SketchState, ids: Any, values: Any, weights: Any = None
 
 
 def sketch_merge(state: SketchState, other: SketchState) -> SketchState:
-    """The state of a sketch that has seen what both have seen.
+    """Merges two sketches.
+
+    Args:
+        state: State of a sketch.
+        other: State of another sketch with the same options.
+
+    Returns:
+        The state of a sketch of both streams.
 
     Raises:
-        tf.errors.InvalidArgumentError: they differ in epsilon, exact_values or weighted.
+        tf.errors.InvalidArgumentError: The sketches differ in epsilon, exact_values or weighted.
     """
     return SketchState(*library.twml_quantile_sketch_merge(*state, *other))
 
 
 def sketch_quantiles(state: SketchState, feature_ids: Any, probabilities: Any) -> tf.Tensor:
-    """Quantiles: the least value whose rank is at least that share of the feature's weight.
+    """Quantiles: the smallest value whose rank is at least the given share of the feature's weight.
 
     Args:
-        state: of a sketch.
-        feature_ids: integer [Q].
-        probabilities: [P], each in [0, 1].
+        state: State of a sketch.
+        feature_ids: Integer [Q].
+        probabilities: Float [P], each in [0, 1].
 
     Returns:
         float32 [Q, P]; NaN for a feature without values.
 
     Raises:
-        tf.errors.InvalidArgumentError: a probability out of range.
+        tf.errors.InvalidArgumentError: A probability is out of range.
     """
     return library.twml_quantile_sketch_quantiles(
         *state, tf.cast(feature_ids, tf.int64), tf.cast(probabilities, tf.float64)
@@ -116,13 +129,13 @@ def sketch_quantiles(state: SketchState, feature_ids: Any, probabilities: Any) -
 
 
 class QuantileSketch(tf.Module):
-    """A sketch in variables, for use in graphs; checkpoints and SavedModels keep it.
+    """A sketch in variables, for use in graphs. Checkpoints and SavedModels contain it.
 
     Args:
-        epsilon: as of `empty_sketch`, like the following.
-        exact_values: so many distinct values of a feature are kept exactly.
-        weighted: whether updates may have weights.
-        name: of the module.
+        epsilon: Bound of the rank error; see `empty_sketch`.
+        exact_values: A feature with at most this many distinct values is kept exactly.
+        weighted: Whether updates may have weights.
+        name: Name of the module.
     """
 
     def __init__(
@@ -139,28 +152,54 @@ class QuantileSketch(tf.Module):
 
     @property
     def state(self) -> SketchState:
-        """The state now."""
+        """The current state."""
         return SketchState(*(v.read_value() for v in self._state))
 
     def assign(self, state: SketchState) -> None:
-        """Makes this the sketch with that state, of tensors or arrays."""
+        """Replaces the state.
+
+        Args:
+            state: The new state, of tensors or arrays.
+        """
         for variable, value in zip(self._state, state, strict=True):
             variable.assign(value)
 
     def update(self, ids: Any, values: Any, weights: Any = None) -> None:
-        """Takes in values, as `sketch_update`."""
+        """Adds values, as `sketch_update`.
+
+        Args:
+            ids: Integer [K], feature ids; any int64.
+            values: float32 [K]. A NaN counts as missing.
+            weights: None (all 1), or float32 [K] in [0, 2^31].
+        """
         self.assign(sketch_update(self.state, ids, values, weights))
 
     def merge(self, other: QuantileSketch) -> None:
-        """Takes in what another sketch has seen, as `sketch_merge`."""
+        """Adds the values that another sketch has seen, as `sketch_merge`.
+
+        Args:
+            other: A sketch with the same options.
+        """
         self.assign(sketch_merge(self.state, other.state))
 
     def quantiles(self, feature_ids: Any, probabilities: Any) -> tf.Tensor:
-        """Quantiles, as `sketch_quantiles`."""
+        """Quantiles, as `sketch_quantiles`.
+
+        Args:
+            feature_ids: Integer [Q].
+            probabilities: Float [P], each in [0, 1].
+
+        Returns:
+            float32 [Q, P]; NaN for a feature without values.
+        """
         return sketch_quantiles(self.state, feature_ids, probabilities)
 
     def to_core(self) -> Any:
-        """The same sketch as a `core.QuantileSketch`, outside of graphs."""
+        """Converts the sketch to a `core.QuantileSketch`; only outside of graphs.
+
+        Returns:
+            A `core.QuantileSketch` with the same state.
+        """
         from twml_ops import core
 
         state = {name: np.asarray(v) for name, v in self.state._asdict().items()}
@@ -168,7 +207,7 @@ class QuantileSketch(tf.Module):
 
 
 def sketch_variables(state: SketchState) -> list[tf.Variable]:
-    """Variables that can hold any state, with this one in them."""
+    """Variables that can hold any state, initialized with `state`."""
     return [
         tf.Variable(value, trainable=False, shape=shape, dtype=dtype, name=f"sketch_{name}")
         for (name, (dtype, shape)), value in zip(_specs(), state, strict=True)

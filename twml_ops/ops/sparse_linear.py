@@ -1,4 +1,4 @@
-"""`sparse_linear` and its gradient; CSR offsets; sums of duplicate rows."""
+"""`sparse_linear` and its gradients, CSR offsets, and sums of duplicate rows."""
 
 from __future__ import annotations
 
@@ -22,42 +22,43 @@ def sparse_linear(
 ) -> tf.Tensor:
     """The product of a sparse batch [B, N] and dense weights [N, D], plus bias.
 
-    `y[b] = sum over k in [row_splits[b], row_splits[b + 1]) of values[k] * weights[ids[k]]`,
-    each row summed in the order of its entries, the same for any number of threads. Rows may be
-    empty, ids repeated and unsorted.
+    `y[b] = sum over k in [row_splits[b], row_splits[b + 1]) of values[k] * weights[ids[k]]`. Each
+    row is summed in the order of its entries, so the result is the same for any number of threads.
+    Rows may be empty, and ids may be repeated and unsorted.
 
-    Gradients of any order are those of the dense product, in reverse mode. The gradient by
-    `values` (and second derivatives) of a variable reads it again, when the gradient is computed,
-    and not as it was in the forward pass: compute it before the variable is updated, also with a
-    persistent tape. Within one `tf.function` an update in between is refused; in eager mode, and
-    across functions, it cannot be seen, and the gradient is that of the updated table.
+    Gradients of any order are those of the dense product, in reverse mode. The gradient by `values`
+    of a variable, and second derivatives, read the variable when they are computed, not as it was
+    in the forward pass. Compute them before the variable is updated, also with a persistent tape.
+    Within one `tf.function` an update in between is an error; in eager mode, and across functions,
+    it cannot be detected, and the gradient is that of the updated table.
 
     Args:
         ids: int32 or int64 [K], each in [0, N).
         values: float32 [K], or None for a binary batch (all 1).
         row_splits: int64 [B + 1], CSR offsets.
-        weights: float32 [N, D]. A variable (of TensorFlow or Keras) may also be bfloat16; it is
-            read in place, never copied, and its gradient is a tf.IndexedSlices with unique
-            ascending ids and float32 rows.
+        weights: float32 [N, D]. A variable of TensorFlow or Keras may also be bfloat16; it is read
+            in place without a copy, and its gradient is `tf.IndexedSlices` with unique ascending
+            ids and float32 rows.
         bias: None, or float32 [D].
 
     Returns:
         float32 [B, D].
 
     Raises:
-        tf.errors.InvalidArgumentError: an id out of range or row_splits that are not offsets; the
-            message names the place.
-        ValueError: in a `tf.function`, its gradient by `values` is asked for after an update of the
+        tf.errors.InvalidArgumentError: An id is out of range, or `row_splits` is invalid. The
+            message names the position.
+        ValueError: In a `tf.function`, the gradient by `values` is computed after an update of the
             variable.
-        NotImplementedError: in forward mode (`tf.autodiff.ForwardAccumulator`).
+        NotImplementedError: The gradient is computed in forward mode
+            (`tf.autodiff.ForwardAccumulator`).
     """
     ids, values, row_splits, binary = csr_inputs(ids, values, row_splits)
-    # A variable of Keras 3 is a tensor too, as TensorFlow sees it, but must not be read as one.
-    given = stateless_value(weights)
-    if given is None:
+    # TensorFlow also accepts a Keras 3 variable as a tensor, but that would copy the table.
+    in_scope = stateless_value(weights)
+    if in_scope is None:
         table = tf_variable(weights)
     else:
-        table = given if given.dtype == tf.float32 else cast_to_float32(given)
+        table = in_scope if in_scope.dtype == tf.float32 else cast_to_float32(in_scope)
     if isinstance(table, tf.Variable):
         handle = table_handle(table)
         out = library.twml_resource_sparse_linear(ids, values, row_splits, handle, binary=binary)
@@ -68,17 +69,17 @@ def sparse_linear(
 
 
 def row_splits_from_indices(row_indices: Any, num_rows: Any) -> tf.Tensor:
-    """CSR offsets of row-major COO entries.
+    """Converts the row indices of COO entries to CSR offsets.
 
     Args:
-        row_indices: int64 [K], the row of each entry; must not fall.
+        row_indices: int64 [K], the row of each entry, non-decreasing.
         num_rows: int64 scalar, B.
 
     Returns:
         int64 [B + 1].
 
     Raises:
-        tf.errors.InvalidArgumentError: an index out of [0, B), or one lower than its predecessor.
+        tf.errors.InvalidArgumentError: An index is out of [0, B), or less than its predecessor.
     """
     row_indices = tf.convert_to_tensor(row_indices, tf.int64)
     return library.twml_row_splits_from_indices(row_indices, tf.cast(num_rows, tf.int64))
@@ -88,14 +89,14 @@ def csr_from_indices(indices: Any, num_rows: Any) -> tuple[tf.Tensor, tf.Tensor]
     """The ids and CSR offsets of a `tf.SparseTensor` whose columns are ids.
 
     Args:
-        indices: int64 [K, 2], the row and the id of each entry; rows must not fall.
+        indices: int64 [K, 2], the row and the id of each entry, with non-decreasing rows.
         num_rows: int64 scalar, B.
 
     Returns:
         `(ids [K], row_splits [B + 1])`, int64. Ids are not checked.
 
     Raises:
-        tf.errors.InvalidArgumentError: a row out of [0, B), or one lower than its predecessor.
+        tf.errors.InvalidArgumentError: A row is out of [0, B), or less than its predecessor.
     """
     indices = tf.convert_to_tensor(indices, tf.int64)
     ids, row_splits = library.twml_csr_from_indices(indices, tf.cast(num_rows, tf.int64))
@@ -103,7 +104,7 @@ def csr_from_indices(indices: Any, num_rows: Any) -> tuple[tf.Tensor, tf.Tensor]
 
 
 def sum_duplicates(ids: Any, rows: Any) -> tuple[tf.Tensor, tf.Tensor]:
-    """Sums the rows of equal ids, in the order given, so float sums are reproducible.
+    """Sums the rows of equal ids, in the order given, so that float sums are reproducible.
 
     Args:
         ids: int32 or int64 [K], not negative.
@@ -113,7 +114,7 @@ def sum_duplicates(ids: Any, rows: Any) -> tuple[tf.Tensor, tf.Tensor]:
         `(unique_ids [U], summed [U, D])`, ids ascending.
 
     Raises:
-        tf.errors.InvalidArgumentError: a negative id, or not one row an id.
+        tf.errors.InvalidArgumentError: An id is negative, or the numbers of ids and rows differ.
     """
     ids = tf.convert_to_tensor(ids, dtype_hint=tf.int64)
     unique_ids, summed = library.twml_sum_duplicates(ids, tf.convert_to_tensor(rows, tf.float32))
@@ -128,7 +129,19 @@ def weights_grad(
     shape: tf.Tensor,
     binary: bool,
 ) -> tf.IndexedSlices:
-    """The gradient by a table of the given shape: unique ascending ids and their summed rows."""
+    """The gradient of `sparse_linear` by its weights.
+
+    Args:
+        ids: int32 or int64 [K].
+        values: float32 [K], or [0] for a binary batch.
+        row_splits: int64 [B + 1], CSR offsets.
+        grad: float32 [B, D], the gradient of the product.
+        shape: int64 [2], shape [N, D] of the weights.
+        binary: Whether the batch is binary.
+
+    Returns:
+        Unique ascending ids and their summed rows.
+    """
     unique_ids, rows = library.twml_sparse_linear_weights_grad(
         ids, values, row_splits, grad, shape[0], binary=binary
     )
@@ -161,13 +174,13 @@ def _resource_sparse_linear_grad(op: Any, grad: tf.Tensor) -> list[Any]:
 def resource_values_grad(
     output: tf.Tensor, ids: tf.Tensor, row_splits: tf.Tensor, handle: tf.Tensor, grad: tf.Tensor
 ) -> tf.Tensor:
-    """The gradient by the values of a product `output` with a variable, which is read again."""
+    """The gradient of a product `output` by its values; it reads the variable again."""
     check_not_written_since(output, handle)
     return library.twml_resource_sparse_linear_values_grad(ids, row_splits, handle, grad)
 
 
-# The product is linear in the values and in the table, so the gradients of its gradients are
-# products of the same kind, and so on.
+# The product is linear in the values and in the table, so its second derivatives, and all higher
+# ones, are products of the same kind.
 
 
 @register_gradient("Twml>SparseLinearValuesGrad")
@@ -196,16 +209,19 @@ def _resource_values_grad_grad(op: Any, grad: tf.Tensor) -> list[Any]:
 
 @register_gradient("Twml>SparseLinearWeightsGrad")
 def _weights_grad_grad(op: Any, _: Any, grad: Any) -> list[Any]:
-    """The rows [U, D] take the place of the table, and places in them the place of the ids."""
+    """The gradient of the summed rows [U, D], which take the place of the table.
+
+    The positions of the ids among the unique ids take the place of the ids.
+    """
     if grad is None:
         return [None] * 5
     ids, values, row_splits, of_output, _ = op.inputs
     binary = op.get_attr("binary")
-    places = searchsorted(op.outputs[0], ids, "left")
+    positions = searchsorted(op.outputs[0], ids, "left")
     by_values = None
     if not binary and needs_gradient(op, 1):
-        by_values = library.twml_sparse_linear_values_grad(places, row_splits, grad, of_output)
-    by_gradient = library.twml_sparse_linear(places, values, row_splits, grad, binary=binary)
+        by_values = library.twml_sparse_linear_values_grad(positions, row_splits, grad, of_output)
+    by_gradient = library.twml_sparse_linear(positions, values, row_splits, grad, binary=binary)
     return [None, by_values, None, by_gradient, None]
 
 
@@ -213,8 +229,8 @@ def _weights_grad_grad(op: Any, _: Any, grad: Any) -> list[Any]:
 def _sum_duplicates_grad(op: Any, _: Any, grad: Any) -> list[Any]:
     if grad is None:
         return [None, None]
-    places = searchsorted(op.outputs[0], op.inputs[0], "left")
-    return [None, tf.gather(grad, places)]
+    positions = searchsorted(op.outputs[0], op.inputs[0], "left")
+    return [None, tf.gather(grad, positions)]
 
 
 for _name in ("RowSplitsFromIndices", "CsrFromIndices"):

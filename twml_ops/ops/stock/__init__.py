@@ -1,12 +1,13 @@
-"""The ops made of stock TensorFlow: the same semantics, slower, and servable anywhere.
+"""The ops in stock TensorFlow ops: the same semantics, slower, on any TensorFlow server.
 
 `library` has a function for each op, with the name and the arguments of the op's generated wrapper
-(cc/tf/ops), so it can stand where the op library stands: `twml_ops.export.to_stock_tf` traces
-models through it, and `twml_ops.ops` falls back to it where no op library fits the running
-TensorFlow. Gradients are those of the stock ops; they too name unique ascending ids.
+(cc/tf/ops), so it can replace the op library's module. `twml_ops.export.to_stock_tf` traces models
+with it, and `twml_ops.ops` falls back to it if no op library fits the running TensorFlow. Gradients
+are those of the stock ops; they also have unique ascending ids.
 
-They serve portable export, XLA (`static`) and training in a single process without a compiler. What
-is outside of that needs the op library and is refused without it (`_library.require_native`).
+These ops support portable export, XLA (`ops.xla`) and training in a single process without a
+compiler. Everything else needs the op library and is refused without it
+(`_library.require_native`).
 """
 
 from __future__ import annotations
@@ -54,15 +55,15 @@ _OPS = (
 )
 
 library = SimpleNamespace(**{f"twml_{op.__name__}": op for op in _OPS})
-"""What stands for the op library's module."""
+"""Replacement of the op library's module."""
 
-_BY_STOCK_OPS = "the gradient of the stand-in of the forward op is that of its stock ops"
+_STOCK_GRADIENT = "stock ops have gradients of their own"
 LIBRARY_ONLY = {
-    "twml_sparse_linear_values_grad": _BY_STOCK_OPS,
-    "twml_resource_sparse_linear_values_grad": _BY_STOCK_OPS,
-    "twml_sparse_linear_weights_grad": _BY_STOCK_OPS,
-    "twml_sparse_linear_backward_apply": "it fuses gradient ops of the library with the update",
+    "twml_sparse_linear_values_grad": _STOCK_GRADIENT,
+    "twml_resource_sparse_linear_values_grad": _STOCK_GRADIENT,
+    "twml_sparse_linear_weights_grad": _STOCK_GRADIENT,
+    "twml_sparse_linear_backward_apply": "it fuses a gradient op of the library with the update",
 }
-"""The ops of the library that nothing stands for, and why. Training on servers needs them."""
+"""The ops without a replacement, and why. Training on parameter servers needs them."""
 
 __all__ = ["LIBRARY_ONLY", "library"]

@@ -24,8 +24,8 @@ def apply_rows(
     rule: str = "",
     hogwild: bool = False,
 ) -> Any:
-    """As the op Twml>ApplyRows: `var` and `slots` are handles of variables."""
-    del hogwild  # of locks that stock ops do not take
+    """The op Twml>ApplyRows; `var` and `slots` are handles of variables."""
+    del hogwild  # stock ops take no locks that could be shared
     ids, rows = tf.convert_to_tensor(ids), tf.convert_to_tensor(rows, tf.float32)
     formula = _checked_formula(rule, slots, hyper)
     handles = [var, *slots]
@@ -48,17 +48,20 @@ def update_rows(
     seed: Any,
     enabled: tf.Tensor | None = None,
 ) -> Any:
-    """Updates the rows `ids` [U] of a table and its slots by `gradient` [U, ...].
+    """Updates the rows `ids` [U] of a table and its slots with `gradient` [U, ...].
 
     Args:
-        rule: its name.
-        handles: of the table and its slots.
-        shapes: of both.
-        ids: in range; an id that repeats must have the same gradient each time.
-        gradient: its rows.
-        hyper: of the rule.
-        seed: of stochastic rounding.
-        enabled: bool scalar: False leaves everything as it is.
+        rule: Name of the update rule.
+        handles: Resource handles of the table and its slots.
+        shapes: Shapes of the same.
+        ids: Row numbers in range. Repeated ids must have equal gradients.
+        gradient: Gradient rows.
+        hyper: Hyperparameters of the rule.
+        seed: Seed of stochastic rounding.
+        enabled: Bool scalar; False keeps all values. None: always update.
+
+    Returns:
+        The operation that updates, or None in eager mode.
     """
     formula = UPDATE_FORMULAS[rule]
     var, *slots = handles
@@ -122,7 +125,7 @@ def _preconditions(
     for s, shape in enumerate(shapes[1:]):
         known = tf.get_static_value(shape)
         if var is None or known is None:
-            continue  # reshaping or writing then refuses what does not fit
+            continue  # reshape or scatter then fails if they do not match
         size = math.prod(known.tolist())
         fits = size == var[0] if formula.rowwise_slots else known.tolist() == var.tolist()
         if not fits:

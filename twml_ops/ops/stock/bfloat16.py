@@ -15,14 +15,14 @@ from twml_ops.ops.stock.hash import mix64
 
 @tf.custom_gradient
 def cast_to_float32(rows: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-    """bfloat16 rows in float32, as their gradient is too."""
+    """bfloat16 rows as float32, with a float32 gradient."""
     return tf.cast(rows, tf.float32), lambda gradient: gradient
 
 
 def round_stochastically(rows: tf.Tensor, ids: tf.Tensor, seed: Any) -> tf.Tensor:
-    """float32 rows [U, D] in bfloat16, up with the probability of the fraction cut off.
+    """Rounds float32 rows [U, D] to bfloat16, up with the probability of the fraction cut off.
 
-    The random bits are a hash (MurmurHash3's finalizer) of seed, row id and column.
+    The random bits are a hash (the finalizer of MurmurHash3) of seed, row id and column.
     """
     seed = tf.cast(tf.convert_to_tensor(seed, tf.int64), tf.uint64)
     of_row = mix64(seed + mix64(tf.cast(tf.cast(ids, tf.int64), tf.uint64)))

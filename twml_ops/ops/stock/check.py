@@ -1,4 +1,4 @@
-"""Refusing bad input with the op library's messages."""
+"""Input checks that raise the op library's messages."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _unchecked: ContextVar[bool] = ContextVar("unchecked", default=False)
 
 
 class Precondition(NamedTuple):
-    """Something that must hold of an op's input.
+    """A condition on the input of an op.
 
     Attributes:
-        holds: gives a bool scalar, whatever the input.
-        message: what the input is refused with, a {} in it for each of `numbers`.
-        numbers: give scalars, whatever the input (see `item_or_zero`).
+        holds: Computes a bool scalar, for any input.
+        message: The error message, with a {} for each of `numbers`.
+        numbers: Functions that compute scalars, for any input (see `item_or_zero`).
     """
 
     holds: Callable[[], Any]
@@ -29,10 +29,9 @@ class Precondition(NamedTuple):
 
 @contextlib.contextmanager
 def assume_valid() -> Iterator[None]:
-    """In the block `require_well_formed` checks nothing: for graphs that are served.
+    """In the block, `require_well_formed` checks nothing: for graphs that are served.
 
-    There every batch is well formed because the signature makes it, and an id out of range is
-    still refused by the stock ops.
+    A served signature makes every batch well-formed, and stock ops still refuse an id out of range.
     """
     token = _assume_valid.set(True)
     try:
@@ -43,7 +42,7 @@ def assume_valid() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unchecked() -> Iterator[None]:
-    """In the block nothing is checked at all: for compiled code, which cannot refuse anything."""
+    """In the block, nothing is checked: for compiled code, which cannot raise errors."""
     token = _unchecked.set(True)
     try:
         yield
@@ -52,16 +51,23 @@ def unchecked() -> Iterator[None]:
 
 
 def require_well_formed(tensors: Any, *preconditions: Precondition) -> Any:
-    """As `require`, and just `tensors` in graphs that trust their input."""
+    """Checks as `require`, but not in an `assume_valid` block."""
     return tensors if _assume_valid.get() else require(tensors, *preconditions)
 
 
 def require(tensors: Any, *preconditions: Precondition) -> Any:
-    """`tensors`, one or a tuple, once all preconditions have been found to hold.
+    """Checks preconditions.
+
+    Args:
+        tensors: A tensor or a tuple of tensors.
+        *preconditions: Conditions on them.
+
+    Returns:
+        `tensors`. In a graph they depend on the checks.
 
     Raises:
-        tf.errors.InvalidArgumentError: in eager mode at once, else when the graph runs. The first
-            precondition that does not hold gives the message.
+        tf.errors.InvalidArgumentError: A precondition does not hold; the message is that of the
+            first. In a graph the error is raised when the graph runs.
     """
     if _unchecked.get():
         return tensors
@@ -73,28 +79,28 @@ def require(tensors: Any, *preconditions: Precondition) -> Any:
                 )
         return tensors
 
-    def refuse() -> tf.Tensor:
-        # Not tf.debugging.Assert, which would wrap each in a tf.cond again.
-        said: list[Any] = []
+    def fail() -> tf.Tensor:
+        # Not tf.debugging.Assert, which wraps each condition in a tf.cond of its own.
+        asserts: list[Any] = []
         for precondition in preconditions:
-            with tf.control_dependencies(said[-1:]):
+            with tf.control_dependencies(asserts[-1:]):
                 text = tf.strings.format(precondition.message, [n() for n in precondition.numbers])
-                said.append(tf.raw_ops.Assert(condition=precondition.holds(), data=[text]))
-        with tf.control_dependencies(said[-1:]):
+                asserts.append(tf.raw_ops.Assert(condition=precondition.holds(), data=[text]))
+        with tf.control_dependencies(asserts[-1:]):
             return tf.constant(False)
 
     all_hold = tf.reduce_all([precondition.holds() for precondition in preconditions])
-    with tf.control_dependencies([tf.cond(all_hold, lambda: tf.constant(True), refuse)]):
+    with tf.control_dependencies([tf.cond(all_hold, lambda: tf.constant(True), fail)]):
         return tf.nest.map_structure(tf.identity, tensors)
 
 
 def invalid_argument(message: str) -> tf.errors.InvalidArgumentError:
-    """The error of an op that refuses its input."""
+    """The error of an op with invalid input."""
     return tf.errors.InvalidArgumentError(None, None, message)
 
 
 def rank(tensor: tf.Tensor, expected: int, name: str) -> None:
-    """Refuses a tensor known to have another rank."""
+    """Raises if a tensor is known to have a rank other than `expected`."""
     if tensor.shape.rank not in (None, expected):
         shape = str(tensor.shape.as_list()).replace(" ", "").replace("None", "?")
         raise invalid_argument(f"{name} must have rank {expected}, got shape {shape}")
@@ -103,10 +109,18 @@ def rank(tensor: tf.Tensor, expected: int, name: str) -> None:
 def variable_dtype(
     handle: tf.Tensor, name: str, dimensions: int | None = None, *dtypes: tf.DType
 ) -> tf.DType:
-    """The type of a variable. Refuses one known to be of another than `dtypes`, or of another rank.
+    """The dtype of a variable, after a check of dtype and rank as far as they are known.
 
-    TensorFlow's own ops end the process when a variable is read as what it is not. Without `dtypes`
-    it must be float32; where the type is not known it is taken for the first of them.
+    TensorFlow's own ops abort the process when a variable is read with a wrong dtype.
+
+    Args:
+        handle: Resource handle of the variable.
+        name: Name of the argument, for the message.
+        dimensions: Expected rank, or None.
+        *dtypes: Allowed dtypes; default float32. If the dtype is unknown, the first is returned.
+
+    Returns:
+        The dtype.
     """
     dtypes = dtypes or (tf.float32,)
     data = getattr(handle, "_handle_data", None)
@@ -122,81 +136,101 @@ def variable_dtype(
 
 
 def choice(name: str, got: str, choices: tuple[str, ...]) -> None:
-    """Refuses an attribute that is none of its values."""
+    """Raises if the value of an attribute is not one of its choices."""
     if got not in choices:
         raise invalid_argument(f"{name} must be one of {choices}, got {got!r}")
 
 
 def bits(name: str, got: int) -> None:
-    """Refuses an id space that cannot have 2^got ids."""
+    """Raises if an id space cannot have 2^got ids."""
     if not 1 <= got <= 62:
         raise invalid_argument(f"{name} must be in [1, 62], got {got}")
 
 
-def index_of_first(is_bad: tf.Tensor) -> tf.Tensor:
-    """The position of the first True; 0 without one."""
-    return tf.argmax(tf.concat([tf.cast(is_bad, tf.int8), [0]], 0), output_type=tf.int64)
+def index_of_first(condition: tf.Tensor) -> tf.Tensor:
+    """The index of the first True; 0 if there is none."""
+    return tf.argmax(tf.concat([tf.cast(condition, tf.int8), [0]], 0), output_type=tf.int64)
 
 
 def item_or_zero(x: tf.Tensor, i: Any) -> tf.Tensor:
-    """`x[i]`, or 0 where there is no such item."""
+    """`x[i]`, or 0 if there is no such item."""
     i = tf.minimum(tf.cast(i, tf.int64), tf.size(x, tf.int64))
     return tf.concat([x, tf.zeros([1], x.dtype)], 0)[i]
 
 
 def equal(message: str, expected: Callable[[], Any], got: Callable[[], Any]) -> Precondition:
-    """Two numbers are the same; `message` shows them."""
+    """Requires two numbers to be equal; `message` has a {} for each."""
     return Precondition(lambda: tf.equal(expected(), got()), message, (expected, got))
 
 
 def size(tensor: tf.Tensor) -> Callable[[], tf.Tensor]:
-    """The number of its items, int64."""
+    """A function that computes the number of items, int64."""
     return lambda: tf.size(tensor, tf.int64)
 
 
 def ordered(
     x: tf.Tensor,
-    is_bad: Callable[[], tf.Tensor],
+    violations: Callable[[], tf.Tensor],
     message: str,
     name: str | None = None,
     column: str = "",
 ) -> Precondition:
-    """No neighbours of `x` are as `is_bad` marks them, [K - 1]: "x[i] = this after that".
+    """Requires neighboring items of `x` [K] to be in order.
 
-    `column`: what follows i where `x` is a column of what `name` means.
+    Args:
+        x: The items.
+        violations: Computes bool [K - 1]: whether x[i + 1] may not follow x[i].
+        message: Start of the error message.
+        name: Name of `x`, for the place in the message; None: without a place.
+        column: What follows the index in the message if `x` is a column of `name`.
+
+    Returns:
+        The precondition.
     """
 
     def at() -> tf.Tensor:
-        return index_of_first(is_bad())
+        return index_of_first(violations())
 
     where = "" if name is None else f": {name}[{{}}{column}] = {{}} after {{}}"
     numbers = (lambda: at() + 1, lambda: item_or_zero(x, at() + 1), lambda: item_or_zero(x, at()))
-    return Precondition(lambda: ~tf.reduce_any(is_bad()), message + where, numbers)
+    return Precondition(lambda: ~tf.reduce_any(violations()), message + where, numbers)
 
 
 def ids_in_range(
     ids: tf.Tensor, input_dim: Any, name: str = "ids", column: str = ""
 ) -> Precondition:
-    """Every id in [0, input_dim). `column`: as in `ordered`."""
+    """Requires every id to be in [0, input_dim). `name` and `column`: as in `ordered`."""
     input_dim = tf.cast(input_dim, tf.int64)
 
-    def is_bad() -> tf.Tensor:
+    def out_of_range() -> tf.Tensor:
         wide = tf.cast(ids, tf.int64)
         return (wide < 0) | (wide >= input_dim)
 
     return Precondition(
-        lambda: ~tf.reduce_any(is_bad()),
+        lambda: ~tf.reduce_any(out_of_range()),
         f"{name}[{{}}{column}] = {{}} is out of range [0, {{}})",
         (
-            lambda: index_of_first(is_bad()),
-            lambda: item_or_zero(ids, index_of_first(is_bad())),
+            lambda: index_of_first(out_of_range()),
+            lambda: item_or_zero(ids, index_of_first(out_of_range())),
             lambda: input_dim,
         ),
     )
 
 
-def valid_offsets(splits: tf.Tensor, of: tf.Tensor, name: str, what: str) -> list[Precondition]:
-    """`splits` starts at 0, never falls, and ends at the number of items of `of`."""
+def valid_offsets(
+    splits: tf.Tensor, items: tf.Tensor, name: str, item_name: str
+) -> list[Precondition]:
+    """Requires `splits` to start at 0, be non-decreasing, and end at the number of items.
+
+    Args:
+        splits: CSR offsets.
+        items: What they split.
+        name: Name of `splits`.
+        item_name: What the items are called in the message.
+
+    Returns:
+        The preconditions.
+    """
     count = size(splits)
     return [
         Precondition(
@@ -210,11 +244,11 @@ def valid_offsets(splits: tf.Tensor, of: tf.Tensor, name: str, what: str) -> lis
         ),
         ordered(splits, lambda: splits[1:] < splits[:-1], f"{name} must be non-decreasing", name),
         Precondition(
-            lambda: tf.reduce_all(tf.equal(splits[-1:], size(of)())),
-            f"{name}[{{}}] must be the number of {what} {{}}, got {{}}",
+            lambda: tf.reduce_all(tf.equal(splits[-1:], size(items)())),
+            f"{name}[{{}}] must be the number of {item_name} {{}}, got {{}}",
             (
                 lambda: count() - 1,
-                size(of),
+                size(items),
                 lambda: item_or_zero(splits, tf.maximum(count() - 1, 0)),
             ),
         ),
@@ -224,25 +258,28 @@ def valid_offsets(splits: tf.Tensor, of: tf.Tensor, name: str, what: str) -> lis
 def csr(
     ids: tf.Tensor, values: tf.Tensor, row_splits: tf.Tensor, binary: bool
 ) -> list[Precondition]:
-    """Sizes agree and splits are sound; ids may be any."""
+    """Requires sizes to agree and offsets to be valid. Ids are not checked."""
     for tensor, name in ((ids, "ids"), (values, "values"), (row_splits, "row_splits")):
         rank(tensor, 1, name)
-    each = " items for a binary batch" if binary else " items, one for each id"
-    wanted = (lambda: tf.zeros([], tf.int64)) if binary else size(ids)
+    text = " items for a binary batch" if binary else " items, one for each id"
+    expected = (lambda: tf.zeros([], tf.int64)) if binary else size(ids)
     return [
-        equal("values must have {}" + each + ", got {}", wanted, size(values)),
+        equal("values must have {}" + text + ", got {}", expected, size(values)),
         *valid_offsets(row_splits, ids, "row_splits", "entries"),
     ]
 
 
-def values_allowed(values: tf.Tensor, is_bad: Callable[[tf.Tensor], tf.Tensor]) -> Precondition:
-    """No value is one that `is_bad` finds; the first that is names its place."""
+def all_finite(values: tf.Tensor, is_invalid: Callable[[tf.Tensor], tf.Tensor]) -> Precondition:
+    """Requires `is_invalid` to find no value that is not finite."""
 
-    def found() -> tf.Tensor:
-        return is_bad(values)
+    def invalid() -> tf.Tensor:
+        return is_invalid(values)
 
     return Precondition(
-        lambda: ~tf.reduce_any(found()),
+        lambda: ~tf.reduce_any(invalid()),
         "values[{}] = {} is not finite",
-        (lambda: index_of_first(found()), lambda: item_or_zero(values, index_of_first(found()))),
+        (
+            lambda: index_of_first(invalid()),
+            lambda: item_or_zero(values, index_of_first(invalid())),
+        ),
     )

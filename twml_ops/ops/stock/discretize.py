@@ -10,18 +10,24 @@ from twml_ops.ops.stock import check
 from twml_ops.ops.stock.hash import hash_pair
 from twml_ops.ops.stock.sparse_linear import searchsorted
 
-# Buckets that are not between boundaries, as the hash names them (discretize.cc).
+# Bucket numbers in the hash that stand for no interval (discretize.cc).
 _MISSING_BUCKET = -1
 _PASSED_FEATURE = -2
 
 Triple = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 
-class _Found(NamedTuple):
-    """Of each entry: its feature id, the feature's place, and its bucket (-1: a missing value)."""
+class _Bucketed(NamedTuple):
+    """The bucket of each entry.
+
+    Attributes:
+        feature: int64 [K], feature ids.
+        index: int64 [K], position of the feature among the adapted ones.
+        bucket: int64 [K], bucket number within the feature, or -1 for a missing value.
+    """
 
     feature: tf.Tensor
-    f: tf.Tensor
+    index: tf.Tensor
     bucket: tf.Tensor
 
 
@@ -41,21 +47,21 @@ def percentile_discretize(
     keep_inputs: bool = False,
     static: bool = False,
 ) -> Triple:
-    """As the op Twml>PercentileDiscretize; `static` as in `xla/static_shapes.py`."""
+    """The op Twml>PercentileDiscretize; for `static` see `xla/static_shapes.py`."""
     check.bits("pass_through_bits", pass_through_bits)
     extra = 2 if missing == "bucket" else 1
 
-    def bucket_id(found: _Found) -> tf.Tensor:
-        # With no feature there is only the first split; no entry then uses what is behind it.
+    def bucket_id(entry: _Bucketed) -> tf.Tensor:
+        # Without features there is only the first split, and no entry uses the end.
         ends = tf.concat([boundary_splits[1:], boundary_splits[-1:]], 0)
-        begin, end = tf.gather(boundary_splits, found.f), tf.gather(ends, found.f)
-        bucket = tf.where(tf.equal(found.bucket, _MISSING_BUCKET), end - begin + 1, found.bucket)
-        return begin + found.f * extra + bucket
+        begin, end = tf.gather(boundary_splits, entry.index), tf.gather(ends, entry.index)
+        bucket = tf.where(tf.equal(entry.bucket, _MISSING_BUCKET), end - begin + 1, entry.bucket)
+        return begin + entry.index * extra + bucket
 
     features = tf.size(feature_ids, out_type=tf.int64)
 
-    def kept_id(found: _Found) -> tf.Tensor:
-        return boundary_splits[-1] + features * extra + found.f
+    def kept_id(entry: _Bucketed) -> tf.Tensor:
+        return boundary_splits[-1] + features * extra + entry.index
 
     def passed_id(feature: tf.Tensor) -> tf.Tensor:
         end = boundary_splits[-1] + features * (extra + int(keep_inputs))
@@ -63,9 +69,9 @@ def percentile_discretize(
 
     buckets = (feature_ids, boundaries, boundary_splits)
     batch = (ids, values, row_splits)
-    keeping = kept_id if keep_inputs else None
+    input_id = kept_id if keep_inputs else None
     return _discretize(
-        batch, buckets, (bucket_id, passed_id, keeping), side, missing, unknown, binary, static
+        batch, buckets, (bucket_id, passed_id, input_id), side, missing, unknown, binary, static
     )
 
 
@@ -85,49 +91,49 @@ def hashing_discretize(
     keep_inputs: bool = False,
     static: bool = False,
 ) -> Triple:
-    """As the op Twml>HashingDiscretize; `static` as in `xla/static_shapes.py`."""
+    """The op Twml>HashingDiscretize; for `static` see `xla/static_shapes.py`."""
     check.bits("output_bits", output_bits)
 
-    def bucket_id(found: _Found) -> tf.Tensor:
-        return hash_pair(found.feature, found.bucket, output_bits)
+    def bucket_id(entry: _Bucketed) -> tf.Tensor:
+        return hash_pair(entry.feature, entry.bucket, output_bits)
 
-    def kept_id(found: _Found) -> tf.Tensor:
-        return passed_id(found.feature)
+    def kept_id(entry: _Bucketed) -> tf.Tensor:
+        return passed_id(entry.feature)
 
     def passed_id(feature: tf.Tensor) -> tf.Tensor:
         return hash_pair(feature, _PASSED_FEATURE, output_bits)
 
     buckets = (feature_ids, boundaries, boundary_splits)
     batch = (ids, values, row_splits)
-    keeping = kept_id if keep_inputs else None
+    input_id = kept_id if keep_inputs else None
     return _discretize(
-        batch, buckets, (bucket_id, passed_id, keeping), side, missing, unknown, binary, static
+        batch, buckets, (bucket_id, passed_id, input_id), side, missing, unknown, binary, static
     )
 
 
 def _discretize(
     batch: Triple,
     buckets: Triple,
-    names: tuple[Any, Any, Any],
+    id_functions: tuple[Any, Any, Any],
     side: str,
     missing: str,
     unknown: str,
     binary: bool,
     static: bool,
 ) -> Triple:
-    bucket_id, passed_id, kept_id = names
+    bucket_id, passed_id, kept_id = id_functions
     check.choice("side", side, ("left", "right"))
     check.choice("missing", missing, ("bucket", "drop"))
     check.choice("unknown", unknown, ("pass", "drop", "error"))
     ids, values, row_splits = batch
     feature_ids, boundaries, splits = buckets
-    preconditions = [*check.csr(ids, values, row_splits, binary), *_soundness(*buckets)]
+    preconditions = [*check.csr(ids, values, row_splits, binary), *_bucket_preconditions(*buckets)]
     ids, row_splits, splits = check.require_well_formed((ids, row_splits, splits), *preconditions)
     feature = tf.cast(ids, tf.int64)
     values = tf.ones(tf.shape(ids)) if binary else values
 
     f = searchsorted(feature_ids, feature, "left")
-    # One item behind the last, for those that are larger.
+    # One more item, for ids that are larger than all features.
     known = tf.equal(tf.gather(tf.concat([feature_ids, [0]], 0), f), feature)
     known &= f < tf.size(feature_ids, out_type=tf.int64)
     if unknown == "error":
@@ -137,8 +143,8 @@ def _discretize(
     keys = _sort_key(_feature_of_boundary(boundaries, splits), boundaries)
     before = searchsorted(keys, _sort_key(f, values), side)
     bucket = tf.where(nan, tf.constant(_MISSING_BUCKET, tf.int64), before - tf.gather(splits, f))
-    found = _Found(feature, f, bucket)
-    out_ids = tf.where(known, bucket_id(found), passed_id(feature))
+    bucketed = _Bucketed(feature, f, bucket)
+    out_ids = tf.where(known, bucket_id(bucketed), passed_id(feature))
     out_values = tf.stop_gradient(tf.where(known, 1.0, values))
 
     kept = ids >= 0 if static else None
@@ -146,8 +152,8 @@ def _discretize(
         kept = known if kept is None else kept & known
     if missing == "drop":
         kept = ~nan if kept is None else kept & ~nan
-    if kept_id is not None:  # a second entry behind each, of the input as it was
-        out_ids = _interleave(out_ids, kept_id(found))
+    if kept_id is not None:  # the input follows each bucket as a second entry
+        out_ids = _interleave(out_ids, kept_id(bucketed))
         out_values = _interleave(out_values, tf.stop_gradient(values))
         again = known & ~nan if kept is None or not static else kept & known & ~nan
         kept = _interleave(tf.ones_like(known) if kept is None else kept, again)
@@ -165,14 +171,14 @@ def _discretize(
 
 
 def _interleave(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """The items of both by turns."""
+    """Alternates the items of both."""
     return tf.reshape(tf.stack([a, b], axis=1), [-1])
 
 
 def _sort_key(f: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """int64 keys that order (f, value) pairs; one search of them serves all features.
+    """int64 keys that order (feature index, value) pairs, so that one search serves all features.
 
-    Compared as integers, values that TensorFlow's threads would take for zero keep their order.
+    Integer comparison keeps the order of denormal values, which TensorFlow's threads flush to zero.
     """
     bits = tf.bitcast(values, tf.int32)
     bits = tf.where(tf.equal(bits, tf.int32.min), 0, bits)  # -0 is 0
@@ -195,7 +201,7 @@ def _all_known(known: tf.Tensor, feature: tf.Tensor, feature_ids: tf.Tensor) -> 
     )
 
 
-def _soundness(
+def _bucket_preconditions(
     feature_ids: tf.Tensor, boundaries: tf.Tensor, splits: tf.Tensor
 ) -> list[check.Precondition]:
     for tensor, name in (
@@ -208,10 +214,10 @@ def _soundness(
     def nan() -> tf.Tensor:
         return tf.math.is_nan(boundaries)
 
-    def falls() -> tf.Tensor:
-        of = _feature_of_boundary(boundaries, splits)
+    def decreasing() -> tf.Tensor:
+        feature = _feature_of_boundary(boundaries, splits)
         keys = _sort_key(tf.zeros([], tf.int64), boundaries)
-        return tf.equal(of[1:], of[:-1]) & (keys[1:] < keys[:-1])
+        return tf.equal(feature[1:], feature[:-1]) & (keys[1:] < keys[:-1])
 
     return [
         check.equal(
@@ -232,6 +238,6 @@ def _soundness(
             (lambda: check.index_of_first(nan()),),
         ),
         check.ordered(
-            boundaries, falls, "boundaries of one feature must be non-decreasing", "boundaries"
+            boundaries, decreasing, "boundaries of one feature must be non-decreasing", "boundaries"
         ),
     ]

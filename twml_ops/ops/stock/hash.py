@@ -1,4 +1,4 @@
-"""cc/core/hash.h in stock ops. Unsigned arithmetic wraps, as there."""
+"""cc/core/hash.h in stock ops, with wrapping unsigned arithmetic."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def _fold(x: tf.Tensor, shift: int) -> tf.Tensor:
 
 
 def hash_pair(a: Any, b: Any, bits: int) -> tf.Tensor:
-    """HashPair(a, b), reduced to its upper `bits`: int64. a and b: int64, broadcast together."""
+    """The upper `bits` bits of HashPair(a, b), int64, for int64 a and b that broadcast together."""
     a, b = tf.cast(a, tf.uint64), tf.cast(b, tf.uint64)
     hashed = mix64(mix64(a + _unsigned(_STEP)) + _unsigned(_STEP) * b)
     return tf.cast(tf.bitwise.right_shift(hashed, _unsigned(64 - bits)), tf.int64)
 
 
 def hash_ids(ids: tf.Tensor, bits: int, salt: int = 0) -> tf.Tensor:
-    """As the op Twml>HashIds."""
+    """The op Twml>HashIds."""
     check.bits("bits", bits)
     return hash_pair(tf.constant(salt, tf.int64), tf.cast(ids, tf.int64), bits)

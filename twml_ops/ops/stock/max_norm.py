@@ -20,7 +20,7 @@ def max_norm(
     nonfinite: str,
     decay: float = 1.0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """As the op Twml>MaxNorm: `max_abs` and `bias` (one or none) are handles of variables."""
+    """The op Twml>MaxNorm; `max_abs` and `bias` (one or none) are handles of variables."""
     norm.check_ranks(ids, values, training, bias)
     check.variable_dtype(max_abs, "max_abs", 1)
     norm.check_options(epsilon, decay)
@@ -30,14 +30,14 @@ def max_norm(
         ids, *norm.batch_preconditions(ids, values, max_abs, bias, "as max_abs has")
     )
     if nonfinite == "error":
-        ids = check.require(ids, check.values_allowed(values, lambda v: ~tf.math.is_finite(v)))
+        ids = check.require(ids, check.all_finite(values, lambda v: ~tf.math.is_finite(v)))
     finite = tf.math.is_finite(values)
     values = tf.where(finite, values, 0.0)
     with tf.control_dependencies(_raise_maxima(ids, values, finite, max_abs, training, decay)):
         seen = _gather(max_abs, ids)
     m = tf.stop_gradient(tf.maximum(seen, epsilon))
-    # Not tf.clip_by_value: at the edge, where training leaves each maximum, it may lose the
-    # gradient to the rounding of the quotient.
+    # Not tf.clip_by_value: at the edge, where the largest value of a feature is after training,
+    # the rounding of the quotient could make the gradient 0.
     inside = tf.abs(values) <= m
     y = tf.where(inside, values / m, tf.sign(values))
     scale = tf.where(finite & inside, 1.0 / m, 0.0)
@@ -56,16 +56,16 @@ def _raise_maxima(
     training: tf.Tensor,
     decay: float,
 ) -> list[tf.Tensor]:
-    def raised() -> tf.Operation | None:
+    def update() -> tf.Operation | None:
         decayed = []
         if decay < 1:
             touched, _ = sorted_unique(tf.boolean_mask(ids, finite))
-            less = _gather(max_abs, touched) * decay
-            op = tf.raw_ops.ResourceScatterUpdate(resource=max_abs, indices=touched, updates=less)
+            lower = _gather(max_abs, touched) * decay
+            op = tf.raw_ops.ResourceScatterUpdate(resource=max_abs, indices=touched, updates=lower)
             decayed = norm.as_dependencies(op)
         with tf.control_dependencies(decayed):
             return tf.raw_ops.ResourceScatterMax(
                 resource=max_abs, indices=ids, updates=tf.abs(values)
             )
 
-    return norm.update_if_training(training, raised)
+    return norm.update_if_training(training, update)

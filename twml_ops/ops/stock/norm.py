@@ -1,4 +1,4 @@
-"""cc/core/normalization.h in stock ops: what the running normalizations share."""
+"""cc/core/normalization.h in stock ops: what `max_norm` and `online_standardize` share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from twml_ops.ops.stock.sparse_linear import sorted_unique
 def check_ranks(
     ids: tf.Tensor, values: tf.Tensor, training: tf.Tensor, bias: Sequence[tf.Tensor]
 ) -> None:
-    """Refuses tensors of another rank, and a bias that is no table of rank 1."""
+    """Raises if a tensor has a wrong rank, or if the bias is not a float32 variable of rank 1."""
     check.rank(ids, 1, "ids")
     check.rank(values, 1, "values")
     check.rank(training, 0, "training")
@@ -22,7 +22,7 @@ def check_ranks(
 
 
 def check_options(epsilon: float, decay: float) -> None:
-    """Refuses what no normalization takes."""
+    """Raises if an option that both ops have is out of range."""
     if not 1.2e-38 <= epsilon <= tf.float32.max:
         raise check.invalid_argument(f"epsilon must be a positive normal number, got {epsilon}")
     if not 0 < decay <= 1:
@@ -36,7 +36,18 @@ def batch_preconditions(
     bias: Sequence[tf.Tensor],
     state_size: str,
 ) -> list[check.Precondition]:
-    """One value an id, ids that `state` has, and a bias (one or none) of as many items."""
+    """Requires one value for each id, ids that `state` has, and a bias of the state's size.
+
+    Args:
+        ids: Ids of the entries.
+        values: Values of the entries.
+        state: Resource handle of the state.
+        bias: Resource handle of the bias, or nothing.
+        state_size: How the message describes the expected size of the bias.
+
+    Returns:
+        The preconditions.
+    """
 
     def input_dim(handle: tf.Tensor = state) -> tf.Tensor:
         return tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)[0]
@@ -52,7 +63,7 @@ def batch_preconditions(
 def update_if_training(
     training: tf.Tensor, update: Callable[[], tf.Operation | None]
 ) -> list[tf.Tensor]:
-    """What must run before the state is read: nothing in a graph made for inference."""
+    """Runs `update` in training, and returns what must run before the state is read."""
     always = tf.get_static_value(training)
     if always is not None and not always:
         return []
@@ -65,14 +76,14 @@ def update_if_training(
 
 
 def as_dependencies(op: tf.Operation | None) -> list[tf.Operation]:
-    """What to wait for: in eager mode there is no operation, and nothing."""
+    """The control inputs for an operation; none in eager mode, where `op` is None."""
     return [] if op is None else [op]
 
 
 def add_bias(y: tf.Tensor, ids: tf.Tensor, bias: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Y + bias[ids], if there is one, with a gradient of unique ids."""
+    """Adds `bias[ids]` if there is a bias; its gradient has unique ids."""
     for handle in bias:
-        unique_ids, places = sorted_unique(ids)
+        unique_ids, positions = sorted_unique(ids)
         found = tf.raw_ops.ResourceGather(resource=handle, indices=unique_ids, dtype=tf.float32)
-        y += tf.gather(found, places)
+        y += tf.gather(found, positions)
     return y

@@ -21,7 +21,7 @@ def online_standardize(
     decay: float,
     nonfinite: str,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """As the op Twml>OnlineStandardize: `moments` and `bias` (one or none) are handles."""
+    """The op Twml>OnlineStandardize; `moments` and `bias` (one or none) are handles."""
     norm.check_ranks(ids, values, training, bias)
     check.variable_dtype(moments, "moments", 2, tf.float64)
     norm.check_options(epsilon, decay)
@@ -31,10 +31,10 @@ def online_standardize(
         ids, *norm.batch_preconditions(ids, values, moments, bias, "as moments has rows")
     )
     if nonfinite == "error":
-        ids = check.require(ids, check.values_allowed(values, tf.math.is_inf))
+        ids = check.require(ids, check.all_finite(values, tf.math.is_inf))
     finite = tf.math.is_finite(values)
     wide = tf.where(finite, tf.cast(values, tf.float64), 0.0)
-    with tf.control_dependencies(_take_in(ids, wide, finite, moments, training, decay)):
+    with tf.control_dependencies(_update_moments(ids, wide, finite, moments, training, decay)):
         rows = tf.stop_gradient(_gather(moments, ids))
     count, mean, m2 = tf.unstack(rows, axis=1)
     known = finite & (count > 0)
@@ -43,7 +43,7 @@ def online_standardize(
     z = tf.where(known, (wide - mean) / sd, 0.0)
     inside = known & (tf.abs(z) <= clip)
     scale = tf.cast(tf.where(inside, 1 / sd, 0.0), tf.float32)
-    # Not tf.clip_by_value: it has no gradient at the edge.
+    # Not tf.clip_by_value, whose gradient is 0 at the edge.
     y = tf.cast(tf.where(inside, z, tf.sign(z) * clip), tf.float32)
     return norm.add_bias(y, ids, bias), scale
 
@@ -52,7 +52,7 @@ def _gather(moments: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
     return tf.raw_ops.ResourceGather(resource=moments, indices=ids, dtype=tf.float64)
 
 
-def _take_in(
+def _update_moments(
     ids: tf.Tensor,
     wide: tf.Tensor,
     finite: tf.Tensor,
@@ -60,18 +60,18 @@ def _take_in(
     training: tf.Tensor,
     decay: float,
 ) -> list[tf.Tensor]:
-    def taken() -> tf.Operation | None:
-        touched, places = sorted_unique(tf.boolean_mask(ids, finite))
+    def update() -> tf.Operation | None:
+        touched, positions = sorted_unique(tf.boolean_mask(ids, finite))
         seen = tf.boolean_mask(wide, finite)
         number = tf.size(touched)
 
         def total(x: tf.Tensor) -> tf.Tensor:
-            return tf.math.unsorted_segment_sum(x, places, number)
+            return tf.math.unsorted_segment_sum(x, positions, number)
 
         count = total(tf.ones_like(seen))  # at least 1 each
         mean = total(seen) / count
-        m2 = total((seen - tf.gather(mean, places)) ** 2)
-        # The formula of Chan, Golub and LeVeque, with what was seen before weighing less.
+        m2 = total((seen - tf.gather(mean, positions)) ** 2)
+        # The formula of Chan, Golub and LeVeque, with the previous moments decayed.
         old_count, old_mean, old_m2 = tf.unstack(_gather(moments, touched), axis=1)
         old_count, old_m2 = old_count * decay, old_m2 * decay
         all_count, delta = old_count + count, mean - old_mean
@@ -85,4 +85,4 @@ def _take_in(
             resource=moments, indices=touched, updates=tf.stack(merged, axis=1)
         )
 
-    return norm.update_if_training(training, taken)
+    return norm.update_if_training(training, update)

@@ -24,7 +24,7 @@ def pack_entries(
     binary: bool = False,
     deduplicate: bool = True,
 ) -> list[tf.Tensor]:
-    """As the op Twml>PackEntries."""
+    """The op Twml>PackEntries."""
     preconditions = check.csr(ids, values, row_splits, binary)
     preconditions.append(check.ids_in_range(ids, input_dim))
     ids, values, row_splits = check.require_well_formed((ids, values, row_splits), *preconditions)
@@ -40,7 +40,7 @@ def unpack_entries(
     packed: tf.Tensor,
     T: tf.DType,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """As the op Twml>UnpackEntries."""
+    """The op Twml>UnpackEntries."""
     check.rank(packed, 1, "packed")
     dtype = tf.as_dtype(T)
     size, zero = tf.size(packed, tf.int64), tf.zeros([], tf.int64)
@@ -51,19 +51,19 @@ def unpack_entries(
     counts = (entries, rows, distinct)
     in_range = tf.reduce_all([(c >= 0) & (c <= 8 * size) for c in counts])
     bits = tf.reduce_all([(b >= 1) & (b <= 63) for b in (id_bits, length_bits)]) & (code_bits <= 32)
-    sound = in_range & bits & (binary <= 1) & tf.equal(coded, distinct > 0)
-    sound &= tf.equal(tf.bitwise.bitwise_and(first, 2**32 - 1), _MAGIC)
+    valid = in_range & bits & (binary <= 1) & tf.equal(coded, distinct > 0)
+    valid &= tf.equal(tf.bitwise.bitwise_and(first, 2**32 - 1), _MAGIC)
     sizes = [
         _bytes_of(rows, length_bits),
         _bytes_of(tf.where(coded, distinct, entries), id_bits),
         tf.where(coded, _bytes_of(entries, code_bits), zero),
         tf.where(binary > 0, zero, 4 * entries),
     ]
-    sound &= tf.equal(_HEADER + tf.add_n(sizes), size)
+    valid &= tf.equal(_HEADER + tf.add_n(sizes), size)
     wide = f"packed has ids of {{}} bits, which {8 * dtype.size}-bit integers cannot hold"
     packed = check.require(
         packed,
-        check.Precondition(lambda: sound, _FORM, (lambda: size,)),
+        check.Precondition(lambda: valid, _FORM, (lambda: size,)),
         check.Precondition(lambda: id_bits < 8 * dtype.size, wide, (lambda: id_bits,)),
     )
     lengths, ids, codes, values = tf.split(packed[_HEADER:], sizes)
@@ -84,11 +84,11 @@ def unpack_entries(
 def _part(
     ids: tf.Tensor, values: tf.Tensor, row_splits: tf.Tensor, p: int, parts: int, binary: bool
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """(ids in the part's rows, values, entries of each row) of one part."""
-    mine = tf.equal(ids % parts, p)
-    before = tf.gather(tf.concat([[0], tf.cumsum(tf.cast(mine, tf.int64))], 0), row_splits)
-    values = values if binary else tf.boolean_mask(values, mine)
-    return tf.boolean_mask(ids, mine) // parts, values, before[1:] - before[:-1]
+    """One part of a batch: ids within the part, values, and entries per row."""
+    selected = tf.equal(ids % parts, p)
+    before = tf.gather(tf.concat([[0], tf.cumsum(tf.cast(selected, tf.int64))], 0), row_splits)
+    values = values if binary else tf.boolean_mask(values, selected)
+    return tf.boolean_mask(ids, selected) // parts, values, before[1:] - before[:-1]
 
 
 def _message(
@@ -100,12 +100,12 @@ def _message(
     deduplicate: bool,
 ) -> tf.Tensor:
     zero = tf.zeros([], tf.int64)
-    nothing = tf.zeros([0], tf.uint8)
+    empty = tf.zeros([0], tf.uint8)
     length_bits = _bits_of(tf.reduce_max(tf.concat([lengths, [0]], 0)))
     entries, rows = tf.size(ids, tf.int64), tf.size(lengths, tf.int64)
 
     def plain() -> tuple[tf.Tensor, ...]:
-        return zero, zero, _written(ids, id_bits), nothing
+        return zero, zero, _write(ids, id_bits), empty
 
     def maybe_coded() -> tuple[tf.Tensor, ...]:
         distinct, codes = tf.unique(ids, out_idx=tf.int64)
@@ -113,19 +113,19 @@ def _message(
         bits = _bits_of(count - 1)
 
         def coded() -> tuple[tf.Tensor, ...]:
-            return bits, count, _written(distinct, id_bits), _written(codes, bits)
+            return bits, count, _write(distinct, id_bits), _write(codes, bits)
 
         return tf.cond(count * id_bits + entries * bits < entries * id_bits, coded, plain)
 
     sample = tf.unique(ids[:_SAMPLE]).y
-    worth = (2 * tf.size(sample) <= tf.minimum(tf.size(ids), _SAMPLE)) & (entries > 0)
-    found = tf.cond(worth, maybe_coded, plain) if deduplicate else plain()
+    may_repeat = (2 * tf.size(sample) <= tf.minimum(tf.size(ids), _SAMPLE)) & (entries > 0)
+    found = tf.cond(may_repeat, maybe_coded, plain) if deduplicate else plain()
     code_bits, distinct, id_bytes, code_bytes = found
     known = _MAGIC + (id_bits << 32) + (int(binary) << 56)
     first = known + code_bits * 2**40 + length_bits * 2**48
     header = tf.bitcast(tf.stack([first, entries, rows, distinct]), tf.uint8)
-    numbers = nothing if binary else tf.reshape(tf.bitcast(values, tf.uint8), [-1])
-    sections = [tf.reshape(header, [-1]), _written(lengths, length_bits), id_bytes, code_bytes]
+    numbers = empty if binary else tf.reshape(tf.bitcast(values, tf.uint8), [-1])
+    sections = [tf.reshape(header, [-1]), _write(lengths, length_bits), id_bytes, code_bytes]
     return tf.concat([*sections, numbers], axis=0)
 
 
@@ -134,7 +134,7 @@ def _bytes_of(count: tf.Tensor, bits: Any) -> tf.Tensor:
 
 
 def _bits_of(largest: tf.Tensor) -> tf.Tensor:
-    """int64: as many bits as the largest of some numbers has, at least 1."""
+    """The number of bits of the largest of some numbers, int64, at least 1."""
     powers = tf.bitwise.left_shift(tf.ones([63], tf.int64), tf.range(63, dtype=tf.int64))
     return tf.maximum(tf.reduce_sum(tf.cast(largest >= powers, tf.int64)), 1)
 
@@ -145,20 +145,20 @@ def _byte(word: tf.Tensor, i: int) -> tf.Tensor:
 
 
 def _bits(numbers: tf.Tensor, bits: Any) -> tf.Tensor:
-    """The lowest `bits` bits of each number, lowest first, one number after the other."""
-    places = tf.range(tf.cast(bits, tf.int64), dtype=tf.int64)
+    """The lowest `bits` bits of each number, lowest first, concatenated."""
+    positions = tf.range(tf.cast(bits, tf.int64), dtype=tf.int64)
     return tf.reshape(
-        tf.bitwise.bitwise_and(tf.bitwise.right_shift(numbers[:, tf.newaxis], places), 1), [-1]
+        tf.bitwise.bitwise_and(tf.bitwise.right_shift(numbers[:, tf.newaxis], positions), 1), [-1]
     )
 
 
 def _numbers(bits_of_each: tf.Tensor) -> tf.Tensor:
-    """From a row of bits for each, lowest first, int64."""
-    places = tf.range(tf.shape(bits_of_each, tf.int64)[1], dtype=tf.int64)
-    return tf.reduce_sum(tf.bitwise.left_shift(bits_of_each, places), axis=1)
+    """int64 numbers from rows of bits, lowest first."""
+    positions = tf.range(tf.shape(bits_of_each, tf.int64)[1], dtype=tf.int64)
+    return tf.reduce_sum(tf.bitwise.left_shift(bits_of_each, positions), axis=1)
 
 
-def _written(numbers: tf.Tensor, bits: Any) -> tf.Tensor:
+def _write(numbers: tf.Tensor, bits: Any) -> tf.Tensor:
     filled = _bits(numbers, bits)
     size = 8 * _bytes_of(tf.size(numbers, tf.int64), bits)
     filled = tf.pad(filled, [[0, size - tf.size(filled, tf.int64)]])

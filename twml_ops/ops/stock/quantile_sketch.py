@@ -1,6 +1,7 @@
-"""cc/core/quantile_sketch.h by way of NumPy: stock ops would be another algorithm.
+"""cc/core/quantile_sketch.h through NumPy, since stock ops could not run the same algorithm.
 
-These run where Python is, so not in a SavedModel elsewhere; nothing that is served has a sketch.
+These functions need Python at run time, so they do not work in a SavedModel. No served model
+contains a sketch.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _SHAPES: tuple[list[int | None], ...] = ([4], [None], [None, 7], [None, 4], [Non
 
 
 def quantile_sketch_update(*arguments: Any, has_weights: bool = False) -> list[tf.Tensor]:
-    """As the op Twml>QuantileSketchUpdate: the state, ids, values, weights."""
+    """The op Twml>QuantileSketchUpdate: the state, ids, values, weights."""
 
     def update(*arrays: Any) -> list[Any]:
         sketch = _sketch(arrays[:6])
@@ -31,7 +32,7 @@ def quantile_sketch_update(*arguments: Any, has_weights: bool = False) -> list[t
 
 
 def quantile_sketch_merge(*arguments: Any) -> list[tf.Tensor]:
-    """As the op Twml>QuantileSketchMerge: two states."""
+    """The op Twml>QuantileSketchMerge: two states."""
 
     def merge(*arrays: Any) -> list[Any]:
         sketch = _sketch(arrays[:6])
@@ -42,7 +43,7 @@ def quantile_sketch_merge(*arguments: Any) -> list[tf.Tensor]:
 
 
 def quantile_sketch_quantiles(*arguments: Any) -> tf.Tensor:
-    """As the op Twml>QuantileSketchQuantiles: the state, feature ids, probabilities."""
+    """The op Twml>QuantileSketchQuantiles: the state, feature ids, probabilities."""
 
     def quantiles(*arrays: Any) -> Any:
         return np.asarray(_sketch(arrays[:6]).quantiles(*arrays[6:]), np.float32)
@@ -52,14 +53,14 @@ def quantile_sketch_quantiles(*arguments: Any) -> tf.Tensor:
 
 
 def _call(function: Any, arguments: Any) -> list[tf.Tensor]:
-    made = _run(function, arguments, _DTYPES)
-    return [tf.ensure_shape(t, shape) for t, shape in zip(made, _SHAPES, strict=True)]
+    state = _run(function, arguments, _DTYPES)
+    return [tf.ensure_shape(t, shape) for t, shape in zip(state, _SHAPES, strict=True)]
 
 
 def _run(function: Any, arguments: Any, dtypes: Any) -> Any:
     try:
         return tf.numpy_function(function, arguments, dtypes)
-    except ValueError as e:  # in eager mode; graphs turn it into this error by themselves
+    except ValueError as e:  # in eager mode; graphs raise InvalidArgumentError by themselves
         raise check.invalid_argument(str(e)) from None
 
 

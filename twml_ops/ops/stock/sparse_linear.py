@@ -18,13 +18,13 @@ def sparse_linear(
     weights: tf.Tensor,
     binary: bool = False,
 ) -> tf.Tensor:
-    """As the op Twml>SparseLinear."""
+    """The op Twml>SparseLinear."""
     check.rank(weights, 2, "weights")
     preconditions = check.csr(ids, values, row_splits, binary)
     preconditions.append(check.ids_in_range(ids, tf.shape(weights)[0]))
     ids, row_splits = check.require_well_formed((ids, row_splits), *preconditions)
-    unique_ids, places = sorted_unique(ids)
-    return sparse_product(places, values, row_splits, tf.gather(weights, unique_ids), binary)
+    unique_ids, positions = sorted_unique(ids)
+    return sparse_product(positions, values, row_splits, tf.gather(weights, unique_ids), binary)
 
 
 def resource_sparse_linear(
@@ -34,19 +34,19 @@ def resource_sparse_linear(
     weights: tf.Tensor,
     binary: bool = False,
 ) -> tf.Tensor:
-    """As the op Twml>ResourceSparseLinear: `weights` is the handle of a variable.
+    """The op Twml>ResourceSparseLinear; `weights` is the handle of a variable.
 
-    Only the rows in use are read, once each, so the gradient has unique ascending ids.
+    Each row in use is read once, so the gradient has unique ascending ids.
     """
     dtype = check.variable_dtype(weights, "weights", 2, tf.float32, tf.bfloat16)
     shape = tf.raw_ops.VariableShape(input=weights, out_type=tf.int64)
     preconditions = check.csr(ids, values, row_splits, binary)
     preconditions.append(check.ids_in_range(ids, shape[0]))
     ids, row_splits = check.require_well_formed((ids, row_splits), *preconditions)
-    unique_ids, places = sorted_unique(ids)
+    unique_ids, positions = sorted_unique(ids)
     rows = tf.raw_ops.ResourceGather(resource=weights, indices=unique_ids, dtype=dtype)
     rows = rows if dtype == tf.float32 else cast_to_float32(rows)
-    return sparse_product(places, values, row_splits, rows, binary)
+    return sparse_product(positions, values, row_splits, rows, binary)
 
 
 def multiply_each(
@@ -57,46 +57,49 @@ def multiply_each(
     weights: Sequence[tf.Tensor],
     binary: Sequence[bool],
 ) -> list[tf.Tensor]:
-    """As the op Twml>GroupedSparseLinear: lists of the arguments of `multiply`, one at a time."""
+    """Calls `multiply` for each batch, as the op Twml>GroupedSparseLinear."""
     batches = zip(ids, values, row_splits, weights, binary, strict=True)
     return [multiply(*batch) for batch in batches]
 
 
 def grouped_sparse_linear(*lists: Any, **binary: Any) -> list[tf.Tensor]:
-    """`multiply_each` `resource_sparse_linear`."""
+    """The op Twml>GroupedSparseLinear."""
     return multiply_each(resource_sparse_linear, *lists, **binary)
 
 
 def sparse_product(
-    places: tf.Tensor, values: tf.Tensor, row_splits: tf.Tensor, rows: tf.Tensor, binary: bool
+    positions: tf.Tensor, values: tf.Tensor, row_splits: tf.Tensor, rows: tf.Tensor, binary: bool
 ) -> tf.Tensor:
-    """The sparse batch times `rows` [U, D]; entry k names rows[places[k]]. Sums in entry order."""
-    places = tf.cast(places, tf.int64)
-    of_entry = tf.cast(tf.ragged.row_splits_to_segment_ids(row_splits), tf.int64)
+    """The sparse batch times `rows` [U, D], where entry k uses rows[positions[k]].
+
+    Entries are summed in their order.
+    """
+    positions = tf.cast(positions, tf.int64)
+    rows_of_entries = tf.cast(tf.ragged.row_splits_to_segment_ids(row_splits), tf.int64)
     num_rows = tf.shape(row_splits, out_type=tf.int64)[0] - 1
     batch = tf.SparseTensor(
-        tf.stack([of_entry, places], axis=1),
-        tf.ones(tf.shape(places)) if binary else values,
+        tf.stack([rows_of_entries, positions], axis=1),
+        tf.ones(tf.shape(positions)) if binary else values,
         tf.stack([num_rows, tf.shape(rows, out_type=tf.int64)[0]]),
     )
     return tf.sparse.sparse_dense_matmul(batch, rows)
 
 
 def sorted_unique(ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """`(unique_ids [U] ascending, places [K])` with `unique_ids[places] == ids`."""
+    """`(unique_ids [U] ascending, positions [K])` with `unique_ids[positions] == ids`."""
     unique_ids = tf.sort(tf.unique(ids).y)
     return unique_ids, searchsorted(unique_ids, ids, "left")
 
 
 def searchsorted(sorted_items: tf.Tensor, values: tf.Tensor, side: str) -> tf.Tensor:
-    """`numpy.searchsorted`, int64; unlike `tf.searchsorted` also in no items."""
+    """`numpy.searchsorted`, int64. Unlike `tf.searchsorted` it accepts an empty `sorted_items`."""
     op = tf.raw_ops.LowerBound if side == "left" else tf.raw_ops.UpperBound
     found = op(sorted_inputs=sorted_items[tf.newaxis], values=values[tf.newaxis], out_type=tf.int64)
     return found[0]
 
 
 def sum_duplicates(ids: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """As the op Twml>SumDuplicates."""
+    """The op Twml>SumDuplicates."""
     check.rank(ids, 1, "ids")
     if rows.shape.rank == 0:
         raise check.invalid_argument("rows must have rank 1 or more, got a scalar")
@@ -107,33 +110,33 @@ def sum_duplicates(ids: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
 
 def sum_duplicates_unchecked(ids: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """`sum_duplicates` without its checks."""
-    unique_ids, places = sorted_unique(ids)
-    return unique_ids, tf.math.unsorted_segment_sum(rows, places, tf.size(unique_ids))
+    unique_ids, positions = sorted_unique(ids)
+    return unique_ids, tf.math.unsorted_segment_sum(rows, positions, tf.size(unique_ids))
 
 
 def one_row_per_id(ids: tf.Tensor, rows: tf.Tensor) -> check.Precondition:
-    """`rows` has as many rows as there are ids."""
+    """Requires `rows` to have as many rows as there are ids."""
     message = "rows must have one row for each of the {} ids, got {}"
     return check.equal(message, check.size(ids), lambda: tf.shape(rows, out_type=tf.int64)[0])
 
 
 def row_splits_from_indices(row_indices: tf.Tensor, num_rows: tf.Tensor) -> tf.Tensor:
-    """As the op Twml>RowSplitsFromIndices."""
+    """The op Twml>RowSplitsFromIndices."""
     check.rank(row_indices, 1, "row_indices")
     return _row_splits(row_indices, num_rows, "row_indices")
 
 
 def csr_from_indices(indices: tf.Tensor, num_rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """As the op Twml>CsrFromIndices."""
+    """The op Twml>CsrFromIndices."""
     check.rank(indices, 2, "indices")
 
     def columns() -> tf.Tensor:
         return tf.shape(indices)[1]
 
-    two = check.Precondition(
+    two_columns = check.Precondition(
         lambda: columns() == 2, "indices must have 2 columns, got {}", (columns,)
     )
-    checked = check.require_well_formed(indices, two)
+    checked = check.require_well_formed(indices, two_columns)
     return checked[:, 1], _row_splits(checked[:, 0], num_rows, "indices", ", 0")
 
 

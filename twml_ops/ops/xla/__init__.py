@@ -1,1 +1,1 @@
-"""The ops as XLA compiles them: made of stock TensorFlow ops, on batches of static shape."""
+"""The ops in the form that XLA compiles: stock TensorFlow ops on batches of static shape."""

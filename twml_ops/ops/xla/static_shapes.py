@@ -1,8 +1,8 @@
-"""The ops on batches of static shape, as XLA and accelerators want them.
+"""The ops on batches of static shape, for XLA and accelerators.
 
-Every row of a batch has the same number of entries, and those that are none have the id -1: they
-count for nothing and stay where they are. What the op library would refuse cannot be refused in
-compiled code: see `twml_ops.ops.xla_compatible`.
+All rows of a batch have the same number of entries. Padding has the id -1, contributes nothing and
+keeps its position. Compiled code cannot raise the op library's errors;
+`twml_ops.ops.xla_compatible` says what happens instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def sparse_linear(
     weights: tf.Tensor,
     binary: bool = False,
 ) -> tf.Tensor:
-    """As the op Twml>SparseLinear."""
+    """The op Twml>SparseLinear."""
     return _product(ids, values, row_splits, tf.gather(weights, _clip_padding(ids)), binary)
 
 
@@ -41,7 +41,7 @@ def resource_sparse_linear(
     weights: tf.Tensor,
     binary: bool = False,
 ) -> tf.Tensor:
-    """As the op Twml>ResourceSparseLinear: `weights` is the handle of a variable."""
+    """The op Twml>ResourceSparseLinear; `weights` is the handle of a variable."""
     dtype = check.variable_dtype(weights, "weights", 2, tf.float32, tf.bfloat16)
     rows = tf.raw_ops.ResourceGather(resource=weights, indices=_replace_padding(ids), dtype=dtype)
     rows = rows if dtype == tf.float32 else cast_to_float32(rows)
@@ -49,16 +49,17 @@ def resource_sparse_linear(
 
 
 def sum_duplicates(ids: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """As the op Twml>SumDuplicates; places [K] that are left over have the id -1 and a row of 0."""
+    """The op Twml>SumDuplicates; unused positions of the result have id -1 and a zero row."""
     last = ids.dtype.max
-    keys, order = tf.math.top_k(-tf.where(_present(ids), ids, last), k=ids.shape[0])  # is stable
+    # A stable ascending sort, with the padding last.
+    keys, order = tf.math.top_k(-tf.where(_present(ids), ids, last), k=ids.shape[0])
     keys = -keys
     starts = tf.concat([[True], tf.not_equal(keys[1:], keys[:-1])], axis=0)
-    places = tf.cumsum(tf.cast(starts, tf.int32)) - 1
-    unique = tf.math.unsorted_segment_max(keys, places, ids.shape[0])
+    positions = tf.cumsum(tf.cast(starts, tf.int32)) - 1
+    unique = tf.math.unsorted_segment_max(keys, positions, ids.shape[0])
     unique = tf.where((unique >= 0) & (unique < last), unique, PADDING_ID)
     sorted_rows = tf.gather(rows, order)
-    summed = tf.math.unsorted_segment_sum(sorted_rows, places, ids.shape[0])
+    summed = tf.math.unsorted_segment_sum(sorted_rows, positions, ids.shape[0])
     column = [-1] + [1] * (len(rows.shape) - 1)
     return unique, tf.where(tf.reshape(_present(unique), column), summed, 0.0)
 
@@ -73,15 +74,15 @@ def apply_rows(
     rule: str = "",
     hogwild: bool = False,
 ) -> Any:
-    """As the op Twml>ApplyRows; rows with the id -1 are none."""
-    del hogwild  # compiled code has no threads of ours
+    """The op Twml>ApplyRows; rows with the id -1 are ignored."""
+    del hogwild  # compiled code has no concurrent steps
     unique, gradient = sum_duplicates(ids, tf.cast(rows, tf.float32))
     count = tf.reduce_sum(tf.cast(_present(unique), tf.int32))
-    # Places left over repeat the last row: it is then written more than once, the same each time.
-    places = tf.clip_by_value(tf.range(unique.shape[0]), 0, tf.maximum(count - 1, 0))
+    # Unused positions repeat the last row, which is then written several times with equal values.
+    positions = tf.clip_by_value(tf.range(unique.shape[0]), 0, tf.maximum(count - 1, 0))
     handles = [var, *slots]
     shapes = [tf.raw_ops.VariableShape(input=h, out_type=tf.int64) for h in handles]
-    touched, gradient = _clip_padding(tf.gather(unique, places)), tf.gather(gradient, places)
+    touched, gradient = _clip_padding(tf.gather(unique, positions)), tf.gather(gradient, positions)
     return update_rows(rule, handles, shapes, touched, gradient, hyper, seed, count > 0)
 
 
@@ -95,26 +96,28 @@ def max_norm(
     nonfinite: str,
     decay: float = 1.0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """As the op Twml>MaxNorm; a `decay` below 1 reads and writes all N maxima in training."""
-    del nonfinite  # compiled code has no errors: such values count as 0
+    """The op Twml>MaxNorm; with a `decay` below 1, training reads and writes all N maxima."""
+    del nonfinite  # compiled code cannot raise errors: such values count as 0
     finite = tf.math.is_finite(values) & _present(ids)
     values = tf.where(finite, values, 0.0)
 
-    def raised() -> tf.Operation | None:
+    def update() -> tf.Operation | None:
         before = []
         if decay < 1:
             m = tf.raw_ops.ReadVariableOp(resource=max_abs, dtype=tf.float32)
-            shown = tf.math.unsorted_segment_max(
+            present = tf.math.unsorted_segment_max(
                 tf.cast(finite, tf.int32), _clip_padding(ids), m.shape[0]
             )
-            less = tf.where(shown > 0, m * decay, m)
-            before = norm.as_dependencies(tf.raw_ops.AssignVariableOp(resource=max_abs, value=less))
+            lower = tf.where(present > 0, m * decay, m)
+            before = norm.as_dependencies(
+                tf.raw_ops.AssignVariableOp(resource=max_abs, value=lower)
+            )
         with tf.control_dependencies(before):
             return tf.raw_ops.ResourceScatterMax(
                 resource=max_abs, indices=_clip_padding(ids), updates=tf.abs(values)
             )
 
-    with tf.control_dependencies(norm.update_if_training(training, raised)):
+    with tf.control_dependencies(norm.update_if_training(training, update)):
         m = tf.stop_gradient(tf.maximum(_gather(max_abs, ids), epsilon))
     inside = tf.abs(values) <= m
     y = tf.where(inside, values / m, tf.sign(values))
@@ -132,7 +135,7 @@ def online_standardize(
     training: tf.Tensor,
     **attributes: Any,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """As the op Twml>OnlineStandardize in inference; training needs the op library."""
+    """The op Twml>OnlineStandardize in inference; training needs the op library."""
     y, scale = stock_online_standardize(
         _clip_padding(ids), values, moments, [], training, **attributes
     )
@@ -142,7 +145,7 @@ def online_standardize(
 
 
 def hash_ids(ids: tf.Tensor, bits: int, salt: int = 0) -> tf.Tensor:
-    """As the op Twml>HashIds."""
+    """The op Twml>HashIds."""
     return tf.where(_present(ids), hash.hash_ids(ids, bits, salt), PADDING_ID)
 
 
@@ -164,9 +167,9 @@ def _clip_padding(ids: tf.Tensor) -> tf.Tensor:
 
 
 def _replace_padding(ids: tf.Tensor) -> tf.Tensor:
-    """Ids of the batch: a gradient, 0, of what padding reads then names no row that has none.
+    """Replaces padding by the largest id of the batch, or by 0 if the batch is all padding.
 
-    Of a batch of nothing but padding it names row 0.
+    The gradient of padding is 0; this way it names no row that the batch does not name.
     """
     return tf.where(_present(ids), ids, tf.maximum(tf.reduce_max(ids), 0))
 
@@ -188,4 +191,4 @@ library = SimpleNamespace(
     twml_percentile_discretize=partial(discretize.percentile_discretize, static=True),
     twml_hashing_discretize=partial(discretize.hashing_discretize, static=True),
 )
-"""What stands for the op library's module."""
+"""Replacement of the op library's module."""
