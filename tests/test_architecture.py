@@ -31,7 +31,7 @@ ARROWS = {
     "models": "data layers _batch ops _keras",
     "planning": "",
     "data": "",
-    "metrics": "",
+    "metrics": "_keras",
     "layers": "placement _batch core ops _keras",
     "optimizers": "placement ops ops.stock _keras",
     "placement": "ops _keras",

@@ -1,8 +1,10 @@
-"""The batch forms every layer takes and gives back, and the one CSR form inside.
+"""Conversion between the batch forms of the layers and the CSR form of the ops.
 
-1. `tf.SparseTensor` [B, N], column = id (row-major order, as Keras and tf.data make it);
-2. a pair of `tf.RaggedTensor` (ids, values), or one ragged ids: a binary batch, all values 1;
-3. a padded dense pair (ids [B, M], values [B, M]), or one dense integer ids; id -1 is padding.
+1. A `tf.SparseTensor` [B, N] whose columns are ids, in row-major order as Keras and tf.data make
+   it.
+2. A pair of `tf.RaggedTensor` (ids, values), or one ragged ids: a binary batch, whose values are
+   all 1.
+3. A padded dense pair (ids [B, M], values [B, M]), or one dense integer ids. The id -1 is padding.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from twml_ops.ops._library import library
 
 
 class SparseBatch(NamedTuple):
-    """CSR: row b holds the entries row_splits[b] .. row_splits[b + 1].
+    """A CSR batch: row b has the entries row_splits[b] to row_splits[b + 1] - 1.
 
     Attributes:
-        ids: integer [K].
-        values: float [K], or None for a binary batch.
+        ids: Integer [K].
+        values: Float [K], or None for a binary batch.
         row_splits: int64 [B + 1].
     """
 
@@ -30,29 +32,30 @@ class SparseBatch(NamedTuple):
     row_splits: tf.Tensor
 
     def values_or_ones(self) -> tf.Tensor:
-        """The values, float32 [K], spelled out."""
+        """The values, float32 [K]; ones for a binary batch."""
         return tf.ones(tf.shape(self.ids)) if self.values is None else self.values
 
 
 Rebuild = Callable[[SparseBatch, int], Any]
 
-# On the indices that a layer made: the ids and row_splits that the next would find in them again.
-_MADE_OF = "_twml_ops_made_of"
+# Attribute of the indices that a layer returns: their ids and row_splits, for the next layer.
+_SOURCE_CSR = "_twml_ops_made_of"
 
 
 def parse(inputs: Any) -> tuple[SparseBatch, Rebuild]:
-    """CSR of any batch form, and the way back.
+    """Converts a batch of any form to CSR.
 
     Args:
-        inputs: one of the three forms above.
+        inputs: A batch in one of the three forms above.
 
     Returns:
-        `(batch, rebuild)`; `rebuild(other, num_columns)` gives a batch of as many rows in the
-        form of `inputs`. A SparseTensor gets the shape [B, num_columns]; padded entries stay in
-        their places while no row's number of entries changed, and move to the front otherwise.
+        `(batch, rebuild)`. `rebuild(other, num_columns)` converts a CSR batch with as many rows to
+        the form of `inputs`. A SparseTensor gets the shape [B, num_columns]. Padded entries keep
+        their positions if `other.row_splits` is that of `batch`, and move to the start of their
+        rows otherwise.
 
     Raises:
-        ValueError: `inputs` is none of the forms.
+        ValueError: `inputs` has none of the forms.
     """
     if isinstance(inputs, tf.SparseTensor):
         return _parse_sparse(inputs)
@@ -72,7 +75,7 @@ def parse(inputs: Any) -> tuple[SparseBatch, Rebuild]:
 
 
 def num_rows(batch: SparseBatch) -> tf.Tensor:
-    """B, int64 scalar."""
+    """The number of rows B, int64 scalar."""
     return tf.shape(batch.row_splits, out_type=tf.int64)[0] - 1
 
 
@@ -92,8 +95,8 @@ def _parse_sparse(inputs: tf.SparseTensor) -> tuple[SparseBatch, Rebuild]:
     if inputs.shape.rank not in (None, 2):
         raise ValueError(f"a sparse batch must have the shape [B, N], got {inputs.shape}")
     num = inputs.dense_shape[0]
-    made = getattr(inputs.indices, _MADE_OF, None)
-    ids, splits = made or ops.csr_from_indices(inputs.indices, num)
+    source = getattr(inputs.indices, _SOURCE_CSR, None)
+    ids, splits = source or ops.csr_from_indices(inputs.indices, num)
     batch = SparseBatch(ids, _as_float(inputs.values), splits)
 
     def rebuild(other: SparseBatch, num_columns: int) -> tf.SparseTensor:
@@ -111,7 +114,7 @@ def _parse_sparse(inputs: tf.SparseTensor) -> tuple[SparseBatch, Rebuild]:
                 other.ids, other.row_splits, validate=False
             ).value_rowids()
         indices = tf.stack([rows, tf.cast(other.ids, tf.int64)], axis=1)
-        setattr(indices, _MADE_OF, (other.ids, other.row_splits))
+        setattr(indices, _SOURCE_CSR, (other.ids, other.row_splits))
         return indices
 
     return batch, rebuild
@@ -129,8 +132,8 @@ def _parse_ragged(
             raise ValueError(f"ragged values must be [B, None], got {_describe(values)}")
         flat = _as_float(values.flat_values)
         if values.row_splits is not ids.row_splits:
-            of_values = tf.cast(values.row_splits, tf.int64)
-            flat = _require_equal(splits, of_values, "row lengths", flat)
+            values_splits = tf.cast(values.row_splits, tf.int64)
+            flat = _require_equal(splits, values_splits, "row lengths", flat)
     batch = SparseBatch(_as_ids(ids.flat_values), flat, splits)
 
     def rebuild(other: SparseBatch, num_columns: int) -> Any:
@@ -154,7 +157,7 @@ def _parse_padded(ids: tf.Tensor, values: tf.Tensor | None) -> tuple[SparseBatch
     ids = _as_ids(ids)
     if library.uses_static_shapes:
         return _parse_static(ids, values)
-    present = tf.not_equal(ids, -1)  # in a graph of version 1 != compares Python objects
+    present = tf.not_equal(ids, -1)  # `!=` compares Python objects in a version 1 graph
     positions = tf.where(present)
     flat = None if values is None else _as_float(tf.gather_nd(values, positions))
     lengths = tf.reduce_sum(tf.cast(present, tf.int64), axis=1)
@@ -163,7 +166,7 @@ def _parse_padded(ids: tf.Tensor, values: tf.Tensor | None) -> tuple[SparseBatch
     shape = tf.shape(ids, out_type=tf.int64)
 
     def rebuild(other: SparseBatch, num_columns: int) -> Any:
-        del num_columns  # padded rows keep their width, or grow to the longest
+        del num_columns  # padded rows keep their width, or grow to that of the longest row
 
         def padded(flat: tf.Tensor, default: Any) -> tf.Tensor:
             if other.row_splits is splits:
@@ -183,9 +186,11 @@ def _parse_padded(ids: tf.Tensor, values: tf.Tensor | None) -> tuple[SparseBatch
 
 
 def _parse_static(ids: tf.Tensor, values: tf.Tensor | None) -> tuple[SparseBatch, Rebuild]:
-    """Every row has as many entries as it is wide; padding remains, with id -1 and value 0."""
+    """A padded batch of static shape: all positions are entries, padding with id -1 and value 0."""
     if not ids.shape.is_fully_defined():
-        raise ValueError(f"a batch to be compiled must have a known shape, got {_describe(ids)}")
+        raise ValueError(
+            f"a batch in xla_compatible() must have a known shape, got {_describe(ids)}"
+        )
     rows, width = ids.shape
     flat_ids = tf.reshape(ids, [-1])
     flat = None
@@ -204,10 +209,10 @@ def _parse_static(ids: tf.Tensor, values: tf.Tensor | None) -> tuple[SparseBatch
     return SparseBatch(flat_ids, flat, splits), rebuild
 
 
-def _require_equal(of_ids: Any, of_values: Any, what: str, values: tf.Tensor) -> tf.Tensor:
-    """`values`, which a graph of version 1 too gives only once the check has passed."""
+def _require_equal(ids_size: Any, values_size: Any, what: str, values: tf.Tensor) -> tf.Tensor:
+    """`values`, after a check that both numbers are equal, also in version 1 graphs."""
     message = f"ids and values must have the same {what}"
-    check = tf.debugging.assert_equal(of_ids, of_values, message, summarize=8)
+    check = tf.debugging.assert_equal(ids_size, values_size, message, summarize=8)
     with tf.control_dependencies([] if check is None else [check]):
         return tf.identity(values)
 

@@ -1,4 +1,4 @@
-"""What differs between Keras 2 and Keras 3, in one place. `tf.keras` is whichever is active."""
+"""All differences between Keras 2 and Keras 3. `tf.keras` is whichever is active."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-# Of the package that tf.keras stands for, keras or tf_keras: not every tf.keras says its version.
+# The version of the package behind tf.keras, keras or tf_keras; some tf.keras have no __version__.
 VERSION: str = importlib.metadata.version(tf.keras.Model.__module__.partition(".")[0])
 KERAS_3: bool = VERSION.startswith("3.")
 
@@ -20,7 +20,7 @@ serializable = tf.keras.utils.register_keras_serializable(package=PACKAGE)
 
 
 def no_autocast() -> dict[str, Any]:
-    """The `add_weight` argument that keeps mixed precision from wrapping a table."""
+    """The `add_weight` argument that exempts a weight from mixed precision."""
     return {"autocast": False} if KERAS_3 else {"experimental_autocast": False}
 
 
@@ -34,14 +34,20 @@ _scopes: Any = importlib.import_module(tf.keras.StatelessScope.__module__) if KE
 
 
 def in_stateless_scope() -> bool:
-    """Whether a `StatelessScope` of Keras 3, such as `stateless_call` makes, is in force."""
+    """Whether a `StatelessScope` of Keras 3 is active, as within `stateless_call`."""
     return KERAS_3 and _scopes.in_stateless_scope()
 
 
 def stateless_value(variable: Any) -> tf.Tensor | None:
-    """What stands for a variable's value in the `StatelessScope` in force; None if it is its own.
+    """The value that the active `StatelessScope` has for a variable.
 
-    Of a variable of Keras 3 `tf.convert_to_tensor` gives it, but its resource handle does not.
+    `tf.convert_to_tensor` respects the scope, but the variable's resource handle does not.
+
+    Args:
+        variable: A variable of Keras or TensorFlow.
+
+    Returns:
+        The value, or None if no scope is active or the scope has none for the variable.
     """
     return (
         _scopes.get_stateless_scope().get_current_value(variable) if in_stateless_scope() else None
@@ -50,10 +56,11 @@ def stateless_value(variable: Any) -> tf.Tensor | None:
 
 if KERAS_3:
 
-    class _MadeIn(tf.keras.Variable):
-        """A variable whose value is made in the context `scope()`, whenever Keras makes it.
+    class _ScopedVariable(tf.keras.Variable):
+        """A variable whose value is created within `scope()`.
 
-        That is later than `build` for a layer of a model that is built by being traced.
+        For a layer of a model that is built by tracing, Keras creates the value later than in
+        `build`.
         """
 
         def __init__(self, scope: Callable[[], Any], **kwargs: Any) -> None:
@@ -65,42 +72,47 @@ if KERAS_3:
                 super()._initialize(value)
 
 
-def add_weight_in(scope: Callable[[], Any], layer: Any, *, initializer: Any, **kwargs: Any) -> Any:
-    """`layer.add_weight`, the value made in the context `scope()`; called in the layer's `build`.
+def add_weight_in_scope(
+    layer: Any, scope: Callable[[], Any], *, initializer: Any, **kwargs: Any
+) -> Any:
+    """Calls `layer.add_weight` such that the value is created within `scope()`.
 
-    Mixed precision leaves the weight alone.
+    Call it in the layer's `build`. The weight is exempt from mixed precision.
 
     Args:
-        scope: makes a context manager.
-        layer: that gets the weight.
-        initializer: of Keras, or a function of shape and dtype.
-        **kwargs: name, shape, dtype and trainable, as of `add_weight`.
+        layer: The layer that gets the weight.
+        scope: Returns a context manager.
+        initializer: A Keras initializer, or a function of shape and dtype.
+        **kwargs: name, shape, dtype and trainable, as for `add_weight`.
+
+    Returns:
+        The weight.
     """
     if not KERAS_3:
         with scope():
             return layer.add_weight(initializer=initializer, **kwargs, **no_autocast())
     initializer = tf.keras.initializers.get(initializer)
-    variable = _MadeIn(scope, initializer=initializer, **kwargs, **no_autocast())
-    layer._track_variable(variable)  # as `add_weight` does, which makes variables of one class
+    variable = _ScopedVariable(scope, initializer=initializer, **kwargs, **no_autocast())
+    layer._track_variable(variable)  # `add_weight` does this too, but only creates its own class
     return variable
 
 
 def symbolic_inputs(model: Any) -> Any:
-    """The structure of symbolic tensors a model was made of; None of one that has none."""
+    """The structure of symbolic input tensors of a functional model; None for other models."""
     inputs = getattr(model, "inputs", None)
     if not inputs:
         return None
     try:
         return model.input
-    except (AttributeError, ValueError):  # a Sequential of Keras 3
+    except (AttributeError, ValueError):  # a Sequential model of Keras 3
         return inputs[0] if len(inputs) == 1 else inputs
 
 
 def input_spec(tensor: Any) -> Any:
-    """The type of a symbolic input of a model: a dense, ragged or sparse tensor's spec."""
+    """The `tf.TypeSpec` of a symbolic input of a model: dense, ragged or sparse."""
     if not KERAS_3:
         spec = tensor.type_spec
-        if isinstance(spec, tf.RaggedTensorSpec):  # with row_splits of whatever type was fed
+        if isinstance(spec, tf.RaggedTensorSpec):  # drops the row_splits type of the first input
             return tf.RaggedTensorSpec(spec.shape, spec.dtype, spec.ragged_rank)
         return spec
     if getattr(tensor, "sparse", False):
@@ -111,24 +123,24 @@ def input_spec(tensor: Any) -> Any:
 
 
 def all_layers(model: Any) -> list[Any]:
-    """Every layer of `model`, those inside other layers too."""
+    """All layers of `model`, including nested ones."""
     return [layer for layer in model._flatten_layers() if layer is not model]
 
 
-def own_variables(layer: Any) -> list[Any]:
-    """The weights of `layer` that are not in layers inside it, trainable ones first."""
+def direct_variables(layer: Any) -> list[Any]:
+    """The weights of `layer` without those of nested layers, trainable ones first."""
     if KERAS_3:
         return [*layer._trainable_variables, *layer._non_trainable_variables]
     return [*layer._trainable_weights, *layer._non_trainable_weights]
 
 
-class Call(NamedTuple):
+class LayerCall(NamedTuple):
     """One call of a layer in a functional model.
 
     Attributes:
-        layer: what was called: a layer, or in Keras 3 any operation.
-        inputs: keys of the tensors it was called with, in order.
-        outputs: keys of the tensors it gave.
+        layer: The layer, or in Keras 3 any operation.
+        inputs: Keys of the input tensors, in order.
+        outputs: Keys of the output tensors.
     """
 
     layer: Any
@@ -136,13 +148,16 @@ class Call(NamedTuple):
     outputs: tuple[Any, ...]
 
 
-def calls(outputs: Any) -> tuple[list[Call], list[Any]]:
-    """The calls that make a functional model's symbolic outputs, each behind those it needs.
+def layer_calls(outputs: Any) -> tuple[list[LayerCall], list[Any]]:
+    """The layer calls of a functional model in topological order.
+
+    Args:
+        outputs: The model's symbolic outputs.
 
     Returns:
-        `(calls, keys of the outputs)`. A call without inputs is that of an input layer.
+        `(calls, keys of the outputs)`. The call of an input layer has no inputs.
     """
-    ordered: list[Call] = []
+    ordered: list[LayerCall] = []
     seen: set[Any] = set()
 
     def visit(tensor: Any) -> Any:
@@ -151,10 +166,10 @@ def calls(outputs: Any) -> tuple[list[Call], list[Any]]:
             seen.add((id(layer), node_index))
             node = layer._inbound_nodes[node_index]
             inputs = node.input_tensors if KERAS_3 else node.keras_inputs
-            made = node.output_tensors if KERAS_3 else tf.nest.flatten(node.outputs)
+            results = node.output_tensors if KERAS_3 else tf.nest.flatten(node.outputs)
             is_input = isinstance(layer, tf.keras.layers.InputLayer)
-            before = () if is_input else tuple(visit(t) for t in inputs)
-            ordered.append(Call(layer, before, tuple(map(_key, made))))
+            arguments = () if is_input else tuple(visit(t) for t in inputs)
+            ordered.append(LayerCall(layer, arguments, tuple(map(_key, results))))
         return _key(tensor)
 
     return ordered, [visit(t) for t in tf.nest.flatten(outputs)]

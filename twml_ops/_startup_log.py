@@ -1,7 +1,7 @@
-"""TF_CPP_MIN_LOG_LEVEL also for what TensorFlow's libraries log before they read it.
+"""Applies TF_CPP_MIN_LOG_LEVEL to everything that TensorFlow logs while it is imported.
 
-While its libraries are loaded, TensorFlow writes to stderr whatever the level is: that oneDNN is
-on, and absl's warning that logging is not initialized yet.
+TensorFlow's libraries write to stderr before they read the level: a message about oneDNN, and a
+warning of Abseil that logging is not initialized.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _ABSL_WARNING = b"WARNING: All log messages before absl::InitializeLog() is call
 
 
 def quiet() -> None:
-    """Lets TensorFlow log only what ends the process, unless the user has set another level.
+    """Hides all log messages of TensorFlow but fatal ones, unless the user has set a level.
 
     Call it before TensorFlow is imported.
     """
     os.environ.setdefault(_LEVEL, "3")
-    heed_level()
+    apply_level()
 
 
-def heed_level() -> None:
-    """Applies the level that is set to the import of TensorFlow, if that is still to come."""
+def apply_level() -> None:
+    """Applies the current level to the import of TensorFlow, if it has not been imported yet."""
     if "tensorflow" not in sys.modules and not any(isinstance(f, _Finder) for f in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 class _Finder:
-    """Finds tensorflow as it would have been found, once, and filters what its import logs."""
+    """Import hook that filters the log of TensorFlow's import, once."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -53,15 +53,22 @@ class _Finder:
 
             def exec_module(module: ModuleType) -> None:
                 level = os.environ.get(_LEVEL, "")
-                with _filtered_stderr(keeps(level)) if level else nullcontext():
+                with _filtered_stderr(line_filter(level)) if level else nullcontext():
                     execute(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def keeps(level: str) -> Callable[[bytes], bool]:
-    """Whether a line of stderr is shown at that level, for lines in their order."""
+def line_filter(level: str) -> Callable[[bytes], bool]:
+    """A function that decides which lines of stderr are shown at a log level.
+
+    Args:
+        level: Value of TF_CPP_MIN_LOG_LEVEL.
+
+    Returns:
+        A function from a line to whether it is shown. Call it with the lines in their order.
+    """
     hidden = _SEVERITIES[: max(0, int(level))] if level.isdecimal() else b""
     shown = True
 
@@ -82,9 +89,9 @@ def keeps(level: str) -> Callable[[bytes], bool]:
 
 @contextmanager
 def _filtered_stderr(keep: Callable[[bytes], bool]) -> Iterator[None]:
-    """Passes on the lines that are written to the process's stderr in the block and are kept.
+    """Filters what the process writes to stderr within the block.
 
-    A child does it, so that the last words of a process that aborts are not lost.
+    A child process filters the lines, so that those of a process that aborts are not lost.
     """
     try:
         original = os.dup(2)
@@ -96,7 +103,7 @@ def _filtered_stderr(keep: Callable[[bytes], bool]) -> Iterator[None]:
     child = os.fork()
     if child == 0:
         os.close(sink)
-        _pass_on(source, original, keep)
+        _forward_lines(source, original, keep)
     os.close(source)
     os.dup2(sink, 2)
     os.close(sink)
@@ -114,7 +121,7 @@ def _flush() -> None:
         sys.stderr.flush()
 
 
-def _pass_on(source: int, target: int, keep: Callable[[bytes], bool]) -> None:
+def _forward_lines(source: int, target: int, keep: Callable[[bytes], bool]) -> None:
     try:
         with os.fdopen(source, "rb") as lines:
             for line in lines:

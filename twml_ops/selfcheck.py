@@ -1,8 +1,8 @@
-"""`python -m twml_ops.selfcheck`: does this installation work, and with what?
+"""`python -m twml_ops.selfcheck`: checks the installation.
 
-Prints the versions, which op library runs, at which SIMD level, and the outcome of one op and one
-gradient against NumPy. Exits with 1 if something is wrong; with --require-library also if stock
-TensorFlow ops stand in for the op library.
+Prints the versions, the op library, its SIMD level, and whether one op and one gradient agree with
+NumPy. Exits with 1 if a check fails, and with --require-library also if stock TensorFlow ops
+replace the op library.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ Report = Callable[[str, object], None]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the checks; the exit code."""
+    """Runs the checks.
+
+    Args:
+        arguments: Command line arguments; None: those of the process.
+
+    Returns:
+        The exit code.
+    """
     parser = argparse.ArgumentParser(prog="python -m twml_ops.selfcheck", description=__doc__)
     parser.add_argument(
         "--require-library", action="store_true", help="fail without the op library"
@@ -58,7 +65,7 @@ def _check_tensorflow(report: Report, require_library: bool) -> list[str]:
     try:
         import tensorflow as tf
     except ImportError as e:
-        report("TensorFlow", f"not there ({e}): twml_ops.core alone can be used")
+        report("TensorFlow", f"not installed ({e}): only twml_ops.core can be used")
         return ["the op library needs TensorFlow"] if require_library else []
     report("TensorFlow", tf.__version__)
     with warnings.catch_warnings(record=True) as caught:
@@ -77,7 +84,7 @@ def _check_tensorflow(report: Report, require_library: bool) -> list[str]:
             if issubclass(warning.category, _library.FallbackWarning):
                 report("why", warning.message)
         if require_library:
-            problems.append("no op library runs")
+            problems.append("the op library is not loaded")
     return problems + _check_gradient(report, tf, ops)
 
 

@@ -60,7 +60,7 @@ OTHER = b"a line of another library\n"
     ],
 )
 def test_a_level_hides_messages_below_it(level, kept):
-    keep = _startup_log.keeps(level)
+    keep = _startup_log.line_filter(level)
     lines = [ABSL, INFO, SECOND, OTHER, OLD, SECOND, ERROR, FATAL]
     assert [line for line in lines if keep(line)] == kept
 

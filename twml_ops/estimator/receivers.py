@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops.export.features import Features
+from twml_ops.export.model_inputs import ModelInputs
 
 v1 = tf.compat.v1
 Receiver = Callable[[], Any]
@@ -19,12 +19,12 @@ def raw_receiver(specs: Mapping[str, Any]) -> Receiver:
     Args:
         specs: feature → `tf.TensorSpec`, `tf.RaggedTensorSpec` or `tf.SparseTensorSpec`. A ragged
             feature `g_ids` is fed as `g_ids` [K] and `g_row_splits` int64 [B + 1]; see
-            `twml_ops.export.features.Features`.
+            `twml_ops.export.model_inputs.ModelInputs`.
 
     Returns:
         An argument of `tf.estimator.Estimator.export_saved_model`.
     """
-    features = Features(None, dict(specs))
+    features = ModelInputs(None, dict(specs))
 
     def receive() -> Any:
         tensors = {

@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops._keras import all_layers
-from twml_ops.export.features import Features
-from twml_ops.export.inference import stock_ops
+from twml_ops.export.model_inputs import ModelInputs
+from twml_ops.export.serving_ops import stock_ops
 from twml_ops.export.tables import TableFormat, stored_variables
 from twml_ops.ops._tape import tf_variable
 
@@ -27,7 +27,7 @@ def to_tf(
     """Writes a SavedModel with the ops of this package, which must be loaded to restore it.
 
     The restored object is called with what the model is called with. Its `serving_default`
-    signature takes flat tensors, as `twml_ops.export.features.Features` says, and gives the
+    signature takes flat tensors, as `twml_ops.export.model_inputs.ModelInputs` says, and gives the
     outputs by name.
 
     Args:
@@ -40,7 +40,7 @@ def to_tf(
     Raises:
         ValueError: the model does not know its inputs and `inputs` is None.
     """
-    _save(_Served(model, Features(model, inputs), {}, output_names), path)
+    _save(_Served(model, ModelInputs(model, inputs), {}, output_names), path)
 
 
 def to_stock_tf(
@@ -68,7 +68,7 @@ def to_stock_tf(
         ValueError: the model does not know its inputs and `inputs` is None; or a part of it would
             still need an op of this package, as a `tf.function` of its own traced before does.
     """
-    features = Features(model, inputs)
+    features = ModelInputs(model, inputs)
     stored = {} if tables == "float32" else stored_variables(model, tables)
     served = _Served(model, features, stored, output_names)
     with stock_ops(stored, [tf_variable(v) for v in model.variables]):
@@ -86,7 +86,7 @@ class _Served(tf.Module):
     def __init__(
         self,
         model: Any,
-        features: Features,
+        features: ModelInputs,
         tables: dict[Any, Any],
         output_names: Sequence[str] | None,
     ) -> None:

@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops import layers
-from twml_ops._keras import Call, calls, symbolic_inputs
+from twml_ops._keras import LayerCall, layer_calls, symbolic_inputs
 from twml_ops._scorer import ACTIVATIONS, FORMAT, PROGRAM_FILE
-from twml_ops.export.features import splits_of
-from twml_ops.export.tables import TableFormat, store
+from twml_ops.export.model_inputs import row_splits_name
+from twml_ops.export.tables import TableFormat, store_table
 from twml_ops.models import HashedIds
 from twml_ops.ops._tape import tf_variable
 
@@ -47,7 +47,7 @@ def to_scorer(
             f"it has {len(outputs or [])}"
         )
     program = _Program(tables)
-    made, (output,) = calls(outputs)
+    made, (output,) = layer_calls(outputs)
     for call in made:
         program.add(call)
     folder = Path(path)
@@ -105,7 +105,7 @@ class _Program:
         self._tables = tables
         self._made: dict[Any, Any] = {}
 
-    def add(self, call: Call) -> None:
+    def add(self, call: LayerCall) -> None:
         """Appends the steps of one call of a layer."""
         layer = call.layer
         if isinstance(layer, tf.keras.layers.InputLayer):
@@ -152,7 +152,7 @@ class _Program:
             raise ValueError(f"{where!r} takes a sparse batch where the scorer has dense tensors")
         return made.register
 
-    def batch(self, call: Call, keys: Sequence[Any] | None = None) -> tuple[_Batch, bool]:
+    def batch(self, call: LayerCall, keys: Sequence[Any] | None = None) -> tuple[_Batch, bool]:
         """The batch a layer is called with, and whether it comes as one SparseTensor.
 
         keys: of its parts, where they are not all of the call's inputs.
@@ -164,7 +164,7 @@ class _Program:
         if isinstance(first, _Input) and first.sparse:
             name = first.name
             ids, values = (self._feed(f"{name}_{p}", p) for p in ("ids", "values"))
-            return _Batch(ids, values, self._feed(splits_of(name), "row_splits")), True
+            return _Batch(ids, values, self._feed(row_splits_name(name), "row_splits")), True
         parts = [
             self._part(m, role, call) for m, role in zip(made, ("ids", "values"), strict=False)
         ]
@@ -175,9 +175,9 @@ class _Program:
             parts[0].register, parts[1].register if parts[1:] else None, row_splits
         ), False
 
-    def _part(self, made: Any, role: str, call: Call) -> _Part:
+    def _part(self, made: Any, role: str, call: LayerCall) -> _Part:
         if isinstance(made, _Input):
-            return _Part(self._feed(made.name, role), splits_of(made.name))
+            return _Part(self._feed(made.name, role), row_splits_name(made.name))
         if isinstance(made, _Part):
             return made
         raise ValueError(f"layer {call.layer.name!r} must be called with a sparse batch")
@@ -203,11 +203,11 @@ class _Program:
 
     def table(self, table: Any) -> dict[str, Any]:
         """The arrays of a sparse-linear kernel, stored as wanted."""
-        stored = store(table, self._tables)
+        stored = store_table(table, self._tables)
         return {"table": stored.rows, "scale": stored.scale}
 
 
-def _pair(batch: _Batch, sparse: bool, call: Call) -> list[Any]:
+def _pair(batch: _Batch, sparse: bool, call: LayerCall) -> list[Any]:
     """A batch as the tensors that the layer gave."""
     if sparse:
         return [batch]
@@ -218,7 +218,7 @@ def _pair(batch: _Batch, sparse: bool, call: Call) -> list[Any]:
     return parts
 
 
-def _sparse_linear(program: _Program, layer: Any, call: Call) -> list[Any]:
+def _sparse_linear(program: _Program, layer: Any, call: LayerCall) -> list[Any]:
     batch, _ = program.batch(call)
     bias = tf_variable(layer.bias).numpy() if layer.use_bias else None
     out = program.new()
@@ -238,7 +238,7 @@ def _whole(layer: Any) -> Any:
     return whole
 
 
-def _grouped_sparse_linear(program: _Program, layer: Any, call: Call) -> list[Any]:
+def _grouped_sparse_linear(program: _Program, layer: Any, call: LayerCall) -> list[Any]:
     features = sorted(layer.features)  # as Keras flattens dicts
     parts, odd = divmod(len(call.inputs), len(features))
     if odd:
@@ -255,7 +255,7 @@ def _grouped_sparse_linear(program: _Program, layer: Any, call: Call) -> list[An
     return made
 
 
-def _max_norm(program: _Program, layer: Any, call: Call) -> list[Any]:
+def _max_norm(program: _Program, layer: Any, call: LayerCall) -> list[Any]:
     batch, sparse = program.batch(call)
     out = program.new()
     arrays = {"max_abs": layer.max_abs, "bias": layer.bias if layer.use_bias else None}
@@ -265,7 +265,7 @@ def _max_norm(program: _Program, layer: Any, call: Call) -> list[Any]:
     return _pair(batch._replace(values=out), sparse, call)
 
 
-def _discretizer(program: _Program, layer: Any, call: Call) -> list[Any]:
+def _discretizer(program: _Program, layer: Any, call: LayerCall) -> list[Any]:
     batch, sparse = program.batch(call)
     register = program.new()
     values = None if batch.values is None else f"{register}v"
@@ -280,14 +280,14 @@ def _discretizer(program: _Program, layer: Any, call: Call) -> list[Any]:
     return _pair(made, sparse, call)
 
 
-def _hashed_ids(program: _Program, layer: Any, call: Call) -> list[Any]:
+def _hashed_ids(program: _Program, layer: Any, call: LayerCall) -> list[Any]:
     batch, sparse = program.batch(call)
     out = program.new()
     program.step("hash_ids", [batch.ids], [out], bits=layer.bits)
     return _pair(batch._replace(ids=out), sparse, call)
 
 
-def _dense(program: _Program, layer: Any, call: Call) -> list[Any]:
+def _dense(program: _Program, layer: Any, call: LayerCall) -> list[Any]:
     out = program.new()
     arrays = {
         "kernel": tf_variable(layer.kernel).numpy(),
@@ -297,7 +297,7 @@ def _dense(program: _Program, layer: Any, call: Call) -> list[Any]:
     return [_Dense(program.activated(out, layer.activation, layer.name))]
 
 
-def _cross(program: _Program, layer: Any, call: Call) -> list[Any]:
+def _cross(program: _Program, layer: Any, call: LayerCall) -> list[Any]:
     x0, x = (program.dense(key, layer.name) for key in (call.inputs[0], call.inputs[-1]))
     factors = [layer.kernel] if layer.rank is None else [layer.kernel_u, layer.kernel_v]
     product = x
@@ -313,24 +313,24 @@ def _cross(program: _Program, layer: Any, call: Call) -> list[Any]:
     return [_Dense(out)]
 
 
-def _factorization_machine(program: _Program, layer: Any, call: Call) -> list[Any]:
+def _factorization_machine(program: _Program, layer: Any, call: LayerCall) -> list[Any]:
     registers: list[str | None] = [program.dense(key, layer.name) for key in call.inputs]
     out = program.new()
     program.step("factorization_machine", registers, [out], pool=layer.pool)
     return [_Dense(out)]
 
 
-def _activation(program: _Program, layer: Any, call: Call) -> list[Any]:
+def _activation(program: _Program, layer: Any, call: LayerCall) -> list[Any]:
     register = program.dense(call.inputs[0], layer.name)
     return [_Dense(program.activated(register, layer.activation, layer.name))]
 
 
-def _nothing(program: _Program, layer: Any, call: Call) -> list[Any]:
+def _identity(program: _Program, layer: Any, call: LayerCall) -> list[Any]:
     return [_Dense(program.dense(call.inputs[0], layer.name))]
 
 
-def _merge(op: str) -> Callable[[_Program, Any, Call], list[Any]]:
-    def compile_layer(program: _Program, layer: Any, call: Call) -> list[Any]:
+def _merge(op: str) -> Callable[[_Program, Any, LayerCall], list[Any]]:
+    def compile_layer(program: _Program, layer: Any, call: LayerCall) -> list[Any]:
         registers: list[str | None] = [program.dense(key, layer.name) for key in call.inputs]
         out = program.new()
         options = {"axis": layer.axis} if op == "concatenate" else {}
@@ -340,7 +340,7 @@ def _merge(op: str) -> Callable[[_Program, Any, Call], list[Any]]:
     return compile_layer
 
 
-def _batch_normalization(program: _Program, layer: Any, call: Call) -> list[Any]:
+def _batch_normalization(program: _Program, layer: Any, call: LayerCall) -> list[Any]:
     if layer.axis not in (1, -1, [1], [-1]):
         raise ValueError(f"layer {layer.name!r} must normalize the last axis, got {layer.axis}")
     factor = 1 / np.sqrt(tf_variable(layer.moving_variance).numpy() + layer.epsilon)
@@ -355,7 +355,7 @@ def _batch_normalization(program: _Program, layer: Any, call: Call) -> list[Any]
     return [_Dense(out)]
 
 
-_LAYERS: dict[Any, Callable[[_Program, Any, Call], list[Any]]] = {
+_LAYERS: dict[Any, Callable[[_Program, Any, LayerCall], list[Any]]] = {
     HashedIds: _hashed_ids,
     layers.Cross: _cross,
     layers.FactorizationMachine: _factorization_machine,
@@ -369,6 +369,6 @@ _LAYERS: dict[Any, Callable[[_Program, Any, Call], list[Any]]] = {
     tf.keras.layers.BatchNormalization: _batch_normalization,
     tf.keras.layers.Concatenate: _merge("concatenate"),
     tf.keras.layers.Dense: _dense,
-    tf.keras.layers.Dropout: _nothing,
+    tf.keras.layers.Dropout: _identity,
     tf.keras.layers.Multiply: _merge("multiply"),
 }

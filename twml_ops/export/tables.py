@@ -15,7 +15,7 @@ from twml_ops.ops._tape import tf_variable
 TableFormat = Literal["float32", "bfloat16", "int8"]
 
 
-class Stored(NamedTuple):
+class StoredTable(NamedTuple):
     """A table [N, D] as stored: `rows` times, if there is one, `scale` of the row.
 
     Attributes:
@@ -27,7 +27,7 @@ class Stored(NamedTuple):
     scale: NDArray[np.float32] | None
 
 
-def store(table: NDArray[np.float32], form: TableFormat) -> Stored:
+def store_table(table: NDArray[np.float32], form: TableFormat) -> StoredTable:
     """Rounds a table.
 
     bfloat16: to nearest, ties to even: relative error at most 2^-8 an item. int8: each row by its
@@ -38,12 +38,12 @@ def store(table: NDArray[np.float32], form: TableFormat) -> Stored:
         ValueError: an unknown `form`, or items that are not finite in int8.
     """
     if form == "float32":
-        return Stored(table, None)
+        return StoredTable(table, None)
     if form == "bfloat16":
         bits = table.view(np.uint32)
         rounded = bits + 0x7FFF + ((bits >> 16) & 1)
         rounded = np.where(np.isnan(table), bits | 0x400000, rounded)
-        return Stored((rounded >> 16).astype(np.uint16), None)
+        return StoredTable((rounded >> 16).astype(np.uint16), None)
     if form != "int8":
         raise ValueError(f"tables must be 'float32', 'bfloat16' or 'int8', got {form!r}")
     finite = np.isfinite(table).all(axis=1)
@@ -52,13 +52,13 @@ def store(table: NDArray[np.float32], form: TableFormat) -> Stored:
         raise ValueError(f"a table to be stored as int8 must be finite, row {row} is not")
     scale = (np.abs(table).max(axis=1, initial=0) / 127).astype(np.float32)
     divisor = np.where(scale > 0, scale, 1)
-    return Stored(np.rint(table / divisor[:, None]).astype(np.int8), scale)
+    return StoredTable(np.rint(table / divisor[:, None]).astype(np.int8), scale)
 
 
 class StoredVariable(tf.Module):
     """A stored table as variables of a SavedModel."""
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: StoredTable) -> None:
         super().__init__()
         rows: Any = stored.rows
         if rows.dtype == np.uint16:
@@ -76,7 +76,7 @@ def stored_variables(model: Any, form: TableFormat) -> dict[Any, StoredVariable]
     """Of each sparse-linear kernel in `model`: its variable's `ref()` → the stored table."""
     return {
         tf_variable(kernel).ref(): StoredVariable(
-            store(tf_variable(kernel).numpy().astype(np.float32), form)
+            store_table(tf_variable(kernel).numpy().astype(np.float32), form)
         )
         for layer in all_layers(model)
         if isinstance(layer, SparseLinear)

@@ -23,7 +23,7 @@ _SHOW_AFTER, _SHOW_EVERY = 2.0, 1.0
 _PART_BYTES = 1 << 23
 
 
-class Entries:
+class EntryReader:
     """The (feature, value) entries of a data set, batch by batch, as NumPy arrays.
 
     Args:
@@ -199,6 +199,6 @@ class Progress:
             print(file=sys.stderr, flush=True)
 
 
-def number_of_batches(data: Any) -> int:
+def count_batches(data: Any) -> int:
     """How many there are; negative if that is not known."""
     return int(data.cardinality()) if isinstance(data, tf.data.Dataset) else 1

@@ -14,14 +14,14 @@ def check_choice(name: str, got: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {choices}, got {got!r}")
 
 
-def checked_bins(num_bins: Any) -> int | dict[int, int]:
+def check_num_bins(num_bins: Any) -> int | dict[int, int]:
     """`num_bins`, if it is a positive integer or features with one each."""
     if isinstance(num_bins, Mapping):
-        return {int(f): checked_count(f"num_bins[{f}]", n) for f, n in num_bins.items()}
-    return checked_count("num_bins", num_bins)
+        return {int(f): check_positive_integer(f"num_bins[{f}]", n) for f, n in num_bins.items()}
+    return check_positive_integer("num_bins", num_bins)
 
 
-def checked_count(name: str, got: Any) -> int:
+def check_positive_integer(name: str, got: Any) -> int:
     """`got`, if it is a positive integer."""
     if isinstance(got, bool) or not isinstance(got, (int, np.integer)) or got < 1:
         raise ValueError(f"{name} must be a positive integer, got {got!r}")

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from twml_ops.layers._carried import Carried
+from twml_ops.layers._state_reference import StateReference
 
 Floats = npt.NDArray[np.float64]
 
@@ -146,7 +146,11 @@ class Calibration(tf.keras.layers.Layer):
         """The constructor's arguments."""
         config = super().get_config()
         config.pop("autocast", None)
-        units = Carried(self.units, self) if tf.executing_eagerly() and self.fitted else self.units
+        units = (
+            StateReference(self.units, self)
+            if tf.executing_eagerly() and self.fitted
+            else self.units
+        )
         return {**config, "units": units, "nan": self.nan}
 
     @classmethod
@@ -161,7 +165,7 @@ class Calibration(tf.keras.layers.Layer):
         """
         units = config["units"]
         layer = cls(**{**config, "units": int(units)})
-        if isinstance(units, Carried):
+        if isinstance(units, StateReference):
             layer._assign([v.numpy() for v in units.layer.state_variables])
         return layer
 

@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from twml_ops import core
 from twml_ops._batch import SparseBatch, parse
-from twml_ops.layers._adapt import Checkpoint, Entries, Progress, number_of_batches
-from twml_ops.layers._arguments import check_choice, checked_bins
-from twml_ops.layers._carried import Carried
+from twml_ops.layers._adapt import Checkpoint, EntryReader, Progress, count_batches
+from twml_ops.layers._arguments import check_choice, check_num_bins
+from twml_ops.layers._state_reference import StateReference
 from twml_ops.ops._library import library
 from twml_ops.ops.quantile_sketch import SketchState, empty_sketch, sketch_variables
 
@@ -62,7 +62,7 @@ class Discretizer(tf.keras.layers.Layer):
         check_choice("side", side, ("left", "right"))
         check_choice("missing", missing, ("bucket", "drop"))
         check_choice("unknown", unknown, ("pass", "drop", "error"))
-        self.num_bins = checked_bins(num_bins)
+        self.num_bins = check_num_bins(num_bins)
         self.side = side
         self.missing = missing
         self.unknown = unknown
@@ -159,8 +159,8 @@ class Discretizer(tf.keras.layers.Layer):
         position = 0
         if (found := checkpoint.load()) is not None:
             (sketch,), position = found
-        shown = Progress(progress, number_of_batches(data))
-        for ids, values, weights in Entries(data, int(weighted), position):
+        shown = Progress(progress, count_batches(data))
+        for ids, values, weights in EntryReader(data, int(weighted), position):
             self._update(sketch, ids, values, *weights)
             position += 1
             shown.add(len(ids), position)
@@ -306,7 +306,7 @@ class Discretizer(tf.keras.layers.Layer):
         config |= {"epsilon": self.epsilon, "keep_sketch": self.keep_sketch}
         config |= {"keep_inputs": self.keep_inputs}
         if self.adapted or self._output_dim is not None:
-            config["adapted_output_dim"] = Carried(self.output_dim, self)
+            config["adapted_output_dim"] = StateReference(self.output_dim, self)
         return config
 
     @classmethod
@@ -327,7 +327,7 @@ class Discretizer(tf.keras.layers.Layer):
         layer = cls(**config)
         if output_dim is not None:
             layer._output_dim = int(output_dim)
-        if isinstance(output_dim, Carried):
+        if isinstance(output_dim, StateReference):
             layer._copy_state(output_dim.layer)
         return layer
 

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import placement
-from twml_ops._keras import KERAS_3, own_variables
+from twml_ops._keras import KERAS_3, direct_variables
 
 
 class TableLayer(tf.keras.layers.Layer):
@@ -21,7 +21,7 @@ class TableLayer(tf.keras.layers.Layer):
         if KERAS_3 and not self._divided():
             super().save_own_variables(store)
             return
-        for i, variable in enumerate(own_variables(self)):
+        for i, variable in enumerate(direct_variables(self)):
             wide = tf.float32 if variable.dtype == "bfloat16" else variable.dtype
             store[f"{i}"] = tf.cast(placement.of(variable).read(variable), wide).numpy()
 
@@ -30,7 +30,7 @@ class TableLayer(tf.keras.layers.Layer):
         if KERAS_3 and not self._divided():
             super().load_own_variables(store)
             return
-        variables = own_variables(self)
+        variables = direct_variables(self)
         if len(store) != len(variables):
             raise ValueError(
                 f"{type(self).__name__} '{self.name}' has {len(variables)} weights, "
@@ -40,4 +40,4 @@ class TableLayer(tf.keras.layers.Layer):
             placement.of(variable).assign(variable, store[f"{i}"][...])
 
     def _divided(self) -> bool:
-        return any(placement.of(v).divided for v in own_variables(self))
+        return any(placement.of(v).divided for v in direct_variables(self))

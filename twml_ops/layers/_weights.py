@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from twml_ops._keras import add_weight_in
+from twml_ops._keras import add_weight_in_scope
 from twml_ops.ops._library import library
 
 
@@ -27,9 +27,9 @@ def add_table(
         dtype: of it, which mixed precision does not change.
         trainable: whether it is trained.
     """
-    return add_weight_in(
-        library.on_host,
+    return add_weight_in_scope(
         layer,
+        library.on_host,
         initializer=initializer,
         name=name,
         shape=shape,

@@ -9,8 +9,8 @@ import numpy as np
 
 from twml_ops import core
 from twml_ops._keras import serializable
-from twml_ops.layers._adapt import Checkpoint, Entries, Progress, number_of_batches
-from twml_ops.layers._arguments import checked_count
+from twml_ops.layers._adapt import Checkpoint, EntryReader, Progress, count_batches
+from twml_ops.layers._arguments import check_positive_integer
 from twml_ops.layers._discretizer import Boundaries
 from twml_ops.layers.percentile_discretizer import PercentileDiscretizer
 
@@ -57,7 +57,7 @@ class MDLDiscretizer(PercentileDiscretizer):
         super().__init__(
             1, side, missing, unknown, pass_through_bits, epsilon, False, keep_inputs, **kwargs
         )
-        self.num_classes = checked_count("num_classes", num_classes)
+        self.num_classes = check_positive_integer("num_classes", num_classes)
 
     def adapt(
         self,
@@ -87,8 +87,8 @@ class MDLDiscretizer(PercentileDiscretizer):
         position = 0
         if (found := checkpoint.load()) is not None:
             sketches, position = found
-        shown = Progress(progress, number_of_batches(data))
-        for ids, values, (labels, *weights) in Entries(data, 1 + int(weighted), position):
+        shown = Progress(progress, count_batches(data))
+        for ids, values, (labels, *weights) in EntryReader(data, 1 + int(weighted), position):
             bad = (labels != labels.astype(np.int64)) | (labels < 0) | (labels >= self.num_classes)
             if np.any(bad):
                 got = labels[np.argmax(bad)]

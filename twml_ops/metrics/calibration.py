@@ -6,10 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops._keras import serializable
 from twml_ops.metrics._sums import SumsMetric
 
 
-@tf.keras.utils.register_keras_serializable(package="Twml")
+@serializable
 class CalibrationRatio(SumsMetric):
     """Mean prediction / mean label, both weighted: 1 is calibrated, 1.1 is 10 % too high.
 

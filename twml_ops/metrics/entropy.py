@@ -6,12 +6,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops._keras import serializable
 from twml_ops.metrics._sums import SumsMetric
 
 EPSILON = 1e-7
 
 
-@tf.keras.utils.register_keras_serializable(package="Twml")
+@serializable
 class NormalizedEntropy(SumsMetric):
     """Log loss over the entropy of the base rate: 1 is a constant prediction, less is better.
 
@@ -68,7 +69,7 @@ class NormalizedEntropy(SumsMetric):
         return {**config, "from_logits": self.from_logits, "epsilon": self.epsilon}
 
 
-@tf.keras.utils.register_keras_serializable(package="Twml")
+@serializable
 class RelativeCrossEntropy(NormalizedEntropy):
     """RCE = 100 · (1 − NE): per cent of the base rate's entropy that the model explains.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops._keras import serializable
 from twml_ops.metrics import _curves
 from twml_ops.metrics._streaming import Examples, check_mergeable, flat_examples
 
@@ -58,7 +59,7 @@ def _area(curve: _Area, labels: tf.Tensor, predictions: tf.Tensor, weights: tf.T
     return tf.where(tf.reduce_any(tf.math.is_nan(predictions)), nan, curve(sums[:, 0], sums[:, 1]))
 
 
-class _Collected(tf.keras.metrics.Metric):
+class _ExactCurveMetric(tf.keras.metrics.Metric):
     """Keeps label, prediction and weight of every example, 12 bytes, in a variable that grows.
 
     Its size rules out XLA and adding up over replicas.
@@ -113,7 +114,7 @@ class _Collected(tf.keras.metrics.Metric):
         self._rows.assign(tf.zeros([0, 3], tf.float32))
         self._used.assign(0)
 
-    def merge_state(self, metrics: Iterable[_Collected]) -> None:
+    def merge_state(self, metrics: Iterable[_ExactCurveMetric]) -> None:
         """Adds what other metrics of this kind have seen, as if all had been one stream.
 
         Raises:
@@ -130,8 +131,8 @@ class _Collected(tf.keras.metrics.Metric):
         return {}
 
 
-@tf.keras.utils.register_keras_serializable(package="Twml")
-class ExactROCAUC(_Collected):
+@serializable
+class ExactROCAUC(_ExactCurveMetric):
     """The exact area under the ROC curve of all examples since the last reset.
 
     Keeps 12 bytes per example (scores are compared as float32) on one replica, and cannot be
@@ -151,8 +152,8 @@ class ExactROCAUC(_Collected):
         super().__init__(_curves.roc_auc, name, dtype)
 
 
-@tf.keras.utils.register_keras_serializable(package="Twml")
-class ExactPRAUC(_Collected):
+@serializable
+class ExactPRAUC(_ExactCurveMetric):
     """The exact average precision of all examples since the last reset.
 
     Equal to scikit-learn's `average_precision_score`, but NaN and not 0 without positives; also NaN

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops._keras import serializable
 from twml_ops.metrics import _curves
 from twml_ops.metrics._streaming import Examples, VectorMetric, sum_by_group
 
@@ -13,7 +14,7 @@ NUM_BUCKETS = 4096
 MAX_LOGIT = 16.0  # beyond lie probabilities below 1.1e-7, or as close to 1
 
 
-class _Bucketed(VectorMetric):
+class _BucketedCurveMetric(VectorMetric):
     """Weights of positives and negatives in buckets of equal width in the logit of the score.
 
     Rare events have their scores near 0, where equal widths in the probability would put them all
@@ -83,8 +84,8 @@ class _Bucketed(VectorMetric):
         return {**config, "num_buckets": self.num_buckets, "from_logits": self.from_logits}
 
 
-@tf.keras.utils.register_keras_serializable(package="Twml")
-class ROCAUC(_Bucketed):
+@serializable
+class ROCAUC(_BucketedCurveMetric):
     """How often a positive scores higher than a negative, from `num_buckets` buckets of scores.
 
     Ties, and pairs within a bucket, count half. `bounds()` encloses the exact area, so what the
@@ -119,8 +120,8 @@ class ROCAUC(_Bucketed):
         return _curves.roc_auc_bounds(positives, negatives)
 
 
-@tf.keras.utils.register_keras_serializable(package="Twml")
-class PRAUC(_Bucketed):
+@serializable
+class PRAUC(_BucketedCurveMetric):
     """Average precision, Σ (recall_t − recall_t−1) · precision_t, from buckets of scores.
 
     The step-wise area of scikit-learn's `average_precision_score`, thresholds lying between the

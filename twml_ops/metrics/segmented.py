@@ -7,11 +7,12 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
+from twml_ops._keras import serializable
 from twml_ops.metrics._streaming import Streaming, VectorMetric, flat_examples
 from twml_ops.metrics._sums import SumsMetric
 
 
-@tf.keras.utils.register_keras_serializable(package="Twml")
+@serializable
 class Segmented(Streaming):
     """Keeps another metric separately for each segment of the examples.
 

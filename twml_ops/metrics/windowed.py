@@ -7,10 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops._keras import serializable
 from twml_ops.metrics._streaming import Streaming
 
 
-@tf.keras.utils.register_keras_serializable(package="Twml")
+@serializable
 class Windowed(Streaming):
     """Another metric, of the last `window` batches: what a long or drifting stream looks like now.
 

@@ -31,7 +31,9 @@ def copy(source: Any, target: Any, tables: Mapping[str, tf.Tensor] | None = None
         for kernel, table in zip(own, theirs, strict=True):
             _copy_table(table, kernel, tables or {})
         apart = {id(k) for k in (*own, *theirs)}
-        rest = ([v for v in _keras.own_variables(m) if id(v) not in apart] for m in (mine, other))
+        rest = (
+            [v for v in _keras.direct_variables(m) if id(v) not in apart] for m in (mine, other)
+        )
         for v, value in zip(*rest, strict=True):
             tf_variable(v).assign(tf_variable(value))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-class Carried(int):
+class StateReference(int):
     """An integer of a layer's config that, within the process, leads to the layer itself.
 
     `clone_model` makes a layer anew from its config, and copies weights by `set_weights`, in which
@@ -15,16 +15,16 @@ class Carried(int):
 
     layer: Any
 
-    def __new__(cls, value: int, layer: Any) -> Carried:
+    def __new__(cls, value: int, layer: Any) -> StateReference:
         """The integer `value`, of `layer`."""
         made = super().__new__(cls, value)
         made.layer = layer
         return made
 
-    def __copy__(self) -> Carried:
+    def __copy__(self) -> StateReference:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Carried:
+    def __deepcopy__(self, memo: Any) -> StateReference:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:

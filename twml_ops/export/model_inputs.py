@@ -16,7 +16,7 @@ class _Leaf(NamedTuple):
     spec: Any
 
 
-class Features:
+class ModelInputs:
     """The inputs of a model, in any of the batch forms, and their flat form.
 
     Serving signatures take dense tensors only, each by its name:
@@ -67,7 +67,7 @@ class Features:
             else:
                 flat[name] = tf.TensorSpec(spec.shape, spec.dtype, name)
                 continue
-            splits = splits_of(name)
+            splits = row_splits_name(name)
             flat[splits] = tf.TensorSpec([None], tf.int64, splits)
         return flat
 
@@ -79,17 +79,17 @@ class Features:
     @staticmethod
     def _leaf(name: str, spec: Any, tensors: dict[str, tf.Tensor]) -> Any:
         if isinstance(spec, tf.RaggedTensorSpec):
-            return tf.RaggedTensor.from_row_splits(tensors[name], tensors[splits_of(name)])
+            return tf.RaggedTensor.from_row_splits(tensors[name], tensors[row_splits_name(name)])
         if not isinstance(spec, tf.SparseTensorSpec):
             return tensors[name]
-        ids, splits = tensors[f"{name}_ids"], tensors[splits_of(name)]
+        ids, splits = tensors[f"{name}_ids"], tensors[row_splits_name(name)]
         rows = tf.RaggedTensor.from_row_splits(ids, splits)
         shape = tf.stack([rows.nrows(), tf.constant(spec.shape[1], tf.int64)])
         indices = tf.stack([rows.value_rowids(), ids], axis=1)
         return tf.SparseTensor(indices, tensors[f"{name}_values"], shape)
 
 
-def splits_of(name: str) -> str:
+def row_splits_name(name: str) -> str:
     """The name of the row splits of an input: inputs `g_ids` and `g_values` share theirs."""
     group = name.removesuffix("_ids").removesuffix("_values")
     return f"{group}_row_splits"
