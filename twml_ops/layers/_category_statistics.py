@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops import ops
-from twml_ops.layers._arguments import checked_count
-from twml_ops.layers._carried import Carried
+from twml_ops.layers._arguments import check_positive_integer
 from twml_ops.layers._category_counts import CategoryCounts, category_keys, fold_of
+from twml_ops.layers._state_reference import StateReference
 
 _STATE = ("keys", "counts", "label_sums", "totals")
 
@@ -36,13 +36,13 @@ class CategoryStatistics(tf.keras.layers.Layer):
         kwargs.setdefault("autocast", False)
         kwargs.setdefault("dtype", "float32")  # under mixed precision, too
         super().__init__(**kwargs)
-        self.num_fields = checked_count("num_fields", num_fields)
+        self.num_fields = check_positive_integer("num_fields", num_fields)
         self.crosses = tuple(_checked_cross(c, self.num_fields) for c in crosses)
         self.time_boundaries = None
         if time_boundaries is not None:
             self.time_boundaries = _checked_boundaries(time_boundaries)
             num_folds = len(self.time_boundaries) + 1
-        self.num_folds = checked_count("num_folds", num_folds)
+        self.num_folds = check_positive_integer("num_folds", num_folds)
         if self.num_folds < 2:
             raise ValueError(f"num_folds must be at least 2, got {num_folds}")
         self.supports_jit = False  # the hash op is no XLA op
@@ -201,7 +201,7 @@ class CategoryStatistics(tf.keras.layers.Layer):
         config.pop("autocast", None)
         fields: int = self.num_fields
         if tf.executing_eagerly() and self.adapted:
-            fields = Carried(fields, self)
+            fields = StateReference(fields, self)
         return {
             **config,
             "num_fields": fields,
@@ -222,7 +222,7 @@ class CategoryStatistics(tf.keras.layers.Layer):
         """
         fields = config["num_fields"]
         layer = cls(**{**config, "num_fields": int(fields)})
-        if isinstance(fields, Carried):
+        if isinstance(fields, StateReference):
             for mine, other in zip(
                 layer.state_variables, fields.layer.state_variables, strict=True
             ):
