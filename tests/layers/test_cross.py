@@ -137,7 +137,7 @@ def test_config_makes_an_equal_layer(kind):
     [
         (lambda: layers.Cross(rank=0), "rank must be a positive integer or None, got 0"),
         (lambda: layers.Cross(diag_scale=-1), "diag_scale must be finite and not negative, got -1"),
-        (lambda: layers.Cross()(rows(B, D), rows(B, D - 1)), f"as wide as x0, {D}, got {D - 1}"),
+        (lambda: layers.Cross()(rows(B, D), rows(B, D - 1)), f"the width of x0, {D}, got {D - 1}"),
         (lambda: layers.FactorizationMachine()(rows(B, D)), "list of \\[B, d\\] of one width"),
         (
             lambda: layers.FactorizationMachine()([rows(B, D), rows(B, D + 1)]),

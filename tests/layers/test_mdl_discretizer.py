@@ -117,10 +117,16 @@ def test_a_keras_file_keeps_the_layer(tmp_path):
     ("call", "message"),
     [
         (lambda: MDLDiscretizer(0), "num_classes must be a positive integer, got 0"),
-        (lambda: fit([1.0, 2.0], np.array([0, 2])), r"labels must be in 0 .. 1, got 2"),
-        (lambda: fit([1.0, 2.0], np.array([0, -1])), r"labels must be in 0 .. 1, got -1"),
-        (lambda: fit([1.0, 2.0], np.array([0])), "must have 2 items, one a row, got 1"),
-        (lambda: MDLDiscretizer().adapt_from_sketch(), "sketches must be 2, got 0"),
+        (lambda: fit([1.0, 2.0], np.array([0, 2])), r"labels must be integers in \[0, 1\], got 2"),
+        (
+            lambda: fit([1.0, 2.0], np.array([0, -1])),
+            r"labels must be integers in \[0, 1\], got -1",
+        ),
+        (lambda: fit([1.0, 2.0], np.array([0])), "must have 2 items, one for each row, got 1"),
+        (
+            lambda: MDLDiscretizer().adapt_from_sketch(),
+            "expected 2 sketches, one for each class, got 0",
+        ),
     ],
 )
 def test_bad_input_is_refused(call, message):

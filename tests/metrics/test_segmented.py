@@ -141,7 +141,7 @@ def test_config_round_trip():
         ((Windowed(ROCAUC()), 2), "metric must be one of this package"),
         ((tf.keras.metrics.AUC(), 2), "got AUC"),
         ((ROCAUC(), 0), "segments must be a positive number"),
-        ((ROCAUC(), ["a", "a"]), "different names"),
+        ((ROCAUC(), ["a", "a"]), "distinct names"),
         ((ROCAUC(), 2, "sum"), "reduce must be 'none' or 'mean', got 'sum'"),
     ],
 )

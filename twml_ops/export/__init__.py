@@ -1,8 +1,8 @@
-"""Trained models in the forms that servers load.
+"""Export of trained models to the forms that servers load.
 
-- `to_tf`: a SavedModel with the ops of this package: the fastest under TensorFlow.
-- `to_stock_tf`: a SavedModel of stock TensorFlow ops alone, which loads without this package.
-- `to_scorer`: arrays for `twml_ops.core.Scorer`, which needs no TensorFlow at all.
+- `to_tf`: a SavedModel with the ops of this package, the fastest under TensorFlow.
+- `to_stock_tf`: a SavedModel of stock TensorFlow ops, which loads without this package.
+- `to_scorer`: arrays for `twml_ops.core.Scorer`, which needs no TensorFlow.
 """
 
 from twml_ops.export.saved_model import to_stock_tf, to_tf

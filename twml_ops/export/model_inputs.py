@@ -1,4 +1,4 @@
-"""What a model is called with, and the flat tensors that a serving signature takes instead."""
+"""The inputs of a model, and the flat tensors that a serving signature takes instead."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from twml_ops._keras import input_spec, symbolic_inputs
 
 
 class _Leaf(NamedTuple):
-    """One input of a model: its name and type."""
+    """One input of a model.
+
+    Attributes:
+        name: Its name.
+        spec: Its `tf.TypeSpec`.
+    """
 
     name: str
     spec: Any
@@ -19,24 +24,24 @@ class _Leaf(NamedTuple):
 class ModelInputs:
     """The inputs of a model, in any of the batch forms, and their flat form.
 
-    Serving signatures take dense tensors only, each by its name:
+    Serving signatures take dense tensors by name:
 
-    - a ragged input `x` is `x` [K] and `x_row_splits` int64 [B + 1]; ragged inputs `g_ids` and
-      `g_values` share one `g_row_splits`;
-    - a sparse input `x` [B, N] is `x_ids` int64 [K], `x_values` [K] and `x_row_splits`;
-    - a dense input is itself.
+    - A ragged input `x` becomes `x` [K] and `x_row_splits` int64 [B + 1]. Ragged inputs `g_ids` and
+      `g_values` share one `g_row_splits`.
+    - A sparse input `x` [B, N] becomes `x_ids` int64 [K], `x_values` [K] and `x_row_splits`.
+    - A dense input stays as it is.
 
     Args:
-        model: a built Keras model; not needed where `inputs` is given.
-        inputs: of a model that cannot tell (a subclassed one): the structure it is called with, of
-            `tf.TensorSpec`, `tf.RaggedTensorSpec` and `tf.SparseTensorSpec`. Ragged and sparse
-            specs carry no names: their names are their keys in a dict, or input_0, input_1, ….
+        model: A built Keras model; not used if `inputs` is given.
+        inputs: The structure of specs that a subclassed model is called with, of `tf.TensorSpec`,
+            `tf.RaggedTensorSpec` and `tf.SparseTensorSpec`. Ragged and sparse specs have no names;
+            they are named by their keys in a dict, or input_0, input_1, ….
 
     Attributes:
-        specs: the structure of specs the model is called with.
+        specs: The structure of specs that the model is called with.
 
     Raises:
-        ValueError: the model does not know its inputs and `inputs` is None.
+        ValueError: The model has no symbolic inputs and `inputs` is None.
     """
 
     def __init__(self, model: Any, inputs: Any = None) -> None:
@@ -44,7 +49,7 @@ class ModelInputs:
             inputs = symbolic_inputs(model)
             if inputs is None:
                 raise ValueError(
-                    f"model {model.name!r} does not know its inputs: pass their specs as `inputs`"
+                    f"model {model.name!r} has no symbolic inputs: pass their specs as `inputs`"
                 )
             names = [t.name.split(":")[0] for t in tf.nest.flatten(inputs)]
             inputs = tf.nest.map_structure(input_spec, inputs)
@@ -56,7 +61,7 @@ class ModelInputs:
         ]
 
     def flat_specs(self) -> dict[str, tf.TensorSpec]:
-        """Name → spec of the tensors a signature takes."""
+        """The specs of the tensors that a signature takes, by name."""
         flat: dict[str, tf.TensorSpec] = {}
         for name, spec in self._leaves:
             if isinstance(spec, tf.RaggedTensorSpec):
@@ -72,7 +77,7 @@ class ModelInputs:
         return flat
 
     def assemble(self, tensors: dict[str, tf.Tensor]) -> Any:
-        """What the model is called with, of the flat tensors."""
+        """Assembles the model's inputs from the flat tensors."""
         leaves = [self._leaf(name, spec, tensors) for name, spec in self._leaves]
         return tf.nest.pack_sequence_as(self.specs, leaves, expand_composites=False)
 
@@ -90,7 +95,7 @@ class ModelInputs:
 
 
 def row_splits_name(name: str) -> str:
-    """The name of the row splits of an input: inputs `g_ids` and `g_values` share theirs."""
+    """The name of the row splits of an input; inputs `g_ids` and `g_values` share one."""
     group = name.removesuffix("_ids").removesuffix("_values")
     return f"{group}_row_splits"
 

@@ -1,4 +1,4 @@
-"""SavedModels of Keras models: with the ops of this package, or of stock TensorFlow ops alone."""
+"""SavedModels of Keras models, with the ops of this package or of stock TensorFlow ops."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ def to_tf(
     inputs: Any = None,
     output_names: Sequence[str] | None = None,
 ) -> None:
-    """Writes a SavedModel with the ops of this package, which must be loaded to restore it.
+    """Writes a SavedModel with the ops of this package, which must be imported to load it.
 
-    The restored object is called with what the model is called with. Its `serving_default`
-    signature takes flat tensors, as `twml_ops.export.model_inputs.ModelInputs` says, and gives the
-    outputs by name.
+    The loaded object is called like the model. Its `serving_default` signature takes flat tensors:
+    a ragged input `x` becomes `x` and `x_row_splits`; a sparse input `x` becomes `x_ids`,
+    `x_values` and `x_row_splits`; dense inputs stay as they are. It returns the outputs by name.
 
     Args:
-        model: a built Keras model.
-        path: folder to write.
-        inputs: specs of what the model is called with; needed for subclassed models only.
-        output_names: of the signature's outputs; None: as the model names them. (A dict of outputs
-            keeps its keys.)
+        model: A built Keras model.
+        path: Folder to write.
+        inputs: Specs of the model's inputs (`tf.TensorSpec`, `tf.RaggedTensorSpec`,
+            `tf.SparseTensorSpec`, in the structure that the model is called with); only needed for
+            subclassed models.
+        output_names: Names of the signature's outputs; None: those of the model. A dict of outputs
+            keeps its keys.
 
     Raises:
-        ValueError: the model does not know its inputs and `inputs` is None.
+        ValueError: The model has no symbolic inputs and `inputs` is None.
     """
     _save(_Served(model, ModelInputs(model, inputs), {}, output_names), path)
 
@@ -51,22 +53,22 @@ def to_stock_tf(
     tables: TableFormat = "float32",
     output_names: Sequence[str] | None = None,
 ) -> None:
-    """Writes a SavedModel of stock TensorFlow ops only: any TensorFlow loads it, no library needed.
+    """Writes a SavedModel of stock TensorFlow ops, which any TensorFlow loads.
 
-    It predicts what the model predicts, to 1e-6 if `tables` is "float32". Calling and signature are
-    those of `to_tf`.
+    Its predictions agree with those of the model up to 1e-6 if `tables` is "float32". It is called
+    like that of `to_tf` and has the same signature.
 
     Args:
-        model: a built Keras model.
-        path: folder to write.
-        inputs: specs of what the model is called with; needed for subclassed models only.
-        tables: how the rows of `SparseLinear` kernels are stored. "bfloat16" halves the file and
-            "int8", with one scale a row, quarters it, at a cost in accuracy.
-        output_names: as for `to_tf`.
+        model: A built Keras model.
+        path: Folder to write.
+        inputs: As for `to_tf`.
+        tables: How the rows of `SparseLinear` kernels are stored. "bfloat16" halves the file;
+            "int8", with one scale for each row, quarters it. Both reduce accuracy.
+        output_names: As for `to_tf`.
 
     Raises:
-        ValueError: the model does not know its inputs and `inputs` is None; or a part of it would
-            still need an op of this package, as a `tf.function` of its own traced before does.
+        ValueError: The model has no symbolic inputs and `inputs` is None, or a `tf.function` in the
+            model was traced before and contains an op of this package.
     """
     features = ModelInputs(model, inputs)
     stored = {} if tables == "float32" else stored_variables(model, tables)
@@ -78,9 +80,10 @@ def to_stock_tf(
 
 
 class _Served(tf.Module):
-    """What is saved: the functions, and what they read.
+    """The object that is saved: two functions and the variables that they read.
 
-    Not the model itself: tracking it would save Keras' own functions, made for dense inputs.
+    It does not track the model, since that would also save Keras' own functions, which take dense
+    inputs.
     """
 
     def __init__(
@@ -93,7 +96,7 @@ class _Served(tf.Module):
         super().__init__()
         variables = [tf_variable(v) for v in model.variables]
         self.weights = [v for v in variables if v.ref() not in tables]
-        # A layer's state of varying size (boundaries) is in plain variables, not in its weights.
+        # State of varying size, such as boundaries, is in plain variables, not in the weights.
         self.state = [v for la in all_layers(model) for v in getattr(la, "state_variables", ())]
         self.tables = list(tables.values())
 
@@ -121,7 +124,7 @@ def _named(model: Any, outputs: Any, output_names: Sequence[str] | None) -> dict
 
 
 def _save(served: _Served, path: Path) -> None:
-    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)  # none are needed
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     signatures = {"serving_default": served.serve}
     tf.saved_model.save(served, os.fspath(path), signatures=signatures, options=options)
 
@@ -132,6 +135,6 @@ def _require_stock(function: Any) -> None:
     ours = sorted({n.op for n in nodes if n.op.startswith("Twml>")})
     if ours:
         raise ValueError(
-            f"the model still runs {', '.join(ours)}: a tf.function of its own was traced before "
+            f"the model contains {', '.join(ours)}: one of its own tf.functions was traced before "
             "the export; call its Python function instead, or build the model anew"
         )

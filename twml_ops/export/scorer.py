@@ -1,4 +1,4 @@
-"""Keras models as a list of steps and arrays for `twml_ops.core.Scorer`."""
+"""Conversion of Keras models to steps and arrays for `twml_ops.core.Scorer`."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ def to_scorer(
 ) -> None:
     """Writes a model for `twml_ops.core.Scorer`, which predicts without TensorFlow.
 
-    The scorer agrees with the model to 1e-6 if `tables` is "float32". Whatever batch form the model
-    was made for, the scorer takes CSR.
+    Predictions agree with those of the model up to 1e-6 if `tables` is "float32". The scorer takes
+    CSR batches, whatever batch form the model takes.
 
     Args:
-        model: a functional or sequential model with one output, of Cross, FactorizationMachine,
-            GroupedSparseLinear, HashedIds, HashingDiscretizer, MaxNorm, PercentileDiscretizer and
-            SparseLinear, and of Activation, Add, BatchNormalization, Concatenate, Dense, Dropout
-            and Multiply.
-        path: folder to write.
-        tables: how the rows of `SparseLinear` kernels are stored; see `to_stock_tf`.
+        model: A functional or sequential model with one output, of the layers Cross,
+            FactorizationMachine, GroupedSparseLinear, HashedIds, HashingDiscretizer, MaxNorm,
+            PercentileDiscretizer and SparseLinear of this package, and Activation, Add,
+            BatchNormalization, Concatenate, Dense, Dropout and Multiply of Keras.
+        path: Folder to write.
+        tables: How the rows of `SparseLinear` kernels are stored; see `to_stock_tf`.
 
     Raises:
-        ValueError: the model has a layer or an activation that the scorer does not know, or more
-            than one output, or is subclassed.
+        ValueError: The model has an unsupported layer or activation, has not exactly one output, or
+            is subclassed.
     """
     outputs = getattr(model, "outputs", None)
     if symbolic_inputs(model) is None or not outputs or len(outputs) != 1:
         raise ValueError(
-            f"model {model.name!r} must be functional or sequential, with one output; "
-            f"it has {len(outputs or [])}"
+            f"model {model.name!r} must be functional or sequential with one output, "
+            f"got {len(outputs or [])}"
         )
     program = _Program(tables)
     made, (output,) = layer_calls(outputs)
@@ -64,14 +64,14 @@ def to_scorer(
 
 
 class _Input(NamedTuple):
-    """An input of the model; what reads it tells whether it is ids, values or dense."""
+    """An input of the model, whose role (ids, values, dense) depends on what reads it."""
 
     name: str
     sparse: bool
 
 
 class _Batch(NamedTuple):
-    """A sparse batch: the registers of its parts."""
+    """A sparse batch, as the registers of its parts."""
 
     ids: str
     values: str | None
@@ -79,7 +79,7 @@ class _Batch(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The ids or the values of a batch, which Keras has as two tensors."""
+    """The ids or the values of a batch, which are two tensors in Keras."""
 
     register: str
     row_splits: str
@@ -90,12 +90,12 @@ class _Dense(NamedTuple):
 
 
 class _Program:
-    """What a scorer runs, as it is found out layer by layer.
+    """The program of a scorer, built layer by layer.
 
     Attributes:
-        inputs: name → role: "ids", "values", "row_splits" or "dense".
-        steps: in order.
-        files: file name → array.
+        inputs: Name → role: "ids", "values", "row_splits" or "dense".
+        steps: Steps in order.
+        files: File name → array.
     """
 
     def __init__(self, tables: TableFormat) -> None:
@@ -106,7 +106,7 @@ class _Program:
         self._made: dict[Any, Any] = {}
 
     def add(self, call: LayerCall) -> None:
-        """Appends the steps of one call of a layer."""
+        """Appends the steps of one layer call."""
         layer = call.layer
         if isinstance(layer, tf.keras.layers.InputLayer):
             name = layer.name
@@ -119,7 +119,7 @@ class _Program:
                 return
         known = ", ".join(sorted(kind.__name__ for kind in _LAYERS))
         raise ValueError(
-            f"layer {layer.name!r} is a {type(layer).__name__}, the scorer knows {known}"
+            f"layer {layer.name!r} is a {type(layer).__name__}; the scorer supports {known}"
         )
 
     def step(
@@ -130,7 +130,7 @@ class _Program:
         arrays: dict[str, Any] | None = None,
         **attributes: Any,
     ) -> None:
-        """Appends one step. Arrays that are None are left out."""
+        """Appends one step. Arrays that are None are omitted."""
         names = {}
         for key, array in (arrays or {}).items():
             if array is not None:
@@ -140,7 +140,7 @@ class _Program:
         self.steps.append(step)
 
     def new(self) -> str:
-        """A fresh register's name."""
+        """The name of a new register."""
         return f"#{len(self.steps)}"
 
     def dense(self, key: Any, where: str) -> str:
@@ -149,13 +149,20 @@ class _Program:
         if isinstance(made, _Input) and not made.sparse:
             return self._feed(made.name, "dense")
         if not isinstance(made, _Dense):
-            raise ValueError(f"{where!r} takes a sparse batch where the scorer has dense tensors")
+            raise ValueError(
+                f"layer {where!r} must be called with dense tensors, got a sparse batch"
+            )
         return made.register
 
     def batch(self, call: LayerCall, keys: Sequence[Any] | None = None) -> tuple[_Batch, bool]:
-        """The batch a layer is called with, and whether it comes as one SparseTensor.
+        """The batch that a layer is called with, and whether it is one SparseTensor.
 
-        keys: of its parts, where they are not all of the call's inputs.
+        Args:
+            call: The call.
+            keys: Keys of the batch's parts; None: all inputs of the call.
+
+        Returns:
+            The registers of the batch, and whether it is a SparseTensor.
         """
         made = [self._made[key] for key in (call.inputs if keys is None else keys)]
         first = made[0]
@@ -194,7 +201,7 @@ class _Program:
             return register
         if name not in ACTIVATIONS:
             raise ValueError(
-                f"layer {where!r} has the activation {name!r}, the scorer knows "
+                f"layer {where!r} has the activation {name!r}; the scorer supports "
                 f"{', '.join(ACTIVATIONS)}"
             )
         out = self.new()
@@ -202,13 +209,13 @@ class _Program:
         return out
 
     def table(self, table: Any) -> dict[str, Any]:
-        """The arrays of a sparse-linear kernel, stored as wanted."""
+        """The arrays of a sparse-linear kernel in the requested format."""
         stored = store_table(table, self._tables)
         return {"table": stored.rows, "scale": stored.scale}
 
 
 def _pair(batch: _Batch, sparse: bool, call: LayerCall) -> list[Any]:
-    """A batch as the tensors that the layer gave."""
+    """A batch as the tensors that the layer returns."""
     if sparse:
         return [batch]
     parts = [_Part(batch.ids, batch.row_splits)]
@@ -222,13 +229,13 @@ def _sparse_linear(program: _Program, layer: Any, call: LayerCall) -> list[Any]:
     batch, _ = program.batch(call)
     bias = tf_variable(layer.bias).numpy() if layer.use_bias else None
     out = program.new()
-    table = program.table(_whole(layer))
+    table = program.table(_merge_partitions(layer))
     program.step("sparse_linear", list(batch), [out], {**table, "bias": bias})
     return [_Dense(program.activated(out, layer.activation, layer.name))]
 
 
-def _whole(layer: Any) -> Any:
-    """The kernel [input_dim, units] of however many partitions."""
+def _merge_partitions(layer: Any) -> Any:
+    """The kernel [input_dim, units], merged from its partitions."""
     parts = [tf_variable(k).numpy().astype(np.float32) for k in layer.kernels]
     if layer.partition_axis == "column":
         return np.concatenate(parts, axis=1)
@@ -239,11 +246,12 @@ def _whole(layer: Any) -> Any:
 
 
 def _grouped_sparse_linear(program: _Program, layer: Any, call: LayerCall) -> list[Any]:
-    features = sorted(layer.features)  # as Keras flattens dicts
+    features = sorted(layer.features)  # the order in which Keras flattens dicts
     parts, odd = divmod(len(call.inputs), len(features))
     if odd:
         raise ValueError(
-            f"layer {layer.name!r} must have ids and values of all features or ids of all"
+            f"layer {layer.name!r} must be called with ids and values of all features, or with ids "
+            "of all"
         )
     made = []
     for i, feature in enumerate(features):

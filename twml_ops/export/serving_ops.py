@@ -1,4 +1,4 @@
-"""Stock ops for graphs that only predict: no gradients to prepare, well-formed batches."""
+"""Stock ops for serving graphs, which need no gradients and get well-formed batches."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from twml_ops.ops.stock.sparse_linear import multiply_each, sparse_product
 
 @contextlib.contextmanager
 def stock_ops(tables: dict[Any, StoredVariable], variables: list[Any]) -> Iterator[None]:
-    """In the block functions are traced into stock ops.
+    """Traces functions with stock ops in the block.
 
     Args:
-        tables: reference of a table's variable → what is read instead.
-        variables: all of the model's, some of which may be tables of bfloat16.
+        tables: `ref()` of a table's variable → the stored table that is read instead.
+        variables: All variables of the model, among which may be bfloat16 tables.
     """
     dtypes = {id(v.handle): v.dtype for v in variables}
     by_handle = {id(ref.deref().handle): stored for ref, stored in tables.items()}
@@ -37,7 +37,7 @@ def stock_ops(tables: dict[Any, StoredVariable], variables: list[Any]) -> Iterat
     ) -> tf.Tensor:
         stored = by_handle.get(id(weights))
         if stored is None:
-            # The whole table, which costs nothing: a read does not copy it.
+            # Reading the whole table costs nothing, since it makes no copy.
             table = tf.raw_ops.ReadVariableOp(resource=weights, dtype=dtypes[id(weights)])
             if table.dtype == tf.float32:
                 return sparse_product(ids, values, row_splits, table, binary)

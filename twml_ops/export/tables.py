@@ -1,4 +1,4 @@
-"""Tables in fewer bits: each row of a sparse-linear kernel stored as int8 or bfloat16."""
+"""Tables in fewer bits: rows of sparse-linear kernels stored as int8 or bfloat16."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from twml_ops.layers import SparseLinear
 from twml_ops.ops._tape import tf_variable
 
 TableFormat = Literal["float32", "bfloat16", "int8"]
+"""How exported tables are stored; see `to_stock_tf`."""
 
 
 class StoredTable(NamedTuple):
-    """A table [N, D] as stored: `rows` times, if there is one, `scale` of the row.
+    """A table [N, D] in its stored form: `rows`, times `scale` of the row if there is one.
 
     Attributes:
-        rows: float32, int8, or bfloat16 as the upper halves of float32, uint16 [N, D].
+        rows: float32, int8, or bfloat16 as uint16 bit patterns, [N, D].
         scale: float32 [N], or None.
     """
 
@@ -28,28 +29,34 @@ class StoredTable(NamedTuple):
 
 
 def store_table(table: NDArray[np.float32], form: TableFormat) -> StoredTable:
-    """Rounds a table.
+    """Converts a table to its stored form.
 
-    bfloat16: to nearest, ties to even: relative error at most 2^-8 an item. int8: each row by its
-    own scale, max |row| / 127: error at most half a scale an item. A row with a NaN or an infinity
-    has no scale.
+    bfloat16 rounds to nearest, ties to even: the relative error of an item is at most 2^-8. int8
+    scales each row by max |row| / 127: the error of an item is at most half the scale.
+
+    Args:
+        table: float32 [N, D].
+        form: "float32", "bfloat16" or "int8".
+
+    Returns:
+        The stored table.
 
     Raises:
-        ValueError: an unknown `form`, or items that are not finite in int8.
+        ValueError: `form` is unknown, or an item is not finite for int8.
     """
     if form == "float32":
         return StoredTable(table, None)
     if form == "bfloat16":
-        bits = table.view(np.uint32)
-        rounded = bits + 0x7FFF + ((bits >> 16) & 1)
-        rounded = np.where(np.isnan(table), bits | 0x400000, rounded)
-        return StoredTable((rounded >> 16).astype(np.uint16), None)
+        bfloat16 = tf.bfloat16.as_numpy_dtype  # of ml_dtypes
+        return StoredTable(table.astype(bfloat16).view(np.uint16), None)
     if form != "int8":
         raise ValueError(f"tables must be 'float32', 'bfloat16' or 'int8', got {form!r}")
     finite = np.isfinite(table).all(axis=1)
     if not finite.all():
         row = int(np.flatnonzero(~finite)[0])
-        raise ValueError(f"a table to be stored as int8 must be finite, row {row} is not")
+        raise ValueError(
+            f"tables must be finite to be stored as int8, got NaN or infinity in row {row}"
+        )
     scale = (np.abs(table).max(axis=1, initial=0) / 127).astype(np.float32)
     divisor = np.where(scale > 0, scale, 1)
     return StoredTable(np.rint(table / divisor[:, None]).astype(np.int8), scale)
@@ -67,13 +74,13 @@ class StoredVariable(tf.Module):
         self.scale = None if stored.scale is None else tf.Variable(stored.scale, trainable=False)
 
     def gather(self, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """`(rows float32 [K, D], scale [K] or None)` of the given ids."""
+        """The given rows, float32 [K, D], and their scales [K] or None."""
         rows = tf.cast(tf.gather(self.rows, ids), tf.float32)
         return rows, None if self.scale is None else tf.gather(self.scale, ids)
 
 
 def stored_variables(model: Any, form: TableFormat) -> dict[Any, StoredVariable]:
-    """Of each sparse-linear kernel in `model`: its variable's `ref()` → the stored table."""
+    """The stored table of each sparse-linear kernel in `model`, by `ref()` of its variable."""
     return {
         tf_variable(kernel).ref(): StoredVariable(
             store_table(tf_variable(kernel).numpy().astype(np.float32), form)

@@ -1,4 +1,4 @@
-"""One pass over any amount of data into a quantile sketch: with progress, and able to go on."""
+"""One pass over a data set of any size into quantile sketches, with progress and checkpoints."""
 
 from __future__ import annotations
 
@@ -24,14 +24,18 @@ _PART_BYTES = 1 << 23
 
 
 class EntryReader:
-    """The (feature, value) entries of a data set, batch by batch, as NumPy arrays.
+    """Iterates over the (feature, value) entries of a data set, batch by batch, as NumPy arrays.
 
     Args:
-        data: a `tf.data.Dataset` of batches in any batch form, or one batch; NumPy arrays will do
-            for padded pairs.
-        extras: how many more tensors [B] come with each batch: its elements are then tuples
-            (batch, extra, ...).
-        start: so many batches are skipped.
+        data: A `tf.data.Dataset` of batches in any batch form, or one batch. Padded pairs may be
+            NumPy arrays.
+        extras: Number of further tensors [B] that come with each batch. If positive, elements are
+            tuples (batch, extra, ...).
+        start: Number of batches to skip.
+
+    Raises:
+        ValueError: While iterating: an element is not such a tuple, or a further tensor does not
+            have one item for each row.
     """
 
     def __init__(self, data: Any, extras: int = 0, start: int = 0) -> None:
@@ -49,7 +53,7 @@ class EntryReader:
             if self._extras:
                 if not isinstance(element, (tuple, list)) or len(element) != 1 + self._extras:
                     raise ValueError(
-                        f"data must be of (batch, {self._extras} more) where that is asked for, "
+                        f"data must have tuples of a batch and {self._extras} more tensors, "
                         f"got {type(element).__name__}"
                     )
                 batch, *rest = element
@@ -57,30 +61,31 @@ class EntryReader:
             lengths = np.diff(csr.row_splits.numpy())
             by_entry = []
             for extra in rest:
-                of_rows = np.ravel(np.asarray(extra))
-                if len(of_rows) != len(lengths):
+                by_row = np.ravel(np.asarray(extra))
+                if len(by_row) != len(lengths):
                     raise ValueError(
-                        f"what comes with a batch must have {len(lengths)} items, one a row, "
-                        f"got {len(of_rows)}"
+                        f"labels and weights must have {len(lengths)} items, one for each row, "
+                        f"got {len(by_row)}"
                     )
-                by_entry.append(np.repeat(of_rows, lengths))
+                by_entry.append(np.repeat(by_row, lengths))
             ids = csr.ids.numpy().astype(np.int64, copy=False)
             yield ids, csr.values_or_ones().numpy(), by_entry
 
 
 def as_tensor(component: Any) -> Any:
-    """A tensor of any kind, from one or from an array."""
+    """Converts an array to a tensor; sparse and ragged tensors are returned unchanged."""
     composite = isinstance(component, (tf.SparseTensor, tf.RaggedTensor))
     return component if composite else tf.convert_to_tensor(component)
 
 
 class Checkpoint:
-    """Sketches and a position, written to a folder now and then; gone when the work is done.
+    """A file with sketches and a position in the data, written periodically during `adapt`.
 
     Args:
-        folder: where, or None: nothing is written.
-        every: seconds between two writings.
-        about: what the work is; a file of other work is refused.
+        folder: Folder of the file; None: nothing is written.
+        every: Seconds between two writes.
+        about: JSON-serializable description of the call. A file with another description is
+            refused.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None, every: float, about: Any) -> None:
@@ -90,10 +95,13 @@ class Checkpoint:
         self._last = time.monotonic()
 
     def load(self) -> tuple[list[core.QuantileSketch], int] | None:
-        """Sketches and position of the last writing, or None.
+        """Reads the file.
+
+        Returns:
+            Sketches and position, or None if there is no file.
 
         Raises:
-            ValueError: the file is of other work, or damaged.
+            ValueError: The file is damaged or belongs to another call.
         """
         if self._path is None or not self._path.exists():
             return None
@@ -105,13 +113,14 @@ class Checkpoint:
             raise ValueError(f"{self._path}: not a checkpoint of adapt: {e}") from e
         if about != self._about:
             raise ValueError(
-                f"{self._path}: is of another adapt ({about}), expected {self._about}; "
+                f"{self._path}: checkpoint of another call of adapt, expected {self._about}, "
+                f"got {about}; "
                 "choose another checkpoint_dir or delete it"
             )
         return sketches, position
 
     def save(self, sketches: Sequence[core.QuantileSketch], position: int) -> None:
-        """Writes, if it is time."""
+        """Writes the file if the last write is long enough ago."""
         if self._path is None or time.monotonic() - self._last < self._every:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -129,7 +138,9 @@ class Checkpoint:
     def _arrays(
         self, sketches: Sequence[core.QuantileSketch], position: int
     ) -> Iterator[tuple[str, Any]]:
-        """What an .npz holds, name by name; a sketch in parts, never as a second whole one."""
+        """The arrays of the file by name. A sketch is split into parts, so that it is never copied
+        whole.
+        """
         yield "about", self._about
         yield "position", position
         for i, sketch in enumerate(sketches):
@@ -140,14 +151,16 @@ class Checkpoint:
                     yield f"{i}_{part}_{name}", array
 
     def done(self) -> None:
-        """Deletes what was written."""
+        """Deletes the file."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
-            self._path.with_suffix(".partial").unlink(missing_ok=True)  # of one that was killed
+            self._path.with_suffix(".partial").unlink(
+                missing_ok=True
+            )  # if a process was killed in save
 
 
 def _sketches(file: Mapping[str, Any]) -> list[core.QuantileSketch]:
-    """Those of a file, read part by part."""
+    """The sketches of a file, read part by part."""
     parts: dict[tuple[int, int], list[str]] = {}
     for key in file:
         if key[0].isdigit():
@@ -165,11 +178,11 @@ def _sketches(file: Mapping[str, Any]) -> list[core.QuantileSketch]:
 
 
 class Progress:
-    """A line on stderr that says how far the pass is, once it takes more than two seconds.
+    """A progress line on stderr, shown once a pass takes more than two seconds.
 
     Args:
-        show: None: if stderr is a terminal. Otherwise whether.
-        batches: how many there are in all; negative: unknown.
+        show: Whether to show it; None: if stderr is a terminal.
+        batches: Total number of batches; negative: unknown.
     """
 
     def __init__(self, show: bool | None, batches: int) -> None:
@@ -181,7 +194,7 @@ class Progress:
         self._shown = False
 
     def add(self, values: int, batches: int) -> None:
-        """Takes note of `values` more, `batches` being those read so far."""
+        """Counts `values` more values; `batches` is the number of batches read so far."""
         self._values += values
         now = time.monotonic()
         if not self._show or now < self._next:
@@ -200,5 +213,5 @@ class Progress:
 
 
 def count_batches(data: Any) -> int:
-    """How many there are; negative if that is not known."""
+    """The number of batches of `data`; negative if it is unknown."""
     return int(data.cardinality()) if isinstance(data, tf.data.Dataset) else 1

@@ -1,4 +1,4 @@
-"""Checks of what the discretizers are made with."""
+"""Checks of constructor arguments that several layers share."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ def check_choice(name: str, got: str, choices: tuple[str, ...]) -> None:
 
 
 def check_num_bins(num_bins: Any) -> int | dict[int, int]:
-    """`num_bins`, if it is a positive integer or features with one each."""
+    """Checks a number of bins, or a dict of them by feature, and converts to int."""
     if isinstance(num_bins, Mapping):
         return {int(f): check_positive_integer(f"num_bins[{f}]", n) for f, n in num_bins.items()}
     return check_positive_integer("num_bins", num_bins)
 
 
 def check_positive_integer(name: str, got: Any) -> int:
-    """`got`, if it is a positive integer."""
+    """Checks a positive integer and converts it to int."""
     if isinstance(got, bool) or not isinstance(got, (int, np.integer)) or got < 1:
         raise ValueError(f"{name} must be a positive integer, got {got!r}")
     return int(got)
 
 
 def check_bits(name: str, got: Any) -> int:
-    """`got`, if an id space can have 2^got ids."""
+    """Checks the number of bits of an id space, 1 to 62, and converts it to int."""
     if isinstance(got, bool) or not isinstance(got, (int, np.integer)) or not 1 <= got <= 62:
         raise ValueError(f"{name} must be an integer in [1, 62], got {got!r}")
     return int(got)

@@ -1,4 +1,4 @@
-"""What the calibrations share: checked data to fit on, state of any size, the call on scores."""
+"""The base of the calibration layers: checks of the data to fit, state of any size, the call."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Floats = npt.NDArray[np.float64]
 
 
 class Column(NamedTuple):
-    """The examples one unit is fitted on: float64 [n] each, without NaN and weights of zero.
+    """The examples that one unit is fitted on, float64 [n] each, without NaN and weights of 0.
 
     Attributes:
-        scores: finite.
-        labels: in [0, 1].
-        weights: positive.
+        scores: Finite.
+        labels: In [0, 1].
+        weights: Positive.
     """
 
     scores: Floats
@@ -28,14 +28,14 @@ class Column(NamedTuple):
 
     @property
     def base_rate(self) -> float:
-        """The mean label."""
+        """The weighted mean label."""
         return float(np.average(self.labels, weights=self.weights))
 
 
 class Calibration(tf.keras.layers.Layer):
     """Base of the layers that map scores to probabilities, each unit (column) by its own curve.
 
-    The state is variables of whatever size `fit` or a checkpoint gives them, empty before that.
+    The state is in variables whose size `fit` or a checkpoint determines; they are empty before.
     """
 
     state_names: ClassVar[tuple[str, ...]]
@@ -45,7 +45,7 @@ class Calibration(tf.keras.layers.Layer):
         self, units: int = 1, nan: Literal["propagate", "base_rate"] = "propagate", **kwargs: Any
     ) -> None:
         kwargs.setdefault("autocast", False)
-        kwargs.setdefault("dtype", "float32")  # under mixed precision, too
+        kwargs.setdefault("dtype", "float32")  # also under mixed precision
         super().__init__(**kwargs)
         if isinstance(units, bool) or not isinstance(units, (int, np.integer)) or units < 1:
             raise ValueError(f"units must be a positive integer, got {units!r}")
@@ -57,36 +57,36 @@ class Calibration(tf.keras.layers.Layer):
             for name, rank in zip(self.state_names, self.state_ranks, strict=True):
                 empty, shape = tf.zeros([0] * rank), [None] * rank
                 variable = tf.Variable(empty, trainable=False, shape=shape, name=name)
-                setattr(self, f"_{name}", variable)  # Keras 3 hides a list from checkpoints
+                setattr(self, f"_{name}", variable)  # checkpoints of Keras 3 ignore lists
 
     @property
     def state_variables(self) -> list[tf.Variable]:
-        """The fitted state; the last is the base rate of each unit, float32 [units].
+        """The fitted state; the last variable is the base rate of each unit, float32 [units].
 
-        Keras 3 does not count them among a model's `variables`; a `tf.Module` that exports a
-        function of the model without tracking the model must hold them too.
+        Keras 3 does not include them in a model's `variables`. A `tf.Module` that exports a
+        function of the model without tracking the model must hold them as well.
         """
         return [getattr(self, f"_{name}") for name in self.state_names]
 
     @property
     def fitted(self) -> bool:
-        """Whether there is a state: from `fit`, or loaded."""
+        """Whether the layer has a state, from `fit` or loaded."""
         return int(tf.size(self.state_variables[-1].read_value())) > 0
 
     def fit(self, scores: Any, labels: Any, sample_weight: Any = None) -> None:
-        """Finds the curve of each unit; what an earlier `fit` found is forgotten.
+        """Fits the curve of each unit, replacing earlier ones.
 
-        Use data that the model was not trained on. Examples whose score is NaN, and those of
-        weight 0, count for nothing.
+        Use data that the model was not trained on. Examples whose score is NaN or whose weight is 0
+        are ignored.
 
         Args:
-            scores: [n] or [n, units], what the layer will be called with.
-            labels: in [0, 1], shaped as the scores.
-            sample_weight: not negative, [n] or shaped as the scores; default 1.
+            scores: Float [n] or [n, units]: inputs of the layer.
+            labels: Float in [0, 1], of the shape of the scores.
+            sample_weight: Float, not negative, [n] or of the shape of the scores; default 1.
 
         Raises:
-            ValueError: shapes that differ, a score that is infinite, a label or a weight out of
-                its range, or a unit with no example. The state is as it was.
+            ValueError: Shapes differ, a score is infinite, a label or a weight is out of range, or
+                a unit has no examples. The state is unchanged then.
         """
         columns = _columns(scores, labels, sample_weight, self.units)
         fitted = self._fit(columns)
@@ -94,11 +94,11 @@ class Calibration(tf.keras.layers.Layer):
         self._assign([*fitted, rates])
 
     def _fit(self, columns: list[Column]) -> list[npt.NDArray[np.float32]]:
-        """The state but the base rates."""
+        """Computes the state without the base rates."""
         raise NotImplementedError
 
     def _curves(self, scores: tf.Tensor) -> tf.Tensor:
-        """Scores [units, B], not NaN, to probabilities."""
+        """Maps scores [units, B] without NaN to probabilities."""
         raise NotImplementedError
 
     def _assign(self, values: list[npt.NDArray[np.float32]]) -> None:
@@ -109,14 +109,14 @@ class Calibration(tf.keras.layers.Layer):
         """Calibrates scores.
 
         Args:
-            inputs: [B] or [B, 1] for one unit, else [..., units].
+            inputs: Scores, float [B] or [B, 1] for one unit, else [..., units].
 
         Returns:
-            Probabilities of the same shape, float32; where a score is NaN, NaN or with
-            `nan="base_rate"` the mean label that `fit` has seen.
+            Probabilities of the same shape, float32. A NaN score gives NaN, or with
+            `nan="base_rate"` the mean label of the data that the layer was fitted on.
 
         Raises:
-            ValueError: another shape, or the layer was not fitted.
+            ValueError: The shape is wrong, or the layer has not been fitted.
         """
         scores = tf.cast(tf.convert_to_tensor(inputs), tf.float32)
         self._check_shape(scores.shape)
@@ -128,18 +128,18 @@ class Calibration(tf.keras.layers.Layer):
             columns = tf.transpose(tf.reshape(scores, [-1, self.units]))
         nan = tf.math.is_nan(columns)
         calibrated = self._curves(tf.where(nan, tf.zeros_like(columns), columns))
-        instead = rates[:, tf.newaxis] if self.nan == "base_rate" else columns
-        calibrated = tf.where(nan, instead, calibrated)
+        replacement = rates[:, tf.newaxis] if self.nan == "base_rate" else columns
+        calibrated = tf.where(nan, replacement, calibrated)
         return tf.reshape(tf.transpose(calibrated), tf.shape(scores))
 
     def _check_shape(self, shape: tf.TensorShape) -> None:
-        alone = self.units == 1 and shape.rank == 1
-        if not alone and (not shape.rank or shape[-1] != self.units or shape.rank < 2):
+        is_vector = self.units == 1 and shape.rank == 1
+        if not is_vector and (not shape.rank or shape[-1] != self.units or shape.rank < 2):
             expected = "[B] or [B, 1]" if self.units == 1 else f"[..., {self.units}]"
             raise ValueError(f"inputs must have the shape {expected}, got {shape}")
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """That of the input."""
+        """The shape of the input."""
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
@@ -155,13 +155,16 @@ class Calibration(tf.keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Calibration:
-        """A layer as `get_config` described it.
+        """Creates a layer from its config.
 
-        With the curves of the layer that was asked, in the process where it was: clones of a model
-        are fitted as it is. From a file they come with its weights.
+        A config from the same process also copies the curves of the original layer, so that clones
+        of a model are fitted as well. After loading from a file, the curves come with the weights.
 
         Args:
-            config: what `get_config` returned.
+            config: What `get_config` returned.
+
+        Returns:
+            The layer.
         """
         units = config["units"]
         layer = cls(**{**config, "units": int(units)})
@@ -175,7 +178,7 @@ class Calibration(tf.keras.layers.Layer):
             store[name] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
-        """Reads the state, of whatever size it is."""
+        """Reads the state, of any size."""
         self._assign([np.array(store[name]) for name in self.state_names])
 
 

@@ -160,6 +160,9 @@ class CategoryCounts:
     def merge(self, *others: CategoryCounts) -> None:
         """Adds the counts of other parts of the data.
 
+        Args:
+            *others: Counts with the same options.
+
         Raises:
             ValueError: counts of other fields, crosses or folds.
         """
@@ -189,6 +192,9 @@ class CategoryCounts:
 
     def merge_state(self, state: Mapping[str, Any]) -> None:
         """Adds what `state` returned, in another process or from a file.
+
+        Args:
+            state: Arrays by name.
 
         Raises:
             ValueError: arrays of other shapes or types, or keys that are not strictly ascending.

@@ -34,7 +34,7 @@ class CategoryStatistics(tf.keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("autocast", False)
-        kwargs.setdefault("dtype", "float32")  # under mixed precision, too
+        kwargs.setdefault("dtype", "float32")  # also under mixed precision
         super().__init__(**kwargs)
         self.num_fields = check_positive_integer("num_fields", num_fields)
         self.crosses = tuple(_checked_cross(c, self.num_fields) for c in crosses)
@@ -45,14 +45,14 @@ class CategoryStatistics(tf.keras.layers.Layer):
         self.num_folds = check_positive_integer("num_folds", num_folds)
         if self.num_folds < 2:
             raise ValueError(f"num_folds must be at least 2, got {num_folds}")
-        self.supports_jit = False  # the hash op is no XLA op
+        self.supports_jit = False  # the hash op cannot be compiled by XLA
         with tf.init_scope(), tf.device("CPU:0"):
             for name in self.state_names:
                 dtype = tf.int64 if name == "keys" else tf.float32
                 shape = [None] if name == "keys" else [None, None]
                 empty = tf.zeros([0] * len(shape), dtype)
                 variable = tf.Variable(empty, trainable=False, shape=shape, name=name)
-                setattr(self, f"_{name}", variable)  # Keras 3 hides a list from checkpoints
+                setattr(self, f"_{name}", variable)  # checkpoints of Keras 3 ignore lists
 
     @property
     def state_variables(self) -> list[tf.Variable]:
@@ -74,7 +74,11 @@ class CategoryStatistics(tf.keras.layers.Layer):
         return int(tf.size(self._totals.read_value())) > 0
 
     def new_counts(self) -> CategoryCounts:
-        """Empty counts with the layer's options, for `CategoryCounts.update`."""
+        """Empty counts with the layer's options, for `CategoryCounts.update`.
+
+        Returns:
+            The counts; see `adapt_from_counts`.
+        """
         return CategoryCounts(self.num_fields, self.crosses, self.num_folds, self.time_boundaries)
 
     def adapt(self, data: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the discretizers share: `adapt`, the boundaries as state, and the call on a batch."""
+"""The base of the discretizers: `adapt`, the boundaries as state, and the call."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from twml_ops.layers._state_reference import StateReference
 from twml_ops.ops._library import library
 from twml_ops.ops.quantile_sketch import SketchState, empty_sketch, sketch_variables
 
-# A feature with no more distinct values is kept exactly while it is adapted, however long.
+# Features with at most this many distinct values are adapted exactly, whatever their length.
 _EXACT_VALUES = 1024
 
 
 class Boundaries(NamedTuple):
-    """Ragged boundaries: feature f has items splits[f] .. splits[f + 1].
+    """Ragged boundaries: feature f has the items splits[f] to splits[f + 1] - 1.
 
     Attributes:
         feature_ids: int64 [F], strictly ascending.
-        boundaries: float32 [splits[F]], of each feature strictly ascending.
+        boundaries: float32 [splits[F]], strictly ascending within each feature.
         splits: int64 [F + 1].
     """
 
@@ -42,8 +42,8 @@ _STATE = Boundaries._fields
 class Discretizer(tf.keras.layers.Layer):
     """Base of the layers that put continuous features into buckets found by `adapt`.
 
-    The state is three variables of whatever length `adapt` or a checkpoint gives them; a layer
-    that was never adapted has no splits, not even the first.
+    The state is three variables whose length `adapt` or a checkpoint determines. In a layer that
+    has not been adapted, `splits` is empty.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class Discretizer(tf.keras.layers.Layer):
         self.keep_sketch = bool(keep_sketch)
         self.keep_inputs = bool(keep_inputs)
         self._sketch = self.new_sketch()
-        self.supports_jit = False  # the ops are no XLA ops
-        self._output_dim: int | None = None  # of the layer this one was configured from
-        # The ops run on the CPU: boundaries elsewhere would be copied to it at each call.
+        self.supports_jit = False  # the ops cannot be compiled by XLA
+        self._output_dim: int | None = None  # from the config
+        # The ops run on the CPU. Boundaries on another device would be copied at each call.
         with tf.init_scope(), tf.device("CPU:0"):
             self._feature_ids = self._state_variable("feature_ids", tf.int64)
             self._boundaries = self._state_variable("boundaries", tf.float32)
             self._splits = self._state_variable("splits", tf.int64)
-            if keep_sketch:  # attributes one by one: Keras 3 tracks no lists for checkpoints
+            if keep_sketch:  # one attribute each: checkpoints of Keras 3 ignore lists
                 for variable in sketch_variables(empty_sketch()):
                     setattr(self, "_" + variable.name.split(":")[0], variable)
 
@@ -87,18 +87,21 @@ class Discretizer(tf.keras.layers.Layer):
 
     @property
     def state_variables(self) -> list[tf.Variable]:
-        """Feature ids [F], boundaries [total] and splits [F + 1], as `Boundaries` describes them.
+        """Feature ids [F], boundaries [total] and splits [F + 1], as described by `Boundaries`.
 
-        Keras 3 does not count them among a model's `variables`; a `tf.Module` that exports a
-        function of the model without tracking the model must hold them too.
+        Keras 3 does not include them in a model's `variables`. A `tf.Module` that exports a
+        function of the model without tracking the model must hold them as well.
         """
         return [self._feature_ids, self._boundaries, self._splits]
 
     def new_sketch(self, weighted: bool = False) -> core.QuantileSketch:
-        """An empty sketch as `adapt` uses it, to be filled elsewhere: see `adapt_from_sketch`.
+        """An empty sketch with the options that `adapt` uses; see `adapt_from_sketch`.
 
         Args:
-            weighted: whether its updates may have weights.
+            weighted: Whether its updates may have weights.
+
+        Returns:
+            The sketch.
         """
         bins = self.num_bins.values() if isinstance(self.num_bins, dict) else [self.num_bins]
         exact = max([_EXACT_VALUES, *bins])
@@ -106,7 +109,10 @@ class Discretizer(tf.keras.layers.Layer):
 
     @property
     def sketch(self) -> core.QuantileSketch:
-        """What `adapt` has seen: empty before, and after loading unless `keep_sketch`."""
+        """The sketch of the data that `adapt` has read.
+
+        It is empty before `adapt`, and after loading unless `keep_sketch` is set.
+        """
         if self.sketch_variables and not len(self._sketch.feature_ids):
             state = (v.numpy() for v in self.sketch_variables)
             named = dict(zip(SketchState._fields, state, strict=True))
@@ -116,7 +122,7 @@ class Discretizer(tf.keras.layers.Layer):
 
     @property
     def sketch_variables(self) -> list[tf.Variable]:
-        """The state of `sketch`, as `ops.SketchState` orders it; none unless `keep_sketch`."""
+        """The variables of `sketch` as `ops.SketchState` orders them; none unless `keep_sketch`."""
         if not self.keep_sketch:
             return []
         return [getattr(self, f"_sketch_{name}") for name in SketchState._fields]
@@ -130,28 +136,31 @@ class Discretizer(tf.keras.layers.Layer):
         checkpoint_seconds: float = 60.0,
         progress: bool | None = None,
     ) -> None:
-        """Finds the boundaries; what an earlier `adapt` found is forgotten.
+        """Computes the boundaries in one pass over the data, replacing earlier ones.
 
-        The data is read once and never held: every feature goes into a sketch
-        (`core.QuantileSketch`) of at most about 10 / epsilon numbers. A feature with no more
-        distinct values than bins gets a bucket for each of them, exactly; otherwise the boundaries
-        lie at the quantiles of its values, equal ones once, with a rank error of at most epsilon
-        (exactly while it has had fewer than about 2 / epsilon values, or 1,024 distinct ones). NaNs
-        count for nothing, but a feature that had only NaNs is adapted too, with one bucket. Adapt
-        before the layer is called in a model: the model's shapes depend on `output_dim`.
+        The data is not held in memory: each feature goes into a sketch (`core.QuantileSketch`) of
+        at most about 10 / epsilon numbers. A feature with at most as many distinct values as bins
+        gets a bucket for each of them, exactly. Otherwise the boundaries are quantiles of its
+        values, without duplicates, with a rank error of at most epsilon; they are exact for
+        features with fewer than about 2 / epsilon values or 1,024 distinct ones. NaNs are ignored,
+        but a feature that has only NaNs is adapted too, with one bucket. Adapt the layer before it
+        is called in a model, whose shapes depend on `output_dim`.
 
         Args:
-            data: a `tf.data.Dataset` of batches in any batch form (without labels), or one batch;
-                NumPy arrays will do for padded pairs.
-            weighted: whether the elements are (batch, weights [B]), one weight a row, in [0, 2^31].
-            checkpoint_dir: a folder where the sketch is written now and then. The same call on the
-                same data, after the process was killed, goes on from there. Empty after success.
-            checkpoint_seconds: between two writings.
-            progress: whether a line on stderr shows how far it is, once it takes more than two
+            data: A `tf.data.Dataset` of batches in any batch form (without labels), or one batch.
+                Padded pairs may be NumPy arrays.
+            weighted: Whether the elements are (batch, weights [B]), with one weight in [0, 2^31]
+                for each row.
+            checkpoint_dir: Folder where the sketch is written periodically. After the process was
+                killed, the same call on the same data resumes from there. The file is deleted after
+                success.
+            checkpoint_seconds: Seconds between two writes.
+            progress: Whether a line on stderr shows the progress once it takes more than two
                 seconds. None: if stderr is a terminal.
 
         Raises:
-            ValueError: the data is no batch form, or `checkpoint_dir` is of another adapt.
+            ValueError: The data has no batch form, or `checkpoint_dir` has the checkpoint of
+                another call.
         """
         sketch = self.new_sketch(weighted)
         about = {"num_bins": repr(self.num_bins), "epsilon": self.epsilon, "weighted": weighted}
@@ -159,43 +168,42 @@ class Discretizer(tf.keras.layers.Layer):
         position = 0
         if (found := checkpoint.load()) is not None:
             (sketch,), position = found
-        shown = Progress(progress, count_batches(data))
+        progress_line = Progress(progress, count_batches(data))
         for ids, values, weights in EntryReader(data, int(weighted), position):
             self._update(sketch, ids, values, *weights)
             position += 1
-            shown.add(len(ids), position)
+            progress_line.add(len(ids), position)
             checkpoint.save([sketch], position)
-        shown.done()
+        progress_line.done()
         self.adapt_from_sketch(sketch)
         checkpoint.done()
 
     def _update(self, sketch: core.QuantileSketch, ids: Any, values: Any, *weights: Any) -> None:
         if isinstance(self.num_bins, dict):
-            wanted = np.isin(ids, np.fromiter(self.num_bins, np.int64))
-            ids, values, *rest = (a[wanted] for a in (ids, values, *weights))
+            selected = np.isin(ids, np.fromiter(self.num_bins, np.int64))
+            ids, values, *rest = (a[selected] for a in (ids, values, *weights))
             weights = tuple(rest)
         sketch.update(ids, values, *weights)
 
     def adapt_from_sketch(self, *sketches: Any) -> None:
-        """Finds the boundaries from sketches, say one of each process that read a part of the data.
+        """Computes the boundaries from sketches, such as one of each process that read data.
 
         Args:
-            *sketches: each a `core.QuantileSketch` or an `ops.QuantileSketch`, all of the same
-                options (`new_sketch` makes one); they are merged in the order given, into a sketch
-                of their own.
+            *sketches: `core.QuantileSketch` or `ops.QuantileSketch` with equal options, made by
+                `new_sketch`. They are merged in the order given, into a new sketch.
 
         Raises:
-            ValueError: there is none, or their options differ.
+            ValueError: There are no sketches, or their options differ.
         """
         if not sketches:
-            raise ValueError("sketches must be at least one, got none")
-        made = [s if isinstance(s, core.QuantileSketch) else s.to_core() for s in sketches]
-        merged = made[0]
-        if len(made) > 1:
+            raise ValueError("expected at least one sketch, got none")
+        core_sketches = [s if isinstance(s, core.QuantileSketch) else s.to_core() for s in sketches]
+        merged = core_sketches[0]
+        if len(core_sketches) > 1:
             merged = core.QuantileSketch(
                 merged.epsilon, exact_values=merged.exact_values, weighted=merged.weighted
             )
-            for sketch in made:
+            for sketch in core_sketches:
                 merged.merge(sketch)
         features = merged.feature_ids
         if isinstance(self.num_bins, dict):
@@ -212,21 +220,21 @@ class Discretizer(tf.keras.layers.Layer):
 
     @property
     def boundaries(self) -> dict[int, NDArray[np.float32]]:
-        """The boundaries in use, by feature, both ascending; empty before `adapt`."""
+        """The current boundaries by feature, both ascending; empty before `adapt`."""
         ids, boundaries, splits = (v.numpy() for v in self.state_variables)
         return {int(f): boundaries[splits[i] : splits[i + 1]] for i, f in enumerate(ids)}
 
     def set_boundaries(self, boundaries: Mapping[int, ArrayLike]) -> None:
-        """Takes boundaries chosen by hand, or another layer's, instead of those of `adapt`.
+        """Replaces the boundaries, for example by hand-chosen ones or those of another layer.
 
-        `sketch` stays as it is. As with `adapt`: before the layer is called in a model.
+        `sketch` does not change. Call it before the layer is called in a model.
 
         Args:
-            boundaries: of each feature, float32, strictly ascending; none is one bucket. For some
-                features only: `{**layer.boundaries, feature: [...]}`.
+            boundaries: Feature id → float32 boundaries, strictly ascending; an empty list is one
+                bucket. To change some features only: `{**layer.boundaries, feature: [...]}`.
 
         Raises:
-            ValueError: those of a feature do not ascend, or there is a NaN among them.
+            ValueError: The boundaries of a feature are not strictly ascending, or contain NaN.
         """
         features = np.array(sorted(boundaries), np.int64)
         by_feature = [np.ravel(np.asarray(boundaries[f], np.float32)) for f in features.tolist()]
@@ -245,12 +253,12 @@ class Discretizer(tf.keras.layers.Layer):
 
     @property
     def adapted(self) -> bool:
-        """Whether there are boundaries: from `adapt`, or loaded."""
+        """Whether the layer has boundaries, from `adapt` or loaded."""
         return self._sizes() is not None
 
     def _sizes(self) -> tuple[int, int] | None:
-        """(features, boundaries), or None if there are none or, in a graph, they cannot be read."""
-        with tf.init_scope():  # out of the function that may be being traced
+        """Numbers of features and boundaries; None if there are none or they cannot be read."""
+        with tf.init_scope():  # outside of a function that is being traced
             if not tf.executing_eagerly():
                 return None
             features, boundaries, splits = (
@@ -260,10 +268,10 @@ class Discretizer(tf.keras.layers.Layer):
 
     @property
     def output_dim(self) -> int:
-        """The size of the output's id space, exactly.
+        """The exact size of the output's id space.
 
         Raises:
-            ValueError: the layer was not adapted.
+            ValueError: The layer has not been adapted.
         """
         sizes = self._sizes()
         if sizes is not None:
@@ -281,7 +289,17 @@ class Discretizer(tf.keras.layers.Layer):
         raise NotImplementedError
 
     def call(self, inputs: Any) -> Any:
-        """Inputs: a batch of features in any form. Returns buckets in the same form."""
+        """Discretizes a batch.
+
+        Args:
+            inputs: A batch of (feature, value) entries in any batch form, B rows.
+
+        Returns:
+            The buckets, a batch in the same form.
+
+        Raises:
+            ValueError: The layer has not been adapted, or `inputs` has no batch form.
+        """
         output_dim = self.output_dim
         if tf.executing_eagerly() and not self.adapted:
             raise ValueError(
@@ -291,11 +309,13 @@ class Discretizer(tf.keras.layers.Layer):
             batch, rebuild = parse(inputs)
             ids, values, row_splits = self._discretize(batch)
             if self.missing != "drop" and self.unknown != "drop" and not self.keep_inputs:
-                row_splits = batch.row_splits  # nothing moves: spares the forms their rebuilding
+                row_splits = (
+                    batch.row_splits
+                )  # no entry is moved, so `rebuild` can reuse the structure
             return rebuild(SparseBatch(ids, values, row_splits), output_dim)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, and the size of the output if the layer is adapted."""
+        """The constructor's arguments, and the output size if the layer is adapted."""
         config = super().get_config()
         config.pop("autocast", None)
         num_bins: Any = self.num_bins
@@ -311,14 +331,17 @@ class Discretizer(tf.keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Discretizer:
-        """A layer as `get_config` described it.
+        """Creates a layer from its config.
 
-        With the boundaries of the layer that was asked, in the process where it was: clones of a
-        model are adapted as it is. From a file it can be built into a model, but needs boundaries,
-        loaded or adapted, to run.
+        A config from the same process also copies the boundaries of the original layer, so that
+        clones of a model are adapted as well. With a config from a file the layer can be built into
+        a model, but needs boundaries, loaded or adapted, before it runs.
 
         Args:
-            config: what `get_config` returned.
+            config: What `get_config` returned.
+
+        Returns:
+            The layer.
         """
         config = dict(config)
         output_dim = config.pop("adapted_output_dim", None)
@@ -332,7 +355,7 @@ class Discretizer(tf.keras.layers.Layer):
         return layer
 
     def _copy_state(self, other: Discretizer) -> None:
-        with tf.init_scope():  # out of the function that may be being traced
+        with tf.init_scope():  # outside of a function that is being traced
             if tf.executing_eagerly():
                 for (_, mine), (_, theirs) in zip(self._stored(), other._stored(), strict=True):
                     mine.assign(theirs.read_value())
@@ -343,7 +366,7 @@ class Discretizer(tf.keras.layers.Layer):
             store[name] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
-        """Reads the state, of whatever size it is."""
+        """Reads the state, of any size."""
         for name, variable in self._stored():
             variable.assign(np.array(store[name]))
         self._sketch = self.new_sketch()

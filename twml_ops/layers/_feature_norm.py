@@ -1,4 +1,4 @@
-"""What the layers that normalize by what a feature has shown share."""
+"""The base of the layers that normalize features by running statistics."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from twml_ops.ops._library import library
 
 
 class FeatureNorm(tf.keras.layers.Layer):
-    """Base of layers with a state and a bias for each feature, the state raised in training.
+    """Base of layers with a running state and a bias for each feature.
 
-    A subclass names its op and state and gives the op's arguments.
+    Subclasses name the op and its state and provide the op's arguments.
     """
 
     state_name: ClassVar[str]
-    state_width: ClassVar[tuple[int, ...]] = ()  # behind the first dimension, N
+    state_width: ClassVar[tuple[int, ...]] = ()  # shape of the state of a feature
     state_dtype: ClassVar[tf.DType] = tf.float32
 
     def __init__(
@@ -49,7 +49,7 @@ class FeatureNorm(tf.keras.layers.Layer):
         self.use_bias = use_bias
         self.bias_initializer = tf.keras.initializers.get(bias_initializer)
         self.nonfinite = nonfinite
-        self.supports_jit = False  # the op is no XLA op
+        self.supports_jit = False  # the op cannot be compiled by XLA
         self.bias: Any = None
         setattr(self, self.state_name, None)
 
@@ -64,8 +64,8 @@ class FeatureNorm(tf.keras.layers.Layer):
         return getattr(self, self.state_name)
 
     def build(self, input_shape: Any = None) -> None:
-        """Creates the state, all 0, and the bias."""
-        del input_shape  # ids name the features: the input's width says nothing
+        """Creates the state, all zeros, and the bias."""
+        del input_shape  # the number of features is `input_dim`
         shape = (self.input_dim, *self.state_width)
         state = add_table(self, self.state_name, shape, "zeros", self.state_dtype.name, False)
         setattr(self, self.state_name, state)
@@ -74,7 +74,17 @@ class FeatureNorm(tf.keras.layers.Layer):
         super().build(None)
 
     def call(self, inputs: Any, training: Any = None) -> Any:
-        """Inputs: a batch of any form. Returns it with its values normalized."""
+        """Normalizes the values of a batch.
+
+        Args:
+            inputs: A batch of (feature, value) entries in any batch form, B rows.
+            training: Whether the batch also updates the state; bool or bool scalar. A layer with
+                `trainable = False` never updates it.
+
+        Returns:
+            The batch with normalized values in the same form; a binary batch (ids alone) becomes a
+            pair.
+        """
         training = False if training is None or not self.trainable else training
         with library.on_host():
             batch, rebuild = parse(inputs)
@@ -83,7 +93,9 @@ class FeatureNorm(tf.keras.layers.Layer):
             if training is not False:
                 seen = placement.of(self._state).seen_by_all(batch.ids, values)
             if seen is not None:
-                self._normalize(*seen, None, training)  # for the state alone, which all raise alike
+                self._normalize(
+                    *seen, None, training
+                )  # updates the state only, equally on all replicas
                 training = False
             values = self._normalize(batch.ids, values, self.bias, training)
             return rebuild(SparseBatch(batch.ids, values, batch.row_splits), self.input_dim)

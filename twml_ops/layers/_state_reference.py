@@ -1,4 +1,4 @@
-"""How a clone of a layer comes by what the layer has learned outside its weights."""
+"""How a clone of a layer gets the state that is not in the layer's weights."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from typing import Any
 
 
 class StateReference(int):
-    """An integer of a layer's config that, within the process, leads to the layer itself.
+    """An integer in a layer's config that, within the process, also refers to the layer.
 
-    `clone_model` makes a layer anew from its config, and copies weights by `set_weights`, in which
-    Keras 3 has no variables whose size may change. A config written to a file, or pickled, has the
+    `clone_model` creates a layer from its config and copies weights with `set_weights`. Keras 3
+    does not include variables of varying size in these weights, so `from_config` copies them from
+    the layer that this integer refers to. In a config that is written to a file or pickled it is a
     plain integer.
     """
 
     layer: Any
 
     def __new__(cls, value: int, layer: Any) -> StateReference:
-        """The integer `value`, of `layer`."""
+        """An integer that refers to `layer`."""
         made = super().__new__(cls, value)
         made.layer = layer
         return made

@@ -1,4 +1,4 @@
-"""What layers with tables share: tables that Keras 2 could not write to a file."""
+"""The base of layers with tables, which writes them to files."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from twml_ops._keras import KERAS_3, direct_variables
 
 
 class TableLayer(tf.keras.layers.Layer):
-    """Base of layers whose weights may be bfloat16, which HDF5 does not know.
+    """Base of layers whose weights may be bfloat16 or divided among replicas.
 
-    Keras 3 sees to that itself; on Keras 2 they are written as float32, which loses nothing.
+    HDF5 has no bfloat16. Keras 3 handles that itself; with Keras 2 such weights are written as
+    float32, without loss.
     """
 
     def save_own_variables(self, store: Any) -> None:
-        """Writes the weights to a `.keras` or `.weights.h5` file, tables always whole."""
+        """Writes the weights to a `.keras` or `.weights.h5` file, with whole tables."""
         if KERAS_3 and not self._divided():
             super().save_own_variables(store)
             return

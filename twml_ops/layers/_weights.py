@@ -1,4 +1,4 @@
-"""The weights that the ops of this package read and update in place, by their handles."""
+"""Creation of the weights that the ops of this package read and update in place."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ def add_table(
     dtype: str = "float32",
     trainable: bool = True,
 ) -> Any:
-    """A weight of `layer`, where the ops in force reach it; called in the layer's `build`.
+    """Adds a weight to `layer` on the device of the active ops; for use in the layer's `build`.
 
     Args:
-        layer: that gets it.
-        name: of the weight.
-        shape: of it.
-        initializer: of Keras, or a function of shape and dtype.
-        dtype: of it, which mixed precision does not change.
-        trainable: whether it is trained.
+        layer: The layer.
+        name: Name of the weight.
+        shape: Its shape.
+        initializer: A Keras initializer, or a function of shape and dtype.
+        dtype: Its dtype, also under mixed precision.
+        trainable: Whether it is trained.
+
+    Returns:
+        The weight.
     """
     return add_weight_in_scope(
         layer,

@@ -1,4 +1,4 @@
-"""Explicit feature crosses: the layer of the Deep & Cross Network, version 2."""
+"""Explicit feature crosses: the cross layer of the Deep & Cross Network, version 2."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ from twml_ops._keras import serializable
 
 @serializable
 class Cross(tf.keras.layers.Layer):
-    """`y = x0 * (W x + b) + x`, elementwise product: one more degree of feature crosses.
+    """`y = x0 * (W x + b) + x`, with an elementwise product: crosses of one degree more than x.
 
-    Wang et al. 2021, "DCN V2: Improved Deep & Cross Network", equations (1) and (2). Stack them:
-    `x1 = Cross()(x0)`, `x2 = Cross()(x0, x1)`; after n layers y is a polynomial of degree n + 1 in
-    the d features of x0. With `rank` W = U V, U [d, rank] and V [rank, d], costs 2 d rank instead
-    of d^2; d / 4 is a common choice.
+    Wang et al. 2021, "DCN V2: Improved Deep & Cross Network and Practical Lessons for Web-scale
+    Learning to Rank Systems", equations (1) and (2). Layers are stacked: `x1 = Cross()(x0)`, `x2 =
+    Cross()(x0, x1)`. After n layers y is a polynomial of degree n + 1 in the d features of x0. With
+    `rank`, W = U V with U [d, rank] and V [rank, d], which costs 2 d rank instead of d^2
+    operations; d / 4 is a common choice.
 
-    Called as `tfrs.layers.feature_interaction.Cross` is, with the same result for the same weights.
+    The layer is called as `tfrs.layers.feature_interaction.Cross` is, and gives the same result for
+    the same weights.
 
     Args:
-        rank: of W; None: full.
-        use_bias: whether there is a b.
-        activation: of W x + b, before the product with x0.
-        diag_scale: this times the identity is added to W, not negative.
-        kernel_initializer: of W, or of U and V.
-        bias_initializer: of b.
-        kernel_regularizer: of W, or of U and V.
-        bias_regularizer: of b.
-        **kwargs: of `tf.keras.layers.Layer`.
+        rank: Rank of W; None: full.
+        use_bias: Whether to add b.
+        activation: Keras activation of W x + b, before the product with x0; None: linear.
+        diag_scale: Multiple of the identity that is added to W; not negative.
+        kernel_initializer: Keras initializer of W, or of U and V.
+        bias_initializer: Keras initializer of b.
+        kernel_regularizer: Keras regularizer of W, or of U and V.
+        bias_regularizer: Keras regularizer of b.
+        **kwargs: Arguments of `tf.keras.layers.Layer`.
 
     Raises:
-        ValueError: an argument out of its range, or x0 and x of different widths.
+        ValueError: An argument is out of range, or x0 and x differ in width.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class Cross(tf.keras.layers.Layer):
         if width is None or len(x0_shape) < 2:
             raise ValueError(f"x0 must be [..., d] with a known d, got the shape {x0_shape}")
         if x_shape is not None and x_shape[-1] != width:
-            raise ValueError(f"x must be as wide as x0, {width}, got {x_shape[-1]}")
+            raise ValueError(f"x must have the width of x0, {width}, got {x_shape[-1]}")
         if self.rank is None:
             self.kernel = self._add_kernel("kernel", (width, width))
         else:
@@ -88,7 +90,7 @@ class Cross(tf.keras.layers.Layer):
         super().build(x0_shape)
 
     def _add_kernel(self, name: str, shape: tuple[int, int]) -> Any:
-        # Each its own: an initializer used twice would fill both with the same numbers.
+        # A new initializer each time: a seeded one would give both kernels the same values.
         config = tf.keras.initializers.serialize(self.kernel_initializer)
         return self.add_weight(
             name=name,
@@ -102,15 +104,18 @@ class Cross(tf.keras.layers.Layer):
         """Crosses x with x0.
 
         Args:
-            x0: [..., d], what the features are before any cross.
-            x: [..., d], of the layer before; None: x0.
+            x0: Float [..., d], the features before any cross.
+            x: Float [..., d], the output of the layer before; None: x0.
 
         Returns:
             [..., d].
+
+        Raises:
+            ValueError: x0 and x differ in width.
         """
         x = x0 if x is None else x
         if x.shape[-1] != x0.shape[-1]:
-            raise ValueError(f"x must be as wide as x0, {x0.shape[-1]}, got {x.shape[-1]}")
+            raise ValueError(f"x must have the width of x0, {x0.shape[-1]}, got {x.shape[-1]}")
         if self.rank is None:
             product = tf.linalg.matmul(x, tf.convert_to_tensor(self.kernel))
         else:
@@ -125,7 +130,7 @@ class Cross(tf.keras.layers.Layer):
         return x0 * product + x
 
     def compute_output_shape(self, x0_shape: Any, x_shape: Any = None) -> Any:
-        """That of x0."""
+        """The shape of x0."""
         del x_shape
         return x0_shape
 

@@ -1,4 +1,4 @@
-"""All products of two features at once: the interaction of factorization machines."""
+"""The interaction layer of factorization machines: the products of all pairs of features."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from twml_ops._keras import serializable
 
 @serializable
 class FactorizationMachine(tf.keras.layers.Layer):
-    """The sum over all pairs of F features of the product of their vectors.
+    """The sum, over all pairs of F features, of the products of their vectors.
 
-    `sum_{i<j} v_i * v_j = ((sum_i v_i)^2 - sum_i v_i^2) / 2`, in O(F d) instead of O(F^2 d); Rendle
-    2010, "Factorization Machines". With `pool=True` the d products are added up, which is the
-    second-order term of a factorization machine; without, they stay apart, which is the
-    bi-interaction pooling of He and Chua 2017, "Neural Factorization Machines".
+    `sum_{i<j} v_i * v_j = ((sum_i v_i)^2 - sum_i v_i^2) / 2`, computed in O(F d) instead of O(F^2
+    d); Rendle 2010, "Factorization Machines". With `pool=True` the d components are summed, which
+    gives the second-order term of a factorization machine. Without, they are returned, which is the
+    bi-interaction pooling of He and Chua 2017, "Neural Factorization Machines for Sparse Predictive
+    Analytics".
 
-    Takes what `GroupedSparseLinear` gives for tables of one width: a dict or list of [B, d], or one
-    tensor [B, F, d]. Features must be in separate vectors: a `SparseLinear` layer has added them up
-    already.
+    The input is the output of `GroupedSparseLinear` for tables of equal width: a dict or list of
+    [B, d], or one tensor [B, F, d]. Features must be in separate vectors; a `SparseLinear` layer
+    has already summed them.
 
     Args:
-        pool: whether to give [B, 1] instead of [B, d].
-        **kwargs: of `tf.keras.layers.Layer`.
+        pool: Whether to return [B, 1] instead of [B, d].
+        **kwargs: Arguments of `tf.keras.layers.Layer`.
 
     Raises:
-        ValueError: inputs of another shape, or of different widths.
+        ValueError: When called, inputs have other shapes or differ in width.
     """
 
     def __init__(self, pool: bool = True, **kwargs: Any) -> None:
@@ -35,7 +36,14 @@ class FactorizationMachine(tf.keras.layers.Layer):
         self.pool = bool(pool)
 
     def call(self, inputs: Any) -> tf.Tensor:
-        """Inputs: a dict or list of [B, d], or [B, F, d]. Returns [B, 1], or [B, d] unpooled."""
+        """Sums the products of all pairs.
+
+        Args:
+            inputs: Dict or list of float [B, d], or one float [B, F, d].
+
+        Returns:
+            [B, 1], or [B, d] if `pool` is False.
+        """
         _width(tf.nest.map_structure(lambda t: t.shape, inputs))
         if isinstance(inputs, (dict, list, tuple)):
             vectors = tf.nest.flatten(inputs)
@@ -46,7 +54,7 @@ class FactorizationMachine(tf.keras.layers.Layer):
         return tf.reduce_sum(products, 1, keepdims=True) if self.pool else products
 
     def compute_output_shape(self, input_shape: Any) -> tuple[Any, Any]:
-        """[B, 1], or [B, d] unpooled."""
+        """[B, 1], or [B, d] if `pool` is False."""
         rows, width = _width(input_shape)
         return (rows, 1 if self.pool else width)
 
@@ -56,7 +64,7 @@ class FactorizationMachine(tf.keras.layers.Layer):
 
 
 def _width(shapes: Any) -> tuple[Any, Any]:
-    """(B, d) of the shapes of the inputs."""
+    """B and d from the shapes of the inputs."""
     if isinstance(shapes, dict):
         shapes = list(shapes.values())
     if isinstance(shapes, (list, tuple)) and shapes and hasattr(shapes[0], "__len__"):

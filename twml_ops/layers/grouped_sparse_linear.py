@@ -1,4 +1,4 @@
-"""Many tables in one layer, looked up in one op call."""
+"""Many tables in one layer, multiplied in one op call."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ class SparseTable:
     Attributes:
         input_dim: N, size of its id space.
         units: D, width of its rows.
-        initializer: of the table [N, D].
+        initializer: Keras initializer of the table [N, D].
         dtype: "float32", or "bfloat16" as for `SparseLinear`'s `kernel_dtype`.
+
+    Raises:
+        ValueError: An attribute is out of range.
     """
 
     input_dim: int
@@ -45,22 +48,23 @@ class SparseTable:
 
 @serializable
 class GroupedSparseLinear(TableLayer):
-    """`x @ table` for many sparse features at once, each with its own table or sharing one.
+    """`x @ table` for many sparse features at once, with separate or shared tables.
 
-    Takes a dict feature -> batch, in any batch form each; returns a dict feature -> [B, units of
-    its table]. All products are one op call, so dozens of small tables cost little more than
-    their memory traffic. To train tables by different optimizers see
-    `twml_ops.optimizers.CompositeOptimizer`: a table's variable is named after it.
+    The layer takes a dict feature → batch, each in any batch form, and returns a dict feature → [B,
+    units of its table]. All products are one op call, so the cost of dozens of small tables is
+    little more than their memory traffic. To train tables with different optimizers use
+    `twml_ops.optimizers.CompositeOptimizer`; the variable of a table has the table's name.
 
     Args:
-        tables: name -> `SparseTable`.
-        features: feature -> name of its table; several features may share one. None: each table
-            has one feature, of its own name.
+        tables: Name → `SparseTable`.
+        features: Feature → name of its table; several features may share one. None: each table has
+            one feature, with the name of the table.
+        **kwargs: Arguments of `tf.keras.layers.Layer`.
 
     Raises:
-        ValueError: no tables, a feature of an unknown table, a table without a feature, or, when
-            called, inputs that are not a dict of exactly the features.
-        tf.errors.InvalidArgumentError: an id out of range, when called.
+        ValueError: There are no tables, a feature has an unknown table, or a table has no feature.
+            When called: `inputs` is not a dict of exactly the features.
+        tf.errors.InvalidArgumentError: When called, an id is out of range.
     """
 
     def __init__(
@@ -78,15 +82,15 @@ class GroupedSparseLinear(TableLayer):
         unknown = sorted(set(self.features.values()) - set(self.tables))
         if unknown:
             raise ValueError(f"features must name tables of {sorted(self.tables)}, got {unknown}")
-        idle = sorted(set(self.tables) - set(self.features.values()))
-        if idle:
-            raise ValueError(f"every table must have a feature, got none for {idle}")
-        self.supports_jit = False  # the ops are no XLA ops
+        unused = sorted(set(self.tables) - set(self.features.values()))
+        if unused:
+            raise ValueError(f"every table must have a feature, got none for {unused}")
+        self.supports_jit = False  # the ops cannot be compiled by XLA
         self.kernels: dict[str, Any] = {}
 
     def build(self, input_shape: Any = None) -> None:
         """Creates the tables."""
-        del input_shape  # ids name the rows: the inputs' widths say nothing
+        del input_shape  # the sizes are those of the tables
         place = placement.in_force()
         place = place if place.takes_groups else placement.WHOLE
         for name, table in self.tables.items():
@@ -99,13 +103,24 @@ class GroupedSparseLinear(TableLayer):
             )
         if place.divided:
             self._whole_files_only = WholeFilesOnly()
-        # Checkpoints follow attributes; in Keras 3 not those that are dicts.
+        # Checkpoints follow attributes, but those of Keras 3 ignore dicts.
         for i, kernel in enumerate(self.kernels.values()):
             setattr(self, f"_kernel_{i}", kernel)
         super().build(None)
 
     def call(self, inputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Inputs: feature -> batch of B rows. Returns feature -> [B, units], compute dtype."""
+        """Multiplies the batch of each feature by its table.
+
+        Args:
+            inputs: Feature → batch in any batch form, all with B rows.
+
+        Returns:
+            Feature → [B, units of its table], of the compute dtype.
+
+        Raises:
+            ValueError: `inputs` is not a dict of exactly the features, or a batch has no batch
+                form.
+        """
         if not isinstance(inputs, Mapping) or set(inputs) != set(self.features):
             got = sorted(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
             raise ValueError(f"inputs must be a dict of {sorted(self.features)}, got {got}")
@@ -117,8 +132,8 @@ class GroupedSparseLinear(TableLayer):
         return dict(zip(self.features, cast, strict=True))
 
     def compute_output_shape(self, input_shape: Any) -> dict[str, tuple[None, int]]:
-        """Feature -> [B, units]."""
-        del input_shape  # of a batch form, whose rows are not known to it
+        """Feature → [B, units]."""
+        del input_shape  # the shapes of batch forms do not tell the number of rows
         return {f: (None, self.tables[table].units) for f, table in self.features.items()}
 
     def get_config(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Continuous features to buckets with hashed ids."""
+"""Discretization of continuous features into buckets with hashed ids."""
 
 from __future__ import annotations
 
@@ -18,26 +18,29 @@ from twml_ops.layers._discretizer import Discretizer
 class HashingDiscretizer(Discretizer):
     """`PercentileDiscretizer` with ids hashed from (feature id, bucket) into [0, 2^output_bits).
 
-    A bucket's id does not depend on other features, so a model keeps its weights when features are
-    added. Buckets may collide; `output_dim` is 2^output_bits. An entry of a feature that was not
-    adapted keeps its value at an id hashed from the feature.
+    The id of a bucket does not depend on other features, so a model keeps its weights when features
+    are added. Buckets may collide. `output_dim` is 2^output_bits. An entry of a feature that was
+    not adapted keeps its value and gets an id hashed from the feature.
 
     Args:
-        output_bits: 1 to 62.
-        num_bins: as of `PercentileDiscretizer`, like the following.
-        side: "left": a bucket is an interval (a, b]. "right": [a, b).
-        missing: "bucket" or "drop".
-        unknown: "pass", "drop" or "error".
-        epsilon: rank error of `adapt`, as a share of a feature's values; in [1e-5, 0.5].
-        keep_sketch: whether files and checkpoints keep what `adapt` saw (`sketch`), beside the
-            boundaries, so that it can be merged or compared with other data later.
-        keep_inputs: an adapted feature's value, unless it is NaN, also stays beside its bucket, at
-            the id that it would be passed at.
-        **kwargs: of `tf.keras.layers.Layer`.
+        output_bits: Size of the id space, 1 to 62.
+        num_bins: Maximum number of buckets of a feature, without its NaN bucket: one number for all
+            features, or a dict feature id → number, which restricts `adapt` to these features.
+        side: "left": buckets are intervals (a, b]. "right": [a, b).
+        missing: "bucket": a NaN gets a bucket of its own. "drop": the entry is dropped.
+        unknown: What happens to entries of features that were not adapted: "pass" keeps them,
+            "drop" drops them, "error" makes the op fail.
+        epsilon: Rank error of `adapt`, as a share of a feature's values; in [1e-5, 0.5].
+        keep_sketch: Whether files and checkpoints also contain the sketch of the adapted data
+            (`sketch`), so that it can be merged or compared with other data later.
+        keep_inputs: Whether the value of an adapted feature, unless it is NaN, is kept next to its
+            bucket, at the id of a passed entry.
+        **kwargs: Arguments of `tf.keras.layers.Layer`.
 
     Raises:
-        ValueError: an argument out of its range; called before `adapt`; an input of no batch form.
-        tf.errors.InvalidArgumentError: an unknown feature where that is an error, when called.
+        ValueError: An argument is out of range. When called: the layer is not adapted, or the input
+            has no batch form.
+        tf.errors.InvalidArgumentError: When called, a feature is unknown and `unknown` is "error".
     """
 
     def __init__(
@@ -73,5 +76,5 @@ class HashingDiscretizer(Discretizer):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, and the size of the output if the layer is adapted."""
+        """The constructor's arguments, and the output size if the layer is adapted."""
         return {**super().get_config(), "output_bits": self.output_bits}

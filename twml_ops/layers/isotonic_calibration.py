@@ -1,4 +1,4 @@
-"""Calibration by a rising curve of any form."""
+"""Calibration by a non-decreasing curve."""
 
 from __future__ import annotations
 
@@ -15,29 +15,31 @@ from twml_ops.layers._calibration import Calibration, Column
 
 @serializable
 class IsotonicCalibration(Calibration):
-    """Maps each score to how often it comes true: the best fit among all curves that never fall.
+    """Maps scores to probabilities by the best-fitting non-decreasing curve.
 
-    `fit` runs the pool-adjacent-violators algorithm (Ayer et al., 1955; for classifiers Zadrozny
-    and Elkan, 2002) of scikit-learn, which only fitting needs, and keeps the corners of the curve.
-    Between them the layer interpolates linearly; below the first and above the last corner the
-    curve is flat. A higher score never gets a lower probability, not even by rounding.
+    `fit` runs the pool-adjacent-violators algorithm (Ayer et al. 1955, "An Empirical Distribution
+    Function for Sampling with Incomplete Information"; for classifiers Zadrozny and Elkan 2002,
+    "Transforming Classifier Scores into Accurate Multiclass Probability Estimates") of
+    scikit-learn, which only fitting needs, and stores the knots of the curve. The layer
+    interpolates linearly between them and is constant below the first and above the last. A higher
+    score never gets a lower probability, not even by rounding.
 
-    Against certainty from a few examples at either end (an event that was not seen among the 50
-    lowest scores is not impossible), two pseudo-examples of weight `smoothing` with the base rate
-    for a label join the lowest and the highest score. 0 gives exactly scikit-learn's
-    `IsotonicRegression`, and infinite losses.
+    Few examples at either end would otherwise give probabilities of exactly 0 or 1. Therefore two
+    pseudo-examples of weight `smoothing`, labeled with the base rate, are added at the lowest and
+    the highest score. With 0 the result is that of scikit-learn's `IsotonicRegression`, with
+    possibly infinite losses.
 
-    The state survives `.keras` files, checkpoints and SavedModels, bit for bit. It is padded to
-    the longest curve of all units: 8 bytes · units · corners.
+    `.keras` files, checkpoints and SavedModels contain the state, bit for bit. It is padded to the
+    longest curve of all units and takes 8 bytes · units · knots.
 
     Args:
-        units: number of columns, each with a curve of its own.
-        smoothing: weight of each pseudo-example, default 1.
-        nan: what a NaN score gives: "propagate" (default): NaN; "base_rate": the mean label.
-        **kwargs: of `tf.keras.layers.Layer`.
+        units: Number of columns, each with a curve of its own.
+        smoothing: Weight of each pseudo-example; finite and not negative.
+        nan: Result for a NaN score: "propagate": NaN; "base_rate": the mean label.
+        **kwargs: Arguments of `tf.keras.layers.Layer`.
 
     Raises:
-        ValueError: an argument out of its range.
+        ValueError: An argument is out of range.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("corner_scores", "corner_values", "base_rates")
@@ -58,7 +60,7 @@ class IsotonicCalibration(Calibration):
     def _fit(self, columns: list[Column]) -> list[npt.NDArray[np.float32]]:
         curves = [_pool_adjacent_violators(column, self.smoothing) for column in columns]
         longest = max(len(scores) for scores, _ in curves)
-        # The last corner, repeated, changes no curve.
+        # Repeating the last knot does not change a curve.
         padded = [
             [np.pad(axis, (0, longest - len(axis)), mode="edge") for axis in axes]
             for axes in zip(*curves, strict=True)
@@ -67,15 +69,15 @@ class IsotonicCalibration(Calibration):
 
     def _curves(self, scores: tf.Tensor) -> tf.Tensor:
         xs, ys = (v.read_value() for v in self.state_variables[:2])
-        scores = tf.clip_by_value(scores, xs[:, :1], xs[:, -1:])  # the infinite ones, too
-        above = tf.searchsorted(xs, scores, side="right")  # the first corner beyond
+        scores = tf.clip_by_value(scores, xs[:, :1], xs[:, -1:])  # also infinite scores
+        above = tf.searchsorted(xs, scores, side="right")  # the first knot above
         last = tf.shape(xs)[1] - 1
         low, high = tf.maximum(above - 1, 0), tf.minimum(above, last)
         x0, x1, y0, y1 = (
-            tf.gather(axis, corner, batch_dims=1) for axis in (xs, ys) for corner in (low, high)
+            tf.gather(axis, knot, batch_dims=1) for axis in (xs, ys) for knot in (low, high)
         )
         rise = tf.math.divide_no_nan(scores - x0, x1 - x0) * (y1 - y0)
-        return tf.minimum(y0 + rise, y1)  # rounding must not overtake the next corner
+        return tf.minimum(y0 + rise, y1)  # rounding must not exceed the next knot
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -85,7 +87,7 @@ class IsotonicCalibration(Calibration):
 def _pool_adjacent_violators(
     column: Column, smoothing: float
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """The corners of the best rising curve: scores, strictly ascending, and values."""
+    """The knots of the best-fitting non-decreasing curve: strictly ascending scores, values."""
     try:
         from sklearn.isotonic import IsotonicRegression
     except ImportError as e:
@@ -93,7 +95,7 @@ def _pool_adjacent_violators(
             "IsotonicCalibration.fit needs scikit-learn (the fitted layer does not): "
             'pip install "twml_ops[calibrate]"'
         ) from e
-    # As the layer will see them; in float64 scikit-learn keeps apart what float32 does.
+    # As float32, like in the layer: scikit-learn must not separate scores that are equal there.
     x = column.scores.astype(np.float32).astype(np.float64)
     y, w = column.labels, column.weights
     if smoothing:
@@ -101,5 +103,5 @@ def _pool_adjacent_violators(
         y = np.append(y, [column.base_rate] * 2)
         w = np.append(w, [smoothing] * 2)
     regression = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(x, y, w)
-    corners = regression.X_thresholds_.astype(np.float32)
-    return corners, regression.y_thresholds_.astype(np.float32)
+    knots = regression.X_thresholds_.astype(np.float32)
+    return knots, regression.y_thresholds_.astype(np.float32)

@@ -14,31 +14,33 @@ from twml_ops.layers._feature_norm import FeatureNorm
 
 @serializable
 class MaxNorm(FeatureNorm):
-    """`y = clip(v / max(m, epsilon), -1, 1) + b`, m the largest |v| its feature has shown.
+    """`y = clip(v / max(m, epsilon), -1, 1) + b`, where m is the largest |v| of the feature so far.
 
-    In training m is raised to the batch's largest |v| of each feature before the batch is
-    normalized with it: the values seen in training always lie in [-1, 1], whatever their order, and
-    no pass over the data is needed. Inference leaves m alone, and so does a layer with
-    `trainable = False`. m counts as a constant for the gradient; that of b is sparse.
+    In training, m is raised to the largest |v| of each feature in the batch before the batch is
+    normalized. Values are therefore always in [-1, 1] in training, in any order, without a separate
+    pass over the data. Inference does not change m, and neither does a layer with `trainable =
+    False`. m is a constant for the gradient; the gradient by b is sparse.
 
-    Takes any batch form and returns it; a binary batch (ids alone, all 1) becomes a pair.
+    The layer takes any batch form and returns the same form; a binary batch (ids alone, all values
+    1) becomes a pair.
 
     Args:
-        input_dim: N, size of the id space; ids outside [0, N) are an error.
-        epsilon: least divisor; positive and not denormal.
-        use_bias: whether each feature has a trainable bias b, which tells its presence from its
-            absence.
-        bias_initializer: of the bias [N].
-        nonfinite: what becomes of NaN and infinite values, which never enter m. "error": the batch
-            is refused. "zero": they count as 0 (y = b).
-        decay: for drifting data, in (0, 1]: before m is raised it is multiplied by this, once a
-            training batch that has the feature. 0.999 forgets a peak to a half in 700 such batches.
-        **kwargs: of `tf.keras.layers.Layer`.
+        input_dim: N, size of the id space. Ids outside of [0, N) are an error.
+        epsilon: Smallest divisor; positive and not denormal.
+        use_bias: Whether each feature has a trainable bias b, which distinguishes a present feature
+            from an absent one.
+        bias_initializer: Keras initializer of the bias [N].
+        nonfinite: What happens to NaN and infinite values, which never change m. "error": the op
+            fails. "zero": they count as 0 (y = b).
+        decay: In (0, 1], for drifting data. In training, m of each feature in the batch is
+            multiplied by it before it is raised. With 0.999 a peak has decayed to a half after 700
+            such batches.
+        **kwargs: Arguments of `tf.keras.layers.Layer`.
 
     Raises:
-        ValueError: an argument out of its range, or an input of no batch form.
-        tf.errors.InvalidArgumentError: when called, an id out of range, or a non-finite value
-            where that is an error.
+        ValueError: An argument is out of range, or the input has no batch form.
+        tf.errors.InvalidArgumentError: When called, an id is out of range, or a value is not finite
+            and `nonfinite` is "error".
     """
 
     state_name = "max_abs"
@@ -60,12 +62,15 @@ class MaxNorm(FeatureNorm):
         return ops.max_norm
 
     def merge(self, *others: MaxNorm) -> None:
-        """Takes over what other layers of the same size have seen: m becomes the largest of all.
+        """Merges the state of other layers: m becomes the largest of all.
 
-        Replicas or processes that saw parts of the data merge so; the biases stay this layer's.
+        Use it for processes that have read different parts of the data. The biases are not merged.
+
+        Args:
+            *others: Built layers with the same `input_dim`.
 
         Raises:
-            ValueError: a layer of another `input_dim`, or one that is not built.
+            ValueError: A layer has another `input_dim` or is not built.
         """
         self._check_mergeable(others)
         for other in others:

@@ -1,4 +1,4 @@
-"""Continuous features to buckets that tell the classes apart."""
+"""Discretization of continuous features by the labels of the examples."""
 
 from __future__ import annotations
 
@@ -17,30 +17,35 @@ from twml_ops.layers.percentile_discretizer import PercentileDiscretizer
 
 @serializable
 class MDLDiscretizer(PercentileDiscretizer):
-    """`PercentileDiscretizer` with cuts by labels: where they say more than they cost to describe.
+    """`PercentileDiscretizer` with boundaries that separate the classes.
 
-    Fayyad and Irani, "Multi-Interval Discretization of Continuous-Valued Attributes for
-    Classification Learning" (1993): a feature's examples are cut where the least class entropy is
-    left, if the gain exceeds the minimum description length of the cut, and so on in both parts. A
-    feature that tells nothing has one bucket. The training examples fall as in the paper, whose
-    cuts are midpoints; here a boundary is the value beside the cut, as `side` has it.
+    Fayyad and Irani 1993, "Multi-Interval Discretization of Continuous-Valued Attributes for
+    Classification Learning": the examples of a feature are cut where the remaining class entropy is
+    lowest, if the information gain exceeds the minimum description length of the cut, and both
+    parts are cut in the same way. A feature without information about the label has one bucket. The
+    training examples get the same buckets as in the paper, whose cuts are midpoints between values;
+    here a boundary is the value next to the cut, according to `side`.
 
-    The examples are read once, into one sketch a class: exact while the sketches are (see `adapt`
-    of `PercentileDiscretizer`), with ranks within epsilon beyond.
+    The examples are read once, into one sketch for each class. The result is exact while the
+    sketches are (see `PercentileDiscretizer.adapt`); otherwise ranks have an error of at most
+    epsilon.
 
     Args:
-        num_classes: labels are 0, 1, ..., num_classes - 1.
-        side: as of `PercentileDiscretizer`, like the following.
-        missing: "bucket" or "drop".
-        unknown: "pass", "drop" or "error".
-        pass_through_bits: the pass-through space has 2^pass_through_bits ids, 1 to 62.
-        epsilon: rank error of `adapt` beyond what is exact.
-        keep_inputs: an adapted feature's value, unless it is NaN, also stays beside its bucket.
-        **kwargs: of `tf.keras.layers.Layer`.
+        num_classes: Number of classes; labels are 0, 1, ..., num_classes - 1.
+        side: "left": buckets are intervals (a, b]. "right": [a, b).
+        missing: "bucket": a NaN gets a bucket of its own. "drop": the entry is dropped.
+        unknown: What happens to entries of features that were not adapted: "pass" keeps them,
+            "drop" drops them, "error" makes the op fail.
+        pass_through_bits: Size of the pass-through space, 1 to 62; it has 2^pass_through_bits ids.
+        epsilon: Rank error of `adapt`, as a share of a feature's values; in [1e-5, 0.5].
+        keep_inputs: Whether the value of an adapted feature, unless it is NaN, is kept next to its
+            bucket.
+        **kwargs: Arguments of `tf.keras.layers.Layer`.
 
     Raises:
-        ValueError: an argument out of its range; called before `adapt`; an input of no batch form.
-        tf.errors.InvalidArgumentError: an unknown feature where that is an error, when called.
+        ValueError: An argument is out of range. When called: the layer is not adapted, or the input
+            has no batch form.
+        tf.errors.InvalidArgumentError: When called, a feature is unknown and `unknown` is "error".
     """
 
     def __init__(
@@ -68,18 +73,19 @@ class MDLDiscretizer(PercentileDiscretizer):
         checkpoint_seconds: float = 60.0,
         progress: bool | None = None,
     ) -> None:
-        """Finds the boundaries; what an earlier `adapt` found is forgotten.
+        """Computes the boundaries in one pass over the data, replacing earlier ones.
 
         Args:
-            data: a `tf.data.Dataset` of (batch in any form, integer labels [B]), or one such pair.
-            weighted: whether the elements are (batch, labels [B], weights [B]).
-            checkpoint_dir: as of `PercentileDiscretizer.adapt`, like the following.
-            checkpoint_seconds: between two writings.
-            progress: whether a line on stderr shows how far it is.
+            data: A `tf.data.Dataset` of (batch in any form, integer labels [B]), or one such pair.
+            weighted: Whether the elements are (batch, labels [B], weights [B]).
+            checkpoint_dir: Folder where the sketches are written periodically. After the process
+                was killed, the same call on the same data resumes from there.
+            checkpoint_seconds: Seconds between two writes.
+            progress: Whether a line on stderr shows the progress; None: if stderr is a terminal.
 
         Raises:
-            ValueError: the data is not as described, a label is out of range, or `checkpoint_dir`
-                is of another adapt.
+            ValueError: The data is not as described, a label is out of range, or `checkpoint_dir`
+                has the checkpoint of another call.
         """
         sketches = [self.new_sketch(weighted) for _ in range(self.num_classes)]
         about = {"num_classes": self.num_classes, "epsilon": self.epsilon, "weighted": weighted}
@@ -87,36 +93,43 @@ class MDLDiscretizer(PercentileDiscretizer):
         position = 0
         if (found := checkpoint.load()) is not None:
             sketches, position = found
-        shown = Progress(progress, count_batches(data))
+        progress_line = Progress(progress, count_batches(data))
         for ids, values, (labels, *weights) in EntryReader(data, 1 + int(weighted), position):
             bad = (labels != labels.astype(np.int64)) | (labels < 0) | (labels >= self.num_classes)
             if np.any(bad):
                 got = labels[np.argmax(bad)]
-                raise ValueError(f"labels must be in 0 .. {self.num_classes - 1}, got {got}")
+                raise ValueError(
+                    f"labels must be integers in [0, {self.num_classes - 1}], got {got}"
+                )
             for c, sketch in enumerate(sketches):
                 of_class = labels == c
                 sketch.update(ids[of_class], values[of_class], *(w[of_class] for w in weights))
             position += 1
-            shown.add(len(ids), position)
+            progress_line.add(len(ids), position)
             checkpoint.save(sketches, position)
-        shown.done()
+        progress_line.done()
         self.adapt_from_sketch(*sketches)
         checkpoint.done()
 
     def adapt_from_sketch(self, *sketches: Any) -> None:
-        """Finds the boundaries from sketches (`new_sketch`), one of each class in order.
+        """Computes the boundaries from sketches, one for each class.
+
+        Args:
+            *sketches: `core.QuantileSketch` made by `new_sketch`, in the order of the classes.
 
         Raises:
-            ValueError: there are not `num_classes` of them.
+            ValueError: The number of sketches is not `num_classes`.
         """
         if len(sketches) != self.num_classes:
-            raise ValueError(f"sketches must be {self.num_classes}, got {len(sketches)}")
+            raise ValueError(
+                f"expected {self.num_classes} sketches, one for each class, got {len(sketches)}"
+            )
         features = np.unique(np.concatenate([s.feature_ids for s in sketches]))
         found = core.mdl_boundaries(list(sketches), features, self.side)
         self._assign(Boundaries(features, *found))
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, and the size of the output if the layer is adapted."""
+        """The constructor's arguments, and the output size if the layer is adapted."""
         config = super().get_config()
         del config["num_bins"], config["keep_sketch"]
         return {**config, "num_classes": self.num_classes}

@@ -14,32 +14,36 @@ from twml_ops.layers._feature_norm import FeatureNorm
 
 @serializable
 class OnlineStandardize(FeatureNorm):
-    """`y = clip((v - mean) / max(sd, epsilon), -clip, clip) + b`: a running z-score per feature.
+    """`y = clip((v - mean) / max(sd, epsilon), -clip, clip) + b`: a running z-score.
 
-    In training the batch first goes into the feature's count, mean and sum of squares (float64,
-    Welford and Chan), and is standardized with them; no pass over the data is needed. Inference
-    leaves them alone, and so does a layer with `trainable = False`. They count as constants for the
-    gradient; that of b is sparse. A NaN is a missing value: not counted, and y = b.
+    In training, the batch is first added to count, mean and sum of squared deviations of its
+    features, in float64 by the formulas of Welford 1962 and Chan, Golub and LeVeque 1979 (see
+    `ops.online_standardize`), and then standardized with them, without a separate pass over the
+    data. Inference does not change them, and neither does a layer with `trainable = False`. They
+    are constants for the gradient; the gradient by b is sparse. A NaN is a missing value: it is not
+    counted, and y = b.
 
-    Takes any batch form and returns it; a binary batch (ids alone, all 1) becomes a pair.
+    The layer takes any batch form and returns the same form; a binary batch (ids alone, all values
+    1) becomes a pair.
 
     Args:
-        input_dim: N, size of the id space; ids outside [0, N) are an error.
-        epsilon: least standard deviation; positive and not denormal.
-        clip: largest |y| before the bias.
-        decay: for drifting data, in (0, 1]: what was seen before weighs so much less after each
-            training batch that has the feature. 1: all values weigh the same.
-        use_bias: whether each feature has a trainable bias b, which tells its presence from its
-            absence.
-        bias_initializer: of the bias [N].
-        nonfinite: what becomes of infinite values, which are never counted. "error": the batch is
-            refused. "zero": y = b.
-        **kwargs: of `tf.keras.layers.Layer`.
+        input_dim: N, size of the id space. Ids outside of [0, N) are an error.
+        epsilon: Smallest standard deviation; positive and not denormal.
+        clip: Largest |y| before the bias; positive.
+        decay: In (0, 1], for drifting data. In training, count and sum of squared deviations of
+            each feature in the batch are multiplied by it first. With 1 all values have the same
+            weight.
+        use_bias: Whether each feature has a trainable bias b, which distinguishes a present feature
+            from an absent one.
+        bias_initializer: Keras initializer of the bias [N].
+        nonfinite: What happens to infinite values, which are never counted. "error": the op fails.
+            "zero": y = b.
+        **kwargs: Arguments of `tf.keras.layers.Layer`.
 
     Raises:
-        ValueError: an argument out of its range, or an input of no batch form.
-        tf.errors.InvalidArgumentError: when called, an id out of range, or an infinite value
-            where that is an error.
+        ValueError: An argument is out of range, or the input has no batch form.
+        tf.errors.InvalidArgumentError: When called, an id is out of range, or a value is infinite
+            and `nonfinite` is "error".
     """
 
     state_name = "moments"
@@ -70,12 +74,15 @@ class OnlineStandardize(FeatureNorm):
         return {**super()._op_arguments(), "clip": self.clip}
 
     def merge(self, *others: OnlineStandardize) -> None:
-        """Takes over what other layers of the same size have seen, of other data.
+        """Merges the moments of other layers, as if one layer had seen the data of all.
 
-        Processes that saw parts of the data merge so; the biases stay this layer's.
+        Use it for processes that have read different parts of the data. The biases are not merged.
+
+        Args:
+            *others: Built layers with the same `input_dim`.
 
         Raises:
-            ValueError: a layer of another `input_dim`, or one that is not built.
+            ValueError: A layer has another `input_dim` or is not built.
         """
         self._check_mergeable(others)
         for other in others:

@@ -1,4 +1,4 @@
-"""Continuous features to buckets with contiguous ids."""
+"""Discretization of continuous features into buckets with contiguous ids."""
 
 from __future__ import annotations
 
@@ -16,36 +16,37 @@ from twml_ops.layers._discretizer import Discretizer
 
 @serializable
 class PercentileDiscretizer(Discretizer):
-    """Replaces each (feature, value) by (id of its bucket, 1); `adapt` finds the buckets.
+    """Replaces each (feature, value) by (id of its bucket, 1); `adapt` computes the buckets.
 
-    The ids of a feature's buckets follow each other, features ascend, and the pass-through space
-    comes last, so `output_dim`, known after `adapt`, is exactly the number of buckets (plus
-    2^pass_through_bits if `unknown` is "pass"). A bucket is what `numpy.searchsorted(boundaries,
-    value, side)` says; infinities are values like any other.
+    The buckets of a feature have consecutive ids, features are in ascending order, and the
+    pass-through space comes last. `output_dim`, known after `adapt`, is exactly the number of
+    buckets, plus 2^pass_through_bits if `unknown` is "pass". The bucket of a value is
+    `numpy.searchsorted(boundaries, value, side)`; infinities are ordinary values.
 
-    Usable in a model, where no gradient flows back through it, and in `tf.data.Dataset.map`. Takes
-    and returns any batch form; a binary batch (ids alone) stays one.
+    The layer can be used in a model, where it has no gradient, and in `tf.data.Dataset.map`. It
+    takes any batch form and returns the same form; a binary batch (ids alone) stays one.
 
     Args:
-        num_bins: most buckets a feature gets, its NaN bucket not counted: one number for all, or a
-            dict feature id -> number, and then only these features are adapted.
-        side: "left": a bucket is an interval (a, b]. "right": [a, b).
+        num_bins: Maximum number of buckets of a feature, without its NaN bucket: one number for all
+            features, or a dict feature id → number, which restricts `adapt` to these features.
+        side: "left": buckets are intervals (a, b]. "right": [a, b).
         missing: "bucket": NaNs of an adapted feature get a bucket of their own, its last. "drop":
-            an entry whose value is NaN is dropped.
-        unknown: of entries whose feature `adapt` did not see (or was not to adapt). "pass": keeps
-            its value at an id hashed from the feature into the pass-through space. "drop": is
-            dropped. "error": the batch is refused.
-        pass_through_bits: the pass-through space has 2^pass_through_bits ids, 1 to 62.
-        epsilon: rank error of `adapt`, as a share of a feature's values; in [1e-5, 0.5].
-        keep_sketch: whether files and checkpoints keep what `adapt` saw (`sketch`), beside the
-            boundaries, so that it can be merged or compared with other data later.
-        keep_inputs: an adapted feature's value, unless it is NaN, also stays beside its bucket, at
-            an id of the feature behind all buckets.
-        **kwargs: of `tf.keras.layers.Layer`.
+            the entry is dropped.
+        unknown: What happens to entries of features that were not adapted. "pass": the entry keeps
+            its value and gets an id hashed from the feature into the pass-through space. "drop":
+            the entry is dropped. "error": the op fails.
+        pass_through_bits: Size of the pass-through space, 1 to 62; it has 2^pass_through_bits ids.
+        epsilon: Rank error of `adapt`, as a share of a feature's values; in [1e-5, 0.5].
+        keep_sketch: Whether files and checkpoints also contain the sketch of the adapted data
+            (`sketch`), so that it can be merged or compared with other data later.
+        keep_inputs: Whether the value of an adapted feature, unless it is NaN, is kept next to its
+            bucket, at an id of the feature after all buckets.
+        **kwargs: Arguments of `tf.keras.layers.Layer`.
 
     Raises:
-        ValueError: an argument out of its range; called before `adapt`; an input of no batch form.
-        tf.errors.InvalidArgumentError: an unknown feature where that is an error, when called.
+        ValueError: An argument is out of range. When called: the layer is not adapted, or the input
+            has no batch form.
+        tf.errors.InvalidArgumentError: When called, a feature is unknown and `unknown` is "error".
     """
 
     def __init__(
@@ -82,5 +83,5 @@ class PercentileDiscretizer(Discretizer):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, and the size of the output if the layer is adapted."""
+        """The constructor's arguments, and the output size if the layer is adapted."""
         return {**super().get_config(), "pass_through_bits": self.pass_through_bits}

@@ -1,4 +1,4 @@
-"""Calibration by a sigmoid of two parameters."""
+"""Calibration by a sigmoid with two parameters."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ MAX_STEPS = 100
 
 @serializable
 class PlattScaling(Calibration):
-    """Maps a score to sigmoid(a · logit + b), a and b per unit (Platt, "Probabilistic Outputs for
-    Support Vector Machines", 1999).
+    """Maps scores to sigmoid(a · logit + b), with a and b for each unit.
 
-    `fit` maximizes the likelihood by Newton's method with backtracking (Lin, Lin and Weng, "A note
-    on Platt's probabilistic outputs", 2007). As Platt proposes, labels are moved away from 0 and 1
-    to 1 / (N− + 2) and (N+ + 1) / (N+ + 2), N± being the weights of either, so that data which
-    a threshold separates have a solution. Two parameters need few examples, a few hundred will do;
-    with tens of thousands, `IsotonicCalibration` can follow any curve.
+    Platt 1999, "Probabilistic Outputs for Support Vector Machines and Comparisons to Regularized
+    Likelihood Methods". `fit` maximizes the likelihood by Newton's method with backtracking (Lin,
+    Lin and Weng 2007, "A Note on Platt's Probabilistic Outputs for Support Vector Machines"). As
+    Platt proposes, labels are moved away from 0 and 1 to 1 / (N− + 2) and (N+ + 1) / (N+ + 2),
+    where N± are the weights of both classes, so that separable data have a solution too. A few
+    hundred examples are enough for two parameters; with tens of thousands, `IsotonicCalibration`
+    can fit a curve of any form.
 
     Args:
-        units: number of columns, each with its own a and b.
-        from_logits: scores are logits (or any other real scores); default: they are probabilities,
-            whose logit is taken after clipping them to [1e-7, 1 − 1e-7].
-        nan: what a NaN score gives: "propagate" (default): NaN; "base_rate": the mean label.
-        **kwargs: of `tf.keras.layers.Layer`.
+        units: Number of columns, each with its own a and b.
+        from_logits: Whether scores are logits, or other real numbers. Otherwise they are
+            probabilities, whose logit is computed after clipping to [1e-7, 1 − 1e-7].
+        nan: Result for a NaN score: "propagate": NaN; "base_rate": the mean label.
+        **kwargs: Arguments of `tf.keras.layers.Layer`.
 
     Raises:
-        ValueError: an argument out of its range.
+        ValueError: An argument is out of range.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("slopes", "intercepts", "base_rates")
@@ -65,7 +66,7 @@ class PlattScaling(Calibration):
         if not self.from_logits:
             p = tf.clip_by_value(scores, EPSILON, 1 - EPSILON)
             scores = tf.math.log(p) - tf.math.log1p(-p)
-        # 0 · infinity is NaN, but a flat curve is flat everywhere.
+        # 0 · infinity would be NaN, but a slope of 0 gives a constant.
         return tf.sigmoid(tf.math.multiply_no_nan(scores, slopes) + intercepts)
 
     def get_config(self) -> dict[str, Any]:
@@ -74,13 +75,13 @@ class PlattScaling(Calibration):
 
 
 def _maximum_likelihood(f: Floats, labels: Floats, weights: Floats) -> tuple[float, float]:
-    """(a, b) of sigmoid(a f + b)."""
+    """The parameters (a, b) of sigmoid(a f + b)."""
     positive = float(np.sum(weights * labels))
     negative = float(np.sum(weights * (1 - labels)))
     high, low = (positive + 1) / (positive + 2), 1 / (negative + 2)
     targets = labels * high + (1 - labels) * low
 
-    # Standardized, a and b hardly depend on each other, whatever the unit of the scores.
+    # Standardized scores make the Hessian well-conditioned, whatever the unit of the scores.
     middle = float(np.average(f, weights=weights))
     centred = f - middle if np.ptp(f) else np.zeros_like(f)
     spread = float(np.sqrt(np.average(centred**2, weights=weights))) or 1.0
@@ -104,7 +105,7 @@ def _maximum_likelihood(f: Floats, labels: Floats, weights: Floats) -> tuple[flo
         while length > 1e-10 and loss(at - length * step) > value - 1e-4 * length * decrement:
             length /= 2
         if length <= 1e-10:
-            break  # as exact as the loss can tell
+            break  # the loss cannot be reduced further in float64
         at = at - length * step
         value = loss(at)
     slope = float(at[0]) / spread

@@ -18,37 +18,38 @@ from twml_ops.placement.sharded import WholeFilesOnly, sharded
 
 @serializable
 class SparseLinear(TableLayer):
-    """`activation(x @ kernel + bias)` for a sparse x [B, input_dim]; output [B, units].
+    """`activation(x @ kernel + bias)` for a sparse x [B, input_dim]; the output is [B, units].
 
-    Takes any batch form: a `tf.SparseTensor`; a pair of `tf.RaggedTensor` (ids, values) or one
-    ragged ids; a padded pair (ids, values) with id -1 as padding. Reads only the rows of the
-    kernel that the batch names; its gradient is sparse, and the optimizers of
-    `twml_ops.optimizers` update only those rows. The gradient by the values of a batch reads the
-    kernel when it is computed: compute it before the kernel is updated (`ops.sparse_linear`).
+    The layer takes any batch form: a `tf.SparseTensor`; a pair of `tf.RaggedTensor` (ids, values)
+    or one ragged ids; a padded pair (ids, values) with id -1 as padding. It reads only the kernel
+    rows that the batch names. The gradient by the kernel is sparse, and the optimizers of
+    `twml_ops.optimizers` update only those rows. The gradient by the values reads the kernel when
+    it is computed, so compute it before the kernel is updated (see `ops.sparse_linear`).
 
     Args:
         units: D, width of the output.
-        input_dim: N, size of the id space; ids outside [0, N) are an error.
-        activation: a Keras activation, applied last.
-        use_bias: whether a bias [units] is added.
-        kernel_initializer: of the kernel [input_dim, units].
-        bias_initializer: of the bias.
-        num_partitions: P, into how many variables the kernel is split; the layer computes the
-            same whatever P is.
-        partition_axis: "row": partition p holds the ids with id mod P = p, partial sums are
-            added. "column": partition p holds every P-th part of the columns, results are
+        input_dim: N, size of the id space. Ids outside of [0, N) are an error.
+        activation: Keras activation, applied last; None: linear.
+        use_bias: Whether to add a bias [units].
+        kernel_initializer: Keras initializer of the kernel [input_dim, units].
+        bias_initializer: Keras initializer of the bias.
+        num_partitions: P, number of variables into which the kernel is split. The result is the
+            same for any P.
+        partition_axis: "row": partition p has the ids with id mod P = p, and partial sums are
+            added. "column": partition p has the p-th block of units / P columns, and results are
             concatenated; P must divide `units`.
-        kernel_dtype: "float32", or "bfloat16": half the memory and traffic. Sums stay in float32,
-            and the optimizers of this package round updates stochastically, so that small ones are
-            not lost; their slots stay float32.
+        kernel_dtype: "float32", or "bfloat16", which halves memory and traffic. Sums are float32.
+            The optimizers of this package round updates stochastically, so that small ones are not
+            lost; their slots are float32.
         placement: "auto": every replica of a `tf.distribute.MirroredStrategy` has the whole table.
             "sharded": each of its k replicas has input_dim / k rows, and they exchange ids and
-            sums; the same without replicas. Such a layer goes into .keras and .weights.h5 files,
-            not into checkpoints; its optimizer must not clip by norm.
+            sums; without replicas both are the same. A sharded layer can be saved in .keras and
+            .weights.h5 files but not in checkpoints, and its optimizer must not clip by norm.
+        **kwargs: Arguments of `tf.keras.layers.Layer`.
 
     Raises:
-        ValueError: an argument out of its range, or an input of no batch form.
-        tf.errors.InvalidArgumentError: an id out of range, when called.
+        ValueError: An argument is out of range, or the input has no batch form.
+        tf.errors.InvalidArgumentError: When called, an id is out of range.
     """
 
     def __init__(
@@ -87,7 +88,9 @@ class SparseLinear(TableLayer):
         if placement not in ("auto", "sharded"):
             raise ValueError(f'placement must be "auto" or "sharded", got {placement!r}')
         if placement == "sharded" and num_partitions > 1:
-            raise ValueError(f'num_partitions must be 1 if "sharded", got {num_partitions}')
+            raise ValueError(
+                f'num_partitions must be 1 for placement="sharded", got {num_partitions}'
+            )
         self.units = int(units)
         self.input_dim = int(input_dim)
         self.activation = tf.keras.activations.get(activation)
@@ -98,26 +101,26 @@ class SparseLinear(TableLayer):
         self.partition_axis = partition_axis
         self.kernel_dtype = kernel_dtype
         self.placement = placement
-        self.supports_jit = False  # the ops are no XLA ops
+        self.supports_jit = False  # the ops cannot be compiled by XLA
         self.kernels: list[Any] = []
         self.bias: Any = None
 
     @property
     def kernel(self) -> Any:
-        """The one kernel [input_dim, units] of an unpartitioned layer."""
+        """The kernel [input_dim, units] of a layer with one partition."""
         if len(self.kernels) != 1:
             raise AttributeError(f"the kernel is split into {self.num_partitions}: see `kernels`")
         return self.kernels[0]
 
     def build(self, input_shape: Any = None) -> None:
-        """Creates the kernel's partitions and the bias."""
-        del input_shape  # ids name the rows: the input's width says nothing
+        """Creates the partitions of the kernel, and the bias."""
+        del input_shape  # the number of rows is `input_dim`
         partitions = range(self.num_partitions)
         if self.num_partitions == 1:
             self.kernels = [self._add_kernel("kernel", self.kernel_initializer, self.input_dim)]
         else:
-            # Cut from one initial kernel, so the split changes neither its values nor its scale.
-            with tf.init_scope(), library.on_host():  # Keras may make the variables later
+            # Parts of one initial kernel, so that the split changes neither values nor scale.
+            with tf.init_scope(), library.on_host():  # Keras may create the variables later
                 whole = tf.convert_to_tensor(self.kernel_initializer((self.input_dim, self.units)))
                 parts = [self._part(whole, p) for p in partitions]
             self.kernels = [self._add_partition(part, p) for p, part in enumerate(parts)]
@@ -152,12 +155,19 @@ class SparseLinear(TableLayer):
         kernel = place.create(add, shape, initializer, f"{self.name}/{name}", self.kernel_dtype)
         if place.divided:
             self._whole_files_only = WholeFilesOnly()
-        # Checkpoints follow attributes; in Keras 3 not those that are lists.
+        # Checkpoints follow attributes, but those of Keras 3 ignore lists.
         setattr(self, f"_{name}", kernel)
         return kernel
 
     def call(self, inputs: Any) -> tf.Tensor:
-        """Inputs: a batch of B rows in any form. Returns [B, units] of the compute dtype."""
+        """Multiplies a batch by the kernel.
+
+        Args:
+            inputs: A batch in any batch form, B rows.
+
+        Returns:
+            [B, units], of the compute dtype.
+        """
         with library.on_host():
             batch, _ = parse(inputs)
             products = [

@@ -1,4 +1,4 @@
-"""Metrics of a calibrated probability: streaming, weighted, mergeable."""
+"""Streaming, weighted and mergeable metrics of predicted probabilities."""
 
 from twml_ops.metrics.calibration import CalibrationRatio
 from twml_ops.metrics.entropy import NormalizedEntropy, RelativeCrossEntropy

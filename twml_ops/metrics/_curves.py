@@ -1,7 +1,7 @@
-"""Areas under the ROC and the precision-recall curve, of weights at descending scores.
+"""Areas under the ROC and the precision-recall curve, from weights by descending score.
 
-`positives` and `negatives` are float64 [..., T]: the weight of either label at each of T distinct
-scores (or in each of T buckets of scores), the highest score first.
+`positives` and `negatives` are float64 [..., T]: the weights of both labels at each of T distinct
+scores, or in each of T score buckets, starting with the highest score.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ NAN = float("nan")
 
 
 def roc_auc(positives: tf.Tensor, negatives: tf.Tensor) -> tf.Tensor:
-    """The share of (positive, negative) pairs in order, ties counting half; NaN of none."""
+    """The share of (positive, negative) pairs in the right order, where ties count half.
+
+    It is NaN if there are no pairs.
+    """
     above = tf.cumsum(positives, axis=-1, exclusive=True)
     return _per_pair(negatives * (above + positives / 2), positives, negatives)
 
 
 def roc_auc_bounds(positives: tf.Tensor, negatives: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The least and the greatest area, whatever the order within each bucket."""
+    """The smallest and the largest area for any order within each bucket."""
     above = tf.cumsum(positives, axis=-1, exclusive=True)
     low = _per_pair(negatives * above, positives, negatives)
     return low, _per_pair(negatives * (above + positives), positives, negatives)
@@ -38,20 +41,21 @@ def average_precision(positives: tf.Tensor, negatives: tf.Tensor) -> tf.Tensor:
 def average_precision_bounds(
     positives: tf.Tensor, negatives: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Bounds of the area, whatever the order within each bucket.
+    """Bounds of the area for any order within each bucket.
 
-    Behind h hits and m misses above, and with p and n in the bucket: no threshold in it has a
-    precision above (h + p) / (h + p + m), and the one that takes in the t-th of its p has one of at
-    least (h + t) / (h + t + m + n), which is summed over t as an integral.
+    Let h positives and m negatives be above a bucket with p positives and n negatives. No threshold
+    in the bucket has a precision above (h + p) / (h + p + m). The threshold that includes the t-th
+    of the p positives has a precision of at least (h + t) / (h + t + m + n); the sum over t is
+    bounded by its integral.
     """
     hits = tf.cumsum(positives, axis=-1, exclusive=True)
     misses = tf.cumsum(negatives, axis=-1, exclusive=True)
-    most = tf.math.divide_no_nan(hits + positives, hits + positives + misses)
+    high = tf.math.divide_no_nan(hits + positives, hits + positives + misses)
     below = misses + negatives
-    grown = tf.math.divide_no_nan(positives, hits + below)
-    lost = tf.where(below > 0, below * tf.math.log1p(grown), tf.zeros_like(below))
-    # hits + below is 0 only where the bucket has no negatives either: nothing is lost there.
-    return _per_positive(positives - lost, positives), _per_positive(positives * most, positives)
+    growth = tf.math.divide_no_nan(positives, hits + below)
+    lost = tf.where(below > 0, below * tf.math.log1p(growth), tf.zeros_like(below))
+    # hits + below is 0 only if the bucket has no negatives either, and then nothing is lost.
+    return _per_positive(positives - lost, positives), _per_positive(positives * high, positives)
 
 
 def _per_positive(gained: tf.Tensor, positives: tf.Tensor) -> tf.Tensor:

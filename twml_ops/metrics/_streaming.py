@@ -1,4 +1,4 @@
-"""A metric that is a function of a tally, so streams merge by adding their tallies."""
+"""The base of metrics that are functions of a tally, which merge by adding their tallies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 
 class Examples(NamedTuple):
-    """A batch, flat and float64.
+    """A flat batch in float64.
 
     Attributes:
         labels: [n], in [0, 1].
@@ -23,15 +23,17 @@ class Examples(NamedTuple):
 
 
 class Streaming(tf.keras.metrics.Metric):
-    """Keeps one float64 tensor, the tally; a subclass says what is added and what it means.
+    """Base of metrics with one float64 tensor as their state, the tally.
 
-    float64 because a float32 sum stops growing near 2^24 ≈ 17 M examples. Keras adds the tallies of
-    the replicas of a distribution strategy (`aggregation=SUM`), `merge_state` those of any others.
+    A subclass defines what a batch adds to the tally, and the metric of a tally. The tally is
+    float64 since a float32 sum stops growing near 2^24 ≈ 17 M examples. Keras adds the tallies of
+    the replicas of a distribution strategy (`aggregation=SUM`); `merge_state` adds those of other
+    metrics.
 
     Args:
-        shape: of the tally.
-        name: of the metric.
-        dtype: of the result, default float32.
+        shape: Shape of the tally.
+        name: Name of the metric.
+        dtype: Dtype of the result; None: float32.
     """
 
     def __init__(self, shape: tuple[int, ...], name: str, dtype: Any = None) -> None:
@@ -42,37 +44,56 @@ class Streaming(tf.keras.metrics.Metric):
         )
 
     def batch_tally(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tf.Tensor:
-        """What a batch adds to the tally, of its shape. Arguments as in `update_state`."""
+        """What a batch adds to the tally.
+
+        Args:
+            y_true: As for `update_state`.
+            y_pred: As for `update_state`.
+            sample_weight: As for `update_state`.
+
+        Returns:
+            float64, of the shape of the tally.
+        """
         raise NotImplementedError
 
     def result_of(self, tally: tf.Tensor) -> Any:
-        """The metric of a tally: a scalar, or a dict of scalars."""
+        """Computes the metric of a tally.
+
+        Args:
+            tally: float64, of the shape of the tally.
+
+        Returns:
+            A scalar, or a dict of scalars.
+        """
         raise NotImplementedError
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Adds a batch.
 
         Args:
-            y_true: labels in [0, 1], of as many elements as `y_pred`.
-            y_pred: predictions, [B] or [B, 1] (any shape).
-            sample_weight: scalar, or shaped as the leading dimensions of `y_pred`; default 1. An
-                example of weight 0 is not seen at all, not even a NaN in it.
+            y_true: Labels in [0, 1], with as many elements as `y_pred`.
+            y_pred: Predictions, [B], [B, 1] or any other shape.
+            sample_weight: Scalar, or of the shape of the leading dimensions of `y_pred`; default 1.
+                Examples of weight 0 are ignored, even if they are NaN.
         """
         self._tally.assign_add(self.batch_tally(y_true, y_pred, sample_weight))
 
     def result(self) -> Any:
-        """The metric of everything seen since the last reset."""
+        """The metric of all examples since the last reset."""
         return self.result_of(tf.convert_to_tensor(self._tally))
 
     def reset_state(self) -> None:
-        """Forgets everything seen."""
+        """Resets the tally to 0."""
         self._tally.assign(tf.zeros(self.shape, tf.float64))
 
     def merge_state(self, metrics: Iterable[Streaming]) -> None:
-        """Adds what other metrics of this kind have seen, as if all had been one stream.
+        """Adds the tallies of other metrics, as if all examples had been in one stream.
+
+        Args:
+            metrics: Metrics of the same class with the same settings.
 
         Raises:
-            ValueError: a metric is of another class or configured differently.
+            ValueError: A metric has another class or other settings.
         """
         metrics = list(metrics)
         for other in metrics:
@@ -81,48 +102,63 @@ class Streaming(tf.keras.metrics.Metric):
             self._tally.assign_add(tf.convert_to_tensor(other._tally))
 
     def settings(self) -> dict[str, Any]:
-        """The arguments that a metric to merge with must share."""
+        """The arguments that metrics must share to be merged.
+
+        Returns:
+            The config without name and dtype.
+        """
         config: dict[str, Any] = self.get_config()
         return {k: v for k, v in config.items() if k not in ("name", "dtype")}
 
 
 class VectorMetric(Streaming):
-    """A metric whose tally is a vector; it can also be kept per group of examples.
+    """Base of metrics whose tally is a vector, which can also be computed by group of examples.
 
     Args:
-        size: of the vector.
-        name: of the metric.
-        dtype: of the result, default float32.
+        size: Length of the vector.
+        name: Name of the metric.
+        dtype: Dtype of the result; None: float32.
     """
 
     def __init__(self, size: int, name: str, dtype: Any = None) -> None:
         super().__init__((size,), name, dtype)
 
     def tally(self, examples: Examples, groups: tf.Tensor | None, num_groups: int) -> tf.Tensor:
-        """The tallies of the groups of examples, float64 [num_groups, size].
+        """Computes the tallies of groups of examples.
 
         Args:
-            examples: n of them.
-            groups: int32 [n], an example of a negative group is in none; None: all are in one.
-            num_groups: how many there are.
+            examples: n examples.
+            groups: int32 [n], group numbers; examples with a negative number are ignored. None: all
+                examples are in one group.
+            num_groups: Number of groups.
+
+        Returns:
+            float64 [num_groups, size].
         """
         raise NotImplementedError
 
     def value(self, tally: tf.Tensor) -> tf.Tensor:
-        """The metric, float64 [...], of tallies [..., size]."""
+        """Computes the metric of tallies.
+
+        Args:
+            tally: float64 [..., size].
+
+        Returns:
+            float64 [...].
+        """
         raise NotImplementedError
 
     def batch_tally(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tf.Tensor:
-        """See `Streaming`."""
+        """The tally of all examples of a batch."""
         return self.tally(flat_examples(y_true, y_pred, sample_weight), None, 1)[0]
 
     def result_of(self, tally: tf.Tensor) -> tf.Tensor:
-        """The metric of a tally, a scalar."""
+        """Computes the metric of a tally, a scalar."""
         return tf.cast(self.value(tally), self.dtype)
 
 
 def flat_examples(y_true: Any, y_pred: Any, sample_weight: Any) -> Examples:
-    """The arguments of `update_state` as they are summed."""
+    """Converts the arguments of `update_state` to flat float64 tensors."""
     predictions = tf.cast(tf.convert_to_tensor(y_pred), tf.float64)
     labels = tf.reshape(tf.cast(y_true, tf.float64), [-1])
     if sample_weight is None:
@@ -140,14 +176,14 @@ def sum_by_group(rows: tf.Tensor, groups: tf.Tensor | None, num_groups: int) -> 
 
 
 def check_mergeable(mine: Any, other: Any) -> None:
-    """Refuses to add up what means different things.
+    """Raises if two metrics cannot be merged.
 
     Args:
-        mine: a metric with `settings`.
-        other: what is to be merged into it.
+        mine: A metric with `settings`.
+        other: What is to be merged into it.
 
     Raises:
-        ValueError: they are not of one class with the same settings.
+        ValueError: They differ in class or settings.
     """
     if type(other) is not type(mine) or mine.settings() != other.settings():
         raise ValueError(
@@ -158,7 +194,7 @@ def check_mergeable(mine: Any, other: Any) -> None:
 
 
 def _align(weights: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
-    """`weights` broadcast to `predictions`: [B] with [B, 1] must not become [B, B]."""
+    """Broadcasts `weights` to `predictions`; [B] and [B, 1] are not broadcast to [B, B]."""
     if weights.shape.rank is not None and predictions.shape.rank is not None:
         for _ in range(predictions.shape.rank - weights.shape.rank):
             weights = tf.expand_dims(weights, -1) if weights.shape.rank else weights

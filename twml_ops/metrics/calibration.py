@@ -1,4 +1,4 @@
-"""Does the mean prediction equal the mean label?"""
+"""The ratio of mean prediction and mean label."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from twml_ops.metrics._sums import SumsMetric
 class CalibrationRatio(SumsMetric):
     """Mean prediction / mean label, both weighted: 1 is calibrated, 1.1 is 10 % too high.
 
-    The result is NaN where the ratio is undefined: nothing seen, no weight, or no positive label.
-    Predictions of 0 and 1 are legal. `standard_error()` says how far chance alone moves it.
+    The result is NaN if the ratio is undefined: without examples, weight or positive labels.
+    Predictions of 0 and 1 are allowed. `standard_error()` is the standard deviation by chance.
 
     Args:
-        from_logits: predictions are logits, turned into probabilities first.
-        name: of the metric.
-        dtype: of the result, default float32; the sums are float64.
+        from_logits: Whether predictions are logits, which are converted to probabilities first.
+        name: Name of the metric.
+        dtype: Dtype of the result; None: float32. The sums are float64.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class CalibrationRatio(SumsMetric):
         self.from_logits = from_logits
 
     def terms(self, labels: tf.Tensor, predictions: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Prediction, label."""
+        """Prediction and label."""
         return (tf.sigmoid(predictions) if self.from_logits else predictions), labels
 
     def ratio(self, *sums: tf.Tensor) -> tf.Tensor:

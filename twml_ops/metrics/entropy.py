@@ -1,4 +1,4 @@
-"""Cross entropy relative to what the base rate alone would give."""
+"""Cross entropy relative to that of a constant prediction at the base rate."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ EPSILON = 1e-7
 
 @serializable
 class NormalizedEntropy(SumsMetric):
-    """Log loss over the entropy of the base rate: 1 is a constant prediction, less is better.
+    """Log loss divided by the entropy of the base rate: 1 for a constant prediction, lower is
+    better.
 
-    NE = mean(−y log p − (1 − y) log(1 − p)) / (−r log r − (1 − r) log(1 − r)), r = mean(y), all
-    means weighted (He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook", 2014).
+    NE = mean(−y log p − (1 − y) log(1 − p)) / (−r log r − (1 − r) log(1 − r)), with r = mean(y) and
+    weighted means (He et al. 2014, "Practical Lessons from Predicting Clicks on Ads at Facebook").
 
-    The result is NaN where NE is undefined: nothing seen, no weight, or a base rate of 0 or 1, as
-    one example has. `standard_error()` says how far chance alone moves it.
+    The result is NaN if NE is undefined: without examples or weight, or with a base rate of 0 or 1.
+    `standard_error()` is the standard deviation by chance.
 
     Args:
-        from_logits: predictions are logits; their log loss is exact, without clipping.
-        epsilon: probabilities are clipped to [epsilon, 1 − epsilon], so one certain and wrong
-            prediction costs −log(epsilon), 16.1 at the default 1e-7, and not infinity.
-        name: of the metric.
-        dtype: of the result, default float32; the sums are float64.
+        from_logits: Whether predictions are logits, whose log loss is exact without clipping.
+        epsilon: Probabilities are clipped to [epsilon, 1 − epsilon], so that one certain but wrong
+            prediction costs −log(epsilon), 16.1 at the default, and not infinity.
+        name: Name of the metric.
+        dtype: Dtype of the result; None: float32. The sums are float64.
 
     Raises:
         ValueError: `epsilon` is not in [0, 0.5).
@@ -47,7 +48,7 @@ class NormalizedEntropy(SumsMetric):
         self.epsilon = epsilon
 
     def terms(self, labels: tf.Tensor, predictions: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Log loss, label."""
+        """Log loss and label."""
         if self.from_logits:
             loss = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=predictions)
         else:
@@ -71,16 +72,19 @@ class NormalizedEntropy(SumsMetric):
 
 @serializable
 class RelativeCrossEntropy(NormalizedEntropy):
-    """RCE = 100 · (1 − NE): per cent of the base rate's entropy that the model explains.
+    """RCE = 100 · (1 − NE): the percentage of the base rate's entropy that the model explains.
 
-    0 is a constant prediction at the base rate, 100 a perfect one; it is negative for a model worse
-    than the constant, and NaN where `NormalizedEntropy` is.
+    It is 0 for a constant prediction at the base rate, 100 for perfect predictions, negative for a
+    model worse than the constant, and NaN where `NormalizedEntropy` is.
 
     Args:
-        from_logits: as in `NormalizedEntropy`.
-        epsilon: as in `NormalizedEntropy`, default 1e-7.
-        name: of the metric.
-        dtype: of the result, default float32.
+        from_logits: Whether predictions are logits, whose log loss is exact without clipping.
+        epsilon: Probabilities are clipped to [epsilon, 1 − epsilon]; in [0, 0.5).
+        name: Name of the metric.
+        dtype: Dtype of the result; None: float32. The sums are float64.
+
+    Raises:
+        ValueError: `epsilon` is not in [0, 0.5).
     """
 
     def __init__(

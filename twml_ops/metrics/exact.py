@@ -1,4 +1,4 @@
-"""ROC-AUC and PR-AUC without approximation: every example is kept until it is asked for."""
+"""ROC-AUC and PR-AUC without approximation, from all examples."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ _Area = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 def roc_auc(y_true: Any, y_pred: Any, sample_weight: Any = None) -> tf.Tensor:
-    """The exact area under the ROC curve, float64: ties count half.
+    """The exact area under the ROC curve, where ties count half.
 
     Args:
-        y_true: labels in [0, 1]; soft ones count in part as either.
-        y_pred: scores of any kind, as many.
-        sample_weight: default 1; examples of weight 0 are not seen.
+        y_true: Labels in [0, 1]. A label between 0 and 1 counts in part as either class.
+        y_pred: Scores, any real numbers, with as many elements as `y_true`.
+        sample_weight: Weights; default 1. Examples of weight 0 are ignored.
 
     Returns:
-        A scalar; NaN without positives or negatives, or if there is a NaN among the scores.
+        float64 scalar; NaN without positives or negatives, or if a score is NaN.
     """
     return _area(_curves.roc_auc, *flat_examples(y_true, y_pred, sample_weight))
 
 
 def average_precision(y_true: Any, y_pred: Any, sample_weight: Any = None) -> tf.Tensor:
-    """The exact Σ (recall_t − recall_t−1) · precision_t over all distinct scores, float64.
+    """The exact average precision, Σ (recall_t − recall_t−1) · precision_t over all distinct
+    scores.
 
     Args:
-        y_true: labels in [0, 1]; soft ones count in part as either.
-        y_pred: scores of any kind, as many.
-        sample_weight: default 1; examples of weight 0 are not seen.
+        y_true: Labels in [0, 1]. A label between 0 and 1 counts in part as either class.
+        y_pred: Scores, any real numbers, with as many elements as `y_true`.
+        sample_weight: Weights; default 1. Examples of weight 0 are ignored.
 
     Returns:
-        A scalar; NaN without positives or if there is a NaN among the scores; 1 without negatives.
+        float64 scalar; NaN without positives or if a score is NaN; 1 without negatives.
     """
     return _area(_curves.average_precision, *flat_examples(y_true, y_pred, sample_weight))
 
@@ -60,9 +61,9 @@ def _area(curve: _Area, labels: tf.Tensor, predictions: tf.Tensor, weights: tf.T
 
 
 class _ExactCurveMetric(tf.keras.metrics.Metric):
-    """Keeps label, prediction and weight of every example, 12 bytes, in a variable that grows.
+    """Stores label, prediction and weight of every example, 12 bytes, in a variable that grows.
 
-    Its size rules out XLA and adding up over replicas.
+    Because of the varying size it cannot be compiled by XLA or added up over replicas.
     """
 
     def __init__(self, curve: _Area, name: str, dtype: Any = None) -> None:
@@ -70,8 +71,8 @@ class _ExactCurveMetric(tf.keras.metrics.Metric):
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         if replicas > 1:
             raise ValueError(
-                f"{type(self).__name__} keeps every example and runs on one replica, got "
-                f"{replicas}: use ROCAUC or PRAUC, whose buckets add up over replicas"
+                f"{type(self).__name__} stores every example and needs a single replica, got "
+                f"{replicas}; use ROCAUC or PRAUC, whose buckets add up over replicas"
             )
         self._curve = curve
         with tf.init_scope():
@@ -80,7 +81,14 @@ class _ExactCurveMetric(tf.keras.metrics.Metric):
             self._used = tf.Variable(0, trainable=False, dtype=tf.int32)
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Keeps a batch; arguments as in the other metrics."""
+        """Adds a batch.
+
+        Args:
+            y_true: Labels in [0, 1], with as many elements as `y_pred`.
+            y_pred: Predictions, [B], [B, 1] or any other shape.
+            sample_weight: Scalar, or of the shape of the leading dimensions of `y_pred`; default 1.
+                Examples of weight 0 are ignored.
+        """
         self._append(flat_examples(y_true, y_pred, sample_weight))
 
     def _append(self, examples: Examples) -> None:
@@ -95,7 +103,7 @@ class _ExactCurveMetric(tf.keras.metrics.Metric):
         return tf.shape(self._rows.read_value())[0]
 
     def _grow(self, used: tf.Tensor, needed: tf.Tensor) -> tf.Tensor:
-        """To at least twice the size, so that growing costs O(1) per example."""
+        """Doubles the size at least, so that growing costs O(1) for each example."""
         size = tf.maximum(tf.maximum(needed, 2 * self._capacity()), _FIRST_ROWS)
         spare = tf.zeros([size - used, 3], tf.float32)
         self._rows.assign(tf.concat([self._rows.read_value()[:used], spare], axis=0))
@@ -106,19 +114,22 @@ class _ExactCurveMetric(tf.keras.metrics.Metric):
         return Examples(rows[:, 0], rows[:, 1], rows[:, 2])
 
     def result(self) -> tf.Tensor:
-        """The area of everything seen since the last reset, a scalar."""
+        """The area of all examples since the last reset, a scalar."""
         return tf.cast(_area(self._curve, *self._kept()), self.dtype)
 
     def reset_state(self) -> None:
-        """Forgets everything seen."""
+        """Removes all examples."""
         self._rows.assign(tf.zeros([0, 3], tf.float32))
         self._used.assign(0)
 
     def merge_state(self, metrics: Iterable[_ExactCurveMetric]) -> None:
-        """Adds what other metrics of this kind have seen, as if all had been one stream.
+        """Adds the examples of other metrics.
+
+        Args:
+            metrics: Metrics of the same class.
 
         Raises:
-            ValueError: a metric is of another class.
+            ValueError: A metric has another class.
         """
         metrics = list(metrics)
         for other in metrics:
@@ -127,7 +138,11 @@ class _ExactCurveMetric(tf.keras.metrics.Metric):
             self._append(other._kept())
 
     def settings(self) -> dict[str, Any]:
-        """The arguments that a metric to merge with must share: none."""
+        """The arguments that metrics must share to be merged.
+
+        Returns:
+            An empty dict.
+        """
         return {}
 
 
@@ -135,17 +150,17 @@ class _ExactCurveMetric(tf.keras.metrics.Metric):
 class ExactROCAUC(_ExactCurveMetric):
     """The exact area under the ROC curve of all examples since the last reset.
 
-    Keeps 12 bytes per example (scores are compared as float32) on one replica, and cannot be
-    compiled by XLA; `ROCAUC` has neither limit. NaN without positives or without negatives, or if
-    there is a NaN among the predictions. Predictions of 0 and 1, and logits, are legal: only the
-    order counts.
+    The metric stores 12 bytes for each example (scores are compared as float32), runs on one
+    replica and cannot be compiled by XLA; `ROCAUC` has none of these limits. The result is NaN
+    without positives or without negatives, or if a prediction is NaN. Predictions may be logits,
+    since only their order counts.
 
     Args:
-        name: of the metric.
-        dtype: of the result, default float32; the sums are float64.
+        name: Name of the metric.
+        dtype: Dtype of the result; None: float32. The sums are float64.
 
     Raises:
-        ValueError: created under a strategy of several replicas.
+        ValueError: The metric is created under a strategy of several replicas.
     """
 
     def __init__(self, name: str = "exact_roc_auc", dtype: Any = None) -> None:
@@ -156,15 +171,15 @@ class ExactROCAUC(_ExactCurveMetric):
 class ExactPRAUC(_ExactCurveMetric):
     """The exact average precision of all examples since the last reset.
 
-    Equal to scikit-learn's `average_precision_score`, but NaN and not 0 without positives; also NaN
-    if there is a NaN among the predictions. Keeps 12 bytes per example; see `ExactROCAUC`.
+    The result is that of scikit-learn's `average_precision_score`, but NaN instead of 0 without
+    positives. It is also NaN if a prediction is NaN. For the limits see `ExactROCAUC`.
 
     Args:
-        name: of the metric.
-        dtype: of the result, default float32; the sums are float64.
+        name: Name of the metric.
+        dtype: Dtype of the result; None: float32. The sums are float64.
 
     Raises:
-        ValueError: created under a strategy of several replicas.
+        ValueError: The metric is created under a strategy of several replicas.
     """
 
     def __init__(self, name: str = "exact_pr_auc", dtype: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""ROC-AUC and PR-AUC from a histogram of the scores: a fixed size, mergeable, with bounds."""
+"""ROC-AUC and PR-AUC from a histogram of the scores: of fixed size, mergeable, with bounds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from twml_ops.metrics import _curves
 from twml_ops.metrics._streaming import Examples, VectorMetric, sum_by_group
 
 NUM_BUCKETS = 4096
-MAX_LOGIT = 16.0  # beyond lie probabilities below 1.1e-7, or as close to 1
+MAX_LOGIT = 16.0  # probabilities of 1.1e-7 and 1 - 1.1e-7
 
 
 class _BucketedCurveMetric(VectorMetric):
-    """Weights of positives and negatives in buckets of equal width in the logit of the score.
+    """Base of metrics that keep the weights of both classes in buckets of equal width in the logit.
 
-    Rare events have their scores near 0, where equal widths in the probability would put them all
-    into one bucket. A bucket more counts the NaNs.
+    The scores of rare events are near 0, where buckets of equal width in the probability would not
+    separate them. One more bucket counts NaNs.
     """
 
     def __init__(self, num_buckets: int, from_logits: bool, name: str, dtype: Any = None) -> None:
@@ -30,7 +30,7 @@ class _BucketedCurveMetric(VectorMetric):
         self.from_logits = from_logits
 
     def tally(self, examples: Examples, groups: tf.Tensor | None, num_groups: int) -> tf.Tensor:
-        """[num_buckets + 1, 2] weights of positives and negatives, flat."""
+        """Weights of positives and negatives, [num_buckets + 1, 2] flattened."""
         labels, predictions, weights = examples
         halves = tf.stack([labels, 1 - labels], axis=1)
         halves = tf.math.multiply_no_nan(halves, weights[:, tf.newaxis])
@@ -42,7 +42,7 @@ class _BucketedCurveMetric(VectorMetric):
         return tf.reshape(cells, [num_groups, 2 * (self.num_buckets + 1)])
 
     def _buckets(self, predictions: tf.Tensor) -> tf.Tensor:
-        """int32 [n], ascending with the score; NaNs come last."""
+        """Bucket numbers, int32 [n], ascending with the score; the last bucket is that of NaNs."""
         if not self.from_logits:
             p = tf.clip_by_value(predictions, 0.0, 1.0)
             predictions = tf.math.log(p) - tf.math.log1p(-p)
@@ -53,11 +53,15 @@ class _BucketedCurveMetric(VectorMetric):
         return tf.where(nan, self.num_buckets, tf.cast(place, tf.int32))
 
     def value(self, tally: tf.Tensor) -> tf.Tensor:
-        """The area of tallies [..., size]."""
+        """The areas of tallies [..., size]."""
         return self._unless_nan(tally, self._area(*self._descending(tally)))
 
     def bounds(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """(low, high): the exact area of what was seen lies between them, but for rounding."""
+        """Bounds of the exact area of all examples since the last reset.
+
+        Returns:
+            `(low, high)`, scalars. The exact area lies between them, up to rounding.
+        """
         tally = tf.convert_to_tensor(self._tally)
         pair = self._area_bounds(*self._descending(tally))
         low, high = (tf.cast(self._unless_nan(tally, x), self.dtype) for x in pair)
@@ -86,19 +90,20 @@ class _BucketedCurveMetric(VectorMetric):
 
 @serializable
 class ROCAUC(_BucketedCurveMetric):
-    """How often a positive scores higher than a negative, from `num_buckets` buckets of scores.
+    """The area under the ROC curve, computed from `num_buckets` buckets of scores.
 
-    Ties, and pairs within a bucket, count half. `bounds()` encloses the exact area, so what the
-    buckets cost is known; `ExactROCAUC` has no such cost but keeps every example. The result is
-    NaN where the area is undefined: no positives, no negatives, or a NaN among the predictions.
-    Predictions of 0 and 1 are legal, those beyond are taken for them; soft labels count in part
-    as either.
+    It is the probability that a positive example has a higher score than a negative one, where ties
+    and pairs within a bucket count half. `bounds()` encloses the exact area, so the error from the
+    buckets is known; `ExactROCAUC` has none, but stores every example. The result is NaN if the
+    area is undefined: without positives or negatives, or with a NaN among the predictions.
+    Predictions of 0 and 1 are allowed, and those beyond are clipped to them. A label between 0 and
+    1 counts in part as either class.
 
     Args:
-        num_buckets: of equal width in the logit between −16 and 16, at least 2, default 4096.
-        from_logits: predictions are logits.
-        name: of the metric.
-        dtype: of the result, default float32; the sums are float64.
+        num_buckets: Number of buckets of equal width in the logit between −16 and 16, at least 2.
+        from_logits: Whether predictions are logits.
+        name: Name of the metric.
+        dtype: Dtype of the result; None: float32. The sums are float64.
 
     Raises:
         ValueError: `num_buckets` is less than 2.
@@ -124,16 +129,16 @@ class ROCAUC(_BucketedCurveMetric):
 class PRAUC(_BucketedCurveMetric):
     """Average precision, Σ (recall_t − recall_t−1) · precision_t, from buckets of scores.
 
-    The step-wise area of scikit-learn's `average_precision_score`, thresholds lying between the
-    buckets only. `bounds()` encloses the exact area. The result is NaN where it is undefined: no
-    positives (where scikit-learn says 0), or a NaN among the predictions; it is 1 without
-    negatives. Predictions of 0 and 1 are legal.
+    It is the step-wise area of scikit-learn's `average_precision_score`, with thresholds between
+    the buckets only. `bounds()` encloses the exact area. The result is NaN without positives (where
+    scikit-learn returns 0) and with a NaN among the predictions, and 1 without negatives.
+    Predictions of 0 and 1 are allowed.
 
     Args:
-        num_buckets: as in `ROCAUC`.
-        from_logits: predictions are logits.
-        name: of the metric.
-        dtype: of the result, default float32; the sums are float64.
+        num_buckets: Number of buckets of equal width in the logit between −16 and 16, at least 2.
+        from_logits: Whether predictions are logits.
+        name: Name of the metric.
+        dtype: Dtype of the result; None: float32. The sums are float64.
 
     Raises:
         ValueError: `num_buckets` is less than 2.

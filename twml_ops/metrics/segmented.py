@@ -1,4 +1,4 @@
-"""A metric per segment of the examples, such as normalized entropy per user group."""
+"""A metric for each segment of the examples, such as normalized entropy by user group."""
 
 from __future__ import annotations
 
@@ -14,30 +14,32 @@ from twml_ops.metrics._sums import SumsMetric
 
 @serializable
 class Segmented(Streaming):
-    """Keeps another metric separately for each segment of the examples.
+    """Computes another metric separately for each segment of the examples.
 
-    The segment of an example is a number from 0, given as `segments` to `update_state` or, in
-    `fit`, as the second column of the labels:
+    The segment of an example is a number from 0. It is passed as `segments` to `update_state` or,
+    in `fit`, as the second column of the labels:
 
         ne = metrics.Segmented(metrics.NormalizedEntropy(), ["new users", "old users"])
         model.compile(..., loss=lambda y, p: bce(y[:, :1], p), metrics=[ne])
         model.fit(x, np.stack([label, segment], axis=1))  # logs "normalized_entropy/new users"
 
-    An example of a segment that there is not (a negative number, or one too high) counts in none.
-    A segment without examples has the value that the metric has of nothing, NaN.
+    Examples with a segment number out of range are ignored. A segment without examples has the
+    value NaN.
 
     Args:
-        metric: what to keep: any other metric of this package that is not exact, windowed or
-            segmented. What it has seen itself does not matter.
-        segments: the names of the segments, or how many there are.
-        reduce: "none": the result is a dict with a value for each segment, named `NAME/SEGMENT`;
-            "mean": it is the mean of the segments where the metric is defined, each with the
-            weight of its examples (of `ROCAUC` per user: GAUC), NaN if there is none.
-        name: default: that of `metric`.
-        dtype: of the results, default float32.
+        metric: The metric to compute: any metric of this package that is not exact, windowed or
+            segmented. Its own state is not used.
+        segments: Names of the segments, or their number.
+        reduce: "none": the result is a dict with the value of each segment, named `NAME/SEGMENT`.
+            "mean": the result is the mean over the segments where the metric is defined, weighted
+            by the weights of their examples, or NaN if there is none. For `ROCAUC` by user it is
+            known as GAUC (Zhu et al. 2017, "Optimized Cost per Click in Taobao Display
+            Advertising").
+        name: Name; None: that of `metric`.
+        dtype: Dtype of the results; None: float32.
 
     Raises:
-        ValueError: `metric` cannot be kept by segment, there are no segments, or two of a name.
+        ValueError: `metric` cannot be computed by segment, there are no segments, or names repeat.
     """
 
     def __init__(
@@ -50,22 +52,22 @@ class Segmented(Streaming):
     ) -> None:
         if not isinstance(metric, VectorMetric):
             raise ValueError(
-                "metric must be one of this package that keeps a vector of sums (as "
+                "metric must be a metric of this package whose tally is a vector (as "
                 f"NormalizedEntropy or ROCAUC does), got {type(metric).__name__}"
             )
         names = list(map(str, range(segments) if isinstance(segments, int) else segments))
         if not names or len(set(names)) < len(names):
             raise ValueError(
-                f"segments must be a positive number or different names, got {segments!r}"
+                f"segments must be a positive number or distinct names, got {segments!r}"
             )
         if reduce not in ("none", "mean"):
             raise ValueError(f"reduce must be 'none' or 'mean', got {reduce!r}")
-        # The weight of each segment is kept too, for the mean.
+        # The last column is the weight of each segment, for the mean.
         shape = (len(names), metric.shape[0] + 1)
         super().__init__(shape, name=name or metric.name, dtype=dtype)
         self.segments = tuple(names)
         self.reduce = reduce
-        # Behind a function, so that Keras does not count its variables among this metric's.
+        # In a function, so that Keras does not track the metric's variables as this one's.
         self._metric: Callable[[], VectorMetric] = lambda: metric
 
     def update_state(
@@ -74,26 +76,39 @@ class Segmented(Streaming):
         """Adds a batch.
 
         Args:
-            y_true: labels in [0, 1], of as many elements as `y_pred`; without `segments`, [B, 2]:
+            y_true: Labels in [0, 1], with as many elements as `y_pred`; without `segments`, [B, 2]:
                 label and segment.
-            y_pred: predictions, [B] or [B, 1].
-            sample_weight: scalar, [B] or [B, 1]; default 1.
-            segments: of each example, [B] or [B, 1].
+            y_pred: Predictions, [B] or [B, 1].
+            sample_weight: Scalar, [B] or [B, 1]; default 1.
+            segments: Segment of each example, [B] or [B, 1].
 
         Raises:
-            ValueError: neither `segments` nor a second column of `y_true`.
+            ValueError: There is neither `segments` nor a second column of `y_true`.
         """
         self._tally.assign_add(self.batch_tally(y_true, y_pred, sample_weight, segments))
 
     def batch_tally(
         self, y_true: Any, y_pred: Any, sample_weight: Any = None, segments: Any = None
     ) -> tf.Tensor:
-        """Of each segment, what the metric adds, and the weight."""
+        """What a batch adds to the metric's tally and to the weight, for each segment.
+
+        Args:
+            y_true: As for `update_state`.
+            y_pred: As for `update_state`.
+            sample_weight: As for `update_state`.
+            segments: As for `update_state`.
+
+        Returns:
+            float64 [segments, size + 1].
+
+        Raises:
+            ValueError: There is neither `segments` nor a second column of `y_true`.
+        """
         if segments is None:
             y_true = tf.convert_to_tensor(y_true)
             if y_true.shape.rank != 2 or y_true.shape[1] != 2:
                 raise ValueError(
-                    "y_true must be [B, 2], label and segment, where segments is not given; got "
+                    "y_true must be [B, 2], label and segment, if segments is not given, got "
                     f"{y_true.shape}"
                 )
             y_true, segments = y_true[:, 0], y_true[:, 1]
@@ -106,14 +121,21 @@ class Segmented(Streaming):
         return tf.concat([tally, weight[:, tf.newaxis]], axis=1)
 
     def values(self) -> tf.Tensor:
-        """The metric of each segment, [segments]."""
+        """The metric of each segment.
+
+        Returns:
+            [segments], of the metric's dtype.
+        """
         return tf.cast(self._values(tf.convert_to_tensor(self._tally)), self.dtype)
 
     def standard_errors(self) -> tf.Tensor:
-        """The standard error of each segment's value, [segments].
+        """The standard error of each segment's value.
+
+        Returns:
+            [segments], of the metric's dtype.
 
         Raises:
-            ValueError: the metric has no standard error.
+            ValueError: The metric has no standard error.
         """
         metric = self._metric()
         if not isinstance(metric, SumsMetric):

@@ -13,19 +13,19 @@ from twml_ops.metrics._streaming import Streaming
 
 @serializable
 class Windowed(Streaming):
-    """Another metric, of the last `window` batches: what a long or drifting stream looks like now.
+    """Another metric, computed over the last `window` batches of a long or drifting stream.
 
-    Keeps the tally of each batch in a ring of the size `window` times that of the metric. A batch
-    beyond the window leaves no trace, not even a rounding error. Keras resets it with all others
-    at the start of an epoch. On several replicas each keeps its own batches, the last `window` of
-    them, and they are added up. `merge_state` adds up windows, too.
+    The state is a ring buffer with the tally of each batch, `window` times the size of the metric's
+    tally. Batches outside of the window have no effect on the result, not even through rounding.
+    Keras resets the metric at the start of an epoch. Under a distribution strategy each replica
+    keeps its own last `window` batches, and their tallies are added; `merge_state` adds windows in
+    the same way.
 
     Args:
-        metric: any other metric of this package that is not exact. What it has seen itself does
-            not matter.
-        window: how many batches to look back, default 100.
-        name: default: `windowed_` and the name of `metric`.
-        dtype: unused: the result is of the dtype that `metric` has.
+        metric: Any other metric of this package that is not exact. Its own state is not used.
+        window: Number of batches.
+        name: Name; None: `windowed_` and the name of `metric`.
+        dtype: Not used: the result has the dtype of `metric`.
 
     Raises:
         ValueError: `metric` cannot be windowed, or `window` is not positive.
@@ -36,7 +36,7 @@ class Windowed(Streaming):
     ) -> None:
         if not isinstance(metric, Streaming) or isinstance(metric, Windowed):
             raise ValueError(
-                "metric must be one of this package that keeps sums (as NormalizedEntropy or "
+                "metric must be a metric of this package with a tally (as NormalizedEntropy or "
                 f"ROCAUC does), got {type(metric).__name__}"
             )
         whole = isinstance(window, int) and not isinstance(window, bool)
@@ -47,32 +47,32 @@ class Windowed(Streaming):
         )
         self.window = window
         self._next = self.add_weight(name="next", shape=(), initializer="zeros", dtype="int64")
-        # Behind a function, so that Keras does not count its variables among this metric's.
+        # In a function, so that Keras does not track the metric's variables as this one's.
         self._metric: Callable[[], Streaming] = lambda: metric
 
     def update_state(
         self, y_true: Any, y_pred: Any, sample_weight: Any = None, **kwargs: Any
     ) -> None:
-        """Adds a batch and forgets the one that leaves the window.
+        """Adds a batch and removes the one that leaves the window.
 
         Args:
-            y_true: as `metric` takes it.
-            y_pred: as `metric` takes it.
-            sample_weight: as `metric` takes it.
-            **kwargs: what else `metric` takes, such as `segments`.
+            y_true: As for `metric`.
+            y_pred: As for `metric`.
+            sample_weight: As for `metric`.
+            **kwargs: Further arguments of `metric`, such as `segments`.
         """
         new = self._metric().batch_tally(y_true, y_pred, sample_weight, **kwargs)
-        place = tf.convert_to_tensor(self._next)
+        position = tf.convert_to_tensor(self._next)
         ring = tf.convert_to_tensor(self._tally)
-        self._tally.assign(tf.tensor_scatter_nd_update(ring, [[place]], new[tf.newaxis]))
-        self._next.assign((place + 1) % self.window)
+        self._tally.assign(tf.tensor_scatter_nd_update(ring, [[position]], new[tf.newaxis]))
+        self._next.assign((position + 1) % self.window)
 
     def result_of(self, tally: tf.Tensor) -> Any:
         """The metric of all batches in the window."""
         return self._metric().result_of(tf.reduce_sum(tally, axis=0))
 
     def reset_state(self) -> None:
-        """Forgets everything seen."""
+        """Removes all batches."""
         super().reset_state()
         self._next.assign(tf.zeros([], tf.int64))
 

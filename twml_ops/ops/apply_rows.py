@@ -357,7 +357,8 @@ def apply_ftrl(
         learning_rate_power: Exponent of the accumulator, at most 0.
         l1: L1 regularization strength, not negative.
         l2: L2 regularization strength, not negative.
-        l2_shrinkage: L2 penalty on the gradient's side, not negative.
+        l2_shrinkage: Strength of an L2 penalty that is added to the gradient but not to the
+            accumulator; not negative.
         decay: Float scalar; the touched rows are first multiplied by 1 - decay.
 
     Returns:
