@@ -49,7 +49,7 @@ def assert_same(a, b):
 
 @pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_is_the_same_csr(form, rows):
+def test_every_form_gives_the_same_csr(form, rows):
     inputs, ids, values, splits = make(form, rows)
     batch, _ = parse(inputs)
     np.testing.assert_array_equal(batch.ids, ids)
@@ -107,7 +107,7 @@ def test_a_binary_batch_that_gets_values_becomes_a_pair(form):
 
 
 @pytest.mark.parametrize("in_function", [False, True])
-def test_what_a_layer_made_is_not_taken_apart_again(in_function):
+def test_the_csr_form_of_a_layer_output_is_reused(in_function):
     def run(inputs):
         batch, rebuild = parse(inputs)
         scaled = rebuild(SparseBatch(batch.ids, batch.values * 2, batch.row_splits), WIDTH)
@@ -122,7 +122,7 @@ def test_what_a_layer_made_is_not_taken_apart_again(in_function):
     np.testing.assert_array_equal((tf.function(run) if in_function else run)(inputs), ids + 1)
 
 
-def test_a_sparse_batch_gets_the_width_asked_for():
+def test_a_sparse_batch_gets_the_requested_width():
     batch, rebuild = parse(make("sparse", ROWS["ordinary"])[0])
     assert rebuild(batch, 77).shape == (4, 77)
 
@@ -151,7 +151,7 @@ def test_shapes_stay_known_in_graphs():
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
 @pytest.mark.parametrize("form", ["ragged", "padded"])
-def test_ids_of_any_integer_type_come_out_as_one_the_ops_take(dtype, form):
+def test_ids_of_any_integer_type_are_cast_to_one_that_the_ops_take(dtype, form):
     batch, _ = parse(make(form, [[3, 1], [2]], dtype)[0])
     assert batch.ids.dtype in (tf.int32, tf.int64)
     np.testing.assert_array_equal(batch.ids, [3, 1, 2])
@@ -184,7 +184,7 @@ RAGGED = tf.ragged.constant([[1], [2, 3]], dtype=tf.int64)
     ],
     ids=str,
 )
-def test_what_is_no_batch_form_is_refused(inputs):
+def test_inputs_of_no_batch_form_are_refused(inputs):
     with pytest.raises(ValueError, match=r"must (be|have)"):
         parse(inputs)
 
@@ -198,7 +198,7 @@ def test_what_is_no_batch_form_is_refused(inputs):
         ((tf.zeros([2, 3], tf.int64), tf.zeros([2, 2])), "must have the same shape"),
     ],
 )
-def test_ids_and_values_that_do_not_fit_are_refused(inputs, message, in_function):
+def test_ids_and_values_of_different_sizes_are_refused(inputs, message, in_function):
     def ids(inputs):
         return parse(inputs)[0].ids
 

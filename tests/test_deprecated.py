@@ -39,3 +39,18 @@ def test_a_new_name_gives_no_warning(module):
 def test_a_name_that_never_was_is_an_attribute_error(module):
     with pytest.raises(AttributeError, match="'renamed_objects' has no attribute 'other'"):
         _ = module.other
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("compilable", "xla_compatible"),
+        ("untouched_sparse_linear_gradient", "sparse_linear_gradient_inputs"),
+    ],
+)
+def test_old_names_of_ops_are_the_new_functions(old, new):
+    from twml_ops import ops
+
+    with pytest.warns(DeprecationWarning, match=f"use twml_ops.ops.{new}"):
+        assert getattr(ops, old) is getattr(ops, new)
+    assert old not in ops.__all__

@@ -1,4 +1,4 @@
-"""The self-check tells what runs, and fails where something is wrong."""
+"""The self-check reports what is installed and fails if a check fails."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ native = pytest.mark.skipif(not _library.is_native(), reason="there is no op lib
 
 
 @native
-def test_a_sound_installation_says_so(capsys):
+def test_a_working_installation_passes(capsys):
     assert selfcheck.main(["--require-library"]) == 0
     out = capsys.readouterr().out
     assert f"_twml_ops.{_library.tag_of(tf.__version__)}.so" in out
@@ -23,7 +23,7 @@ def test_a_sound_installation_says_so(capsys):
         assert line in out
 
 
-def test_without_a_library_it_says_why_and_fails_if_asked_to():
+def test_without_a_library_it_gives_the_reason_and_fails_if_requested():
     environment = {**os.environ, _library.FALLBACK_VARIABLE: "1"}
     done = subprocess.run(
         [sys.executable, "-m", "twml_ops.selfcheck", "--require-library"],

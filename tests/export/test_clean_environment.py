@@ -1,4 +1,4 @@
-"""The stock export in environments that have TensorFlow and not this package.
+"""The stock export in environments with TensorFlow but without this package.
 
 Fresh ones are made with the running TensorFlow and the oldest supported (minutes). To use what is
 there instead, name interpreters in TWML_OPS_CLEAN_PYTHONS, as PATH names folders.

@@ -1,4 +1,4 @@
-"""SavedModels with our ops and without: what they contain, and that they predict the same."""
+"""SavedModels with ops of this package or stock ops: their contents and predictions."""
 
 import json
 import subprocess
@@ -43,7 +43,7 @@ def flat(rows=7, seed=0):
 
 
 def in_a_process_without_us(path, tensors, tmp_path):
-    """What the signature gives in an interpreter that runs no site files and cannot find us."""
+    """The outputs of the signature in an interpreter that cannot import this package."""
     np.savez(tmp_path / "inputs.npz", **tensors)
     site = [p for p in sys.path if p.endswith("site-packages")]
     done = subprocess.run(
@@ -61,7 +61,7 @@ def in_a_process_without_us(path, tensors, tmp_path):
 
 
 @pytest.mark.parametrize(("partitions", "axis"), [(1, "row"), (3, "row"), (2, "column")])
-def test_stock_export_has_no_op_of_ours_and_predicts_the_same(tmp_path, partitions, axis):
+def test_stock_export_has_only_stock_ops_and_predicts_the_same(tmp_path, partitions, axis):
     model = build(partitions, axis)
     export.to_stock_tf(model, tmp_path / "stock")
     assert not [op for op in ops_of(tmp_path / "stock") if op.startswith("Twml>")]
@@ -83,25 +83,25 @@ def stock(model, tmp_path_factory):
     return path
 
 
-def test_stock_export_serves_where_this_package_is_not(tmp_path, model, stock):
+def test_stock_export_serves_without_this_package(tmp_path, model, stock):
     got = in_a_process_without_us(stock, flat(), tmp_path)["probability"]
     np.testing.assert_allclose(got, model(ragged(*batch())), rtol=0, atol=1e-6)
 
 
 def fast(model, path):
-    """What the signature of the export with our ops gives, by output."""
+    """The outputs of the signature of `to_tf`, by name."""
     export.to_tf(model, path)
     assert {"Twml>ResourceSparseLinear", "Twml>MaxNorm"} <= ops_of(path)
     serve = tf.saved_model.load(str(path)).signatures["serving_default"]
     return serve(**{k: tf.constant(v) for k, v in flat().items()})
 
 
-def test_fast_export_has_our_ops_and_predicts_the_same(tmp_path, model):
+def test_fast_export_has_the_ops_of_this_package_and_predicts_the_same(tmp_path, model):
     served = fast(model, tmp_path / "fast")["probability"]
     np.testing.assert_allclose(served, model(ragged(*batch())), rtol=1e-6)
 
 
-def test_fast_export_gives_the_products_of_our_ops_bit_for_bit(tmp_path, model):
+def test_fast_export_is_bit_identical_to_the_ops(tmp_path, model):
     # Without layers of TensorFlow after them, whose bits differ from graph to graph.
     products = [
         x.output
@@ -120,7 +120,7 @@ def test_fast_export_gives_the_products_of_our_ops_bit_for_bit(tmp_path, model):
 
 
 @pytest.mark.usefixtures("stock")
-def test_exporting_leaves_the_model_on_our_ops(model):
+def test_exporting_does_not_change_the_ops_of_the_model(model):
     graph = tf.function(lambda: model(ragged(*batch()))).get_concrete_function().graph
     assert "Twml>ResourceSparseLinear" in {op.type for op in graph.get_operations()}
 

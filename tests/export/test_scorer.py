@@ -28,7 +28,7 @@ def scorer_of(model, path, **options):
 
 
 @pytest.mark.parametrize(("partitions", "axis"), [(1, "row"), (3, "row"), (2, "column")])
-def test_every_layer_of_ours_scores_as_in_keras(tmp_path, partitions, axis):
+def test_every_layer_of_the_package_scores_as_in_keras(tmp_path, partitions, axis):
     model = build(partitions, axis)
     scorer = scorer_of(model, tmp_path / "s")
     for rows, seed in ((7, 0), (1, 3), (50, 4)):
@@ -49,7 +49,7 @@ def test_one_row_needs_no_offsets(tmp_path, model):
     assert scorer.predict(ids[:0], values[:0]).shape == (1, 1)
 
 
-def test_it_runs_where_tensorflow_is_not(tmp_path, model):
+def test_it_runs_without_tensorflow(tmp_path, model):
     export.to_scorer(model, tmp_path / "s")
     ids, values, splits = batch()
     np.savez(tmp_path / "in.npz", ids=ids, values=values, splits=splits)
@@ -213,7 +213,7 @@ def test_smaller_tables_predict_as_the_stock_export_of_them(tmp_path, tables, er
         scorer.predict([5000], None if binary else [1.0])
 
 
-def test_what_it_cannot_run_is_refused(tmp_path):
+def test_unsupported_models_are_refused(tmp_path):
     ids = tf.keras.Input((5,), dtype="int64", name="x_ids")
     y = layers.SparseLinear(6, N)(ids)
     normalized = tf.keras.Model(ids, tf.keras.layers.LayerNormalization(name="n")(y))
@@ -247,7 +247,7 @@ def test_bad_requests_get_one_clear_error(tmp_path, model):
         core.Scorer.load(tmp_path / "nowhere")
 
 
-def test_many_threads_may_share_a_scorer(tmp_path, model):
+def test_threads_may_share_a_scorer(tmp_path, model):
     from concurrent.futures import ThreadPoolExecutor
 
     scorer = scorer_of(model, tmp_path / "s")

@@ -38,7 +38,7 @@ def adapted(**kwargs):
     return made
 
 
-def test_batches_do_not_matter():
+def test_the_result_does_not_depend_on_the_batches():
     other = layer()
     other.adapt(dataset(7))
     assert_same(adapted(), other)
@@ -58,7 +58,7 @@ def test_few_distinct_values_get_a_bucket_each_however_much_data():
     np.testing.assert_array_equal(made.state_variables[1], np.unique(values)[:-1])
 
 
-def test_weights_are_repetitions():
+def test_integer_weights_equal_repetitions():
     weights = RNG.integers(0, 4, len(IDS))
     weighted, repeated = layer(), layer()
     data = tf.data.Dataset.from_tensor_slices(((IDS, VALUES), weights)).batch(64)
@@ -143,13 +143,13 @@ ADAPT = """
 
 
 def run_adapt(*arguments):
-    """`adapt` in a process of its own: its exit code."""
+    """Runs `adapt` in a child process and returns its exit code."""
     command = [sys.executable, "-c", textwrap.dedent(ADAPT), *map(str, arguments)]
     return subprocess.run(command, check=False).returncode
 
 
 def run_adapt_here(*arguments):
-    """The same in this process."""
+    """Runs `adapt` in this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["-c", *map(str, arguments)])
         exec(textwrap.dedent(ADAPT), {})
@@ -157,7 +157,7 @@ def run_adapt_here(*arguments):
 
 
 def killed_and_resumed(folder, run, batches, size, features):
-    """What an undisturbed adapt leaves, and what one does after SIGKILL."""
+    """The result of an undisturbed `adapt` and of one that is resumed after SIGKILL."""
     assert run(folder / "a", folder / "a.npz", batches, size, features, -1) == 0
     half = folder / "b", folder / "b.npz", batches, size, features
     assert run_adapt(*half, batches * 2 // 3) == -signal.SIGKILL
@@ -175,7 +175,7 @@ def killed_and_resumed(folder, run, batches, size, features):
     ],
     ids=["small", "large"],
 )
-def test_sigkill_leaves_no_trace_once_adapt_is_resumed(tmp_path, run, batches, size, features):
+def test_adapt_resumed_after_sigkill_gives_the_same_result(tmp_path, run, batches, size, features):
     once, resumed = killed_and_resumed(tmp_path, run, batches, size, features)
     assert once["totals"][:, 0].sum() == batches * size
     for key in once.keys() - {"kept"}:
@@ -199,7 +199,7 @@ def killed_after(batches):
     return tf.data.Dataset.from_generator(generate, output_signature=spec)
 
 
-def test_adapt_goes_on_after_a_kill_to_the_same_boundaries(tmp_path):
+def test_adapt_resumed_after_an_exception_gives_the_same_boundaries(tmp_path):
     first = layer()
     with pytest.raises(Exception, match="Killed|killed|unknown|UNKNOWN"):
         first.adapt(killed_after(17), checkpoint_dir=tmp_path, checkpoint_seconds=0)
@@ -211,7 +211,7 @@ def test_adapt_goes_on_after_a_kill_to_the_same_boundaries(tmp_path):
     assert_same(again, adapted())
 
 
-def test_a_checkpoint_of_other_work_is_refused(tmp_path):
+def test_a_checkpoint_of_another_call_is_refused(tmp_path):
     with pytest.raises(Exception, match="Killed|killed|unknown|UNKNOWN"):
         layer().adapt(killed_after(3), checkpoint_dir=tmp_path, checkpoint_seconds=0)
     with pytest.raises(ValueError, match="checkpoint of another call of adapt"):
@@ -221,7 +221,7 @@ def test_a_checkpoint_of_other_work_is_refused(tmp_path):
         layer().adapt(dataset(), checkpoint_dir=tmp_path)
 
 
-def test_progress_is_shown_when_asked_for(capsys, monkeypatch):
+def test_progress_is_shown_if_requested(capsys, monkeypatch):
     monkeypatch.setattr("twml_ops.layers._adapt._SHOW_AFTER", 0.0)
     layer().adapt(dataset(), progress=True)
     shown = capsys.readouterr().err
@@ -231,7 +231,7 @@ def test_progress_is_shown_when_asked_for(capsys, monkeypatch):
     assert capsys.readouterr().err == ""
 
 
-def test_sketches_of_tensorflow_will_do():
+def test_adapt_from_sketch_takes_tensorflow_sketches():
     sketch = ops.QuantileSketch(0.01, 1024)
     sketch.update(np.ravel(IDS), np.ravel(VALUES))
     made = layer()

@@ -1,4 +1,4 @@
-"""Where `adapt` puts boundaries: on small data exactly where the definition says."""
+"""The boundaries of `adapt`, which on small data equal their definition."""
 
 import numpy as np
 import pytest
@@ -83,7 +83,7 @@ def test_no_bin_is_empty_and_no_boundary_repeated_however_skewed():
             assert len(counts) <= num_bins
 
 
-def test_bins_may_differ_by_feature_and_others_are_left_out():
+def test_num_bins_by_feature_restricts_adapt_to_these_features():
     ids, values = np.repeat([1, 2, 3], 10), np.tile(np.arange(10), 3)
     got = fit(ids, values, {1: 2, 3: 5, 4: 7})
     np.testing.assert_array_equal(got.feature_ids, [1, 3])

@@ -18,7 +18,7 @@ both = pytest.mark.parametrize("kind", BOTH)
 
 
 def examples(seed, n, units=None):
-    """Scores whose logits are twice too far from 0, and labels."""
+    """Scores whose logits are too large by a factor of two, and labels."""
     rng = np.random.default_rng(seed)
     shape = (n,) if units is None else (n, units)
     logits = rng.normal(-1, 1, shape)
@@ -43,7 +43,7 @@ PROBES = np.array([-np.inf, -1, 0, 1e-9, 1e-3, 0.1, 0.35, 0.5, 0.9, 1 - 1e-7, 1,
     weighted=st.booleans(),
 )
 @settings(max_examples=20, deadline=None)
-def test_unsmoothed_isotonic_is_that_of_scikit_learn(n, seed, digits, weighted):
+def test_unsmoothed_isotonic_equals_scikit_learn(n, seed, digits, weighted):
     scores, labels, weights = examples(seed, n)
     scores = np.round(scores, digits)
     weights = weights if weighted else None
@@ -56,7 +56,7 @@ def test_unsmoothed_isotonic_is_that_of_scikit_learn(n, seed, digits, weighted):
 
 @given(n=st.integers(2, 60), seed=st.integers(0, 1000))
 @settings(max_examples=20, deadline=None)
-def test_isotonic_never_falls_not_even_by_rounding(n, seed):
+def test_isotonic_is_non_decreasing_even_with_rounding(n, seed):
     layer = fitted(IsotonicCalibration, seed=seed, n=n)
     corners = layer.state_variables[0].numpy()[0]
     near = [np.nextafter(corners, np.float32(side)) for side in (-1, 2)]
@@ -73,7 +73,7 @@ def test_calibrated_data_keep_their_mean():
     assert got == pytest.approx(np.average(labels, weights=weights), abs=1e-3)
 
 
-def test_smoothing_leaves_nothing_certain():
+def test_with_smoothing_no_probability_is_0_or_1():
     scores = np.array([0.1, 0.2, 0.8, 0.9], np.float32)
     layer = IsotonicCalibration(smoothing=1)
     layer.fit(scores, [0, 0, 1, 1])
@@ -83,7 +83,7 @@ def test_smoothing_leaves_nothing_certain():
     np.testing.assert_array_equal(sharp(scores), [0, 0, 1, 1])
 
 
-def test_tiny_scores_are_told_apart():
+def test_tiny_scores_are_distinguished():
     scores = np.float32(1e-8) * np.arange(1, 9, dtype=np.float32)
     layer = IsotonicCalibration(smoothing=0)
     layer.fit(scores, [0, 0, 0, 0, 1, 1, 1, 1])
@@ -153,7 +153,7 @@ def test_each_unit_has_its_own_curve(kind):
 
 @both
 @pytest.mark.parametrize("shape", [(13,), (13, 1), (0,), (0, 1), (1, 13, 1)])
-def test_the_shape_stays(kind, shape):
+def test_the_output_has_the_shape_of_the_input(kind, shape):
     layer = fitted(kind)
     scores = PROBES[: np.prod(shape)].reshape(shape)
     assert layer(scores).shape == shape
@@ -253,7 +253,7 @@ def test_a_saved_model_keeps_the_state_bit_for_bit(kind, tmp_path):
 
 
 @both
-def test_before_fitting_it_says_so(kind):
+def test_a_call_before_fit_is_an_error(kind):
     layer = kind()
     assert not layer.fitted
     with pytest.raises(ValueError, match=f"{kind.__name__} '.*' is not fitted: call fit"):
@@ -265,7 +265,7 @@ def test_before_fitting_it_says_so(kind):
 
 
 @both
-def test_mixed_precision_leaves_scores_alone(kind):
+def test_mixed_precision_does_not_change_scores(kind):
     layer = fitted(kind, name="plain")
     tf.keras.mixed_precision.set_global_policy("mixed_float16")
     try:

@@ -1,4 +1,4 @@
-"""Padded batches through XLA: every layer gives what the op library gives."""
+"""Layers on padded batches compiled by XLA give the results of the op library."""
 
 import numpy as np
 import pytest
@@ -91,7 +91,7 @@ def test_grouped_sparse_linear():
 
 
 @pytest.mark.parametrize("decay", [1.0, 0.9])
-def test_max_norm_learns_the_same(decay):
+def test_max_norm_in_training(decay):
     draw = tf.keras.initializers.RandomNormal(seed=1)
     one, other = (layers.MaxNorm(N, decay=decay, bias_initializer=draw) for _ in range(2))
     one.build()

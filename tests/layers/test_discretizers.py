@@ -57,7 +57,7 @@ def rows_of(batch):
 
 
 def expected_rows(layer, batch_ids=IDS, batch_values=VALUES):
-    """What the NumPy face says of each row, the boundaries being those of the layer."""
+    """The result of the NumPy function for each row, with the boundaries of the layer."""
     state = [v.numpy() for v in layer.state_variables]
     policy = {"side": layer.side, "missing": layer.missing, "unknown": layer.unknown}
     rows = []
@@ -123,7 +123,7 @@ def test_bins_may_be_given_by_feature():
 
 @both_kinds
 @every_form
-def test_adapts_to_a_dataset_as_to_the_whole(kind, name):
+def test_adapting_to_a_dataset_equals_adapting_to_one_batch(kind, name):
     layer, whole = make(kind), make(kind)
     parts = [slice(0, 1), slice(1, 80), slice(80, 80), slice(80, 200)]
     batches = [form(name, ADAPT_IDS[p], ADAPT_VALUES[p]) for p in parts]
@@ -136,7 +136,7 @@ def test_adapts_to_a_dataset_as_to_the_whole(kind, name):
 
 
 @both_kinds
-def test_adapting_again_forgets_the_first_time(kind):
+def test_adapting_again_replaces_the_boundaries(kind):
     layer = adapted(kind)
     layer.adapt((np.array([[30]]), np.array([[1.0]], np.float32)))
     assert rows_of(layer(form("padded"))) == expected_rows(layer)
@@ -146,8 +146,8 @@ def test_adapting_again_forgets_the_first_time(kind):
 @both_kinds
 @every_form
 @pytest.mark.parametrize("unknown", ["pass", "drop"])
-def test_inputs_may_be_kept_beside_their_buckets(kind, name, unknown):
-    """Every known number once more, with its value; what is passed only once."""
+def test_inputs_may_be_kept_next_to_their_buckets(kind, name, unknown):
+    """Values of adapted features appear next to their buckets; passed entries appear once."""
     plain, keeping = (
         adapted(kind, unknown=unknown),
         adapted(kind, unknown=unknown, keep_inputs=True),
@@ -220,7 +220,7 @@ def test_boundaries_that_do_not_ascend_are_refused(bad):
 
 
 @both_kinds
-def test_a_layer_that_is_not_adapted_says_so(kind):
+def test_a_layer_that_is_not_adapted_is_refused(kind):
     layer = make(kind)
     assert not layer.adapted
     with pytest.raises(ValueError, match="is not adapted: call adapt"):
@@ -312,7 +312,7 @@ def test_a_saved_model_keeps_the_buckets(kind, name, tmp_path):
 @both_kinds
 @every_form
 def test_a_saved_function_keeps_the_buckets_it_holds(kind, name, tmp_path):
-    """The way that serves a sparse input too, whose model Keras 3 cannot trace by itself."""
+    """This also serves sparse inputs, whose models Keras 3 cannot trace."""
     layer = adapted(kind)
     specs = tf.nest.map_structure(tf.type_spec_from_value, form(name))
     module = tf.Module()
@@ -341,7 +341,7 @@ def test_runs_in_tf_data(kind, name):
 
 
 @both_kinds
-def test_mixed_precision_leaves_values_alone(kind):
+def test_mixed_precision_does_not_change_values(kind):
     layer = make(kind, dtype="mixed_float16")
     value = np.float32(1 + 2**-20)
     layer.adapt((np.array([[0, 0]]), np.array([[1.0, value]], np.float32)))
@@ -376,7 +376,7 @@ def test_bits_out_of_range_are_refused(bits):
 
 @both_kinds
 @pytest.mark.parametrize("data", [np.zeros([3, 2], np.float32), np.zeros(3, np.int64), "text"])
-def test_adapting_to_what_is_no_batch_is_refused(kind, data):
+def test_adapting_to_data_of_no_batch_form_is_refused(kind, data):
     layer = adapted(kind)
     with pytest.raises(ValueError, match="inputs must be"):
         layer.adapt(data)

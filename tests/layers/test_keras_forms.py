@@ -24,7 +24,7 @@ def data():
 
 
 def stack():
-    """The same layers with the same starts for every form."""
+    """The same layers with equal initial weights for every form."""
     constant = tf.keras.initializers.Constant
     rng = np.random.default_rng(2)
     return [
@@ -104,7 +104,7 @@ def test_class_weights_are_the_sample_weights_of_the_classes(form):
     assert np.abs(plain.get_weights()[0] - by_class.get_weights()[0]).max() > 1e-3
 
 
-def test_an_example_of_weight_0_teaches_nothing():
+def test_an_example_of_weight_0_has_no_effect():
     ids, labels = data()
     weights = (np.arange(ROWS) % 2).astype(np.float32)
     once, _ = fit("functional", sample_weight=weights)
@@ -116,7 +116,7 @@ def test_an_example_of_weight_0_teaches_nothing():
 
 
 @pytest.mark.parametrize("options", [{"steps_per_execution": 3}, {"run_eagerly": True}])
-def test_how_steps_are_run_does_not_matter(options):
+def test_the_result_does_not_depend_on_how_steps_are_run(options):
     assert_same_weights(fit("functional", options)[0], fit("functional")[0])
 
 
@@ -199,7 +199,7 @@ def test_the_config_of_a_model_is_plain_json_and_pickles_plainly():
     assert type(pickle.loads(pickle.dumps(config))["adapted_output_dim"]) is int
 
 
-def test_jit_compile_auto_trains_and_says_nothing(capfd):
+def test_jit_compile_auto_trains_without_messages(capfd):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model, history = fit("functional", {"jit_compile": "auto"} if keras_3() else {})

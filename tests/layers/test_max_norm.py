@@ -39,7 +39,7 @@ def test_normalizes_every_form_and_returns_it(name, in_function):
     np.testing.assert_array_equal(layer.max_abs, MAX_ABS)
 
 
-def test_numpy_arrays_will_do():
+def test_numpy_arrays_are_accepted():
     layer = MaxNorm(WIDTH, use_bias=False)
     _, values = layer((IDS, VALUES), training=True)
     np.testing.assert_array_equal(values[IDS != -1], NORMALIZED)
@@ -52,13 +52,13 @@ def test_a_binary_batch_becomes_a_pair():
 
 
 @pytest.mark.parametrize("training", [None, False])
-def test_inference_does_not_learn(training):
+def test_inference_does_not_change_the_state(training):
     layer = MaxNorm(WIDTH)
     layer(form("padded"), training=training)
     np.testing.assert_array_equal(layer.max_abs, np.zeros(WIDTH))
 
 
-def test_a_frozen_layer_does_not_learn():
+def test_a_frozen_layer_does_not_change_its_state():
     layer = MaxNorm(WIDTH)
     layer.trainable = False
     layer(form("padded"), training=True)
@@ -153,7 +153,7 @@ def test_config_makes_an_equal_layer():
     )
 
 
-def test_mixed_precision_leaves_values_alone():
+def test_mixed_precision_does_not_change_values():
     layer = MaxNorm(1, use_bias=False, dtype="mixed_float16")
     value = np.float32(1 + 2**-20)
     layer((np.array([[0]]), np.array([[2.0]], np.float32)), training=True)

@@ -88,7 +88,7 @@ def test_noise_gets_one_bucket():
     assert layer.output_dim == 2  # and one for NaN
 
 
-def test_weights_are_repetitions():
+def test_integer_weights_equal_repetitions():
     rng = np.random.default_rng(3)
     values, labels = rng.integers(0, 20, 300).astype("f"), rng.integers(0, 2, 300)
     labels = np.where(values < 7, labels & rng.integers(0, 2, 300), labels)

@@ -293,7 +293,7 @@ def test_fit_evaluate_predict(form, run_eagerly):
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-def test_mixed_precision_computes_in_float32_and_answers_in_half(policy):
+def test_mixed_precision_computes_in_float32_and_returns_the_compute_dtype(policy):
     tf.keras.mixed_precision.set_global_policy(policy)
     layer = layers.SparseLinear(D, N)
     ids, values = padded()
@@ -308,7 +308,7 @@ def test_mixed_precision_computes_in_float32_and_answers_in_half(policy):
     np.testing.assert_array_equal(got, tf.cast(want, got.dtype))
 
 
-def test_a_frozen_layer_does_not_move():
+def test_a_frozen_layer_does_not_change():
     model = model_of("padded", trainable=False)
     assert len(model.trainable_weights) == 2
     before = [w.numpy() for w in model.layers[-2].weights]
@@ -355,7 +355,7 @@ def test_ids_out_of_range_are_refused(form):
         layer(in_form(form, ids, values, N))
 
 
-def test_the_kernel_of_a_partitioned_layer_has_no_single_name():
+def test_a_partitioned_layer_has_no_attribute_kernel():
     layer = layers.SparseLinear(D, N, num_partitions=2)
     layer.build()
     with pytest.raises(AttributeError, match="split into 2: see `kernels`"):

@@ -108,7 +108,7 @@ def test_a_scope_that_gives_no_value_still_keeps_the_state_from_changing():
     np.testing.assert_array_equal(scope.get_current_value(layer.max_abs), layer.max_abs)
 
 
-def test_a_padded_entry_of_compilable_code_stays_padding():
+def test_padding_stays_padding_in_xla_compatible_code():
     layer = layers.MaxNorm(N, bias_initializer="ones")
     ids = tf.constant([[1, -1]])
     values = tf.constant([[0.5, 0.0]])
@@ -121,7 +121,7 @@ def test_a_padded_entry_of_compilable_code_stays_padding():
 
 
 def test_a_whole_model_trains_by_stateless_calls():
-    """Discretizers and calibrations keep their state outside of Keras' variables, and keep it."""
+    """Discretizers and calibrations have state outside of Keras' variables, which stays."""
     ids, values = (tf.keras.Input((M,), dtype=t) for t in ("int64", "float32"))
     discretizer = layers.PercentileDiscretizer(2, unknown="error")
     discretizer.adapt((np.tile(np.arange(N), (20, 1)), RNG.normal(size=(20, N)).astype("f")))

@@ -1,4 +1,4 @@
-"""What the layers have learned comes back bit for bit from every kind of file."""
+"""The state of the layers is restored bit for bit from every kind of file."""
 
 import numpy as np
 import pytest
@@ -102,7 +102,7 @@ def assert_same_bits(got, want):
 
 
 @every_kind
-def test_there_is_something_to_keep(make):
+def test_every_layer_has_a_state(make):
     layer, state = make()
     names = variables_of(layer)
     assert {name_of(v) for v in state} <= names.keys()

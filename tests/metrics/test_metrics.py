@@ -1,4 +1,4 @@
-"""Laws of the metrics, against NumPy in float64."""
+"""The metrics against NumPy in float64."""
 
 import math
 
@@ -113,7 +113,7 @@ def test_base_rate_prediction_has_normalized_entropy_one():
     np.testing.assert_allclose(m.result(), 1.0, rtol=1e-6)
 
 
-def test_soft_labels_are_legal():
+def test_soft_labels_are_allowed():
     y, p = np.array([0.25, 0.5]), np.array([0.3, 0.4])
     m = NormalizedEntropy()
     m.update_state(y, p)
@@ -121,14 +121,14 @@ def test_soft_labels_are_legal():
 
 
 @pytest.mark.parametrize("metric", ALL)
-def test_examples_of_weight_zero_are_not_seen(metric):
+def test_examples_of_weight_zero_are_ignored(metric):
     m = metric()
     m.update_state([0.0, 1.0, 1.0], [0.2, 0.7, math.nan], [1.0, 1.0, 0.0])
     np.testing.assert_allclose(m.result(), REFERENCE[metric]([0, 1], [0.2, 0.7]), rtol=1e-5)
 
 
 @pytest.mark.parametrize("metric", ALL)
-def test_weights_of_rows_do_not_cross_with_columns(metric):
+def test_weights_of_rows_are_not_broadcast_across_columns(metric):
     y, p, w = stream(3, 9)
     results = []
     for labels, preds, weights in [(y, p, w), (y, p[:, None], w), (y[:, None], p, w[:, None])]:

@@ -29,7 +29,7 @@ FUNCTIONS = {ExactROCAUC: roc_auc, ExactPRAUC: average_precision}
 
 
 def stream(seed, n, ties=False):
-    """Rare positives, scores that tell a little."""
+    """Rare positives with weakly predictive scores."""
     rng = np.random.default_rng(seed)
     y = (rng.random(n) < 0.2).astype(np.float32)
     y[:2] = 0, 1
@@ -76,7 +76,7 @@ def test_the_default_buckets_are_fine_enough(metric):
 
 
 @pytest.mark.parametrize("metric", BUCKETED)
-def test_scores_in_different_buckets_lose_nothing(metric):
+def test_scores_in_different_buckets_give_the_exact_area(metric):
     logits = np.linspace(-15, 15, 31)
     y = np.random.default_rng(1).random(31) < 0.4
     m = metric(32, from_logits=True, dtype="float64")
@@ -139,7 +139,7 @@ def test_probabilities_of_0_and_1_are_ranked(metric):
 
 
 @pytest.mark.parametrize("metric", ALL)
-def test_a_nan_prediction_is_not_hidden_but_by_weight_zero(metric):
+def test_a_nan_prediction_gives_nan_unless_its_weight_is_zero(metric):
     m = metric()
     m.update_state([0.0, 1.0, 1.0], [0.2, 0.7, math.nan], [1.0, 1.0, 0.0])
     assert float(m.result()) == 1.0
@@ -162,7 +162,7 @@ def test_bad_number_of_buckets_is_refused(buckets):
 
 
 @pytest.mark.parametrize("metric", EXACT)
-def test_room_for_any_number_of_examples(metric):
+def test_any_number_of_examples_is_stored(metric):
     y, p, w = stream(4, 9000)
     m = metric()
 

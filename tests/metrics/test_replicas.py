@@ -1,4 +1,4 @@
-"""Metrics under a distribution strategy: the replicas' tallies add up."""
+"""Metrics under a distribution strategy, where the tallies of the replicas are added."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def stream(n):
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_replicas_together_see_what_one_would(strategy, name):
+def test_replicas_together_equal_one_replica(strategy, name):
     y, p = stream(48)
     if name == "segmented":
         y = np.stack([y, np.arange(48) % 2], axis=1).astype(np.float32)
@@ -78,6 +78,6 @@ def test_fit_on_two_replicas(strategy):
         assert logs[metric.name] == pytest.approx(float(metric.result()), rel=1e-3)
 
 
-def test_a_metric_that_keeps_every_example_says_that_it_cannot(strategy):
+def test_a_metric_that_stores_every_example_is_refused(strategy):
     with strategy.scope(), pytest.raises(ValueError, match="runs on one replica, got 2"):
         ExactROCAUC()

@@ -44,7 +44,7 @@ def test_each_segment_has_the_metric_of_its_examples(metric):
         assert float(m.values()[i]) == float(result[f"{one.name}/{name}"])
 
 
-def test_the_second_column_of_the_labels_will_do():
+def test_segments_may_be_the_second_column_of_the_labels():
     y, p, w, s = stream(1, 60, 2)
     a, b = (Segmented(NormalizedEntropy(), 2) for _ in range(2))
     a.update_state(y, p, w, segments=s)
@@ -68,7 +68,7 @@ def test_the_mean_is_weighted_over_segments_that_have_a_value():
 
 
 @pytest.mark.parametrize("metric", KEPT)
-def test_examples_of_no_segment_count_in_none(metric):
+def test_examples_of_unknown_segments_are_ignored(metric):
     y, p, w, s = stream(3, 80, 4)
     m, want = Segmented(metric(), 2), Segmented(metric(), 2)
     m.update_state(y, p, w, segments=s - 1)  # -1 .. 2

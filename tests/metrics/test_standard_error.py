@@ -44,7 +44,7 @@ def test_is_close_to_the_jackknife(metric, weighted):
 
 
 @pytest.mark.parametrize("metric", ALL)
-def test_says_how_far_results_spread_over_samples(metric):
+def test_equals_the_spread_of_results_over_samples(metric):
     samples = [stream(seed, 400) for seed in range(500)]
     results, errors = of_samples(metric, [(y, p, np.ones_like(w)) for y, p, w in samples])
     assert np.mean(errors) == pytest.approx(np.std(results), rel=0.1)

@@ -39,7 +39,7 @@ def test_is_the_metric_of_the_last_batches(metric, window):
         assert float(m.result()) == pytest.approx(float(want.result()), rel=1e-6)
 
 
-def test_what_has_left_the_window_leaves_no_rounding():
+def test_batches_outside_of_the_window_have_no_effect_by_rounding():
     m, fresh = Windowed(CalibrationRatio(), 2), Windowed(CalibrationRatio(), 2)
     m.update_state([1.0], [0.5], [1e30])
     for batch in batches(1, 2):

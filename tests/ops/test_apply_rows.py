@@ -1,4 +1,4 @@
-"""Row-sparse updates: the rules, what they leave alone, and when backward and update are one."""
+"""Row-sparse updates: the update rules, untouched rows, and fusion with the backward pass."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ N, D = 9, 5
 IDS = np.array([6, 1, 6, 4, 6])  # repeated, unsorted
 TOUCHED = np.array([1, 4, 6])
 
-# learning_rate, decay, then the rule's own; the number of slots of its shape.
+# learning_rate, decay and the rule's own hyperparameters; number and shape of its slots.
 RULES = {
     "sgd": ([0.1, 0.01], 0),
     "momentum": ([0.1, 0.01, 0.9, 0.0], 1),
@@ -39,7 +39,7 @@ def initial(name, dim=D):
 
 
 def reference(name, tables, ids, rows):
-    """The formulas of DESIGN and update_rules.h in float64, one touched row after the other."""
+    """The formulas of update_rules.h in float64, row by row."""
     h = RULES[name][0]
     tables = [t.astype(np.float64) for t in tables]
     lr, decay = h[:2]
@@ -112,7 +112,7 @@ def test_untouched_rows_are_bit_identical(name):
         assert not np.any(g.numpy()[TOUCHED] == before[TOUCHED])
 
 
-def test_the_named_functions_are_the_rules():
+def test_the_function_of_each_rule_applies_the_rule():
     tables = {name: variables(initial(name)) for name in RULES}
     rows, want = random(5, D), {}
     for name, (hyper, _) in RULES.items():
@@ -151,7 +151,7 @@ def test_rows_of_any_rank_are_updated(shape):
     np.testing.assert_allclose(w, before, rtol=1e-5, atol=1e-6)
 
 
-def test_rowwise_slots_of_a_vector_hold_one_number_a_row():
+def test_row_wise_slots_of_a_vector_have_one_number_per_row():
     w, a = tf.Variable(random(N)), tf.Variable(np.ones(N, np.float32))
     ops.apply_rowwise_adagrad(w, a, [2], [3.0], 0.1)
     assert a.numpy()[2] == 10.0
@@ -169,7 +169,7 @@ def test_hyperparameters_may_change_from_step_to_step_in_one_graph():
     assert w.numpy()[3].tolist() == [-1.75] * D
 
 
-def test_no_rows_change_nothing():
+def test_an_update_of_no_rows_changes_nothing():
     w = tf.Variable(random(N, D))
     before = w.numpy().tobytes()
     ops.apply_sgd(w, np.zeros(0, np.int64), np.zeros((0, D)), 0.5)
@@ -200,7 +200,7 @@ def test_a_refused_update_changes_nothing(name, ids, rows, message):
     assert bits(got) == before
 
 
-def test_tables_that_do_not_fit_are_refused():
+def test_tables_and_slots_of_different_shapes_are_refused():
     w, other = tf.Variable(random(N, D)), tf.Variable(random(N, D + 1))
     gradient = slices(np.array([0]), random(1, D))
     hyper = RULES["adagrad"][0]
@@ -222,7 +222,7 @@ def test_tables_that_do_not_fit_are_refused():
         ops.apply_rows("sgd", w, [], gradient, [[0.1], 0.0])
 
 
-def test_a_table_survives_a_slot_that_is_gone():
+def test_a_missing_slot_leaves_the_table_unchanged():
     w = tf.Variable(random(N, D))
     before = w.numpy()
     gone = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[N, D], shared_name="never created")
@@ -249,7 +249,7 @@ def test_a_table_survives_a_slot_that_is_gone():
 
 
 def address(variable):
-    """Where the variable's buffer lies: a NumPy view of it, without a copy, while it lives."""
+    """The address of the variable's buffer, from a NumPy view without a copy."""
     return variable.read_value()._numpy().__array_interface__["data"][0]
 
 
@@ -274,7 +274,7 @@ def test_a_table_is_written_in_place():
         assert address(w) == before
 
 
-def test_a_table_that_somebody_else_holds_is_copied_once():
+def test_a_table_whose_buffer_is_shared_is_copied_once():
     w = tf.Variable(tf.zeros((1000, D)))  # not of an array: TensorFlow may share its memory
     held = w.read_value()
     before = address(w)
@@ -303,7 +303,7 @@ def batch(rng, rows=40, width=12):
 
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize("name", RULES)
-def test_fused_and_by_slices_are_the_same_bits(name, binary):
+def test_fused_and_sliced_updates_are_bit_identical(name, binary):
     rng = np.random.default_rng(4)
     ids, values, splits = batch(rng)
     values = None if binary else tf.constant(values, tf.float32)
@@ -339,7 +339,7 @@ TOUCHES = {
 
 
 @pytest.mark.parametrize(("touch", "fuses"), TOUCHES.values(), ids=TOUCHES)
-def test_only_an_untouched_gradient_is_fused(touch, fuses):
+def test_only_an_unmodified_gradient_is_fused(touch, fuses):
     w = tf.Variable(random(N, D))
 
     @tf.function

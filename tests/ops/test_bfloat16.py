@@ -1,4 +1,4 @@
-"""bfloat16 tables: float32 sums, stochastic rounding, the same by both ways of updating."""
+"""bfloat16 tables: float32 sums, and stochastic rounding in fused and sliced updates."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def as_float(weights):
 
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize("dim", [1, 3, 7, 8, 9, 16, 17, 64, 129, 300])
-def test_the_product_is_that_of_the_widened_table(dim, binary):
+def test_the_product_equals_that_of_the_table_in_float32(dim, binary):
     weights, (ids, values, splits) = table(dim=dim), batch()
     values = None if binary else values
     got = ops.sparse_linear(ids, values, splits, weights)
@@ -49,7 +49,7 @@ def test_the_product_is_that_of_the_widened_table(dim, binary):
     np.testing.assert_array_equal(got, want)
 
 
-def test_gradients_are_float32_and_those_of_the_widened_table():
+def test_gradients_are_float32_and_equal_those_of_the_table_in_float32():
     weights, (ids, values, splits) = table(), batch()
     wide, values = tf.Variable(tf.cast(weights, tf.float32)), tf.constant(values)
     results = []
@@ -66,7 +66,7 @@ def test_gradients_are_float32_and_those_of_the_widened_table():
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_an_update_is_the_float32_one_rounded_to_a_neighbour(rule):
+def test_an_update_is_the_float32_update_rounded_up_or_down(rule):
     weights, ids = table(), np.arange(0, N, 3)
     wide = tf.Variable(tf.cast(weights, tf.float32))
     rows = np.random.default_rng(2).normal(size=(len(ids), D)).astype(np.float32)
@@ -88,7 +88,7 @@ def test_an_update_is_the_float32_one_rounded_to_a_neighbour(rule):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_fused_and_by_slices_are_the_same_bits(rule):
+def test_fused_and_sliced_updates_are_bit_identical(rule):
     ids, values, splits = batch()
     out_grad = np.random.default_rng(3).normal(size=(len(splits) - 1, D)).astype(np.float32)
     results = []
@@ -109,7 +109,7 @@ def test_fused_and_by_slices_are_the_same_bits(rule):
         np.testing.assert_array_equal(a, b)
 
 
-def test_small_steps_are_kept_in_the_mean():
+def test_small_steps_are_preserved_on_average():
     weights = tf.Variable(tf.ones([1, 4096], tf.bfloat16))
     step = 2.0**-12  # a 16th of the spacing of bfloat16 below 1
     gradient = tf.IndexedSlices(tf.ones([1, 4096]), [0])
@@ -121,7 +121,7 @@ def test_small_steps_are_kept_in_the_mean():
     assert as_float(nearest) == 1.0  # where rounding to nearest would have stayed
 
 
-def test_the_seed_and_the_row_fix_the_random_bits():
+def test_seed_and_row_determine_the_random_bits():
     def updated(seed, rows):
         weights = tf.Variable(tf.ones([N, D], tf.bfloat16))
         gradient = tf.IndexedSlices(tf.ones([len(rows), D]), rows)
@@ -135,14 +135,14 @@ def test_the_seed_and_the_row_fix_the_random_bits():
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 0.0, 1.5])
-def test_values_that_need_no_rounding_stay(value):
+def test_values_that_need_no_rounding_are_unchanged(value):
     weights = tf.Variable(tf.fill([1, 33], tf.constant(value, tf.bfloat16)))
     gradient = tf.IndexedSlices(tf.zeros([1, 33]), [0])
     ops.apply_rows("sgd", weights, [], gradient, [0.1, 0.0], seed=7)
     np.testing.assert_array_equal(as_float(weights), np.full((1, 33), value, np.float32))
 
 
-def test_half_floats_and_narrow_slots_are_refused():
+def test_float16_tables_and_bfloat16_slots_are_refused():
     gradient = tf.IndexedSlices(tf.zeros([1, D]), [0])
     half = tf.Variable(tf.zeros([N, D], tf.float16))
     with pytest.raises(tf.errors.InvalidArgumentError, match="var must be float32 or bfloat16"):

@@ -15,12 +15,12 @@ POLICIES = list(
 
 
 def hashed(feature, b):
-    """Item b of the family of `feature`, in the op's own hash, which test_hash.py pins."""
+    """Bucket b of `feature` by the op's hash, which test_hash.py tests."""
     return int(core.hash_ids(np.array([b]), BITS, int(feature))[0])
 
 
 def reference(batch, buckets, side, missing, unknown, hashing):
-    """One entry at a time, on numpy.searchsorted."""
+    """The op for one entry at a time, with numpy.searchsorted."""
     ids, values, row_splits = batch
     feature_ids, boundaries, splits = buckets
     offsets, end = {}, 0
@@ -73,7 +73,7 @@ FEATURES = np.array([-7, 0, 5, 9, 1, -(1 << 63), (1 << 63) - 1])
 
 
 def spread(buckets):
-    """The same buckets with ids so far apart that they are looked up by hash."""
+    """The same buckets with feature ids so far apart that they are looked up by hash."""
     return np.array([-(1 << 62), 0, 1 << 40, (1 << 63) - 1]), *buckets[1:]
 
 
@@ -101,7 +101,7 @@ def test_equals_searchsorted(size, policy):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_ids_far_apart_are_found_too(policy):
+def test_sparse_feature_ids_are_found(policy):
     buckets = spread(BUCKETS)
     batch = make_batch(300, np.array([*buckets[0], 7, -1]))
     assert_equal(run(ops, batch, buckets, *policy), reference(batch, buckets, *policy))
@@ -121,7 +121,7 @@ def test_a_binary_batch_stays_binary(policy):
     st.lists(st.floats(width=32), max_size=20),
     st.sampled_from(["left", "right"]),
 )
-def test_any_floats_fall_where_searchsorted_puts_them(boundaries, values, side):
+def test_any_float_gets_the_bucket_of_searchsorted(boundaries, values, side):
     boundaries = np.sort(np.array(boundaries, np.float32))
     values = np.tile(np.array(values, np.float32), 8)  # more than are searched at once
     batch = (np.zeros(len(values), np.int64), values, np.array([0, len(values)]))
@@ -181,7 +181,7 @@ def test_every_feature_is_found_and_no_other(num_features, step):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_threads_do_not_change_a_bit(policy):
+def test_results_are_bit_identical_for_any_number_of_threads(policy):
     batch = make_batch(200_000, FEATURES)
     one = run(core, batch, BUCKETS, *policy, num_threads=1)
     for threads in (2, 7):
@@ -198,7 +198,7 @@ def test_integers_never_pass_through_float():
         ops.percentile_discretize(*batch, *buckets, unknown="error")
 
 
-def test_int32_ids_give_what_int64_ids_give():
+def test_int32_and_int64_ids_give_equal_results():
     ids, values, splits = make_batch(50, FEATURES[:5])
     wide = ops.percentile_discretize(ids, values, splits, *BUCKETS)
     narrow = ops.percentile_discretize(tf.constant(ids, tf.int32), values, splits, *BUCKETS)
@@ -288,8 +288,8 @@ def test_choices_out_of_range_are_refused():
         ops.hashing_discretize(*BATCH, *BUCKETS, output_bits=4, side="up")
 
 
-def test_new_boundaries_are_seen_at_once():
-    """The op keeps the index of the boundaries it saw last."""
+def test_new_boundaries_take_effect_immediately():
+    """The op caches the index of the last boundaries."""
     boundaries = tf.Variable([1.0, 2.0])
     splits = tf.Variable(np.array([0, 2]), shape=[None])
     features = tf.Variable(np.array([0]), shape=[None])
@@ -311,7 +311,7 @@ def test_new_boundaries_are_seen_at_once():
 
 
 def aligned(values, dtype):
-    """An array that TensorFlow takes without copying it."""
+    """An array that TensorFlow uses without a copy."""
     values = np.asarray(values, dtype)
     raw = np.empty(values.nbytes + 64, np.uint8)
     begin = -raw.ctypes.data % 64
@@ -321,7 +321,7 @@ def aligned(values, dtype):
 
 
 @pytest.mark.parametrize("changed", ["features", "boundaries", "splits"])
-def test_a_fed_array_that_changes_in_place_is_seen_at_once(changed):
+def test_an_in_place_change_of_a_fed_array_takes_effect_immediately(changed):
     features, splits = aligned([0, 1], np.int64), aligned([0, 1, 3], np.int64)
     boundaries = aligned([1.0, 2.0, 3.0], np.float32)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -342,7 +342,7 @@ def test_a_fed_array_that_changes_in_place_is_seen_at_once(changed):
 
 
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
-def test_a_variable_of_version_1_that_is_assigned_is_seen_at_once(resource):
+def test_an_assignment_to_a_version_1_variable_takes_effect_immediately(resource):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         boundaries = tf.compat.v1.Variable([1.0, 2.0], use_resource=resource)
         bucket = ops.percentile_discretize(
@@ -357,8 +357,8 @@ def test_a_variable_of_version_1_that_is_assigned_is_seen_at_once(resource):
 
 
 @pytest.mark.parametrize("op", ["percentile", "hashing"])
-def test_an_output_that_is_held_does_not_change(op):
-    """The op keeps its outputs' memory for the next call."""
+def test_an_output_in_use_does_not_change(op):
+    """The op reuses the memory of its outputs."""
     bits = {"output_bits": 8} if op == "hashing" else {}
     discretize = getattr(ops, f"{op}_discretize")
 
@@ -380,7 +380,7 @@ def test_an_output_that_is_held_does_not_change(op):
     np.testing.assert_array_equal(part, before)
 
 
-def test_no_gradient_flows_to_the_values():
+def test_values_have_no_gradient():
     v = tf.constant([1.5])
     with tf.GradientTape() as tape:
         tape.watch(v)

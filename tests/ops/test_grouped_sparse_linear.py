@@ -1,4 +1,4 @@
-"""`grouped_sparse_linear` is `sparse_linear`, table by table."""
+"""`grouped_sparse_linear` equals `sparse_linear` for each table."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def results(run, weights, data):
 
 @pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "tf.function"])
 @pytest.mark.parametrize("ids_dtype", [np.int32, np.int64])
-def test_values_and_gradients_are_those_of_single_calls_bit_for_bit(wrap, ids_dtype):
+def test_values_and_gradients_are_bit_identical_to_single_calls(wrap, ids_dtype):
     data, weights = batches(ids_dtype=ids_dtype), tables(("float32", "bfloat16") * 2)
     grouped = wrap(lambda: ops.grouped_sparse_linear(data, weights))
     single = wrap(lambda: [ops.sparse_linear(*b, w) for b, w in zip(data, weights, strict=True)])

@@ -28,7 +28,7 @@ def test_equals_the_published_formula(bits, salt):
     np.testing.assert_array_equal(core.hash_ids(EDGES, bits, salt), expected)
 
 
-def test_both_integer_types_hash_alike_and_keep_their_shape():
+def test_int32_and_int64_hash_equally_and_keep_their_shape():
     ids = np.arange(-6, 6).reshape(3, 4)
     wide = ops.hash_ids(tf.constant(ids, tf.int64), 20)
     np.testing.assert_array_equal(ops.hash_ids(tf.constant(ids, tf.int32), 20), wide)

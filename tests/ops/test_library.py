@@ -1,4 +1,4 @@
-"""What an import says when the op library does not fit the running TensorFlow."""
+"""Loading of the op library, and the errors if none fits the running TensorFlow."""
 
 import os
 import subprocess
@@ -18,11 +18,11 @@ def test_the_library_of_the_running_tensorflow_is_loaded():
 @pytest.mark.parametrize(
     ("version", "tag"), [("2.21.0", "tf2.21"), ("2.15.1", "tf2.15"), ("2.22.0-rc1", "tf2.22")]
 )
-def test_minor_versions_name_the_library(version, tag):
+def test_the_library_is_named_by_minor_version(version, tag):
     assert _library.tag_of(version) == tag
 
 
-def test_a_library_of_other_versions_names_them_and_the_remedy(tmp_path):
+def test_the_error_names_built_versions_and_the_rebuild_command(tmp_path):
     for tag in ("tf2.15", "tf2.21"):
         (tmp_path / f"_twml_ops.{tag}.so").touch()
     with pytest.raises(ImportError) as error:
@@ -32,18 +32,18 @@ def test_a_library_of_other_versions_names_them_and_the_remedy(tmp_path):
     assert "pip install --no-deps --force-reinstall ." in message
 
 
-def test_no_library_at_all_says_so(tmp_path):
+def test_the_error_says_if_nothing_was_built(tmp_path):
     with pytest.raises(ImportError, match="has not been built, but TensorFlow"):
         _library.load(tmp_path)
 
 
-def test_a_library_that_does_not_load_says_why(tmp_path):
+def test_the_error_says_why_a_library_does_not_load(tmp_path):
     (tmp_path / f"_twml_ops.{_library.tag_of(tf.__version__)}.so").write_bytes(b"no ELF file")
     with pytest.raises(ImportError, match=r"does not load into TensorFlow .* Rebuild it"):
         _library.load(tmp_path)
 
 
-def test_without_a_library_stock_ops_stand_in_after_one_warning(tmp_path, monkeypatch):
+def test_without_a_library_stock_ops_are_used_after_one_warning(tmp_path, monkeypatch):
     monkeypatch.delenv(_library.FALLBACK_VARIABLE, raising=False)
     with pytest.warns(_library.FallbackWarning, match="much slower.* has not been built") as caught:
         got = _library.load_or_fall_back(tmp_path)
@@ -51,7 +51,7 @@ def test_without_a_library_stock_ops_stand_in_after_one_warning(tmp_path, monkey
     assert len(caught) == 1
 
 
-def test_stock_ops_can_be_asked_for(monkeypatch, recwarn):
+def test_stock_ops_can_be_requested(monkeypatch, recwarn):
     monkeypatch.setenv(_library.FALLBACK_VARIABLE, "1")
     assert _library.load_or_fall_back() is _library.stock.library
     assert not recwarn.list

@@ -57,7 +57,7 @@ def test_equals_the_reference(size, training, use_bias, dtype):
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(width=32))), st.booleans())
-def test_any_floats_give_finite_results_where_they_count_as_zero(entries, training):
+def test_results_are_finite_if_nonfinite_values_count_as_zero(entries, training):
     ids = np.array([i for i, _ in entries], np.int64)
     values = np.array([v for _, v in entries], np.float32)
     m = tf.Variable(tf.zeros(4))
@@ -77,7 +77,7 @@ def test_does_not_depend_on_the_order_of_entries():
     np.testing.assert_array_equal(m1, m2)
 
 
-def test_threads_do_not_change_a_bit():
+def test_results_are_bit_identical_for_any_number_of_threads():
     ids, values, _, bias = batch(300_000, num_ids=50)
     results = []
     for threads in (1, 2, 7):
@@ -88,13 +88,13 @@ def test_threads_do_not_change_a_bit():
         np.testing.assert_array_equal(m, results[0][1])
 
 
-def test_inference_leaves_max_abs_alone():
+def test_inference_does_not_change_max_abs():
     m = tf.Variable([1.0, 2.0])
     ops.max_norm([0, 1], [50.0, 50.0], m, None, False)
     np.testing.assert_array_equal(m, [1.0, 2.0])
 
 
-def test_max_abs_is_written_in_place_and_its_readers_keep_what_they_read():
+def test_max_abs_is_updated_in_place_and_earlier_reads_do_not_change():
     m = tf.Variable(tf.zeros(3))
     before = m.read_value()
     ops.max_norm([1], [5.0], m, None, True)
@@ -125,7 +125,7 @@ def test_gradients_are_exact(in_function):
     np.testing.assert_array_equal(db.dense_shape, [5])
 
 
-def test_gradient_by_values_is_the_numeric_one():
+def test_the_gradient_by_values_equals_the_numeric_gradient():
     m, b = tf.Variable([2.0, 0.5]), tf.Variable([0.1, 0.2])
     ids = [0, 1, 0, 1]
     theory, numeric = tf.test.compute_gradient(
@@ -145,7 +145,7 @@ def test_the_largest_value_keeps_its_gradient_in_training():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_nonfinite_values_never_enter_max_abs(value):
+def test_nonfinite_values_never_change_max_abs(value):
     m = tf.Variable([1.0, 1.0])
     v = tf.constant([4.0, value], tf.float32)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"values\[1\] = .* is not finite"):
@@ -185,13 +185,13 @@ def test_bad_input_is_refused_and_changes_nothing(kwargs, message, training):
     np.testing.assert_array_equal(m, [1, 1])
 
 
-def test_one_variable_cannot_be_both_maximum_and_bias():
+def test_one_variable_cannot_be_both_max_abs_and_bias():
     m = tf.Variable([1.0])
     with pytest.raises(tf.errors.InvalidArgumentError, match="must be different variables"):
         ops.max_norm([0], [1.0], m, m, True)
 
 
-def test_numpy_face_refuses_what_it_cannot_write_in_place():
+def test_the_numpy_function_refuses_arrays_that_it_cannot_update_in_place():
     ids, values = np.array([0]), np.array([2.0], np.float32)
     with pytest.raises(ValueError, match="max_abs must be a contiguous float32 array"):
         core.max_norm(ids, values, np.zeros(1), training=True)

@@ -73,7 +73,7 @@ def test_equals_the_reference(size, training, use_bias, dtype):
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.floats(width=32)), max_size=40), st.integers(1, 5))
-def test_batches_add_up_to_the_whole(entries, parts):
+def test_moments_do_not_depend_on_the_division_into_batches(entries, parts):
     ids = np.array([i for i, _ in entries], np.int64)
     values = np.array([v for _, v in entries], "f")
     m, whole = np.zeros([3, 3]), np.zeros([3, 3])
@@ -88,7 +88,7 @@ def test_batches_add_up_to_the_whole(entries, parts):
     np.testing.assert_allclose(m[:, 2] / scale**2, whole[:, 2] / scale**2, atol=1e-12)
 
 
-def test_the_moments_are_those_of_a_large_offset_too():
+def test_moments_are_accurate_for_values_with_a_large_offset():
     values = (1e6 + np.random.default_rng(1).normal(size=100_000)).astype("f")
     m = np.zeros([1, 3])
     for part in np.array_split(values, 100):
@@ -97,7 +97,7 @@ def test_the_moments_are_those_of_a_large_offset_too():
     np.testing.assert_allclose(np.sqrt(m[0, 2] / m[0, 0]), values.astype(float).std(), rtol=1e-9)
 
 
-def test_threads_do_not_change_a_bit():
+def test_results_are_bit_identical_for_any_number_of_threads():
     ids, values, _, bias = batch(200_000)
     results = []
     for threads in (1, 2, 7):
@@ -130,7 +130,7 @@ def test_gradients_are_exact(in_function):
     np.testing.assert_allclose(tf.convert_to_tensor(db), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_readers_keep_what_they_read():
+def test_earlier_reads_do_not_change():
     m = tf.Variable(np.zeros([2, 3]))
     before = m.read_value()
     ops.online_standardize([1], [5.0], m, None, True)

@@ -1,4 +1,4 @@
-"""A kernel that finds no memory fails with an error; the process and the table live on."""
+"""A kernel that runs out of memory raises an error and leaves the table unchanged."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ def sums():
     return ops.sum_duplicates(many, nothing)
 
 def update():
-    # Repeated ids: every thread sums rows in memory of its own.
+    # With repeated ids every thread needs working memory for sums.
     gradient = tf.IndexedSlices(grad, tf.constant([0, 1, 0, 1], tf.int64))
     ops.apply_rows("sgd", weights, [], gradient, [1.0, 0.0])
 
@@ -49,7 +49,7 @@ print(json.dumps(found))
 
 @pytest.mark.skipif(not is_native(), reason="stock ops have errors of their own")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux' /proc")
-def test_working_memory_that_is_not_there_is_an_error_and_the_table_stays():
+def test_running_out_of_memory_is_an_error_and_leaves_the_table_unchanged():
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False
     )

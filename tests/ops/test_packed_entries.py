@@ -1,4 +1,4 @@
-"""Messages of entries: what went in comes out, in the bytes that are promised."""
+"""Packed messages of entries: round trips and their format."""
 
 import itertools
 
@@ -23,7 +23,7 @@ def batch(seed, lengths, dim, dtype=np.int64):
 
 
 def part_of(ids, values, splits, p, parts):
-    """The slow, obvious part of a batch."""
+    """The part of a batch, computed entry by entry."""
     rows = [range(a, b) for a, b in itertools.pairwise(splits)]
     mine = [[k for k in row if ids[k] % parts == p] for row in rows]
     flat = np.array(list(itertools.chain(*mine)), np.int64)
@@ -37,7 +37,7 @@ SIZES = [(), (0,), (1,), (0, 3, 0), (7, 64, 65, 0, 1)]
 @pytest.mark.parametrize("lengths", SIZES)
 @pytest.mark.parametrize("dim", [1, 2, 300, 2**31 - 1, 2**40])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_every_part_is_what_the_slow_division_gives(parts, lengths, dim, dtype):
+def test_every_part_equals_the_reference(parts, lengths, dim, dtype):
     if dim > 2**31 and dtype == np.int32:
         pytest.skip("no such ids")
     ids, values, splits = batch(parts, lengths, dim, dtype)
@@ -58,7 +58,7 @@ def test_every_part_is_what_the_slow_division_gives(parts, lengths, dim, dtype):
     st.lists(st.integers(0, 90), max_size=12), st.integers(1, 2**62), st.integers(1, 9),
     st.integers(1, 50), st.booleans(),
 )  # fmt: skip
-def test_what_went_in_comes_out(lengths, dim, parts, distinct, deduplicate):
+def test_round_trip(lengths, dim, parts, distinct, deduplicate):
     ids, values, splits = batch(0, lengths, min(dim, distinct))
     messages = ops.pack_entries(ids, values, splits, dim, parts, deduplicate)
     for p, message in enumerate(messages):
@@ -102,7 +102,7 @@ def test_stock_ops_write_and_read_the_same_bytes(lengths, distinct, binary):
             np.testing.assert_array_equal(x, y)
 
 
-def test_stock_ops_do_it_in_a_graph():
+def test_stock_ops_work_in_a_graph():
     ids, values, splits = batch(1, (7, 64, 65, 0, 1), 5)
     with _library.library.override(stock):
         (message,) = tf.function(
@@ -131,7 +131,7 @@ def test_a_bad_batch_is_refused_by_name(through):
 
 
 @pytest.mark.parametrize("through", ["library", "stock"])
-def test_whatever_the_bytes_a_message_is_read_or_refused(through):
+def test_any_bytes_are_unpacked_or_refused(through):
     ids, values, splits = batch(2, [3, 0, 9], 5)
     (good,) = ops.pack_entries(ids, values, splits, 300)
     good = good.numpy()

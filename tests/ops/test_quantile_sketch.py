@@ -88,7 +88,7 @@ def test_a_function_may_update_the_variables():
     assert_same(sketch.state, expected)
 
 
-def test_denormals_stay_apart():
+def test_denormal_values_are_distinct():
     values = np.array([0, 1e-40, 2e-40, 1e-40], "f")
     state = ops.sketch_update(ops.empty_sketch(), np.zeros(4, np.int64), values)
     np.testing.assert_array_equal(ops.sketch_quantiles(state, [0], [0, 0.5, 1])[0], values[:3])

@@ -1,4 +1,4 @@
-"""First and second derivatives equal those of a dense twin made of stock TensorFlow ops."""
+"""First and second derivatives equal those of a dense reference in stock TensorFlow ops."""
 
 import contextlib
 
@@ -38,7 +38,7 @@ def of_rows(splits):
 
 
 def dense_product(ids, values, splits, table):
-    """The twin of `sparse_linear`: both factors as dense matrices."""
+    """The dense reference of `sparse_linear`."""
     if values is None:
         values = tf.ones(len(ids))
     places = np.stack([of_rows(splits), ids], axis=1)
@@ -111,7 +111,7 @@ def test_sparse_linear_has_the_derivatives_of_the_dense_product(library, source,
             got = derivatives(ours, inputs, sparse)
         return got, derivatives(twin, [wide, *inputs[1:]], sparse)
 
-    # The gradients of a bfloat16 table are float32, and so is the dense twin's table.
+    # The gradients of a bfloat16 table are float32, so the dense reference has a float32 table.
     wide = tf.Variable(tf.cast(table, tf.float32)) if source == "bfloat16" else table
     for sparse in (False, True):
         got, want = tf.function(both, autograph=False)(sparse) if graph else both(sparse)
@@ -138,7 +138,7 @@ def test_a_penalty_on_the_rows_of_a_gradient_equals_that_on_the_dense_one(source
 
 
 @pytest.mark.parametrize("graph", [False, True])
-def test_no_derivative_of_the_table_makes_a_tensor_as_large_as_it(graph):
+def test_no_derivative_by_the_table_is_dense(graph):
     rows = 1 << 40  # of a dense gradient that nobody could allocate
     ids, splits = tf.constant([5, 1 << 30, 5], tf.int64), [0, 2, 3]
     grad, values = tf.ones([2, D]), tf.constant([1.0, 2.0, 3.0])
@@ -205,7 +205,7 @@ def test_grouped_products_have_the_derivatives_of_single_ones(library, graph):
 
 
 def norm_of(name):
-    """(an op on entries, its dense twin), of a state that has seen some features."""
+    """An op on entries and its dense reference, with a state that has some features."""
     if name == "max_norm":
         maxima = np.float32([0.5, 1.0, 2.0, 0.1, 1.5, 0.7, 3.0])
         m = tf.Variable(maxima)
@@ -328,7 +328,7 @@ def test_forward_mode_is_refused_with_one_error(op, primal):
         call()
 
 
-def test_discretizers_give_no_gradient_to_values_they_pass_through():
+def test_discretizers_have_no_gradient_for_passed_values():
     values = tf.constant(VALUES)
     state = ([1], [0.5], [0, 1])
 

@@ -1,4 +1,4 @@
-"""The TF face of sparse_linear, its gradients, CSR offsets and duplicate sums."""
+"""The op `sparse_linear`, its gradients, CSR offsets and duplicate sums."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def test_output_equals_the_dense_product(dim, binary, id_type):
     )
 
 
-def test_output_has_the_bits_of_the_numpy_face():
+def test_the_output_is_bit_identical_to_that_of_the_numpy_function():
     w = random(N, 33)
     want = core.sparse_linear(IDS, VALUES, SPLITS, w)
     assert ops.sparse_linear(IDS, VALUES, SPLITS, w).numpy().tobytes() == want.tobytes()
@@ -92,7 +92,7 @@ def test_gradients_of_a_binary_batch():
     np.testing.assert_allclose(got, dense_batch(np.ones(6)).T @ dy, rtol=1e-5, atol=1e-5)
 
 
-def test_gradients_are_right_numerically():
+def test_gradients_equal_numeric_gradients():
     w0 = random(N, 3)
 
     def loss_of_values(values):
@@ -114,7 +114,7 @@ def test_gradients_are_right_numerically():
             assert float(up - down) * 32 == pytest.approx(got[i], rel=2e-3, abs=5e-3)
 
 
-def test_a_gradient_that_is_kept_does_not_change():
+def test_a_gradient_in_use_does_not_change():
     w = tf.Variable(random(N, 3))
     kept, copies = [], []
     for scale in (1.0, 2.0, 3.0):  # the kernel may use a row buffer again that nobody holds
@@ -127,7 +127,7 @@ def test_a_gradient_that_is_kept_does_not_change():
     assert not np.array_equal(copies[0], copies[1])
 
 
-def test_the_gradient_of_values_is_not_computed_idly():
+def test_the_gradient_by_values_is_computed_only_if_it_is_used():
     w = tf.Variable(random(N, 3))
 
     @tf.function
@@ -162,7 +162,7 @@ def plain_table():
 
 @pytest.mark.parametrize("make", [keras_table, plain_table])
 def test_a_variable_is_read_in_place(make):
-    # A tensor of it, alive while it is updated, would make the update copy the whole table.
+    # A tensor of the variable that exists during an update would make the update copy the table.
     w = make()
 
     @tf.function

@@ -1,4 +1,4 @@
-"""A training step of padded batches in XLA: the tables end as the op library leaves them."""
+"""Training steps of padded batches compiled by XLA update tables as the op library does."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ RULES = [
 
 
 def batches():
-    """Repeated ids, padding in the middle, a row of nothing else; row 0 of the table never seen."""
+    """Batches with repeated ids, padding in the middle, a row of padding, and no id 0."""
     rng = np.random.default_rng(0)
     for _ in range(STEPS):
         ids = rng.integers(1, N // 2, (B, M))
@@ -29,7 +29,7 @@ def batches():
 
 
 def trained(optimizer, compiled, kernel_dtype="float32"):
-    """The layer and its optimizer after STEPS steps, from the same start."""
+    """The layer and its optimizer after STEPS steps from equal initial values."""
     layer = layers.SparseLinear(
         D,
         N,
@@ -59,7 +59,7 @@ def trained(optimizer, compiled, kernel_dtype="float32"):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_a_compiled_step_does_what_the_library_does(rule):
+def test_a_compiled_step_equals_that_of_the_library(rule):
     got, want = (trained(rule(0.1), compiled) for compiled in (True, False))
     for g, w in zip(got, want, strict=True):
         np.testing.assert_allclose(g, w, rtol=1e-5, atol=1e-6)
@@ -81,9 +81,9 @@ def test_clipping_sees_summed_rows():
         np.testing.assert_allclose(g, w, rtol=1e-5, atol=1e-6)
 
 
-def test_bfloat16_tables_are_rounded_the_same():
+def test_bfloat16_tables_are_rounded_equally():
     got, want = (trained(optimizers.SGD(0.1), c, "bfloat16")[0] for c in (True, False))
-    # A last bit of a float32 sum may tip a rounding: one step of bfloat16.
+    # A different last bit of a float32 sum may change the rounding by one step of bfloat16.
     np.testing.assert_allclose(got, want, rtol=2**-7, atol=1e-6)
     assert (got == want).mean() > 0.95
 
@@ -102,7 +102,7 @@ def test_a_batch_of_padding_changes_nothing_by_an_update():
     np.testing.assert_array_equal(slot, np.ones((N, D)))
 
 
-def test_sums_of_duplicates_keep_their_number_of_places():
+def test_sums_of_duplicates_keep_their_static_shape():
     ids = tf.constant([5, -1, 3, 5, 5, -1], tf.int32)
     rows = tf.reshape(tf.range(6.0), [6, 1])
 

@@ -1,4 +1,4 @@
-"""Stock ops equal the op library: integers bit for bit, floats to rounding."""
+"""Stock ops equal the op library: integers exactly, floats up to rounding."""
 
 import itertools
 
@@ -18,7 +18,7 @@ if not _library.is_native():
 
 INT64 = np.iinfo(np.int64)
 EDGES = np.array([0, 1, -1, 2, 1 << 31, -(1 << 31), INT64.max, INT64.min], np.int64)
-# Denormals, signed zeros, infinities: what a comparison on TensorFlow's threads gets wrong.
+# Denormals, signed zeros and infinities, which TensorFlow's threads may compare incorrectly.
 FLOATS = np.array(
     [0.0, -0.0, 1e-45, -1e-45, 1e-40, 1.0, -1.0, 1.5, 3e38, -3e38, np.inf, -np.inf, np.nan],
     np.float32,
@@ -26,7 +26,7 @@ FLOATS = np.array(
 
 
 def assert_equal(fn, exact=True, graph=True):
-    """The op library and stock ops give the same, these in eager mode and in a graph."""
+    """Compares the op library with stock ops in eager mode and in a graph."""
     native = fn()
     with _library.library.override(stock):
         others = [fn(), tf.function(fn, autograph=False)()] if graph else [fn()]
@@ -275,7 +275,7 @@ def test_bad_input_gets_the_same_message_and_changes_nothing():
             with pytest.raises(tf.errors.InvalidArgumentError) as error:
                 case()
             assert error.value.message.removesuffix(".0") == message
-            # Sizes that a graph knows are refused when it is made, in TensorFlow's words.
+            # TensorFlow itself refuses sizes that are known while a graph is built.
             with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
                 tf.function(lambda case: [None, case()][:1])(case)
     assert np.all(table.numpy() == 1)
@@ -319,7 +319,7 @@ def test_discretizers_that_keep_their_inputs(side, missing, unknown, hashing):
         )
 
 
-def test_maxima_that_decay():
+def test_max_norm_with_decay():
     def run():
         m = tf.Variable([4.0, 4.0, 4.0])
         y = ops.max_norm([0, 0, 2], [1.0, 0.5, 9.0], m, None, True, decay=0.5)

@@ -77,7 +77,7 @@ def test_any_number_of_threads_gives_the_same_bits(threads, one_thread):
     assert run(threads) == one_thread
 
 
-def test_fused_and_by_slices_are_the_same_bits(one_thread):
+def test_fused_and_sliced_updates_are_bit_identical(one_thread):
     fused = {k: v for k, v in one_thread.items() if k.endswith("fused")}
     assert len(fused) == 12
     for name, bits in fused.items():

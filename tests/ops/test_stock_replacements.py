@@ -1,4 +1,4 @@
-"""What stock ops stand in for, and how the rest is refused without the op library."""
+"""Which ops have a replacement in stock ops, and the errors of those that have none."""
 
 import json
 
@@ -23,21 +23,21 @@ REGISTERED = sorted(
 
 @pytest.fixture
 def fallback(monkeypatch):
-    """As in a process whose TensorFlow no op library fits."""
+    """Runs the test as in a process without an op library."""
     monkeypatch.setattr(_library.library, "loaded", stock.library)
 
 
 @pytest.mark.parametrize("name", REGISTERED)
-def test_every_op_of_the_library_has_a_stand_in_or_a_reason(name):
+def test_every_op_of_the_library_has_a_replacement_or_a_reason(name):
     assert hasattr(stock.library, name) != (name in stock.LIBRARY_ONLY)
 
 
-def test_reasons_are_given_for_ops_that_there_are():
+def test_reasons_are_given_for_existing_ops_only():
     assert set(stock.LIBRARY_ONLY) <= set(REGISTERED)
 
 
 @pytest.mark.parametrize("name", sorted(stock.LIBRARY_ONLY))
-def test_an_op_without_a_stand_in_is_refused_with_its_reason(name):
+def test_an_op_without_a_replacement_is_refused_with_its_reason(name):
     with _library.library.override(stock.library), pytest.raises(NotImplementedError) as error:
         getattr(_library.library, name)
     assert str(error.value).startswith(f"{name} is not among the active stock ops")

@@ -1,4 +1,4 @@
-"""Shapes that overflow, or that no memory can hold, are refused by an error."""
+"""Shapes that overflow or exceed the memory are errors."""
 
 import json
 import re
@@ -58,7 +58,7 @@ def test_more_rows_than_memory_holds_are_refused_with_their_size():
         ops.row_splits_from_indices(tf.zeros([0], tf.int64), 2**50)
 
 
-def test_a_handle_that_is_no_variable_is_refused():
+def test_a_handle_without_a_variable_is_refused():
     handle = tf.Variable(tf.zeros([2, 2])).handle
     raw = ops.sparse_linear.__globals__["library"].twml_resource_sparse_linear
 
@@ -151,7 +151,7 @@ print(json.dumps(counts))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux' /proc")
-def test_whatever_the_shapes_an_op_runs_or_refuses():
+def test_any_shapes_are_computed_or_refused():
     done = subprocess.run(
         [sys.executable, "-c", FUZZ, "80"], capture_output=True, text=True, check=False
     )
