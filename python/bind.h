@@ -180,6 +180,7 @@ using IdsAndRows = py::typing::Tuple<Int64Array, FloatArray>;
 void BindSparseLinear(py::module_& m);
 void BindQuantileSketch(py::module_& m);
 void BindTransforms(py::module_& m);
+void BindHashStrings(py::module_& m);
 
 }  // namespace twml
 

@@ -57,4 +57,5 @@ Returns:
   twml::BindSparseLinear(m);
   twml::BindQuantileSketch(m);
   twml::BindTransforms(m);
+  twml::BindHashStrings(m);
 }

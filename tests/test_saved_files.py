@@ -59,6 +59,7 @@ REGISTERED = {
     "SGD",
     "Segmented",
     "SparseLinear",
+    "StringHash",
     "Windowed",
 } | ({"LossScaleOptimizer"} if KERAS_3 else set())  # in Keras 2 it is Keras' own
 

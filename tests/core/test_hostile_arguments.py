@@ -86,6 +86,11 @@ CALLS = {
         {"moments": np.ones((5, 3))},
     ),
     "hash_ids": (core.hash_ids, {"ids": IDS}, {"bits": 12}),
+    "hash_strings": (
+        core.hash_strings,
+        {"data": np.arange(9, dtype=np.uint8), "offsets": np.array([0, 0, 4, 9])},
+        {"key": (1, 2)},
+    ),
     "percentile_discretize": (
         core.percentile_discretize,
         {**BATCH, **BUCKETS},

@@ -37,7 +37,7 @@ def token(column, value):
 WANTED = [
     (1, [(0, 1.0), (1, 0.5)], [("city", "a"), ("kind", "x"), ("new", "true")], [(5, 1.5), (0, 2)]),
     (0, [], [("kind", "y"), ("new", "false")], []),
-    (0, [(0, 3.0)], [("city", ""), ("kind", "x")], []),
+    (0, [(0, 3.0)], [("kind", "x")], []),
     (1, [(0, 2.0**40), (1, -1.0)], [("city", "b"), ("new", "true")], [(2, -3.0)]),
 ]
 WANTED = [
@@ -56,6 +56,16 @@ def test_every_column_arrives(row_group_size, write, rows_of, batches_of):
     assert rows_of(source.blocks()) == WANTED
     assert batches_of(source.dataset(3)) == WANTED
     assert rows_of(source.split(0.25)[1].blocks()) == WANTED[3:]
+
+
+def test_in_version_1_of_the_hash_the_empty_token_is_a_category(write, rows_of):
+    source = open_source(f"parquet:{write(COLUMNS)}", hash_version=1)
+    assert source.schema.hash_version == 1
+    wanted = [
+        int(hash_tokens(column, pa.array([value]), version=1)[0])
+        for column, value in (("city", ""), ("kind", "x"))
+    ]
+    assert rows_of(source.blocks())[2][1]["categorical"] == wanted
 
 
 def test_a_pattern_reads_the_files_in_sorted_order(write, tmp_path, rows_of):

@@ -5,13 +5,15 @@ from twml_ops.data.errors import DataError
 from twml_ops.data.hashing import hash_tokens
 from twml_ops.data.open import SCHEMES, open_source
 from twml_ops.data.pipeline import InputSettings, Pipeline
-from twml_ops.data.source import Schema, Source, original_errors
+from twml_ops.data.schema import Feature, Schema
+from twml_ops.data.source import Source, original_errors
 from twml_ops.data.static import Padded, pad_to_static
 
 __all__ = [
     "SCHEMES",
     "Block",
     "DataError",
+    "Feature",
     "InputSettings",
     "Padded",
     "Pipeline",

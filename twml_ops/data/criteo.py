@@ -6,6 +6,8 @@ empty = missing.
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,8 +15,8 @@ from pyarrow import csv
 
 from twml_ops.data.block import Block, Rows
 from twml_ops.data.errors import DataError, one_line, quote
-from twml_ops.data.hashing import hash_column
-from twml_ops.data.source import Schema
+from twml_ops.data.hashing import VERSION, hash_column
+from twml_ops.data.schema import Schema
 from twml_ops.data.text import Chunk, TextSource
 
 _INTEGERS = tuple(f"I{i}" for i in range(1, 14))
@@ -30,10 +32,25 @@ _TYPES = {name: pa.int64() for name in _COLUMNS[:14]} | {name: _DICTIONARY for n
 class CriteoSource(TextSource):
     """Reader of the Criteo format; continuous features are the raw integers as float32."""
 
+    def __init__(self, name: str, path: str, *, hash_version: int = VERSION) -> None:
+        """Nothing is read yet.
+
+        Args:
+            name: the source as the user wrote it.
+            path: of the file; ends in .gz if it is compressed.
+            hash_version: of the category ids.
+
+        Raises:
+            FileNotFoundError: no such file.
+            DataError: the file is empty.
+        """
+        super().__init__(name, path)
+        self._schema = dataclasses.replace(_SCHEMA, hash_version=hash_version)
+
     @property
     def schema(self) -> Schema:
         """See `Source`."""
-        return _SCHEMA
+        return self._schema
 
     def _count_rows(self, chunk: Chunk) -> int:
         return chunk.text.count(b"\n") + (not chunk.text.endswith(b"\n"))
@@ -50,12 +67,11 @@ class CriteoSource(TextSource):
         for i, name in enumerate(_INTEGERS):
             numbers[:, i] = table[name].cast(pa.float64(), safe=False).to_numpy()
         ids = np.empty((len(labels), len(_CATEGORIES)), np.int64)
-        present = np.empty(ids.shape, bool)
         for i, name in enumerate(_CATEGORIES):
-            ids[:, i], present[:, i] = hash_column(name, table[name])
+            ids[:, i] = hash_column(name, table[name], version=self._schema.hash_version)
         groups = {
             "continuous": Rows.from_numbers(numbers),
-            "categorical": Rows.from_columns(ids, present),
+            "categorical": Rows.from_columns(ids, ids >= 0),
         }
         return Block(labels.astype(np.float32), groups)
 

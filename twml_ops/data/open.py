@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from twml_ops.data.criteo import CriteoSource
 from twml_ops.data.errors import DataError, quote
 from twml_ops.data.flights import FlightsSource
+from twml_ops.data.hashing import VERSION, check_version
 from twml_ops.data.libsvm import LibsvmSource
 from twml_ops.data.parquet import ParquetSource
-from twml_ops.data.source import RowRange, Schema, Source
+from twml_ops.data.schema import Schema
+from twml_ops.data.source import RowRange, Source
 from twml_ops.data.tfrecord import TFRecordSource
 
 SCHEMES = ("flights", "criteo:PATH", "libsvm:PATH", "parquet:GLOB", "tfrecord:GLOB")
@@ -19,14 +20,11 @@ _SOURCE = re.compile(
     r"(?P<scheme>[a-z]+)(:(?P<path>.+?))?(\[(?P<start>\d*):(?P<stop>\d*)\])?(\?dim=(?P<dim>\d+))?",
     re.DOTALL,
 )
-_WITH_DIM: dict[str, Callable[[str, str, int | None], Source]] = {
-    "libsvm": LibsvmSource,
-    "parquet": ParquetSource,
-    "tfrecord": TFRecordSource,
-}
 
 
-def open_source(source: str, *, like: Schema | None = None) -> Source:
+def open_source(
+    source: str, *, like: Schema | None = None, hash_version: int | None = None
+) -> Source:
     """The reader of a SOURCE string.
 
     Args:
@@ -35,12 +33,15 @@ def open_source(source: str, *, like: Schema | None = None) -> Source:
             excluded, either may be left out). `?dim=N` at the very end is the size of the id
             space of raw `id:value` features; without it, it is found by a pass over the data.
         like: the schema of the training data, when this is data for the same model: the id
-            space is the same, and other features are an error.
+            space and the hash of categories are the same, and other features are an error.
+        hash_version: of the hash of categories: 1 for the ids of runs that were written before
+            version 2. Default: that of `like`, or the newest.
 
     Returns:
         The source; only its beginning has been read.
 
     Raises:
+        ValueError: there is no such `hash_version`.
         FileNotFoundError: nothing is there.
         DataError: an unknown kind of source, or data that cannot be read or is not `like`.
     """
@@ -48,7 +49,10 @@ def open_source(source: str, *, like: Schema | None = None) -> Source:
     scheme = match["scheme"] if match else ""
     if match is None or scheme not in {s.split(":")[0] for s in SCHEMES}:
         raise DataError(f"unknown source {quote(source)}: expected one of {', '.join(SCHEMES)}")
-    opened = _open(scheme, match["path"], match["dim"], source, like)
+    if hash_version is None:
+        hash_version = VERSION if like is None else like.hash_version
+    check_version(hash_version)
+    opened = _open(scheme, match["path"], match["dim"], source, like, hash_version)
     if match["start"] is not None:
         start, stop = match["start"], match["stop"]
         opened = RowRange(opened, int(start or 0), int(stop) if stop else None)
@@ -58,22 +62,31 @@ def open_source(source: str, *, like: Schema | None = None) -> Source:
 
 
 def _open(
-    scheme: str, path: str | None, dim: str | None, source: str, like: Schema | None
+    scheme: str,
+    path: str | None,
+    dim: str | None,
+    source: str,
+    like: Schema | None,
+    hash_version: int,
 ) -> Source:
     if scheme == "flights":
         if path or dim:
             raise DataError(f"{quote(source)}: `flights` takes no path and no dim")
-        return FlightsSource()
+        return FlightsSource(hash_version=hash_version)
     if path is None:
         raise DataError(f"{quote(source)}: expected `{scheme}:` followed by a path")
     if scheme == "criteo":
         if dim:
             raise DataError(f"{quote(source)}: `criteo` takes no dim")
-        return CriteoSource(f"criteo:{path}", path)
+        return CriteoSource(f"criteo:{path}", path, hash_version=hash_version)
     if dim is not None and int(dim) < 1:
         raise DataError(f"{quote(source)}: dim must be at least 1")
     size = int(dim) if dim else like.sparse_dim or None if like else None
-    return _WITH_DIM[scheme](f"{scheme}:{path}", path, size)
+    name = f"{scheme}:{path}"
+    if scheme == "libsvm":
+        return LibsvmSource(name, path, size, hash_version=hash_version)
+    reader = ParquetSource if scheme == "parquet" else TFRecordSource
+    return reader(name, path, size, hash_version=hash_version)
 
 
 def _difference(got: Schema, expected: Schema) -> str:

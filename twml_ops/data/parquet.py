@@ -23,8 +23,9 @@ from twml_ops.data.files import (
     numbers_to_rows,
     sparse_dim_of,
 )
-from twml_ops.data.hashing import hash_column
-from twml_ops.data.source import Schema, Source, in_range
+from twml_ops.data.hashing import VERSION, hash_column
+from twml_ops.data.schema import Schema
+from twml_ops.data.source import Source, in_range
 
 _BATCH_ROWS = 1 << 16
 
@@ -32,13 +33,16 @@ _BATCH_ROWS = 1 << 16
 class ParquetSource(Source):
     """Reader of Parquet files; all must have the columns of the first."""
 
-    def __init__(self, name: str, glob: str, dim: int | None = None) -> None:
+    def __init__(
+        self, name: str, glob: str, dim: int | None = None, *, hash_version: int = VERSION
+    ) -> None:
         """Only the footers are read.
 
         Args:
             name: the source as the user wrote it.
             glob: path or pattern of the files, read in sorted order.
             dim: the size of the id space of `ids`; None: found by a pass over the data.
+            hash_version: of the category ids.
 
         Raises:
             FileNotFoundError: no file matches.
@@ -53,6 +57,7 @@ class ParquetSource(Source):
                 raise DataError(f"{path}: its columns differ from those of {first_path}")
         self._continuous, self._categorical, self._has_sparse = _kinds(columns, first_path)
         self._given_dim = dim
+        self._hash_version = hash_version
         self._dim = dim if self._has_sparse else 0
 
     @property
@@ -60,7 +65,13 @@ class ParquetSource(Source):
         """See `Source`."""
         if self._dim is None:
             self._dim = sparse_dim_of(self.blocks())
-        return Schema(self._continuous, self._categorical, self._dim, "the label is 1")
+        return Schema(
+            self._continuous,
+            self._categorical,
+            self._dim,
+            "the label is 1",
+            hash_version=self._hash_version,
+        )
 
     def _count(self) -> int:
         return sum(file.metadata.num_rows for _, file in self._files)
@@ -88,9 +99,12 @@ class ParquetSource(Source):
             table = np.stack([_floats(batch[name]) for name in self._continuous], axis=1)
             groups["continuous"] = numbers_to_rows(table, self._continuous, where)
         if self._categorical:
-            hashed = [hash_column(name, _tokens(batch[name])) for name in self._categorical]
-            ids, present = (np.stack(part, axis=1) for part in zip(*hashed, strict=True))
-            groups["categorical"] = Rows.from_columns(ids, present)
+            hashed = [
+                hash_column(name, _tokens(batch[name]), version=self._hash_version)
+                for name in self._categorical
+            ]
+            ids = np.stack(hashed, axis=1)
+            groups["categorical"] = Rows.from_columns(ids, ids >= 0)
         if self._has_sparse:
             groups["sparse"] = _sparse(batch, where)
             check_sparse(groups["sparse"], self._given_dim, where)

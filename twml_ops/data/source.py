@@ -5,42 +5,15 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import tensorflow as tf
 
 from twml_ops.data import batches
 from twml_ops.data.block import Block
 from twml_ops.data.errors import DataError
+from twml_ops.data.schema import Schema
 
 CACHE_BYTES = 1 << 30
-
-
-@dataclass(frozen=True)
-class Schema:
-    """The features of a source.
-
-    Attributes:
-        continuous: names; the id of a continuous feature is its position here.
-        categorical: names of the columns whose tokens are hashed to category ids.
-        sparse_dim: 0, or the size of the id space of raw `id:value` features.
-        label: what a label of 1 means, in words.
-    """
-
-    continuous: tuple[str, ...]
-    categorical: tuple[str, ...]
-    sparse_dim: int
-    label: str
-
-    @property
-    def groups(self) -> dict[str, bool]:
-        """The feature groups there are, and whether their entries have values."""
-        sizes = {
-            "continuous": (len(self.continuous), True),
-            "categorical": (len(self.categorical), False),
-            "sparse": (self.sparse_dim, True),
-        }
-        return {name: has_values for name, (size, has_values) in sizes.items() if size}
 
 
 class Source(ABC):

@@ -23,8 +23,9 @@ from twml_ops.data.files import (
     numbers_to_rows,
     sparse_dim_of,
 )
-from twml_ops.data.hashing import hash_column
-from twml_ops.data.source import Schema, Source, in_range
+from twml_ops.data.hashing import VERSION, hash_column
+from twml_ops.data.schema import Schema
+from twml_ops.data.source import Source, in_range
 
 _BATCH_ROWS = 1 << 14
 _SAMPLE = 256
@@ -34,13 +35,16 @@ _KINDS = {"float_list": tf.float32, "int64_list": tf.int64, "bytes_list": tf.str
 class TFRecordSource(Source):
     """Reader of TFRecord files of tf.Example."""
 
-    def __init__(self, name: str, glob: str, dim: int | None = None) -> None:
+    def __init__(
+        self, name: str, glob: str, dim: int | None = None, *, hash_version: int = VERSION
+    ) -> None:
         """Only the first records are read, to learn the features.
 
         Args:
             name: the source as the user wrote it.
             glob: path or pattern of the files, read in sorted order.
             dim: the size of the id space of `ids`; None: found by a pass over the data.
+            hash_version: of the category ids.
 
         Raises:
             FileNotFoundError: no file matches.
@@ -53,6 +57,7 @@ class TFRecordSource(Source):
         self._continuous = tuple(n for n, k in features.items() if k != tf.string)
         self._categorical = tuple(n for n, k in features.items() if k == tf.string)
         self._given_dim = dim
+        self._hash_version = hash_version
         self._dim = dim if "ids" in self._kinds else 0
 
     @property
@@ -60,7 +65,13 @@ class TFRecordSource(Source):
         """See `Source`."""
         if self._dim is None:
             self._dim = sparse_dim_of(self.blocks())
-        return Schema(self._continuous, self._categorical, self._dim, "the label is 1")
+        return Schema(
+            self._continuous,
+            self._categorical,
+            self._dim,
+            "the label is 1",
+            hash_version=self._hash_version,
+        )
 
     def _learn_kinds(self) -> dict[str, tf.DType]:
         kinds: dict[str, tf.DType] = {}
@@ -144,8 +155,9 @@ class TFRecordSource(Source):
         rows, ids = [], []
         for name in self._categorical:
             row, tokens = _entries(columns[name])
-            rows.append(row)
-            ids.append(hash_column(name, pa.array(tokens, pa.binary()))[0])
+            hashed = hash_column(name, pa.array(tokens, pa.binary()), version=self._hash_version)
+            rows.append(row[hashed >= 0])
+            ids.append(hashed[hashed >= 0])
         row = np.concatenate(rows)
         order = np.argsort(row, kind="stable")  # by row, then by column
         return Rows.from_lengths(np.bincount(row, minlength=count), np.concatenate(ids)[order])

@@ -13,6 +13,7 @@ from twml_ops.layers.online_standardize import OnlineStandardize
 from twml_ops.layers.percentile_discretizer import PercentileDiscretizer
 from twml_ops.layers.platt_scaling import PlattScaling
 from twml_ops.layers.sparse_linear import SparseLinear
+from twml_ops.layers.string_hash import StringHash
 from twml_ops.layers.target_statistics import TargetStatistics
 
 __all__ = [
@@ -30,5 +31,6 @@ __all__ = [
     "PlattScaling",
     "SparseLinear",
     "SparseTable",
+    "StringHash",
     "TargetStatistics",
 ]

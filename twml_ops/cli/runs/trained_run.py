@@ -38,9 +38,7 @@ class TrainedRun:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.facts: dict[str, Any] = read_run(folder)
-        schema: dict[str, Any] = self.facts["schema"]
-        columns = {k: tuple(v) for k, v in schema.items() if isinstance(v, list)}
-        self.schema = Schema(**{**schema, **columns})
+        self.schema = Schema.from_dict(self.facts["schema"])
 
     @cached_property
     def model(self) -> tf.keras.Model:

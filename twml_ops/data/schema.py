@@ -1,0 +1,115 @@
+"""What the features of a source are: their names, kinds and order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from twml_ops._category_hash import VERSION
+from twml_ops.data.hashing import check_version
+
+Kind = Literal["continuous", "categorical", "bag", "sparse"]
+SPARSE_IDS, SPARSE_VALUES = "ids", "values"  # the columns of raw sparse features
+
+
+class Feature(NamedTuple):
+    """One feature of a schema.
+
+    Attributes:
+        name: of the column.
+        kind: "continuous": a number. "categorical": one category. "bag": any number of
+            categories. "sparse": raw ids with values, in the columns `ids` and `values`.
+        weights: of a bag: the column with a weight for each category, or None.
+        dim: of a sparse feature: the size of its id space.
+    """
+
+    name: str
+    kind: Kind
+    weights: str | None = None
+    dim: int | None = None
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The features of a source.
+
+    Attributes:
+        continuous: names; the id of a continuous feature is its position here.
+        categorical: names of all columns whose tokens are hashed to category ids, bags included.
+        sparse_dim: 0, or the size of the id space of raw `id:value` features.
+        label: what a label of 1 means, in words.
+        bags: those of `categorical` that hold any number of tokens a row.
+        bag_weights: bag → the column with a weight for each of its tokens.
+        labels: names of the label columns.
+        weight: the column of sample weights, or None.
+        time: the column with the time of an example, or None.
+        group: the column that examples of one user or request share, or None.
+        hash_version: of the category ids; see `twml_ops.data.hash_tokens`.
+
+    Raises:
+        ValueError: a name twice, a bag that is no categorical column, or no such hash version.
+    """
+
+    continuous: tuple[str, ...]
+    categorical: tuple[str, ...]
+    sparse_dim: int
+    label: str
+    bags: tuple[str, ...] = ()
+    bag_weights: Mapping[str, str] = field(default_factory=dict)
+    labels: tuple[str, ...] = ("label",)
+    weight: str | None = None
+    time: str | None = None
+    group: str | None = None
+    hash_version: int = VERSION
+
+    def __post_init__(self) -> None:
+        check_version(self.hash_version)
+        names = [*self.continuous, *self.categorical, *self.labels, *self.bag_weights.values()]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise ValueError(f"columns must have one use each in a schema, got {twice} twice")
+        for what, unknown in (
+            ("bags", set(self.bags) - set(self.categorical)),
+            ("bag_weights", set(self.bag_weights) - set(self.bags)),
+        ):
+            if unknown:
+                raise ValueError(f"{what} must name bags, got {sorted(unknown)}")
+        if not self.labels:
+            raise ValueError("labels must name at least one column, got none")
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the categorical columns with one token a row; a field's id is its position."""
+        return tuple(name for name in self.categorical if name not in self.bags)
+
+    @property
+    def groups(self) -> dict[str, bool]:
+        """The feature groups there are, and whether their entries have values."""
+        sizes = {
+            "continuous": (len(self.continuous), True),
+            "categorical": (len(self.categorical), False),
+            "sparse": (self.sparse_dim, True),
+        }
+        return {name: has_values for name, (size, has_values) in sizes.items() if size}
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """The features, continuous ones first, then categories, then raw sparse ids."""
+        found = [Feature(name, "continuous") for name in self.continuous]
+        for name in self.categorical:
+            kind: Kind = "bag" if name in self.bags else "categorical"
+            found.append(Feature(name, kind, weights=self.bag_weights.get(name)))
+        if self.sparse_dim:
+            weights = SPARSE_VALUES
+            found.append(Feature(SPARSE_IDS, "sparse", weights=weights, dim=self.sparse_dim))
+        return tuple(found)
+
+    @staticmethod
+    def from_dict(saved: Mapping[str, Any]) -> Schema:
+        """The schema whose `dataclasses.asdict` a run has saved as JSON.
+
+        Runs that were saved before there were hash versions have the ids of version 1.
+        """
+        arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in saved.items()}
+        return Schema(**{"hash_version": 1, **arguments})
