@@ -181,6 +181,7 @@ void BindSparseLinear(py::module_& m);
 void BindQuantileSketch(py::module_& m);
 void BindTransforms(py::module_& m);
 void BindHashStrings(py::module_& m);
+void BindDelimited(py::module_& m);
 
 }  // namespace twml
 

@@ -58,4 +58,5 @@ Returns:
   twml::BindQuantileSketch(m);
   twml::BindTransforms(m);
   twml::BindHashStrings(m);
+  twml::BindDelimited(m);
 }

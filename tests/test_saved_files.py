@@ -38,6 +38,7 @@ REGISTERED = {
     "ExactPRAUC",
     "ExactROCAUC",
     "FactorizationMachine",
+    "FieldEmbedding",
     "Ftrl",
     "GroupedSparseLinear",
     "HashedIds",

@@ -91,6 +91,11 @@ CALLS = {
         {"data": np.arange(9, dtype=np.uint8), "offsets": np.array([0, 0, 4, 9])},
         {"key": (1, 2)},
     ),
+    "parse_delimited": (
+        core.parse_delimited,
+        {"text": np.frombuffer(b"1\ta\n2\t\n", np.uint8)},
+        {"delimiter": "\t", "kinds": "ic", "keys": [(1, 2)]},
+    ),
     "percentile_discretize": (
         core.percentile_discretize,
         {**BATCH, **BUCKETS},

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from twml_ops.data import batches
 from twml_ops.data.block import Block, Rows
+from twml_ops.data.layouts import Ragged
 
 GROUPS = {"sparse": True, "categorical": False}
 
@@ -25,7 +26,7 @@ def blocks_of(sizes):
 def read(sizes, batch_size, seed=None, drop_remainder=False, known=True):
     return batches.dataset(
         lambda: blocks_of(sizes),
-        GROUPS,
+        Ragged(GROUPS),
         batch_size,
         seed=seed,
         drop_remainder=drop_remainder,

@@ -9,7 +9,7 @@ from twml_ops.data import DataError, Schema, open_source
 
 
 @pytest.mark.parametrize(
-    "source", ["", "criteo2:x", "CRITEO:x", "data.tsv", "a\nb", "csv:x", ":x", "[1:2]"]
+    "source", ["", "criteo2:x", "CRITEO:x", "data.tsv", "a\nb", "json:x", ":x", "[1:2]"]
 )
 def test_an_unknown_scheme_lists_those_there_are(source):
     with pytest.raises(DataError, match=r"unknown source .*flights, criteo:PATH, libsvm:PATH"):

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 
-from twml_ops.data import DataError, hash_tokens, open_source
+from twml_ops.data import DataError, Schema, hash_tokens, open_source, tfrecord
 
 
 def example(**features):
@@ -62,6 +62,24 @@ def test_every_feature_arrives(name, write, rows_of, batches_of):
     assert batches_of(source.dataset(2)) == WANTED
 
 
+def test_a_feature_with_several_tokens_that_the_first_records_did_not_show_is_named(
+    write, monkeypatch
+):
+    monkeypatch.setattr(tfrecord, "_SAMPLE", 1)
+    records = [example(label=[1], tags=[b"x"]), example(label=[0], tags=[b"x", b"y"])]
+    path = f"tfrecord:{write(records)}"
+    source = open_source(path)
+    assert source.schema.bags == ()
+    with pytest.raises(DataError, match="record 1: tags holds more than one category: declare it"):
+        list(source.blocks())
+    schema = Schema((), ("tags",), 0, "x", bags=("tags",))
+    (batch,) = open_source(path, schema=schema).dataset(2, layout="fields")
+    x, y = token("tags", b"x"), token("tags", b"y")
+    assert batch[0]["bag_tags_ids"].to_list() == [[x], [x, y]]
+    old = open_source(path, hash_version=1)  # whose runs have read such data
+    assert [len(b.groups["categorical"].ids) for b in old.blocks()] == [3]
+
+
 def test_a_dataset_reads_inside_tensorflow_before_anything_is_cached(write, tmp_path, batches_of):
     write(RECORDS[:1], "1")
     write(RECORDS[1:], "2")
@@ -81,7 +99,10 @@ def test_a_dataset_reads_inside_tensorflow_before_anything_is_cached(write, tmp_
         ([example(label=[1], x=[1]), example(label=[5], x=[1])], "record 1: label must be 0 or 1"),
         ([example(label=[1], x=[1, 2])], "record 0: x holds more than one number"),
         ([example(label=[1], x=[1]), example(label=[1], x=[1.5])], "after record 0"),
-        ([example(label=[1], ids=[1], values=[1.0, 2.0])], "record 0: .* differ in length"),
+        (
+            [example(label=[1], ids=[1], values=[1.0, 2.0])],
+            "record 0: .* different lengths, 1 and 2",
+        ),
         ([example(label=[1], ids=[-1])], r"record 0: ids must be in \[0, "),
         ([example(label=[1], x=[float("inf")])], "record 0: x must be finite"),
     ],

@@ -13,6 +13,7 @@ from twml_ops.cli.commands import (
     launch,
     plan,
     predict,
+    schema,
     selfcheck,
     stability,
     tpu_check,
@@ -42,6 +43,7 @@ app.command()(predict.predict)
 app.command()(explain.explain)
 app.command()(export.export)
 app.command()(info.info)
+app.command()(schema.schema)
 app.command()(tune_input.tune_input)
 app.command()(tpu_check.tpu_check)
 app.command()(stability.stability)

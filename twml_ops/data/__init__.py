@@ -6,6 +6,7 @@ from twml_ops.data.hashing import hash_tokens
 from twml_ops.data.open import SCHEMES, open_source
 from twml_ops.data.pipeline import InputSettings, Pipeline
 from twml_ops.data.schema import Feature, Schema
+from twml_ops.data.schema_file import read_schema, schema_to_text
 from twml_ops.data.source import Source, original_errors
 from twml_ops.data.static import Padded, pad_to_static
 
@@ -24,4 +25,6 @@ __all__ = [
     "open_source",
     "original_errors",
     "pad_to_static",
+    "read_schema",
+    "schema_to_text",
 ]

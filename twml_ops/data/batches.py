@@ -1,27 +1,28 @@
 """The common batcher: blocks of any size in, `tf.data` batches out.
 
-NumPy cuts the batches, one call a batch, and a graph dresses them as ragged tensors: cheaper than
-handing larger pieces to TensorFlow and cutting there, as a batch stays in the cache. Shuffling
+NumPy cuts the batches, one call a batch, and a graph gives them the form of a layout. That is
+cheaper than cutting larger pieces in TensorFlow, as a batch stays in the cache. Shuffling
 permutes the rows of a window, so a source that fits one window is shuffled as a whole.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from twml_ops.data.block import Block
+from twml_ops.data.layouts import Layout
 
 WINDOW_ROWS = 1 << 19
 
 
 def dataset(
     blocks: Callable[[], Iterator[Block]],
-    groups: Mapping[str, bool],
+    layout: Layout,
     batch_size: int,
     *,
     seed: int | None,
@@ -32,7 +33,7 @@ def dataset(
 
     Args:
         blocks: starts a pass over the examples.
-        groups: name of a feature group → whether its entries have values.
+        layout: the form of the features.
         batch_size: examples in a batch, B.
         seed: of the order of the examples; None keeps them in order.
         drop_remainder: leave out a last short batch.
@@ -44,15 +45,15 @@ def dataset(
         rng = None if seed is None else np.random.default_rng([seed, next(passes)])
         for batch in _batches(blocks(), batch_size, rng):
             if len(batch) == batch_size or not drop_remainder:
-                yield _arrays(batch)
+                yield layout.arrays(batch)
 
     static = batch_size if drop_remainder else None
-    result = tf.data.Dataset.from_generator(batches, output_signature=_signature(groups, static))
+    result = tf.data.Dataset.from_generator(batches, output_signature=layout.signature(static))
     if num_examples is not None:
         short = 0 if drop_remainder else batch_size - 1
         count = (num_examples + short) // batch_size
         result = result.apply(tf.data.experimental.assert_cardinality(count))
-    return result.map(_ragged).prefetch(tf.data.AUTOTUNE)
+    return result.map(layout.finish).prefetch(tf.data.AUTOTUNE)
 
 
 def _batches(
@@ -83,30 +84,3 @@ def _regroup(blocks: Iterator[Block], rows: int) -> Iterator[Block]:
                 held, missing = [], rows
     if held:
         yield Block.concat(held)
-
-
-def _arrays(block: Block) -> Any:
-    rows = {
-        name: (r.row_splits, r.ids) if r.values is None else (r.row_splits, r.ids, r.values)
-        for name, r in block.groups.items()
-    }
-    return block.labels, rows
-
-
-def _signature(groups: Mapping[str, bool], batch_size: int | None) -> Any:
-    splits = tf.TensorSpec([None if batch_size is None else batch_size + 1], tf.int64)
-    ids, values = tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.float32)
-    rows = {
-        name: (splits, ids, values) if has_values else (splits, ids)
-        for name, has_values in groups.items()
-    }
-    return tf.TensorSpec([batch_size], tf.float32), rows
-
-
-def _ragged(labels: tf.Tensor, rows: Mapping[str, tuple[tf.Tensor, ...]]) -> Any:
-    features = {
-        f"{name}_{part}": tf.RaggedTensor.from_row_splits(values, splits, validate=False)
-        for name, (splits, *flat) in rows.items()
-        for part, values in zip(("ids", "values"), flat, strict=False)
-    }
-    return features, labels[:, tf.newaxis]

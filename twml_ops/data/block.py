@@ -1,9 +1,11 @@
-"""Parsed rows in memory: NumPy arrays in CSR form, sliced and permuted without a loop over rows."""
+"""Parsed rows in memory: NumPy arrays, sliced and permuted without a loop over rows."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -82,18 +84,139 @@ class Rows:
         return int(self.row_splits.nbytes + self.ids.nbytes + values)
 
 
+class Table(ABC):
+    """Columns with at most one entry a row, kept as a matrix; also readable as `Rows`."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> Rows:
+        """The entries that are present, row by row, in the order of the columns."""
+
+    @property
+    def row_splits(self) -> Array:
+        """That of `rows`."""
+        return self.rows.row_splits
+
+    @property
+    def ids(self) -> Array:
+        """That of `rows`."""
+        return self.rows.ids
+
+    @property
+    def values(self) -> Array | None:
+        """That of `rows`."""
+        return self.rows.values
+
+
+@dataclass(frozen=True)
+class Numbers(Table):
+    """Continuous features.
+
+    Attributes:
+        table: float32 [R, C], NaN where a number is missing.
+    """
+
+    table: Array
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The numbers that are present; ids are column positions."""
+        return Rows.from_numbers(self.table)
+
+    def slice(self, start: int, stop: int) -> Numbers:
+        """Rows start .. stop, a view."""
+        return Numbers(self.table[start:stop])
+
+    def take(self, order: Array) -> Numbers:
+        """The rows `order` (int64 [R']), in that order."""
+        return Numbers(self.table[order])
+
+    @staticmethod
+    def concat(parts: Sequence[Numbers]) -> Numbers:
+        """The rows of all `parts`, one after the other."""
+        return Numbers(np.concatenate([p.table for p in parts]))
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, in bytes."""
+        return int(self.table.nbytes)
+
+
+@dataclass(frozen=True)
+class Categories(Table):
+    """Categorical columns.
+
+    Attributes:
+        table: int64 [R, F], the ids of the columns with one category, -1 where it is missing.
+        bags: position among all categorical columns → the rows of a column with any number of
+            categories; the other positions are those of the columns of `table`, in order.
+    """
+
+    table: Array
+    bags: Mapping[int, Rows] = field(default_factory=dict)
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The categories that are present; weights of bags are left out."""
+        if not self.bags:
+            return Rows.from_columns(self.table, self.table >= 0)
+        count, columns = len(self.table), iter(self.table.T)
+        row_parts, id_parts = [], []
+        for position in range(self.table.shape[1] + len(self.bags)):
+            bag = self.bags.get(position)
+            if bag is None:
+                column = next(columns)
+                present = np.flatnonzero(column >= 0)
+                row_parts.append(present)
+                id_parts.append(column[present])
+            else:
+                row_parts.append(np.repeat(np.arange(count), np.diff(bag.row_splits)))
+                id_parts.append(bag.ids)
+        row = np.concatenate(row_parts)
+        order = np.argsort(row, kind="stable")  # by row, then by column
+        return Rows.from_lengths(np.bincount(row, minlength=count), np.concatenate(id_parts)[order])
+
+    def slice(self, start: int, stop: int) -> Categories:
+        """Rows start .. stop; the big arrays are views."""
+        bags = {i: rows.slice(start, stop) for i, rows in self.bags.items()}
+        return Categories(self.table[start:stop], bags)
+
+    def take(self, order: Array) -> Categories:
+        """The rows `order` (int64 [R']), in that order."""
+        bags = {i: rows.take(order) for i, rows in self.bags.items()}
+        return Categories(self.table[order], bags)
+
+    @staticmethod
+    def concat(parts: Sequence[Categories]) -> Categories:
+        """The rows of all `parts`, one after the other."""
+        bags = {i: Rows.concat([p.bags[i] for p in parts]) for i in parts[0].bags}
+        return Categories(np.concatenate([p.table for p in parts]), bags)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, in bytes."""
+        return int(self.table.nbytes) + sum(rows.nbytes for rows in self.bags.values())
+
+
+Group = Rows | Numbers | Categories
+
+
 @dataclass(frozen=True)
 class Block:
     """Consecutive examples.
 
     Attributes:
-        labels: float32 [R], 0 or 1.
+        labels: float32 [R] or, of several labels, [R, L]; 0 or 1.
         groups: the feature groups the schema has, of `continuous`, `categorical`, `sparse`;
             each has R rows.
+        columns: what the schema has beside features and labels: `weight` (float32 [R], sample
+            weights), `time` (float64 [R]; seconds since 1970 where the column holds timestamps)
+            and `group` (int64 [R], a hash).
     """
 
     labels: Array
-    groups: Mapping[str, Rows]
+    groups: Mapping[str, Group]
+    columns: Mapping[str, Array] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -103,25 +226,34 @@ class Block:
         if start == 0 and stop == len(self):
             return self
         groups = {name: rows.slice(start, stop) for name, rows in self.groups.items()}
-        return Block(self.labels[start:stop], groups)
+        columns = {name: column[start:stop] for name, column in self.columns.items()}
+        return Block(self.labels[start:stop], groups, columns)
 
     def take(self, order: Array) -> Block:
         """The examples `order`, in that order."""
         groups = {name: rows.take(order) for name, rows in self.groups.items()}
-        return Block(self.labels[order], groups)
+        columns = {name: column[order] for name, column in self.columns.items()}
+        return Block(self.labels[order], groups, columns)
 
     @staticmethod
     def concat(blocks: Sequence[Block]) -> Block:
         """All examples, one block after the other; one block is returned as it is."""
         if len(blocks) == 1:
             return blocks[0]
-        groups = {name: Rows.concat([b.groups[name] for b in blocks]) for name in blocks[0].groups}
-        return Block(np.concatenate([b.labels for b in blocks]), groups)
+        groups: dict[str, Group] = {}
+        for name, first in blocks[0].groups.items():
+            parts: Any = [b.groups[name] for b in blocks]
+            groups[name] = type(first).concat(parts)
+        columns = {
+            name: np.concatenate([b.columns[name] for b in blocks]) for name in blocks[0].columns
+        }
+        return Block(np.concatenate([b.labels for b in blocks]), groups, columns)
 
     @property
     def nbytes(self) -> int:
         """Memory held, in bytes."""
-        return int(self.labels.nbytes) + sum(rows.nbytes for rows in self.groups.values())
+        parts = [*self.groups.values(), *self.columns.values()]
+        return int(self.labels.nbytes) + sum(int(part.nbytes) for part in parts)
 
 
 def _splits_of(lengths: Array) -> Array:

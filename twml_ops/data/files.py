@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from twml_ops.data.block import Array, Block, Rows
+from twml_ops.data.block import Array, Block, Numbers, Rows
 from twml_ops.data.errors import DataError
 
 
@@ -25,12 +25,13 @@ def files_of(pattern: str) -> list[str]:
     return files
 
 
-def binary_labels(raw: Array, where: Callable[[int], str]) -> Array:
+def binary_labels(raw: Array, where: Callable[[int], str], name: str = "label") -> Array:
     """float32 [R]: 1 where the label is 1, 0 where it is 0 or -1.
 
     Args:
         raw: numbers [R].
-        where: tells file and line of a row, for the message.
+        where: gives file and line of a row, for the message.
+        name: of the column.
 
     Raises:
         DataError: a label is something else.
@@ -38,12 +39,12 @@ def binary_labels(raw: Array, where: Callable[[int], str]) -> Array:
     bad = ~np.isin(raw, (-1, 0, 1))
     if bad.any():
         row = int(bad.argmax())
-        raise DataError(f"{where(row)}: label must be 0 or 1 (-1 counts as 0), got {raw[row]}")
+        raise DataError(f"{where(row)}: {name} must be 0 or 1 (-1 counts as 0), got {raw[row]}")
     return (raw > 0).astype(np.float32)
 
 
-def numbers_to_rows(table: Array, names: Sequence[str], where: Callable[[int], str]) -> Rows:
-    """The cells of `table` (float64 [R, C], NaN = missing) as float32 entries.
+def finite_numbers(table: Array, names: Sequence[str], where: Callable[[int], str]) -> Numbers:
+    """The cells of `table` (float64 [R, C], NaN = missing) as float32.
 
     Raises:
         DataError: a number is infinite, or is so in float32; names its row and column.
@@ -55,7 +56,7 @@ def numbers_to_rows(table: Array, names: Sequence[str], where: Callable[[int], s
         row, column = divmod(int(infinite.argmax()), len(names))
         got = table[row, column]
         raise DataError(f"{where(row)}: {names[column]} must be finite in float32, got {got}")
-    return Rows.from_numbers(numbers)
+    return Numbers(numbers)
 
 
 def check_sparse(rows: Rows, dim: int | None, where: Callable[[int], str]) -> None:

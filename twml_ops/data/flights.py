@@ -24,11 +24,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from twml_ops.data.block import Array, Block, Rows
+from twml_ops._category_hash import VERSION
+from twml_ops.data.block import Array, Block, Categories, Group, Numbers
 from twml_ops.data.errors import DataError, one_line
-from twml_ops.data.hashing import VERSION, hash_column
+from twml_ops.data.hashing import hash_column
 from twml_ops.data.schema import Schema
-from twml_ops.data.source import Source, in_range
+from twml_ops.data.source import ALL, Part, Source
 
 FIRST_EVAL_DAY = 25
 _LATE_MINUTES = 15
@@ -89,10 +90,11 @@ class FlightsSource(Source):
         """See `Source`."""
         return self._schema
 
-    def _read(self, start: int, stop: int | None) -> Iterator[Block]:
+    def _read(self, start: int, stop: int | None, part: Part = ALL) -> Iterator[Block]:
         block, day = _load(self._folder, self._schema.hash_version)
         kept = np.flatnonzero((day >= self._days[0]) & (day <= self._days[1]))
-        yield from in_range([block.take(kept)], start, stop)
+        kept = kept[start:stop][part.index :: part.count]
+        yield block.take(kept)
 
     def split(self, holdout: float = 0.2) -> tuple[Source, Source]:
         """By the day of the month, so that every season is in both parts.
@@ -154,9 +156,9 @@ def _load(folder: Path, hash_version: int) -> tuple[Block, Array]:
     names = _SCHEMA.categorical
     hashed = [hash_column(name, tokens[name], version=hash_version) for name in names]
     ids = np.stack(hashed, axis=1)[labelled]
-    groups = {
-        "continuous": Rows.from_numbers(numbers.astype(np.float32)),
-        "categorical": Rows.from_columns(ids, ids >= 0),
+    groups: dict[str, Group] = {
+        "continuous": Numbers(numbers.astype(np.float32)),
+        "categorical": Categories(ids),
     }
     late = delay[labelled] > _LATE_MINUTES
     return Block(late.astype(np.float32), groups), table["day"].to_numpy()[labelled]

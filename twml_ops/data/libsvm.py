@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from twml_ops._category_hash import VERSION
 from twml_ops.data.block import Array, Block, Rows
 from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import sparse_dim_of
-from twml_ops.data.hashing import VERSION
 from twml_ops.data.schema import Schema
 from twml_ops.data.text import Chunk, TextSource
 

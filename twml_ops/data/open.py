@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from pathlib import Path
 
+from twml_ops._category_hash import VERSION
 from twml_ops.data.criteo import CriteoSource
+from twml_ops.data.csv import CsvSource
 from twml_ops.data.errors import DataError, quote
 from twml_ops.data.flights import FlightsSource
-from twml_ops.data.hashing import VERSION, check_version
+from twml_ops.data.hashing import check_version
 from twml_ops.data.libsvm import LibsvmSource
 from twml_ops.data.parquet import ParquetSource
 from twml_ops.data.schema import Schema
+from twml_ops.data.schema_file import read_schema
 from twml_ops.data.source import RowRange, Source
 from twml_ops.data.tfrecord import TFRecordSource
 
-SCHEMES = ("flights", "criteo:PATH", "libsvm:PATH", "parquet:GLOB", "tfrecord:GLOB")
+SCHEMES = ("flights", "criteo:PATH", "libsvm:PATH", "csv:GLOB", "parquet:GLOB", "tfrecord:GLOB")
 
+_FIXED = ("flights", "criteo", "libsvm")  # sources whose features no schema can change
 _SOURCE = re.compile(
     r"(?P<scheme>[a-z]+)(:(?P<path>.+?))?(\[(?P<start>\d*):(?P<stop>\d*)\])?(\?dim=(?P<dim>\d+))?",
     re.DOTALL,
@@ -23,25 +29,33 @@ _SOURCE = re.compile(
 
 
 def open_source(
-    source: str, *, like: Schema | None = None, hash_version: int | None = None
+    source: str,
+    *,
+    like: Schema | None = None,
+    schema: Schema | str | Path | None = None,
+    hash_version: int | None = None,
 ) -> Source:
     """The reader of a SOURCE string.
 
     Args:
-        source: `flights`, `criteo:PATH`, `libsvm:PATH`, `parquet:GLOB` or `tfrecord:GLOB`. A text
-            PATH may end in .gz. `[A:B]` at the end takes the examples A .. B only (from 0, B
-            excluded, either may be left out). `?dim=N` at the very end is the size of the id
-            space of raw `id:value` features; without it, it is found by a pass over the data.
+        source: `flights`, `criteo:PATH`, `libsvm:PATH`, `csv:GLOB`, `parquet:GLOB` or
+            `tfrecord:GLOB`. A text PATH may end in .gz. `[A:B]` at the end takes the examples
+            A .. B only (from 0, B excluded, either may be left out). `?dim=N` at the very end is
+            the size of the id space of raw `id:value` features; without it, it is found by a
+            pass over the data.
         like: the schema of the training data, when this is data for the same model: the id
-            space and the hash of categories are the same, and other features are an error.
+            space and the hash of categories are the same, and features that are missing are an
+            error. Columns of CSV, Parquet and TFRecord files that it does not name are left out.
+        schema: the uses of the columns of CSV, Parquet or TFRecord files: a schema, or the path
+            of a file as `twml-ops schema` writes it. Default: by the types of the columns.
         hash_version: of the hash of categories: 1 for the ids of runs that were written before
-            version 2. Default: that of `like`, or the newest.
+            version 2. Default: that of `like` or `schema`, or the newest.
 
     Returns:
         The source; only its beginning has been read.
 
     Raises:
-        ValueError: there is no such `hash_version`.
+        ValueError: there is no such `hash_version`, or both `like` and `schema` are given.
         FileNotFoundError: nothing is there.
         DataError: an unknown kind of source, or data that cannot be read or is not `like`.
     """
@@ -49,15 +63,22 @@ def open_source(
     scheme = match["scheme"] if match else ""
     if match is None or scheme not in {s.split(":")[0] for s in SCHEMES}:
         raise DataError(f"unknown source {quote(source)}: expected one of {', '.join(SCHEMES)}")
+    if like is not None and schema is not None:
+        raise ValueError("only one of like and schema can be given, got both")
+    given = read_schema(schema) if isinstance(schema, (str, Path)) else schema or like
     if hash_version is None:
-        hash_version = VERSION if like is None else like.hash_version
+        hash_version = VERSION if given is None else given.hash_version
     check_version(hash_version)
-    opened = _open(scheme, match["path"], match["dim"], source, like, hash_version)
+    if given is not None:
+        given = dataclasses.replace(given, hash_version=hash_version)
+    if schema is not None and scheme in _FIXED:
+        raise DataError(f"{quote(source)}: `{scheme}` takes no schema, its features are fixed")
+    opened = _open(scheme, match["path"], match["dim"], source, given, hash_version)
     if match["start"] is not None:
         start, stop = match["start"], match["stop"]
         opened = RowRange(opened, int(start or 0), int(stop) if stop else None)
-    if like is not None and opened.schema != like:
-        raise DataError(f"{source}: {_difference(opened.schema, like)}")
+    if given is not None and opened.schema != given:
+        raise DataError(f"{source}: {_difference(opened.schema, given)}")
     return opened
 
 
@@ -66,7 +87,7 @@ def _open(
     path: str | None,
     dim: str | None,
     source: str,
-    like: Schema | None,
+    schema: Schema | None,
     hash_version: int,
 ) -> Source:
     if scheme == "flights":
@@ -75,18 +96,20 @@ def _open(
         return FlightsSource(hash_version=hash_version)
     if path is None:
         raise DataError(f"{quote(source)}: expected `{scheme}:` followed by a path")
-    if scheme == "criteo":
+    name = f"{scheme}:{path}"
+    if scheme in ("criteo", "csv"):
         if dim:
-            raise DataError(f"{quote(source)}: `criteo` takes no dim")
-        return CriteoSource(f"criteo:{path}", path, hash_version=hash_version)
+            raise DataError(f"{quote(source)}: `{scheme}` takes no dim")
+        if scheme == "csv":
+            return CsvSource(name, path, schema=schema, hash_version=hash_version)
+        return CriteoSource(name, path, hash_version=hash_version)
     if dim is not None and int(dim) < 1:
         raise DataError(f"{quote(source)}: dim must be at least 1")
-    size = int(dim) if dim else like.sparse_dim or None if like else None
-    name = f"{scheme}:{path}"
+    size = int(dim) if dim else schema.sparse_dim or None if schema else None
     if scheme == "libsvm":
         return LibsvmSource(name, path, size, hash_version=hash_version)
     reader = ParquetSource if scheme == "parquet" else TFRecordSource
-    return reader(name, path, size, hash_version=hash_version)
+    return reader(name, path, size, schema=schema, hash_version=hash_version)
 
 
 def _difference(got: Schema, expected: Schema) -> str:

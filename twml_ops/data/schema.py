@@ -84,6 +84,14 @@ class Schema:
         return tuple(name for name in self.categorical if name not in self.bags)
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of all columns that the schema uses, each once."""
+        names = [*self.labels, *self.continuous, *self.categorical, *self.bag_weights.values()]
+        names += [n for n in (self.weight, self.time, self.group) if n is not None]
+        names += [SPARSE_IDS, SPARSE_VALUES] if self.sparse_dim else []
+        return tuple(dict.fromkeys(names))
+
+    @property
     def groups(self) -> dict[str, bool]:
         """The feature groups there are, and whether their entries have values."""
         sizes = {
@@ -111,5 +119,8 @@ class Schema:
 
         Runs that were saved before there were hash versions have the ids of version 1.
         """
-        arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in saved.items()}
-        return Schema(**{"hash_version": 1, **arguments})
+        arguments: dict[str, Any] = {
+            "hash_version": 1,
+            **{k: tuple(v) if isinstance(v, list) else v for k, v in saved.items()},
+        }
+        return Schema(**arguments)

@@ -5,15 +5,37 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import tensorflow as tf
 
 from twml_ops.data import batches
 from twml_ops.data.block import Block
 from twml_ops.data.errors import DataError
+from twml_ops.data.layouts import LayoutName, layout_of
 from twml_ops.data.schema import Schema
 
 CACHE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Part:
+    """Every `count`-th unit of a source (a chunk of lines, a row group), from `index` on.
+
+    Attributes:
+        index: in [0, count).
+        count: into how many parts the units are divided.
+    """
+
+    index: int = 0
+    count: int = 1
+
+    def has(self, unit: int) -> bool:
+        """Whether the unit of this number is in the part."""
+        return unit % self.count == self.index
+
+
+ALL = Part()
 
 
 class Source(ABC):
@@ -45,8 +67,11 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def _read(self, start: int, stop: int | None) -> Iterator[Block]:
-        """Parses the examples start .. stop (None: to the end), in blocks of any size."""
+    def _read(self, start: int, stop: int | None, part: Part = ALL) -> Iterator[Block]:
+        """Parses the examples start .. stop (None: to the end), in blocks of any size.
+
+        Of these only the units in `part` are parsed; the others are skipped.
+        """
 
     def _count(self) -> int:
         """The number of examples, counted; readers override it where there is a cheaper way."""
@@ -94,7 +119,13 @@ class Source(ABC):
             self._cache = Block.concat(kept)
 
     def dataset(
-        self, batch_size: int, *, shuffle: bool = False, seed: int = 0, drop_remainder: bool = False
+        self,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_remainder: bool = False,
+        layout: LayoutName = "ragged",
     ) -> tf.data.Dataset:
         """One epoch of batches.
 
@@ -104,20 +135,32 @@ class Source(ABC):
                 about half a million examples in file order.
             seed: the n-th iteration over the returned dataset has the order given by (seed, n).
             drop_remainder: leave out a last batch of fewer than `batch_size` examples.
+            layout: "ragged": the features that are present, as ragged rows. "fields": a matrix in
+                which each column is a field, with marks for what is missing.
 
         Returns:
-            Dataset of `(features, labels)`. `features` has, for the groups in the schema:
+            Dataset of `(features, labels)`, or `(features, labels, weights)` if the schema has a
+            column of sample weights. `labels`: float32 [B, 1]; of several labels a dict of them.
+            `weights`: float32 [B].
+
+            `features` of the layout "ragged" has, for the groups in the schema:
             `continuous_ids` (ragged int64 [B, None]) and `continuous_values` (ragged float32), the
-            numbers that are present; `categorical_ids` (ragged int64), a 63-bit hash for each
+            numbers that are present; `categorical_ids` (ragged int64), a hash for each
             category that is present, in the order of the columns; `sparse_ids` and
-            `sparse_values`, ragged int64 and float32. `labels`: float32 [B, 1].
+            `sparse_values`, ragged int64 and float32.
+
+            `features` of the layout "fields" has `continuous` (float32 [B, C], 0 where missing) and
+            `continuous_present` (bool [B, C]); `categorical` (int64 [B, F]), the hashes of the
+            columns `schema.fields`, -1 where missing; for a bag in the column `tags`
+            `bag_tags_ids` (ragged int64) and, with weights, `bag_tags_values` (ragged float32);
+            and `sparse_ids` and `sparse_values` as above.
 
             It knows its length if the number of examples is known by now, as it is once
             `num_examples` was called. `fit` of Keras needs that: at the end of a dataset of unknown
             length it runs a step without a batch, which counts in `optimizer.iterations`.
 
         Raises:
-            ValueError: `batch_size` is not positive.
+            ValueError: `batch_size` is not positive, or there is no such layout.
             FileNotFoundError: the data is not there.
             DataError: the schema cannot be read. What goes wrong later, while iterating, reaches
                 the caller as a `tf.errors.OpError`, or inside `original_errors` as it was.
@@ -126,7 +169,7 @@ class Source(ABC):
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         return batches.dataset(
             self._recorded,
-            self.schema.groups,
+            layout_of(self.schema, layout),
             batch_size,
             seed=seed if shuffle else None,
             drop_remainder=drop_remainder,
@@ -140,6 +183,27 @@ class Source(ABC):
         except Exception as e:
             self._error = e
             raise
+
+    def shard(self, index: int, count: int) -> Source:
+        """One worker's part of the examples, of which the other parts are not parsed.
+
+        Units of a few MiB of text, row groups of a Parquet file, or batches of records are dealt
+        to the workers in turn, so parts differ by up to one unit. Text is decompressed by every
+        worker, but parsed and hashed by one.
+
+        Args:
+            index: of the worker, in [0, count).
+            count: of the workers.
+
+        Returns:
+            The part, a source of its own. All parts together are the examples, each once.
+
+        Raises:
+            ValueError: `index` is not in [0, count).
+        """
+        if not 0 <= index < count:
+            raise ValueError(f"index must be in [0, count), got index {index} and count {count}")
+        return Shard(self, Part(index, count))
 
     def split(self, holdout: float = 0.2) -> tuple[Source, Source]:
         """(train, eval): in file order, the last share `holdout` of the examples for eval.
@@ -197,11 +261,15 @@ class RowRange(Source):
         """See `Source`."""
         return self._whole.schema
 
-    def _read(self, start: int, stop: int | None) -> Iterator[Block]:
+    def _read(self, start: int, stop: int | None, part: Part = ALL) -> Iterator[Block]:
         ends = [self._start + stop] if stop is not None else []
         ends += [self._stop] if self._stop is not None else []
+        begin, end = self._start + start, min(ends, default=None)
+        if part != ALL:
+            yield from self._whole._read(begin, end, part)
+            return
         count = 0
-        for block in self._whole.blocks(self._start + start, min(ends, default=None)):
+        for block in self._whole.blocks(begin, end):
             count += len(block)
             yield block
         if not count:
@@ -210,6 +278,37 @@ class RowRange(Source):
     def _count(self) -> int:
         total = self._whole.num_examples()
         return max(0, min(total, total if self._stop is None else self._stop) - self._start)
+
+
+class Shard(Source):
+    """A part of the units of another source; see `Source.shard`."""
+
+    def __init__(self, whole: Source, part: Part) -> None:
+        """A view; nothing is read.
+
+        Args:
+            whole: the source viewed.
+            part: which of its units.
+        """
+        super().__init__(f"{whole.name} (part {part.index} of {part.count})")
+        self._whole, self._part = whole, part
+
+    @property
+    def schema(self) -> Schema:
+        """See `Source`."""
+        return self._whole.schema
+
+    def shard(self, index: int, count: int) -> Source:
+        """See `Source`."""
+        if not 0 <= index < count:
+            raise ValueError(f"index must be in [0, count), got index {index} and count {count}")
+        mine = self._part
+        return Shard(self._whole, Part(mine.index + mine.count * index, mine.count * count))
+
+    def _read(self, start: int, stop: int | None, part: Part = ALL) -> Iterator[Block]:
+        if part != ALL:
+            raise NotImplementedError("a part of a shard is made by `Shard.shard`")
+        yield from in_range(self._whole._read(0, None, self._part), start, stop)
 
 
 @contextlib.contextmanager

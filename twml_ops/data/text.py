@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +13,11 @@ import pyarrow as pa
 
 from twml_ops.data.block import Block
 from twml_ops.data.errors import DataError, one_line
-from twml_ops.data.source import Source, in_range
+from twml_ops.data.source import ALL, Part, Source, in_range
 
-CHUNK_BYTES = 1 << 24
+CHUNK_BYTES = 1 << 22
 _MAX_LINE_BYTES = 1 << 26
+_CHUNKS_AHEAD = 2
 
 
 class Chunk(NamedTuple):
@@ -83,6 +86,47 @@ def read_chunks(path: str) -> Iterator[Chunk]:
         raise DataError(f"{path}: the file holds no lines")
 
 
+def read_ahead(path: str) -> Iterator[Chunk]:
+    """`read_chunks`, decompressing the next chunks in a thread while one is parsed.
+
+    Raises:
+        FileNotFoundError: no such file.
+        DataError: as of `read_chunks`.
+    """
+    chunks: queue.Queue[Chunk | Exception | None] = queue.Queue(_CHUNKS_AHEAD)
+    abandoned = threading.Event()
+
+    def put(item: Chunk | Exception | None) -> bool:
+        """Whether somebody still wants what is read."""
+        while not abandoned.is_set():
+            try:
+                chunks.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def read() -> None:
+        try:
+            for chunk in read_chunks(path):
+                if not put(chunk):
+                    return
+            put(None)
+        except Exception as e:
+            put(e)
+
+    thread = threading.Thread(target=read, name="twml_ops reader", daemon=True)
+    thread.start()
+    try:
+        while (item := chunks.get()) is not None:
+            if isinstance(item, Exception):
+                raise item
+            yield item
+    finally:
+        abandoned.set()
+        thread.join()
+
+
 class TextSource(Source):
     """A source whose examples are lines of one text file."""
 
@@ -112,14 +156,16 @@ class TextSource(Source):
     def _count(self) -> int:
         return sum(map(self._count_rows, read_chunks(self._path)))
 
-    def _read(self, start: int, stop: int | None) -> Iterator[Block]:
+    def _read(self, start: int, stop: int | None, part: Part = ALL) -> Iterator[Block]:
         row = 0
-        for chunk in read_chunks(self._path):
-            if row < start:  # cheap to skip: counted, not parsed
+        for unit, chunk in enumerate(read_ahead(self._path)):
+            if row < start or not part.has(unit):  # cheap to skip: counted, not parsed
                 rows = self._count_rows(chunk)
-                if row + rows <= start:
+                if row + rows <= start or not part.has(unit):
                     row += rows
                     continue
+            if stop is not None and row >= stop:
+                return
             block = self._parse(chunk)
             yield from in_range([block], max(start - row, 0), None if stop is None else stop - row)
             row += len(block)

@@ -1,31 +1,27 @@
 """`tfrecord:GLOB`: TFRecord files of tf.Example, gzipped if they end in .gz.
 
-The features are those of `parquet:`: number lists are continuous (at most one number an example),
-bytes lists categorical (any number of tokens), `ids` and `values` raw sparse features, and `label`
-one number. The first records tell which features there are.
+The features are those of `parquet:`. Without a schema number lists are continuous (at most one
+number an example), bytes lists categorical, or bags if one of the first records of a file has
+several tokens; `ids` and `values` are raw sparse features, and `label` is one number. The first
+records show which features there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from twml_ops.data.block import Array, Block, Rows
+from twml_ops._category_hash import VERSION
+from twml_ops.data.block import Array, Block
+from twml_ops.data.columns import Columns, as_tokens, block_of
 from twml_ops.data.errors import DataError, one_line
-from twml_ops.data.files import (
-    binary_labels,
-    check_sparse,
-    files_of,
-    numbers_to_rows,
-    sparse_dim_of,
-)
-from twml_ops.data.hashing import VERSION, hash_column
-from twml_ops.data.schema import Schema
-from twml_ops.data.source import Source, in_range
+from twml_ops.data.files import files_of, sparse_dim_of
+from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, Schema
+from twml_ops.data.source import ALL, Part, Source, in_range
 
 _BATCH_ROWS = 1 << 14
 _SAMPLE = 256
@@ -36,7 +32,13 @@ class TFRecordSource(Source):
     """Reader of TFRecord files of tf.Example."""
 
     def __init__(
-        self, name: str, glob: str, dim: int | None = None, *, hash_version: int = VERSION
+        self,
+        name: str,
+        glob: str,
+        dim: int | None = None,
+        *,
+        schema: Schema | None = None,
+        hash_version: int = VERSION,
     ) -> None:
         """Only the first records are read, to learn the features.
 
@@ -44,7 +46,8 @@ class TFRecordSource(Source):
             name: the source as the user wrote it.
             glob: path or pattern of the files, read in sorted order.
             dim: the size of the id space of `ids`; None: found by a pass over the data.
-            hash_version: of the category ids.
+            schema: the uses of the features; None: by their types.
+            hash_version: of the category ids, if there is no schema.
 
         Raises:
             FileNotFoundError: no file matches.
@@ -52,29 +55,44 @@ class TFRecordSource(Source):
         """
         super().__init__(name)
         self._files = files_of(glob)
-        self._kinds = self._learn_kinds()
-        features = {n: k for n, k in self._kinds.items() if n not in ("label", "ids", "values")}
-        self._continuous = tuple(n for n, k in features.items() if k != tf.string)
-        self._categorical = tuple(n for n, k in features.items() if k == tf.string)
-        self._given_dim = dim
-        self._hash_version = hash_version
-        self._dim = dim if "ids" in self._kinds else 0
+        self._kinds, several = self._learn_kinds()
+        if schema is None:
+            schema = dataclasses.replace(self._infer(several), hash_version=hash_version)
+        if schema.sparse_dim and dim is not None:
+            schema = dataclasses.replace(schema, sparse_dim=dim)
+        self._schema = schema
+        self._dim = schema.sparse_dim if schema.sparse_dim > 0 else None
 
     @property
     def schema(self) -> Schema:
         """See `Source`."""
-        if self._dim is None:
-            self._dim = sparse_dim_of(self.blocks())
+        if self._schema.sparse_dim < 0:
+            dim = sparse_dim_of(self.blocks())
+            self._schema = dataclasses.replace(self._schema, sparse_dim=dim)
+        return self._schema
+
+    def _infer(self, several: set[str]) -> Schema:
+        kinds = self._kinds
+        if kinds.get("label", tf.string) == tf.string:
+            raise DataError(f"{self.name}: expected a number `label`, features are {sorted(kinds)}")
+        if kinds.get(SPARSE_IDS, tf.int64) != tf.int64:
+            raise DataError(f"{self.name}: `ids` must be integers, got {kinds[SPARSE_IDS].name}")
+        if not kinds.keys() - {"label", SPARSE_VALUES}:
+            raise DataError(f"{self.name}: no features besides `label`")
+        rest = {n: k for n, k in kinds.items() if n not in ("label", SPARSE_IDS, SPARSE_VALUES)}
+        categorical = tuple(n for n, k in rest.items() if k == tf.string)
         return Schema(
-            self._continuous,
-            self._categorical,
-            self._dim,
+            tuple(n for n, k in rest.items() if k != tf.string),
+            categorical,
+            -1 if SPARSE_IDS in kinds else 0,
             "the label is 1",
-            hash_version=self._hash_version,
+            bags=tuple(n for n in categorical if n in several),
         )
 
-    def _learn_kinds(self) -> dict[str, tf.DType]:
+    def _learn_kinds(self) -> tuple[dict[str, tf.DType], set[str]]:
+        """The types of the features of the first records, and those with several values."""
         kinds: dict[str, tf.DType] = {}
+        several = set()
         for path, record in self._records(1, _SAMPLE):
             try:
                 example = tf.train.Example.FromString(record[0])
@@ -85,13 +103,9 @@ class TFRecordSource(Source):
             for feature, value in example.features.feature.items():
                 if kind := value.WhichOneof("kind"):
                     kinds[feature] = _KINDS[kind]
-        if kinds.get("label", tf.string) == tf.string:
-            raise DataError(f"{self.name}: expected a number `label`, features are {sorted(kinds)}")
-        if kinds.get("ids", tf.int64) != tf.int64:
-            raise DataError(f"{self.name}: `ids` must be integers, got {kinds['ids'].name}")
-        if not kinds.keys() - {"label", "values"}:
-            raise DataError(f"{self.name}: no features besides `label`")
-        return dict(sorted(kinds.items()))
+                    if len(getattr(value, kind).value) > 1:
+                        several.add(feature)
+        return dict(sorted(kinds.items())), several
 
     def _records(self, batch: int, limit: int = -1) -> Iterator[tuple[str, Array]]:
         """(file, serialized examples): of one file, `batch` at a time."""
@@ -109,72 +123,99 @@ class TFRecordSource(Source):
     def _count(self) -> int:
         return sum(len(part) for _, part in self._records(_BATCH_ROWS))
 
-    def _read(self, start: int, stop: int | None) -> Iterator[Block]:
-        yield from in_range(self._blocks(), start, stop)
+    def _read(self, start: int, stop: int | None, part: Part = ALL) -> Iterator[Block]:
+        first = 0
+        for unit, (path, records, row) in enumerate(self._units()):
+            if stop is not None and first >= stop:
+                return
+            if part.has(unit) and first + len(records) > start:
+                end = None if stop is None else stop - first
+                block = self._parse(path, records, row)
+                yield from in_range([block], max(start - first, 0), end)
+            first += len(records)
 
-    def _blocks(self) -> Iterator[Block]:
-        spec = {name: tf.io.VarLenFeature(kind) for name, kind in self._kinds.items()}
+    def _units(self) -> Iterator[tuple[str, Array, int]]:
+        """(file, serialized examples, the first's number in the file)."""
         file, row = "", 0
-        for path, part in self._records(_BATCH_ROWS):
+        for path, records in self._records(_BATCH_ROWS):
             file, row = path, row if path == file else 0
-            try:
-                columns = tf.io.parse_example(tf.constant(part), spec)
-            except tf.errors.OpError as e:
-                raise DataError(f"{path}: after record {row}: {one_line(e)}") from e
-            yield self._block(columns, len(part), path, row)
-            row += len(part)
+            yield path, records, row
+            row += len(records)
 
-    def _block(
-        self, columns: dict[str, tf.SparseTensor], count: int, path: str, first_row: int
-    ) -> Block:
-        def where(row: int) -> str:
-            return f"{path}: record {first_row + row}"
+    def _parse(self, path: str, records: Array, row: int) -> Block:
+        schema = self._schema
+        if schema.hash_version == 1:  # in which any column may hold several tokens
+            schema = dataclasses.replace(schema, bags=schema.categorical)
+        spec = {name: tf.io.VarLenFeature(kind) for name, kind in self._kinds.items()}
+        try:
+            examples = tf.io.parse_example(tf.constant(records), spec)
+        except tf.errors.OpError as e:
+            raise DataError(f"{path}: after record {row}: {one_line(e)}") from e
 
-        def one_number(name: str) -> Array:
-            rows, numbers = _entries(columns[name])
-            many = np.flatnonzero(np.bincount(rows, minlength=count) > 1)
-            if many.size:
-                raise DataError(f"{where(int(many[0]))}: {name} holds more than one number")
-            column = np.full(count, np.nan)
-            column[rows] = numbers
-            return column
+        def where(k: int) -> str:
+            return f"{path}: record {row + k}"
 
-        labels = binary_labels(one_number("label"), where)
-        groups = {}
-        if self._continuous:
-            table = np.stack([one_number(name) for name in self._continuous], axis=1)
-            groups["continuous"] = numbers_to_rows(table, self._continuous, where)
-        if self._categorical:
-            groups["categorical"] = self._tokens(columns, count)
-        if "ids" in self._kinds:
-            groups["sparse"] = _sparse(columns, count, where)
-            check_sparse(groups["sparse"], self._given_dim, where)
-        return Block(labels, groups)
-
-    def _tokens(self, columns: dict[str, tf.SparseTensor], count: int) -> Rows:
-        rows, ids = [], []
-        for name in self._categorical:
-            row, tokens = _entries(columns[name])
-            hashed = hash_column(name, pa.array(tokens, pa.binary()), version=self._hash_version)
-            rows.append(row[hashed >= 0])
-            ids.append(hashed[hashed >= 0])
-        row = np.concatenate(rows)
-        order = np.argsort(row, kind="stable")  # by row, then by column
-        return Rows.from_lengths(np.bincount(row, minlength=count), np.concatenate(ids)[order])
+        return block_of(_ExampleColumns(examples, len(records), where), schema, where, self._dim)
 
 
-def _entries(column: tf.SparseTensor) -> tuple[Array, Array]:
-    """(row of each entry, its value), in row order."""
-    return column.indices.numpy()[:, 0], column.values.numpy()
+class _ExampleColumns(Columns):
+    """Features of parsed examples."""
+
+    def __init__(
+        self, examples: dict[str, tf.SparseTensor], count: int, where: Callable[[int], str]
+    ) -> None:
+        self._examples, self._count, self._where = examples, count, where
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def has(self, name: str) -> bool:
+        return name in self._examples
+
+    def numbers(self, name: str) -> Array:
+        rows, numbers = self._entries(name, text=False)
+        self._at_most_one(name, rows, "holds more than one number")
+        column = np.full(self._count, np.nan)
+        column[rows] = numbers
+        return column
+
+    def tokens(self, name: str) -> pa.Array:
+        rows, tokens = self._entries(name)
+        what = "holds more than one category: declare it as a bag in a schema"
+        self._at_most_one(name, rows, what)
+        places = np.full(self._count, -1)
+        places[rows] = np.arange(len(rows))
+        return _tokens(tokens).take(pa.array(places, mask=places < 0))
+
+    def token_lists(self, name: str) -> tuple[Array, pa.Array]:
+        rows, tokens = self._entries(name)
+        return np.bincount(rows, minlength=self._count), _tokens(tokens)
+
+    def number_lists(self, name: str) -> tuple[Array, Array]:
+        rows, numbers = self._entries(name, text=False)
+        return np.bincount(rows, minlength=self._count), numbers
+
+    def _entries(self, name: str, text: bool = True) -> tuple[Array, Array]:
+        """(row of each entry, its value), in row order."""
+        if name not in self._examples:
+            raise DataError(
+                f"{self._where(0)}: there is no feature {name} in the first records, the features "
+                f"are {sorted(self._examples)}"
+            )
+        column = self._examples[name]
+        if column.dtype == (tf.float32 if text else tf.string):
+            expected = "text or integers" if text else "numbers"
+            raise DataError(
+                f"{self._where(0)}: {name} has type {column.dtype.name}, expected {expected}"
+            )
+        return column.indices.numpy()[:, 0], column.values.numpy()
+
+    def _at_most_one(self, name: str, rows: Array, otherwise: str) -> None:
+        many = np.flatnonzero(np.bincount(rows, minlength=self._count) > 1)
+        if many.size:
+            raise DataError(f"{self._where(int(many[0]))}: {name} {otherwise}")
 
 
-def _sparse(columns: dict[str, tf.SparseTensor], count: int, where: Any) -> Rows:
-    row, ids = _entries(columns["ids"])
-    lengths = np.bincount(row, minlength=count)
-    if "values" not in columns:
-        return Rows.from_lengths(lengths, ids, np.ones(len(ids), np.float32))
-    value_row, values = _entries(columns["values"])
-    different = np.bincount(value_row, minlength=count) != lengths
-    if different.any():
-        raise DataError(f"{where(int(different.argmax()))}: `ids` and `values` differ in length")
-    return Rows.from_lengths(lengths, ids, values.astype(np.float32))
+def _tokens(values: Array) -> pa.Array:
+    return as_tokens(pa.array(values, pa.binary() if values.dtype == object else pa.int64()))

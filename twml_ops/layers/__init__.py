@@ -4,6 +4,7 @@ from twml_ops.layers._category_counts import CategoryCounts
 from twml_ops.layers.count_statistics import CountStatistics
 from twml_ops.layers.cross import Cross
 from twml_ops.layers.factorization_machine import FactorizationMachine
+from twml_ops.layers.field_embedding import FieldEmbedding
 from twml_ops.layers.grouped_sparse_linear import GroupedSparseLinear, SparseTable
 from twml_ops.layers.hashing_discretizer import HashingDiscretizer
 from twml_ops.layers.isotonic_calibration import IsotonicCalibration
@@ -21,6 +22,7 @@ __all__ = [
     "CountStatistics",
     "Cross",
     "FactorizationMachine",
+    "FieldEmbedding",
     "GroupedSparseLinear",
     "HashingDiscretizer",
     "IsotonicCalibration",

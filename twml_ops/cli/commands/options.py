@@ -10,7 +10,7 @@ import typer
 from twml_ops.cli import errors
 
 SOURCES = (
-    "flights, criteo:PATH, libsvm:PATH, tfrecord:GLOB or parquet:GLOB; "
+    "flights, criteo:PATH, libsvm:PATH, csv:GLOB, tfrecord:GLOB or parquet:GLOB; "
     "PATH may end in .gz, and PATH[START:STOP] is a range of rows"
 )
 

@@ -33,7 +33,7 @@ def run_info(folder: Path) -> dict[str, str]:
     }
     metrics = json.loads((folder / METRICS_FILE).read_text())
     shown = {**facts, **nested, **features, "versions": versions, **metrics}
-    return {k.replace("_", " "): str(v) for k, v in shown.items() if v not in (None, "", 0)}
+    return {k.replace("_", " "): str(v) for k, v in shown.items() if v not in (None, "", 0, {})}
 
 
 def installation() -> dict[str, str]:

@@ -1,0 +1,90 @@
+#include "cc/core/delimited.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+namespace twml {
+namespace {
+
+constexpr SipKey kKey = {3, 4};
+const std::vector<DelimitedColumn> kColumns = {{ColumnKind::kInteger, {}},
+                                               {ColumnKind::kCategory, kKey},
+                                               {ColumnKind::kSkip, {}},
+                                               {ColumnKind::kFloat, {}}};
+
+Span<const uint8_t> Bytes(const std::string& text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), static_cast<int64_t>(text.size())};
+}
+
+int64_t Id(const std::string& token) {
+  return BucketOf(SipHash24(kKey, Bytes(token).data(), static_cast<int64_t>(token.size())), 1000);
+}
+
+struct Parsed {
+  std::vector<double> numbers;
+  std::vector<int64_t> categories;
+  int64_t bad_line = -2;
+};
+
+// Every line as a piece of its own, the last one first.
+void Backwards(int64_t total, int64_t, const std::function<void(int64_t, int64_t)>& body) {
+  for (int64_t i = total; i-- > 0;) body(i, i + 1);
+}
+
+Parsed Parse(const std::string& text, const ParallelFor& parallel_for = Serial) {
+  const std::vector<int64_t> ends = LineEnds(Bytes(text));
+  Parsed out{std::vector<double>(2 * ends.size()), std::vector<int64_t>(ends.size())};
+  EXPECT_TRUE(ParseDelimited(Bytes(text), ends, '\t', kColumns, 1000, parallel_for,
+                             {out.numbers.data(), out.categories.data()}, &out.bad_line)
+                  .ok());
+  return out;
+}
+
+TEST(Delimited, LinesEndBehindTheirBreak) {
+  EXPECT_EQ(LineEnds(Bytes("")), (std::vector<int64_t>{}));
+  EXPECT_EQ(LineEnds(Bytes("a\n\nb")), (std::vector<int64_t>{2, 3, 4}));
+  EXPECT_EQ(LineEnds(Bytes("a\n")), (std::vector<int64_t>{2}));
+}
+
+TEST(Delimited, FieldsAreRead) {
+  for (const ParallelFor& parallel_for : {ParallelFor(Serial), ParallelFor(Backwards)}) {
+    const Parsed out = Parse("-12\tab\tx\t+1.5e1\r\n\t\t\t\n7\t \t\t-.5", parallel_for);
+    EXPECT_EQ(out.bad_line, -1);
+    EXPECT_EQ(out.numbers[0], -12);
+    EXPECT_EQ(out.numbers[1], 15);
+    EXPECT_TRUE(std::isnan(out.numbers[2]) && std::isnan(out.numbers[3]));
+    EXPECT_EQ(out.numbers[4], 7);
+    EXPECT_EQ(out.numbers[5], -0.5);
+    EXPECT_EQ(out.categories, (std::vector<int64_t>{Id("ab"), kMissingCategory, Id(" ")}));
+  }
+}
+
+TEST(Delimited, TheFirstBadLineIsNamed) {
+  const std::string good = "1\ta\t\t1\n";
+  for (const std::string bad : {"", "1\ta\t\t", "x\ta\t\t1", "1.5\ta\t\t1", "1\ta\t\t1\t",
+                                "1\ta\t1", "1\ta\t\tinf", "1\ta\t\t1x", "1\ta\t\t+-1", "1\ta\t\t+",
+                                "-\ta\t\t1", "1234567890123456789\ta\t\t1", "1\ta\t\tnan"}) {
+    for (const ParallelFor& parallel_for : {ParallelFor(Serial), ParallelFor(Backwards)}) {
+      const std::string lines = good + good + bad + "\n" + good + "?\n";
+      EXPECT_EQ(Parse(lines, parallel_for).bad_line, bad == "1\ta\t\t" ? 4 : 2) << bad;
+    }
+  }
+}
+
+TEST(Delimited, WrongArgumentsAreRefused) {
+  int64_t bad_line;
+  const auto message = [&](const std::vector<DelimitedColumn>& columns, char delimiter,
+                           int64_t num_buckets) {
+    return ParseDelimited(Bytes(""), {}, delimiter, columns, num_buckets, Serial, {}, &bad_line)
+        .message();
+  };
+  EXPECT_EQ(message({}, ',', 1), "columns must have at least 1 element, got 0");
+  EXPECT_EQ(message(kColumns, ',', 0), "num_buckets must be at least 1, got 0");
+  EXPECT_EQ(message(kColumns, '\n', 1), "delimiter must not be a line break");
+}
+
+}  // namespace
+}  // namespace twml

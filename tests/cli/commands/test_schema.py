@@ -1,0 +1,41 @@
+"""`twml-ops schema`."""
+
+import json
+
+import pytest
+
+from twml_ops.cli import main
+from twml_ops.data import open_source, read_schema
+
+
+@pytest.fixture
+def data(tmp_path):
+    (tmp_path / "x.csv").write_text("label,age,city\n1,7,a\n0,8,b\n")
+    return f"csv:{tmp_path}/x.csv"
+
+
+@pytest.mark.parametrize("format", ["yaml", "json"])
+def test_the_file_that_it_writes_reads_the_data(data, format, tmp_path, capsys):
+    if format == "yaml":
+        pytest.importorskip("yaml")
+    main(["schema", data, "--format", format])
+    path = tmp_path / f"features.{format}"
+    path.write_text(capsys.readouterr().out)
+    assert open_source(data, schema=path).schema == read_schema(path) == open_source(data).schema
+
+
+def test_a_table_names_every_column(data, capsys):
+    main(["schema", data, "--format", "table"])
+    out = capsys.readouterr().out
+    assert [line.split()[:2] for line in out.splitlines() if line.strip()][-3:] == [
+        ["age", "continuous"],
+        ["city", "categorical"],
+        ["label", "label"],
+    ]
+
+
+def test_json_is_what_json_reads(data, capsys):
+    main(["schema", data, "--format", "json"])
+    content = json.loads(capsys.readouterr().out)
+    assert content["features"][0] == {"name": "age", "kind": "continuous"}
+    assert content["labels"] == ["label"]

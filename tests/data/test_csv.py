@@ -1,0 +1,86 @@
+"""The CSV reader, against the fields the files were written from."""
+
+import pyarrow as pa
+import pytest
+
+from twml_ops.data import DataError, Schema, open_source, text
+from twml_ops.data.hashing import hash_column
+
+TEXT = """\
+label,age,city,note
+1,7,a,"x, y"
+0,,b,
+0,2.5,,z
+"""
+
+
+def ids(column, *tokens):
+    return hash_column(column, pa.array(tokens, pa.string())).tolist()
+
+
+ROWS = [
+    (1.0, {"continuous": [(0, 7.0)], "categorical": ids("city", "a") + ids("note", "x, y")}),
+    (0.0, {"continuous": [], "categorical": ids("city", "b")}),
+    (0.0, {"continuous": [(0, 2.5)], "categorical": ids("note", "z")}),
+]
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.csv.gz", "x.tsv", "x.tsv.gz"])
+@pytest.mark.parametrize("chunk_bytes", [30, 1 << 20])
+def test_every_field_arrives(name, chunk_bytes, text_file, rows_of, batches_of, monkeypatch):
+    tabs = TEXT.replace(", ", "; ").replace(",", "\t").replace("; ", ", ")
+    path = text_file(tabs if "tsv" in name else TEXT, name)
+    source = open_source(f"csv:{path}")
+    assert source.schema.continuous == ("age",)
+    assert source.schema.categorical == ("city", "note")
+    monkeypatch.setattr(text, "CHUNK_BYTES", chunk_bytes)
+    assert source.num_examples() == 3
+    assert rows_of(source.blocks()) == ROWS
+    assert batches_of(source.dataset(2)) == ROWS
+    assert rows_of(open_source(f"csv:{path}[1:]").blocks()) == ROWS[1:]
+
+
+def test_files_of_a_pattern_are_read_in_order(text_file, tmp_path, rows_of):
+    header, *lines = TEXT.splitlines(keepends=True)
+    text_file(header + lines[0], "1.csv")
+    text_file(header + "".join(lines[1:]), "2.csv")
+    assert rows_of(open_source(f"csv:{tmp_path}/*.csv").blocks()) == ROWS
+    text_file("label,age\n1,1\n", "3.csv")
+    with pytest.raises(DataError, match=r"3\.csv: its header .* differs from that of .*1\.csv"):
+        list(open_source(f"csv:{tmp_path}/*.csv").blocks())
+
+
+def test_a_schema_says_what_columns_are(text_file, rows_of):
+    path = text_file("y,n,tags,w\n1,5,a|b,1|2\n0,6,,\n")
+    schema = Schema((), ("n", "tags"), 0, "x", ("tags",), {"tags": "w"}, labels=("y",))
+    (batch,) = open_source(f"csv:{path}", schema=schema).dataset(2, layout="fields")
+    features, _ = batch
+    assert features["categorical"].numpy()[:, 0].tolist() == ids("n", "5", "6")
+    assert features["bag_tags_ids"].to_list() == [ids("tags", "a", "b"), []]
+    assert features["bag_tags_values"].to_list() == [[1, 2], []]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("label,x\n1,1\n0,oops\n", "line 3: column x: expected a number, got 'oops'"),
+        ("label,x\n1,1\n2,1\n", "line 3: label must be 0 or 1"),
+        ("label,x\n1,1\n0,inf\n", "line 3: .*inf"),
+        ("label,x\n1,1\n0\n", "line 3: .*2 columns, got 1"),
+        ("label,x,x\n1,1,1\n", "line 1: the header has a name twice"),
+        ("y,x\n1,1\n", "there is no column label"),
+    ],
+)
+def test_what_is_wrong_is_named(body, message, text_file):
+    schema = Schema(("x",), (), 0, "the label is 1")
+    with pytest.raises(DataError, match=message) as e:
+        list(open_source(f"csv:{text_file(body)}", schema=schema).blocks())
+    assert "\n" not in str(e.value)
+
+
+def test_types_are_not_guessed_from_a_header_alone(text_file):
+    path = text_file("label,x\n")
+    with pytest.raises(DataError, match="there are no lines after the header"):
+        open_source(f"csv:{path}")
+    schema = Schema(("x",), (), 0, "the label is 1")
+    assert open_source(f"csv:{path}", schema=schema).num_examples() == 0

@@ -1,0 +1,203 @@
+"""Batches that keep fields: matrices with marks for what is missing, weights, several labels."""
+
+import math
+from itertools import chain, pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from twml_ops import layers
+from twml_ops.data import DataError, Schema, open_source
+from twml_ops.data.block import Block, Categories, Numbers, Rows
+from twml_ops.data.hashing import hash_column
+
+COLUMNS = {
+    "label": pa.array([1, 0, 1]),
+    "bought": pa.array([0, 0, 1]),
+    "age": pa.array([1, None, 3]),
+    "price": pa.array([0.5, math.nan, -1.0]),
+    "city": pa.array(["a", None, ""]),
+    "code": pa.array([7, 8, None]),
+    "tags": pa.array([["x", "y"], [], ["x", None, "z"]]),
+    "tag_weights": pa.array([[0.5, 2.0], [], [1.0, 9.0, 3.0]]),
+    "importance": pa.array([1.0, 0.5, 0.0]),
+    "when": pa.array([0, 1, 2], pa.timestamp("s")),
+    "user": pa.array(["u", "v", "u"]),
+    "unused": pa.array([{"a": 1}] * 3),
+}
+SCHEMA = Schema(
+    ("age", "price"),
+    ("city", "tags", "code"),
+    0,
+    "the ad was clicked",
+    bags=("tags",),
+    bag_weights={"tags": "tag_weights"},
+    labels=("label", "bought"),
+    weight="importance",
+    time="when",
+    group="user",
+)
+
+
+def ids(column, *tokens):
+    return hash_column(column, pa.array(tokens, pa.string())).tolist()
+
+
+@pytest.fixture
+def path(tmp_path):
+    parquet.write_table(pa.table(COLUMNS), tmp_path / "x.parquet", row_group_size=2)
+    return f"parquet:{tmp_path}/x.parquet"
+
+
+def test_every_kind_of_column_arrives(path):
+    source = open_source(path, schema=SCHEMA)
+    (batch,) = source.dataset(3, layout="fields")
+    features, labels, weights = batch
+    assert set(features) == {
+        *("continuous", "continuous_present", "categorical"),
+        *("bag_tags_ids", "bag_tags_values"),
+    }
+    assert features["continuous"].numpy().tolist() == [[1, 0.5], [0, 0], [3, -1]]
+    present = [[True, True], [False, False], [True, True]]
+    assert features["continuous_present"].numpy().tolist() == present
+    city, code = ids("city", "a", None, ""), ids("code", "7", "8", None)
+    assert city[1:] == [-1, -1]
+    assert features["categorical"].numpy().tolist() == [
+        list(r) for r in zip(city, code, strict=True)
+    ]
+    x, y, z = ids("tags", "x", "y", "z")
+    assert features["bag_tags_ids"].to_list() == [[x, y], [], [x, z]]
+    assert features["bag_tags_values"].to_list() == [[0.5, 2], [], [1, 3]]
+    assert {k: v.numpy()[:, 0].tolist() for k, v in labels.items()} == {
+        "label": [1, 0, 1],
+        "bought": [0, 0, 1],
+    }
+    assert weights.numpy().tolist() == [1, 0.5, 0]
+    (block,) = [Block.concat(list(source.blocks()))]
+    assert block.columns["time"].tolist() == [0, 1, 2]
+    assert block.columns["group"].tolist() == ids("user", "u", "v", "u")
+
+
+def test_ragged_batches_of_the_same_data_have_the_bags_among_the_categories(path):
+    ((features, _, weights),) = open_source(path, schema=SCHEMA).dataset(3)
+    x, y, z = ids("tags", "x", "y", "z")
+    (a,), (seven, eight) = ids("city", "a"), ids("code", "7", "8")
+    assert features["categorical_ids"].to_list() == [[a, x, y, seven], [eight], [x, z]]
+    assert features["continuous_ids"].to_list() == [[0, 1], [], [0, 1]]
+    assert weights.shape == (3,)
+
+
+def test_data_like_the_training_data_is_read_with_its_schema(path):
+    (batch,) = open_source(path, like=SCHEMA).dataset(3, layout="fields")
+    assert len(batch) == 3
+
+
+def test_string_hash_gives_the_matrix_of_the_reader(path):
+    (batch,) = open_source(path, schema=SCHEMA).dataset(3, layout="fields")
+    raw = {"city": tf.constant(["a", "", ""]), "code": tf.constant(["7", "8", ""])}
+    got = layers.StringHash(SCHEMA.fields)(raw)
+    np.testing.assert_array_equal(got, batch[0]["categorical"])
+
+
+def test_a_criteo_row_keeps_its_columns(criteo_file, criteo_row):
+    source = open_source(f"criteo:{criteo_file([criteo_row(c14=b'', c3=b''), criteo_row()])}")
+    (batch,) = source.dataset(2, layout="fields")
+    categorical = batch[0]["categorical"].numpy()
+    assert categorical.shape == (2, 26)
+    assert (categorical < 0).nonzero()[1].tolist() == [0]
+    assert categorical[0, 1:].tolist() == categorical[1, 1:].tolist()
+    assert (~batch[0]["continuous_present"].numpy()).nonzero()[1].tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"weight": "price"}, r"row 1: weight price must be a number >= 0, got nan"),
+        (
+            {"continuous": ("city",), "categorical": ()},
+            "column city has type string, expected a number or bool",
+        ),
+        ({"categorical": ("price",)}, "column price has type double, expected text, integers"),
+        ({"continuous": ("nope",)}, "there is no column nope, the columns are"),
+        ({"labels": ("age",)}, "row 1: age must be 0 or 1"),
+        ({"bag_weights": {"tags": "price"}}, "column price has type double, expected lists"),
+    ],
+)
+def test_what_is_not_as_the_schema_says_is_named(path, changes, message):
+    base = {
+        "continuous": (),
+        "categorical": ("city", "tags"),
+        "sparse_dim": 0,
+        "label": "x",
+        "bags": ("tags",),
+    }
+    if "categorical" in changes:
+        base["bags"] = ()
+    with pytest.raises(DataError, match=message):
+        list(open_source(path, schema=Schema(**{**base, **changes})).blocks())
+
+
+def test_weights_of_a_bag_must_be_as_many(tmp_path):
+    table = {"label": [1, 0], "t": [["a"], ["b"]], "w": [[1.0], [1.0, 2.0]]}
+    parquet.write_table(pa.table(table), tmp_path / "x.parquet")
+    schema = Schema((), ("t",), 0, "x", ("t",), {"t": "w"})
+    with pytest.raises(DataError, match="row 1: t and w have different lengths, 1 and 2"):
+        list(open_source(f"parquet:{tmp_path}/x.parquet", schema=schema).blocks())
+
+
+def test_an_unknown_layout_is_refused(path):
+    with pytest.raises(ValueError, match='layout must be "ragged" or "fields"'):
+        open_source(path, schema=SCHEMA).dataset(3, layout="flat")
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data())
+def test_tables_are_moved_like_their_rows(data):
+    count, columns = data.draw(st.integers(0, 6)), data.draw(st.integers(0, 3))
+    size = count * columns
+    cells = data.draw(st.lists(st.integers(-1, 5), min_size=size, max_size=size))
+    table = np.array(cells, np.int64).reshape(count, columns)
+    lengths = np.array(data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count)), int)
+    bag = Rows.from_lengths(lengths, np.arange(lengths.sum()))
+    position = data.draw(st.integers(0, columns))
+    numbers = Numbers(np.where(table < 0, np.nan, table).astype(np.float32))
+    categories = Categories(table, {position: bag})
+    order = np.array(data.draw(st.permutations(range(count))), np.int64)
+    start = data.draw(st.integers(0, count))
+    stop = data.draw(st.integers(start, count))
+
+    def lists(rows):
+        return [rows.ids[a:b].tolist() for a, b in pairwise(rows.row_splits)]
+
+    expected = []
+    for r in range(count):
+        row = [[i] if i >= 0 else [] for i in table[r].tolist()]
+        row.insert(position, bag.ids[bag.row_splits[r] : bag.row_splits[r + 1]].tolist())
+        expected.append(list(chain(*row)))
+    assert lists(categories.rows) == expected
+    assert lists(categories.take(order).rows) == [expected[i] for i in order]
+    assert lists(categories.slice(start, stop).rows) == expected[start:stop]
+    joined = Categories.concat([categories.slice(0, start), categories.slice(start, count)])
+    np.testing.assert_array_equal(joined.ids, categories.ids)
+    again = Numbers.concat([numbers.slice(0, start), numbers.slice(start, count)])
+    np.testing.assert_array_equal(again.table, numbers.table)
+    np.testing.assert_array_equal(numbers.ids, Rows.from_numbers(numbers.table).ids)
+
+
+def test_keras_fits_weighted_examples(path, fresh_keras):
+    source = open_source(path, schema=SCHEMA)
+    source.num_examples()
+    inputs = {"continuous": tf.keras.Input([2], name="continuous")}
+    x = inputs["continuous"]
+    outputs = {n: tf.keras.layers.Dense(1, "sigmoid", name=n)(x) for n in ("label", "bought")}
+    model = tf.keras.Model(inputs, outputs)
+    model.compile("sgd", {n: "binary_crossentropy" for n in outputs})
+    batches = source.dataset(2, layout="fields")
+    batches = batches.map(lambda x, y, w: ({"continuous": x["continuous"]}, y, w))
+    history = model.fit(batches, epochs=2, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()

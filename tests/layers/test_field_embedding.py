@@ -1,0 +1,141 @@
+"""`FieldEmbedding` against lookups one by one, its update against dense training, and its files."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from twml_ops import export, layers, optimizers
+
+ROWS = [5, 3, 9]
+IDS = np.array([[0, -1, 7], [3, 5, -9], [4, 2**61 + 1, 8], [0, 0, 0]])
+BAG = [[1, 6], [], [2, 2, -1], [11]]
+WEIGHTS = [[0.5, 2.0], [], [1.0, 3.0, -1.0], [4.0]]
+
+
+def row_of(field, i):
+    return sum(ROWS[:field]) + (0 if i < 0 else 1 + i % (ROWS[field] - 1))
+
+
+def one_by_one(table, ids):
+    return np.stack([[table[row_of(f, i)] for f, i in enumerate(r)] for r in ids.tolist()])
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+def test_each_field_has_rows_of_its_own(dtype):
+    ids = IDS % 2**31 if dtype == np.int32 else IDS
+    ids = np.where(IDS < 0, -1, ids).astype(dtype)
+    layer = layers.FieldEmbedding(ROWS, 4)
+    got = layer(tf.constant(ids))
+    assert got.shape == (4, 3, 4)
+    np.testing.assert_array_equal(got, one_by_one(layer.embeddings.numpy(), ids))
+    assert layer.embeddings.shape == (sum(ROWS), 4)
+
+
+@pytest.mark.parametrize(("pooling", "factor"), [("sum", 1), ("mean", 3), ("sqrtn", 3**0.5)])
+def test_pooling_adds_the_fields(pooling, factor):
+    layer = layers.FieldEmbedding(ROWS, 4, pooling)
+    got = layer(tf.constant(IDS))
+    wanted = one_by_one(layer.embeddings.numpy(), IDS).sum(axis=1) / factor
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("pooling", [None, "mean"])
+def test_bags_are_combined_into_a_vector_each(combiner, weighted, pooling):
+    layer = layers.FieldEmbedding(ROWS, 4, pooling, combiner, num_bags=1)
+    bag, weights = tf.ragged.constant(BAG, dtype=tf.int64), tf.ragged.constant(WEIGHTS)
+    got = layer([tf.constant(IDS[:, :2]), (bag, weights) if weighted else bag])
+    table = layer.embeddings.numpy()
+    vectors = []
+    for ids, w in zip(BAG, WEIGHTS, strict=True):
+        w = np.array(w) if weighted else np.ones(len(ids))
+        rows = np.array([table[row_of(2, i)] for i in ids]).reshape(-1, 4)
+        scale = {"sum": 1, "mean": w.sum(), "sqrtn": (w * w).sum() ** 0.5}[combiner]
+        vectors.append((w[:, None] * rows).sum(axis=0) / (scale if len(ids) else 1))
+    wanted = np.concatenate([one_by_one(table, IDS[:, :2]), np.stack(vectors)[:, None]], axis=1)
+    wanted = wanted if pooling is None else wanted.mean(axis=1)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_bags_alone():
+    layer = layers.FieldEmbedding([9, 9], 2, bag_combiner="sum", num_bags=2)
+    bag = tf.ragged.constant(BAG, dtype=tf.int64)
+    got = layer([bag, bag]).numpy()
+    table = layer.embeddings.numpy()
+    rows = [0 if i < 0 else 1 + i % 8 for i in BAG[2]]
+    np.testing.assert_allclose(got[2, 0], table[rows].sum(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(got[2, 1], table[[9 + r for r in rows]].sum(axis=0), rtol=1e-5)
+    assert not got[1].any()
+
+
+@pytest.mark.parametrize("pooling", [None, "mean"])
+def test_a_step_moves_the_rows_that_were_read_as_a_dense_step_does(pooling, fresh_keras):
+    layer = layers.FieldEmbedding(ROWS, 2, pooling)
+    inputs = tf.keras.Input((3,), dtype="int64")
+    x = tf.keras.layers.Flatten()(layer(inputs))
+    model = tf.keras.Model(inputs, x)
+    model.compile(optimizers.SGD(0.5), "mse", jit_compile=False)
+    before = layer.embeddings.numpy()
+    dense = tf.Variable(before)
+    target = np.ones((4, x.shape[1]), np.float32)
+    rows = [[row_of(f, i) for f, i in enumerate(r)] for r in IDS.tolist()]
+    with tf.GradientTape() as tape:
+        y = tf.gather(dense, rows)
+        y = tf.reshape(y, [4, -1]) if pooling is None else tf.reduce_mean(y, axis=1)
+        loss = tf.reduce_mean((y - target) ** 2)
+    gradient = tf.convert_to_tensor(tape.gradient(loss, dense))
+    model.fit(IDS, target, batch_size=4, verbose=0)
+    np.testing.assert_allclose(layer.embeddings, before - 0.5 * gradient, rtol=1e-5, atol=1e-6)
+    untouched = sorted(set(range(sum(ROWS))) - set(np.ravel(rows).tolist()))
+    np.testing.assert_array_equal(layer.embeddings.numpy()[untouched], before[untouched])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_rows": []}, "num_rows must be integers of at least 2"),
+        ({"num_rows": [3, 1]}, "num_rows must be integers of at least 2"),
+        ({"units": 0}, "units must be a positive integer"),
+        ({"pooling": "max"}, "pooling must be None or one of"),
+        ({"bag_combiner": "max"}, "bag_combiner must be one of"),
+        ({"num_bags": 4}, r"num_bags must be in \[0, 3\]"),
+        ({"kernel_dtype": "int8"}, "kernel_dtype must be"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        layers.FieldEmbedding(**{"num_rows": ROWS, "units": 2, **arguments})
+
+
+def test_wrong_inputs_are_named():
+    with pytest.raises(ValueError, match=r"ids must be integers \[B, 3\], got int64 \(4, 2\)"):
+        layers.FieldEmbedding(ROWS, 2)(tf.constant(IDS[:, :2]))
+    with pytest.raises(ValueError, match="inputs must be 2 tensors or pairs, got 1"):
+        layers.FieldEmbedding(ROWS, 2, num_bags=1)(tf.constant(IDS[:, :2]))
+
+
+@pytest.mark.parametrize("kernel_dtype", ["float32", "bfloat16"])
+def test_a_model_is_saved(kernel_dtype, tmp_path):
+    inputs = [
+        tf.keras.Input((2,), dtype="int64", name="ids"),
+        tf.keras.Input((None,), dtype="int64", ragged=True, name="bag"),
+    ]
+    x = layers.FieldEmbedding(ROWS, 4, num_bags=1, kernel_dtype=kernel_dtype)(inputs)
+    model = tf.keras.Model(inputs, tf.keras.layers.Flatten()(x))
+    batch = [tf.constant(IDS[:, :2]), tf.ragged.constant(BAG, dtype=tf.int64)]
+    want = model(batch)
+    model.save(tmp_path / "m.keras")
+    loaded = tf.keras.models.load_model(tmp_path / "m.keras")
+    np.testing.assert_array_equal(loaded(batch), want)
+
+
+def test_a_model_from_strings_to_vectors_is_exported(tmp_path):
+    inputs = {n: tf.keras.Input((), dtype="string", name=n) for n in ("a", "b", "c")}
+    ids = layers.StringHash(list("abc"))(inputs)
+    x = tf.keras.layers.Flatten()(layers.FieldEmbedding(ROWS, 4)(ids))
+    model = tf.keras.Model(inputs, x)
+    batch = {n: tf.constant(["x", "", n]) for n in inputs}
+    export.to_stock_tf(model, tmp_path / "stock")
+    served = tf.saved_model.load(tmp_path / "stock").signatures["serving_default"](**batch)
+    np.testing.assert_allclose(next(iter(served.values())), model(batch), rtol=1e-6)

@@ -1,0 +1,304 @@
+"""Named columns and a schema to blocks: what the readers of Parquet, CSV and TFRecord share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from twml_ops._category_hash import MISSING
+from twml_ops.data.block import Array, Block, Categories, Group, Rows
+from twml_ops.data.errors import DataError, one_line
+from twml_ops.data.files import binary_labels, check_sparse, finite_numbers
+from twml_ops.data.hashing import hash_column
+from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, Schema
+
+Where = Callable[[int], str]
+
+
+class Columns(ABC):
+    """Columns of consecutive rows, each asked for as what a schema says that it is.
+
+    The methods raise `DataError` where a column is not there or cannot be read that way.
+    """
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """The number of rows, R."""
+
+    @abstractmethod
+    def has(self, name: str) -> bool:
+        """Whether there is such a column."""
+
+    @abstractmethod
+    def numbers(self, name: str) -> Array:
+        """One number a row: float64 [R], NaN where it is missing."""
+
+    @abstractmethod
+    def tokens(self, name: str) -> pa.Array:
+        """One category a row: strings, binary or a dictionary of them [R], null where missing."""
+
+    def ids(self, name: str, version: int) -> Array:
+        """The ids of one category a row: int64 [R], -1 where it is missing."""
+        return hash_column(name, self.tokens(name), version=version)
+
+    @abstractmethod
+    def token_lists(self, name: str) -> tuple[Array, pa.Array]:
+        """Any number of categories a row: (lengths int64 [R], all of them [K])."""
+
+    @abstractmethod
+    def number_lists(self, name: str) -> tuple[Array, Array]:
+        """Any number of numbers a row: (lengths int64 [R], all of them [K])."""
+
+
+def block_of(columns: Columns, schema: Schema, where: Where, dim: int | None) -> Block:
+    """The features and labels that a schema names.
+
+    Args:
+        columns: the rows.
+        schema: the columns' uses. Columns that it does not name are left out.
+        where: gives file and position of a row, for messages.
+        dim: the size of the id space of raw sparse ids; None: any. They are read if the schema
+            has them, or if its `sparse_dim` is still to be found (-1).
+
+    Raises:
+        DataError: a column is not there, or has a value that cannot be used.
+    """
+    labels = [binary_labels(columns.numbers(n), where, n) for n in schema.labels]
+    groups: dict[str, Group] = {}
+    if schema.continuous:
+        table = np.stack([columns.numbers(name) for name in schema.continuous], axis=1)
+        groups["continuous"] = finite_numbers(table, schema.continuous, where)
+    if schema.categorical:
+        groups["categorical"] = _categories(columns, schema, where)
+    if schema.sparse_dim:
+        sparse = _sparse(columns, where)
+        check_sparse(sparse, dim, where)
+        groups["sparse"] = sparse
+    extra = {}
+    if schema.weight is not None:
+        extra["weight"] = _weights(columns.numbers(schema.weight), schema.weight, where)
+    if schema.time is not None:
+        extra["time"] = columns.numbers(schema.time)
+    if schema.group is not None:
+        extra["group"] = columns.ids(schema.group, schema.hash_version)
+    return Block(labels[0] if len(labels) == 1 else np.stack(labels, axis=1), groups, extra)
+
+
+def _categories(columns: Columns, schema: Schema, where: Where) -> Categories:
+    version = schema.hash_version
+    ids = [columns.ids(name, version) for name in schema.fields]
+    table = np.stack(ids, axis=1) if ids else np.zeros((columns.count, 0), np.int64)
+    bags = {
+        schema.categorical.index(name): _bag(columns, schema, name, where) for name in schema.bags
+    }
+    return Categories(table, bags)
+
+
+def _bag(columns: Columns, schema: Schema, name: str, where: Where) -> Rows:
+    """The categories of a bag, those that are missing left out."""
+    lengths, tokens = columns.token_lists(name)
+    ids = hash_column(name, tokens, version=schema.hash_version)
+    values = None
+    if name in schema.bag_weights:
+        column = schema.bag_weights[name]
+        weight_lengths, values = columns.number_lists(column)
+        _same_lengths(lengths, weight_lengths, f"{name} and {column}", where)
+        values = values.astype(np.float32)
+    there = ids != MISSING
+    if not there.all():
+        row = np.repeat(np.arange(len(lengths)), lengths)[there]
+        lengths = np.bincount(row, minlength=len(lengths))
+        ids, values = ids[there], values if values is None else values[there]
+    rows = Rows.from_lengths(lengths, ids, values)
+    if values is not None and not np.isfinite(values).all():
+        row = int(np.searchsorted(rows.row_splits, (~np.isfinite(values)).argmax(), "right")) - 1
+        raise DataError(f"{where(row)}: {schema.bag_weights[name]} must be finite")
+    return rows
+
+
+def _sparse(columns: Columns, where: Where) -> Rows:
+    lengths, ids = columns.number_lists(SPARSE_IDS)
+    if len(ids) and ids.dtype.kind not in "iu":
+        raise DataError(f"{where(0)}: `{SPARSE_IDS}` must be integers, got {ids.dtype}")
+    values = np.ones(len(ids), np.float32)
+    if columns.has(SPARSE_VALUES):
+        value_lengths, values = columns.number_lists(SPARSE_VALUES)
+        _same_lengths(lengths, value_lengths, f"`{SPARSE_IDS}` and `{SPARSE_VALUES}`", where)
+    return Rows.from_lengths(lengths, ids.astype(np.int64), values.astype(np.float32))
+
+
+def _same_lengths(first: Array, second: Array, names: str, where: Where) -> None:
+    different = first != second
+    if different.any():
+        row = int(different.argmax())
+        raise DataError(
+            f"{where(row)}: {names} have different lengths, {first[row]} and {second[row]}"
+        )
+
+
+def _weights(raw: Array, name: str, where: Where) -> Array:
+    bad = ~(np.isfinite(raw) & (raw >= 0))
+    if bad.any():
+        row = int(bad.argmax())
+        raise DataError(f"{where(row)}: weight {name} must be a number >= 0, got {raw[row]}")
+    return raw.astype(np.float32)
+
+
+class ArrowColumns(Columns):
+    """Columns of a record batch.
+
+    Args:
+        batch: the rows.
+        where: gives file and position of a row, for messages.
+    """
+
+    def __init__(self, batch: pa.RecordBatch, where: Where) -> None:
+        self._batch, self._where = batch, where
+
+    @property
+    def count(self) -> int:
+        """See `Columns`."""
+        return len(self._batch)
+
+    def has(self, name: str) -> bool:
+        """See `Columns`."""
+        return name in self._batch.schema.names
+
+    def numbers(self, name: str) -> Array:
+        """See `Columns`; bools are 0 and 1, timestamps seconds since 1970."""
+        column = self._column(name)
+        kind = column.type
+        if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+            column = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+            return floats(column) / 1e6
+        if not is_number(kind) and kind not in (pa.bool_(), pa.null()):
+            raise self._wrong(name, "a number or bool")
+        return floats(column)
+
+    def tokens(self, name: str) -> pa.Array:
+        """See `Columns`; integers and bools are their text."""
+        column = self._column(name)
+        if not is_token(column.type):
+            raise self._wrong(name, "text, integers or bools")
+        return as_tokens(column)
+
+    def token_lists(self, name: str) -> tuple[Array, pa.Array]:
+        """See `Columns`; a column of single tokens is one of lists of at most one."""
+        column = self._column(name)
+        if is_list(column.type) and is_token(column.type.value_type):
+            return list_lengths(column), as_tokens(column.flatten())
+        if not is_token(column.type):
+            raise self._wrong(name, "lists of text or integers")
+        there = column.is_valid()
+        lengths = there.to_numpy(zero_copy_only=False).astype(np.int64)
+        return lengths, as_tokens(column.filter(there))
+
+    def number_lists(self, name: str) -> tuple[Array, Array]:
+        """See `Columns`."""
+        column = self._column(name)
+        if not is_list(column.type) or not is_number(column.type.value_type):
+            raise self._wrong(name, "lists of numbers")
+        flat = column.flatten()
+        if flat.null_count:
+            raise DataError(f"{self._where(0)} and on: `{name}` holds a null")
+        return list_lengths(column), np.asarray(flat.to_numpy(zero_copy_only=False))
+
+    def _column(self, name: str) -> pa.Array:
+        if not self.has(name):
+            raise DataError(
+                f"{self._where(0)}: there is no column {name}, the columns are "
+                f"{self._batch.schema.names}"
+            )
+        return self._batch.column(name)
+
+    def _wrong(self, name: str, expected: str) -> DataError:
+        kind = self._batch.schema.field(name).type
+        return DataError(f"{self._where(0)}: column {name} has type {kind}, expected {expected}")
+
+
+def infer(columns: pa.Schema, path: str) -> Schema:
+    """The schema that the types of columns suggest; `sparse_dim` is -1 if there is `ids`.
+
+    Numbers are continuous; text, bools and dictionaries categorical; lists of text or integers
+    bags; and lists of numbers called `ids` and `values` raw sparse features.
+
+    Raises:
+        DataError: there is no label, no feature, or a column of another type.
+    """
+    types = dict(zip(columns.names, columns.types, strict=True))
+    if not is_number(types.get("label", pa.null())) and types.get("label") != pa.bool_():
+        got = f"got {types['label']}" if "label" in types else f"the columns are {[*types]}"
+        raise DataError(f"{path}: expected a number or bool column `label`, {got}")
+    continuous, categorical, bags, has_sparse = [], [], [], False
+    for name, kind in types.items():
+        if name == "label":
+            continue
+        if name in (SPARSE_IDS, SPARSE_VALUES) and is_list(kind) and is_number(kind.value_type):
+            has_sparse |= name == SPARSE_IDS
+        elif is_number(kind):
+            continuous.append(name)
+        elif is_token(kind):
+            categorical.append(name)
+        elif is_list(kind) and is_token(kind.value_type):
+            categorical.append(name)
+            bags.append(name)
+        else:
+            raise DataError(f"{path}: column {name} has type {kind}, expected number, text or bool")
+    if not (continuous or categorical or has_sparse):
+        raise DataError(f"{path}: no feature columns besides `label`")
+    names = (tuple(continuous), tuple(categorical))
+    return Schema(*names, -1 if has_sparse else 0, "the label is 1", tuple(bags))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Integers and floats."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Lists of either offset type."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def is_token(kind: pa.DataType) -> bool:
+    """What can be a category: text, binary, integers, bools, and dictionaries of text."""
+    if pa.types.is_dictionary(kind):
+        return is_token(kind.value_type) and not pa.types.is_integer(kind.value_type)
+    types = pa.types
+    text = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    return any(test(kind) for test in (*text, types.is_integer, types.is_boolean, types.is_null))
+
+
+def as_tokens(column: pa.Array) -> pa.Array:
+    """Categories as text; integers and bools become their text."""
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
+        return column.cast(pa.string())
+    return column
+
+
+def floats(column: pa.Array) -> Array:
+    """float64 [R], NaN where missing."""
+    if column.type == pa.bool_():
+        column = column.cast(pa.int8())
+    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
+
+
+def list_lengths(lists: pa.Array) -> Array:
+    """int64 [R]; a null is an empty list."""
+    return np.asarray(pc.list_value_length(lists).fill_null(0).to_numpy()).astype(np.int64)
+
+
+def check_types(columns: pa.Schema, schema: Schema, path: str) -> None:
+    """Raises the `DataError` that reading any row would raise for the columns' types."""
+    arrays = [pa.array([], kind) for kind in columns.types]
+    empty = pa.RecordBatch.from_arrays(arrays, names=columns.names)
+    try:
+        block_of(ArrowColumns(empty, lambda _: path), schema, lambda _: path, None)
+    except (pa.ArrowException, KeyError) as e:
+        raise DataError(f"{path}: {one_line(e)}") from e

@@ -1,0 +1,184 @@
+"""How the features of a block become tensors: ragged groups, or a matrix that keeps the fields."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from twml_ops.data.block import Array, Block, Categories, Group, Numbers, Rows
+from twml_ops.data.errors import DataError
+from twml_ops.data.schema import Schema
+
+LayoutName = Literal["ragged", "fields"]
+Arrays = dict[str, tuple[Array, ...]]
+
+
+class Layout(ABC):
+    """NumPy arrays of a block, their signature, and what a graph makes of them.
+
+    Attributes:
+        labels: names of the labels.
+        weighted: whether there are sample weights.
+    """
+
+    def __init__(self, labels: tuple[str, ...] = ("label",), weighted: bool = False) -> None:
+        self.labels = labels
+        self.weighted = weighted
+
+    def arrays(self, block: Block) -> Any:
+        """The block's NumPy arrays, of the structure of `signature`."""
+        weights = (block.columns["weight"],) if self.weighted else ()
+        return block.labels, self._features(block), weights
+
+    def signature(self, batch_size: int | None) -> Any:
+        """The tensors' types; `batch_size` if all batches have it."""
+        shape = [batch_size, len(self.labels)] if len(self.labels) > 1 else [batch_size]
+        weights = (tf.TensorSpec([batch_size], tf.float32),) if self.weighted else ()
+        return tf.TensorSpec(shape, tf.float32), self._signature(batch_size), weights
+
+    def finish(self, labels: Any, parts: Mapping[str, Any], weights: Any) -> Any:
+        """`(features, labels)` or `(features, labels, sample weights)` of the tensors."""
+        if len(self.labels) > 1:
+            columns = tf.split(labels, len(self.labels), axis=1)
+            return self._finish(parts), dict(zip(self.labels, columns, strict=True)), *weights
+        return self._finish(parts), labels[:, tf.newaxis], *weights
+
+    @abstractmethod
+    def _features(self, block: Block) -> Arrays: ...
+
+    @abstractmethod
+    def _signature(self, batch_size: int | None) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _finish(self, parts: Mapping[str, Any]) -> dict[str, Any]: ...
+
+
+class Ragged(Layout):
+    """Groups as ragged ids and values: only what is present.
+
+    Args:
+        groups: name of a feature group → whether its entries have values.
+        labels: as of `Layout`.
+        weighted: as of `Layout`.
+    """
+
+    def __init__(
+        self,
+        groups: Mapping[str, bool],
+        labels: tuple[str, ...] = ("label",),
+        weighted: bool = False,
+    ) -> None:
+        super().__init__(labels, weighted)
+        self._groups = dict(groups)
+
+    def _features(self, block: Block) -> Arrays:
+        return {name: _rows_arrays(block.groups[name]) for name in self._groups}
+
+    def _signature(self, batch_size: int | None) -> dict[str, Any]:
+        return {name: _rows_spec(batch_size, valued) for name, valued in self._groups.items()}
+
+    def _finish(self, parts: Mapping[str, Any]) -> dict[str, Any]:
+        features: dict[str, Any] = {}
+        for name, arrays in parts.items():
+            features.update(_ragged(name, arrays))
+        return features
+
+
+class Fields(Layout):
+    """Numbers and categories as matrices [B, C] and [B, F]; bags and raw sparse ids as ragged."""
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__(schema.labels, schema.weight is not None)
+        self._schema = schema
+
+    def _features(self, block: Block) -> Arrays:
+        schema = self._schema
+        arrays: Arrays = {}
+        if schema.continuous:
+            numbers = block.groups["continuous"]
+            assert isinstance(numbers, Numbers)
+            present = ~np.isnan(numbers.table)
+            arrays["continuous"] = (np.where(present, numbers.table, np.float32(0)), present)
+        if schema.categorical:
+            categories = block.groups["categorical"]
+            assert isinstance(categories, Categories)
+            if categories.table.shape[1] != len(schema.fields):
+                raise DataError(
+                    f"the data hold {categories.table.shape[1]} columns of one category, the "
+                    f"schema names {len(schema.fields)}: read them with hash_version 2"
+                )
+            if schema.fields:
+                arrays["categorical"] = (np.ascontiguousarray(categories.table),)
+            for name in schema.bags:
+                rows = categories.bags[schema.categorical.index(name)]
+                arrays[bag_name(name)] = _rows_arrays(rows)
+        if schema.sparse_dim:
+            arrays["sparse"] = _rows_arrays(block.groups["sparse"])
+        return arrays
+
+    def _signature(self, batch_size: int | None) -> dict[str, Any]:
+        schema = self._schema
+        spec: dict[str, Any] = {}
+        if schema.continuous:
+            shape = [batch_size, len(schema.continuous)]
+            spec["continuous"] = (tf.TensorSpec(shape, tf.float32), tf.TensorSpec(shape, tf.bool))
+        if schema.fields:
+            spec["categorical"] = (tf.TensorSpec([batch_size, len(schema.fields)], tf.int64),)
+        for name in schema.bags:
+            spec[bag_name(name)] = _rows_spec(batch_size, name in schema.bag_weights)
+        if schema.sparse_dim:
+            spec["sparse"] = _rows_spec(batch_size, True)
+        return spec
+
+    def _finish(self, parts: Mapping[str, Any]) -> dict[str, Any]:
+        features: dict[str, Any] = {}
+        for name, arrays in parts.items():
+            if name == "continuous":
+                features["continuous"], features["continuous_present"] = arrays
+            elif name == "categorical":
+                (features["categorical"],) = arrays
+            else:
+                features.update(_ragged(name, arrays))
+        return features
+
+
+def bag_name(column: str) -> str:
+    """What the tensors of a bag are named after: `bag_tags_ids` for the column `tags`."""
+    return f"bag_{column}"
+
+
+def layout_of(schema: Schema, name: LayoutName) -> Layout:
+    """The layout called `name`.
+
+    Raises:
+        ValueError: there is no such layout.
+    """
+    if name == "ragged":
+        return Ragged(schema.groups, schema.labels, schema.weight is not None)
+    if name == "fields":
+        return Fields(schema)
+    raise ValueError(f'layout must be "ragged" or "fields", got {name!r}')
+
+
+def _rows_arrays(rows: Group) -> tuple[Array, ...]:
+    rows = rows if isinstance(rows, Rows) else rows.rows
+    arrays = (rows.row_splits, rows.ids)
+    return arrays if rows.values is None else (*arrays, rows.values)
+
+
+def _rows_spec(batch_size: int | None, has_values: bool) -> tuple[Any, ...]:
+    splits = tf.TensorSpec([None if batch_size is None else batch_size + 1], tf.int64)
+    ids, values = tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.float32)
+    return (splits, ids, values) if has_values else (splits, ids)
+
+
+def _ragged(name: str, arrays: tuple[Any, ...]) -> dict[str, tf.RaggedTensor]:
+    splits, *flat = arrays
+    return {
+        f"{name}_{part}": tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+        for part, values in zip(("ids", "values"), flat, strict=False)
+    }

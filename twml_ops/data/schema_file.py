@@ -1,0 +1,163 @@
+"""Schemas as YAML or JSON files: what `twml-ops schema` writes and `open_source` reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from twml_ops._category_hash import VERSION
+from twml_ops.data.errors import DataError, one_line
+from twml_ops.data.schema import SPARSE_IDS, Kind, Schema
+
+_KEYS = ("features", "labels", "positive", "weight", "time", "group", "hash_version")
+_FEATURE_KEYS = ("name", "kind", "weights", "dim")
+
+
+def schema_to_dict(schema: Schema) -> dict[str, Any]:
+    """The content of a schema file."""
+    features = []
+    for feature in schema.features:
+        entry: dict[str, Any] = {"name": feature.name, "kind": feature.kind}
+        if feature.kind == "bag" and feature.weights is not None:
+            entry["weights"] = feature.weights
+        if feature.dim is not None:
+            entry["dim"] = feature.dim
+        features.append(entry)
+    return {
+        "features": features,
+        "labels": list(schema.labels),
+        "positive": schema.label,
+        **{
+            name: value
+            for name in ("weight", "time", "group")
+            if (value := getattr(schema, name)) is not None
+        },
+        "hash_version": schema.hash_version,
+    }
+
+
+def schema_from_dict(content: Any, where: str) -> Schema:
+    """The schema that a file's content says.
+
+    Args:
+        content: as `schema_to_dict` makes it. Only `features` is required.
+        where: the file, for messages.
+
+    Raises:
+        DataError: an unknown key or kind, a missing one, or a value of the wrong type.
+    """
+    content = _mapping(content, _KEYS, where)
+    features = content.get("features")
+    if not isinstance(features, list) or not features:
+        raise DataError(f"{where}: `features` must be a list of at least one feature")
+    names: dict[str, list[str]] = {kind: [] for kind in get_args(Kind)}
+    categorical: list[str] = []
+    weights: dict[str, str] = {}
+    dim = 0
+    for i, entry in enumerate(features):
+        at = f"{where}: features[{i}]"
+        entry = _mapping(entry, _FEATURE_KEYS, at)
+        name, kind = _text(entry, "name", at), _text(entry, "kind", at)
+        if kind not in names:
+            raise DataError(f"{at}: kind must be one of {', '.join(names)}, got {kind!r}")
+        names[kind].append(name)
+        if kind in ("categorical", "bag"):
+            categorical.append(name)
+        if "weights" in entry:
+            if kind != "bag":
+                raise DataError(f"{at}: only a bag has `weights`, {name} is {kind}")
+            weights[name] = _text(entry, "weights", at)
+        if kind == "sparse":
+            dim = entry.get("dim", 0)
+            if name != SPARSE_IDS or not isinstance(dim, int) or dim < 1:
+                raise DataError(
+                    f"{at}: a sparse feature must be called {SPARSE_IDS} and have a `dim` of at "
+                    f"least 1, got {name} and {dim!r}"
+                )
+        elif "dim" in entry:
+            raise DataError(f"{at}: only a sparse feature has a `dim`, {name} is {kind}")
+    labels = content.get("labels", ["label"])
+    labels = [labels] if isinstance(labels, str) else labels
+    if not isinstance(labels, list) or not all(isinstance(n, str) for n in labels):
+        raise DataError(f"{where}: `labels` must be a list of names, got {labels!r}")
+    one_name = {
+        name: _text(content, name, where) for name in ("weight", "time", "group") if name in content
+    }
+    version = content.get("hash_version", VERSION)
+    positive = content.get("positive", "the label is 1")
+    try:
+        return Schema(
+            tuple(names["continuous"]),
+            tuple(categorical),
+            dim,
+            str(positive),
+            tuple(names["bag"]),
+            weights,
+            tuple(labels),
+            hash_version=version,
+            **one_name,
+        )
+    except ValueError as e:
+        raise DataError(f"{where}: {e}") from None
+
+
+def read_schema(path: str | Path) -> Schema:
+    """The schema in a file: JSON, or YAML if its name does not end in .json.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        DataError: it is not such a file.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    try:
+        text = file.read_text(encoding="utf-8")
+        content = json.loads(text) if file.suffix == ".json" else _yaml().safe_load(text)
+    except Exception as e:  # YAML has errors of its own, and so has JSON
+        if isinstance(e, ImportError):
+            raise
+        raise DataError(f"{path}: cannot be read: {one_line(e)}") from None
+    return schema_from_dict(content, str(path))
+
+
+def schema_to_text(schema: Schema, format: str) -> str:
+    """The content of a schema file: `format` is "yaml" or "json".
+
+    Raises:
+        ValueError: there is no such format.
+    """
+    content = schema_to_dict(schema)
+    if format == "json":
+        return json.dumps(content, indent=1) + "\n"
+    if format != "yaml":
+        raise ValueError(f'format must be "yaml" or "json", got {format!r}')
+    features = content.pop("features")
+    yaml = _yaml()
+    lines = [yaml.safe_dump(f, default_flow_style=True, width=10**6).strip() for f in features]
+    listed = "".join(f"  - {line}\n" for line in lines)
+    return f"features:\n{listed}" + str(yaml.safe_dump(content, sort_keys=False))
+
+
+def _yaml() -> Any:
+    import yaml
+
+    return yaml
+
+
+def _mapping(content: Any, known: tuple[str, ...], where: str) -> Mapping[str, Any]:
+    if not isinstance(content, Mapping):
+        raise DataError(f"{where}: expected a mapping with {', '.join(known)}, got {content!r}")
+    unknown = [str(key) for key in content if key not in known]
+    if unknown:
+        raise DataError(f"{where}: unknown {', '.join(unknown)}, expected {', '.join(known)}")
+    return content
+
+
+def _text(content: Mapping[str, Any], key: str, where: str) -> str:
+    value = content.get(key)
+    if not isinstance(value, str):
+        raise DataError(f"{where}: `{key}` must be text, got {value!r}")
+    return value

@@ -1,0 +1,230 @@
+"""One vector for each field of an example, all fields in one table and one lookup."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from twml_ops import placement
+from twml_ops._batch import SparseBatch, parse
+from twml_ops._keras import serializable
+from twml_ops.layers._tables import TableLayer
+from twml_ops.layers._weights import add_table
+from twml_ops.ops._library import library
+from twml_ops.placement.sharded import WholeFilesOnly
+
+Combiner = Literal["sum", "mean", "sqrtn"]
+_COMBINERS = ("sum", "mean", "sqrtn")
+
+
+@serializable
+class FieldEmbedding(TableLayer):
+    """Embeds the fields of a batch: [B, F] ids and G ragged bags of ids → [B, F + G, units].
+
+    The rows of all fields are one table, so there is one lookup op, and one sparse update with
+    the optimizers of `twml_ops.optimizers`. Row 0 of a field stands for a missing value
+    (a negative id); other ids take the row 1 + id mod (num_rows - 1) of their field, so ids may be
+    hashes (two ids of a field may then share a row, Weinberger et al. 2009) or, if they are below
+    num_rows - 1, positions in a vocabulary.
+
+    Args:
+        num_rows: rows of each field, at least 2: an integer for every field, first those of the
+            matrix, then the bags. For hashes take a few times the number of categories.
+        units: D, width of the vectors.
+        pooling: None: a vector for each field, for layers that let fields interact. "sum", "mean"
+            or "sqrtn" (the sum divided by the square root of their number): one vector [B, units]
+            of all fields.
+        bag_combiner: how the vectors of a bag become one: "sum", "mean" (divided by the sum of the
+            weights) or "sqrtn" (divided by the square root of the sum of their squares). An empty
+            bag is 0.
+        num_bags: G, how many of the fields are bags.
+        embeddings_initializer: of the table [sum(num_rows), units].
+        kernel_dtype: "float32", or "bfloat16" as of `SparseLinear`.
+        **kwargs: of `tf.keras.layers.Layer`.
+
+    Raises:
+        ValueError: an argument out of its range, or, when called, other inputs.
+    """
+
+    def __init__(
+        self,
+        num_rows: Sequence[int],
+        units: int,
+        pooling: Combiner | None = None,
+        bag_combiner: Combiner = "mean",
+        num_bags: int = 0,
+        embeddings_initializer: Any = "uniform",
+        kernel_dtype: Literal["float32", "bfloat16"] = "float32",
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("autocast", False)  # weights of bags keep float32 in mixed precision
+        super().__init__(**kwargs)
+        self.num_rows = [int(n) for n in num_rows]
+        if not self.num_rows or min(self.num_rows) < 2:
+            raise ValueError(f"num_rows must be integers of at least 2, got {num_rows!r}")
+        if int(units) != units or units < 1:
+            raise ValueError(f"units must be a positive integer, got {units!r}")
+        if pooling is not None and pooling not in _COMBINERS:
+            raise ValueError(f"pooling must be None or one of {_COMBINERS}, got {pooling!r}")
+        if bag_combiner not in _COMBINERS:
+            raise ValueError(f"bag_combiner must be one of {_COMBINERS}, got {bag_combiner!r}")
+        if not 0 <= num_bags <= len(self.num_rows):
+            raise ValueError(
+                f"num_bags must be in [0, {len(self.num_rows)}], the number of fields, got "
+                f"{num_bags!r}"
+            )
+        if kernel_dtype not in ("float32", "bfloat16"):
+            raise ValueError(f'kernel_dtype must be "float32" or "bfloat16", got {kernel_dtype!r}')
+        self.units = int(units)
+        self.pooling = pooling
+        self.bag_combiner = bag_combiner
+        self.num_bags = int(num_bags)
+        self.embeddings_initializer = tf.keras.initializers.get(embeddings_initializer)
+        self.kernel_dtype = kernel_dtype
+        self.supports_jit = False  # the ops are no XLA ops
+        self._offsets = np.concatenate([[0], np.cumsum(self.num_rows)])
+        self.embeddings: Any = None
+
+    @property
+    def num_fields(self) -> int:
+        """F, the fields of the matrix, without the bags."""
+        return len(self.num_rows) - self.num_bags
+
+    def build(self, input_shape: Any = None) -> None:
+        """Creates the table."""
+        del input_shape
+        place = placement.in_force()
+        self.embeddings = place.create(
+            partial(add_table, self, "embeddings", dtype=self.kernel_dtype),
+            (int(self._offsets[-1]), self.units),
+            self.embeddings_initializer,
+            f"{self.name}/embeddings",
+            self.kernel_dtype,
+        )
+        if place.divided:
+            self._whole_files_only = WholeFilesOnly()
+        super().build(None)
+
+    def call(self, inputs: Any) -> tf.Tensor:
+        """Looks up one batch.
+
+        Args:
+            inputs: ids, an integer tensor [B, F]; with bags a list of it (if F is not 0) and, for
+                each bag, a ragged tensor of ids or a pair of them (ids, weights).
+
+        Returns:
+            [B, F + G, units], or [B, units] if there is a `pooling`, of the compute dtype.
+        """
+        ids, bags = self._split(inputs)
+        with library.on_host():
+            # One segment for each vector: those of the matrix row by row, then bag after bag.
+            parts, fields = [], self.num_fields
+            pooled_at_once = self.pooling is not None and not bags
+            if ids is not None:
+                rows = self._rows(ids, 0, fields)
+                width = fields if pooled_at_once else 1
+                entries = tf.size(rows, out_type=tf.int64)
+                splits = tf.range(0, entries + 1, width, dtype=tf.int64)
+                parts.append(SparseBatch(tf.reshape(rows, [-1]), None, splits))
+            parts += [self._bag(bag, fields + i) for i, bag in enumerate(bags)]
+            batch = parts[0] if len(parts) == 1 else _joined(parts)
+            vectors = placement.of(self.embeddings).sparse_linear(batch, self.embeddings)
+            if not pooled_at_once:
+                vectors = self._stacked(vectors, ids is not None, len(bags))
+        if self.pooling is not None:
+            if not pooled_at_once:
+                vectors = tf.reduce_sum(vectors, axis=1)
+            power = {"sum": 0.0, "mean": 1.0, "sqrtn": 0.5}[self.pooling]
+            vectors /= float(len(self.num_rows)) ** power
+        return tf.cast(vectors, self.compute_dtype)
+
+    def _split(self, inputs: Any) -> tuple[Any, list[Any]]:
+        """The matrix, if there is one, and the bags."""
+        parts = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+        expected = (self.num_fields > 0) + self.num_bags
+        if len(parts) != expected:
+            raise ValueError(f"inputs must be {expected} tensors or pairs, got {len(parts)}")
+        if not self.num_fields:
+            return None, parts
+        ids = parts[0]
+        if ids.shape.rank != 2 or ids.shape[1] != self.num_fields or not ids.dtype.is_integer:
+            raise ValueError(
+                f"ids must be integers [B, {self.num_fields}], got {ids.dtype.name} {ids.shape}"
+            )
+        return ids, parts[1:]
+
+    def _rows(self, ids: Any, first: int, last: int) -> tf.Tensor:
+        """The table's rows of ids [..., last - first] of the fields first .. last."""
+        ids = tf.cast(ids, tf.int64)
+        sizes = tf.constant(np.array(self.num_rows[first:last]) - 1, tf.int64)
+        starts = tf.constant(self._offsets[first:last], tf.int64)
+        return starts + tf.where(ids < 0, tf.zeros_like(ids), 1 + tf.math.floormod(ids, sizes))
+
+    def _bag(self, bag: Any, field: int) -> SparseBatch:
+        batch, _ = parse(tuple(bag) if isinstance(bag, list) else bag)
+        rows = self._rows(batch.ids, field, field + 1)
+        if self.bag_combiner == "sum":
+            return batch._replace(ids=rows)
+        values = batch.values_or_ones()
+        squared = values * values if self.bag_combiner == "sqrtn" else values
+        segments = tf.ragged.row_splits_to_segment_ids(batch.row_splits, out_type=tf.int64)
+        count = tf.shape(batch.row_splits, out_type=tf.int64)[0] - 1
+        totals = tf.math.unsorted_segment_sum(squared, segments, count)
+        totals = tf.sqrt(totals) if self.bag_combiner == "sqrtn" else totals
+        return SparseBatch(rows, values / tf.gather(totals, segments), batch.row_splits)
+
+    def _stacked(self, vectors: tf.Tensor, matrix: bool, bags: int) -> tf.Tensor:
+        """[B, F + G, units] of the vectors of all segments."""
+        per_row = (self.num_fields if matrix else 0) + bags
+        if not bags:
+            return tf.reshape(vectors, [-1, per_row, self.units])
+        count = tf.shape(vectors)[0] // per_row
+        first = count * (per_row - bags)
+        of_bags = tf.reshape(vectors[first:], [bags, -1, self.units])
+        of_bags = tf.transpose(of_bags, [1, 0, 2])
+        if not matrix:
+            return of_bags
+        of_matrix = tf.reshape(vectors[:first], [-1, self.num_fields, self.units])
+        return tf.concat([of_matrix, of_bags], axis=1)
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """[B, F + G, units] or [B, units]."""
+        shape = input_shape
+        while (
+            isinstance(shape, (list, tuple))
+            and shape
+            and isinstance(shape[0], (list, tuple, tf.TensorShape))
+        ):
+            shape = shape[0]
+        fields = () if self.pooling is not None else (len(self.num_rows),)
+        return (shape[0], *fields, self.units)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        config = super().get_config()
+        config.pop("autocast", None)
+        return {
+            **config,
+            "num_rows": list(self.num_rows),
+            "units": self.units,
+            "pooling": self.pooling,
+            "bag_combiner": self.bag_combiner,
+            "num_bags": self.num_bags,
+            "embeddings_initializer": tf.keras.initializers.serialize(self.embeddings_initializer),
+            "kernel_dtype": self.kernel_dtype,
+        }
+
+
+def _joined(parts: Sequence[SparseBatch]) -> SparseBatch:
+    """The segments of all parts, one part after the other."""
+    splits, total = [tf.zeros([1], tf.int64)], tf.zeros([], tf.int64)
+    for part in parts:
+        splits.append(part.row_splits[1:] + total)
+        total += part.row_splits[-1]
+    binary = all(part.values is None for part in parts)
+    values = None if binary else tf.concat([part.values_or_ones() for part in parts], axis=0)
+    return SparseBatch(tf.concat([p.ids for p in parts], axis=0), values, tf.concat(splits, axis=0))
