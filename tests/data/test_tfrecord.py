@@ -101,7 +101,7 @@ def test_a_dataset_reads_inside_tensorflow_before_anything_is_cached(write, tmp_
         ([example(label=[1], x=[1]), example(label=[1], x=[1.5])], "after record 0"),
         (
             [example(label=[1], ids=[1], values=[1.0, 2.0])],
-            "record 0: .* different lengths, 1 and 2",
+            "record 0: .* different lengths",
         ),
         ([example(label=[1], ids=[-1])], r"record 0: ids must be in \[0, "),
         ([example(label=[1], x=[float("inf")])], "record 0: x must be finite"),
