@@ -39,9 +39,9 @@ def schema(
     if format is not Format.TABLE:
         print(schema_to_text(found, format.value), end="")
         return
-    from twml_ops.cli.render import show
+    from twml_ops.cli.render import run_summary
 
-    show.console().print(_table(found))
+    run_summary.console().print(_table(found))
 
 
 def _table(found: Schema) -> Table:
