@@ -29,14 +29,29 @@ class Rows:
     values: Array | None = None
 
     def slice(self, start: int, stop: int) -> Rows:
-        """Rows start .. stop; ids and values are views."""
+        """Selects consecutive rows.
+
+        Args:
+            start: the first row.
+            stop: one after the last row.
+
+        Returns:
+            The rows; ids and values are views.
+        """
         splits = self.row_splits[start : stop + 1]
         entries = slice(splits[0], splits[-1])
         values = None if self.values is None else self.values[entries]
         return Rows(splits - splits[0], self.ids[entries], values)
 
     def take(self, order: Array) -> Rows:
-        """The rows `order` (int64 [R']), in that order."""
+        """Selects rows in any order.
+
+        Args:
+            order: int64 [R'], positions of the rows.
+
+        Returns:
+            The R' rows, copied.
+        """
         starts = self.row_splits[order]
         lengths = self.row_splits[order + 1] - starts
         splits = _splits_of(lengths)
@@ -46,7 +61,14 @@ class Rows:
 
     @staticmethod
     def concat(parts: Sequence[Rows]) -> Rows:
-        """The rows of all `parts`, one after the other."""
+        """Joins rows.
+
+        Args:
+            parts: at least one.
+
+        Returns:
+            The rows of all parts, one part after the other.
+        """
         lengths = np.concatenate([np.diff(p.row_splits) for p in parts])
         values = [p.values for p in parts if p.values is not None]
         return Rows(
@@ -57,7 +79,16 @@ class Rows:
 
     @staticmethod
     def from_lengths(lengths: Array, ids: Array, values: Array | None = None) -> Rows:
-        """Rows of `lengths` (int64 [R]) entries each."""
+        """Makes rows of given lengths.
+
+        Args:
+            lengths: int64 [R], the number of entries of each row.
+            ids: int64 [K], the entries of all rows.
+            values: float32 [K], or None.
+
+        Returns:
+            The R rows.
+        """
         return Rows(_splits_of(lengths), ids, values)
 
     @staticmethod
@@ -67,12 +98,22 @@ class Rows:
         Args:
             columns: int64 [R, C], a category id in each present cell.
             present: bool [R, C].
+
+        Returns:
+            The R rows, entries in the order of the columns.
         """
         return Rows(_splits_of(present.sum(axis=1)), columns[present])
 
     @staticmethod
     def from_numbers(table: Array) -> Rows:
-        """The cells of float32 [R, C] that are not NaN, row by row: ids are column positions."""
+        """Makes rows of the cells of a table that are not NaN.
+
+        Args:
+            table: float32 [R, C].
+
+        Returns:
+            The R rows; ids are column positions.
+        """
         present = ~np.isnan(table)
         ids = np.broadcast_to(np.arange(table.shape[1], dtype=np.int64), table.shape)
         return Rows(_splits_of(present.sum(axis=1)), ids[present], table[present])
@@ -124,16 +165,38 @@ class Numbers(Table):
         return Rows.from_numbers(self.table)
 
     def slice(self, start: int, stop: int) -> Numbers:
-        """Rows start .. stop, a view."""
+        """Selects consecutive rows.
+
+        Args:
+            start: the first row.
+            stop: one after the last row.
+
+        Returns:
+            The rows, a view.
+        """
         return Numbers(self.table[start:stop])
 
     def take(self, order: Array) -> Numbers:
-        """The rows `order` (int64 [R']), in that order."""
+        """Selects rows in any order.
+
+        Args:
+            order: int64 [R'], positions of the rows.
+
+        Returns:
+            The R' rows, copied.
+        """
         return Numbers(self.table[order])
 
     @staticmethod
     def concat(parts: Sequence[Numbers]) -> Numbers:
-        """The rows of all `parts`, one after the other."""
+        """Joins rows.
+
+        Args:
+            parts: at least one.
+
+        Returns:
+            The rows of all parts, one part after the other.
+        """
         return Numbers(np.concatenate([p.table for p in parts]))
 
     @property
@@ -177,18 +240,40 @@ class Categories(Table):
         return Rows.from_lengths(np.bincount(row, minlength=count), np.concatenate(id_parts)[order])
 
     def slice(self, start: int, stop: int) -> Categories:
-        """Rows start .. stop; the big arrays are views."""
+        """Selects consecutive rows.
+
+        Args:
+            start: the first row.
+            stop: one after the last row.
+
+        Returns:
+            The rows; the big arrays are views.
+        """
         bags = {i: rows.slice(start, stop) for i, rows in self.bags.items()}
         return Categories(self.table[start:stop], bags)
 
     def take(self, order: Array) -> Categories:
-        """The rows `order` (int64 [R']), in that order."""
+        """Selects rows in any order.
+
+        Args:
+            order: int64 [R'], positions of the rows.
+
+        Returns:
+            The R' rows, copied.
+        """
         bags = {i: rows.take(order) for i, rows in self.bags.items()}
         return Categories(self.table[order], bags)
 
     @staticmethod
     def concat(parts: Sequence[Categories]) -> Categories:
-        """The rows of all `parts`, one after the other."""
+        """Joins rows.
+
+        Args:
+            parts: at least one.
+
+        Returns:
+            The rows of all parts, one part after the other.
+        """
         bags = {i: Rows.concat([p.bags[i] for p in parts]) for i in parts[0].bags}
         return Categories(np.concatenate([p.table for p in parts]), bags)
 
@@ -222,7 +307,15 @@ class Block:
         return len(self.labels)
 
     def slice(self, start: int, stop: int) -> Block:
-        """Examples start .. stop; the big arrays are views."""
+        """Selects consecutive examples.
+
+        Args:
+            start: the first example.
+            stop: one after the last example.
+
+        Returns:
+            The examples; the big arrays are views.
+        """
         if start == 0 and stop == len(self):
             return self
         groups = {name: rows.slice(start, stop) for name, rows in self.groups.items()}
@@ -230,14 +323,28 @@ class Block:
         return Block(self.labels[start:stop], groups, columns)
 
     def take(self, order: Array) -> Block:
-        """The examples `order`, in that order."""
+        """Selects examples in any order.
+
+        Args:
+            order: int64 [R'], positions of the examples.
+
+        Returns:
+            The R' examples, copied.
+        """
         groups = {name: rows.take(order) for name, rows in self.groups.items()}
         columns = {name: column[order] for name, column in self.columns.items()}
         return Block(self.labels[order], groups, columns)
 
     @staticmethod
     def concat(blocks: Sequence[Block]) -> Block:
-        """All examples, one block after the other; one block is returned as it is."""
+        """Joins blocks.
+
+        Args:
+            blocks: at least one, with the same features.
+
+        Returns:
+            All examples, one block after the other; a single block as it is.
+        """
         if len(blocks) == 1:
             return blocks[0]
         groups: dict[str, Group] = {}

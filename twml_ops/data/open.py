@@ -20,6 +20,7 @@ from twml_ops.data.source import RowRange, Source
 from twml_ops.data.tfrecord import TFRecordSource
 
 SCHEMES = ("flights", "criteo:PATH", "libsvm:PATH", "csv:GLOB", "parquet:GLOB", "tfrecord:GLOB")
+"""The forms of a SOURCE string."""
 
 _FIXED = ("flights", "criteo", "libsvm")  # sources whose features no schema can change
 _SOURCE = re.compile(

@@ -49,12 +49,21 @@ class Pipeline:
     settings: InputSettings = InputSettings()
 
     def dataset(self, settings: InputSettings | None = None) -> tf.data.Dataset:
-        """The batches under `settings`, default the pipeline's own.
+        """Makes the batches.
 
-        The order of the examples depends on `read_files`, and on nothing else. The length of the
-        dataset is unknown, as the files do not tell it, and at its end `fit` of Keras counts one
-        step too many: where the number of batches n is known, apply
+        The order of the examples depends on `read_files` only. The dataset has no known length, as
+        files do not say how many records they hold, and at the end of such a dataset `fit` of Keras
+        counts one step too many. If the number of batches n is known, apply
         `tf.data.experimental.assert_cardinality(n)`.
+
+        Args:
+            settings: of the pipeline; default: its own.
+
+        Returns:
+            The dataset of one pass.
+
+        Raises:
+            ValueError: no file matches `files`.
         """
         s = settings or self.settings
         files = tf.io.gfile.glob(self.files) if isinstance(self.files, str) else list(self.files)
@@ -73,7 +82,14 @@ class Pipeline:
         return result.prefetch(s.prefetch) if s.prefetch else result
 
     def code(self, settings: InputSettings) -> str:
-        """What to write, to get `dataset(settings)` without this class."""
+        """Writes the pipeline as Python code, for use without this class.
+
+        Args:
+            settings: those of the pipeline.
+
+        Returns:
+            Source code that makes the dataset that `dataset(settings)` returns.
+        """
         parallel = ", num_parallel_calls=" + str(settings.read_files)
         interleave = f"cycle_length={settings.read_files}"
         interleave += parallel if settings.read_files > 1 else ""

@@ -115,9 +115,14 @@ class Schema:
 
     @staticmethod
     def from_dict(saved: Mapping[str, Any]) -> Schema:
-        """The schema whose `dataclasses.asdict` a run has saved as JSON.
+        """Makes the schema whose `dataclasses.asdict` a run has saved as JSON.
 
-        Runs that were saved before there were hash versions have the ids of version 1.
+        Args:
+            saved: of the run. One without a hash version was written before there were versions
+                and has the ids of version 1.
+
+        Returns:
+            The schema.
         """
         arguments: dict[str, Any] = {
             "hash_version": 1,

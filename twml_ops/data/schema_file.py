@@ -104,7 +104,13 @@ def schema_from_dict(content: Any, where: str) -> Schema:
 
 
 def read_schema(path: str | Path) -> Schema:
-    """The schema in a file: JSON, or YAML if its name does not end in .json.
+    """Reads a schema file.
+
+    Args:
+        path: of the file: JSON if its name ends in .json, otherwise YAML.
+
+    Returns:
+        The schema.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -124,7 +130,14 @@ def read_schema(path: str | Path) -> Schema:
 
 
 def schema_to_text(schema: Schema, format: str) -> str:
-    """The content of a schema file: `format` is "yaml" or "json".
+    """Writes a schema as the content of a schema file.
+
+    Args:
+        schema: to write.
+        format: "yaml" or "json".
+
+    Returns:
+        The text.
 
     Raises:
         ValueError: there is no such format.

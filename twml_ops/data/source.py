@@ -44,6 +44,9 @@ class Source(ABC):
     A pass over a source whose parsed form takes at most `CACHE_BYTES` is kept in memory, so only
     the first epoch parses.
 
+    Args:
+        name: the source as the user wrote it.
+
     Attributes:
         name: the source as the user wrote it.
     """
@@ -78,7 +81,10 @@ class Source(ABC):
         return sum(len(block) for block in self._read(0, None))
 
     def num_examples(self) -> int:
-        """The number of examples. May take a pass over the data, once.
+        """Counts the examples. May take a pass over the data, once.
+
+        Returns:
+            The number of examples.
 
         Raises:
             FileNotFoundError: the data is not there.
@@ -89,7 +95,14 @@ class Source(ABC):
         return self._num_examples
 
     def blocks(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
-        """The examples start .. stop (None: to the end), in order, in blocks of any size.
+        """Reads examples in order, in blocks of any size.
+
+        Args:
+            start: the first example, from 0.
+            stop: one after the last example; None: to the end.
+
+        Yields:
+            The blocks.
 
         Raises:
             FileNotFoundError: the data is not there.
@@ -206,7 +219,13 @@ class Source(ABC):
         return Shard(self, Part(index, count))
 
     def split(self, holdout: float = 0.2) -> tuple[Source, Source]:
-        """(train, eval): in file order, the last share `holdout` of the examples for eval.
+        """Divides the examples into a training and an evaluation part, in file order.
+
+        Args:
+            holdout: the share of the examples, the last ones, that the evaluation part gets.
+
+        Returns:
+            (train, eval).
 
         Raises:
             ValueError: `holdout` is not between 0 and 1, or a part would be empty.
@@ -313,13 +332,19 @@ class Shard(Source):
 
 @contextlib.contextmanager
 def original_errors(*sources: Source) -> Iterator[None]:
-    """Raises what a reader raised, not what TensorFlow made of it.
+    """In its block an error of a reader is raised as it was, not as the error of TensorFlow.
 
     Around any code that iterates over datasets of `sources`, such as `model.fit`:
 
         with original_errors(train, test):
             train.num_examples(), test.num_examples()  # so that their datasets know their lengths
             model.fit(train.dataset(1024), validation_data=test.dataset(1024))
+
+    Args:
+        *sources: the sources whose datasets are read in the block.
+
+    Yields:
+        Nothing.
 
     Raises:
         FileNotFoundError: a file is not there.

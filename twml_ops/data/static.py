@@ -1,4 +1,4 @@
-"""Batches of static shape: what XLA and accelerators take."""
+"""Batches of static shape, as XLA and accelerators need them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MaxEntries = float | int | Mapping[str, float | int]
 
 
 class Padded(NamedTuple):
-    """What `pad_to_static` gives.
+    """The result of `pad_to_static`.
 
     Attributes:
-        dataset: the batches, padded.
-        max_entries: feature -> M, the entries a row has room for.
-        cut: feature -> share of all its entries that find no room, of the batches looked at.
+        dataset: the padded batches.
+        max_entries: feature → M, the number of entries that a row can hold.
+        cut: feature → the share of its entries that were cut off, in the batches examined.
     """
 
     dataset: tf.data.Dataset
@@ -27,7 +27,11 @@ class Padded(NamedTuple):
     cut: dict[str, float]
 
     def report(self) -> str:
-        """A line a feature."""
+        """Describes the widths.
+
+        Returns:
+            One line for each feature: M, and the share of the entries that are cut off.
+        """
         return "\n".join(
             f"{name or 'entries'}: {m} a row, {self.cut[name]:.3%} of the entries cut"
             for name, m in self.max_entries.items()
@@ -52,11 +56,11 @@ def pad_to_static(
     together, `x_ids` and `x_values` or the two of a pair, is one feature, `x`, with one M; a pair
     at the top is "".
 
-    The result knows its length, unless `dataset` does not and only a part of it is looked at, or
-    only a part is looked at and batches may be left out. Keras needs to know: at the end of a
+    The result has a known length, unless only a part of `dataset` is examined (`sample_batches`)
+    and its length is unknown or batches may be left out. Keras needs the length: at the end of a
     dataset of unknown length `fit` runs a step without a batch, which counts in
-    `optimizer.iterations` and, where shapes are static, in the mean loss of the epoch. Where the
-    length n is known otherwise, `tf.data.experimental.assert_cardinality(n)` tells it.
+    `optimizer.iterations` and, where shapes are static, in the mean loss of the epoch. If you know
+    the length n, apply `tf.data.experimental.assert_cardinality(n)`.
 
     Args:
         dataset: batches, or (features, labels, ...) tuples of them: features are the first item
@@ -68,6 +72,9 @@ def pad_to_static(
         sample_batches: how many batches are looked at for the shares; None: all, and every pass
             over `dataset` must have as many.
         multiple_of: M is raised to a multiple of this (8 suits a TPU).
+
+    Returns:
+        The padded dataset, with the width of each feature.
 
     Raises:
         ValueError: a share out of (0, 1], a number below 1, a mapping without a feature, or no
