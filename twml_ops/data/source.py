@@ -56,7 +56,7 @@ class Source(ABC):
     def __init__(self, name: str) -> None:
         self.name = name
         self._num_examples: int | None = None
-        self._cache: Block | None = None
+        self._cache: list[Block] | None = None
         self._error: Exception | None = None
 
     @property
@@ -111,7 +111,7 @@ class Source(ABC):
         if stop is not None and stop <= start:
             return
         if self._cache is not None:
-            yield from in_range([self._cache], start, stop)
+            yield from in_range(self._cache, start, stop)
         elif start == 0 and stop is None:
             yield from self._read_and_remember()
         else:
@@ -129,7 +129,7 @@ class Source(ABC):
             yield block
         self._num_examples = count
         if kept:
-            self._cache = Block.concat(kept)
+            self._cache = kept
 
     def dataset(
         self,

@@ -7,13 +7,21 @@ import threading
 from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from twml_ops.data.block import Block
 from twml_ops.data.errors import DataError, one_line
 from twml_ops.data.source import ALL, Part, Source, in_range
+
+try:  # decompresses about three times as fast as zlib
+    from isal import igzip, isal_zlib
+
+    _READ_ERRORS: tuple[type[Exception], ...] = (OSError, EOFError, isal_zlib.error)
+except ImportError:
+    igzip = None
+    _READ_ERRORS = (OSError,)
 
 CHUNK_BYTES = 1 << 22
 _MAX_LINE_BYTES = 1 << 26
@@ -64,9 +72,9 @@ def read_chunks(path: str) -> Iterator[Chunk]:
     """
     file = existing_file(path)
     line, rest = 1, b""
-    codec = "gzip" if file.suffix == ".gz" else None
+    compressed = file.suffix == ".gz"
     try:
-        with pa.input_stream(str(file), compression=codec) as stream:
+        with _open(file, compressed) as stream:
             while data := stream.read(CHUNK_BYTES):
                 cut = data.rfind(b"\n") + 1
                 if not cut:
@@ -77,13 +85,20 @@ def read_chunks(path: str) -> Iterator[Chunk]:
                 chunk = Chunk(rest + data[:cut], path, line)
                 line, rest = line + chunk.text.count(b"\n"), data[cut:]
                 yield chunk
-    except OSError as e:
-        what = "damaged or truncated .gz" if codec else "cannot be read"
+    except _READ_ERRORS as e:
+        what = "damaged or truncated .gz" if compressed else "cannot be read"
         raise DataError(f"{path}: {what}, after line {line - 1}: {one_line(e)}") from e
     if rest:
         yield Chunk(rest, path, line)
     elif line == 1:
         raise DataError(f"{path}: the file holds no lines")
+
+
+def _open(file: Path, compressed: bool) -> Any:
+    """The bytes of a file, decompressed by isal if it is installed, else by Arrow."""
+    if compressed and igzip is not None:
+        return igzip.open(file, "rb")
+    return pa.input_stream(str(file), compression="gzip" if compressed else None)
 
 
 def read_ahead(path: str) -> Iterator[Chunk]:
