@@ -34,7 +34,7 @@ ARROWS = {
     "metrics": "_keras",
     "layers": "placement _batch core _category_hash ops _keras",
     "optimizers": "placement ops ops.stock _keras",
-    "placement": "ops _keras",
+    "placement": "ops _keras _deprecated",
     "_batch": "ops",
     "ops": "ops.xla ops.stock core _keras _deprecated",
     "ops.xla": "ops.stock",

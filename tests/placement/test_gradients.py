@@ -26,7 +26,7 @@ def joined(strategy, batch, n, touched=False):
             gradient = tape.gradient(loss, table)
             if touched:  # as clipping does
                 gradient = tf.IndexedSlices(gradient.values * 1.0, gradient.indices, [n, D])
-            return tf.convert_to_tensor(placement.of(table).join(gradient))
+            return tf.convert_to_tensor(placement.placement_of(table).reduce_gradient(gradient))
 
         return strategy.run(replica, args=batch)
 
@@ -106,7 +106,7 @@ def test_rows_are_less_counts_bytes(ids, n, less):
     grad, rows = tf.zeros([4, 8]), len(np.unique(ids))
     entries = len(ids) * 12 + 4 * (8 + 32)
     assert (min(rows, n) * (20 + 32) < entries) == less or len(ids) == 0
-    got = tf.function(gradients.rows_are_less)(
+    got = tf.function(gradients.rows_are_smaller)(
         tf.constant(ids), False, grad, tf.constant(n, tf.int64)
     )
     assert bool(got) == less or len(ids) == 0
@@ -123,7 +123,7 @@ def test_a_gathered_variable_is_joined_too(pair, rank):
             i = tf.distribute.get_replica_context().replica_id_in_sync_group
             with tf.GradientTape() as tape:
                 loss = tf.reduce_sum(tf.gather(w, [1, 1, 4 + i]))
-            return placement.of(w).join(tape.gradient(loss, w))
+            return placement.placement_of(w).reduce_gradient(tape.gradient(loss, w))
 
         return pair.run(replica)
 

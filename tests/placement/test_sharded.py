@@ -45,7 +45,7 @@ def trained(strategy, optimizer):
 
 
 def whole(table):
-    return placement.of(table.kernel).read(table.kernel).numpy()
+    return placement.placement_of(table.kernel).read(table.kernel).numpy()
 
 
 @pytest.mark.parametrize("replicas", [2, pytest.param(4, marks=pytest.mark.slow)])

@@ -11,7 +11,7 @@ from twml_ops.distribute.hybrid import (
 )
 from twml_ops.distribute.sketches import merged_sketch
 from twml_ops.distribute.strategy import mirrored
-from twml_ops.placement.exchange import received_bytes
+from twml_ops.placement.collectives import received_bytes
 
 __all__ = [
     "BuiltOnce",

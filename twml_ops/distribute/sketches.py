@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from twml_ops.ops.quantile_sketch import SketchState, sketch_merge
-from twml_ops.placement import exchange
+from twml_ops.placement import collectives
 
 
 def merged_sketch(state: SketchState) -> SketchState:
@@ -14,6 +14,6 @@ def merged_sketch(state: SketchState) -> SketchState:
     Called by every replica with its own state; every replica gets the same. Outside of replicas,
     `state` itself.
     """
-    by_tensor = exchange.gather(list(state))
+    by_tensor = collectives.gather_per_replica(list(state))
     sketches = [SketchState(*tensors) for tensors in zip(*by_tensor, strict=True)]
     return functools.reduce(sketch_merge, sketches)

@@ -91,7 +91,7 @@ class FeatureNorm(tf.keras.layers.Layer):
             values = batch.values_or_ones()
             seen = None
             if training is not False:
-                seen = placement.of(self._state).seen_by_all(batch.ids, values)
+                seen = placement.placement_of(self._state).gather_entries(batch.ids, values)
             if seen is not None:
                 self._normalize(
                     *seen, None, training

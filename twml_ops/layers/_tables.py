@@ -24,7 +24,7 @@ class TableLayer(tf.keras.layers.Layer):
             return
         for i, variable in enumerate(direct_variables(self)):
             wide = tf.float32 if variable.dtype == "bfloat16" else variable.dtype
-            store[f"{i}"] = tf.cast(placement.of(variable).read(variable), wide).numpy()
+            store[f"{i}"] = tf.cast(placement.placement_of(variable).read(variable), wide).numpy()
 
     def load_own_variables(self, store: Any) -> None:
         """Reads the weights."""
@@ -38,7 +38,7 @@ class TableLayer(tf.keras.layers.Layer):
                 f"got {len(store)} in the file"
             )
         for i, variable in enumerate(variables):
-            placement.of(variable).assign(variable, store[f"{i}"][...])
+            placement.placement_of(variable).assign(variable, store[f"{i}"][...])
 
     def _divided(self) -> bool:
-        return any(placement.of(v).divided for v in direct_variables(self))
+        return any(placement.placement_of(v).is_sharded for v in direct_variables(self))

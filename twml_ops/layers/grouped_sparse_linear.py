@@ -15,7 +15,7 @@ from twml_ops._keras import serializable
 from twml_ops.layers._tables import TableLayer
 from twml_ops.layers._weights import add_table
 from twml_ops.ops._library import library
-from twml_ops.placement.sharded import WholeFilesOnly
+from twml_ops.placement.sharded import NotCheckpointable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +90,9 @@ class GroupedSparseLinear(TableLayer):
 
     def build(self, input_shape: Any = None) -> None:
         """Creates the tables."""
-        del input_shape  # the sizes are those of the tables
-        place = placement.in_force()
-        place = place if place.takes_groups else placement.WHOLE
+        del input_shape  # ids name the rows: the inputs' widths say nothing
+        place = placement.current_placement()
+        place = place if place.supports_grouped_tables else placement.REPLICATED
         for name, table in self.tables.items():
             self.kernels[name] = place.create(
                 partial(add_table, self, name, dtype=table.dtype),
@@ -101,9 +101,9 @@ class GroupedSparseLinear(TableLayer):
                 f"{self.name}/{name}",
                 table.dtype,
             )
-        if place.divided:
-            self._whole_files_only = WholeFilesOnly()
-        # Checkpoints follow attributes, but those of Keras 3 ignore dicts.
+        if place.is_sharded:
+            self._whole_files_only = NotCheckpointable()
+        # Checkpoints follow attributes; in Keras 3 not those that are dicts.
         for i, kernel in enumerate(self.kernels.values()):
             setattr(self, f"_kernel_{i}", kernel)
         super().build(None)

@@ -12,8 +12,8 @@ from twml_ops._keras import no_autocast, serializable
 from twml_ops.layers._tables import TableLayer
 from twml_ops.layers._weights import add_table
 from twml_ops.ops._library import library
-from twml_ops.placement.partition import part_of
-from twml_ops.placement.sharded import WholeFilesOnly, sharded
+from twml_ops.placement.entries import entries_of_shard
+from twml_ops.placement.sharded import NotCheckpointable, sharded_placement
 
 
 @serializable
@@ -150,12 +150,16 @@ class SparseLinear(TableLayer):
         def add(shape: Any, initializer: Any) -> Any:
             return add_table(self, name, shape, initializer, self.kernel_dtype)
 
-        place = sharded(rows) if self.placement == "sharded" else placement.in_force()
+        place = (
+            sharded_placement(rows)
+            if self.placement == "sharded"
+            else placement.current_placement()
+        )
         shape = (rows, units or self.units)
         kernel = place.create(add, shape, initializer, f"{self.name}/{name}", self.kernel_dtype)
-        if place.divided:
-            self._whole_files_only = WholeFilesOnly()
-        # Checkpoints follow attributes, but those of Keras 3 ignore lists.
+        if place.is_sharded:
+            self._whole_files_only = NotCheckpointable()
+        # Checkpoints follow attributes; in Keras 3 not those that are lists.
         setattr(self, f"_{name}", kernel)
         return kernel
 
@@ -171,7 +175,7 @@ class SparseLinear(TableLayer):
         with library.on_host():
             batch, _ = parse(inputs)
             products = [
-                placement.of(kernel).sparse_linear(self._part_of(batch, p), kernel)
+                placement.placement_of(kernel).sparse_linear(self._part_of(batch, p), kernel)
                 for p, kernel in enumerate(self.kernels)
             ]
             by_row = self.partition_axis == "row"
@@ -185,7 +189,7 @@ class SparseLinear(TableLayer):
         """The entries that partition p multiplies."""
         if self.num_partitions == 1 or self.partition_axis == "column":
             return batch
-        return part_of(batch, p, self.num_partitions)
+        return entries_of_shard(batch, p, self.num_partitions)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, int]:
         """[B, units]."""

@@ -45,7 +45,7 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         """
         if getattr(self, "_slots", None) is not None:
             return
-        self._has_shards = any(placement.of(v).divided for v in variables)
+        self._has_shards = any(placement.placement_of(v).is_sharded for v in variables)
         if self._has_shards and (self.clipnorm or self.global_clipnorm):
             raise ValueError(
                 "clipnorm and global_clipnorm need the norm of a whole table, but with "
@@ -178,13 +178,15 @@ class KerasHost(tf.keras.optimizers.Optimizer):
 
     def _reduce_gradients(self, grads_and_vars: Sequence[Any], reduce_dense: Any) -> list[Any]:
         pairs = [(g, v) for g, v in grads_and_vars]
-        if not placement.among_replicas():
+        if not placement.in_replica_group():
             return list(reduce_dense(pairs))
         dense = [(g, v) for g, v in pairs if not isinstance(g, tf.IndexedSlices)]
         some = any(g is not None for g, _ in dense)
         reduced = iter(reduce_dense(dense) if some else dense)
         return [
-            (placement.of(v).join(g), v) if isinstance(g, tf.IndexedSlices) else next(reduced)
+            (placement.placement_of(v).reduce_gradient(g), v)
+            if isinstance(g, tf.IndexedSlices)
+            else next(reduced)
             for g, v in pairs
         ]
 

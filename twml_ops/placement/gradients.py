@@ -5,12 +5,12 @@ from __future__ import annotations
 import tensorflow as tf
 
 from twml_ops import ops
-from twml_ops.placement import exchange
+from twml_ops.placement import collectives
 
 _FLOAT, _LENGTH = 4, 8  # bytes
 
 
-def join(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+def reduce_gradient(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
     """The sum of the replicas' gradients of one table, of which no replica sends a row twice.
 
     A gradient that comes untouched from `sparse_linear` is not computed before it travels: its
@@ -25,14 +25,16 @@ def join(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
     Returns:
         That of all replicas; ids may repeat. Every replica gets the same, bit for bit.
     """
-    if exchange.num_replicas() == 1:
+    if collectives.num_replicas() == 1:
         return gradient
     source = ops.sparse_linear_gradient_inputs(gradient)
     if source is None:
         pair = gradient.indices, gradient.values
         if gradient.values.dtype == tf.float32:
             pair = ops.sum_duplicates(*pair)
-        joined_ids, joined_rows = (tf.concat(t, axis=0) for t in exchange.gather(pair))
+        joined_ids, joined_rows = (
+            tf.concat(t, axis=0) for t in collectives.gather_per_replica(pair)
+        )
         return tf.IndexedSlices(joined_rows, joined_ids, gradient.dense_shape)
     ids, values, row_splits, grad, binary, after = source
     shape = gradient.dense_shape
@@ -49,15 +51,19 @@ def join(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
     def entries() -> tuple[tf.Tensor, ...]:
         return ids, values, row_splits[1:] - row_splits[:-1], grad
 
-    travelling = tf.cond(rows_are_less(ids, binary, grad, shape[0]), rows, entries)
+    travelling = tf.cond(rows_are_smaller(ids, binary, grad, shape[0]), rows, entries)
     for t, like in zip(travelling, entries(), strict=True):
         t.set_shape([None, *like.shape[1:]])
-    ids, values, lengths, grad = (tf.concat(t, axis=0) for t in exchange.gather(travelling))
+    ids, values, lengths, grad = (
+        tf.concat(t, axis=0) for t in collectives.gather_per_replica(travelling)
+    )
     row_splits = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(lengths)], axis=0)
     return ops.weights_grad(ids, values, row_splits, grad, shape, binary)
 
 
-def rows_are_less(ids: tf.Tensor, binary: bool, grad: tf.Tensor, num_rows: tf.Tensor) -> tf.Tensor:
+def rows_are_smaller(
+    ids: tf.Tensor, binary: bool, grad: tf.Tensor, num_rows: tf.Tensor
+) -> tf.Tensor:
     """Whether the distinct rows that `ids` [K] name are fewer bytes than the entries and `grad`.
 
     They are counted only where that is open: not if all rows of the table would be less, nor if the

@@ -10,12 +10,12 @@ import tensorflow as tf
 from twml_ops import ops
 from twml_ops._keras import stateless_value
 from twml_ops.ops._tape import tf_variable
-from twml_ops.placement import exchange
-from twml_ops.placement.base import WHOLE, Add, Placement, put
-from twml_ops.placement.partition import Entries, part_of
+from twml_ops.placement import collectives
+from twml_ops.placement.base import REPLICATED, AddWeight, Placement, set_placement
+from twml_ops.placement.entries import CsrEntries, entries_of_shard
 
 
-class Sharded(Placement):
+class ShardedPlacement(Placement):
     """Replica p of k holds the rows of the ids with id mod k = p: N D / k numbers each.
 
     A batch's entries go to all replicas; each multiplies those of its rows, for all examples, and
@@ -30,7 +30,7 @@ class Sharded(Placement):
         num_rows: N.
     """
 
-    divided = True
+    is_sharded = True
 
     def __init__(self, strategy: tf.distribute.Strategy, num_rows: int) -> None:
         self.strategy = strategy
@@ -38,7 +38,7 @@ class Sharded(Placement):
         self.shards = int(strategy.num_replicas_in_sync)
 
     def create(
-        self, add: Add, shape: Sequence[int], initializer: Any, name: str, dtype: Any
+        self, add: AddWeight, shape: Sequence[int], initializer: Any, name: str, dtype: Any
     ) -> Any:
         """See `Placement`. Cut from one initial table, so its values do not depend on k."""
         del name, dtype
@@ -47,32 +47,32 @@ class Sharded(Placement):
             first = self._cut(table)[0]
             variable = add(first.shape, lambda *_, **__: first)
             self.assign(variable, table)
-        put(variable, self)
+        set_placement(variable, self)
         return variable
 
-    def sparse_linear(self, entries: Entries, table: Any) -> tf.Tensor:
+    def sparse_linear(self, entries: CsrEntries, table: Any) -> tf.Tensor:
         """See `Placement`."""
         if stateless_value(table) is not None:
             raise NotImplementedError(
                 'stateless_call takes whole tables, and one with placement="sharded" is divided '
                 'among replicas; use placement="auto"'
             )
-        if exchange.num_replicas() == 1:  # outside of the replicas: all shards, one by one
+        if collectives.num_replicas() == 1:  # outside of the replicas: all shards, one by one
             shards = enumerate(self._shards(table))
-            parts = [(part_of(entries, p, self.shards), shard) for p, shard in shards]
+            parts = [(entries_of_shard(entries, p, self.shards), shard) for p, shard in shards]
             return tf.add_n([ops.sparse_linear(*part, shard) for part, shard in parts])
         ids, values, row_splits = entries
-        lengths, all_ids = exchange.gather([row_splits[1:] - row_splits[:-1], ids])
+        lengths, all_ids = collectives.gather_per_replica([row_splits[1:] - row_splits[:-1], ids])
         everyone = (
             tf.concat(all_ids, axis=0),
-            None if values is None else exchange.all_gather(values),
+            None if values is None else collectives.all_gather(values),
             tf.concat([tf.zeros([1], tf.int64), tf.cumsum(tf.concat(lengths, axis=0))], axis=0),
         )
         me = tf.distribute.get_replica_context().replica_id_in_sync_group
-        sums = ops.sparse_linear(*part_of(everyone, me, self.shards), table)
-        return exchange.reduce_scatter(sums, tf.stack([tf.size(x) for x in lengths]))
+        sums = ops.sparse_linear(*entries_of_shard(everyone, me, self.shards), table)
+        return collectives.reduce_scatter(sums, tf.stack([tf.size(x) for x in lengths]))
 
-    def join(self, gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+    def reduce_gradient(self, gradient: tf.IndexedSlices) -> tf.IndexedSlices:
         """See `Placement`."""
         return gradient
 
@@ -95,15 +95,15 @@ class Sharded(Placement):
         return [padded[p :: self.shards] for p in range(self.shards)]
 
 
-def sharded(num_rows: int) -> Placement:
+def sharded_placement(num_rows: int) -> Placement:
     """The placement of a table of so many rows in the strategy in force, if it has replicas."""
     strategy = tf.distribute.get_strategy()
     if type(strategy) is tf.distribute.MirroredStrategy and strategy.num_replicas_in_sync > 1:
-        return Sharded(strategy, num_rows)
-    return WHOLE
+        return ShardedPlacement(strategy, num_rows)
+    return REPLICATED
 
 
-class WholeFilesOnly(tf.train.experimental.PythonState):
+class NotCheckpointable(tf.train.experimental.PythonState):
     """Part of a layer with shards: checkpoints and SavedModels, which know one copy, fail."""
 
     def serialize(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import placement
-from twml_ops.placement.partition import Entries
+from twml_ops.placement.entries import CsrEntries
 
 _activations: ContextVar[Mapping[str, tf.Tensor] | None] = ContextVar("activations", default=None)
 
@@ -23,30 +23,35 @@ class Elsewhere(placement.Placement):
         rows: of the variable; 0: the model keeps no copy of the table. None: all.
     """
 
-    takes_groups = False
+    supports_grouped_tables = False
 
     def __init__(self, layer: str = "", rows: int | None = None) -> None:
         self.layer = layer
         self.rows = rows
 
     def create(
-        self, add: placement.Add, shape: Sequence[int], initializer: Any, name: str, dtype: Any
+        self,
+        add: placement.AddWeight,
+        shape: Sequence[int],
+        initializer: Any,
+        name: str,
+        dtype: Any,
     ) -> Any:
         """See `Placement`."""
         del dtype
         rows = shape[0] if self.rows is None else self.rows
         variable = add((rows, *shape[1:]), initializer if rows else "zeros")
-        placement.put(variable, Elsewhere(name.rpartition("/")[0], self.rows))
+        placement.set_placement(variable, Elsewhere(name.rpartition("/")[0], self.rows))
         return variable
 
-    def sparse_linear(self, entries: Entries, table: Any) -> tf.Tensor:
+    def sparse_linear(self, entries: CsrEntries, table: Any) -> tf.Tensor:
         """See `Placement`: what was handed in; without that, the product with the own copy."""
         handed_in = _activations.get()
         if handed_in is not None and self.layer in handed_in:
             return handed_in[self.layer]
         if table.shape[0]:
             return super().sparse_linear(entries, table)
-        if not isinstance(placement.in_force(), Elsewhere):
+        if not isinstance(placement.current_placement(), Elsewhere):
             raise ValueError(
                 f"the table of {self.layer!r} is elsewhere: call the model in `tpu.looked_up(...)`"
             )
@@ -60,7 +65,7 @@ def tables_elsewhere() -> Iterator[None]:
 
     For models in the scope of a `tf.distribute.TPUStrategy`, whose tables `TPUEmbedding` has.
     """
-    with placement.using(Elsewhere(rows=0)):
+    with placement.placement_scope(Elsewhere(rows=0)):
         yield
 
 

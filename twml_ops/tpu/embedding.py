@@ -38,8 +38,8 @@ def sparse_layers(model: Any) -> dict[str, SparseLinear]:
         ):
             if got != want:
                 raise ValueError(f"{what} of layer {layer.name!r} must be {want!r}, got {got!r}")
-        rows = getattr(placement.of(layer.kernel), "rows", None)
-        placement.put(layer.kernel, Elsewhere(layer.name, rows))
+        rows = getattr(placement.placement_of(layer.kernel), "rows", None)
+        placement.set_placement(layer.kernel, Elsewhere(layer.name, rows))
         found[layer.name] = layer
     if not found:
         raise ValueError("model must have a SparseLinear layer, got none")

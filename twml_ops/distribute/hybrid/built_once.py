@@ -58,7 +58,7 @@ class BuiltOnce:
         if cluster.job == "worker":
             within(timeout + 5, "connecting", cluster.connect, timeout)
         nowhere = Remote("", [], tf.float32, False)
-        with placement.using(nowhere):
+        with placement.placement_scope(nowhere):
             if cluster.is_chief and not tf.io.gfile.exists(path):
                 tf.io.gfile.makedirs(posixpath.dirname(path) or ".")
                 with _beating(f"{path}.beat", timeout / _BEATS):

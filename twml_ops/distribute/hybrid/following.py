@@ -41,7 +41,7 @@ def follow(
     """
     folder = str(checkpoint_dir)
     nowhere = Remote("", [], tf.float32, False)
-    with placement.using(nowhere):
+    with placement.placement_scope(nowhere):
         without_tables = model_builder()
     model = model_builder()
     seen, there = "", False

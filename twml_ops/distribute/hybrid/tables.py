@@ -14,7 +14,7 @@ from twml_ops import placement
 from twml_ops.distribute.hybrid import wire
 from twml_ops.distribute.hybrid.remote import RemoteVariable
 from twml_ops.ops._library import library
-from twml_ops.placement.partition import Entries
+from twml_ops.placement.entries import CsrEntries
 
 
 class RemoteTable:
@@ -116,7 +116,7 @@ class Product:
     output: Any
     sent: dict[int, tf.Tensor]
     binary: bool
-    entries: Entries | None = None
+    entries: CsrEntries | None = None
     gradient: Any = None
 
     def on_servers(self) -> list[tuple[tuple[int, str], tf.Tensor]]:
@@ -139,7 +139,7 @@ class Remote(placement.Placement):
         deduplicate: whether to look for repeated ids.
     """
 
-    divided = True
+    is_sharded = True
 
     def __init__(
         self, prefix: str, devices: Sequence[str], wire_dtype: tf.DType, deduplicate: bool
@@ -157,7 +157,12 @@ class Remote(placement.Placement):
         self.entries: list[tuple[RemoteTable, Any, Any, bool]] = []
 
     def create(
-        self, add: placement.Add, shape: Sequence[int], initializer: Any, name: str, dtype: Any
+        self,
+        add: placement.AddWeight,
+        shape: Sequence[int],
+        initializer: Any,
+        name: str,
+        dtype: Any,
     ) -> Any:
         """See `Placement`; nothing is made before the servers are known to be there."""
         del add
@@ -166,7 +171,7 @@ class Remote(placement.Placement):
             initializer((1, 1))  # draws its seed in the order in which layers are built
         table = RemoteTable(f"{len(self.tables)}/{name}", shape, initializer, dtype)
         self.tables.append(table)
-        placement.put(table, self)
+        placement.set_placement(table, self)
         return table
 
     def read(self, variable: Any) -> tf.Tensor:
@@ -194,7 +199,7 @@ class Remote(placement.Placement):
         finally:
             self._tape = self._recorded = self._waiting = None
 
-    def sparse_linear(self, entries: Entries, table: RemoteTable) -> tf.Tensor:
+    def sparse_linear(self, entries: CsrEntries, table: RemoteTable) -> tf.Tensor:
         """See `Placement`. All servers are asked at once."""
         ids, values, splits = entries
         if not table.shards:  # a model being built, or looked at
@@ -212,7 +217,7 @@ class Remote(placement.Placement):
             self._recorded.append(product)
         return product.output
 
-    def _multiplied(self, entries: Entries, table: RemoteTable) -> Product:
+    def _multiplied(self, entries: CsrEntries, table: RemoteTable) -> Product:
         ids, values, _ = entries
         devices = [shard.device for shard in table.shards]
         sent: dict[int, tf.Tensor] = {}
@@ -312,6 +317,6 @@ class Remote(placement.Placement):
             return tf.cast(tf.identity(gradient), tf.float32)
 
 
-def _with_values(entries: Entries) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def _with_values(entries: CsrEntries) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     ids, values, splits = entries
     return ids, tf.zeros([0]) if values is None else values, splits

@@ -245,7 +245,7 @@ class HybridTrainer:
         x, *_ = _batch(batch)
         cluster = self.cluster
         self.remote = Remote(self._prefix, cluster.devices, self._wire_dtype, self._deduplicate)
-        with placement.using(self.remote):
+        with placement.placement_scope(self.remote):
             model = self._builder()
             self.remote.entries.clear()
             model(x, training=False)  # creates the weights of any model, and shows the batch

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from twml_ops import ops
-from twml_ops.placement.partition import Entries
+from twml_ops.placement.entries import CsrEntries
 
 
 class Part(NamedTuple):
@@ -32,7 +32,7 @@ class Part(NamedTuple):
 
 
 def send(
-    entries: Entries, by_row: bool, input_dim: int, devices: Sequence[str], dedup: bool
+    entries: CsrEntries, by_row: bool, input_dim: int, devices: Sequence[str], dedup: bool
 ) -> list[tf.Tensor]:
     """The message of each server, there.
 

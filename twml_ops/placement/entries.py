@@ -8,15 +8,17 @@ import tensorflow as tf
 
 from twml_ops.ops._library import library
 
-Entries = tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]  # ids [K], values [K] or None, row_splits
+CsrEntries = tuple[
+    tf.Tensor, tf.Tensor | None, tf.Tensor
+]  # ids [K], values [K] or None, row_splits
 
 
-def part_of(entries: Entries, part: Any, parts: int) -> Entries:
-    """Those with id mod `parts` = `part`, with ids counted in the part's own rows."""
+def entries_of_shard(entries: CsrEntries, shard: Any, num_shards: int) -> CsrEntries:
+    """Those with id mod `num_shards` = `shard`, with ids counted in the shard's own rows."""
     ids, values, row_splits = entries
-    count = tf.cast(parts, ids.dtype)
+    count = tf.cast(num_shards, ids.dtype)
     # floormod sends a negative id to a part too, where it is refused.
-    mine = tf.equal(tf.math.floormod(ids, count), tf.cast(part, ids.dtype))
+    mine = tf.equal(tf.math.floormod(ids, count), tf.cast(shard, ids.dtype))
     if library.uses_static_shapes:
         return tf.where(mine, tf.math.floordiv(ids, count), -1), values, row_splits
     before = tf.concat([[0], tf.cumsum(tf.cast(mine, tf.int64))], axis=0)

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops import distribute
-from twml_ops.placement import exchange
+from twml_ops.placement import collectives
 
 
 def run(strategy, replica):
@@ -23,7 +23,7 @@ def test_all_gather_and_its_gradient(strategy):
         weight = tf.cast(me() + 1, tf.float32)
         with tf.GradientTape() as tape:
             tape.watch(mine)
-            everyone = exchange.all_gather(mine)
+            everyone = collectives.all_gather(mine)
             loss = weight * tf.reduce_sum(everyone**2)
         return everyone, tape.gradient(loss, mine)
 
@@ -43,7 +43,7 @@ def test_reduce_scatter_and_its_gradient(strategy):
         whole = tf.range(float(sum(sizes))) + tf.cast(me(), tf.float32)
         with tf.GradientTape() as tape:
             tape.watch(whole)
-            mine = exchange.reduce_scatter(whole, sizes)
+            mine = collectives.reduce_scatter(whole, sizes)
             loss = tf.cast(me() + 1, tf.float32) * tf.reduce_sum(mine)
         return mine, tape.gradient(loss, whole)
 
@@ -57,12 +57,15 @@ def test_reduce_scatter_and_its_gradient(strategy):
 def test_bytes_of_others_are_counted(strategy):
     k = strategy.num_replicas_in_sync
     before = distribute.received_bytes(strategy)
-    run(strategy, lambda: exchange.gather([tf.zeros([5]), tf.zeros([3], tf.int64)])[0])
+    run(
+        strategy,
+        lambda: collectives.gather_per_replica([tf.zeros([5]), tf.zeros([3], tf.int64)])[0],
+    )
     assert distribute.received_bytes(strategy) - before == k * (k - 1) * (5 * 4 + 3 * 8)
 
 
 def test_without_replicas_there_is_nothing_to_exchange():
     x = tf.constant([1.0, 2.0])
-    assert exchange.gather([x]) == [(x,)]
-    assert exchange.all_gather(x) is x
-    assert exchange.reduce_scatter(x, [2]) is x
+    assert collectives.gather_per_replica([x]) == [(x,)]
+    assert collectives.all_gather(x) is x
+    assert collectives.reduce_scatter(x, [2]) is x

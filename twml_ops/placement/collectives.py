@@ -25,7 +25,7 @@ def num_replicas() -> int:
     return int(context.num_replicas_in_sync)
 
 
-def gather(tensors: Sequence[tf.Tensor]) -> list[Tensors]:
+def gather_per_replica(tensors: Sequence[tf.Tensor]) -> list[Tensors]:
     """For each tensor, those of all replicas, in the order of the replicas.
 
     Every replica calls it, with tensors of the same types, in the same order; shapes may differ.
@@ -48,7 +48,7 @@ def all_gather(tensor: tf.Tensor) -> tf.Tensor:
 
     @tf.custom_gradient
     def gathered(mine: tf.Tensor) -> Any:
-        (theirs,) = gather([mine])
+        (theirs,) = gather_per_replica([mine])
         sizes = tf.stack([_length(t) for t in theirs])
         return tf.concat(theirs, axis=0), lambda grad: reduce_scatter(grad, sizes)
 
