@@ -134,7 +134,7 @@ def _entrants(workload: Workload, rule: str) -> dict[str, Entrant]:
 
 
 def _ours(workload: Workload, rule: str) -> Entrant:
-    strategy = distribute.mirrored(REPLICAS)
+    strategy = distribute.mirrored_strategy(REPLICAS)
     with strategy.scope():
         initial = tf.keras.initializers.Constant(0.01)
         layer = layers.SparseLinear(

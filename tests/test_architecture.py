@@ -25,7 +25,7 @@ ARROWS = {
     "selfcheck": "core ops _keras _startup_log ''",
     "analysis": "layers metrics data _batch ops _core _deprecated",
     "tpu": "layers optimizers placement _batch ops _keras",
-    "distribute": "optimizers placement ops _keras _child",
+    "distribute": "optimizers placement ops _keras _child _deprecated",
     "estimator": "export optimizers ops _deprecated",
     "export": "models layers ops ops.stock _scorer _keras",
     "models": "data layers _batch ops _keras",

@@ -21,7 +21,7 @@ import tensorflow as tf
 from tests.fixtures import cases
 from twml_ops import core, layers, metrics, models, optimizers
 from twml_ops._keras import KERAS_3
-from twml_ops.distribute import follow
+from twml_ops.distribute import iter_checkpoints
 
 FIXTURES = Path(__file__).parent / "fixtures"
 TAGS = ("tf2.15", "tf2.21")
@@ -159,6 +159,6 @@ def test_a_checkpoint_of_tensorflow_restores_model_and_optimizer(tmp_path):
 @pytest.mark.parametrize("tag", TAGS)
 def test_a_clusters_checkpoint_is_the_model_it_was(tag, tmp_path):
     folder = unzipped(tag, "hybrid_checkpoint", tmp_path)
-    step, model = next(follow(cases.for_servers, folder, 3))
+    step, model = next(iter_checkpoints(cases.for_servers, folder, 3))
     assert step == 3
     same(cases.predictions(model, cases.BATCH), EXPECTED[tag]["hybrid"])

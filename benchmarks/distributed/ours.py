@@ -54,7 +54,7 @@ def build(
         return losses
 
     def free() -> None:
-        for table in trainer.remote.tables:
+        for table in trainer.placement.tables:
             for shard in table.shards:
                 with tf.device(shard.device):
                     tf.raw_ops.DestroyResourceOp(resource=shard.handle, ignore_lookup_error=True)

@@ -9,12 +9,12 @@ from twml_ops import distribute
 
 @pytest.fixture(scope="module", params=[2, 4])
 def strategy(request):
-    return distribute.mirrored(request.param)
+    return distribute.mirrored_strategy(request.param)
 
 
 @pytest.fixture(scope="module")
 def pair():
-    return distribute.mirrored(2)
+    return distribute.mirrored_strategy(2)
 
 
 def ragged_batch(rng, rows, n, skew=False, shortest=0):

@@ -14,10 +14,16 @@ import tensorflow as tf
 from tests.children import Laws, answer
 from tests.distribute.hybrid_model import ROWS, batches, builder, same, whole_batches
 from twml_ops import layers, optimizers
-from twml_ops.distribute.hybrid import BuiltOnce, Cluster, ClusterError, HybridTrainer, follow
+from twml_ops.distribute.hybrid import (
+    ChiefBuiltModel,
+    Cluster,
+    ClusterError,
+    HybridTrainer,
+    iter_checkpoints,
+)
 from twml_ops.distribute.hybrid import checkpoint as checkpoints
-from twml_ops.distribute.hybrid.built_once import _beating as beating
-from twml_ops.distribute.hybrid.cluster import server
+from twml_ops.distribute.hybrid.chief_built_model import _beating as beating
+from twml_ops.distribute.hybrid.cluster import start_server
 from twml_ops.distribute.launch import Ports
 from twml_ops.ops._tape import tf_variable
 
@@ -140,7 +146,7 @@ def a_checkpoint_goes_into_another_number_of_servers_and_the_other_axis():
         hybrid.fit(lambda _: rest(8), 8)
         # A step by column gives each half of a row an accumulator of its own.
         same(want, hybrid.export().get_weights(), 2e-2)
-        assert len(os.listdir(folder)) == checkpoints.KEPT
+        assert len(os.listdir(folder)) == checkpoints.MAX_TO_KEEP
 
 
 def rest(steps):
@@ -227,7 +233,7 @@ def what_a_pipeline_keeps_of_a_batch_is_read_before_the_next_one_takes_its_place
     hybrid.fit(batches, 2)
     first, second = whole_batches()[:2]
     step = tf.function(hybrid._graph.train, autograph=False)
-    ahead = hybrid._look_ahead(first[0])
+    ahead = hybrid._prefetch(first[0])
     graph = step.get_concrete_function(*first, None, ahead, second[0]).graph
     writes = [op for op in graph.get_operations() if op.type == "AssignVariableOp"]
     kept = [op for op in writes if "/job:ps/" in op.device]
@@ -329,7 +335,7 @@ def grouped_tables_are_those_of_a_single_process():
     for axis, servers in (("column", 2), ("row", 3)):
         hybrid = trainer(each_its_own(), servers, grouped, partition_axis=axis)
         hybrid.fit(batches, 10)
-        assert [t.name for t in hybrid.remote.tables] == ["0/ads/user", "1/ads/ad"]
+        assert [t.name for t in hybrid.placement.tables] == ["0/ads/user", "1/ads/ad"]
         assert not any("ads" in v.name for v in hybrid.state.dense_weights)
         same(want, hybrid.export().get_weights(), 2e-5)
 
@@ -372,14 +378,14 @@ def a_model_is_built_once_and_is_the_same_for_all():
     want.fit(batches, 10)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "run", "model.keras")
-        chief = BuiltOnce(lambda: adapted(calls), path, on(2))
+        chief = ChiefBuiltModel(lambda: adapted(calls), path, on(2))
         assert chief.count_params() == adapted([]).count_params()
         hybrid = trainer(optimizers.Adagrad(0.1), build=chief, partition_axis="column")
         hybrid.fit(batches, 10)
         same(want.export().get_weights(), hybrid.export().get_weights(), 2e-6)
         other = On(SERVERS[:2], [WORKER, "another:1"], "worker", 1)
         for cluster in (on(2), other):
-            read = BuiltOnce(lambda: adapted(calls), path, cluster)
+            read = ChiefBuiltModel(lambda: adapted(calls), path, cluster)
             assert read.count_params() == chief.count_params()
             x, _ = whole_batches()[0]
             for model, again in ((chief(), read()), (chief(), chief())):
@@ -395,10 +401,10 @@ def nobody_waits_for_a_model_that_nobody_builds():
     with tempfile.TemporaryDirectory() as folder:
         other = On(SERVERS[:2], [WORKER, "another:1"], "worker", 1)
         path = os.path.join(folder, "model.keras")
-        expect(ClusterError, "no chief", lambda: BuiltOnce(builder, path, other, timeout=0.3))
+        expect(ClusterError, "no chief", lambda: ChiefBuiltModel(builder, path, other, timeout=0.3))
         with pytest.raises(KeyError), beating(f"{path}.beat", 0.01):
             raise KeyError  # the chief ends, its file stays
-        expect(ClusterError, "no chief", lambda: BuiltOnce(builder, path, other, timeout=0.3))
+        expect(ClusterError, "no chief", lambda: ChiefBuiltModel(builder, path, other, timeout=0.3))
 
 
 @law
@@ -406,15 +412,15 @@ def who_follows_a_run_sees_its_checkpoints_as_ordinary_models():
     with tempfile.TemporaryDirectory() as folder:
         options = {"partition_axis": "row", "checkpoint_dir": folder, "checkpoint_every": 4}
         hybrid = trainer(optimizers.LazyAdam(0.1), 3, grouped, **options)
-        found = follow(grouped, folder, 8)
+        found = iter_checkpoints(grouped, folder, 8)
         for steps in (4, 8):
             hybrid.fit(batches, steps)
             step, model = next(found)
             assert step == steps
             same(hybrid.export().get_weights(), model.get_weights())
         assert next(found, None) is None
-        expect(ValueError, "another model", lambda: next(follow(small, folder)))
-        endless = follow(grouped, folder)
+        expect(ValueError, "another model", lambda: next(iter_checkpoints(small, folder)))
+        endless = iter_checkpoints(grouped, folder)
         assert next(endless)[0] == 8
         shutil.rmtree(folder)
         assert next(endless, None) is None
@@ -432,6 +438,6 @@ def expect(kind, words, call):
 
 
 if __name__ == "__main__":
-    kept = [server(Cluster(SERVERS, job="ps", index=i)) for i in range(3)]
+    kept = [start_server(Cluster(SERVERS, job="ps", index=i)) for i in range(3)]
     Cluster(SERVERS, [WORKER]).connect(120)
     answer(law.check)

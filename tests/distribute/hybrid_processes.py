@@ -20,7 +20,7 @@ import tensorflow as tf
 from tests.children import answer
 from tests.distribute.hybrid_model import batches, builder
 from twml_ops import optimizers
-from twml_ops.distribute import Cluster, HybridTrainer, exit_if_lost, serve
+from twml_ops.distribute import Cluster, HybridTrainer, exit_on_cluster_error, serve
 from twml_ops.distribute.launch import Ports
 
 ALL = tf.distribute.InputContext()
@@ -33,7 +33,7 @@ def task(cluster, data, steps, options, patience, pause, report):
     try:
         if cluster.job == "ps":
             serve(cluster)
-        with exit_if_lost():
+        with exit_on_cluster_error():
             trainer = HybridTrainer(
                 builder, optimizers.Adagrad(0.1), "binary_crossentropy", cluster=cluster, **options
             )

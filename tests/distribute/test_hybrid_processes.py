@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.distributed.network import unavailable
 from tests.children import Child
-from twml_ops.distribute.launch import LOST
+from twml_ops.distribute.launch import EXIT_LOST
 
 JOINT = {"one_batch": True, "partition_axis": "row"}
 SILENT = {"checkpoints": True, "checkpoint_every": 10, "patience": 6}
@@ -67,7 +67,7 @@ def test_with_bounded_staleness_no_worker_runs_ahead(outcome):
     bounded = outcome("bounded")
     # The chief gave up waiting, with 2 steps more than the other and one that it had begun.
     assert bounded["taken"] == {"0": 5 + 2 + 1, "1": 5}
-    assert bounded["deaths"][0] == ["worker", 0, LOST << 8]
+    assert bounded["deaths"][0] == ["worker", 0, EXIT_LOST << 8]
     assert "hang" not in bounded
     assert bounded["step"] >= 30
 
@@ -83,7 +83,7 @@ def test_training_survives_a_killed_worker_and_a_killed_server(outcome):
 def test_a_server_that_falls_silent_is_an_error_and_then_costs_nothing(outcome):
     silent = outcome("silent")
     assert_same_end(silent, outcome("undisturbed"))
-    assert {tuple(d) for d in silent["deaths"]} == {("worker", i, LOST << 8) for i in range(2)}
+    assert {tuple(d) for d in silent["deaths"]} == {("worker", i, EXIT_LOST << 8) for i in range(2)}
 
 
 def assert_same_end(got, want):
@@ -102,7 +102,7 @@ def test_a_cut_network_is_an_error_and_then_costs_nothing(child, outcome, mode, 
         pytest.skip(f"hosts cannot be had: {why}")
     cut = {"mode": mode, "network": True, "heal": 2, "stops": [[20, job, 1]]}
     got = child.ask({**SCENARIOS["undisturbed"], **cut, **SILENT})
-    assert {d[2] for d in got["deaths"]} == {LOST << 8}
+    assert {d[2] for d in got["deaths"]} == {EXIT_LOST << 8}
     if mode == "sync":
         assert_same_end(got, outcome("undisturbed"))
     else:

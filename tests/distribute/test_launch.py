@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from twml_ops.distribute.launch import LOST, LocalCluster, Ports
+from twml_ops.distribute.launch import EXIT_LOST, LocalCluster, Ports
 
 SERVER = "import signal; signal.pause()"
 LIMIT = 300  # seconds: only a cluster that hangs needs them
@@ -51,7 +51,7 @@ def test_an_evaluator_is_one_more_task_and_is_waited_for(tmp_path):
     assert sorted(lines) == ["[evaluator 0] evaluator ends", "[worker 0] worker ends"]
 
 
-@pytest.mark.parametrize("end", [f"os._exit({LOST})", "os.kill(os.getpid(), 9)"])
+@pytest.mark.parametrize("end", [f"os._exit({EXIT_LOST})", "os.kill(os.getpid(), 9)"])
 def test_what_dies_or_is_lost_is_started_anew(tmp_path, end):
     program = (
         "import os, sys; path = sys.argv[1] + '/was-here'\n"

@@ -68,7 +68,7 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize(("replicas", "name"), [(2, "sgd"), (2, "rowwise"), (4, "adam")])
 def test_replicas_equal_one_on_the_joined_batch(replicas, name):
-    strategy, optimizer = distribute.mirrored(replicas), OPTIMIZERS[name]
+    strategy, optimizer = distribute.mirrored_strategy(replicas), OPTIMIZERS[name]
     got, got_optimizer = trained(strategy, optimizer)
     want, want_optimizer = trained(None, optimizer)
     for g, w in zip(got.variables, want.variables, strict=True):
@@ -138,7 +138,7 @@ def test_a_sketch_of_replicas_has_seen_what_all_have(strategy):
     def quantiles(ids, values):
         def replica(ids, values):
             sketch = ops.sketch_update(ops.empty_sketch(0.01), ids, values)
-            sketch = distribute.merged_sketch(sketch)
+            sketch = distribute.merge_replica_sketches(sketch)
             return sketch.totals, ops.sketch_quantiles(sketch, [0, 1, 2], [0.1, 0.5, 0.9])
 
         return strategy.run(replica, args=(ids, values))
@@ -152,7 +152,7 @@ def test_a_sketch_of_replicas_has_seen_what_all_have(strategy):
 
 
 def test_two_strategies_of_a_process_keep_apart(pair):
-    other = distribute.mirrored(2)
+    other = distribute.mirrored_strategy(2)
     a, _ = trained(pair, lambda: optimizers.SGD(0.1))
     b, _ = trained(other, lambda: optimizers.SGD(0.1))
     for x, y in zip(a.variables, b.variables, strict=True):

@@ -7,7 +7,7 @@ import pytest
 from twml_ops import optimizers
 from twml_ops.cli import main
 from twml_ops.distribute.hybrid import Cluster, HybridTrainer
-from twml_ops.distribute.hybrid.cluster import server
+from twml_ops.distribute.hybrid.cluster import start_server
 from twml_ops.ops import _library, stock
 
 if not _library.is_native():
@@ -61,7 +61,7 @@ def test_hybrid_training_is_refused_on_stock_ops(fallback):
     with pytest.raises(ImportError, match=f"^Training with parameter servers {telling}"):
         cluster.connect(1)
     with pytest.raises(ImportError, match=f"^A parameter server {telling}"):
-        server(cluster)
+        start_server(cluster)
 
 
 def test_the_command_refuses_hybrid_training_on_stock_ops_in_one_line(

@@ -122,7 +122,7 @@ def test_dense_gradients_of_a_table_join_its_sparse_ones():
 
 
 def test_among_replicas_it_is_refused():
-    with distribute.mirrored(2).scope():
+    with distribute.mirrored_strategy(2).scope():
         made = model()
         made.compile(optimizers.SGD(0.1, gradient_accumulation_steps=2), "mse")
     inputs, labels = data()

@@ -168,7 +168,7 @@ def test_optimizers_keep_the_conditions_of_their_gradients(limits):
 
 
 def test_a_failed_assertion_leaves_the_tables_of_all_replicas_alone():
-    strategy = distribute.mirrored(2)
+    strategy = distribute.mirrored_strategy(2)
     with strategy.scope():
         table = table_of_ones()
         optimizer = optimizers.SGD(0.1)

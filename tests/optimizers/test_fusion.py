@@ -296,7 +296,7 @@ def test_dense_passes_are_refused():
     ("replicas", "name"), [(1, "SGD"), (2, "SGD"), (2, "LazyAdam"), (2, "RowWiseAdagrad")]
 )
 def test_mirrored_replicas_equal_one(replicas, name, executed):
-    strategy = distribute.mirrored(replicas)
+    strategy = distribute.mirrored_strategy(replicas)
     with executed() as ran:
         got = train_ours(make(name), scope=strategy)
     # Every replica updates in one pass, after summing its rows, which here are less than entries.
@@ -305,7 +305,7 @@ def test_mirrored_replicas_equal_one(replicas, name, executed):
 
 
 def test_mirrored_replicas_equal_keras_when_clipped():
-    strategy = distribute.mirrored(2)
+    strategy = distribute.mirrored_strategy(2)
     limits = {"clipnorm": 0.1, "weight_decay": 0.1}
     got = train_ours(lambda: optimizers.Adagrad(0.1, **limits), scope=strategy)
     assert_close(got, train_stock(lambda: stock.Adagrad(0.1, **limits), scope=strategy))

@@ -50,7 +50,7 @@ def whole(table):
 
 @pytest.mark.parametrize("replicas", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_shards_together_equal_the_whole_table(replicas, tmp_path):
-    strategy = distribute.mirrored(replicas)
+    strategy = distribute.mirrored_strategy(replicas)
     model, table = trained(strategy, optimizers.Adagrad(0.1))
     want, _ = trained(None, optimizers.Adagrad(0.1))
     np.testing.assert_allclose(whole(table), want.get_layer("table").kernel, rtol=1e-5, atol=2e-6)

@@ -1,27 +1,49 @@
-"""Training on several replicas or hosts, with tables in mind."""
+"""Distributed training: replicas of one process, and tables on parameter servers.
 
+`mirrored_strategy` trains replicas with TensorFlow's `MirroredStrategy`. `HybridTrainer` trains a
+Keras model whose tables are sharded over parameter servers, `serve` runs such a server, and
+`twml_ops.distribute.launch` starts a whole cluster on one machine.
+"""
+
+from typing import TYPE_CHECKING
+
+from twml_ops._deprecated import deprecated_names
 from twml_ops.distribute.hybrid import (
-    BuiltOnce,
+    ChiefBuiltModel,
     Cluster,
     ClusterError,
+    FitResult,
     HybridTrainer,
-    exit_if_lost,
-    follow,
+    exit_on_cluster_error,
+    iter_checkpoints,
     serve,
 )
-from twml_ops.distribute.sketches import merged_sketch
-from twml_ops.distribute.strategy import mirrored
+from twml_ops.distribute.sketches import merge_replica_sketches
+from twml_ops.distribute.strategy import mirrored_strategy
 from twml_ops.placement.collectives import received_bytes
 
 __all__ = [
-    "BuiltOnce",
+    "ChiefBuiltModel",
     "Cluster",
     "ClusterError",
+    "FitResult",
     "HybridTrainer",
-    "exit_if_lost",
-    "follow",
-    "merged_sketch",
-    "mirrored",
+    "exit_on_cluster_error",
+    "iter_checkpoints",
+    "merge_replica_sketches",
+    "mirrored_strategy",
     "received_bytes",
     "serve",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = deprecated_names(
+        __name__,
+        {
+            "BuiltOnce": "ChiefBuiltModel",
+            "exit_if_lost": "exit_on_cluster_error",
+            "follow": "iter_checkpoints",
+            "merged_sketch": "merge_replica_sketches",
+            "mirrored": "mirrored_strategy",
+        },
+    )

@@ -20,7 +20,7 @@ from typing import IO
 
 from twml_ops import _child
 
-LOST = 75
+EXIT_LOST = 75
 """Exit status of a process that lost its servers or peers and wants to be started anew."""
 
 _PR_SET_PDEATHSIG = 1
@@ -121,7 +121,7 @@ class LocalCluster:
     def wait(self, timeout: float | None = None) -> int:
         """Until all workers and evaluators have succeeded, starting anew what dies.
 
-        A process that a signal ended, or that ends with `LOST`, is started anew; one that
+        A process that a signal ended, or that ends with `EXIT_LOST`, is started anew; one that
         ends with another status other than 0 has failed, and with it the whole.
 
         Returns:
@@ -138,7 +138,7 @@ class LocalCluster:
                 status = task.process.poll()
                 if status is None or (status == 0 and task.job != "ps"):
                     continue
-                if status not in (LOST, 0) and status > 0:
+                if status not in (EXIT_LOST, 0) and status > 0:
                     self._show(f"[{task.name}] failed with status {status}")
                     return status
                 if task.restarts >= self._max_restarts:

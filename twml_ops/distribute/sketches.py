@@ -8,7 +8,7 @@ from twml_ops.ops.quantile_sketch import SketchState, sketch_merge
 from twml_ops.placement import collectives
 
 
-def merged_sketch(state: SketchState) -> SketchState:
+def merge_replica_sketches(state: SketchState) -> SketchState:
     """The sketch that has seen what the sketches of all replicas have: merged, not averaged.
 
     Called by every replica with its own state; every replica gets the same. Outside of replicas,

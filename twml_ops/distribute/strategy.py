@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 
-def mirrored(devices: Sequence[str] | int | None = None) -> tf.distribute.MirroredStrategy:
+def mirrored_strategy(devices: Sequence[str] | int | None = None) -> tf.distribute.MirroredStrategy:
     """The strategy that trains one replica of a model on each device.
 
     On CPUs the small dense gradients are added on one of them, without the collectives of a default

@@ -15,7 +15,7 @@ from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.folder import is_run
 from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE, open_pair
 from twml_ops.data import original_errors
-from twml_ops.distribute import follow
+from twml_ops.distribute import iter_checkpoints
 
 
 def evaluate_checkpoints(config: RunConfig, out: Path, overwrite: bool) -> None:

@@ -1,17 +1,18 @@
-"""Hybrid training: tables stay on parameter servers, which multiply; the rest is on workers."""
+"""Hybrid training: tables on parameter servers, which multiply; the dense layers on workers."""
 
-from twml_ops.distribute.hybrid.built_once import BuiltOnce
-from twml_ops.distribute.hybrid.calls import exit_if_lost
+from twml_ops.distribute.hybrid.checkpoint_iterator import iter_checkpoints
+from twml_ops.distribute.hybrid.chief_built_model import ChiefBuiltModel
 from twml_ops.distribute.hybrid.cluster import Cluster, ClusterError, serve
-from twml_ops.distribute.hybrid.following import follow
-from twml_ops.distribute.hybrid.trainer import HybridTrainer
+from twml_ops.distribute.hybrid.timeouts import exit_on_cluster_error
+from twml_ops.distribute.hybrid.trainer import FitResult, HybridTrainer
 
 __all__ = [
-    "BuiltOnce",
+    "ChiefBuiltModel",
     "Cluster",
     "ClusterError",
+    "FitResult",
     "HybridTrainer",
-    "exit_if_lost",
-    "follow",
+    "exit_on_cluster_error",
+    "iter_checkpoints",
     "serve",
 ]

@@ -16,13 +16,13 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.distribute.hybrid import updates
-from twml_ops.distribute.hybrid.remote import RemoteVariable
-from twml_ops.distribute.hybrid.state import State
-from twml_ops.distribute.hybrid.tables import RemoteTable, joined
+from twml_ops.distribute.hybrid.remote_variable import RemoteVariable
+from twml_ops.distribute.hybrid.state import RunState
+from twml_ops.distribute.hybrid.tables import RemoteTable, concat_shards
 from twml_ops.ops._tape import tf_variable
 
 MANIFEST = "manifest.json"
-KEPT = 2
+MAX_TO_KEEP = 2
 
 
 def latest(folder: str) -> str | None:
@@ -31,7 +31,7 @@ def latest(folder: str) -> str | None:
     return found[-1] if found else None
 
 
-def save(state: State, folder: str) -> str:
+def save(state: RunState, folder: str) -> str:
     """Writes all of `state`; removes older checkpoints but the last.
 
     Returns:
@@ -74,7 +74,7 @@ def save(state: State, folder: str) -> str:
     return path
 
 
-def restore(state: State, path: str) -> int:
+def restore(state: RunState, path: str) -> int:
     """Sets all of `state` to what the checkpoint `path` holds.
 
     Returns:
@@ -104,7 +104,7 @@ def restore(state: State, path: str) -> int:
             variable.assign(value)
     step = int(manifest["step"])
     state.step.assign(tf.constant(step, tf.int64))
-    for each in updates.every(state.optimizer):
+    for each in updates.component_optimizers(state.optimizer):
         each.iterations.assign(tf.cast(step, each.iterations.dtype))
     return step
 
@@ -203,14 +203,14 @@ def _whole(shards: Sequence[tf.Tensor], by_row: bool, shape: tf.TensorShape) -> 
         return shards[0]
     if not by_row and shape.rank == 1:  # means over each shard's columns
         return tf.add_n(list(shards)) / len(shards)
-    return joined(shards, by_row, shape[0])
+    return concat_shards(shards, by_row, shape[0])
 
 
-def _by_device(state: State) -> dict[str, dict[str, RemoteVariable]]:
+def _by_device(state: RunState) -> dict[str, dict[str, RemoteVariable]]:
     """What each server holds of the tables: name -> variable."""
     result: dict[str, dict[str, RemoteVariable]] = {}
     for i, table in enumerate(state.tables):
-        optimizer = updates.of(state.optimizer, table)
+        optimizer = updates.optimizer_of(state.optimizer, table)
         for shard, slots in zip(table.shards, table.slots, strict=True):
             mine = result.setdefault(shard.device, {})
             mine[f"{i}"] = shard
@@ -219,19 +219,19 @@ def _by_device(state: State) -> dict[str, dict[str, RemoteVariable]]:
     return result
 
 
-def _dense(state: State) -> dict[str, Any]:
+def _dense(state: RunState) -> dict[str, Any]:
     """The dense weights and their slots, shared or this process' own: name -> variable."""
     result: dict[str, Any] = {}
-    if state.twins:
-        for i, twin in enumerate(state.twins):
-            result[f"{i}"] = twin.remote
-            result.update({f"{i}/{j}": slot for j, slot in enumerate(twin.slots)})
+    if state.shared_variables:
+        for i, shared in enumerate(state.shared_variables):
+            result[f"{i}"] = shared.remote
+            result.update({f"{i}/{j}": slot for j, slot in enumerate(shared.slots)})
         return result
     trained = {id(v) for v in state.trained}
     for i, v in enumerate(state.dense_weights):
         result[f"{i}"] = tf_variable(v)
         if id(v) in trained:
-            optimizer = updates.of(state.optimizer, v)
+            optimizer = updates.optimizer_of(state.optimizer, v)
             for j, slot in enumerate(optimizer.slots_of(v)):
                 result[f"{i}/{j}"] = slot
     return result
@@ -250,7 +250,7 @@ def _what(facts: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in facts.items() if k not in ("by_row", "name")}
 
 
-def _file(state: State, device: str) -> str:
+def _file(state: RunState, device: str) -> str:
     return f"server-{state.devices.index(device)}-of-{len(state.devices)}"
 
 
@@ -265,5 +265,5 @@ def _remove_old(folder: str) -> None:
     """All but the last whole ones, and what was never finished before them."""
     checkpoints = _all(folder)
     whole = [c for c in checkpoints if tf.io.gfile.exists(posixpath.join(c, MANIFEST))]
-    for c in checkpoints[: checkpoints.index(whole[-KEPT:][0])]:
+    for c in checkpoints[: checkpoints.index(whole[-MAX_TO_KEEP:][0])]:
         tf.io.gfile.rmtree(c)

@@ -144,11 +144,11 @@ def serve(cluster: Cluster) -> NoReturn:
 
     TensorFlow's port has no authentication: it must be in a private network.
     """
-    server(cluster).join()
+    start_server(cluster).join()
     raise ClusterError("the server has ended")
 
 
-def server(cluster: Cluster) -> Any:
+def start_server(cluster: Cluster) -> Any:
     """The `tf.distribute.Server` of this task; needs the op library, which this package loads."""
     require_native("A parameter server")
     spec = tf.train.ClusterSpec({"ps": list(cluster.servers)})

@@ -12,7 +12,7 @@ from twml_ops.distribute.hybrid.tables import RemoteTable
 from twml_ops.ops._tape import tf_variable
 
 
-def copy(source: Any, target: Any, tables: Mapping[str, tf.Tensor] | None = None) -> None:
+def copy_weights(source: Any, target: Any, tables: Mapping[str, tf.Tensor] | None = None) -> None:
     """Gives `target`, another model of the same layers, all that the layers of `source` hold.
 
     Tables of `source` that are on servers are fetched. Of those that are nowhere, tables that
@@ -20,14 +20,14 @@ def copy(source: Any, target: Any, tables: Mapping[str, tf.Tensor] | None = None
     keep their own.
     """
     for mine, other in zip(_layers(target), _layers(source), strict=True):
-        theirs = kernels(other)
+        theirs = layer_tables(other)
         if not any(isinstance(k, RemoteTable) for k in theirs):
             store: dict[str, Any] = {}
             other.save_own_variables(store)
             if store:
                 mine.load_own_variables(store)
             continue
-        own = kernels(mine)
+        own = layer_tables(mine)
         for kernel, table in zip(own, theirs, strict=True):
             _copy_table(table, kernel, tables or {})
         apart = {id(k) for k in (*own, *theirs)}
@@ -38,7 +38,7 @@ def copy(source: Any, target: Any, tables: Mapping[str, tf.Tensor] | None = None
             tf_variable(v).assign(tf_variable(value))
 
 
-def kernels(layer: Any) -> list[Any]:
+def layer_tables(layer: Any) -> list[Any]:
     """The tables of a layer; none of one that has none."""
     found = getattr(layer, "kernels", None) or ()
     return list(found.values() if isinstance(found, Mapping) else found)

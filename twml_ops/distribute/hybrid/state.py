@@ -10,14 +10,14 @@ import tensorflow as tf
 
 from twml_ops.distribute.hybrid import updates
 from twml_ops.distribute.hybrid.cluster import Cluster, ClusterError
-from twml_ops.distribute.hybrid.remote import RemoteVariable
+from twml_ops.distribute.hybrid.remote_variable import RemoteVariable
 from twml_ops.distribute.hybrid.tables import RemoteTable
 from twml_ops.ops._tape import tf_variable
 
 GENERATIONS = 1 << 20  # of queues, at most, between two fillings of the servers; in ns, 1 ms
 
 
-class Twin:
+class SharedVariable:
     """A dense weight of the model, here, and what all workers share of it, on a server.
 
     Attributes:
@@ -56,7 +56,7 @@ class Twin:
             slot.fill(value)
 
 
-class State:
+class RunState:
     """All shared variables of one run.
 
     A marker on each server says which initialization or restore its values come from; servers that
@@ -65,9 +65,9 @@ class State:
     Attributes:
         step: int64, steps done by all workers.
         generation: int64, of the queues of synchronous workers.
-        steps_of: int64 [workers], of asynchronous ones.
+        worker_steps: int64 [workers], of asynchronous ones.
         tables: on the servers.
-        twins: of the dense weights; empty if this process keeps them alone.
+        shared_variables: of the dense weights; empty if this process keeps them alone.
     """
 
     def __init__(
@@ -86,20 +86,21 @@ class State:
         self.step = RemoteVariable(f"{prefix}/step", [], tf.int64, self.devices[0])
         self.generation = RemoteVariable(f"{prefix}/generation", [], tf.int64, self.devices[0])
         workers = len(cluster.workers)
-        self.steps_of = RemoteVariable(f"{prefix}/steps_of", [workers], tf.int64, self.devices[0])
+        name = f"{prefix}/steps_of"
+        self.worker_steps = RemoteVariable(name, [workers], tf.int64, self.devices[0])
         self._layout = RemoteVariable(
             f"{prefix}/layout", [max(1, len(self.tables))], tf.int32, self.devices[0]
         )
         self._markers = [RemoteVariable(f"{prefix}/marker", [], tf.int64, d) for d in self.devices]
         self.trained = list(model.trainable_variables)
-        self.twins: list[Twin] = []
+        self.shared_variables: list[SharedVariable] = []
         self.dense_weights = [v for v in model.weights if tf.as_dtype(v.dtype).is_floating]
         if share_dense:
             trained = {id(v) for v in self.trained}
             for i, v in enumerate(self.dense_weights):
                 device = self.devices[i % len(self.devices)]
-                by = updates.of(optimizer, v) if id(v) in trained else None
-                self.twins.append(Twin(prefix, i, v, device, by))
+                by = updates.optimizer_of(optimizer, v) if id(v) in trained else None
+                self.shared_variables.append(SharedVariable(prefix, i, v, device, by))
 
     def marker(self) -> int:
         """Of the values on the servers; 0 if some have none, or not all the same."""
@@ -133,7 +134,7 @@ class State:
         """Names shards and slots of all tables on the servers, divided by row or by column."""
         for t, rows in zip(self.tables, by_row, strict=True):
             t.create(self.prefix, self.devices, rows)
-            t.create_slots(self.prefix, updates.of(self.optimizer, t))
+            t.create_slots(self.prefix, updates.optimizer_of(self.optimizer, t))
 
     def write_layout(self) -> None:
         """Tells the other workers how tables are divided."""
@@ -148,13 +149,13 @@ class State:
     def initialize(self) -> None:
         """First values: as a single process would draw them, one table after the other."""
         for t in self.tables:
-            rule = updates.of(self.optimizer, t).update_rule
+            rule = updates.optimizer_of(self.optimizer, t).update_rule
             t.initialize()
             for slots in t.slots:
                 for slot, name in zip(slots, rule.slot_names, strict=True):
                     slot.fill(rule.initial_value(name))
-        for twin in self.twins:
-            twin.initialize()
+        for shared in self.shared_variables:
+            shared.initialize()
         self.step.assign(tf.constant(0, tf.int64))
 
     def reset_counters(self) -> None:
@@ -165,4 +166,4 @@ class State:
         """
         first = time.time_ns() // GENERATIONS * GENERATIONS
         self.generation.assign(tf.constant(first, tf.int64))
-        self.steps_of.fill(0)
+        self.worker_steps.fill(0)

@@ -9,42 +9,45 @@ import tensorflow as tf
 
 from twml_ops.distribute.hybrid import updates
 from twml_ops.distribute.hybrid.cluster import Cluster
-from twml_ops.distribute.hybrid.exchange import Exchange
-from twml_ops.distribute.hybrid.remote import RemoteVariable
-from twml_ops.distribute.hybrid.state import State
-from twml_ops.distribute.hybrid.tables import Product, Remote, RemoteTable
-from twml_ops.distribute.hybrid.wire import Part
+from twml_ops.distribute.hybrid.gradient_queues import GradientQueues
+from twml_ops.distribute.hybrid.remote_variable import RemoteVariable
+from twml_ops.distribute.hybrid.state import RunState
+from twml_ops.distribute.hybrid.tables import ParameterServerPlacement, RemoteTable, TableProduct
+from twml_ops.distribute.hybrid.wire import ShardEntries
 from twml_ops.ops._tape import tf_variable
+
+# Of one server: the entries and the gradient of each product.
+ShardGradients = list[tuple[ShardEntries, tf.Tensor]]
 
 
 @dataclasses.dataclass(eq=False)
-class Step:
+class StepGraph:
     """A step of training, and one that only looks.
 
     Attributes:
-        model: whose tables are `remote`'s.
+        model: whose tables are `placement`'s.
         optimizer: of all its weights.
         cluster: who takes part.
         state: of the run, on the servers.
-        remote: the tables.
-        exchange: with the other workers of a synchronous run; None: there are none.
+        placement: the tables.
+        queues: with the other workers of a synchronous run; None: there are none.
         bounded: whether the steps of each worker are counted, since staleness is bounded.
     """
 
     model: tf.keras.Model
     optimizer: Any
     cluster: Cluster
-    state: State
-    remote: Remote
-    exchange: Exchange | None
+    state: RunState
+    placement: ParameterServerPlacement
+    queues: GradientQueues | None
     bounded: bool
     _uses: list[tuple[RemoteTable, bool, list[RemoteVariable]]] = dataclasses.field(
         default_factory=list, init=False
     )
-    _kept: dict[str, RemoteVariable] = dataclasses.field(default_factory=dict, init=False)
+    _stored: dict[str, RemoteVariable] = dataclasses.field(default_factory=dict, init=False)
 
     def train(
-        self, x: Any, y: Any, weights: Any, ahead: Any = None, following: Any = None
+        self, x: Any, y: Any, weights: Any, prefetched: Any = None, next_x: Any = None
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Any]:
         """(loss, the run's step, steps of each worker, products of the next batch) after a step.
 
@@ -52,85 +55,88 @@ class Step:
             x: of the batch.
             y: its labels.
             weights: its weights, or None.
-            ahead: this batch's products, from `look_ahead` or the step before; None: they are to
+            prefetched: this batch's products, from `prefetch` or the step before; None: they are to
                 be asked for.
-            following: the next batch's x, whose products are asked for before tables are updated;
+            next_x: the next batch's x, whose products are asked for before tables are updated;
                 None: they are not.
         """
         with tf.device(self.cluster.own_device):
             self._begin()
-            if following is None:
+            if next_x is None:
                 return (*self._train(x, y, weights, None), [])
-            known = self._known(ahead)  # before what is kept for it is overwritten
-            found, read = self._look_ahead(following)
+            known = self._known(prefetched)  # before what is kept for it is overwritten
+            found, read = self._prefetch(next_x)
             result = self._train(x, y, weights, known)
             _refuse_written(read)
             return (*result, found)
 
-    def look_ahead(self, x: Any) -> list[tf.Tensor]:
+    def prefetch(self, x: Any) -> list[tf.Tensor]:
         """Asks for the products of a batch; its entries are kept on the servers."""
         with tf.device(self.cluster.own_device):
-            return self._look_ahead(x)[0]
+            return self._prefetch(x)[0]
 
-    def _look_ahead(self, x: Any) -> tuple[list[tf.Tensor], list[Any]]:
-        """What `look_ahead` returns, and the variables that it depends on."""
-        with self.remote.recording() as products:
+    def _prefetch(self, x: Any) -> tuple[list[tf.Tensor], list[Any]]:
+        """What `prefetch` returns, and the variables that it depends on."""
+        with self.placement.recording() as products:
             self.model(x, training=False)  # all but what products need is pruned
         read = _variables([t for p in products for t in p.entries or () if t is not None])
         # As results of a function they would travel here and back.
         self._uses = [
-            (p.table, p.binary, [self._keep(use, *placed) for placed in p.on_servers()])
+            (p.table, p.binary, [self._store(use, *placed) for placed in p.on_servers()])
             for use, p in enumerate(products)
         ]
         return [p.output for p in products], read
 
-    def _keep(self, use: int, place: tuple[int, str], tensor: tf.Tensor) -> RemoteVariable:
+    def _store(self, use: int, place: tuple[int, str], tensor: tf.Tensor) -> RemoteVariable:
         """Keeps a tensor of the batch ahead on a server."""
         number, device = place
         name = f"{self.state.prefix}/ahead/{self.cluster.index}/{use}/{number}"
         # The same handle each time: TensorFlow orders what reads and what writes one by it.
-        kept = self._kept.get(name)
+        kept = self._stored.get(name)
         if kept is None:
-            kept = self._kept[name] = RemoteVariable(name, [None], tensor.dtype, device)
+            kept = self._stored[name] = RemoteVariable(name, [None], tensor.dtype, device)
         kept.assign(tensor)
         return kept
 
-    def _known(self, ahead: Any) -> list[Product]:
+    def _known(self, prefetched: Any) -> list[TableProduct]:
         return [
-            self.remote.arrived(table, [v.value() for v in variables], output, binary)
-            for (table, binary, variables), output in zip(self._uses, ahead, strict=True)
+            self.placement.arrived(table, [v.value() for v in variables], output, binary)
+            for (table, binary, variables), output in zip(self._uses, prefetched, strict=True)
         ]
 
     def _train(
-        self, x: Any, y: Any, weights: Any, known: list[Product] | None
+        self, x: Any, y: Any, weights: Any, known: list[TableProduct] | None
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         loss, products, gradients = self._backward(x, y, weights, known)
         used = [p for p in products if p.gradient is not None]
-        parts = self._by_server(used)
+        parts = self._group_by_server(used)
         none = tf.zeros([0], tf.int64)
-        if self.exchange is None:
+        if self.queues is None:
             self._update(used, [[p] for p in parts], gradients)
             return loss, self._count(), self._count_own()
         rows = tf.cast(tf.shape(tf.nest.flatten(y)[0])[0], tf.float32)
         own = self._contributions(parts, gradients, rows)
-        if self.exchange.me:
-            return loss, self.exchange.put(own), none
-        taken = self.exchange.take(own)
+        if self.queues.me:
+            return loss, self.queues.put(own), none
+        taken = self.queues.take(own)
         # A step that ends because somebody is missing must not even be counted.
         with tf.control_dependencies([t for tensors in taken.values() for t in tensors[-1]]):
             joined = self._joined(taken, len(used), gradients)
             self._update(used, *joined)
             step = self._count()
-        self.exchange.release(step)
+        self.queues.release(step)
         return loss, step, none
 
-    def _by_server(self, used: list[Product]) -> list[list[tuple[Part, tf.Tensor]]]:
+    def _group_by_server(self, used: list[TableProduct]) -> list[ShardGradients]:
         """For each server, the entries and gradients of each product, there."""
         servers = range(len(self.cluster.devices))
-        return [[(u.parts[p], self.remote.send_part(u, p)) for u in used] for p in servers]
+        return [[(u.parts[p], self.placement.send_part(u, p)) for u in used] for p in servers]
 
     def _contributions(
-        self, parts: list[list[tuple[Part, tf.Tensor]]], gradients: list[Any], rows: tf.Tensor
+        self,
+        parts: list[ShardGradients],
+        gradients: list[Any],
+        rows: tf.Tensor,
     ) -> dict[tuple[str, str], list[tf.Tensor]]:
         """Of this worker to a step of all: (device, label) -> tensors."""
         devices = self.cluster.devices
@@ -146,7 +152,7 @@ class Step:
     def _joined(self, taken: Any, uses: int, gradients: list[Any]) -> tuple[Any, Any]:
         """The workers' contributions as those of one with the joined batch."""
         devices = self.cluster.devices
-        parts: list[list[list[tuple[Part, tf.Tensor]]]] = []  # [server][worker][use]
+        parts: list[list[ShardGradients]] = []  # [server][worker][use]
         for device in devices if uses else ():
             workers = taken[device, "sparse"]
             with tf.device(device):
@@ -155,7 +161,7 @@ class Step:
                 parts.append(
                     [
                         [
-                            (Part(*w[i : i + 3]), w[i + 3] * (n / total))
+                            (ShardEntries(*w[i : i + 3]), w[i + 3] * (n / total))
                             for i in range(0, 4 * uses, 4)
                         ]
                         for w, n in zip(workers, sizes, strict=True)
@@ -173,16 +179,16 @@ class Step:
 
     def _begin(self) -> None:
         """Takes what is shared."""
-        if not self.state.twins:
+        if not self.state.shared_variables:
             return
         self.pull()
-        for each in updates.every(self.optimizer):
+        for each in updates.component_optimizers(self.optimizer):
             each.iterations.assign(tf.cast(self.state.step.value(), each.iterations.dtype))
 
     def _backward(
-        self, x: Any, y: Any, weights: Any, known: list[Product] | None
-    ) -> tuple[tf.Tensor, list[Product], list[Any]]:
-        with tf.GradientTape() as tape, self.remote.recording(tape, known) as products:
+        self, x: Any, y: Any, weights: Any, known: list[TableProduct] | None
+    ) -> tuple[tf.Tensor, list[TableProduct], list[Any]]:
+        with tf.GradientTape() as tape, self.placement.recording(tape, known) as products:
             prediction = self.model(x, training=True)
             loss = self.model.compute_loss(x, y, prediction, weights)
         trained = [tf_variable(v) for v in self.state.trained]
@@ -192,41 +198,43 @@ class Step:
             product.gradient = gradient
         return loss, products, gradients[: len(trained)]
 
-    def _update(self, used: list[Product], parts: Any, gradients: list[Any]) -> None:
+    def _update(self, used: list[TableProduct], parts: Any, gradients: list[Any]) -> None:
         """Of tables, with [server][worker][use] entries and gradients; then of the rest."""
-        for table in self.remote.tables:
+        for table in self.placement.tables:
             uses = [i for i, p in enumerate(used) if p.table is table]
             if not uses:
                 continue
-            optimizer = updates.of(self.optimizer, table)
+            optimizer = updates.optimizer_of(self.optimizer, table)
             rate = optimizer.current_learning_rate()
             for p, workers in enumerate(parts):
                 each = [([worker[i] for worker in workers], used[i].binary) for i in uses]
-                updates.table(optimizer, table, p, each, rate)
+                updates.update_shard(optimizer, table, p, each, rate)
         self._update_dense(gradients)
 
     def _update_dense(self, gradients: list[Any]) -> None:
         pairs = [
             (g, v) for g, v in zip(gradients, self.state.trained, strict=True) if g is not None
         ]
-        if not self.state.twins:
-            counted = [each.iterations + 1 for each in updates.every(self.optimizer)]
+        if not self.state.shared_variables:
+            counted = [each.iterations + 1 for each in updates.component_optimizers(self.optimizer)]
             if pairs:
                 self.optimizer.apply_gradients(pairs)
-            for each, steps in zip(updates.every(self.optimizer), counted, strict=True):
+            for each, steps in zip(
+                updates.component_optimizers(self.optimizer), counted, strict=True
+            ):
                 each.iterations.assign(steps)  # those too that have tables only
             return
-        twins = {id(t.local): t for t in self.state.twins}
+        shared_variables = {id(t.local): t for t in self.state.shared_variables}
         for gradient, v in pairs:
-            optimizer, twin = updates.of(self.optimizer, v), twins[id(v)]
+            optimizer, shared = updates.optimizer_of(self.optimizer, v), shared_variables[id(v)]
             rate = optimizer.current_learning_rate()
-            updates.dense(
-                optimizer, gradient, twin.remote, twin.slots, optimizer.weight_decay_of(v), rate
+            updates.update_dense_variable(
+                optimizer, gradient, shared.remote, shared.slots, optimizer.weight_decay_of(v), rate
             )
         if self.cluster.is_chief:  # what layers keep of the batches they saw
-            for twin in self.state.twins:
-                if not twin.trained:
-                    twin.push()
+            for shared in self.state.shared_variables:
+                if not shared.trained:
+                    shared.push()
 
     def _count(self) -> tf.Tensor:
         return self.state.step.assign_add(tf.constant(1, tf.int64))
@@ -234,7 +242,7 @@ class Step:
     def _count_own(self) -> tf.Tensor:
         if not self.bounded:
             return tf.zeros([0], tf.int64)
-        counts = self.state.steps_of
+        counts = self.state.worker_steps
         return counts.assign_add(tf.one_hot(self.cluster.index, counts.shape[0], dtype=tf.int64))
 
     def forward(self, x: Any, y: Any, weights: Any) -> tuple[tf.Tensor, tf.Tensor]:
@@ -246,8 +254,8 @@ class Step:
 
     def pull(self) -> None:
         """Takes the dense weights that all workers share."""
-        for twin in self.state.twins:
-            twin.pull()
+        for shared in self.state.shared_variables:
+            shared.pull()
 
 
 def _mean(gradients: Any, shares: list[tf.Tensor]) -> Any:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from twml_ops import placement
 from twml_ops.distribute.hybrid import wire
-from twml_ops.distribute.hybrid.remote import RemoteVariable
+from twml_ops.distribute.hybrid.remote_variable import RemoteVariable
 from twml_ops.ops._library import library
 from twml_ops.placement.entries import CsrEntries
 
@@ -78,14 +78,14 @@ class RemoteTable:
     def fetch(self) -> tf.Tensor:
         """The whole table, brought here."""
         shards = [s.fetch() for s in self.shards]
-        return shards[0] if len(shards) == 1 else joined(shards, self.by_row, self.shape[0])
+        return shards[0] if len(shards) == 1 else concat_shards(shards, self.by_row, self.shape[0])
 
     def _shard_shape(self, p: int, count: int) -> tuple[int, int]:
         rows, columns = self.shape
         return (-(-(rows - p) // count), columns) if self.by_row else (rows, columns // count)
 
 
-def joined(shards: Sequence[Any], by_row: bool, rows: int) -> tf.Tensor:
+def concat_shards(shards: Sequence[Any], by_row: bool, rows: int) -> tf.Tensor:
     """The whole, [rows, ...], that the shards were cut from."""
     if not by_row:
         return tf.concat(shards, axis=1)
@@ -96,7 +96,7 @@ def joined(shards: Sequence[Any], by_row: bool, rows: int) -> tf.Tensor:
 
 
 @dataclasses.dataclass
-class Product:
+class TableProduct:
     """One use of a table in a step.
 
     Attributes:
@@ -112,7 +112,7 @@ class Product:
 
     table: RemoteTable
     messages: list[tf.Tensor]
-    parts: list[wire.Part]
+    parts: list[wire.ShardEntries]
     output: Any
     sent: dict[int, tf.Tensor]
     binary: bool
@@ -129,7 +129,7 @@ class Product:
         ]
 
 
-class Remote(placement.Placement):
+class ParameterServerPlacement(placement.Placement):
     """Tables divided over servers, which multiply; only ids and products travel.
 
     Args:
@@ -151,8 +151,8 @@ class Remote(placement.Placement):
         self.tables: list[RemoteTable] = []
         self._here = len(self.devices) == 1 and self.devices[0].startswith("/job:localhost")
         self._tape: Any = None
-        self._recorded: list[Product] | None = None
-        self._waiting: Iterator[Product] | None = None
+        self._recorded: list[TableProduct] | None = None
+        self._waiting: Iterator[TableProduct] | None = None
         # (table, entries, rows, with values?) of products while tables are not there yet.
         self.entries: list[tuple[RemoteTable, Any, Any, bool]] = []
 
@@ -184,8 +184,8 @@ class Remote(placement.Placement):
 
     @contextlib.contextmanager
     def recording(
-        self, tape: Any = None, waiting: Sequence[Product] | None = None
-    ) -> Iterator[list[Product]]:
+        self, tape: Any = None, waiting: Sequence[TableProduct] | None = None
+    ) -> Iterator[list[TableProduct]]:
         """In the block, products are watched by `tape`, if any, and noted in the list given.
 
         Args:
@@ -217,15 +217,15 @@ class Remote(placement.Placement):
             self._recorded.append(product)
         return product.output
 
-    def _multiplied(self, entries: CsrEntries, table: RemoteTable) -> Product:
+    def _multiplied(self, entries: CsrEntries, table: RemoteTable) -> TableProduct:
         ids, values, _ = entries
         devices = [shard.device for shard in table.shards]
         sent: dict[int, tf.Tensor] = {}
         if self._here:
-            parts, messages = [wire.Part(*_with_values(entries))], []
+            parts, messages = [wire.ShardEntries(*_with_values(entries))], []
         else:
             whole = table.shape[0]
-            messages = wire.send(entries, table.by_row, whole, devices, self.deduplicate)
+            messages = wire.send_entries(entries, table.by_row, whole, devices, self.deduplicate)
             parts = self._received(table, messages)
 
         def forward() -> tf.Tensor:
@@ -239,14 +239,14 @@ class Remote(placement.Placement):
 
         if values is None:
             output = tf.stop_gradient(forward())
-            return Product(table, messages, parts, output, sent, True, entries)
+            return TableProduct(table, messages, parts, output, sent, True, entries)
 
         @tf.custom_gradient
         def with_values(values: tf.Tensor) -> Any:
             del values  # they are in the message
 
             def gradient(upstream: tf.Tensor) -> tf.Tensor:
-                product = Product(table, messages, parts, None, sent, False, entries, upstream)
+                product = TableProduct(table, messages, parts, None, sent, False, entries, upstream)
                 found = []
                 for p, (part, shard) in enumerate(zip(parts, table.shards, strict=True)):
                     upstream_there = self.send_part(product, p)
@@ -266,29 +266,31 @@ class Remote(placement.Placement):
 
             return forward(), gradient
 
-        return Product(table, messages, parts, with_values(values), sent, False, entries)
+        return TableProduct(table, messages, parts, with_values(values), sent, False, entries)
 
     def arrived(
         self, table: RemoteTable, messages: Sequence[tf.Tensor], output: tf.Tensor, binary: bool
-    ) -> Product:
+    ) -> TableProduct:
         """A product that an earlier step has asked for."""
-        parts = [wire.Part(*messages)] if self._here else self._received(table, messages)
-        return Product(table, list(messages), parts, output, {}, binary, None)
+        parts = [wire.ShardEntries(*messages)] if self._here else self._received(table, messages)
+        return TableProduct(table, list(messages), parts, output, {}, binary, None)
 
-    def _received(self, table: RemoteTable, messages: Sequence[tf.Tensor]) -> list[wire.Part]:
+    def _received(
+        self, table: RemoteTable, messages: Sequence[tf.Tensor]
+    ) -> list[wire.ShardEntries]:
         parts = []
         for message, shard in zip(messages, table.shards, strict=True):
             with tf.device(shard.device):
-                parts.append(wire.received(message, shard.shape[0]))
+                parts.append(wire.receive_entries(message, shard.shape[0]))
         return parts
 
-    def _product(self, part: wire.Part, shard: RemoteVariable, binary: bool) -> tf.Tensor:
+    def _product(self, part: wire.ShardEntries, shard: RemoteVariable, binary: bool) -> tf.Tensor:
         """The product with one shard: there, as it travels."""
         with tf.device(shard.device):
             product = library.twml_resource_sparse_linear(
                 part.ids, part.values, part.row_splits, shard.handle, binary=binary
             )
-            return wire.narrow(product, self.wire_dtype)
+            return wire.cast_for_wire(product, self.wire_dtype)
 
     def _combined(self, products: Sequence[tf.Tensor], table: RemoteTable) -> tf.Tensor:
         """[B, D], here, of what comes from the servers."""
@@ -300,7 +302,7 @@ class Remote(placement.Placement):
             return outputs[0]
         return tf.add_n(outputs) if table.by_row else tf.concat(outputs, axis=1)
 
-    def send_part(self, product: Product, p: int) -> tf.Tensor:
+    def send_part(self, product: TableProduct, p: int) -> tf.Tensor:
         """What of a product's gradient server `p` needs, there."""
         if p not in product.sent:
             shards = product.table.shards
@@ -312,7 +314,7 @@ class Remote(placement.Placement):
 
     def send_gradient(self, gradient: tf.Tensor, shard: RemoteVariable) -> tf.Tensor:
         """`gradient` [B, columns], float32 on the shard's server."""
-        gradient = wire.narrow(gradient, self.wire_dtype)
+        gradient = wire.cast_for_wire(gradient, self.wire_dtype)
         with tf.device(shard.device):
             return tf.cast(tf.identity(gradient), tf.float32)
 

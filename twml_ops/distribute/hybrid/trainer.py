@@ -13,12 +13,12 @@ import tensorflow as tf
 
 from twml_ops import placement
 from twml_ops.distribute.hybrid import checkpoint, model_weights, updates
-from twml_ops.distribute.hybrid.calls import within
 from twml_ops.distribute.hybrid.cluster import Cluster, ClusterError
-from twml_ops.distribute.hybrid.exchange import Exchange
-from twml_ops.distribute.hybrid.state import State
-from twml_ops.distribute.hybrid.step import Step
-from twml_ops.distribute.hybrid.tables import Remote, RemoteTable
+from twml_ops.distribute.hybrid.gradient_queues import GradientQueues
+from twml_ops.distribute.hybrid.state import RunState
+from twml_ops.distribute.hybrid.step import StepGraph
+from twml_ops.distribute.hybrid.tables import ParameterServerPlacement, RemoteTable
+from twml_ops.distribute.hybrid.timeouts import run_with_timeout
 from twml_ops.ops._library import require_native
 
 DatasetFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
@@ -29,7 +29,7 @@ _WIRE = ("float32", "bfloat16", "float16")
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
+class FitResult:
     """What a call of `fit` has done.
 
     Attributes:
@@ -122,7 +122,7 @@ class HybridTrainer:
         if not timeout > 0:
             raise ValueError(f"timeout must be positive, got {timeout}")
         require_native("HybridTrainer")
-        updates.check(optimizer)
+        updates.check_optimizer(optimizer)
         self.cluster = Cluster.from_environment() if cluster is None else cluster
         workers = len(self.cluster.workers)
         if pipeline and mode == "sync" and workers > 1:
@@ -145,17 +145,17 @@ class HybridTrainer:
         self.model: Any = None
         self.state: Any = None
         settings = optimizer.get_config()
-        within(timeout + 5, "connecting", self.cluster.connect, timeout)
+        run_with_timeout(timeout + 5, "connecting", self.cluster.connect, timeout)
         # Variables that were made before the servers were connected cannot be in one graph with
         # them, and an optimizer has some.
         self.optimizer = type(optimizer).from_config(settings)
         if mode == "hogwild":
-            for each in updates.every(self.optimizer):
+            for each in updates.component_optimizers(self.optimizer):
                 each.concurrency = "hogwild"
 
     # What users call ----------------------------------------------------------------------------
 
-    def fit(self, dataset_fn: DatasetFn, steps: int, on_step: OnStep | None = None) -> Trained:
+    def fit(self, dataset_fn: DatasetFn, steps: int, on_step: OnStep | None = None) -> FitResult:
         """Trains until the whole run has done `steps` steps.
 
         Args:
@@ -171,43 +171,43 @@ class HybridTrainer:
         """
         count = len(self.cluster.workers)
         context = tf.distribute.InputContext(count, self.cluster.index, count)
-        batches = _repeated(dataset_fn(context))
+        batches = _repeat(dataset_fn(context))
         batch = next(batches)
         self.build(batch)
         done = int(self._call("reading the step", self.state.step.numpy))
         own, start = 0, 0.0
         losses: list[tf.Tensor] = []
-        following, ahead = None, None
+        next_batch, prefetched = None, None
         while done < steps:
             if self._pipeline:
-                if ahead is None:
-                    ahead = self._call("looking ahead", self._look_ahead, batch[0])
-                following = next(batches) if done + 1 < steps else batch
-            result = self._one_step(f"step {done + 1}", batch, ahead, following)
+                if prefetched is None:
+                    prefetched = self._call("prefetching products", self._prefetch, batch[0])
+                next_batch = next(batches) if done + 1 < steps else batch
+            result = self._run_step(f"step {done + 1}", batch, prefetched, next_batch)
             if result is None:
                 continue  # the same batch, in a new generation
-            loss, step, steps_of, ahead = result
+            loss, step, worker_steps, prefetched = result
             before, done = done, step
             own += 1
-            self._keep(before, done, steps)
+            self._maybe_save(before, done, steps)
             losses = [*losses[-999:], loss]
             if on_step is not None:
                 on_step(done, loss)
             if own == 1:
                 start = time.perf_counter()
             if done < steps:
-                batch = next(batches) if following is None else following
-                self._await_the_slow(steps_of)
+                batch = next(batches) if next_batch is None else next_batch
+                self._wait_for_slow_workers(worker_steps)
         seconds = time.perf_counter() - start if own else 0.0
-        return Trained(done, own, [float(x) for x in losses], seconds)
+        return FitResult(done, own, [float(x) for x in losses], seconds)
 
     def evaluate(self, dataset: Any, metrics: Any = ()) -> dict[str, float]:
         """Loss and metrics on `dataset`, batches as in `fit`, tables staying where they are."""
         mean = tf.keras.metrics.Mean(name="loss")
         for i, batch in enumerate(dataset):
             if not i:
-                self.build(_batch(batch))
-            x, y, weights = _batch(batch)
+                self.build(_unpack_batch(batch))
+            x, y, weights = _unpack_batch(batch)
             prediction, loss = self._call("an evaluation step", self._forward, x, y, weights)
             mean.update_state(loss, tf.shape(y)[0])
             for metric in metrics:
@@ -225,7 +225,7 @@ class HybridTrainer:
         """
         plain = self._builder()
         self._call("reading dense weights", self._graph.pull)
-        self._call("reading tables", model_weights.copy, self.model, plain)
+        self._call("reading tables", model_weights.copy_weights, self.model, plain)
         if path is not None:
             plain.save(str(Path(path)))
         return plain
@@ -242,32 +242,34 @@ class HybridTrainer:
         """Connects, builds the model and, as the chief, fills the servers; once."""
         if self.model is not None:
             return
-        x, *_ = _batch(batch)
+        x, *_ = _unpack_batch(batch)
         cluster = self.cluster
-        self.remote = Remote(self._prefix, cluster.devices, self._wire_dtype, self._deduplicate)
-        with placement.placement_scope(self.remote):
+        self.placement = ParameterServerPlacement(
+            self._prefix, cluster.devices, self._wire_dtype, self._deduplicate
+        )
+        with placement.placement_scope(self.placement):
             model = self._builder()
-            self.remote.entries.clear()
+            self.placement.entries.clear()
             model(x, training=False)  # creates the weights of any model, and shows the batch
         model.compile(loss=self._loss)
         share_dense = len(cluster.workers) > 1
-        what = (self._prefix, cluster, self.remote.tables, model, self.optimizer, share_dense)
-        self.state = self._call("naming the variables", State, *what)
+        what = (self._prefix, cluster, self.placement.tables, model, self.optimizer, share_dense)
+        self.state = self._call("naming the variables", RunState, *what)
         if not share_dense:
             self.optimizer.build(model.trainable_variables)
-        for each in updates.every(self.optimizer):
+        for each in updates.component_optimizers(self.optimizer):
             _ = each.iterations
         self.model = model
         several = share_dense and self.mode == "sync"
-        self._exchange = Exchange(cluster, self.state) if several else None
+        self._queues = GradientQueues(cluster, self.state) if several else None
         self._call("joining the run", self._attach)
-        self._graph = Step(
+        self._graph = StepGraph(
             model,
             self.optimizer,
             cluster,
             self.state,
-            self.remote,
-            self._exchange,
+            self.placement,
+            self._queues,
             bounded=self.max_staleness is not None,
         )
         self._trace()
@@ -277,7 +279,7 @@ class HybridTrainer:
         if not self.cluster.is_chief:
             state.await_marker(self._timeout)
             state.create(state.read_layout())
-        elif state.twins and state.marker():
+        elif state.shared_variables and state.marker():
             state.create(state.read_layout())
         else:
             state.invalidate()
@@ -290,36 +292,34 @@ class HybridTrainer:
                 checkpoint.restore(state, saved)
             state.reset_counters()
             state.validate()
-        if self._exchange is not None and self.cluster.job == "worker":
-            self._exchange.start_generation()
+        if self._queues is not None and self.cluster.job == "worker":
+            self._queues.start_generation()
 
     def _trace(self) -> None:
         self._step = tf.function(self._graph.train, reduce_retracing=True, autograph=False)
-        self._look_ahead = tf.function(
-            self._graph.look_ahead, reduce_retracing=True, autograph=False
-        )
+        self._prefetch = tf.function(self._graph.prefetch, reduce_retracing=True, autograph=False)
         self._forward = tf.function(self._graph.forward, reduce_retracing=True, autograph=False)
 
     def _by_row(self) -> list[bool]:
         servers = len(self.cluster.devices)
-        return [_by_row(t, servers, self._axis, self.remote) for t in self.remote.tables]
+        return [_by_row(t, servers, self._axis, self.placement) for t in self.placement.tables]
 
     # Steps --------------------------------------------------------------------------------------
 
-    def _one_step(self, what: str, batch: Any, ahead: Any, following: Any) -> Any:
-        """What `Step.train` returns; None if the workers have to begin it anew."""
-        x = None if following is None else following[0]
+    def _run_step(self, what: str, batch: Any, prefetched: Any, next_batch: Any) -> Any:
+        """What `StepGraph.train` returns; None if the workers have to begin it anew."""
+        x = None if next_batch is None else next_batch[0]
         try:
-            return self._call(what, lambda: _brought(self._step(*batch, ahead, x)))
+            return self._call(what, lambda: _fetch_counters(self._step(*batch, prefetched, x)))
         except ClusterError:
-            if self._exchange is None:
+            if self._queues is None:
                 raise
-            if not self._call("joining the others again", self._exchange.rejoin):
+            if not self._call("joining the others again", self._queues.rejoin):
                 raise
             self._trace()
             return None
 
-    def _await_the_slow(self, counts: Any) -> None:
+    def _wait_for_slow_workers(self, counts: Any) -> None:
         """With bounded staleness: waits while too far ahead of the slowest worker."""
         if self.max_staleness is None or len(self.cluster.workers) == 1:
             return
@@ -332,9 +332,9 @@ class HybridTrainer:
                     f"{self.max_staleness}: it has not moved for {self._timeout:g} s"
                 )
             time.sleep(0.002)
-            counts = self._call("reading the steps", self.state.steps_of.numpy)
+            counts = self._call("reading the steps", self.state.worker_steps.numpy)
 
-    def _keep(self, before: int, done: int, steps: int) -> None:
+    def _maybe_save(self, before: int, done: int, steps: int) -> None:
         """A checkpoint, if it is time."""
         if self._checkpoint_dir is None or not self.cluster.is_chief:
             return
@@ -345,10 +345,10 @@ class HybridTrainer:
     def _call(self, what: str, function: Any, *args: Any) -> Any:
         if not self.cluster.servers:
             return function(*args)
-        return within(self._timeout, what, function, *args)
+        return run_with_timeout(self._timeout, what, function, *args)
 
 
-def _by_row(table: RemoteTable, servers: int, axis: str, remote: Remote) -> bool:
+def _by_row(table: RemoteTable, servers: int, axis: str, remote: ParameterServerPlacement) -> bool:
     """Whether to divide by row; if that is open, by what the first batch would send."""
     columns = table.shape[1]
     if axis == "column" and columns % servers:
@@ -367,22 +367,22 @@ def _by_row(table: RemoteTable, servers: int, axis: str, remote: Remote) -> bool
     return entries + 2 * servers * products <= servers * entries + 2 * products
 
 
-def _brought(result: Any) -> Any:
+def _fetch_counters(result: Any) -> Any:
     """What a step returns, its counts brought here while the time limit runs."""
-    loss, step, steps_of, *more = result
-    return loss, int(step), steps_of.numpy(), *more
+    loss, step, worker_steps, *more = result
+    return loss, int(step), worker_steps.numpy(), *more
 
 
-def _batch(batch: Any) -> tuple[Any, Any, Any]:
+def _unpack_batch(batch: Any) -> tuple[Any, Any, Any]:
     x, y, *weights = batch
     return x, y, weights[0] if weights else None
 
 
-def _repeated(dataset: Any) -> Iterator[Any]:
+def _repeat(dataset: Any) -> Iterator[Any]:
     while True:
         some = False
         for batch in dataset:
             some = True
-            yield _batch(batch)
+            yield _unpack_batch(batch)
         if not some:
             raise ValueError("dataset_fn must give at least one batch, got none")

@@ -8,19 +8,19 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import ops
-from twml_ops.distribute.hybrid.remote import RemoteVariable
+from twml_ops.distribute.hybrid.remote_variable import RemoteVariable
 from twml_ops.distribute.hybrid.tables import RemoteTable
-from twml_ops.distribute.hybrid.wire import Part, joined
+from twml_ops.distribute.hybrid.wire import ShardEntries, concat_entries
 from twml_ops.optimizers import SparseOptimizer
 
 
-def check(optimizer: Any) -> None:
+def check_optimizer(optimizer: Any) -> None:
     """Refuses what would need more than the shard or the rows at hand.
 
     Raises:
         ValueError: an optimizer that is not of this package, or that clips by norms.
     """
-    for each in every(optimizer):
+    for each in component_optimizers(optimizer):
         if not isinstance(each, SparseOptimizer):
             raise ValueError(
                 "optimizer must be one of twml_ops.optimizers, which know how to update a table "
@@ -34,22 +34,22 @@ def check(optimizer: Any) -> None:
                 )
 
 
-def every(optimizer: Any) -> list[Any]:
+def component_optimizers(optimizer: Any) -> list[Any]:
     """The optimizers that `optimizer` consists of: several in a CompositeOptimizer."""
     return list(getattr(optimizer, "all_optimizers", [optimizer]))
 
 
-def of(optimizer: Any, variable: Any) -> Any:
+def optimizer_of(optimizer: Any, variable: Any) -> Any:
     """The optimizer that trains `variable`."""
     choose = getattr(optimizer, "optimizer_of", None)
     return optimizer if choose is None else choose(variable)
 
 
-def table(
+def update_shard(
     optimizer: Any,
     table: RemoteTable,
     p: int,
-    uses: Sequence[tuple[Sequence[tuple[Part, tf.Tensor]], bool]],
+    uses: Sequence[tuple[Sequence[tuple[ShardEntries, tf.Tensor]], bool]],
     rate: tf.Tensor,
 ) -> None:
     """Backward and update of shard `p`, on its server.
@@ -73,10 +73,10 @@ def table(
 
 
 def _slices(
-    shard: RemoteVariable, contributions: Sequence[tuple[Part, tf.Tensor]], binary: bool
+    shard: RemoteVariable, contributions: Sequence[tuple[ShardEntries, tf.Tensor]], binary: bool
 ) -> tf.IndexedSlices:
     """The gradient of a shard by one use of its table in all workers."""
-    part = joined([part for part, _ in contributions])
+    part = concat_entries([part for part, _ in contributions])
     gradients = [g for _, g in contributions]
     gradient = gradients[0] if len(gradients) == 1 else tf.concat(gradients, axis=0)
     shape = tf.constant(shard.shape.as_list(), tf.int64)
@@ -92,15 +92,15 @@ def _added(gradients: Sequence[tf.IndexedSlices]) -> tf.IndexedSlices:
     return tf.IndexedSlices(values, indices, first.dense_shape)
 
 
-def dense(
+def update_dense_variable(
     optimizer: Any,
     gradient: Any,
-    twin: RemoteVariable,
+    shared: RemoteVariable,
     slots: Sequence[RemoteVariable],
     weight_decay: float,
     rate: tf.Tensor,
 ) -> None:
-    """The update of a dense variable's twin on its server."""
-    with tf.device(twin.device):
+    """The update of a dense variable's shared on its server."""
+    with tf.device(shared.device):
         (gradient,) = optimizer.clip_gradients([gradient])
-        optimizer.update_variable(gradient, twin, slots, rate, weight_decay=weight_decay)
+        optimizer.update_variable(gradient, shared, slots, rate, weight_decay=weight_decay)

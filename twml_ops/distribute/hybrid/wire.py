@@ -17,7 +17,7 @@ from twml_ops import ops
 from twml_ops.placement.entries import CsrEntries
 
 
-class Part(NamedTuple):
+class ShardEntries(NamedTuple):
     """The entries of a batch that one server multiplies, there.
 
     Attributes:
@@ -31,7 +31,7 @@ class Part(NamedTuple):
     row_splits: tf.Tensor
 
 
-def send(
+def send_entries(
     entries: CsrEntries, by_row: bool, input_dim: int, devices: Sequence[str], dedup: bool
 ) -> list[tf.Tensor]:
     """The message of each server, there.
@@ -53,12 +53,12 @@ def send(
     return arrived
 
 
-def received(message: tf.Tensor, rows: int) -> Part:
+def receive_entries(message: tf.Tensor, rows: int) -> ShardEntries:
     """The entries in a message, for a shard of so many rows."""
-    return Part(*ops.unpack_entries(message, tf.int32 if rows < 2**31 else tf.int64))
+    return ShardEntries(*ops.unpack_entries(message, tf.int32 if rows < 2**31 else tf.int64))
 
 
-def joined(parts: Sequence[Part]) -> Part:
+def concat_entries(parts: Sequence[ShardEntries]) -> ShardEntries:
     """The entries of one batch after the other."""
     if len(parts) == 1:
         return parts[0]
@@ -67,9 +67,9 @@ def joined(parts: Sequence[Part]) -> Part:
     for s in splits[1:]:
         row_splits.append(s[1:] + before)
         before += s[-1]
-    return Part(tf.concat(ids, 0), tf.concat(values, 0), tf.concat(row_splits, 0))
+    return ShardEntries(tf.concat(ids, 0), tf.concat(values, 0), tf.concat(row_splits, 0))
 
 
-def narrow(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+def cast_for_wire(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """`tensor` float32, as it travels."""
     return tensor if dtype == tf.float32 else tf.cast(tensor, dtype)

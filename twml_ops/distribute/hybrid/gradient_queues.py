@@ -18,15 +18,15 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.distribute.hybrid.cluster import Cluster
-from twml_ops.distribute.hybrid.state import GENERATIONS, State
+from twml_ops.distribute.hybrid.state import GENERATIONS, RunState
 
 _OLD = 64  # generations that a newcomer closes
 
 
-class Exchange:
+class GradientQueues:
     """One worker's end of the queues."""
 
-    def __init__(self, cluster: Cluster, state: State) -> None:
+    def __init__(self, cluster: Cluster, state: RunState) -> None:
         self._state = state
         self._home = cluster.devices[0]
         self.me = cluster.index

@@ -10,12 +10,12 @@ import tensorflow as tf
 
 from twml_ops import placement
 from twml_ops.distribute.hybrid import checkpoint, model_weights
-from twml_ops.distribute.hybrid.tables import Remote
+from twml_ops.distribute.hybrid.tables import ParameterServerPlacement
 
 _PAUSE_SECONDS = 0.2
 
 
-def follow(
+def iter_checkpoints(
     model_builder: Callable[[], tf.keras.Model],
     checkpoint_dir: str | os.PathLike[str],
     until: int | None = None,
@@ -40,7 +40,7 @@ def follow(
         ValueError: the checkpoint is of another model.
     """
     folder = str(checkpoint_dir)
-    nowhere = Remote("", [], tf.float32, False)
+    nowhere = ParameterServerPlacement("", [], tf.float32, False)
     with placement.placement_scope(nowhere):
         without_tables = model_builder()
     model = model_builder()
@@ -60,7 +60,7 @@ def follow(
             if tf.io.gfile.exists(os.path.join(newest, checkpoint.MANIFEST)):
                 raise
             continue  # the chief has removed it for a newer one
-        model_weights.copy(without_tables, model, tables)
+        model_weights.copy_weights(without_tables, model, tables)
         yield step, model
         if until is not None and step >= until:
             return

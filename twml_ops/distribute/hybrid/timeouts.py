@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.distribute.hybrid.cluster import ClusterError
-from twml_ops.distribute.launch import LOST
+from twml_ops.distribute.launch import EXIT_LOST
 
 _LOST = (
     tf.errors.UnavailableError,
@@ -27,7 +27,7 @@ _LOST = (
 )
 
 
-def within(timeout: float, what: str, function: Callable[..., Any], *args: Any) -> Any:
+def run_with_timeout(timeout: float, what: str, function: Callable[..., Any], *args: Any) -> Any:
     """`function(*args)`, run in a thread of its own, since TensorFlow's waits have no limit.
 
     Raises:
@@ -62,15 +62,15 @@ def within(timeout: float, what: str, function: Callable[..., Any], *args: Any) 
 
 
 @contextlib.contextmanager
-def exit_if_lost() -> Iterator[None]:
+def exit_on_cluster_error() -> Iterator[None]:
     """Around a program's training: ends the process at a `ClusterError`, so that it is restarted.
 
-    Exit status `LOST` tells `twml-ops launch` (and any status Kubernetes) to start it anew. The
-    process ends at once: a thread may still wait for a server that is gone.
+    Exit status `EXIT_LOST` tells `twml-ops launch` (and any status Kubernetes) to start it anew.
+    The process ends at once: a thread may still wait for a server that is gone.
     """
     try:
         yield
     except ClusterError as e:
         print(f"error: {e}", file=sys.stderr, flush=True)
         sys.stdout.flush()
-        os._exit(LOST)
+        os._exit(EXIT_LOST)

@@ -18,14 +18,14 @@ import tensorflow as tf
 
 from twml_ops import placement
 from twml_ops.distribute.hybrid import model_weights
-from twml_ops.distribute.hybrid.calls import within
 from twml_ops.distribute.hybrid.cluster import Cluster, ClusterError
-from twml_ops.distribute.hybrid.tables import Remote
+from twml_ops.distribute.hybrid.tables import ParameterServerPlacement
+from twml_ops.distribute.hybrid.timeouts import run_with_timeout
 
 _BEATS = 10  # that a chief at work gives in the time that the others would wait without any
 
 
-class BuiltOnce:
+class ChiefBuiltModel:
     """A `model_builder` for `HybridTrainer`, whose model was built once for the whole cluster.
 
     Each call gives a copy, a Keras clone, of the one model. Make it before any tensor, as the
@@ -56,8 +56,8 @@ class BuiltOnce:
         cluster = Cluster.from_environment() if cluster is None else cluster
         path = str(path)
         if cluster.job == "worker":
-            within(timeout + 5, "connecting", cluster.connect, timeout)
-        nowhere = Remote("", [], tf.float32, False)
+            run_with_timeout(timeout + 5, "connecting", cluster.connect, timeout)
+        nowhere = ParameterServerPlacement("", [], tf.float32, False)
         with placement.placement_scope(nowhere):
             if cluster.is_chief and not tf.io.gfile.exists(path):
                 tf.io.gfile.makedirs(posixpath.dirname(path) or ".")
@@ -74,7 +74,7 @@ class BuiltOnce:
     def __call__(self) -> tf.keras.Model:
         """A model of its own."""
         made = tf.keras.models.clone_model(self._model)
-        model_weights.copy(self._model, made)
+        model_weights.copy_weights(self._model, made)
         return made
 
     def count_params(self) -> int:
