@@ -82,13 +82,13 @@ def train_compiled(model: tf.keras.Model, dataset: tf.data.Dataset) -> None:
 def through_tpu_embedding(model: tf.keras.Model, dataset: tf.data.Dataset) -> None:
     """Scores with rows that are looked up in `TPUEmbedding`, and copies its tables back."""
     configs = tpu.feature_configs(model)
-    embedding = tpu.embedding_for(configs)  # no TPU: TPUEmbeddingForServing
-    tpu.tables_from(model, embedding)
+    embedding = tpu.create_embedding(configs)  # no TPU: TPUEmbeddingForServing
+    tpu.copy_tables_to_embedding(model, embedding)
     norm = model.get_layer("norm")
     worst = 0.0
     for features, _ in dataset:
         inputs = tpu.lookup_inputs({"table": norm(features)})
-        with tpu.looked_up(tpu.host_lookup(embedding, inputs, configs)):
+        with tpu.use_lookups(tpu.host_lookup(embedding, inputs, configs)):
             from_tables = model(features)
         worst = max(worst, float(tf.reduce_max(tf.abs(from_tables - model(features)))))
     print(f"largest difference of a score with looked-up rows: {worst:.2g}")
@@ -96,7 +96,7 @@ def through_tpu_embedding(model: tf.keras.Model, dataset: tf.data.Dataset) -> No
         raise SystemExit(f"scores differ by {worst:.2g}, more than {TOLERANCE:.0e}")
     kernel = model.get_layer("table").kernel
     kernel.assign(tf.zeros(kernel.shape))
-    tpu.tables_to(model, embedding)
+    tpu.copy_tables_from_embedding(model, embedding)
 
 
 def main(arguments: Any = None) -> None:

@@ -16,7 +16,7 @@ from benchmarks.distributed.process import HostError
 from benchmarks.distributed.session import Measured, Session, Topology, session
 from benchmarks.kernels import Log
 from benchmarks.workload import Workload
-from twml_ops.planning import Cluster, Compute, Job, Table, predict
+from twml_ops.planning import ClusterResources, Compute, Job, Table, predict
 
 SINGLE, REDUCE, STANDARD = "single machine", "all-reduce", "standard parameter server"
 LOOKUP, BY_ROW, BY_COLUMN = "row lookup", "hybrid by row", "hybrid by column"
@@ -196,11 +196,11 @@ def _cell(
     """
     batch = workload.batch_size
     table = Table(2**setting.power, workload.units, about["entries"] / batch, about["unique"])
-    cluster = Cluster(cap * MB, setting.servers, setting.workers)
+    cluster = ClusterResources(cap * MB, setting.servers, setting.workers)
     plain, job = strategy.removesuffix(AHEAD), Job((table,), batch)
     overlap = plain != strategy
     # A step without a cap is what no network changes, and what the software takes to send.
-    uncapped = Cluster(transport, setting.servers, setting.workers)
+    uncapped = ClusterResources(transport, setting.servers, setting.workers)
     sending = 0.0 if overlap else predict(plain, job, uncapped).seconds
     compute = Compute(dense=max(0.0, free.seconds - sending), transport=transport)
     plan = predict(plain, job, cluster, compute, overlap=overlap)

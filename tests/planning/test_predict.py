@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from twml_ops.planning import STRATEGIES, Cluster, Compute, Job, Table, choose, predict
-from twml_ops.planning.predict import WIRE
+from twml_ops.planning import STRATEGIES, ClusterResources, Compute, Job, Table, choose, predict
+from twml_ops.planning.predict import WIRE_OVERHEAD
 
 JOB = Job((Table(2**19, 128, entries=200, unique=40_000),), 512)
 MB = 1e6
@@ -13,7 +13,7 @@ HYBRIDS = ("hybrid by row", "hybrid by column")
 
 
 def rate(strategy, egress=150 * MB, compute=None, job=JOB, servers=2, workers=1, **options):
-    cluster = Cluster(egress, servers, workers)
+    cluster = ClusterResources(egress, servers, workers)
     return predict(strategy, job, cluster, compute, **options).steps_per_second
 
 
@@ -22,23 +22,23 @@ def test_the_founding_example():
     job = Job((Table(5 * 10**6, 100, unique=1),), 1)
     limits = []
     for workers in (1, 5, 20, 100):
-        p = predict("standard parameter server", job, Cluster(150 * MB, 10, workers))
-        down = p.sent["server"] * WIRE / (150 * MB)
+        p = predict("standard parameter server", job, ClusterResources(150 * MB, 10, workers))
+        down = p.sent["server"] * WIRE_OVERHEAD / (150 * MB)
         limits.append(workers / down)
         assert p.steps_per_second < limits[-1]
-    assert limits == pytest.approx([0.75 / WIRE] * 4)
+    assert limits == pytest.approx([0.75 / WIRE_OVERHEAD] * 4)
 
 
 def test_phases_follow_one_another_and_hosts_of_one_send_at_once():
-    p = predict("hybrid by row", JOB, Cluster(100 * MB, 2, 3))
+    p = predict("hybrid by row", JOB, ClusterResources(100 * MB, 2, 3))
     ids, out, back = 512 * 200 * 18 / 8 + 2 * 48 + 2 * 512, 3 * 512 * 128 * 4, 2 * 512 * 128 * 4
-    assert p.wire_seconds == pytest.approx((ids + out + back) * WIRE / (100 * MB))
+    assert p.wire_seconds == pytest.approx((ids + out + back) * WIRE_OVERHEAD / (100 * MB))
     assert p.steps_per_second == pytest.approx(3 / p.seconds)
 
 
 def test_overlap_leaves_the_busiest_of_wire_and_work():
-    p = predict("hybrid by row", JOB, Cluster(100 * MB, 2, 1), overlap=True)
-    assert p.wire_seconds == pytest.approx(p.sent["worker"] * WIRE / (100 * MB))
+    p = predict("hybrid by row", JOB, ClusterResources(100 * MB, 2, 1), overlap=True)
+    assert p.wire_seconds == pytest.approx(p.sent["worker"] * WIRE_OVERHEAD / (100 * MB))
     slow = Compute(sparse=1.0)
     assert rate("hybrid by row", compute=slow, overlap=True) == pytest.approx(2)
 
@@ -68,7 +68,7 @@ def test_software_is_a_limit_like_the_wire_and_none_to_the_wire_limit():
     for strategy in ("standard parameter server", "hybrid by row"):
         assert rate(strategy, compute=slower) == pytest.approx(rate(strategy, 50 * MB))
         assert rate(strategy, compute=faster) == pytest.approx(rate(strategy))
-        p = predict(strategy, JOB, Cluster(100 * MB, 2, 1), slower)
+        p = predict(strategy, JOB, ClusterResources(100 * MB, 2, 1), slower)
         assert p.wire_limit == pytest.approx(1 / p.wire_seconds)
     with pytest.raises(ValueError, match="transport must be positive, got 0"):
         Compute(transport=0)
@@ -84,13 +84,13 @@ def test_columns_win_where_activations_are_more_than_entries():
 def choose_at(job, servers):
     """Of exactly so many servers."""
     memory = job.stored_bytes / (servers - 0.5)
-    found = choose(job, Cluster(150 * MB, servers, 1), server_memory=memory)
+    found = choose(job, ClusterResources(150 * MB, servers, 1), server_memory=memory)
     assert found.prediction.servers == servers
     return found.prediction
 
 
 def test_the_choice_is_the_fastest_of_all():
-    cluster = Cluster(150 * MB, 4, 3)
+    cluster = ClusterResources(150 * MB, 4, 3)
     compute = Compute(sparse=0.02)
     best = choose(JOB, cluster, compute).prediction
     rates = [rate(s, compute=compute, servers=n, workers=3) for s in HYBRIDS for n in range(1, 5)]
@@ -98,22 +98,22 @@ def test_the_choice_is_the_fastest_of_all():
 
 
 def test_no_more_servers_than_help():
-    assert choose(JOB, Cluster(150 * MB, 4, 1)).prediction.servers == 1
-    busy = choose(JOB, Cluster(150 * MB, 4, 1), Compute(sparse=1.0)).prediction
+    assert choose(JOB, ClusterResources(150 * MB, 4, 1)).prediction.servers == 1
+    busy = choose(JOB, ClusterResources(150 * MB, 4, 1), Compute(sparse=1.0)).prediction
     assert busy.servers == 4
 
 
 def test_memory_asks_for_servers_and_is_refused_where_there_are_too_few():
     job = Job(JOB.tables, 512, slots=2)
     memory = job.stored_bytes / 3
-    assert choose(job, Cluster(1e8, 3, 1), server_memory=memory).prediction.servers == 3
+    assert choose(job, ClusterResources(1e8, 3, 1), server_memory=memory).prediction.servers == 3
     with pytest.raises(ValueError, match="servers must be at least 3"):
-        choose(job, Cluster(1e8, 2, 1), server_memory=memory)
+        choose(job, ClusterResources(1e8, 2, 1), server_memory=memory)
     with pytest.raises(ValueError, match="server_memory must be positive"):
-        choose(job, Cluster(1e8, 2, 1), server_memory=-1)
+        choose(job, ClusterResources(1e8, 2, 1), server_memory=-1)
 
 
 def test_a_narrow_table_is_not_split_by_more_columns_than_it_has():
     job = Job((Table(100, 1),), 4)
-    found = choose(job, Cluster(1e8, 4, 1), server_memory=101).prediction
+    found = choose(job, ClusterResources(1e8, 4, 1), server_memory=101).prediction
     assert (found.servers, found.strategy) == (4, "hybrid by row")

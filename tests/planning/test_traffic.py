@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from twml_ops.planning import STRATEGIES, Cluster, Job, Table, messages, predict
+from twml_ops.planning import STRATEGIES, ClusterResources, Job, Table, messages, predict
 
 B, K, U, D, N = 512, 512 * 200, 40_000, 128, 2**19
 TABLE = Table(N, D, entries=200, unique=U)
@@ -12,7 +12,7 @@ ROW, COLUMN = 48 + 18 / 8 * K / 2 + B, 48 + 19 / 8 * K + 9 / 8 * B  # messages w
 
 
 def links(strategy, job=JOB, servers=2, workers=1):
-    return predict(strategy, job, Cluster(1e8, servers, workers)).links
+    return predict(strategy, job, ClusterResources(1e8, servers, workers)).links
 
 
 UP, DOWN, AROUND = "worker → server", "server → worker", "worker → worker"
@@ -129,10 +129,10 @@ def test_what_is_no_size_is_refused(text):
         lambda: Job((), 4),
         lambda: Job((TABLE,), 0),
         lambda: Job((TABLE,), 4, activation_bytes=3),
-        lambda: Cluster(0),
-        lambda: Cluster(float("nan")),
-        lambda: Cluster(1, servers=0),
-        lambda: Cluster(1, workers=-1),
+        lambda: ClusterResources(0),
+        lambda: ClusterResources(float("nan")),
+        lambda: ClusterResources(1, servers=0),
+        lambda: ClusterResources(1, workers=-1),
         lambda: messages("hybrid", JOB, 1, 1),
     ],
 )

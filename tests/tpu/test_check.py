@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.tpu.test_step import Picks, model
 from twml_ops import models, tpu
 from twml_ops.cli import main
-from twml_ops.tpu import compiler
+from twml_ops.tpu import compile_subprocess
 
 HAVE = all(importlib.util.find_spec(name) for name in ("jax", "libtpu"))
 needs_compiler = pytest.mark.skipif(not HAVE, reason="needs twml_ops[tpu]: run `make test-tpu`")
@@ -20,13 +20,13 @@ needs_compiler = pytest.mark.skipif(not HAVE, reason="needs twml_ops[tpu]: run `
 @pytest.mark.parametrize("name", models.names())
 def test_the_models_of_the_package_compile(name, chip, capsys):
     main(["tpu-check", name, "--chip", chip, "--batch-size", "64", "--json"])
-    verdict = json.loads(capsys.readouterr().out)
-    assert verdict["problem"] is None
-    assert verdict["fits"]
-    assert verdict["compiled"]["devices"] == 4
-    assert verdict["compiled"]["flops"] > 0
-    assert verdict["seconds"] > 0
-    (big,) = [t for t in verdict["tables"] if t["name"] == "deep_categorical"]
+    report = json.loads(capsys.readouterr().out)
+    assert report["problem"] is None
+    assert report["fits"]
+    assert report["compiled"]["devices"] == 4
+    assert report["compiled"]["flops"] > 0
+    assert report["seconds"] > 0
+    (big,) = [t for t in report["tables"] if t["name"] == "deep_categorical"]
     assert big["bytes"] == 2**18 * 32 * 4 * 2  # with Adagrad's slot
     assert big["share"] * 4 == big["bytes"]
 
@@ -38,23 +38,23 @@ def test_what_does_not_fit_is_told():
 
     layer = layers.SparseLinear(128, 2**16, kernel_initializer="zeros")
     made = tf.keras.Model(inputs, tf.keras.layers.Dense(1, "sigmoid")(layer(inputs)))
-    verdict = tpu.check(made, "v5e", batch_size=8)
-    assert verdict.fits
-    small = verdict.chip._replace(hbm=2**20)
-    assert not verdict.__class__(**{**vars(verdict), "chip": small}).fits
+    report = tpu.check(made, "v5e", batch_size=8)
+    assert report.fits
+    small = report.chip._replace(hbm=2**20)
+    assert not report.__class__(**{**vars(report), "chip": small}).fits
 
 
 @needs_compiler
 def test_an_unknown_topology_is_an_error_of_the_compiler():
-    verdict = tpu.check(model(), "v5e", batch_size=8, topology="3x5")
-    assert verdict.compiled is None
-    assert verdict.problem is not None
+    report = tpu.check(model(), "v5e", batch_size=8, topology="3x5")
+    assert report.compiled is None
+    assert report.problem is not None
 
 
 def test_a_dynamic_model_needs_no_compiler_to_be_found_out():
-    verdict = tpu.check(model(Picks(name="picker")), "v5e", batch_size=8)
-    assert verdict.problem.layer == "picker"
-    assert not verdict.fits
+    report = tpu.check(model(Picks(name="picker")), "v5e", batch_size=8)
+    assert report.problem.layer == "picker"
+    assert not report.fits
 
 
 def test_the_command_names_the_layer(tmp_path, capsys):
@@ -81,4 +81,4 @@ def test_the_command_names_the_layer(tmp_path, capsys):
 @pytest.mark.skipif(HAVE, reason="jax and libtpu are installed")
 def test_missing_packages_are_named():
     with pytest.raises(ImportError, match=r"tpu-check needs jax and libtpu.*twml_ops\[tpu\]"):
-        compiler.compile_for(b"", "v5e:2x2")
+        compile_subprocess.compile_for(b"", "v5e:2x2")

@@ -67,7 +67,7 @@ def apis():
     has_tfrs = not KERAS_3 and importlib.util.find_spec("tensorflow_recommenders") is not None
     skip = pytest.mark.skipif(not has_tfrs, reason="tensorflow-recommenders needs Keras 2")
     return [
-        pytest.param(tpu.embedding_for, id="serving"),
+        pytest.param(tpu.create_embedding, id="serving"),
         pytest.param(lambda c: EMBEDDING.TPUEmbedding(dict(c), None), id="V1 on CPU"),
         pytest.param(tfrs, id="tfrs", marks=skip),
     ]
@@ -97,7 +97,7 @@ def test_a_binary_batch_is_looked_up_too():
     configs = tpu.feature_configs(made)
     ids = batch()[0]
     inputs = tpu.lookup_inputs(dict.fromkeys(configs, ids))
-    got = tpu.host_lookup(tpu.embedding_for(configs), inputs, configs)
+    got = tpu.host_lookup(tpu.create_embedding(configs), inputs, configs)
     for name, want in products(made, ids).items():
         np.testing.assert_allclose(got[name], want, **TOLERANCE)
 
@@ -105,15 +105,15 @@ def test_a_binary_batch_is_looked_up_too():
 def test_a_model_takes_looked_up_products_for_its_own():
     made = model()
     configs = tpu.feature_configs(made)
-    embedding = tpu.embedding_for(configs)
+    embedding = tpu.create_embedding(configs)
     pair = batch()
     normalized = made.get_layer("norm")(pair)
     inputs = tpu.lookup_inputs(dict.fromkeys(configs, normalized))
     want = made(pair)
-    with tpu.looked_up(tpu.host_lookup(embedding, inputs, configs)):
+    with tpu.use_lookups(tpu.host_lookup(embedding, inputs, configs)):
         got = made(pair)
     np.testing.assert_allclose(got, want, **TOLERANCE)
-    with tpu.looked_up({name: tf.zeros([B, c.table.dim]) for name, c in configs.items()}):
+    with tpu.use_lookups({name: tf.zeros([B, c.table.dim]) for name, c in configs.items()}):
         zero = made(pair)
     assert not np.allclose(zero, want)
 
@@ -125,7 +125,7 @@ def test_gradients_go_to_the_looked_up_products():
     activations = products(made, pair)
     with tf.GradientTape() as tape:
         tape.watch(activations)
-        with tpu.looked_up(activations):
+        with tpu.use_lookups(activations):
             loss = tf.reduce_sum(made(pair) ** 2)
     by_activation, by_kernel = tape.gradient(
         loss, [activations, tf_variable(made.get_layer("deep").kernel)]
@@ -141,7 +141,7 @@ def tf_variable(variable):
 
 def test_a_model_without_tables_of_its_own():
     with_tables = model()
-    with tpu.tables_elsewhere():
+    with tpu.external_tables():
         without = model()
     assert tuple(without.get_layer("deep").kernel.shape) == (0, D)
     configs = tpu.feature_configs(with_tables)
@@ -153,7 +153,7 @@ def test_a_model_without_tables_of_its_own():
         )
     pair = batch()
     normalized = with_tables.get_layer("norm")(pair)
-    with tpu.looked_up(products(with_tables, normalized)):
+    with tpu.use_lookups(products(with_tables, normalized)):
         np.testing.assert_allclose(without(pair), with_tables(pair), **TOLERANCE)
     with pytest.raises(Exception, match=r"the table of 'deep' is elsewhere"):
         without(pair)
@@ -161,9 +161,9 @@ def test_a_model_without_tables_of_its_own():
 
 def test_weights_go_both_ways():
     made, other = model(), model()
-    embedding = tpu.embedding_for(tpu.feature_configs(other))
-    tpu.tables_from(made, embedding)
-    tpu.tables_to(other, embedding)
+    embedding = tpu.create_embedding(tpu.feature_configs(other))
+    tpu.copy_tables_to_embedding(made, embedding)
+    tpu.copy_tables_from_embedding(other, embedding)
     for name in ("deep", "wide"):
         ours, theirs = (np.asarray(m.get_layer(name).kernel) for m in (made, other))
         np.testing.assert_array_equal(ours, theirs)
@@ -180,7 +180,7 @@ def test_max_norm_learns_on_the_host():
             tf.TensorSpec([None, 1]),
         ),
     )
-    passed = tpu.on_host(dataset, host)
+    passed = tpu.map_on_host(dataset, host)
     for (features, _), pair in zip(passed, batches, strict=True):
         want = layer(pair, training=True)
         np.testing.assert_array_equal(features[1].values, want[1].values)
@@ -191,7 +191,7 @@ def test_a_bias_cannot_be_trained_on_the_host():
     layer = layers.MaxNorm(N)
     layer.build()
     with pytest.raises(ValueError, match="use_bias=False"):
-        tpu.on_host(tf.data.Dataset.from_tensors(batch()), layer)
+        tpu.map_on_host(tf.data.Dataset.from_tensors(batch()), layer)
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,8 @@ def model(*middle):
 
 
 def hlo(made):
-    step.prepare(made)
-    return step.hlo_of(step.training_step(made), made, step.batch_of(made, B))
+    step.prepare_model(made)
+    return step.lower_to_hlo(step.training_step(made), made, step.zero_batch(made, B))
 
 
 def test_a_step_of_static_shapes_is_a_program():
@@ -76,7 +76,7 @@ def test_a_step_of_static_shapes_is_a_program():
     ids=lambda x: getattr(x, "__name__", ""),
 )
 def test_the_layer_that_does_not_compile_is_named(layer, why):
-    with pytest.raises(step.NotCompilable, match=why) as e:
+    with pytest.raises(step.NotCompilableError, match=why) as e:
         hlo(model(tf.keras.layers.Dense(3, name="before"), layer(name="culprit")))
     assert e.value.problem.layer == "culprit"
 
@@ -104,7 +104,7 @@ def test_batches_are_padded_and_of_known_shape():
     x = layers.SparseLinear(3, N)(ragged)
     dense = tf.keras.Input([7], name="dense")
     made = tf.keras.Model([*ragged, dense], tf.keras.layers.Concatenate()([x, dense]))
-    features, labels = step.batch_of(made, B, max_entries=9)
+    features, labels = step.zero_batch(made, B, max_entries=9)
     assert [tuple(f.shape) for f in tf.nest.flatten(features)] == [(B, 9), (B, 9), (B, 7)]
     assert tuple(labels.shape) == (B, 10)
 
@@ -113,7 +113,7 @@ def test_a_sparse_input_is_refused():
     inputs = tf.keras.Input([N], sparse=True, name="bag")
     made = tf.keras.Model(inputs, layers.SparseLinear(3, N)(inputs))
     with pytest.raises(ValueError, match="bag.* is sparse: make it a padded pair"):
-        step.batch_of(made, B)
+        step.zero_batch(made, B)
 
 
 def test_tables_count_their_slots():
@@ -126,6 +126,6 @@ def test_tables_count_their_slots():
 
 def test_unknown_chips_and_models_are_refused():
     with pytest.raises(ValueError, match="unknown chip 'v1': expected one of v4, v5e"):
-        chips.get("v1")
+        chips.get_chip("v1")
     with pytest.raises(UserError, match="no model 'resnet': expected one of dcn, sparse_mlp"):
         tpu_models.load("resnet")

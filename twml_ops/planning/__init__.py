@@ -1,13 +1,16 @@
 """What a step of distributed training sends, and so costs, before anything runs. No TensorFlow."""
 
-from twml_ops.planning.job import Cluster, Compute, Job, Table
+from typing import TYPE_CHECKING
+
+from twml_ops._deprecated import deprecated_names
+from twml_ops.planning.job import ClusterResources, Compute, Job, Table
 from twml_ops.planning.predict import Choice, Prediction, choose, predict
 from twml_ops.planning.traffic import STRATEGIES, Message, messages
 
 __all__ = [
     "STRATEGIES",
     "Choice",
-    "Cluster",
+    "ClusterResources",
     "Compute",
     "Job",
     "Message",
@@ -17,3 +20,6 @@ __all__ = [
     "messages",
     "predict",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = deprecated_names(__name__, {"Cluster": "ClusterResources"})

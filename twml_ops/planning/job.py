@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-FLOAT = 4
+FLOAT_BYTES = 4
 _POWER = r"(?:(\d+)\^)?(\d+)"
 _SIZE = re.compile(rf"{_POWER}x{_POWER}")
 
@@ -54,7 +54,7 @@ class Table:
     @property
     def bytes(self) -> int:
         """Of the float32 table."""
-        return self.input_dim * self.units * FLOAT
+        return self.input_dim * self.units * FLOAT_BYTES
 
     def ids(self, batch: int) -> float:
         """K, the entries of a batch."""
@@ -87,7 +87,7 @@ class Job:
     values: bool = False
     deduplicate: bool = True
     dense: int = 0
-    activation_bytes: int = FLOAT
+    activation_bytes: int = FLOAT_BYTES
     slots: int = 0
 
     def __post_init__(self) -> None:
@@ -95,7 +95,7 @@ class Job:
             raise ValueError("tables must name at least one table, got none")
         _positive(batch=self.batch)
         _not_negative(dense=self.dense, slots=self.slots)
-        if self.activation_bytes not in (2, FLOAT):
+        if self.activation_bytes not in (2, FLOAT_BYTES):
             raise ValueError(f"activation_bytes must be 2 or 4, got {self.activation_bytes}")
 
     @property
@@ -110,7 +110,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterResources:
     """The hosts. Each sends at most `egress`; what it receives is not limited.
 
     Attributes:

@@ -6,20 +6,21 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 
-from twml_ops.planning.job import Cluster, Compute, Job
+from twml_ops.planning.job import ClusterResources, Compute, Job
 from twml_ops.planning.traffic import (
     BY_COLUMN,
     BY_ROW,
     SERVER,
-    SINGLE,
+    SINGLE_MACHINE,
     WORKER,
     Message,
     messages,
 )
 
-FRAME, HEADERS = 1514, 66  # bytes of a full Ethernet frame, and those of them that carry no data
-WIRE = FRAME / (FRAME - HEADERS)
-WORTH = 0.02  # a further server has to make a step so much shorter to be taken
+FRAME_BYTES = 1514  # of a full Ethernet frame
+HEADER_BYTES = 66  # of a frame: those that carry no data
+WIRE_OVERHEAD = FRAME_BYTES / (FRAME_BYTES - HEADER_BYTES)
+MIN_SPEEDUP = 0.02  # a further server has to make a step so much shorter to be taken
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Prediction:
 
     def wire_bytes(self) -> float:
         """What all hosts together send in such a step, with the headers of frames."""
-        return WIRE * (self.sent[WORKER] * self.workers + self.sent[SERVER] * self.servers)
+        return WIRE_OVERHEAD * (self.sent[WORKER] * self.workers + self.sent[SERVER] * self.servers)
 
     @property
     def steps_per_second(self) -> float:
@@ -83,7 +84,7 @@ class Choice:
 def predict(
     strategy: str,
     job: Job,
-    cluster: Cluster,
+    cluster: ClusterResources,
     compute: Compute | None = None,
     *,
     overlap: bool = False,
@@ -101,7 +102,7 @@ def predict(
         ValueError: for a strategy that there is not.
     """
     compute = compute or Compute()
-    servers, workers = cluster.servers, 1 if strategy == SINGLE else cluster.workers
+    servers, workers = cluster.servers, 1 if strategy == SINGLE_MACHINE else cluster.workers
     sent_messages = tuple(messages(strategy, job, servers, workers))
     fan_out = {(WORKER, SERVER): servers, (SERVER, WORKER): workers, (WORKER, WORKER): 1}
     sent = {WORKER: 0.0, SERVER: 0.0}
@@ -113,18 +114,18 @@ def predict(
     hybrid = strategy in (BY_ROW, BY_COLUMN)
     slowest = [max(phase.values()) for phase in phases.values()]
     bytes_in_turn = max(sent.values()) if overlap and hybrid else sum(slowest)
-    wire = bytes_in_turn * WIRE / cluster.egress
+    wire = bytes_in_turn * WIRE_OVERHEAD / cluster.egress
     # Servers share the arithmetic of a hybrid's tables; otherwise each worker has it all.
     sparse = compute.sparse * workers / servers if hybrid else compute.sparse
     work = sparse + compute.dense + compute.latency * len(phases)
-    sending = bytes_in_turn * WIRE / min(cluster.egress, compute.transport or math.inf)
+    sending = bytes_in_turn * WIRE_OVERHEAD / min(cluster.egress, compute.transport or math.inf)
     seconds = max(sending, work) if overlap and hybrid else sending + work
     return Prediction(strategy, servers, workers, sent_messages, sent, wire, seconds)
 
 
 def choose(
     job: Job,
-    cluster: Cluster,
+    cluster: ClusterResources,
     compute: Compute | None = None,
     *,
     server_memory: float | None = None,
@@ -152,15 +153,21 @@ def choose(
             f"got {cluster.servers}"
         )
     found = [
-        predict(axis, job, Cluster(cluster.egress, n, cluster.workers), compute, overlap=overlap)
+        predict(
+            axis,
+            job,
+            ClusterResources(cluster.egress, n, cluster.workers),
+            compute,
+            overlap=overlap,
+        )
         for n in range(least, cluster.servers + 1)
         for axis in (BY_ROW, BY_COLUMN)
         if axis == BY_ROW or all(t.units >= n for t in job.tables)
     ]
     best = found[0]
     for other in found[1:]:
-        worth = WORTH if other.servers > best.servers else 0.0
-        if other.seconds < best.seconds * (1 - worth):
+        required = MIN_SPEEDUP if other.servers > best.servers else 0.0
+        if other.seconds < best.seconds * (1 - required):
             best = other
     return Choice(best, _reason(best, job, least))
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from twml_ops.planning.job import FLOAT, Job, Table
+from twml_ops.planning.job import FLOAT_BYTES, Job, Table
 
-SINGLE, STANDARD, LOOKUP = "single machine", "standard parameter server", "row lookup"
-REDUCE, BY_ROW, BY_COLUMN = "all-reduce", "hybrid by row", "hybrid by column"
+SINGLE_MACHINE = "single machine"
+PARAMETER_SERVER = "standard parameter server"
+ROW_LOOKUP = "row lookup"
+ALL_REDUCE = "all-reduce"
+BY_ROW, BY_COLUMN = "hybrid by row", "hybrid by column"
 WORKER, SERVER = "worker", "server"
-ROW_ID = 8  # stock TensorFlow's ids and slices
-MESSAGE = 48  # bytes of a message's header, and of the words that its sections fill up
+ROW_ID_BYTES = 8  # stock TensorFlow's ids and slices
+MESSAGE_BYTES = 48  # bytes of a message's header, and of the words that its sections fill up
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,11 @@ def messages(strategy: str, job: Job, servers: int, workers: int) -> list[Messag
     return [m for m in found if m.bytes > 0]
 
 
-def _single(job: Job, servers: int, workers: int) -> list[Message]:
+def _single_machine(job: Job, servers: int, workers: int) -> list[Message]:
     return []
 
 
-def _standard(job: Job, servers: int, workers: int) -> list[Message]:
+def _parameter_server(job: Job, servers: int, workers: int) -> list[Message]:
     """The worker reads all weights and sends a gradient of the same size."""
     share = (job.table_bytes + _dense(job)) / servers
     return [
@@ -67,18 +70,18 @@ def _standard(job: Job, servers: int, workers: int) -> list[Message]:
     ]
 
 
-def _lookup(job: Job, servers: int, workers: int) -> list[Message]:
+def _row_lookup(job: Job, servers: int, workers: int) -> list[Message]:
     """The worker asks for the distinct rows of its batch and sends their gradient."""
     rows = [(t.rows(job.batch) / servers, t.units) for t in job.tables]
     dense = _dense(job) / servers
     return [
-        Message("ids", 0, WORKER, SERVER, sum(r * ROW_ID for r, _ in rows)),
-        Message("rows", 1, SERVER, WORKER, dense + sum(r * d * FLOAT for r, d in rows)),
+        Message("ids", 0, WORKER, SERVER, sum(r * ROW_ID_BYTES for r, _ in rows)),
+        Message("rows", 1, SERVER, WORKER, dense + sum(r * d * FLOAT_BYTES for r, d in rows)),
         Message("slices", 2, WORKER, SERVER, dense + _slices(rows)),
     ]
 
 
-def _reduce(job: Job, servers: int, workers: int) -> list[Message]:
+def _all_reduce(job: Job, servers: int, workers: int) -> list[Message]:
     """Around a ring of workers: of each table the dense gradient or all slices, what is less."""
     others = workers - 1
     total = _dense(job) * 2 * others / workers
@@ -128,7 +131,7 @@ def _entries(table: Table, job: Job, parts: int) -> float:
     if job.deduplicate and 2 * distinct <= count:
         bits = min(bits, distinct * id_bits + count * _bits(int(distinct) - 1))
     lengths = job.batch * _bits(int(2 * table.entries / parts))
-    return MESSAGE + (bits + lengths) / 8 + FLOAT * job.values * count
+    return MESSAGE_BYTES + (bits + lengths) / 8 + FLOAT_BYTES * job.values * count
 
 
 def _bits(largest: int) -> int:
@@ -136,18 +139,18 @@ def _bits(largest: int) -> int:
 
 
 def _slices(rows: Sequence[tuple[float, int]]) -> float:
-    return sum(r * (d * FLOAT + ROW_ID) for r, d in rows)
+    return sum(r * (d * FLOAT_BYTES + ROW_ID_BYTES) for r, d in rows)
 
 
 def _dense(job: Job) -> float:
-    return FLOAT * job.dense
+    return FLOAT_BYTES * job.dense
 
 
 STRATEGIES: dict[str, Callable[[Job, int, int], list[Message]]] = {
-    SINGLE: _single,
-    STANDARD: _standard,
-    LOOKUP: _lookup,
-    REDUCE: _reduce,
+    SINGLE_MACHINE: _single_machine,
+    PARAMETER_SERVER: _parameter_server,
+    ROW_LOOKUP: _row_lookup,
+    ALL_REDUCE: _all_reduce,
     BY_ROW: _by_row,
     BY_COLUMN: _by_column,
 }

@@ -1,34 +1,55 @@
-"""Models of this package on TPUs: whether they compile, and tables in `TPUEmbedding`."""
+"""TPUs: compiling a training step without a TPU, and tables in TensorFlow's `TPUEmbedding`."""
 
-from twml_ops.tpu.check import Verdict, check
+from typing import TYPE_CHECKING
+
+from twml_ops._deprecated import deprecated_names
+from twml_ops.tpu.check import CompileReport, TableMemory, check
 from twml_ops.tpu.chips import CHIPS, Chip
-from twml_ops.tpu.elsewhere import looked_up, tables_elsewhere
+from twml_ops.tpu.compile_subprocess import Compiled
 from twml_ops.tpu.embedding import (
-    embedding_for,
+    copy_tables_from_embedding,
+    copy_tables_to_embedding,
+    create_embedding,
     feature_configs,
     host_lookup,
     lookup_inputs,
-    on_host,
-    tables_from,
-    tables_to,
+    map_on_host,
 )
+from twml_ops.tpu.external_lookup import external_tables, use_lookups
 from twml_ops.tpu.optimizers import table_optimizer
-from twml_ops.tpu.step import training_step
+from twml_ops.tpu.step import CompileProblem, training_step
 
 __all__ = [
     "CHIPS",
     "Chip",
-    "Verdict",
+    "CompileProblem",
+    "CompileReport",
+    "Compiled",
+    "TableMemory",
     "check",
-    "embedding_for",
+    "copy_tables_from_embedding",
+    "copy_tables_to_embedding",
+    "create_embedding",
+    "external_tables",
     "feature_configs",
     "host_lookup",
-    "looked_up",
     "lookup_inputs",
-    "on_host",
+    "map_on_host",
     "table_optimizer",
-    "tables_elsewhere",
-    "tables_from",
-    "tables_to",
     "training_step",
+    "use_lookups",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = deprecated_names(
+        __name__,
+        {
+            "Verdict": "CompileReport",
+            "embedding_for": "create_embedding",
+            "looked_up": "use_lookups",
+            "on_host": "map_on_host",
+            "tables_elsewhere": "external_tables",
+            "tables_from": "copy_tables_to_embedding",
+            "tables_to": "copy_tables_from_embedding",
+        },
+    )

@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from twml_ops import _keras
 from twml_ops.tpu import chips, step
-from twml_ops.tpu.compiler import Compiled, CompileError, compile_for
+from twml_ops.tpu.compile_subprocess import Compiled, CompileError, compile_for
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class TableMemory:
     """An embedding table, with its slots.
 
     Attributes:
@@ -33,7 +33,7 @@ class Table:
 
 
 @dataclasses.dataclass(frozen=True)
-class Verdict:
+class CompileReport:
     """What `check` found.
 
     Attributes:
@@ -46,9 +46,9 @@ class Verdict:
 
     chip: chips.Chip
     topology: str
-    problem: step.Problem | None
+    problem: step.CompileProblem | None
     compiled: Compiled | None
-    tables: list[Table]
+    tables: list[TableMemory]
 
     @property
     def fits(self) -> bool:
@@ -78,7 +78,7 @@ def check(
     batch_size: int = 1024,
     max_entries: int = 32,
     topology: str | None = None,
-) -> Verdict:
+) -> CompileReport:
     """Compiles the training step of `model` with the TPU compiler, without a TPU.
 
     Args:
@@ -93,24 +93,24 @@ def check(
         ValueError: an unknown chip, or a model without known inputs.
         ImportError: the extra `twml_ops[tpu]` is not installed.
     """
-    target = chips.get(chip)
+    target = chips.get_chip(chip)
     shape = topology or target.topology
-    batch = step.batch_of(model, batch_size, max_entries)
+    batch = step.zero_batch(model, batch_size, max_entries)
     problem = compiled = None
     try:
         with tf.device("CPU"):
-            step.prepare(model)
-            hlo = step.hlo_of(step.training_step(model), model, batch)
+            step.prepare_model(model)
+            hlo = step.lower_to_hlo(step.training_step(model), model, batch)
         compiled = compile_for(hlo, f"{target.name}:{shape}")
-    except step.NotCompilable as e:
+    except step.NotCompilableError as e:
         problem = e.problem
     except CompileError as e:
-        layer = step.layer_of([str(e)], _keras.all_layers(model))
-        problem = step.Problem(layer, str(e))
-    return Verdict(target, shape, problem, compiled, tables(model, compiled))
+        layer = step.find_layer([str(e)], _keras.all_layers(model))
+        problem = step.CompileProblem(layer, str(e))
+    return CompileReport(target, shape, problem, compiled, tables(model, compiled))
 
 
-def tables(model: Any, compiled: Compiled | None = None) -> list[Table]:
+def tables(model: Any, compiled: Compiled | None = None) -> list[TableMemory]:
     """The tables of `model`: variables with a row for each id of a layer's id space."""
     devices = compiled.devices if compiled else 1
     rule = getattr(model.optimizer, "update_rule", None)
@@ -126,5 +126,5 @@ def tables(model: Any, compiled: Compiled | None = None) -> list[Table]:
             row += sum(math.prod(s.shape[1:]) * s.dtype.size for s in slots)
             own = variable.name.rpartition("/")[2].partition(":")[0]
             name = layer.name if len(big) == 1 else f"{layer.name}/{own}"
-            found.append(Table(name, rows, units, rows * row, -(-rows // devices) * row))
+            found.append(TableMemory(name, rows, units, rows * row, -(-rows // devices) * row))
     return found

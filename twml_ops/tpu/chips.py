@@ -39,7 +39,7 @@ CHIPS = {
 SOURCE = "Google's public figures, cloud.google.com/tpu/docs"
 
 
-def get(name: str) -> Chip:
+def get_chip(name: str) -> Chip:
     """The chip `name`.
 
     Raises:

@@ -12,7 +12,7 @@ from twml_ops import _keras, placement
 from twml_ops._batch import parse
 from twml_ops.layers import SparseLinear
 from twml_ops.layers._feature_norm import FeatureNorm
-from twml_ops.tpu.elsewhere import Elsewhere
+from twml_ops.tpu.external_lookup import ExternalLookup
 from twml_ops.tpu.optimizers import table_optimizer
 
 _embedding = tf.tpu.experimental.embedding
@@ -22,7 +22,7 @@ Weights = tuple[dict[str, tf.SparseTensor], dict[str, tf.SparseTensor]]
 def sparse_layers(model: Any) -> dict[str, SparseLinear]:
     """Name -> `SparseLinear`, of those whose table a TPU can have; each a feature of its own.
 
-    Their placement is told that products may come from elsewhere: see `looked_up`.
+    Their placement is told that products may come from elsewhere: see `use_lookups`.
 
     Raises:
         ValueError: no such layer, or one that is partitioned, sharded or not float32.
@@ -39,7 +39,7 @@ def sparse_layers(model: Any) -> dict[str, SparseLinear]:
             if got != want:
                 raise ValueError(f"{what} of layer {layer.name!r} must be {want!r}, got {got!r}")
         rows = getattr(placement.placement_of(layer.kernel), "rows", None)
-        placement.set_placement(layer.kernel, Elsewhere(layer.name, rows))
+        placement.set_placement(layer.kernel, ExternalLookup(layer.name, rows))
         found[layer.name] = layer
     if not found:
         raise ValueError("model must have a SparseLinear layer, got none")
@@ -92,7 +92,7 @@ def lookup_inputs(batches: Mapping[str, Any]) -> Weights:
     return ids, weights
 
 
-def embedding_for(configs: Mapping[str, Any], optimizer: Any = None) -> Any:
+def create_embedding(configs: Mapping[str, Any], optimizer: Any = None) -> Any:
     """The embedding API that the strategy in force wants.
 
     On TPUs with SparseCores `TPUEmbeddingV2`, on others `TPUEmbedding`; without a TPU
@@ -126,7 +126,7 @@ def host_lookup(embedding: Any, inputs: Weights, configs: Mapping[str, Any]) -> 
     )
 
 
-def tables_from(model: Any, embedding: Any) -> None:
+def copy_tables_to_embedding(model: Any, embedding: Any) -> None:
     """Copies the model's tables into those of `embedding`, on the host.
 
     Raises:
@@ -137,7 +137,7 @@ def tables_from(model: Any, embedding: Any) -> None:
         _variable(variables, name).assign(tf.convert_to_tensor(layer.kernel))
 
 
-def tables_to(model: Any, embedding: Any) -> None:
+def copy_tables_from_embedding(model: Any, embedding: Any) -> None:
     """Copies the tables of `embedding` into the model: train on a TPU, serve on CPUs.
 
     On a TPU call `embedding._retrieve_variables` first, or restore the checkpoint that the training
@@ -151,7 +151,7 @@ def tables_to(model: Any, embedding: Any) -> None:
         layer.kernel.assign(tf.convert_to_tensor(_variable(variables, name)))
 
 
-def on_host(dataset: tf.data.Dataset, transform: Any, training: bool = True) -> tf.data.Dataset:
+def map_on_host(dataset: tf.data.Dataset, transform: Any, training: bool = True) -> tf.data.Dataset:
     """`dataset` with its features transformed on the host: discretizers, hashes, max-norm.
 
     Args:

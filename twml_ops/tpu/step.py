@@ -16,7 +16,7 @@ _RAISED = re.compile(r"\w*(Error|Exception): ")
 _NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
 
 
-class Problem(NamedTuple):
+class CompileProblem(NamedTuple):
     """What does not compile.
 
     Attributes:
@@ -28,19 +28,19 @@ class Problem(NamedTuple):
     why: str
 
 
-class NotCompilable(Exception):
+class NotCompilableError(Exception):
     """A step that does not become a program of static shapes.
 
     Attributes:
         problem: what and where.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: CompileProblem) -> None:
         super().__init__(problem.why)
         self.problem = problem
 
 
-def batch_of(model: Any, batch_size: int, max_entries: int = 32) -> tuple[Any, tf.Tensor]:
+def zero_batch(model: Any, batch_size: int, max_entries: int = 32) -> tuple[Any, tf.Tensor]:
     """Padded features as `model` takes them, and labels, all zeros: the shapes are what counts.
 
     Args:
@@ -70,7 +70,7 @@ def batch_of(model: Any, batch_size: int, max_entries: int = 32) -> tuple[Any, t
     return tf.nest.map_structure(zeros, symbolic), tf.zeros([batch_size, *shape])
 
 
-def prepare(model: Any) -> None:
+def prepare_model(model: Any) -> None:
     """Compiles a model that is not, and builds its optimizer."""
     if getattr(model, "optimizer", None) is None:
         model.compile(optimizers.Adagrad(0.01), "binary_crossentropy", jit_compile=False)
@@ -83,7 +83,7 @@ def training_step(model: Any) -> Any:
     Metrics are left out. Tables are updated by what XLA knows: see `ops.xla_compatible`.
 
     Args:
-        model: compiled and built, as by `prepare`; of padded batches.
+        model: compiled and built, as by `prepare_model`; of padded batches.
     """
 
     @tf.function(jit_compile=True)
@@ -100,17 +100,19 @@ def training_step(model: Any) -> Any:
     return step
 
 
-def hlo_of(step: Any, model: Any, batch: tuple[Any, tf.Tensor]) -> bytes:
+def lower_to_hlo(step: Any, model: Any, batch: tuple[Any, tf.Tensor]) -> bytes:
     """The serialized HLO module of `step` for `batch`.
 
     Raises:
-        NotCompilable: it is none, or one whose shapes depend on the data.
+        NotCompilableError: it is none, or one whose shapes depend on the data.
     """
     layers = _keras.all_layers(model)
     try:
         graph = step.get_concrete_function(*batch).graph
     except Exception as e:
-        raise NotCompilable(Problem(_layer_in_traceback(e, layers), _first_lines(e))) from e
+        raise NotCompilableError(
+            CompileProblem(_layer_in_traceback(e, layers), _first_lines(e))
+        ) from e
     try:
         ir = step.experimental_get_compiler_ir(*batch)
         text = ir(stage="hlo")
@@ -119,15 +121,17 @@ def hlo_of(step: Any, model: Any, batch: tuple[Any, tf.Tensor]) -> bytes:
             return ir(stage="hlo_serialized")
     except Exception as e:
         text = str(e)
-        layer = layer_of([*_NODE.findall(text), text], layers) or _unknown_shape(graph, layers)
-        raise NotCompilable(Problem(layer, _first_lines(e))) from e
+        layer = find_layer([*_NODE.findall(text), text], layers) or _unknown_shape(graph, layers)
+        raise NotCompilableError(CompileProblem(layer, _first_lines(e))) from e
     names = _OP_NAME.findall(dynamic)
-    layer = _unknown_shape(graph, layers) or layer_of(names, layers)
+    layer = _unknown_shape(graph, layers) or find_layer(names, layers)
     op = f" ({names[0]})" if names else ""
-    raise NotCompilable(Problem(layer, f"the shape of a result depends on the data{op}"))
+    raise NotCompilableError(
+        CompileProblem(layer, f"the shape of a result depends on the data{op}")
+    )
 
 
-def layer_of(names: Iterable[str], layers: Iterable[Any]) -> str | None:
+def find_layer(names: Iterable[str], layers: Iterable[Any]) -> str | None:
     """The layer whose name is the innermost in the first of `names`, of ops, that has one."""
     known = {layer.name for layer in layers if not isinstance(layer, tf.keras.layers.InputLayer)}
     for name in names:
@@ -144,7 +148,7 @@ def _unknown_shape(graph: Any, layers: Iterable[Any]) -> str | None:
         for output in op.outputs:
             plain = output.dtype not in (tf.resource, tf.variant)
             if plain and not output.shape.is_fully_defined():
-                layer = layer_of([op.name], layers)
+                layer = find_layer([op.name], layers)
                 if layer is not None:
                     return layer
     return None
@@ -157,7 +161,7 @@ def _layer_in_traceback(error: BaseException, layers: Iterable[Any]) -> str | No
     while trace is not None:
         found = ours.get(id(trace.tb_frame.f_locals.get("self")), found)
         trace = trace.tb_next
-    return found or layer_of([str(error)], layers)
+    return found or find_layer([str(error)], layers)
 
 
 def _first_lines(error: BaseException) -> str:

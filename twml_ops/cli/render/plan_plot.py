@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from twml_ops.planning import STRATEGIES, Cluster, Compute, Job, Prediction, predict
+from twml_ops.planning import STRATEGIES, ClusterResources, Compute, Job, Prediction, predict
 
 MARGIN = 10  # the axis ranges from a tenth of the given egress to ten times
 
@@ -34,8 +34,8 @@ def draw(job: Job, cluster: Cluster, compute: Compute, overlap: bool, path: Path
     for strategy in STRATEGIES:
         predictions = [
             predict(
-                strategy, job, Cluster(float(e), cluster.servers, cluster.workers), compute,
-                overlap=overlap,
+                strategy, job, ClusterResources(float(e), cluster.servers, cluster.workers),
+                compute, overlap=overlap,
             )
             for e in axis
         ]  # fmt: skip

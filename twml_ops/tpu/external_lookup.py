@@ -15,8 +15,8 @@ from twml_ops.placement.entries import CsrEntries
 _activations: ContextVar[Mapping[str, tf.Tensor] | None] = ContextVar("activations", default=None)
 
 
-class Elsewhere(placement.Placement):
-    """The variable in the model stands for a table whose product is handed in, see `looked_up`.
+class ExternalLookup(placement.Placement):
+    """The variable in the model stands for a table whose product is handed in, see `use_lookups`.
 
     Args:
         layer: whose product it is.
@@ -41,7 +41,7 @@ class Elsewhere(placement.Placement):
         del dtype
         rows = shape[0] if self.rows is None else self.rows
         variable = add((rows, *shape[1:]), initializer if rows else "zeros")
-        placement.set_placement(variable, Elsewhere(name.rpartition("/")[0], self.rows))
+        placement.set_placement(variable, ExternalLookup(name.rpartition("/")[0], self.rows))
         return variable
 
     def sparse_linear(self, entries: CsrEntries, table: Any) -> tf.Tensor:
@@ -51,26 +51,27 @@ class Elsewhere(placement.Placement):
             return handed_in[self.layer]
         if table.shape[0]:
             return super().sparse_linear(entries, table)
-        if not isinstance(placement.current_placement(), Elsewhere):
+        if not isinstance(placement.current_placement(), ExternalLookup):
             raise ValueError(
-                f"the table of {self.layer!r} is elsewhere: call the model in `tpu.looked_up(...)`"
+                f"the table of {self.layer!r} is elsewhere: call the model in "
+                "`tpu.use_lookups(...)`"
             )
         # A model is being made, and asked for shapes only.
         return tf.zeros(tf.stack([tf.shape(entries[2])[0] - 1, table.shape[1]]))
 
 
 @contextlib.contextmanager
-def tables_elsewhere() -> Iterator[None]:
+def external_tables() -> Iterator[None]:
     """Models made in the block keep no tables: their `SparseLinear`s take looked-up products.
 
     For models in the scope of a `tf.distribute.TPUStrategy`, whose tables `TPUEmbedding` has.
     """
-    with placement.placement_scope(Elsewhere(rows=0)):
+    with placement.placement_scope(ExternalLookup(rows=0)):
         yield
 
 
 @contextlib.contextmanager
-def looked_up(activations: Mapping[str, tf.Tensor]) -> Iterator[None]:
+def use_lookups(activations: Mapping[str, tf.Tensor]) -> Iterator[None]:
     """In the block the layers named in `activations` take those for their product.
 
     Args:
