@@ -7,7 +7,7 @@ Keras model whose tables are sharded over parameter servers, `serve` runs such a
 
 from typing import TYPE_CHECKING
 
-from twml_ops._deprecated import deprecated_names
+from twml_ops._deprecated import deprecated_aliases
 from twml_ops.distribute.hybrid import (
     ChiefBuiltModel,
     Cluster,
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = deprecated_names(
+    __getattr__ = deprecated_aliases(
         __name__,
         {
             "BuiltOnce": "ChiefBuiltModel",

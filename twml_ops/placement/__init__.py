@@ -8,7 +8,7 @@ is put in force with `placement_scope`.
 
 from typing import TYPE_CHECKING
 
-from twml_ops._deprecated import deprecated_names
+from twml_ops._deprecated import deprecated_aliases
 from twml_ops.placement.base import (
     REPLICATED,
     AddWeight,
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = deprecated_names(
+    __getattr__ = deprecated_aliases(
         __name__,
         {
             "WHOLE": "REPLICATED",

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from twml_ops._deprecated import deprecated_names
+from twml_ops._deprecated import deprecated_aliases
 from twml_ops.planning.job import ClusterResources, Compute, Job, Table
 from twml_ops.planning.predict import Choice, Prediction, choose, predict
 from twml_ops.planning.traffic import STRATEGIES, Message, messages
@@ -22,4 +22,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = deprecated_names(__name__, {"Cluster": "ClusterResources"})
+    __getattr__ = deprecated_aliases(__name__, {"Cluster": "ClusterResources"})

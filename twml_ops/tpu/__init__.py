@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from twml_ops._deprecated import deprecated_names
+from twml_ops._deprecated import deprecated_aliases
 from twml_ops.tpu.check import CompileReport, TableMemory, check
 from twml_ops.tpu.chips import CHIPS, Chip
 from twml_ops.tpu.compile_subprocess import Compiled
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = deprecated_names(
+    __getattr__ = deprecated_aliases(
         __name__,
         {
             "Verdict": "CompileReport",
