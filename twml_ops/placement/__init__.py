@@ -1,9 +1,9 @@
-"""Where tables are, and how the replicas that train them agree: asked by layers and optimizers.
+"""Where a table is stored, and how the replicas that train it exchange entries and gradients.
 
-A layer asks the placement in force for a new table, and the placement in charge of a table for
-products with it; an optimizer asks the latter for the gradient of all replicas. Every replica
-having the whole table (`Placement`) is the default. A custom placement derives from `Placement` and
-is put in force with `placement_scope`.
+A layer asks `current_placement()` for the placement of a new table, and `placement_of(table)` for
+products with it. An optimizer asks `placement_of(variable)` for the gradient that all replicas
+together have. By default every replica has the whole table (`REPLICATED`). A custom placement
+derives from `Placement` and is selected with `placement_scope`.
 """
 
 from typing import TYPE_CHECKING

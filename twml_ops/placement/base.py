@@ -1,7 +1,7 @@
-"""Where tables are and how the replicas that train them agree.
+"""The interface of placements, and the placement of each variable.
 
-A layer never asks which hardware or strategy it runs on: it asks its placement. An optimizer asks
-the placement of the variable it updates.
+A layer does not know which hardware or strategy it runs on: it asks its placement. An optimizer
+asks the placement of the variable that it updates.
 """
 
 from __future__ import annotations
@@ -19,34 +19,67 @@ from twml_ops.placement import collectives, gradients
 from twml_ops.placement.entries import CsrEntries
 
 _ATTRIBUTE = "_twml_placement"
-AddWeight = Callable[[Sequence[int], Any], Any]  # shape, initializer -> a layer's new variable
+AddWeight = Callable[[Sequence[int], Any], Any]
+"""A function (shape, initializer) -> variable by which a layer adds a weight to itself."""
 
 
 class Placement:
-    """Every replica has the whole table; without replicas, that is the one table there is."""
+    """Every replica has the whole table. Without replicas, that is the only copy.
+
+    This is the default and the base class of all other placements.
+
+    Attributes:
+        is_sharded: Whether a variable in this process holds only some of the table's rows or
+            columns.
+        supports_grouped_tables: Whether tables of `GroupedSparseLinear` get this placement too;
+            otherwise every replica has them whole.
+    """
 
     is_sharded = False
-    supports_grouped_tables = (
-        True  # tables of `GroupedSparseLinear` too; else they stay with their layer
-    )
+    supports_grouped_tables = True
 
     def create(
         self, add: AddWeight, shape: Sequence[int], initializer: Any, name: str, dtype: Any
     ) -> Any:
-        """The variable that stands for a table of `shape`, made by `add`, and in charge of it."""
+        """Creates the variable that represents a new table, and registers the placement for it.
+
+        Args:
+            add: Adds a weight of the given shape to the layer.
+            shape: Shape of the whole table, (N, D).
+            initializer: Initializer of the whole table.
+            name: "layer/weight".
+            dtype: "float32" or "bfloat16".
+
+        Returns:
+            The variable, which the layer passes to the other methods.
+        """
         del name, dtype  # `add` knows them
         return add(shape, initializer)
 
     def sparse_linear(self, entries: CsrEntries, table: Any) -> tf.Tensor:
-        """`ops.sparse_linear` on a table in charge: [B, D] of this replica's batch."""
+        """Multiplies a batch with a table, as `ops.sparse_linear`.
+
+        Args:
+            entries: The batch of this replica, in CSR form.
+            table: A variable that `create` has returned.
+
+        Returns:
+            float32 [B, D].
+        """
         return ops.sparse_linear(*entries, table)
 
     def gather_entries(
         self, ids: tf.Tensor, values: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor] | None:
-        """The entries [K] of all replicas' batches, for a state that every replica keeps alike.
+        """Gathers the entries of all replicas, to update a state of which each has a copy.
 
-        None where this batch is all there is.
+        Args:
+            ids: Integer [K], of this replica's batch.
+            values: float32 [K].
+
+        Returns:
+            Ids and values of the batches of all replicas, concatenated in the order of the
+            replicas; None without replicas.
         """
         if collectives.num_replicas() == 1:
             return None
@@ -54,30 +87,62 @@ class Placement:
         return tf.concat(all_ids, axis=0), tf.concat(all_values, axis=0)
 
     def reduce_gradient(self, gradient: tf.IndexedSlices) -> tf.IndexedSlices:
-        """A variable's sparse gradient of all replicas, from this replica's."""
+        """Adds up the replicas' sparse gradients of a variable.
+
+        Args:
+            gradient: The gradient that this replica has computed.
+
+        Returns:
+            The gradient that this replica updates its variable with; ids may repeat.
+        """
         return gradients.reduce_gradient(gradient)
 
     def read(self, variable: Any) -> tf.Tensor:
-        """The whole table."""
+        """Reads the whole table.
+
+        Args:
+            variable: A variable that `create` has returned.
+
+        Returns:
+            The table, [N, D].
+        """
         return tf.convert_to_tensor(variable)
 
     def assign(self, variable: Any, table: Any) -> None:
-        """Makes `table` the whole table."""
+        """Sets the whole table.
+
+        Args:
+            variable: A variable that `create` has returned.
+            table: Its new value, [N, D].
+        """
         variable.assign(tf.cast(table, variable.dtype))
 
 
 REPLICATED = Placement()
+"""The default placement: every replica has the whole table."""
+
 _CURRENT: ContextVar[Placement] = ContextVar("placement", default=REPLICATED)
 
 
 def current_placement() -> Placement:
-    """The placement of tables that are made now, unless their layer asks for another."""
+    """Returns the placement of new tables whose layer does not ask for another.
+
+    Returns:
+        The placement of the innermost `placement_scope`, or `REPLICATED` outside of one.
+    """
     return _CURRENT.get()
 
 
 @contextlib.contextmanager
 def placement_scope(placement: Placement) -> Iterator[None]:
-    """In the block, and this thread, new tables get `placement`."""
+    """Makes `placement` the current placement in a `with` block, for the running thread.
+
+    Args:
+        placement: The placement of tables that are created in the block.
+
+    Yields:
+        Nothing.
+    """
     token = _CURRENT.set(placement)
     try:
         yield
@@ -86,22 +151,47 @@ def placement_scope(placement: Placement) -> Iterator[None]:
 
 
 def placement_of(variable: Any) -> Placement:
-    """The placement in charge of `variable`."""
+    """Returns the placement of a variable.
+
+    Args:
+        variable: A Keras or TensorFlow variable, or what `Placement.create` has returned.
+
+    Returns:
+        The placement that `set_placement` has registered for it, or `REPLICATED`.
+    """
     return getattr(tf_variable(variable), _ATTRIBUTE, REPLICATED)
 
 
 def grouped_sparse_linear(batches: Sequence[CsrEntries], tables: Sequence[Any]) -> list[tf.Tensor]:
-    """The product [B, D] of each batch with its table: one op for all tables that are here."""
+    """Multiplies several batches, each with its table, by one op if all tables are in this process.
+
+    Args:
+        batches: One batch for each table.
+        tables: Variables that `Placement.create` has returned.
+
+    Returns:
+        One float32 [B, D] for each batch.
+    """
     if all(placement_of(t) is REPLICATED for t in tables):
         return ops.grouped_sparse_linear(batches, tables)
     return [placement_of(t).sparse_linear(b, t) for b, t in zip(batches, tables, strict=True)]
 
 
 def set_placement(variable: Any, placement: Placement) -> None:
-    """Puts `placement` in charge of `variable`."""
+    """Registers the placement of a variable.
+
+    Args:
+        variable: A Keras or TensorFlow variable, or an object that represents a table.
+        placement: Its placement from now on.
+    """
     setattr(tf_variable(variable), _ATTRIBUTE, placement)
 
 
 def in_replica_group() -> bool:
-    """Whether the running code is one of several replicas that exchange gradients here."""
+    """Tells whether the running code is one of several replicas that exchange gradients here.
+
+    Returns:
+        True in the replica context of a `tf.distribute.MirroredStrategy` of at least two replicas.
+        Other strategies exchange gradients by themselves.
+    """
     return collectives.num_replicas() > 1

@@ -1,4 +1,4 @@
-"""A table divided among the replicas: each holds every k-th row, and they exchange ids and sums."""
+"""A table sharded over the replicas of a `MirroredStrategy`, each of which holds every k-th row."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from twml_ops.placement.entries import CsrEntries, entries_of_shard
 
 
 class ShardedPlacement(Placement):
-    """Replica p of k holds the rows of the ids with id mod k = p: N D / k numbers each.
+    """Replica s of k holds the rows of the ids with id mod k = s, about N / k rows.
 
-    A batch's entries go to all replicas; each multiplies those of its rows, for all examples, and
-    gives every replica the part of the sums that is its examples'. The gradient of a shard is
-    that of the joined batch already, so nothing is added up afterwards.
+    The entries of all batches are gathered on every replica. Each replica multiplies those of its
+    own rows, for all examples, and a reduce-scatter gives every replica the products of its own
+    examples. The gradient of a shard is computed from the gathered batch, so it already is the sum
+    over all replicas.
 
-    The shards are the replicas' copies of one mirrored variable, which here are no copies; so are
-    those of its slots.
+    The shards are stored as the replicas' copies of one mirrored variable, whose values differ; the
+    same holds for the optimizer's slots.
 
     Args:
-        strategy: whose replicas.
-        num_rows: N.
+        strategy: The strategy whose replicas hold the shards.
+        num_rows: N, rows of the whole table.
     """
 
     is_sharded = True
@@ -35,68 +36,83 @@ class ShardedPlacement(Placement):
     def __init__(self, strategy: tf.distribute.Strategy, num_rows: int) -> None:
         self.strategy = strategy
         self.num_rows = num_rows
-        self.shards = int(strategy.num_replicas_in_sync)
+        self.num_shards = int(strategy.num_replicas_in_sync)
 
     def create(
         self, add: AddWeight, shape: Sequence[int], initializer: Any, name: str, dtype: Any
     ) -> Any:
-        """See `Placement`. Cut from one initial table, so its values do not depend on k."""
+        """See `Placement.create`. The initial values do not depend on the number of replicas."""
         del name, dtype
         with tf.init_scope():
             table = tf.convert_to_tensor(initializer(shape))
-            first = self._cut(table)[0]
+            first = self._split(table)[0]
             variable = add(first.shape, lambda *_, **__: first)
             self.assign(variable, table)
         set_placement(variable, self)
         return variable
 
     def sparse_linear(self, entries: CsrEntries, table: Any) -> tf.Tensor:
-        """See `Placement`."""
+        """See `Placement.sparse_linear`.
+
+        Raises:
+            NotImplementedError: The layer runs in Keras 3's `stateless_call`.
+        """
         if stateless_value(table) is not None:
             raise NotImplementedError(
-                'stateless_call takes whole tables, and one with placement="sharded" is divided '
-                'among replicas; use placement="auto"'
+                'stateless_call takes whole tables, but one with placement="sharded" is sharded '
+                'over replicas; use placement="auto"'
             )
-        if collectives.num_replicas() == 1:  # outside of the replicas: all shards, one by one
-            shards = enumerate(self._shards(table))
-            parts = [(entries_of_shard(entries, p, self.shards), shard) for p, shard in shards]
-            return tf.add_n([ops.sparse_linear(*part, shard) for part, shard in parts])
+        if collectives.num_replicas() == 1:  # outside of the replica context: one shard at a time
+            products = [
+                ops.sparse_linear(*entries_of_shard(entries, s, self.num_shards), shard)
+                for s, shard in enumerate(self._shards(table))
+            ]
+            return tf.add_n(products)
         ids, values, row_splits = entries
         lengths, all_ids = collectives.gather_per_replica([row_splits[1:] - row_splits[:-1], ids])
-        everyone = (
+        all_entries = (
             tf.concat(all_ids, axis=0),
             None if values is None else collectives.all_gather(values),
             tf.concat([tf.zeros([1], tf.int64), tf.cumsum(tf.concat(lengths, axis=0))], axis=0),
         )
-        me = tf.distribute.get_replica_context().replica_id_in_sync_group
-        sums = ops.sparse_linear(*entries_of_shard(everyone, me, self.shards), table)
-        return collectives.reduce_scatter(sums, tf.stack([tf.size(x) for x in lengths]))
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        own_entries = entries_of_shard(all_entries, replica, self.num_shards)
+        products = ops.sparse_linear(*own_entries, table)
+        return collectives.reduce_scatter(products, tf.stack([tf.size(x) for x in lengths]))
 
     def reduce_gradient(self, gradient: tf.IndexedSlices) -> tf.IndexedSlices:
-        """See `Placement`."""
+        """See `Placement.reduce_gradient`. The gradient of a shard already is the sum."""
         return gradient
 
     def read(self, variable: Any) -> tf.Tensor:
-        """See `Placement`."""
+        """See `Placement.read`."""
         rows = tf.stack(self._shards(variable), axis=1)  # [rows of a shard, k, D]
         return tf.reshape(rows, [-1, rows.shape[2]])[: self.num_rows]
 
     def assign(self, variable: Any, table: Any) -> None:
-        """See `Placement`."""
+        """See `Placement.assign`."""
         table = tf.cast(table, variable.dtype)
-        for shard, part in zip(self._shards(variable), self._cut(table), strict=True):
-            shard.assign(part)
+        for shard, value in zip(self._shards(variable), self._split(table), strict=True):
+            shard.assign(value)
 
     def _shards(self, variable: Any) -> Sequence[tf.Variable]:
         return self.strategy.experimental_local_results(tf_variable(variable))
 
-    def _cut(self, table: tf.Tensor) -> list[tf.Tensor]:
-        padded = tf.pad(table, [[0, -self.num_rows % self.shards], [0, 0]])
-        return [padded[p :: self.shards] for p in range(self.shards)]
+    def _split(self, table: tf.Tensor) -> list[tf.Tensor]:
+        padded = tf.pad(table, [[0, -self.num_rows % self.num_shards], [0, 0]])
+        return [padded[s :: self.num_shards] for s in range(self.num_shards)]
 
 
 def sharded_placement(num_rows: int) -> Placement:
-    """The placement of a table of so many rows in the strategy in force, if it has replicas."""
+    """Returns the placement of a table that a layer wants sharded.
+
+    Args:
+        num_rows: N, rows of the whole table.
+
+    Returns:
+        A `ShardedPlacement` in the scope of a `MirroredStrategy` of at least two replicas,
+        otherwise `REPLICATED`.
+    """
     strategy = tf.distribute.get_strategy()
     if type(strategy) is tf.distribute.MirroredStrategy and strategy.num_replicas_in_sync > 1:
         return ShardedPlacement(strategy, num_rows)
@@ -104,10 +120,17 @@ def sharded_placement(num_rows: int) -> Placement:
 
 
 class NotCheckpointable(tf.train.experimental.PythonState):
-    """Part of a layer with shards: checkpoints and SavedModels, which know one copy, fail."""
+    """Makes checkpoints and SavedModels of a layer with shards fail.
+
+    TensorFlow would save one replica's shard as if it were the whole table.
+    """
 
     def serialize(self) -> str:
-        """Refuses."""
+        """Raises.
+
+        Raises:
+            ValueError: Always.
+        """
         raise ValueError(
             'a table with placement="sharded" cannot be in a TensorFlow checkpoint or SavedModel, '
             "which would keep one replica's shard only: save the model, or its weights, as .keras "
@@ -115,4 +138,4 @@ class NotCheckpointable(tf.train.experimental.PythonState):
         )
 
     def deserialize(self, string_value: str) -> None:
-        """Never saved, so never restored."""
+        """Does nothing, since nothing is ever saved."""
