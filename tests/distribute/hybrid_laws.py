@@ -22,7 +22,7 @@ from twml_ops.distribute.hybrid import (
     iter_checkpoints,
 )
 from twml_ops.distribute.hybrid import checkpoint as checkpoints
-from twml_ops.distribute.hybrid.chief_built_model import _beating as beating
+from twml_ops.distribute.hybrid.chief_built_model import _heartbeat as heartbeat
 from twml_ops.distribute.hybrid.cluster import start_server
 from twml_ops.distribute.launch import Ports
 from twml_ops.ops._tape import tf_variable
@@ -402,7 +402,7 @@ def nobody_waits_for_a_model_that_nobody_builds():
         other = On(SERVERS[:2], [WORKER, "another:1"], "worker", 1)
         path = os.path.join(folder, "model.keras")
         expect(ClusterError, "no chief", lambda: ChiefBuiltModel(builder, path, other, timeout=0.3))
-        with pytest.raises(KeyError), beating(f"{path}.beat", 0.01):
+        with pytest.raises(KeyError), heartbeat(f"{path}.beat", 0.01):
             raise KeyError  # the chief ends, its file stays
         expect(ClusterError, "no chief", lambda: ChiefBuiltModel(builder, path, other, timeout=0.3))
 

@@ -61,7 +61,7 @@ def test_what_dies_or_is_lost_is_started_anew(tmp_path, end):
     with made:
         assert made.wait(LIMIT) == 0
     assert [t.restarts for t in made.tasks] == [0, 1]
-    assert "started anew" in lines[0]
+    assert "restarted" in lines[0]
 
 
 def test_a_killed_server_is_started_anew(tmp_path):

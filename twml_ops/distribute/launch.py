@@ -1,6 +1,6 @@
-"""A whole cluster on this machine: starts its processes, and starts anew those that die.
+"""Runs a whole cluster on this machine: starts its processes and restarts those that die.
 
-On a real cluster Kubernetes does this.
+On a real cluster, Kubernetes or another scheduler does this.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from typing import IO
 from twml_ops import _child
 
 EXIT_LOST = 75
-"""Exit status of a process that lost its servers or peers and wants to be started anew."""
+"""Exit status of a process that has lost contact with servers or workers and has to be restarted.
+
+The value is `EX_TEMPFAIL` of sysexits.h, a temporary failure.
+"""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -32,9 +35,9 @@ class Task:
 
     Attributes:
         job: "ps", "worker" or "evaluator".
-        index: in its job.
-        process: the running one.
-        restarts: how often it was started anew.
+        index: The number of the task in its job.
+        process: The process that runs it now.
+        restarts: How often it was restarted.
     """
 
     job: str
@@ -44,22 +47,32 @@ class Task:
 
     @property
     def name(self) -> str:
-        """As it is shown."""
+        """The name in the output, such as "worker 0"."""
         return f"{self.job} {self.index}"
 
 
 class LocalCluster:
-    """Parameter servers and workers on 127.0.0.1, each a process that runs `command`.
+    """Parameter servers, workers and evaluators on 127.0.0.1, each a process.
+
+    Used as a context manager: the processes start at the beginning of the `with` block and are
+    killed at its end.
 
     Args:
-        command: what a worker runs; it finds the cluster in `TF_CONFIG`.
-        servers: how many parameter servers.
-        workers: how many workers.
-        server_command: what a server runs; None: the servers of this package.
-        max_restarts: of one task; one more death ends everything.
-        environment: variables to add.
-        evaluators: how many evaluators, which run `command` too.
-        show: gets each line that a process writes, with the task's name before it.
+        command: The command of a worker or evaluator, which reads the cluster from `TF_CONFIG`.
+        servers: Number of parameter servers.
+        workers: Number of workers, at least 1.
+        server_command: The command of a parameter server; None: `twml_ops.distribute.serve`.
+        max_restarts: How often one task may be restarted. If it dies once more, the cluster ends.
+        environment: Environment variables to add to those of this process.
+        show: Called with each line that a process writes, prefixed with the task's name.
+        evaluators: Number of evaluators.
+
+    Attributes:
+        cluster: "host:port" of each task, by job, as in `TF_CONFIG`.
+        tasks: The running tasks.
+
+    Raises:
+        ValueError: A count is too small, or there are several workers or evaluators but no server.
     """
 
     def __init__(
@@ -73,18 +86,22 @@ class LocalCluster:
         show: Callable[[str], None] = print,
         evaluators: int = 0,
     ) -> None:
-        least_counts = (
+        minimum_counts = (
             ("servers", servers, 0),
             ("workers", workers, 1),
             ("evaluators", evaluators, 0),
         )
-        for name, count, least in least_counts:
-            if count < least:
-                raise ValueError(f"{name} must be at least {least}, got {count}")
+        for name, count, minimum in minimum_counts:
+            if count < minimum:
+                raise ValueError(f"{name} must be at least {minimum}, got {count}")
         if not servers and workers > 1:
-            raise ValueError(f"several workers need at least 1 server, got {workers} and none")
+            raise ValueError(
+                f"several workers need at least 1 server, got {workers} workers and 0 servers"
+            )
         if not servers and evaluators:
-            raise ValueError(f"evaluators need at least 1 server, got {evaluators} and none")
+            raise ValueError(
+                f"evaluators need at least 1 server, got {evaluators} evaluators and 0 servers"
+            )
         self._commands = {
             "worker": list(command),
             "evaluator": list(command),
@@ -119,21 +136,25 @@ class LocalCluster:
         self._ports.close()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Until all workers and evaluators have succeeded, starting anew what dies.
+        """Waits until all workers and evaluators have succeeded, and restarts tasks that die.
 
-        A process that a signal ended, or that ends with `EXIT_LOST`, is started anew; one that
-        ends with another status other than 0 has failed, and with it the whole.
+        A process that was ended by a signal or with status `EXIT_LOST` is restarted. One that ends
+        with any other status except 0 has failed, and the cluster with it.
+
+        Args:
+            timeout: Limit in seconds; None: no limit.
 
         Returns:
-            0, or the status of the process that failed.
+            0; or the status of the process that failed; or 1 if a task has died more than
+            `max_restarts` times.
 
         Raises:
-            TimeoutError: `timeout` seconds have passed.
+            TimeoutError: The workers and evaluators have not ended within `timeout` seconds.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while any(t.process.poll() != 0 for t in self.tasks if t.job != "ps"):
             if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"the workers did not end within {timeout} s")
+                raise TimeoutError(f"the workers have not ended within {timeout} s")
             for task in self.tasks:
                 status = task.process.poll()
                 if status is None or (status == 0 and task.job != "ps"):
@@ -144,8 +165,8 @@ class LocalCluster:
                 if task.restarts >= self._max_restarts:
                     self._show(f"[{task.name}] died {task.restarts + 1} times")
                     return 1
-                why = f"by signal {-status}" if status < 0 else f"with status {status}"
-                self._show(f"[{task.name}] ended {why}: started anew")
+                cause = f"by signal {-status}" if status < 0 else f"with status {status}"
+                self._show(f"[{task.name}] ended {cause}: restarted")
                 task.restarts += 1
                 task.process = self._start(task.job, task.index)
             time.sleep(0.05)
@@ -189,15 +210,15 @@ def _die_with_parent() -> None:
 class Ports:
     """Different free ports of 127.0.0.1, reserved until `close`.
 
-    Each is bound by a socket that does not listen. The system then assigns it to nobody else,
-    while a program that is told its number can listen there, if it sets SO_REUSEADDR as gRPC does.
-    Systems other than Linux do not allow this: the ports are released at once there.
+    Each port is bound by a socket that does not listen. The system then assigns it to no other
+    program, but a program that is given its number can listen there if it sets SO_REUSEADDR, as
+    gRPC does. Systems other than Linux do not allow this, so there the ports are released at once.
 
     Args:
-        count: how many.
+        count: The number of ports.
 
     Attributes:
-        numbers: of the ports.
+        numbers: The port numbers.
     """
 
     def __init__(self, count: int) -> None:
@@ -210,6 +231,6 @@ class Ports:
             self.close()
 
     def close(self) -> None:
-        """Releases them."""
+        """Releases the ports."""
         for s in self._sockets:
             s.close()

@@ -1,14 +1,14 @@
-"""`python -m twml_ops.distribute.serve`: the parameter server that `TF_CONFIG` says this is."""
+"""`python -m twml_ops.distribute.serve`: runs the parameter server that `TF_CONFIG` describes."""
 
 from __future__ import annotations
 
-from twml_ops import ops  # noqa: F401  the op library, whose kernels run here
+from twml_ops import ops  # noqa: F401  loads the op library, whose kernels run in this process
 from twml_ops.distribute.hybrid.cluster import Cluster, serve
 
 if __name__ == "__main__":
     cluster = Cluster.from_environment()
     if cluster.job != "ps":
-        raise SystemExit(f"TF_CONFIG must say that this is a ps task, got {cluster.job!r}")
+        raise SystemExit(f"TF_CONFIG must describe a ps task, got {cluster.job!r}")
     try:
         serve(cluster)
     except ImportError as e:

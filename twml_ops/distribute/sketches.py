@@ -1,4 +1,4 @@
-"""Quantile sketches of replicas."""
+"""Merging the quantile sketches of replicas."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from twml_ops.placement import collectives
 
 
 def merge_replica_sketches(state: SketchState) -> SketchState:
-    """The sketch that has seen what the sketches of all replicas have: merged, not averaged.
+    """Merges the quantile sketches of all replicas.
 
-    Called by every replica with its own state; every replica gets the same. Outside of replicas,
-    `state` itself.
+    Every replica must call this with its own sketch.
+
+    Args:
+        state: The sketch of this replica.
+
+    Returns:
+        The sketch of all values that the replicas' sketches were updated with, the same on every
+        replica; outside of a replica context, `state` itself.
     """
     by_tensor = collectives.gather_per_replica(list(state))
     sketches = [SketchState(*tensors) for tensors in zip(*by_tensor, strict=True)]

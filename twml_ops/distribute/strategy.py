@@ -1,4 +1,4 @@
-"""A `tf.distribute.MirroredStrategy` that suits the devices."""
+"""A `tf.distribute.MirroredStrategy` for GPUs, or for logical CPUs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 
-def mirrored_strategy(devices: Sequence[str] | int | None = None) -> tf.distribute.MirroredStrategy:
-    """The strategy that trains one replica of a model on each device.
+def mirrored_strategy(
+    devices: Sequence[str] | int | None = None,
+) -> tf.distribute.MirroredStrategy:
+    """Returns a strategy that trains one replica of a model on each device.
 
-    On CPUs the small dense gradients are added on one of them, without the collectives of a default
-    MirroredStrategy, whose keys two strategies of a process confuse.
+    On CPUs it adds up the small dense gradients on one of them. A default MirroredStrategy uses
+    collectives, whose keys TensorFlow confuses if two strategies exist in one process.
 
     Args:
-        devices: names such as "GPU:0"; a number of logical CPUs, which this makes of the one there
-            is unless they exist; None: all GPUs, or else the CPU.
+        devices: Names such as "GPU:0"; or a number of logical CPUs, into which this divides the
+            CPU unless they exist already; None: all GPUs, or the CPU if there are none.
+
+    Returns:
+        The strategy.
 
     Raises:
-        ValueError: no device, or a number of logical CPUs other than those that TensorFlow already
-            runs with.
+        ValueError: There is no device, or TensorFlow already runs with another number of logical
+            CPUs.
     """
     if isinstance(devices, int):
         devices = _logical_cpus(devices)
@@ -27,23 +32,23 @@ def mirrored_strategy(devices: Sequence[str] | int | None = None) -> tf.distribu
         devices = [d.name for d in tf.config.list_logical_devices("GPU")] or ["CPU:0"]
     if not devices:
         raise ValueError("devices must name at least one device, got none")
-    one_by_one = all("cpu" in d.lower() for d in devices)
-    cross = tf.distribute.ReductionToOneDevice() if one_by_one else None
-    return tf.distribute.MirroredStrategy(list(devices), cross_device_ops=cross)
+    only_cpus = all("cpu" in d.lower() for d in devices)
+    cross_device_ops = tf.distribute.ReductionToOneDevice() if only_cpus else None
+    return tf.distribute.MirroredStrategy(list(devices), cross_device_ops=cross_device_ops)
 
 
 def _logical_cpus(count: int) -> list[str]:
     if count < 1:
         raise ValueError(f"devices must be at least 1 logical CPU, got {count}")
     cpu = tf.config.list_physical_devices("CPU")[0]
-    wanted = [tf.config.LogicalDeviceConfiguration() for _ in range(count)]
+    configurations = [tf.config.LogicalDeviceConfiguration() for _ in range(count)]
     try:
         if len(tf.config.get_logical_device_configuration(cpu) or []) < count:
-            tf.config.set_logical_device_configuration(cpu, wanted)
+            tf.config.set_logical_device_configuration(cpu, configurations)
     except RuntimeError as e:
-        have = len(tf.config.list_logical_devices("CPU"))
+        existing = len(tf.config.list_logical_devices("CPU"))
         raise ValueError(
-            f"devices: TensorFlow runs with {have} logical CPU(s) already, got {count}; "
+            f"devices: TensorFlow already runs with {existing} logical CPU(s), got {count}; "
             "call this before anything else uses TensorFlow"
         ) from e
     return [f"CPU:{i}" for i in range(count)]

@@ -1,4 +1,4 @@
-"""An evaluator's view of a run: its checkpoints, one after the other, as ordinary models."""
+"""Reading the checkpoints of a running cluster, one after the other, as ordinary models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twml_ops import placement
 from twml_ops.distribute.hybrid import checkpoint, model_weights
 from twml_ops.distribute.hybrid.tables import ParameterServerPlacement
 
-_PAUSE_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 
 def iter_checkpoints(
@@ -20,46 +20,46 @@ def iter_checkpoints(
     checkpoint_dir: str | os.PathLike[str],
     until: int | None = None,
 ) -> Iterator[tuple[int, tf.keras.Model]]:
-    """The model as a run's checkpoints have it, the newest each time; waits for the next.
+    """Iterates over the checkpoints of a run, each time the newest, and waits for the next one.
 
-    What an evaluator task does. It is no part of the cluster: it opens no port, and neither its
-    pace nor its death is noticed by the others. Tables are whole here: while one is read, this
-    process needs memory for it about three times.
+    This is the loop of an evaluator task. The evaluator is not connected to the cluster: it opens
+    no port, and the other processes notice neither its speed nor its end. Tables are whole in this
+    process. While a table is read, the process needs about three times the memory of that table.
 
     Args:
-        model_builder: that of the run's `HybridTrainer`; its models must have their weights before
-            they are called, as functional ones do.
-        checkpoint_dir: that of the run.
-        until: the run's last step; None: there is no last one.
+        model_builder: The `model_builder` of the run's `HybridTrainer`. Its models must have all
+            their weights before they are called, as functional models do.
+        checkpoint_dir: The `checkpoint_dir` of the run.
+        until: The last step of the run; None: the iteration does not end at a step.
 
     Yields:
-        (step, model), the same model each time. Ends after a checkpoint of step `until` or later,
-        or when the folder, once it was there, has gone.
+        (step, model), the same model object each time. The iteration ends after a checkpoint of
+        step `until` or later, or when the folder has been removed after it had existed.
 
     Raises:
-        ValueError: the checkpoint is of another model.
+        ValueError: A checkpoint is of another model.
     """
     folder = str(checkpoint_dir)
-    nowhere = ParameterServerPlacement("", [], tf.float32, False)
-    with placement.placement_scope(nowhere):
+    without_servers = ParameterServerPlacement("", [], tf.float32, False)
+    with placement.placement_scope(without_servers):
         without_tables = model_builder()
     model = model_builder()
-    seen, there = "", False
+    last_read, folder_existed = "", False
     while True:
         newest = checkpoint.latest(folder)
-        if newest is None or newest == seen:
-            if there and not tf.io.gfile.exists(folder):
+        if newest is None or newest == last_read:
+            if folder_existed and not tf.io.gfile.exists(folder):
                 return
-            there = tf.io.gfile.exists(folder)
-            time.sleep(_PAUSE_SECONDS)
+            folder_existed = tf.io.gfile.exists(folder)
+            time.sleep(_POLL_SECONDS)
             continue
-        seen, there = newest, True
+        last_read, folder_existed = newest, True
         try:
-            step, tables = checkpoint.read(newest, nowhere.tables, without_tables)
+            step, tables = checkpoint.read(newest, without_servers.tables, without_tables)
         except (tf.errors.NotFoundError, tf.errors.DataLossError):
             if tf.io.gfile.exists(os.path.join(newest, checkpoint.MANIFEST)):
                 raise
-            continue  # the chief has removed it for a newer one
+            continue  # the chief has removed the checkpoint, since there is a newer one
         model_weights.copy_weights(without_tables, model, tables)
         yield step, model
         if until is not None and step >= until:

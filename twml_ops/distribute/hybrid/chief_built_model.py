@@ -1,7 +1,7 @@
-"""One model for all processes of a run: the chief builds it, the others read what it has written.
+"""A model that the chief builds for all processes of a run, which read it from a file.
 
-Building may be costly, since layers adapt to the data first. The file has the layers and what they
-have learned, but no tables: those are made, one part a server, when the run begins.
+Building a model may take long, since layers adapt to the data. The file has the layers and their
+states but no tables, which are created, one shard on each server, when the run starts.
 """
 
 from __future__ import annotations
@@ -22,28 +22,30 @@ from twml_ops.distribute.hybrid.cluster import Cluster, ClusterError
 from twml_ops.distribute.hybrid.tables import ParameterServerPlacement
 from twml_ops.distribute.hybrid.timeouts import run_with_timeout
 
-_BEATS = 10  # that a chief at work gives in the time that the others would wait without any
+_HEARTBEATS = 10  # written by the chief during the `timeout` of the other processes
 
 
 class ChiefBuiltModel:
-    """A `model_builder` for `HybridTrainer`, whose model was built once for the whole cluster.
+    """A `model_builder` for `HybridTrainer` whose model is built once for the whole cluster.
 
-    Each call gives a copy, a Keras clone, of the one model. Make it before any tensor, as the
-    trainer: it connects this process to the servers.
+    Each call returns a copy, a Keras clone, of that model. Create this object before any tensor,
+    like the trainer: it connects the process to the servers.
 
     Args:
-        build: () -> an uncompiled functional or Sequential model. Only the chief calls it, and not
-            if `path` is there: a chief that was started anew reads it, too.
-        path: of a `.keras` file that all processes can reach. The layers of the model must be
-            registered with Keras.
-        cluster: who takes part; None: as `TF_CONFIG` says.
-        timeout: seconds without a sign of life of the chief.
+        build: () -> an uncompiled functional or Sequential model, whose layers are registered with
+            Keras. Only the chief calls it, and only if there is no file at `path`. A restarted
+            chief reads the file, too.
+        path: A `.keras` file that all processes can reach.
+        cluster: The cluster; None: as `TF_CONFIG` describes it.
+        timeout: Limit in seconds for connecting to the servers, and for the time between two
+            heartbeats of the chief while it builds the model.
 
     Attributes:
-        name: of the model.
+        name: The name of the model.
 
     Raises:
-        ClusterError: no file, and no sign of life of a chief that makes it, for `timeout` seconds.
+        ClusterError: There is no file, and the chief has not written a heartbeat for `timeout`
+            seconds; or a server cannot be reached.
     """
 
     def __init__(
@@ -57,29 +59,37 @@ class ChiefBuiltModel:
         path = str(path)
         if cluster.job == "worker":
             run_with_timeout(timeout + 5, "connecting", cluster.connect, timeout)
-        nowhere = ParameterServerPlacement("", [], tf.float32, False)
-        with placement.placement_scope(nowhere):
+        without_servers = ParameterServerPlacement("", [], tf.float32, False)
+        with placement.placement_scope(without_servers):
             if cluster.is_chief and not tf.io.gfile.exists(path):
                 tf.io.gfile.makedirs(posixpath.dirname(path) or ".")
-                with _beating(f"{path}.beat", timeout / _BEATS):
+                with _heartbeat(f"{path}.beat", timeout / _HEARTBEATS):
                     self._model = build()
                     _write(self._model, path)
                 tf.io.gfile.remove(f"{path}.beat")
             else:
-                _await(path, f"{path}.beat", timeout)
+                _wait_for_file(path, f"{path}.beat", timeout)
                 self._model = _read(path)
         self.name = self._model.name
-        self._in_tables = sum(t.shape.num_elements() for t in nowhere.tables)
+        self._table_weights = sum(t.shape.num_elements() for t in without_servers.tables)
 
     def __call__(self) -> tf.keras.Model:
-        """A model of its own."""
-        made = tf.keras.models.clone_model(self._model)
-        model_weights.copy_weights(self._model, made)
-        return made
+        """Returns a copy of the model.
+
+        Returns:
+            An uncompiled Keras model.
+        """
+        clone = tf.keras.models.clone_model(self._model)
+        model_weights.copy_weights(self._model, clone)
+        return clone
 
     def count_params(self) -> int:
-        """How many weights the model has, those in tables counted."""
-        return int(self._model.count_params()) + self._in_tables
+        """Counts the weights of the model.
+
+        Returns:
+            The number of weights, including those of tables.
+        """
+        return int(self._model.count_params()) + self._table_weights
 
 
 def _write(model: tf.keras.Model, path: str) -> None:
@@ -98,18 +108,18 @@ def _read(path: str) -> tf.keras.Model:
 
 
 @contextlib.contextmanager
-def _beating(path: str, seconds: float) -> Iterator[None]:
-    """In the block, the file `path` changes every so many seconds."""
+def _heartbeat(path: str, seconds: float) -> Iterator[None]:
+    """In the `with` block, writes a new value to the file `path` every `seconds`."""
     end = threading.Event()
 
-    def beat() -> None:
+    def write() -> None:
         while True:
             with tf.io.gfile.GFile(path, "w") as f:
                 f.write(str(time.time_ns()))
             if end.wait(seconds):
                 return
 
-    thread = threading.Thread(target=beat, daemon=True)
+    thread = threading.Thread(target=write, daemon=True)
     thread.start()
     try:
         yield
@@ -118,15 +128,17 @@ def _beating(path: str, seconds: float) -> Iterator[None]:
         thread.join()
 
 
-def _await(path: str, beat: str, timeout: float) -> None:
-    seen, since = "", time.monotonic()
+def _wait_for_file(path: str, heartbeat: str, timeout: float) -> None:
+    last_value, since = "", time.monotonic()
     while not tf.io.gfile.exists(path):
-        now = _content(beat)
-        if now != seen:
-            seen, since = now, time.monotonic()
+        value = _content(heartbeat)
+        if value != last_value:
+            last_value, since = value, time.monotonic()
         if time.monotonic() - since > timeout:
-            raise ClusterError(f"no chief has been building {path} for {timeout:g} s")
-        time.sleep(min(0.2, timeout / _BEATS))
+            raise ClusterError(
+                f"{path} does not exist, and no chief has written a heartbeat for {timeout:g} s"
+            )
+        time.sleep(min(0.2, timeout / _HEARTBEATS))
 
 
 def _content(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Who takes part in a run: parameter servers and workers, as `TF_CONFIG` says."""
+"""The parameter servers and workers of a run, as `TF_CONFIG` describes them."""
 
 from __future__ import annotations
 
@@ -22,24 +22,27 @@ from twml_ops.ops._library import require_native
 _STAGGER_SECONDS = 0.5
 _LOCAL = "/job:localhost/replica:0/task:0/device:CPU:0"
 
-_connected: list[Cluster] = []  # the one that this process' devices are of
-_own_ports: list[Ports] = []  # of an evaluator, reserved while the process lives
+_connected: list[Cluster] = []  # the cluster that this process is connected to, if any
+_own_ports: list[Ports] = []  # of an evaluator, reserved until the process ends
 
 
 class ClusterError(RuntimeError):
-    """A part of the cluster is gone or silent; whoever runs this process should start it anew."""
+    """A process of the cluster has ended or does not respond. This process has to be restarted."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The processes of a run, and which of them this one is.
+    """The processes of a run, and which of them the calling process is.
 
-    Attributes:
-        servers: "host:port" of each parameter server; none: tables are in this process.
+    Args:
+        servers: "host:port" of each parameter server. Without servers, the tables are in this
+            process.
         workers: "host:port" of each worker, the chief first.
-        job: "ps", "worker" or "evaluator", what this process is.
-        index: of this process in its job; worker 0 is the chief, which makes checkpoints.
-        evaluators: of each evaluator that the others know of; it serves nobody.
+        job: The job of this process: "ps", "worker" or "evaluator".
+        index: The number of this process in its job. Worker 0 is the chief, which initializes the
+            servers, saves checkpoints and exports the model.
+        evaluators: "host:port" of each evaluator that `TF_CONFIG` lists. No process connects to
+            an evaluator.
     """
 
     servers: Sequence[str] = ()
@@ -50,12 +53,15 @@ class Cluster:
 
     @classmethod
     def from_environment(cls) -> Cluster:
-        """What `TF_CONFIG` says; without it, a cluster of this process alone.
+        """Reads the environment variable `TF_CONFIG`, in the format of TensorFlow.
 
         A "chief", if there is one, counts as the first worker.
 
+        Returns:
+            The cluster; without `TF_CONFIG`, one that consists of this process alone.
+
         Raises:
-            ValueError: `TF_CONFIG` is not what TensorFlow describes.
+            ValueError: `TF_CONFIG` does not have the format, or does not list this task.
         """
         text = os.environ.get("TF_CONFIG", "")
         if not text.strip():
@@ -78,43 +84,49 @@ class Cluster:
         size = {"ps": len(servers), "worker": len(workers), "evaluator": index + 1}.get(job)
         if size is None or not 0 <= index < size:
             raise ValueError(
-                f"TF_CONFIG: task must be one of the cluster's, got {json.dumps(task)} of "
-                f"{len(servers)} ps and {len(workers)} worker tasks"
+                f"TF_CONFIG: task must be one of the {len(servers)} ps and {len(workers)} worker "
+                f"tasks of the cluster, got {json.dumps(task)}"
             )
         return cls(servers, workers, job, index, evaluators)
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process initializes, saves and exports."""
+        """Whether this process initializes the servers, saves checkpoints and exports the model."""
         return self.job == "worker" and self.index == 0
 
     @property
     def devices(self) -> list[str]:
-        """The devices that hold the tables."""
+        """The TensorFlow devices that hold the tables, one for each server."""
         if not self.servers:
             return [_LOCAL]
         return [f"/job:ps/replica:0/task:{i}/device:CPU:0" for i in range(len(self.servers))]
 
     @property
     def own_device(self) -> str:
-        """The device that this process' part of a step runs on."""
+        """The TensorFlow device that runs this process' part of a step."""
         if not self.servers:
             return _LOCAL
         return f"/job:{self.job}/replica:0/task:{self.index}/device:CPU:0"
 
     def connect(self, timeout: float) -> None:
-        """Makes the servers' devices known to this process; once, and before it makes tensors.
+        """Connects this process to the servers. It must not have created tensors before.
+
+        Does nothing if it is connected already, or if there are no servers.
+
+        Args:
+            timeout: Limit in seconds for each server to accept connections.
 
         Raises:
-            ClusterError: a server did not answer within `timeout` seconds, or was lost meanwhile.
-            ImportError: stock ops stand in for the op library, which work on servers needs.
+            ClusterError: A server could not be reached within `timeout` seconds, or the connection
+                failed.
+            ImportError: The op library, which servers need, is not loaded.
         """
         if not self.servers or self in _connected:
             return
         require_native("Training with parameter servers")
         deadline = time.monotonic() + timeout
         for i, address in enumerate(self.servers):
-            _await(address, f"ps {i}", deadline)
+            _wait_for_port(address, f"ps {i}", deadline)
         if self.job == "worker":
             own = self.workers[self.index]
         else:
@@ -140,16 +152,23 @@ class Cluster:
 
 
 def serve(cluster: Cluster) -> NoReturn:
-    """Runs this process as the parameter server it is, until it is killed.
+    """Runs a parameter server in this process until it is killed.
 
-    TensorFlow's port has no authentication: it must be in a private network.
+    TensorFlow's port has no authentication, so it must be reachable from a private network only.
+
+    Args:
+        cluster: The cluster, in which this process is a "ps" task.
+
+    Raises:
+        ClusterError: The server has ended by itself.
+        ImportError: The op library is not loaded.
     """
     start_server(cluster).join()
     raise ClusterError("the server has ended")
 
 
 def start_server(cluster: Cluster) -> Any:
-    """The `tf.distribute.Server` of this task; needs the op library, which this package loads."""
+    """Starts the `tf.distribute.Server` of this task; its kernels are those of the op library."""
     require_native("A parameter server")
     spec = tf.train.ClusterSpec({"ps": list(cluster.servers)})
     return tf.distribute.Server(spec, job_name="ps", task_index=cluster.index, protocol="grpc")
@@ -157,9 +176,11 @@ def start_server(cluster: Cluster) -> Any:
 
 @contextlib.contextmanager
 def _one_at_a_time(servers: Sequence[str], index: int) -> Iterator[None]:
-    """TensorFlow's server may crash while two processes connect and run their first op at once.
+    """Lets processes connect one after the other.
 
-    Processes of one machine wait for each other; those of several that start together, a moment.
+    TensorFlow's server may crash if two processes connect and run their first op at the same time.
+    Processes of one machine wait for a file lock. Those of several machines wait for a time that
+    depends on their index.
     """
     name = hashlib.sha256(",".join(servers).encode()).hexdigest()[:16]
     if not all(s.startswith(("127.0.0.1:", "localhost:")) for s in servers):
@@ -169,7 +190,7 @@ def _one_at_a_time(servers: Sequence[str], index: int) -> Iterator[None]:
         yield
 
 
-def _await(address: str, name: str, deadline: float) -> None:
+def _wait_for_port(address: str, name: str, deadline: float) -> None:
     host, _, port = address.rpartition(":")
     while True:
         left = deadline - time.monotonic()

@@ -1,13 +1,13 @@
-"""Synchronous steps of several workers: their gradients meet on the servers.
+"""Synchronous steps of several workers, whose gradients meet in queues on the servers.
 
-Every worker puts what its batch contributes into queues on the servers it is for: entries (which
-are there already, from the forward product), gradients of products, dense gradients. Then it hands
-in a ticket. When the leader, worker 0, has all tickets, it takes the contributions out, updates as
-one worker with the joined batch would, and lets the others go on. Without all tickets nothing is
-applied.
+Every worker puts the contributions of its batch into queues on the servers that need them: entries
+(which are on the servers already, from the forward product), gradients of products, and dense
+gradients. Then it enqueues a ticket. Worker 0, the leader, waits for the tickets of all workers,
+dequeues their contributions, applies the update of the concatenated batch, and releases the other
+workers, the followers. Unless all tickets have arrived, nothing is updated.
 
-A worker that comes back starts a new generation of queues and closes those of the old one, which
-wakes everybody who waits there; they join the new generation and repeat their step.
+A restarted worker starts a new generation of queues and closes those of the old one. The calls that
+wait in closed queues then fail, their workers join the new generation and repeat the step.
 """
 
 from __future__ import annotations
@@ -20,83 +20,112 @@ import tensorflow as tf
 from twml_ops.distribute.hybrid.cluster import Cluster
 from twml_ops.distribute.hybrid.state import GENERATIONS, RunState
 
-_OLD = 64  # generations that a newcomer closes
+_MAX_CLOSED = 64  # old generations that a restarted worker closes
+
+Contributions = Mapping[tuple[str, str], Sequence[tf.Tensor]]
+"""(device, label) -> the tensors that a worker sends to that device under that label."""
 
 
 class GradientQueues:
-    """One worker's end of the queues."""
+    """The queues of a synchronous run, as one worker uses them.
+
+    Args:
+        cluster: The cluster, in which this process is a worker.
+        state: The shared state of the run.
+
+    Attributes:
+        worker: The number of this worker; 0 is the leader.
+        followers: The numbers of the other workers, 1 to W - 1.
+        generation: The generation of queues that this worker uses.
+    """
 
     def __init__(self, cluster: Cluster, state: RunState) -> None:
         self._state = state
         self._home = cluster.devices[0]
-        self.me = cluster.index
-        self.others = range(1, len(cluster.workers))
+        self.worker = cluster.index
+        self.followers = range(1, len(cluster.workers))
         self.generation = 0
 
     def start_generation(self) -> None:
-        """As a worker that has just come: wakes all who wait for one that was here before."""
+        """Starts a new generation, as a worker that has just started, and closes the old ones."""
         counter = self._state.generation
         self.generation = int(counter.assign_add(tf.constant(1, tf.int64)).numpy())
         first = self.generation // GENERATIONS * GENERATIONS + 1
-        for old in range(max(first, self.generation - _OLD), self.generation):
-            for worker in self.others:
+        for old in range(max(first, self.generation - _MAX_CLOSED), self.generation):
+            for worker in self.followers:
                 for label in ("ticket", "go"):
                     self._close(self._queue(self._home, f"{label}/{worker}", [tf.int64], old))
 
     def rejoin(self) -> bool:
-        """Joins the current generation; whether it is a new one."""
+        """Joins the current generation.
+
+        Returns:
+            Whether it is another one than before.
+        """
         before = self.generation
         self.generation = int(self._state.generation.value().numpy())
         return self.generation != before
 
-    def put(self, contributions: Mapping[tuple[str, str], Sequence[tf.Tensor]]) -> tf.Tensor:
-        """As a follower, in a graph: hands in what each (device, label) gets; waits for the leader.
+    def send_to_leader(self, contributions: Contributions) -> tf.Tensor:
+        """Enqueues a follower's contributions and waits for the leader. Used in a graph.
+
+        Args:
+            contributions: The contributions of this worker.
 
         Returns:
-            The run's step after it.
+            The run's step after the update, an int64 scalar.
         """
-        puts = []
+        enqueued = []
         for (device, label), tensors in contributions.items():
-            queue = self._queue(device, f"{label}/{self.me}", [t.dtype for t in tensors])
+            queue = self._queue(device, f"{label}/{self.worker}", [t.dtype for t in tensors])
             with tf.device(device):
-                puts.append(tf.raw_ops.QueueEnqueueV2(handle=queue, components=list(tensors)))
-        ticket = self._queue(self._home, f"ticket/{self.me}", [tf.int64])
-        go = self._queue(self._home, f"go/{self.me}", [tf.int64])
+                enqueued.append(tf.raw_ops.QueueEnqueueV2(handle=queue, components=list(tensors)))
+        ticket = self._queue(self._home, f"ticket/{self.worker}", [tf.int64])
+        go = self._queue(self._home, f"go/{self.worker}", [tf.int64])
         with tf.device(self._home):
             one = [tf.constant(1, tf.int64)]
-            with tf.control_dependencies(puts):
-                handed_in = tf.raw_ops.QueueEnqueueV2(handle=ticket, components=one)
-            with tf.control_dependencies([handed_in]):
+            with tf.control_dependencies(enqueued):
+                ticket_sent = tf.raw_ops.QueueEnqueueV2(handle=ticket, components=one)
+            with tf.control_dependencies([ticket_sent]):
                 (step,) = _dequeue(go, [tf.TensorSpec([], tf.int64)])
         return step
 
-    def take(
-        self, own: Mapping[tuple[str, str], Sequence[tf.Tensor]]
-    ) -> dict[tuple[str, str], list[list[tf.Tensor]]]:
-        """As the leader, in a graph: what each (device, label) got, of all workers in order."""
+    def collect(self, own: Contributions) -> dict[tuple[str, str], list[list[tf.Tensor]]]:
+        """Waits for all tickets and dequeues the followers' contributions. Used in a graph.
+
+        Args:
+            own: The contributions of the leader.
+
+        Returns:
+            (device, label) -> the contributions of each worker, in the order of the workers.
+        """
         tickets = []
-        for worker in self.others:
+        for worker in self.followers:
             queue = self._queue(self._home, f"ticket/{worker}", [tf.int64])
             with tf.device(self._home):
                 tickets += _dequeue(queue, [tf.TensorSpec([], tf.int64)])
-        taken: dict[tuple[str, str], list[list[tf.Tensor]]] = {}
+        collected: dict[tuple[str, str], list[list[tf.Tensor]]] = {}
         for (device, label), tensors in own.items():
-            taken[device, label] = [list(tensors)]
+            collected[device, label] = [list(tensors)]
             specs = [
                 tf.TensorSpec([None, *t.shape[1:]] if t.shape.rank else [], t.dtype)
                 for t in tensors
             ]
-            for worker in self.others:
+            for worker in self.followers:
                 queue = self._queue(device, f"{label}/{worker}", [t.dtype for t in tensors])
                 with tf.device(device), tf.control_dependencies(tickets):
-                    taken[device, label].append(_dequeue(queue, specs))
-        return taken
+                    collected[device, label].append(_dequeue(queue, specs))
+        return collected
 
-    def release(self, step: tf.Tensor) -> None:
-        """As the leader, in a graph: lets the others go on, once all that came before is done."""
+    def release_followers(self, step: tf.Tensor) -> None:
+        """Lets the followers continue after all previous ops of the graph. Used in a graph.
+
+        Args:
+            step: The run's step after the update, an int64 scalar.
+        """
         graph = tf.compat.v1.get_default_graph()
         before = [op for op in graph.get_operations() if _has_effects(op)]
-        for worker in self.others:
+        for worker in self.followers:
             queue = self._queue(self._home, f"go/{worker}", [tf.int64])
             with tf.device(self._home), tf.control_dependencies(before):
                 tf.raw_ops.QueueEnqueueV2(handle=queue, components=[tf.identity(step)])
@@ -123,8 +152,8 @@ def _has_effects(op: Any) -> bool:
 
 
 def _dequeue(queue: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
-    got = tf.raw_ops.QueueDequeueV2(handle=queue, component_types=[s.dtype for s in specs])
-    got = list(got) if isinstance(got, (list, tuple)) else [got]
-    for tensor, spec in zip(got, specs, strict=True):
+    components = tf.raw_ops.QueueDequeueV2(handle=queue, component_types=[s.dtype for s in specs])
+    tensors = list(components) if isinstance(components, (list, tuple)) else [components]
+    for tensor, spec in zip(tensors, specs, strict=True):
         tensor.set_shape(spec.shape)
-    return got
+    return tensors

@@ -1,4 +1,4 @@
-"""The weights of one model given to another, whether tables are whole, on servers, or nowhere."""
+"""Copying the weights of one model to another, wherever their tables are stored."""
 
 from __future__ import annotations
 
@@ -13,43 +13,56 @@ from twml_ops.ops._tape import tf_variable
 
 
 def copy_weights(source: Any, target: Any, tables: Mapping[str, tf.Tensor] | None = None) -> None:
-    """Gives `target`, another model of the same layers, all that the layers of `source` hold.
+    """Copies all weights and states of the layers of `source` to those of `target`.
 
-    Tables of `source` that are on servers are fetched. Of those that are nowhere, tables that
-    `target` has elsewhere get the initial values, and its whole ones those in `tables`, by name, or
-    keep their own.
+    A table of `source` that is on servers is fetched. A table of `source` may also have no values
+    anywhere (see `ChiefBuiltModel`). Then a remote table of `target` takes over its initializer,
+    and a whole table of `target` gets the value in `tables`, or keeps its own if there is none.
+
+    Args:
+        source: A Keras model.
+        target: Another model of the same layers.
+        tables: Maps names of tables of `source` without values to their values, [N, D].
     """
-    for mine, other in zip(_layers(target), _layers(source), strict=True):
-        theirs = layer_tables(other)
-        if not any(isinstance(k, RemoteTable) for k in theirs):
+    for target_layer, source_layer in zip(_layers(target), _layers(source), strict=True):
+        source_tables = layer_tables(source_layer)
+        if not any(isinstance(k, RemoteTable) for k in source_tables):
             store: dict[str, Any] = {}
-            other.save_own_variables(store)
+            source_layer.save_direct_variables(store)
             if store:
-                mine.load_own_variables(store)
+                target_layer.load_direct_variables(store)
             continue
-        own = layer_tables(mine)
-        for kernel, table in zip(own, theirs, strict=True):
-            _copy_table(table, kernel, tables or {})
-        apart = {id(k) for k in (*own, *theirs)}
-        rest = (
-            [v for v in _keras.direct_variables(m) if id(v) not in apart] for m in (mine, other)
+        target_tables = layer_tables(target_layer)
+        for target_table, source_table in zip(target_tables, source_tables, strict=True):
+            _copy_table(source_table, target_table, tables or {})
+        table_ids = {id(k) for k in (*target_tables, *source_tables)}
+        target_weights, source_weights = (
+            [v for v in _keras.direct_variables(layer) if id(v) not in table_ids]
+            for layer in (target_layer, source_layer)
         )
-        for v, value in zip(*rest, strict=True):
+        for v, value in zip(target_weights, source_weights, strict=True):
             tf_variable(v).assign(tf_variable(value))
 
 
 def layer_tables(layer: Any) -> list[Any]:
-    """The tables of a layer; none of one that has none."""
-    found = getattr(layer, "kernels", None) or ()
-    return list(found.values() if isinstance(found, Mapping) else found)
+    """Returns the tables of a layer.
+
+    Args:
+        layer: A Keras layer.
+
+    Returns:
+        Variables or `RemoteTable`s; an empty list for a layer without tables.
+    """
+    kernels = getattr(layer, "kernels", None) or ()
+    return list(kernels.values() if isinstance(kernels, Mapping) else kernels)
 
 
-def _copy_table(table: RemoteTable, kernel: Any, tables: Mapping[str, tf.Tensor]) -> None:
-    if isinstance(kernel, RemoteTable):
-        kernel.initializer = table.initializer
-    elif table.shards or table.name in tables:
-        value = table.fetch() if table.shards else tables[table.name]
-        tf_variable(kernel).assign(tf.cast(value, kernel.dtype))
+def _copy_table(source: RemoteTable, target: Any, tables: Mapping[str, tf.Tensor]) -> None:
+    if isinstance(target, RemoteTable):
+        target.initializer = source.initializer
+    elif source.shards or source.name in tables:
+        value = source.fetch() if source.shards else tables[source.name]
+        tf_variable(target).assign(tf.cast(value, target.dtype))
 
 
 def _layers(model: Any) -> list[Any]:

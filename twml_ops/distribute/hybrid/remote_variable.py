@@ -1,4 +1,4 @@
-"""A variable on a server, known to all processes by its name."""
+"""A variable on a parameter server, which all processes identify by its name."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 import tensorflow as tf
 
-_FETCH_BYTES = 64 << 20  # of one message; a protocol buffer ends at 2 GB
+_MESSAGE_BYTES = 64 << 20  # of one transfer; a protocol buffer has at most 2 GB
 
 
 class RemoteVariable:
-    """What every process that names it finds on the server: read, updated in place by our ops.
+    """A variable that lives on a server and that all processes share by its name.
 
-    It behaves as a `tf.Variable` as far as optimizers ask. It has no initial value: reading it
-    before somebody has assigned one is an error.
+    It has those methods of `tf.Variable` that optimizers use, and the ops of this package update it
+    in place. It has no initial value: reading it before a process has assigned one is an error.
 
     Args:
-        name: the same in all processes.
-        shape: of it.
-        dtype: of it.
-        device: that holds it.
+        name: The name, which is the same in all processes.
+        shape: Its shape.
+        dtype: Its type.
+        device: The TensorFlow device that holds it.
     """
 
     def __init__(self, name: str, shape: Sequence[Any], dtype: Any, device: str) -> None:
@@ -35,68 +35,70 @@ class RemoteVariable:
             )
 
     def exists(self) -> bool:
-        """Whether it has a value."""
+        """Tells whether the variable has a value."""
         with tf.device(self.device):
             return bool(tf.raw_ops.VarIsInitializedOp(resource=self.handle).numpy())
 
     def value(self) -> tf.Tensor:
-        """Its value, on its device."""
+        """Returns the value, as a tensor on the device of the variable."""
         with tf.device(self.device):
             value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype)
-            # Eagerly that would wait for the server, and with Python's lock held: no time limit
-            # could end it.
+            # In eager mode `set_shape` would wait for the server while it holds Python's global
+            # lock, so that no timeout could end the wait.
             if not tf.executing_eagerly():
                 value.set_shape(self.shape)
             return value
 
     def assign(self, value: Any) -> tf.Tensor:
-        """Sets it; a large value goes in parts."""
+        """Sets the value. In eager mode a large value is sent in several messages."""
         with tf.device(self.device):
-            value = self._arrived(value) if tf.executing_eagerly() else self._cast(value)
+            value = self._send(value) if tf.executing_eagerly() else self._cast(value)
             tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
         self.wait()
         return value
 
     def fill(self, value: float) -> None:
-        """Sets all of it to one number, without sending them."""
+        """Sets all elements to one number, which the server expands."""
         with tf.device(self.device):
             full = tf.fill(self.shape, tf.cast(value, self.dtype))
             tf.raw_ops.AssignVariableOp(resource=self.handle, value=full)
         self.wait()
 
     def wait(self) -> None:
-        """Until its server has done what it was told eagerly, one op after the other.
+        """Waits until the server has run the ops that were sent to it in eager mode.
 
-        An op without outputs is only sent: a function, or who looks for a file, could be there
-        before it.
+        TensorFlow does not wait for a remote op without outputs, so that a function or a read of a
+        file could overtake it. Does nothing in a graph.
 
         Raises:
-            tf.errors.UnavailableError: it has no value there.
+            tf.errors.UnavailableError: The variable has no value on the server.
         """
         if tf.executing_eagerly() and not self.exists():
-            raise tf.errors.UnavailableError(None, None, f"{self.name} was not set on its server")
+            raise tf.errors.UnavailableError(
+                None, None, f"{self.name} has no value on its server after it was assigned"
+            )
 
     def assign_add(self, value: Any) -> tf.Tensor:
-        """Adds to it."""
+        """Adds a value, and returns the new one."""
         with tf.device(self.device):
             tf.raw_ops.AssignAddVariableOp(resource=self.handle, value=self._cast(value))
             return self.value()
 
     def assign_sub(self, value: Any) -> tf.Tensor:
-        """Subtracts from it."""
+        """Subtracts a value, and returns the new one."""
         with tf.device(self.device):
             tf.raw_ops.AssignSubVariableOp(resource=self.handle, value=self._cast(value))
             return self.value()
 
     def numpy(self) -> Any:
-        """Its value, as NumPy has it."""
+        """Returns the value as a NumPy array."""
         return self.value().numpy()
 
     def fetch(self) -> tf.Tensor:
-        """Its value, brought here in parts."""
+        """Copies the value to this process, in several messages if it is large."""
         whole = self.value()
         parts = []
-        for start, stop in self._parts():
+        for start, stop in self._row_ranges():
             with tf.device(self.device):
                 part = whole[start:stop]
             parts.append(tf.identity(part.numpy()))
@@ -106,16 +108,16 @@ class RemoteVariable:
         value = tf.convert_to_tensor(value)
         return value if value.dtype == self.dtype else tf.cast(value, self.dtype)
 
-    def _arrived(self, value: Any) -> tf.Tensor:
+    def _send(self, value: Any) -> tf.Tensor:
         value = tf.convert_to_tensor(value)
-        parts = [tf.identity(value[a:b]) for a, b in self._parts()]
+        parts = [tf.identity(value[a:b]) for a, b in self._row_ranges()]
         return self._cast(tf.concat(parts, axis=0) if len(parts) > 1 else value)
 
-    def _parts(self) -> list[tuple[int, int]]:
+    def _row_ranges(self) -> list[tuple[int, int]]:
         if not self.shape.rank:
             return []
         rows = self.shape[0]
-        step = max(1, _FETCH_BYTES * rows // max(1, self.shape.num_elements() * 4))
+        step = max(1, _MESSAGE_BYTES * rows // max(1, self.shape.num_elements() * 4))
         return [(a, min(a + step, rows)) for a in range(0, rows, step)]
 
 

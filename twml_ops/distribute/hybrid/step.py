@@ -116,15 +116,15 @@ class StepGraph:
             return loss, self._count(), self._count_own()
         rows = tf.cast(tf.shape(tf.nest.flatten(y)[0])[0], tf.float32)
         own = self._contributions(parts, gradients, rows)
-        if self.queues.me:
-            return loss, self.queues.put(own), none
-        taken = self.queues.take(own)
+        if self.queues.worker:
+            return loss, self.queues.send_to_leader(own), none
+        taken = self.queues.collect(own)
         # A step that ends because somebody is missing must not even be counted.
         with tf.control_dependencies([t for tensors in taken.values() for t in tensors[-1]]):
             joined = self._joined(taken, len(used), gradients)
             self._update(used, *joined)
             step = self._count()
-        self.queues.release(step)
+        self.queues.release_followers(step)
         return loss, step, none
 
     def _group_by_server(self, used: list[TableProduct]) -> list[ShardGradients]:

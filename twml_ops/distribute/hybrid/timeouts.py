@@ -1,4 +1,4 @@
-"""Calls that may wait for other processes: they end, or end in a `ClusterError`."""
+"""Remote calls with a timeout, and ending a process whose cluster has failed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import tensorflow as tf
 from twml_ops.distribute.hybrid.cluster import ClusterError
 from twml_ops.distribute.launch import EXIT_LOST
 
-_LOST = (
+# What TensorFlow raises where another process has ended, or has restarted without its state.
+_CONNECTION_ERRORS = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
     tf.errors.CancelledError,
@@ -27,12 +28,24 @@ _LOST = (
 )
 
 
-def run_with_timeout(timeout: float, what: str, function: Callable[..., Any], *args: Any) -> Any:
-    """`function(*args)`, run in a thread of its own, since TensorFlow's waits have no limit.
+def run_with_timeout(
+    timeout: float, description: str, function: Callable[..., Any], *args: Any
+) -> Any:
+    """Calls a function in a thread of its own, since TensorFlow's remote calls have no timeout.
+
+    Args:
+        timeout: Limit in seconds.
+        description: What the function does, for the error message.
+        function: The function to call.
+        *args: Its arguments.
+
+    Returns:
+        What the function returns.
 
     Raises:
-        ClusterError: it did not end within `timeout` seconds, or failed since a process it needs
-            is gone.
+        ClusterError: The function has not returned within `timeout` seconds, or failed because a
+            process that it needs has ended. All other exceptions of the function are raised as
+            they are.
     """
     result: list[Any] = []
     error: list[BaseException] = []
@@ -48,25 +61,29 @@ def run_with_timeout(timeout: float, what: str, function: Callable[..., Any], *a
     thread.join(timeout)
     if thread.is_alive():
         raise ClusterError(
-            f"{what} did not end within {timeout:g} s: a server or another worker does not "
-            "answer; this process must be started anew"
+            f"{description} has not ended within {timeout:g} s: a server or another worker does "
+            "not respond; this process must be restarted"
         )
     if not error:
         return result[0]
     e = error[0]
     lost_context = isinstance(e, tf.errors.InvalidArgumentError) and "context_id" in str(e)
-    if isinstance(e, _LOST) or lost_context:
-        first = str(e).strip().splitlines()[0][:300]
-        raise ClusterError(f"{what}: {type(e).__name__}: {first}") from e
+    if isinstance(e, _CONNECTION_ERRORS) or lost_context:
+        first_line = str(e).strip().splitlines()[0][:300]
+        raise ClusterError(f"{description}: {type(e).__name__}: {first_line}") from e
     raise e
 
 
 @contextlib.contextmanager
 def exit_on_cluster_error() -> Iterator[None]:
-    """Around a program's training: ends the process at a `ClusterError`, so that it is restarted.
+    """Ends the process if a `ClusterError` is raised in the `with` block, so that it is restarted.
 
-    Exit status `EXIT_LOST` tells `twml-ops launch` (and any status Kubernetes) to start it anew.
-    The process ends at once: a thread may still wait for a server that is gone.
+    The exit status is `twml_ops.distribute.launch.EXIT_LOST`, 75, with which `twml-ops launch`
+    restarts a process; Kubernetes restarts it with any status. The process ends without cleaning
+    up, since one of its threads may still wait for a server that is gone.
+
+    Yields:
+        Nothing.
     """
     try:
         yield

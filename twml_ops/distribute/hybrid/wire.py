@@ -1,9 +1,9 @@
-"""What travels between a worker and a server, small.
+"""The messages between a worker and the servers, in a compact form.
 
-To a server: one message a product, the batch's entries that it multiplies, packed by
-`ops.pack_entries`: ids and the number of entries of each example in as few bits as they need;
-values unless the batch is binary. It is sent once and serves forward and backward. Back and forth:
-products [B, D] and their gradients, if asked as 16-bit floats.
+To a server, a worker sends one message for each product: the entries of the batch that the server
+multiplies, packed by `ops.pack_entries`. Ids and the number of entries of each example take as few
+bits as they need; a binary batch has no values. The server uses the message for the forward and the
+backward pass. Products [B, D] and their gradients are sent as float32, or as 16-bit floats.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from twml_ops.placement.entries import CsrEntries
 
 
 class ShardEntries(NamedTuple):
-    """The entries of a batch that one server multiplies, there.
+    """The entries of a batch that one server multiplies, as tensors on that server.
 
     Attributes:
-        ids: int32 or int64 [K], rows of the shard.
-        values: float32 [K], or [0] of a binary batch.
+        ids: int32 or int64 [K], which count the rows of the shard.
+        values: float32 [K], or [0] for a binary batch.
         row_splits: int64 [B + 1].
     """
 
@@ -32,37 +32,56 @@ class ShardEntries(NamedTuple):
 
 
 def send_entries(
-    entries: CsrEntries, by_row: bool, input_dim: int, devices: Sequence[str], dedup: bool
+    entries: CsrEntries, by_row: bool, input_dim: int, devices: Sequence[str], deduplicate: bool
 ) -> list[tf.Tensor]:
-    """The message of each server, there.
+    """Packs the entries of a batch and sends each server its message.
 
     Args:
-        entries: of the batch, on the worker.
-        by_row: whether server p needs only the ids with id mod their number = p, or all.
-        input_dim: rows of the whole table.
-        devices: of the servers.
-        dedup: whether to send each id once where that is less.
+        entries: The batch, on the worker.
+        by_row: True if server p of P needs the entries with id mod P = p; False if all servers need
+            all entries.
+        input_dim: Number of rows of the whole table.
+        devices: The devices of the servers.
+        deduplicate: Whether to send each distinct id once if that is smaller.
+
+    Returns:
+        For each server, its message, as a tensor on the server.
     """
     messages = ops.pack_entries(
-        *entries, input_dim, parts=len(devices) if by_row else 1, deduplicate=dedup
+        *entries, input_dim, parts=len(devices) if by_row else 1, deduplicate=deduplicate
     )
-    arrived = []
+    sent = []
     for p, device in enumerate(devices):
         with tf.device(device):
-            arrived.append(tf.identity(messages[p if by_row else 0]))
-    return arrived
+            sent.append(tf.identity(messages[p if by_row else 0]))
+    return sent
 
 
-def receive_entries(message: tf.Tensor, rows: int) -> ShardEntries:
-    """The entries in a message, for a shard of so many rows."""
-    return ShardEntries(*ops.unpack_entries(message, tf.int32 if rows < 2**31 else tf.int64))
+def receive_entries(message: tf.Tensor, num_rows: int) -> ShardEntries:
+    """Unpacks a message.
+
+    Args:
+        message: What `send_entries` has returned for a server.
+        num_rows: Number of rows of the server's shard, which decides on the type of ids.
+
+    Returns:
+        The entries in the message.
+    """
+    return ShardEntries(*ops.unpack_entries(message, tf.int32 if num_rows < 2**31 else tf.int64))
 
 
-def concat_entries(parts: Sequence[ShardEntries]) -> ShardEntries:
-    """The entries of one batch after the other."""
-    if len(parts) == 1:
-        return parts[0]
-    ids, values, splits = zip(*parts, strict=True)
+def concat_entries(batches: Sequence[ShardEntries]) -> ShardEntries:
+    """Concatenates batches.
+
+    Args:
+        batches: The entries of at least one batch.
+
+    Returns:
+        The entries of one batch that has the examples of all.
+    """
+    if len(batches) == 1:
+        return batches[0]
+    ids, values, splits = zip(*batches, strict=True)
     row_splits, before = [splits[0]], splits[0][-1]
     for s in splits[1:]:
         row_splits.append(s[1:] + before)
@@ -71,5 +90,13 @@ def concat_entries(parts: Sequence[ShardEntries]) -> ShardEntries:
 
 
 def cast_for_wire(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """`tensor` float32, as it travels."""
+    """Casts a float32 tensor to the type in which it is sent.
+
+    Args:
+        tensor: A float32 tensor.
+        dtype: float32, bfloat16 or float16.
+
+    Returns:
+        The tensor in `dtype`.
+    """
     return tensor if dtype == tf.float32 else tf.cast(tensor, dtype)
