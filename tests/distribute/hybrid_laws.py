@@ -261,7 +261,7 @@ def a_pipeline_refuses_state_before_a_table():
     hybrid = trainer(
         optimizers.SGD(0.1), build=lambda: builder(norm=True), pipeline=True, partition_axis="row"
     )
-    expect(ValueError, "pipeline=True needs tables", lambda: hybrid.fit(batches, 2))
+    expect(ValueError, "pipeline=True needs a model", lambda: hybrid.fit(batches, 2))
 
 
 @law

@@ -1,8 +1,8 @@
 """Checkpoints of a run: each server writes and reads its own shards.
 
-A checkpoint is a folder `ckpt-<step>-<time>`, which counts only once its manifest is there. The
-manifest says how tables were divided, so any other number of servers, or the other axis, can read
-them. The folder must be one that all servers and the chief can reach.
+A checkpoint is a folder `ckpt-<step>-<time>`, which is valid only once it has a manifest. The
+manifest says how tables were sharded, so that a run with another number of servers or another axis
+can read them. All servers and the chief must be able to reach the folder.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.distribute.hybrid import updates
+from twml_ops.distribute.hybrid.remote_table import RemoteTable, concat_shards
 from twml_ops.distribute.hybrid.remote_variable import RemoteVariable
 from twml_ops.distribute.hybrid.state import RunState
-from twml_ops.distribute.hybrid.tables import RemoteTable, concat_shards
 from twml_ops.ops._tape import tf_variable
 
 MANIFEST = "manifest.json"
@@ -26,32 +26,45 @@ MAX_TO_KEEP = 2
 
 
 def latest(folder: str) -> str | None:
-    """The newest whole checkpoint in `folder`."""
-    found = [c for c in _all(folder) if tf.io.gfile.exists(posixpath.join(c, MANIFEST))]
-    return found[-1] if found else None
+    """Finds the newest complete checkpoint.
+
+    Args:
+        folder: The folder of the checkpoints.
+
+    Returns:
+        The folder of the checkpoint; None if there is none.
+    """
+    complete = _complete(_list_all(folder))
+    return complete[-1] if complete else None
 
 
 def save(state: RunState, folder: str) -> str:
-    """Writes all of `state`; removes older checkpoints but the last.
+    """Writes a checkpoint and removes all older ones except the last.
+
+    Args:
+        state: The shared state of the run.
+        folder: The folder of the checkpoints.
 
     Returns:
-        The checkpoint's folder.
+        The folder of the new checkpoint.
     """
     step = int(state.step.value().numpy())
     path = posixpath.join(folder, f"ckpt-{step:012d}-{time.time_ns()}")
     tf.io.gfile.makedirs(path)
-    held = _by_device(state)
-    for device, variables in held.items():
+    by_device = _table_variables(state)
+    for device, variables in by_device.items():
         with tf.device(device):
             tf.raw_ops.SaveV2(
-                prefix=posixpath.join(path, _file(state, device)),
+                prefix=posixpath.join(path, _server_file(state, device)),
                 tensor_names=list(variables),
                 shape_and_slices=[""] * len(variables),
                 tensors=[v.value() for v in variables.values()],
             )
-    for variables in held.values():  # after all were told, so that servers write at once
+    for (
+        variables
+    ) in by_device.values():  # after all ops were sent, so that servers write in parallel
         next(iter(variables.values())).wait()
-    dense = {n: tf.identity(v.numpy()) for n, v in _dense(state).items()}
+    dense = {n: tf.identity(v.numpy()) for n, v in _dense_variables(state).items()}
     if dense:
         tf.raw_ops.SaveV2(
             prefix=posixpath.join(path, "dense"),
@@ -62,7 +75,7 @@ def save(state: RunState, folder: str) -> str:
     manifest = {
         "twml_ops_checkpoint": 1,
         "step": step,
-        "tables": [_facts(t) for t in state.tables],
+        "tables": [_describe(t) for t in state.tables],
         "dense": {n: list(v.shape) for n, v in dense.items()},
         "servers": len(state.devices),
     }
@@ -75,28 +88,33 @@ def save(state: RunState, folder: str) -> str:
 
 
 def restore(state: RunState, path: str) -> int:
-    """Sets all of `state` to what the checkpoint `path` holds.
+    """Restores the shared state of a run from a checkpoint.
+
+    Args:
+        state: The shared state of the run.
+        path: The folder of the checkpoint.
 
     Returns:
-        The step it was made at.
+        The step of the checkpoint.
 
     Raises:
-        ValueError: it is of another model or optimizer.
+        ValueError: The checkpoint is of another model or optimizer.
     """
     manifest = _manifest(path)
-    old, new = ([_what(t) for t in ts] for ts in (manifest["tables"], map(_facts, state.tables)))
-    if old != new:
-        raise ValueError(f"{path} is of another model: expected the tables {new}, got {old}")
-    for i, (table, facts) in enumerate(zip(state.tables, manifest["tables"], strict=True)):
+    saved = [_identity(t) for t in manifest["tables"]]
+    expected = [_identity(_describe(t)) for t in state.tables]
+    if saved != expected:
+        raise ValueError(f"{path} is of another model: expected the tables {expected}, got {saved}")
+    for i, (table, description) in enumerate(zip(state.tables, manifest["tables"], strict=True)):
         for p, shard in enumerate(table.shards):
-            names = [f"{i}", *(f"{i}/{s}" for s in facts["slots"])]
+            names = [f"{i}", *(f"{i}/{s}" for s in description["slots"])]
             for name, variable in zip(names, [shard, *table.slots[p]], strict=True):
-                _restore(variable, name, table, p, facts, path, manifest["servers"])
-    dense = _dense(state)
-    wanted = {n: list(v.shape) for n, v in dense.items()}
-    if wanted != manifest["dense"]:
+                _restore(variable, name, table, p, description, path, manifest["servers"])
+    dense = _dense_variables(state)
+    shapes = {n: list(v.shape) for n, v in dense.items()}
+    if shapes != manifest["dense"]:
         raise ValueError(
-            f"{path} is of another model: expected the weights {wanted}, got {manifest['dense']}"
+            f"{path} is of another model: expected the weights {shapes}, got {manifest['dense']}"
         )
     if dense:
         values = _values(path, "dense", list(dense), [v.dtype for v in dense.values()])
@@ -112,33 +130,37 @@ def restore(state: RunState, path: str) -> int:
 def read(
     path: str, tables: Sequence[RemoteTable], model: tf.keras.Model
 ) -> tuple[int, dict[str, tf.Tensor]]:
-    """What is needed to ask the model of the checkpoint `path`, in this process.
+    """Reads tables and dense weights of a checkpoint into this process.
 
     Args:
-        path: of it.
-        tables: in the order in which a model of its layers makes them.
-        model: of its layers, without tables: gets the dense weights.
+        path: The folder of the checkpoint.
+        tables: Tables without values, in the order in which a model of the same layers creates
+            them.
+        model: A model of the same layers, without tables, which gets the dense weights.
 
     Returns:
-        The step it was made at, and name -> table, whole.
+        The step of the checkpoint, and the whole tables by name.
 
     Raises:
-        ValueError: it is of another model.
+        ValueError: The checkpoint is of another model.
     """
     manifest = _manifest(path)
-    facts, servers = manifest["tables"], manifest["servers"]
+    descriptions, servers = manifest["tables"], manifest["servers"]
     weights = [v for v in model.weights if tf.as_dtype(v.dtype).is_floating]
-    old = [(f["shape"], f["dtype"]) for f in facts], _without_slots(manifest["dense"])
-    new = (
+    saved = (
+        [(d["shape"], d["dtype"]) for d in descriptions],
+        _without_slots(manifest["dense"]),
+    )
+    expected = (
         [(list(t.shape), t.dtype.name) for t in tables],
         {f"{i}": list(v.shape) for i, v in enumerate(weights)},
     )
-    if old != new:
-        raise ValueError(f"{path} is of another model: expected {new}, got {old}")
+    if saved != expected:
+        raise ValueError(f"{path} is of another model: expected {expected}, got {saved}")
     whole = {}
-    for i, (table, f) in enumerate(zip(tables, facts, strict=True)):
-        parts = [_part(path, s, servers, f"{i}", table.dtype) for s in range(servers)]
-        whole[table.name] = _whole(parts, f["by_row"], table.shape)
+    for i, (table, description) in enumerate(zip(tables, descriptions, strict=True)):
+        shards = [_read_shard(path, s, servers, f"{i}", table.dtype) for s in range(servers)]
+        whole[table.name] = _merge_shards(shards, description["by_row"], table.shape)
     values = []
     if weights:
         names = [f"{i}" for i in range(len(weights))]
@@ -157,25 +179,25 @@ def _restore(
     name: str,
     table: RemoteTable,
     p: int,
-    facts: dict[str, Any],
+    description: dict[str, Any],
     path: str,
     servers: int,
 ) -> None:
     with tf.device(variable.device):
-        if servers == len(table.shards) and facts["by_row"] == table.by_row:
-            value = _part(path, p, servers, name, variable.dtype)
+        if servers == len(table.shards) and description["by_row"] == table.by_row:
+            value = _read_shard(path, p, servers, name, variable.dtype)
         else:
-            parts = [_part(path, s, servers, name, variable.dtype) for s in range(servers)]
-            # Asking a tensor there for its shape would wait with Python's lock held.
+            shards = [_read_shard(path, s, servers, name, variable.dtype) for s in range(servers)]
+            # The shape of a remote tensor would wait for the server while it holds Python's lock.
             shape = table.shape[: variable.shape.rank]
-            whole = _whole(parts, facts["by_row"], shape)
-            by_shard = table.by_row or shape.rank > 1
-            value = tf.identity(table.cut(whole, p)) if by_shard else whole
+            whole = _merge_shards(shards, description["by_row"], shape)
+            has_columns = table.by_row or shape.rank > 1
+            value = tf.identity(table.slice_shard(whole, p)) if has_columns else whole
         tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
 
 
-def _part(path: str, server: int, servers: int, name: str, dtype: tf.DType) -> tf.Tensor:
-    """What one of the servers that wrote the checkpoint had under `name`."""
+def _read_shard(path: str, server: int, servers: int, name: str, dtype: tf.DType) -> tf.Tensor:
+    """Reads the tensor `name` of one of the servers that wrote the checkpoint."""
     (value,) = _values(path, f"server-{server}-of-{servers}", [name], [dtype])
     return value
 
@@ -183,7 +205,7 @@ def _part(path: str, server: int, servers: int, name: str, dtype: tf.DType) -> t
 def _values(
     path: str, file: str, names: Sequence[str], dtypes: Sequence[tf.DType]
 ) -> list[tf.Tensor]:
-    """What one of the files of the checkpoint `path` has under `names`."""
+    """Reads the tensors `names` from a file of the checkpoint `path`."""
     values: list[tf.Tensor] = tf.raw_ops.RestoreV2(
         prefix=posixpath.join(path, file),
         tensor_names=names,
@@ -198,29 +220,32 @@ def _manifest(path: str) -> Any:
         return json.load(f)
 
 
-def _whole(shards: Sequence[tf.Tensor], by_row: bool, shape: tf.TensorShape) -> tf.Tensor:
+def _merge_shards(shards: Sequence[tf.Tensor], by_row: bool, shape: tf.TensorShape) -> tf.Tensor:
+    """Returns the whole table, or a whole slot of it."""
     if len(shards) == 1:
         return shards[0]
-    if not by_row and shape.rank == 1:  # means over each shard's columns
+    if (
+        not by_row and shape.rank == 1
+    ):  # a slot with one number a row: the mean over the columns of each shard
         return tf.add_n(list(shards)) / len(shards)
     return concat_shards(shards, by_row, shape[0])
 
 
-def _by_device(state: RunState) -> dict[str, dict[str, RemoteVariable]]:
-    """What each server holds of the tables: name -> variable."""
+def _table_variables(state: RunState) -> dict[str, dict[str, RemoteVariable]]:
+    """Returns the shards and slots of each server: device -> name -> variable."""
     result: dict[str, dict[str, RemoteVariable]] = {}
     for i, table in enumerate(state.tables):
         optimizer = updates.optimizer_of(state.optimizer, table)
         for shard, slots in zip(table.shards, table.slots, strict=True):
-            mine = result.setdefault(shard.device, {})
-            mine[f"{i}"] = shard
+            variables = result.setdefault(shard.device, {})
+            variables[f"{i}"] = shard
             names = optimizer.update_rule.slot_names
-            mine.update({f"{i}/{s}": v for s, v in zip(names, slots, strict=True)})
+            variables.update({f"{i}/{s}": v for s, v in zip(names, slots, strict=True)})
     return result
 
 
-def _dense(state: RunState) -> dict[str, Any]:
-    """The dense weights and their slots, shared or this process' own: name -> variable."""
+def _dense_variables(state: RunState) -> dict[str, Any]:
+    """Returns the dense weights and their slots, shared or of this process: name -> variable."""
     result: dict[str, Any] = {}
     if state.shared_variables:
         for i, shared in enumerate(state.shared_variables):
@@ -237,7 +262,7 @@ def _dense(state: RunState) -> dict[str, Any]:
     return result
 
 
-def _facts(table: RemoteTable) -> dict[str, Any]:
+def _describe(table: RemoteTable) -> dict[str, Any]:
     slots = [s.name.rpartition("/")[2] for s in table.slots[0]]
     shape, dtype = list(table.shape), table.dtype.name
     return {
@@ -245,25 +270,32 @@ def _facts(table: RemoteTable) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _what(facts: dict[str, Any]) -> dict[str, Any]:
-    """Of a table, without how it is divided, nor the name, which Keras counts up."""
-    return {k: v for k, v in facts.items() if k not in ("by_row", "name")}
+def _identity(description: dict[str, Any]) -> dict[str, Any]:
+    """Returns what must be equal in a checkpoint and a run.
+
+    The axis may differ, and so may the name, in which Keras numbers layers.
+    """
+    return {k: v for k, v in description.items() if k not in ("by_row", "name")}
 
 
-def _file(state: RunState, device: str) -> str:
+def _server_file(state: RunState, device: str) -> str:
     return f"server-{state.devices.index(device)}-of-{len(state.devices)}"
 
 
-def _all(folder: str) -> list[str]:
+def _list_all(folder: str) -> list[str]:
     if not tf.io.gfile.exists(folder):
         return []
     names = (n.rstrip("/") for n in tf.io.gfile.listdir(folder))
     return [posixpath.join(folder, n) for n in sorted(names) if n.startswith("ckpt-")]
 
 
+def _complete(checkpoints: Sequence[str]) -> list[str]:
+    return [c for c in checkpoints if tf.io.gfile.exists(posixpath.join(c, MANIFEST))]
+
+
 def _remove_old(folder: str) -> None:
-    """All but the last whole ones, and what was never finished before them."""
-    checkpoints = _all(folder)
-    whole = [c for c in checkpoints if tf.io.gfile.exists(posixpath.join(c, MANIFEST))]
-    for c in checkpoints[: checkpoints.index(whole[-MAX_TO_KEEP:][0])]:
+    """Removes all complete checkpoints except the last ones, and incomplete ones before those."""
+    checkpoints = _list_all(folder)
+    first_kept = _complete(checkpoints)[-MAX_TO_KEEP:][0]
+    for c in checkpoints[: checkpoints.index(first_kept)]:
         tf.io.gfile.rmtree(c)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from twml_ops import placement
 from twml_ops.distribute.hybrid import checkpoint, model_weights
-from twml_ops.distribute.hybrid.tables import ParameterServerPlacement
+from twml_ops.distribute.hybrid.parameter_server_placement import ParameterServerPlacement
 
 _POLL_SECONDS = 0.2
 

@@ -19,7 +19,7 @@ import tensorflow as tf
 from twml_ops import placement
 from twml_ops.distribute.hybrid import model_weights
 from twml_ops.distribute.hybrid.cluster import Cluster, ClusterError
-from twml_ops.distribute.hybrid.tables import ParameterServerPlacement
+from twml_ops.distribute.hybrid.parameter_server_placement import ParameterServerPlacement
 from twml_ops.distribute.hybrid.timeouts import run_with_timeout
 
 _HEARTBEATS = 10  # written by the chief during the `timeout` of the other processes

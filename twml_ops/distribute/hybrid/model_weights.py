@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import _keras
-from twml_ops.distribute.hybrid.tables import RemoteTable
+from twml_ops.distribute.hybrid.remote_table import RemoteTable
 from twml_ops.ops._tape import tf_variable
 
 

@@ -1,4 +1,4 @@
-"""What a run keeps on its servers: tables, slots, the step, and what workers share."""
+"""The shared state of a run on its servers: tables, slots, the step and shared dense weights."""
 
 from __future__ import annotations
 
@@ -10,21 +10,32 @@ import tensorflow as tf
 
 from twml_ops.distribute.hybrid import updates
 from twml_ops.distribute.hybrid.cluster import Cluster, ClusterError
+from twml_ops.distribute.hybrid.remote_table import RemoteTable
 from twml_ops.distribute.hybrid.remote_variable import RemoteVariable
-from twml_ops.distribute.hybrid.tables import RemoteTable
 from twml_ops.ops._tape import tf_variable
 
-GENERATIONS = 1 << 20  # of queues, at most, between two fillings of the servers; in ns, 1 ms
+GENERATIONS = 1 << 20
+"""The most generations of queues between two initializations of the servers. The first generation
+is a time in nanoseconds, rounded down to a multiple of this, about 1 ms."""
+
+_POLL_SECONDS = 0.05
 
 
 class SharedVariable:
-    """A dense weight of the model, here, and what all workers share of it, on a server.
+    """A dense weight of the model and the copy on a server that all workers share.
+
+    Args:
+        prefix: Prefix of the names of all variables.
+        index: The number of the weight.
+        local: The weight in this process' model.
+        device: The device of the server.
+        optimizer: The optimizer that trains the weight; None: it is not trained.
 
     Attributes:
-        local: the weight in this process' model.
-        remote: the shared one.
-        trained: whether it is.
-        slots: the optimizer's variables beside it; none of a weight that is not trained.
+        local: The weight in this process' model.
+        remote: The copy on the server.
+        trained: Whether an optimizer trains the weight.
+        slots: The optimizer's slots on the server; none for a weight that is not trained.
     """
 
     def __init__(self, prefix: str, index: int, local: Any, device: str, optimizer: Any) -> None:
@@ -33,41 +44,51 @@ class SharedVariable:
         self.remote = RemoteVariable(f"{prefix}/dense/{index}", shape, dtype, device)
         self.trained = optimizer is not None
         self.slots: list[RemoteVariable] = []
-        self.initial_slots: list[float] = []
+        self._initial_slots: list[float] = []
         if optimizer is None:
             return
         for slot in optimizer.update_rule.slots(shape, dtype):
             name = f"{prefix}/dense/{index}/{slot.name}"
             self.slots.append(RemoteVariable(name, slot.shape, slot.dtype, device))
-            self.initial_slots.append(slot.initial_value)
+            self._initial_slots.append(slot.initial_value)
 
     def pull(self) -> None:
-        """Takes the shared value."""
+        """Copies the server's value to this process."""
         tf_variable(self.local).assign(self.remote.value())
 
     def push(self) -> None:
-        """Shares this process' value."""
+        """Copies this process' value to the server."""
         self.remote.assign(tf_variable(self.local).read_value())
 
     def initialize(self) -> None:
-        """Shares this process' value, and slots as the optimizer begins with them."""
+        """Copies this process' value to the server and sets the slots to their initial values."""
         self.push()
-        for slot, value in zip(self.slots, self.initial_slots, strict=True):
+        for slot, value in zip(self.slots, self._initial_slots, strict=True):
             slot.fill(value)
 
 
 class RunState:
     """All shared variables of one run.
 
-    A marker on each server says which initialization or restore its values come from; servers that
-    all have the same one are in order, and a worker that comes, or comes back, just goes on.
+    A marker on each server identifies the initialization or restore that its values come from. If
+    all servers have the same marker, their values are complete, and a worker that starts or
+    restarts continues with them.
+
+    Args:
+        prefix: Prefix of the names of all variables.
+        cluster: The cluster.
+        tables: The tables of the model.
+        model: The model, which is built.
+        optimizer: The optimizer of all weights.
+        share_dense: Whether workers share the dense weights on the servers. A single worker keeps
+            them.
 
     Attributes:
-        step: int64, steps done by all workers.
-        generation: int64, of the queues of synchronous workers.
-        worker_steps: int64 [workers], of asynchronous ones.
-        tables: on the servers.
-        shared_variables: of the dense weights; empty if this process keeps them alone.
+        step: int64, the steps of all workers.
+        generation: int64, the generation of the queues of synchronous workers.
+        worker_steps: int64 [workers], the steps of each asynchronous worker.
+        tables: The tables.
+        shared_variables: The dense weights on the servers; empty without `share_dense`.
     """
 
     def __init__(
@@ -99,55 +120,62 @@ class RunState:
             trained = {id(v) for v in self.trained}
             for i, v in enumerate(self.dense_weights):
                 device = self.devices[i % len(self.devices)]
-                by = updates.optimizer_of(optimizer, v) if id(v) in trained else None
-                self.shared_variables.append(SharedVariable(prefix, i, v, device, by))
+                trainer = updates.optimizer_of(optimizer, v) if id(v) in trained else None
+                self.shared_variables.append(SharedVariable(prefix, i, v, device, trainer))
 
     def marker(self) -> int:
-        """Of the values on the servers; 0 if some have none, or not all the same."""
+        """Returns the marker of all servers; 0 if one has none or they differ."""
         markers = {int(m.value().numpy()) if m.exists() else 0 for m in self._markers}
         return markers.pop() if len(markers) == 1 else 0
 
-    def await_marker(self, timeout: float) -> None:
-        """Waits until the chief has filled the servers.
+    def wait_for_marker(self, timeout: float) -> None:
+        """Waits until the chief has initialized the servers.
+
+        Args:
+            timeout: Limit in seconds.
 
         Raises:
-            ClusterError: it did not within `timeout` seconds.
+            ClusterError: The chief has not done so within `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         while not self.marker():
             if time.monotonic() > deadline:
-                raise ClusterError(f"the chief did not fill the servers within {timeout:g} s")
-            time.sleep(0.05)
+                raise ClusterError(f"the chief has not initialized the servers in {timeout:g} s")
+            time.sleep(_POLL_SECONDS)
 
     def invalidate(self) -> None:
-        """Before servers are filled: nobody may take what they hold for whole."""
+        """Clears the markers, before the servers are initialized, so that no worker uses them."""
         for marker in self._markers:
             marker.assign(tf.constant(0, tf.int64))
 
     def validate(self) -> None:
-        """After all servers are filled."""
+        """Sets the markers, after all servers are initialized."""
         marker = tf.constant(time.time_ns(), tf.int64)
         for m in self._markers:
             m.assign(marker)
 
     def create(self, by_row: Sequence[bool]) -> None:
-        """Names shards and slots of all tables on the servers, divided by row or by column."""
+        """Creates the handles of the shards and slots of all tables.
+
+        Args:
+            by_row: For each table, whether it is sharded by row or else by column.
+        """
         for t, rows in zip(self.tables, by_row, strict=True):
             t.create(self.prefix, self.devices, rows)
             t.create_slots(self.prefix, updates.optimizer_of(self.optimizer, t))
 
     def write_layout(self) -> None:
-        """Tells the other workers how tables are divided."""
+        """Tells the other workers by which axis each table is sharded."""
         flags = [int(t.by_row) for t in self.tables] or [0]
         self._layout.assign(tf.constant(flags, tf.int32))
 
     def read_layout(self) -> list[bool]:
-        """How the chief has divided the tables."""
+        """Reads by which axis the chief has sharded each table."""
         flags = self._layout.value().numpy()
         return [bool(f) for f in flags[: len(self.tables)]]
 
     def initialize(self) -> None:
-        """First values: as a single process would draw them, one table after the other."""
+        """Assigns initial values, which a single process would draw in the same order."""
         for t in self.tables:
             rule = updates.optimizer_of(self.optimizer, t).update_rule
             t.initialize()
@@ -159,10 +187,10 @@ class RunState:
         self.step.assign(tf.constant(0, tf.int64))
 
     def reset_counters(self) -> None:
-        """Those of the processes at work, which are no part of checkpoints.
+        """Resets the counters that are not part of checkpoints.
 
-        Generations never come again: a server that was not killed still has the queues of the old
-        ones, and what was left in them.
+        Generations are never reused: a server that was not restarted still has the queues of old
+        generations and what was left in them.
         """
         first = time.time_ns() // GENERATIONS * GENERATIONS
         self.generation.assign(tf.constant(first, tf.int64))

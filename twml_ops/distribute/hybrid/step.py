@@ -1,4 +1,4 @@
-"""What a step computes: one graph over the devices of this process and of all servers."""
+"""The graph of a training step, over the devices of this process and of all servers."""
 
 from __future__ import annotations
 
@@ -10,28 +10,33 @@ import tensorflow as tf
 from twml_ops.distribute.hybrid import updates
 from twml_ops.distribute.hybrid.cluster import Cluster
 from twml_ops.distribute.hybrid.gradient_queues import GradientQueues
+from twml_ops.distribute.hybrid.parameter_server_placement import (
+    ParameterServerPlacement,
+    TableProduct,
+)
+from twml_ops.distribute.hybrid.prefetch_checks import check_only_read, variables_read_by
+from twml_ops.distribute.hybrid.remote_table import RemoteTable
 from twml_ops.distribute.hybrid.remote_variable import RemoteVariable
 from twml_ops.distribute.hybrid.state import RunState
-from twml_ops.distribute.hybrid.tables import ParameterServerPlacement, RemoteTable, TableProduct
+from twml_ops.distribute.hybrid.updates import ShardGradient
 from twml_ops.distribute.hybrid.wire import ShardEntries
 from twml_ops.ops._tape import tf_variable
 
-# Of one server: the entries and the gradient of each product.
-ShardGradients = list[tuple[ShardEntries, tf.Tensor]]
+_TENSORS_PER_USE = 4  # ids, values, row_splits and the gradient of the product
 
 
 @dataclasses.dataclass(eq=False)
 class StepGraph:
-    """A step of training, and one that only looks.
+    """The computations of a step, which `HybridTrainer` traces as functions.
 
     Attributes:
-        model: whose tables are `placement`'s.
-        optimizer: of all its weights.
-        cluster: who takes part.
-        state: of the run, on the servers.
-        placement: the tables.
-        queues: with the other workers of a synchronous run; None: there are none.
-        bounded: whether the steps of each worker are counted, since staleness is bounded.
+        model: The Keras model, whose tables have `placement`.
+        optimizer: The optimizer of all its weights.
+        cluster: The cluster.
+        state: The shared state of the run.
+        placement: The placement of the tables.
+        queues: The queues of a synchronous run of several workers; None for all other runs.
+        bounded: Whether the steps of each worker are counted, since their staleness is bounded.
     """
 
     model: tf.keras.Model
@@ -41,7 +46,7 @@ class StepGraph:
     placement: ParameterServerPlacement
     queues: GradientQueues | None
     bounded: bool
-    _uses: list[tuple[RemoteTable, bool, list[RemoteVariable]]] = dataclasses.field(
+    _prefetched_uses: list[tuple[RemoteTable, bool, list[RemoteVariable]]] = dataclasses.field(
         default_factory=list, init=False
     )
     _stored: dict[str, RemoteVariable] = dataclasses.field(default_factory=dict, init=False)
@@ -49,136 +54,153 @@ class StepGraph:
     def train(
         self, x: Any, y: Any, weights: Any, prefetched: Any = None, next_x: Any = None
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Any]:
-        """(loss, the run's step, steps of each worker, products of the next batch) after a step.
+        """Runs one training step.
 
         Args:
-            x: of the batch.
-            y: its labels.
-            weights: its weights, or None.
-            prefetched: this batch's products, from `prefetch` or the step before; None: they are to
-                be asked for.
-            next_x: the next batch's x, whose products are asked for before tables are updated;
-                None: they are not.
+            x: The features of the batch.
+            y: Its labels.
+            weights: Its weights, or None.
+            prefetched: The products of this batch, from `prefetch` or the previous step; None: they
+                are computed in this step.
+            next_x: The features of the next batch, whose products are computed before the tables
+                are updated; None: they are not.
+
+        Returns:
+            The loss; the run's step after this step; the steps of each worker, or an empty tensor
+            if they are not counted; the products of the next batch.
         """
         with tf.device(self.cluster.own_device):
-            self._begin()
+            self._pull_state()
             if next_x is None:
                 return (*self._train(x, y, weights, None), [])
-            known = self._known(prefetched)  # before what is kept for it is overwritten
-            found, read = self._prefetch(next_x)
-            result = self._train(x, y, weights, known)
-            _refuse_written(read)
-            return (*result, found)
+            # Before the variables that hold this batch's messages are overwritten.
+            products = self._restore_products(prefetched)
+            next_products, read = self._prefetch(next_x)
+            result = self._train(x, y, weights, products)
+            check_only_read(read)
+            return (*result, next_products)
 
     def prefetch(self, x: Any) -> list[tf.Tensor]:
-        """Asks for the products of a batch; its entries are kept on the servers."""
+        """Computes the products of a batch and keeps its entries on the servers.
+
+        Args:
+            x: The features of the batch.
+
+        Returns:
+            The products, [B, D] of each table that is used.
+        """
         with tf.device(self.cluster.own_device):
             return self._prefetch(x)[0]
 
     def _prefetch(self, x: Any) -> tuple[list[tf.Tensor], list[Any]]:
-        """What `prefetch` returns, and the variables that it depends on."""
+        """Returns the products and the variables that the entries depend on."""
         with self.placement.recording() as products:
-            self.model(x, training=False)  # all but what products need is pruned
-        read = _variables([t for p in products for t in p.entries or () if t is not None])
-        # As results of a function they would travel here and back.
-        self._uses = [
-            (p.table, p.binary, [self._store(use, *placed) for placed in p.on_servers()])
+            self.model(x, training=False)  # TensorFlow prunes all that the products do not need
+        read = variables_read_by([t for p in products for t in p.entries or () if t is not None])
+        # As results of a function, the messages would be sent to the worker and back.
+        self._prefetched_uses = [
+            (p.table, p.binary, [self._store(use, *t) for t in p.tensors_to_store()])
             for use, p in enumerate(products)
         ]
         return [p.output for p in products], read
 
     def _store(self, use: int, place: tuple[int, str], tensor: tf.Tensor) -> RemoteVariable:
-        """Keeps a tensor of the batch ahead on a server."""
+        """Stores a tensor of the next batch on a server."""
         number, device = place
         name = f"{self.state.prefix}/ahead/{self.cluster.index}/{use}/{number}"
-        # The same handle each time: TensorFlow orders what reads and what writes one by it.
-        kept = self._stored.get(name)
-        if kept is None:
-            kept = self._stored[name] = RemoteVariable(name, [None], tensor.dtype, device)
-        kept.assign(tensor)
-        return kept
+        # TensorFlow orders reads and writes of a variable by its handle, so there must be only one.
+        variable = self._stored.get(name)
+        if variable is None:
+            variable = self._stored[name] = RemoteVariable(name, [None], tensor.dtype, device)
+        variable.assign(tensor)
+        return variable
 
-    def _known(self, prefetched: Any) -> list[TableProduct]:
+    def _restore_products(self, outputs: Any) -> list[TableProduct]:
         return [
-            self.placement.arrived(table, [v.value() for v in variables], output, binary)
-            for (table, binary, variables), output in zip(self._uses, prefetched, strict=True)
+            self.placement.restore_product(table, [v.value() for v in variables], output, binary)
+            for (table, binary, variables), output in zip(
+                self._prefetched_uses, outputs, strict=True
+            )
         ]
 
     def _train(
-        self, x: Any, y: Any, weights: Any, known: list[TableProduct] | None
+        self, x: Any, y: Any, weights: Any, products: list[TableProduct] | None
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        loss, products, gradients = self._backward(x, y, weights, known)
+        loss, products, gradients = self._backward(x, y, weights, products)
         used = [p for p in products if p.gradient is not None]
-        parts = self._group_by_server(used)
-        none = tf.zeros([0], tf.int64)
+        by_server = self._gradients_by_server(used)
+        not_counted = tf.zeros([0], tf.int64)
         if self.queues is None:
-            self._update(used, [[p] for p in parts], gradients)
-            return loss, self._count(), self._count_own()
-        rows = tf.cast(tf.shape(tf.nest.flatten(y)[0])[0], tf.float32)
-        own = self._contributions(parts, gradients, rows)
+            self._update(used, [[uses] for uses in by_server], gradients)
+            return loss, self._count_step(), self._count_own_step()
+        num_rows = tf.cast(tf.shape(tf.nest.flatten(y)[0])[0], tf.float32)
+        own = self._contributions(by_server, gradients, num_rows)
         if self.queues.worker:
-            return loss, self.queues.send_to_leader(own), none
-        taken = self.queues.collect(own)
-        # A step that ends because somebody is missing must not even be counted.
-        with tf.control_dependencies([t for tensors in taken.values() for t in tensors[-1]]):
-            joined = self._joined(taken, len(used), gradients)
-            self._update(used, *joined)
-            step = self._count()
+            return loss, self.queues.send_to_leader(own), not_counted
+        collected = self.queues.collect(own)
+        # A step that fails because a worker is missing must not be counted either.
+        with tf.control_dependencies([t for tensors in collected.values() for t in tensors[-1]]):
+            self._update(used, *self._combine(collected, len(used), gradients))
+            step = self._count_step()
         self.queues.release_followers(step)
-        return loss, step, none
+        return loss, step, not_counted
 
-    def _group_by_server(self, used: list[TableProduct]) -> list[ShardGradients]:
-        """For each server, the entries and gradients of each product, there."""
+    def _gradients_by_server(self, used: list[TableProduct]) -> list[list[ShardGradient]]:
+        """Returns [server][use]: entries and gradients of each product, on the servers."""
         servers = range(len(self.cluster.devices))
-        return [[(u.parts[p], self.placement.send_part(u, p)) for u in used] for p in servers]
+        return [
+            [(u.shard_entries[p], self.placement.send_gradient_shard(u, p)) for u in used]
+            for p in servers
+        ]
 
     def _contributions(
-        self,
-        parts: list[ShardGradients],
-        gradients: list[Any],
-        rows: tf.Tensor,
+        self, by_server: list[list[ShardGradient]], gradients: list[Any], num_rows: tf.Tensor
     ) -> dict[tuple[str, str], list[tf.Tensor]]:
-        """Of this worker to a step of all: (device, label) -> tensors."""
+        """Returns what this worker contributes to a synchronous step: (device, label) -> tensors."""
         devices = self.cluster.devices
         own = {
-            (device, "sparse"): [t for part, grad in uses for t in (*part, grad)]
-            for device, uses in zip(devices, parts, strict=True)
+            (device, "sparse"): [t for entries, gradient in uses for t in (*entries, gradient)]
+            for device, uses in zip(devices, by_server, strict=True)
             if uses
         }
-        some = [g for g in gradients if g is not None]
-        own[devices[0], "dense"] = [rows, *tf.nest.flatten(some, expand_composites=True)]
+        dense = [g for g in gradients if g is not None]
+        own[devices[0], "dense"] = [num_rows, *tf.nest.flatten(dense, expand_composites=True)]
         return own
 
-    def _joined(self, taken: Any, uses: int, gradients: list[Any]) -> tuple[Any, Any]:
-        """The workers' contributions as those of one with the joined batch."""
+    def _combine(self, collected: Any, uses: int, gradients: list[Any]) -> tuple[Any, Any]:
+        """Combines the workers' contributions into those of the concatenated batch.
+
+        Returns:
+            [server][worker][use] entries and gradients, and the dense gradients.
+        """
         devices = self.cluster.devices
-        parts: list[list[ShardGradients]] = []  # [server][worker][use]
+        sparse: list[list[list[ShardGradient]]] = []
         for device in devices if uses else ():
-            workers = taken[device, "sparse"]
+            workers = collected[device, "sparse"]
             with tf.device(device):
                 sizes = [tf.cast(tf.shape(w[3])[0], tf.float32) for w in workers]
                 total = tf.add_n(sizes)
-                parts.append(
+                sparse.append(
                     [
                         [
                             (ShardEntries(*w[i : i + 3]), w[i + 3] * (n / total))
-                            for i in range(0, 4 * uses, 4)
+                            for i in range(0, _TENSORS_PER_USE * uses, _TENSORS_PER_USE)
                         ]
                         for w, n in zip(workers, sizes, strict=True)
                     ]
                 )
-        rows = [w[0] for w in taken[devices[0], "dense"]]
+        rows = [w[0] for w in collected[devices[0], "dense"]]
         shares = [n / tf.add_n(rows) for n in rows]
-        some = [g for g in gradients if g is not None]
-        each = [
-            tf.nest.pack_sequence_as(some, w[1:], expand_composites=True)
-            for w in taken[devices[0], "dense"]
+        structure = [g for g in gradients if g is not None]
+        by_worker = [
+            tf.nest.pack_sequence_as(structure, w[1:], expand_composites=True)
+            for w in collected[devices[0], "dense"]
         ]
-        means = iter([_mean(g, shares) for g in zip(*each, strict=True)])
-        return parts, [None if g is None else next(means) for g in gradients]
+        means = iter([_weighted_sum(g, shares) for g in zip(*by_worker, strict=True)])
+        return sparse, [None if g is None else next(means) for g in gradients]
 
-    def _begin(self) -> None:
-        """Takes what is shared."""
+    def _pull_state(self) -> None:
+        """Reads the dense weights and the step that all workers share."""
         if not self.state.shared_variables:
             return
         self.pull()
@@ -186,29 +208,35 @@ class StepGraph:
             each.iterations.assign(tf.cast(self.state.step.value(), each.iterations.dtype))
 
     def _backward(
-        self, x: Any, y: Any, weights: Any, known: list[TableProduct] | None
+        self, x: Any, y: Any, weights: Any, products: list[TableProduct] | None
     ) -> tuple[tf.Tensor, list[TableProduct], list[Any]]:
-        with tf.GradientTape() as tape, self.placement.recording(tape, known) as products:
+        """Returns the loss, the products with their gradients, and the dense gradients."""
+        with tf.GradientTape() as tape, self.placement.recording(tape, products) as recorded:
             prediction = self.model(x, training=True)
             loss = self.model.compute_loss(x, y, prediction, weights)
         trained = [tf_variable(v) for v in self.state.trained]
-        sources = [*trained, *(p.output for p in products)]
+        sources = [*trained, *(p.output for p in recorded)]
         gradients = tape.gradient(loss, sources)
-        for product, gradient in zip(products, gradients[len(trained) :], strict=True):
+        for product, gradient in zip(recorded, gradients[len(trained) :], strict=True):
             product.gradient = gradient
-        return loss, products, gradients[: len(trained)]
+        return loss, recorded, gradients[: len(trained)]
 
-    def _update(self, used: list[TableProduct], parts: Any, gradients: list[Any]) -> None:
-        """Of tables, with [server][worker][use] entries and gradients; then of the rest."""
+    def _update(
+        self,
+        used: list[TableProduct],
+        sparse: list[list[list[ShardGradient]]],
+        gradients: list[Any],
+    ) -> None:
+        """Updates tables, by [server][worker][use] entries and gradients, and dense weights."""
         for table in self.placement.tables:
             uses = [i for i, p in enumerate(used) if p.table is table]
             if not uses:
                 continue
             optimizer = updates.optimizer_of(self.optimizer, table)
             rate = optimizer.current_learning_rate()
-            for p, workers in enumerate(parts):
-                each = [([worker[i] for worker in workers], used[i].binary) for i in uses]
-                updates.update_shard(optimizer, table, p, each, rate)
+            for p, workers in enumerate(sparse):
+                by_use = [([worker[i] for worker in workers], used[i].binary) for i in uses]
+                updates.update_shard(optimizer, table, p, by_use, rate)
         self._update_dense(gradients)
 
     def _update_dense(self, gradients: list[Any]) -> None:
@@ -216,93 +244,62 @@ class StepGraph:
             (g, v) for g, v in zip(gradients, self.state.trained, strict=True) if g is not None
         ]
         if not self.state.shared_variables:
-            counted = [each.iterations + 1 for each in updates.component_optimizers(self.optimizer)]
+            components = updates.component_optimizers(self.optimizer)
+            iterations = [each.iterations + 1 for each in components]
             if pairs:
                 self.optimizer.apply_gradients(pairs)
-            for each, steps in zip(
-                updates.component_optimizers(self.optimizer), counted, strict=True
-            ):
-                each.iterations.assign(steps)  # those too that have tables only
+            # An optimizer of tables only would not have counted the step.
+            for each, steps in zip(components, iterations, strict=True):
+                each.iterations.assign(steps)
             return
-        shared_variables = {id(t.local): t for t in self.state.shared_variables}
+        shared_variables = {id(s.local): s for s in self.state.shared_variables}
         for gradient, v in pairs:
             optimizer, shared = updates.optimizer_of(self.optimizer, v), shared_variables[id(v)]
             rate = optimizer.current_learning_rate()
             updates.update_dense_variable(
                 optimizer, gradient, shared.remote, shared.slots, optimizer.weight_decay_of(v), rate
             )
-        if self.cluster.is_chief:  # what layers keep of the batches they saw
+        if self.cluster.is_chief:  # states of layers, such as moving means
             for shared in self.state.shared_variables:
                 if not shared.trained:
                     shared.push()
 
-    def _count(self) -> tf.Tensor:
+    def _count_step(self) -> tf.Tensor:
         return self.state.step.assign_add(tf.constant(1, tf.int64))
 
-    def _count_own(self) -> tf.Tensor:
+    def _count_own_step(self) -> tf.Tensor:
         if not self.bounded:
             return tf.zeros([0], tf.int64)
         counts = self.state.worker_steps
         return counts.assign_add(tf.one_hot(self.cluster.index, counts.shape[0], dtype=tf.int64))
 
     def forward(self, x: Any, y: Any, weights: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """(prediction, loss), with what is shared now."""
+        """Evaluates the model on a batch, with the weights that are on the servers now.
+
+        Args:
+            x: The features of the batch.
+            y: Its labels.
+            weights: Its weights, or None.
+
+        Returns:
+            The prediction and the loss.
+        """
         with tf.device(self.cluster.own_device):
             self.pull()
             prediction = self.model(x, training=False)
             return prediction, self.model.compute_loss(x, y, prediction, weights)
 
     def pull(self) -> None:
-        """Takes the dense weights that all workers share."""
+        """Reads the dense weights that all workers share."""
         for shared in self.state.shared_variables:
             shared.pull()
 
 
-def _mean(gradients: Any, shares: list[tf.Tensor]) -> Any:
-    """The weighted sum of the workers' gradients of one variable."""
+def _weighted_sum(gradients: Any, shares: list[tf.Tensor]) -> Any:
+    """Returns the weighted sum of the workers' gradients of one variable."""
     first = gradients[0]
     if isinstance(first, tf.IndexedSlices):
         values = [g.values * share for g, share in zip(gradients, shares, strict=True)]
         indices = tf.concat([g.indices for g in gradients], axis=0)
         return tf.IndexedSlices(tf.concat(values, axis=0), indices, first.dense_shape)
     return tf.add_n([g * share for g, share in zip(gradients, shares, strict=True)])
-
-
-_READS = ("ReadVariableOp", "ResourceGather", "VariableShape")
-
-
-def _variables(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-    """The variables, as handles, that tensors of a graph depend on.
-
-    Raises:
-        ValueError: they depend on something else that changes.
-    """
-    seen, ops, found = set(), [t.op for t in tensors], []
-    while ops:
-        op = ops.pop()
-        if op in seen:
-            continue
-        seen.add(op)
-        handles = [t for t in op.inputs if t.dtype == tf.resource]
-        if (handles and op.type not in _READS) or (
-            not handles and op.type != "Placeholder" and op.op_def.is_stateful
-        ):
-            raise _changes(op)
-        found += handles
-        ops += [t.op for t in op.inputs if t.dtype != tf.resource]
-    return found
-
-
-def _refuse_written(handles: list[tf.Tensor]) -> None:
-    """Refuses variables that are not only read in their graph."""
-    for op in (op for handle in handles for op in handle.consumers()):
-        if op.type not in _READS:
-            raise _changes(op)
-
-
-def _changes(op: Any) -> ValueError:
-    return ValueError(
-        "pipeline=True needs tables before which no layer has state that training changes, got "
-        f"entries that depend on {op.name} ({op.type}): a batch is looked up before the update of "
-        "the one before it"
-    )

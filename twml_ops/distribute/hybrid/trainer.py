@@ -1,4 +1,4 @@
-"""`HybridTrainer`: an ordinary Keras model, its tables on parameter servers."""
+"""`HybridTrainer`: trains an ordinary Keras model with its tables on parameter servers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from twml_ops import placement
 from twml_ops.distribute.hybrid import checkpoint, model_weights, updates
 from twml_ops.distribute.hybrid.cluster import Cluster, ClusterError
 from twml_ops.distribute.hybrid.gradient_queues import GradientQueues
+from twml_ops.distribute.hybrid.parameter_server_placement import ParameterServerPlacement
+from twml_ops.distribute.hybrid.sharding_axis import shards_by_row
 from twml_ops.distribute.hybrid.state import RunState
 from twml_ops.distribute.hybrid.step import StepGraph
-from twml_ops.distribute.hybrid.tables import ParameterServerPlacement, RemoteTable
 from twml_ops.distribute.hybrid.timeouts import run_with_timeout
 from twml_ops.ops._library import require_native
 
@@ -25,18 +26,20 @@ DatasetFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 OnStep = Callable[[int, tf.Tensor], None]
 _AXES = ("row", "column", "auto")
 _MODES = ("sync", "async", "hogwild")
-_WIRE = ("float32", "bfloat16", "float16")
+_WIRE_DTYPES = ("float32", "bfloat16", "float16")
+_MAX_LOSSES = 1000
+_POLL_SECONDS = 0.002
 
 
 @dataclasses.dataclass(frozen=True)
 class FitResult:
-    """What a call of `fit` has done.
+    """The result of a call of `HybridTrainer.fit`.
 
     Attributes:
-        step: steps of the whole run, all workers together.
-        own_steps: of this process in this call.
-        losses: of this process' last steps, at most 1000.
-        seconds: that this call took, without the first step, which builds the graph.
+        step: The steps of the whole run, all workers together.
+        own_steps: The steps that this process has done in this call.
+        losses: The losses of this process' last steps, at most 1000.
+        seconds: The time of this call in seconds, without its first step, which traces the graph.
     """
 
     step: int
@@ -46,45 +49,58 @@ class FitResult:
 
 
 class HybridTrainer:
-    """Trains a Keras model whose sparse-linear tables are divided over parameter servers.
+    """Trains a Keras model whose sparse-linear tables are sharded over parameter servers.
 
-    Each server multiplies with its shard, and does backward and update of it, through the ops of
-    this package; only ids, values, products and their gradients travel. The dense rest of the model
-    runs on workers, each of which drives its own steps on TensorFlow's runtime; there is no
+    Each server multiplies with its shard, computes the gradient of it and updates it, by the ops of
+    this package. Only ids, values, products and their gradients are sent. The dense part of the
+    model runs on workers, each of which runs its own steps on TensorFlow's runtime. There is no
     coordinator.
 
-    `model_builder` is called in every worker and must build the same model; what makes it up
-    is not changed. Tables are those of `SparseLinear` and `GroupedSparseLinear` layers. Make the
-    trainer before any tensor: it connects this process to the servers, which it waits for.
+    The tables are those of `SparseLinear` and `GroupedSparseLinear` layers. Create the trainer
+    before any tensor: it connects this process to the servers and waits until they are reachable.
 
     Args:
-        model_builder: () -> an uncompiled Keras model.
-        optimizer: one of `twml_ops.optimizers`, without clipping by norm; a copy of it is used.
-        loss: as for `Model.compile`.
-        cluster: who takes part; None: as `TF_CONFIG` says, or without it this process alone.
-        mode: "sync": the workers' batches are one joined batch. "async": workers do not wait for
-            each other. "hogwild": as async, and updates take no locks.
-        max_staleness: async: by how many steps a worker may be ahead of the slowest; None: any.
-        partition_axis: "row": server p has the rows with id mod P = p, and products are
-            added. "column": it has a part of the columns, and products are concatenated. "auto":
-            whichever sends less, by the first batch.
-        wire_dtype: of products and their gradients as they travel.
-        deduplicate: whether an id that a batch repeats is sent once, where that is less.
-        pipeline: whether the next batch's products are asked for while this batch is worked on, so
-            that the wire and the arithmetic overlap. They are of the tables before this batch's
-            update: each step but the first of a `fit` uses products one update old (the weights of
-            the dense part are never old). Not for several synchronous workers, nor where a layer
-            with weights or state stands before a table.
-        checkpoint_dir: where the chief saves all state, and whence it is restored; a folder that
-            all servers can reach. None: nowhere.
-        checkpoint_every: steps between checkpoints.
-        timeout: seconds that a step, or the wait for servers or peers, may take.
-        name: of the run; two runs on the same servers need different ones.
+        model_builder: () -> an uncompiled Keras model. It is called in every worker and must build
+            the same model each time.
+        optimizer: An optimizer of `twml_ops.optimizers` without clipping by norm. The trainer uses
+            a copy of it.
+        loss: The loss, as for `Model.compile`.
+        cluster: The cluster; None: as `TF_CONFIG` describes it, or without `TF_CONFIG` this process
+            alone.
+        mode: "sync": a step has the batches of all workers. "async": workers do not wait for each
+            other. "hogwild": as "async", and updates take no locks (Niu et al., "Hogwild!", 2011).
+        max_staleness: In the modes "async" and "hogwild", the number of steps by which a worker may
+            be ahead of the slowest; None: any.
+        partition_axis: The axis by which tables are sharded. "row": server p of P has the rows with
+            id mod P = p, and the servers' products are added. "column": each server has a range of
+            columns, and the products are concatenated. "auto": the axis with which the first batch
+            needs fewer bytes.
+        wire_dtype: The type in which products and their gradients are sent.
+        deduplicate: Whether an id that occurs several times in a batch is sent once if that is
+            smaller.
+        pipeline: Whether the products of the next batch are computed during the current step, so
+            that communication and computation overlap. These products are of the tables before the
+            current update: each step of a `fit`, except the first, uses products that are one
+            update old. The dense weights are never old. Not available for several synchronous
+            workers, nor for models with a layer before a table that has trained weights or state.
+        checkpoint_dir: The folder for checkpoints, which the chief saves and restores; all servers
+            must be able to reach it. None: there are no checkpoints.
+        checkpoint_every: Steps between two checkpoints.
+        timeout: Limit in seconds for a step, and for waiting for servers or workers.
+        name: The name of the run. Two runs on the same servers need different names.
+
+    Attributes:
+        cluster: The cluster.
+        mode: The mode.
+        max_staleness: The bound of staleness.
+        optimizer: The trainer's copy of the optimizer.
+        model: The model, with tables on the servers; None before the first `fit` or `evaluate`.
+        state: The shared state of the run; None like `model`.
 
     Raises:
-        ValueError: an argument out of its range.
-        ImportError: stock ops stand in for the op library, which hybrid training needs.
-        ClusterError: a server cannot be reached within `timeout`.
+        ValueError: An argument is invalid.
+        ImportError: The op library, which hybrid training needs, is not loaded.
+        ClusterError: A server cannot be reached within `timeout` seconds.
     """
 
     def __init__(
@@ -108,14 +124,14 @@ class HybridTrainer:
         for argument, value, known in (
             ("mode", mode, _MODES),
             ("partition_axis", partition_axis, _AXES),
-            ("wire_dtype", wire_dtype, _WIRE),
+            ("wire_dtype", wire_dtype, _WIRE_DTYPES),
         ):
             if value not in known:
                 raise ValueError(f"{argument} must be one of {known}, got {value!r}")
         if max_staleness is not None and (mode == "sync" or max_staleness < 0):
             raise ValueError(
-                f"max_staleness must be None or, unless mode is sync, at least 0, got "
-                f"{max_staleness!r} in mode {mode}"
+                'max_staleness must be None or, unless mode is "sync", at least 0, got '
+                f'{max_staleness!r} with mode="{mode}"'
             )
         if checkpoint_every < 1:
             raise ValueError(f"checkpoint_every must be at least 1, got {checkpoint_every}")
@@ -127,8 +143,8 @@ class HybridTrainer:
         workers = len(self.cluster.workers)
         if pipeline and mode == "sync" and workers > 1:
             raise ValueError(
-                "pipeline=True needs one worker, or a mode in which workers do not wait for each "
-                f'other, got mode="sync" and {workers} workers'
+                'pipeline=True needs one worker, or mode="async" or "hogwild", got mode="sync" and '
+                f"{workers} workers"
             )
         self.mode = mode
         self.max_staleness = max_staleness
@@ -144,30 +160,35 @@ class HybridTrainer:
         self._prefix = f"twml/{name}"
         self.model: Any = None
         self.state: Any = None
-        settings = optimizer.get_config()
+        config = optimizer.get_config()
         run_with_timeout(timeout + 5, "connecting", self.cluster.connect, timeout)
-        # Variables that were made before the servers were connected cannot be in one graph with
-        # them, and an optimizer has some.
-        self.optimizer = type(optimizer).from_config(settings)
+        # TensorFlow does not allow variables that were created before the servers were connected
+        # in a graph with theirs, and an optimizer has variables.
+        self.optimizer = type(optimizer).from_config(config)
         if mode == "hogwild":
             for each in updates.component_optimizers(self.optimizer):
                 each.concurrency = "hogwild"
-
-    # What users call ----------------------------------------------------------------------------
 
     def fit(self, dataset_fn: DatasetFn, steps: int, on_step: OnStep | None = None) -> FitResult:
         """Trains until the whole run has done `steps` steps.
 
         Args:
-            dataset_fn: `tf.distribute.InputContext` -> batches (x, y) or (x, y, weights) of this
-                worker, which are repeated as long as needed. The context has the number of
-                workers and which one this is.
-            steps: of all workers together; a synchronous step of all counts once.
-            on_step: called after each of this process' steps with the run's step and the loss.
+            dataset_fn: `tf.distribute.InputContext` -> a dataset of batches (x, y) or
+                (x, y, weights) for this worker, which is repeated as often as needed. The context
+                has the number of workers and the number of this worker.
+            steps: Steps of all workers together, including those of previous calls and of the
+                restored checkpoint. A synchronous step of all workers counts once.
+            on_step: Called with the run's step and the loss after each step of this process.
+
+        Returns:
+            What this call has done.
 
         Raises:
-            ClusterError: a server or another worker is gone or silent. Started anew, this process
-                goes on from what the servers hold, or from the last checkpoint.
+            ClusterError: A server or another worker has ended or does not respond. If this process
+                is restarted, it continues with the values on the servers or with the last
+                checkpoint.
+            ValueError: The dataset has no batches, or the model cannot be trained with the
+                trainer's `partition_axis` or `pipeline`.
         """
         count = len(self.cluster.workers)
         context = tf.distribute.InputContext(count, self.cluster.index, count)
@@ -175,7 +196,7 @@ class HybridTrainer:
         batch = next(batches)
         self.build(batch)
         done = int(self._call("reading the step", self.state.step.numpy))
-        own, start = 0, 0.0
+        own_steps, start = 0, 0.0
         losses: list[tf.Tensor] = []
         next_batch, prefetched = None, None
         while done < steps:
@@ -185,24 +206,35 @@ class HybridTrainer:
                 next_batch = next(batches) if done + 1 < steps else batch
             result = self._run_step(f"step {done + 1}", batch, prefetched, next_batch)
             if result is None:
-                continue  # the same batch, in a new generation
+                continue  # repeats the batch in a new generation of queues
             loss, step, worker_steps, prefetched = result
             before, done = done, step
-            own += 1
-            self._maybe_save(before, done, steps)
-            losses = [*losses[-999:], loss]
+            own_steps += 1
+            self._save_if_due(before, done, steps)
+            losses = [*losses[-(_MAX_LOSSES - 1) :], loss]
             if on_step is not None:
                 on_step(done, loss)
-            if own == 1:
+            if own_steps == 1:
                 start = time.perf_counter()
             if done < steps:
                 batch = next(batches) if next_batch is None else next_batch
                 self._wait_for_slow_workers(worker_steps)
-        seconds = time.perf_counter() - start if own else 0.0
-        return FitResult(done, own, [float(x) for x in losses], seconds)
+        seconds = time.perf_counter() - start if own_steps else 0.0
+        return FitResult(done, own_steps, [float(x) for x in losses], seconds)
 
     def evaluate(self, dataset: Any, metrics: Any = ()) -> dict[str, float]:
-        """Loss and metrics on `dataset`, batches as in `fit`, tables staying where they are."""
+        """Evaluates the model with the tables on the servers.
+
+        Args:
+            dataset: An iterable of batches (x, y) or (x, y, weights).
+            metrics: Keras metrics, which are updated but not reset.
+
+        Returns:
+            The mean loss as "loss" and the result of each metric, by name.
+
+        Raises:
+            ClusterError: A server has ended or does not respond.
+        """
         mean = tf.keras.metrics.Mean(name="loss")
         for i, batch in enumerate(dataset):
             if not i:
@@ -215,31 +247,46 @@ class HybridTrainer:
         return {m.name: float(m.result()) for m in (mean, *metrics)}
 
     def export(self, path: str | os.PathLike[str] | None = None) -> tf.keras.Model:
-        """The trained model as an ordinary Keras model in this process, its tables whole.
+        """Copies the trained model to this process, as an ordinary Keras model with whole tables.
 
         Args:
-            path: of a `.keras` file to write too; None: none.
+            path: A `.keras` file to write as well; None: no file.
+
+        Returns:
+            The model, uncompiled.
 
         Raises:
-            ClusterError: a server is gone or silent.
+            ClusterError: A server has ended or does not respond.
         """
-        plain = self._builder()
+        model = self._builder()
         self._call("reading dense weights", self._graph.pull)
-        self._call("reading tables", model_weights.copy_weights, self.model, plain)
+        self._call("reading tables", model_weights.copy_weights, self.model, model)
         if path is not None:
-            plain.save(str(Path(path)))
-        return plain
+            model.save(str(Path(path)))
+        return model
 
     def save(self) -> str:
-        """Writes a checkpoint of the run, and returns its folder; needs `checkpoint_dir`."""
+        """Saves a checkpoint of the run.
+
+        Returns:
+            The folder of the checkpoint.
+
+        Raises:
+            ValueError: The trainer has no `checkpoint_dir`.
+            ClusterError: A server has ended or does not respond.
+        """
         if self._checkpoint_dir is None:
-            raise ValueError("checkpoint_dir must be given to save, got None")
+            raise ValueError("save needs a HybridTrainer with checkpoint_dir, got None")
         return self._call("saving", checkpoint.save, self.state, self._checkpoint_dir)
 
-    # Building -----------------------------------------------------------------------------------
-
     def build(self, batch: Any) -> None:
-        """Connects, builds the model and, as the chief, fills the servers; once."""
+        """Builds the model and joins the run. The chief initializes or restores the servers.
+
+        `fit` and `evaluate` call this with their first batch. Further calls do nothing.
+
+        Args:
+            batch: A batch (x, y) or (x, y, weights).
+        """
         if self.model is not None:
             return
         x, *_ = _unpack_batch(batch)
@@ -249,20 +296,20 @@ class HybridTrainer:
         )
         with placement.placement_scope(self.placement):
             model = self._builder()
-            self.placement.entries.clear()
-            model(x, training=False)  # creates the weights of any model, and shows the batch
+            self.placement.batch_sizes.clear()
+            model(x, training=False)  # creates all weights and shows the placement the batch
         model.compile(loss=self._loss)
         share_dense = len(cluster.workers) > 1
-        what = (self._prefix, cluster, self.placement.tables, model, self.optimizer, share_dense)
-        self.state = self._call("naming the variables", RunState, *what)
+        args = (self._prefix, cluster, self.placement.tables, model, self.optimizer, share_dense)
+        self.state = self._call("creating the shared variables", RunState, *args)
         if not share_dense:
             self.optimizer.build(model.trainable_variables)
         for each in updates.component_optimizers(self.optimizer):
-            _ = each.iterations
+            _ = each.iterations  # creates the variable
         self.model = model
-        several = share_dense and self.mode == "sync"
-        self._queues = GradientQueues(cluster, self.state) if several else None
-        self._call("joining the run", self._attach)
+        needs_queues = share_dense and self.mode == "sync"
+        self._queues = GradientQueues(cluster, self.state) if needs_queues else None
+        self._call("joining the run", self._join_run)
         self._graph = StepGraph(
             model,
             self.optimizer,
@@ -272,18 +319,24 @@ class HybridTrainer:
             self._queues,
             bounded=self.max_staleness is not None,
         )
-        self._trace()
+        self._create_functions()
 
-    def _attach(self) -> None:
+    def _join_run(self) -> None:
         state, folder = self.state, self._checkpoint_dir
         if not self.cluster.is_chief:
-            state.await_marker(self._timeout)
+            state.wait_for_marker(self._timeout)
             state.create(state.read_layout())
         elif state.shared_variables and state.marker():
             state.create(state.read_layout())
         else:
             state.invalidate()
-            state.create(self._by_row())
+            servers = len(self.cluster.devices)
+            state.create(
+                [
+                    shards_by_row(t, servers, self._axis, self.placement)
+                    for t in self.placement.tables
+                ]
+            )
             state.write_layout()
             saved = None if folder is None else checkpoint.latest(folder)
             if saved is None:
@@ -295,80 +348,57 @@ class HybridTrainer:
         if self._queues is not None and self.cluster.job == "worker":
             self._queues.start_generation()
 
-    def _trace(self) -> None:
+    def _create_functions(self) -> None:
         self._step = tf.function(self._graph.train, reduce_retracing=True, autograph=False)
         self._prefetch = tf.function(self._graph.prefetch, reduce_retracing=True, autograph=False)
         self._forward = tf.function(self._graph.forward, reduce_retracing=True, autograph=False)
 
-    def _by_row(self) -> list[bool]:
-        servers = len(self.cluster.devices)
-        return [_by_row(t, servers, self._axis, self.placement) for t in self.placement.tables]
-
-    # Steps --------------------------------------------------------------------------------------
-
-    def _run_step(self, what: str, batch: Any, prefetched: Any, next_batch: Any) -> Any:
-        """What `StepGraph.train` returns; None if the workers have to begin it anew."""
-        x = None if next_batch is None else next_batch[0]
+    def _run_step(self, description: str, batch: Any, prefetched: Any, next_batch: Any) -> Any:
+        """Returns the result of `StepGraph.train`; None if all workers have to repeat the step."""
+        next_x = None if next_batch is None else next_batch[0]
         try:
-            return self._call(what, lambda: _fetch_counters(self._step(*batch, prefetched, x)))
+            return self._call(
+                description, lambda: _fetch_counters(self._step(*batch, prefetched, next_x))
+            )
         except ClusterError:
             if self._queues is None:
                 raise
-            if not self._call("joining the others again", self._queues.rejoin):
+            if not self._call("joining a new generation of queues", self._queues.rejoin):
                 raise
-            self._trace()
+            self._create_functions()
             return None
 
-    def _wait_for_slow_workers(self, counts: Any) -> None:
-        """With bounded staleness: waits while too far ahead of the slowest worker."""
+    def _wait_for_slow_workers(self, worker_steps: Any) -> None:
+        """Waits while this worker is more than `max_staleness` steps ahead of the slowest."""
         if self.max_staleness is None or len(self.cluster.workers) == 1:
             return
         deadline = time.monotonic() + self._timeout
-        while counts[self.cluster.index] - counts.min() > self.max_staleness:
+        while worker_steps[self.cluster.index] - worker_steps.min() > self.max_staleness:
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    f"worker {int(counts.argmin())} has done {counts.min()} steps, worker "
-                    f"{self.cluster.index} {counts[self.cluster.index]}, and max_staleness is "
-                    f"{self.max_staleness}: it has not moved for {self._timeout:g} s"
+                    f"worker {int(worker_steps.argmin())} has done no step for {self._timeout:g} "
+                    f"s: it has done {worker_steps.min()} steps, worker {self.cluster.index} "
+                    f"{worker_steps[self.cluster.index]} steps, and max_staleness is "
+                    f"{self.max_staleness}"
                 )
-            time.sleep(0.002)
-            counts = self._call("reading the steps", self.state.worker_steps.numpy)
+            time.sleep(_POLL_SECONDS)
+            worker_steps = self._call("reading the steps", self.state.worker_steps.numpy)
 
-    def _maybe_save(self, before: int, done: int, steps: int) -> None:
-        """A checkpoint, if it is time."""
+    def _save_if_due(self, before: int, done: int, steps: int) -> None:
         if self._checkpoint_dir is None or not self.cluster.is_chief:
             return
         every = self._checkpoint_every
         if done // every > before // every or done >= steps:
             self.save()
 
-    def _call(self, what: str, function: Any, *args: Any) -> Any:
+    def _call(self, description: str, function: Any, *args: Any) -> Any:
         if not self.cluster.servers:
             return function(*args)
-        return run_with_timeout(self._timeout, what, function, *args)
-
-
-def _by_row(table: RemoteTable, servers: int, axis: str, remote: ParameterServerPlacement) -> bool:
-    """Whether to divide by row; if that is open, by what the first batch would send."""
-    columns = table.shape[1]
-    if axis == "column" and columns % servers:
-        raise ValueError(
-            f'partition_axis="column" needs units that {servers} servers divide, got {columns} '
-            f"of {table.name}"
-        )
-    if axis != "auto":
-        return axis == "row"
-    if servers == 1 or columns % servers:
-        return True
-    seen = [(int(k), b, v) for t, k, b, v in remote.entries if t is table]
-    entries = sum(k * (8 if v else 4) for k, _, v in seen)
-    products = sum(int(b) for _, b, _ in seen) * columns * remote.wire_dtype.size
-    # The worker sends entries and gradients: to one server or to all; it gets products likewise.
-    return entries + 2 * servers * products <= servers * entries + 2 * products
+        return run_with_timeout(self._timeout, description, function, *args)
 
 
 def _fetch_counters(result: Any) -> Any:
-    """What a step returns, its counts brought here while the time limit runs."""
+    """Copies the counters of a step to this process, in the function call that has a timeout."""
     loss, step, worker_steps, *more = result
     return loss, int(step), worker_steps.numpy(), *more
 
@@ -380,9 +410,9 @@ def _unpack_batch(batch: Any) -> tuple[Any, Any, Any]:
 
 def _repeat(dataset: Any) -> Iterator[Any]:
     while True:
-        some = False
+        empty = True
         for batch in dataset:
-            some = True
+            empty = False
             yield _unpack_batch(batch)
-        if not some:
-            raise ValueError("dataset_fn must give at least one batch, got none")
+        if empty:
+            raise ValueError("dataset_fn must return at least one batch, got an empty dataset")

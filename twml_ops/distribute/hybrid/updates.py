@@ -1,4 +1,4 @@
-"""Updates where the variables are: the user's optimizer, its arithmetic placed on the servers."""
+"""Updates of shards and dense variables on the servers that hold them, by the user's optimizer."""
 
 from __future__ import annotations
 
@@ -8,39 +8,46 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import ops
+from twml_ops.distribute.hybrid.remote_table import RemoteTable
 from twml_ops.distribute.hybrid.remote_variable import RemoteVariable
-from twml_ops.distribute.hybrid.tables import RemoteTable
 from twml_ops.distribute.hybrid.wire import ShardEntries, concat_entries
 from twml_ops.optimizers import SparseOptimizer
 
+ShardGradient = tuple[ShardEntries, tf.Tensor]
+"""Entries of a batch and the gradient of their product with a shard, both on the shard's server."""
+
+_NEEDS_WHOLE_TABLE = ("clipnorm", "global_clipnorm", "use_ema", "gradient_accumulation_steps")
+
 
 def check_optimizer(optimizer: Any) -> None:
-    """Refuses what would need more than the shard or the rows at hand.
+    """Checks that an optimizer can update a shard without the rest of the table.
+
+    Args:
+        optimizer: An optimizer of this package.
 
     Raises:
-        ValueError: an optimizer that is not of this package, or that clips by norms.
+        ValueError: The optimizer is not of this package, or has an option that needs whole tables.
     """
     for each in component_optimizers(optimizer):
         if not isinstance(each, SparseOptimizer):
             raise ValueError(
-                "optimizer must be one of twml_ops.optimizers, which know how to update a table "
-                f"where it is, got {type(each).__name__}"
+                "optimizer must be one of twml_ops.optimizers, which can update a table on a "
+                f"server, got {type(each).__name__}"
             )
-        refused = ("clipnorm", "global_clipnorm", "use_ema", "gradient_accumulation_steps")
-        for name in refused:
+        for name in _NEEDS_WHOLE_TABLE:
             if getattr(each, name, None):
                 raise ValueError(
-                    f"{name} needs a whole table in one place; tables are divided over servers"
+                    f"{name} needs a whole table in one place, but tables are sharded over servers"
                 )
 
 
 def component_optimizers(optimizer: Any) -> list[Any]:
-    """The optimizers that `optimizer` consists of: several in a CompositeOptimizer."""
+    """Returns the optimizers of a `CompositeOptimizer`, or the optimizer itself in a list."""
     return list(getattr(optimizer, "all_optimizers", [optimizer]))
 
 
 def optimizer_of(optimizer: Any, variable: Any) -> Any:
-    """The optimizer that trains `variable`."""
+    """Returns the optimizer that trains `variable`, which a `CompositeOptimizer` chooses."""
     choose = getattr(optimizer, "optimizer_of", None)
     return optimizer if choose is None else choose(variable)
 
@@ -49,41 +56,42 @@ def update_shard(
     optimizer: Any,
     table: RemoteTable,
     p: int,
-    uses: Sequence[tuple[Sequence[tuple[ShardEntries, tf.Tensor]], bool]],
+    uses: Sequence[tuple[Sequence[ShardGradient], bool]],
     rate: tf.Tensor,
 ) -> None:
-    """Backward and update of shard `p`, on its server.
+    """Computes the gradient of shard `p` and updates the shard, on its server.
 
     Args:
-        optimizer: in charge of the table.
-        table: whose shard.
-        p: which.
-        uses: of each use of the table: the entries and the gradient of their products [B, columns]
-            of each worker, on the server, in the order in which they are summed; and whether
-            entries have no values. The gradients of several uses are added up, as those of a
-            variable are.
-        rate: learning rate.
+        optimizer: The optimizer of the table.
+        table: The table.
+        p: The number of the server.
+        uses: For each use of the table in the model: the entries and gradients [B, columns] of each
+            worker, in the order in which they are added; and whether the entries have no values.
+            The gradients of several uses are added up.
+        rate: The learning rate of this step.
     """
     shard = table.shards[p]
     with tf.device(shard.device):
-        slices = _added([_slices(shard, *use) for use in uses])
+        slices = _concat_slices([_shard_gradient(shard, *use) for use in uses])
         (slices,) = optimizer.clip_gradients([slices])
         decay = optimizer.weight_decay_of(table)
         optimizer.update_variable(slices, shard, table.slots[p], rate, weight_decay=decay)
 
 
-def _slices(
-    shard: RemoteVariable, contributions: Sequence[tuple[ShardEntries, tf.Tensor]], binary: bool
+def _shard_gradient(
+    shard: RemoteVariable, contributions: Sequence[ShardGradient], binary: bool
 ) -> tf.IndexedSlices:
-    """The gradient of a shard by one use of its table in all workers."""
-    part = concat_entries([part for part, _ in contributions])
+    """Returns the gradient of a shard from one use of its table by all workers."""
+    entries = concat_entries([entries for entries, _ in contributions])
     gradients = [g for _, g in contributions]
     gradient = gradients[0] if len(gradients) == 1 else tf.concat(gradients, axis=0)
     shape = tf.constant(shard.shape.as_list(), tf.int64)
-    return ops.weights_grad(part.ids, part.values, part.row_splits, gradient, shape, binary)
+    return ops.weights_grad(
+        entries.ids, entries.values, entries.row_splits, gradient, shape, binary
+    )
 
 
-def _added(gradients: Sequence[tf.IndexedSlices]) -> tf.IndexedSlices:
+def _concat_slices(gradients: Sequence[tf.IndexedSlices]) -> tf.IndexedSlices:
     first = gradients[0]
     if len(gradients) == 1:
         return first
@@ -95,12 +103,21 @@ def _added(gradients: Sequence[tf.IndexedSlices]) -> tf.IndexedSlices:
 def update_dense_variable(
     optimizer: Any,
     gradient: Any,
-    shared: RemoteVariable,
+    variable: RemoteVariable,
     slots: Sequence[RemoteVariable],
     weight_decay: float,
     rate: tf.Tensor,
 ) -> None:
-    """The update of a dense variable's shared on its server."""
-    with tf.device(shared.device):
+    """Updates a dense variable on its server.
+
+    Args:
+        optimizer: The optimizer of the variable.
+        gradient: Its gradient, a tensor or `tf.IndexedSlices`.
+        variable: The variable.
+        slots: The optimizer's slots of the variable.
+        weight_decay: The weight decay of the variable; 0: none.
+        rate: The learning rate of this step.
+    """
+    with tf.device(variable.device):
         (gradient,) = optimizer.clip_gradients([gradient])
-        optimizer.update_variable(gradient, shared, slots, rate, weight_decay=weight_decay)
+        optimizer.update_variable(gradient, variable, slots, rate, weight_decay=weight_decay)
