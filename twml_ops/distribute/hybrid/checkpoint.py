@@ -60,9 +60,8 @@ def save(state: RunState, folder: str) -> str:
                 shape_and_slices=[""] * len(variables),
                 tensors=[v.value() for v in variables.values()],
             )
-    for (
-        variables
-    ) in by_device.values():  # after all ops were sent, so that servers write in parallel
+    # All ops were sent before, so that the servers write in parallel.
+    for variables in by_device.values():
         next(iter(variables.values())).wait()
     dense = {n: tf.identity(v.numpy()) for n, v in _dense_variables(state).items()}
     if dense:
@@ -224,9 +223,8 @@ def _merge_shards(shards: Sequence[tf.Tensor], by_row: bool, shape: tf.TensorSha
     """Returns the whole table, or a whole slot of it."""
     if len(shards) == 1:
         return shards[0]
-    if (
-        not by_row and shape.rank == 1
-    ):  # a slot with one number a row: the mean over the columns of each shard
+    # A slot with one number a row becomes the mean over the columns of each shard.
+    if not by_row and shape.rank == 1:
         return tf.add_n(list(shards)) / len(shards)
     return concat_shards(shards, by_row, shape[0])
 

@@ -156,7 +156,7 @@ class StepGraph:
     def _contributions(
         self, by_server: list[list[ShardGradient]], gradients: list[Any], num_rows: tf.Tensor
     ) -> dict[tuple[str, str], list[tf.Tensor]]:
-        """Returns what this worker contributes to a synchronous step: (device, label) -> tensors."""
+        """Returns what this worker contributes to a step: (device, label) -> tensors."""
         devices = self.cluster.devices
         own = {
             (device, "sparse"): [t for entries, gradient in uses for t in (*entries, gradient)]
