@@ -155,7 +155,7 @@ def test_a_model_without_tables_of_its_own():
     normalized = with_tables.get_layer("norm")(pair)
     with tpu.use_lookups(products(with_tables, normalized)):
         np.testing.assert_allclose(without(pair), with_tables(pair), **TOLERANCE)
-    with pytest.raises(Exception, match=r"the table of 'deep' is elsewhere"):
+    with pytest.raises(Exception, match=r"no copy of the table of layer 'deep'"):
         without(pair)
 
 

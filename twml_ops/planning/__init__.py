@@ -1,4 +1,9 @@
-"""What a step of distributed training sends, and so costs, before anything runs. No TensorFlow."""
+"""Predicts the network traffic and the speed of distributed training. Needs no TensorFlow.
+
+`predict` computes the bytes and the duration of a step for one strategy of `STRATEGIES`, `choose`
+finds the sharding axis and the number of servers with the most steps per second. The formulas are
+derived in docs/plan.md.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What is to be trained, on which hosts: the arguments of the plan."""
+"""The model, its batches and the hosts: the inputs of a prediction."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ _SIZE = re.compile(rf"{_POWER}x{_POWER}")
 
 @dataclass(frozen=True)
 class Table:
-    """One sparse table and what a batch asks of it.
+    """One sparse table and the entries of a batch that refer to it.
 
-    Attributes:
+    Args:
         input_dim: N, rows of the table.
         units: D, columns of the table.
-        entries: entries of one example.
-        unique: distinct ids of one worker's batch; None: what uniformly drawn ids give, which is
-            the most.
+        entries: Mean number of entries of an example.
+        unique: Number of distinct ids in one worker's batch; None: the expected number for
+            uniformly distributed ids, which is the maximum.
+
+    Raises:
+        ValueError: A number is not positive, or `unique` is larger than `input_dim`.
     """
 
     input_dim: int
@@ -40,10 +43,18 @@ class Table:
 
     @staticmethod
     def parse(text: str, entries: float = 200.0, unique: float | None = None) -> Table:
-        """`"524288x128"` or `"2^19x128"`: rows by columns.
+        """Parses a size such as "524288x128" or "2^19x128", rows by columns.
+
+        Args:
+            text: The size.
+            entries: See `Table`.
+            unique: See `Table`.
+
+        Returns:
+            The table.
 
         Raises:
-            ValueError: for any other text.
+            ValueError: The text has another format, or the size is out of range.
         """
         found = _SIZE.fullmatch(text.strip().lower().replace("×", "x"))
         if not found:
@@ -53,15 +64,30 @@ class Table:
 
     @property
     def bytes(self) -> int:
-        """Of the float32 table."""
+        """Size of the float32 table, in bytes."""
         return self.input_dim * self.units * FLOAT_BYTES
 
     def ids(self, batch: int) -> float:
-        """K, the entries of a batch."""
+        """Returns the number of entries of a batch.
+
+        Args:
+            batch: B, examples in the batch.
+
+        Returns:
+            K = B times the entries of an example.
+        """
         return batch * self.entries
 
     def rows(self, batch: int) -> float:
-        """Distinct ids of a batch: as given, or expected where ids are drawn uniformly."""
+        """Returns the number of distinct ids of a batch.
+
+        Args:
+            batch: B, examples in the batch.
+
+        Returns:
+            `unique`, but at most K; or without it N (1 - (1 - 1 / N)^K), the expected number for
+            uniformly distributed ids.
+        """
         k, n = self.ids(batch), self.input_dim
         if self.unique is not None:
             return min(self.unique, k)
@@ -72,14 +98,20 @@ class Table:
 class Job:
     """A model and its batches.
 
-    Attributes:
-        tables: the sparse tables.
+    Args:
+        tables: The sparse tables.
         batch: B, examples in one worker's batch.
-        values: whether entries have values; without, all are 1 and none travel.
-        deduplicate: whether a hybrid sends an id that a batch repeats once, where that is less.
-        dense: weights of the dense part behind the tables.
-        activation_bytes: of one number of an activation or its gradient: 4, or 2 in half precision.
-        slots: numbers an optimizer keeps for each weight of a table: 0 SGD, 1 Adagrad, 2 Adam.
+        values: Whether entries have values. If not, all values are 1 and none are sent.
+        deduplicate: Whether a hybrid strategy sends an id that occurs several times in a batch once
+            if that is smaller.
+        dense: Number of weights of the dense part of the model.
+        activation_bytes: Bytes of one number of a product or its gradient: 4, or 2 in half
+            precision.
+        slots: Numbers that the optimizer stores for each weight of a table: 0 for SGD, 1 for
+            Adagrad, 2 for Adam.
+
+    Raises:
+        ValueError: There are no tables, or a number is out of range.
     """
 
     tables: tuple[Table, ...]
@@ -100,23 +132,26 @@ class Job:
 
     @property
     def table_bytes(self) -> int:
-        """Of all tables."""
+        """Size of all tables, in bytes."""
         return sum(t.bytes for t in self.tables)
 
     @property
     def stored_bytes(self) -> int:
-        """Of all tables and their optimizer slots."""
+        """Size of all tables and their optimizer slots, in bytes."""
         return self.table_bytes * (1 + self.slots)
 
 
 @dataclass(frozen=True)
 class ClusterResources:
-    """The hosts. Each sends at most `egress`; what it receives is not limited.
+    """The hosts of a cluster and their network.
 
-    Attributes:
-        egress: bytes a second.
-        servers: S, hosts with parts of the tables.
-        workers: W, hosts that read batches and hold the dense part.
+    Args:
+        egress: The most that a host can send, in bytes per second. What it receives is not limited.
+        servers: S, the number of hosts with shards of the tables.
+        workers: W, the number of hosts that read batches and hold the dense part.
+
+    Raises:
+        ValueError: A number is not positive.
     """
 
     egress: float
@@ -129,13 +164,18 @@ class ClusterResources:
 
 @dataclass(frozen=True)
 class Compute:
-    """What no network changes: seconds of one worker's batch, each on one host, and software.
+    """The costs of a step that do not depend on the network.
 
-    Attributes:
-        sparse: forward, backward and update of the sparse layers.
-        dense: the rest of the model, and what the loop costs.
-        latency: of one exchange: how long an empty request takes to be answered.
-        transport: bytes a second that a host's software can send, whatever its network; None: any.
+    Args:
+        sparse: Seconds for forward pass, backward pass and update of the sparse layers, for one
+            worker's batch on one host.
+        dense: Seconds for the rest of the model and the training loop, for one batch on one host.
+        latency: Seconds until an empty request is answered.
+        transport: The most that the software of a host can send, in bytes per second, on any
+            network; None: no limit.
+
+    Raises:
+        ValueError: A number is negative, or `transport` is not positive.
     """
 
     sparse: float = 0.0

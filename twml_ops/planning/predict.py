@@ -1,4 +1,4 @@
-"""Seconds a step from its messages, and the choice of axis and servers. docs/plan.md derives it."""
+"""The duration of a step, and the choice of axis and number of servers (see docs/plan.md)."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from twml_ops.planning.traffic import (
 FRAME_BYTES = 1514  # of a full Ethernet frame
 HEADER_BYTES = 66  # of a frame: those that carry no data
 WIRE_OVERHEAD = FRAME_BYTES / (FRAME_BYTES - HEADER_BYTES)
-MIN_SPEEDUP = 0.02  # a further server has to make a step so much shorter to be taken
+MIN_SPEEDUP = 0.02  # by which share another server has to shorten a step to be chosen
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A strategy on a cluster.
+    """The traffic and duration of a step, in which every worker trains on one batch.
 
     Attributes:
-        strategy: its name.
-        servers: S.
-        workers: W.
-        messages: of a step in which every worker trains on one batch.
-        sent: bytes that one host of each kind sends in such a step.
-        wire_seconds: of such a step, for the messages alone.
-        seconds: of such a step.
+        strategy: The name of the strategy.
+        servers: S, the number of servers.
+        workers: W, the number of workers.
+        messages: The messages of the step.
+        sent: Bytes that one host sends in the step, by "worker" and "server".
+        wire_seconds: Duration of the transfers alone, in seconds.
+        seconds: Duration of the step, in seconds.
     """
 
     strategy: str
@@ -47,34 +47,38 @@ class Prediction:
 
     @property
     def links(self) -> dict[str, float]:
-        """`"worker → server"` and the like: bytes on one link of that kind in a step."""
-        found: dict[str, float] = defaultdict(float)
+        """Bytes per step on one link of each kind, by names such as "worker → server"."""
+        by_link: dict[str, float] = defaultdict(float)
         for m in self.messages:
-            found[f"{m.sender} → {m.receiver}"] += m.bytes
-        return dict(found)
+            by_link[f"{m.sender} → {m.receiver}"] += m.bytes
+        return dict(by_link)
 
     def wire_bytes(self) -> float:
-        """What all hosts together send in such a step, with the headers of frames."""
+        """Returns how much all hosts together send in a step.
+
+        Returns:
+            Bytes, including the headers of Ethernet, IP and TCP.
+        """
         return WIRE_OVERHEAD * (self.sent[WORKER] * self.workers + self.sent[SERVER] * self.servers)
 
     @property
     def steps_per_second(self) -> float:
-        """Batches of all workers together; infinite where nothing is known to take time."""
+        """Batches per second, of all workers together; infinite if no part of a step takes time."""
         return self.workers / self.seconds if self.seconds else math.inf
 
     @property
     def wire_limit(self) -> float:
-        """The same if nothing but the wire took time."""
+        """Batches per second if only transfers took time."""
         return self.workers / self.wire_seconds if self.wire_seconds else math.inf
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The fastest hybrid.
+    """The fastest hybrid strategy.
 
     Attributes:
-        prediction: with its strategy, servers and workers.
-        reason: why, in a sentence.
+        prediction: Its prediction, with the number of servers.
+        reason: Why it was chosen, in one sentence.
     """
 
     prediction: Prediction
@@ -89,17 +93,22 @@ def predict(
     *,
     overlap: bool = False,
 ) -> Prediction:
-    """What a step sends and how long it takes.
+    """Predicts the traffic and the duration of a step.
 
     Args:
-        strategy: one of `traffic.STRATEGIES`.
-        job: what is trained.
-        cluster: where. A single machine is one worker of it.
-        compute: what the arithmetic costs; None: nothing, so that the wire is the only limit.
-        overlap: whether a hybrid sends the next batch's entries while it works on this one's.
+        strategy: A key of `STRATEGIES`.
+        job: The model and its batches.
+        cluster: The hosts. "single machine" uses one worker of them.
+        compute: The costs that do not depend on the network; None: none, so that only transfers
+            take time.
+        overlap: Whether a hybrid strategy sends the entries of the next batch during the current
+            step.
+
+    Returns:
+        The prediction.
 
     Raises:
-        ValueError: for a strategy that there is not.
+        ValueError: There is no strategy of that name.
     """
     compute = compute or Compute()
     servers, workers = cluster.servers, 1 if strategy == SINGLE_MACHINE else cluster.workers
@@ -131,25 +140,31 @@ def choose(
     server_memory: float | None = None,
     overlap: bool = False,
 ) -> Choice:
-    """The axis, and the least number of servers that holds the tables and loses next to nothing.
+    """Chooses the sharding axis and the number of servers with the most steps per second.
+
+    Another server is chosen only if it shortens a step by at least 2 %.
 
     Args:
-        job: what is trained.
-        cluster: its `servers` are the most that there may be.
-        compute: see `predict`.
-        server_memory: bytes that one server has for tables and slots; None: any.
-        overlap: see `predict`.
+        job: The model and its batches.
+        cluster: The hosts; `cluster.servers` is the largest number of servers to consider.
+        compute: See `predict`.
+        server_memory: Bytes that one server has for tables and slots; None: no limit.
+        overlap: See `predict`.
+
+    Returns:
+        The choice and its reason.
 
     Raises:
-        ValueError: so many servers cannot hold the tables.
+        ValueError: `cluster.servers` servers cannot hold the tables, or `server_memory` is not
+            positive.
     """
     if server_memory is not None and not server_memory > 0:
         raise ValueError(f"server_memory must be positive, got {server_memory}")
     least = math.ceil(job.stored_bytes / server_memory) if server_memory else 1
     if least > cluster.servers:
         raise ValueError(
-            f"servers must be at least {least}, as tables and slots have "
-            f"{job.stored_bytes:,} bytes and a server {server_memory or 0:,.0f}; "
+            f"servers must be at least {least}, since tables and slots have "
+            f"{job.stored_bytes:,} bytes and a server has {server_memory or 0:,.0f}; "
             f"got {cluster.servers}"
         )
     found = [

@@ -1,6 +1,7 @@
-"""The messages of a step, by strategy: who sends how many bytes to whom (see docs/plan.md).
+"""The messages of a step for each strategy (see docs/plan.md).
 
-Counted is what a message carries: ids, counts, values, numbers; not the envelopes of RPC and TCP.
+The sizes are those of the contents: ids, counts, values and weights, without the headers of RPC and
+TCP.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ ROW_LOOKUP = "row lookup"
 ALL_REDUCE = "all-reduce"
 BY_ROW, BY_COLUMN = "hybrid by row", "hybrid by column"
 WORKER, SERVER = "worker", "server"
-ROW_ID_BYTES = 8  # stock TensorFlow's ids and slices
-MESSAGE_BYTES = 48  # bytes of a message's header, and of the words that its sections fill up
+ROW_ID_BYTES = 8  # of an id in stock TensorFlow
+MESSAGE_BYTES = 48  # of the header of a packed message and the padding of its sections
 
 
 @dataclass(frozen=True)
 class Message:
-    """What every link of one kind carries once a step.
+    """A message that is sent once per step on every link of one kind.
 
     Attributes:
-        what: its contents.
-        phase: messages of one phase travel together; phases follow one another.
-        sender: `"worker"` or `"server"`.
-        receiver: likewise. Between workers, each sends to the next one in a ring.
-        bytes: on one link, for one worker's batch.
+        what: The contents.
+        phase: The messages of a phase are sent at the same time, phases follow one another.
+        sender: "worker" or "server".
+        receiver: "worker" or "server". Between workers, each sends to the next one in a ring.
+        bytes: Size on one link, for one worker's batch.
     """
 
     what: str
@@ -40,21 +41,23 @@ class Message:
 
 
 def messages(strategy: str, job: Job, servers: int, workers: int) -> list[Message]:
-    """Of a step in which every worker trains on one batch.
+    """Lists the messages of a step in which every worker trains on one batch.
 
     Args:
-        strategy: one of `STRATEGIES`.
-        job: what is trained.
-        servers: S.
-        workers: W.
+        strategy: A key of `STRATEGIES`.
+        job: The model and its batches.
+        servers: S, the number of servers.
+        workers: W, the number of workers.
+
+    Returns:
+        The messages that are not empty.
 
     Raises:
-        ValueError: for another strategy.
+        ValueError: There is no strategy of that name.
     """
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}; got {strategy!r}")
-    found = STRATEGIES[strategy](job, servers, workers)
-    return [m for m in found if m.bytes > 0]
+    return [m for m in STRATEGIES[strategy](job, servers, workers) if m.bytes > 0]
 
 
 def _single_machine(job: Job, servers: int, workers: int) -> list[Message]:
@@ -62,7 +65,7 @@ def _single_machine(job: Job, servers: int, workers: int) -> list[Message]:
 
 
 def _parameter_server(job: Job, servers: int, workers: int) -> list[Message]:
-    """The worker reads all weights and sends a gradient of the same size."""
+    """A worker reads all weights and sends a dense gradient of the same size."""
     share = (job.table_bytes + _dense(job)) / servers
     return [
         Message("weights", 0, SERVER, WORKER, share),
@@ -71,7 +74,7 @@ def _parameter_server(job: Job, servers: int, workers: int) -> list[Message]:
 
 
 def _row_lookup(job: Job, servers: int, workers: int) -> list[Message]:
-    """The worker asks for the distinct rows of its batch and sends their gradient."""
+    """A worker reads the distinct rows of its batch and sends their gradient."""
     rows = [(t.rows(job.batch) / servers, t.units) for t in job.tables]
     dense = _dense(job) / servers
     return [
@@ -82,7 +85,7 @@ def _row_lookup(job: Job, servers: int, workers: int) -> list[Message]:
 
 
 def _all_reduce(job: Job, servers: int, workers: int) -> list[Message]:
-    """Around a ring of workers: of each table the dense gradient or all slices, what is less."""
+    """Workers in a ring exchange the dense gradient or all slices of a table, what is smaller."""
     others = workers - 1
     total = _dense(job) * 2 * others / workers
     for table in job.tables:
@@ -93,13 +96,13 @@ def _all_reduce(job: Job, servers: int, workers: int) -> list[Message]:
 
 
 def _by_row(job: Job, servers: int, workers: int) -> list[Message]:
-    """A server gets the entries of its rows, and answers with partial sums [B, D]."""
+    """A server receives the entries of its rows and returns partial sums [B, D]."""
     entries = sum(_entries(t, job, servers) for t in job.tables)
     return _hybrid(job, entries, sum(t.units for t in job.tables), servers, workers)
 
 
 def _by_column(job: Job, servers: int, workers: int) -> list[Message]:
-    """Every server gets all entries, and answers with its columns [B, D / S]."""
+    """Every server receives all entries and returns its columns [B, D / S]."""
     entries = sum(_entries(t, job, 1) for t in job.tables)
     return _hybrid(job, entries, sum(t.units for t in job.tables) / servers, servers, workers)
 
@@ -111,7 +114,7 @@ def _hybrid(job: Job, entries: float, columns: float, servers: int, workers: int
         Message("activations", 1, SERVER, WORKER, activations),
         Message("their gradient", 2, WORKER, SERVER, activations),
     ]
-    if workers > 1:  # the dense part is on the servers too; a single worker keeps it
+    if workers > 1:  # a single worker keeps the dense weights
         share = _dense(job) / servers
         found.append(Message("dense weights", 0, SERVER, WORKER, share))
         found.append(Message("dense gradient", 2, WORKER, SERVER, share))
@@ -119,11 +122,11 @@ def _hybrid(job: Job, entries: float, columns: float, servers: int, workers: int
 
 
 def _entries(table: Table, job: Job, parts: int) -> float:
-    """The message with one of so many parts of a batch's entries (cc/core/packed_entries.h).
+    """Returns the size of the message to one of `parts` servers (see cc/core/packed_entries.h).
 
-    Ids take as many bits as the largest of a part, or, where it is less, the distinct ones do and
-    for each entry which of them it is; so do the numbers of entries of an example, of which the
-    longest is taken to have twice the mean.
+    Each id takes as many bits as the largest id of the shard. If that is smaller, the distinct ids
+    are sent once, and each entry is an index into them. The numbers of entries of the examples take
+    as many bits as the largest of them, which is assumed to be twice the mean.
     """
     count, distinct = table.ids(job.batch) / parts, table.rows(job.batch) / parts
     id_bits = _bits((table.input_dim - 1) // parts)
@@ -154,3 +157,4 @@ STRATEGIES: dict[str, Callable[[Job, int, int], list[Message]]] = {
     BY_ROW: _by_row,
     BY_COLUMN: _by_column,
 }
+"""The strategies: name -> a function (job, servers, workers) that lists their messages."""

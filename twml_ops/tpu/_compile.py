@@ -1,9 +1,9 @@
-"""A program of its own: compiles an HLO module for a TPU that is not there. Prints JSON.
+"""A program that compiles an HLO module for a TPU, without a TPU, and prints a JSON report.
 
     python _compile.py MODULE.hlo v5e:2x2
 
-It imports JAX and nothing else: JAX and TensorFlow in one process bring two XLAs, and a compiler
-that crashes takes nobody along. The one file with private imports of JAX, whose public functions
+It is a separate process because JAX and TensorFlow each bring their own XLA, and because the
+compiler may crash. This is the only file with private imports of JAX, whose public functions
 compile only what JAX has traced.
 """
 
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# No machine is asked whether it has a TPU.
+# JAX must not look for a TPU.
 os.environ.update(
     JAX_PLATFORMS="cpu",
     TPU_SKIP_MDS_QUERY="1",
@@ -25,7 +25,15 @@ os.environ.update(
 
 
 def main(path: str, topology: str) -> dict[str, Any]:
-    """What the compiler says of the module."""
+    """Compiles a module.
+
+    Args:
+        path: File of the serialized `HloModuleProto`.
+        topology: The target, such as "v5e:2x2".
+
+    Returns:
+        The fields of `twml_ops.tpu.compile_subprocess.Compiled`.
+    """
     from jax._src import compiler
     from jax._src.interpreters import mlir
     from jax._src.lib import _jax, xla_client
@@ -54,7 +62,7 @@ def main(path: str, topology: str) -> dict[str, Any]:
 
 
 def _remove_copies(operation: Any) -> None:
-    """TensorFlow's copies of results are no StableHLO, and change nothing."""
+    """Removes TensorFlow's `mhlo.copy` ops, which are not StableHLO and have no effect."""
     for region in operation.regions:
         for block in region.blocks:
             for child in list(block.operations):
@@ -67,7 +75,7 @@ def _remove_copies(operation: Any) -> None:
 
 
 if __name__ == "__main__":
-    del sys.path[0]  # the program's folder must not hide modules of others
+    del sys.path[0]  # modules in the program's folder must not shadow others
     try:
         result = main(*sys.argv[1:])
     except ImportError as e:

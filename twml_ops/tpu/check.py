@@ -1,4 +1,4 @@
-"""Whether a model's training step compiles for a TPU, and what it would cost there."""
+"""Compiles a model's training step for a TPU without a TPU, and estimates its cost."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from twml_ops.tpu.compile_subprocess import Compiled, CompileError, compile_for
 
 @dataclasses.dataclass(frozen=True)
 class TableMemory:
-    """An embedding table, with its slots.
+    """The memory of one embedding table.
 
     Attributes:
-        name: its layer's, and its own where a layer has several.
-        rows: N.
-        units: D.
-        bytes: of all rows and what the optimizer keeps of them.
-        share: bytes of a device's part, were the rows divided among all of a slice.
+        name: "layer", or "layer/variable" if the layer has several tables.
+        rows: N, the number of rows.
+        units: D, the number of columns.
+        bytes: Size of the table and the optimizer's slots, in bytes.
+        share: Size of one device's part in bytes if the rows were sharded over all devices of the
+            slice.
     """
 
     name: str
@@ -34,14 +35,16 @@ class TableMemory:
 
 @dataclasses.dataclass(frozen=True)
 class CompileReport:
-    """What `check` found.
+    """The result of `check`.
+
+    The estimate of time is that of the roofline model (Williams, Waterman and Patterson, 2009).
 
     Attributes:
-        chip: compiled for.
-        topology: of the slice.
-        problem: what does not compile, and where; None if all does.
-        compiled: the compiler's figures; None if it did not compile.
-        tables: the model's.
+        chip: The chip that the model was compiled for.
+        topology: The topology of the slice, in chips, such as "2x2".
+        problem: What does not compile, and where; None if the step compiles.
+        compiled: The compiler's figures; None if the step does not compile.
+        tables: The tables of the model.
     """
 
     chip: chips.Chip
@@ -52,22 +55,22 @@ class CompileReport:
 
     @property
     def fits(self) -> bool:
-        """Whether what one device needs is in its memory, every device having all tables."""
+        """Whether the step fits into the memory of a device that has all tables."""
         return self.compiled is not None and self.compiled.memory <= self.chip.hbm
 
     @property
     def compute_seconds(self) -> float:
-        """Of the operations at the chip's peak; 0 if it did not compile."""
+        """Time of the step's operations at the chip's peak, in seconds."""
         return self.compiled.flops / self.chip.flops if self.compiled else 0.0
 
     @property
     def memory_seconds(self) -> float:
-        """Of the bytes at the chip's bandwidth; 0 if it did not compile."""
+        """Time of the step's memory traffic at the chip's bandwidth, in seconds."""
         return self.compiled.bytes / self.chip.bandwidth if self.compiled else 0.0
 
     @property
     def seconds(self) -> float:
-        """An estimate of the step: the longer of both (the "roofline"), so a lower bound."""
+        """Lower bound of the step's time in seconds: the longer of both times."""
         return max(self.compute_seconds, self.memory_seconds)
 
 
@@ -79,19 +82,22 @@ def check(
     max_entries: int = 32,
     topology: str | None = None,
 ) -> CompileReport:
-    """Compiles the training step of `model` with the TPU compiler, without a TPU.
+    """Compiles the training step of a model with the TPU compiler, without a TPU.
 
     Args:
-        model: a functional model of dense, padded or ragged inputs, compiled or not (then with
-            Adagrad and binary cross-entropy); ragged inputs get padded batches.
-        chip: a name of `chips.CHIPS`.
-        batch_size: examples of a device in a step.
-        max_entries: entries of a row in inputs of unknown width.
-        topology: of the slice, in chips, as in "4x4"; None: one host.
+        model: A functional model with dense, padded or ragged inputs; ragged inputs get padded
+            batches. If it is not compiled, this compiles it with Adagrad and binary cross-entropy.
+        chip: The name of a chip in `CHIPS`.
+        batch_size: Examples per device and step.
+        max_entries: Entries of an example, in inputs whose width is unknown.
+        topology: The topology of the slice, in chips, such as "4x4"; None: one host.
+
+    Returns:
+        What does not compile, or the compiler's figures.
 
     Raises:
-        ValueError: an unknown chip, or a model without known inputs.
-        ImportError: the extra `twml_ops[tpu]` is not installed.
+        ValueError: There is no chip of that name, or the model's inputs are unknown or sparse.
+        ImportError: The packages of the extra `twml_ops[tpu]` are not installed.
     """
     target = chips.get_chip(chip)
     shape = topology or target.topology
@@ -111,7 +117,15 @@ def check(
 
 
 def tables(model: Any, compiled: Compiled | None = None) -> list[TableMemory]:
-    """The tables of `model`: variables with a row for each id of a layer's id space."""
+    """Returns the memory of a model's tables, the variables with a row for each id.
+
+    Args:
+        model: The model, compiled or not.
+        compiled: The compiler's figures, which say how many devices there are; None: one.
+
+    Returns:
+        One entry for each table.
+    """
     devices = compiled.devices if compiled else 1
     rule = getattr(model.optimizer, "update_rule", None)
     found = []

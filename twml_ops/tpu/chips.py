@@ -1,4 +1,4 @@
-"""What is known in public of the TPUs that `tpu-check` compiles for."""
+"""Published figures of the TPU chips that `tpu-check` compiles for."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import NamedTuple
 
 
 class Chip(NamedTuple):
-    """One kind of TPU: what one device of it, as a program sees it, has.
+    """One generation of TPU, per device as a program sees it.
 
-    The figures are Google's, https://cloud.google.com/tpu/docs/system-architecture-tpu-vm and its
-    pages of each version; two cores of a v4 or v5p chip are one device ("megacore").
+    The two cores of a v4 or v5p chip are one device ("megacore"). The figures are from
+    https://cloud.google.com/tpu/docs/system-architecture-tpu-vm and the pages of each generation.
 
     Attributes:
-        name: as Google Cloud calls it.
-        topology: the smallest slice of a whole host, by chips.
-        flops: most products and sums a second, of bfloat16 factors.
-        hbm: bytes of memory.
-        bandwidth: bytes a second to and from it.
+        name: The name in Google Cloud, such as "v5e".
+        topology: The smallest slice that is a whole host, in chips, such as "2x2".
+        flops: Peak floating-point operations per second with bfloat16 inputs.
+        hbm: Size of the memory, in bytes.
+        bandwidth: Memory bandwidth, in bytes per second.
     """
 
     name: str
@@ -36,14 +36,23 @@ CHIPS = {
         Chip("v6e", "2x2", 918e12, 32 * _GIB, 1640e9),
     )
 }
+"""The chips that the TPU compiler can compile for, by name."""
+
 SOURCE = "Google's public figures, cloud.google.com/tpu/docs"
+"""Where the figures are from, as reports show it."""
 
 
 def get_chip(name: str) -> Chip:
-    """The chip `name`.
+    """Returns a chip.
+
+    Args:
+        name: A key of `CHIPS`.
+
+    Returns:
+        Its figures.
 
     Raises:
-        ValueError: it is not known.
+        ValueError: There is no chip of that name.
     """
     if name not in CHIPS:
         raise ValueError(f"unknown chip {name!r}: expected one of {', '.join(CHIPS)}")

@@ -1,4 +1,4 @@
-"""The TPU compiler, asked without a TPU."""
+"""Runs the TPU compiler in a subprocess, without a TPU."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _INSTALL = 'install them: pip install "twml_ops[tpu]"'
 
 
 class CompileError(Exception):
-    """The TPU compiler refused the module; its own words."""
+    """The TPU compiler has rejected a module. The message is the compiler's."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """What the compiler says of a module, for one device.
+    """The compiler's figures of a compiled module, for one device.
 
     Attributes:
-        device: its kind, in the compiler's words.
-        devices: how many there are in the topology.
-        flops: floating-point operations of one call.
-        bytes: read and written in memory.
-        arguments: bytes of the inputs: batch, weights and slots.
-        outputs: bytes of results that do not take an input's place.
-        temporary: bytes in between.
-        code: bytes of the program.
+        device: The kind of device, in the compiler's words.
+        devices: The number of devices in the topology.
+        flops: Floating-point operations of one call.
+        bytes: Bytes read from and written to memory by one call.
+        arguments: Size of the arguments in bytes: batch, weights and slots.
+        outputs: Size of the results in bytes, without those that reuse the memory of an argument.
+        temporary: Size of intermediate results in bytes.
+        code: Size of the program in bytes.
     """
 
     device: str
@@ -42,20 +42,23 @@ class Compiled:
 
     @property
     def memory(self) -> int:
-        """Bytes in use at most."""
+        """Memory that one call needs, in bytes."""
         return self.arguments + self.outputs + self.temporary + self.code
 
 
 def compile_for(hlo: bytes, topology: str) -> Compiled:
-    """Compiles a serialized HLO module, in a process of its own.
+    """Compiles a serialized HLO module.
 
     Args:
-        hlo: an `HloModuleProto`.
-        topology: as in "v5e:2x2".
+        hlo: A serialized `HloModuleProto`.
+        topology: The target, such as "v5e:2x2".
+
+    Returns:
+        The compiler's figures.
 
     Raises:
-        ImportError: JAX or libtpu is not installed, or another version than this knows.
-        CompileError: the compiler refused.
+        ImportError: JAX or libtpu is not installed, or has an unsupported version.
+        CompileError: The compiler has rejected the module or crashed.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "module.hlo"

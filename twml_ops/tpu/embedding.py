@@ -1,4 +1,4 @@
-"""A model's tables as those of `tf.tpu.experimental.embedding`, and back."""
+"""Converts a model's tables to those of `tf.tpu.experimental.embedding`, and back."""
 
 from __future__ import annotations
 
@@ -20,12 +20,20 @@ Weights = tuple[dict[str, tf.SparseTensor], dict[str, tf.SparseTensor]]
 
 
 def sparse_layers(model: Any) -> dict[str, SparseLinear]:
-    """Name -> `SparseLinear`, of those whose table a TPU can have; each a feature of its own.
+    """Finds the `SparseLinear` layers of a model and lets them use looked-up products.
 
-    Their placement is told that products may come from elsewhere: see `use_lookups`.
+    Each layer is a feature of its own in `TPUEmbedding`. Its placement becomes an `ExternalLookup`,
+    see `use_lookups`.
+
+    Args:
+        model: A Keras model.
+
+    Returns:
+        The layers by name.
 
     Raises:
-        ValueError: no such layer, or one that is partitioned, sharded or not float32.
+        ValueError: There is no such layer, or the table of one is partitioned, sharded or not
+            float32.
     """
     found = {}
     for layer in _keras.all_layers(model):
@@ -47,14 +55,19 @@ def sparse_layers(model: Any) -> dict[str, SparseLinear]:
 
 
 def feature_configs(model: Any, optimizer: Any = None) -> dict[str, Any]:
-    """Layer -> `FeatureConfig` with a `TableConfig` of its own, for `TPUEmbedding` and its like.
+    """Returns the configuration of `TPUEmbedding` and similar classes for a model's tables.
 
     Args:
-        model: with its `SparseLinear`s, whose values the tables start from.
-        optimizer: of this package, for the tables; None: that of the compiled model.
+        model: A Keras model with `SparseLinear` layers. The tables start with their values.
+        optimizer: The optimizer of the tables, one of this package; None: that of the compiled
+            model.
+
+    Returns:
+        Name of the layer -> `FeatureConfig`, with a `TableConfig` of its own.
 
     Raises:
-        ValueError: see `sparse_layers` and `table_optimizer`.
+        ValueError: The model has no `SparseLinear` layer; or a table is partitioned, sharded or not
+            float32; or `table_optimizer` does not support the optimizer.
     """
     optimizer = model.optimizer if optimizer is None else optimizer
     configs = {}
@@ -72,13 +85,14 @@ def feature_configs(model: Any, optimizer: Any = None) -> dict[str, Any]:
 
 
 def lookup_inputs(batches: Mapping[str, Any]) -> Weights:
-    """The batches of the layers, in any form, as what `enqueue` takes: for use in `tf.data`.
+    """Converts batches to the form that `TPUEmbedding.enqueue` takes. Can be used in `tf.data`.
 
     Args:
-        batches: name of the layer -> its batch.
+        batches: Maps the name of each layer to its batch, in any batch form.
 
     Returns:
-        `(ids, weights)`, each name -> SparseTensor [B, longest row]: int64 ids, and values.
+        `(ids, weights)`, each a map from the name of the layer to a SparseTensor [B, longest row]:
+        int64 ids, and float32 values.
     """
     ids, weights = {}, {}
     for name, inputs in batches.items():
@@ -93,14 +107,15 @@ def lookup_inputs(batches: Mapping[str, Any]) -> Weights:
 
 
 def create_embedding(configs: Mapping[str, Any], optimizer: Any = None) -> Any:
-    """The embedding API that the strategy in force wants.
-
-    On TPUs with SparseCores `TPUEmbeddingV2`, on others `TPUEmbedding`; without a TPU
-    `TPUEmbeddingForServing`, whose tables are variables of the host.
+    """Creates the embedding object that suits the current strategy.
 
     Args:
-        configs: of `feature_configs`.
-        optimizer: of `tf.tpu.experimental.embedding`, for tables without one.
+        configs: The result of `feature_configs`.
+        optimizer: An optimizer of `tf.tpu.experimental.embedding`, for tables without one.
+
+    Returns:
+        A `TPUEmbeddingV2` on TPUs with SparseCores, a `TPUEmbedding` on other TPUs, and without a
+        TPU a `TPUEmbeddingForServing`, whose tables are variables on the host.
     """
     strategy = tf.distribute.get_strategy()
     if not isinstance(strategy, tf.distribute.TPUStrategy):
@@ -113,12 +128,16 @@ def create_embedding(configs: Mapping[str, Any], optimizer: Any = None) -> Any:
 
 
 def host_lookup(embedding: Any, inputs: Weights, configs: Mapping[str, Any]) -> dict[str, Any]:
-    """Layer -> product [B, D], looked up on the host in the tables of `embedding`.
+    """Looks up products on the host.
 
     Args:
-        embedding: with `embedding_tables`: `TPUEmbeddingForServing`, or any other off a TPU.
-        inputs: of `lookup_inputs`.
-        configs: of `feature_configs`, those that `embedding` was made of.
+        embedding: An object with `embedding_tables`: `TPUEmbeddingForServing`, or `TPUEmbedding`
+            without a TPU.
+        inputs: The result of `lookup_inputs`.
+        configs: The result of `feature_configs` that `embedding` was created with.
+
+    Returns:
+        Name of the layer -> product, float32 [B, D].
     """
     ids, weights = inputs
     return dict(
@@ -127,10 +146,14 @@ def host_lookup(embedding: Any, inputs: Weights, configs: Mapping[str, Any]) -> 
 
 
 def copy_tables_to_embedding(model: Any, embedding: Any) -> None:
-    """Copies the model's tables into those of `embedding`, on the host.
+    """Copies the tables of a model to an embedding object, on the host.
+
+    Args:
+        model: A Keras model with `SparseLinear` layers.
+        embedding: An object with `embedding_tables`.
 
     Raises:
-        ValueError: `embedding` lacks one of the tables.
+        ValueError: `embedding` has no table for one of the layers.
     """
     variables = _tables_of(embedding)
     for name, layer in sparse_layers(model).items():
@@ -138,13 +161,17 @@ def copy_tables_to_embedding(model: Any, embedding: Any) -> None:
 
 
 def copy_tables_from_embedding(model: Any, embedding: Any) -> None:
-    """Copies the tables of `embedding` into the model: train on a TPU, serve on CPUs.
+    """Copies the tables of an embedding object to a model, to serve on CPUs what a TPU has trained.
 
-    On a TPU call `embedding._retrieve_variables` first, or restore the checkpoint that the training
-    wrote into a `TPUEmbeddingForServing`: see docs/tpu.md.
+    On a TPU, call `embedding._retrieve_variables` first, or restore the checkpoint of the training
+    into a `TPUEmbeddingForServing`: see docs/tpu.md.
+
+    Args:
+        model: A Keras model with `SparseLinear` layers.
+        embedding: An object with `embedding_tables`.
 
     Raises:
-        ValueError: `embedding` lacks one of the tables.
+        ValueError: `embedding` has no table for one of the layers.
     """
     variables = _tables_of(embedding)
     for name, layer in sparse_layers(model).items():
@@ -152,37 +179,40 @@ def copy_tables_from_embedding(model: Any, embedding: Any) -> None:
 
 
 def map_on_host(dataset: tf.data.Dataset, transform: Any, training: bool = True) -> tf.data.Dataset:
-    """`dataset` with its features transformed on the host: discretizers, hashes, max-norm.
+    """Applies layers such as discretizers, hashes and `MaxNorm` in an input pipeline, on the host.
 
     Args:
-        dataset: of (features, labels, ...).
-        transform: a layer, a model or a sequence of layers, applied one after the other.
-        training: whether `MaxNorm` and its like learn from what passes.
+        dataset: A dataset of (features, labels, ...).
+        transform: A layer, a model, or a sequence of layers that are applied one after the other.
+        training: Whether `MaxNorm` and `OnlineStandardize` update their states.
+
+    Returns:
+        The dataset with transformed features.
 
     Raises:
-        ValueError: a layer with trainable weights (a normalization's bias): a pipeline has no
-            gradients; use `use_bias=False`.
+        ValueError: `training` is true and a layer has trainable weights, such as the bias of
+            `MaxNorm`. There are no gradients in a pipeline; use `use_bias=False`.
     """
     chain = list(transform) if isinstance(transform, Iterable) else [transform]
     for layer in chain:
         if layer.trainable_weights and training:
             raise ValueError(
                 f"layer {layer.name!r} has trainable weights, which a pipeline on the host cannot "
-                "train: use use_bias=False, or leave the layer in the model"
+                "train: use use_bias=False, or keep the layer in the model"
             )
 
     def transformed(features: Any, *others: Any) -> Any:
         for layer in chain:
-            learns = isinstance(layer, FeatureNorm)
-            features = layer(features, training=training) if learns else layer(features)
+            has_state = isinstance(layer, FeatureNorm)
+            features = layer(features, training=training) if has_state else layer(features)
         return (features, *others)
 
-    # One after the other: states are learned in the order of the batches.
+    # Without parallel calls, since states are updated in the order of the batches.
     return dataset.map(transformed)
 
 
 def _values_of(layer: SparseLinear) -> Any:
-    """An initializer that gives the layer's values, row by row where a TPU asks for a part."""
+    """Returns an initializer of the layer's values, or of the part that a TPU asks for."""
     kernel = layer.kernel
     if not kernel.shape[0]:
         return layer.kernel_initializer
@@ -206,5 +236,7 @@ def _tables_of(embedding: Any) -> dict[str, Any]:
 
 def _variable(variables: Mapping[str, Any], name: str) -> Any:
     if name not in variables:
-        raise ValueError(f"embedding has the tables {sorted(variables)}, none for layer {name!r}")
+        raise ValueError(
+            f"embedding must have a table for layer {name!r}, got tables {sorted(variables)}"
+        )
     return variables[name]

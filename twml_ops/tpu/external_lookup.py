@@ -1,4 +1,4 @@
-"""Tables that are not in the model: another part of the system looks their rows up."""
+"""The placement of tables outside of the model, whose products are looked up by another system."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _activations: ContextVar[Mapping[str, tf.Tensor] | None] = ContextVar("activatio
 
 
 class ExternalLookup(placement.Placement):
-    """The variable in the model stands for a table whose product is handed in, see `use_lookups`.
+    """The table is outside of the model, and `use_lookups` passes its products to the layer.
 
     Args:
-        layer: whose product it is.
-        rows: of the variable; 0: the model keeps no copy of the table. None: all.
+        layer: The name of the layer.
+        rows: Rows of the variable that represents the table in the model. 0: the model keeps no
+            copy of the table. None: it keeps a whole copy.
     """
 
     supports_grouped_tables = False
@@ -37,7 +38,7 @@ class ExternalLookup(placement.Placement):
         name: str,
         dtype: Any,
     ) -> Any:
-        """See `Placement`."""
+        """See `Placement.create`."""
         del dtype
         rows = shape[0] if self.rows is None else self.rows
         variable = add((rows, *shape[1:]), initializer if rows else "zeros")
@@ -45,26 +46,36 @@ class ExternalLookup(placement.Placement):
         return variable
 
     def sparse_linear(self, entries: CsrEntries, table: Any) -> tf.Tensor:
-        """See `Placement`: what was handed in; without that, the product with the own copy."""
-        handed_in = _activations.get()
-        if handed_in is not None and self.layer in handed_in:
-            return handed_in[self.layer]
+        """See `Placement.sparse_linear`.
+
+        Returns the product that `use_lookups` has for the layer, or else multiplies with the
+        model's copy of the table.
+
+        Raises:
+            ValueError: There is neither a product nor a copy of the table.
+        """
+        activations = _activations.get()
+        if activations is not None and self.layer in activations:
+            return activations[self.layer]
         if table.shape[0]:
             return super().sparse_linear(entries, table)
         if not isinstance(placement.current_placement(), ExternalLookup):
             raise ValueError(
-                f"the table of {self.layer!r} is elsewhere: call the model in "
-                "`tpu.use_lookups(...)`"
+                f"the model has no copy of the table of layer {self.layer!r}: call the model in "
+                "`with tpu.use_lookups(...)`"
             )
-        # A model is being made, and asked for shapes only.
+        # The model is being built, which needs shapes only.
         return tf.zeros(tf.stack([tf.shape(entries[2])[0] - 1, table.shape[1]]))
 
 
 @contextlib.contextmanager
 def external_tables() -> Iterator[None]:
-    """Models made in the block keep no tables: their `SparseLinear`s take looked-up products.
+    """In the `with` block, new `SparseLinear` layers have no tables and need looked-up products.
 
-    For models in the scope of a `tf.distribute.TPUStrategy`, whose tables `TPUEmbedding` has.
+    For models in the scope of a `tf.distribute.TPUStrategy`, whose tables are in `TPUEmbedding`.
+
+    Yields:
+        Nothing.
     """
     with placement.placement_scope(ExternalLookup(rows=0)):
         yield
@@ -72,10 +83,14 @@ def external_tables() -> Iterator[None]:
 
 @contextlib.contextmanager
 def use_lookups(activations: Mapping[str, tf.Tensor]) -> Iterator[None]:
-    """In the block the layers named in `activations` take those for their product.
+    """In the `with` block, layers use looked-up products instead of multiplying.
 
     Args:
-        activations: name of the layer -> float32 [B, units], without bias and activation function.
+        activations: Maps names of `SparseLinear` layers to their products, float32 [B, units],
+            before bias and activation function.
+
+    Yields:
+        Nothing.
     """
     token = _activations.set(activations)
     try:

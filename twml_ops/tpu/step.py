@@ -1,4 +1,4 @@
-"""A model's whole training step as one program, and which layer a part of it came from."""
+"""A model's whole training step as one XLA program, and the layer that an op comes from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from twml_ops import _keras, ops, optimizers
 
-_DYNAMIC = re.compile(r"= [^=]*\[[^\]]*<=\d")  # a result's shape with a bound in place of a size
+# The shape of a result, with a bound in place of a size.
+_DYNAMIC = re.compile(r"= [^=]*\[[^\]]*<=\d")
 _OP_NAME = re.compile(r'op_name="([^"]+)"')
 _RAISED = re.compile(r"\w*(Error|Exception): ")
 _NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
@@ -20,8 +21,8 @@ class CompileProblem(NamedTuple):
     """What does not compile.
 
     Attributes:
-        layer: name of the layer it came from; None: it cannot be told.
-        why: in words.
+        layer: The name of the layer that it comes from; None if that is unknown.
+        why: The reason.
     """
 
     layer: str | None
@@ -29,10 +30,13 @@ class CompileProblem(NamedTuple):
 
 
 class NotCompilableError(Exception):
-    """A step that does not become a program of static shapes.
+    """A step cannot be compiled to a program with static shapes.
+
+    Args:
+        problem: What does not compile, and where.
 
     Attributes:
-        problem: what and where.
+        problem: What does not compile, and where.
     """
 
     def __init__(self, problem: CompileProblem) -> None:
@@ -41,19 +45,25 @@ class NotCompilableError(Exception):
 
 
 def zero_batch(model: Any, batch_size: int, max_entries: int = 32) -> tuple[Any, tf.Tensor]:
-    """Padded features as `model` takes them, and labels, all zeros: the shapes are what counts.
+    """Returns a batch of zeros with the shapes of padded features and of labels.
 
     Args:
-        model: functional, of dense, padded or ragged inputs and one output [B, ...].
-        batch_size: B.
-        max_entries: M, for inputs that do not say it.
+        model: A functional model with dense, padded or ragged inputs and one output [B, ...].
+        batch_size: B, the number of examples.
+        max_entries: Entries of an example, in inputs whose width is unknown.
+
+    Returns:
+        The features, in the structure of the model's inputs, and the labels.
 
     Raises:
-        ValueError: a model without symbolic inputs, or with inputs that have no padded form.
+        ValueError: The model has no symbolic inputs, or one of them is sparse.
     """
     symbolic = _keras.symbolic_inputs(model)
     if symbolic is None:
-        raise ValueError("model must be a functional or Sequential model, which knows its inputs")
+        raise ValueError(
+            "model must be a functional or Sequential model, whose inputs are known, got "
+            f"{type(model).__name__}"
+        )
 
     def zeros(tensor: Any) -> tf.Tensor:
         spec = _keras.input_spec(tensor)
@@ -71,19 +81,27 @@ def zero_batch(model: Any, batch_size: int, max_entries: int = 32) -> tuple[Any,
 
 
 def prepare_model(model: Any) -> None:
-    """Compiles a model that is not, and builds its optimizer."""
+    """Compiles a Keras model unless it is compiled, and builds its optimizer.
+
+    Args:
+        model: The model.
+    """
     if getattr(model, "optimizer", None) is None:
         model.compile(optimizers.Adagrad(0.01), "binary_crossentropy", jit_compile=False)
     model.optimizer.build(model.trainable_variables)
 
 
 def training_step(model: Any) -> Any:
-    """`(features, labels) -> loss`, compiled by XLA: forward, backward, and all updates.
+    """Returns a training step that XLA compiles as one program.
 
-    Metrics are left out. Tables are updated by what XLA knows: see `ops.xla_compatible`.
+    It computes the loss and the gradients and updates all weights, but no metrics. Tables are
+    updated by ops that XLA supports, see `ops.xla_compatible`.
 
     Args:
-        model: compiled and built, as by `prepare_model`; of padded batches.
+        model: A compiled Keras model whose optimizer is built, with padded batches as inputs.
+
+    Returns:
+        A `tf.function` `(features, labels) -> loss`.
     """
 
     @tf.function(jit_compile=True)
@@ -101,10 +119,18 @@ def training_step(model: Any) -> Any:
 
 
 def lower_to_hlo(step: Any, model: Any, batch: tuple[Any, tf.Tensor]) -> bytes:
-    """The serialized HLO module of `step` for `batch`.
+    """Lowers a step to a serialized HLO module.
+
+    Args:
+        step: A function that `training_step` has returned.
+        model: Its model.
+        batch: Features and labels of the shapes to compile for.
+
+    Returns:
+        A serialized `HloModuleProto`.
 
     Raises:
-        NotCompilableError: it is none, or one whose shapes depend on the data.
+        NotCompilableError: An op has no XLA form, or the shape of a result depends on the data.
     """
     layers = _keras.all_layers(model)
     try:
@@ -132,7 +158,15 @@ def lower_to_hlo(step: Any, model: Any, batch: tuple[Any, tf.Tensor]) -> bytes:
 
 
 def find_layer(names: Iterable[str], layers: Iterable[Any]) -> str | None:
-    """The layer whose name is the innermost in the first of `names`, of ops, that has one."""
+    """Finds the layer that an op comes from, by the names that TensorFlow gives to ops.
+
+    Args:
+        names: Names of ops, in the order of preference.
+        layers: The layers of the model.
+
+    Returns:
+        The name of the innermost layer in the first name that has one; None if no name has one.
+    """
     known = {layer.name for layer in layers if not isinstance(layer, tf.keras.layers.InputLayer)}
     for name in names:
         for part in reversed(re.split(r"[/\s\"':]+", name)):
@@ -143,7 +177,7 @@ def find_layer(names: Iterable[str], layers: Iterable[Any]) -> str | None:
 
 
 def _unknown_shape(graph: Any, layers: Iterable[Any]) -> str | None:
-    """The layer of the first op whose result has a shape that TensorFlow does not know."""
+    """Returns the layer of the first op with a result of unknown shape."""
     for op in graph.get_operations():
         for output in op.outputs:
             plain = output.dtype not in (tf.resource, tf.variant)
@@ -155,7 +189,7 @@ def _unknown_shape(graph: Any, layers: Iterable[Any]) -> str | None:
 
 
 def _layer_in_traceback(error: BaseException, layers: Iterable[Any]) -> str | None:
-    """The layer whose code raised: the innermost frame that is a method of one."""
+    """Returns the layer that has raised: the innermost frame that is a method of a layer."""
     ours = {id(layer): layer.name for layer in layers}
     found, trace = None, error.__traceback__
     while trace is not None:
@@ -165,8 +199,9 @@ def _layer_in_traceback(error: BaseException, layers: Iterable[Any]) -> str | No
 
 
 def _first_lines(error: BaseException) -> str:
-    text = re.sub(r"\x1b\[\d*m", "", str(error))  # Keras' bold type
+    text = re.sub(r"\x1b\[\d*m", "", str(error))  # bold type in Keras' messages
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    raised = [i for i, line in enumerate(lines) if _RAISED.match(line)]  # behind user code's lines
+    # The error follows the lines of user code.
+    raised = [i for i, line in enumerate(lines) if _RAISED.match(line)]
     start = raised[-1] if raised else 0
     return " ".join(lines[start : start + 3])[:600] or type(error).__name__
