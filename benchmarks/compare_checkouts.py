@@ -1,8 +1,8 @@
-"""Speed of this checkout's kernels beside those of another checkout, such as the commit before.
+"""Compares the speed of the kernels of this checkout with those of another one.
 
 `python -m benchmarks.compare_checkouts OTHER` runs each contender of `twml_ops` in two processes,
-one with the package of each (built) checkout, and interleaves their turns: the workload, the
-contenders' code and the machine's noise are the same for both.
+each with the package of one (built) checkout. Their turns are interleaved, so that the workload,
+the code of the contenders and the noise of the machine are the same for both.
 """
 
 from __future__ import annotations
@@ -18,19 +18,23 @@ from typing import Annotated
 import typer
 
 from benchmarks import timing
-from benchmarks.contender import EAGER, FORWARD, OURS, RULES, SLICES
+from benchmarks.contender import EAGER, FORWARD, RULES, SLICES, TWML_OPS
 
 ROOT = Path(__file__).parents[1]
 SKEWS = {"Zipf 1.05": 1.05, "uniform": 0.0}
-MEASURED = [(FORWARD, OURS), (FORWARD, EAGER), *((r, way) for r in RULES for way in (OURS, SLICES))]
+MEASURED = [
+    (FORWARD, TWML_OPS),
+    (FORWARD, EAGER),
+    *((r, way) for r in RULES for way in (TWML_OPS, SLICES)),
+]
 
 
 def main(
     other: Annotated[Path, typer.Argument(help="The other checkout, built in place.")],
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each process.")] = 11,
-    quick: Annotated[bool, typer.Option(help="Tiny sizes: shows that it runs, no more.")] = False,
+    quick: Annotated[bool, typer.Option(help="Tiny sizes, as a test.")] = False,
 ) -> None:
-    """Prints the median time of each kernel in both checkouts, and this one's over the other's."""
+    """Prints the median time of each kernel in both checkouts, and their ratio."""
     print("| task | contender | ids | other, ms | this, ms | this ÷ other |")
     print("| --- | --- | --- | ---: | ---: | ---: |")
     ratios = []
@@ -47,7 +51,7 @@ def main(
 def compare(
     before: Child, now: Child, task: str, contender: str, skew: float, rounds: int
 ) -> tuple[float, float]:
-    """Median seconds a call of one contender in either process, their turns interleaved."""
+    """Median seconds per call of one contender in the two processes, in interleaved turns."""
     runs = {"before": before, "now": now}
     for child in runs.values():
         child.prepare(task, contender, skew)
@@ -56,15 +60,20 @@ def compare(
 
 
 class Child:
-    """A process that runs contenders with the package of a checkout, a call at a time."""
+    """A process that runs contenders with the package of one checkout.
+
+    Args:
+        root: folder of the checkout.
+        quick: use tiny sizes.
+    """
 
     def __init__(self, root: Path, quick: bool) -> None:
-        self._channel, theirs = Pipe()
-        number = theirs.fileno()
-        script = str(ROOT / "benchmarks" / "checkout_child.py")
+        self._channel, child_end = Pipe()
+        number = child_end.fileno()
+        script = str(ROOT / "benchmarks" / "checkout_process.py")
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         size = ["--quick"] if quick else []
-        with theirs:
+        with child_end:
             self._process = subprocess.Popen(
                 [sys.executable, script, str(root.resolve()), str(number), *size],
                 env={**environment, "TF_CPP_MIN_LOG_LEVEL": "3"},
@@ -79,11 +88,11 @@ class Child:
         self._process.wait()
 
     def prepare(self, task: str, contender: str, skew: float) -> None:
-        """What `run` does from now on."""
+        """Prepares the contender that `run` calls."""
         self._request((task, contender, skew))
 
     def run(self, batch: int) -> None:
-        """One call of the contender on a batch."""
+        """Calls the contender once on a batch."""
         self._request(batch)
 
     def _request(self, request: object) -> None:

@@ -1,4 +1,4 @@
-"""What a contender is: a named function that prepares a forward pass or a step."""
+"""Contenders: named implementations of a forward pass or of a training step."""
 
 from __future__ import annotations
 
@@ -14,34 +14,38 @@ from benchmarks.workload import Case
 
 FORWARD = "forward"
 RULES = ("sgd", "adagrad", "rowwise_adagrad", "lazy_adam")
-OURS, SLICES, EAGER = "twml_ops", "twml_ops, by slices", "twml_ops, eager"
+TWML_OPS, SLICES, EAGER = "twml_ops", "twml_ops, by slices", "twml_ops, eager"
 
 
 @dataclass(frozen=True)
-class Running:
-    """A prepared contender: inputs converted to its own form, state allocated.
+class PreparedContender:
+    """A contender that is ready to run: inputs are converted and state is allocated.
 
     Attributes:
-        run: does the work on batch i and returns the output [B, D].
-        table: the weights as they are now, float32 [N, D]; only steps need it.
+        run: processes batch i and returns the output [B, D].
+        table: returns the current weights, float32 [N, D]; only training steps need it.
     """
 
     run: Callable[[int], Any]
     table: Callable[[], np.ndarray] | None = None
 
 
-class NotOffered(Exception):
-    """The package has no such thing here; the message says what is missing."""
+class NotAvailable(Exception):
+    """The package does not offer this task on this machine; the message says what is missing."""
 
 
-Prepare = Callable[[Case], Running]
+Prepare = Callable[[Case], PreparedContender]
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A named way to do `task`, a rule of RULES or the forward pass alone.
+    """A named implementation of a task.
 
-    `prepare` is None where `missing` tells why it cannot run.
+    Attributes:
+        name: as printed in tables.
+        task: FORWARD, or a rule of RULES for a whole training step.
+        prepare: makes it ready to run; None if it cannot run.
+        missing: the reason why it cannot run.
     """
 
     name: str
@@ -50,7 +54,7 @@ class Contender:
     missing: str = ""
 
 
-SUITES = {  # module -> the package it needs
+MODULES = {  # module -> the package that it needs
     "benchmarks.contenders.twml": "tensorflow",
     "benchmarks.contenders.tf": "tensorflow",
     "benchmarks.contenders.torch": "torch",
@@ -58,7 +62,7 @@ SUITES = {  # module -> the package it needs
     "benchmarks.contenders.jax": "jax",
     "benchmarks.contenders.keras_rs": "keras_rs",
     "benchmarks.contenders.scipy": "scipy",
-    "benchmarks.contenders.tfra": "tensorflow",  # its own is in another environment
+    "benchmarks.contenders.tfra": "tensorflow",  # TFRA itself is in another environment
 }
 _LABELS = {
     "benchmarks.contenders.torch": "torch",
@@ -68,10 +72,10 @@ _LABELS = {
 }
 
 
-def contenders(task: str) -> list[Contender]:
-    """All contenders for `task`, those that are not installed marked so."""
+def contenders_for(task: str) -> list[Contender]:
+    """All contenders for `task`; `missing` is set for packages that are not installed."""
     found = []
-    for module_name, package in SUITES.items():
+    for module_name, package in MODULES.items():
         if importlib.util.find_spec(package) is None:
             label = _LABELS.get(module_name, package)
             found.append(Contender(label, task, None, f"{package} is not installed"))

@@ -1,4 +1,4 @@
-"""Discretizing and quantile sketches: speed beside peers and the floor; error and memory."""
+"""Discretizers and quantile sketches: speed compared with peers and memory bandwidth, errors."""
 
 from __future__ import annotations
 
@@ -10,24 +10,34 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import floor, timing
+from benchmarks import bandwidth_floor, timing
 
 Log = Callable[[str], None]
-OURS, SEARCHSORTED, DATASKETCHES = "twml_ops", "tf.searchsorted", "datasketches"
+TWML_OPS, SEARCHSORTED, DATASKETCHES = "twml_ops", "tf.searchsorted", "datasketches"
 EPSILON = 1e-3
-BOUNDARIES = {  # name -> (features, least and most boundaries of a feature)
+BOUNDARIES = {  # name -> (features, minimum and maximum number of boundaries of a feature)
     "1 feature, 100 boundaries": (1, 100, 100),
     "1,000 features, 20 each": (1_000, 20, 20),
     "10,000 features, 1 to 255 each": (10_000, 1, 255),
     "100,000 features, 1 to 63 each": (100_000, 1, 63),
 }
-ENTRY_BYTES = 8 + 4  # an int64 id and a float32 value, in and out
+ENTRY_BYTES = 8 + 4  # an int64 id and a float32 value, read and written
 
 
 def measure(*, threads: int, rounds: int, quick: bool, log: Log) -> dict[str, Any]:
-    """Times and errors, as plain data."""
+    """Measures times and errors.
+
+    Args:
+        threads: of the discretizers; sketches use one thread.
+        rounds: turns of each contender.
+        quick: use tiny sizes.
+        log: receives progress messages.
+
+    Returns:
+        JSON-compatible results.
+    """
     entries = 2**12 if quick else 2**21
-    probe = floor.Probe(threads, megabytes=16 if quick else 256)
+    probe = bandwidth_floor.BandwidthProbe(threads, megabytes=16 if quick else 256)
     discretize, bandwidth = _discretize(entries, rounds, quick, probe, log)
     return {
         "threads": threads,
@@ -43,8 +53,8 @@ def measure(*, threads: int, rounds: int, quick: bool, log: Log) -> dict[str, An
 
 
 def _discretize(
-    entries: int, rounds: int, quick: bool, probe: floor.Probe, log: Log
-) -> tuple[dict[str, Any], floor.Bandwidth]:
+    entries: int, rounds: int, quick: bool, probe: bandwidth_floor.BandwidthProbe, log: Log
+) -> tuple[dict[str, Any], bandwidth_floor.Bandwidth]:
     import tensorflow as tf
 
     from twml_ops import ops
@@ -65,14 +75,14 @@ def _discretize(
         ids = tf.constant(rng.integers(0, features, entries))
 
         @tf.function
-        def ours(ids: tf.Tensor, state: Any = state) -> tf.Tensor:
+        def discretize(ids: tf.Tensor, state: Any = state) -> tf.Tensor:
             return ops.percentile_discretize(ids, values, row_splits, *state)[0]
 
-        runs[case, OURS] = lambda _, call=ours, ids=ids: call(ids)
+        runs[case, TWML_OPS] = lambda _, call=discretize, ids=ids: call(ids)
         if features == 1:
             edges = tf.constant(boundaries)
             stock = tf.function(lambda v, edges=edges: tf.searchsorted(edges, v))
-            if not np.array_equal(ours(ids), stock(values)):
+            if not np.array_equal(discretize(ids), stock(values)):
                 raise AssertionError("buckets differ from those of tf.searchsorted")
             runs[case, SEARCHSORTED] = lambda _, call=stock: call(values)
     log("timing buckets")
@@ -89,7 +99,7 @@ def _sketch(rounds: int, quick: bool, log: Log) -> dict[str, Any]:
 
     n = 20_000 if quick else 2_000_000
     rng = np.random.default_rng(1)
-    # Fresh ones for each call: what comes again makes a sketch's work lighter.
+    # Each call gets new values: repeated values would make the sketch's work easier.
     values = rng.normal(size=(2 * rounds + 2, n)).astype(np.float32)
     runs: dict[tuple[str, str], Callable[[int], object]] = {}
     found: dict[str, Any] = {}
@@ -103,9 +113,9 @@ def _sketch(rounds: int, quick: bool, log: Log) -> dict[str, Any]:
             call = functools.partial(sketch.update, ids, first, num_threads=1)
             seconds += timing.timed(call)
         found[f"{case}, the first {n * fill / 1e6:g} M values"] = {
-            OURS: {"median": seconds / fill, "values": n}
+            TWML_OPS: {"median": seconds / fill, "values": n}
         }
-        runs[f"{case}, after those", OURS] = lambda i, s=sketch, ids=ids: s.update(
+        runs[f"{case}, after those", TWML_OPS] = lambda i, s=sketch, ids=ids: s.update(
             ids, values[i], num_threads=1
         )
     if importlib.util.find_spec("datasketches") is not None:
@@ -120,7 +130,7 @@ def _sketch(rounds: int, quick: bool, log: Log) -> dict[str, Any]:
 
 
 def _kll() -> Any:
-    """A KLL sketch of that library, of the least size for which it promises our epsilon."""
+    """A KLL sketch of datasketches, with the smallest size that guarantees EPSILON."""
     from datasketches import kll_floats_sketch
 
     k = 8
@@ -130,7 +140,7 @@ def _kll() -> Any:
 
 
 def _errors(n: int, log: Log) -> dict[str, Any]:
-    """The largest rank error over all values, as a share of n, and the bytes held."""
+    """The largest rank error over all values, as a fraction of n, and the size in bytes."""
     from twml_ops.core import QuantileSketch
 
     rng = np.random.default_rng(2)
@@ -153,7 +163,7 @@ def _errors(n: int, log: Log) -> dict[str, Any]:
         ranks = sketch.ranks(np.zeros(len(at), np.int64), at) / n
         bound = sketch.describe([0])["rank_error"][0] / n
         found[name] = {
-            OURS: {
+            TWML_OPS: {
                 "error": float(np.abs(ranks - exact).max()),
                 "bound": float(bound),
                 "bytes": 4 * float(sketch.describe([0])["held"][0]),

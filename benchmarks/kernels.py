@@ -1,4 +1,4 @@
-"""The main table: forward pass and whole step of every contender, beside the floor."""
+"""The main benchmark: forward pass and training step of every contender, and the lower bound."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import floor, reference, timing
-from benchmarks.contender import FORWARD, NotOffered, Running, contenders
+from benchmarks import bandwidth_floor, reference, timing
+from benchmarks.contender import FORWARD, NotAvailable, PreparedContender, contenders_for
 from benchmarks.workload import Batch, Case, Workload, make_case
 
-# Timed together, and few enough that their tables fit into 24 GiB.
+# The contenders of a group are timed together; their tables fit into 24 GiB.
 GROUPS = ([FORWARD], ["sgd"], ["adagrad", "rowwise_adagrad"], ["lazy_adam"])
 Key = tuple[str, str]  # task, contender
 Log = Callable[[str], None]
@@ -25,36 +25,39 @@ def measure(
     """Times every contender on the same batches of each distribution of ids.
 
     Args:
-        workload: sizes; its own skew is not used.
-        skews: name of a distribution -> Zipf exponent.
-        threads: for everyone.
+        workload: sizes; `skew` is not used.
+        skews: name of a distribution of ids -> Zipf exponent.
+        threads: of every contender.
         rounds: turns of each contender on each distribution.
-        log: told what is going on.
+        log: receives progress messages.
 
     Returns:
-        Plain data: `times[task][contender][distribution]` in seconds, `skipped[task][contender]`
-        the reason, `floors[task][distribution]`, and what was run.
+        JSON-compatible results: `times[task][contender][distribution]` and
+        `floors[task][distribution]` in seconds, `skipped[task][contender]` with the reason, and the
+        parameters.
     """
     number = 8
     batches: list[Batch] = []
-    of: dict[str, range] = {}
+    indices_of: dict[str, range] = {}
     for name, skew in skews.items():
-        of[name] = range(len(batches), len(batches) + number)
-        batches += workload.with_(skew=skew).batches(number)
+        indices_of[name] = range(len(batches), len(batches) + number)
+        batches += workload.replace(skew=skew).batches(number)
     case = make_case(workload, batches, threads)
-    probe = floor.Probe(threads, megabytes=512 if case.table.nbytes > 2**28 else 64)
+    probe = bandwidth_floor.BandwidthProbe(
+        threads, megabytes=512 if case.table.nbytes > 2**28 else 64
+    )
     times: dict[str, dict[str, dict[str, Any]]] = {}
     skipped: dict[str, dict[str, str]] = {}
     bandwidths = []
     dim = workload.units
     for tasks in GROUPS:
-        running, missing = prepare(case, tasks, log)
+        prepared, missing = prepare(case, tasks, log)
         for (task, name), why in missing.items():
             skipped.setdefault(task, {})[name] = why
-        for distribution, indices in of.items():
+        for distribution, indices in indices_of.items():
             log(f"timing {' and '.join(tasks)}, {distribution} ids")
             result = timing.interleave(
-                {**{key: r.run for key, r in running.items()}, **_probe_runs(probe)},
+                {**{key: r.run for key, r in prepared.items()}, **_probe_runs(probe)},
                 indices,
                 rounds=rounds,
             )
@@ -62,18 +65,25 @@ def measure(
             bandwidths.append(probe.bandwidth(read, update))
             for (task, name), t in result.items():
                 times.setdefault(task, {}).setdefault(name, {})[distribution] = asdict(t)
-        running.clear()
+        prepared.clear()
         gc.collect()
-    # The best seen, so that noise cannot make the floor look nearer than it is.
-    best = floor.Bandwidth(max(b.read for b in bandwidths), max(b.update for b in bandwidths))
+    # The best of all rounds, because noise must not raise the lower bound.
+    best = bandwidth_floor.Bandwidth(
+        max(b.read for b in bandwidths), max(b.update for b in bandwidths)
+    )
     return {
         "workload": asdict(workload),
         "threads": threads,
         "rounds": rounds,
         "bandwidth": asdict(best),
-        "unique": {d: float(np.mean([batches[i].unique for i in r])) for d, r in of.items()},
+        "unique": {
+            d: float(np.mean([batches[i].unique for i in r])) for d, r in indices_of.items()
+        },
         "floors": {
-            task: {d: _mean_floor(task, [batches[i] for i in r], dim, best) for d, r in of.items()}
+            task: {
+                d: _mean_floor(task, [batches[i] for i in r], dim, best)
+                for d, r in indices_of.items()
+            }
             for tasks in GROUPS
             for task in tasks
         },
@@ -87,22 +97,22 @@ def prepare(
     tasks: Sequence[str],
     log: Log = lambda _: None,
     only: Collection[str] | None = None,
-) -> tuple[dict[Key, Running], dict[Key, str]]:
-    """Prepares contenders and checks each one's first step.
+) -> tuple[dict[Key, PreparedContender], dict[Key, str]]:
+    """Prepares contenders and checks the first step of each.
 
     Args:
-        case: what to run on.
-        tasks: which.
-        log: told about each.
-        only: names of contenders; all if None.
+        case: weights and batches.
+        tasks: tasks whose contenders are prepared.
+        log: receives progress messages.
+        only: names of contenders; None for all.
 
     Returns:
-        Those that work, and why the others do not.
+        The contenders that passed the check, and the reasons why the others cannot be timed.
     """
-    running: dict[Key, Running] = {}
+    prepared: dict[Key, PreparedContender] = {}
     missing: dict[Key, str] = {}
     for task in tasks:
-        for c in contenders(task):
+        for c in contenders_for(task):
             if only is not None and c.name not in only:
                 continue
             key, why = (task, c.name), c.missing
@@ -112,21 +122,23 @@ def prepare(
                     candidate = c.prepare(case)
                     why = reference.check(candidate, case, None if task == FORWARD else task)
                     if not why:
-                        running[key] = candidate
-                except NotOffered as e:
+                        prepared[key] = candidate
+                except NotAvailable as e:
                     why = str(e)
             if why:
                 missing[key] = why
-    return running, missing
+    return prepared, missing
 
 
-def _mean_floor(task: str, batches: Sequence[Batch], dim: int, bandwidth: floor.Bandwidth) -> float:
+def _mean_floor(
+    task: str, batches: Sequence[Batch], dim: int, bandwidth: bandwidth_floor.Bandwidth
+) -> float:
     if task == FORWARD:
-        floors = [floor.forward_seconds(b, dim, bandwidth) for b in batches]
+        floors = [bandwidth_floor.forward_seconds(b, dim, bandwidth) for b in batches]
     else:
-        floors = [floor.step_seconds(b, dim, task, bandwidth) for b in batches]
+        floors = [bandwidth_floor.step_seconds(b, dim, task, bandwidth) for b in batches]
     return float(np.mean(floors))
 
 
-def _probe_runs(probe: floor.Probe) -> dict[Key, Callable[[int], object]]:
+def _probe_runs(probe: bandwidth_floor.BandwidthProbe) -> dict[Key, Callable[[int], object]]:
     return {("memory", name): run for name, run in probe.runs().items()}

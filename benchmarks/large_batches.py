@@ -1,9 +1,9 @@
-"""Log loss by batch size, with the learning rate as it was and scaled: docs/large_batches.md.
+"""Log loss by batch size, with unscaled and scaled learning rates: docs/large_batches.md.
 
     python -m benchmarks.large_batches flights criteo:PATH
 
-Every run takes the same number of passes over the data from the same weights; the larger the
-batch, the fewer the steps.
+Every run makes the same number of passes over the data from the same initial weights, so larger
+batches mean fewer steps.
 """
 
 from __future__ import annotations
@@ -26,17 +26,27 @@ from twml_ops.optimizers import LinearScalingWarmup
 SIZES = (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 17)
 SCALINGS = ("none", "sqrt", "linear")
 OPTIMIZER = "adagrad"
-WARMUP = 0.25  # of the steps
-READ = 8192
+WARMUP = 0.25  # as a fraction of the steps
+READ_BATCH_SIZE = 8192
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 def losses(source: str, epochs: int, seed: int, sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
-    """Log loss on the held-out part of `source`, by scaling and batch size."""
+    """Trains with every scaling and batch size, and evaluates on the held-out part of `source`.
+
+    Args:
+        source: as of `twml-ops train --data`.
+        epochs: passes over the training data.
+        seed: of the initial weights and of the order of the examples.
+        sizes: batch sizes.
+
+    Returns:
+        The number of training `examples`, and `losses[scaling][batch size]`.
+    """
     train, held_out = open_pair(source, None)
     examples = train.num_examples()
     tf.keras.utils.set_random_seed(seed)
-    model = models.get("sparse_mlp")(train.schema, train.dataset(READ))
+    model = models.get("sparse_mlp")(train.schema, train.dataset(READ_BATCH_SIZE))
     initial = model.get_weights()
     found: dict[str, Any] = {scaling: {} for scaling in SCALINGS}
     for size in sizes:
@@ -54,7 +64,7 @@ def losses(source: str, epochs: int, seed: int, sizes: tuple[int, ...] = SIZES) 
             )
             batches = train.dataset(size, shuffle=True, seed=seed)
             model.fit(batches, epochs=epochs, shuffle=False, verbose=0)
-            scores = scoring.score(model, held_out.dataset(READ))
+            scores = scoring.score(model, held_out.dataset(READ_BATCH_SIZE))
             found[scaling][size] = scoring.metrics(scores)["log_loss"]
             print(f"{source} batch {size:,} scaling {scaling}: {found[scaling][size]:.4f}")
     return {"examples": examples, "losses": found}
@@ -71,7 +81,7 @@ def _optimizer(size: int, base: int, steps: int, scaling: str) -> Any:
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """The curves, a panel for each source."""
+    """Plots the curves, with one panel per source."""
     found = result["sources"]
     figure = Figure(figsize=(4.2 * len(found), 3.2), layout="constrained")
     for panel, (source, one) in zip(
@@ -82,7 +92,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
             panel.plot(x, list(by_size.values()), marker="o", markersize=3, label=_LABELS[scaling])
         panel.set_xscale("log", base=2)
         usual = one["losses"]["none"].values()
-        top = max(usual) + (max(usual) - min(usual)) / 2  # what diverged leaves the picture
+        top = max(usual) + (max(usual) - min(usual)) / 2  # diverged runs are outside the plot
         panel.set_ylim(min(usual) - 0.004, top)
         panel.set_title(_short(source), fontsize=10)
         panel.set_xlabel("batch size", fontsize=9)
@@ -95,7 +105,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The table and the picture."""
+    """The tables, the link to the plot, and the machine."""
     parts = [
         f"`sparse_mlp` with Adagrad, {result['epochs']} passes over the training data, the same "
         "initial weights and order; the rate, 0.04 at batch size "
@@ -131,12 +141,14 @@ def _short(source: str) -> str:
 
 
 def main(
-    sources: Annotated[list[str], typer.Argument(help="SOURCEs, as of twml-ops train.")],
+    sources: Annotated[
+        list[str], typer.Argument(help="Data sources, as of twml-ops train --data.")
+    ],
     epochs: int = 4,
     seed: int = 0,
     docs: Annotated[Path, typer.Option(help="Folder of large_batches.md.")] = DOCS,
 ) -> None:
-    """Trains, and writes the table and the picture into the guide."""
+    """Trains, and writes the table and the plot into the guide."""
     found = {source: losses(source, epochs, seed) for source in sources}
     names = " ".join(_short(source) for source in sources)
     command = f"python -m benchmarks.large_batches {names}"
@@ -145,7 +157,7 @@ def main(
 
 
 def write(result: dict[str, Any], docs: Path) -> None:
-    """The figures, their picture, and the section of the guide."""
+    """Writes the raw results, the plot, and the section of the guide."""
     (docs / "large_batches.json").write_text(json.dumps(result, indent=1) + "\n")
     draw(result, docs / "img" / "large_batches.png")
     section = markdown(result)

@@ -1,4 +1,4 @@
-"""Where and with what a measurement was made, and how many threads it used."""
+"""Description of the machine and the software versions of a measurement; number of threads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ PACKAGES = (
 
 
 def describe(command: str) -> dict[str, Any]:
-    """Machine, versions, date and load now."""
+    """Describes the machine, the versions, the date and the current load.
+
+    Args:
+        command: the command that makes the measurement.
+    """
     return {
         "cpu": _first(Path("/proc/cpuinfo"), "model name"),
         "cores": len(os.sched_getaffinity(0)),
@@ -45,10 +49,10 @@ def describe(command: str) -> dict[str, Any]:
 
 
 def arithmetic_speedup(threads: int, repeats: int = 5) -> float:
-    """How many times the arithmetic of one thread so many do together.
+    """Speed of `threads` threads together, relative to one thread.
 
-    About `threads` where each has a core, about 1 where all are hyperthreads of one. Square roots
-    in the first-level cache: memory does not limit them.
+    The result is about `threads` if each thread has a core, and about 1 if all are hyperthreads of
+    one core. The threads compute square roots in the first-level cache, so memory is no limit.
     """
     numbers = [np.full(4096, 2.0) for _ in range(threads)]
 
@@ -66,7 +70,7 @@ def arithmetic_speedup(threads: int, repeats: int = 5) -> float:
 
 
 def limit_threads(threads: int) -> None:
-    """For every library; call before any of them is imported."""
+    """Limits the threads of every library; call it before any of them is imported."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(threads)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -76,13 +80,13 @@ def limit_threads(threads: int) -> None:
     try:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(threads)
-    except RuntimeError:  # already running: only then with the same setting
+    except RuntimeError:  # TensorFlow is initialized; accept it if it has the same setting
         if tf.config.threading.get_intra_op_parallelism_threads() not in (0, threads):
             raise
 
 
-def split_cpu(parts: int) -> None:
-    """Makes logical CPUs of the one there is, for replicas; call before TensorFlow runs."""
+def create_logical_cpus(parts: int) -> None:
+    """Divides the CPU into logical devices for replicas; call it before TensorFlow runs ops."""
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices("CPU")[0]

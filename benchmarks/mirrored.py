@@ -1,7 +1,7 @@
-"""A step of two replicas on one machine: ours, and what `tf.distribute` and Keras make of it.
+"""A training step of two replicas on one machine: twml_ops, and stock `tf.distribute` with Keras.
 
-All contenders are a wide layer on a sparse batch, a loss on its output, and the update of the
-table, under a MirroredStrategy of two logical CPUs, each replica with half of the batch.
+Every contender is a wide layer on a sparse batch, a loss on its output, and the update of the
+table, under a MirroredStrategy of two logical CPUs. Each replica processes half of the batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import timing
-from benchmarks.contender import OURS
+from benchmarks.contender import TWML_OPS
 from benchmarks.contenders import tf as contenders_tf
 from benchmarks.contenders.twml import OPTIMIZERS
 from benchmarks.kernels import Log
@@ -25,15 +25,23 @@ from twml_ops import distribute, layers
 from twml_ops.ops._tape import tf_variable
 
 REPLICAS = 2
-RULES = ("sgd",)  # the stock strategy's best: Keras' other optimizers touch every row
+RULES = ("sgd",)  # the fastest rule of the stock strategy: other Keras optimizers touch every row
 LOOKUP, EMBEDDING = "embedding_lookup_sparse, stock strategy", "Keras Embedding, stock strategy"
 SIZES = tuple(2**p for p in range(18, 23))
 LOSS_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
-class Entrant:
-    """A strategy, a replica's layer from its inputs to [B, D], and its optimizer."""
+class ReplicatedContender:
+    """A layer and its optimizer under a strategy.
+
+    Attributes:
+        strategy: the distribution strategy.
+        variables: the trainable variables of the layer.
+        call: the layer, from the inputs of a replica to [B, D].
+        optimizer: updates the variables.
+        form: converts a batch and the number of rows of the table to the layer's inputs.
+    """
 
     strategy: tf.distribute.Strategy
     variables: list[Any]
@@ -42,7 +50,7 @@ class Entrant:
     form: Callable[[Batch, int], tuple[tf.Tensor, ...]]
 
     def step(self) -> Callable[[Any], Any]:
-        """One training step on what `batches` gives; returns the loss."""
+        """A function that makes one training step on an element of `batches`; returns the loss."""
 
         def replica(*inputs: tf.Tensor) -> tf.Tensor:
             with tf.GradientTape() as tape:
@@ -60,45 +68,54 @@ class Entrant:
         return step
 
     def batches(self, batches: list[Batch], input_dim: int) -> list[Any]:
-        """Each replica its own half of each batch, in this contender's form."""
-        give = self.strategy.experimental_distribute_values_from_function
+        """Divides each batch among the replicas, in the input form of this contender."""
+        distribute_values = self.strategy.experimental_distribute_values_from_function
         return [
-            give(lambda c, b=b: self.form(_half(b, c.replica_id_in_sync_group), input_dim))
+            distribute_values(
+                lambda c, b=b: self.form(_half(b, c.replica_id_in_sync_group), input_dim)
+            )
             for b in batches
         ]
 
 
 def measure(workload: Workload, *, rounds: int, quick: bool = False, log: Log) -> dict[str, Any]:
-    """Seconds a step of every contender, and what replicas of ours send for growing tables.
+    """Measures a step of every contender, and the traffic of twml_ops for tables of growing size.
+
+    Args:
+        workload: sizes of the batch and the table.
+        rounds: turns of each contender.
+        quick: use tiny sizes.
+        log: receives progress messages.
 
     Returns:
-        `times[rule][contender]`, `wrong` losses, `sent[rows of the table]`: bytes a step that one
-        replica receives, and `slices`: what the summed rows of a step would have been.
+        `times[rule][contender]` in seconds per step; `wrong` losses; `sent[rows of the table]`, the
+        bytes that one replica receives per step; and `slices`, the size in bytes of the summed rows
+        of a step.
     """
     batches = workload.batches(2 if quick else 4)
     times: dict[str, Any] = {}
     wrong: dict[str, str] = {}
     for rule in RULES:
         log(f"mirrored: building for {rule}")
-        entrants = _entrants(workload, rule)
+        contenders = _contenders(workload, rule)
         runs, first = {}, {}
-        for name, entrant in entrants.items():
-            step, data = entrant.step(), entrant.batches(batches, workload.input_dim)
+        for name, contender in contenders.items():
+            step, data = contender.step(), contender.batches(batches, workload.input_dim)
             first[name] = [float(step(data[i % len(data)])) for i in range(2)]
             runs[name] = functools.partial(_run, step, data)
         for name, losses in first.items():
-            if not np.allclose(losses, first[OURS], rtol=LOSS_TOLERANCE):
-                wrong[f"{rule}: {name}"] = f"losses {losses} where {OURS} has {first[OURS]}"
+            if not np.allclose(losses, first[TWML_OPS], rtol=LOSS_TOLERANCE):
+                wrong[f"{rule}: {name}"] = f"losses {losses} where {TWML_OPS} has {first[TWML_OPS]}"
         log(f"mirrored: timing {rule}")
         found = timing.interleave(runs, range(len(batches)), rounds=rounds)
         times[rule] = {name: asdict(t) for name, t in found.items()}
-        del entrants, runs, step, data
+        del contenders, runs, step, data
         gc.collect()
     sizes = [workload.input_dim, 2 * workload.input_dim] if quick else SIZES
     sent = {}
     for size in sizes:
         log(f"mirrored: traffic for N = {size:,}")
-        sent[str(size)] = _sent(workload, size)
+        sent[str(size)] = _bytes_received(workload, size)
     rows = sum(len(np.unique(_half(batches[0], i).ids)) for i in range(REPLICAS)) / REPLICAS
     return {
         "workload": asdict(workload),
@@ -114,27 +131,27 @@ def _run(step: Callable[[Any], Any], data: list[Any], i: int) -> float:
     return float(step(data[i]))
 
 
-def _sent(workload: Workload, size: int) -> float:
-    """Bytes a replica receives in a step; ids are drawn from as many whatever the table's size."""
+def _bytes_received(workload: Workload, size: int) -> float:
+    """Bytes that a replica receives per step; all sizes have the same number of active ids."""
     active = min(SIZES[0], workload.input_dim, size)
-    batches = workload.with_(input_dim=size, active_ids=active).batches(2)
-    entrant = _ours(workload.with_(input_dim=size), "sgd")
-    step, data = entrant.step(), entrant.batches(batches, size)
+    batches = workload.replace(input_dim=size, active_ids=active).batches(2)
+    contender = _twml_ops(workload.replace(input_dim=size), "sgd")
+    step, data = contender.step(), contender.batches(batches, size)
     for inputs in data:
         step(inputs)
-    return distribute.received_bytes(entrant.strategy) / REPLICAS / len(data)
+    return distribute.received_bytes(contender.strategy) / REPLICAS / len(data)
 
 
-def _entrants(workload: Workload, rule: str) -> dict[str, Entrant]:
+def _contenders(workload: Workload, rule: str) -> dict[str, ReplicatedContender]:
     return {
-        OURS: _ours(workload, rule),
+        TWML_OPS: _twml_ops(workload, rule),
         LOOKUP: _stock(workload, rule, _lookup, _sparse),
         EMBEDDING: _stock(workload, rule, _embedding, _padded),
     }
 
 
-def _ours(workload: Workload, rule: str) -> Entrant:
-    strategy = distribute.mirrored_strategy(REPLICAS)
+def _twml_ops(workload: Workload, rule: str) -> ReplicatedContender:
+    strategy = distribute.mirrored(REPLICAS)
     with strategy.scope():
         initial = tf.keras.initializers.Constant(0.01)
         layer = layers.SparseLinear(
@@ -150,10 +167,12 @@ def _ours(workload: Workload, rule: str) -> Entrant:
         )
         return layer(tuple(pair))
 
-    return Entrant(strategy, [layer.kernel], call, optimizer, _csr)
+    return ReplicatedContender(strategy, [layer.kernel], call, optimizer, _csr)
 
 
-def _stock(workload: Workload, rule: str, make: Callable[..., Any], form: Any) -> Entrant:
+def _stock(
+    workload: Workload, rule: str, make: Callable[..., Any], form: Any
+) -> ReplicatedContender:
     strategy = _stock_strategy()
     with strategy.scope():
         table = tf.keras.layers.Embedding(
@@ -162,12 +181,12 @@ def _stock(workload: Workload, rule: str, make: Callable[..., Any], form: Any) -
         table.build(None)
         optimizer = contenders_tf.KERAS[rule]()
         optimizer.build([table.embeddings])
-    return Entrant(strategy, [table.embeddings], make(table), optimizer, form)
+    return ReplicatedContender(strategy, [table.embeddings], make(table), optimizer, form)
 
 
 @functools.cache
 def _stock_strategy() -> tf.distribute.Strategy:
-    """One for all: collectives of two such strategies in one process get in each other's way."""
+    """The only stock strategy, as collectives of two of them in one process interfere."""
     return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(REPLICAS)])
 
 

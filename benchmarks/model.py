@@ -1,7 +1,8 @@
-"""The published kind of model through `model.fit`: discretizer → max-norm → sparse linear → MLP.
+"""A whole model through `model.fit`: discretizer → max-norm → sparse linear → MLP.
 
-All contenders are the same model with the same discretizer and max-norm, on the same data; only the
-sparse linear layer and the optimizer are the package's or TensorFlow's.
+All contenders are the same model with the discretizer and the max-norm of twml_ops, on the same
+data. They differ in the sparse linear layer and the optimizer, which are those of twml_ops or of
+TensorFlow and Keras.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import timing
-from benchmarks.contender import OURS
+from benchmarks.contender import TWML_OPS
 from benchmarks.contenders import tf as contenders_tf
 from benchmarks.contenders.twml import OPTIMIZERS
 from benchmarks.kernels import Log
@@ -28,12 +29,18 @@ BATCH_SIZES = (256, 512, 1024)
 RULES = ("sgd", "adagrad", "lazy_adam")
 BINS = 32
 MATMUL, LOOKUP = "sparse_dense_matmul", "embedding_lookup_sparse"
-RAGGED, PACKED = f"{OURS}, ragged pairs", f"{OURS}, steps_per_execution=20"
+RAGGED, MULTI_STEP = f"{TWML_OPS}, ragged pairs", f"{TWML_OPS}, steps_per_execution=20"
 LOSS_TOLERANCE = 1e-3
 
 
 class StockLinear(tf.keras.layers.Layer):
-    """The sparse linear layer that TensorFlow's own ops make."""
+    """A sparse linear layer made of stock TensorFlow ops.
+
+    Args:
+        units: columns of the table.
+        input_dim: rows of the table.
+        multiply: the product of a SparseTensor and the table.
+    """
 
     def __init__(self, units: int, input_dim: int, multiply: Callable[..., tf.Tensor]) -> None:
         super().__init__()
@@ -50,10 +57,14 @@ class StockLinear(tf.keras.layers.Layer):
 
 
 @dataclass(frozen=True)
-class Entrant:
-    """A compiled model, the form of batch it is fed, and the steps of one timed `fit`.
+class ModelContender:
+    """A compiled model.
 
-    The fast ones run more steps: starting an epoch costs as much as several of theirs.
+    Attributes:
+        model: the compiled model.
+        steps: of one timed `fit`. Fast models run more steps, because the start of an epoch takes
+            as long as several of them.
+        ragged: whether the model takes ragged pairs instead of sparse tensors.
     """
 
     model: tf.keras.Model
@@ -71,19 +82,20 @@ def measure(
     rules: Sequence[str] = RULES,
     log: Log,
 ) -> dict[str, Any]:
-    """Samples a second through `model.fit`.
+    """Measures samples per second through `model.fit`.
 
     Args:
         workload: of the discretized batch; N / 32 raw features have 32 buckets each.
         rounds: fits of each contender.
-        steps: our steps in a fit (a multiple of 20).
-        stock_steps: those of a model on stock ops.
-        batch_sizes: B.
+        steps: steps of a fit of twml_ops (a multiple of 20).
+        stock_steps: steps of a fit of a model with stock ops.
+        batch_sizes: values of B.
         rules: optimizers.
-        log: told what is going on.
+        log: receives progress messages.
 
     Returns:
-        `times[rule][B][contender]` in seconds a step, `skipped`, and the `profile` of our step.
+        `times[rule][B][contender]` in seconds per step, the `wrong` losses, and the `profile` of a
+        step of twml_ops.
     """
     features = workload.input_dim // BINS
     times: dict[str, dict[str, dict[str, Any]]] = {}
@@ -91,25 +103,27 @@ def measure(
     profile: dict[str, dict[str, float]] = {}
     for rule in rules:
         log(f"model.fit: building for {rule}")
-        entrants = _entrants(workload, rule, steps, stock_steps)
+        contenders = _contenders(workload, rule, steps, stock_steps)
         times[rule] = {}
         for batch_size in batch_sizes:
-            raw = workload.with_(input_dim=features, batch_size=batch_size).batches(8)
+            raw = workload.replace(input_dim=features, batch_size=batch_size).batches(8)
             data = {ragged: _dataset(raw, features, ragged) for ragged in (False, True)}
             if batch_size == batch_sizes[0]:
-                wrong.update(_compare(entrants, data, rule))
+                wrong.update(_compare(contenders, data, rule))
             log(f"model.fit: timing {rule}, B = {batch_size}")
             runs = {
                 name: functools.partial(_fit, e, data[e.ragged], e.steps)
-                for name, e in entrants.items()
+                for name, e in contenders.items()
             }
             found = timing.interleave(runs, [0], rounds=rounds)
             times[rule][str(batch_size)] = {
-                name: _per_step(t, entrants[name].steps) for name, t in found.items()
+                name: _per_step(t, contenders[name].steps) for name, t in found.items()
             }
             if rule == rules[0]:
-                profile[str(batch_size)] = _profile(entrants[OURS].model, raw, features, rounds)
-        del entrants, runs
+                profile[str(batch_size)] = _profile(
+                    contenders[TWML_OPS].model, raw, features, rounds
+                )
+        del contenders, runs
         gc.collect()
     return {
         "workload": asdict(workload),
@@ -126,29 +140,31 @@ def _initializer(seed: int) -> Any:
     return tf.keras.initializers.RandomUniform(-0.05, 0.05, seed=seed)
 
 
-def _entrants(workload: Workload, rule: str, steps: int, stock_steps: int) -> dict[str, Entrant]:
+def _contenders(
+    workload: Workload, rule: str, steps: int, stock_steps: int
+) -> dict[str, ModelContender]:
     rows, units = workload.input_dim, workload.units
-    # One for each form of batch: Keras binds a layer to the form it first saw.
+    # One discretizer per batch form: Keras binds a layer to the form of its first call.
     discretizers = {ragged: _discretizer(rows // BINS) for ragged in (False, True)}
 
-    def ours(ragged: bool = False, steps_per_execution: int = 1) -> Entrant:
+    def twml_model(ragged: bool = False, steps_per_execution: int = 1) -> ModelContender:
         linear = layers.SparseLinear(units, rows, "relu", kernel_initializer=_initializer(1))
         model = _model(discretizers[ragged], linear, rows, ragged)
         _compile(model, OPTIMIZERS[rule](), steps_per_execution)
-        return Entrant(model, steps, ragged)
+        return ModelContender(model, steps, ragged)
 
-    def stock(multiply: Callable[..., tf.Tensor]) -> Entrant:
+    def stock_model(multiply: Callable[..., tf.Tensor]) -> ModelContender:
         linear = StockLinear(units, rows, multiply)
         model = _model(discretizers[False], linear, rows, ragged=False)
         _compile(model, contenders_tf.KERAS[rule]())
-        return Entrant(model, stock_steps)
+        return ModelContender(model, stock_steps)
 
     return {
-        OURS: ours(),
-        RAGGED: ours(ragged=True),
-        PACKED: ours(steps_per_execution=20),
-        MATMUL: stock(contenders_tf.sparse_dense_matmul),
-        LOOKUP: stock(contenders_tf.lookup),
+        TWML_OPS: twml_model(),
+        RAGGED: twml_model(ragged=True),
+        MULTI_STEP: twml_model(steps_per_execution=20),
+        MATMUL: stock_model(contenders_tf.sparse_dense_matmul),
+        LOOKUP: stock_model(contenders_tf.lookup),
     }
 
 
@@ -177,7 +193,7 @@ def _compile(model: tf.keras.Model, optimizer: Any, steps_per_execution: int = 1
 
 
 def _discretizer(features: int) -> layers.PercentileDiscretizer:
-    """One with 32 buckets a feature: 31 equally likely ones and that of NaN."""
+    """A discretizer with 32 buckets per feature: 31 equally likely ones and one for NaN."""
     layer = layers.PercentileDiscretizer(BINS - 1, unknown="error")
     ids = np.tile(np.arange(features, dtype=np.int64), (BINS - 1, 1))
     values = (np.arange(BINS - 1, dtype=np.float32) + 0.5) / (BINS - 1)
@@ -186,9 +202,9 @@ def _discretizer(features: int) -> layers.PercentileDiscretizer:
 
 
 def _dataset(batches: Sequence[Batch], features: int, ragged: bool) -> tf.data.Dataset:
-    """Endless batches from memory: reading and parsing data is not measured.
+    """Endless batches from memory, so that reading and parsing are not measured.
 
-    Without autotuning: to end an iterator TensorFlow waits for its tuner's next turn, seconds away.
+    Autotuning is off, because the end of an iterator would wait seconds for the tuner.
     """
     parts = [tf.data.Dataset.from_tensors(_example(b, features, ragged)) for b in batches]
     whole = functools.reduce(lambda a, b: a.concatenate(b), parts)
@@ -208,8 +224,8 @@ def _example(batch: Batch, features: int, ragged: bool) -> tuple[Any, tf.Tensor]
     return tf.SparseTensor(indices, values, [batch.num_rows, features]), labels
 
 
-def _fit(entrant: Entrant, data: tf.data.Dataset, steps: int | None, _: int = 0) -> float:
-    history = entrant.model.fit(data, steps_per_epoch=steps, verbose=0, shuffle=False)
+def _fit(contender: ModelContender, data: tf.data.Dataset, steps: int | None, _: int = 0) -> float:
+    history = contender.model.fit(data, steps_per_epoch=steps, verbose=0, shuffle=False)
     return history.history["loss"][-1]
 
 
@@ -219,24 +235,24 @@ def _per_step(t: timing.Timing, steps: int) -> dict[str, Any]:
 
 
 def _compare(
-    entrants: dict[str, Entrant], data: dict[bool, tf.data.Dataset], rule: str
+    contenders: dict[str, ModelContender], data: dict[bool, tf.data.Dataset], rule: str
 ) -> dict[str, str]:
-    """All start from the same weights, so the mean loss of a first fit must agree.
+    """Compares the mean losses of two first steps, which start from the same weights.
 
-    Two steps: after those, Keras' Adam moves rows at rest, and a lazy one does not.
+    After two steps they differ, because Keras' Adam also moves rows without a gradient.
     """
-    losses = {n: _fit(e, data[e.ragged].take(2), None) for n, e in entrants.items()}
+    losses = {n: _fit(e, data[e.ragged].take(2), None) for n, e in contenders.items()}
     return {
-        f"{rule}: {name}": f"loss {loss:.4f} where {OURS} has {losses[OURS]:.4f}"
+        f"{rule}: {name}": f"loss {loss:.4f} where {TWML_OPS} has {losses[TWML_OPS]:.4f}"
         for name, loss in losses.items()
-        if not abs(loss - losses[OURS]) <= LOSS_TOLERANCE * losses[OURS]
+        if not abs(loss - losses[TWML_OPS]) <= LOSS_TOLERANCE * losses[TWML_OPS]
     }
 
 
 def _profile(
     model: tf.keras.Model, batches: Sequence[Batch], features: int, rounds: int
 ) -> dict[str, float]:
-    """Seconds of our step's parts, each by itself, without Keras' loop."""
+    """Seconds of the parts of a twml_ops step, each measured separately, without Keras' loop."""
     inputs = [_example(b, features, ragged=False) for b in batches]
     spec = [
         tf.SparseTensorSpec([None, features], tf.float32),

@@ -1,4 +1,4 @@
-"""Pictures of the sweeps."""
+"""Plots of the sweeps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarks.contender import FORWARD, OURS
+from benchmarks.contender import FORWARD, TWML_OPS
 
 LABELS = {
     "units": "units (D)",
@@ -21,7 +21,13 @@ TITLES = {FORWARD: "forward", "sgd": "step with SGD"}
 
 
 def draw(axis: str, points: dict[str, Any], path: Path) -> None:
-    """One picture: time against the axis' value, a panel for each task that was measured."""
+    """Plots time over the values of an axis, with one panel per measured task.
+
+    Args:
+        axis: a key of LABELS.
+        points: value -> task -> contender -> timing.
+        path: of the PNG file.
+    """
     tasks = [t for t in TITLES if any(t in p for p in points.values())]
     figure = Figure(figsize=(4.2 * len(tasks), 3.2), layout="constrained")
     for panel, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
@@ -33,7 +39,7 @@ def draw(axis: str, points: dict[str, Any], path: Path) -> None:
                 [1e3 * t["median"] for t in times],
                 marker="o",
                 markersize=3,
-                linewidth=2.4 if name == OURS else 1.2,
+                linewidth=2.4 if name == TWML_OPS else 1.2,
                 label=name,
             )
             quartiles = ([1e3 * t[side] for t in times] for side in ("lower", "upper"))

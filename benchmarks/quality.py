@@ -1,12 +1,12 @@
-"""`twml-ops train` beside scikit-learn's logistic regression, on the same rows.
+"""Compares `twml-ops train` with scikit-learn's logistic regression on the same rows.
 
     python -m benchmarks.quality flights
-    python -m benchmarks.quality criteo:PATH            # the last fifth of the rows held out
+    python -m benchmarks.quality criteo:PATH            # the last fifth of the rows is held out
     python -m benchmarks.quality libsvm:TRAIN --evaluate libsvm:TEST
-    python -m benchmarks.quality criteo:PATH --numbers  # what buckets are worth: see below
+    python -m benchmarks.quality criteo:PATH --numbers  # the effect of buckets, see `main`
 
-The reference sees numbers as one-hot quantile buckets (20 a feature) and categories one-hot; its
-regularization C is the best of a few on the last fifth of the training rows.
+The logistic regression sees numbers as one-hot quantile buckets (20 per feature) and categories as
+one-hot features. Its regularization C is the best of a few on the last fifth of the training rows.
 """
 
 from __future__ import annotations
@@ -29,11 +29,15 @@ from twml_ops.cli import main as twml_ops
 
 BUCKETS = 20
 CANDIDATES = (0.01, 0.03, 0.1, 0.3, 1.0)
-EPOCHS, BATCH_SIZE = 4, 256  # of --numbers: the defaults of `twml-ops train`
+EPOCHS, BATCH_SIZE = 4, 256  # for --numbers; the defaults of `twml-ops train`
 
 
 class OneHot:
-    """Examples as one-hot rows, with boundaries and categories of the training rows."""
+    """One-hot encoding with the boundaries and categories of the training rows.
+
+    Args:
+        source: the training rows.
+    """
 
     def __init__(self, source: data.Source) -> None:
         groups, self.labels = _read(source)
@@ -49,7 +53,7 @@ class OneHot:
         self.rows = self._encode(groups, len(self.labels))
 
     def transform(self, source: data.Source) -> tuple[Any, Any]:
-        """(rows, labels) of other examples; categories never seen are dropped."""
+        """(rows, labels) of other examples, without categories that the training rows lack."""
         groups, labels = _read(source)
         return self._encode(groups, len(labels)), labels
 
@@ -59,16 +63,17 @@ class OneHot:
             rows, ids, values = groups["continuous"]
             buckets = np.zeros(len(ids), np.int64)
             for f, boundaries in self._boundaries.items():
-                of_f = ids == f
-                buckets[of_f] = f * BUCKETS + np.searchsorted(boundaries, values[of_f])
+                entries = ids == f
+                buckets[entries] = f * BUCKETS + np.searchsorted(boundaries, values[entries])
             width = BUCKETS * len(self._continuous)
             parts.append(_matrix(np.ones(len(ids)), rows, buckets, num_rows, width))
         if self._categories is not None:
             rows, ids, _ = groups["categorical"]
-            at = np.minimum(np.searchsorted(self._categories, ids), len(self._categories) - 1)
-            known = self._categories[at] == ids
-            ones = np.ones(known.sum())
-            parts.append(_matrix(ones, rows[known], at[known], num_rows, len(self._categories)))
+            columns = np.searchsorted(self._categories, ids)
+            columns = np.minimum(columns, len(self._categories) - 1)
+            known = self._categories[columns] == ids
+            ones, width = np.ones(known.sum()), len(self._categories)
+            parts.append(_matrix(ones, rows[known], columns[known], num_rows, width))
         if "sparse" in groups:
             rows, ids, values = groups["sparse"]
             values = np.ones(len(ids)) if values is None else values
@@ -95,8 +100,8 @@ def _read(source: data.Source) -> tuple[dict[str, Any], Any]:
     return groups, labels
 
 
-def reference(train: data.Source, held_out: data.Source) -> tuple[Any, Any, float]:
-    """scikit-learn's predictions, the labels, and the C chosen."""
+def predict_scikit_learn(train: data.Source, held_out: data.Source) -> tuple[Any, Any, float]:
+    """Trains scikit-learn's model; returns its predictions, the labels, and the selected C."""
     one_hot = OneHot(train)
     rows, labels = one_hot.rows, one_hot.labels
     cut = len(labels) * 4 // 5
@@ -112,8 +117,8 @@ def reference(train: data.Source, held_out: data.Source) -> tuple[Any, Any, floa
     return fit(best, len(labels)).predict_proba(test_rows)[:, 1], test_labels, best
 
 
-def ours(source: str, evaluate: str | None, held_out: data.Source) -> Any:
-    """Our predictions: `twml-ops train` at its defaults."""
+def predict_twml_ops(source: str, evaluate: str | None, held_out: data.Source) -> Any:
+    """Runs `twml-ops train` with its default options; returns the predictions of its model."""
     import tensorflow as tf
 
     with tempfile.TemporaryDirectory() as folder:
@@ -127,14 +132,17 @@ def ours(source: str, evaluate: str | None, held_out: data.Source) -> Any:
         return np.concatenate([np.ravel(score(x)) for x, _ in held_out.dataset(8192)])
 
 
-def with_and_without_buckets(
+def predict_with_and_without_buckets(
     train: data.Source, held_out: data.Source, seeds: int
 ) -> dict[str, Any]:
-    """The same model with and without buckets, from the same seeds: name -> predictions of each.
+    """Trains the same model without and with buckets, from the same seeds.
 
-    `sparse_mlp` on numbers as sign(x) log(1 + |x|), scaled to [-1, 1] by `MaxNorm`, and the same
-    with its discretizer's 20 quantile buckets a feature beside them. Both are trained as
-    `twml-ops train` does it by default.
+    The first `sparse_mlp` sees numbers as sign(x) log(1 + |x|), scaled to [-1, 1] by `MaxNorm`. The
+    second also sees 20 quantile buckets per feature. Both are trained with the default options of
+    `twml-ops train`.
+
+    Returns:
+        name of the variant -> the predictions of each seed.
     """
     import tensorflow as tf
 
@@ -172,12 +180,12 @@ def with_and_without_buckets(
 
 
 def compare_numbers(source: str, train: data.Source, held_out: data.Source, seeds: int) -> None:
-    """Prints the table of `with_and_without_buckets`: means over the seeds."""
+    """Prints the results of `predict_with_and_without_buckets`: means over the seeds."""
     labels = np.concatenate([np.ravel(y) for _, y in held_out.dataset(8192)])
     rows = f"{train.num_examples():,} / {held_out.num_examples():,} rows, {seeds} seeds"
     table = Table("sparse_mlp on", "AUC", "log loss", "RCE", title=f"{source}: {rows}")
     base = log_loss(labels, np.full(len(labels), labels.mean()))
-    for name, predicted in with_and_without_buckets(train, held_out, seeds).items():
+    for name, predicted in predict_with_and_without_buckets(train, held_out, seeds).items():
         loss = np.mean([log_loss(labels, p) for p in predicted])
         auc = np.mean([roc_auc_score(labels, p) for p in predicted])
         table.add_row(name, f"{auc:.4f}", f"{loss:.4f}", f"{100 * (1 - loss / base):.2f}")
@@ -188,11 +196,19 @@ def main(
     source: str,
     evaluate: Annotated[str | None, typer.Option()] = None,
     numbers: Annotated[
-        bool, typer.Option("--numbers", help="With and without the discretizer instead.")
+        bool,
+        typer.Option(
+            "--numbers", help="Compare training with and without the discretizer instead."
+        ),
     ] = False,
-    seeds: Annotated[int, typer.Option(min=1, help="Of --numbers: training runs of each.")] = 3,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="For --numbers: training runs of each variant.")
+    ] = 3,
 ) -> None:
-    """Prints both side by side: AUC, log loss, accuracy, RCE."""
+    """Prints AUC, log loss, accuracy and RCE of both models.
+
+    With `--numbers` it compares two variants of `sparse_mlp` instead: with and without buckets.
+    """
     train = data.open_source(source)
     if evaluate:
         held_out = data.open_source(evaluate, like=train.schema)
@@ -200,8 +216,8 @@ def main(
         train, held_out = train.split()
     if numbers:
         return compare_numbers(source, train, held_out, seeds)
-    predicted = ours(source, evaluate, held_out)
-    expected, labels, c = reference(train, held_out)
+    predicted = predict_twml_ops(source, evaluate, held_out)
+    expected, labels, c = predict_scikit_learn(train, held_out)
     table = Table(title=f"{source}: {train.num_examples():,} / {held_out.num_examples():,} rows")
     for column in ("", "AUC", "log loss", "accuracy", "RCE"):
         table.add_column(column, justify="right" if column else "left")

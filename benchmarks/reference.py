@@ -1,4 +1,4 @@
-"""The step in float64 on SciPy, which every contender must reproduce before it is timed."""
+"""A reference step in float64 with SciPy; only contenders that reproduce it are timed."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from benchmarks.contender import Running
+from benchmarks.contender import PreparedContender
 from benchmarks.workload import Batch, Case
 
 LEARNING_RATE = 0.01
 INITIAL_ACCUMULATOR = 0.1
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7
-TOLERANCE = 1e-3  # of the update's norm: float32 rounds weights, not updates
+TOLERANCE = 1e-3  # relative to the norm of the update, because float32 rounds the weights
 
 
 def _sgd(g: np.ndarray) -> np.ndarray:
@@ -40,27 +40,27 @@ FIRST_STEPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def check(running: Running, case: Case, rule: str | None) -> str:
-    """Runs `running`, which is fresh, once on the first batch and compares.
+def check(prepared: PreparedContender, case: Case, rule: str | None) -> str:
+    """Runs a contender that has not run yet on the first batch, and compares the result.
 
     Args:
-        running: the prepared contender.
-        case: what it was prepared with.
-        rule: the optimizer, or None where only the output counts.
+        prepared: the prepared contender.
+        case: the case with which it was prepared.
+        rule: the optimizer; None to compare only the output.
 
     Returns:
-        What is wrong; "" if nothing is.
+        A message that says what is wrong, or "".
     """
     batch = case.batches[0]
     ids, matrix = _local(batch)
     before = case.table[ids].astype(np.float64)
-    output = np.asarray(running.run(0))
+    output = np.asarray(prepared.run(0))
     error = _relative(output, matrix @ before)
     if not error < TOLERANCE:
         return f"wrong output (off by {error:.0%})"
     if rule is None:
         return ""
-    after = running.table()
+    after = prepared.table()
     update = -LEARNING_RATE * FIRST_STEPS[rule](matrix.T @ case.grad_output)
     error = _relative(after[ids] - before, update)
     if not error < TOLERANCE:
@@ -70,7 +70,7 @@ def check(running: Running, case: Case, rule: str | None) -> str:
 
 
 def _local(batch: Batch) -> tuple[np.ndarray, csr_matrix]:
-    """The distinct ids, and the batch as a matrix over just those columns."""
+    """The distinct ids, and the batch as a matrix with one column per distinct id."""
     ids, columns = np.unique(batch.ids, return_inverse=True)
     values = batch.values.astype(np.float64)
     shape = (batch.num_rows, len(ids))

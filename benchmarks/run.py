@@ -1,4 +1,4 @@
-"""`python -m benchmarks.run`: measures, and writes docs/performance.md and its raw results."""
+"""`python -m benchmarks.run`: measures, and writes docs/performance.md and the raw results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks import features, headline, kernels, machine, plots, sweeps, tables
+from benchmarks import features, kernels, machine, plots, readme_summary, sweeps, tables
 from benchmarks.workload import Workload
 
 SKEWS = {"Zipf 1.05": 1.05, "uniform": 0.0}
@@ -22,20 +22,20 @@ Log = Callable[[str], None]
 
 def main(
     parts: Annotated[
-        list[str] | None, typer.Argument(help=f"Of {', '.join(PARTS)}; default: kernels model")
+        list[str] | None, typer.Argument(help=f"Any of {', '.join(PARTS)}. Default: kernels model.")
     ] = None,
-    quick: Annotated[bool, typer.Option(help="Tiny sizes: shows that it runs, no more.")] = False,
-    threads: Annotated[int, typer.Option(min=1, help="Threads for every contender.")] = 2,
+    quick: Annotated[bool, typer.Option(help="Tiny sizes, as a test.")] = False,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of every contender.")] = 2,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 11,
     axes: Annotated[
-        list[str] | None, typer.Option("--axis", help="Of the sweeps; default: all.")
+        list[str] | None, typer.Option("--axis", help="Axes of the sweeps. Default: all.")
     ] = None,
-    docs: Annotated[Path, typer.Option(help="Where performance.md is.")] = Path("docs"),
+    docs: Annotated[Path, typer.Option(help="Folder of performance.md.")] = Path("docs"),
     render: Annotated[
-        bool, typer.Option(help="Only write the tables anew from the raw results.")
+        bool, typer.Option(help="Write the tables from the raw results without measuring.")
     ] = False,
 ) -> None:
-    """Measures the sparse-linear kernels beside every peer that is installed."""
+    """Measures twml_ops and every peer that is installed."""
     wanted = parts or ["kernels", "model"]
     unknown = sorted(set(wanted) - set(PARTS))
     if unknown:
@@ -46,8 +46,8 @@ def main(
     if not render:
         machine.limit_threads(threads)
         if "mirrored" in wanted:
-            machine.split_cpu(2)
-        log = _stopwatch()
+            machine.create_logical_cpus(2)
+        log = _progress_log()
         command = " ".join(["python -m benchmarks.run", *sys.argv[1:]])
         for part in wanted:
             if part == "distributed":
@@ -57,8 +57,8 @@ def main(
             turns = 2 if quick else rounds
             found = {"machine": about, **measure(part, threads, turns, quick, log, axes)}
             if axes and part in raw:
-                found = sweeps.joined(raw[part], found)
-            raw[part] = _rounded(found)
+                found = sweeps.merge_axes(raw[part], found)
+            raw[part] = _round_floats(found)
             _save(raw, docs)
     write(raw, docs)
 
@@ -71,11 +71,23 @@ def measure(
     log: Log,
     axes: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """The results of one part, as plain data."""
+    """Measures one part.
+
+    Args:
+        part: one of PARTS, except "distributed".
+        threads: of every contender.
+        rounds: turns of each contender.
+        quick: use tiny sizes.
+        log: receives progress messages.
+        axes: of the sweeps; None for all.
+
+    Returns:
+        JSON-compatible results.
+    """
     workload = QUICK if quick else Workload()
     if part == "kernels":
         return kernels.measure(workload, SKEWS, threads=threads, rounds=rounds, log=log)
-    rounds = min(rounds, 5)  # these take longer and need less precision
+    rounds = min(rounds, 5)  # the other parts take longer and need less precision
     if part == "features":
         return features.measure(threads=threads, rounds=rounds, quick=quick, log=log)
     if part == "sweeps":
@@ -83,7 +95,7 @@ def measure(
         return sweeps.measure(
             workload, threads=threads, rounds=rounds, quick=quick, log=log, only=wanted
         )
-    from benchmarks import mirrored, model  # after the threads are set: they import TensorFlow
+    from benchmarks import mirrored, model  # they import TensorFlow, so the threads are set first
 
     if part == "mirrored":
         return mirrored.measure(workload, rounds=rounds, quick=quick, log=log)
@@ -96,20 +108,22 @@ def measure(
 def measure_distributed(
     docs: Path, command: str, *, seconds: float = 6.0, quick: bool = False, only: str = ""
 ) -> dict[str, Any]:
-    """Measures hosts of this machine, and keeps what it has found even if it is interrupted.
+    """Measures distributed training on hosts that are network namespaces of this machine.
+
+    The results so far are written even if the measurement is interrupted.
 
     Args:
-        docs: where performance.md is.
-        command: that the page will name.
+        docs: folder of performance.md.
+        command: the command that the page names.
         seconds: for each cell.
-        quick: tiny sizes.
-        only: a part of the names of what is measured; other results stay.
+        quick: use tiny sizes.
+        only: measure cells whose names contain this text; the other results stay.
 
     Returns:
-        all raw results there are now.
+        All raw results.
 
     Raises:
-        NetworkError: there can be no network here.
+        NetworkError: network namespaces cannot be created.
     """
     from benchmarks.distributed import grid
 
@@ -117,20 +131,20 @@ def measure_distributed(
     found = raw.get("distributed", {}) if only else {}
     about = machine.describe(command)
     try:
-        grid.measure(seconds=seconds, quick=quick, only=only, log=_stopwatch(), found=found)
+        grid.measure(seconds=seconds, quick=quick, only=only, log=_progress_log(), found=found)
     finally:
         if found.get("cells"):
-            raw["distributed"] = _rounded({**found, "machine": about})
+            raw["distributed"] = _round_floats({**found, "machine": about})
             _save(raw, docs)
             write(raw, docs)
     return raw
 
 
 def write(raw: dict[str, Any], docs: Path) -> None:
-    """The tables and pictures of all raw results there are, and what the README says of them."""
+    """Writes the tables and plots of all raw results, and the section of the README."""
     document, readme = docs / "performance.md", docs.parent / "README.md"
     if readme.exists() and {"kernels", "model"} <= raw.keys():
-        tables.insert(readme, "speed", headline.section(raw["kernels"], raw["model"]))
+        tables.insert(readme, "speed", readme_summary.section(raw["kernels"], raw["model"]))
     if "kernels" in raw:
         tables.insert(document, "kernels", tables.kernels(raw["kernels"]))
     if "model" in raw:
@@ -161,16 +175,16 @@ def _save(raw: dict[str, Any], docs: Path) -> None:
     (docs / "performance.json").write_text(json.dumps(raw, indent=1) + "\n")
 
 
-def _stopwatch() -> Log:
+def _progress_log() -> Log:
     start = time.monotonic()
     return lambda line: print(
         f"[{time.monotonic() - start:6.1f} s] {line}", file=sys.stderr, flush=True
     )
 
 
-def _rounded(data: Any) -> Any:
+def _round_floats(data: Any) -> Any:
     if isinstance(data, dict):
-        return {key: _rounded(value) for key, value in data.items()}
+        return {key: _round_floats(value) for key, value in data.items()}
     return float(f"{data:.4g}") if isinstance(data, float) else data
 
 

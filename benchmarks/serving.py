@@ -1,12 +1,12 @@
-"""Microseconds a request: the scorer without TensorFlow beside TensorFlow's `serving_default`.
+"""Latency of a request: the scorer without TensorFlow, and TensorFlow's `serving_default`.
 
     python -m benchmarks.serving [--rows 1 20 200] [--rounds 100]
 
-One process, contenders interleaved. The model is `sparse_mlp` on random features: 13 continuous, 26
-categorical and, of 2^18, 150 sparse ones a row. A request is the flat arrays of its rows; the
-answer their probabilities. `stock` and `fast` are SavedModels with and without stock ops only;
-their signature is called as a server would, with tensors made of the arrays. Last comes what int8
-and bfloat16 tables cost in accuracy.
+All contenders run in one process, interleaved. The model is `sparse_mlp` on random features: 13
+continuous, 26 categorical and 150 of 2^18 sparse features per row. A request consists of the flat
+arrays of its rows, and the answer of their probabilities. `stock` is a SavedModel of stock ops;
+`fast` is one with the ops of this package. Their signature is called as a server would do it, with
+tensors made from the arrays. At the end the script prints the errors of int8 and bfloat16 tables.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ SPARSE_PER_ROW = 150
 FORMATS = ("float32", "bfloat16", "int8")
 
 
-def request(rows: int, seed: int) -> dict[str, np.ndarray]:
-    """The flat arrays of a batch: every row has all columns, and its share of sparse features."""
+def make_request(rows: int, seed: int) -> dict[str, np.ndarray]:
+    """The flat arrays of a request, with all columns and SPARSE_PER_ROW sparse features per row."""
     rng = np.random.default_rng(seed)
     numbers, categories = len(SCHEMA.continuous), len(SCHEMA.categorical)
     sparse = np.minimum(rng.zipf(1.3, (rows, SPARSE_PER_ROW)), SCHEMA.sparse_dim) - 1
@@ -48,8 +48,8 @@ def request(rows: int, seed: int) -> dict[str, np.ndarray]:
     }
 
 
-def features(flat: dict[str, np.ndarray]) -> dict[str, tf.RaggedTensor]:
-    """What the Keras model is called with."""
+def ragged_features(flat: dict[str, np.ndarray]) -> dict[str, tf.RaggedTensor]:
+    """Converts the flat arrays to the inputs of the Keras model."""
     return {
         name: tf.RaggedTensor.from_row_splits(
             flat[name], flat[f"{name.rsplit('_', 1)[0]}_row_splits"]
@@ -59,13 +59,13 @@ def features(flat: dict[str, np.ndarray]) -> dict[str, tf.RaggedTensor]:
     }
 
 
-def trained(rows: int = 2000) -> tf.keras.Model:
-    """The model after an epoch on random labels that depend on the features."""
-    flat = request(rows, 0)
+def train_model(rows: int = 2000) -> tf.keras.Model:
+    """Trains the model for two epochs on random labels that depend on the features."""
+    flat = make_request(rows, 0)
     first = flat["continuous_values"].reshape(rows, -1)[:, 0]
-    seen = flat["sparse_ids"].reshape(rows, -1)
-    labels = (first + (seen == 7).any(1) > 0.5).astype(np.float32)[:, None]
-    data = tf.data.Dataset.from_tensor_slices((features(flat), labels)).batch(200)
+    sparse = flat["sparse_ids"].reshape(rows, -1)
+    labels = (first + (sparse == 7).any(1) > 0.5).astype(np.float32)[:, None]
+    data = tf.data.Dataset.from_tensor_slices((ragged_features(flat), labels)).batch(200)
     tf.keras.utils.set_random_seed(0)
     model = sparse_mlp(SCHEMA, data)
     model.compile(Adagrad(0.05), "binary_crossentropy", jit_compile=False)
@@ -74,7 +74,7 @@ def trained(rows: int = 2000) -> tf.keras.Model:
 
 
 def contenders(model: tf.keras.Model, folder: Path) -> dict[str, Any]:
-    """Name → function of a request's arrays."""
+    """Exports the model; returns name -> function from the arrays of a request to the answer."""
     export.to_scorer(model, folder / "scorer")
     export.to_tf(model, folder / "fast")
     export.to_stock_tf(model, folder / "stock")
@@ -90,14 +90,14 @@ def contenders(model: tf.keras.Model, folder: Path) -> dict[str, Any]:
 
 
 def time_requests(model: tf.keras.Model, row_counts: list[int], rounds: int) -> None:
-    """Prints a line for each contender and size of request."""
+    """Prints one line per contender and size of request."""
     with tempfile.TemporaryDirectory() as folder:
         calls = contenders(model, Path(folder))
     for rows in row_counts:
-        requests = [request(rows, seed) for seed in range(1, 9)]
-        want = model(features(requests[0])).numpy()
+        requests = [make_request(rows, seed) for seed in range(1, 9)]
+        expected = model(ragged_features(requests[0])).numpy()
         for name, call in calls.items():
-            worst = np.abs(call(requests[0]) - want).max()
+            worst = np.abs(call(requests[0]) - expected).max()
             assert worst < 1e-6, (name, worst)
         runs = {n: lambda i, c=c, q=requests: c(q[i]) for n, c in calls.items()}
         times = timing.interleave(runs, range(len(requests)), rounds=rounds)
@@ -108,15 +108,15 @@ def time_requests(model: tf.keras.Model, row_counts: list[int], rounds: int) -> 
             )
 
 
-def accuracy(model: tf.keras.Model) -> None:
+def print_accuracy(model: tf.keras.Model) -> None:
     """Prints the size and the error of every table format."""
-    flat = request(2000, 99)
-    want = model(features(flat)).numpy()
+    flat = make_request(2000, 99)
+    expected = model(ragged_features(flat)).numpy()
     for form in FORMATS:
         with tempfile.TemporaryDirectory() as folder:
             export.to_scorer(model, folder, tables=form)
             size = sum(f.stat().st_size for f in Path(folder).iterdir())
-            error = np.abs(Scorer.load(folder).predict(flat) - want)
+            error = np.abs(Scorer.load(folder).predict(flat) - expected)
         print(
             f"{form:9} {size / 1e6:7.1f} MB   |error| of the probability: "
             f"mean {error.mean():.2e}, largest {error.max():.2e}"
@@ -130,9 +130,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     arguments = parser.parse_args()
     print(machine.describe("python -m benchmarks.serving"))
-    model = trained()
+    model = train_model()
     time_requests(model, arguments.rows, arguments.rounds)
-    accuracy(model)
+    print_accuracy(model)
 
 
 if __name__ == "__main__":

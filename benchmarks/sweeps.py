@@ -1,4 +1,4 @@
-"""How the forward pass and the SGD step scale along each axis of the workload."""
+"""Sweeps: the times of the forward pass and the SGD step along each axis of the workload."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks import timing
-from benchmarks.contender import FORWARD, OURS, SLICES
+from benchmarks.contender import FORWARD, SLICES, TWML_OPS
 from benchmarks.kernels import Log, prepare
 from benchmarks.machine import limit_threads
 from benchmarks.workload import Workload, make_case
 
 TASKS = (FORWARD, "sgd")
-SELECTED = (  # ours and, of each package, what the main table shows to be its fastest
-    OURS,
+SELECTED = (  # twml_ops and, of each other package, the fastest contender in the main table
+    TWML_OPS,
     SLICES,
     "TF embedding_lookup_sparse, fast path",
     "TF embedding_lookup_sparse + Keras SGD",
@@ -34,7 +34,7 @@ AXES: dict[str, tuple[float, ...]] = {
 }
 INPUT_DIMS = (2**18, 2**20, 2**22, 2**24)
 NAMES = (*AXES, "input_dim", "threads")
-BARE = "NumPy's take of each entry's row (1 thread)"
+NUMPY_TAKE = "NumPy's take of each entry's row (1 thread)"
 QUICK_AXES: dict[str, tuple[float, ...]] = {axis: values[:2] for axis, values in AXES.items()}
 QUICK_INPUT_DIMS = (2**10, 2**12)
 Points = dict[str, dict[str, dict[str, Any]]]  # value -> task -> contender -> timing
@@ -49,10 +49,18 @@ def measure(
     log: Log,
     only: Collection[str] = NAMES,
 ) -> dict[str, dict[str, Any]]:
-    """Every axis in `only`, the others as in `base`.
+    """Measures along each axis in `only`; the other properties are those of `base`.
+
+    Args:
+        base: the workload that is varied.
+        threads: of every contender.
+        rounds: turns of each contender.
+        quick: use tiny sizes.
+        log: receives progress messages.
+        only: names of the axes.
 
     Returns:
-        axis -> value -> task -> contender -> timing, as plain data.
+        `axes`, which maps axis -> value -> task -> contender -> timing, and the parameters.
     """
     result: dict[str, dict[str, Any]] = {}
     for axis, values in (QUICK_AXES if quick else AXES).items():
@@ -61,54 +69,60 @@ def measure(
         result[axis] = {}
         for value in values:
             log(f"sweep: {axis} = {value}")
-            result[axis][str(value)] = point(base.with_(**{axis: value}), threads, rounds)
+            result[axis][str(value)] = measure_point(base.replace(**{axis: value}), threads, rounds)
     if "input_dim" in only:
         sizes = QUICK_INPUT_DIMS if quick else INPUT_DIMS
-        result["input_dim"] = input_dims(base, sizes, rounds, log)
+        result["input_dim"] = measure_input_dims(base, sizes, rounds, log)
     counts = ((1,) if threads == 1 else (1, threads)) if "threads" in only else ()
     if counts:
         result["threads"] = {}
     for count in counts:
         log(f"sweep: threads = {count}")
-        # A process of its own: no library changes its mind about threads later.
+        # A new process, because libraries cannot change the number of threads later.
         with ProcessPoolExecutor(1, get_context("spawn")) as process:
             result["threads"][str(count)] = process.submit(
-                _point_of_threads, base, count, rounds
+                _measure_point_in_process, base, count, rounds
             ).result()
     return {"workload": asdict(base), "rounds": rounds, "axes": result}
 
 
-def joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Old results with the newly swept axes among them, which say by themselves how they ran."""
-    own = dict.fromkeys(new["axes"], new["machine"])
+def merge_axes(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Replaces axes of `old` by those of `new`, whose machine is added to `machines`."""
+    machines = dict.fromkeys(new["axes"], new["machine"])
     return {
         **old,
         "axes": {**old["axes"], **new["axes"]},
-        "machines": {**old.get("machines", {}), **own},
+        "machines": {**old.get("machines", {}), **machines},
     }
 
 
-def point(workload: Workload, threads: int, rounds: int) -> dict[str, dict[str, Any]]:
-    """The selected contenders on one workload: task -> contender -> timing."""
+def measure_point(workload: Workload, threads: int, rounds: int) -> dict[str, dict[str, Any]]:
+    """Times the selected contenders on one workload: task -> contender -> timing."""
     number = 4
     case = make_case(workload, workload.batches(number), threads)
     result = {}
-    for task in TASKS:  # one after the other: their tables need the memory
-        running, _ = prepare(case, [task], only=SELECTED)
-        runs = {name: r.run for (_, name), r in running.items()}
+    for task in TASKS:  # one after the other, because of the memory of their tables
+        prepared, _ = prepare(case, [task], only=SELECTED)
+        runs = {name: p.run for (_, name), p in prepared.items()}
         times = timing.interleave(runs, range(number), rounds=rounds)
         result[task] = {name: asdict(t) for name, t in times.items()}
-        del running, runs
+        del prepared, runs
         gc.collect()
     return result
 
 
-def input_dims(base: Workload, sizes: tuple[int, ...], rounds: int, log: Log) -> Points:
-    """Our SGD step on tables of several sizes at once, the same rows touched in each.
+def measure_input_dims(base: Workload, sizes: tuple[int, ...], rounds: int, log: Log) -> Points:
+    """Times the SGD step of twml_ops on tables of several sizes; all touch the same number of rows.
 
-    The ids are drawn from as many rows as the smallest table has, spread over the larger ones, so
-    what is left to see is what memory does (page tables), not more or fewer distinct rows. To see
-    that without us, NumPy then copies the row of each entry out of the same memory.
+    The number of active ids is that of the smallest table; larger tables spread them out. The times
+    therefore show the effect of memory (page tables), not that of more or fewer distinct rows. For
+    comparison, NumPy copies the row of each entry from the same memory.
+
+    Args:
+        base: the workload.
+        sizes: rows of the tables.
+        rounds: turns of each size.
+        log: receives progress messages.
     """
     import tensorflow as tf
 
@@ -125,21 +139,25 @@ def input_dims(base: Workload, sizes: tuple[int, ...], rounds: int, log: Log) ->
         variable = layer.add_weight(name="table", shape=(size, base.units), initializer="ones")
         tables[size] = tf_variable(variable)
         step = fused_step_on("sgd", variable, tables[size])
-        batches = base.with_(input_dim=size, active_ids=sizes[0]).batches(number)
+        batches = base.replace(input_dim=size, active_ids=sizes[0]).batches(number)
         inputs, ids[size] = csr_inputs(batches), [b.ids for b in batches]
         runs[size] = lambda i, step=step, inputs=inputs: step(*inputs[i], grad)
     times = timing.interleave(runs, range(number), rounds=rounds)
     copied = np.zeros((max(map(len, ids[sizes[0]])), base.units), np.float32)
     for size in sizes:
-        # A view, only now: while it is there, no step could write in place.
+        # The view is created last, because steps cannot write in place while it exists.
         view = np.asarray(memoryview(tables[size].read_value()))
         runs[size] = lambda i, view=view, ids=ids[size]: view.take(
             ids[i], axis=0, out=copied[: len(ids[i])], mode="clip"
         )
-    bare = timing.interleave(runs, range(number), rounds=rounds)
-    return {str(n): {"sgd": {OURS: asdict(times[n]), BARE: asdict(bare[n])}} for n in sizes}
+    copies = timing.interleave(runs, range(number), rounds=rounds)
+    return {
+        str(n): {"sgd": {TWML_OPS: asdict(times[n]), NUMPY_TAKE: asdict(copies[n])}} for n in sizes
+    }
 
 
-def _point_of_threads(base: Workload, threads: int, rounds: int) -> dict[str, dict[str, Any]]:
+def _measure_point_in_process(
+    base: Workload, threads: int, rounds: int
+) -> dict[str, dict[str, Any]]:
     limit_threads(threads)
-    return point(base, threads, rounds)
+    return measure_point(base, threads, rounds)

@@ -1,4 +1,4 @@
-"""Inputs and tables in TensorFlow's forms."""
+"""Inputs and tables as TensorFlow objects."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ CSR_SIGNATURE = [
 
 
 def traced(*signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A tf.function of inputs of that signature, called by the concrete function it is traced to.
+    """Decorator: traces a function for inputs of `signature`, and calls its concrete function.
 
-    To match arguments with traces costs 0.7 ms of Python a call, more than some of the work.
+    The call of a tf.function matches the arguments with its traces, which takes 0.7 ms of Python,
+    more than some of the measured work.
     """
 
     def trace(f: Callable[..., Any]) -> Callable[..., Any]:
         concrete = tf.function(f, input_signature=signature).get_concrete_function()
 
-        @functools.wraps(f)  # which keeps f, and what it closes over: concrete does so weakly
+        @functools.wraps(f)  # keeps f and its variables alive; the concrete function does not
         def call(*inputs: Any) -> Any:
             return concrete(*inputs)
 
@@ -56,9 +57,9 @@ def sparse_inputs(case: Case) -> list[tuple[tf.SparseTensor]]:
 
 
 def keras_table(table: np.ndarray) -> tuple[Any, tf.Variable]:
-    """A Keras variable holding a copy of `table`, and the tf.Variable behind it.
+    """A Keras variable with a copy of `table`, and its tf.Variable.
 
-    The memory is TensorFlow's own, as in training: NumPy's big arrays sit on huge pages.
+    TensorFlow allocates the memory, as in training. Large NumPy arrays would be on huge pages.
     """
     layer = tf.keras.layers.Layer()
     variable = layer.add_weight(

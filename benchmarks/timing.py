@@ -1,4 +1,4 @@
-"""Interleaved timing in one process: noise and clock changes hit every contender alike."""
+"""Interleaved timing in one process: noise and clock changes affect all contenders alike."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import TypeVar
 
 import numpy as np
 
-from benchmarks import stolen
+from benchmarks import steal_time
 
-BURST_SECONDS = 0.2  # a fast contender runs several steps in its turn, as in training
-MAX_BURST = 10
-LEAD_IN_SECONDS = 1.0  # a longer call finds its caches within itself
+TURN_SECONDS = 0.2  # a fast contender makes several calls in its turn, as in training
+MAX_CALLS_PER_TURN = 10
+WARM_UP_LIMIT_SECONDS = 1.0  # longer calls need no warm-up: the state of the caches hardly matters
+PAUSE_SECONDS = 0.005  # in which the worker threads of the previous contender stop spinning
 Name = TypeVar("Name", bound=Hashable)
-PAUSE_SECONDS = 0.005  # lets the previous contender's worker threads stop spinning
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds a call: the median, and the quartiles that show how noisy it was.
+    """Seconds per call.
 
     Attributes:
         median: of the calls that count.
-        lower: quartile.
-        upper: quartile.
-        calls: that count.
-        disturbed: turns in which the hypervisor took time away (see `benchmarks.stolen`); left out,
+        lower: first quartile.
+        upper: third quartile.
+        calls: number of calls that count.
+        disturbed: number of turns with steal time (see `benchmarks.steal_time`). They are left out
             unless there are no others.
     """
 
@@ -40,31 +40,41 @@ class Timing:
 
     @staticmethod
     def of(seconds: Sequence[float], disturbed: int = 0) -> Timing:
-        """Summarizes calls."""
+        """The quartiles of the calls.
+
+        Args:
+            seconds: of each call.
+            disturbed: number of turns with steal time.
+        """
         lower, median, upper = np.quantile(seconds, [0.25, 0.5, 0.75])
         return Timing(float(median), float(lower), float(upper), len(seconds), disturbed)
 
 
 class Turns:
-    """The turns of one contender: those that count, and those that somebody disturbed."""
+    """The turns of one contender: undisturbed ones and those with steal time."""
 
     def __init__(self) -> None:
         self._counting: list[list[float]] = []
         self._disturbed: list[list[float]] = []
 
     def add(self, seconds: list[float], undisturbed: bool) -> None:
-        """One more, of so many calls."""
+        """Adds a turn.
+
+        Args:
+            seconds: of each call in the turn.
+            undisturbed: whether there was no steal time to speak of.
+        """
         (self._counting if undisturbed else self._disturbed).append(seconds)
 
     @property
     def counting(self) -> int:
-        """How many count."""
+        """Number of undisturbed turns."""
         return len(self._counting)
 
     def enough(self, rounds: int) -> bool:
-        """Whether so many count, or there is no hope that they will."""
-        made = self.counting + len(self._disturbed)
-        return self.counting >= rounds or made >= stolen.MOST_TURNS * rounds
+        """Whether `rounds` turns are undisturbed, or the maximum number of turns is reached."""
+        total = self.counting + len(self._disturbed)
+        return self.counting >= rounds or total >= steal_time.MAX_TURN_FACTOR * rounds
 
     def __add__(self, other: Turns) -> Turns:
         both = Turns()
@@ -73,13 +83,13 @@ class Turns:
         return both
 
     def timing(self) -> Timing:
-        """Of those that count, or of all where none does."""
+        """The timing of the undisturbed turns, or of all turns if none is undisturbed."""
         turns = self._counting or self._disturbed
         return Timing.of([s for turn in turns for s in turn], len(self._disturbed))
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Seconds that one call takes."""
+    """Calls `call` once; returns the seconds that it took."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
@@ -92,53 +102,53 @@ def interleave(
     rounds: int,
     seed: int = 0,
 ) -> dict[Name, Timing]:
-    """Times `run(batch index)` of every contender, all in each round, in random order.
+    """Times `run(batch index)` of every contender in interleaved turns.
 
-    Every contender walks through the same batches in the same order, and has taken each once before
-    anything is timed (if a call takes less than a second). In its turn a contender makes one call
-    that is not timed (if it takes less than a second), then up to ten (as many as fit in 0.2 s),
-    each timed by itself: as in a training loop they find their own working set in the caches, not
-    the neighbour's. A turn in which the hypervisor took time away is left out and made up for in a
-    further round, of which there are at most twice as many again.
+    Each round gives every contender one turn, in random order. All contenders process the same
+    batches in the same order. If a call takes less than a second, a contender has processed each
+    batch once before the first round, and starts every turn with a call that is not timed. A turn
+    then has up to ten timed calls, as many as fit in 0.2 s. As in a training loop, these calls find
+    their own data in the caches, not those of another contender. Turns with steal time do not count
+    and are repeated in further rounds, of which there are at most twice as many as requested.
 
     Args:
         runs: name -> call.
-        batches: the batch indices to cycle through.
-        rounds: turns of each contender that are to count, after one untimed to warm up.
-        seed: of the order.
+        batches: batch indices, which are used cyclically.
+        rounds: turns of each contender that should count.
+        seed: of the random order.
 
     Returns:
-        name -> seconds a call.
+        name -> seconds per call.
     """
     rng = np.random.default_rng(seed)
     names = list(runs)
     turns = {name: Turns() for name in names}
-    burst, lead_in, calls = {}, {}, dict.fromkeys(names, 0)
+    timed_calls, warm_up_calls, calls = {}, {}, dict.fromkeys(names, 0)
 
     def step(name: Name) -> float:
         batch = batches[calls[name] % len(batches)]
         calls[name] += 1
         return timed(lambda: runs[name](batch))
 
-    for name in names:  # the first call may compile, the last tells how long one takes
-        step(name)
-        call = step(name)
-        # The pages of a table's slots are first written in a batch's first step.
-        for _ in batches[2:] if call < LEAD_IN_SECONDS else ():
-            call = step(name)
-        call = max(call, 1e-9)
-        lead_in[name] = int(call < LEAD_IN_SECONDS)
-        burst[name] = int(np.clip(BURST_SECONDS / call, 1, MAX_BURST))
+    for name in names:
+        step(name)  # may compile
+        seconds = step(name)
+        # The first step on a batch may write memory pages of the slots for the first time.
+        for _ in batches[2:] if seconds < WARM_UP_LIMIT_SECONDS else ():
+            seconds = step(name)
+        seconds = max(seconds, 1e-9)
+        warm_up_calls[name] = int(seconds < WARM_UP_LIMIT_SECONDS)
+        timed_calls[name] = int(np.clip(TURN_SECONDS / seconds, 1, MAX_CALLS_PER_TURN))
     enabled = gc.isenabled()
     gc.disable()
     try:
-        while left := [name for name in names if not turns[name].enough(rounds)]:
-            for i in rng.permutation(len(left)):
+        while remaining := [name for name in names if not turns[name].enough(rounds)]:
+            for i in rng.permutation(len(remaining)):
                 time.sleep(PAUSE_SECONDS)
-                name = left[i]
-                watch = stolen.Watch()
-                turn = [step(name) for _ in range(lead_in[name] + burst[name])]
-                turns[name].add(turn[lead_in[name] :], watch.undisturbed())
+                name = remaining[i]
+                monitor = steal_time.StealTimeMonitor()
+                turn = [step(name) for _ in range(warm_up_calls[name] + timed_calls[name])]
+                turns[name].add(turn[warm_up_calls[name] :], monitor.undisturbed())
     finally:
         if enabled:
             gc.enable()

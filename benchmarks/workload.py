@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Batch:
-    """CSR: row b holds the entries row_splits[b] .. row_splits[b + 1].
+    """A batch in CSR form: row b has the entries row_splits[b] to row_splits[b + 1].
 
     Attributes:
         ids: int64 [K].
@@ -26,7 +26,7 @@ class Batch:
 
     @property
     def num_rows(self) -> int:
-        """B."""
+        """Number of rows, B."""
         return len(self.row_splits) - 1
 
     @property
@@ -37,15 +37,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class Workload:
-    """What batches look like.
+    """Sizes of the table and the batches, and the distribution of ids.
 
     Attributes:
         input_dim: N, rows of the table.
         units: D, columns of the table.
         batch_size: B.
-        row_length: mean entries of a row; lengths are uniform in [half, one and a half] of it.
-        skew: ids are Zipf distributed with this exponent over randomly permuted ranks; 0: uniform.
-        active_ids: ids are drawn from so many only, spread evenly over the table; 0: from all.
+        row_length: mean number of entries per row; lengths are uniform from half to one and a half
+            times of it.
+        skew: Zipf exponent of the ids, whose ranks are randomly permuted; 0 for uniform ids.
+        active_ids: number of ids that occur, spread evenly over the table; 0 for all.
     """
 
     input_dim: int = 2**20
@@ -55,12 +56,12 @@ class Workload:
     skew: float = 1.05
     active_ids: int = 0
 
-    def with_(self, **changes: float) -> Workload:
+    def replace(self, **changes: float) -> Workload:
         """A copy with some attributes changed."""
         return replace(self, **changes)
 
     def batches(self, number: int, seed: int = 1) -> list[Batch]:
-        """`number` different batches; the same for the same seed on every machine."""
+        """`number` different batches, which depend only on the seed, not on the machine."""
         rng = np.random.default_rng(seed)
         draw = self._id_sampler(rng)
         return [self._batch(rng, draw) for _ in range(number)]
@@ -86,13 +87,13 @@ class Workload:
 
 @dataclass(frozen=True)
 class Case:
-    """What a contender is given.
+    """The inputs of a contender.
 
     Attributes:
         table: float32 [N, D], the weights before the first step; contenders copy it.
-        batches: the batches to run on.
-        grad_output: float32 [B, D], the gradient of the loss by the layer's output.
-        threads: how many threads to use.
+        batches: the batches.
+        grad_output: float32 [B, D], the gradient of the loss with respect to the layer's output.
+        threads: number of threads to use.
     """
 
     table: np.ndarray
@@ -102,7 +103,14 @@ class Case:
 
 
 def make_case(workload: Workload, batches: Sequence[Batch], threads: int, seed: int = 0) -> Case:
-    """The table and output gradient that go with `batches`."""
+    """A case with a random table and a random gradient of the output.
+
+    Args:
+        workload: sizes of the table.
+        batches: the batches of the case.
+        threads: number of threads to use.
+        seed: of the random numbers.
+    """
     rng = np.random.default_rng(seed)
     scale = np.float32(0.1)
     table = rng.random((workload.input_dim, workload.units), dtype=np.float32)

@@ -1,1 +1,1 @@
-"""The peers, a module a package: each offers its ways to do a task as CONTENDERS."""
+"""One module per package; each defines CONTENDERS: task -> name -> function that prepares it."""

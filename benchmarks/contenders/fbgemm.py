@@ -14,7 +14,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 )
 
 from benchmarks import reference
-from benchmarks.contender import FORWARD, NotOffered, Prepare, Running
+from benchmarks.contender import FORWARD, NotAvailable, Prepare, PreparedContender
 from benchmarks.contenders.torch import bag_inputs
 from benchmarks.workload import Case
 
@@ -31,7 +31,7 @@ def _bags(case: Case, optimizer: OptimType) -> Any:
     return bags
 
 
-def forward(case: Case) -> Running:
+def forward(case: Case) -> PreparedContender:
     """The forward pass alone."""
     inputs, bags = bag_inputs(case), _bags(case, OptimType.EXACT_SGD)
 
@@ -40,11 +40,11 @@ def forward(case: Case) -> Running:
         ids, offsets, values = inputs[i]
         return bags(ids, offsets, per_sample_weights=values)
 
-    return Running(run)
+    return PreparedContender(run)
 
 
-def step(optimizer: OptimType, case: Case) -> Running:
-    """Forward, and a backward pass with the update in it."""
+def step(optimizer: OptimType, case: Case) -> PreparedContender:
+    """The forward pass, and a backward pass that includes the update."""
     inputs, bags = bag_inputs(case), _bags(case, optimizer)
     grad = torch.from_numpy(case.grad_output)
     if optimizer != OptimType.EXACT_SGD:
@@ -56,12 +56,12 @@ def step(optimizer: OptimType, case: Case) -> Running:
         output.backward(grad)
         return output.detach()
 
-    return Running(run, lambda: bags.split_embedding_weights()[0].detach().numpy())
+    return PreparedContender(run, lambda: bags.split_embedding_weights()[0].detach().numpy())
 
 
-def no_adam(case: Case) -> Running:
-    """Only on GPUs."""
-    raise NotOffered("FBGEMM has no Adam on the CPU")
+def no_adam(case: Case) -> PreparedContender:
+    """FBGEMM offers Adam on GPUs only."""
+    raise NotAvailable("FBGEMM has no Adam on the CPU")
 
 
 CONTENDERS: dict[str, dict[str, Prepare]] = {

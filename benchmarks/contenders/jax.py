@@ -1,6 +1,6 @@
-"""JAX on the CPU: gather and segment sum, jitted; updates in donated memory.
+"""JAX on the CPU: jitted gather and segment sum, with updates in donated memory.
 
-Its shapes are static: batches are padded to the longest with entries of value 0.
+Shapes are static: batches are padded to the longest one with entries of value 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import reference
-from benchmarks.contender import FORWARD, RULES, Prepare, Running
+from benchmarks.contender import FORWARD, RULES, Prepare, PreparedContender
 from benchmarks.workload import Batch, Case
 
 Arrays = tuple[Any, ...]
@@ -22,7 +22,7 @@ Update = Callable[[Any, Arrays, Any, Any, Any], tuple[Any, Arrays]]
 
 
 def padded(batch: Batch, entries: int) -> Arrays:
-    """(ids, values, rows), each [entries]."""
+    """(ids, values, rows) of a batch, each [entries]."""
     pad = (0, entries - len(batch.ids))
     rows = np.pad(batch.row_indices, pad, constant_values=batch.num_rows - 1)
     ids = np.pad(batch.ids, pad)
@@ -30,7 +30,7 @@ def padded(batch: Batch, entries: int) -> Arrays:
 
 
 def product(table: Any, ids: Any, values: Any, rows: Any, num_rows: int) -> Any:
-    """[num_rows, D]."""
+    """The product of a batch and the table, [num_rows, D]."""
     return jax.ops.segment_sum(
         values[:, None] * table[ids], rows, num_segments=num_rows, indices_are_sorted=True
     )
@@ -58,7 +58,7 @@ RULE: dict[str, Callable[..., tuple[Any, Arrays]]] = {
 
 
 def scatter_sgd(table: Any, slots: Arrays, batch: Arrays, grad: Any, _: Any) -> tuple[Any, Arrays]:
-    """Gradient descent needs no distinct ids: one scatter-add."""
+    """SGD by one scatter-add, which does not need distinct ids."""
     ids, values, rows = batch
     return table.at[ids].add(-reference.LEARNING_RATE * values[:, None] * grad[rows]), slots
 
@@ -66,25 +66,25 @@ def scatter_sgd(table: Any, slots: Arrays, batch: Arrays, grad: Any, _: Any) -> 
 def rows_update(
     rule: str, table: Any, slots: Arrays, batch: Arrays, grad: Any, t: Any
 ) -> tuple[Any, Arrays]:
-    """Sums the gradients of equal ids, gathers their rows and slots, computes, scatters."""
+    """Sums the gradients of equal ids, gathers rows and slots, updates them, scatters them."""
     ids, values, rows = batch
     unique, inverse = jnp.unique(ids, size=len(ids), return_inverse=True, fill_value=len(table))
     g = jax.ops.segment_sum(values[:, None] * grad[rows], inverse, num_segments=len(ids))
     w, new = RULE[rule](table[unique], tuple(s[unique] for s in slots), g, t)
-    put = {"mode": "drop", "unique_indices": True, "indices_are_sorted": True}
-    slots = tuple(s.at[unique].set(n, **put) for s, n in zip(slots, new, strict=True))
-    return table.at[unique].set(w, **put), slots
+    options = {"mode": "drop", "unique_indices": True, "indices_are_sorted": True}
+    slots = tuple(s.at[unique].set(n, **options) for s, n in zip(slots, new, strict=True))
+    return table.at[unique].set(w, **options), slots
 
 
-def forward(case: Case) -> Running:
-    """The product alone."""
+def forward(case: Case) -> PreparedContender:
+    """The forward pass alone."""
     table, batches = jnp.array(case.table), _batches(case)
     call = jax.jit(partial(product, num_rows=case.batches[0].num_rows))
-    return Running(lambda i: call(table, *batches[i]).block_until_ready())
+    return PreparedContender(lambda i: call(table, *batches[i]).block_until_ready())
 
 
-def step(rule: str, case: Case) -> Running:
-    """Product and update in one jitted function, which may write into the old table's memory."""
+def step(rule: str, case: Case) -> PreparedContender:
+    """Product and update in one jitted function, which may reuse the memory of the old table."""
     update: Any = scatter_sgd if rule == "sgd" else partial(rows_update, rule)
     grad, batches = jnp.asarray(case.grad_output), _batches(case)
 
@@ -100,7 +100,7 @@ def step(rule: str, case: Case) -> Running:
         output, state[0], state[1] = call(*state[:2], np.float32(state[2]), batches[i])
         return jax.block_until_ready((output, state[0]))[0]
 
-    return Running(run, lambda: np.asarray(state[0]))
+    return PreparedContender(run, lambda: np.asarray(state[0]))
 
 
 def _batches(case: Case) -> list[Arrays]:

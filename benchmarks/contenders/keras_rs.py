@@ -1,4 +1,4 @@
-"""keras-rs: its EmbedReduce layer on ragged batches, with Keras' optimizers."""
+"""keras-rs: the EmbedReduce layer on ragged batches, with the optimizers of Keras."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import keras_rs
 import tensorflow as tf
 
-from benchmarks.contender import FORWARD, NotOffered, Prepare, Running
+from benchmarks.contender import FORWARD, NotAvailable, Prepare, PreparedContender
 from benchmarks.contenders.tf import KERAS
 from benchmarks.tf_support import traced
 from benchmarks.workload import Case
@@ -30,15 +30,15 @@ def _inputs(case: Case) -> list[tuple[tf.RaggedTensor, tf.RaggedTensor]]:
 _SPEC = [tf.RaggedTensorSpec([None, None], t) for t in (tf.int64, tf.float32)]
 
 
-def forward(case: Case) -> Running:
-    """The layer's output."""
+def forward(case: Case) -> PreparedContender:
+    """The forward pass alone."""
     layer, inputs = _layer(case), _inputs(case)
     call = traced(*_SPEC)(lambda ids, values: layer(ids, values))
-    return Running(lambda i: call(*inputs[i]))
+    return PreparedContender(lambda i: call(*inputs[i]))
 
 
-def step(rule: str, case: Case) -> Running:
-    """With the Keras optimizer of the rule."""
+def step(rule: str, case: Case) -> PreparedContender:
+    """A step with the Keras optimizer of the rule."""
     layer, inputs = _layer(case), _inputs(case)
     optimizer, variable = KERAS[rule](), layer.embeddings
     optimizer.build([variable])
@@ -52,12 +52,12 @@ def step(rule: str, case: Case) -> Running:
         optimizer.apply_gradients([(gradient, variable)])
         return output
 
-    return Running(lambda i: run(*inputs[i]), variable.numpy)
+    return PreparedContender(lambda i: run(*inputs[i]), variable.numpy)
 
 
-def no_rowwise_adagrad(case: Case) -> Running:
-    """There is none on the CPU."""
-    raise NotOffered("Keras has no row-wise Adagrad")
+def no_rowwise_adagrad(case: Case) -> PreparedContender:
+    """Keras does not offer it."""
+    raise NotAvailable("Keras has no row-wise Adagrad")
 
 
 CONTENDERS: dict[str, dict[str, Prepare]] = {

@@ -1,4 +1,4 @@
-"""Stock TensorFlow: its two ways of multiplying a sparse batch, with Keras and raw updates."""
+"""Stock TensorFlow: two ways to multiply a sparse batch, with updates by Keras or by raw ops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks import reference
-from benchmarks.contender import FORWARD, Prepare, Running
+from benchmarks.contender import FORWARD, Prepare, PreparedContender
 from benchmarks.tf_support import keras_table, sparse_inputs, traced
 from benchmarks.workload import Case
 
@@ -18,12 +18,12 @@ Update = Callable[[tf.Variable, Any], Callable[[tf.Tensor | tf.IndexedSlices], N
 
 
 def sparse_dense_matmul(x: tf.SparseTensor, table: tf.Variable) -> tf.Tensor:
-    """tf.sparse.sparse_dense_matmul; its gradient by the table is dense."""
+    """tf.sparse.sparse_dense_matmul, whose gradient with respect to the table is dense."""
     return tf.sparse.sparse_dense_matmul(x, table)
 
 
 def lookup(x: tf.SparseTensor, table: tf.Variable, *, fast: bool = False) -> tf.Tensor:
-    """tf.nn.embedding_lookup_sparse; without the fast path its gradient's ids are unique."""
+    """tf.nn.embedding_lookup_sparse; without the fast path, its gradient has distinct ids."""
     ids, weights = _ids_and_weights(x)
     return tf.nn.embedding_lookup_sparse(
         table, ids, weights, combiner="sum", allow_fast_lookup=fast
@@ -31,7 +31,7 @@ def lookup(x: tf.SparseTensor, table: tf.Variable, *, fast: bool = False) -> tf.
 
 
 def safe_lookup(x: tf.SparseTensor, table: tf.Variable) -> tf.Tensor:
-    """tf.nn.safe_embedding_lookup_sparse, which also takes empty rows."""
+    """tf.nn.safe_embedding_lookup_sparse, which also accepts empty rows."""
     ids, weights = _ids_and_weights(x)
     return tf.nn.safe_embedding_lookup_sparse(
         table, ids, weights, combiner="sum", allow_fast_lookup=True
@@ -44,14 +44,14 @@ def _ids_and_weights(x: tf.SparseTensor) -> tuple[tf.SparseTensor, tf.SparseTens
 
 
 def keras_update(make: Callable[[], Any], variable: Any) -> Callable[[Any], None]:
-    """A Keras optimizer."""
+    """The update of a Keras optimizer."""
     optimizer = make()
     optimizer.build([variable])
     return lambda gradient: optimizer.apply_gradients([(gradient, variable)])
 
 
 def scatter_sub(table: tf.Variable) -> Callable[[tf.IndexedSlices], None]:
-    """Gradient descent by the raw op."""
+    """SGD by the raw op."""
 
     def update(gradient: tf.IndexedSlices) -> None:
         rows = reference.LEARNING_RATE * gradient.values
@@ -61,7 +61,7 @@ def scatter_sub(table: tf.Variable) -> Callable[[tf.IndexedSlices], None]:
 
 
 def raw_adagrad(table: tf.Variable) -> Callable[[tf.IndexedSlices], None]:
-    """The op behind tf.compat.v1.train's sparse Adagrad."""
+    """Adagrad by the op that the sparse Adagrad of tf.compat.v1.train uses."""
     slot = tf.Variable(tf.fill(table.shape, reference.INITIAL_ACCUMULATOR))
 
     def update(gradient: tf.IndexedSlices) -> None:
@@ -78,7 +78,7 @@ def raw_adagrad(table: tf.Variable) -> Callable[[tf.IndexedSlices], None]:
 
 
 def handmade_lazy_adam(table: tf.Variable) -> Callable[[tf.IndexedSlices], None]:
-    """What users write by hand: gather the rows of m and v, compute, scatter."""
+    """A lazy Adam written by hand: gathers the rows of m and v, updates them, scatters them."""
     m, v = (tf.Variable(tf.zeros(table.shape)) for _ in range(2))
     iteration = tf.Variable(0.0)
     b1, b2 = reference.BETA_1, reference.BETA_2
@@ -97,12 +97,12 @@ def handmade_lazy_adam(table: tf.Variable) -> Callable[[tf.IndexedSlices], None]
     return update
 
 
-def forward(multiply: Multiply, case: Case) -> Running:
-    """The product alone."""
+def forward(multiply: Multiply, case: Case) -> PreparedContender:
+    """The forward pass alone."""
     _, table = keras_table(case.table)
     call = traced(_spec(case))(lambda x: multiply(x, table))
     inputs = sparse_inputs(case)
-    return Running(lambda i: call(*inputs[i]))
+    return PreparedContender(lambda i: call(*inputs[i]))
 
 
 def step(
@@ -111,7 +111,7 @@ def step(
     *,
     keras: Callable[[], Any] | None = None,
     raw: Callable[[tf.Variable], Callable[[tf.IndexedSlices], None]] | None = None,
-) -> Running:
+) -> PreparedContender:
     """Product, gradient and update, by a Keras optimizer or by raw ops."""
     variable, table = keras_table(case.table)
     update = raw(table) if raw else keras_update(keras, variable)
@@ -125,7 +125,7 @@ def step(
 
     inputs = sparse_inputs(case)
     grad = tf.constant(case.grad_output)
-    return Running(lambda i: run(*inputs[i], grad), table.numpy)
+    return PreparedContender(lambda i: run(*inputs[i], grad), table.numpy)
 
 
 def _spec(case: Case) -> tf.SparseTensorSpec:

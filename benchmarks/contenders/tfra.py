@@ -1,6 +1,6 @@
-"""TensorFlow Recommenders Addons, in a process with the TensorFlow that it wants.
+"""TensorFlow Recommenders Addons (TFRA), in a process with the TensorFlow version that it needs.
 
-A call hands over a batch's number and takes the output: less than a millisecond of its time.
+A call sends the index of a batch and receives the output, which takes less than a millisecond.
 """
 
 from __future__ import annotations
@@ -12,46 +12,46 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contender import FORWARD, NotOffered, Prepare, Running
+from benchmarks.contender import FORWARD, NotAvailable, Prepare, PreparedContender
 from benchmarks.workload import Case
 
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("TWML_OPS_TFRA_PYTHON", ROOT / ".venv/tfra/bin/python"))
 
 
-def _start(rule: str, case: Case) -> Running:
+def _start(rule: str, case: Case) -> PreparedContender:
     if not PYTHON.exists():
-        raise NotOffered("TFRA is not installed: `make .venv/tfra/.installed`")
-    ours, its = Pipe()
+        raise NotAvailable("TFRA is not installed: `make .venv/tfra/.installed`")
+    channel, child_end = Pipe()
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "TF_USE_LEGACY_KERAS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
-    number = its.fileno()
-    command = [PYTHON, "-m", "benchmarks.tfra_child", rule, str(number)]
+    number = child_end.fileno()
+    command = [PYTHON, "-m", "benchmarks.tfra_process", rule, str(number)]
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with its:
+    with child_end:
         child = subprocess.Popen(command, env=environment, pass_fds=[number], **quiet)
     try:
-        ours.send(case)
-        why = ours.recv()
+        channel.send(case)
+        error = channel.recv()
     except (EOFError, OSError):
-        why = f"its process ended with {child.wait()}"
-    if why:
-        raise NotOffered(why)
+        error = f"its process exited with status {child.wait()}"
+    if error:
+        raise NotAvailable(error)
 
-    def answer(request: Any) -> Any:
-        ours.send(request)
-        return ours.recv()
+    def request(batch: int | None) -> Any:
+        channel.send(batch)
+        return channel.recv()
 
-    return Running(answer, partial(answer, None))
+    return PreparedContender(request, partial(request, None))
 
 
-def no_rowwise_adagrad(case: Case) -> Running:
-    """There is none."""
-    raise NotOffered("TFRA has no row-wise Adagrad")
+def no_rowwise_adagrad(case: Case) -> PreparedContender:
+    """TFRA does not offer it."""
+    raise NotAvailable("TFRA has no row-wise Adagrad")
 
 
 CONTENDERS: dict[str, dict[str, Prepare]] = {

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from benchmarks import reference
-from benchmarks.contender import FORWARD, NotOffered, Prepare, Running
+from benchmarks.contender import FORWARD, NotAvailable, Prepare, PreparedContender
 from benchmarks.workload import Case
 
 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
@@ -25,7 +25,7 @@ def bag_inputs(case: Case) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tenso
 
 
 def native_copy(array: np.ndarray) -> torch.Tensor:
-    """A copy in PyTorch's own memory (NumPy's big arrays sit on huge pages)."""
+    """A copy in memory that PyTorch allocates (large NumPy arrays are on huge pages)."""
     return torch.empty(array.shape).copy_(torch.from_numpy(array))
 
 
@@ -41,19 +41,19 @@ def _bag(ids: Any, offsets: Any, values: Any, table: torch.Tensor, sparse: bool)
     )
 
 
-def forward_bag(case: Case) -> Running:
-    """torch.nn.functional.embedding_bag."""
+def forward_bag(case: Case) -> PreparedContender:
+    """The forward pass of torch.nn.functional.embedding_bag."""
     inputs, table = bag_inputs(case), native_copy(case.table)
 
     @torch.no_grad()
     def run(i: int) -> torch.Tensor:
         return _bag(*inputs[i], table, False)
 
-    return Running(run)
+    return PreparedContender(run)
 
 
-def forward_csr(case: Case) -> Running:
-    """A sparse CSR tensor times a dense one, which is MKL's."""
+def forward_csr(case: Case) -> PreparedContender:
+    """The product of a sparse CSR tensor and a dense tensor, computed by MKL."""
     inputs, table = bag_inputs(case), native_copy(case.table)
     matrices = [
         torch.sparse_csr_tensor(offsets, ids, values, (len(offsets) - 1, len(table)))
@@ -64,11 +64,13 @@ def forward_csr(case: Case) -> Running:
     def run(i: int) -> torch.Tensor:
         return matrices[i] @ table
 
-    return Running(run)
+    return PreparedContender(run)
 
 
-def step(make: Callable[[list[torch.Tensor]], torch.optim.Optimizer], case: Case) -> Running:
-    """embedding_bag with a sparse gradient and an optimizer that takes those."""
+def step(
+    make: Callable[[list[torch.Tensor]], torch.optim.Optimizer], case: Case
+) -> PreparedContender:
+    """embedding_bag with a sparse gradient, and an optimizer that accepts it."""
     inputs = bag_inputs(case)
     table = torch.nn.Parameter(native_copy(case.table))
     grad = torch.from_numpy(case.grad_output)
@@ -81,11 +83,11 @@ def step(make: Callable[[list[torch.Tensor]], torch.optim.Optimizer], case: Case
         optimizer.zero_grad(set_to_none=True)
         return output.detach()
 
-    return Running(run, lambda: table.detach().numpy())
+    return PreparedContender(run, lambda: table.detach().numpy())
 
 
 def sgd(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
-    """Plain gradient descent."""
+    """SGD without momentum."""
     return torch.optim.SGD(parameters, lr=reference.LEARNING_RATE)
 
 
@@ -100,16 +102,16 @@ def adagrad(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
 
 
 def sparse_adam(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
-    """PyTorch's lazy Adam."""
+    """SparseAdam, the lazy Adam of PyTorch."""
     betas = (reference.BETA_1, reference.BETA_2)
     return torch.optim.SparseAdam(
         parameters, lr=reference.LEARNING_RATE, betas=betas, eps=reference.EPSILON
     )
 
 
-def no_rowwise_adagrad(case: Case) -> Running:
-    """There is none."""
-    raise NotOffered("torch.optim has no row-wise Adagrad")
+def no_rowwise_adagrad(case: Case) -> PreparedContender:
+    """torch.optim does not offer it."""
+    raise NotAvailable("torch.optim has no row-wise Adagrad")
 
 
 CONTENDERS: dict[str, dict[str, Prepare]] = {

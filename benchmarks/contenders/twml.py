@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import reference
-from benchmarks.contender import EAGER, FORWARD, OURS, RULES, SLICES, Prepare, Running
+from benchmarks.contender import EAGER, FORWARD, RULES, SLICES, TWML_OPS, Prepare, PreparedContender
 from benchmarks.tf_support import CSR_SIGNATURE, csr_inputs, keras_table, sparse_inputs, traced
 from benchmarks.workload import Case
 from twml_ops import core, layers, ops, optimizers
@@ -29,31 +29,31 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
-def forward_op(case: Case) -> Running:
+def forward_op(case: Case) -> PreparedContender:
     """`ops.sparse_linear` on a variable, in a tf.function."""
     _, table = keras_table(case.table)
     call = traced(*CSR_SIGNATURE)(lambda *csr: ops.sparse_linear(*csr, table))
-    return _over(csr_inputs(case.batches), call)
+    return _prepared(csr_inputs(case.batches), call)
 
 
-def forward_eager(case: Case) -> Running:
-    """The same op called eagerly: what a tf.function costs by itself is the difference."""
+def forward_eager(case: Case) -> PreparedContender:
+    """The same op called eagerly; the difference is the cost of the call of a tf.function."""
     _, table = keras_table(case.table)
-    return _over(csr_inputs(case.batches), lambda *csr: ops.sparse_linear(*csr, table))
+    return _prepared(csr_inputs(case.batches), lambda *csr: ops.sparse_linear(*csr, table))
 
 
-def forward_sparse_tensor(case: Case) -> Running:
-    """The layer, given the SparseTensor that stock TensorFlow takes."""
+def forward_sparse_tensor(case: Case) -> PreparedContender:
+    """The layer with the SparseTensor input that stock TensorFlow uses."""
     rows, units = case.table.shape
     layer = layers.SparseLinear(units, rows, use_bias=False)
     layer.build((None, rows))
     layer.kernel.assign(tf.concat([case.table[:1], case.table[1:]], axis=0))
     call = traced(tf.SparseTensorSpec([None, rows], tf.float32))(lambda x: layer(x))
-    return _over(sparse_inputs(case), call)
+    return _prepared(sparse_inputs(case), call)
 
 
-def forward_core(case: Case) -> Running:
-    """The kernel on NumPy arrays, its own threads, without TensorFlow."""
+def forward_core(case: Case) -> PreparedContender:
+    """The kernel on NumPy arrays with its own threads, without TensorFlow."""
 
     def run(i: int) -> np.ndarray:
         b = case.batches[i]
@@ -61,19 +61,19 @@ def forward_core(case: Case) -> Running:
             b.ids, b.values, b.row_splits, case.table, num_threads=case.threads
         )
 
-    return Running(run)
+    return PreparedContender(run)
 
 
-def fused_step(rule: str, case: Case) -> Running:
-    """What model.fit runs: our Keras optimizer on the op's untouched gradient."""
+def fused_step(rule: str, case: Case) -> PreparedContender:
+    """The step of model.fit: the Keras optimizer of twml_ops on the unmodified gradient."""
     variable, table = keras_table(case.table)
     step = fused_step_on(rule, variable, table)
     grad = tf.constant(case.grad_output)
-    return _over(csr_inputs(case.batches), lambda *csr: step(*csr, grad), table.numpy)
+    return _prepared(csr_inputs(case.batches), lambda *csr: step(*csr, grad), table.numpy)
 
 
 def fused_step_on(rule: str, variable: Any, table: tf.Variable) -> Callable[..., tf.Tensor]:
-    """The step as a function of (ids, values, row_splits, output's gradient)."""
+    """The step as a function of (ids, values, row_splits, gradient of the output)."""
     optimizer = OPTIMIZERS[rule]()
     optimizer.build([variable])
 
@@ -86,8 +86,8 @@ def fused_step_on(rule: str, variable: Any, table: tf.Variable) -> Callable[...,
     return step
 
 
-def slices_step(rule: str, case: Case) -> Running:
-    """The same by way of the stored gradient, as after clipping or an all-reduce."""
+def slices_step(rule: str, case: Case) -> PreparedContender:
+    """The same step with a stored gradient, as after clipping or an all-reduce."""
     _, table = keras_table(case.table)
     slots = _slots(rule, case.table.shape)
     iteration = tf.Variable(0, dtype=tf.int64)
@@ -100,7 +100,7 @@ def slices_step(rule: str, case: Case) -> Running:
         return output
 
     grad = tf.constant(case.grad_output)
-    return _over(csr_inputs(case.batches), lambda *csr: step(*csr, grad), table.numpy)
+    return _prepared(csr_inputs(case.batches), lambda *csr: step(*csr, grad), table.numpy)
 
 
 def _backward(
@@ -129,24 +129,24 @@ def _hyper(rule: str, step: tf.Tensor) -> list[Any]:
     return [lr, 0.0, reference.EPSILON]
 
 
-def _over(
+def _prepared(
     inputs: Sequence[Sequence[Any]],
     call: Callable[..., tf.Tensor],
     table: Callable[[], np.ndarray] | None = None,
-) -> Running:
-    return Running(lambda i: call(*inputs[i]), table)
+) -> PreparedContender:
+    return PreparedContender(lambda i: call(*inputs[i]), table)
 
 
 CONTENDERS: dict[str, dict[str, Prepare]] = {
     FORWARD: {
-        OURS: forward_op,
+        TWML_OPS: forward_op,
         EAGER: forward_eager,
         "twml_ops, from a SparseTensor": forward_sparse_tensor,
         "twml_ops.core (NumPy)": forward_core,
     },
     **{
         rule: {
-            OURS: partial(fused_step, rule),
+            TWML_OPS: partial(fused_step, rule),
             SLICES: partial(slices_step, rule),
         }
         for rule in RULES

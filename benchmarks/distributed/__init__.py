@@ -1,3 +1,3 @@
-"""Training on several hosts, which are network namespaces of this machine with a capped egress."""
+"""Distributed training on hosts that are network namespaces of one machine, with capped egress."""
 
-BLOCK_ROWS = 2**18  # of a stock variable that is read and written whole
+BLOCK_ROWS = 2**18  # maximum rows of a stock variable that is read and written as a whole

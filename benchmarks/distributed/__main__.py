@@ -1,4 +1,4 @@
-"""`sudo python -m benchmarks.distributed`: as `benchmarks.run distributed`, also in pieces."""
+"""`sudo python -m benchmarks.distributed`: measures all or some cells of distributed training."""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ from benchmarks.distributed.process import HostError
 
 def main(
     only: Annotated[
-        str, typer.Option(help='Cells whose "setting: strategy" contains this; see --show.')
+        str,
+        typer.Option(
+            help='Measure cells whose "setting: strategy" contains this text; see --show.'
+        ),
     ] = "",
     seconds: Annotated[
-        float, typer.Option(min=0, help="For each cell; three rounds at least.")
+        float, typer.Option(min=0, help="Seconds for each cell; at least three rounds are run.")
     ] = 6.0,
-    quick: Annotated[bool, typer.Option(help="Tiny sizes: shows that it runs, no more.")] = False,
-    show: Annotated[bool, typer.Option(help="Only list what there is to measure.")] = False,
-    docs: Annotated[Path, typer.Option(help="Where performance.md is.")] = Path("docs"),
+    quick: Annotated[bool, typer.Option(help="Tiny sizes, as a test.")] = False,
+    show: Annotated[bool, typer.Option(help="List the cells and exit.")] = False,
+    docs: Annotated[Path, typer.Option(help="Folder of performance.md.")] = Path("docs"),
 ) -> None:
-    """Measures distributed training on namespaces with a capped egress; adds to what is there."""
+    """Measures distributed training on hosts with a capped egress; other results are kept."""
     if show:
         for setting in grid.SETTINGS:
             for strategy in setting.strategies:
                 print(f"{setting.name}: {strategy}")
         return
-    why = unavailable()
-    if why is not None:
-        print(f"benchmarks.distributed: {why}", file=sys.stderr)
+    reason = unavailable()
+    if reason is not None:
+        print(f"benchmarks.distributed: {reason}", file=sys.stderr)
         raise SystemExit(1)
     from benchmarks import run
 

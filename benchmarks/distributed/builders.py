@@ -1,4 +1,4 @@
-"""From the name of a strategy to what runs its steps in a worker."""
+"""Builds the steps of a strategy, by its name, in a worker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.distributed import BLOCK_ROWS, collective, ours, stock
+from benchmarks.distributed import BLOCK_ROWS, collective, hybrid, stock
 from benchmarks.workload import Batch, Workload
 
 
@@ -22,12 +22,25 @@ def build(
     workers: Sequence[str],
     index: int,
 ) -> stock.Built:
-    """The steps of `strategy` on `batches`, one after the other, and what frees its variables."""
+    """Builds a strategy.
+
+    Args:
+        strategy: its name.
+        workload: sizes of the table.
+        batches: batches, which the steps use cyclically.
+        name: of the variables on the servers.
+        servers: addresses of the servers.
+        workers: addresses of the workers.
+        index: of this worker.
+
+    Returns:
+        A function that runs steps, and one that frees the variables.
+    """
     if strategy in stock.STRATEGIES:
-        here = connect(tuple(servers), tuple(workers), index)
-        return _stock(strategy, workload, batches, name, len(servers), here, index == 0)
-    if strategy in ours.AXES:
-        return ours.build(strategy, workload, batches, name, servers, workers, index)
+        device = connect(tuple(servers), tuple(workers), index)
+        return _stock(strategy, workload, batches, name, len(servers), device, index == 0)
+    if strategy in hybrid.AXES:
+        return hybrid.build(strategy, workload, batches, name, servers, workers, index)
     if strategy == collective.STRATEGY:
         return collective.build(workload, batches, workers, index)
     raise ValueError(f"no such strategy: {strategy}")
@@ -35,7 +48,7 @@ def build(
 
 @functools.cache
 def connect(servers: tuple[str, ...], workers: tuple[str, ...], index: int) -> str:
-    """Makes the servers' devices known to this process; returns its own."""
+    """Connects this process to the servers; returns the device of this worker."""
     spec = tf.train.ClusterSpec({"ps": list(servers), "worker": {index: workers[index]}})
     tf.config.experimental_connect_to_cluster(
         spec, job_name="worker", task_index=index, protocol="grpc"
@@ -45,11 +58,11 @@ def connect(servers: tuple[str, ...], workers: tuple[str, ...], index: int) -> s
 
 def _stock(
     strategy: str, workload: Workload, batches: Sequence[Batch], name: str, servers: int,
-    here: str, first: bool,
+    worker_device: str, first: bool,
 ) -> stock.Built:  # fmt: skip
     def shard(p: int, rows: int, part: str) -> stock.Shard:
         device = f"/job:ps/replica:0/task:{p}/device:CPU:0"
-        return stock.Shard.on(device, f"{name}/{p}{part}", rows, workload.units, make=first)
+        return stock.Shard.open(device, f"{name}/{p}{part}", rows, workload.units, create=first)
 
     rows = [-(-(workload.input_dim - p) // servers) for p in range(servers)]
     size = BLOCK_ROWS
@@ -62,12 +75,14 @@ def _stock(
         else [shard(p, n, "") for p, n in enumerate(rows)]
     )
     signature = [tf.TensorSpec([None], tf.int64)] * 2
-    step: Any = tf.function(stock.STRATEGIES[strategy](shards, here), input_signature=signature)
-    with tf.device(here):
+    step: Any = tf.function(
+        stock.STRATEGIES[strategy](shards, worker_device), input_signature=signature
+    )
+    with tf.device(worker_device):
         data = [(tf.constant(b.ids), tf.constant(b.row_splits)) for b in batches]
 
     def free() -> None:
         for shard in tf.nest.flatten(shards) if first else []:
             shard.destroy()
 
-    return stock.in_turn(step, data), free
+    return stock.cycle(step, data), free

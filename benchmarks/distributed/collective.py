@@ -1,4 +1,4 @@
-"""Stock all-reduce: every worker has the table, the gradients of all go around."""
+"""Stock all-reduce: every worker has the whole table, and gradients are summed over a ring."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from benchmarks.distributed.stock import INITIAL, RATE, Built, in_turn, loss_of, sum_rows
+from benchmarks.distributed.stock import INITIAL, RATE, Built, cycle, loss_of, sum_rows
 from benchmarks.workload import Batch, Workload
 
 STRATEGY = "all-reduce"
@@ -17,7 +17,7 @@ STRATEGY = "all-reduce"
 def build(
     workload: Workload, batches: Sequence[Batch], workers: Sequence[str], index: int
 ) -> Built:
-    """Steps under a MultiWorkerMirroredStrategy, whose gradient is summed as slices."""
+    """Steps under a MultiWorkerMirroredStrategy that sums gradients as slices."""
     os.environ["TF_CONFIG"] = json.dumps(
         {"cluster": {"worker": list(workers)}, "task": {"type": "worker", "index": index}}
     )
@@ -30,12 +30,12 @@ def build(
     shape = tf.constant([workload.input_dim, workload.units], tf.int64)
 
     def replica(ids: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
-        distinct, places = tf.unique(ids)
+        distinct, positions = tf.unique(ids)
         rows = tf.raw_ops.ResourceGather(resource=table.handle, indices=distinct, dtype=tf.float32)
         rows.set_shape([None, workload.units])
         with tf.GradientTape() as tape:
             tape.watch(rows)
-            loss = loss_of(sum_rows(rows, places, row_splits))
+            loss = loss_of(sum_rows(rows, positions, row_splits))
         slices = tf.IndexedSlices(tape.gradient(loss, rows), distinct, shape)
         context = tf.distribute.get_replica_context()
         total = context.all_reduce(tf.distribute.ReduceOp.SUM, slices)
@@ -50,4 +50,4 @@ def build(
     def step(ids: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
         return strategy.run(replica, args=(ids, row_splits))
 
-    return in_turn(step, data), lambda: None
+    return cycle(step, data), lambda: None

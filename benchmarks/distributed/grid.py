@@ -1,4 +1,4 @@
-"""What is measured: strategies on settings under caps, each beside what the plan predicts."""
+"""The cells of the benchmark (setting, strategy, cap), and their measurement and prediction."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from twml_ops.planning import ClusterResources, Compute, Job, Table, predict
 
 SINGLE, REDUCE, STANDARD = "single machine", "all-reduce", "standard parameter server"
 LOOKUP, BY_ROW, BY_COLUMN = "row lookup", "hybrid by row", "hybrid by column"
-AHEAD = ", pipelined"  # the next batch's products are asked for while this one is worked on
+PIPELINED_SUFFIX = ", pipelined"  # `HybridTrainer(pipeline=True)`
 NETWORKED = (STANDARD, LOOKUP, BY_ROW, BY_COLUMN)
-PIPELINED = (BY_ROW + AHEAD, BY_COLUMN + AHEAD)
+PIPELINED = (BY_ROW + PIPELINED_SUFFIX, BY_COLUMN + PIPELINED_SUFFIX)
 MB = 1e6
-# Memory that the standard parameter server needs on one machine: the table, and for each worker so
-# many copies of the blocks that travel at once; see stock.standard.
+# The standard parameter server needs memory for the table, and for each worker this many copies of
+# the blocks that are sent at the same time; see stock.standard_parameter_server.
 COPIES = 8
-ALTERNATIONS = 3  # of a strategy's caps
-TRANSPORT_ROWS = 2**17  # that a host sends another to see how fast its software is
+ALTERNATIONS = 3  # passes over the caps of a strategy
+TRANSPORT_ROWS = 2**17  # rows that one host sends to another to measure the transport
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A size of the table, a number of hosts, and caps in MB/s.
+    """A size of the table, a number of hosts, and the caps and strategies to measure.
 
     Attributes:
         power: the table has 2^power rows.
-        servers: S.
-        workers: W.
-        caps: of each host's egress.
-        strategies: that are measured.
-        units: columns of the table; 0: the workload's.
+        servers: number of servers.
+        workers: number of workers.
+        caps: limits of the egress of each host, in MB/s.
+        strategies: names of the strategies.
+        units: columns of the table; 0 for those of the workload.
     """
 
     power: int
@@ -53,7 +53,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """`2^19 rows, 2 servers, 1 worker`."""
+        """For example "2^19 rows, 2 servers, 1 worker"."""
         units = f" of {self.units}" if self.units else ""
         return (
             f"2^{self.power} rows{units}, {self.servers} server{'s' * (self.servers != 1)}, "
@@ -76,29 +76,29 @@ QUICK = Workload(input_dim=2**10, units=16, batch_size=32, row_length=10, active
 def measure(
     *, seconds: float, quick: bool = False, only: str = "", log: Log, found: dict[str, Any]
 ) -> None:
-    """Measures every cell, and puts each into `found` as soon as it is there.
+    """Measures every cell, and adds each to `found` immediately.
 
-    `found["cells"][setting][strategy]` is a dict from the cap in MB/s to a cell; see `_cell`.
-    `found["failed"]` says why there is none, `found["transport"]` how many bytes a second a host
-    sends where no cap limits it.
+    `found["cells"][setting][strategy]` maps the cap in MB/s to a cell; see `_cell`.
+    `found["failed"]` maps the name of a failed cell to the reason. `found["transport"]` is the rate
+    in bytes per second at which a host sends without a cap.
 
     Args:
-        seconds: for each cell, in three parts, and at least a round in each.
-        quick: tiny sizes.
-        only: a part of "setting: strategy" of what is to be measured; "": everything.
-        log: gets a line for each step.
-        found: what there is already; cells measured now replace those.
+        seconds: for each cell, in ALTERNATIONS parts with at least one round each.
+        quick: use tiny sizes.
+        only: measure cells whose "setting: strategy" contains this text; "" for all.
+        log: receives progress messages.
+        found: earlier results; the measured cells are replaced.
 
     Raises:
-        NetworkError: there can be no network here; the message says why.
+        NetworkError: network namespaces cannot be created; the message says why.
     """
-    why = unavailable()
-    if why is not None:
-        raise NetworkError(why)
+    reason = unavailable()
+    if reason is not None:
+        raise NetworkError(reason)
     workload = QUICK if quick else WORKLOAD
     found["workload"] = asdict(workload)
     cells, failed = found.setdefault("cells", {}), found.setdefault("failed", {})
-    with _ended_by_signals() as go_on:
+    with _signals_as_exits() as check_signals:
         wanted = [
             (name, setting, strategy)
             for setting in (QUICK_SETTINGS if quick else SETTINGS)
@@ -108,21 +108,21 @@ def measure(
         if wanted:
             found["transport"] = _transport(workload, seconds, log)
         for name, setting, strategy in wanted:
-            go_on()
+            check_signals()
             failed.pop(name, None)
             try:
-                of = _measure(setting, strategy, workload, seconds, found["transport"], log)
-                cells.setdefault(setting.name, {})[strategy] = of
+                by_cap = _measure(setting, strategy, workload, seconds, found["transport"], log)
+                cells.setdefault(setting.name, {})[strategy] = by_cap
             except HostError as e:
                 failed[name] = str(e).splitlines()[0]
                 log(f"{name} failed: {e}")
 
 
 def _transport(workload: Workload, seconds: float, log: Log) -> float:
-    """Bytes a second that one host sends another without a cap."""
+    """Bytes per second that one host sends to another without a cap."""
     log("transport: starting")
     rows = min(TRANSPORT_ROWS, workload.input_dim)
-    workload = workload.with_(input_dim=rows, active_ids=rows)
+    workload = workload.replace(input_dim=rows, active_ids=rows)
     table = rows * workload.units * 4
     with session(Topology(1, 1), table) as hosts:
         hosts.build("transport", workload)
@@ -140,12 +140,12 @@ def _measure(
     log: Log,
 ) -> dict[str, Any]:
     name = f"{setting.name}: {strategy}"
-    workload = workload.with_(input_dim=2**setting.power, units=setting.units or workload.units)
+    workload = workload.replace(input_dim=2**setting.power, units=setting.units or workload.units)
     table = 2**setting.power * workload.units * 4
     blocks = min(table, setting.servers * BLOCK_ROWS * workload.units * 4)
     needed, free = table + COPIES * blocks * setting.workers, _available()
     if strategy == STANDARD and needed > free:
-        raise HostError(f"needs {needed / 1e9:.0f} GB of free memory, there are {free / 1e9:.0f}")
+        raise HostError(f"needs {needed / 1e9:.0f} GB of free memory, got {free / 1e9:.0f}")
     log(f"{name}: starting")
     servers = 0 if strategy in (SINGLE, REDUCE) else setting.servers
     with session(Topology(servers, setting.workers), table) as hosts:
@@ -166,9 +166,9 @@ def _measure(
 def _under_caps(
     hosts: Session, caps: Sequence[float], seconds: float
 ) -> dict[float | None, Measured]:
-    """Measured under each cap in MB/s, and without (None), where the wire is no limit."""
+    """Measures under each cap in MB/s and without a cap (None)."""
     found: dict[float | None, Measured] = {}
-    for _ in range(ALTERNATIONS):  # so that noise of seconds hits every cap alike
+    for _ in range(ALTERNATIONS):  # so that noise that lasts seconds affects all caps
         for cap in (None, *caps):
             hosts.network.cap(cap and cap * MB)
             measured = hosts.measure(seconds / ALTERNATIONS)
@@ -189,18 +189,19 @@ def _cell(
     """Measured and predicted figures of a strategy under a cap.
 
     Returns:
-        `steps`: batches a second of all workers; `bytes`: sent in a round by all hosts, headers
-        included; both also `predicted_...`; `limit`: steps/s if only the wire took time; `free`:
-        steps/s without a cap; `rounds`; `disturbed`: whether the hypervisor took time away in all
-        turns of a measurement; `losses` of the first two.
+        `steps`: batches per second of all workers; `bytes`: sent per round by all hosts, including
+        headers; `predicted_steps` and `predicted_bytes`: the plan's; `limit`: steps/s if only the
+        network took time; `free`: steps/s without a cap; `rounds`: their number;
+        `disturbed`: whether all turns had steal time; `losses`: of the first two steps.
     """
     batch = workload.batch_size
     table = Table(2**setting.power, workload.units, about["entries"] / batch, about["unique"])
-    cluster = ClusterResources(cap * MB, setting.servers, setting.workers)
-    plain, job = strategy.removesuffix(AHEAD), Job((table,), batch)
+    cluster = Cluster(cap * MB, setting.servers, setting.workers)
+    plain, job = strategy.removesuffix(PIPELINED_SUFFIX), Job((table,), batch)
     overlap = plain != strategy
-    # A step without a cap is what no network changes, and what the software takes to send.
-    uncapped = ClusterResources(transport, setting.servers, setting.workers)
+    # A step without a cap takes the time that does not depend on the network, and the time that the
+    # software needs to send.
+    uncapped = Cluster(transport, setting.servers, setting.workers)
     sending = 0.0 if overlap else predict(plain, job, uncapped).seconds
     compute = Compute(dense=max(0.0, free.seconds - sending), transport=transport)
     plan = predict(plain, job, cluster, compute, overlap=overlap)
@@ -223,26 +224,26 @@ def _available() -> float:
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[Callable[[], None]]:
-    """In the block, what would kill this process ends it in good order, so that it cleans up.
+def _signals_as_exits() -> Iterator[Callable[[], None]]:
+    """Converts signals in the block to SystemExit, so that the namespaces are removed.
 
-    Yields what to call between cells: an exception that comes while Python frees something is lost.
+    Yields a function to call between cells, because Python drops exceptions in destructors.
     """
-    came: list[int] = []
+    received: list[int] = []
 
-    def end(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-        go_on()
+    def handle(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        check_signals()
 
-    def go_on() -> None:
-        if came:
-            raise SystemExit(128 + came[0])
+    def check_signals() -> None:
+        if received:
+            raise SystemExit(128 + received[0])
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {n: signal.signal(n, end) for n in numbers}
+    previous = {n: signal.signal(n, handle) for n in numbers}
     try:
-        yield go_on
-        go_on()
+        yield check_signals
+        check_signals()
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

@@ -1,7 +1,7 @@
-"""Hosts as network namespaces on one switch, each with a cap on what it sends. Needs root.
+"""Hosts as network namespaces that are joined by a bridge, with a cap on their egress. Needs root.
 
-Everything, the switch's bridge too, lives in namespaces of this run: no interface, route or rule of
-the machine is touched, and deleting the namespaces removes all of it.
+Everything, including the bridge, is in namespaces of this run. No interface, route or rule of the
+machine is changed, and deleting the namespaces removes everything.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ PREFIX = "twmlbench"
 INTERFACE = "eth0"
 SUBNET = "10.77.0"
 FRAME = 1500
-BURST_SECONDS = 2.5e-4  # what a host may send at once after a pause, as time at its cap
-LEAST_BURST = 16 * 1024
-SEGMENT = LEAST_BURST - FRAME  # handed to the interface at once; what is larger than a burst is cut
-# On several a connection's packets overtake one another more often; TCP takes them for lost.
+BURST_SECONDS = 2.5e-4  # size of a burst, as time at the cap
+MIN_BURST = 16 * 1024
+SEGMENT = MIN_BURST - FRAME  # maximum size handed to the interface, because bursts are cut
+# With several queues the packets of a connection are reordered, which TCP takes for losses.
 ONE_QUEUE = ("numtxqueues", "1", "numrxqueues", "1")
-QUEUE = 16 * 2**20  # a sender waits for room, nothing is dropped
+QUEUE_BYTES = 16 * 2**20  # large enough that senders wait and no packet is dropped
 
 
 class NetworkError(Exception):
-    """Namespaces cannot be had, or a command for them failed; the message is one line."""
+    """Namespaces cannot be created, or a command for them failed; the message is one line."""
 
 
 def unavailable() -> str | None:
-    """Why no network can be made here, or None."""
+    """The reason why network namespaces cannot be created here, or None."""
     if os.name != "posix" or not Path("/proc/self/ns/net").exists():
-        return "network namespaces are a thing of Linux"
+        return "network namespaces need Linux"
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing:
         return f"{' and '.join(missing)} not found: install iproute2"
     if os.geteuid() != 0:
-        return "making network namespaces needs root: run it with sudo"
+        return "creating network namespaces needs root: run it with sudo"
     try:
         with Network(["probe"]) as network:
             network.cap(1e6)
@@ -51,10 +51,10 @@ def unavailable() -> str | None:
 
 
 class Network:
-    """Hosts that reach one another and nothing else; a context manager.
+    """Context manager: hosts that can reach each other and nothing else.
 
     Args:
-        hosts: their names.
+        hosts: names of the hosts.
     """
 
     def __init__(self, hosts: Sequence[str]) -> None:
@@ -80,7 +80,7 @@ class Network:
         self._remove()
 
     def address(self, host: str) -> str:
-        """Of a host on the switch."""
+        """The IP address of a host."""
         return f"{SUBNET}.{self.hosts.index(host) + 1}"
 
     def on(self, host: str, command: Sequence[str]) -> list[str]:
@@ -88,20 +88,24 @@ class Network:
         return ["ip", "netns", "exec", self._namespace(host), *command]
 
     def cap(self, bytes_per_second: float | None) -> None:
-        """Limits what each host sends, frames with all headers; None: no limit."""
+        """Limits the egress of each host.
+
+        Args:
+            bytes_per_second: counts frames with all headers; None removes the limit.
+        """
         for host in self.hosts:
             namespace = self._namespace(host)
             device = ["dev", INTERFACE]
             if bytes_per_second is None:
                 _call("tc", "-n", namespace, "qdisc", "replace", *device, "root", "pfifo")
                 continue
-            burst = int(max(LEAST_BURST, bytes_per_second * BURST_SECONDS))
+            burst = int(max(MIN_BURST, bytes_per_second * BURST_SECONDS))
             shape = ["rate", f"{8 * bytes_per_second:.0f}bit", "burst", str(burst)]
-            shape += ["limit", str(QUEUE)]
+            shape += ["limit", str(QUEUE_BYTES)]
             _call("tc", "-n", namespace, "qdisc", "replace", *device, "root", "tbf", *shape)
 
     def sent(self) -> dict[str, int]:
-        """Bytes that each host has sent so far: the counter of its port on the switch."""
+        """Bytes that each host has sent so far, from the counter of its port on the bridge."""
         found = _call("ip", "-n", self._switch, "-s", "-j", "link", "show", "type", "veth")
         ports = {p["ifname"]: p["stats64"]["rx"]["bytes"] for p in json.loads(found)}
         return {host: ports[f"port{i}"] for i, host in enumerate(self.hosts)}
@@ -113,7 +117,7 @@ class Network:
         _call("ip", "netns", "add", self._switch)
         _call("ip", "-n", self._switch, "link", "add", "bridge", "type", "bridge")
         _call("ip", "-n", self._switch, "link", "set", "bridge", "up")
-        for rules in ("iptables", "ip6tables", "arptables"):  # of the machine; not of a switch
+        for rules in ("iptables", "ip6tables", "arptables"):  # a bridge must not filter packets
             _write(self._switch, f"/proc/sys/net/bridge/bridge-nf-call-{rules}", "0")
         for i, host in enumerate(self.hosts):
             namespace, port = self._namespace(host), f"port{i}"
@@ -134,7 +138,7 @@ class Network:
 
 
 def remove_stale() -> None:
-    """Removes what a killed run of this benchmark has left; a living one keeps its own."""
+    """Removes the namespaces of killed runs of this benchmark, not those of running ones."""
     for name in _namespaces():
         owner = name.removeprefix(f"{PREFIX}-").split("-")[0]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():
@@ -142,7 +146,7 @@ def remove_stale() -> None:
 
 
 def left_over() -> list[str]:
-    """Namespaces of this benchmark that exist now."""
+    """Names of the existing namespaces of this benchmark."""
     return _namespaces()
 
 
@@ -155,35 +159,35 @@ def _namespaces() -> list[str]:
 def _remove(run: str) -> None:
     for name in _namespaces():
         if name.startswith(f"{run}-"):
-            with _signals_wait():
+            with _deferred_signals():
                 subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
 
 
 def _write(namespace: str, path: str, text: str) -> None:
-    """Writes a setting of a namespace, where the kernel has it."""
+    """Writes a kernel setting of a namespace, if the kernel has it."""
     script = 'test ! -e "$1" || echo "$2" > "$1"'
     _call("ip", "netns", "exec", namespace, "sh", "-c", script, "sh", path, text)
 
 
 def _call(*command: str) -> str:
-    with _signals_wait():
+    with _deferred_signals():
         done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
-        why = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
-        raise NetworkError(f"`{' '.join(command)}`: {why}")
+        reason = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+        raise NetworkError(f"`{' '.join(command)}`: {reason}")
     return done.stdout
 
 
 @contextlib.contextmanager
-def _signals_wait() -> Iterator[None]:
-    """Signals are handled after the block: a command must not go on while its work is undone."""
-    came: list[Any] = []
+def _deferred_signals() -> Iterator[None]:
+    """Handles signals after the block, so that no command runs while its effects are undone."""
+    received: list[Any] = []
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {n: signal.signal(n, lambda *which: came.append(which)) for n in numbers}
+    previous = {n: signal.signal(n, lambda *which: received.append(which)) for n in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
-        for number, _ in came[:1]:
+        for number, _ in received[:1]:
             signal.raise_signal(number)

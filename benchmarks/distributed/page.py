@@ -1,4 +1,4 @@
-"""Markdown and a picture of what `grid` has measured."""
+"""Markdown tables and a plot of the results of `grid`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from benchmarks.distributed.grid import BY_COLUMN, BY_ROW, SETTINGS, SINGLE, STANDARD
-from benchmarks.stolen import LIMIT
+from benchmarks.steal_time import MAX_FRACTION
 from benchmarks.tables import machine, markdown
 
 PICTURE = "distributed.png"
@@ -16,57 +16,62 @@ Cells = dict[str, dict[str, dict[str, dict[str, Any]]]]
 
 
 def section(result: dict[str, Any], images: str) -> str:
-    """Summary, row against column, then every cell beside its prediction."""
+    """The summary, the comparison of rows and columns, and every cell beside its prediction.
+
+    Args:
+        result: raw results of `grid.measure`, with the machine.
+        images: folder of the plot, relative to the page.
+    """
     w, cells = result["workload"], result["cells"]
     head = (
         f"{machine(result['machine'])}\n\n"
         f"D = {w['units']}, B = {w['batch_size']:,}, about {w['row_length']} entries an example "
-        "(binary, Zipf 1.05), SGD. A step is one batch of one worker; steps/s are those of all "
-        "workers. All hosts share this machine's cores. Turns that lost more than "
-        f"{LIMIT:.0%} of their time to the hypervisor do not count; * : there were no others."
+        "(binary, Zipf 1.05), SGD. A step is one batch of one worker; steps/s are the sum over all "
+        "workers. All hosts share the cores of this machine. Turns with more than "
+        f"{MAX_FRACTION:.0%} steal time do not count; * marks cells that had no other turns."
     )
     if "transport" in result:
-        head += f" A host's software sends {result['transport'] / 1e6:,.0f} MB/s without a cap."
+        head += f" Without a cap, a host sends {result['transport'] / 1e6:,.0f} MB/s."
     parts = [head, f"![steps/s]({images}/{PICTURE})", _summary(cells), _axes(cells), _all(cells)]
     failed = "; ".join(f"{name}: {why}" for name, why in result.get("failed", {}).items())
     return "\n\n".join([*(p for p in parts if p), *([f"Not measured: {failed}"] * bool(failed))])
 
 
 def _summary(cells: Cells) -> str:
-    """Each setting at each cap: how many times the standard one, and the share of the limit."""
+    """Steps/s of every cell, relative to the standard strategy and to the network limit."""
     rows = []
-    for setting, cap, of in _settings(cells):
-        standard = of.get(STANDARD)
-        for strategy, cell in of.items():
+    for setting, cap, by_strategy in _settings(cells):
+        standard = by_strategy.get(STANDARD)
+        for strategy, cell in by_strategy.items():
             ratio = f"{cell['steps'] / standard['steps']:,.0f} ×" if standard else "–"
             limit = f"{cell['steps'] / cell['limit']:.0%}" if cell["limit"] else "–"
             at = "–" if strategy == SINGLE else cap
             mark = " *" if cell.get("disturbed") else ""
             rows.append([setting, at, strategy, _figure(cell["steps"]) + mark, ratio, limit])
-    header = ["", "MB/s a host", "strategy", "steps/s", "÷ standard", "of the wire's limit"]
+    header = ["", "MB/s a host", "strategy", "steps/s", "÷ standard", "of the network limit"]
     return f"### Steps\n\n{markdown(header, rows)}" if rows else ""
 
 
 def _axes(cells: Cells) -> str:
-    """By row beside by column."""
+    """Comparison of partitioning by row and by column."""
     rows = []
-    for setting, cap, of in _settings(cells):
-        if BY_ROW in of and BY_COLUMN in of:
-            row, column = of[BY_ROW], of[BY_COLUMN]
+    for setting, cap, by_strategy in _settings(cells):
+        if BY_ROW in by_strategy and BY_COLUMN in by_strategy:
+            row, column = by_strategy[BY_ROW], by_strategy[BY_COLUMN]
             less = 1 - row["steps"] / column["steps"]
             planned = 1 - row["predicted_steps"] / column["predicted_steps"]
             sent = [f"{c['bytes'] / 1e6:.3g}" for c in (row, column)]
             rates = [_figure(c["steps"]) for c in (row, column)]
             rows.append([setting, cap, *sent, *rates, f"{less:+.0%}", f"{planned:+.0%}"])
     header = ["", "MB/s a host", "MB by row", "MB by column", "steps/s by row", "by column"]
-    header += ["time less by column", "predicted"]
+    header += ["time saved by column", "predicted"]
     return f"### By row and by column\n\n{markdown(header, rows)}" if rows else ""
 
 
 def _all(cells: Cells) -> str:
     rows = []
-    for setting, cap, of in _settings(cells):
-        for strategy, c in of.items():
+    for setting, cap, by_strategy in _settings(cells):
+        for strategy, c in by_strategy.items():
             if strategy == SINGLE:
                 continue
             rows.append(
@@ -88,12 +93,15 @@ def _settings(cells: Cells) -> list[tuple[str, str, dict[str, Any]]]:
     order = {s.name: i for i, s in enumerate(SETTINGS)}
     found = []
     for setting in sorted(cells, key=lambda name: order.get(name, len(order))):
-        caps = dict.fromkeys(cap for of in cells[setting].values() for cap in of)
+        caps = dict.fromkeys(cap for by_cap in cells[setting].values() for cap in by_cap)
         single = next(iter(cells[setting].get(SINGLE, {}).values()), None)  # the same for any cap
         for cap in sorted(caps, key=float):
-            of = {s: by[cap] for s, by in cells[setting].items() if cap in by and s != SINGLE}
-            alone = {SINGLE: single} if single else {}
-            found.append((setting, cap, alone | of))
+            networked = {
+                strategy: by_cap[cap]
+                for strategy, by_cap in cells[setting].items()
+                if cap in by_cap and strategy != SINGLE
+            }
+            found.append((setting, cap, ({SINGLE: single} if single else {}) | networked))
     return found
 
 
@@ -106,12 +114,15 @@ def draw(cells: Cells, path: Path) -> None:
     figure = Figure(figsize=(9.6, 3.8), layout="constrained")
     by_cap, by_size = figure.subplots(1, 2, sharey=True)
     base = SETTINGS[0]
-    caps = {s: {float(c): v for c, v in of.items()} for s, of in cells.get(base.name, {}).items()}
+    caps = {
+        strategy: {float(cap): cell for cap, cell in found.items()}
+        for strategy, found in cells.get(base.name, {}).items()
+    }
     sizes: dict[str, dict[float, Any]] = {}
     for setting in SETTINGS:
         if (setting.servers, setting.workers, setting.units) == (base.servers, base.workers, 0):
-            for strategy, of in cells.get(setting.name, {}).items():
-                cell = next(iter(of.values())) if strategy == SINGLE else of.get("150")
+            for strategy, found in cells.get(setting.name, {}).items():
+                cell = next(iter(found.values())) if strategy == SINGLE else found.get("150")
                 if cell:
                     sizes.setdefault(strategy, {})[2.0**setting.power * 512 / 1e6] = cell
     for panel, points in ((by_cap, caps), (by_size, sizes)):

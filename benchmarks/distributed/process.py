@@ -1,4 +1,4 @@
-"""A Python process on one of the hosts, spoken to in lines of JSON."""
+"""A Python process on one of the hosts, which answers requests in lines of JSON."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from typing import Any
 from benchmarks.distributed.network import Network
 
 ROOT = Path(__file__).resolve().parents[2]
-TAIL = 2000  # characters of a dead process's log that are shown
+LOG_TAIL = 2000  # last characters of a log that error messages show
 PR_SET_PDEATHSIG = 1
 
 
 class HostError(Exception):
-    """A process died or did not answer in time; the message ends with its log."""
+    """A process died, failed, or did not answer in time; the message ends with its log."""
 
 
 class HostProcess:
-    """`python -m module` on a host; it dies with this process, whatever kills that.
+    """`python -m module` on a host; it is killed when this process ends for any reason.
 
     Args:
-        network: where the host is.
-        host: its name.
-        module: what is run.
-        environment: added to this process's.
+        network: the network of the host.
+        host: name of the host.
+        module: the module to run.
+        environment: variables added to the environment of this process.
     """
 
     def __init__(
@@ -50,39 +50,42 @@ class HostProcess:
             stdout=subprocess.PIPE,
             stderr=self._log,
             env={**os.environ, "PYTHONPATH": path, **environment},
-            start_new_session=True,  # Ctrl-C is for us to handle
-            preexec_fn=_expendable,
+            start_new_session=True,  # this process handles Ctrl-C
+            preexec_fn=_set_expendable,
         )
 
-    def ask(self, message: Mapping[str, Any], timeout: float) -> dict[str, Any]:
-        """Says `message` and returns the answer; see `answer`."""
-        self.say(message)
-        return self.answer(timeout)
+    def request(self, message: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+        """Sends `message` and returns the answer; see `receive`."""
+        self.send(message)
+        return self.receive(timeout)
 
-    def say(self, message: Mapping[str, Any]) -> None:
-        """Sends one line, whose answer is to be read later."""
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Sends one request; `receive` returns its answer."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError as e:
-            raise HostError(self._died()) from e
+            raise HostError(self._exit_message()) from e
 
-    def answer(self, timeout: float) -> dict[str, Any]:
-        """The next line it says.
+    def receive(self, timeout: float) -> dict[str, Any]:
+        """Waits for the next answer.
+
+        Args:
+            timeout: in seconds.
 
         Raises:
-            HostError: it died, reported an error, or took longer than `timeout` seconds.
+            HostError: the process died, reported an error, or did not answer in time.
         """
         assert self._process.stdout is not None
         end = time.monotonic() + timeout
         while b"\n" not in self._pending:
-            left = end - time.monotonic()
-            if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
-                raise HostError(f"{self.host} did not answer in {timeout:.0f} s{self._tail()}")
+            remaining = end - time.monotonic()
+            if remaining <= 0 or not select.select([self._process.stdout], [], [], remaining)[0]:
+                raise HostError(f"{self.host} did not answer in {timeout:.0f} s{self._log_tail()}")
             piece = os.read(self._process.stdout.fileno(), 2**16)
             if not piece:
-                raise HostError(self._died())
+                raise HostError(self._exit_message())
             self._pending += piece
         line, self._pending = self._pending.split(b"\n", 1)
         found: dict[str, Any] = json.loads(line)
@@ -91,7 +94,7 @@ class HostProcess:
         return found
 
     def kill(self) -> None:
-        """Ends it and what it started."""
+        """Kills the process and its children."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -100,16 +103,16 @@ class HostProcess:
                 if stream is not None:
                     stream.close()
 
-    def _died(self) -> str:
-        return f"{self.host} ended with status {self._process.wait()}{self._tail()}"
+    def _exit_message(self) -> str:
+        return f"{self.host} exited with status {self._process.wait()}{self._log_tail()}"
 
-    def _tail(self) -> str:
+    def _log_tail(self) -> str:
         self._log.seek(0)
         log = self._log.read().strip()
-        return f"; its log ends:\n{log[-TAIL:]}" if log else ""
+        return f"; the end of its log:\n{log[-LOG_TAIL:]}" if log else ""
 
 
-def _expendable() -> None:
-    """Dies with its parent, and first of all processes when memory runs out."""
+def _set_expendable() -> None:
+    """Makes this process die with its parent, and be killed first when memory runs out."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     Path("/proc/self/oom_score_adj").write_text("1000")

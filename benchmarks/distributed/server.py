@@ -1,15 +1,15 @@
-"""A parameter server: TensorFlow's own, with our op library loaded. Run by `session.Session`."""
+"""A parameter server: TensorFlow's server with the op library loaded. `session` starts it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.distributed import talk
+from benchmarks.distributed import json_lines
 
 
 def main() -> None:
     """Serves until it is killed."""
-    kept: list[Any] = []
+    running_servers: list[Any] = []  # keeps them alive
 
     def handle(message: dict[str, Any]) -> dict[str, Any]:
         import tensorflow as tf
@@ -18,10 +18,11 @@ def main() -> None:
 
         servers, index = message["servers"], message["index"]
         spec = tf.train.ClusterSpec({"ps": servers})
-        kept.append(tf.distribute.Server(spec, job_name="ps", task_index=index, protocol="grpc"))
+        server = tf.distribute.Server(spec, job_name="ps", task_index=index, protocol="grpc")
+        running_servers.append(server)
         return {"serving": servers[index]}
 
-    talk.serve(handle)
+    json_lines.serve(handle)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Strategies of stock TensorFlow: tables in variables of the servers, arithmetic on the workers.
+"""Strategies of stock TensorFlow: variables on the servers, arithmetic on the workers.
 
-Rows are dealt to the S servers by id mod S. The updates are plain SGD.
+The row of an id is on server id mod S. Updates are SGD.
 """
 
 from __future__ import annotations
@@ -17,19 +17,26 @@ from benchmarks.distributed import BLOCK_ROWS
 RATE = 1e-7
 INITIAL = 1e-5
 Step = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # (ids [K], row_splits [B + 1]) -> loss
-Run = Callable[[int], list[float]]  # so many steps -> the losses
-Built = tuple[Run, Callable[[], None]]  # what runs the steps, and what frees the variables
+Run = Callable[[int], list[float]]  # number of steps -> their losses
+Built = tuple[Run, Callable[[], None]]  # runs the steps; frees the variables
 
 
-def in_turn(step: Step, data: Sequence[tuple[tf.Tensor, tf.Tensor]]) -> Run:
-    """Steps on the batches, over and over."""
+def cycle(step: Step, data: Sequence[tuple[tf.Tensor, tf.Tensor]]) -> Run:
+    """A function that runs steps on the batches, used cyclically."""
     batches = itertools.cycle(data)
     return lambda count: [float(step(*batch)) for batch in itertools.islice(batches, count)]
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A server's rows of the table, one variable for all workers that name it alike."""
+    """The rows of the table on one server, a variable that all workers share by its name.
+
+    Attributes:
+        handle: of the variable.
+        device: of the server.
+        units: columns.
+        count: rows.
+    """
 
     handle: tf.Tensor
     device: str
@@ -37,70 +44,74 @@ class Shard:
     count: int
 
     @staticmethod
-    def on(device: str, name: str, rows: int, units: int, make: bool) -> Shard:
-        """The variable of that name; `make` fills it."""
+    def open(device: str, name: str, rows: int, units: int, create: bool) -> Shard:
+        """The variable with this name on a device; `create` initializes it."""
         with tf.device(device):
             handle = tf.raw_ops.VarHandleOp(
                 dtype=tf.float32, shape=[rows, units], shared_name=name, container=""
             )
-            if make:
+            if create:
                 value = tf.fill([rows, units], INITIAL)
                 tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-                # Waits: a function could otherwise get there first.
+                # Waits for the assignment; a function could otherwise read the variable first.
                 assert tf.raw_ops.VarIsInitializedOp(resource=handle).numpy()
         return Shard(handle, device, units, rows)
 
     def read(self) -> tf.Tensor:
-        """All of it."""
+        """The whole shard."""
         with tf.device(self.device):
             value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=tf.float32)
         value.set_shape([None, self.units])
         return value
 
     def rows(self, ids: tf.Tensor) -> tf.Tensor:
-        """Some of its rows."""
+        """The rows with these local ids."""
         with tf.device(self.device):
             return tf.raw_ops.ResourceGather(resource=self.handle, indices=ids, dtype=tf.float32)
 
     def subtract(self, value: tf.Tensor) -> tf.Operation:
-        """From all of it."""
+        """Subtracts from the whole shard."""
         with tf.device(self.device):
             return tf.raw_ops.AssignSubVariableOp(resource=self.handle, value=value)
 
     def subtract_rows(self, ids: tf.Tensor, rows: tf.Tensor) -> None:
-        """From some of its rows."""
+        """Subtracts from the rows with these local ids."""
         with tf.device(self.device):
             tf.raw_ops.ResourceScatterSub(resource=self.handle, indices=ids, updates=rows)
 
     def destroy(self) -> None:
-        """Frees its memory on the server."""
+        """Frees the memory on the server."""
         with tf.device(self.device):
             tf.raw_ops.DestroyResourceOp(resource=self.handle, ignore_lookup_error=True)
 
 
 def loss_of(y: tf.Tensor) -> tf.Tensor:
-    """The dense part: one number an example, its target is 1."""
+    """The dense part of the model: the mean squared error of the sums of `y`, whose target is 1."""
     return tf.reduce_mean((tf.reduce_sum(y, axis=1) - 1) ** 2)
 
 
-def standard(blocks: Sequence[Sequence[Shard]], here: str) -> Step:
-    """All weights come here, `sparse_dense_matmul`, and the dense gradient goes back.
+def standard_parameter_server(blocks: Sequence[Sequence[Shard]], worker_device: str) -> Step:
+    """Reads all weights, multiplies with `sparse_dense_matmul`, and sends the dense gradient back.
 
     Args:
-        blocks: of each server, one after the other: a server's next block is read once the product
-            with the last one is made, so that no host holds more than a block or two of the other's
-            table. All servers send at once.
-        here: the worker's device.
+        blocks: the blocks of each server. The next block of a server is read after the product with
+            the previous one, so that no host holds more than one or two blocks of another host. All
+            servers send at the same time.
+        worker_device: device of the worker.
     """
 
     def step(ids: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
-        with tf.device(here):
+        with tf.device(worker_device):
             rows = tf.cast(_rows(row_splits), tf.int64)
             count = tf.size(row_splits, tf.int64) - 1
-            of_all = [(p, i, b) for p, of in enumerate(blocks) for i, b in enumerate(of)]
-            entries = [_part(ids, rows, count, p, len(blocks), i, b) for p, i, b in of_all]
+            all_blocks = [
+                (p, i, block)
+                for p, of_server in enumerate(blocks)
+                for i, block in enumerate(of_server)
+            ]
+            entries = [_part(ids, rows, count, p, len(blocks), i, b) for p, i, b in all_blocks]
             products: list[tf.Tensor] = []
-            for (_, i, block), part in zip(of_all, entries, strict=True):
+            for (_, i, block), part in zip(all_blocks, entries, strict=True):
                 with tf.control_dependencies(products[-1:] if i else []):
                     table = tf.identity(block.read())
                     products.append(tf.sparse.sparse_dense_matmul(part, table))
@@ -110,7 +121,7 @@ def standard(blocks: Sequence[Sequence[Shard]], here: str) -> Step:
                 loss = loss_of(y)
             upstream = RATE * tape.gradient(loss, y)
             sent: list[tf.Operation] = []
-            for (_, i, block), part in zip(of_all, entries, strict=True):
+            for (_, i, block), part in zip(all_blocks, entries, strict=True):
                 with tf.control_dependencies(sent[-1:] if i else []):
                     gradient = tf.sparse.sparse_dense_matmul(part, upstream, adjoint_a=True)
                     sent.append(block.subtract(gradient))
@@ -119,33 +130,43 @@ def standard(blocks: Sequence[Sequence[Shard]], here: str) -> Step:
     return step
 
 
-def row_lookup(shards: Sequence[Shard], here: str) -> Step:
-    """The distinct rows of a batch come here, and their gradients go back."""
+def row_lookup(shards: Sequence[Shard], worker_device: str) -> Step:
+    """Reads the distinct rows of a batch, and sends their gradients back.
+
+    Args:
+        shards: one per server.
+        worker_device: device of the worker.
+    """
 
     def step(ids: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
-        with tf.device(here):
-            distinct, places = tf.unique(ids)
-            owner = tf.cast(distinct % len(shards), tf.int32)
-            asked = tf.dynamic_partition(distinct // len(shards), owner, len(shards))
-            order = tf.dynamic_partition(tf.range(tf.size(distinct)), owner, len(shards))
-            found = [tf.identity(s.rows(a)) for s, a in zip(shards, asked, strict=True)]
+        with tf.device(worker_device):
+            distinct, positions = tf.unique(ids)
+            server = tf.cast(distinct % len(shards), tf.int32)
+            local_ids = tf.dynamic_partition(distinct // len(shards), server, len(shards))
+            order = tf.dynamic_partition(tf.range(tf.size(distinct)), server, len(shards))
+            found = [tf.identity(s.rows(i)) for s, i in zip(shards, local_ids, strict=True)]
             with tf.GradientTape() as tape:
                 tape.watch(found)
                 rows = tf.dynamic_stitch(order, found)
                 rows.set_shape([None, shards[0].units])
-                y = sum_rows(rows, places, row_splits)
+                y = sum_rows(rows, positions, row_splits)
                 loss = loss_of(y)
             gradients = tape.gradient(loss, found)
-            for shard, part, gradient in zip(shards, asked, gradients, strict=True):
+            for shard, part, gradient in zip(shards, local_ids, gradients, strict=True):
                 shard.subtract_rows(part, RATE * gradient)
         return loss
 
     return step
 
 
-def transport(shards: Sequence[Shard], here: str) -> Step:
-    """Only sends: as much as a shard has, from here to its server, one after the other."""
-    with tf.device(here):
+def transport(shards: Sequence[Shard], worker_device: str) -> Step:
+    """Sends a tensor of the size of each shard to its server, one after the other.
+
+    Args:
+        shards: one per server.
+        worker_device: device of the worker.
+    """
+    with tf.device(worker_device):
         tables = [tf.fill([s.count, s.units], INITIAL) for s in shards]
 
     def step(ids: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
@@ -164,17 +185,17 @@ def _part(
 ) -> tf.SparseTensor:
     """The entries of block i of server p, [B, rows of the block]."""
     first = i * BLOCK_ROWS
-    own = ids // servers - first
-    mine = (ids % servers == p) & (own >= 0) & (own < block.count)
-    places = tf.boolean_mask(tf.stack([rows, own], axis=1), mine)
+    columns = ids // servers - first
+    in_block = (ids % servers == p) & (columns >= 0) & (columns < block.count)
+    indices = tf.boolean_mask(tf.stack([rows, columns], axis=1), in_block)
     shape = tf.stack([count, tf.constant(block.count, tf.int64)])
-    return tf.SparseTensor(places, tf.ones(tf.shape(places)[0]), shape)
+    return tf.SparseTensor(indices, tf.ones(tf.shape(indices)[0]), shape)
 
 
-def sum_rows(rows: tf.Tensor, places: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
-    """[B, D]: of each example the sum of `rows` at its entries' `places`."""
+def sum_rows(rows: tf.Tensor, positions: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
+    """Sums, for each example, the rows at the positions of its entries: [B, D]."""
     count = tf.size(row_splits) - 1
-    return tf.sparse.segment_sum(rows, places, _rows(row_splits), num_segments=count)
+    return tf.sparse.segment_sum(rows, positions, _rows(row_splits), num_segments=count)
 
 
 def _rows(row_splits: tf.Tensor) -> tf.Tensor:
@@ -184,7 +205,7 @@ def _rows(row_splits: tf.Tensor) -> tf.Tensor:
 
 STANDARD, LOOKUP, TRANSPORT = "standard parameter server", "row lookup", "transport"
 STRATEGIES: dict[str, Callable[[Sequence[Any], str], Step]] = {
-    STANDARD: standard,
+    STANDARD: standard_parameter_server,
     LOOKUP: row_lookup,
     TRANSPORT: transport,
 }

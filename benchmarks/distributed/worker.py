@@ -1,4 +1,4 @@
-"""A worker: connects to the servers and runs steps as it is told. Run by `session.Session`."""
+"""A worker: connects to the servers and runs steps on request. `session` starts it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.distributed import talk
+from benchmarks.distributed import json_lines
 
 BATCHES = 4
-Run = Callable[[int], list[float]]  # so many steps -> the losses
+Run = Callable[[int], list[float]]  # number of steps -> their losses
 
 
 class Worker:
-    """What this process holds between messages."""
+    """The state of this process between requests."""
 
     def __init__(self) -> None:
         self.cluster: dict[str, Any] = {}
@@ -22,16 +22,16 @@ class Worker:
         self.free: Callable[[], None] = lambda: None
 
     def handle(self, message: dict[str, Any]) -> dict[str, Any]:
-        """One message; what it does is its "do"."""
+        """Answers a request; its "do" names the method."""
         return getattr(self, message.pop("do"))(**message)
 
     def join(self, servers: list[str], workers: list[str], index: int) -> dict[str, Any]:
-        """Says who takes part, and which of the workers this is."""
+        """Sets the addresses of the cluster, and the index of this worker."""
         self.cluster = {"servers": servers, "workers": workers, "index": index}
         return {}
 
     def build(self, strategy: str, workload: dict[str, Any], name: str) -> dict[str, Any]:
-        """Makes the step of a strategy; the first worker makes the variables."""
+        """Builds a strategy; the first worker creates the variables."""
         from benchmarks.distributed import builders
         from benchmarks.workload import Workload
 
@@ -45,22 +45,22 @@ class Worker:
         }
 
     def steps(self, count: int) -> dict[str, Any]:
-        """Runs so many steps."""
+        """Runs `count` steps."""
         assert self.run is not None
         start = time.perf_counter()
         losses = self.run(count)
         return {"seconds": time.perf_counter() - start, "losses": losses}
 
     def drop(self) -> dict[str, Any]:
-        """Frees what `build` made."""
+        """Frees the variables that `build` created."""
         self.free()
         self.run, self.free = None, lambda: None
         return {}
 
 
 def main() -> None:
-    """Answers until the standard input ends."""
-    talk.serve(functools.partial(Worker.handle, Worker()))
+    """Answers requests until the standard input ends."""
+    json_lines.serve(functools.partial(Worker.handle, Worker()))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 from benchmarks.compare_checkouts import ROOT, Child, compare
-from benchmarks.contender import FORWARD, OURS
+from benchmarks.contender import FORWARD, TWML_OPS
 
 
-def test_a_checkout_is_measured_beside_itself_in_two_processes():
+def test_a_checkout_is_compared_with_itself_in_two_processes():
     with Child(ROOT, quick=True) as before, Child(ROOT, quick=True) as now:
-        times = compare(before, now, FORWARD, OURS, 1.05, rounds=1)
+        times = compare(before, now, FORWARD, TWML_OPS, 1.05, rounds=1)
     assert all(t > 0 for t in times)

@@ -1,4 +1,4 @@
-"""Hosts that are namespaces: capped, counted, always gone; and the benchmark on them, tiny."""
+"""Network namespaces as hosts: caps, counters, clean-up; and a tiny run of the benchmark."""
 
 import json
 import os
@@ -41,7 +41,7 @@ with socket.create_connection((sys.argv[1], 9000)) as link:
 
 
 def send(net, size):
-    """`size` bytes from b to a: those that arrived, and seconds."""
+    """Sends `size` bytes from b to a; returns the received bytes and the seconds."""
     on_a = net.on("a", [sys.executable, "-c", RECEIVE])
     with subprocess.Popen(on_a, stdout=subprocess.PIPE, text=True) as receiver:
         assert receiver.stdout.readline() == "ready\n"
@@ -52,14 +52,14 @@ def send(net, size):
 
 
 @needs_network
-def test_what_a_host_sends_is_counted_and_never_faster_than_its_cap():
+def test_the_egress_of_a_host_is_counted_and_stays_below_its_cap():
     with Network(["a", "b"]) as net:
         net.cap(10 * MB)
         before = net.sent()
         total, seconds = send(net, 2 * MB)
         sent = {host: n - before[host] for host, n in net.sent().items()}
         assert total == 2 * MB
-        assert seconds >= (2 * MB - 2 * network.LEAST_BURST) / (10 * MB)
+        assert seconds >= (2 * MB - 2 * network.MIN_BURST) / (10 * MB)
         assert 2 * MB < sent["b"] < 1.1 * 2 * MB  # with headers
         assert sent["a"] < 0.1 * MB  # acknowledgements
         net.cap(None)
@@ -67,7 +67,7 @@ def test_what_a_host_sends_is_counted_and_never_faster_than_its_cap():
 
 
 @needs_network
-def test_hosts_reach_nobody_else():
+def test_hosts_reach_only_each_other():
     with Network(["a"]) as net:
         routes = subprocess.run(
             net.on("a", ["ip", "route"]), check=True, capture_output=True, text=True
@@ -75,33 +75,33 @@ def test_hosts_reach_nobody_else():
         assert [line.split()[0] for line in routes.splitlines()] == [f"{network.SUBNET}.0/24"]
 
 
-def mine(pid):
+def namespaces_of(pid):
     return [n for n in network.left_over() if n.startswith(f"{network.PREFIX}-{pid}-")]
 
 
 @needs_network
-def test_namespaces_are_gone_after_an_error():
+def test_namespaces_are_removed_after_an_error():
     def fail():
         with Network(["a", "b"]):
-            assert len(mine(os.getpid())) == 3
+            assert len(namespaces_of(os.getpid())) == 3
             raise KeyError("x")
 
     with pytest.raises(KeyError):
         fail()
-    assert mine(os.getpid()) == []
+    assert namespaces_of(os.getpid()) == []
 
 
 @needs_network
-def test_what_a_killed_run_leaves_the_next_one_removes():
+def test_the_namespaces_of_a_killed_run_are_removed_by_the_next_one():
     code = (
         "import os, signal; from benchmarks.distributed.network import Network\n"
         "with Network(['a']): os.kill(os.getpid(), signal.SIGKILL)"
     )
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT) as process:
         process.wait()
-    assert mine(process.pid) != []
+    assert namespaces_of(process.pid) != []
     network.remove_stale()
-    assert mine(process.pid) == []
+    assert namespaces_of(process.pid) == []
 
 
 @needs_network
@@ -113,10 +113,10 @@ def test_an_interrupted_run_cleans_up(number, tmp_path):
         process.send_signal(number)
         process.stderr.read()
     assert process.returncode != 0
-    assert mine(process.pid) == []
+    assert namespaces_of(process.pid) == []
 
 
-def test_without_root_one_line_says_so(tmp_path):
+def test_without_root_the_error_is_one_line(tmp_path):
     code = (
         "import os, sys; from pathlib import Path\n"
         "from benchmarks.distributed.__main__ import main\n"
@@ -137,17 +137,19 @@ def test_a_tiny_run_writes_results_page_and_picture(tmp_path):
     found = json.loads((tmp_path / "performance.json").read_text())["distributed"]
     assert found["failed"] == {}
     cell = found["cells"]["2^10 rows, 1 server, 1 worker"][grid.BY_ROW]["10"]
-    assert cell["bytes"] > cell["predicted_bytes"] > 0  # RPC's envelopes are not predicted
+    assert (
+        cell["bytes"] > cell["predicted_bytes"] > 0
+    )  # the prediction does not include the envelopes of RPC
     assert cell["steps"] > 0
     text = (tmp_path / "performance.md").read_text()
     assert "| 2^10 rows, 1 server, 1 worker | 10 | hybrid by row |" in text
     assert (tmp_path / "img" / page.PICTURE).read_bytes().startswith(b"\x89PNG")
-    assert mine(os.getpid()) == []
+    assert namespaces_of(os.getpid()) == []
 
 
 @needs_network
 @pytest.mark.slow
-def test_strategies_do_the_same_and_pieces_add_up(tmp_path):
+def test_strategies_have_the_same_loss_and_partial_runs_are_merged(tmp_path):
     for only in (grid.STANDARD, grid.BY_ROW):
         run.measure_distributed(tmp_path, "the command", seconds=0.1, quick=True, only=only)
     found = json.loads((tmp_path / "performance.json").read_text())["distributed"]
@@ -165,7 +167,7 @@ def cell(steps, predicted=1.0):
     return {**figures, "steps": steps, "predicted_steps": predicted, "losses": [1.0, 1.0]}
 
 
-def test_the_page_compares_with_the_standard_one_and_the_limit():
+def test_the_page_compares_with_the_standard_strategy_and_the_limit():
     cells = {
         "2^19 rows, 2 servers, 1 worker": {
             grid.STANDARD: {"150": cell(0.5)},
@@ -179,10 +181,10 @@ def test_the_page_compares_with_the_standard_one_and_the_limit():
     result = {"machine": about | {"versions": {}}, "workload": w, "cells": cells, "failed": {}}
     text = page.section(result, "img")
     assert "| 150 | hybrid by row | 100 | 200 × | 50% |" in text
-    assert "| 100 | 125 | +20% | +20% |" in text  # a fifth less time by column
+    assert "| 100 | 125 | +20% | +20% |" in text  # by column a step takes a fifth less time
     assert "| 1 | 2 | 0.50 | 150 | 100 | 80 | 1.25 |" in text
 
 
-def test_the_grid_has_no_cell_twice():
+def test_the_cells_of_the_grid_are_distinct():
     names = [f"{s.name}: {strategy}" for s in grid.SETTINGS for strategy in s.strategies]
     assert len(set(names)) == len(names)

@@ -1,4 +1,4 @@
-"""The experiment runs, and writes its table and picture."""
+"""The experiment runs and writes its table and its plot."""
 
 import json
 
@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks import large_batches
 
 
-def test_every_batch_size_and_scaling_gives_a_loss(tmp_path, monkeypatch):
+def test_every_batch_size_and_scaling_has_a_loss(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     lines = [f"{rng.integers(2)} {i % 50 + 1}:1 {i % 7 + 60}:2.5" for i in range(400)]
     path = tmp_path / "small.libsvm"
@@ -17,7 +17,7 @@ def test_every_batch_size_and_scaling_gives_a_loss(tmp_path, monkeypatch):
     assert found["examples"] == 320
     losses = found["losses"]
     assert losses["none"][64] == losses["linear"][64]
-    assert all(0 < loss < 10 for of in losses.values() for loss in of.values())
+    assert all(0 < loss < 10 for by_size in losses.values() for loss in by_size.values())
 
     document = tmp_path / "large_batches.md"
     document.write_text("# Large batches\n")

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.contender import RULES, Running
+from benchmarks.contender import RULES, PreparedContender
 from benchmarks.reference import FIRST_STEPS, LEARNING_RATE, check
 from benchmarks.workload import Workload, make_case
 
@@ -15,8 +15,8 @@ def dense(batch):
     return x
 
 
-def naive(rule, rate=LEARNING_RATE, also_move=None):
-    """A step by dense matrices, which may be made wrong."""
+def naive(rule, rate=LEARNING_RATE, changed_row=None):
+    """A step with dense matrices, optionally with an error."""
     table = CASE.table.copy()
 
     def run(i):
@@ -24,15 +24,15 @@ def naive(rule, rate=LEARNING_RATE, also_move=None):
         output = (x @ table).astype(np.float32)
         touched = np.any(x != 0, axis=0)
         table[touched] -= rate * FIRST_STEPS[rule](x.T @ CASE.grad_output)[touched]
-        if also_move is not None:
-            table[also_move] += 1e-6
+        if changed_row is not None:
+            table[changed_row] += 1e-6
         return output
 
-    return Running(run, lambda: table)
+    return PreparedContender(run, lambda: table)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_right_step_passes(rule):
+def test_a_correct_step_passes(rule):
     assert check(naive(rule), CASE, rule) == ""
 
 
@@ -41,12 +41,12 @@ def test_a_wrong_update_is_found(rule):
     assert "wrong update" in check(naive(rule, rate=1.01 * LEARNING_RATE), CASE, rule)
 
 
-def test_a_moved_row_at_rest_is_found():
-    at_rest = np.setdiff1d(np.arange(50), CASE.batches[0].ids)[0]
-    wrong = check(naive("sgd", also_move=at_rest), CASE, "sgd")
+def test_a_change_of_an_untouched_row_is_found():
+    untouched = np.setdiff1d(np.arange(50), CASE.batches[0].ids)[0]
+    wrong = check(naive("sgd", changed_row=untouched), CASE, "sgd")
     assert wrong == "1 untouched rows changed"
 
 
 def test_a_wrong_output_is_found():
-    assert "wrong output" in check(Running(lambda i: np.ones((6, 5))), CASE, None)
-    assert "wrong output" in check(Running(lambda i: np.ones((5, 5))), CASE, None)
+    assert "wrong output" in check(PreparedContender(lambda i: np.ones((6, 5))), CASE, None)
+    assert "wrong output" in check(PreparedContender(lambda i: np.ones((5, 5))), CASE, None)

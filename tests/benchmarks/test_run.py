@@ -1,4 +1,4 @@
-"""Each part of `python -m benchmarks.run --quick` from end to end, with the peers there are."""
+"""Each part of `python -m benchmarks.run --quick` from end to end, with the installed peers."""
 
 import importlib.util
 import json
@@ -7,7 +7,7 @@ import re
 import pytest
 
 from benchmarks import run, sweeps
-from benchmarks.contender import OURS, RULES, SLICES
+from benchmarks.contender import RULES, SLICES, TWML_OPS
 from benchmarks.kernels import FORWARD
 
 PARTS = ("kernels", "model", "features", "mirrored")
@@ -25,12 +25,12 @@ def raw(docs):
     return json.loads((docs / "performance.json").read_text())
 
 
-def test_every_contender_that_is_installed_is_right_and_timed(raw):
+def test_every_installed_contender_passes_the_check_and_is_timed(raw):
     kernels = raw["kernels"]
     reasons = [
         f"{n}: {why}" for missing in kernels["skipped"].values() for n, why in missing.items()
     ]
-    # Keras 3's own Adagrad and Adam are wrong where ids repeat: those of keras-rs are found out.
+    # Keras 3's own Adagrad and Adam are wrong if ids repeat, so keras-rs fails the check.
     expected = r"not installed|has no|^keras-rs .* Keras (Adagrad|Adam \(dense\)): wrong update"
     assert [why for why in reasons if not re.search(expected, why)] == []
     assert not raw["model"]["wrong"]
@@ -38,7 +38,7 @@ def test_every_contender_that_is_installed_is_right_and_timed(raw):
         assert all(
             t["median"] > 0 for times in kernels["times"][task].values() for t in times.values()
         )
-        assert OURS in kernels["times"][task]
+        assert TWML_OPS in kernels["times"][task]
     assert all(SLICES in kernels["times"][rule] for rule in RULES)
     assert "TF sparse_dense_matmul" in kernels["times"][FORWARD]
 
@@ -59,7 +59,7 @@ def test_the_page_has_machine_versions_and_every_table(docs, raw):
     for title in (
         "### Forward",
         "### Step with LazyAdam",
-        "| floor |",
+        "| bandwidth floor |",
         "samples/s",
         "largest rank",
         "MB a replica receives in a step",
@@ -67,13 +67,13 @@ def test_the_page_has_machine_versions_and_every_table(docs, raw):
         assert title in page
 
 
-def test_replicas_send_the_same_whatever_the_size_of_the_table(raw):
+def test_the_traffic_of_replicas_does_not_depend_on_the_size_of_the_table(raw):
     assert not raw["mirrored"]["wrong"]
     assert len(raw["mirrored"]["sent"]) == 2
     assert len(set(raw["mirrored"]["sent"].values())) == 1
 
 
-def test_the_page_follows_from_the_raw_results(docs):
+def test_the_page_can_be_rendered_from_the_raw_results(docs):
     page = docs / "performance.md"
     before = page.read_text()
     stale = re.sub(r"(begin kernels[^>]*-->).*?(<!-- end)", r"\1\nold\n\2", before, flags=re.DOTALL)
@@ -83,20 +83,20 @@ def test_the_page_follows_from_the_raw_results(docs):
     assert page.read_text() == before
 
 
-def test_a_part_that_does_not_exist_is_refused(tmp_path):
+def test_an_unknown_part_is_refused(tmp_path):
     with pytest.raises(Exception, match="no such part: kernel"):
         run.main(["kernel"], docs=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_sweep_point_times_ours(tmp_path):
-    point = sweeps.point(run.QUICK, threads=2, rounds=1)
-    assert OURS in point[FORWARD]
-    assert {OURS, SLICES} <= set(point["sgd"])
+def test_a_sweep_point_times_twml_ops(tmp_path):
+    point = sweeps.measure_point(run.QUICK, threads=2, rounds=1)
+    assert TWML_OPS in point[FORWARD]
+    assert {TWML_OPS, SLICES} <= set(point["sgd"])
 
 
 @pytest.mark.slow
-def test_sweeps_make_pictures(tmp_path):
+def test_sweeps_write_plots(tmp_path):
     run.main(["sweeps"], quick=True, threads=2, rounds=2, docs=tmp_path, render=False)
     axes = {*sweeps.AXES, "input_dim", "threads"}
     assert {p.stem for p in (tmp_path / "img").iterdir()} == axes

@@ -2,22 +2,22 @@ import gc
 
 import pytest
 
-from benchmarks import stolen
-from benchmarks.timing import MAX_BURST, Timing, interleave
+from benchmarks import steal_time
+from benchmarks.timing import MAX_CALLS_PER_TURN, Timing, interleave
 
-TURN = 1 + MAX_BURST  # calls, the first of them not timed
+TURN = 1 + MAX_CALLS_PER_TURN  # calls, the first of them not timed
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_stolen(monkeypatch):
-    monkeypatch.setattr(stolen, "seconds", lambda: 0.0)
+def _no_steal_time(monkeypatch):
+    monkeypatch.setattr(steal_time, "total_seconds", lambda: 0.0)
 
 
-def test_every_contender_walks_through_the_same_batches():
+def test_all_contenders_process_the_same_batches():
     seen = {"a": [], "b": []}
     times = interleave({n: s.append for n, s in seen.items()}, [3, 4, 5], rounds=4)
     assert seen["a"] == seen["b"] == ([3, 4, 5] * 4 * TURN)[: 3 + 4 * TURN]
-    assert times["a"].calls == 4 * MAX_BURST
+    assert times["a"].calls == 4 * MAX_CALLS_PER_TURN
     assert gc.isenabled()
 
 
@@ -30,13 +30,13 @@ def test_every_round_runs_every_contender_and_their_order_changes():
     assert len({tuple(r) for r in rounds}) > 1
 
 
-def test_each_batch_has_been_taken_once_before_anything_is_timed():
+def test_each_batch_is_processed_once_before_the_first_round():
     seen = []
     interleave({"a": seen.append}, range(8), rounds=1)
     assert seen[:-TURN] == list(range(8))
 
 
-def test_garbage_is_collected_again_after_a_contender_fails():
+def test_garbage_collection_is_enabled_again_after_an_error():
     calls = []
 
     def fails_in_the_rounds(_):

@@ -1,7 +1,7 @@
-"""TensorFlow Recommenders Addons in a process of its own: it wants another TensorFlow.
+"""Process that runs TensorFlow Recommenders Addons (TFRA), which needs another TensorFlow version.
 
-Run by benchmarks/contenders/tfra.py with that TensorFlow's Python. Its table is a hash table; a
-training step finds the rows of the batch's distinct ids in it, and writes them back.
+benchmarks/contenders/tfra.py starts it with the Python of that version. TFRA's table is a hash
+table: a training step looks up the rows of the distinct ids of the batch and writes them back.
 """
 
 from __future__ import annotations
@@ -17,18 +17,23 @@ import tensorflow as tf
 from benchmarks import reference
 from benchmarks.workload import Batch, Case
 
-CHUNK = 2**16  # keys written and read at a time
+CHUNK = 2**16  # keys that are written or read at a time
 
 
 def main(rule: str, channel: Connection) -> None:
-    """Takes a `Case`, then answers each batch's number with the output, None with the table."""
+    """Receives a `Case`; then answers the index of a batch with the output, None with the table.
+
+    Args:
+        rule: the optimizer; "" for the forward pass alone.
+        channel: connection to the parent process.
+    """
     case: Case = channel.recv()
     tf.config.threading.set_intra_op_parallelism_threads(case.threads)
     tf.config.threading.set_inter_op_parallelism_threads(case.threads)
     try:
         run, table = prepare(rule, case)
         channel.send("")
-    except Exception as e:  # the other side says why this contender is missing
+    except Exception as e:  # the parent process reports the reason
         channel.send(f"{type(e).__name__}: {e}"[:200])
         return
     while True:
@@ -40,7 +45,7 @@ def main(rule: str, channel: Connection) -> None:
 
 
 def prepare(rule: str, case: Case) -> tuple[Callable[[int], np.ndarray], Callable[[], np.ndarray]]:
-    """A step of the rule, or a forward pass, and the weights as they are."""
+    """A function that runs a step (or a forward pass), and one that returns the weights."""
     import tensorflow_recommenders_addons as tfra
 
     embeddings = tfra.dynamic_embedding
@@ -53,9 +58,9 @@ def prepare(rule: str, case: Case) -> tuple[Callable[[int], np.ndarray], Callabl
     rows_of_batch = embeddings.shadow_ops.ShadowVariable(store, name="rows")
 
     def product(ids: tf.Tensor, values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-        unique, places = tf.unique(ids)
+        unique, positions = tf.unique(ids)
         found = embeddings.shadow_ops.embedding_lookup(rows_of_batch, unique)
-        return tf.math.segment_sum(tf.gather(found, places) * values[:, None], rows)
+        return tf.math.segment_sum(tf.gather(found, positions) * values[:, None], rows)
 
     signature = [tf.TensorSpec([None], t) for t in (tf.int64, tf.float32, tf.int32)]
     grad = tf.constant(case.grad_output)

@@ -1,4 +1,7 @@
-"""Started by benchmarks/compare_checkouts.py: a contender with the package of a given checkout."""
+"""Process that runs contenders with the package of a given checkout.
+
+Started by benchmarks/compare_checkouts.py.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ THIS = Path(__file__).parents[1]
 
 
 def main(checkout: str, channel: Connection, quick: bool) -> None:
-    """Prepares the contender that a tuple names, and runs the batch that a number names."""
+    """Answers requests: a tuple prepares a contender, a number runs it on that batch."""
     sys.path[0] = checkout
-    import twml_ops  # from that checkout; everything else is this one's
+    import twml_ops  # from the given checkout; all other modules are from this one
 
     if Path(twml_ops.__file__).parents[1] != Path(checkout):
         raise ImportError(f"twml_ops was imported from {twml_ops.__file__}, not from {checkout}")
@@ -39,7 +42,7 @@ def main(checkout: str, channel: Connection, quick: bool) -> None:
             gc.collect()  # frees the tables of the last one
             if case is None or skew != prepared_skew:
                 prepared_skew = skew
-                case = make_case(workload, workload.with_(skew=skew).batches(8), threads=2)
+                case = make_case(workload, workload.replace(skew=skew).batches(8), threads=2)
             run = CONTENDERS[task][contender](case).run
         channel.send("done")
 

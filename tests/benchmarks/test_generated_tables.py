@@ -1,4 +1,4 @@
-"""The pages that are in the repository."""
+"""The generated tables in the repository."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ from benchmarks import run
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_figure_of_the_pages_follows_from_the_raw_results(tmp_path):
+def test_the_generated_tables_are_those_of_the_raw_results(tmp_path):
     docs = tmp_path / "docs"
     docs.mkdir()
     shutil.copy(ROOT / "README.md", tmp_path)

@@ -1,4 +1,4 @@
-"""Hybrid training through `HybridTrainer`, and one machine that has the table itself."""
+"""Hybrid training with `HybridTrainer`, and the same trainer on a single machine."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from benchmarks.workload import Batch, Workload
 from twml_ops import layers, optimizers
 from twml_ops.distribute import Cluster, HybridTrainer
 
-AHEAD = ", pipelined"
+PIPELINED_SUFFIX = ", pipelined"
 AXES = {"hybrid by row": "row", "hybrid by column": "column", "single machine": "row"}
-AXES |= {name + AHEAD: axis for name, axis in AXES.items() if name.startswith("hybrid")}
+AXES |= {name + PIPELINED_SUFFIX: axis for name, axis in AXES.items() if name.startswith("hybrid")}
 PEER_SECONDS = 240.0
 
 
@@ -27,26 +27,26 @@ def build(
     workers: Sequence[str],
     index: int,
 ) -> Built:
-    """The steps of `strategy`, and what frees its variables."""
-    alone = strategy == "single machine"
-    cluster = Cluster() if alone else Cluster(servers, workers, "worker", index)
+    """Builds a strategy; see `builders.build`."""
+    single_machine = strategy == "single machine"
+    cluster = Cluster() if single_machine else Cluster(servers, workers, "worker", index)
     trainer = HybridTrainer(
         lambda: _model(workload),
         optimizers.SGD(RATE),
         "mse",
         cluster=cluster,
         partition_axis=AXES[strategy],
-        pipeline=strategy.endswith(AHEAD),
+        pipeline=strategy.endswith(PIPELINED_SUFFIX),
         timeout=PEER_SECONDS,
         name=name,
     )
     data = [_inputs(b) for b in batches]
-    done = 0
+    steps_done = 0
 
     def run(count: int) -> list[float]:
-        nonlocal done
-        start = done % len(data)
-        done += count
+        nonlocal steps_done
+        start = steps_done % len(data)
+        steps_done += count
         losses: list[float] = []
         while not losses:
             target = count + (0 if trainer.state is None else int(trainer.state.step.value()))
@@ -63,7 +63,7 @@ def build(
 
 
 def _model(workload: Workload) -> tf.keras.Model:
-    """A wide layer whose outputs are added up: the model of the stock strategies."""
+    """The model of the stock strategies: a wide layer whose outputs are added up."""
     ids = tf.keras.Input([None], dtype="int64", ragged=True)
     initial = tf.keras.initializers.Constant(INITIAL)
     y = layers.SparseLinear(

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.floor import Bandwidth, Probe, forward_seconds, step_seconds
+from benchmarks.bandwidth_floor import Bandwidth, BandwidthProbe, forward_seconds, step_seconds
 from benchmarks.timing import interleave
 from benchmarks.workload import Batch
 
@@ -9,7 +9,7 @@ BATCH = Batch(np.zeros(10, np.int64), np.zeros(10, np.float32), np.array([0, 10]
 ENTRIES = 10 * 8 + 10 * 4 + 2 * 8
 
 
-def test_the_floor_counts_each_byte_that_must_move():
+def test_the_floor_counts_every_byte_that_must_move():
     one = Bandwidth(read=1.0, update=1.0)
     forward = ENTRIES + 3 * 32 * 4 + 1 * 32 * 4
     assert forward_seconds(BATCH, 32, one) == forward
@@ -18,8 +18,8 @@ def test_the_floor_counts_each_byte_that_must_move():
         assert step_seconds(BATCH, 32, rule, one) == forward + backward
 
 
-def test_the_probe_reads_and_writes_what_it_says():
-    probe = Probe(threads=2, megabytes=4)
+def test_the_probe_converts_times_to_bandwidths():
+    probe = BandwidthProbe(threads=2, megabytes=4)
     assert probe.bytes == 4 * 2**20
     times = interleave(probe.runs(), [0], rounds=1)
     assert len(times) == 2

@@ -1,4 +1,7 @@
-"""The floor: the bytes a step must move, over the memory bandwidth measured in the same run."""
+"""Lower bound of the time of a step: the bytes that it must move, divided by memory bandwidth.
+
+The bandwidth is measured in the same run as the contenders.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import numpy as np
 from benchmarks.workload import Batch
 
 READ, UPDATE = "memory read", "memory read and write"
-FLOATS_PER_ROW: dict[str, Callable[[int], int]] = {  # of a row's weights and slots
+FLOATS_PER_ROW: dict[str, Callable[[int], int]] = {  # rule -> floats of weights and slots per row
     "sgd": lambda dim: dim,
     "adagrad": lambda dim: 2 * dim,
     "rowwise_adagrad": lambda dim: dim + 1,
@@ -21,14 +24,24 @@ FLOATS_PER_ROW: dict[str, Callable[[int], int]] = {  # of a row's weights and sl
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """Bytes a second: reading, and reading and writing back in place (both ways counted)."""
+    """Memory bandwidth in bytes per second.
+
+    Attributes:
+        read: of reading.
+        update: of reading and writing back in place; both directions are counted.
+    """
 
     read: float
     update: float
 
 
-class Probe:
-    """Streams through an array far larger than the caches, a part a thread."""
+class BandwidthProbe:
+    """Measures memory bandwidth with passes over an array far larger than the caches.
+
+    Args:
+        threads: number of threads; each passes over its part of the array.
+        megabytes: size of the array in MiB.
+    """
 
     def __init__(self, threads: int, megabytes: int = 512) -> None:
         data = np.ones(megabytes * 2**18, np.float32)
@@ -37,7 +50,7 @@ class Probe:
         self.bytes = data.nbytes
 
     def runs(self) -> dict[str, Callable[[int], object]]:
-        """The two passes, as contenders of `timing.interleave`."""
+        """The reading pass and the updating pass, as contenders of `timing.interleave`."""
         one = np.float32(1)
         return {
             READ: lambda _: list(self._pool.map(np.max, self._parts)),
@@ -47,22 +60,36 @@ class Probe:
         }
 
     def bandwidth(self, read_seconds: float, update_seconds: float) -> Bandwidth:
-        """What the passes' times mean."""
+        """Converts the times of the two passes, in seconds, to bandwidths."""
         return Bandwidth(self.bytes / read_seconds, 2 * self.bytes / update_seconds)
 
 
 def forward_seconds(batch: Batch, dim: int, bandwidth: Bandwidth) -> float:
-    """Ids, values, offsets and each distinct row read once; the output written once.
+    """Lower bound of a forward pass, in seconds.
 
-    Rows that many examples share are counted once: they are in a cache the second time.
+    The pass reads ids, values, offsets and each distinct row, and writes the output. A row that
+    several examples share counts once, because it is in a cache the second time.
+
+    Args:
+        batch: the batch.
+        dim: columns of the table.
+        bandwidth: of the memory.
     """
     read = 4 * dim * batch.unique + _entry_bytes(batch)
     return read / bandwidth.read + 4 * dim * batch.num_rows / bandwidth.update
 
 
 def step_seconds(batch: Batch, dim: int, rule: str, bandwidth: Bandwidth) -> float:
-    """The forward, then the entries and the output's gradient read again, and each distinct row's
-    weights and slots read and written once.
+    """Lower bound of a training step, in seconds.
+
+    After the forward pass, a step reads the entries again and the gradient of the output, and reads
+    and writes the weights and slots of each distinct row.
+
+    Args:
+        batch: the batch.
+        dim: columns of the table.
+        rule: the optimizer, a key of FLOATS_PER_ROW.
+        bandwidth: of the memory.
     """
     read = 4 * dim * batch.num_rows + _entry_bytes(batch)
     update = 2 * 4 * FLOATS_PER_ROW[rule](dim) * batch.unique
