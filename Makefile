@@ -1,4 +1,4 @@
-# Everything a user or CI calls. `make train` and `make test` set up what they need.
+# All commands of users and CI; `make help` lists them. Each target sets up the environment that it needs.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 TF ?= 2.21
 TEST_TFS ?= 2.21 2.15
@@ -6,11 +6,11 @@ WHEEL_TFS ?= 2.15 2.16 2.17 2.18 2.19 2.20 2.21
 SMOKE_TFS ?= 2.16 2.17 2.18 2.19 2.20
 BARE_TFS ?= 2.15 2.18 2.21
 FALLBACK_TFS ?= 2.14
-# By files: what a module's tests share is made once.
+# Tests are distributed by file, so that the fixtures of a module are created once.
 PYTEST_FLAGS ?= -n 2 --dist loadfile
 OUT ?= out/flights
 ASAN_TESTS ?= tests/ops tests/core tests/optimizers/test_hogwild.py
-# They measure memory, or need a `new` that throws.
+# These tests measure memory, or need an operator new that throws; sanitizers replace it.
 ASAN_SKIPPED = tests/ops/test_memory.py tests/ops/test_out_of_memory.py
 
 export TF_CPP_MIN_LOG_LEVEL ?= 3
@@ -19,12 +19,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 venv = .venv/tf-$(1)
 NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/simd/*.cc cc/core/simd/*.h cc/tf/*/*.cc cc/tf/*/*.h python/*.cc python/*.h) native_build.py bazel/targets.bzl
 
-# Stamps are kept, also those in the middle of a chain.
+# Make must not delete stamp files of intermediate targets.
 .SECONDARY:
 
 .PHONY: help setup train test test-cc test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-tpu lint format bench wheel test-wheel stubs docs bazel clean
-help:
-	@echo "make train | test | test-asan | test-tsan | test-slow | test-smoke | test-tpu | lint | format | bench | wheel | test-wheel | stubs | docs | bazel | clean   (TF=2.21 or 2.15)"
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo "TF=2.15 selects the TensorFlow version of a target, TEST_TFS=2.21 those of the tests."
 
 # A virtual environment per TensorFlow, with the package installed in place.
 .venv/tf-%/.installed: pyproject.toml requirements/pins.txt requirements/tf-%.txt
@@ -37,19 +38,19 @@ help:
 		"tensorflow-recommenders==0.7.7"; fi
 	touch $@
 
-# Incremental: only what changed is compiled.
+# Incremental: compiles only the sources that changed.
 .venv/tf-%/.built: .venv/tf-%/.installed $(NATIVE)
 	.venv/tf-$*/bin/python setup.py -q build_ext --inplace
 	touch $@
 
-setup: .venv/tf-$(TF)/.built
+setup: .venv/tf-$(TF)/.built ## create the environment and build the native code
 
-train: setup
+train: setup ## train the example model on real flights
 	$(call venv,$(TF))/bin/twml-ops train --data flights --out $(OUT) --overwrite
 
-test: $(TEST_TFS:%=test-tf-%) test-cc
+test: $(TEST_TFS:%=test-tf-%) test-cc ## run all tests on both TensorFlow versions
 
-# Tests whose outcome no version of TensorFlow can change: they run on the first of TEST_TFS only.
+# The result of these tests does not depend on the TensorFlow version. They run on the first of TEST_TFS only.
 ANY_TF_TESTS = tests/benchmarks tests/planning tests/tools tests/test_architecture.py tests/test_children.py \
 	tests/data/test_block.py tests/data/test_flights.py tests/data/test_hashing.py \
 	tests/data/test_open.py tests/data/test_text.py tests/distribute/test_launch.py \
@@ -62,14 +63,14 @@ test-tf-%: .venv/tf-%/.built
 		-m "not slow" tests/test_batch.py tests/layers tests/optimizers tests/metrics tests/examples \
 		tests/docs/test_guides.py; fi
 
-test-cc: .venv/tf-$(TF)/.built
+test-cc: .venv/tf-$(TF)/.built ## run the C++ tests
 	.venv/tf-$(TF)/bin/python native_build.py test
 
-# Under sanitizers (gcc or clang): the C++ tests, and the ops in a Python that loads the address
-# sanitizer first. The ordinary libraries stay as they are.
-test-asan: test-cc-asan test-ops-asan
+# Sanitizers (gcc or clang). The C++ tests are built with them. The ops run in a Python process that
+# preloads the address sanitizer. The ordinary libraries are not changed.
+test-asan: test-cc-asan test-ops-asan ## test C++ and ops under the address sanitizer
 
-test-tsan: test-cc-tsan
+test-tsan: test-cc-tsan ## test C++ under the thread sanitizer
 
 test-cc-asan: .venv/tf-$(TF)/.built
 	TWML_OPS_SANITIZE=address .venv/tf-$(TF)/bin/python native_build.py test
@@ -84,16 +85,16 @@ test-ops-asan: .venv/tf-$(TF)/.built
 		$(CURDIR)/.venv/tf-$(TF)/bin/python -m pytest -c $(CURDIR)/pyproject.toml \
 		$(ASAN_SKIPPED:%=--ignore=$(CURDIR)/%) $(ASAN_TESTS:%=$(CURDIR)/%)
 
-test-slow: $(TEST_TFS:%=.venv/tf-%/.built)
+test-slow: $(TEST_TFS:%=.venv/tf-%/.built) ## run the tests that take minutes
 	for tf in $(TEST_TFS); do .venv/tf-$$tf/bin/python -m pytest $(PYTEST_FLAGS) -m slow || [ $$? = 5 ]; done
 
-# The versions between the two of `make test`: their op libraries are those of the wheel.
+# The TensorFlow versions between the two of `make test`, with the op libraries of the wheel.
 .venv/smoke-%/.installed: requirements/pins.txt requirements/smoke.txt
 	$(PYTHON) -m venv .venv/smoke-$*
 	.venv/smoke-$*/bin/pip install -q "tensorflow-cpu==$*.*" -r requirements/smoke.txt
 	touch $@
 
-test-smoke: .venv/wheel/.installed $(SMOKE_TFS:%=.cache/tensorflow/%/VERSION) $(SMOKE_TFS:%=.venv/smoke-%/.installed)
+test-smoke: .venv/wheel/.installed $(SMOKE_TFS:%=.cache/tensorflow/%/VERSION) $(SMOKE_TFS:%=.venv/smoke-%/.installed) ## test the TensorFlow versions in between
 	TWML_OPS_TENSORFLOWS="$$(echo $(SMOKE_TFS:%=$(CURDIR)/.cache/tensorflow/%) | tr ' ' :)" \
 		.venv/wheel/bin/python setup.py -q build_ext --inplace
 	for tf in $(SMOKE_TFS); do .venv/smoke-$$tf/bin/python -m pytest tests/smoke || exit 1; done
@@ -103,7 +104,7 @@ test-smoke: .venv/wheel/.installed $(SMOKE_TFS:%=.cache/tensorflow/%/VERSION) $(
 	.venv/lint/bin/pip install -q -r requirements/lint.txt
 	touch $@
 
-# The TPU compiler, which needs no TPU: compiles the package's models for two generations.
+# Compiles the models of the package with the TPU compiler, which needs no TPU, for two generations.
 .venv/tpu/.installed: pyproject.toml requirements/pins.txt requirements/tf-2.21.txt requirements/tpu.txt
 	$(PYTHON) -m venv .venv/tpu
 	.venv/tpu/bin/pip install -q -c requirements/tf-2.21.txt "setuptools>=77" wheel pybind11 ninja
@@ -115,24 +116,24 @@ test-smoke: .venv/wheel/.installed $(SMOKE_TFS:%=.cache/tensorflow/%/VERSION) $(
 	.venv/tpu/bin/python setup.py -q build_ext --inplace
 	touch $@
 
-test-tpu: .venv/tpu/.built
+test-tpu: .venv/tpu/.built ## compile the models for TPUs
 	.venv/tpu/bin/python -m pytest tests/tpu
 
 CC_FILES = $(shell git ls-files 'cc/*.cc' 'cc/*.h' 'python/*.cc' 'python/*.h' 'tests/cc/*.cc')
 
-lint: .venv/lint/.installed
+lint: .venv/lint/.installed ## run linters, type checker and format check
 	.venv/lint/bin/ruff check .
 	.venv/lint/bin/ruff format --check .
 	.venv/lint/bin/mypy
 	.venv/lint/bin/clang-format --dry-run -Werror $(CC_FILES)
 
-format: .venv/lint/.installed
+format: .venv/lint/.installed ## format the sources
 	.venv/lint/bin/ruff check --fix-only .
 	.venv/lint/bin/ruff format .
 	.venv/lint/bin/clang-format -i $(CC_FILES)
 
-# The peers that docs/performance.md compares with. BENCH="kernels model sweeps" runs several parts,
-# BENCH="kernels --rounds 1" passes an option of `python -m benchmarks.run`.
+# The benchmark environment contains the peers of docs/performance.md. BENCH="kernels model sweeps" runs
+# several parts; BENCH="kernels --rounds 1" passes an option to `python -m benchmarks.run`.
 .venv/bench/.installed: pyproject.toml requirements/pins.txt requirements/tf-2.21.txt requirements/bench.txt
 	$(PYTHON) -m venv .venv/bench
 	.venv/bench/bin/pip install -q -c requirements/tf-2.21.txt "setuptools>=77" wheel pybind11 ninja
@@ -144,16 +145,16 @@ format: .venv/lint/.installed
 	.venv/bench/bin/python setup.py -q build_ext --inplace
 	touch $@
 
-# A peer that wants a TensorFlow of its own.
+# TensorFlow Recommenders Addons, which needs another TensorFlow version.
 .venv/tfra/.installed: requirements/pins.txt requirements/tfra.txt
 	$(PYTHON) -m venv .venv/tfra
 	.venv/tfra/bin/pip install -q -r requirements/tfra.txt
 	touch $@
 
-bench: .venv/bench/.built .venv/tfra/.installed
+bench: .venv/bench/.built .venv/tfra/.installed ## measure the figures of the documents
 	.venv/bench/bin/python -m benchmarks.run $(BENCH)
 
-# One wheel with an op library for each TensorFlow; headers are downloaded once, objects are kept.
+# One wheel with an op library for each TensorFlow version. Downloaded headers and object files are kept.
 .venv/wheel/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv/wheel
 	.venv/wheel/bin/pip install -q -c requirements/tf-2.21.txt "setuptools>=77" wheel pybind11 ninja
@@ -163,31 +164,31 @@ bench: .venv/bench/.built .venv/tfra/.installed
 	mkdir -p .cache/tensorflow
 	.venv/wheel/bin/python tools/unpack_tensorflow.py $* .cache/tensorflow/$*
 
-wheel: .venv/wheel/.installed $(WHEEL_TFS:%=.cache/tensorflow/%/VERSION)
+wheel: .venv/wheel/.installed $(WHEEL_TFS:%=.cache/tensorflow/%/VERSION) ## build the wheel for all TensorFlow versions
 	rm -f dist/twml_ops-*.whl
 	.venv/wheel/bin/python tools/wheel.py dist $(WHEEL_TFS:%=.cache/tensorflow/%)
 
-# The wheel in bare environments, outside the checkout; FALLBACK_TFS are not in it.
-test-wheel: wheel
+# Installs the wheel in new environments outside the checkout. It has no op library for FALLBACK_TFS.
+test-wheel: wheel ## test the wheel in new environments
 	$(PYTHON) tools/test_wheel.py dist/twml_ops-*.whl $(BARE_TFS) --fallback $(FALLBACK_TFS)
 
-# The type stub of the NumPy bindings, after a change of python/*.cc.
-stubs: setup
+# Generates the type stub of the NumPy bindings; needed after a change of python/*.cc.
+stubs: setup ## generate the type stub of the NumPy bindings
 	$(call venv,$(TF))/bin/python tools/stubs.py
 
-# The site of guides and API reference, in out/site.
+# Builds the site of guides and API reference in out/site.
 .venv/docs/.installed: requirements/pins.txt requirements/docs.txt
 	$(PYTHON) -m venv .venv/docs
 	.venv/docs/bin/pip install -q -r requirements/docs.txt
 	touch $@
 
-docs: .venv/docs/.installed
+docs: .venv/docs/.installed ## build the documentation site
 	NO_MKDOCS_2_WARNING=1 .venv/docs/bin/mkdocs build -q
 
 # Debian's bazel-bootstrap builds everything and runs the C++ tests, without a network.
-bazel: setup
+bazel: setup ## build and test with Bazel
 	PYTHON_BIN_PATH=$(abspath $(call venv,$(TF))/bin/python) bazel/offline/bazel build //...
 	PYTHON_BIN_PATH=$(abspath $(call venv,$(TF))/bin/python) bazel/offline/bazel test //tests/cc:all
 
-clean:
+clean: ## remove environments, builds and outputs
 	rm -rf .venv .cache build dist out twml_ops/*.so *.egg-info
