@@ -68,7 +68,7 @@ def kernels(result: dict[str, Any]) -> str:
     head = (
         f"{machine(result['machine'])}\n\n"
         f"N = {w['input_dim']:,}, D = {w['units']}, B = {w['batch_size']:,}, about "
-        f"{w['row_length']} entries a row, {result['threads']} threads; distinct rows in a batch: "
+        f"{w['row_length']} entries per row, {result['threads']} threads; distinct rows in a batch: "
         f"{unique}. Memory: {bandwidth['read'] / 1e9:.1f} GB/s read, "
         f"{bandwidth['update'] / 1e9:.1f} GB/s read and written in place. {measured(result)} "
         f"The fastest contender is bold. {_disturbed(result['times'])}"
@@ -170,7 +170,7 @@ def sweeps(result: dict[str, Any], images: str) -> str:
     w = result["workload"]
     parts = [
         f"{machine(result['machine'])}\n\nUnless swept: N = {w['input_dim']:,}, D = {w['units']}, "
-        f"B = {w['batch_size']:,}, {w['row_length']} entries a row, Zipf {w['skew']}. Medians, ms."
+        f"B = {w['batch_size']:,}, {w['row_length']} entries per row, Zipf {w['skew']}. Medians, ms."
     ]
     for axis, points in result["axes"].items():
         columns = list(
@@ -194,7 +194,7 @@ def model(result: dict[str, Any]) -> str:
     w = result["workload"]
     parts = [
         f"{machine(result['machine'])}\n\n{result['features']:,} raw features, about "
-        f"{w['row_length']} a row (Zipf {w['skew']}), 32 buckets each: N = {w['input_dim']:,}; "
+        f"{w['row_length']} per row (Zipf {w['skew']}), 32 buckets each: N = {w['input_dim']:,}; "
         f"D = {w['units']}. Medians of {result['rounds']} interleaved fits."
     ]
     for rule, by_batch_size in result["times"].items():
@@ -222,11 +222,11 @@ def mirrored(result: dict[str, Any]) -> str:
     w, rules = result["workload"], list(result["times"])
     head = (
         f"{machine(result['machine'])}\n\nN = {w['input_dim']:,}, D = {w['units']}, 2 replicas "
-        f"with half of B = {w['batch_size']:,} each, about {w['row_length']} entries a row (Zipf "
+        f"with half of B = {w['batch_size']:,} each, about {w['row_length']} entries per row (Zipf "
         f"{w['skew']}). Medians of {result['rounds']} interleaved rounds."
     )
     header = [
-        "a step, ms",
+        "step, ms",
         *(c for r in rules for c in (MODEL_TITLES[r].split(";")[0], "÷ twml_ops")),
     ]
     rows = []
@@ -242,8 +242,8 @@ def mirrored(result: dict[str, Any]) -> str:
     if result["wrong"]:
         parts.append("Wrong: " + "; ".join(f"{n}: {why}" for n, why in result["wrong"].items()))
     header = ["rows of the table", *(f"{int(n):,}" for n in result["sent"])]
-    sent = ["MB a replica receives in a step", *(f"{b / 1e6:.3g}" for b in result["sent"].values())]
-    table = ["a dense gradient", *(f"{int(n) * w['units'] * 4 / 1e6:,.0f}" for n in result["sent"])]
+    sent = ["MB that a replica receives per step", *(f"{b / 1e6:.3g}" for b in result["sent"].values())]
+    table = ["MB of a dense gradient", *(f"{int(n) * w['units'] * 4 / 1e6:,.0f}" for n in result["sent"])]
     note = f"The summed rows of a step would have {result['slices'] / 1e6:.3g} MB."
     return "\n\n".join([*parts, f"{markdown(header, [sent, table])}\n\n{note}"])
 
@@ -253,7 +253,7 @@ def features(result: dict[str, Any]) -> str:
     bandwidth = result["bandwidth"]
     head = (
         f"{machine(result['machine'])}\n\n"
-        f"{result['entries']:,} entries a batch, {result['threads']} threads for buckets, one for "
+        f"{result['entries']:,} entries per batch, {result['threads']} threads for buckets, one for "
         f"sketches. Memory: {bandwidth['read'] / 1e9:.1f} GB/s read, "
         f"{bandwidth['update'] / 1e9:.1f} GB/s read and written in place. Medians of "
         f"{result['rounds']} interleaved rounds."

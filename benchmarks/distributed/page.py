@@ -25,7 +25,7 @@ def section(result: dict[str, Any], images: str) -> str:
     w, cells = result["workload"], result["cells"]
     head = (
         f"{machine(result['machine'])}\n\n"
-        f"D = {w['units']}, B = {w['batch_size']:,}, about {w['row_length']} entries an example "
+        f"D = {w['units']}, B = {w['batch_size']:,}, about {w['row_length']} entries per example "
         "(binary, Zipf 1.05), SGD. A step is one batch of one worker; steps/s are the sum over all "
         "workers. All hosts share the cores of this machine. Turns with more than "
         f"{MAX_FRACTION:.0%} steal time do not count; * marks cells that had no other turns."
@@ -48,7 +48,7 @@ def _summary(cells: Cells) -> str:
             at = "–" if strategy == SINGLE else cap
             mark = " *" if cell.get("disturbed") else ""
             rows.append([setting, at, strategy, _figure(cell["steps"]) + mark, ratio, limit])
-    header = ["", "MB/s a host", "strategy", "steps/s", "÷ standard", "of the network limit"]
+    header = ["", "MB/s per host", "strategy", "steps/s", "÷ standard", "of the network limit"]
     return f"### Steps\n\n{markdown(header, rows)}" if rows else ""
 
 
@@ -63,7 +63,7 @@ def _axes(cells: Cells) -> str:
             sent = [f"{c['bytes'] / 1e6:.3g}" for c in (row, column)]
             rates = [_figure(c["steps"]) for c in (row, column)]
             rows.append([setting, cap, *sent, *rates, f"{less:+.0%}", f"{planned:+.0%}"])
-    header = ["", "MB/s a host", "MB by row", "MB by column", "steps/s by row", "by column"]
+    header = ["", "MB/s per host", "MB by row", "MB by column", "steps/s by row", "by column"]
     header += ["time saved by column", "predicted"]
     return f"### By row and by column\n\n{markdown(header, rows)}" if rows else ""
 
@@ -83,7 +83,7 @@ def _all(cells: Cells) -> str:
                     f"{c['steps'] / c['predicted_steps']:.2f}",
                 ]
             )
-    header = ["", "MB/s a host", "strategy", "MB a step", "predicted", "ratio"]
+    header = ["", "MB/s per host", "strategy", "MB per step", "predicted", "ratio"]
     header += ["steps/s without a cap", "steps/s", "predicted", "ratio"]
     return f"### Measured and predicted\n\n{markdown(header, rows)}" if rows else ""
 

@@ -62,7 +62,7 @@ def test_the_page_has_machine_versions_and_every_table(docs, raw):
         "| bandwidth floor |",
         "samples/s",
         "largest rank",
-        "MB a replica receives in a step",
+        "MB that a replica receives per step",
     ):
         assert title in page
 
