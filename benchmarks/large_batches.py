@@ -129,7 +129,7 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 _LABELS = {
-    "none": "rate as it is",
+    "none": "unscaled rate",
     "sqrt": "× √k, warmed up",
     "linear": "× k, warmed up",
 }

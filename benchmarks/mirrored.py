@@ -40,14 +40,14 @@ class ReplicatedContender:
         variables: the trainable variables of the layer.
         call: the layer, from the inputs of a replica to [B, D].
         optimizer: updates the variables.
-        form: converts a batch and the number of rows of the table to the layer's inputs.
+        convert: converts a batch and the number of rows of the table to the layer's inputs.
     """
 
     strategy: tf.distribute.Strategy
     variables: list[Any]
     call: Callable[..., tf.Tensor]
     optimizer: Any
-    form: Callable[[Batch, int], tuple[tf.Tensor, ...]]
+    convert: Callable[[Batch, int], tuple[tf.Tensor, ...]]
 
     def step(self) -> Callable[[Any], Any]:
         """A function that makes one training step on an element of `batches`; returns the loss."""
@@ -72,7 +72,7 @@ class ReplicatedContender:
         distribute_values = self.strategy.experimental_distribute_values_from_function
         return [
             distribute_values(
-                lambda c, b=b: self.form(_half(b, c.replica_id_in_sync_group), input_dim)
+                lambda c, b=b: self.convert(_half(b, c.replica_id_in_sync_group), input_dim)
             )
             for b in batches
         ]

@@ -68,8 +68,8 @@ def kernels(result: dict[str, Any]) -> str:
     head = (
         f"{machine(result['machine'])}\n\n"
         f"N = {w['input_dim']:,}, D = {w['units']}, B = {w['batch_size']:,}, about "
-        f"{w['row_length']} entries per row, {result['threads']} threads; distinct rows in a batch: "
-        f"{unique}. Memory: {bandwidth['read'] / 1e9:.1f} GB/s read, "
+        f"{w['row_length']} entries per row, {result['threads']} threads; distinct rows in a "
+        f"batch: {unique}. Memory: {bandwidth['read'] / 1e9:.1f} GB/s read, "
         f"{bandwidth['update'] / 1e9:.1f} GB/s read and written in place. {measured(result)} "
         f"The fastest contender is bold. {_disturbed(result['times'])}"
     )
@@ -118,7 +118,7 @@ def _summary(result: dict[str, Any], distributions: Sequence[str]) -> str:
     header += [f"{peer} ÷ twml_ops" for peer in ("TF's best", "torch's best", "FBGEMM")]
     header += ["by slices, ms", "TF's best ÷ by slices"]
     rows = []
-    # The call of a tf.function has a cost of its own, so the forward pass is also shown eagerly.
+    # The call of a tf.function takes extra time, so the forward pass is also shown eagerly.
     entries = [(task, TASK_TITLES[task], TWML_OPS) for task in result["times"]]
     entries.insert(1, (FORWARD, "Forward, called eagerly", EAGER))
     for task, title, name in entries:
@@ -170,7 +170,8 @@ def sweeps(result: dict[str, Any], images: str) -> str:
     w = result["workload"]
     parts = [
         f"{machine(result['machine'])}\n\nUnless swept: N = {w['input_dim']:,}, D = {w['units']}, "
-        f"B = {w['batch_size']:,}, {w['row_length']} entries per row, Zipf {w['skew']}. Medians, ms."
+        f"B = {w['batch_size']:,}, {w['row_length']} entries per row, Zipf {w['skew']}. "
+        "Medians, ms."
     ]
     for axis, points in result["axes"].items():
         columns = list(
@@ -242,8 +243,14 @@ def mirrored(result: dict[str, Any]) -> str:
     if result["wrong"]:
         parts.append("Wrong: " + "; ".join(f"{n}: {why}" for n, why in result["wrong"].items()))
     header = ["rows of the table", *(f"{int(n):,}" for n in result["sent"])]
-    sent = ["MB that a replica receives per step", *(f"{b / 1e6:.3g}" for b in result["sent"].values())]
-    table = ["MB of a dense gradient", *(f"{int(n) * w['units'] * 4 / 1e6:,.0f}" for n in result["sent"])]
+    sent = [
+        "MB that a replica receives per step",
+        *(f"{b / 1e6:.3g}" for b in result["sent"].values()),
+    ]
+    table = [
+        "MB of a dense gradient",
+        *(f"{int(n) * w['units'] * 4 / 1e6:,.0f}" for n in result["sent"]),
+    ]
     note = f"The summed rows of a step would have {result['slices'] / 1e6:.3g} MB."
     return "\n\n".join([*parts, f"{markdown(header, [sent, table])}\n\n{note}"])
 
@@ -253,8 +260,8 @@ def features(result: dict[str, Any]) -> str:
     bandwidth = result["bandwidth"]
     head = (
         f"{machine(result['machine'])}\n\n"
-        f"{result['entries']:,} entries per batch, {result['threads']} threads for buckets, one for "
-        f"sketches. Memory: {bandwidth['read'] / 1e9:.1f} GB/s read, "
+        f"{result['entries']:,} entries per batch, {result['threads']} threads for buckets, one "
+        f"for sketches. Memory: {bandwidth['read'] / 1e9:.1f} GB/s read, "
         f"{bandwidth['update'] / 1e9:.1f} GB/s read and written in place. Medians of "
         f"{result['rounds']} interleaved rounds."
     )

@@ -71,7 +71,7 @@ class Turns:
         """Number of undisturbed turns."""
         return len(self._counting)
 
-    def enough(self, rounds: int) -> bool:
+    def complete(self, rounds: int) -> bool:
         """Whether `rounds` turns are undisturbed, or the maximum number of turns is reached."""
         total = self.counting + len(self._disturbed)
         return self.counting >= rounds or total >= steal_time.MAX_TURN_FACTOR * rounds
@@ -142,7 +142,7 @@ def interleave(
     enabled = gc.isenabled()
     gc.disable()
     try:
-        while remaining := [name for name in names if not turns[name].enough(rounds)]:
+        while remaining := [name for name in names if not turns[name].complete(rounds)]:
             for i in rng.permutation(len(remaining)):
                 time.sleep(PAUSE_SECONDS)
                 name = remaining[i]

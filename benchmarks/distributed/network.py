@@ -139,25 +139,21 @@ class Network:
 
 def remove_stale() -> None:
     """Removes the namespaces of killed runs of this benchmark, not those of running ones."""
-    for name in _namespaces():
+    for name in namespaces():
         owner = name.removeprefix(f"{PREFIX}-").split("-")[0]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():
             _remove(f"{PREFIX}-{owner}")
 
 
-def left_over() -> list[str]:
+def namespaces() -> list[str]:
     """Names of the existing namespaces of this benchmark."""
-    return _namespaces()
-
-
-def _namespaces() -> list[str]:
     folder = Path("/run/netns")
     names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
     return sorted(name for name in names if name.startswith(f"{PREFIX}-"))
 
 
 def _remove(run: str) -> None:
-    for name in _namespaces():
+    for name in namespaces():
         if name.startswith(f"{run}-"):
             with _deferred_signals():
                 subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)

@@ -76,7 +76,7 @@ def test_hosts_reach_only_each_other():
 
 
 def namespaces_of(pid):
-    return [n for n in network.left_over() if n.startswith(f"{network.PREFIX}-{pid}-")]
+    return [n for n in network.namespaces() if n.startswith(f"{network.PREFIX}-{pid}-")]
 
 
 @needs_network

@@ -23,6 +23,6 @@ def test_every_batch_size_and_scaling_has_a_loss(tmp_path, monkeypatch):
     document.write_text("# Large batches\n")
     about = large_batches.machine.describe("python -m benchmarks.large_batches small")
     large_batches.write({"epochs": 1, "machine": about, "sources": {"small": found}}, tmp_path)
-    assert "| rate as it is |" in document.read_text()
+    assert "| unscaled rate |" in document.read_text()
     assert (tmp_path / "img" / "large_batches.png").exists()
     assert json.loads((tmp_path / "large_batches.json").read_text())["epochs"] == 1
