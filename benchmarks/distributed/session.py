@@ -19,7 +19,7 @@ START_SECONDS = 120.0
 STEP_SECONDS = 240.0  # timeout of a step, including the tracing of its function
 WARM_UP_ROUNDS = 2
 TURNS = 4  # in a measurement, of several rounds each
-LOCKSTEP = ("standard parameter server", "row lookup")  # workers that do not wait for each other
+LOCKSTEP = ("standard parameter server", "row lookup")  # the session keeps their workers in step
 ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
 # Without these settings, strategies that send tables would spend half of their time in page faults.
 # malloc keeps freed memory or, if the table is too large for that, uses huge pages.
