@@ -151,7 +151,7 @@ def _contenders(workload: Workload, rule: str) -> dict[str, ReplicatedContender]
 
 
 def _twml_ops(workload: Workload, rule: str) -> ReplicatedContender:
-    strategy = distribute.mirrored(REPLICAS)
+    strategy = distribute.mirrored_strategy(REPLICAS)
     with strategy.scope():
         initial = tf.keras.initializers.Constant(0.01)
         layer = layers.SparseLinear(

@@ -55,7 +55,9 @@ def build(width: int) -> tf.keras.Model:
 
 def train(target: str) -> list[np.ndarray]:
     """Trains for one pass over the data and returns the weights."""
-    strategy = distribute.mirrored(2) if target == "mirrored" else tf.distribute.get_strategy()
+    strategy = (
+        distribute.mirrored_strategy(2) if target == "mirrored" else tf.distribute.get_strategy()
+    )
     dataset = batches()
     width = int(dataset.element_spec[0][0].shape[1])
     with strategy.scope():
@@ -107,7 +109,7 @@ def main(arguments: Any = None) -> None:
     parser.add_argument("--compare", help="weights of another target, which must agree")
     options = parser.parse_args(arguments)
     if options.target == "mirrored":
-        distribute.mirrored(
+        distribute.mirrored_strategy(
             2
         )  # makes two logical CPUs, which must happen before TensorFlow uses a device
     weights = train(options.target)

@@ -45,10 +45,10 @@ std::vector<DelimitedColumn> ColumnsOf(const std::string& kinds,
   return columns;
 }
 
-py::tuple Parsed(const ArrayLike& text, const std::string& delimiter, const std::string& kinds,
-                 const std::vector<std::pair<int64_t, int64_t>>& keys, int64_t num_buckets,
-                 int num_threads) {
-  const auto bytes = As<uint8_t>(text, "text");
+py::typing::Tuple<DoubleArray, Int64Array, int64_t> Parsed(
+    const ArrayLike& text, const std::string& delimiter, const std::string& kinds,
+    const std::vector<std::pair<int64_t, int64_t>>& keys, int64_t num_buckets, int num_threads) {
+  const auto bytes = ToArray<uint8_t>(text, "text");
   RequireRank(bytes, 1, "text");
   if (delimiter.size() != 1) RaiseIfError(Invalid("delimiter must be one byte"));
   const std::vector<DelimitedColumn> columns = ColumnsOf(kinds, keys);
@@ -80,7 +80,7 @@ py::tuple Parsed(const ArrayLike& text, const std::string& delimiter, const std:
 void BindDelimited(py::module_& m) {
   using py::literals::operator""_a;
   m.def("parse_delimited", &Parsed, "text"_a, "delimiter"_a, "kinds"_a, "keys"_a, py::kw_only(),
-        Int("num_buckets") = int64_t{1} << 62, Int("num_threads") = 0,
+        IntArg("num_buckets") = int64_t{1} << 62, IntArg("num_threads") = 0,
         "Parses lines of delimited text without quotes into numbers and hashed categories.\n\n"
         "Args:\n"
         "    text: uint8 [N], whole lines.\n"

@@ -26,15 +26,15 @@ py::array_t<int64_t> HashedAt(const Array<uint8_t>& bytes, const Array<Offset>& 
 
 py::array_t<int64_t> Hashed(const ArrayLike& data, const ArrayLike& offsets,
                             std::pair<int64_t, int64_t> key, int64_t num_buckets, int num_threads) {
-  const auto bytes = As<uint8_t>(data, "data");
+  const auto bytes = ToArray<uint8_t>(data, "data");
   RequireRank(bytes, 1, "data");
   const SipKey sip_key = {static_cast<uint64_t>(key.first), static_cast<uint64_t>(key.second)};
   if (py::isinstance<py::array_t<int32_t>>(offsets)) {
-    const auto narrow = As<int32_t>(offsets, "offsets");
+    const auto narrow = ToArray<int32_t>(offsets, "offsets");
     RequireRank(narrow, 1, "offsets");
     return HashedAt(bytes, narrow, sip_key, num_buckets, num_threads);
   }
-  const auto wide = As<int64_t>(offsets, "offsets");
+  const auto wide = ToArray<int64_t>(offsets, "offsets");
   RequireRank(wide, 1, "offsets");
   return HashedAt(bytes, wide, sip_key, num_buckets, num_threads);
 }
@@ -44,7 +44,7 @@ py::array_t<int64_t> Hashed(const ArrayLike& data, const ArrayLike& offsets,
 void BindHashStrings(py::module_& m) {
   using py::literals::operator""_a;
   m.def("hash_strings", &Hashed, "data"_a, "offsets"_a, "key"_a, py::kw_only(),
-        Int("num_buckets") = int64_t{1} << 62, Int("num_threads") = 0,
+        IntArg("num_buckets") = int64_t{1} << 62, IntArg("num_threads") = 0,
         "SipHash-2-4 (Aumasson and Bernstein 2012) of byte strings, modulo num_buckets: the same "
         "integers as tf.strings.to_hash_bucket_strong.\n\n"
         "Args:\n"

@@ -34,6 +34,7 @@ REGISTERED = {
     "Adagrad",
     "CalibrationRatio",
     "CompositeOptimizer",
+    "CountStatistics",
     "Cross",
     "ExactPRAUC",
     "ExactROCAUC",
@@ -61,6 +62,7 @@ REGISTERED = {
     "Segmented",
     "SparseLinear",
     "StringHash",
+    "TargetStatistics",
     "Windowed",
 } | ({"LossScaleOptimizer"} if KERAS_3 else set())  # in Keras 2 it is Keras' own
 

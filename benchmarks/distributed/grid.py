@@ -196,12 +196,12 @@ def _cell(
     """
     batch = workload.batch_size
     table = Table(2**setting.power, workload.units, about["entries"] / batch, about["unique"])
-    cluster = Cluster(cap * MB, setting.servers, setting.workers)
+    cluster = ClusterResources(cap * MB, setting.servers, setting.workers)
     plain, job = strategy.removesuffix(PIPELINED_SUFFIX), Job((table,), batch)
     overlap = plain != strategy
     # A step without a cap takes the time that does not depend on the network, and the time that the
     # software needs to send.
-    uncapped = Cluster(transport, setting.servers, setting.workers)
+    uncapped = ClusterResources(transport, setting.servers, setting.workers)
     sending = 0.0 if overlap else predict(plain, job, uncapped).seconds
     compute = Compute(dense=max(0.0, free.seconds - sending), transport=transport)
     plan = predict(plain, job, cluster, compute, overlap=overlap)

@@ -13,8 +13,10 @@ from twml_ops._keras import KERAS_3
 saving = importlib.import_module(tf.keras.Model.__module__.partition(".")[0]).saving
 TABLES = {"a": layers.SparseTable(9, 2), "b": layers.SparseTable(5, 3, "zeros", "bfloat16")}
 OF_LAYERS = {
+    "CountStatistics": lambda: layers.CountStatistics(3, crosses=[(0, 2)], num_folds=4),
     "Cross": lambda: layers.Cross(2, activation="tanh", diag_scale=0.5),
     "FactorizationMachine": lambda: layers.FactorizationMachine(pool=False),
+    "FieldEmbedding": lambda: layers.FieldEmbedding([5, 7, 9], 4, pooling="mean", num_bags=1),
     "GroupedSparseLinear": lambda: layers.GroupedSparseLinear(TABLES, {"x": "a", "y": "b"}),
     "HashingDiscretizer": lambda: layers.HashingDiscretizer(8, num_bins=3, unknown="drop"),
     "IsotonicCalibration": lambda: layers.IsotonicCalibration(),
@@ -26,6 +28,8 @@ OF_LAYERS = {
     "SparseLinear": lambda: layers.SparseLinear(
         4, 9, activation="relu", num_partitions=2, partition_axis="column", kernel_dtype="bfloat16"
     ),
+    "StringHash": lambda: layers.StringHash(["user", "item"]),
+    "TargetStatistics": lambda: layers.TargetStatistics(2, time_boundaries=[7], output="mean"),
 }
 OF_OPTIMIZERS = {
     "SGD": lambda: optimizers.SGD(0.5, clipnorm=1.0),
@@ -61,7 +65,7 @@ EVERYTHING = {**OF_LAYERS, **OF_OPTIMIZERS, **OF_METRICS, "HashedIds": lambda: m
 )
 def test_everything_public_is_here(module, known):
     # Functions, a part of a layer's config, and what optimizers are made of.
-    others = {"average_precision", "roc_auc", "SparseTable"}
+    others = {"average_precision", "roc_auc", "CategoryCounts", "SparseTable"}
     others |= {"SlotSpec", "SparseOptimizer", "UpdateRule"}
     assert set(known) == set(module.__all__) - others
 

@@ -15,7 +15,7 @@ from twml_ops._keras import serializable
 from twml_ops.layers._tables import TableLayer
 from twml_ops.layers._weights import add_table
 from twml_ops.ops._library import library
-from twml_ops.placement.sharded import WholeFilesOnly
+from twml_ops.placement.sharded import NotCheckpointable
 
 Combiner = Literal["sum", "mean", "sqrtn"]
 _COMBINERS = ("sum", "mean", "sqrtn")
@@ -97,7 +97,7 @@ class FieldEmbedding(TableLayer):
     def build(self, input_shape: Any = None) -> None:
         """Creates the table."""
         del input_shape
-        place = placement.in_force()
+        place = placement.current_placement()
         self.embeddings = place.create(
             partial(add_table, self, "embeddings", dtype=self.kernel_dtype),
             (int(self._offsets[-1]), self.units),
@@ -105,8 +105,8 @@ class FieldEmbedding(TableLayer):
             f"{self.name}/embeddings",
             self.kernel_dtype,
         )
-        if place.divided:
-            self._whole_files_only = WholeFilesOnly()
+        if place.is_sharded:
+            self._whole_files_only = NotCheckpointable()
         super().build(None)
 
     def call(self, inputs: Any) -> tf.Tensor:
@@ -132,7 +132,7 @@ class FieldEmbedding(TableLayer):
                 parts.append(SparseBatch(tf.reshape(rows, [-1]), None, splits))
             parts += [self._bag(bag, fields + i) for i, bag in enumerate(bags)]
             batch = parts[0] if len(parts) == 1 else _joined(parts)
-            vectors = placement.of(self.embeddings).sparse_linear(batch, self.embeddings)
+            vectors = placement.placement_of(self.embeddings).sparse_linear(batch, self.embeddings)
             if not pooled_at_once:
                 vectors = self._stacked(vectors, ids is not None, len(bags))
         if self.pooling is not None:

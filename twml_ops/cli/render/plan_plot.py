@@ -12,7 +12,7 @@ from twml_ops.planning import STRATEGIES, ClusterResources, Compute, Job, Predic
 MARGIN = 10  # the axis ranges from a tenth of the given egress to ten times
 
 
-def draw(job: Job, cluster: Cluster, compute: Compute, overlap: bool, path: Path) -> None:
+def draw(job: Job, cluster: ClusterResources, compute: Compute, overlap: bool, path: Path) -> None:
     """Draws the plot and writes it as a PNG.
 
     Args:

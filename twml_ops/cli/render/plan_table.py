@@ -10,13 +10,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from twml_ops.cli.render.terminal import make_console
-from twml_ops.planning import Choice, Cluster, Job, Prediction
+from twml_ops.planning import Choice, ClusterResources, Job, Prediction
 
 LINKS = ("worker → server", "server → worker", "worker → worker")
 
 
 def print_plan(
-    job: Job, cluster: Cluster, found: list[Prediction], choice: Choice, picture: Path | None
+    job: Job,
+    cluster: ClusterResources,
+    found: list[Prediction],
+    choice: Choice,
+    picture: Path | None,
 ) -> None:
     """Prints the job and the cluster, a table with one strategy per row, and the recommendation.
 

@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from twml_ops.tpu import Verdict, chips
+from twml_ops.tpu import CompileReport, chips
 
 
-def print_compile_report(console: Console, report: Verdict, batch_size: int) -> None:
+def print_compile_report(console: Console, report: CompileReport, batch_size: int) -> None:
     """Prints what the compiler reports: the cost of a step, or why it does not compile.
 
     Args:

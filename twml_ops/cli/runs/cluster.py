@@ -12,7 +12,7 @@ import tensorflow as tf
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs.config import ClusterOptions, RunConfig
 from twml_ops.data import Source
-from twml_ops.distribute import BuiltOnce, Cluster, exit_if_lost, serve
+from twml_ops.distribute import ChiefBuiltModel, Cluster, exit_on_cluster_error, serve
 
 
 def role() -> str:
@@ -45,12 +45,16 @@ def checkpoint_dir(out: Path) -> Path:
     return out.with_name(f"{out.name}.checkpoints")
 
 
-def build_once(make_model: Callable[[], tf.keras.Model], config: RunConfig, out: Path) -> BuiltOnce:
+def build_once(
+    make_model: Callable[[], tf.keras.Model], config: RunConfig, out: Path
+) -> ChiefBuiltModel:
     """The model of a run, which the chief builds and the other processes read from a file."""
     identity = repr([config.data, config.eval, config.model, config.seed])
     name = f"model-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.keras"
-    with exit_if_lost():
-        return BuiltOnce(make_model, checkpoint_dir(out) / name, timeout=options_of(config).timeout)
+    with exit_on_cluster_error():
+        return ChiefBuiltModel(
+            make_model, checkpoint_dir(out) / name, timeout=options_of(config).timeout
+        )
 
 
 def options_of(config: RunConfig) -> ClusterOptions:

@@ -21,7 +21,7 @@ from twml_ops.cli.runs import cluster, evaluation_log, optimizers
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.runner import FittedModel
 from twml_ops.data import Source
-from twml_ops.distribute import BuiltOnce, Cluster, HybridTrainer, exit_if_lost
+from twml_ops.distribute import ChiefBuiltModel, Cluster, HybridTrainer, exit_on_cluster_error
 
 POINTS_PER_EPOCH = 40
 
@@ -44,16 +44,16 @@ class ClusterRunner:
 
     def connect(self) -> None:
         """Connects this process to the parameter servers."""
-        with exit_if_lost():
+        with exit_on_cluster_error():
             Cluster.from_environment().connect(self._options.timeout)
 
-    def build(self, make_model: Callable[[], tf.keras.Model]) -> BuiltOnce:
+    def build(self, make_model: Callable[[], tf.keras.Model]) -> ChiefBuiltModel:
         """The model that the chief builds and the other workers read."""
         return cluster.build_once(make_model, self._config, self._out)
 
     def fit(
         self,
-        model: BuiltOnce,
+        model: ChiefBuiltModel,
         train: Source,
         monitored: Source,
         *,
@@ -81,7 +81,7 @@ class ClusterRunner:
             return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
 
         start = time.perf_counter()
-        with exit_if_lost():
+        with exit_on_cluster_error():
             trainer = HybridTrainer(
                 model,
                 optimizers.create(config.optimizer, config.learning_rate, steps),

@@ -36,7 +36,7 @@ def evaluate_checkpoints(config: RunConfig, out: Path, overwrite: bool) -> None:
         steps, _ = cluster.steps_of(train, config, config.epochs)
         model_builder = cluster.build_once(_never_called, config, out)
         evaluated = {line["step"] for line in evaluation_log.read(folder)}
-        for step, model in follow(model_builder, folder, steps):
+        for step, model in iter_checkpoints(model_builder, folder, steps):
             if step in evaluated:
                 continue
             scores = scoring.score(model, held_out.dataset(LARGE_BATCH_SIZE))

@@ -13,7 +13,7 @@ from twml_ops.cli.render.json_output import print_json
 from twml_ops.planning import (
     STRATEGIES,
     Choice,
-    Cluster,
+    ClusterResources,
     Compute,
     Job,
     Prediction,
@@ -89,7 +89,7 @@ def plan_job(options: PlanOptions, out: Path | None, as_json: bool) -> None:
         activation_bytes=2 if options.half else 4,
         slots=options.slots,
     )
-    cluster = Cluster(1e6 * options.egress, options.servers, options.workers)
+    cluster = ClusterResources(1e6 * options.egress, options.servers, options.workers)
     compute = Compute(
         options.sparse_ms / 1e3,
         options.dense_ms / 1e3,
@@ -124,7 +124,11 @@ def _one_per_table(name: str, values: list[float], count: int) -> list[float]:
 
 
 def _to_json(
-    job: Job, cluster: Cluster, compute: Compute, predictions: list[Prediction], choice: Choice
+    job: Job,
+    cluster: ClusterResources,
+    compute: Compute,
+    predictions: list[Prediction],
+    choice: Choice,
 ) -> dict[str, Any]:
     best = choice.prediction
     return {

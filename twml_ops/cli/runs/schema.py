@@ -1,0 +1,27 @@
+"""The features of a data set, as text or as a table."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from twml_ops.cli.render.schema_table import schema_table
+from twml_ops.cli.render.terminal import make_console
+from twml_ops.data import open_source, schema_to_text
+
+
+def show_schema(data: str, format: Literal["yaml", "json", "table"]) -> None:
+    """Prints the features of `data`.
+
+    Args:
+        data: SOURCE string.
+        format: "yaml" or "json", which `open_source` reads, or a table for the terminal.
+
+    Raises:
+        FileNotFoundError: the data do not exist.
+        DataError: the data cannot be read.
+    """
+    schema = open_source(data).schema
+    if format == "table":
+        make_console().print(schema_table(schema))
+    else:
+        print(schema_to_text(schema, format), end="")
