@@ -286,6 +286,23 @@ def hash_ids(ids: numpy.typing.ArrayLike, bits: int, salt: int = 0, *, num_threa
       ValueError: bits is out of range, or ids is not an array of integers.
     """
 
+def hash_strings(data: numpy.typing.ArrayLike, offsets: numpy.typing.ArrayLike, key: tuple[int, int], *, num_buckets: int = 4611686018427387904, num_threads: int = 0) -> numpy.typing.NDArray[numpy.int64]:
+    """SipHash-2-4 (Aumasson and Bernstein 2012) of byte strings, modulo num_buckets: the same integers as tf.strings.to_hash_bucket_strong.
+
+    Args:
+        data: uint8 [N], the bytes of all strings.
+        offsets: int32 or int64 [U + 1]; string i is data[offsets[i]:offsets[i + 1]].
+        key: two integers in [-2^63, 2^63), the key of the hash.
+        num_buckets: at least 1.
+        num_threads: 0 is one for each core.
+
+    Returns:
+        int64 [U] in [0, num_buckets).
+
+    Raises:
+        ValueError: an argument out of its range.
+    """
+
 def hashing_discretize(ids: numpy.typing.ArrayLike, values: numpy.typing.ArrayLike | None, row_splits: numpy.typing.ArrayLike, feature_ids: numpy.typing.ArrayLike, boundaries: numpy.typing.ArrayLike, boundary_splits: numpy.typing.ArrayLike, *, output_bits: int, side: str = 'left', missing: str = 'bucket', unknown: str = 'pass', keep_inputs: bool = False, num_threads: int = 0) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float32] | None, numpy.typing.NDArray[numpy.int64]]:
     """Discretizes values: an entry (feature, value) becomes (hash of (feature, bucket), 1).
 
@@ -395,6 +412,24 @@ def online_standardize(ids: numpy.typing.ArrayLike, values: numpy.typing.ArrayLi
       ValueError: an id is not in [0, N), a value is infinite with nonfinite='error', an option is out
         of range, or the shape or the type of an argument is wrong. moments is then unchanged.
       TypeError: moments is not a NumPy array.
+    """
+
+def parse_delimited(text: numpy.typing.ArrayLike, delimiter: str, kinds: str, keys: collections.abc.Sequence[tuple[int, int]], *, num_buckets: int = 4611686018427387904, num_threads: int = 0) -> tuple[numpy.typing.NDArray[numpy.float64], numpy.typing.NDArray[numpy.int64], int]:
+    """Parses lines of delimited text without quotes into numbers and hashed categories.
+
+    Args:
+        text: uint8 [N], whole lines.
+        delimiter: one ASCII character.
+        kinds: one character for each column: 'i' an integer of at most 18 digits, 'f' a finite number, 'c' a category, '-' a column that is not read.
+        keys: for each category the key of its hash, as of `hash_strings`.
+        num_buckets: of the hash.
+        num_threads: 0 is one for each core.
+
+    Returns:
+        (numbers, ids, bad_line): float64 [R, C], NaN where a field is empty; int64 [R, F], -1 where a field is empty; and the first line, from 0, that has other columns, or -1. From that line on the arrays are undefined.
+
+    Raises:
+        ValueError: an argument out of its range.
     """
 
 def percentile_discretize(ids: numpy.typing.ArrayLike, values: numpy.typing.ArrayLike | None, row_splits: numpy.typing.ArrayLike, feature_ids: numpy.typing.ArrayLike, boundaries: numpy.typing.ArrayLike, boundary_splits: numpy.typing.ArrayLike, *, pass_through_bits: int, side: str = 'left', missing: str = 'bucket', unknown: str = 'pass', keep_inputs: bool = False, num_threads: int = 0) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float32] | None, numpy.typing.NDArray[numpy.int64]]:

@@ -78,6 +78,6 @@ __getattr__ = deprecated_aliases(
     __name__,
     {
         "compilable": "xla_compatible",
-        "sparse_linear_gradient_inputs": "sparse_linear_gradient_inputs",
+        "untouched_sparse_linear_gradient": "sparse_linear_gradient_inputs",
     },
 )

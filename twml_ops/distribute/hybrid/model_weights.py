@@ -28,9 +28,9 @@ def copy_weights(source: Any, target: Any, tables: Mapping[str, tf.Tensor] | Non
         source_tables = layer_tables(source_layer)
         if not any(isinstance(k, RemoteTable) for k in source_tables):
             store: dict[str, Any] = {}
-            source_layer.save_direct_variables(store)
+            source_layer.save_own_variables(store)
             if store:
-                target_layer.load_direct_variables(store)
+                target_layer.load_own_variables(store)
             continue
         target_tables = layer_tables(target_layer)
         for target_table, source_table in zip(target_tables, source_tables, strict=True):
