@@ -79,5 +79,5 @@ def test_fit_on_two_replicas(strategy):
 
 
 def test_a_metric_that_stores_every_example_is_refused(strategy):
-    with strategy.scope(), pytest.raises(ValueError, match="runs on one replica, got 2"):
+    with strategy.scope(), pytest.raises(ValueError, match="needs a single replica, got 2"):
         ExactROCAUC()

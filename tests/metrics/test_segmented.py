@@ -137,8 +137,8 @@ def test_config_round_trip():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((ExactROCAUC(), 2), "metric must be one of this package"),
-        ((Windowed(ROCAUC()), 2), "metric must be one of this package"),
+        ((ExactROCAUC(), 2), "metric must be a metric of this package"),
+        ((Windowed(ROCAUC()), 2), "metric must be a metric of this package"),
         ((tf.keras.metrics.AUC(), 2), "got AUC"),
         ((ROCAUC(), 0), "segments must be a positive number"),
         ((ROCAUC(), ["a", "a"]), "distinct names"),

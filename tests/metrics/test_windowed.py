@@ -102,7 +102,7 @@ def test_config_round_trip():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((ExactROCAUC(),), "metric must be one of this package"),
+        ((ExactROCAUC(),), "metric must be a metric of this package"),
         ((Windowed(ROCAUC()),), "got Windowed"),
         ((ROCAUC(), 0), "window must be a positive integer, got 0"),
         ((ROCAUC(), 1.5), "window must be a positive integer, got 1.5"),
