@@ -51,7 +51,7 @@ train: setup ## train the example model on real flights
 test: $(TEST_TFS:%=test-tf-%) test-cc ## run all tests on both TensorFlow versions
 
 # The result of these tests does not depend on the TensorFlow version. They run on the first of TEST_TFS only.
-ANY_TF_TESTS = tests/benchmarks tests/planning tests/tools tests/test_architecture.py tests/test_children.py \
+ANY_TF_TESTS = tests/benchmarks tests/planning tests/tools tests/test_architecture.py tests/test_child_process.py \
 	tests/data/test_block.py tests/data/test_flights.py tests/data/test_hashing.py \
 	tests/data/test_open.py tests/data/test_text.py tests/distribute/test_launch.py \
 	tests/docs/test_docstrings.py tests/docs/test_manifests.py tests/docs/test_readme.py

@@ -1,4 +1,4 @@
-"""Small models that replicas train step by step."""
+"""Strategies and batches for tests with replicas."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def pair():
 
 
 def ragged_batch(rng, rows, n, skew=False, shortest=0):
-    """ids, values, labels of `rows` examples with up to 6 entries; empty rows and repeats too."""
+    """Returns ids, values and labels of `rows` examples with 0 to 6 entries; ids may repeat."""
     lengths = rng.integers(shortest, 7, rows)
     ids = rng.integers(0, n, lengths.sum())
     ids = ids**2 // n if skew else ids
@@ -28,7 +28,7 @@ def ragged_batch(rng, rows, n, skew=False, shortest=0):
 
 
 def replicas_of(strategy, batch):
-    """The batch cut into one part a replica, as values of the strategy."""
+    """Splits a batch into one part for each replica, as values of the strategy."""
     k = strategy.num_replicas_in_sync
     rows = int(batch[0].shape[0]) // k
 
@@ -40,6 +40,6 @@ def replicas_of(strategy, batch):
 
 
 def copies(strategy, variable):
-    """What each replica holds of a variable."""
+    """Returns the value of a variable on each replica."""
     value = getattr(variable, "_value", variable)
     return [v.numpy() for v in strategy.experimental_local_results(value)]

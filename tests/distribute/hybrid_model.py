@@ -18,7 +18,7 @@ def builder(norm=False):
 
 
 def whole_batches(part=0, parts=1):
-    """Eight batches; of each, part `part` of `parts`."""
+    """Returns eight batches, or of each only part `part` of `parts`."""
     rng = np.random.default_rng(0)
     result = []
     for _ in range(8):

@@ -1,17 +1,17 @@
-"""Hybrid training with servers in one process; see hybrid_laws.py, where the laws are."""
+"""Hybrid training with servers in one process. The tests are in hybrid_child_tests.py."""
 
 import pytest
 
-from tests.children import Child
-from tests.distribute import hybrid_laws
+from tests.child_process import ChildProcess
+from tests.distribute.hybrid_child_tests import child_test
 
 
 @pytest.fixture(scope="module")
 def child():
-    with Child(["-m", "tests.distribute.hybrid_laws"]) as child:
+    with ChildProcess(["-m", "tests.distribute.hybrid_child_tests"]) as child:
         yield child
 
 
-@pytest.mark.parametrize("name", hybrid_laws.law)
-def test_law(child, name):
-    child.ask(name)
+@pytest.mark.parametrize("name", child_test)
+def test_hybrid(child, name):
+    child.request(name)

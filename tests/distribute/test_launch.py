@@ -1,4 +1,4 @@
-"""A local cluster's supervisor, with programs that need no TensorFlow."""
+"""`LocalCluster`, with programs that need no TensorFlow."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 from twml_ops.distribute.launch import EXIT_LOST, LocalCluster, Ports
 
 SERVER = "import signal; signal.pause()"
-LIMIT = 300  # seconds: only a cluster that hangs needs them
+TIMEOUT = 300  # seconds; only a cluster that hangs needs as much
 
 
 def cluster(program, tmp_path, servers=1, workers=2, server=SERVER, **options):
@@ -27,17 +27,17 @@ def cluster(program, tmp_path, servers=1, workers=2, server=SERVER, **options):
     return made, lines
 
 
-def test_every_worker_finds_the_same_cluster_and_its_own_task(tmp_path):
+def test_every_worker_gets_the_same_cluster_and_its_own_task(tmp_path):
     made, lines = cluster("import os; print(os.environ['TF_CONFIG'])", tmp_path)
     with made:
-        assert made.wait(LIMIT) == 0
+        assert made.wait(TIMEOUT) == 0
     configs = [json.loads(line.split("] ", 1)[1]) for line in lines]
     assert sorted(c["task"]["index"] for c in configs) == [0, 1]
     assert all(c["cluster"] == made.cluster for c in configs)
 
 
-def test_an_evaluator_is_one_more_task_and_is_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "meeting")  # opening it waits for the other side
+def test_an_evaluator_is_another_task_that_the_cluster_waits_for(tmp_path):
+    os.mkfifo(tmp_path / "meeting")  # opening it waits for the other process
     program = (
         "import json, os, sys\n"
         "task = json.loads(os.environ['TF_CONFIG'])['task']['type']\n"
@@ -46,25 +46,25 @@ def test_an_evaluator_is_one_more_task_and_is_waited_for(tmp_path):
     )
     made, lines = cluster(program, tmp_path, workers=1, evaluators=1)
     with made:
-        assert made.wait(LIMIT) == 0
+        assert made.wait(TIMEOUT) == 0
     assert len(made.cluster["evaluator"]) == 1
     assert sorted(lines) == ["[evaluator 0] evaluator ends", "[worker 0] worker ends"]
 
 
 @pytest.mark.parametrize("end", [f"os._exit({EXIT_LOST})", "os.kill(os.getpid(), 9)"])
-def test_what_dies_or_is_lost_is_started_anew(tmp_path, end):
+def test_tasks_that_die_or_lose_their_cluster_are_restarted(tmp_path, end):
     program = (
         "import os, sys; path = sys.argv[1] + '/was-here'\n"
         f"if not os.path.exists(path):\n    open(path, 'w').close(); {end}"
     )
     made, lines = cluster(program, tmp_path, workers=1)
     with made:
-        assert made.wait(LIMIT) == 0
+        assert made.wait(TIMEOUT) == 0
     assert [t.restarts for t in made.tasks] == [0, 1]
     assert "restarted" in lines[0]
 
 
-def test_a_killed_server_is_started_anew(tmp_path):
+def test_a_killed_server_is_restarted(tmp_path):
     for name in ("started", "again"):
         os.mkfifo(tmp_path / name)
     server = (
@@ -79,12 +79,12 @@ def test_a_killed_server_is_started_anew(tmp_path):
     with made:
         (tmp_path / "started").open().close()
         os.kill(made.tasks[0].process.pid, signal.SIGKILL)
-        assert made.wait(LIMIT) == 0  # the worker waits for the second server
+        assert made.wait(TIMEOUT) == 0  # the worker waits for the second server
         assert made.tasks[0].restarts == 1
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reserves ports as Linux allows it")
-def test_a_reserved_port_is_assigned_to_nobody_and_can_be_listened_on():
+@pytest.mark.skipif(sys.platform != "linux", reason="reserving ports works on Linux only")
+def test_a_reserved_port_is_not_assigned_again_and_can_be_listened_on():
     reserved, others = Ports(3), Ports(200)
     assert not set(reserved.numbers) & set(others.numbers)
     for port in reserved.numbers:
@@ -97,10 +97,10 @@ def test_a_reserved_port_is_assigned_to_nobody_and_can_be_listened_on():
     others.close()
 
 
-def test_a_failure_ends_all_with_its_status(tmp_path):
+def test_a_failure_ends_the_cluster_with_its_status(tmp_path):
     made, lines = cluster("raise SystemExit(3)", tmp_path, workers=1)
     with made:
-        assert made.wait(LIMIT) == 3
+        assert made.wait(TIMEOUT) == 3
     assert all(t.process.poll() is not None for t in made.tasks)
     assert "failed with status 3" in lines[-1]
 
@@ -108,11 +108,11 @@ def test_a_failure_ends_all_with_its_status(tmp_path):
 def test_restarts_are_limited(tmp_path):
     made, lines = cluster("import os; os.kill(os.getpid(), 9)", tmp_path, 1, 1, max_restarts=2)
     with made:
-        assert made.wait(LIMIT) == 1
+        assert made.wait(TIMEOUT) == 1
     assert "died 3 times" in lines[-1]
 
 
-def test_counts_that_make_no_cluster_are_refused():
+def test_invalid_counts_are_rejected():
     with pytest.raises(ValueError, match="workers"):
         LocalCluster(["true"], 1, 0)
     with pytest.raises(ValueError, match="several workers need"):

@@ -1,4 +1,4 @@
-"""Replicas of a MirroredStrategy train what one replica trains on the joined batch."""
+"""Replicas of a MirroredStrategy train as one replica does on the concatenated batch."""
 
 import contextlib
 import subprocess
@@ -12,7 +12,7 @@ from tests.distribute.conftest import copies, ragged_batch, replicas_of
 from twml_ops import distribute, layers, ops, optimizers
 
 N, D, B, STEPS = 200, 8, 16, 4
-TOLERANCE = 2e-6  # of weights near 0.1: sums of the dense layer's gradient differ in order
+TOLERANCE = 2e-6  # of weights near 0.1; the dense gradients are added in another order
 
 
 def functional(norm, **arguments):
@@ -49,7 +49,7 @@ def step_of(model, optimizer, batch_size, strategy=None, eager=False):
     return step if eager else tf.function(step)
 
 
-def trained(strategy, optimizer, eager=False, **model):
+def train(strategy, optimizer, eager=False, **model):
     m, o = make(strategy, optimizer, **model)
     step = step_of(m, o, B, strategy, eager)
     rng = np.random.default_rng(0)
@@ -67,10 +67,10 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize(("replicas", "name"), [(2, "sgd"), (2, "rowwise"), (4, "adam")])
-def test_replicas_equal_one_on_the_joined_batch(replicas, name):
+def test_replicas_equal_one_on_the_concatenated_batch(replicas, name):
     strategy, optimizer = distribute.mirrored_strategy(replicas), OPTIMIZERS[name]
-    got, got_optimizer = trained(strategy, optimizer)
-    want, want_optimizer = trained(None, optimizer)
+    got, got_optimizer = train(strategy, optimizer)
+    want, want_optimizer = train(None, optimizer)
     for g, w in zip(got.variables, want.variables, strict=True):
         np.testing.assert_allclose(g.numpy(), w.numpy(), rtol=1e-5, atol=TOLERANCE)
     for g, w in zip(slots(got_optimizer, got), slots(want_optimizer, want), strict=True):
@@ -82,17 +82,17 @@ def test_replicas_equal_one_on_the_joined_batch(replicas, name):
 
 DEFAULT = """
 import numpy as np, tensorflow as tf
-from tests.distribute.test_mirrored import OPTIMIZERS, TOLERANCE, trained
+from tests.distribute.test_mirrored import OPTIMIZERS, TOLERANCE, train
 
-got, _ = trained(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), OPTIMIZERS["rowwise"])
-want, _ = trained(None, OPTIMIZERS["rowwise"])
+got, _ = train(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), OPTIMIZERS["rowwise"])
+want, _ = train(None, OPTIMIZERS["rowwise"])
 for g, w in zip(got.variables, want.variables, strict=True):
     np.testing.assert_allclose(g.numpy(), w.numpy(), rtol=1e-5, atol=TOLERANCE)
 """
 
 
 def test_a_strategy_with_collectives_trains_the_same():
-    # A process of its own: collectives of two such strategies in one get in each other's way.
+    # In a new process, since TensorFlow confuses the collectives of two such strategies in one.
     program = f"import tests.conftest\n{DEFAULT}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -103,24 +103,24 @@ def slots(optimizer, model):
     return [tf.convert_to_tensor(s).numpy() for v in variables for s in optimizer.slots_of(v)]
 
 
-def test_without_a_graph_too(pair):
-    got, _ = trained(pair, lambda: optimizers.Adagrad(0.1), eager=True)
-    want, _ = trained(None, lambda: optimizers.Adagrad(0.1))
+def test_eager_training_gives_the_same(pair):
+    got, _ = train(pair, lambda: optimizers.Adagrad(0.1), eager=True)
+    want, _ = train(None, lambda: optimizers.Adagrad(0.1))
     for g, w in zip(got.variables, want.variables, strict=True):
         np.testing.assert_allclose(g.numpy(), w.numpy(), rtol=1e-5, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("norm", [layers.MaxNorm, layers.OnlineStandardize])
-def test_what_features_have_shown_merges_by_its_own_rule(pair, norm):
-    got, _ = trained(pair, lambda: optimizers.SGD(0.0), norm=norm, decay=0.9)
-    want, _ = trained(None, lambda: optimizers.SGD(0.0), norm=norm, decay=0.9)
+def test_states_of_norm_layers_are_those_of_the_concatenated_batch(pair, norm):
+    got, _ = train(pair, lambda: optimizers.SGD(0.0), norm=norm, decay=0.9)
+    want, _ = train(None, lambda: optimizers.SGD(0.0), norm=norm, decay=0.9)
     state = norm.state_name
     for copy in copies(pair, getattr(got.get_layer("norm"), state)):
         assert copy.tobytes() == getattr(want.get_layer("norm"), state).numpy().tobytes()
     assert np.any(copy != 0)
 
 
-def test_only_training_looks_at_the_other_replicas(pair):
+def test_inference_exchanges_nothing(pair):
     m, _ = make(pair, lambda: optimizers.SGD(0.1))
     batch = replicas_of(pair, ragged_batch(np.random.default_rng(0), B, N))
     before = distribute.received_bytes(pair)
@@ -129,7 +129,7 @@ def test_only_training_looks_at_the_other_replicas(pair):
     assert not np.any(m.get_layer("norm").max_abs.numpy())
 
 
-def test_a_sketch_of_replicas_has_seen_what_all_have(strategy):
+def test_a_merged_sketch_has_the_values_of_all_replicas(strategy):
     rng = np.random.default_rng(0)
     ids, values = rng.integers(0, 3, 4000), rng.normal(size=4000).astype(np.float32)
     parts = replicas_of(strategy, (tf.constant(ids), tf.constant(values)))
@@ -151,9 +151,9 @@ def test_a_sketch_of_replicas_has_seen_what_all_have(strategy):
             np.testing.assert_allclose(q[i], want, atol=0.1)
 
 
-def test_two_strategies_of_a_process_keep_apart(pair):
+def test_two_strategies_in_one_process_do_not_interfere(pair):
     other = distribute.mirrored_strategy(2)
-    a, _ = trained(pair, lambda: optimizers.SGD(0.1))
-    b, _ = trained(other, lambda: optimizers.SGD(0.1))
+    a, _ = train(pair, lambda: optimizers.SGD(0.1))
+    b, _ = train(other, lambda: optimizers.SGD(0.1))
     for x, y in zip(a.variables, b.variables, strict=True):
         np.testing.assert_allclose(x.numpy(), y.numpy(), rtol=1e-5, atol=TOLERANCE)

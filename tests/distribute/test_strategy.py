@@ -5,13 +5,13 @@ import pytest
 from twml_ops import distribute
 
 
-def test_a_replica_for_each_device():
+def test_there_is_one_replica_for_each_device():
     assert distribute.mirrored_strategy(3).num_replicas_in_sync == 3
     assert distribute.mirrored_strategy(["CPU:1"]).num_replicas_in_sync == 1
     assert distribute.mirrored_strategy().num_replicas_in_sync >= 1
 
 
-def test_devices_that_cannot_be_had_are_refused():
+def test_unavailable_devices_are_rejected():
     with pytest.raises(ValueError, match="at least one device"):
         distribute.mirrored_strategy([])
     with pytest.raises(ValueError, match="at least 1 logical CPU, got 0"):

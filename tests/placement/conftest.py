@@ -1,4 +1,4 @@
-"""The strategies of tests/distribute."""
+"""The fixtures `pair` and `strategy` of tests/distribute."""
 
 from tests.distribute.conftest import pair, strategy
 

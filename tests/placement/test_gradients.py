@@ -1,4 +1,4 @@
-"""How a sparse gradient travels between replicas: what is sent, how much, and that it adds up."""
+"""The sum of replicas' sparse gradients: its value, and in which form and size it is sent."""
 
 import numpy as np
 import pytest
@@ -11,8 +11,8 @@ from twml_ops.placement import gradients
 B, D = 12, 16
 
 
-def joined(strategy, batch, n, touched=False):
-    """The replicas' joined gradients of a table [n, D], dense, and the bytes they received."""
+def reduced_gradients(strategy, batch, n, modified=False):
+    """Returns the dense reduced gradient on each replica, the bytes received, and the table."""
     with strategy.scope():
         table = tf.Variable(tf.random.stateless_normal([n, D], [1, 2]))
 
@@ -24,7 +24,7 @@ def joined(strategy, batch, n, touched=False):
                 y = ops.sparse_linear(ids.flat_values, values, ids.row_splits, table)
                 loss = tf.reduce_sum(y**2)
             gradient = tape.gradient(loss, table)
-            if touched:  # as clipping does
+            if modified:  # as clipping does
                 gradient = tf.IndexedSlices(gradient.values * 1.0, gradient.indices, [n, D])
             return tf.convert_to_tensor(placement.placement_of(table).reduce_gradient(gradient))
 
@@ -44,76 +44,76 @@ def one_replicas_gradient(batch, table):
     return tf.convert_to_tensor(tape.gradient(loss, w)).numpy()
 
 
-@pytest.mark.parametrize("n", [3, 1000])  # so few ids that rows are less, and so many that not
-@pytest.mark.parametrize("touched", [False, True])
-def test_the_joined_gradient_is_that_of_the_joined_batch(pair, n, touched):
+@pytest.mark.parametrize("n", [3, 1000])  # summed rows are smaller for few ids, entries for many
+@pytest.mark.parametrize("modified", [False, True])
+def test_the_reduced_gradient_is_that_of_the_concatenated_batch(pair, n, modified):
     batch = ragged_batch(np.random.default_rng(0), B, n)
-    results, _, table = joined(pair, batch, n, touched)
+    results, _, table = reduced_gradients(pair, batch, n, modified)
     want = one_replicas_gradient(batch, table)
     for result in results:
         np.testing.assert_allclose(result, want, rtol=1e-5, atol=1e-5)
         assert result.tobytes() == results[0].tobytes()
 
 
-def test_entries_travel_where_they_are_less(pair):
+def test_entries_are_sent_if_they_are_smaller(pair):
     batch = ragged_batch(np.random.default_rng(0), B, 1000, shortest=3)
     k = pair.num_replicas_in_sync
-    _, received, _ = joined(pair, batch, 1000)
+    _, received, _ = reduced_gradients(pair, batch, 1000)
     entries = int(tf.size(batch[0].flat_values))
-    # An id, a value; for an example the number of its entries and the gradient of its outputs.
+    # For an entry its id and value, for an example its length and the gradient of its outputs.
     assert received == (k - 1) * (entries * (8 + 4) + B * (8 + 4 * D))
 
 
-def test_summed_rows_travel_where_they_are_less(pair):
+def test_summed_rows_are_sent_if_they_are_smaller(pair):
     batch = ragged_batch(np.random.default_rng(0), B, 3)
     k = pair.num_replicas_in_sync
-    _, received, _ = joined(pair, batch, 3)
+    _, received, _ = reduced_gradients(pair, batch, 3)
     parts = np.array_split(np.arange(B), k)
     rows = sum(len(np.unique(tf.gather(batch[0], p).flat_values)) for p in parts)
     assert received == (k - 1) * rows * (8 + 4 + 8 + 4 * D)
 
 
-def test_a_touched_gradient_travels_as_rows_without_repeats(pair):
+def test_a_modified_gradient_is_sent_as_rows_with_distinct_ids(pair):
     batch = ragged_batch(np.random.default_rng(0), B, 50, skew=True)
     k = pair.num_replicas_in_sync
-    _, received, _ = joined(pair, batch, 50, touched=True)
+    _, received, _ = reduced_gradients(pair, batch, 50, modified=True)
     parts = np.array_split(np.arange(B), k)
     rows = sum(len(np.unique(tf.gather(batch[0], p).flat_values)) for p in parts)
     assert received == (k - 1) * rows * (8 + 4 * D)
 
 
-def test_traffic_does_not_grow_with_the_table(pair):
+def test_traffic_does_not_depend_on_the_size_of_the_table(pair):
     batch = ragged_batch(np.random.default_rng(0), B, 1000)
-    _, small, _ = joined(pair, batch, 1000)
-    _, large, _ = joined(pair, batch, 1 << 18)
+    _, small, _ = reduced_gradients(pair, batch, 1000)
+    _, large, _ = reduced_gradients(pair, batch, 1 << 18)
     assert small == large > 0
 
 
 @pytest.mark.parametrize(
-    ("ids", "n", "less"),
+    ("ids", "n", "smaller"),
     [
         (np.zeros(400), 1000, True),  # one row
         (np.arange(400), 1000, False),  # all different
         (np.arange(400), 2, True),  # the table itself is small
         (np.concatenate([np.arange(13), np.zeros(387)]), 1000, True),
-        # Few among the first, many in all.
+        # Few distinct ids among the first, many in total.
         (np.concatenate([np.zeros(380), np.arange(380)]), 1000, False),
         (np.zeros(0), 1000, False),
     ],
 )
-def test_rows_are_less_counts_bytes(ids, n, less):
+def test_rows_are_smaller_compares_bytes(ids, n, smaller):
     ids = ids.astype(np.int64)
     grad, rows = tf.zeros([4, 8]), len(np.unique(ids))
     entries = len(ids) * 12 + 4 * (8 + 32)
-    assert (min(rows, n) * (20 + 32) < entries) == less or len(ids) == 0
+    assert (min(rows, n) * (20 + 32) < entries) == smaller or len(ids) == 0
     got = tf.function(gradients.rows_are_smaller)(
         tf.constant(ids), False, grad, tf.constant(n, tf.int64)
     )
-    assert bool(got) == less or len(ids) == 0
+    assert bool(got) == smaller or len(ids) == 0
 
 
 @pytest.mark.parametrize("rank", [1, 2])
-def test_a_gathered_variable_is_joined_too(pair, rank):
+def test_gradients_of_gathered_variables_are_reduced(pair, rank):
     with pair.scope():
         w = tf.Variable(tf.zeros([10] + [3] * (rank - 1)))
 
@@ -132,4 +132,4 @@ def test_a_gathered_variable_is_joined_too(pair, rank):
     want[1], want[4], want[5] = 4, 1, 1
     for s in slices:
         np.testing.assert_array_equal(tf.convert_to_tensor(s), want)
-        assert sorted(s.indices.numpy()) == [1, 1, 4, 5]  # summed before; after, by the update
+        assert sorted(s.indices.numpy()) == [1, 1, 4, 5]  # not summed again after the exchange

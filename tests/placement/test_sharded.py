@@ -1,4 +1,4 @@
-"""A table divided among replicas trains as a whole one on the joined batch does."""
+"""A table sharded over replicas trains as a whole one does on the concatenated batch."""
 
 import contextlib
 
@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.distribute.conftest import copies, ragged_batch, replicas_of
 from twml_ops import distribute, layers, optimizers, placement
 
-N, D, B, STEPS = 203, 6, 16, 3  # N: no multiple of the number of replicas
+N, D, B, STEPS = 203, 6, 16, 3  # N is not divisible by the number of replicas
 
 
 def build(strategy, optimizer, rows=N):
@@ -24,7 +24,7 @@ def build(strategy, optimizer, rows=N):
     return model, table
 
 
-def trained(strategy, optimizer):
+def train(strategy, optimizer):
     model, table = build(strategy, optimizer)
 
     def replica(ids, values, labels):
@@ -44,36 +44,38 @@ def trained(strategy, optimizer):
     return model, table
 
 
-def whole(table):
+def whole_table(table):
     return placement.placement_of(table.kernel).read(table.kernel).numpy()
 
 
 @pytest.mark.parametrize("replicas", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_shards_together_equal_the_whole_table(replicas, tmp_path):
     strategy = distribute.mirrored_strategy(replicas)
-    model, table = trained(strategy, optimizers.Adagrad(0.1))
-    want, _ = trained(None, optimizers.Adagrad(0.1))
-    np.testing.assert_allclose(whole(table), want.get_layer("table").kernel, rtol=1e-5, atol=2e-6)
-    # Each holds its part of the rows, and no more.
+    model, table = train(strategy, optimizers.Adagrad(0.1))
+    want, _ = train(None, optimizers.Adagrad(0.1))
+    np.testing.assert_allclose(
+        whole_table(table), want.get_layer("table").kernel, rtol=1e-5, atol=2e-6
+    )
+    # Each replica holds its own rows only.
     shards = copies(strategy, table.kernel)
     assert {s.shape for s in shards} == {(-(-N // replicas), D)}
     np.testing.assert_array_equal(
-        shards[1][: len(whole(table)[1::replicas])], whole(table)[1::replicas]
+        shards[1][: len(whole_table(table)[1::replicas])], whole_table(table)[1::replicas]
     )
-    # A file has the whole table, for any number of replicas.
+    # A file has the whole table and can be loaded with any number of replicas.
     model.save_weights(tmp_path / "m.weights.h5")
     alone, its_table = build(None, optimizers.SGD(0.1))
     alone.load_weights(tmp_path / "m.weights.h5")
-    np.testing.assert_array_equal(its_table.kernel.numpy(), whole(table))
+    np.testing.assert_array_equal(its_table.kernel.numpy(), whole_table(table))
     again, its_table = build(strategy, optimizers.SGD(0.1))
     again.load_weights(tmp_path / "m.weights.h5")
-    np.testing.assert_array_equal(whole(its_table), whole(table))
-    # Outside of the replicas too the layer sees all of it.
+    np.testing.assert_array_equal(whole_table(its_table), whole_table(table))
+    # Outside of the replica context, the layer uses all shards.
     ids, values, _ = ragged_batch(np.random.default_rng(5), 7, N)
     np.testing.assert_allclose(model([ids, values]), alone([ids, values]), rtol=1e-5, atol=1e-6)
 
 
-def test_only_entries_and_sums_travel(pair):
+def test_only_entries_and_products_are_exchanged(pair):
     traffic = []
     for rows in (1000, 100_000):
         model, _ = build(pair, optimizers.SGD(0.1), rows)
@@ -97,7 +99,7 @@ def test_slots_of_shards_are_not_saved(pair):
     assert store
 
 
-def test_what_would_keep_one_shard_only_is_refused(pair, tmp_path):
+def test_formats_and_options_that_need_whole_tables_are_rejected(pair, tmp_path):
     model, _ = build(pair, optimizers.SGD(0.1))
     with pytest.raises(ValueError, match="replica's shard only"):
         tf.train.Checkpoint(model=model).save(str(tmp_path / "c"))

@@ -1,4 +1,4 @@
-"""Bytes by formula, worked by hand."""
+"""Sizes of messages, compared with figures computed by hand."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from twml_ops.planning import STRATEGIES, ClusterResources, Job, Table, messages
 B, K, U, D, N = 512, 512 * 200, 40_000, 128, 2**19
 TABLE = Table(N, D, entries=200, unique=U)
 JOB = Job((TABLE,), B)
-ROW, COLUMN = 48 + 18 / 8 * K / 2 + B, 48 + 19 / 8 * K + 9 / 8 * B  # messages with entries
+ROW, COLUMN = 48 + 18 / 8 * K / 2 + B, 48 + 19 / 8 * K + 9 / 8 * B  # sizes of messages with entries
 
 
 def links(strategy, job=JOB, servers=2, workers=1):
@@ -33,7 +33,7 @@ def test_one_worker_and_two_servers(strategy, want):
     assert links(strategy) == pytest.approx(want)
 
 
-def test_an_all_reduce_sends_the_less_of_slices_and_the_dense_gradient():
+def test_an_all_reduce_sends_slices_or_the_dense_gradient_whichever_is_smaller():
     slices = U * (4 * D + 8)
     assert links("all-reduce", workers=3) == pytest.approx({AROUND: 2 * slices})
     small = Job((Table(1000, D, entries=200, unique=1000),), B)
@@ -51,7 +51,7 @@ def test_tables_add_up(strategy):
 
 
 @pytest.mark.parametrize("axis", ["hybrid by row", "hybrid by column"])
-def test_of_the_size_of_the_table_only_the_bits_of_an_id_are_in_the_bytes_of_a_hybrid(axis):
+def test_the_size_of_the_table_affects_a_hybrid_only_by_the_bits_of_an_id(axis):
     tables = [Table(2**p, D, 200, U) for p in range(18, 31)]
     found = [links(axis, Job((t,), B, deduplicate=False)) for t in tables]
     share = K / 2 if axis.endswith("row") else K
@@ -59,7 +59,7 @@ def test_of_the_size_of_the_table_only_the_bits_of_an_id_are_in_the_bytes_of_a_h
     assert np.diff([f[UP] for f in found]) == pytest.approx([share / 8] * (len(found) - 1))
 
 
-def test_what_makes_a_hybrid_send_more_or_less():
+def test_half_precision_and_values_change_the_bytes_of_a_hybrid():
     plain = links("hybrid by row")
     half = links("hybrid by row", Job((TABLE,), B, activation_bytes=2))
     valued = links("hybrid by row", Job((TABLE,), B, values=True))
@@ -67,18 +67,19 @@ def test_what_makes_a_hybrid_send_more_or_less():
     assert valued[UP] - plain[UP] == 4 * K / 2
 
 
-def test_ids_are_sent_once_where_that_is_less():
+def test_distinct_ids_are_sent_once_if_that_is_smaller():
     def ids(unique, **options):
         job = Job((Table(N, D, 200, unique),), B, **options)
         return links("hybrid by row", job, servers=1)[UP] - 48 - 9 / 8 * B - 4 * B * D
 
     assert ids(10) == (4 * K + 19 * 10) / 8
     assert ids(10, deduplicate=False) == 19 / 8 * K
-    assert ids(2**16 - 1) == 19 / 8 * K  # too many for those that repeat to be looked for
-    assert ids(2**15) == 19 / 8 * K  # the distinct ones alone are more than is saved
+    # With so many distinct ids, repeated ones are not searched for.
+    assert ids(2**16 - 1) == 19 / 8 * K
+    assert ids(2**15) == 19 / 8 * K  # the distinct ids take more than is saved
 
 
-def test_the_dense_part_travels_with_the_weights_or_between_workers():
+def test_dense_weights_are_sent_by_servers_or_between_workers():
     job = Job((TABLE,), B, dense=1000)
     for strategy in ("standard parameter server", "row lookup"):
         more, less = links(strategy, job), links(strategy)
@@ -92,11 +93,11 @@ def test_the_dense_part_travels_with_the_weights_or_between_workers():
     )
 
 
-def test_distinct_rows_without_a_figure_are_those_of_uniform_ids():
+def test_the_default_number_of_distinct_ids_is_that_of_uniform_ids():
     assert Table(10, 1, entries=1).rows(10) == pytest.approx(10 * (1 - 0.9**10))
     assert Table(2**62, 1, entries=200).rows(512) == pytest.approx(K)
     assert Table(1, 1, entries=200).rows(512) == 1
-    assert Table(2**19, 1, entries=1, unique=100).rows(7) == 7  # never more than entries
+    assert Table(2**19, 1, entries=1, unique=100).rows(7) == 7  # never more than there are entries
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_sizes(text, shape):
 @pytest.mark.parametrize(
     "text", ["", "128", "2^19", "x", "2^19x", "0x4", "4x0", "-1x4", "2^99x4", "2x3x4", "1e6x4"]
 )
-def test_what_is_no_size_is_refused(text):
+def test_invalid_sizes_are_rejected(text):
     with pytest.raises(ValueError, match="must"):
         Table.parse(text)
 
@@ -136,6 +137,6 @@ def test_what_is_no_size_is_refused(text):
         lambda: messages("hybrid", JOB, 1, 1),
     ],
 )
-def test_wrong_arguments_are_named(make):
+def test_invalid_arguments_are_named(make):
     with pytest.raises(ValueError, match="must (be|name)"):
         make()

@@ -1,4 +1,4 @@
-"""The real TPU compiler, where jax and libtpu are installed: `make test-tpu`."""
+"""The TPU compiler, if jax and libtpu are installed: `make test-tpu`."""
 
 import importlib.util
 import json
@@ -32,7 +32,7 @@ def test_the_models_of_the_package_compile(name, chip, capsys):
 
 
 @needs_compiler
-def test_what_does_not_fit_is_told():
+def test_a_step_that_does_not_fit_into_memory_is_reported():
     inputs = tf.keras.Input([2], dtype="int64")
     from twml_ops import layers
 
@@ -45,13 +45,13 @@ def test_what_does_not_fit_is_told():
 
 
 @needs_compiler
-def test_an_unknown_topology_is_an_error_of_the_compiler():
+def test_an_unknown_topology_is_reported_as_a_problem():
     report = tpu.check(model(), "v5e", batch_size=8, topology="3x5")
     assert report.compiled is None
     assert report.problem is not None
 
 
-def test_a_dynamic_model_needs_no_compiler_to_be_found_out():
+def test_a_dynamic_model_is_reported_without_the_compiler():
     report = tpu.check(model(Picks(name="picker")), "v5e", batch_size=8)
     assert report.problem.layer == "picker"
     assert not report.fits

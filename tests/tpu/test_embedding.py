@@ -1,4 +1,4 @@
-"""Tables in `TPUEmbedding` and its kin: the layers' outputs, and the weights both ways."""
+"""Tables in `TPUEmbedding` and similar classes: lookups, and copies of tables both ways."""
 
 import importlib.util
 
@@ -27,7 +27,7 @@ def model(optimizer=None):
 
 
 def batch(seed=0):
-    """Ragged, with an empty row and an id that repeats; values of both signs."""
+    """A ragged batch with an empty example, a repeated id and values of both signs."""
     rng = np.random.default_rng(seed)
     lengths = [4, 0, 1, 7, 3]
     ids = rng.integers(0, N, sum(lengths))
@@ -47,7 +47,7 @@ def sparse(pair):
 
 
 def products(made, pair):
-    """Layer -> its output, without bias and activation."""
+    """Layer -> its product, without bias and activation function."""
     found = {}
     for name in ("deep", "wide"):
         layer = made.get_layer(name)
@@ -81,7 +81,7 @@ def lookup(embedding, inputs, configs):
 
 @pytest.mark.parametrize("make", apis())
 @pytest.mark.parametrize("form", [lambda x: x, padded, sparse], ids=["ragged", "padded", "sparse"])
-def test_lookups_are_the_layers_products(make, form):
+def test_lookups_equal_the_layers_products(make, form):
     made = model()
     configs = tpu.feature_configs(made)
     embedding = make(configs)
@@ -92,7 +92,7 @@ def test_lookups_are_the_layers_products(make, form):
         np.testing.assert_allclose(got[name], want, **TOLERANCE)
 
 
-def test_a_binary_batch_is_looked_up_too():
+def test_lookups_of_binary_batches():
     made = model()
     configs = tpu.feature_configs(made)
     ids = batch()[0]
@@ -102,7 +102,7 @@ def test_a_binary_batch_is_looked_up_too():
         np.testing.assert_allclose(got[name], want, **TOLERANCE)
 
 
-def test_a_model_takes_looked_up_products_for_its_own():
+def test_a_model_uses_looked_up_products():
     made = model()
     configs = tpu.feature_configs(made)
     embedding = tpu.create_embedding(configs)
@@ -118,7 +118,7 @@ def test_a_model_takes_looked_up_products_for_its_own():
     assert not np.allclose(zero, want)
 
 
-def test_gradients_go_to_the_looked_up_products():
+def test_looked_up_products_get_gradients():
     made = model()
     configs = tpu.feature_configs(made)
     pair = batch()
@@ -139,7 +139,7 @@ def tf_variable(variable):
     return getattr(variable, "_value", variable)
 
 
-def test_a_model_without_tables_of_its_own():
+def test_a_model_without_tables():
     with_tables = model()
     with tpu.external_tables():
         without = model()
@@ -159,7 +159,7 @@ def test_a_model_without_tables_of_its_own():
         without(pair)
 
 
-def test_weights_go_both_ways():
+def test_tables_are_copied_both_ways():
     made, other = model(), model()
     embedding = tpu.create_embedding(tpu.feature_configs(other))
     tpu.copy_tables_to_embedding(made, embedding)
@@ -169,7 +169,7 @@ def test_weights_go_both_ways():
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_max_norm_learns_on_the_host():
+def test_max_norm_updates_its_state_on_the_host():
     host, layer = (layers.MaxNorm(N, use_bias=False) for _ in range(2))
     host.build()
     batches = [batch(seed) for seed in range(3)]
@@ -187,7 +187,7 @@ def test_max_norm_learns_on_the_host():
     np.testing.assert_array_equal(host.max_abs, layer.max_abs)
 
 
-def test_a_bias_cannot_be_trained_on_the_host():
+def test_a_trainable_bias_on_the_host_is_rejected():
     layer = layers.MaxNorm(N)
     layer.build()
     with pytest.raises(ValueError, match="use_bias=False"):
@@ -197,7 +197,7 @@ def test_a_bias_cannot_be_trained_on_the_host():
 @pytest.mark.parametrize(
     "options", [{"num_partitions": 2}, {"kernel_dtype": "bfloat16"}, {"placement": "sharded"}]
 )
-def test_tables_that_a_tpu_cannot_have_are_refused(options):
+def test_tables_that_a_tpu_does_not_support_are_rejected(options):
     inputs = tf.keras.Input([4], dtype="int64")
     made = tf.keras.Model(inputs, layers.SparseLinear(D, N, name="t", **options)(inputs))
     with pytest.raises(ValueError, match=f"{next(iter(options))} of layer 't' must be"):
@@ -248,6 +248,6 @@ def test_the_rate_of_adam_and_of_schedules_follows_the_step():
         ),
     ],
 )
-def test_what_a_tpu_does_not_know_is_refused(optimizer, message):
+def test_unsupported_optimizers_are_rejected(optimizer, message):
     with pytest.raises(ValueError, match=message):
         tpu.table_optimizer(optimizer())

@@ -1,4 +1,4 @@
-"""A model's training step as one program, and the layer that keeps it from being one."""
+"""A model's training step as one program, and the layer that prevents compilation."""
 
 import numpy as np
 import pytest
@@ -14,41 +14,41 @@ N, B = 50, 4
 
 
 class Picks(tf.keras.layers.Layer):
-    """Looks at the rows that are positive, however many those are."""
+    """Selects the rows with a positive first number, so that a shape depends on the data."""
 
     def call(self, x):
-        """Adds their sum."""
+        """Adds the sum of the selected rows."""
         return x + tf.reduce_sum(tf.boolean_mask(x, x[:, 0] > 0))
 
     def compute_output_shape(self, shape):
-        """That of x."""
+        """The shape of x."""
         return shape
 
 
 class Python(tf.keras.layers.Layer):
-    """Calls Python."""
+    """Calls a Python function."""
 
     def call(self, x):
-        """Doubles."""
+        """Doubles x."""
         doubled = tf.numpy_function(lambda v: 2 * v, [x], tf.float32)
         return tf.ensure_shape(doubled, x.shape)
 
     def compute_output_shape(self, shape):
-        """That of x."""
+        """The shape of x."""
         return shape
 
 
 class Fails(tf.keras.layers.Layer):
-    """Cannot be traced with more than one entry."""
+    """Raises while a batch of B examples is traced."""
 
     def call(self, x):
-        """Wants [B, 1]."""
+        """Rejects batches of B examples."""
         if x.shape[0] == B:
             raise RuntimeError("no such batch")
         return x
 
     def compute_output_shape(self, shape):
-        """That of x."""
+        """The shape of x."""
         return shape
 
 
@@ -66,7 +66,7 @@ def hlo(made):
     return step.lower_to_hlo(step.training_step(made), made, step.zero_batch(made, B))
 
 
-def test_a_step_of_static_shapes_is_a_program():
+def test_a_step_with_static_shapes_is_lowered():
     assert len(hlo(model())) > 1000
 
 
@@ -81,7 +81,7 @@ def test_the_layer_that_does_not_compile_is_named(layer, why):
     assert e.value.problem.layer == "culprit"
 
 
-def test_the_step_is_that_of_fit():
+def test_the_step_equals_a_step_of_fit():
     rng = np.random.default_rng(0)
     features = [rng.integers(0, N, (B, 5)), rng.normal(size=(B, 5)).astype(np.float32)]
     labels = np.array([[0.0], [1.0], [1.0], [0.0]], np.float32)
@@ -96,7 +96,7 @@ def test_the_step_is_that_of_fit():
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
-def test_batches_are_padded_and_of_known_shape():
+def test_batches_are_padded_and_have_static_shapes():
     ragged = [
         tf.keras.Input([None], dtype=t, ragged=True, name=n)
         for t, n in (("int64", "ids"), ("float32", "values"))
@@ -109,14 +109,14 @@ def test_batches_are_padded_and_of_known_shape():
     assert tuple(labels.shape) == (B, 10)
 
 
-def test_a_sparse_input_is_refused():
+def test_a_sparse_input_is_rejected():
     inputs = tf.keras.Input([N], sparse=True, name="bag")
     made = tf.keras.Model(inputs, layers.SparseLinear(3, N)(inputs))
     with pytest.raises(ValueError, match="bag.* is sparse: make it a padded pair"):
         step.zero_batch(made, B)
 
 
-def test_tables_count_their_slots():
+def test_the_memory_of_tables_includes_slots():
     made = model()
     made.compile(optimizers.LazyAdam(0.1), "binary_crossentropy", jit_compile=False)
     (table,) = tables(made)
@@ -124,7 +124,7 @@ def test_tables_count_their_slots():
     assert table.bytes == N * 3 * 4 * 3
 
 
-def test_unknown_chips_and_models_are_refused():
+def test_unknown_chips_and_models_are_rejected():
     with pytest.raises(ValueError, match="unknown chip 'v1': expected one of v4, v5e"):
         chips.get_chip("v1")
     with pytest.raises(UserError, match="no model 'resnet': expected one of dcn, sparse_mlp"):

@@ -1,7 +1,7 @@
-"""A process of its own for a module's tests, which answers their requests one after the other.
+"""A child process that a test module shares, and that answers the tests' requests one by one.
 
-For what cannot be in the process of pytest, and costs too much to start for each test. The script
-ends with `answer(function)`; the tests have a `Child` of it.
+For tests that cannot run in pytest's process and need a process that takes too long to start for
+each test. The script of the child calls `serve_requests(function)`; the tests use a `ChildProcess`.
 """
 
 from __future__ import annotations
@@ -21,40 +21,44 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT = 900  # seconds for an answer: only a process that hangs needs them
+TIMEOUT = 900  # seconds for an answer; only a process that hangs needs as much
 
 
-class Laws(dict[str, Callable[[], None]]):
-    """A decorator that marks functions as laws, and those functions by name, in order."""
+class ChildTests(dict[str, Callable[[], None]]):
+    """A decorator that registers the test functions of a child process, by name and in order."""
 
     def __call__(self, function: Callable[[], None]) -> Callable[[], None]:
         self[function.__name__] = function
         return function
 
-    def check(self, name: str) -> None:
-        """Runs one law."""
+    def run(self, name: str) -> None:
+        """Runs one test function."""
         self[name]()
 
 
-class Child:
-    """The process, started by the first request, and anew by one that follows its end.
+class ChildProcess:
+    """A child process, started by the first request, and restarted by one after it has ended.
 
     Args:
-        command: arguments of the Python interpreter; the number of a file descriptor is added.
+        command: Arguments of the Python interpreter, to which the number of a file descriptor is
+            added.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = list(command)
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Child:
+    def __enter__(self) -> ChildProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def ask(self, request: Any) -> Any:
-        """What the script's function returns; the test fails if it raises, or the process ends."""
+    def request(self, request: Any) -> Any:
+        """Returns what the child's function returns for a request.
+
+        The calling test fails if the function raises or the process ends.
+        """
         if self._process is None:
             self._start()
         try:
@@ -74,43 +78,43 @@ class Child:
         return answer["result"]
 
     def _start(self) -> None:
-        self._link, theirs = socket.socketpair()
+        self._socket, child_socket = socket.socketpair()
         path = os.pathsep.join([str(ROOT), *sys.path])
-        with theirs:
+        with child_socket:
             self._process = subprocess.Popen(
-                [sys.executable, *self._command, str(theirs.fileno())],
+                [sys.executable, *self._command, str(child_socket.fileno())],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": path},
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_socket.fileno()],
                 start_new_session=True,
             )
-        self._link.settimeout(LIMIT)
-        self._lines = self._link.makefile("rw", encoding="utf-8")
+        self._socket.settimeout(TIMEOUT)
+        self._lines = self._socket.makefile("rw", encoding="utf-8")
 
     def _end(self) -> int | None:
-        """Ends the process and those that it has started; its status."""
+        """Kills the process and those that it has started, and returns its status."""
         if self._process is None:
             return None
         self._lines.close()
-        self._link.close()
+        self._socket.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        status = self._process.wait()  # its own, if it had ended
+        status = self._process.wait()  # the status of its own end, if it had ended before
         self._process = None
         return status
 
 
-def answer(function: Callable[[Any], Any]) -> None:
-    """In the child: answers requests until there are no more, then ends the process."""
-    with socket.socket(fileno=int(sys.argv[1])) as link:
-        lines = link.makefile("rw", encoding="utf-8")
+def serve_requests(function: Callable[[Any], Any]) -> None:
+    """Answers requests in the child until the parent closes the socket, then ends the process."""
+    with socket.socket(fileno=int(sys.argv[1])) as connection:
+        lines = connection.makefile("rw", encoding="utf-8")
         for line in lines:
             result, error = None, None
             try:
                 result = function(json.loads(line))
-            except BaseException:  # pytest's failures are no Exceptions
+            except BaseException:  # failures of pytest are not Exceptions
                 error = traceback.format_exc()
             lines.write(json.dumps({"result": result, "error": error}) + "\n")
             lines.flush()
     sys.stdout.flush()
-    os._exit(0)  # whatever threads are still at work
+    os._exit(0)  # does not wait for threads that are still running

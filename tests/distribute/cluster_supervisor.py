@@ -1,7 +1,8 @@
-"""A cluster of real processes, forked off one that has imported everything, and supervised.
+"""Runs clusters of real processes, in which faults are injected. The script of a child process.
 
-test_hybrid_processes.py asks for runs; see `run`. A server or worker that dies is started anew, as
-`twml-ops launch` or Kubernetes would do.
+test_hybrid_processes.py requests runs, see `run`. The processes are forked from one that has
+imported all modules. A server or worker that dies is restarted, as `twml-ops launch` or Kubernetes
+would do.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ import traceback
 
 import tensorflow as tf
 
-from tests.children import answer
+from tests.child_process import serve_requests
 from tests.distribute.hybrid_model import batches, builder
 from twml_ops import optimizers
 from twml_ops.distribute import Cluster, HybridTrainer, exit_on_cluster_error, serve
@@ -25,11 +26,11 @@ from twml_ops.distribute.launch import Ports
 
 ALL = tf.distribute.InputContext()
 CLONE_NEWNET = 0x40000000
-LIMIT = 600  # seconds: only a run that hangs needs them
+TIMEOUT = 600  # seconds; only a run that hangs needs as much
 
 
-def task(cluster, data, steps, options, patience, pause, report):
-    """In a child: one server or worker, to the end."""
+def run_task(cluster, data, steps, options, later_timeout, pause, report):
+    """Runs one server or worker in a forked process, and ends the process."""
     try:
         if cluster.job == "ps":
             serve(cluster)
@@ -44,14 +45,14 @@ def task(cluster, data, steps, options, patience, pause, report):
                 del loss
                 own += 1
                 report(f"step {step}")
-                if patience is not None:
-                    trainer._timeout = patience
+                if later_timeout is not None:
+                    trainer._timeout = later_timeout
                 if own == pause:
                     report("paused")
                     os.kill(os.getpid(), signal.SIGSTOP)
 
             result = trainer.fit(data, steps, on_step)
-            report(f"end {result.step}")  # the last step may be of a worker that has died since
+            report(f"end {result.step}")  # the last step may have been reported by no worker
             losses = result.losses[-16:]
             report(f"loss {sum(losses) / len(losses) if losses else float('nan')}")
             report(f"own {result.own_steps}")
@@ -72,42 +73,47 @@ def run(
     kills=(),
     stops=(),
     pause=None,
-    heal=None,
-    patience=None,
+    resume_after=None,
+    later_timeout=None,
     network=False,
     one_batch=False,
     **options,
 ):
-    """Trains in `servers` + `workers` processes until the workers are done.
+    """Trains in `servers` + `workers` processes until the workers have ended.
 
     Args:
-        kills: (step of the run, job, index): killed once a worker has reported that step.
-        stops: the same of processes that cannot be reached from then on: all their threads are
-            stopped, or, with `network`, their host's interface is down.
-        pause: (index, steps): that worker stops all its threads after so many steps of its own.
-        heal: stopped processes go on once so many others have died; None: once the chief is done.
-        patience: the trainers' timeout after their first step, before which much is imported and
-            traced; None: as before.
-        network: whether each process is on a host, that is, a network namespace, of its own.
-        one_batch: whether all steps have the same data, so that it does not matter where a process
-            that was started anew begins.
+        kills: (step of the run, job, index) of each process that is killed once a worker has
+            reported that step.
+        stops: The same for processes that become unreachable: all their threads are stopped, or,
+            with `network`, the interface of their host is taken down.
+        pause: (index, steps): this worker stops all its threads after that many steps of its own.
+        resume_after: How many other processes have to die until stopped processes are resumed;
+            None: they are resumed when the chief has ended.
+        later_timeout: The trainers' timeout after their first step, which takes longer than the
+            others; None: the timeout does not change.
+        network: Whether each process has its own host, that is, a network namespace.
+        one_batch: Whether all steps have the same data, so that it does not matter where in the
+            data a restarted process begins.
 
     Returns:
-        step, losses and own steps by worker, the final weights and log loss on all data, deaths
-        by task, steps reported by worker when stopped processes went on ("taken"), perhaps "hang".
+        A dictionary: "step"; "loss" and "own" steps by worker; the final "weights" and the "final"
+        log loss on all data; "deaths", [job, index, status] each; "resumed", the step at which
+        stopped processes were resumed, and "reported", the steps that each worker had reported by
+        then; "hang" if the run had to be ended.
     """
     with hosts(servers + workers) if network else contextlib.nullcontext() as net:
         data = (lambda context: batches(context)[:1]) if one_batch else batches
-        supervisor = Supervisor(net, servers, workers, steps, data, options, patience, pause)
-        return supervisor.supervise(list(kills), list(stops), heal)
+        supervisor = Supervisor(net, servers, workers, steps, data, options, later_timeout, pause)
+        return supervisor.supervise(list(kills), list(stops), resume_after)
 
 
 class Supervisor:
-    """The processes of a run, by pid, and what they have reported."""
+    """The processes of a run, by process id, and what they have reported."""
 
-    def __init__(self, net, servers, workers, steps, data, options, patience, pause):
+    def __init__(self, net, servers, workers, steps, data, options, later_timeout, pause):
         self.net, self.servers, self.workers = net, servers, workers
-        self.steps, self.data, self.options, self.patience = steps, data, options, patience
+        self.steps, self.data, self.options = steps, data, options
+        self.later_timeout = later_timeout
         self.pause = pause
         self.ports = Ports(servers + workers)
         names = ["127.0.0.1"] * (servers + workers)
@@ -116,12 +122,12 @@ class Supervisor:
         numbered = zip(names, self.ports.numbers, strict=True)
         self.addresses = [f"{name}:{port}" for name, port in numbered]
         self.alive, self.pipes, self.stopped = {}, {}, []
-        self.died_since = set()  # tasks, since others were stopped
-        self.taken = {str(i): 0 for i in range(workers)}
+        self.died_since = set()  # tasks that have died since others were stopped
+        self.reported = {str(i): 0 for i in range(workers)}
         self.found = {"step": 0, "loss": {}, "own": {}, "weights": None, "final": None}
         self.found["deaths"] = []
 
-    def begin(self, job, index):
+    def start(self, job, index):
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -133,13 +139,13 @@ class Supervisor:
             own_pause = None
             if self.pause is not None and [job, index] == ["worker", self.pause[0]]:
                 own_pause = self.pause[1]
-            task(cluster, self.data, self.steps, self.options, self.patience, own_pause,
+            run_task(cluster, self.data, self.steps, self.options, self.later_timeout, own_pause,
                  lambda line: os.write(writing, f"{line}\n".encode()))  # fmt: skip
         os.close(writing)
         self.alive[pid], self.pipes[reading] = (job, index), [pid, b""]
 
     def read(self, pipe):
-        """Takes what a process has reported; whether it has ended."""
+        """Reads what a process has reported, and returns whether it has ended."""
         got = os.read(pipe, 1 << 16)
         pid, rest = self.pipes[pipe]
         *lines, self.pipes[pipe][1] = (rest + got).split(b"\n")
@@ -152,7 +158,7 @@ class Supervisor:
         found = self.found
         if kind in ("step", "end"):
             found["step"] = max(found["step"], int(value))
-            self.taken[str(index)] += kind == "step"
+            self.reported[str(index)] += kind == "step"
         elif kind == "paused":
             os.waitpid(pid, os.WUNTRACED)  # until it has stopped
             self.pause = None
@@ -163,40 +169,42 @@ class Supervisor:
         else:
             found[kind][index] = float(value)
 
-    def reach(self, victims, again):
-        """Cuts processes off, or reaches them again."""
+    def set_reachable(self, victims, reachable):
+        """Makes processes unreachable, or reachable again."""
         for job, index in victims:
             if self.net is not None:
                 host = self.net.hosts[index if job == "ps" else self.servers + index]
-                state = "up" if again else "down"
+                state = "up" if reachable else "down"
                 command = self.net.on(host, ["ip", "link", "set", "eth0", state])
                 subprocess.run(command, check=True)
                 continue
-            self.signal((job, index), signal.SIGCONT if again else signal.SIGSTOP)
+            self.signal((job, index), signal.SIGCONT if reachable else signal.SIGSTOP)
 
     def signal(self, victim, number):
         for pid in [p for p, t in self.alive.items() if t == victim]:
             os.kill(pid, number)
 
-    def disturb(self, kills, stops, heal):
-        """Does what is due at the step that the run has reached."""
+    def inject_faults(self, kills, stops, resume_after):
+        """Injects the faults that are due at the step that the run has reached."""
         step = self.found["step"]
         if kills and step >= kills[0][0]:
             _, *victim = kills.pop(0)
             self.signal(tuple(victim), signal.SIGKILL)
         if stops and step >= stops[0][0]:
             _, *victim = stops.pop(0)
-            self.reach([tuple(victim)], False)
+            self.set_reachable([tuple(victim)], False)
             self.stopped.append(tuple(victim))
             self.died_since.clear()
         chief_done = ("worker", 0) not in self.alive.values()
-        if self.stopped and (chief_done if heal is None else len(self.died_since) >= heal):
-            self.found["healed"], self.found["taken"] = step, dict(self.taken)
-            self.reach(self.stopped, True)
+        if self.stopped and (
+            chief_done if resume_after is None else len(self.died_since) >= resume_after
+        ):
+            self.found["resumed"], self.found["reported"] = step, dict(self.reported)
+            self.set_reachable(self.stopped, True)
             self.stopped.clear()
 
-    def end(self, pipe):
-        """A process has ended: starts it anew, if it has not succeeded; whether it has failed."""
+    def restart(self, pipe):
+        """Restarts a process that has ended without success, and returns whether it has failed."""
         pid, _ = self.pipes.pop(pipe)
         os.close(pipe)
         _, status = os.waitpid(pid, 0)
@@ -207,24 +215,24 @@ class Supervisor:
         self.died_since.add((job, index))
         if os.waitstatus_to_exitcode(status) == 1:
             return True
-        self.begin(job, index)
+        self.start(job, index)
         return False
 
-    def supervise(self, kills, stops, heal):
+    def supervise(self, kills, stops, resume_after):
         for job, count in (("ps", self.servers), ("worker", self.workers)):
             for index in range(count):
-                self.begin(job, index)
-        deadline, failed = time.monotonic() + LIMIT, False
+                self.start(job, index)
+        deadline, failed = time.monotonic() + TIMEOUT, False
         while not failed and any(job == "worker" for job, _ in self.alive.values()):
-            left = max(0, deadline - time.monotonic())
-            ready, _, _ = select.select(list(self.pipes), [], [], left)
+            remaining = max(0, deadline - time.monotonic())
+            ready, _, _ = select.select(list(self.pipes), [], [], remaining)
             if not ready:
                 self.found["hang"] = sorted(self.alive.values())
                 break
             for pipe in ready:
                 if self.read(pipe):
-                    failed |= self.end(pipe)
-            self.disturb(kills, stops, heal)
+                    failed |= self.restart(pipe)
+            self.inject_faults(kills, stops, resume_after)
         for pid in self.alive:
             os.kill(pid, signal.SIGKILL)
         for pid in self.alive:
@@ -237,7 +245,7 @@ class Supervisor:
 
 @contextlib.contextmanager
 def hosts(count):
-    """So many hosts on a network of their own."""
+    """Creates `count` hosts with a network of their own."""
     from benchmarks.distributed.network import Network
 
     with Network([f"h{i}" for i in range(count)]) as network:
@@ -245,7 +253,7 @@ def hosts(count):
 
 
 def enter(network, i):
-    """Puts this process on host `i`."""
+    """Moves this process to host `i`."""
     name = network.on(network.hosts[i], [])[-1]
     with open(f"/run/netns/{name}") as handle:
         if ctypes.CDLL(None, use_errno=True).setns(handle.fileno(), CLONE_NEWNET):
@@ -253,7 +261,7 @@ def enter(network, i):
 
 
 def reply(scenario):
-    """What became of a run."""
+    """Returns the outcome of a run."""
     with tempfile.TemporaryDirectory() as folder:
         if scenario.pop("checkpoints", False):
             scenario["checkpoint_dir"] = folder
@@ -261,4 +269,4 @@ def reply(scenario):
 
 
 if __name__ == "__main__":
-    answer(reply)
+    serve_requests(reply)

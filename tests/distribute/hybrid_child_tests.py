@@ -1,6 +1,6 @@
-"""Laws of hybrid training, in a process of its own that is connected to three servers inside it.
+"""Tests of hybrid training, run by test_hybrid.py in a child process.
 
-test_hybrid.py runs them.
+The process contains three servers and is connected to them.
 """
 
 import os
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.children import Laws, answer
+from tests.child_process import ChildTests, serve_requests
 from tests.distribute.hybrid_model import ROWS, batches, builder, same, whole_batches
 from twml_ops import layers, optimizers
 from twml_ops.distribute.hybrid import (
@@ -29,18 +29,18 @@ from twml_ops.ops._tape import tf_variable
 
 PORTS = Ports(4)
 *SERVERS, WORKER = [f"127.0.0.1:{port}" for port in PORTS.numbers]
-law = Laws()
+child_test = ChildTests()
 
 
-class On(Cluster):
-    """The first `count` of the servers, to which this process is connected already."""
+class ConnectedCluster(Cluster):
+    """A cluster to which this process is connected already."""
 
     def connect(self, timeout):
         del timeout
 
 
-def on(count):
-    return On(SERVERS[:count], [WORKER])
+def first_servers(count):
+    return ConnectedCluster(SERVERS[:count], [WORKER])
 
 
 _runs = iter(range(1000))
@@ -48,10 +48,10 @@ _runs = iter(range(1000))
 
 def trainer(optimizer, servers=2, build=builder, loss="binary_crossentropy", **options):
     options.setdefault("name", f"run{next(_runs)}")
-    return HybridTrainer(build, optimizer, loss, cluster=on(servers), **options)
+    return HybridTrainer(build, optimizer, loss, cluster=first_servers(servers), **options)
 
 
-def alone(optimizer, build=builder, steps=10, loss="binary_crossentropy"):
+def train_alone(optimizer, build=builder, steps=10, loss="binary_crossentropy"):
     model = build()
     model.compile(optimizer, loss, jit_compile=False)
     for x, y in (whole_batches() * 2)[:steps]:
@@ -59,47 +59,47 @@ def alone(optimizer, build=builder, steps=10, loss="binary_crossentropy"):
     return model.get_weights()
 
 
-def table_alone():
-    """Beside our ops only some that round each number by itself: the same bits in every graph."""
+def table_only():
+    """A model in which all ops but ours are elementwise, so that all graphs give the same bits."""
     tf.keras.utils.set_random_seed(3)
     inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
     table = layers.SparseLinear(8, ROWS, activation="relu", use_bias=False)
     return tf.keras.Model(inputs, table(inputs))
 
 
-@law
-def by_column_it_is_the_single_process_and_tables_are_bit_for_bit():
+@child_test
+def training_by_column_equals_a_single_process_and_tables_are_bit_identical():
     for make in (lambda: optimizers.SGD(0.5), lambda: optimizers.LazyAdam(0.01, weight_decay=0.1)):
-        hybrid = trainer(make(), build=table_alone, loss="mse", partition_axis="column")
+        hybrid = trainer(make(), build=table_only, loss="mse", partition_axis="column")
         hybrid.fit(batches, 10)
-        same(alone(make(), table_alone, loss="mse"), hybrid.export().get_weights())
+        same(train_alone(make(), table_only, loss="mse"), hybrid.export().get_weights())
         hybrid = trainer(make(), partition_axis="column")
         hybrid.fit(batches, 10)
-        same(alone(make()), hybrid.export().get_weights(), 2e-5)
+        same(train_alone(make()), hybrid.export().get_weights(), 2e-5)
 
 
-@law
-def by_row_it_is_the_single_process_but_for_the_order_of_additions():
+@child_test
+def training_by_row_equals_a_single_process_except_for_the_order_of_additions():
     for servers, make in ((2, optimizers.Adagrad), (3, optimizers.RowWiseAdagrad)):
         hybrid = trainer(make(0.1), servers, partition_axis="row")
         hybrid.fit(batches, 10)
-        same(alone(make(0.1)), hybrid.export().get_weights(), 2e-6)
+        same(train_alone(make(0.1)), hybrid.export().get_weights(), 2e-6)
 
 
-@law
-def gradients_reach_what_is_before_the_table():
+@child_test
+def layers_before_a_table_get_gradients():
     def build():
         return builder(norm=True)
 
     for axis in ("row", "column"):
         hybrid = trainer(optimizers.Adagrad(0.1), build=build, partition_axis=axis)
         hybrid.fit(batches, 10)
-        same(alone(optimizers.Adagrad(0.1), build), hybrid.export().get_weights(), 2e-6)
+        same(train_alone(optimizers.Adagrad(0.1), build), hybrid.export().get_weights(), 2e-6)
 
 
-@law
-def narrow_products_cost_little_and_repeated_ids_nothing():
-    want = alone(optimizers.SGD(0.1))
+@child_test
+def a_16_bit_wire_has_small_errors_and_deduplication_none():
+    want = train_alone(optimizers.SGD(0.1))
     for wire, tolerance in (("bfloat16", 5e-3), ("float16", 1e-3)):
         hybrid = trainer(optimizers.SGD(0.1), wire_dtype=wire)
         hybrid.fit(batches, 10)
@@ -116,8 +116,8 @@ def narrow_products_cost_little_and_repeated_ids_nothing():
     same(*results, 2e-6)
 
 
-@law
-def evaluation_is_that_of_the_exported_model():
+@child_test
+def evaluation_equals_that_of_the_exported_model():
     hybrid = trainer(optimizers.Adagrad(0.1))
     hybrid.fit(batches, 5)
     got = hybrid.evaluate(whole_batches(), [tf.keras.metrics.AUC(name="auc")])
@@ -131,32 +131,32 @@ def evaluation_is_that_of_the_exported_model():
     np.testing.assert_allclose(got["loss"], float(loss), rtol=1e-5)
 
 
-@law
-def a_checkpoint_goes_into_another_number_of_servers_and_the_other_axis():
-    want = alone(optimizers.RowWiseAdagrad(0.1), steps=8)
+@child_test
+def a_checkpoint_is_restored_on_another_number_of_servers_and_the_other_axis():
+    want = train_alone(optimizers.RowWiseAdagrad(0.1), steps=8)
     with tempfile.TemporaryDirectory() as folder:
         for servers, axis, steps in ((2, "row", 4), (3, "row", 5), (1, "row", 6), (2, "column", 7)):
             options = {"partition_axis": axis, "checkpoint_dir": folder, "checkpoint_every": 100}
             hybrid = trainer(optimizers.RowWiseAdagrad(0.1), servers, **options)
-            result = hybrid.fit(lambda _, steps=steps: rest(steps), steps)
+            result = hybrid.fit(lambda _, steps=steps: remaining_batches(steps), steps)
             assert result.step == steps
             assert result.own_steps == (4 if steps == 4 else 1)
         hybrid = trainer(optimizers.RowWiseAdagrad(0.1), 3, partition_axis="row", **{
             "checkpoint_dir": folder, "checkpoint_every": 100})  # fmt: skip
-        hybrid.fit(lambda _: rest(8), 8)
-        # A step by column gives each half of a row an accumulator of its own.
+        hybrid.fit(lambda _: remaining_batches(8), 8)
+        # A step by column has an accumulator for each half of a row.
         same(want, hybrid.export().get_weights(), 2e-2)
         assert len(os.listdir(folder)) == checkpoints.MAX_TO_KEEP
 
 
-def rest(steps):
-    """The batches that a run to `steps` has before it."""
+def remaining_batches(steps):
+    """The batches that a run up to `steps` has still to train on."""
     done = 0 if steps == 4 else steps - 1
     return (whole_batches() * 2)[done:]
 
 
-@law
-def a_checkpoint_that_was_not_finished_does_not_count():
+@child_test
+def a_checkpoint_without_manifest_is_ignored():
     with tempfile.TemporaryDirectory() as folder:
         hybrid = trainer(optimizers.SGD(0.1), checkpoint_dir=folder, checkpoint_every=3)
         hybrid.fit(batches, 3)
@@ -167,8 +167,8 @@ def a_checkpoint_that_was_not_finished_does_not_count():
         assert checkpoints.latest(folder) is None
 
 
-@law
-def a_checkpoint_does_not_count_before_its_files_are_there():
+@child_test
+def the_manifest_is_written_after_all_files():
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         rename, found = tf.io.gfile.rename, []
 
@@ -177,29 +177,29 @@ def a_checkpoint_does_not_count_before_its_files_are_there():
             rename(part, manifest)
 
         patch.setattr(tf.io.gfile, "rename", finish)
-        hybrid = trainer(optimizers.SGD(0.1), 2, wide, checkpoint_dir=folder)
+        hybrid = trainer(optimizers.SGD(0.1), 2, wide_model, checkpoint_dir=folder)
         hybrid.fit(batches, 1)
         assert found == [["dense.index", "server-0-of-2.index", "server-1-of-2.index"]]
 
 
-def wide():
+def wide_model():
     inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
     hidden = layers.SparseLinear(256, 100_000)(inputs)
     return tf.keras.Model(inputs, tf.keras.layers.Dense(1)(hidden))
 
 
-@law
+@child_test
 def a_checkpoint_of_another_model_is_refused():
     with tempfile.TemporaryDirectory() as folder:
         trainer(optimizers.SGD(0.1), checkpoint_dir=folder).fit(batches, 1)
-        expect(
+        expect_error(
             ValueError, "another model",
             lambda: trainer(optimizers.Adagrad(0.1), checkpoint_dir=folder).fit(batches, 2),
         )  # fmt: skip
 
 
-def stale(optimizer, steps):
-    """Slow and obvious: products of a batch are those of the table before the last update."""
+def train_with_stale_tables(optimizer, steps):
+    """Trains with products of the table before the last update, computed in a simple way."""
     model = builder()
     optimizer.build(model.trainable_variables)
     table = tf_variable(model.get_layer("table").kernels[0])
@@ -216,19 +216,20 @@ def stale(optimizer, steps):
     return model.get_weights()
 
 
-@law
-def a_pipeline_is_staleness_one():
+@child_test
+def a_pipeline_uses_tables_that_are_one_update_old():
     for axis, make in (
         ("row", lambda: optimizers.SGD(0.5)),
-        ("column", lambda: optimizers.Adagrad(0.1)),  # Adam would magnify last bits
+        # Adam would amplify differences in the last bits.
+        ("column", lambda: optimizers.Adagrad(0.1)),
     ):
         hybrid = trainer(make(), partition_axis=axis, pipeline=True)
         assert hybrid.fit(batches, 10).step == 10
-        same(stale(make(), 10), hybrid.export().get_weights(), 2e-6)
+        same(train_with_stale_tables(make(), 10), hybrid.export().get_weights(), 2e-6)
 
 
-@law
-def what_a_pipeline_keeps_of_a_batch_is_read_before_the_next_one_takes_its_place():
+@child_test
+def stored_messages_are_read_before_they_are_overwritten():
     hybrid = trainer(optimizers.SGD(0.1), partition_axis="row", pipeline=True)
     hybrid.fit(batches, 2)
     first, second = whole_batches()[:2]
@@ -236,15 +237,15 @@ def what_a_pipeline_keeps_of_a_batch_is_read_before_the_next_one_takes_its_place
     ahead = hybrid._prefetch(first[0])
     graph = step.get_concrete_function(*first, None, ahead, second[0]).graph
     writes = [op for op in graph.get_operations() if op.type == "AssignVariableOp"]
-    kept = [op for op in writes if "/job:ps/" in op.device]
-    assert len(kept) == 2  # a message for each server
-    for write in kept:
+    stores = [op for op in writes if "/job:ps/" in op.device]
+    assert len(stores) == 2  # a message for each server
+    for write in stores:
         before = [op.inputs[0] for op in write.control_inputs if op.type == "ReadVariableOp"]
         assert any(handle is write.inputs[0] for handle in before)
 
 
-@law
-def a_pipeline_begins_anew_with_each_fit_and_each_checkpoint():
+@child_test
+def each_fit_and_each_restore_starts_a_new_pipeline():
     few = whole_batches()[:3]
     with tempfile.TemporaryDirectory() as folder:
         options = {"pipeline": True, "partition_axis": "row", "checkpoint_dir": folder}
@@ -256,42 +257,42 @@ def a_pipeline_begins_anew_with_each_fit_and_each_checkpoint():
         same(first.export().get_weights(), second.export().get_weights(), 2e-6)
 
 
-@law
+@child_test
 def a_pipeline_refuses_state_before_a_table():
     hybrid = trainer(
         optimizers.SGD(0.1), build=lambda: builder(norm=True), pipeline=True, partition_axis="row"
     )
-    expect(ValueError, "pipeline=True needs a model", lambda: hybrid.fit(batches, 2))
+    expect_error(ValueError, "pipeline=True needs a model", lambda: hybrid.fit(batches, 2))
 
 
-@law
-def bad_arguments_are_named():
+@child_test
+def invalid_arguments_are_named():
     for argument, value in (
         ("mode", "fast"), ("partition_axis", "diagonal"), ("wire_dtype", "int8"),
         ("max_staleness", 1), ("checkpoint_every", 0), ("timeout", 0),
     ):  # fmt: skip
         make = lambda a=argument, v=value: trainer(optimizers.SGD(0.1), **{a: v})  # noqa: E731
-        expect(ValueError, argument, make)
-    expect(ValueError, "optimizer", lambda: trainer(tf.keras.optimizers.SGD(0.1)))
+        expect_error(ValueError, argument, make)
+    expect_error(ValueError, "optimizer", lambda: trainer(tf.keras.optimizers.SGD(0.1)))
     clipped = optimizers.SGD(0.1, global_clipnorm=1.0)
-    expect(ValueError, "global_clipnorm", lambda: trainer(clipped))
+    expect_error(ValueError, "global_clipnorm", lambda: trainer(clipped))
 
 
-@law
-def a_bad_id_is_the_error_it_always_was_and_changes_nothing():
+@child_test
+def an_invalid_id_is_an_error_that_changes_no_weights():
     hybrid = trainer(optimizers.SGD(0.1), partition_axis="row")
     hybrid.fit(batches, 1)
     before = hybrid.export().get_weights()
     (ids, values), y = whole_batches()[0]
     bad = ids.with_flat_values(ids.flat_values + 2**40)
-    expect(
+    expect_error(
         tf.errors.InvalidArgumentError, "ids", lambda: hybrid.fit(lambda _: [((bad, values), y)], 2)
     )
     same(before, hybrid.export().get_weights())
 
 
-@law
-def the_users_model_may_have_several_tables_and_optimizers():
+@child_test
+def models_may_have_several_tables_and_optimizers():
     def build():
         tf.keras.utils.set_random_seed(5)
         inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
@@ -307,15 +308,15 @@ def the_users_model_may_have_several_tables_and_optimizers():
 
     hybrid = trainer(make(), build=build, partition_axis="column")
     hybrid.fit(batches, 10)
-    same(alone(make(), build), hybrid.export().get_weights(), 1e-6)
+    same(train_alone(make(), build), hybrid.export().get_weights(), 1e-6)
 
 
 GROUP = {"user": layers.SparseTable(300, 4), "ad": layers.SparseTable(300, 6, "he_normal")}
 FEATURES = {"user": "user", "shown": "ad", "clicked": "ad"}  # two uses of one table
 
 
-def grouped():
-    """Tables of one layer: with values, and one that is used without and with them."""
+def grouped_model():
+    """Tables of one layer: one is used with values, the other with and without."""
     tf.keras.utils.set_random_seed(7)
     inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
     group = layers.GroupedSparseLinear(GROUP, FEATURES, name="ads")
@@ -324,30 +325,31 @@ def grouped():
     return tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(joined))
 
 
-def each_its_own():
+def optimizer_by_table():
     by_table = {"^ads/user": optimizers.Ftrl(0.1), "^ads/ad": optimizers.LazyAdam(0.01)}
     return optimizers.CompositeOptimizer(optimizers.Adagrad(0.1), by_table)
 
 
-@law
-def grouped_tables_are_those_of_a_single_process():
-    want = alone(each_its_own(), grouped)
+@child_test
+def grouped_tables_equal_those_of_a_single_process():
+    want = train_alone(optimizer_by_table(), grouped_model)
     for axis, servers in (("column", 2), ("row", 3)):
-        hybrid = trainer(each_its_own(), servers, grouped, partition_axis=axis)
+        hybrid = trainer(optimizer_by_table(), servers, grouped_model, partition_axis=axis)
         hybrid.fit(batches, 10)
         assert [t.name for t in hybrid.placement.tables] == ["0/ads/user", "1/ads/ad"]
         assert not any("ads" in v.name for v in hybrid.state.dense_weights)
         same(want, hybrid.export().get_weights(), 2e-5)
 
 
-@law
-def grouped_tables_go_through_checkpoints_into_other_servers_and_into_files():
-    want = alone(each_its_own(), grouped, steps=6)
+@child_test
+def grouped_tables_are_restored_on_other_servers_and_saved_in_files():
+    want = train_alone(optimizer_by_table(), grouped_model, steps=6)
     with tempfile.TemporaryDirectory() as folder:
         for servers, axis, steps in ((2, "row", 4), (3, "row", 5), (2, "column", 6)):
             options = {"partition_axis": axis, "checkpoint_dir": folder}
-            hybrid = trainer(each_its_own(), servers, grouped, **options)
-            assert hybrid.fit(lambda _, steps=steps: rest(steps), steps).own_steps in (4, 1)
+            hybrid = trainer(optimizer_by_table(), servers, grouped_model, **options)
+            result = hybrid.fit(lambda _, steps=steps: remaining_batches(steps), steps)
+            assert result.own_steps in (4, 1)
         path = os.path.join(folder, "model.keras")
         same(want, hybrid.export(path).get_weights(), 2e-6)
         again = tf.keras.models.load_model(path, compile=False)
@@ -355,8 +357,8 @@ def grouped_tables_go_through_checkpoints_into_other_servers_and_into_files():
         np.testing.assert_allclose(again(x), hybrid.export()(x), rtol=1e-6)
 
 
-def adapted(calls):
-    """A model that looks at the data before it is there, and one more call in `calls`."""
+def adapted_model(calls):
+    """A model with a layer that adapts to data while it is built. Records the call in `calls`."""
     calls.append("built")
     tf.keras.utils.set_random_seed(3)
     inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
@@ -371,21 +373,23 @@ def adapted(calls):
     return tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(hidden))
 
 
-@law
-def a_model_is_built_once_and_is_the_same_for_all():
+@child_test
+def a_chief_built_model_is_built_once_and_equal_in_all_processes():
     calls = []
-    want = trainer(optimizers.Adagrad(0.1), build=lambda: adapted([]), partition_axis="column")
+    want = trainer(
+        optimizers.Adagrad(0.1), build=lambda: adapted_model([]), partition_axis="column"
+    )
     want.fit(batches, 10)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "run", "model.keras")
-        chief = ChiefBuiltModel(lambda: adapted(calls), path, on(2))
-        assert chief.count_params() == adapted([]).count_params()
+        chief = ChiefBuiltModel(lambda: adapted_model(calls), path, first_servers(2))
+        assert chief.count_params() == adapted_model([]).count_params()
         hybrid = trainer(optimizers.Adagrad(0.1), build=chief, partition_axis="column")
         hybrid.fit(batches, 10)
         same(want.export().get_weights(), hybrid.export().get_weights(), 2e-6)
-        other = On(SERVERS[:2], [WORKER, "another:1"], "worker", 1)
-        for cluster in (on(2), other):
-            read = ChiefBuiltModel(lambda: adapted(calls), path, cluster)
+        other = ConnectedCluster(SERVERS[:2], [WORKER, "another:1"], "worker", 1)
+        for cluster in (first_servers(2), other):
+            read = ChiefBuiltModel(lambda: adapted_model(calls), path, cluster)
             assert read.count_params() == chief.count_params()
             x, _ = whole_batches()[0]
             for model, again in ((chief(), read()), (chief(), chief())):
@@ -396,48 +400,54 @@ def a_model_is_built_once_and_is_the_same_for_all():
         assert calls == ["built"]
 
 
-@law
-def nobody_waits_for_a_model_that_nobody_builds():
+@child_test
+def waiting_for_a_model_without_a_chief_times_out():
     with tempfile.TemporaryDirectory() as folder:
-        other = On(SERVERS[:2], [WORKER, "another:1"], "worker", 1)
+        other = ConnectedCluster(SERVERS[:2], [WORKER, "another:1"], "worker", 1)
         path = os.path.join(folder, "model.keras")
-        expect(ClusterError, "no chief", lambda: ChiefBuiltModel(builder, path, other, timeout=0.3))
+        expect_error(
+            ClusterError, "no chief", lambda: ChiefBuiltModel(builder, path, other, timeout=0.3)
+        )
         with pytest.raises(KeyError), heartbeat(f"{path}.beat", 0.01):
-            raise KeyError  # the chief ends, its file stays
-        expect(ClusterError, "no chief", lambda: ChiefBuiltModel(builder, path, other, timeout=0.3))
+            raise KeyError  # the chief ends, its heartbeat file remains
+        expect_error(
+            ClusterError, "no chief", lambda: ChiefBuiltModel(builder, path, other, timeout=0.3)
+        )
 
 
-@law
-def who_follows_a_run_sees_its_checkpoints_as_ordinary_models():
+@child_test
+def iter_checkpoints_yields_each_checkpoint_as_an_ordinary_model():
     with tempfile.TemporaryDirectory() as folder:
         options = {"partition_axis": "row", "checkpoint_dir": folder, "checkpoint_every": 4}
-        hybrid = trainer(optimizers.LazyAdam(0.1), 3, grouped, **options)
-        found = iter_checkpoints(grouped, folder, 8)
+        hybrid = trainer(optimizers.LazyAdam(0.1), 3, grouped_model, **options)
+        found = iter_checkpoints(grouped_model, folder, 8)
         for steps in (4, 8):
             hybrid.fit(batches, steps)
             step, model = next(found)
             assert step == steps
             same(hybrid.export().get_weights(), model.get_weights())
         assert next(found, None) is None
-        expect(ValueError, "another model", lambda: next(iter_checkpoints(small, folder)))
-        endless = iter_checkpoints(grouped, folder)
+        expect_error(
+            ValueError, "another model", lambda: next(iter_checkpoints(small_model, folder))
+        )
+        endless = iter_checkpoints(grouped_model, folder)
         assert next(endless)[0] == 8
         shutil.rmtree(folder)
         assert next(endless, None) is None
         os.makedirs(folder)
 
 
-def small():
+def small_model():
     inputs = tf.keras.Input([None], dtype="int64", ragged=True)
     return tf.keras.Model(inputs, layers.SparseLinear(1, 5)(inputs))
 
 
-def expect(kind, words, call):
-    with pytest.raises(kind, match=words):
+def expect_error(kind, message, call):
+    with pytest.raises(kind, match=message):
         call()
 
 
 if __name__ == "__main__":
-    kept = [start_server(Cluster(SERVERS, job="ps", index=i)) for i in range(3)]
+    running = [start_server(Cluster(SERVERS, job="ps", index=i)) for i in range(3)]
     Cluster(SERVERS, [WORKER]).connect(120)
-    answer(law.check)
+    serve_requests(child_test.run)
