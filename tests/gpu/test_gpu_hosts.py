@@ -1,13 +1,12 @@
-"""Beside a GPU: tables and what belongs to them on the host, the dense part on the GPU.
+"""With a GPU, tables and their slots are on the host and the dense part is on the GPU.
 
-The GPU is a fake one, see fake_gpu.cc. A process cannot unload it, so another process runs the
-scenarios of host_scenarios.py, and this one, without a GPU, says which numbers they must give.
+The GPU is simulated, see fake_gpu.cc. A process cannot unload it, so run_scenarios.py runs the
+scenarios in another process. This process, without a GPU, computes the expected numbers.
 """
 
 import hashlib
 import json
 import os
-import runpy
 import shlex
 import shutil
 import subprocess
@@ -18,16 +17,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-FOLDER = Path(__file__).parent
-BUILT = FOLDER.parents[1] / "build" / "fake_gpu"
-scenarios = runpy.run_path(str(FOLDER / "host_scenarios.py"))
+from tests.gpu.run_scenarios import SCENARIOS, run_scenario
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "tests" / "gpu"
+BUILT = ROOT / "build" / "fake_gpu"
 
 
 def fake_gpu():
-    """The fake GPU, built against the running TensorFlow; as long as it is the same, once."""
+    """Builds the simulated GPU for the running TensorFlow, unless it is built already."""
     compiler = shlex.split(os.environ.get("CXX", "g++"))
     if shutil.which(compiler[0]) is None:
-        pytest.skip(f"the fake GPU needs a C++ compiler, and there is no {compiler[0]}")
+        pytest.skip(f"the simulated GPU needs a C++ compiler, and {compiler[0]} is not installed")
     source = FOLDER / "fake_gpu.cc"
     include = [f.replace("-I", "-isystem", 1) for f in tf.sysconfig.get_compile_flags()]
     flags = ["-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", "-DNDEBUG", *include]
@@ -44,9 +45,9 @@ def fake_gpu():
 
 @pytest.fixture(scope="module")
 def outcomes():
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     done = subprocess.run(
-        [sys.executable, str(FOLDER / "host_scenarios.py"), str(fake_gpu())],
+        [sys.executable, "-m", "tests.gpu.run_scenarios", str(fake_gpu())],
         env=env,
         capture_output=True,
         text=True,
@@ -57,11 +58,11 @@ def outcomes():
 
 
 @pytest.mark.usefixtures("fresh_keras")
-@pytest.mark.parametrize("name", scenarios["SCENARIOS"])
-def test_beside_a_gpu(outcomes, name):
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_with_a_gpu(outcomes, name):
     assert "error" not in outcomes[name], outcomes[name]["error"]
     got = outcomes[name]["numbers"]
-    want = scenarios["outcome"](scenarios["SCENARIOS"][name])
+    want = run_scenario(name)
     assert got.keys() == want.keys()
     for key in want:
         np.testing.assert_allclose(got[key], want[key], rtol=1e-4, atol=1e-6, err_msg=key)
