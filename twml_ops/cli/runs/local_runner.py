@@ -54,6 +54,7 @@ class LocalRunner:
     ) -> FittedModel:
         """Trains a model; see `Runner.fit`."""
         config, size = self._config, train.num_examples()
+        monitored.num_examples()  # so that its dataset has a length, which Keras 2 needs
         assert config.learning_rate is not None
         steps = epochs * -(-size // config.batch_size)
         model.compile(
