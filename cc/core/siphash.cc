@@ -7,7 +7,7 @@ namespace {
 
 constexpr uint64_t RotateLeft(uint64_t x, int bits) { return x << bits | x >> (64 - bits); }
 
-// The internal state; the names are those of the paper.
+// The internal state. The names v0 to v3 are from the paper.
 struct State {
   uint64_t v0, v1, v2, v3;
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from twml_ops.layers._resizable_state import ResizableState
 from twml_ops.layers._state_reference import StateReference
 
 Floats = npt.NDArray[np.float64]
@@ -32,10 +33,11 @@ class Column(NamedTuple):
         return float(np.average(self.labels, weights=self.weights))
 
 
-class Calibration(tf.keras.layers.Layer):
+class Calibration(ResizableState, tf.keras.layers.Layer):
     """Base of the layers that map scores to probabilities, each unit (column) by its own curve.
 
     The state is in variables whose size `fit` or a checkpoint determines; they are empty before.
+    The last of the `state_variables` is the base rate of each unit, float32 [units].
     """
 
     state_names: ClassVar[tuple[str, ...]]
@@ -58,15 +60,6 @@ class Calibration(tf.keras.layers.Layer):
                 empty, shape = tf.zeros([0] * rank), [None] * rank
                 variable = tf.Variable(empty, trainable=False, shape=shape, name=name)
                 setattr(self, f"_{name}", variable)  # checkpoints of Keras 3 ignore lists
-
-    @property
-    def state_variables(self) -> list[tf.Variable]:
-        """The fitted state; the last variable is the base rate of each unit, float32 [units].
-
-        Keras 3 does not include them in a model's `variables`. A `tf.Module` that exports a
-        function of the model without tracking the model must hold them as well.
-        """
-        return [getattr(self, f"_{name}") for name in self.state_names]
 
     @property
     def fitted(self) -> bool:
@@ -171,15 +164,6 @@ class Calibration(tf.keras.layers.Layer):
         if isinstance(units, StateReference):
             layer._assign([v.numpy() for v in units.layer.state_variables])
         return layer
-
-    def save_own_variables(self, store: Any) -> None:
-        """Writes the state to a `.keras` or `.weights.h5` file."""
-        for name, variable in zip(self.state_names, self.state_variables, strict=True):
-            store[name] = variable.numpy()
-
-    def load_own_variables(self, store: Any) -> None:
-        """Reads the state, of any size."""
-        self._assign([np.array(store[name]) for name in self.state_names])
 
 
 def _columns(scores: Any, labels: Any, sample_weight: Any, units: int) -> list[Column]:

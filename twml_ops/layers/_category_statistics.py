@@ -6,18 +6,18 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 import tensorflow as tf
 
 from twml_ops import ops
 from twml_ops.layers._arguments import check_positive_integer
 from twml_ops.layers._category_counts import CategoryCounts, category_keys, fold_of
+from twml_ops.layers._resizable_state import ResizableState
 from twml_ops.layers._state_reference import StateReference
 
 _STATE = ("keys", "counts", "label_sums", "totals")
 
 
-class CategoryStatistics(tf.keras.layers.Layer):
+class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
     """Base: `adapt`, the state, and the sums of a batch's categories outside of each row's fold.
 
     The state is variables of whatever size `adapt` or a checkpoint gives them, empty before that.
@@ -53,15 +53,6 @@ class CategoryStatistics(tf.keras.layers.Layer):
                 empty = tf.zeros([0] * len(shape), dtype)
                 variable = tf.Variable(empty, trainable=False, shape=shape, name=name)
                 setattr(self, f"_{name}", variable)  # checkpoints of Keras 3 ignore lists
-
-    @property
-    def state_variables(self) -> list[tf.Variable]:
-        """The adapted state, in the order of `state_names`.
-
-        Keras 3 does not count them among a model's `variables`; a `tf.Module` that exports a
-        function of the model without tracking the model must hold them too.
-        """
-        return [getattr(self, f"_{name}") for name in self.state_names]
 
     @property
     def output_dim(self) -> int:
@@ -232,16 +223,6 @@ class CategoryStatistics(tf.keras.layers.Layer):
             ):
                 mine.assign(other.read_value())
         return layer
-
-    def save_own_variables(self, store: Any) -> None:
-        """Writes the state to a `.keras` or `.weights.h5` file."""
-        for name, variable in zip(self.state_names, self.state_variables, strict=True):
-            store[name] = variable.numpy()
-
-    def load_own_variables(self, store: Any) -> None:
-        """Reads the state, of whatever size it is."""
-        for name, variable in zip(self.state_names, self.state_variables, strict=True):
-            variable.assign(np.array(store[name]))
 
 
 def _checked_cross(cross: Sequence[int], num_fields: int) -> tuple[int, ...]:
