@@ -102,14 +102,18 @@ def test_a_cut_network_is_an_error_and_the_result_is_the_same(child, outcome, mo
     why = unavailable()
     if why is not None:
         pytest.skip(f"network namespaces are not available: {why}")
-    cut = {"mode": mode, "network": True, "resume_after": 2, "stops": [[20, job, 1]]}
+    # An asynchronous chief does not depend on the other worker and ends without it.
+    lost = 1 if (job, mode) == ("worker", "async") else 2
+    cut = {"mode": mode, "network": True, "resume_after": lost, "stops": [[20, job, 1]]}
+    # Stale gradients make the first steps noisy. The loss is compared when it has settled.
+    cut["steps"] = 40 if mode == "sync" else 200
     got = child.request({**SCENARIOS["undisturbed"], **cut, **UNREACHABLE})
     assert {d[2] for d in got["deaths"]} == {EXIT_LOST << 8}
     if mode == "sync":
         assert_same_end(got, outcome("undisturbed"))
     else:
         assert "hang" not in got
-        assert got["step"] >= 40
+        assert got["step"] >= 200
         assert got["final"] < 0.5  # initially 0.69
 
 
