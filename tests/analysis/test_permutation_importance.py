@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from twml_ops.analysis.feature_groups import feature_groups
 from twml_ops.analysis.permutation_importance import _permute, permutation_importance
 from twml_ops.data import Schema
 
@@ -60,3 +61,51 @@ def test_an_empty_data_set_has_no_importances():
     schema = Schema(("a",), (), 0, "x")
     empty = tf.data.Dataset.from_tensors((batch(np.zeros((2, 1))), np.zeros((2, 1)))).take(0)
     assert permutation_importance(lambda f: np.zeros(0), empty, schema) == []
+
+
+FIELDS = Schema(("a", "b"), ("c", "tags"), 0, "x", bags=("tags",))
+
+
+def fields_batch(rows=9):
+    rng = np.random.default_rng(2)
+    tags = tf.RaggedTensor.from_row_lengths(np.arange(rows // 3 * 6), [1, 2, 3] * (rows // 3))
+    return {
+        "continuous": tf.constant(rng.random((rows, 2)), tf.float32),
+        "continuous_present": tf.constant(rng.random((rows, 2)) < 0.5),
+        "categorical": tf.constant(rng.integers(0, 9, (rows, 1))),
+        "bag_tags_ids": tags,
+    }
+
+
+def test_every_field_of_the_layout_fields_is_a_feature():
+    groups = feature_groups(fields_batch(), FIELDS)
+    assert [list(g.masks) for g in groups] == [["a", "b"], ["c"], ["tags"]]
+
+
+def test_permuting_a_field_permutes_its_column_and_its_marks():
+    features = fields_batch()
+    order = np.random.default_rng(3).permutation(9)
+    continuous, _, tags = feature_groups(features, FIELDS)
+    moved = _permute(features, continuous.keys, continuous.masks["b"], order)
+    for key in continuous.keys:
+        before = features[key].numpy()
+        np.testing.assert_array_equal(moved[key][:, 1], before[order, 1])
+        np.testing.assert_array_equal(moved[key][:, 0], before[:, 0])
+    moved = _permute(features, tags.keys, tags.masks["tags"], order)
+    want = [features["bag_tags_ids"].to_list()[r] for r in order]
+    assert moved["bag_tags_ids"].to_list() == want
+
+
+def test_weights_after_the_labels_do_not_matter():
+    table = np.random.default_rng(1).random((40, 2)).astype(np.float32)
+    labels = (table[:, :1] > 0.5).astype(np.float32)
+    schema = Schema(("a", "b"), (), 0, "x")
+
+    def predict(features):
+        return table_of(features, 2)[:, 0]
+
+    found = [
+        permutation_importance(predict, tf.data.Dataset.from_tensors(parts), schema)
+        for parts in ((batch(table), labels), (batch(table), labels, np.ones(40)))
+    ]
+    assert found[0] == found[1]

@@ -55,7 +55,13 @@ OF_METRICS = {
     "Segmented": lambda: metrics.Segmented(metrics.ROCAUC(), ["x", "y"]),
     "Windowed": lambda: metrics.Windowed(metrics.NormalizedEntropy(), 7),
 }
-EVERYTHING = {**OF_LAYERS, **OF_OPTIMIZERS, **OF_METRICS, "HashedIds": lambda: models.HashedIds(6)}
+EVERYTHING = {
+    **OF_LAYERS,
+    **OF_OPTIMIZERS,
+    **OF_METRICS,
+    "HashedIds": lambda: models.HashedIds(6),
+    "SplitLabels": lambda: models.SplitLabels(["click", "sale"]),
+}
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def frequent_sparse_ids(features: Features, schema: Schema) -> list[int]:
     Returns:
         The ids, ascending: those that a `Profile` has to count.
     """
-    numbers = _numbers(feature_groups(features, schema))
+    numbers = _numbers(feature_groups(features, schema), schema)
     return [number for group, number in numbers.values() if group == "sparse"]
 
 
@@ -102,7 +102,7 @@ def explain_features(
     Returns:
         The features, in descending order of importance.
     """
-    numbers = _numbers(feature_groups(features, schema))
+    numbers = _numbers(feature_groups(features, schema), schema)
     if before is not None:
         now.add_columns(before)
         before.add_columns(now)
@@ -115,12 +115,14 @@ def explain_features(
     ]
 
 
-def _numbers(groups: list[FeatureGroup]) -> dict[str, tuple[str, int]]:
+def _numbers(groups: list[FeatureGroup], schema: Schema) -> dict[str, tuple[str, int]]:
     """Name of a feature → its group, and its position in the schema or its sparse id."""
+    columns = {"continuous": schema.continuous, "categorical": schema.categorical}
     numbers = {}
     for group in groups:
-        for position, name in enumerate(group.masks):
-            number = int(name.split()[1]) if group.name == "sparse" else position
+        for name in group.masks:
+            sparse = group.name == "sparse"
+            number = int(name.split()[1]) if sparse else columns[group.name].index(name)
             numbers[name] = (group.name, number)
     return numbers
 

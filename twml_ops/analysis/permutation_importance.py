@@ -91,6 +91,8 @@ def batch_importance(
 
 def _permute(features: Features, keys: tuple[str, ...], mask: Array, order: Array) -> Features:
     """`features` with the masked entries of row order[r] moved to row r."""
+    if not isinstance(features[keys[0]], tf.RaggedTensor):
+        return {**features, **{key: _permute_matrix(features[key], mask, order) for key in keys}}
     rows = features[keys[0]].value_rowids().numpy()
     place = np.argsort(order)
     moved = np.where(mask, place[rows], rows)
@@ -103,3 +105,9 @@ def _permute(features: Features, keys: tuple[str, ...], mask: Array, order: Arra
         for key in keys
     }
     return {**features, **new}
+
+
+def _permute_matrix(matrix: tf.Tensor, mask: Array, order: Array) -> tf.Tensor:
+    """`matrix` with the masked entries of row order[r] in row r. The mask is one of columns."""
+    values = matrix.numpy()
+    return tf.constant(np.where(mask.reshape(values.shape), values[order], values))

@@ -53,7 +53,7 @@ def score(
 
     Args:
         model: model that returns probabilities [B, 1].
-        dataset: batches of (features, labels [B, 1]).
+        dataset: batches of (features, labels [B, 1]); sample weights after them are not used.
         on_batch: called after each batch with its number of examples.
 
     Returns:
@@ -65,7 +65,7 @@ def score(
     predict = predictor(model)
     labels, predictions = [], []
     start = time.perf_counter()
-    for features, batch_labels in dataset:
+    for features, batch_labels, *_ in dataset:
         labels.append(batch_labels.numpy().reshape(-1))
         predictions.append(predict(features))
         on_batch(len(labels[-1]))

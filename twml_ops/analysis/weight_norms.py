@@ -31,17 +31,18 @@ def weight_norms(
         groups: its features, as `feature_groups` returns them.
 
     Returns:
-        Norm by name of the feature; NaN if it has no entries in the batch, or if the model has no
-        `SparseLinear` layer.
+        Norm by name of the feature; NaN if it has no entries in the batch, or if its entries reach
+        no `SparseLinear` layer, as those of the layout "fields" do not.
     """
     linear = [layer for layer in model.layers if isinstance(layer, SparseLinear)]
-    names = [name for group in groups for name in group.masks]
+    norms = {name: math.nan for group in groups for name in group.masks}
     if not linear:
-        return dict.fromkeys(names, math.nan)
+        return norms
     probe = tf.keras.Model(model.input, [layer.input for layer in linear])
     ids_of = compiled(lambda f: [parse(batch)[0].ids for batch in probe(f, training=False)])
-    norms = {}
     for group in groups:
+        if not isinstance(features[group.keys[0]], tf.RaggedTensor):
+            continue
         for name, mask in group.masks.items():
             count = int(mask.sum())
             ids = ids_of(_keep_only(features, group.keys, mask)) if count else []
@@ -55,6 +56,9 @@ def _keep_only(features: Features, keys: tuple[str, ...], mask: Array) -> Featur
     """The batch with only the masked entries of `keys`."""
     out = {}
     for key, ragged in features.items():
+        if not isinstance(ragged, tf.RaggedTensor):
+            out[key] = ragged
+            continue
         kept = mask if key in keys else np.zeros(int(tf.size(ragged.flat_values)), bool)
         rows = ragged.value_rowids().numpy()[kept]
         lengths = np.bincount(rows, minlength=int(ragged.nrows()))

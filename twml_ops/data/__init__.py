@@ -3,6 +3,7 @@
 from twml_ops.data.block import Block, Rows
 from twml_ops.data.errors import DataError
 from twml_ops.data.hashing import hash_tokens
+from twml_ops.data.layouts import LayoutName
 from twml_ops.data.open import SCHEMES, open_source
 from twml_ops.data.pipeline import InputSettings, Pipeline
 from twml_ops.data.schema import Feature, Schema
@@ -16,6 +17,7 @@ __all__ = [
     "DataError",
     "Feature",
     "InputSettings",
+    "LayoutName",
     "Padded",
     "Pipeline",
     "Rows",

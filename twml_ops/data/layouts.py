@@ -14,6 +14,7 @@ from twml_ops.data.errors import DataError
 from twml_ops.data.schema import Schema
 
 LayoutName = Literal["ragged", "fields"]
+"""The form of a batch of features; see `Source.dataset`."""
 Arrays = dict[str, tuple[Array, ...]]
 
 

@@ -12,15 +12,26 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from twml_ops.models._layouts import layout_of, takes
 from twml_ops.models.dcn import dcn
 from twml_ops.models.hashed_ids import HashedIds
 from twml_ops.models.sparse_mlp import sparse_mlp
+from twml_ops.models.split_labels import SplitLabels
 
 ModelBuilder = Callable[..., tf.keras.Model]
 
 _MODELS: dict[str, ModelBuilder] = {"dcn": dcn, "sparse_mlp": sparse_mlp}
 
-__all__ = ["HashedIds", "dcn", "get", "names", "sparse_mlp"]
+__all__ = [
+    "HashedIds",
+    "SplitLabels",
+    "dcn",
+    "get",
+    "layout_of",
+    "names",
+    "sparse_mlp",
+    "takes",
+]
 
 
 def names() -> list[str]:
@@ -40,8 +51,10 @@ def get(name: str) -> ModelBuilder:
 
     Returns:
         `build(schema, dataset, **options)`, a function that returns an uncompiled model from the
-        features of `schema`, a `twml_ops.data.Schema`, to probabilities [B, 1]. Its input
-        transforms are adapted on `dataset`, batches of (features, labels).
+        features of `schema`, a `twml_ops.data.Schema`, to probabilities [B, 1], or to a dict of
+        them if the schema has several labels. Its input transforms are adapted on `dataset`,
+        batches of (features, labels) or (features, labels, sample weights) in the layout
+        `layout_of(build)`.
 
     Raises:
         ValueError: `name` is unknown.

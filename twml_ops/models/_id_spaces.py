@@ -8,7 +8,6 @@ sparse ──────── max norm
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ import tensorflow as tf
 
 from twml_ops.data import Schema
 from twml_ops.layers import MaxNorm, PercentileDiscretizer, SparseLinear
+from twml_ops.models._labels import probabilities
 from twml_ops.models.hashed_ids import HashedIds
 
 
@@ -45,7 +45,7 @@ def id_spaces(
 
     Args:
         schema: the features.
-        dataset: batches of (features, labels) on which the discretizer is adapted.
+        dataset: batches of (features, labels, ...) on which the discretizer is adapted.
         num_bins: number of buckets of a continuous feature.
         discretize: whether continuous features have an id space of buckets as well.
         categorical_bits: categories are hashed into 2^categorical_bits ids.
@@ -63,7 +63,7 @@ def id_spaces(
         normalized = MaxNorm(len(schema.continuous), name="continuous_norm")(numbers)
         if discretize:
             buckets = PercentileDiscretizer(num_bins, unknown="drop", name="buckets")
-            buckets.adapt(dataset.map(lambda f, _: (f["continuous_ids"], f["continuous_values"])))
+            buckets.adapt(dataset.map(lambda f, *_: (f["continuous_ids"], f["continuous_values"])))
             spaces.append(IdSpace("buckets", buckets(numbers), buckets.output_dim))
         spaces.append(IdSpace("continuous", normalized, len(schema.continuous)))
     if schema.categorical:
@@ -77,20 +77,6 @@ def id_spaces(
     if not spaces:
         raise ValueError("schema must have at least one feature, got none")
     return inputs, spaces
-
-
-def base_logit(dataset: tf.data.Dataset) -> float:
-    """The logit of the share of positives, as the initial bias of a model."""
-    zero = tf.constant(0.0, tf.float64)
-    positives, examples = dataset.reduce(
-        (zero, zero),
-        lambda sums, batch: (
-            sums[0] + tf.cast(tf.reduce_sum(batch[1]), tf.float64),
-            sums[1] + tf.cast(tf.size(batch[1]), tf.float64),
-        ),
-    )
-    rate = (float(positives) + 1) / (float(examples) + 2)  # never 0 or 1
-    return math.log(rate / (1 - rate))
 
 
 def _inputs(inputs: dict[str, Any], **dtypes: str) -> tuple[Any, ...]:
@@ -139,20 +125,25 @@ def dense_net(x: Any, hidden: Sequence[int], dropout: float) -> Any:
 
 
 def wide_and_deep(
-    name: str, inputs: dict[str, Any], spaces: Sequence[IdSpace], deep: Any, base: float
+    name: str,
+    inputs: dict[str, Any],
+    spaces: Sequence[IdSpace],
+    deep: Any,
+    base: Sequence[float],
+    labels: Sequence[str],
 ) -> tf.keras.Model:
-    """A model with output [B, 1]: the sigmoid of a deep logit plus a wide linear logit.
+    """A model whose outputs are the sigmoid of a deep logit plus a wide linear logit.
 
     Args:
         name: name of the model.
         inputs: inputs of the model by name.
         spaces: id spaces of the wide part.
         deep: output of the deep part, [B, any].
-        base: initial bias of the deep logit.
+        base: initial bias of the deep logit of each label.
+        labels: names of the labels.
     """
-    start = tf.keras.initializers.Constant(base)
-    deep = tf.keras.layers.Dense(1, bias_initializer=start, name="deep_logit")(deep)
-    wide = linear(spaces, 1, "wide", 0.0)
+    start = tf.keras.initializers.Constant(base[0] if len(base) == 1 else list(base))
+    deep = tf.keras.layers.Dense(len(labels), bias_initializer=start, name="deep_logit")(deep)
+    wide = linear(spaces, len(labels), "wide", 0.0)
     logit = tf.keras.layers.Add(name="logit")([deep, wide])
-    probability = tf.keras.layers.Activation("sigmoid", dtype="float32", name="probability")(logit)
-    return tf.keras.Model(inputs, probability, name=name)
+    return tf.keras.Model(inputs, probabilities(logit, labels), name=name)

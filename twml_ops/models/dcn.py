@@ -14,12 +14,12 @@ import tensorflow as tf
 from twml_ops.data import Schema
 from twml_ops.layers import Cross
 from twml_ops.models._id_spaces import (
-    base_logit,
     dense_net,
     id_spaces,
     linear_parts,
     wide_and_deep,
 )
+from twml_ops.models._labels import base_logits
 
 
 def dcn(
@@ -46,8 +46,8 @@ def dcn(
 
     Args:
         schema: the features.
-        dataset: batches of (features, labels) on which the discretizer is adapted, usually the
-            training data.
+        dataset: batches of (features, labels) or (features, labels, sample weights) on which the
+            discretizer is adapted, usually the training data.
         units: number of outputs of the first layer for each id space.
         num_crosses: number of `Cross` layers; the result is a polynomial of degree
             `num_crosses` + 1.
@@ -62,7 +62,7 @@ def dcn(
 
     Returns:
         An uncompiled model: dictionary of ragged features, named as in `Source.dataset` →
-        probabilities [B, 1].
+        probabilities [B, 1]; of several labels a dict of them.
 
     Raises:
         ValueError: the schema has no features.
@@ -83,4 +83,6 @@ def dcn(
     deep = tf.keras.layers.Activation("relu", name="first")(x0)
     deep = dense_net(deep, hidden, dropout)
     both = tf.keras.layers.Concatenate(name="crossed_and_deep")([crossed, deep])
-    return wide_and_deep("dcn", inputs, spaces, both, base_logit(dataset))
+    return wide_and_deep(
+        "dcn", inputs, spaces, both, base_logits(dataset, schema.labels), schema.labels
+    )

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from twml_ops.data import Schema
-from twml_ops.models._id_spaces import base_logit, dense_net, id_spaces, linear, wide_and_deep
+from twml_ops.models._id_spaces import dense_net, id_spaces, linear, wide_and_deep
+from twml_ops.models._labels import base_logits
 
 
 def sparse_mlp(
@@ -38,8 +39,8 @@ def sparse_mlp(
 
     Args:
         schema: the features.
-        dataset: batches of (features, labels) on which the discretizer is adapted, usually the
-            training data.
+        dataset: batches of (features, labels) or (features, labels, sample weights) on which the
+            discretizer is adapted, usually the training data.
         units: number of outputs of the first layer.
         hidden: widths of the dense layers that follow.
         dropout: share of the outputs of these layers that is dropped in training.
@@ -50,7 +51,7 @@ def sparse_mlp(
 
     Returns:
         An uncompiled model: dictionary of ragged features, named as in `Source.dataset` →
-        probabilities [B, 1].
+        probabilities [B, 1]; of several labels a dict of them.
 
     Raises:
         ValueError: the schema has no features.
@@ -65,4 +66,6 @@ def sparse_mlp(
     deep = tf.keras.layers.Activation("relu", name="first")(linear(spaces, units, "deep", stddev))
     deep = tf.keras.layers.Dropout(dropout)(deep)
     deep = dense_net(deep, hidden, dropout)
-    return wide_and_deep("sparse_mlp", inputs, spaces, deep, base_logit(dataset))
+    return wide_and_deep(
+        "sparse_mlp", inputs, spaces, deep, base_logits(dataset, schema.labels), schema.labels
+    )

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 from rich.console import Console
 
+from twml_ops import models
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.results.history import History, LossPoint
 from twml_ops.cli.runs import cluster, evaluation_log, optimizers
@@ -77,7 +78,12 @@ class ClusterRunner:
         history = History()
 
         def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            batches = train.dataset(config.batch_size, shuffle=True, seed=config.seed)
+            batches = train.dataset(
+                config.batch_size,
+                shuffle=True,
+                seed=config.seed,
+                layout=models.layout_of(model),
+            )
             return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
 
         start = time.perf_counter()

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from rich.console import Console
 
+from twml_ops import models
 from twml_ops.analysis import scoring
 from twml_ops.analysis.permutation_importance import FeatureImportance, permutation_importance
 from twml_ops.analysis.scoring import Scores
@@ -41,7 +42,8 @@ def score_source(
         batch_size: number of examples in a batch.
     """
     with Bar(console, title, size) as bar:
-        return scoring.score(model, source.dataset(batch_size), bar.add)
+        batches = source.dataset(batch_size, layout=models.layout_of(model))
+        return scoring.score(model, batches, bar.add)
 
 
 def importances_of(
@@ -49,7 +51,8 @@ def importances_of(
 ) -> list[FeatureImportance]:
     """The permutation importance of each feature on a random sample of a data set."""
     with console.status("computing permutation importance"):
-        sample = source.dataset(LARGE_BATCH_SIZE, shuffle=True, seed=seed)
+        layout = models.layout_of(model)
+        sample = source.dataset(LARGE_BATCH_SIZE, shuffle=True, seed=seed, layout=layout)
         return permutation_importance(scoring.predictor(model), sample, source.schema)
 
 

@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import tensorflow as tf
 
+from twml_ops import models
 from twml_ops.analysis import scoring
 from twml_ops.cli.render import run_summary
 from twml_ops.cli.render.terminal import make_console
@@ -35,11 +36,12 @@ def evaluate_checkpoints(config: RunConfig, out: Path, overwrite: bool) -> None:
     with original_errors(train, held_out):
         steps, _ = cluster.steps_of(train, config, config.epochs)
         model_builder = cluster.build_once(_never_called, config, out)
+        layout = models.layout_of(model_builder)
         evaluated = {line["step"] for line in evaluation_log.read(folder)}
         for step, model in iter_checkpoints(model_builder, folder, steps):
             if step in evaluated:
                 continue
-            scores = scoring.score(model, held_out.dataset(LARGE_BATCH_SIZE))
+            scores = scoring.score(model, held_out.dataset(LARGE_BATCH_SIZE, layout=layout))
             metrics = scoring.metrics(scores)
             if not folder.exists():
                 return

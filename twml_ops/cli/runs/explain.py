@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from twml_ops import models
 from twml_ops.analysis.explanation import Explanation, explain_features, frequent_sparse_ids
 from twml_ops.analysis.feature_groups import take_sample
 from twml_ops.analysis.profiles import Profile
@@ -73,7 +74,12 @@ def explain(trained: TrainedRun, data: str | None, against: str | None, rows: in
     console = make_error_console()
     sources = [source] if other is None else [source, other]
     with original_errors(*sources):
-        shuffled = source.dataset(LARGE_BATCH_SIZE, shuffle=True, seed=trained.facts["seed"])
+        shuffled = source.dataset(
+            LARGE_BATCH_SIZE,
+            shuffle=True,
+            seed=trained.facts["seed"],
+            layout=models.layout_of(trained.model),
+        )
         sample = take_sample(shuffled, rows)
         if sample is None:
             raise UserError(f"{source.name}: has no examples")

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 from rich.console import Console
 
+from twml_ops import models
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.progress import ProgressCallback
 from twml_ops.cli.results.history import Epoch, History, LossPoint
@@ -54,6 +55,7 @@ class LocalRunner:
     ) -> FittedModel:
         """Trains a model; see `Runner.fit`."""
         config, size = self._config, train.num_examples()
+        layout = models.layout_of(model)
         monitored.num_examples()  # so that its dataset has a length, which Keras 2 needs
         assert config.learning_rate is not None
         steps = epochs * -(-size // config.batch_size)
@@ -70,8 +72,8 @@ class LocalRunner:
         )
         with ProgressCallback(self._console, history, size) as progress:
             model.fit(
-                train.dataset(config.batch_size, shuffle=True, seed=config.seed),
-                validation_data=monitored.dataset(LARGE_BATCH_SIZE),
+                train.dataset(config.batch_size, shuffle=True, seed=config.seed, layout=layout),
+                validation_data=monitored.dataset(LARGE_BATCH_SIZE, layout=layout),
                 epochs=epochs,
                 callbacks=[
                     HistoryCallback(history, size, config.batch_size),

@@ -97,20 +97,21 @@ def _repeat(
 ) -> RepeatedRuns:
     rate = optimizers.learning_rate_of(options.optimizer)
     make_model = models.get(options.model)
+    layout = models.layout_of(make_model)
     size = train.num_examples()
     steps = options.epochs * -(-size // options.batch_size)
     losses, seconds = [], 0.0
     for _ in range(options.runs):
         # A new model each time: the random state of an old one's dropout would continue.
         tf.keras.utils.set_random_seed(options.seed)
-        model = make_model(train.schema, train.dataset(LARGE_BATCH_SIZE))
+        model = make_model(train.schema, train.dataset(LARGE_BATCH_SIZE, layout=layout))
         optimizer = optimizers.create(options.optimizer, rate, steps, concurrency=concurrency)
         # One dataset for all epochs: the order of its n-th iteration depends on n.
-        dataset = train.dataset(options.batch_size, shuffle=True, seed=options.seed)
+        dataset = train.dataset(options.batch_size, shuffle=True, seed=options.seed, layout=layout)
         start = time.perf_counter()
         _train(model, optimizer, dataset.repeat(options.epochs), threads)
         seconds += time.perf_counter() - start
-        scores = scoring.score(model, held_out.dataset(LARGE_BATCH_SIZE))
+        scores = scoring.score(model, held_out.dataset(LARGE_BATCH_SIZE, layout=layout))
         losses.append(scoring.metrics(scores)["log_loss"])
     return RepeatedRuns(name, losses, options.runs * options.epochs * size / seconds)
 

@@ -83,7 +83,8 @@ def train(config: RunConfig, folder: Path, out: Path) -> RunResult:
     with original_errors(data, held_out):
         with console.status(f"reading {escape(data.name)}"):
             sizes = data.num_examples(), held_out.num_examples()
-            model = runner.build(partial(make_model, data.schema, data.dataset(LARGE_BATCH_SIZE)))
+            batches = data.dataset(LARGE_BATCH_SIZE, layout=models.layout_of(make_model))
+            model = runner.build(partial(make_model, data.schema, batches))
         run_summary.print_data(console, data, held_out, sizes)
         run_summary.print_model(console, model.name, model.count_params(), config.optimizer)
         # The evaluation data is only monitored: nothing is chosen by it.

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow as tf
 
@@ -82,6 +83,12 @@ class ChiefBuiltModel:
         clone = tf.keras.models.clone_model(self._model)
         model_weights.copy_weights(self._model, clone)
         return clone
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The symbolic inputs of the model, as of Keras' `Model.inputs`."""
+        inputs: list[Any] = self._model.inputs
+        return inputs
 
     def count_params(self) -> int:
         """Counts the weights of the model.

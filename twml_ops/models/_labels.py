@@ -1,0 +1,52 @@
+"""What models share about labels: the initial bias, and one output for each label."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops.models.split_labels import SplitLabels
+
+
+def base_logits(dataset: tf.data.Dataset, labels: Sequence[str]) -> list[float]:
+    """The logit of the share of positives of each label, as the initial bias of a model.
+
+    Args:
+        dataset: batches of (features, labels) or (features, labels, sample weights), as of
+            `data.Source.dataset`.
+        labels: names of the labels.
+
+    Returns:
+        One finite number for each label. With sample weights the share is a weighted one.
+    """
+    zeros = tf.zeros([len(labels)], tf.float64)
+
+    def add(sums: Any, batch: Any) -> Any:
+        _, y, *weights = batch
+        columns = [y[name] for name in labels] if isinstance(y, dict) else [y]
+        y = tf.cast(tf.concat([tf.reshape(c, [-1, 1]) for c in columns], axis=1), tf.float64)
+        w = tf.ones_like(y[:, :1])
+        if weights:
+            w = tf.cast(tf.reshape(weights[0], [-1, 1]), tf.float64)
+        return sums[0] + tf.reduce_sum(w * y, axis=0), sums[1] + tf.reduce_sum(w)
+
+    positives, examples = dataset.reduce((zeros, tf.zeros([], tf.float64)), add)
+    rates = [(float(p) + 1) / (float(examples) + 2) for p in positives]  # never 0 or 1
+    return [math.log(rate / (1 - rate)) for rate in rates]
+
+
+def probabilities(logits: Any, labels: Sequence[str]) -> Any:
+    """The outputs of a model.
+
+    Args:
+        logits: [B, number of labels].
+        labels: names of the labels.
+
+    Returns:
+        Probabilities [B, 1]; of several labels a dict of them by name.
+    """
+    result = tf.keras.layers.Activation("sigmoid", dtype="float32", name="probability")(logits)
+    return result if len(labels) == 1 else SplitLabels(labels, name="labels")(result)

@@ -1,0 +1,52 @@
+"""The layout of the batches that a model takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from twml_ops.data import LayoutName
+
+Builder = TypeVar("Builder", bound=Callable[..., Any])
+
+_FIELDS = ("continuous", "continuous_present", "categorical")
+
+
+def takes(layout: LayoutName) -> Callable[[Builder], Builder]:
+    """Declares the layout of the batches that a builder and its model take.
+
+    A builder without this decorator takes the layout "ragged".
+
+    Args:
+        layout: "ragged" or "fields", as of `data.Source.dataset`.
+
+    Returns:
+        A decorator of functions `build(schema, dataset, **options)`.
+    """
+
+    def mark(build: Builder) -> Builder:
+        setattr(build, "layout", layout)  # noqa: B010  (mypy: functions have no such attribute)
+        return build
+
+    return mark
+
+
+def layout_of(model: Any) -> LayoutName:
+    """The layout of the batches that a model takes.
+
+    Args:
+        model: a builder, for which `takes` declares the layout, or an object with the attribute
+            `inputs` of Keras' functional models, whose names tell the layout.
+
+    Returns:
+        "ragged" or "fields", for `data.Source.dataset(layout=...)`.
+    """
+    inputs = getattr(model, "inputs", None)
+    if inputs is None:
+        declared: LayoutName = getattr(model, "layout", "ragged")
+        return declared
+    names = [t.name.split(":")[0] for t in tf.nest.flatten(inputs)]
+    fields = any(name in _FIELDS or name.startswith("bag_") for name in names)
+    return "fields" if fields else "ragged"
