@@ -64,7 +64,9 @@ class BandwidthProbe:
         return Bandwidth(self.bytes / read_seconds, 2 * self.bytes / update_seconds)
 
 
-def forward_seconds(batch: Batch, dim: int, bandwidth: Bandwidth) -> float:
+def forward_seconds(
+    batch: Batch, dim: int, bandwidth: Bandwidth, rows: Bandwidth | None = None
+) -> float:
     """Lower bound of a forward pass, in seconds.
 
     The pass reads ids, values, offsets and each distinct row, and writes the output. A row that
@@ -74,12 +76,16 @@ def forward_seconds(batch: Batch, dim: int, bandwidth: Bandwidth) -> float:
         batch: the batch.
         dim: columns of the table.
         bandwidth: of the memory.
+        rows: of the rows of the table; None: that of the memory.
     """
-    read = 4 * dim * batch.unique + _entry_bytes(batch)
-    return read / bandwidth.read + 4 * dim * batch.num_rows / bandwidth.update
+    rows = rows or bandwidth
+    seconds = 4 * dim * batch.unique / rows.read + _entry_bytes(batch) / bandwidth.read
+    return seconds + 4 * dim * batch.num_rows / bandwidth.update
 
 
-def step_seconds(batch: Batch, dim: int, rule: str, bandwidth: Bandwidth) -> float:
+def step_seconds(
+    batch: Batch, dim: int, rule: str, bandwidth: Bandwidth, rows: Bandwidth | None = None
+) -> float:
     """Lower bound of a training step, in seconds.
 
     After the forward pass, a step reads the entries again and the gradient of the output, and reads
@@ -90,12 +96,13 @@ def step_seconds(batch: Batch, dim: int, rule: str, bandwidth: Bandwidth) -> flo
         dim: columns of the table.
         rule: the optimizer, a key of FLOATS_PER_ROW.
         bandwidth: of the memory.
+        rows: of the rows of the table and of its slots; None: that of the memory.
     """
+    rows = rows or bandwidth
     read = 4 * dim * batch.num_rows + _entry_bytes(batch)
     update = 2 * 4 * FLOATS_PER_ROW[rule](dim) * batch.unique
-    return (
-        forward_seconds(batch, dim, bandwidth) + read / bandwidth.read + update / bandwidth.update
-    )
+    forward = forward_seconds(batch, dim, bandwidth, rows)
+    return forward + read / bandwidth.read + update / rows.update
 
 
 def _entry_bytes(batch: Batch) -> int:

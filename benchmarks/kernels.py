@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks import bandwidth_floor, reference, timing
+from benchmarks.bandwidth_floor import Bandwidth
 from benchmarks.contender import FORWARD, NotAvailable, PreparedContender, contenders_for
+from benchmarks.random_row_floor import RandomRowProbe
 from benchmarks.workload import Batch, Case, Workload, make_case
 
 # The contenders of a group are timed together; their tables fit into 24 GiB.
@@ -33,8 +35,8 @@ def measure(
 
     Returns:
         JSON-compatible results: `times[task][contender][distribution]` and
-        `floors[task][distribution]` in seconds, `skipped[task][contender]` with the reason, and the
-        parameters.
+        `floors[task][distribution]` and `row_floors[task][distribution]` in seconds,
+        `skipped[task][contender]` with the reason, and the parameters.
     """
     number = 8
     batches: list[Batch] = []
@@ -46,9 +48,14 @@ def measure(
     probe = bandwidth_floor.BandwidthProbe(
         threads, megabytes=512 if case.table.nbytes > 2**28 else 64
     )
+    row_probe = RandomRowProbe(case.table, batches, threads)
+    probe_runs = {
+        ("memory", name): run for name, run in {**probe.runs(), **row_probe.runs()}.items()
+    }
     times: dict[str, dict[str, dict[str, Any]]] = {}
     skipped: dict[str, dict[str, str]] = {}
-    bandwidths = []
+    streams: list[Bandwidth] = []
+    rows: dict[str, list[Bandwidth]] = {d: [] for d in skews}
     dim = workload.units
     for tasks in GROUPS:
         prepared, missing = prepare(case, tasks, log)
@@ -57,36 +64,30 @@ def measure(
         for distribution, indices in indices_of.items():
             log(f"timing {' and '.join(tasks)}, {distribution} ids")
             result = timing.interleave(
-                {**{key: r.run for key, r in prepared.items()}, **_probe_runs(probe)},
+                {**{key: r.run for key, r in prepared.items()}, **probe_runs},
                 indices,
                 rounds=rounds,
             )
-            read, update = (result.pop(key).median for key in _probe_runs(probe))
-            bandwidths.append(probe.bandwidth(read, update))
+            read, update, *of_rows = (result.pop(key).median for key in probe_runs)
+            streams.append(probe.bandwidth(read, update))
+            rows[distribution].append(row_probe.bandwidth(indices, *of_rows))
             for (task, name), t in result.items():
                 times.setdefault(task, {}).setdefault(name, {})[distribution] = asdict(t)
         prepared.clear()
         gc.collect()
-    # The best of all rounds, because noise must not raise the lower bound.
-    best = bandwidth_floor.Bandwidth(
-        max(b.read for b in bandwidths), max(b.update for b in bandwidths)
-    )
+    stream = _best(streams)
+    best_rows = {d: _best(found) for d, found in rows.items()}
     return {
         "workload": asdict(workload),
         "threads": threads,
         "rounds": rounds,
-        "bandwidth": asdict(best),
+        "bandwidth": asdict(stream),
+        "row_bandwidth": {d: asdict(b) for d, b in best_rows.items()},
         "unique": {
             d: float(np.mean([batches[i].unique for i in r])) for d, r in indices_of.items()
         },
-        "floors": {
-            task: {
-                d: _mean_floor(task, [batches[i] for i in r], dim, best)
-                for d, r in indices_of.items()
-            }
-            for tasks in GROUPS
-            for task in tasks
-        },
+        "floors": _floors(batches, indices_of, dim, stream, dict.fromkeys(skews, stream)),
+        "row_floors": _floors(batches, indices_of, dim, stream, best_rows),
         "times": times,
         "skipped": skipped,
     }
@@ -130,15 +131,30 @@ def prepare(
     return prepared, missing
 
 
-def _mean_floor(
-    task: str, batches: Sequence[Batch], dim: int, bandwidth: bandwidth_floor.Bandwidth
-) -> float:
-    if task == FORWARD:
-        floors = [bandwidth_floor.forward_seconds(b, dim, bandwidth) for b in batches]
-    else:
-        floors = [bandwidth_floor.step_seconds(b, dim, task, bandwidth) for b in batches]
-    return float(np.mean(floors))
+def _best(bandwidths: Sequence[Bandwidth]) -> Bandwidth:
+    """The best of all groups of contenders, because noise must not raise the lower bound."""
+    return Bandwidth(max(b.read for b in bandwidths), max(b.update for b in bandwidths))
 
 
-def _probe_runs(probe: bandwidth_floor.BandwidthProbe) -> dict[Key, Callable[[int], object]]:
-    return {("memory", name): run for name, run in probe.runs().items()}
+def _floors(
+    batches: Sequence[Batch],
+    indices_of: Mapping[str, range],
+    dim: int,
+    stream: Bandwidth,
+    rows: Mapping[str, Bandwidth],
+) -> dict[str, dict[str, float]]:
+    """The mean lower bound in seconds, by task and distribution of ids."""
+
+    def floor(task: str, batch: Batch, of_rows: Bandwidth) -> float:
+        if task == FORWARD:
+            return bandwidth_floor.forward_seconds(batch, dim, stream, of_rows)
+        return bandwidth_floor.step_seconds(batch, dim, task, stream, of_rows)
+
+    return {
+        task: {
+            d: float(np.mean([floor(task, batches[i], rows[d]) for i in indices]))
+            for d, indices in indices_of.items()
+        }
+        for tasks in GROUPS
+        for task in tasks
+    }

@@ -70,12 +70,21 @@ def kernels(result: dict[str, Any]) -> str:
         f"N = {w['input_dim']:,}, D = {w['units']}, B = {w['batch_size']:,}, about "
         f"{w['row_length']} entries per row, {result['threads']} threads; distinct rows in a "
         f"batch: {unique}. Memory: {bandwidth['read'] / 1e9:.1f} GB/s read, "
-        f"{bandwidth['update'] / 1e9:.1f} GB/s read and written in place. {measured(result)} "
+        f"{bandwidth['update'] / 1e9:.1f} GB/s read and written in place; "
+        f"{_row_bandwidth(result)}. {measured(result)} "
         f"The fastest contender is bold. {_disturbed(result['times'])}"
     )
     parts = [head, _summary(result, distributions)]
     parts += [_task_table(result, task, distributions) for task in result["times"]]
     return "\n\n".join(parts)
+
+
+def _row_bandwidth(result: dict[str, Any]) -> str:
+    rates = ", ".join(
+        f"{b['read'] / 1e9:.1f} and {b['update'] / 1e9:.1f} ({d})"
+        for d, b in result["row_bandwidth"].items()
+    )
+    return f"the same for the distinct rows of a batch, in the order of their ids: {rates}"
 
 
 def measured(result: dict[str, Any]) -> str:
@@ -115,6 +124,7 @@ def _disturbed(times: Any) -> str:
 
 def _summary(result: dict[str, Any], distributions: Sequence[str]) -> str:
     header = ["", "ids", "twml_ops, ms", "bandwidth floor, ms", "÷ floor"]
+    header += ["random-row floor, ms", "÷ floor"]
     header += [f"{peer} ÷ twml_ops" for peer in ("TF's best", "torch's best", "FBGEMM")]
     header += ["by slices, ms", "TF's best ÷ by slices"]
     rows = []
@@ -126,10 +136,11 @@ def _summary(result: dict[str, Any], distributions: Sequence[str]) -> str:
         for d in distributions:
             seconds = median(times, name, d)
             slices = median(times, SLICES, d)
-            floor = result["floors"][task][d]
+            floors = [result[kind][task][d] for kind in ("floors", "row_floors")]
             peers = best_peers(result, task, d)
             rows.append(
-                [title, d, milliseconds(seconds), milliseconds(floor), ratio(seconds, floor)]
+                [title, d, milliseconds(seconds)]
+                + [cell for f in floors for cell in (milliseconds(f), ratio(seconds, f))]
                 + [ratio(peer, seconds) for peer in peers]
                 + [milliseconds(slices), ratio(peers[0], slices)]
             )
@@ -139,9 +150,9 @@ def _summary(result: dict[str, Any], distributions: Sequence[str]) -> str:
 def _task_table(result: dict[str, Any], task: str, distributions: Sequence[str]) -> str:
     times = result["times"][task]
     header = ["ms", *(cell for d in distributions for cell in (f"{d} ids", "÷ twml_ops"))]
-    floors = result["floors"][task]
     rows = [
-        ["bandwidth floor", *_cells([floors[d] for d in distributions], times, distributions)],
+        [name, *_cells([result[kind][task][d] for d in distributions], times, distributions)]
+        for name, kind in (("bandwidth floor", "floors"), ("random-row floor", "row_floors"))
     ]
     contenders = [
         [name, *_cells([median(times, name, d) for d in distributions], times, distributions)]

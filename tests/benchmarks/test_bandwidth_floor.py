@@ -18,6 +18,14 @@ def test_the_floor_counts_every_byte_that_must_move():
         assert step_seconds(BATCH, 32, rule, one) == forward + backward
 
 
+def test_rows_have_a_bandwidth_of_their_own_and_the_rest_is_a_stream():
+    stream, rows = Bandwidth(read=1.0, update=1.0), Bandwidth(read=0.5, update=0.25)
+    forward = ENTRIES + 2 * 3 * 32 * 4 + 1 * 32 * 4
+    assert forward_seconds(BATCH, 32, stream, rows) == forward
+    backward = ENTRIES + 1 * 32 * 4 + 4 * 2 * 3 * 64 * 4
+    assert step_seconds(BATCH, 32, "adagrad", stream, rows) == forward + backward
+
+
 def test_the_probe_converts_times_to_bandwidths():
     probe = BandwidthProbe(threads=2, megabytes=4)
     assert probe.bytes == 4 * 2**20
