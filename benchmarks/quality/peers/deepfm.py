@@ -14,6 +14,9 @@ from benchmarks.quality.encodings import Buckets, Vocabulary
 from benchmarks.quality.examples import Array, Examples
 from benchmarks.quality.peer import Peer, Settings, Trained
 
+if not hasattr(keras, "ops"):
+    raise ImportError(f"needs Keras 3, got {keras.__version__}")
+
 UNITS, HIDDEN, MIN_COUNT = 16, (128, 64), 4
 BATCH_SIZE, MAX_EPOCHS, PATIENCE = 512, 15, 2
 
