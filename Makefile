@@ -22,7 +22,7 @@ NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/simd/*.cc cc/core/simd/*.h 
 # Make must not delete stamp files of intermediate targets.
 .SECONDARY:
 
-.PHONY: help setup train test test-cc test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-tpu lint format bench wheel test-wheel stubs docs bazel clean
+.PHONY: help setup train test test-cc test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-tpu lint format bench quality wheel test-wheel stubs docs bazel clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "TF=2.15 selects the TensorFlow version of a target, TEST_TFS=2.21 those of the tests."
@@ -145,6 +145,18 @@ format: .venv/lint/.installed ## format the sources
 	.venv/bench/bin/python setup.py -q build_ext --inplace
 	touch $@
 
+# The environment with the peers of docs/quality.md. QUALITY="--data a9a" passes options to the command.
+.venv/quality/.installed: pyproject.toml requirements/pins.txt requirements/tf-2.21.txt requirements/quality.txt
+	$(PYTHON) -m venv .venv/quality
+	.venv/quality/bin/pip install -q -c requirements/tf-2.21.txt "setuptools>=77" wheel pybind11 ninja
+	.venv/quality/bin/pip install -q -r requirements/quality.txt
+	.venv/quality/bin/pip install -q -c requirements/tf-2.21.txt --no-build-isolation -e ".[cpu]"
+	touch $@
+
+.venv/quality/.built: .venv/quality/.installed $(NATIVE)
+	.venv/quality/bin/python setup.py -q build_ext --inplace
+	touch $@
+
 # TensorFlow Recommenders Addons, which needs another TensorFlow version.
 .venv/tfra/.installed: requirements/pins.txt requirements/tfra.txt
 	$(PYTHON) -m venv .venv/tfra
@@ -153,6 +165,9 @@ format: .venv/lint/.installed ## format the sources
 
 bench: .venv/bench/.built .venv/tfra/.installed ## measure the figures of the documents
 	.venv/bench/bin/python -m benchmarks.run $(BENCH)
+
+quality: .venv/quality/.built ## compare the quality of trained models with other libraries
+	.venv/quality/bin/python -m benchmarks.quality $(QUALITY)
 
 # One wheel with an op library for each TensorFlow version. Downloaded headers and object files are kept.
 .venv/wheel/.installed: pyproject.toml

@@ -7,6 +7,7 @@ import os
 import platform
 import statistics
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
@@ -26,11 +27,12 @@ PACKAGES = (
 )
 
 
-def describe(command: str) -> dict[str, Any]:
+def describe(command: str, packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
     """Describes the machine, the versions, the date and the current load.
 
     Args:
         command: the command that makes the measurement.
+        packages: whose versions are stated, if they are installed.
     """
     return {
         "cpu": _first(Path("/proc/cpuinfo"), "model name"),
@@ -41,7 +43,7 @@ def describe(command: str) -> dict[str, Any]:
         "simd": _simd(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: v for name in PACKAGES if (v := _version(name))},
+        "versions": {name: v for name in packages if (v := _version(name))},
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "load_before": round(os.getloadavg()[0], 2),
         "command": command,

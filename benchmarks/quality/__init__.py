@@ -1,0 +1,1 @@
+"""Quality of `twml-ops train` beside other libraries: docs/quality.md."""

