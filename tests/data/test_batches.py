@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from twml_ops.data import batches
+from twml_ops.data import batches, order
 from twml_ops.data.block import Block, Rows
 from twml_ops.data.layouts import Ragged
 
@@ -24,11 +24,16 @@ def blocks_of(sizes):
 
 
 def read(sizes, batch_size, seed=None, drop_remainder=False, known=True):
+    def blocks(epoch):
+        in_order = blocks_of(sizes)
+        if seed is None:
+            return in_order
+        return order.shuffled_windows(in_order, seed, epoch, 0, 0, batch_size)
+
     return batches.dataset(
-        lambda: blocks_of(sizes),
+        blocks,
         Ragged(GROUPS),
         batch_size,
-        seed=seed,
         drop_remainder=drop_remainder,
         num_examples=sum(sizes) if known else None,
     )
@@ -73,7 +78,7 @@ def test_shuffling_is_a_permutation_given_by_seed_and_pass():
 
 
 def test_shuffling_stays_within_its_window(monkeypatch):
-    monkeypatch.setattr(batches, "WINDOW_ROWS", 16)
+    monkeypatch.setattr(order, "WINDOW_ROWS", 16)
     seen = order_of(read([20, 30], 8, seed=0))
     assert [len(b) for b in seen] == [8, 8, 8, 8, 8, 8, 2]
     for window in range(0, 48, 16):

@@ -6,6 +6,7 @@ from twml_ops.data.hashing import hash_tokens
 from twml_ops.data.layouts import LayoutName
 from twml_ops.data.open import SCHEMES, open_source
 from twml_ops.data.pipeline import InputSettings, Pipeline
+from twml_ops.data.position import InputPosition
 from twml_ops.data.schema import Feature, Schema
 from twml_ops.data.schema_file import read_schema, schema_to_text
 from twml_ops.data.source import Source, original_errors
@@ -16,6 +17,7 @@ __all__ = [
     "Block",
     "DataError",
     "Feature",
+    "InputPosition",
     "InputSettings",
     "LayoutName",
     "Padded",

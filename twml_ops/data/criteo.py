@@ -57,7 +57,7 @@ class CriteoSource(TextSource):
         return self._schema
 
     def _count_rows(self, chunk: Chunk) -> int:
-        return chunk.text.count(b"\n") + (not chunk.text.endswith(b"\n"))
+        return chunk.count_lines()
 
     def _parse(self, chunk: Chunk) -> Block:
         if self._schema.hash_version == 1:

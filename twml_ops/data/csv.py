@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,8 +26,9 @@ from twml_ops.data.columns import ArrowColumns, Columns, block_of, infer
 from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import files_of
 from twml_ops.data.schema import Schema
-from twml_ops.data.source import ALL, Part, Source, in_range
-from twml_ops.data.text import Chunk, read_ahead, read_chunks
+from twml_ops.data.source import Source
+from twml_ops.data.text import Chunk, read_chunks, text_pieces
+from twml_ops.data.units import Piece
 
 _SEPARATOR = "|"
 _SAMPLE_BYTES = 1 << 20
@@ -81,32 +82,23 @@ class CsvSource(Source):
         """See `Source`."""
         return self._schema
 
-    def _read(self, start: int, stop: int | None, part: Part = ALL) -> Iterator[Block]:
-        row = 0
-        for unit, chunk in enumerate(self._chunks()):
-            if not part.has(unit):
-                row += chunk.text.count(b"\n") + (not chunk.text.endswith(b"\n"))
-                continue
-            if stop is not None and row >= stop:
-                return
-            block = self._parse(chunk)
-            yield from in_range([block], max(start - row, 0), None if stop is None else stop - row)
-            row += len(block)
-
-    def _chunks(self) -> Iterator[Chunk]:
-        """The lines of all files, without their headers."""
+    def _make_pieces(self) -> Sequence[Piece]:
+        pieces: list[Piece] = []
         for path in self._files:
-            for number, chunk in enumerate(read_ahead(path)):
-                if number == 0:
-                    header = _header(chunk, self._delimiter)
-                    if header != self._header:
-                        raise DataError(
-                            f"{path}: its header {header} differs from that of "
-                            f"{self._files[0]}, {self._header}"
-                        )
-                    chunk = _after_first_line(chunk)
-                if chunk.text:
-                    yield chunk
+            pieces += text_pieces(
+                path, len(pieces), self._parse, Chunk.count_lines, self._after_header
+            )
+        return pieces
+
+    def _after_header(self, chunk: Chunk) -> Chunk:
+        """The first chunk of a file without its header."""
+        header = _header(chunk, self._delimiter)
+        if header != self._header:
+            raise DataError(
+                f"{chunk.path}: its header {header} differs from that of "
+                f"{self._files[0]}, {self._header}"
+            )
+        return _after_first_line(chunk)
 
     def _guess(self, first: Chunk) -> pa.Schema:
         """The types that Arrow reads the beginning of a file as; no text is a date."""
@@ -306,7 +298,7 @@ def _header(chunk: Chunk, delimiter: str) -> list[str]:
 
 def _after_first_line(chunk: Chunk) -> Chunk:
     rest = chunk.text.partition(b"\n")[2]
-    return Chunk(rest, chunk.path, chunk.first_line + 1)
+    return chunk._replace(text=rest, first_line=chunk.first_line + 1)
 
 
 def _type_of(name: str, schema: Schema) -> pa.DataType:

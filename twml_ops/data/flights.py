@@ -16,7 +16,7 @@ import functools
 import importlib.util
 import math
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +29,12 @@ from twml_ops.data.block import Array, Block, Categories, Group, Numbers
 from twml_ops.data.errors import DataError, one_line
 from twml_ops.data.hashing import hash_column
 from twml_ops.data.schema import Schema
-from twml_ops.data.source import ALL, Part, Source
+from twml_ops.data.source import Source
+from twml_ops.data.units import Piece, StoredPiece
 
 FIRST_EVAL_DAY = 25
 _LATE_MINUTES = 15
+_UNIT_ROWS = 1 << 12
 
 _SCHEDULE = (
     *("year", "month", "day", "hour", "sched_dep_time", "sched_arr_time", "distance"),
@@ -90,11 +92,11 @@ class FlightsSource(Source):
         """See `Source`."""
         return self._schema
 
-    def _read(self, start: int, stop: int | None, part: Part = ALL) -> Iterator[Block]:
+    def _make_pieces(self) -> Sequence[Piece]:
         block, day = _load(self._folder, self._schema.hash_version)
         kept = np.flatnonzero((day >= self._days[0]) & (day <= self._days[1]))
-        kept = kept[start:stop][part.index :: part.count]
-        yield block.take(kept)
+        units = np.split(kept, range(_UNIT_ROWS, len(kept), _UNIT_ROWS))
+        return [StoredPiece(i, [[block.take(rows)]]) for i, rows in enumerate(units)]
 
     def split(self, holdout: float = 0.2) -> tuple[Source, Source]:
         """By the day of the month, so that every season is in both parts.

@@ -8,7 +8,8 @@ columns categorical; columns of lists of text or integers bags of categories; an
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -19,9 +20,11 @@ from twml_ops.data.columns import ArrowColumns, block_of, check_types, infer
 from twml_ops.data.errors import DataError, one_line
 from twml_ops.data.files import files_of, sparse_dim_of
 from twml_ops.data.schema import Schema
-from twml_ops.data.source import ALL, Part, Source, in_range
+from twml_ops.data.source import Source
+from twml_ops.data.units import Piece, SingleUnit, Unit
 
 _BATCH_ROWS = 1 << 16
+_MIN_ROWS = 1 << 13
 
 
 class ParquetSource(Source):
@@ -73,37 +76,16 @@ class ParquetSource(Source):
             self._schema = dataclasses.replace(self._schema, sparse_dim=dim)
         return self._schema
 
-    def _count(self) -> int:
-        return sum(file.metadata.num_rows for _, file in self._files)
-
-    def _read(self, start: int, stop: int | None, part: Part = ALL) -> Iterator[Block]:
-        first = 0
-        for unit, (path, file, groups, row, rows) in enumerate(self._units(part == ALL)):
-            if part.has(unit) and first + rows > start and (stop is None or first < stop):
-                blocks = self._row_groups(path, file, groups, row)
-                end = None if stop is None else stop - first
-                yield from in_range(blocks, max(start - first, 0), end)
-            first += rows
-
-    def _units(
-        self, merged: bool
-    ) -> Iterator[tuple[str, parquet.ParquetFile, list[int], int, int]]:
-        """(file's path, file, row groups, their first row, their rows).
-
-        Args:
-            merged: small row groups are read together.
-        """
+    def _make_pieces(self) -> Sequence[Piece]:
+        pieces: list[Piece] = []
         for path, file in self._files:
-            groups: list[int] = []
-            first = rows = 0
-            for group in range(file.metadata.num_row_groups):
-                groups.append(group)
-                rows += file.metadata.row_group(group).num_rows
-                if not merged or rows >= _BATCH_ROWS:
-                    yield path, file, groups, first, rows
-                    first, rows, groups = first + rows, 0, []
-            if groups:
-                yield path, file, groups, first, rows
+            row = 0
+            for groups, rows in _joined_groups(file):
+                blocks = partial(self._row_groups, path, file, groups, row)
+                unit = Unit(blocks, lambda rows=rows: rows)  # type: ignore[misc]
+                pieces.append(SingleUnit(len(pieces), unit))
+                row += rows
+        return pieces
 
     def _row_groups(
         self, path: str, file: parquet.ParquetFile, groups: list[int], row: int
@@ -121,6 +103,20 @@ class ParquetSource(Source):
             return f"{path}: row {first_row + row}"
 
         return block_of(ArrowColumns(batch, where), self._schema, where, self._dim)
+
+
+def _joined_groups(file: parquet.ParquetFile) -> Iterator[tuple[list[int], int]]:
+    """(row groups, their rows): small row groups are read together."""
+    groups: list[int] = []
+    rows = 0
+    for group in range(file.metadata.num_row_groups):
+        groups.append(group)
+        rows += file.metadata.row_group(group).num_rows
+        if rows >= _MIN_ROWS:
+            yield groups, rows
+            groups, rows = [], 0
+    if groups:
+        yield groups, rows
 
 
 def _open(path: str) -> parquet.ParquetFile:

@@ -1,41 +1,23 @@
-"""What every reader is: a schema, a stream of blocks, and `tf.data` batches made of them."""
+"""What every reader is: a schema, pieces of examples, and `tf.data` batches made of them."""
 
 from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from twml_ops.data import batches
+from twml_ops.data import batches, order
 from twml_ops.data.block import Block
 from twml_ops.data.errors import DataError
 from twml_ops.data.layouts import LayoutName, layout_of
+from twml_ops.data.order import UnitOfPiece
+from twml_ops.data.position import InputPosition
 from twml_ops.data.schema import Schema
+from twml_ops.data.units import DealtPiece, Part, Piece, RowRangePieces, StoredPiece, in_range
 
 CACHE_BYTES = 1 << 30
-
-
-@dataclass(frozen=True)
-class Part:
-    """Every `count`-th unit of a source (a chunk of lines, a row group), from `index` on.
-
-    Attributes:
-        index: in [0, count).
-        count: into how many parts the units are divided.
-    """
-
-    index: int = 0
-    count: int = 1
-
-    def has(self, unit: int) -> bool:
-        """Whether the unit of this number is in the part."""
-        return unit % self.count == self.index
-
-
-ALL = Part()
 
 
 class Source(ABC):
@@ -56,7 +38,8 @@ class Source(ABC):
     def __init__(self, name: str) -> None:
         self.name = name
         self._num_examples: int | None = None
-        self._cache: list[Block] | None = None
+        self._made: Sequence[Piece] | None = None
+        self._cache: Sequence[Piece] | None = None
         self._error: Exception | None = None
 
     @property
@@ -70,15 +53,16 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def _read(self, start: int, stop: int | None, part: Part = ALL) -> Iterator[Block]:
-        """Parses the examples start .. stop (None: to the end), in blocks of any size.
+    def _make_pieces(self) -> Sequence[Piece]:
+        """The pieces that the examples are read in; called once."""
 
-        Of these only the units in `part` are parsed; the others are skipped.
-        """
-
-    def _count(self) -> int:
-        """The number of examples, counted; readers override it where there is a cheaper way."""
-        return sum(len(block) for block in self._read(0, None))
+    def _pieces(self) -> Sequence[Piece]:
+        """The pieces that the examples are read in, from memory if they are kept there."""
+        if self._cache is not None:
+            return self._cache
+        if self._made is None:
+            self._made = self._make_pieces()
+        return self._made
 
     def num_examples(self) -> int:
         """Counts the examples. May take a pass over the data, once.
@@ -91,7 +75,7 @@ class Source(ABC):
             DataError: the data cannot be read.
         """
         if self._num_examples is None:
-            self._num_examples = self._count()
+            self._num_examples = sum(piece.rows() for piece in self._pieces())
         return self._num_examples
 
     def blocks(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
@@ -108,28 +92,54 @@ class Source(ABC):
             FileNotFoundError: the data is not there.
             DataError: the data cannot be read; names the file and the line.
         """
-        if stop is not None and stop <= start:
-            return
-        if self._cache is not None:
-            yield from in_range(self._cache, start, stop)
-        elif start == 0 and stop is None:
-            yield from self._read_and_remember()
-        else:
-            yield from self._read(start, stop)
+        if stop is None or stop > start:
+            blocks = self._parsed(self._units(None), start)
+            yield from in_range(blocks, 0, None if stop is None else stop - start)
 
-    def _read_and_remember(self) -> Iterator[Block]:
-        kept: list[Block] | None = []
-        count = size = 0
-        for block in self._read(0, None):
-            count, size = count + len(block), size + block.nbytes
-            if size > CACHE_BYTES:
-                kept = None
-            elif kept is not None:
-                kept.append(block)
-            yield block
-        self._num_examples = count
-        if kept:
-            self._cache = kept
+    def _units(self, shuffle: tuple[int, int] | None) -> Iterator[UnitOfPiece]:
+        """The units in order, or in the random order given by (seed, epoch)."""
+        if shuffle is None:
+            return order.in_order(self._pieces())
+        return order.shuffled(self._pieces(), *shuffle)
+
+    def _parsed(self, units: Iterator[UnitOfPiece], skip: int) -> Iterator[Block]:
+        """The examples of the units without the first `skip`; a whole pass is kept if it fits."""
+        if self._cache is not None or skip:
+            for _, unit in order.without_first(units, skip):
+                yield from unit.blocks()
+            return
+        pieces = self._pieces()
+        rows: list[list[int]] = [[] for _ in pieces]
+        kept: list[list[list[Block]]] = [[] for _ in pieces]
+        fits, size = True, 0
+        for index, unit in units:
+            rows[index].append(0)
+            kept[index].append([])
+            for block in unit.blocks():
+                rows[index][-1] += len(block)
+                size += block.nbytes
+                if size > CACHE_BYTES:
+                    fits, kept = False, [[] for _ in pieces]
+                elif fits:
+                    kept[index][-1].append(block)
+                yield block
+        for piece, counts in zip(pieces, rows, strict=True):
+            piece.remember_unit_rows(counts)
+        self._num_examples = sum(map(sum, rows))
+        if fits:
+            self._cache = [
+                StoredPiece(p.number, blocks) for p, blocks in zip(pieces, kept, strict=True)
+            ]
+
+    def _epoch(self, position: InputPosition, batch_size: int) -> Iterator[Block]:
+        """The examples of an epoch in its order, from a position on."""
+        if position.seed is None:
+            yield from self.blocks(position.examples)
+            return
+        seed, epoch = position.seed, position.epoch
+        window, start = divmod(position.examples, order.WINDOW_ROWS)
+        blocks = self._parsed(self._units((seed, epoch)), position.examples - start)
+        yield from order.shuffled_windows(blocks, seed, epoch, window, start, batch_size)
 
     def dataset(
         self,
@@ -139,17 +149,25 @@ class Source(ABC):
         seed: int = 0,
         drop_remainder: bool = False,
         layout: LayoutName = "ragged",
+        position: InputPosition | None = None,
     ) -> tf.data.Dataset:
         """One epoch of batches.
 
         Args:
             batch_size: examples in a batch, B; the last batch may hold fewer.
-            shuffle: whether to visit the examples in random order, drawn within windows of
-                about half a million examples in file order.
-            seed: the n-th iteration over the returned dataset has the order given by (seed, n).
+            shuffle: whether to visit the examples in random order. The units of all files (row
+                groups, chunks of text, batches of records) are visited in random order, and the
+                examples are permuted within windows of about half a million. Units of a
+                compressed file stay in order and alternate at random with those of other files.
+            seed: the n-th iteration over the returned dataset has the order given by (seed, n),
+                whatever the batch size.
             drop_remainder: leave out a last batch of fewer than `batch_size` examples.
             layout: "ragged": the features that are present, as ragged rows. "fields": a matrix in
                 which each column is a field, with marks for what is missing.
+            position: where to continue, of the same `seed` (None without `shuffle`). The first
+                iteration is the rest of the epoch `position.epoch`, with the batches that would
+                have followed; the next iterations are the epochs after it. What was consumed is
+                skipped: row groups and chunks of text are not parsed again.
 
         Returns:
             Dataset of `(features, labels)`, or `(features, labels, weights)` if the schema has a
@@ -170,29 +188,41 @@ class Source(ABC):
 
             It knows its length if the number of examples is known by now, as it is once
             `num_examples` was called. `fit` of Keras needs that: at the end of a dataset of unknown
-            length it runs a step without a batch, which counts in `optimizer.iterations`.
+            length it runs a step without a batch, which counts in `optimizer.iterations`. A dataset
+            that starts in the middle of an epoch has no known length, as its iterations differ.
 
         Raises:
-            ValueError: `batch_size` is not positive, or there is no such layout.
+            ValueError: `batch_size` is not positive, there is no such layout, or `position` has
+                another seed.
             FileNotFoundError: the data is not there.
             DataError: the schema cannot be read. What goes wrong later, while iterating, reaches
                 the caller as a `tf.errors.OpError`, or inside `original_errors` as it was.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        used_seed = seed if shuffle else None
+        begin = position or InputPosition(used_seed)
+        if begin.seed != used_seed:
+            raise ValueError(f"position must have the seed {used_seed}, got {begin.seed}")
+
+        def blocks(iteration: int) -> Iterator[Block]:
+            where = begin
+            if iteration:
+                where = InputPosition(used_seed, begin.epoch + iteration)
+            return self._recorded(self._epoch(where, batch_size))
+
         return batches.dataset(
-            self._recorded,
+            blocks,
             layout_of(self.schema, layout),
             batch_size,
-            seed=seed if shuffle else None,
             drop_remainder=drop_remainder,
-            num_examples=self._num_examples,
+            num_examples=None if begin.examples else self._num_examples,
         )
 
-    def _recorded(self) -> Iterator[Block]:
+    def _recorded(self, blocks: Iterator[Block]) -> Iterator[Block]:
         """The blocks; TensorFlow turns exceptions into its own, so the original is kept."""
         try:
-            yield from self.blocks()
+            yield from blocks
         except Exception as e:
             self._error = e
             raise
@@ -243,18 +273,6 @@ class Source(ABC):
         return RowRange(self, 0, cut), RowRange(self, cut, total)
 
 
-def in_range(blocks: Iterable[Block], start: int, stop: int | None) -> Iterator[Block]:
-    """The examples start .. stop of `blocks`, which are not read further than needed."""
-    row = 0
-    for block in blocks:
-        first, last = row, row + len(block)
-        row = last
-        if last > start:
-            yield block.slice(max(start - first, 0), min(last, stop or last) - first)
-        if stop is not None and last >= stop:
-            return
-
-
 class RowRange(Source):
     """The examples start .. stop of another source."""
 
@@ -280,23 +298,16 @@ class RowRange(Source):
         """See `Source`."""
         return self._whole.schema
 
-    def _read(self, start: int, stop: int | None, part: Part = ALL) -> Iterator[Block]:
-        ends = [self._start + stop] if stop is not None else []
-        ends += [self._stop] if self._stop is not None else []
-        begin, end = self._start + start, min(ends, default=None)
-        if part != ALL:
-            yield from self._whole._read(begin, end, part)
-            return
-        count = 0
-        for block in self._whole.blocks(begin, end):
-            count += len(block)
-            yield block
-        if not count:
-            raise DataError(f"{self.name}: no such rows, the data has fewer")
+    def _make_pieces(self) -> Sequence[Piece]:
+        return RowRangePieces(self._whole._pieces(), self._start, self._stop).pieces()
 
-    def _count(self) -> int:
-        total = self._whole.num_examples()
-        return max(0, min(total, total if self._stop is None else self._stop) - self._start)
+    def _units(self, shuffle: tuple[int, int] | None) -> Iterator[UnitOfPiece]:
+        found = False
+        for index, unit in super()._units(shuffle):
+            found = found or unit.rows() > 0
+            yield index, unit
+        if not found:
+            raise DataError(f"{self.name}: no such rows, the data has fewer")
 
 
 class Shard(Source):
@@ -317,17 +328,8 @@ class Shard(Source):
         """See `Source`."""
         return self._whole.schema
 
-    def shard(self, index: int, count: int) -> Source:
-        """See `Source`."""
-        if not 0 <= index < count:
-            raise ValueError(f"index must be in [0, count), got index {index} and count {count}")
-        mine = self._part
-        return Shard(self._whole, Part(mine.index + mine.count * index, mine.count * count))
-
-    def _read(self, start: int, stop: int | None, part: Part = ALL) -> Iterator[Block]:
-        if part != ALL:
-            raise NotImplementedError("a part of a shard is made by `Shard.shard`")
-        yield from in_range(self._whole._read(0, None, self._part), start, stop)
+    def _make_pieces(self) -> Sequence[Piece]:
+        return [DealtPiece(piece, self._part) for piece in self._whole._pieces()]
 
 
 @contextlib.contextmanager

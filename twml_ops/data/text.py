@@ -5,15 +5,17 @@ from __future__ import annotations
 import queue
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
 from twml_ops.data.block import Block
 from twml_ops.data.errors import DataError, one_line
-from twml_ops.data.source import ALL, Part, Source, in_range
+from twml_ops.data.source import Source
+from twml_ops.data.units import Piece, SingleUnit, StreamPiece, Unit
 
 try:  # decompresses about three times as fast as zlib
     from isal import igzip, isal_zlib
@@ -25,6 +27,7 @@ except ImportError:
 
 CHUNK_BYTES = 1 << 22
 _MAX_LINE_BYTES = 1 << 26
+_LINE_BYTES = 1 << 16
 _CHUNKS_AHEAD = 2
 
 
@@ -34,16 +37,33 @@ class Chunk(NamedTuple):
     Attributes:
         text: the bytes, with line ends (the last line of the file may lack one).
         path: the file, for messages.
-        first_line: 1-based number of the first of these lines.
+        first_line: 1-based number of the first of these lines, after those before `offset`.
+        offset: bytes of the file whose lines were not counted.
     """
 
     text: bytes
     path: str
     first_line: int
+    offset: int = 0
 
     def where(self, line: int) -> str:
         """File and number of the 0-based `line` of the chunk, for messages."""
-        return f"{self.path}: line {self.first_line + line}"
+        before = _lines_before(self.path, self.offset)
+        return f"{self.path}: line {before + self.first_line + line}"
+
+    def count_lines(self) -> int:
+        """The number of lines."""
+        return self.text.count(b"\n") + (self.text[-1:] not in (b"\n", b""))
+
+
+def _lines_before(path: str, offset: int) -> int:
+    """The line breaks in the first `offset` bytes of a plain file."""
+    count = 0
+    with open(Path(path).expanduser(), "rb") as stream:
+        while data := stream.read(min(offset, CHUNK_BYTES)):
+            offset -= len(data)
+            count += data.count(b"\n")
+    return count
 
 
 def existing_file(path: str) -> Path:
@@ -99,6 +119,98 @@ def _open(file: Path, compressed: bool) -> Any:
     if compressed and igzip is not None:
         return igzip.open(file, "rb")
     return pa.input_stream(str(file), compression="gzip" if compressed else None)
+
+
+def read_range(path: str, start: int, stop: int) -> Chunk:
+    """The lines of a plain file that begin at the bytes start .. stop.
+
+    Raises:
+        FileNotFoundError: no such file.
+        DataError: the file is empty, cannot be read, or has a line of more than 64 MiB.
+    """
+    file = existing_file(path)
+    before = int(start > 0)  # a line begins at `start` if the byte before ends one
+    begin = start
+    try:
+        with open(file, "rb", buffering=0) as stream:
+            stream.seek(start - before)
+            parts = [_read_fully(stream, stop - start + before)]
+            if before:
+                line_end = parts[0].find(b"\n")
+                parts[0] = parts[0][line_end + 1 :] if line_end >= 0 else b""
+                begin = start + line_end
+            size = len(parts[0])
+            while parts[-1] and not parts[-1].endswith(b"\n"):
+                more = stream.read(_LINE_BYTES)
+                line_end = more.find(b"\n")
+                parts.append(more if line_end < 0 else more[: line_end + 1])
+                if sum(map(len, parts)) - size > _MAX_LINE_BYTES:
+                    where = Chunk(b"", path, 1, begin).where(parts[0].count(b"\n"))
+                    raise DataError(f"{where} is longer than 64 MiB")
+    except OSError as e:
+        raise DataError(f"{path}: cannot be read, from byte {start}: {one_line(e)}") from e
+    return Chunk(b"".join(parts), path, 1, begin)
+
+
+def _read_fully(stream: BinaryIO, size: int) -> bytes:
+    """`size` bytes, or less at the end of the file."""
+    data = stream.read(size)
+    while len(data) < size and (more := stream.read(size - len(data))):
+        data += more
+    return data
+
+
+def text_pieces(
+    path: str,
+    number: int,
+    parse: Callable[[Chunk], Block],
+    count: Callable[[Chunk], int],
+    first: Callable[[Chunk], Chunk] | None = None,
+) -> list[Piece]:
+    """The pieces of a file: ranges of a plain one, and a .gz as a whole.
+
+    Args:
+        path: the file.
+        number: of the first piece.
+        parse: the examples of a chunk.
+        count: how many examples `parse` would return, for less work.
+        first: what to do with the first chunk of the file, such as to remove a header; None:
+            nothing.
+
+    Raises:
+        FileNotFoundError: no such file.
+        DataError: the file is empty.
+    """
+
+    def as_given(chunk: Chunk) -> Chunk:
+        return chunk
+
+    def unit_of(read: Callable[[], Chunk]) -> Unit:
+        def blocks() -> Iterator[Block]:
+            chunk = read()
+            if chunk.text:
+                yield parse(chunk)
+
+        return Unit(blocks, lambda: count(read()))
+
+    file = existing_file(path)
+    if file.suffix == ".gz":
+
+        def units() -> Iterator[Unit]:
+            for k, chunk in enumerate(read_ahead(path)):
+                yield unit_of(partial(first if first and k == 0 else as_given, chunk))
+
+        return [StreamPiece(number, units)]
+
+    def read(start: int) -> Chunk:
+        chunk = read_range(path, start, start + step)
+        return first(chunk) if first and start == 0 else chunk
+
+    step = CHUNK_BYTES
+    return [
+        SingleUnit(number + k, unit_of(partial(read, start)))
+        for k, start in enumerate(range(0, file.stat().st_size, step))
+    ]
 
 
 def read_ahead(path: str) -> Iterator[Chunk]:
@@ -168,21 +280,5 @@ class TextSource(Source):
     def _parse(self, chunk: Chunk) -> Block:
         """The examples of `chunk`."""
 
-    def _count(self) -> int:
-        return sum(map(self._count_rows, read_chunks(self._path)))
-
-    def _read(self, start: int, stop: int | None, part: Part = ALL) -> Iterator[Block]:
-        row = 0
-        for unit, chunk in enumerate(read_ahead(self._path)):
-            if row < start or not part.has(unit):  # cheap to skip: counted, not parsed
-                rows = self._count_rows(chunk)
-                if row + rows <= start or not part.has(unit):
-                    row += rows
-                    continue
-            if stop is not None and row >= stop:
-                return
-            block = self._parse(chunk)
-            yield from in_range([block], max(start - row, 0), None if stop is None else stop - row)
-            row += len(block)
-            if stop is not None and row >= stop:
-                return
+    def _make_pieces(self) -> Sequence[Piece]:
+        return text_pieces(self._path, 0, self._parse, self._count_rows)

@@ -9,7 +9,8 @@ records show which features there are.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,8 @@ from twml_ops.data.columns import Columns, as_tokens, block_of
 from twml_ops.data.errors import DataError, one_line
 from twml_ops.data.files import files_of, sparse_dim_of
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, Schema
-from twml_ops.data.source import ALL, Part, Source, in_range
+from twml_ops.data.source import Source
+from twml_ops.data.units import Piece, StreamPiece, Unit
 
 _BATCH_ROWS = 1 << 14
 _SAMPLE = 256
@@ -93,56 +95,42 @@ class TFRecordSource(Source):
         """The types of the features of the first records, and those with several values."""
         kinds: dict[str, tf.DType] = {}
         several = set()
-        for path, record in self._records(1, _SAMPLE):
-            try:
-                example = tf.train.Example.FromString(record[0])
-            except Exception as e:  # protobuf's DecodeError; its module differs between versions
-                raise DataError(
-                    f"{path}: the first records are not tf.Example: {one_line(e)}"
-                ) from e
-            for feature, value in example.features.feature.items():
-                if kind := value.WhichOneof("kind"):
-                    kinds[feature] = _KINDS[kind]
-                    if len(getattr(value, kind).value) > 1:
-                        several.add(feature)
+        for path in self._files:
+            for record in self._records(path, 1, _SAMPLE):
+                try:
+                    example = tf.train.Example.FromString(record[0])
+                except Exception as e:  # protobuf's DecodeError; its module differs by version
+                    raise DataError(
+                        f"{path}: the first records are not tf.Example: {one_line(e)}"
+                    ) from e
+                for feature, value in example.features.feature.items():
+                    if kind := value.WhichOneof("kind"):
+                        kinds[feature] = _KINDS[kind]
+                        if len(getattr(value, kind).value) > 1:
+                            several.add(feature)
         return dict(sorted(kinds.items())), several
 
-    def _records(self, batch: int, limit: int = -1) -> Iterator[tuple[str, Array]]:
-        """(file, serialized examples): of one file, `batch` at a time."""
-        for path in self._files:
-            codec = "GZIP" if path.endswith(".gz") else ""
-            records = tf.data.TFRecordDataset(path, codec).take(limit).batch(batch)
-            options = tf.data.Options()
-            options.threading.private_threadpool_size = 2  # the shared pool may be waiting for us
-            try:
-                for part in records.with_options(options).as_numpy_iterator():
-                    yield path, part
-            except tf.errors.OpError as e:
-                raise DataError(f"{path}: damaged TFRecord file: {one_line(e)}") from e
+    def _records(self, path: str, batch: int, limit: int = -1) -> Iterator[Array]:
+        """Serialized examples of a file, `batch` at a time."""
+        codec = "GZIP" if path.endswith(".gz") else ""
+        records = tf.data.TFRecordDataset(path, codec).take(limit).batch(batch)
+        options = tf.data.Options()
+        options.threading.private_threadpool_size = 2  # the shared pool may be waiting for us
+        try:
+            yield from records.with_options(options).as_numpy_iterator()
+        except tf.errors.OpError as e:
+            raise DataError(f"{path}: damaged TFRecord file: {one_line(e)}") from e
 
-    def _count(self) -> int:
-        return sum(len(part) for _, part in self._records(_BATCH_ROWS))
+    def _make_pieces(self) -> Sequence[Piece]:
+        return [StreamPiece(i, partial(self._units_of, p)) for i, p in enumerate(self._files)]
 
-    def _read(self, start: int, stop: int | None, part: Part = ALL) -> Iterator[Block]:
-        first = 0
-        for unit, (path, records, row) in enumerate(self._units()):
-            if stop is not None and first >= stop:
-                return
-            if part.has(unit) and first + len(records) > start:
-                end = None if stop is None else stop - first
-                block = self._parse(path, records, row)
-                yield from in_range([block], max(start - first, 0), end)
-            first += len(records)
-
-    def _units(self) -> Iterator[tuple[str, Array, int]]:
-        """(file, serialized examples, the first's number in the file)."""
-        file, row = "", 0
-        for path, records in self._records(_BATCH_ROWS):
-            file, row = path, row if path == file else 0
-            yield path, records, row
+    def _units_of(self, path: str) -> Iterator[Unit]:
+        row = 0
+        for records in self._records(path, _BATCH_ROWS):
+            yield Unit(partial(self._parse, path, records, row), records.__len__)
             row += len(records)
 
-    def _parse(self, path: str, records: Array, row: int) -> Block:
+    def _parse(self, path: str, records: Array, row: int) -> Iterator[Block]:
         schema = self._schema
         if schema.hash_version == 1:  # in which any column may hold several tokens
             schema = dataclasses.replace(schema, bags=schema.categorical)
@@ -155,7 +143,8 @@ class TFRecordSource(Source):
         def where(k: int) -> str:
             return f"{path}: record {row + k}"
 
-        return block_of(_ExampleColumns(examples, len(records), where), schema, where, self._dim)
+        columns = _ExampleColumns(examples, len(records), where)
+        yield block_of(columns, schema, where, self._dim)
 
 
 class _ExampleColumns(Columns):

@@ -74,3 +74,23 @@ def steps_of(train: Source, config: RunConfig, epochs: int) -> tuple[int, int]:
     if options_of(config).mode == "sync":
         return math.ceil(batches / workers), config.batch_size * workers
     return batches, config.batch_size
+
+
+def worker_batches(
+    train: Source, batches: Callable[[Source], tf.data.Dataset], index: int, count: int
+) -> tf.data.Dataset:
+    """The batches of one worker in an epoch.
+
+    The worker reads and parses its part of the data. If the data have so few units that the parts
+    differ by more than a fifth, every worker reads all of it and takes every `count`-th batch.
+
+    Args:
+        train: training data.
+        batches: makes the batches of a source, the same in each process.
+        index: number of the worker.
+        count: number of workers.
+    """
+    sizes = [train.shard(i, count).num_examples() for i in range(count)]
+    if 5 * min(sizes) < 4 * max(sizes):
+        return batches(train).shard(count, index)
+    return batches(train.shard(index, count))

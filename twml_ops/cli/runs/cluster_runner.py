@@ -78,13 +78,17 @@ class ClusterRunner:
         history = History()
 
         def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            batches = train.dataset(
-                config.batch_size,
-                shuffle=True,
-                seed=config.seed,
-                layout=models.layout_of(model),
+            def batches(part: Source) -> tf.data.Dataset:
+                return part.dataset(
+                    config.batch_size,
+                    shuffle=True,
+                    seed=config.seed,
+                    layout=models.layout_of(model),
+                )
+
+            return cluster.worker_batches(
+                train, batches, context.input_pipeline_id, context.num_input_pipelines
             )
-            return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
 
         start = time.perf_counter()
         with exit_on_cluster_error():

@@ -1,0 +1,48 @@
+"""The data of the workers of a cluster."""
+
+from twml_ops.cli.runs import cluster
+from twml_ops.data import libsvm, open_source, text
+
+ROWS = 120
+
+
+def source_of(folder):
+    path = folder / "x.libsvm"
+    path.write_text("".join(f"{i % 2} {i + 1}:1\n" for i in range(ROWS)))
+    return open_source(f"libsvm:{path}?dim={ROWS}")
+
+
+def batches(part):
+    return part.dataset(8, shuffle=True, seed=1)
+
+
+def ids_of(dataset):
+    return [int(i) for features, _ in dataset for i in features["sparse_ids"].flat_values]
+
+
+def test_each_worker_parses_its_share_of_the_data(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "CHUNK_BYTES", 40)
+    source, seen, count = source_of(tmp_path), [], 3
+    parsed = []
+    parse = libsvm.LibsvmSource._parse
+
+    def counting(self, chunk):
+        parsed.append(len(chunk.text))
+        return parse(self, chunk)
+
+    monkeypatch.setattr(libsvm.LibsvmSource, "_parse", counting)
+    size = (tmp_path / "x.libsvm").stat().st_size
+    for index in range(count):
+        parsed.clear()
+        seen += ids_of(cluster.worker_batches(source, batches, index, count))
+        assert abs(sum(parsed) - size / count) <= 80
+    assert sorted(seen) == list(range(ROWS))
+
+
+def test_workers_divide_the_batches_of_data_that_have_few_units(tmp_path):
+    source, count = source_of(tmp_path), 2
+    shares = [
+        ids_of(cluster.worker_batches(source, batches, index, count)) for index in range(count)
+    ]
+    assert [len(share) for share in shares] == [64, 56]
+    assert sorted(shares[0] + shares[1]) == list(range(ROWS))
