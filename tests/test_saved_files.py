@@ -33,6 +33,7 @@ LIKE_ADAM = 1e-4  # of optimizers that divide small numbers by small numbers
 REGISTERED = {
     "Adagrad",
     "CalibrationRatio",
+    "CategoryRows",
     "CompositeOptimizer",
     "CountStatistics",
     "Cross",

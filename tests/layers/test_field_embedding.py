@@ -91,9 +91,83 @@ def test_a_step_moves_the_rows_that_were_read_as_a_dense_step_does(pooling, fres
     np.testing.assert_array_equal(layer.embeddings.numpy()[untouched], before[untouched])
 
 
+UNITS = [4, 2, 4]
+
+
+def table_of(layer, field):
+    """The rows of a field, of a layer whose fields have the widths UNITS."""
+    table = getattr(layer, f"embeddings_{UNITS[field]}").numpy()
+    start = ROWS[0] if field == 2 else 0
+    return table[start : start + ROWS[field]]
+
+
+def test_fields_have_widths_of_their_own():
+    layer = layers.FieldEmbedding(ROWS, UNITS)
+    got = layer(tf.constant(IDS))
+    assert layer.compute_output_shape((None, 3)) == [(None, 4), (None, 2), (None, 4)]
+    for field, vectors in enumerate(got):
+        rows = [0 if i < 0 else 1 + i % (ROWS[field] - 1) for i in IDS[:, field].tolist()]
+        np.testing.assert_array_equal(vectors, table_of(layer, field)[rows])
+
+
+@pytest.mark.parametrize("pooling", [None, "sum"])
+def test_vectors_are_projected_to_one_width(pooling):
+    plain = layers.FieldEmbedding(ROWS, UNITS)
+    layer = layers.FieldEmbedding(ROWS, UNITS, pooling, projected_units=3)
+    ids = tf.constant(IDS)
+    vectors, got = plain(ids), layer(ids)
+    weights = {w.shape[-2:]: w for w in layer.weights if len(w.shape) == 3}
+    plain.set_weights([w for w in layer.get_weights() if w.ndim == 2])
+    vectors = [v.numpy() for v in plain(ids)]
+    wide, narrow = (np.array(weights[(n, 3)]) for n in (4, 2))
+    expected = np.stack(
+        [vectors[0] @ wide[0], vectors[1] @ narrow[0], vectors[2] @ wide[1]], axis=1
+    )
+    expected = expected if pooling is None else expected.sum(axis=1)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    assert layer.compute_output_shape((None, 3)) == (None, *expected.shape[1:])
+
+
+def test_bags_have_widths_of_their_own():
+    bag = tf.ragged.constant(BAG, dtype=tf.int64)
+    layer = layers.FieldEmbedding(ROWS, UNITS, bag_combiner="sum", num_bags=1)
+    got = layer([tf.constant(IDS[:, :2]), bag])
+    expected = [table_of(layer, 2)[[0 if i < 0 else 1 + i % 8 for i in r]].sum(axis=0) for r in BAG]
+    np.testing.assert_allclose(got[2], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_one_width_for_each_field_is_the_same_as_one_width():
+    one, each = layers.FieldEmbedding(ROWS, 4), layers.FieldEmbedding(ROWS, [4, 4, 4])
+    expected = one(tf.constant(IDS))
+    each(tf.constant(IDS))
+    each.set_weights(one.get_weights())
+    np.testing.assert_array_equal(tf.stack(each(tf.constant(IDS)), axis=1), expected)
+
+
+def test_fields_of_several_widths_are_trained_and_saved(tmp_path, fresh_keras):
+    inputs = tf.keras.Input((3,), dtype="int64")
+    x = layers.FieldEmbedding(ROWS, UNITS, projected_units=3)(inputs)
+    y = layers.FieldEmbedding(ROWS, UNITS)(inputs)
+    x = tf.keras.layers.Concatenate()([tf.keras.layers.Flatten()(x), *y])
+    model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(x))
+    model.compile(optimizers.SGD(0.1), "mse", jit_compile=False)
+    before = model.evaluate(IDS, np.ones((4, 1)), verbose=0)
+    model.fit(IDS, np.ones((4, 1)), epochs=5, verbose=0)
+    assert model.evaluate(IDS, np.ones((4, 1)), verbose=0) < before
+    model.save(tmp_path / "m.keras")
+    loaded = tf.keras.models.load_model(tmp_path / "m.keras")
+    np.testing.assert_allclose(loaded(IDS), model(IDS), rtol=1e-6)
+    clone = type(model.layers[1]).from_config(model.layers[1].get_config())
+    assert clone.get_config() == model.layers[1].get_config()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"units": [2, 2]}, "units must be an integer or 3 of them"),
+        ({"units": [2, 0, 2]}, "units must be a positive integer"),
+        ({"units": [2, 3, 2], "pooling": "sum"}, "pooling needs vectors of one width"),
+        ({"projected_units": 0}, "projected_units must be a positive integer"),
         ({"num_rows": []}, "num_rows must be integers of at least 2"),
         ({"num_rows": [3, 1]}, "num_rows must be integers of at least 2"),
         ({"units": 0}, "units must be a positive integer"),

@@ -1,6 +1,8 @@
 """Keras layers for very sparse batches, their interactions, and the probability at the end."""
 
 from twml_ops.layers._category_counts import CategoryCounts
+from twml_ops.layers._id_row_map import IdCounts
+from twml_ops.layers.category_rows import CategoryRows
 from twml_ops.layers.count_statistics import CountStatistics
 from twml_ops.layers.cross import Cross
 from twml_ops.layers.factorization_machine import FactorizationMachine
@@ -19,12 +21,14 @@ from twml_ops.layers.target_statistics import TargetStatistics
 
 __all__ = [
     "CategoryCounts",
+    "CategoryRows",
     "CountStatistics",
     "Cross",
     "FactorizationMachine",
     "FieldEmbedding",
     "GroupedSparseLinear",
     "HashingDiscretizer",
+    "IdCounts",
     "IsotonicCalibration",
     "MDLDiscretizer",
     "MaxNorm",

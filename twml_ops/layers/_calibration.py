@@ -162,7 +162,7 @@ class Calibration(ResizableState, tf.keras.layers.Layer):
         units = config["units"]
         layer = cls(**{**config, "units": int(units)})
         if isinstance(units, StateReference):
-            layer._assign([v.numpy() for v in units.layer.state_variables])
+            layer._take_state(units.layer)
         return layer
 
 

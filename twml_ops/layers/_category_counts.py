@@ -19,6 +19,17 @@ _COMPACT_ENTRIES = 1 << 22
 Array = npt.NDArray[Any]
 
 
+def id_keys(ids: Any, fields: Any, hash_ids: Callable[..., Any]) -> Any:
+    """A 62-bit key for each id of a field; two ids have the same key with probability 2^-62.
+
+    Args:
+        ids: int64, NumPy or TensorFlow.
+        fields: int64, the fields' numbers; broadcasts with `ids`.
+        hash_ids: `core.hash_ids` or `ops.hash_ids`, by which both sides compute the same keys.
+    """
+    return hash_ids(hash_ids(ids, _KEY_BITS) + fields, _KEY_BITS)
+
+
 def category_keys(
     ids: Any, crosses: Sequence[Sequence[int]], hash_ids: Callable[..., Any], stack: Any
 ) -> Any:
@@ -34,7 +45,7 @@ def category_keys(
         int64 [B, F + len(crosses)].
     """
     width = ids.shape[1]
-    keys = hash_ids(hash_ids(ids, _KEY_BITS) + np.arange(width, dtype=np.int64), _KEY_BITS)
+    keys = id_keys(ids, np.arange(width, dtype=np.int64), hash_ids)
     columns = [keys[:, f] for f in range(width)]
     for first, *rest in crosses:
         key = columns[first]

@@ -218,10 +218,7 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
         fields = config["num_fields"]
         layer = cls(**{**config, "num_fields": int(fields)})
         if isinstance(fields, StateReference):
-            for mine, other in zip(
-                layer.state_variables, fields.layer.state_variables, strict=True
-            ):
-                mine.assign(other.read_value())
+            layer._take_state(fields.layer)
         return layer
 
 

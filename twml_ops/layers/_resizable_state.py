@@ -22,6 +22,11 @@ class ResizableState:
         """
         return [getattr(self, f"_{name}") for name in self.state_names]
 
+    def _take_state(self, other: ResizableState) -> None:
+        """Takes the state of another layer of the same class."""
+        for mine, theirs in zip(self.state_variables, other.state_variables, strict=True):
+            mine.assign(theirs.read_value())
+
     def save_own_variables(self, store: Any) -> None:
         """Writes the state to a `.keras` or `.weights.h5` file."""
         for name, variable in zip(self.state_names, self.state_variables, strict=True):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ import tensorflow as tf
 from twml_ops import placement
 from twml_ops._batch import SparseBatch, parse
 from twml_ops._keras import serializable
+from twml_ops.layers._arguments import check_positive_integer
 from twml_ops.layers._tables import TableLayer
 from twml_ops.layers._weights import add_table
 from twml_ops.ops._library import library
@@ -26,15 +28,18 @@ class FieldEmbedding(TableLayer):
     """Embeds the fields of a batch: [B, F] ids and G ragged bags of ids → [B, F + G, units].
 
     The rows of all fields are one table, so there is one lookup op, and one sparse update with
-    the optimizers of `twml_ops.optimizers`. Row 0 of a field stands for a missing value
-    (a negative id); other ids take the row 1 + id mod (num_rows - 1) of their field, so ids may be
-    hashes (two ids of a field may then share a row, Weinberger et al. 2009) or, if they are below
-    num_rows - 1, positions in a vocabulary.
+    the optimizers of `twml_ops.optimizers`. Fields of different widths have a table for each width,
+    still with one lookup op (mixed dimensions, Ginart et al. 2021). Row 0 of a field stands for a
+    missing value (a negative id); other ids take the row 1 + id mod (num_rows - 1) of their field,
+    so ids may be hashes (two ids of a field may then share a row, Weinberger et al. 2009) or, if
+    they are below num_rows - 1, rows of `CategoryRows` or positions in a vocabulary.
 
     Args:
         num_rows: rows of each field, at least 2: an integer for every field, first those of the
-            matrix, then the bags. For hashes take a few times the number of categories.
-        units: D, width of the vectors.
+            matrix, then the bags. For hashes take a few times the number of categories; for the
+            rows of a `CategoryRows` its `num_rows`.
+        units: D, width of the vectors: an integer, or one for each field. Then the output is a list
+            of [B, units of the field], unless there are `projected_units`.
         pooling: None: a vector for each field, for layers that let fields interact. "sum", "mean"
             or "sqrtn" (the sum divided by the square root of their number): one vector [B, units]
             of all fields.
@@ -44,6 +49,9 @@ class FieldEmbedding(TableLayer):
         num_bags: G, how many of the fields are bags.
         embeddings_initializer: of the table [sum(num_rows), units].
         kernel_dtype: "float32", or "bfloat16" as of `SparseLinear`.
+        projected_units: None, or the width to which each field's vectors are multiplied by a matrix
+            of the field [its units, projected_units], without bias; it takes the place of `units`
+            in the shape of the output.
         **kwargs: of `tf.keras.layers.Layer`.
 
     Raises:
@@ -53,12 +61,13 @@ class FieldEmbedding(TableLayer):
     def __init__(
         self,
         num_rows: Sequence[int],
-        units: int,
+        units: int | Sequence[int],
         pooling: Combiner | None = None,
         bag_combiner: Combiner = "mean",
         num_bags: int = 0,
         embeddings_initializer: Any = "uniform",
         kernel_dtype: Literal["float32", "bfloat16"] = "float32",
+        projected_units: int | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("autocast", False)  # weights of bags keep float32 in mixed precision
@@ -66,8 +75,19 @@ class FieldEmbedding(TableLayer):
         self.num_rows = [int(n) for n in num_rows]
         if not self.num_rows or min(self.num_rows) < 2:
             raise ValueError(f"num_rows must be integers of at least 2, got {num_rows!r}")
-        if int(units) != units or units < 1:
-            raise ValueError(f"units must be a positive integer, got {units!r}")
+        one_width = not isinstance(units, Sequence)
+        widths = [units] * len(self.num_rows) if not isinstance(units, Sequence) else [*units]
+        if len(widths) != len(self.num_rows):
+            raise ValueError(
+                f"units must be an integer or {len(self.num_rows)} of them, got {units!r}"
+            )
+        widths = [check_positive_integer("units", width) for width in widths]
+        if projected_units is not None:
+            projected_units = check_positive_integer("projected_units", projected_units)
+        elif pooling is not None and not one_width:
+            raise ValueError(
+                "pooling needs vectors of one width: an integer units, or projected_units"
+            )
         if pooling is not None and pooling not in _COMBINERS:
             raise ValueError(f"pooling must be None or one of {_COMBINERS}, got {pooling!r}")
         if bag_combiner not in _COMBINERS:
@@ -79,14 +99,18 @@ class FieldEmbedding(TableLayer):
             )
         if kernel_dtype not in ("float32", "bfloat16"):
             raise ValueError(f'kernel_dtype must be "float32" or "bfloat16", got {kernel_dtype!r}')
-        self.units = int(units)
+        self.units: int | list[int] = widths[0] if one_width else widths
+        self.projected_units = projected_units
         self.pooling = pooling
         self.bag_combiner = bag_combiner
         self.num_bags = int(num_bags)
         self.embeddings_initializer = tf.keras.initializers.get(embeddings_initializer)
         self.kernel_dtype = kernel_dtype
         self.supports_jit = False  # the ops are no XLA ops
-        self._offsets = np.concatenate([[0], np.cumsum(self.num_rows)])
+        self._tables = [
+            _FieldTable(width, [f for f, w in enumerate(widths) if w == width], self.num_rows)
+            for width in sorted(set(widths))
+        ]
         self.embeddings: Any = None
 
     @property
@@ -95,21 +119,32 @@ class FieldEmbedding(TableLayer):
         return len(self.num_rows) - self.num_bags
 
     def build(self, input_shape: Any = None) -> None:
-        """Creates the table."""
+        """Creates the tables."""
         del input_shape
         place = placement.current_placement()
-        self.embeddings = place.create(
-            partial(add_table, self, "embeddings", dtype=self.kernel_dtype),
-            (int(self._offsets[-1]), self.units),
-            self.embeddings_initializer,
-            f"{self.name}/embeddings",
-            self.kernel_dtype,
-        )
+        for table in self._tables:
+            name = "embeddings" if len(self._tables) == 1 else f"embeddings_{table.units}"
+            table.variable = place.create(
+                partial(add_table, self, name, dtype=self.kernel_dtype),
+                (table.num_rows, table.units),
+                _copied(self.embeddings_initializer),
+                f"{self.name}/{name}",
+                self.kernel_dtype,
+            )
+            setattr(self, name, table.variable)  # checkpoints follow attributes
+            if self.projected_units is not None:
+                shape = (len(table.fields), table.units, self.projected_units)
+                scale = 1 / math.sqrt(table.units)
+                table.projection = self.add_weight(
+                    name=f"projection_{table.units}",
+                    shape=shape,
+                    initializer=tf.keras.initializers.RandomUniform(-scale, scale),
+                )
         if place.is_sharded:
             self._whole_files_only = NotCheckpointable()
         super().build(None)
 
-    def call(self, inputs: Any) -> tf.Tensor:
+    def call(self, inputs: Any) -> Any:
         """Looks up one batch.
 
         Args:
@@ -117,30 +152,66 @@ class FieldEmbedding(TableLayer):
                 each bag, a ragged tensor of ids or a pair of them (ids, weights).
 
         Returns:
-            [B, F + G, units], or [B, units] if there is a `pooling`, of the compute dtype.
+            [B, F + G, units], or [B, units] if there is a `pooling`, of the compute dtype; of
+            `units` for each field, without `projected_units`, a list of [B, units of the field].
         """
         ids, bags = self._split(inputs)
+        at_once = self.pooling is not None and not bags and self.projected_units is None
         with library.on_host():
-            # One segment for each vector: those of the matrix row by row, then bag after bag.
-            parts, fields = [], self.num_fields
-            pooled_at_once = self.pooling is not None and not bags
-            if ids is not None:
-                rows = self._rows(ids, 0, fields)
-                width = fields if pooled_at_once else 1
-                entries = tf.size(rows, out_type=tf.int64)
-                splits = tf.range(0, entries + 1, width, dtype=tf.int64)
-                parts.append(SparseBatch(tf.reshape(rows, [-1]), None, splits))
-            parts += [self._bag(bag, fields + i) for i, bag in enumerate(bags)]
-            batch = parts[0] if len(parts) == 1 else _joined(parts)
-            vectors = placement.placement_of(self.embeddings).sparse_linear(batch, self.embeddings)
-            if not pooled_at_once:
-                vectors = self._stacked(vectors, ids is not None, len(bags))
+            batches = [self._segments(table, ids, bags, at_once) for table in self._tables]
+            variables = [table.variable for table in self._tables]
+            if len(batches) == 1:
+                place = placement.placement_of(variables[0])
+                vectors = [place.sparse_linear(batches[0], variables[0])]
+            else:
+                vectors = placement.grouped_sparse_linear(batches, variables)
+            if not at_once:
+                vectors = [
+                    self._stacked(v, table) for v, table in zip(vectors, self._tables, strict=True)
+                ]
+        vectors = [tf.cast(v, self.compute_dtype) for v in vectors]
+        if self.projected_units is not None:
+            vectors = [
+                tf.einsum("bfd,fdp->bfp", v, tf.cast(table.projection, self.compute_dtype))
+                for v, table in zip(vectors, self._tables, strict=True)
+            ]
+        elif not isinstance(self.units, int):
+            return [v for _, v in sorted(self._by_field(vectors), key=lambda pair: pair[0])]
+        joined = vectors[0]
+        if len(vectors) > 1:
+            order = np.argsort(np.concatenate([table.fields for table in self._tables]))
+            joined = tf.gather(tf.concat(vectors, axis=1), order, axis=1)
         if self.pooling is not None:
-            if not pooled_at_once:
-                vectors = tf.reduce_sum(vectors, axis=1)
+            joined = joined if at_once else tf.reduce_sum(joined, axis=1)
             power = {"sum": 0.0, "mean": 1.0, "sqrtn": 0.5}[self.pooling]
-            vectors /= float(len(self.num_rows)) ** power
-        return tf.cast(vectors, self.compute_dtype)
+            joined /= float(len(self.num_rows)) ** power
+        return joined
+
+    def _by_field(self, vectors: Sequence[tf.Tensor]) -> Iterator[tuple[int, tf.Tensor]]:
+        """(field, its vectors [B, units]) of the vectors of all tables."""
+        for table, stacked in zip(self._tables, vectors, strict=True):
+            yield from zip(table.fields, tf.unstack(stacked, len(table.fields), 1), strict=True)
+
+    def _segments(
+        self, table: _FieldTable, ids: Any, bags: Sequence[Any], pooled: bool
+    ) -> SparseBatch:
+        """One segment for each vector of a table: the matrix row by row, then bag after bag.
+
+        With `pooled` one segment for each row of the matrix.
+        """
+        parts = []
+        columns = [field for field in table.fields if field < self.num_fields]
+        if columns:
+            chosen = ids if len(columns) == self.num_fields else tf.gather(ids, columns, axis=1)
+            rows = table.rows_of(chosen, 0, len(columns))
+            width = len(columns) if pooled else 1
+            entries = tf.size(rows, out_type=tf.int64)
+            splits = tf.range(0, entries + 1, width, dtype=tf.int64)
+            parts.append(SparseBatch(tf.reshape(rows, [-1]), None, splits))
+        for position in range(len(columns), len(table.fields)):
+            bag = bags[table.fields[position] - self.num_fields]
+            parts.append(self._bag(bag, table, position))
+        return parts[0] if len(parts) == 1 else _joined(parts)
 
     def _split(self, inputs: Any) -> tuple[Any, list[Any]]:
         """The matrix, if there is one, and the bags."""
@@ -157,16 +228,9 @@ class FieldEmbedding(TableLayer):
             )
         return ids, parts[1:]
 
-    def _rows(self, ids: Any, first: int, last: int) -> tf.Tensor:
-        """The table's rows of ids [..., last - first] of the fields first .. last."""
-        ids = tf.cast(ids, tf.int64)
-        sizes = tf.constant(np.array(self.num_rows[first:last]) - 1, tf.int64)
-        starts = tf.constant(self._offsets[first:last], tf.int64)
-        return starts + tf.where(ids < 0, tf.zeros_like(ids), 1 + tf.math.floormod(ids, sizes))
-
-    def _bag(self, bag: Any, field: int) -> SparseBatch:
+    def _bag(self, bag: Any, table: _FieldTable, position: int) -> SparseBatch:
         batch, _ = parse(tuple(bag) if isinstance(bag, list) else bag)
-        rows = self._rows(batch.ids, field, field + 1)
+        rows = table.rows_of(batch.ids, position, position + 1)
         if self.bag_combiner == "sum":
             return batch._replace(ids=rows)
         values = batch.values_or_ones()
@@ -177,22 +241,24 @@ class FieldEmbedding(TableLayer):
         totals = tf.sqrt(totals) if self.bag_combiner == "sqrtn" else totals
         return SparseBatch(rows, values / tf.gather(totals, segments), batch.row_splits)
 
-    def _stacked(self, vectors: tf.Tensor, matrix: bool, bags: int) -> tf.Tensor:
-        """[B, F + G, units] of the vectors of all segments."""
-        per_row = (self.num_fields if matrix else 0) + bags
+    def _stacked(self, vectors: tf.Tensor, table: _FieldTable) -> tf.Tensor:
+        """[B, fields of the table, units] of the vectors of all segments."""
+        per_row, width = len(table.fields), table.units
+        matrix = sum(field < self.num_fields for field in table.fields)
+        bags = per_row - matrix
         if not bags:
-            return tf.reshape(vectors, [-1, per_row, self.units])
+            return tf.reshape(vectors, [-1, per_row, width])
         count = tf.shape(vectors)[0] // per_row
-        first = count * (per_row - bags)
-        of_bags = tf.reshape(vectors[first:], [bags, -1, self.units])
+        first = count * matrix
+        of_bags = tf.reshape(vectors[first:], [bags, -1, width])
         of_bags = tf.transpose(of_bags, [1, 0, 2])
         if not matrix:
             return of_bags
-        of_matrix = tf.reshape(vectors[:first], [-1, self.num_fields, self.units])
+        of_matrix = tf.reshape(vectors[:first], [-1, matrix, width])
         return tf.concat([of_matrix, of_bags], axis=1)
 
-    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        """[B, F + G, units] or [B, units]."""
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """[B, F + G, units], [B, units], or a list of [B, units of the field]."""
         shape = input_shape
         while (
             isinstance(shape, (list, tuple))
@@ -200,8 +266,11 @@ class FieldEmbedding(TableLayer):
             and isinstance(shape[0], (list, tuple, tf.TensorShape))
         ):
             shape = shape[0]
+        width = self.projected_units or self.units
+        if not isinstance(width, int):
+            return [(shape[0], units) for units in width]
         fields = () if self.pooling is not None else (len(self.num_rows),)
-        return (shape[0], *fields, self.units)
+        return (shape[0], *fields, width)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -216,7 +285,38 @@ class FieldEmbedding(TableLayer):
             "num_bags": self.num_bags,
             "embeddings_initializer": tf.keras.initializers.serialize(self.embeddings_initializer),
             "kernel_dtype": self.kernel_dtype,
+            "projected_units": self.projected_units,
         }
+
+
+class _FieldTable:
+    """The rows of all fields of one width.
+
+    Args:
+        units: the width.
+        fields: numbers of the fields, ascending.
+        num_rows: rows of every field of the layer.
+    """
+
+    def __init__(self, units: int, fields: list[int], num_rows: Sequence[int]) -> None:
+        self.units, self.fields = units, fields
+        self._sizes = np.array([num_rows[field] for field in fields])
+        self._starts = np.cumsum(self._sizes) - self._sizes
+        self.num_rows = int(self._sizes.sum())
+        self.variable: Any = None
+        self.projection: Any = None
+
+    def rows_of(self, ids: Any, first: int, last: int) -> tf.Tensor:
+        """The table's rows of ids [..., last - first] of its fields first .. last."""
+        ids = tf.cast(ids, tf.int64)
+        sizes = tf.constant(self._sizes[first:last] - 1, tf.int64)
+        starts = tf.constant(self._starts[first:last], tf.int64)
+        return starts + tf.where(ids < 0, tf.zeros_like(ids), 1 + tf.math.floormod(ids, sizes))
+
+
+def _copied(initializer: Any) -> Any:
+    """An initializer that draws other numbers, unless it has a seed."""
+    return tf.keras.initializers.get(tf.keras.initializers.serialize(initializer))
 
 
 def _joined(parts: Sequence[SparseBatch]) -> SparseBatch:

@@ -1,0 +1,170 @@
+"""How often ids occur, and which of them have rows of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from twml_ops import core
+from twml_ops.layers._category_counts import id_keys
+
+_COMPACT_ENTRIES = 1 << 22
+
+Ints = npt.NDArray[np.int64]
+
+
+class IdCounts:
+    """How often each id of each field occurred.
+
+    Processes that each read a part of the data count separately. Their counts are merged, and the
+    result does not depend on how the rows were divided. Created by `CategoryRows.new_counts`.
+
+    Memory: 24 bytes for each distinct id of a field, and up to 64 MiB for ids that have not been
+    sorted yet.
+
+    Args:
+        num_fields: number of fields.
+    """
+
+    def __init__(self, num_fields: int) -> None:
+        self.num_fields = num_fields
+        self._keys, self._fields, self._counts = (np.zeros(0, np.int64) for _ in range(3))
+        self._pending: list[tuple[Ints, Ints]] = []
+        self._num_pending = 0
+
+    def update(self, field: int, ids: Any) -> None:
+        """Counts ids of a field.
+
+        Args:
+            field: number of the field.
+            ids: integers of any shape; negative ones are missing values, which are not counted.
+
+        Raises:
+            ValueError: there is no such field, or the ids are no integers. Nothing is counted.
+        """
+        flat = np.ravel(np.asarray(ids))
+        if flat.dtype.kind not in "iu":
+            raise ValueError(f"ids must be integers, got {flat.dtype}")
+        if not 0 <= field < self.num_fields:
+            raise ValueError(f"field must be in [0, {self.num_fields}), got {field}")
+        known = flat[flat >= 0].astype(np.int64)
+        fields = np.full(len(known), field, np.int64)
+        self._pending.append((id_keys(known, fields, core.hash_ids), fields))
+        self._num_pending += len(known)
+        if self._num_pending >= max(_COMPACT_ENTRIES, len(self._keys)):
+            self._compact()
+
+    def _compact(self) -> None:
+        if self._pending:
+            keys, fields = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
+            self._pending, self._num_pending = [], 0
+            self._add(keys, fields, np.ones(len(keys), np.int64))
+
+    def _add(self, keys: Ints, fields: Ints, counts: Ints) -> None:
+        all_keys = np.concatenate([self._keys, keys])
+        self._keys, first, inverse = np.unique(all_keys, return_index=True, return_inverse=True)
+        self._fields = np.concatenate([self._fields, fields])[first]
+        total = np.zeros(len(self._keys), np.int64)
+        np.add.at(total, inverse.reshape(-1), np.concatenate([self._counts, counts]))
+        self._counts = total
+
+    def merge(self, *others: IdCounts) -> None:
+        """Adds the counts of other parts of the data.
+
+        Args:
+            *others: counts of as many fields.
+
+        Raises:
+            ValueError: counts of another number of fields.
+        """
+        for other in others:
+            if other.num_fields != self.num_fields:
+                raise ValueError(
+                    f"counts must be of {self.num_fields} fields, got {other.num_fields}"
+                )
+        for other in others:
+            self.merge_state(other.state())
+
+    def state(self) -> dict[str, Ints]:
+        """The counts as arrays, to be sent to another process or saved.
+
+        Returns:
+            `keys` int64 [U], strictly ascending, a hash of each id and its field; `fields` and
+            `counts` int64 [U].
+        """
+        self._compact()
+        return {"keys": self._keys, "fields": self._fields, "counts": self._counts}
+
+    def merge_state(self, state: Mapping[str, Any]) -> None:
+        """Adds what `state` returned, in another process or from a file.
+
+        Args:
+            state: arrays by name.
+
+        Raises:
+            ValueError: arrays of different lengths, or values that no counts have.
+        """
+        keys, fields, counts = (
+            np.asarray(state[name], np.int64) for name in ("keys", "fields", "counts")
+        )
+        if keys.ndim != 1 or keys.shape != fields.shape or keys.shape != counts.shape:
+            raise ValueError(
+                "keys, fields and counts must be vectors of one length, got the shapes "
+                f"{keys.shape}, {fields.shape} and {counts.shape}"
+            )
+        inside = (fields >= 0) & (fields < self.num_fields) & (counts > 0)
+        if not inside.all() or np.any(keys[1:] <= keys[:-1]):
+            raise ValueError(
+                f"keys must be strictly ascending, fields in [0, {self.num_fields}) and counts "
+                "positive"
+            )
+        self._compact()
+        self._add(keys, fields, counts)
+
+
+class IdRowMap(NamedTuple):
+    """The ids that have rows of their own.
+
+    Attributes:
+        keys: int64 [U], strictly ascending, of the ids.
+        rows: int64 [U], the number of the id in its field, from 1.
+        sizes: int64 [fields], how many ids of each field have a row.
+    """
+
+    keys: Ints
+    rows: Ints
+    sizes: Ints
+
+    @staticmethod
+    def empty(num_fields: int) -> IdRowMap:
+        """No id has a row."""
+        return IdRowMap(
+            np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(num_fields, np.int64)
+        )
+
+    def extended(self, counts: IdCounts, min_count: int, max_rows: Sequence[int]) -> IdRowMap:
+        """Gives new rows to ids that occurred often; ids that have a row keep it.
+
+        New ids follow those of their field from the most to the least frequent; equally frequent
+        ones in the order of their keys.
+
+        Args:
+            counts: how often each id occurred.
+            min_count: of an id that gets a row.
+            max_rows: the largest number of ids with rows in each field.
+        """
+        state = counts.state()
+        new = (state["counts"] >= min_count) & ~np.isin(state["keys"], self.keys)
+        keys, fields, number = (state[name][new] for name in ("keys", "fields", "counts"))
+        order = np.lexsort((keys, -number, fields))
+        keys, fields = keys[order], fields[order]
+        first = np.searchsorted(fields, np.arange(len(self.sizes)))
+        rows = self.sizes[fields] + 1 + np.arange(len(keys)) - first[fields]
+        fits = rows <= np.asarray(max_rows, np.int64)[fields]
+        sizes = self.sizes + np.bincount(fields[fits], minlength=len(self.sizes))
+        keys = np.concatenate([self.keys, keys[fits]])
+        order = np.argsort(keys)
+        return IdRowMap(keys[order], np.concatenate([self.rows, rows[fits]])[order], sizes)
