@@ -15,8 +15,11 @@ TABLES = {"a": layers.SparseTable(9, 2), "b": layers.SparseTable(5, 3, "zeros", 
 OF_LAYERS = {
     "CountStatistics": lambda: layers.CountStatistics(3, crosses=[(0, 2)], num_folds=4),
     "Cross": lambda: layers.Cross(2, activation="tanh", diag_scale=0.5),
+    "DotInteraction": lambda: layers.DotInteraction(),
     "FactorizationMachine": lambda: layers.FactorizationMachine(pool=False),
-    "FieldEmbedding": lambda: layers.FieldEmbedding([5, 7, 9], 4, pooling="mean", num_bags=1),
+    "FieldEmbedding": lambda: layers.FieldEmbedding([5, 7, 9], 4, "mean", num_bags=1, l2=0.5),
+    "FieldQuantiles": lambda: layers.FieldQuantiles(3, num_bins=7),
+    "FrequentCategories": lambda: layers.FrequentCategories(3, min_count=2, max_rows=9),
     "GroupedSparseLinear": lambda: layers.GroupedSparseLinear(TABLES, {"x": "a", "y": "b"}),
     "HashingDiscretizer": lambda: layers.HashingDiscretizer(8, num_bins=3, unknown="drop"),
     "IsotonicCalibration": lambda: layers.IsotonicCalibration(),
@@ -59,6 +62,7 @@ EVERYTHING = {
     **OF_LAYERS,
     **OF_OPTIMIZERS,
     **OF_METRICS,
+    "Bias": lambda: models.Bias([0.5, -1.0]),
     "HashedIds": lambda: models.HashedIds(6),
     "SplitLabels": lambda: models.SplitLabels(["click", "sale"]),
 }
@@ -71,8 +75,8 @@ EVERYTHING = {
 )
 def test_everything_public_is_here(module, known):
     # Functions, a part of a layer's config, and what optimizers are made of.
-    others = {"average_precision", "roc_auc", "CategoryCounts", "SparseTable"}
-    others |= {"SlotSpec", "SparseOptimizer", "UpdateRule"}
+    others = {"average_precision", "roc_auc", "CategoryCounts", "CategoryFrequencies"}
+    others |= {"SparseTable", "SlotSpec", "SparseOptimizer", "UpdateRule"}
     assert set(known) == set(module.__all__) - others
 
 

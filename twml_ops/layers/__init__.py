@@ -1,10 +1,14 @@
 """Keras layers for very sparse batches, their interactions, and the probability at the end."""
 
 from twml_ops.layers._category_counts import CategoryCounts
+from twml_ops.layers._category_frequencies import CategoryFrequencies
 from twml_ops.layers.count_statistics import CountStatistics
 from twml_ops.layers.cross import Cross
+from twml_ops.layers.dot_interaction import DotInteraction
 from twml_ops.layers.factorization_machine import FactorizationMachine
 from twml_ops.layers.field_embedding import FieldEmbedding
+from twml_ops.layers.field_quantiles import FieldQuantiles
+from twml_ops.layers.frequent_categories import FrequentCategories
 from twml_ops.layers.grouped_sparse_linear import GroupedSparseLinear, SparseTable
 from twml_ops.layers.hashing_discretizer import HashingDiscretizer
 from twml_ops.layers.isotonic_calibration import IsotonicCalibration
@@ -19,10 +23,14 @@ from twml_ops.layers.target_statistics import TargetStatistics
 
 __all__ = [
     "CategoryCounts",
+    "CategoryFrequencies",
     "CountStatistics",
     "Cross",
+    "DotInteraction",
     "FactorizationMachine",
     "FieldEmbedding",
+    "FieldQuantiles",
+    "FrequentCategories",
     "GroupedSparseLinear",
     "HashingDiscretizer",
     "IsotonicCalibration",

@@ -44,6 +44,10 @@ class FieldEmbedding(TableLayer):
         num_bags: G, how many of the fields are bags.
         embeddings_initializer: of the table [sum(num_rows), units].
         kernel_dtype: "float32", or "bfloat16" as of `SparseLinear`.
+        l2: strength of the L2 regularization of the vectors that are looked up, not negative. It
+            adds to their gradient that of `l2` times the mean over the rows of the batch of the sum
+            of the squares of their vectors. Rows that a batch does not touch are not changed, and
+            the loss that Keras reports does not contain the penalty.
         **kwargs: of `tf.keras.layers.Layer`.
 
     Raises:
@@ -59,6 +63,7 @@ class FieldEmbedding(TableLayer):
         num_bags: int = 0,
         embeddings_initializer: Any = "uniform",
         kernel_dtype: Literal["float32", "bfloat16"] = "float32",
+        l2: float = 0.0,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("autocast", False)  # weights of bags keep float32 in mixed precision
@@ -79,12 +84,15 @@ class FieldEmbedding(TableLayer):
             )
         if kernel_dtype not in ("float32", "bfloat16"):
             raise ValueError(f'kernel_dtype must be "float32" or "bfloat16", got {kernel_dtype!r}')
+        if not 0 <= l2 < float("inf"):
+            raise ValueError(f"l2 must be finite and not negative, got {l2!r}")
         self.units = int(units)
         self.pooling = pooling
         self.bag_combiner = bag_combiner
         self.num_bags = int(num_bags)
         self.embeddings_initializer = tf.keras.initializers.get(embeddings_initializer)
         self.kernel_dtype = kernel_dtype
+        self.l2 = float(l2)
         self.supports_jit = False  # the ops are no XLA ops
         self._offsets = np.concatenate([[0], np.cumsum(self.num_rows)])
         self.embeddings: Any = None
@@ -123,7 +131,7 @@ class FieldEmbedding(TableLayer):
         with library.on_host():
             # One segment for each vector: those of the matrix row by row, then bag after bag.
             parts, fields = [], self.num_fields
-            pooled_at_once = self.pooling is not None and not bags
+            pooled_at_once = self.pooling is not None and not bags and not self.l2
             if ids is not None:
                 rows = self._rows(ids, 0, fields)
                 width = fields if pooled_at_once else 1
@@ -135,6 +143,8 @@ class FieldEmbedding(TableLayer):
             vectors = placement.placement_of(self.embeddings).sparse_linear(batch, self.embeddings)
             if not pooled_at_once:
                 vectors = self._stacked(vectors, ids is not None, len(bags))
+                if self.l2:
+                    vectors = _regularized(vectors, self.l2)
         if self.pooling is not None:
             if not pooled_at_once:
                 vectors = tf.reduce_sum(vectors, axis=1)
@@ -216,6 +226,7 @@ class FieldEmbedding(TableLayer):
             "num_bags": self.num_bags,
             "embeddings_initializer": tf.keras.initializers.serialize(self.embeddings_initializer),
             "kernel_dtype": self.kernel_dtype,
+            "l2": self.l2,
         }
 
 
@@ -228,3 +239,18 @@ def _joined(parts: Sequence[SparseBatch]) -> SparseBatch:
     binary = all(part.values is None for part in parts)
     values = None if binary else tf.concat([part.values_or_ones() for part in parts], axis=0)
     return SparseBatch(tf.concat([p.ids for p in parts], axis=0), values, tf.concat(splits, axis=0))
+
+
+def _regularized(vectors: tf.Tensor, l2: float) -> tf.Tensor:
+    """The vectors [B, ...], whose gradient is that of a loss with the penalty of `l2`."""
+
+    @tf.custom_gradient
+    def regularize(x: tf.Tensor) -> Any:
+        def gradient(dy: tf.Tensor) -> tf.Tensor:
+            rows = tf.cast(tf.maximum(tf.shape(x)[0], 1), x.dtype)
+            return dy + 2 * l2 / rows * x
+
+        return tf.identity(x), gradient
+
+    result: tf.Tensor = regularize(vectors)
+    return result
