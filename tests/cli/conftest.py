@@ -50,6 +50,13 @@ def libsvm_run(libsvm, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def fields_run(tmp_path_factory):
+    """A run of a model that takes the layout "fields"."""
+    data = write_criteo(tmp_path_factory.mktemp("data") / "f.tsv", 500)
+    return train(data, tmp_path_factory.mktemp("runs") / "fields", "--model", "deepfm")
+
+
+@pytest.fixture(scope="session")
 def criteo_run(tmp_path_factory):
     data = write_criteo(tmp_path_factory.mktemp("data") / "c.tsv", 500)
     return train(data, tmp_path_factory.mktemp("runs") / "criteo", "--optimizer", "lazy_adam")

@@ -213,3 +213,31 @@ def test_a_model_from_strings_to_vectors_is_exported(tmp_path):
     export.to_stock_tf(model, tmp_path / "stock")
     served = tf.saved_model.load(tmp_path / "stock").signatures["serving_default"](**batch)
     np.testing.assert_allclose(next(iter(served.values())), model(batch), rtol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", [None, "sum"])
+def test_l2_adds_the_gradient_of_the_penalty_of_the_rows_that_are_looked_up(pooling):
+    gradients = []
+    for l2 in (0.0, 0.5):
+        layer = layers.FieldEmbedding(ROWS, 4, pooling, l2=l2, embeddings_initializer="ones")
+        with tf.GradientTape() as tape:
+            vectors = layer(tf.constant(IDS))
+            penalty = tf.reduce_sum(layer(tf.constant(IDS)) ** 2) * (0.5 / 4)
+            loss = tf.reduce_sum(tf.sin(vectors))
+            if pooling is None and not l2:
+                loss += penalty
+        gradients.append(tf.convert_to_tensor(tape.gradient(loss, layer.embeddings)).numpy())
+    plain, regularized = gradients
+    if pooling is None:
+        np.testing.assert_allclose(regularized, plain, rtol=1e-5)
+        return
+    touched = np.zeros(sum(ROWS))
+    for row in IDS.tolist():
+        for f, i in enumerate(row):
+            touched[row_of(f, i)] += 1
+    np.testing.assert_allclose(regularized - plain, np.outer(touched, np.full(4, 0.25)), rtol=1e-5)
+
+
+def test_a_negative_l2_is_refused():
+    with pytest.raises(ValueError, match="l2"):
+        layers.FieldEmbedding(ROWS, 4, l2=-1.0)

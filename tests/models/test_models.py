@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from twml_ops import models
 from twml_ops.data import Schema
-from twml_ops.models import HashedIds, dcn, sparse_mlp
+from twml_ops.models import HashedIds, sparse_mlp
 from twml_ops.ops import hash_ids
 from twml_ops.optimizers import LazyAdam
 
@@ -76,23 +76,6 @@ def test_keras_file_predicts_the_same(tmp_path, name):
     np.testing.assert_allclose(again(features), model(features), rtol=1e-6)
 
 
-@pytest.mark.parametrize("rank", [None, 2])
-@pytest.mark.parametrize("name", GROUPS)
-def test_dcn_trains_and_round_trips(tmp_path, name, rank):
-    schema = GROUPS[name]
-    data = data_of(schema)
-    tf.keras.utils.set_random_seed(0)
-    model = dcn(schema, data, units=4, hidden=(3,), categorical_bits=8, rank=rank)
-    model.compile(LazyAdam(0.05), "binary_crossentropy", jit_compile=False)
-    losses = model.fit(data, epochs=10, verbose=0, shuffle=False).history["loss"]
-    assert losses[-1] < losses[0]
-    path = str(tmp_path / "m.keras")
-    model.save(path)
-    again = tf.keras.models.load_model(path, compile=False)
-    features = features_of(schema, 7, seed=2)
-    np.testing.assert_allclose(again(features), model(features), rtol=1e-6)
-
-
 def test_untrained_model_predicts_the_base_rate_for_an_empty_row():
     schema = GROUPS["sparse"]
     empty = tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.int64), [0] * 30)
@@ -115,9 +98,11 @@ def test_schema_without_features_is_refused():
 
 
 def test_registry_knows_its_names():
-    assert models.names() == ["dcn", "sparse_mlp"]
+    fields = ["dcn", "deepfm", "dlrm", "fm", "logistic", "mmoe", "shared_bottom"]
+    assert models.names() == sorted([*fields, "sparse_mlp"])
+    assert {models.layout_of(models.get(name)) for name in fields} == {"fields"}
     assert models.get("sparse_mlp") is sparse_mlp
-    with pytest.raises(ValueError, match="'nosuch': expected one of dcn, sparse_mlp"):
+    with pytest.raises(ValueError, match="'nosuch': expected one of dcn, deepfm, "):
         models.get("nosuch")
 
 

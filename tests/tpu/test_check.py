@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.tpu.test_step import Picks, model
-from twml_ops import models, tpu
+from twml_ops import tpu
 from twml_ops.cli import main
 from twml_ops.tpu import compile_subprocess
 
@@ -17,9 +17,8 @@ needs_compiler = pytest.mark.skipif(not HAVE, reason="needs twml_ops[tpu]: run `
 
 @needs_compiler
 @pytest.mark.parametrize("chip", ["v5e", "v6e"])
-@pytest.mark.parametrize("name", models.names())
-def test_the_models_of_the_package_compile(name, chip, capsys):
-    main(["tpu-check", name, "--chip", chip, "--batch-size", "64", "--json"])
+def test_sparse_mlp_compiles(chip, capsys):
+    main(["tpu-check", "sparse_mlp", "--chip", chip, "--batch-size", "64", "--json"])
     report = json.loads(capsys.readouterr().out)
     assert report["problem"] is None
     assert report["fits"]

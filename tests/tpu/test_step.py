@@ -127,5 +127,5 @@ def test_the_memory_of_tables_includes_slots():
 def test_unknown_chips_and_models_are_rejected():
     with pytest.raises(ValueError, match="unknown chip 'v1': expected one of v4, v5e"):
         chips.get_chip("v1")
-    with pytest.raises(UserError, match="no model 'resnet': expected one of dcn, sparse_mlp"):
+    with pytest.raises(UserError, match="no model 'resnet': expected one of dcn, deepfm, "):
         tpu_models.load("resnet")

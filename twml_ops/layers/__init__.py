@@ -5,8 +5,10 @@ from twml_ops.layers._id_row_map import IdCounts
 from twml_ops.layers.category_rows import CategoryRows
 from twml_ops.layers.count_statistics import CountStatistics
 from twml_ops.layers.cross import Cross
+from twml_ops.layers.dot_interaction import DotInteraction
 from twml_ops.layers.factorization_machine import FactorizationMachine
 from twml_ops.layers.field_embedding import FieldEmbedding
+from twml_ops.layers.field_quantiles import FieldQuantiles
 from twml_ops.layers.grouped_sparse_linear import GroupedSparseLinear, SparseTable
 from twml_ops.layers.hashing_discretizer import HashingDiscretizer
 from twml_ops.layers.isotonic_calibration import IsotonicCalibration
@@ -24,8 +26,10 @@ __all__ = [
     "CategoryRows",
     "CountStatistics",
     "Cross",
+    "DotInteraction",
     "FactorizationMachine",
     "FieldEmbedding",
+    "FieldQuantiles",
     "GroupedSparseLinear",
     "HashingDiscretizer",
     "IdCounts",

@@ -52,6 +52,10 @@ class FieldEmbedding(TableLayer):
         projected_units: None, or the width to which each field's vectors are multiplied by a matrix
             of the field [its units, projected_units], without bias; it takes the place of `units`
             in the shape of the output.
+        l2: strength of the L2 regularization of the vectors that are looked up, not negative. It
+            adds to their gradient that of `l2` times the mean over the rows of the batch of the sum
+            of the squares of their vectors. Rows that a batch does not touch are not changed, and
+            the loss that Keras reports does not contain the penalty.
         **kwargs: of `tf.keras.layers.Layer`.
 
     Raises:
@@ -68,6 +72,7 @@ class FieldEmbedding(TableLayer):
         embeddings_initializer: Any = "uniform",
         kernel_dtype: Literal["float32", "bfloat16"] = "float32",
         projected_units: int | None = None,
+        l2: float = 0.0,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("autocast", False)  # weights of bags keep float32 in mixed precision
@@ -99,6 +104,8 @@ class FieldEmbedding(TableLayer):
             )
         if kernel_dtype not in ("float32", "bfloat16"):
             raise ValueError(f'kernel_dtype must be "float32" or "bfloat16", got {kernel_dtype!r}')
+        if not 0 <= l2 < float("inf"):
+            raise ValueError(f"l2 must be finite and not negative, got {l2!r}")
         self.units: int | list[int] = widths[0] if one_width else widths
         self.projected_units = projected_units
         self.pooling = pooling
@@ -106,6 +113,7 @@ class FieldEmbedding(TableLayer):
         self.num_bags = int(num_bags)
         self.embeddings_initializer = tf.keras.initializers.get(embeddings_initializer)
         self.kernel_dtype = kernel_dtype
+        self.l2 = float(l2)
         self.supports_jit = False  # the ops are no XLA ops
         self._tables = [
             _FieldTable(width, [f for f, w in enumerate(widths) if w == width], self.num_rows)
@@ -156,7 +164,8 @@ class FieldEmbedding(TableLayer):
             `units` for each field, without `projected_units`, a list of [B, units of the field].
         """
         ids, bags = self._split(inputs)
-        at_once = self.pooling is not None and not bags and self.projected_units is None
+        at_once = self.pooling is not None and not bags and not self.l2
+        at_once = at_once and self.projected_units is None
         with library.on_host():
             batches = [self._segments(table, ids, bags, at_once) for table in self._tables]
             variables = [table.variable for table in self._tables]
@@ -169,6 +178,8 @@ class FieldEmbedding(TableLayer):
                 vectors = [
                     self._stacked(v, table) for v, table in zip(vectors, self._tables, strict=True)
                 ]
+            if self.l2:
+                vectors = [_regularized(v, self.l2) for v in vectors]
         vectors = [tf.cast(v, self.compute_dtype) for v in vectors]
         if self.projected_units is not None:
             vectors = [
@@ -286,6 +297,7 @@ class FieldEmbedding(TableLayer):
             "embeddings_initializer": tf.keras.initializers.serialize(self.embeddings_initializer),
             "kernel_dtype": self.kernel_dtype,
             "projected_units": self.projected_units,
+            "l2": self.l2,
         }
 
 
@@ -328,3 +340,18 @@ def _joined(parts: Sequence[SparseBatch]) -> SparseBatch:
     binary = all(part.values is None for part in parts)
     values = None if binary else tf.concat([part.values_or_ones() for part in parts], axis=0)
     return SparseBatch(tf.concat([p.ids for p in parts], axis=0), values, tf.concat(splits, axis=0))
+
+
+def _regularized(vectors: tf.Tensor, l2: float) -> tf.Tensor:
+    """The vectors [B, ...], whose gradient is that of a loss with the penalty of `l2`."""
+
+    @tf.custom_gradient
+    def regularize(x: tf.Tensor) -> Any:
+        def gradient(dy: tf.Tensor) -> tf.Tensor:
+            rows = tf.cast(tf.maximum(tf.shape(x)[0], 1), x.dtype)
+            return dy + 2 * l2 / rows * x
+
+        return tf.identity(x), gradient
+
+    result: tf.Tensor = regularize(vectors)
+    return result

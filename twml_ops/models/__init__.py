@@ -3,7 +3,16 @@
 | name | model |
 |---|---|
 | `sparse_mlp` | wide and deep: a sparse linear layer and a small dense net (Cheng et al., 2016) |
+| `logistic` | logistic regression |
+| `fm` | factorization machine (Rendle, 2010) |
+| `deepfm` | factorization machine and dense net (Guo et al., 2017) |
+| `dlrm` | dot products of the vectors of fields, and a dense net (Naumov et al., 2019) |
 | `dcn` | Deep & Cross Network, version 2 (Wang et al., 2021) |
+| `shared_bottom` | several labels share a dense net (Caruana, 1997) |
+| `mmoe` | several labels share a multi-gate mixture of experts (Ma et al., 2018) |
+
+`sparse_mlp` takes batches in the layout "ragged", the others in the layout "fields", in which each
+column has vectors of its own. Each trains all labels of the schema.
 """
 
 from __future__ import annotations
@@ -13,22 +22,46 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from twml_ops.models._layouts import layout_of, takes
+from twml_ops.models.bias import Bias
 from twml_ops.models.dcn import dcn
+from twml_ops.models.deepfm import deepfm
+from twml_ops.models.dlrm import dlrm
+from twml_ops.models.fm import fm
 from twml_ops.models.hashed_ids import HashedIds
+from twml_ops.models.logistic import logistic
+from twml_ops.models.mmoe import mmoe
+from twml_ops.models.shared_bottom import shared_bottom
 from twml_ops.models.sparse_mlp import sparse_mlp
 from twml_ops.models.split_labels import SplitLabels
 
 ModelBuilder = Callable[..., tf.keras.Model]
 
-_MODELS: dict[str, ModelBuilder] = {"dcn": dcn, "sparse_mlp": sparse_mlp}
+_BUILDERS: tuple[ModelBuilder, ...] = (
+    dcn,
+    deepfm,
+    dlrm,
+    fm,
+    logistic,
+    mmoe,
+    shared_bottom,
+    sparse_mlp,
+)
+_MODELS = {build.__name__: build for build in _BUILDERS}
 
 __all__ = [
+    "Bias",
     "HashedIds",
     "SplitLabels",
     "dcn",
+    "deepfm",
+    "dlrm",
+    "fm",
     "get",
     "layout_of",
+    "logistic",
+    "mmoe",
     "names",
+    "shared_bottom",
     "sparse_mlp",
     "takes",
 ]

@@ -34,7 +34,12 @@ def base_logits(dataset: tf.data.Dataset, labels: Sequence[str]) -> list[float]:
         return sums[0] + tf.reduce_sum(w * y, axis=0), sums[1] + tf.reduce_sum(w)
 
     positives, examples = dataset.reduce((zeros, tf.zeros([], tf.float64)), add)
-    rates = [(float(p) + 1) / (float(examples) + 2) for p in positives]  # never 0 or 1
+    return smoothed_logits(positives.numpy().tolist(), float(examples))
+
+
+def smoothed_logits(positives: Sequence[float], examples: float) -> list[float]:
+    """The logit of (positives + 1) / (examples + 2), which is never 0 or 1, for each label."""
+    rates = [(p + 1) / (examples + 2) for p in positives]
     return [math.log(rate / (1 - rate)) for rate in rates]
 
 

@@ -1,8 +1,7 @@
-"""The Deep & Cross Network, version 2 (DCN-v2), on the id spaces of `sparse_mlp`.
+"""The Deep & Cross Network, version 2 (DCN-v2), on fields.
 
-id spaces ── sparse linear each ── concatenated: x0 ──┬─ cross ─ cross ─┬─ logit ─┐
-                                                      └─ dense net ─────┘        (+)─ sigmoid
-id spaces ── sparse linear, 1 unit ───────────────────────────────────────────────┘
+fields ── vectors: x0 ──┬─ cross ─ cross ─┬─ logit ── sigmoid
+                        └─ dense net ─────┘
 """
 
 from __future__ import annotations
@@ -13,76 +12,65 @@ import tensorflow as tf
 
 from twml_ops.data import Schema
 from twml_ops.layers import Cross
-from twml_ops.models._id_spaces import (
-    dense_net,
-    id_spaces,
-    linear_parts,
-    wide_and_deep,
-)
-from twml_ops.models._labels import base_logits
+from twml_ops.models._fields import Fields, dense_net
+from twml_ops.models._layouts import takes
 
 
+@takes("fields")
 def dcn(
     schema: Schema,
     dataset: tf.data.Dataset,
     *,
-    units: int = 32,
+    units: int = 16,
     num_crosses: int = 2,
     rank: int | None = None,
-    hidden: Sequence[int] = (32,),
-    dropout: float = 0.5,
+    hidden: Sequence[int] = (64, 32),
+    dropout: float = 0.2,
+    embedding_dropout: float = 0.2,
+    l2: float = 0.1,
     num_bins: int = 20,
-    discretize: bool = True,
-    categorical_bits: int = 18,
-    stddev: float = 0.02,
+    min_count: int = 2,
+    max_rows: int = 1 << 18,
+    stddev: float = 0.01,
 ) -> tf.keras.Model:
     """Builds a Deep & Cross Network in its parallel form.
 
-    Each id space (buckets, normalized numbers, hashed categories, raw sparse ids) has a
-    `SparseLinear` with `units` outputs. Their concatenation x0 is the input of `num_crosses` layers
-    x ← x0 ⊙ (W x + b) + x and, in parallel, of a dense net. The logit is linear in both outputs,
-    plus a wide part: one weight for each id. See Wang et al., "DCN V2: Improved Deep & Cross
-    Network and Practical Lessons for Web-scale Learning to Rank Systems", WWW 2021.
+    x0 is the concatenation of the vectors of all fields and the ranks of the numbers. It is the
+    input of `num_crosses` layers x ← x0 ⊙ (W x + b) + x and, in parallel, of a dense net. The logit
+    is linear in both outputs. See Wang et al., "DCN V2: Improved Deep & Cross Network and Practical
+    Lessons for Web-scale Learning to Rank Systems", WWW 2021.
 
     Args:
-        schema: the features.
-        dataset: batches of (features, labels) or (features, labels, sample weights) on which the
-            discretizer is adapted, usually the training data.
-        units: number of outputs of the first layer for each id space.
+        schema: the features and labels.
+        dataset: batches in the layout "fields", usually the training data, from which quantiles,
+            frequent categories and the initial bias are computed in one pass.
+        units: width D of the vectors.
         num_crosses: number of `Cross` layers; the result is a polynomial of degree
             `num_crosses` + 1.
         rank: rank of their matrices W; None: full rank.
         hidden: widths of the dense layers.
-        dropout: share of the outputs of the first layer and of the dense layers that is dropped in
-            training.
-        num_bins: number of buckets of a continuous feature.
-        discretize: whether continuous features are inputs as buckets too, beside their values.
-        categorical_bits: categories are hashed into 2^categorical_bits ids.
-        stddev: standard deviation of the initial rows of the first layer.
+        dropout: share of the outputs of the dense layers that is dropped in training.
+        embedding_dropout: share of the components of the vectors that is dropped in training.
+        l2: strength of the L2 regularization of the vectors that a batch looks up.
+        num_bins: largest number of buckets of a continuous field.
+        min_count: smallest number of occurrences of a category with a row of its own; all rarer
+            categories of a field share one.
+        max_rows: largest number of rows of a field, for its most frequent categories.
+        stddev: standard deviation of the initial vectors.
 
     Returns:
-        An uncompiled model: dictionary of ragged features, named as in `Source.dataset` →
-        probabilities [B, 1]; of several labels a dict of them.
+        An uncompiled model: features in the layout "fields" → probabilities [B, 1]; of several
+        labels a dict of them.
 
     Raises:
         ValueError: the schema has no features.
     """
-    inputs, spaces = id_spaces(
-        schema,
-        dataset,
-        num_bins=num_bins,
-        discretize=discretize,
-        categorical_bits=categorical_bits,
-    )
-    parts = linear_parts(spaces, units, "deep", stddev)
-    x0 = parts[0] if len(parts) == 1 else tf.keras.layers.Concatenate(name="x0")(parts)
-    x0 = tf.keras.layers.Dropout(dropout)(x0)
+    fields = Fields(schema, dataset, num_bins=num_bins, min_count=min_count, max_rows=max_rows)
+    vectors = fields.vectors(units, stddev=stddev, l2=l2)
+    x0 = fields.deep_input(vectors, embedding_dropout)
     crossed = x0
-    for _ in range(num_crosses):
-        crossed = Cross(rank)(x0, crossed)
-    deep = tf.keras.layers.Activation("relu", name="first")(x0)
-    deep = dense_net(deep, hidden, dropout)
+    for i in range(num_crosses):
+        crossed = Cross(rank, name=f"cross_{i}")(x0, crossed)
+    deep = dense_net(x0, hidden, dropout)
     both = tf.keras.layers.Concatenate(name="crossed_and_deep")([crossed, deep])
-    return wide_and_deep(
-        "dcn", inputs, spaces, both, base_logits(dataset, schema.labels), schema.labels
-    )
+    return fields.model("dcn", [fields.logits(both)])

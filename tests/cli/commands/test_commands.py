@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.cli.conftest import write_libsvm
+from twml_ops import models
 from twml_ops.cli import main
 from twml_ops.cli.runs.trained_run import TrainedRun
 from twml_ops.core import Scorer
@@ -128,3 +129,21 @@ def test_help_does_not_import_tensorflow():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "--learning-rate" in done.stdout
+
+
+def test_a_run_of_a_model_on_fields_is_evaluated_explained_and_calibrated(
+    fields_run, tmp_path, capsys
+):
+    assert models.layout_of(TrainedRun(fields_run).model) == "fields"
+    metrics = json.loads((fields_run / "metrics.json").read_text())
+    assert metrics["auc"] > 0.7
+    capsys.readouterr()
+    main(["evaluate", str(fields_run), "--json"])
+    assert json.loads(capsys.readouterr().out)["log_loss"] == pytest.approx(metrics["log_loss"])
+    main(["explain", str(fields_run), "--json"])
+    explained = json.loads(capsys.readouterr().out)["features"]
+    assert len(explained) == 39
+    assert explained[0]["importance"] > 0
+    calibrated = tmp_path / "calibrated"
+    main(["calibrate", str(fields_run), "--out", str(calibrated), "--method", "platt"])
+    main(["predict", str(calibrated), "--data", TrainedRun(fields_run).facts["data"]])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +10,7 @@ import tensorflow as tf
 from twml_ops import layers, models, optimizers
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs.trained_run import TrainedRun
-from twml_ops.data import Schema, tune_pipeline
+from twml_ops.data import LayoutName, Schema, tune_pipeline
 
 _CUSTOM = (
     layers,
@@ -34,7 +33,8 @@ def load(reference: str) -> tf.keras.Model:
         ValueError: the file of a reference has no such model.
     """
     if reference in models.names():
-        return models.get(reference)(_CRITEO, _random_batch(_CRITEO))
+        build = models.get(reference)
+        return build(_CRITEO, _random_batch(_CRITEO, models.layout_of(build)))
     path = Path(reference)
     if path.is_dir():
         return TrainedRun(path).model
@@ -48,18 +48,21 @@ def load(reference: str) -> tf.keras.Model:
     return tune_pipeline.load_object(reference, tf.keras.Model, "a Keras model")
 
 
-def _random_batch(schema: Schema, rows: int = 512) -> tf.data.Dataset:
-    """One batch of random features, on which the discretizers of a model are adapted."""
+def _random_batch(schema: Schema, layout: LayoutName, rows: int = 512) -> tf.data.Dataset:
+    """One batch of random features, on which the first layers of a model are adapted."""
     rng = np.random.default_rng(0)
-
-    def ragged(values: Any) -> tf.RaggedTensor:
-        return tf.RaggedTensor.from_tensor(values)
-
-    numbers = len(schema.continuous)
-    features = {
-        "continuous_ids": ragged(np.tile(np.arange(numbers), (rows, 1))),
-        "continuous_values": ragged(rng.normal(size=(rows, numbers)).astype(np.float32)),
-        "categorical_ids": ragged(rng.integers(0, 2**62, (rows, len(schema.categorical)))),
-    }
+    columns = len(schema.continuous)
+    numbers = rng.normal(size=(rows, columns)).astype(np.float32)
+    categories = rng.integers(0, 2**62, (rows, len(schema.categorical)))
+    if layout == "fields":
+        present = np.ones((rows, columns), bool)
+        features = {"continuous": numbers, "continuous_present": present, "categorical": categories}
+    else:
+        ragged = tf.RaggedTensor.from_tensor
+        features = {
+            "continuous_ids": ragged(np.tile(np.arange(columns), (rows, 1))),
+            "continuous_values": ragged(numbers),
+            "categorical_ids": ragged(categories),
+        }
     labels = rng.integers(0, 2, (rows, 1)).astype(np.float32)
     return tf.data.Dataset.from_tensors((features, labels))

@@ -1,0 +1,181 @@
+"""The models on fields, on every kind of features."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from twml_ops import export, models
+from twml_ops.data import Schema
+from twml_ops.optimizers import Adagrad
+
+SMALL = {
+    "dcn": {"units": 4, "hidden": (3,)},
+    "deepfm": {"units": 4, "hidden": (3,)},
+    "dlrm": {"units": 4, "hidden": (3,), "bottom": (3,)},
+    "fm": {"units": 4},
+    "logistic": {},
+    "mmoe": {"units": 4, "experts": 2, "expert_units": 3, "towers": (3,), "dropout": 0.0},
+    "shared_bottom": {"units": 4, "hidden": (3,), "towers": (3,)},
+}
+SCHEMAS = {
+    "numbers": Schema(("a", "b"), (), 0, "x"),
+    "categories": Schema((), ("c", "d"), 0, "x"),
+    "bags": Schema((), ("s", "t"), 0, "x", bags=("s", "t"), bag_weights={"t": "w"}),
+    "everything": Schema(("a", "b"), ("c", "t"), 50, "x", bags=("t",), labels=("click", "sale")),
+}
+every_model = pytest.mark.parametrize("name", SMALL)
+
+
+def ragged(rng, rows, values):
+    lengths = rng.integers(0, 4, rows)
+    return tf.RaggedTensor.from_row_lengths(tf.constant(values(lengths.sum())), lengths)
+
+
+def features_of(schema, rows, seed=0):
+    rng = np.random.default_rng(seed)
+
+    def ids(n):
+        return rng.integers(0, 9, n) * 10**17
+
+    features = {}
+    if schema.continuous:
+        features["continuous"] = rng.normal(size=(rows, 2)).astype(np.float32)
+        features["continuous_present"] = rng.random((rows, 2)) < 0.8
+    if schema.fields:
+        table = ids((rows, len(schema.fields)))
+        features["categorical"] = np.where(rng.random(table.shape) < 0.1, -1, table)
+    for bag in schema.bags:
+        features[f"bag_{bag}_ids"] = ragged(rng, rows, ids)
+        if bag in schema.bag_weights:
+            flat = features[f"bag_{bag}_ids"].flat_values
+            weights = rng.random(len(flat)).astype(np.float32)
+            features[f"bag_{bag}_values"] = features[f"bag_{bag}_ids"].with_flat_values(weights)
+    if schema.sparse_dim:
+        sparse = ragged(rng, rows, lambda n: rng.integers(0, schema.sparse_dim, n))
+        values = rng.normal(size=len(sparse.flat_values)).astype(np.float32)
+        features.update(sparse_ids=sparse, sparse_values=sparse.with_flat_values(values))
+    return {k: v if isinstance(v, tf.RaggedTensor) else tf.constant(v) for k, v in features.items()}
+
+
+def data_of(schema, rows=64, batch=16, weighted=False):
+    rng = np.random.default_rng(1)
+    labels = {n: rng.integers(0, 2, (rows, 1)).astype(np.float32) for n in schema.labels}
+    parts = features_of(schema, rows), labels if len(labels) > 1 else labels[schema.labels[0]]
+    parts += (rng.random(rows).astype(np.float32),) if weighted else ()
+    return tf.data.Dataset.from_tensor_slices(parts).batch(batch)
+
+
+def build(name, schema, data=None):
+    tf.keras.utils.set_random_seed(0)
+    return models.get(name)(schema, data_of(schema) if data is None else data, **SMALL[name])
+
+
+def by_label(predicted):
+    return predicted if isinstance(predicted, dict) else {"label": predicted}
+
+
+@every_model
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_any_features_and_labels_train_and_come_back_from_a_file(name, kind, tmp_path):
+    schema = SCHEMAS[kind]
+    data = data_of(schema, weighted=kind == "everything")
+    model = build(name, schema, data)
+    assert models.layout_of(model) == "fields"
+    features = features_of(schema, 7, seed=2)
+    assert {t.name.split(":")[0] for t in tf.nest.flatten(model.input)} == {*features}
+    model.compile(Adagrad(0.1), "binary_crossentropy", jit_compile=False)
+    losses = model.fit(data, epochs=12, verbose=0, shuffle=False).history["loss"]
+    assert losses[-1] < losses[0]
+    want = by_label(model(features))
+    assert set(want) == set(schema.labels)
+    path = str(tmp_path / "m.keras")
+    model.save(path)
+    got = by_label(tf.keras.models.load_model(path, compile=False)(features))
+    for label in schema.labels:
+        assert want[label].shape == (7, 1)
+        np.testing.assert_allclose(got[label], want[label], rtol=1e-6)
+
+
+@every_model
+def test_a_stock_export_predicts_the_same(name, tmp_path):
+    schema = SCHEMAS["everything"]
+    model = build(name, schema)
+    for v in model.trainable_variables:
+        v.assign(tf.random.stateless_normal(v.shape, [1, 2], stddev=0.1))
+    features = features_of(schema, 7, seed=2)
+    export.to_stock_tf(model, tmp_path / "stock")
+    got, want = tf.saved_model.load(tmp_path / "stock")(features), model(features)
+    for label in schema.labels:
+        np.testing.assert_allclose(got[label], want[label], atol=1e-6)
+
+
+@every_model
+def test_untrained_models_predict_about_the_base_rate(name):
+    schema = SCHEMAS["categories"]
+    labels = (np.arange(30) < 6).astype(np.float32)[:, None]
+    data = tf.data.Dataset.from_tensors((features_of(schema, 30), labels))
+    model = build(name, schema, data)
+    (start,) = model.get_layer("logit").get_weights()
+    assert start == pytest.approx(math.log(7 / 25))
+    np.testing.assert_allclose(model(features_of(schema, 30)), 7 / 32, rtol=0.1)
+
+
+@every_model
+def test_the_same_seed_gives_the_same_model(name):
+    schema = SCHEMAS["everything"]
+    one, other = build(name, schema).get_weights(), build(name, schema).get_weights()
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_logit_of_a_factorization_machine_is_that_of_the_definition():
+    schema = SCHEMAS["categories"]
+    model = build("fm", schema)
+    for v in model.trainable_variables:
+        v.assign(tf.random.stateless_normal(v.shape, [3, 4]))
+    features = features_of(schema, 5, seed=2)
+    numbers = model.get_layer("categories")(features["categorical"])
+    first, second = tf.unstack(model.get_layer("embedding")(numbers), axis=1)
+    linear = model.get_layer("linear")(numbers).numpy()[:, 0]
+    (bias,) = model.get_layer("logit").get_weights()
+    logit = bias + linear + tf.reduce_sum(first * second, axis=1).numpy()
+    np.testing.assert_allclose(model(features)[:, 0], 1 / (1 + np.exp(-logit)), rtol=1e-4)
+
+
+def test_an_expert_mixture_weighs_the_experts_by_the_gate_of_the_label():
+    schema = SCHEMAS["everything"]
+    model = build("mmoe", schema)
+    names = ["expert_0_0", "expert_1_0", "gate_1", "mixture_1"]
+    probe = tf.keras.Model(model.input, [model.get_layer(n).output for n in names])
+    first, second, gate, mixture = (t.numpy() for t in probe(features_of(schema, 5)))
+    np.testing.assert_allclose(gate.sum(axis=1), 1, rtol=1e-5)
+    want = gate[:, :1] * first + gate[:, 1:] * second
+    np.testing.assert_allclose(mixture, want, rtol=1e-4, atol=1e-6)
+
+
+def test_a_category_that_the_data_do_not_contain_is_a_rare_one():
+    schema = SCHEMAS["categories"]
+    model = build("logistic", schema)
+    rng = np.random.default_rng(0)
+    model.get_layer("linear").set_weights(
+        [rng.normal(size=(sum(model.get_layer("categories").num_rows), 1))]
+    )
+    unseen = [{"categorical": tf.constant([[i, -1]], tf.int64)} for i in (5, 2**61)]
+    missing = {"categorical": tf.constant([[-1, -1]], tf.int64)}
+    found = [model(x).numpy().item() for x in (*unseen, missing)]
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize("name", ["fm", "deepfm", "dlrm"])
+def test_products_of_a_single_field_are_refused(name):
+    schema = Schema((), ("c",), 0, "x")
+    with pytest.raises(ValueError, match="at least two fields|F of at least 2"):
+        build(name, schema)
+
+
+@every_model
+def test_a_schema_without_features_is_refused(name):
+    with pytest.raises(ValueError, match="at least one feature"):
+        build(name, Schema((), (), 0, "x"), data_of(SCHEMAS["numbers"]))

@@ -1,0 +1,251 @@
+"""Parts that the models on fields share: their inputs, a vector for each field, and their outputs.
+
+continuous ─── quantiles ──┬─ buckets ──┐
+                           └─ ranks     ├─ field embedding ── vectors [B, F, D]
+categorical, bags ──────────────────────┤
+sparse ─── max norm ─── sparse linear ──┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops.data import Schema
+from twml_ops.data.layouts import bag_name
+from twml_ops.layers import (
+    CategoryRows,
+    FactorizationMachine,
+    FieldEmbedding,
+    FieldQuantiles,
+    MaxNorm,
+    SparseLinear,
+)
+from twml_ops.models._adapt_fields import adapt_fields
+from twml_ops.models._labels import probabilities
+from twml_ops.models.bias import Bias
+
+
+class Fields:
+    """The inputs of a model on fields, and its parts.
+
+    Args:
+        schema: the features and labels.
+        dataset: batches in the layout "fields", read once: for the quantiles of the continuous
+            fields, the frequent categories, and the shares of positives.
+        num_bins: largest number of buckets of a continuous field.
+        min_count: smallest number of occurrences of a category with a row of its own.
+        max_rows: largest number of categories of a field with a row of their own.
+
+    Attributes:
+        inputs: symbolic inputs by name.
+        numbers: ranks of the continuous fields, [B, C] in [-1, 1], or None.
+        labels: names of the labels.
+        base: the logit of the share of positives of each label.
+
+    Raises:
+        ValueError: the schema has no features.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        dataset: tf.data.Dataset,
+        *,
+        num_bins: int,
+        min_count: int,
+        max_rows: int,
+    ) -> None:
+        if not schema.groups:
+            raise ValueError("schema must have at least one feature, got none")
+        self._schema = schema
+        self.labels = schema.labels
+        columns = len(schema.continuous)
+        quantiles = FieldQuantiles(columns, num_bins, name="quantiles") if columns else None
+        bags = len(schema.bags)
+        categories = None
+        if schema.categorical:
+            categories = CategoryRows(
+                len(schema.categorical), min_count, max_rows, num_bags=bags, name="categories"
+            )
+        self.base = adapt_fields(schema, dataset, quantiles, categories)
+        self.inputs: dict[str, Any] = {}
+        self.numbers: Any = None
+        self._num_rows: list[int] = []
+        self._ids: list[Any] = []  # what a field embedding is called with
+        matrices, of_bags = [], []
+        if categories is not None:
+            single = len(schema.fields)
+            ids = [self._input("categorical", single, "int64")] if single else []
+            parts = [self._ragged(bag_name(n), n in schema.bag_weights) for n in schema.bags]
+            rows = categories([*ids, *(part[0] for part in parts)])
+            matrices += rows[: len(ids)]
+            of_bags = [
+                [found, *part[1:]] if part[1:] else found
+                for found, part in zip(rows[len(ids) :], parts, strict=True)
+            ]
+            self._num_rows += categories.num_rows[:single]
+        if quantiles is not None:
+            numbers = self._input("continuous", columns, "float32")
+            present = self._input("continuous_present", columns, "bool")
+            buckets, self.numbers = quantiles([numbers, present])
+            matrices.append(buckets)
+            self._num_rows += [1 + num_bins] * columns
+        if matrices:
+            self._ids.append(concatenated(matrices, "ids"))
+        if categories is not None:
+            self._ids += of_bags
+            self._num_rows += categories.num_rows[len(schema.fields) :]
+        self._sparse: Any = None
+        if schema.sparse_dim:
+            raw = self._ragged("sparse", weighted=True)
+            self._sparse = MaxNorm(schema.sparse_dim, name="sparse_norm")(raw)
+
+    def _input(self, name: str, width: int, dtype: str) -> Any:
+        self.inputs[name] = tf.keras.Input((width,), dtype=dtype, name=name)
+        return self.inputs[name]
+
+    def _ragged(self, name: str, weighted: bool) -> list[Any]:
+        dtypes = {"ids": "int64", "values": "float32"} if weighted else {"ids": "int64"}
+        parts = []
+        for part, dtype in dtypes.items():
+            key = f"{name}_{part}"
+            self.inputs[key] = tf.keras.Input((None,), ragged=True, dtype=dtype, name=key)
+            parts.append(self.inputs[key])
+        return parts
+
+    def vectors(self, units: int, *, stddev: float, l2: float, name: str = "embedding") -> Any:
+        """A vector for each field: [B, F, units]. Raw sparse ids are one field.
+
+        Args:
+            units: width of the vectors.
+            stddev: standard deviation of the initial vectors.
+            l2: strength of their L2 regularization.
+            name: name of the layer.
+        """
+        start = tf.keras.initializers.RandomNormal(stddev=stddev)
+        parts = []
+        if self._ids:
+            embedding = FieldEmbedding(
+                self._num_rows,
+                units,
+                num_bags=len(self._schema.bags),
+                embeddings_initializer=start,
+                l2=l2,
+                name=name,
+            )
+            parts.append(embedding(self._ids[0] if len(self._ids) == 1 else self._ids))
+        if self._sparse is not None:
+            x = SparseLinear(
+                units,
+                self._schema.sparse_dim,
+                use_bias=False,
+                kernel_initializer=tf.keras.initializers.RandomNormal(stddev=stddev),
+                name=f"{name}_sparse",
+            )(self._sparse)
+            parts.append(tf.keras.layers.Reshape((1, units), name=f"{name}_sparse_field")(x))
+        return concatenated(parts, f"{name}_fields")
+
+    def linear(self, *, l2: float) -> list[Any]:
+        """Terms [B, L] of a linear model: one weight for each category, bucket, rank and sparse id.
+
+        Args:
+            l2: strength of the L2 regularization of the weights of categories and buckets.
+        """
+        labels = len(self.labels)
+        terms = []
+        if self._ids:
+            weights = FieldEmbedding(
+                self._num_rows,
+                labels,
+                pooling="sum",
+                num_bags=len(self._schema.bags),
+                embeddings_initializer="zeros",
+                l2=l2,
+                name="linear",
+            )
+            terms.append(weights(self._ids[0] if len(self._ids) == 1 else self._ids))
+        if self.numbers is not None:
+            terms.append(self._dense(self.numbers, "linear_numbers"))
+        if self._sparse is not None:
+            weights = SparseLinear(
+                labels,
+                self._schema.sparse_dim,
+                use_bias=False,
+                kernel_initializer="zeros",
+                name="linear_sparse",
+            )
+            terms.append(weights(self._sparse))
+        return terms
+
+    def deep_input(self, vectors: Any, dropout: float) -> Any:
+        """The input of dense layers: all vectors and the ranks, [B, F * units + C].
+
+        Args:
+            vectors: [B, F, units].
+            dropout: share of the components that is dropped in training.
+        """
+        flat = tf.keras.layers.Flatten(name="flat")(vectors)
+        flat = tf.keras.layers.Dropout(dropout, name="embedding_dropout")(flat)
+        return concatenated([flat] + ([] if self.numbers is None else [self.numbers]), "deep_input")
+
+    def logits(self, x: Any, name: str = "deep_logit") -> Any:
+        """A term [B, L] that is linear in the outputs x [B, any] of a part of the model."""
+        labels = len(self.labels)
+        return tf.keras.layers.Dense(labels, use_bias=False, name=name)(x)
+
+    def pairs(self, vectors: Any) -> Any:
+        """A term [B, L]: the second-order term of a factorization machine.
+
+        Raises:
+            ValueError: there are less than two fields.
+        """
+        if vectors.shape[1] < 2:
+            raise ValueError(
+                "schema must have at least two fields whose vectors are multiplied, got one: use "
+                "logistic or sparse_mlp"
+            )
+        if len(self.labels) == 1:
+            return FactorizationMachine(name="pairs")(vectors)
+        return self.logits(FactorizationMachine(pool=False, name="pairs")(vectors), "pairs_logit")
+
+    def towers(self, inputs: Sequence[Any], hidden: Sequence[int], dropout: float) -> Any:
+        """A term [B, L]: the logit of each label, of a dense net on its own input [B, any]."""
+        logits = []
+        for i, x in enumerate(inputs):
+            x = dense_net(x, hidden, dropout, name=f"tower_{i}")
+            logits.append(tf.keras.layers.Dense(1, use_bias=False, name=f"tower_{i}_logit")(x))
+        return concatenated(logits, "tower_logits")
+
+    def _dense(self, x: Any, name: str) -> Any:
+        labels = len(self.labels)
+        zeros = tf.keras.initializers.Zeros()
+        return tf.keras.layers.Dense(labels, use_bias=False, kernel_initializer=zeros, name=name)(x)
+
+    def model(self, name: str, terms: Sequence[Any]) -> tf.keras.Model:
+        """The model whose logits are the sum of the terms [B, L] and a bias.
+
+        Args:
+            name: name of the model.
+            terms: at least one.
+        """
+        logits = terms[0] if len(terms) == 1 else tf.keras.layers.Add(name="sum")(list(terms))
+        logits = Bias(self.base, name="logit")(logits)
+        return tf.keras.Model(self.inputs, probabilities(logits, self.labels), name=name)
+
+
+def dense_net(x: Any, hidden: Sequence[int], dropout: float, name: str = "dense") -> Any:
+    """Dense layers with ReLU of the widths `hidden`, each followed by dropout."""
+    for i, width in enumerate(hidden):
+        x = tf.keras.layers.Dense(width, activation="relu", name=f"{name}_{i}")(x)
+        x = tf.keras.layers.Dropout(dropout, name=f"{name}_{i}_dropout")(x)
+    return x
+
+
+def concatenated(parts: Sequence[Any], name: str) -> Any:
+    """The parts [B, ...] side by side along axis 1."""
+    if len(parts) == 1:
+        return parts[0]
+    return tf.keras.layers.Concatenate(axis=1, name=name)(list(parts))

@@ -1,0 +1,68 @@
+"""DeepFM on fields.
+
+fields ──┬─ linear ────────────────────────────┐
+         └─ vectors ─┬─ products of all pairs ─(+)─ sigmoid
+                     └─ dense net ─────────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from twml_ops.data import Schema
+from twml_ops.models._fields import Fields, dense_net
+from twml_ops.models._layouts import takes
+
+
+@takes("fields")
+def deepfm(
+    schema: Schema,
+    dataset: tf.data.Dataset,
+    *,
+    units: int = 16,
+    hidden: Sequence[int] = (64, 32),
+    dropout: float = 0.2,
+    embedding_dropout: float = 0.2,
+    l2: float = 0.1,
+    linear_l2: float = 0.01,
+    num_bins: int = 20,
+    min_count: int = 2,
+    max_rows: int = 1 << 18,
+    stddev: float = 0.01,
+) -> tf.keras.Model:
+    """Builds a DeepFM.
+
+    The logit is the sum of that of a factorization machine, see `fm`, and of a dense net on the
+    same vectors and on the ranks of the numbers. See Guo et al., "DeepFM: A Factorization-Machine
+    based Neural Network for CTR Prediction", IJCAI 2017.
+
+    Args:
+        schema: the features and labels.
+        dataset: batches in the layout "fields", usually the training data, from which quantiles,
+            frequent categories and the initial bias are computed in one pass.
+        units: width D of the vectors.
+        hidden: widths of the dense layers.
+        dropout: share of the outputs of the dense layers that is dropped in training.
+        embedding_dropout: share of the components of the vectors that is dropped in training.
+        l2: strength of the L2 regularization of the vectors that a batch looks up.
+        linear_l2: the same for the weights of the linear part.
+        num_bins: largest number of buckets of a continuous field.
+        min_count: smallest number of occurrences of a category with a row of its own; all rarer
+            categories of a field share one.
+        max_rows: largest number of rows of a field, for its most frequent categories.
+        stddev: standard deviation of the initial vectors.
+
+    Returns:
+        An uncompiled model: features in the layout "fields" → probabilities [B, 1]; of several
+        labels a dict of them.
+
+    Raises:
+        ValueError: the schema has less than two fields.
+    """
+    fields = Fields(schema, dataset, num_bins=num_bins, min_count=min_count, max_rows=max_rows)
+    vectors = fields.vectors(units, stddev=stddev, l2=l2)
+    deep = dense_net(fields.deep_input(vectors, embedding_dropout), hidden, dropout)
+    terms = [*fields.linear(l2=linear_l2), fields.pairs(vectors), fields.logits(deep)]
+    return fields.model("deepfm", terms)
