@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "cc/core/group_by_id.h"
@@ -14,10 +15,9 @@ namespace {
 
 constexpr auto kNothing = [](auto...) {};
 
-template <class Id>
-Status CheckGrad(const Csr<Id>& batch, Matrix<const float> grad) {
-  if (grad.rows == batch.num_rows()) return Status();
-  return Invalid("grad must have one row for each of the batch's ", batch.num_rows(), " rows, got ",
+Status CheckGrad(int64_t num_rows, Matrix<const float> grad) {
+  if (grad.rows == num_rows) return Status();
+  return Invalid("grad must have one row for each of the batch's ", num_rows, " rows, got ",
                  grad.rows);
 }
 
@@ -180,7 +180,7 @@ Status SparseLinearValuesGrad(const Csr<Id>& batch, Matrix<const W> weights,
                               Matrix<const float> grad, const ParallelFor& parallel_for,
                               float* out) {
   TWML_RETURN_IF_ERROR(CheckCsr(batch, weights.rows, parallel_for));
-  TWML_RETURN_IF_ERROR(CheckGrad(batch, grad));
+  TWML_RETURN_IF_ERROR(CheckGrad(batch.num_rows(), grad));
   TWML_RETURN_IF_ERROR(CheckTableDim(grad, weights.dim));
   const auto dot_rows = GetRowKernels().ForWeights<W>().template ForIds<Id>().dot_rows;
   const Span<const int64_t> splits = batch.row_splits;
@@ -197,7 +197,7 @@ template <class Id>
 Status SparseLinearWeightsGrad(const Csr<Id>& batch, int64_t input_dim, Matrix<const float> grad,
                                const ParallelFor& parallel_for, const AllocateRows<Id>& allocate) {
   TWML_RETURN_IF_ERROR(CheckCsr(batch, input_dim, parallel_for));
-  TWML_RETURN_IF_ERROR(CheckGrad(batch, grad));
+  TWML_RETURN_IF_ERROR(CheckGrad(batch.num_rows(), grad));
   WithGroups(batch.ids, batch.values, batch.row_splits, input_dim, batch.num_rows(), parallel_for,
              [&](const auto& groups) { WriteSums(groups, grad, parallel_for, allocate); });
   return Status();
@@ -241,25 +241,39 @@ Status ApplyRows(Span<const Id> ids, Matrix<const float> rows, const OptimizedTa
   return Status();
 }
 
-template <class Id, class W>
-Status SparseLinearBackwardApply(const Csr<Id>& batch, Matrix<const float> grad,
-                                 const OptimizedTable<W>& table, const ParallelFor& parallel_for) {
-  TWML_RETURN_IF_ERROR(CheckCsr(batch, table.weights.rows, parallel_for));
-  TWML_RETURN_IF_ERROR(CheckGrad(batch, grad));
-  TWML_RETURN_IF_ERROR(CheckTableDim(grad, table.weights.dim));
-  if (table.weights.dim == 0) return Status();
-  WithGroups(batch.ids, batch.values, batch.row_splits, table.weights.rows, batch.num_rows(),
-             parallel_for,
-             [&](const auto& groups) { UpdateGroups(groups, grad, table, parallel_for); });
+template <class Id>
+Status GroupBatch(const Csr<Id>& batch, int64_t input_dim, const ParallelFor& parallel_for,
+                  GroupedBatch<Id>* grouped) {
+  TWML_RETURN_IF_ERROR(CheckCsr(batch, input_dim, parallel_for));
+  grouped->num_rows = batch.num_rows();
+  grouped->input_dim = input_dim;
+  WithGroups(batch.ids, batch.values, batch.row_splits, input_dim, batch.num_rows(), parallel_for,
+             [&](auto groups) { grouped->groups = std::move(groups); });
   return Status();
 }
 
-#define TWML_INSTANTIATE(Id)                                                                 \
-  template Status SparseLinearWeightsGrad<Id>(const Csr<Id>&, int64_t, Matrix<const float>,  \
-                                              const ParallelFor&, const AllocateRows<Id>&);  \
-  template Status SumDuplicates<Id>(Span<const Id>, Matrix<const float>, const ParallelFor&, \
-                                    const AllocateRows<Id>&);                                \
-  TWML_INSTANTIATE_TABLE(Id, float)                                                          \
+template <class Id, class W>
+Status SparseLinearBackwardApply(const GroupedBatch<Id>& batch, Matrix<const float> grad,
+                                 const OptimizedTable<W>& table, const ParallelFor& parallel_for) {
+  if (batch.input_dim != table.weights.rows) {
+    return Invalid("groups must have ids in [0, ", table.weights.rows, "), got [0, ",
+                   batch.input_dim, ")");
+  }
+  TWML_RETURN_IF_ERROR(CheckGrad(batch.num_rows, grad));
+  TWML_RETURN_IF_ERROR(CheckTableDim(grad, table.weights.dim));
+  if (table.weights.dim == 0) return Status();
+  std::visit([&](const auto& groups) { UpdateGroups(groups, grad, table, parallel_for); },
+             batch.groups);
+  return Status();
+}
+
+#define TWML_INSTANTIATE(Id)                                                                      \
+  template Status SparseLinearWeightsGrad<Id>(const Csr<Id>&, int64_t, Matrix<const float>,       \
+                                              const ParallelFor&, const AllocateRows<Id>&);       \
+  template Status SumDuplicates<Id>(Span<const Id>, Matrix<const float>, const ParallelFor&,      \
+                                    const AllocateRows<Id>&);                                     \
+  template Status GroupBatch<Id>(const Csr<Id>&, int64_t, const ParallelFor&, GroupedBatch<Id>*); \
+  TWML_INSTANTIATE_TABLE(Id, float)                                                               \
   TWML_INSTANTIATE_TABLE(Id, Bfloat16)
 #define TWML_INSTANTIATE_TABLE(Id, W)                                                             \
   template Status SparseLinear<Id, W>(const Csr<Id>&, Matrix<const W>, const ParallelFor&,        \
@@ -268,7 +282,7 @@ Status SparseLinearBackwardApply(const Csr<Id>& batch, Matrix<const float> grad,
                                                 Matrix<const float>, const ParallelFor&, float*); \
   template Status ApplyRows<Id, W>(Span<const Id>, Matrix<const float>, const OptimizedTable<W>&, \
                                    const ParallelFor&);                                           \
-  template Status SparseLinearBackwardApply<Id, W>(const Csr<Id>&, Matrix<const float>,           \
+  template Status SparseLinearBackwardApply<Id, W>(const GroupedBatch<Id>&, Matrix<const float>,  \
                                                    const OptimizedTable<W>&, const ParallelFor&);
 TWML_INSTANTIATE(int32_t)
 TWML_INSTANTIATE(int64_t)

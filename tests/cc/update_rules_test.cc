@@ -56,6 +56,14 @@ struct Table {
   }
 };
 
+template <class Id>
+Status BackwardApply(const Csr<Id>& batch, Matrix<const float> grad,
+                     const OptimizedTable<float>& table, const ParallelFor& parallel_for) {
+  GroupedBatch<Id> grouped;
+  TWML_RETURN_IF_ERROR(GroupBatch(batch, table.weights.rows, parallel_for, &grouped));
+  return SparseLinearBackwardApply(grouped, grad, table, parallel_for);
+}
+
 struct Row {
   std::vector<double> w, a, b;  // weights and the two slots
 };
@@ -190,7 +198,7 @@ TEST_P(UpdateRuleTest, FusedAndSeparateUpdatesAreBitIdentical) {
                       .ok());
       for (const int64_t shards : {1, 2, 5}) {
         Table fused(rule(), dim, GetParam().second);
-        ASSERT_TRUE(SparseLinearBackwardApply(batch.csr(binary), matrix, fused.optimized_table(),
+        ASSERT_TRUE(BackwardApply(batch.csr(binary), matrix, fused.optimized_table(),
                                               Sharded(shards))
                         .ok());
         EXPECT_EQ(fused, by_rows) << "dim " << dim << " shards " << shards;
@@ -214,7 +222,7 @@ TEST_P(UpdateRuleTest, InvalidInputDoesNotChangeTheTable) {
   EXPECT_EQ(apply(good, 2, 5), "the gradient's rows must be as wide as the table's, 4, got 5");
   auto batch = RandomBatch<int64_t>({2, 1}, kRows);
   const auto fused = [&](int64_t n, int64_t dim) {
-    return SparseLinearBackwardApply<int64_t>(batch.csr(), {rows.data(), n, dim},
+    return BackwardApply<int64_t>(batch.csr(), {rows.data(), n, dim},
                                               table.optimized_table(), Serial)
         .message();
   };
@@ -225,13 +233,41 @@ TEST_P(UpdateRuleTest, InvalidInputDoesNotChangeTheTable) {
   EXPECT_EQ(table, before);
 }
 
+TEST_P(UpdateRuleTest, OneGroupingServesSeveralTables) {
+  const auto batch = RandomBatch<int64_t>({3, 9, 0, 50}, kRows);
+  GroupedBatch<int64_t> grouped;
+  ASSERT_TRUE(GroupBatch(batch.csr(), kRows, Sharded(3), &grouped).ok());
+  for (const int64_t dim : {1, 16, 33}) {
+    Table shared(rule(), dim, GetParam().second), alone = shared;
+    const auto grad = RandomFloats(batch.num_rows() * dim);
+    const Matrix<const float> matrix = {grad.data(), batch.num_rows(), dim};
+    ASSERT_TRUE(
+        SparseLinearBackwardApply(grouped, matrix, shared.optimized_table(), Sharded(2)).ok());
+    ASSERT_TRUE(BackwardApply(batch.csr(), matrix, alone.optimized_table(), Serial).ok());
+    EXPECT_EQ(shared, alone);
+  }
+}
+
+TEST_P(UpdateRuleTest, GroupsOfAnotherIdSpaceDoNotChangeTheTable) {
+  Table table(rule(), 4, GetParam().second);
+  const Table before = table;
+  const auto batch = RandomBatch<int64_t>({2, 1}, kRows);
+  const std::vector<float> grad(8, 1);
+  GroupedBatch<int64_t> grouped;
+  ASSERT_TRUE(GroupBatch(batch.csr(), kRows + 1, Serial, &grouped).ok());
+  EXPECT_EQ(SparseLinearBackwardApply(grouped, {grad.data(), 2, 4}, table.optimized_table(), Serial)
+                .message(),
+            "groups must have ids in [0, 30), got [0, 31)");
+  EXPECT_EQ(table, before);
+}
+
 TEST_P(UpdateRuleTest, AnEmptyUpdateIsValid) {
   Table table(rule(), 4, GetParam().second);
   const Table before = table;
   EXPECT_TRUE(ApplyRows<int64_t>({}, {nullptr, 0, 4}, table.optimized_table(), Sharded(2)).ok());
   const auto batch = RandomBatch<int64_t>({0, 0}, kRows);
   const std::vector<float> grad(8, 1);
-  EXPECT_TRUE(SparseLinearBackwardApply<int64_t>(batch.csr(), {grad.data(), 2, 4},
+  EXPECT_TRUE(BackwardApply<int64_t>(batch.csr(), {grad.data(), 2, 4},
                                                  table.optimized_table(), Sharded(2))
                   .ok());
   EXPECT_EQ(table, before);
@@ -260,7 +296,7 @@ TEST_P(UpdateRuleTest, ALearningRateOfZeroDoesNotChangeTheWeights) {
       const Table before = fused;
       by_rows = fused;
       const auto grad = RandomFloats(batch.num_rows() * dim);
-      ASSERT_TRUE(SparseLinearBackwardApply<int64_t>(batch.csr(),
+      ASSERT_TRUE(BackwardApply<int64_t>(batch.csr(),
                                                      {grad.data(), batch.num_rows(), dim},
                                                      fused.optimized_table(), Serial)
                       .ok());
@@ -276,7 +312,7 @@ TEST_P(UpdateRuleTest, ALearningRateOfZeroDoesNotChangeTheWeights) {
         // The next step is not affected.
         for (Table* table : {&fused, &by_rows}) {
           table->hyper[0] = 0.1f;
-          ASSERT_TRUE(SparseLinearBackwardApply<int64_t>(batch.csr(),
+          ASSERT_TRUE(BackwardApply<int64_t>(batch.csr(),
                                                          {grad.data(), batch.num_rows(), dim},
                                                          table->optimized_table(), Serial)
                           .ok());
@@ -308,7 +344,7 @@ TEST_P(UpdateRuleTest, ATableWithoutColumnsDoesNotChange) {
   const std::vector<int64_t> ids = {3, 9, 3};
   EXPECT_TRUE(ApplyRows<int64_t>(ids, {nullptr, 3, 0}, table.optimized_table(), Serial).ok());
   const auto batch = RandomBatch<int64_t>({2, 3}, kRows);
-  EXPECT_TRUE(SparseLinearBackwardApply<int64_t>(batch.csr(), {nullptr, 2, 0},
+  EXPECT_TRUE(BackwardApply<int64_t>(batch.csr(), {nullptr, 2, 0},
                                                  table.optimized_table(), Serial)
                   .ok());
   EXPECT_EQ(table, before);

@@ -360,13 +360,21 @@ def test_a_fused_update_that_is_refused_changes_nothing():
     library = ops.apply_rows.__globals__["library"]
     hyper = [tf.constant(h) for h in RULES["adagrad"][0]]
 
-    def fused(ids=(0, 1), values=(1.0, 1.0), splits=(0, 2), grad=None):
-        library.twml_sparse_linear_backward_apply(
-            got[0].handle,
-            [got[1].handle],
+    other = tf.raw_ops.TensorListReserve(
+        element_shape=tf.constant([], tf.int32), num_elements=1, element_dtype=tf.float32
+    )
+
+    def fused(ids=(0, 1), values=(1.0, 1.0), splits=(0, 2), grad=None, table=None, replaced=None):
+        groups = library.twml_group_batch(
+            (got[0] if table is None else table).handle,
             tf.constant(ids, tf.int64),
             tf.constant(values, tf.float32),
             tf.constant(splits, tf.int64),
+        )
+        library.twml_sparse_linear_backward_apply(
+            got[0].handle,
+            [got[1].handle],
+            groups if replaced is None else replaced,
             tf.ones([1, D]) if grad is None else grad,
             hyper,
             tf.constant(0, tf.int64),
@@ -381,9 +389,48 @@ def test_a_fused_update_that_is_refused_changes_nothing():
         ({"grad": tf.ones([2, D])}, "grad must have one row for each of the batch's 1 rows, got 2"),
         ({"grad": tf.ones([1, D + 1])}, "as wide as the table's, 5, got 6"),
         ({"grad": tf.ones([D])}, "grad must have rank 2"),
+        (
+            {"table": tf.Variable(random(N + 1, D))},
+            rf"groups must have ids in \[0, {N}\), got \[0, {N + 1}\)",
+        ),
+        ({"replaced": other}, "groups must be an output of GroupBatch"),
     ):
         with pytest.raises(InvalidArgument, match=message):
             fused(**changes)
         assert bits(got) == before
     fused()
     assert bits(got) != before
+
+
+def traced_updates(batches, tables):
+    """The types of the ops of a function that updates each table with the gradient of its batch."""
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            products = [ops.sparse_linear(*b, t) for b, t in zip(batches, tables, strict=True)]
+            loss = tf.add_n([tf.reduce_sum(p * p) for p in products])
+        for table, gradient in zip(tables, tape.gradient(loss, tables), strict=True):
+            ops.apply_rows("sgd", table, [], gradient, [0.1, 0.0])
+
+    graph = step.get_concrete_function().graph
+    step()
+    return [op.type for op in graph.get_operations()]
+
+
+def test_tables_with_the_same_batch_share_its_groups():
+    rng = np.random.default_rng(4)
+    ids, values, splits = batch(rng)
+    one = tuple(
+        tf.constant(x, t) for x, t in ((ids, "int64"), (values, "float32"), (splits, "int64"))
+    )
+    other = (one[0], 2 * one[1], one[2])
+    tables = [random(N, D), random(N, 1), random(N + 1, 2), random(N, D)]
+    together = [tf.Variable(t) for t in tables]
+    types = traced_updates([one, one, one, other], together)
+    assert types.count(FUSED) == 4
+    assert types.count("Twml>GroupBatch") == 3  # of other values, and of a table of another size
+    alone = [tf.Variable(t) for t in tables]
+    for b, table in zip([one, one, one, other], alone, strict=True):
+        traced_updates([b], [table])
+    assert bits(together) == bits(alone)

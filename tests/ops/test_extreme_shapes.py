@@ -80,12 +80,13 @@ status = open("/proc/self/status").read()
 most = int(status.split("VmSize:")[1].split()[0]) * 1024 + 2**31
 resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
-# Of every op: its inputs (v: a variable, []: a list) and its attributes.
+# Of every op: its inputs (v: a variable, g: a grouped batch, []: a list) and its attributes.
 NORM = {"epsilon": 0.1, "nonfinite": "zero"}
 BUCKETS = {"side": "left", "missing": "drop", "unknown": "pass"}
 OPS = {
     "apply_rows": ("v [vv] i f [ffffff] i", {"rule": "ftrl"}),
-    "sparse_linear_backward_apply": ("v [] i f i f [ff] i", {"rule": "sgd", "binary": True}),
+    "group_batch": ("v i f i", {"binary": True}),
+    "sparse_linear_backward_apply": ("v [] g f [ff] i", {"rule": "sgd"}),
     "sparse_linear": ("i f i f", {"binary": True}),
     "resource_sparse_linear": ("i f i v", {"binary": True}),
     "sparse_linear_values_grad": ("i i f f", {}),
@@ -117,7 +118,20 @@ LIKELY = {"i": [[], [1], [5], [0]], "f": [[0], [0, HUGE], [4, 0], [0, 2**34]], "
 ANY = [[], [0], [1], [3], [0, 0], [2, 3], [3, 0], [5, 2], [0, HUGE], [HUGE, 0], [0, 2**34],
        [0, HUGE, HUGE], [0, 2, 3], [1, 2, 2], [0, 0, HUGE, 0]]
 
+def groups(rng):
+    if rng.random() < 0.2:  # another variant, or more than one
+        return tf.raw_ops.TensorListReserve(
+            element_shape=tf.constant([], tf.int32), num_elements=1, element_dtype=tf.float32
+        )
+    rows = rng.choice([0, 3, 5])
+    ids, splits = tf.range(tf.constant(rows, tf.int64)), tf.range(tf.constant(rows + 1, tf.int64))
+    table = tf.Variable(tf.zeros(rng.choice([[5, 1], [2**62, 0]])))
+    made = library.twml_group_batch(table.handle, ids, tf.zeros([0]), splits, binary=True)
+    return made if rng.random() < 0.9 else tf.stack([made])
+
 def make(kind, rng, variables):
+    if kind == "g":
+        return groups(rng)
     shape = rng.choice(LIKELY.get(kind, ANY) if rng.random() < 0.7 else ANY)
     value = rng.choice([0, 0, 0, 0, 1, -1, 2**50, HUGE, 2**63 - 1]) if kind == "i" else 1
     number = 0 if 0 in shape else int(tf.reduce_prod(shape))

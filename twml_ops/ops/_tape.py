@@ -83,6 +83,12 @@ def in_same_control_flow(op: tf.Operation) -> bool:
     return now is None or of_op is None or now() is of_op()
 
 
+def in_version_1_control_flow(graph: tf.Graph) -> bool:
+    """Whether an op created now would be in a version 1 condition or loop of the graph."""
+    context = getattr(graph, "_get_control_flow_context", None)
+    return context is not None and context() is not None
+
+
 # The ops of TensorFlow and of this package that write to a variable.
 _WRITES = re.compile(
     r"Assign(Add|Sub)?VariableOp|Resource(Scatter|Sparse|Apply|StridedSliceAssign)\w*"

@@ -1,3 +1,4 @@
+#include "cc/tf/kernels/batch_groups.h"
 #include "cc/tf/kernels/table.h"
 #include "cc/tf/kernels/tensor_util.h"
 
@@ -121,15 +122,52 @@ class ApplyRowsOp : public UpdateOp {
 };
 
 template <class Id>
-class SparseLinearBackwardApplyOp : public UpdateOp {
+class GroupBatchOp : public Kernel {
  public:
-  explicit SparseLinearBackwardApplyOp(OpKernelConstruction* ctx) : UpdateOp(ctx) {
+  explicit GroupBatchOp(OpKernelConstruction* ctx) : Kernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("binary", &binary_));
   }
 
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
+    int64_t num_rows;
+    TF_RETURN_IF_ERROR(NumRows(ctx, &num_rows));
+    Csr<Id> batch;
+    TF_RETURN_IF_ERROR(
+        ToAbslStatus(CsrOf<Id>(ctx->input(1), ctx->input(2), ctx->input(3), binary_, &batch)));
+    auto grouped = std::make_shared<GroupedBatch<Id>>();
+    TF_RETURN_IF_ERROR(ToAbslStatus(GroupBatch(batch, num_rows, IntraOp(ctx), grouped.get())));
+    Tensor groups(tensorflow::DT_VARIANT, TensorShape({}));
+    groups.scalar<tensorflow::Variant>()() =
+        BatchGroups{BatchGroups::Shared<Id>(std::move(grouped))};
+    ctx->set_output(0, groups);
+    return absl::OkStatus();
+  }
+
+  // The table is not locked while the batch is grouped.
+  static absl::Status NumRows(OpKernelContext* ctx, int64_t* num_rows) {
+    LockedTables table;
+    TF_RETURN_IF_ERROR(LockForReading(ctx, 0, 1, TableDType::kFloat32OrBfloat16, &table));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRows(table.tensor(), "var")));
+    *num_rows = table.tensor().dim_size(0);
+    return absl::OkStatus();
+  }
+
+  bool binary_;
+};
+
+class SparseLinearBackwardApplyOp : public UpdateOp {
+ public:
+  using UpdateOp::UpdateOp;
+
  protected:
   absl::Status Check(OpKernelContext* ctx) const override {
-    return ToAbslStatus(CheckRank(Input(ctx, 3), 2, "grad"));
+    const Tensor& groups = Input(ctx, 0);
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(groups, 0, "groups")));
+    if (groups.scalar<tensorflow::Variant>()().get<BatchGroups>() == nullptr) {
+      return absl::InvalidArgumentError("groups must be an output of GroupBatch");
+    }
+    return ToAbslStatus(CheckRank(Input(ctx, 1), 2, "grad"));
   }
   absl::Status Update(OpKernelContext* ctx, const OptimizedTable<float>& table) const override {
     return Apply(ctx, table);
@@ -141,25 +179,26 @@ class SparseLinearBackwardApplyOp : public UpdateOp {
  private:
   template <class W>
   absl::Status Apply(OpKernelContext* ctx, const OptimizedTable<W>& table) const {
-    Csr<Id> batch;
-    TF_RETURN_IF_ERROR(
-        ToAbslStatus(CsrOf<Id>(Input(ctx, 0), Input(ctx, 1), Input(ctx, 2), binary_, &batch)));
-    return ToAbslStatus(
-        SparseLinearBackwardApply(batch, MatrixOf(Input(ctx, 3)), table, IntraOp(ctx)));
+    const auto& groups = *Input(ctx, 0).scalar<tensorflow::Variant>()().get<BatchGroups>();
+    return std::visit(
+        [&](const auto& batch) {
+          return ToAbslStatus(
+              SparseLinearBackwardApply(*batch, MatrixOf(Input(ctx, 1)), table, IntraOp(ctx)));
+        },
+        groups.batch);
   }
-
-  bool binary_;
 };
 
-#define TWML_REGISTER(Id)                                                                    \
-  REGISTER_KERNEL_BUILDER(Name("Twml>ApplyRows").Device(DEVICE_CPU).TypeConstraint<Id>("T"), \
-                          ApplyRowsOp<Id>);                                                  \
-  REGISTER_KERNEL_BUILDER(                                                                   \
-      Name("Twml>SparseLinearBackwardApply").Device(DEVICE_CPU).TypeConstraint<Id>("T"),     \
-      SparseLinearBackwardApplyOp<Id>);
+#define TWML_REGISTER(Id)                                                                     \
+  REGISTER_KERNEL_BUILDER(Name("Twml>ApplyRows").Device(DEVICE_CPU).TypeConstraint<Id>("T"),  \
+                          ApplyRowsOp<Id>);                                                   \
+  REGISTER_KERNEL_BUILDER(Name("Twml>GroupBatch").Device(DEVICE_CPU).TypeConstraint<Id>("T"), \
+                          GroupBatchOp<Id>);
 TWML_REGISTER(int32_t)
 TWML_REGISTER(int64_t)
 #undef TWML_REGISTER
+REGISTER_KERNEL_BUILDER(Name("Twml>SparseLinearBackwardApply").Device(DEVICE_CPU),
+                        SparseLinearBackwardApplyOp);
 
 }  // namespace
 }  // namespace twml

@@ -62,6 +62,7 @@ LIBRARY_ONLY = {
     "twml_sparse_linear_values_grad": _STOCK_GRADIENT,
     "twml_resource_sparse_linear_values_grad": _STOCK_GRADIENT,
     "twml_sparse_linear_weights_grad": _STOCK_GRADIENT,
+    "twml_group_batch": "it is an input of the fused update",
     "twml_sparse_linear_backward_apply": "it fuses a gradient op of the library with the update",
 }
 """The ops without a replacement, and why. Training on parameter servers needs them."""
