@@ -8,6 +8,7 @@
 
 #include "cc/core/sparse_linear.h"
 #include "tensorflow/core/framework/variant.h"
+#include "tensorflow/core/framework/variant_encode_decode.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
 
 namespace twml {
