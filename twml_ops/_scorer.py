@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from twml_ops import _core
+from twml_ops._raw_columns import RawColumns
+from twml_ops._scorer_fields import FIELD_STEPS, Array, Registers, Step, table_rows
 
 FORMAT = 1
 PROGRAM_FILE = "scorer.json"
-
-Array = NDArray[Any]
-Registers = dict[str, Any]
-Step = Callable[[Registers], None]
 
 
 class Scorer:
@@ -33,9 +31,17 @@ class Scorer:
         steps: functions that read and write the arrays of a call by their names, in the order in
             which they are called.
         output: the name of the array that `predict` returns.
+        raw: makes the inputs of raw columns; None: the scorer takes no raw columns.
     """
 
-    def __init__(self, inputs: Mapping[str, str], steps: list[Step], output: str) -> None:
+    def __init__(
+        self,
+        inputs: Mapping[str, str],
+        steps: list[Step],
+        output: str,
+        raw: RawColumns | None = None,
+    ) -> None:
+        self._raw = raw
         self._inputs = dict(inputs)
         self._steps = steps
         self._output = output
@@ -73,12 +79,18 @@ class Scorer:
             }
             make = _STEPS[step["op"]]
             steps.append(make(*step["in"], *step["out"], **arrays, **step["attributes"]))
-        return cls(program["inputs"], steps, program["output"])
+        raw = RawColumns(**program["raw"]) if "raw" in program else None
+        return cls(program["inputs"], steps, program["output"], raw)
 
     @property
     def inputs(self) -> list[str]:
         """The names of the arrays that the model takes."""
         return list(self._inputs)
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the raw columns that `predict` takes; empty if it takes none."""
+        return [] if self._raw is None else list(self._raw.columns)
 
     def predict(
         self,
@@ -91,7 +103,12 @@ class Scorer:
         Args:
             ids: int64 [K], the feature ids of all rows. For a model with several inputs, a mapping
                 from the names in `inputs` to arrays, with the shapes and types of the
-                `serving_default` signature of an exported SavedModel.
+                `serving_default` signature of an exported SavedModel. For a scorer that was
+                exported with a schema, also a mapping from the names in `columns` to raw data, each
+                [B]: numbers, in which None and NaN are missing values; and categories as text,
+                bytes, integers or bools, in which None, NaN and "" are missing values. A bag in the
+                column `tags` is `tags` [K] and `tags_row_splits` [B + 1]. Other entries of such a
+                mapping are ignored.
             values: float32 [K], the values of the features, or None if the model takes no values.
             row_splits: int64 [B + 1], the CSR offsets of the rows, or None for a single row.
 
@@ -99,11 +116,15 @@ class Scorer:
             The model's output, float32 [B, …].
 
         Raises:
-            ValueError: an input is missing or unexpected, an id is out of range, or `row_splits`
-                is not a valid sequence of offsets.
+            ValueError: an input is missing or unexpected, a column has another type or length, an
+                id is out of range, or `row_splits` is not a valid sequence of offsets.
         """
         if isinstance(ids, Mapping):
-            registers: Registers = {k: np.asarray(v) for k, v in ids.items()}
+            registers: Registers
+            if self._raw is not None and ids.keys() != self._inputs.keys():
+                registers = {k: v for k, v in self._raw.features(ids).items() if k in self._inputs}
+            else:
+                registers = {k: np.asarray(v) for k, v in ids.items()}
         else:
             if not self._one_batch:
                 raise ValueError(
@@ -158,11 +179,10 @@ def _compressed_product(
     if outside.any():
         k = int(np.argmax(outside))
         raise ValueError(f"ids[{k}] = {ids[k]} is out of range [0, {len(table)})")
-    rows = table[ids]
     if scale is None:
-        rows = (rows.astype(np.uint32) << 16).view(np.float32)  # bfloat16
+        rows = table_rows(table, None, ids)
     else:
-        rows = rows.astype(np.float32)
+        rows = table[ids].astype(np.float32)
         values = scale[ids] if values is None else values * scale[ids]
     return _core.sparse_linear(np.arange(len(ids)), values, row_splits, rows)
 
@@ -321,6 +341,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 """Name in Keras → activation function, for all activations that a scorer supports."""
 
 _STEPS: dict[str, Callable[..., Step]] = {
+    **FIELD_STEPS,
     "activation": _activation,
     "add": _merge("add"),
     "affine": _affine,

@@ -1,5 +1,6 @@
 """The scorer without TensorFlow agrees with Keras."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import pytest
 import tensorflow as tf
 
 from tests.export.conftest import N, batch, build, ragged
+from tests.models.test_field_models import SCHEMAS, features_of
+from tests.models.test_field_models import build as field_model
 from twml_ops import core, export, layers, models
 from twml_ops.data import Schema
 
@@ -256,3 +259,58 @@ def test_threads_may_share_a_scorer(tmp_path, model):
         together = list(pool.map(lambda b: scorer.predict(*b), batches))
     for a, b in zip(alone, together, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("tables", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("name", [n for n in models.names() if n != "sparse_mlp"])
+def test_models_on_fields_score_as_in_keras(tmp_path, name, tables):
+    schema = SCHEMAS["everything"]
+    schema = dataclasses.replace(schema, labels=("label",), bag_weights={"t": "w"})
+    model = field_model(name, schema)
+    for v in model.trainable_variables:
+        v.assign(tf.random.stateless_normal(v.shape, [1, 2], stddev=0.1))
+    features = features_of(schema, 9, seed=2)
+    flat = {n: x.flat_values.numpy() for n, x in features.items() if n.startswith(("bag", "sp"))}
+    flat |= {n: x.numpy() for n, x in features.items() if n not in flat}
+    for group in ("bag_t", "sparse"):
+        flat[f"{group}_row_splits"] = features[f"{group}_ids"].row_splits.numpy()
+    got = scorer_of(model, tmp_path / "s", tables=tables).predict(flat)
+    np.testing.assert_allclose(got, model(features), atol=1e-6 if tables == "float32" else 0.02)
+
+
+@pytest.mark.parametrize("pooling", [None, "mean", "sqrtn"])
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_bags_of_field_embeddings_score_as_in_keras(tmp_path, pooling, combiner):
+    ids = tf.ragged.constant([[3, 4], [], [7]], tf.int64, ragged_rank=1)
+    weights = tf.ragged.constant([[0.5, 2.0], [], [3.0]], ragged_rank=1)
+    inputs = [
+        tf.keras.Input([None], dtype=t.dtype, ragged=True, name=n)
+        for n, t in (("a_ids", ids), ("b_ids", ids), ("b_values", weights))
+    ]
+    layer = layers.FieldEmbedding([5, 9], 4, pooling, combiner, num_bags=2)
+    vectors = layer([inputs[0], [inputs[1], inputs[2]]])
+    model = tf.keras.Model(inputs, tf.keras.layers.Flatten()(vectors))
+    flat = {f"{n}_row_splits": ids.row_splits.numpy() for n in "ab"}
+    flat |= {f"{n}_ids": ids.flat_values.numpy() for n in "ab"}
+    flat["b_values"] = weights.flat_values.numpy()
+    got = scorer_of(model, tmp_path / "s").predict(flat)
+    np.testing.assert_allclose(got, model([ids, ids, weights]), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [layers.CountStatistics, layers.TargetStatistics])
+def test_statistics_of_categories_score_as_in_keras(tmp_path, kind):
+    rng = np.random.default_rng(0)
+    ids, rows = rng.integers(0, 9, (60, 2)), np.arange(60)
+    layer = kind(2, crosses=[(0, 1)])
+    layer.adapt([((ids, rows), rng.integers(0, 2, 60))])
+    inputs = tf.keras.Input([2], dtype="int64", name="ids")
+    model = tf.keras.Model(inputs, layer(inputs))
+    probe = rng.integers(0, 12, (20, 2))
+    got = scorer_of(model, tmp_path / "s").predict({"ids": probe})
+    np.testing.assert_allclose(got, model(tf.constant(probe)), rtol=1e-6)
+
+
+def test_models_with_several_labels_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="with one output, got 2"):
+        export.to_scorer(field_model("mmoe", SCHEMAS["everything"]), tmp_path / "s")
+    assert not (tmp_path / "s").exists()

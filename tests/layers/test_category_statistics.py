@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twml_ops import core, ops
+from twml_ops._category_keys import category_keys
 from twml_ops.layers import CategoryCounts, CountStatistics, TargetStatistics
-from twml_ops.layers._category_counts import category_keys, fold_of
+from twml_ops.layers._category_counts import fold_of
 
 BOTH = [CountStatistics, TargetStatistics]
 both = pytest.mark.parametrize("kind", BOTH)

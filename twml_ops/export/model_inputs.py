@@ -81,6 +81,21 @@ class ModelInputs:
         leaves = [self._leaf(name, spec, tensors) for name, spec in self._leaves]
         return tf.nest.pack_sequence_as(self.specs, leaves, expand_composites=False)
 
+    def select(self, features: dict[str, Any]) -> Any:
+        """The model's inputs out of features by name, which may be more than it takes.
+
+        Raises:
+            ValueError: the model takes an input that is no feature.
+        """
+        unknown = [leaf.name for leaf in self._leaves if leaf.name not in features]
+        if unknown:
+            raise ValueError(
+                f"the model has the inputs {unknown}, which are no features of the schema; those "
+                f"are {sorted(features)}"
+            )
+        leaves = [features[leaf.name] for leaf in self._leaves]
+        return tf.nest.pack_sequence_as(self.specs, leaves, expand_composites=False)
+
     @staticmethod
     def _leaf(name: str, spec: Any, tensors: dict[str, tf.Tensor]) -> Any:
         if isinstance(spec, tf.RaggedTensorSpec):

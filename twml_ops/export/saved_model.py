@@ -9,9 +9,12 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops._keras import all_layers
+from twml_ops.data import Schema
 from twml_ops.export.model_inputs import ModelInputs
+from twml_ops.export.raw_columns import RawColumns
 from twml_ops.export.serving_ops import stock_ops
 from twml_ops.export.tables import TableFormat, stored_variables
+from twml_ops.models import layout_of
 from twml_ops.ops._tape import tf_variable
 
 Path = str | os.PathLike[str]
@@ -23,6 +26,7 @@ def to_tf(
     *,
     inputs: Any = None,
     output_names: Sequence[str] | None = None,
+    schema: Schema | None = None,
 ) -> None:
     """Writes a SavedModel with the ops of this package, which must be imported to load it.
 
@@ -38,11 +42,19 @@ def to_tf(
             subclassed models.
         output_names: Names of the signature's outputs; None: those of the model. A dict of outputs
             keeps its keys.
+        schema: The features of the model, if it takes batches of `data.Source.dataset`. The
+            SavedModel then has two more signatures that take raw columns and hash categories in the
+            graph. `raw` takes a tensor [B] for each column, by its name with underscores for
+            characters other than letters and digits: float32, NaN being a missing number, or
+            strings, "" being a missing category; a bag `tags` is `tags` [K] and `tags_row_splits`
+            [B + 1]. `tf_example` takes serialized `tf.Example`s [B], in which a
+            feature that is not there is a missing value.
 
     Raises:
-        ValueError: The model has no symbolic inputs and `inputs` is None.
+        ValueError: The model has no symbolic inputs and `inputs` is None, the model does not take
+            the features of `schema`, or these are hashed by version 1.
     """
-    _save(_Served(model, ModelInputs(model, inputs), {}, output_names), path)
+    _save(_Served(model, ModelInputs(model, inputs), {}, output_names, _raw(model, schema)), path)
 
 
 def to_stock_tf(
@@ -52,6 +64,7 @@ def to_stock_tf(
     inputs: Any = None,
     tables: TableFormat = "float32",
     output_names: Sequence[str] | None = None,
+    schema: Schema | None = None,
 ) -> None:
     """Writes a SavedModel of stock TensorFlow ops, which any TensorFlow loads.
 
@@ -65,22 +78,23 @@ def to_stock_tf(
         tables: How the rows of `SparseLinear` kernels are stored. "bfloat16" halves the file;
             "int8", with one scale for each row, quarters it. Both reduce accuracy.
         output_names: As for `to_tf`.
+        schema: As for `to_tf`.
 
     Raises:
-        ValueError: The model has no symbolic inputs and `inputs` is None, or a `tf.function` in the
-            model was traced before and contains an op of this package.
+        ValueError: As for `to_tf`; or a `tf.function` in the model was traced before and contains
+            an op of this package.
     """
     features = ModelInputs(model, inputs)
     stored = {} if tables == "float32" else stored_variables(model, tables)
-    served = _Served(model, features, stored, output_names)
+    served = _Served(model, features, stored, output_names, _raw(model, schema))
     with stock_ops(stored, [tf_variable(v) for v in model.variables]):
-        for function in (served.__call__, served.serve):
+        for function in (served.__call__, *served.serving.values()):
             _require_stock(function.get_concrete_function())
         _save(served, path)
 
 
 class _Served(tf.Module):
-    """The object that is saved: two functions and the variables that they read.
+    """The object that is saved: functions and the variables that they read.
 
     It does not track the model, since that would also save Keras' own functions, which take dense
     inputs.
@@ -92,6 +106,7 @@ class _Served(tf.Module):
         features: ModelInputs,
         tables: dict[Any, Any],
         output_names: Sequence[str] | None,
+        raw: RawColumns | None,
     ) -> None:
         super().__init__()
         variables = [tf_variable(v) for v in model.variables]
@@ -106,11 +121,30 @@ class _Served(tf.Module):
 
         @tf.function(input_signature=[features.flat_specs()])
         def serve(tensors: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            outputs = model(features.assemble(tensors), training=False)
-            return _named(model, outputs, output_names)
+            return predict(features.assemble(tensors))
+
+        def predict(inputs: Any) -> dict[str, tf.Tensor]:
+            return _named(model, model(inputs, training=False), output_names)
 
         self.__call__ = call
-        self.serve = serve
+        serving = {"serving_default": serve}
+        if raw is not None:
+            columns = raw
+
+            @tf.function(input_signature=[{s.name: s for s in raw.specs().values()}])
+            def serve_raw(tensors: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+                return predict(features.select(columns.features(columns.by_column(tensors))))
+
+            @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "examples")])
+            def serve_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+                return predict(features.select(columns.features(columns.parse(examples))))
+
+            serving |= {"raw": serve_raw, "tf_example": serve_examples}
+        self.serving = serving
+
+
+def _raw(model: Any, schema: Schema | None) -> RawColumns | None:
+    return None if schema is None else RawColumns(schema, layout_of(model))
 
 
 def _named(model: Any, outputs: Any, output_names: Sequence[str] | None) -> dict[str, tf.Tensor]:
@@ -125,7 +159,7 @@ def _named(model: Any, outputs: Any, output_names: Sequence[str] | None) -> dict
 
 def _save(served: _Served, path: Path) -> None:
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-    signatures = {"serving_default": served.serve}
+    signatures = dict(served.serving)
     tf.saved_model.save(served, os.fspath(path), signatures=signatures, options=options)
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from twml_ops._keras import all_layers
-from twml_ops.layers import SparseLinear
+from twml_ops.layers import FieldEmbedding, SparseLinear
 from twml_ops.ops._tape import tf_variable
 
 TableFormat = Literal["float32", "bfloat16", "int8"]
@@ -80,12 +80,20 @@ class StoredVariable(tf.Module):
 
 
 def stored_variables(model: Any, form: TableFormat) -> dict[Any, StoredVariable]:
-    """The stored table of each sparse-linear kernel in `model`, by `ref()` of its variable."""
+    """The stored table of each sparse-linear kernel and field embedding in `model`.
+
+    Returns:
+        `ref()` of the variable of a table → the stored table.
+    """
+    tables: list[Any] = []
+    for layer in all_layers(model):
+        if isinstance(layer, SparseLinear):
+            tables += layer.kernels
+        elif isinstance(layer, FieldEmbedding):
+            tables.append(layer.embeddings)
     return {
-        tf_variable(kernel).ref(): StoredVariable(
-            store_table(tf_variable(kernel).numpy().astype(np.float32), form)
+        tf_variable(table).ref(): StoredVariable(
+            store_table(tf_variable(table).numpy().astype(np.float32), form)
         )
-        for layer in all_layers(model)
-        if isinstance(layer, SparseLinear)
-        for kernel in layer.kernels
+        for table in tables
     }

@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops import ops
+from twml_ops._category_keys import id_keys
 from twml_ops._keras import serializable
 from twml_ops.layers._arguments import check_positive_integer
-from twml_ops.layers._category_counts import id_keys
 from twml_ops.layers._id_row_map import IdCounts, IdRowMap
 from twml_ops.layers._resizable_state import ResizableState
 from twml_ops.layers._state_reference import StateReference

@@ -1,7 +1,8 @@
 """The Deep & Cross Network, version 2 (DCN-v2), on fields.
 
-fields ── vectors: x0 ──┬─ cross ─ cross ─┬─ logit ── sigmoid
-                        └─ dense net ─────┘
+fields ──┬─ linear ─────────────────────────────────────────┐
+         └─ vectors: x0 ──┬─ cross ─ cross ─┬─ logit ───────(+)─ sigmoid
+                          └─ dense net ─────┘
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ def dcn(
     schema: Schema,
     dataset: tf.data.Dataset,
     *,
-    units: int = 16,
+    units: int = 8,
     num_crosses: int = 2,
-    rank: int | None = None,
+    rank: int | None = 32,
     hidden: Sequence[int] = (64, 32),
     dropout: float = 0.2,
     embedding_dropout: float = 0.2,
     l2: float = 0.1,
+    linear_l2: float = 0.01,
     num_bins: int = 20,
     min_count: int = 2,
     max_rows: int = 1 << 18,
@@ -37,8 +39,8 @@ def dcn(
 
     x0 is the concatenation of the vectors of all fields and the ranks of the numbers. It is the
     input of `num_crosses` layers x ← x0 ⊙ (W x + b) + x and, in parallel, of a dense net. The logit
-    is linear in both outputs. See Wang et al., "DCN V2: Improved Deep & Cross Network and Practical
-    Lessons for Web-scale Learning to Rank Systems", WWW 2021.
+    is linear in both outputs, plus that of `logistic`. See Wang et al., "DCN V2: Improved Deep &
+    Cross Network and Practical Lessons for Web-scale Learning to Rank Systems", WWW 2021.
 
     Args:
         schema: the features and labels.
@@ -52,6 +54,7 @@ def dcn(
         dropout: share of the outputs of the dense layers that is dropped in training.
         embedding_dropout: share of the components of the vectors that is dropped in training.
         l2: strength of the L2 regularization of the vectors that a batch looks up.
+        linear_l2: the same for the weights of the linear part.
         num_bins: largest number of buckets of a continuous field.
         min_count: smallest number of occurrences of a category with a row of its own; all rarer
             categories of a field share one.
@@ -73,4 +76,4 @@ def dcn(
         crossed = Cross(rank, name=f"cross_{i}")(x0, crossed)
     deep = dense_net(x0, hidden, dropout)
     both = tf.keras.layers.Concatenate(name="crossed_and_deep")([crossed, deep])
-    return fields.model("dcn", [fields.logits(both)])
+    return fields.model("dcn", [*fields.linear(l2=linear_l2), fields.logits(both)])

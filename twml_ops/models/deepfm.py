@@ -21,7 +21,7 @@ def deepfm(
     schema: Schema,
     dataset: tf.data.Dataset,
     *,
-    units: int = 16,
+    units: int = 8,
     hidden: Sequence[int] = (64, 32),
     dropout: float = 0.2,
     embedding_dropout: float = 0.2,

@@ -1,7 +1,8 @@
 """The deep learning recommendation model (DLRM) on fields.
 
-numbers ── dense net ── vector ──┬──────────────────┬─ dense net ── sigmoid
-fields ── vectors ───────────────┴─ dot products ───┘
+numbers ── dense net ── vector ──┬──────────────────┬─ dense net ──(+)─ sigmoid
+fields ──┬─ vectors ─────────────┴─ dot products ───┘               │
+         └─ linear ─────────────────────────────────────────────────┘
 """
 
 from __future__ import annotations
@@ -21,23 +22,25 @@ def dlrm(
     schema: Schema,
     dataset: tf.data.Dataset,
     *,
-    units: int = 16,
+    units: int = 8,
     bottom: Sequence[int] = (64,),
     hidden: Sequence[int] = (64, 32),
     dropout: float = 0.2,
     embedding_dropout: float = 0.2,
     l2: float = 0.1,
+    linear_l2: float = 0.01,
     num_bins: int = 20,
     min_count: int = 2,
     max_rows: int = 1 << 18,
-    stddev: float = 0.01,
+    stddev: float = 0.1,
 ) -> tf.keras.Model:
     """Builds a DLRM.
 
     A dense net makes a vector of the ranks of the numbers. Dense layers on this vector and on the
     dot products of all pairs of it and the vectors of the fields give the logit. See Naumov et al.,
     "Deep Learning Recommendation Model for Personalization and Recommendation Systems",
-    2019. Unlike there, continuous fields have a vector for each bucket, too.
+    2019. Unlike there, continuous fields have a vector for each bucket, too, and the logit of
+    `logistic` is added.
 
     Args:
         schema: the features and labels.
@@ -49,6 +52,7 @@ def dlrm(
         dropout: share of the outputs of the dense layers that is dropped in training.
         embedding_dropout: share of the components of the vectors that is dropped in training.
         l2: strength of the L2 regularization of the vectors that a batch looks up.
+        linear_l2: the same for the weights of the linear part.
         num_bins: largest number of buckets of a continuous field.
         min_count: smallest number of occurrences of a category with a row of its own; all rarer
             categories of a field share one.
@@ -73,4 +77,5 @@ def dlrm(
         vectors = tf.keras.layers.Concatenate(axis=1, name="vectors")([field, vectors])
         joined = [x, DotInteraction(name="products")(vectors)]
     deep = concatenated(joined, "top_input")
-    return fields.model("dlrm", [fields.logits(dense_net(deep, hidden, dropout))])
+    top = fields.logits(dense_net(deep, hidden, dropout))
+    return fields.model("dlrm", [*fields.linear(l2=linear_l2), top])

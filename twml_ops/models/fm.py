@@ -18,7 +18,7 @@ def fm(
     schema: Schema,
     dataset: tf.data.Dataset,
     *,
-    units: int = 16,
+    units: int = 8,
     l2: float = 0.1,
     linear_l2: float = 0.01,
     num_bins: int = 20,

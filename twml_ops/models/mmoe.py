@@ -20,13 +20,14 @@ def mmoe(
     schema: Schema,
     dataset: tf.data.Dataset,
     *,
-    units: int = 16,
+    units: int = 8,
     experts: int = 4,
     expert_units: int = 64,
     towers: Sequence[int] = (32,),
     dropout: float = 0.2,
     embedding_dropout: float = 0.2,
     l2: float = 0.1,
+    linear_l2: float = 0.01,
     num_bins: int = 20,
     min_count: int = 2,
     max_rows: int = 1 << 18,
@@ -36,8 +37,8 @@ def mmoe(
 
     `experts` dense layers on the vectors of all fields and the ranks of the numbers are mixed for
     each label by the weights of a gate, a softmax layer of the same input. Each label has dense
-    layers and a logit of its own on its mixture. See Ma et al., "Modeling Task Relationships in
-    Multi-task Learning with Multi-gate Mixture-of-Experts", KDD 2018.
+    layers and a logit of its own on its mixture, plus that of `logistic`. See Ma et al., "Modeling
+    Task Relationships in Multi-task Learning with Multi-gate Mixture-of-Experts", KDD 2018.
 
     Args:
         schema: the features and labels.
@@ -50,6 +51,7 @@ def mmoe(
         dropout: share of the outputs of the dense layers that is dropped in training.
         embedding_dropout: share of the components of the vectors that is dropped in training.
         l2: strength of the L2 regularization of the vectors that a batch looks up.
+        linear_l2: the same for the weights of the linear part.
         num_bins: largest number of buckets of a continuous field.
         min_count: smallest number of occurrences of a category with a row of its own; all rarer
             categories of a field share one.
@@ -74,4 +76,6 @@ def mmoe(
     for i in range(len(fields.labels)):
         gate = tf.keras.layers.Dense(experts, activation="softmax", name=f"gate_{i}")(x)
         mixed.append(tf.keras.layers.Dot(axes=(1, 1), name=f"mixture_{i}")([gate, stacked]))
-    return fields.model("mmoe", [fields.towers(mixed, towers, dropout)])
+    return fields.model(
+        "mmoe", [*fields.linear(l2=linear_l2), fields.towers(mixed, towers, dropout)]
+    )

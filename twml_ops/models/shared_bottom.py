@@ -20,12 +20,13 @@ def shared_bottom(
     schema: Schema,
     dataset: tf.data.Dataset,
     *,
-    units: int = 16,
+    units: int = 8,
     hidden: Sequence[int] = (64, 32),
     towers: Sequence[int] = (32,),
     dropout: float = 0.2,
     embedding_dropout: float = 0.2,
     l2: float = 0.1,
+    linear_l2: float = 0.01,
     num_bins: int = 20,
     min_count: int = 2,
     max_rows: int = 1 << 18,
@@ -34,8 +35,8 @@ def shared_bottom(
     """Builds a dense net with a tower for each label.
 
     Dense layers on the vectors of all fields and the ranks of the numbers are shared by the labels.
-    Each label has dense layers and a logit of its own. See Caruana, "Multitask Learning", Machine
-    Learning 28, 1997.
+    Each label has dense layers and a logit of its own, plus that of `logistic`. See Caruana,
+    "Multitask Learning", Machine Learning 28, 1997.
 
     Args:
         schema: the features and labels.
@@ -47,6 +48,7 @@ def shared_bottom(
         dropout: share of the outputs of the dense layers that is dropped in training.
         embedding_dropout: share of the components of the vectors that is dropped in training.
         l2: strength of the L2 regularization of the vectors that a batch looks up.
+        linear_l2: the same for the weights of the linear part.
         num_bins: largest number of buckets of a continuous field.
         min_count: smallest number of occurrences of a category with a row of its own; all rarer
             categories of a field share one.
@@ -63,6 +65,5 @@ def shared_bottom(
     fields = Fields(schema, dataset, num_bins=num_bins, min_count=min_count, max_rows=max_rows)
     vectors = fields.vectors(units, stddev=stddev, l2=l2)
     shared = dense_net(fields.deep_input(vectors, embedding_dropout), hidden, dropout)
-    return fields.model(
-        "shared_bottom", [fields.towers([shared] * len(fields.labels), towers, dropout)]
-    )
+    own = fields.towers([shared] * len(fields.labels), towers, dropout)
+    return fields.model("shared_bottom", [*fields.linear(l2=linear_l2), own])

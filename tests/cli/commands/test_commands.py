@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.cli.conftest import write_libsvm
+from tests.cli.conftest import write_criteo, write_libsvm
 from twml_ops import models
 from twml_ops.cli import main
 from twml_ops.cli.runs.trained_run import TrainedRun
@@ -147,3 +147,23 @@ def test_a_run_of_a_model_on_fields_is_evaluated_explained_and_calibrated(
     calibrated = tmp_path / "calibrated"
     main(["calibrate", str(fields_run), "--out", str(calibrated), "--method", "platt"])
     main(["predict", str(calibrated), "--data", TrainedRun(fields_run).facts["data"]])
+
+
+@pytest.mark.parametrize("form", ["stock", "scorer"])
+def test_exports_take_the_raw_columns_of_a_run(fields_run, tmp_path, form, capsys):
+    data = write_criteo(tmp_path / "c.tsv", 20, seed=3)
+    capsys.readouterr()
+    main(["predict", str(fields_run), "--data", data])
+    want = np.array(capsys.readouterr().out.split(), float)
+    main(["export", str(fields_run), str(tmp_path / "served"), "--format", form])
+    lines = [line.split("\t") for line in (tmp_path / "c.tsv").read_text().splitlines()]
+    cells = np.array(lines).T
+    columns = {f"C{i}": cells[13 + i] for i in range(1, 27)}
+    for i in range(1, 14):
+        columns[f"I{i}"] = np.array([float(x or "nan") for x in cells[i]], np.float32)
+    if form == "scorer":
+        got = Scorer.load(tmp_path / "served").predict(columns)
+    else:
+        serve = tf.saved_model.load(str(tmp_path / "served")).signatures["raw"]
+        got = serve(**{k: tf.constant(v) for k, v in columns.items()})["probability"].numpy()
+    np.testing.assert_allclose(got[:, 0], want, atol=1e-5)

@@ -42,8 +42,11 @@ def _convert(run: Path, folder: Path, form: Format, tables: TableDtype) -> None:
     from twml_ops.cli.runs.trained_run import TrainedRun
     from twml_ops.export import to_scorer, to_stock_tf
 
-    model = TrainedRun(run).model
+    trained = TrainedRun(run)
+    # Raw columns are hashed as the readers hash them now, not as those of older runs did.
+    old = trained.schema.categorical and trained.schema.hash_version == 1
+    schema = None if old else trained.schema
     if form == "stock":
-        to_stock_tf(model, folder, tables=tables, output_names=OUTPUT_NAMES)
+        to_stock_tf(trained.model, folder, tables=tables, output_names=OUTPUT_NAMES, schema=schema)
     else:
-        to_scorer(model, folder, tables=tables)
+        to_scorer(trained.model, folder, tables=tables, schema=schema)

@@ -1,0 +1,248 @@
+"""From raw rows through training and each export to the same probabilities."""
+
+import csv
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from twml_ops import export, models
+from twml_ops.core import Scorer
+from twml_ops.data import Schema, open_source
+from twml_ops.data.schema import SPARSE_IDS
+from twml_ops.export.raw_columns import RawColumns
+from twml_ops.optimizers import Adagrad
+
+SCHEMA = Schema(
+    ("age", "hours per week"),
+    ("city", "tags", "device"),
+    0,
+    "x",
+    bags=("tags",),
+    bag_weights={"tags": "tag weights"},
+)
+ROWS = {
+    "age": [23.0, None, 61.5, 40.0, 1e9],
+    "hours per week": [40.0, 20.0, None, 0.0, -3.0],
+    "city": ["Zürich", "", "Bern", "never seen", "Bern"],
+    "tags": [["a", "b"], [], ["c"], ["new", "a", "a"], ["b"]],
+    "tag weights": [[1.0, 0.5], [], [2.0], [1.0, 1.0, 3.0], [0.25]],
+    "device": ["phone", "desktop", None, "phone", "car"],
+}
+B = 5
+
+
+def write_csv(path, rows=300):
+    rng = np.random.default_rng(0)
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        out = csv.writer(file)
+        out.writerow(["label", *ROWS])
+        for _ in range(rows):
+            tags = rng.choice(list("abcd"), rng.integers(0, 4))
+            city = rng.choice(["Zürich", "Bern", "Basel", ""])
+            out.writerow(
+                [
+                    int(rng.random() < (0.8 if city == "Bern" else 0.2)),
+                    rng.choice(["", rng.integers(18, 70)]),
+                    rng.normal(38, 9),
+                    city,
+                    "|".join(tags),
+                    "|".join(f"{w:.2f}" for w in rng.random(len(tags)) + 0.1),
+                    rng.choice(["phone", "desktop", ""]),
+                ]
+            )
+    return f"csv:{path}"
+
+
+def write_rows(path):
+    """ROWS as a file that the readers read."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        out = csv.writer(file)
+        out.writerow(["label", *ROWS])
+        for b in range(B):
+            cells = [ROWS[name][b] for name in ROWS]
+            cells = ["|".join(map(str, c)) if isinstance(c, list) else c for c in cells]
+            out.writerow([0, *cells])
+    return f"csv:{path}"
+
+
+def columns(text=str):
+    """ROWS as the arrays that a scorer takes."""
+    flat = {"age": np.array(ROWS["age"], float), "hours per week": ROWS["hours per week"]}
+    flat["city"] = np.array([text(x) for x in ROWS["city"]])
+    flat["device"] = np.array(ROWS["device"], object)
+    flat["tags"] = np.array([t for tags in ROWS["tags"] for t in tags])
+    flat["tags_row_splits"] = np.cumsum([0, *map(len, ROWS["tags"])])
+    flat["tag weights"] = np.array([w for ws in ROWS["tag weights"] for w in ws], np.float32)
+    return flat
+
+
+def tensors():
+    flat = columns() | {"device": ["" if x is None else x for x in ROWS["device"]]}
+    flat["hours per week"] = [np.nan if x is None else x for x in ROWS["hours per week"]]
+    specs = RawColumns(SCHEMA, "fields").specs()
+    return {spec.name: tf.constant(flat[name], spec.dtype) for name, spec in specs.items()}
+
+
+def examples():
+    """ROWS as `tf.Example`s: what is missing is left out."""
+    out = []
+    for b in range(B):
+        row = {n: c[b] if isinstance(c[b], list) else [c[b]] for n, c in ROWS.items()}
+        feature = {}
+        for name, values in row.items():
+            if values in ([None], [""]):
+                continue
+            if name in SCHEMA.categorical:
+                of_bytes = tf.train.BytesList(value=[v.encode() for v in values])
+                feature[name] = tf.train.Feature(bytes_list=of_bytes)
+            else:
+                feature[name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
+        made = tf.train.Example(features=tf.train.Features(feature=feature))
+        out.append(made.SerializeToString())
+    return tf.constant(out)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("raw") / "clicks.csv"
+    return open_source(write_csv(path), schema=SCHEMA)
+
+
+def trained(name, data):
+    tf.keras.utils.set_random_seed(0)
+    build = models.get(name)
+    layout = models.layout_of(build)
+    data.num_examples()
+    model = build(SCHEMA, data.dataset(64, layout=layout))
+    model.compile(Adagrad(0.1), "binary_crossentropy", jit_compile=False)
+    model.fit(data.dataset(64, layout=layout), epochs=2, verbose=0)
+    return model
+
+
+@pytest.fixture(scope="module", params=["deepfm", "sparse_mlp"])
+def model(request, data):
+    return trained(request.param, data)
+
+
+@pytest.fixture
+def wanted(model, tmp_path):
+    """The predictions for ROWS as the readers read them."""
+    source = open_source(write_rows(tmp_path / "rows.csv"), schema=SCHEMA)
+    ((features, _),) = source.dataset(B, layout=models.layout_of(model))
+    predicted = model(features).numpy()
+    assert np.ptp(predicted) > 0.01
+    return predicted
+
+
+@pytest.mark.parametrize("stock", [False, True])
+def test_saved_models_take_raw_columns_and_examples(model, wanted, stock, tmp_path):
+    write = export.to_stock_tf if stock else export.to_tf
+    write(model, tmp_path / "saved", schema=SCHEMA, output_names=["probability"])
+    signatures = tf.saved_model.load(str(tmp_path / "saved")).signatures
+    named = signatures["raw"](**tensors())["probability"]
+    np.testing.assert_allclose(named, wanted, atol=1e-6)
+    parsed = signatures["tf_example"](examples=examples())["probability"]
+    np.testing.assert_allclose(parsed, wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("text", [str, str.encode])
+def test_a_scorer_takes_raw_columns(model, wanted, text, tmp_path):
+    export.to_scorer(model, tmp_path / "scorer", schema=SCHEMA)
+    scorer = Scorer.load(tmp_path / "scorer")
+    assert set(scorer.columns) == set(columns())
+    got = scorer.predict({**columns(text), "not a column": np.zeros(3)})
+    np.testing.assert_allclose(got, wanted, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def scorer(data, tmp_path_factory):
+    path = tmp_path_factory.mktemp("scorer") / "s"
+    export.to_scorer(trained("logistic", data), path, schema=SCHEMA)
+    return Scorer.load(path)
+
+
+def test_a_category_that_training_has_not_seen_is_a_rare_one_and_no_missing_one(scorer):
+    cities = np.array(["never seen", "nor this one", "", "Bern", "Zürich"])
+    same = {n: np.repeat(np.array(c[:1]), B) for n, c in columns().items() if "tag" not in n}
+    bag = {
+        "tags": np.zeros(0, str),
+        "tag weights": np.zeros(0),
+        "tags_row_splits": np.zeros(6, int),
+    }
+    got = scorer.predict({**same, **bag, "city": cities})[:, 0]
+    assert got[0] == got[1]
+    assert len(set(got.tolist())) == 4
+
+
+def test_integers_and_bools_are_their_text(scorer):
+    given = columns()
+    numbers = scorer.predict(given | {"city": np.arange(B), "device": np.arange(B) > 2})
+    words = ["false"] * 3 + ["true"] * 2
+    texts = scorer.predict(given | {"city": list("01234"), "device": words})
+    objects = scorer.predict(given | {"city": np.array([*range(B)], object), "device": words})
+    np.testing.assert_array_equal(numbers, texts)
+    np.testing.assert_array_equal(objects, texts)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"city": None}, r"columns \['city'\] are missing"),
+        ({"city": np.zeros(B)}, "column 'city' must hold strings, integers or bools, got float64"),
+        ({"city": np.array([1.5] * B, object)}, "column 'city' must hold strings.*got float"),
+        ({"age": np.array(["1"] * B)}, "column 'age' must hold numbers, got text"),
+        ({"age": np.array(["1", 2, 3, 4, 5], object)}, "column 'age' must hold numbers, got text"),
+        ({"age": np.zeros(B - 1)}, "the same number of rows, got .*'age': 4"),
+        ({"age": np.zeros((B, 2))}, r"column 'age' must have the shape \[B\], got \(5, 2\)"),
+    ],
+)
+def test_missing_columns_and_wrong_types_are_named(scorer, change, message):
+    given = columns() | change
+    given = {name: column for name, column in given.items() if column is not None}
+    with pytest.raises(ValueError, match=message):
+        scorer.predict(given)
+
+
+def test_columns_of_one_per_row_may_have_a_second_axis(scorer):
+    given = columns()
+    want = scorer.predict(given)
+    got = scorer.predict(given | {"city": given["city"][:, None], "age": given["age"][:, None]})
+    np.testing.assert_array_equal(got, want)
+
+
+def test_examples_with_a_feature_of_another_type_are_refused(data, tmp_path):
+    export.to_stock_tf(trained("logistic", data), tmp_path / "saved", schema=SCHEMA)
+    serve = tf.saved_model.load(str(tmp_path / "saved")).signatures["tf_example"]
+    feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"23"]))
+    wrong = tf.train.Example(features=tf.train.Features(feature={"age": feature}))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="age"):
+        serve(examples=tf.constant([wrong.SerializeToString()]))
+
+
+@pytest.mark.parametrize("layout", ["ragged", "fields"])
+def test_raw_sparse_ids_are_passed_on(layout):
+    raw = RawColumns(Schema((), (), 9, "x"), layout)
+    splits = tf.constant([0, 2, 3], tf.int64)
+    given = {"ids": tf.constant([1, 5, 8], tf.int64), "values": tf.constant([1.0, 2.0, 3.0])}
+    features = raw.features({**given, "ids_row_splits": splits})
+    assert features[f"sparse_{SPARSE_IDS}"].to_list() == [[1, 5], [8]]
+    assert features["sparse_values"].to_list() == [[1.0, 2.0], [3.0]]
+
+
+def test_tensors_have_names_of_their_own():
+    raw = RawColumns(Schema(("a b", "a-b", "_c", "a_b_"), (), 0, "x"), "fields")
+    assert [spec.name for spec in raw.specs().values()] == ["a_b", "a_b_", "column_c", "a_b__"]
+
+
+def test_hash_version_1_and_inputs_that_are_no_features_are_refused(data, tmp_path):
+    old = Schema((), ("c",), 0, "x", hash_version=1)
+    with pytest.raises(ValueError, match="hash_version 2, got 1"):
+        RawColumns(old, "fields")
+    other = Schema(("age",), (), 0, "x")
+    with pytest.raises(ValueError, match="no features of the schema"):
+        export.to_stock_tf(trained("logistic", data), tmp_path / "saved", schema=other)
+    assert not (tmp_path / "saved").exists()
+    with pytest.raises(ValueError, match="no features of the schema"):
+        export.to_scorer(trained("logistic", data), tmp_path / "scorer", schema=other)
+    assert not (tmp_path / "scorer").exists()

@@ -1,0 +1,161 @@
+"""The steps of a scorer for models on fields; see `twml_ops/_scorer.py`.
+
+A step reads and writes the arrays of a call by their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twml_ops import _core
+from twml_ops._category_keys import category_keys, id_keys
+
+Array = NDArray[Any]
+Registers = dict[str, Any]
+Step = Callable[[Registers], None]
+
+
+def table_rows(table: Array, scale: Array | None, ids: Array) -> Array:
+    """Rows of a table, float32 [..., D]."""
+    rows = table[ids]
+    if table.dtype == np.float32:
+        return rows
+    if scale is None:
+        return (rows.astype(np.uint32) << 16).view(np.float32)  # bfloat16
+    return rows.astype(np.float32) * scale[ids][..., None]
+
+
+def _field_quantiles(
+    numbers: str, present: str, buckets: str, ranks: str, *, boundaries: Array
+) -> Step:
+    finite = [row[np.isfinite(row)] for row in boundaries]
+
+    def step(r: Registers) -> None:
+        x, there = np.asarray(r[numbers], np.float32), np.asarray(r[present], bool)
+        bucket = np.empty(x.shape, np.int64)
+        rank = np.empty(x.shape, np.float32)
+        for c, bounds in enumerate(finite):
+            column = np.where(there[:, c], x[:, c], np.float32(0))
+            bucket[:, c] = i = np.searchsorted(bounds, column)
+            inner = (i > 0) & (i < len(bounds))
+            low, high = (bounds[np.where(inner, k, 0)] if len(bounds) else 0 for k in (i - 1, i))
+            width = np.where(inner, high - low, np.float32(1))
+            position = np.where(inner, (column - low) / width, np.float32(0.5))
+            rank[:, c] = 2 * (i.astype(np.float32) + position) / np.float32(len(bounds) + 1) - 1
+        r[buckets] = np.where(there, bucket, -1)
+        r[ranks] = np.where(there, rank, np.float32(0))
+
+    return step
+
+
+def _category_rows(*registers: str, keys: Array, rows: Array, single: int) -> Step:
+    """The ids of `single` fields as a matrix, if there are any, then of each bag, to rows."""
+    inputs, outputs = registers[: len(registers) // 2], registers[len(registers) // 2 :]
+    padded, rows = np.append(keys, -1), np.append(rows, 0)
+    bags = range(single, single + len(inputs) - (single > 0))
+    fields: list[Any] = [*([np.arange(single)] if single else []), *map(np.int64, bags)]
+
+    def step(r: Registers) -> None:
+        for name, out, field in zip(inputs, outputs, fields, strict=True):
+            ids = np.asarray(r[name]).astype(np.int64)
+            wanted = id_keys(ids, field, _core.hash_ids)
+            row = np.searchsorted(keys, wanted)
+            found = np.where(padded[row] == wanted, rows[row], 0)
+            r[out] = np.where(ids < 0, -1, found)
+
+    return step
+
+
+def _field_embedding(
+    matrix: str | None,
+    *registers: str,
+    table: Array,
+    scale: Array | None = None,
+    num_rows: list[int],
+    pooling: str | None,
+    bag_combiner: str,
+) -> Step:
+    *parts, out = registers
+    bags = [parts[i : i + 3] for i in range(0, len(parts), 3)]
+    sizes = np.array(num_rows, np.int64)
+    starts = np.cumsum(sizes) - sizes
+    fields = len(sizes) - len(bags)
+
+    def rows_of(ids: Array, which: Any) -> Array:
+        return starts[which] + np.where(ids < 0, 0, 1 + ids % (sizes[which] - 1))
+
+    def step(r: Registers) -> None:
+        vectors = []
+        if matrix is not None:
+            vectors.append(table_rows(table, scale, rows_of(r[matrix], slice(0, fields))))
+        for i, (ids, values, row_splits) in enumerate(bags):
+            rows = table_rows(table, scale, rows_of(r[ids], fields + i))
+            weights = None if values is None else r[values]
+            splits = r[row_splits]
+            if bag_combiner != "sum":
+                w = np.ones(len(rows), np.float32) if weights is None else weights
+                row = np.repeat(np.arange(len(splits) - 1), np.diff(splits))
+                squared = w * w if bag_combiner == "sqrtn" else w
+                total = np.bincount(row, squared, len(splits) - 1)
+                total = np.sqrt(total) if bag_combiner == "sqrtn" else total
+                weights = (w / total[row]).astype(np.float32)
+            vectors.append(
+                _core.sparse_linear(np.arange(len(rows)), weights, splits, rows)[:, None]
+            )
+        y = vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)
+        if pooling is not None:
+            power = {"sum": 0.0, "mean": 1.0, "sqrtn": 0.5}[pooling]
+            y = y.sum(axis=1) / np.float32(len(sizes) ** power)
+        r[out] = y
+
+    return step
+
+
+def _category_statistics(
+    ids: str, out: str, *, keys: Array, statistics: Array, crosses: list[list[int]]
+) -> Step:
+    padded = np.append(keys, -1)
+
+    def step(r: Registers) -> None:
+        wanted = category_keys(r[ids].astype(np.int64), crosses, _core.hash_ids, np.stack)
+        row = np.searchsorted(keys, wanted)
+        r[out] = statistics[np.where(padded[row] == wanted, row, len(keys))]
+
+    return step
+
+
+def _dot_interaction(x: str, out: str) -> Step:
+    def step(r: Registers) -> None:
+        first, second = np.triu_indices(r[x].shape[1], 1)
+        r[out] = (r[x] @ r[x].swapaxes(1, 2))[:, first, second]
+
+    return step
+
+
+def _dot(x: str, y: str, out: str) -> Step:
+    def step(r: Registers) -> None:
+        r[out] = np.einsum("be,bed->bd", r[x], r[y])
+
+    return step
+
+
+def _reshape(x: str, out: str, *, shape: list[int]) -> Step:
+    def step(r: Registers) -> None:
+        r[out] = r[x].reshape(len(r[x]), *shape)
+
+    return step
+
+
+FIELD_STEPS: dict[str, Callable[..., Step]] = {
+    "category_statistics": _category_statistics,
+    "dot": _dot,
+    "dot_interaction": _dot_interaction,
+    "field_embedding": _field_embedding,
+    "field_quantiles": _field_quantiles,
+    "category_rows": _category_rows,
+    "reshape": _reshape,
+}

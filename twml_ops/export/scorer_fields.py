@@ -1,0 +1,125 @@
+"""The steps of a scorer for the layers of models on fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from twml_ops import layers
+from twml_ops._keras import LayerCall
+from twml_ops.export.scorer_program import CompileLayer, Dense, Part, Program
+from twml_ops.models import Bias
+from twml_ops.ops._tape import tf_variable
+
+
+def _dot_interaction(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    out = program.new()
+    program.step("dot_interaction", [program.dense(call.inputs[0], layer.name)], [out])
+    return [Dense(out)]
+
+
+def _dot(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    axes = layer.axes if isinstance(layer.axes, (list, tuple)) else (layer.axes, layer.axes)
+    if tuple(axes) != (1, 1) or layer.normalize:
+        raise ValueError(
+            f"layer {layer.name!r} must have the axes (1, 1) and not normalize, got {layer.axes}"
+        )
+    registers: list[str | None] = [program.dense(key, layer.name) for key in call.inputs]
+    out = program.new()
+    program.step("dot", registers, [out])
+    return [Dense(out)]
+
+
+def _reshape(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    shape = getattr(layer, "target_shape", (-1,))  # Flatten has none
+    out = program.new()
+    program.step("reshape", [program.dense(call.inputs[0], layer.name)], [out], shape=list(shape))
+    return [Dense(out)]
+
+
+def _bias(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    offset = tf_variable(layer.bias).numpy()
+    register, out = program.dense(call.inputs[0], layer.name), program.new()
+    program.step("affine", [register], [out], {"factor": np.ones_like(offset), "offset": offset})
+    return [Dense(out)]
+
+
+def _field_quantiles(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    registers: list[str | None] = [program.dense(key, layer.name) for key in call.inputs]
+    new = program.new()
+    boundaries = tf_variable(layer.boundaries).numpy()
+    outputs: list[str | None] = [f"{new}b", f"{new}r"]
+    program.step("field_quantiles", registers, outputs, {"boundaries": boundaries})
+    return [Dense(f"{new}b"), Dense(f"{new}r")]
+
+
+def _category_rows(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    keys, rows, _ = (v.numpy() for v in layer.state_variables)
+    single = layer.num_fields - layer.num_bags
+    inputs: list[str | None] = []
+    made: list[Any] = []
+    new = program.new()
+    for i, key in enumerate(call.inputs):
+        out = f"{new}_{i}"
+        if i == 0 and single:
+            inputs.append(program.dense(key, layer.name))
+            made.append(Dense(out))
+        else:
+            batch, _ = program.batch(call, [key])
+            inputs.append(batch.ids)
+            made.append(Part(out, batch.row_splits))
+    outputs: list[str | None] = [f"{new}_{i}" for i in range(len(made))]
+    program.step("category_rows", inputs, outputs, {"keys": keys, "rows": rows}, single=single)
+    return made
+
+
+def _field_embedding(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    keys = list(call.inputs)
+    matrix = program.dense(keys.pop(0), layer.name) if layer.num_fields else None
+    registers: list[str | None] = [matrix]
+    while keys:
+        # The ids and the weights of a bag have the same row splits.
+        pair = len(keys) > 1 and program.row_splits(keys[0]) == program.row_splits(keys[1])
+        batch, _ = program.batch(call, keys[: 1 + pair])
+        registers += list(batch)
+        del keys[: 1 + pair]
+    table = program.table(tf_variable(layer.embeddings).numpy().astype(np.float32))
+    out = program.new()
+    options = {n: getattr(layer, n) for n in ("num_rows", "pooling", "bag_combiner")}
+    program.step("field_embedding", registers, [out], table, **options)
+    return [Dense(out)]
+
+
+def _category_statistics(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    """In inference a statistic is a function of the category, so each has one number."""
+    keys = layer.state_variables[0].numpy()
+    totals = layer.state_variables[-1].read_value()
+    used = tf.ones([1, layer.num_folds])
+    rows = tf.range(len(keys))[:, tf.newaxis]
+    known = layer._statistics((rows, tf.ones(rows.shape)), used, totals).numpy().reshape(-1)
+    unknown = layer._statistics((tf.zeros([1, 1], tf.int32), tf.zeros([1, 1])), used, totals)
+    out = program.new()
+    program.step(
+        "category_statistics",
+        [program.dense(call.inputs[0], layer.name)],
+        [out],
+        {"keys": keys, "statistics": np.append(known, unknown.numpy().reshape(-1))},
+        crosses=[list(c) for c in layer.crosses],
+    )
+    return [Dense(out)]
+
+
+FIELD_LAYERS: dict[Any, CompileLayer] = {
+    Bias: _bias,
+    layers.CategoryRows: _category_rows,
+    layers.CountStatistics: _category_statistics,
+    layers.DotInteraction: _dot_interaction,
+    layers.FieldEmbedding: _field_embedding,
+    layers.FieldQuantiles: _field_quantiles,
+    layers.TargetStatistics: _category_statistics,
+    tf.keras.layers.Dot: _dot,
+    tf.keras.layers.Flatten: _reshape,
+    tf.keras.layers.Reshape: _reshape,
+}

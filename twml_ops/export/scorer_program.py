@@ -1,0 +1,178 @@
+"""The program of a scorer: the steps, the arrays and the inputs that layers append to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from twml_ops._keras import LayerCall
+from twml_ops._scorer import ACTIVATIONS
+from twml_ops.export.model_inputs import row_splits_name
+from twml_ops.export.tables import TableFormat, store_table
+
+
+class Input(NamedTuple):
+    """An input of the model, whose role (ids, values, dense) depends on what reads it."""
+
+    name: str
+    sparse: bool
+
+
+class Batch(NamedTuple):
+    """A sparse batch, as the registers of its parts."""
+
+    ids: str
+    values: str | None
+    row_splits: str
+
+
+class Part(NamedTuple):
+    """The ids or the values of a batch, which are two tensors in Keras."""
+
+    register: str
+    row_splits: str
+
+
+class Dense(NamedTuple):
+    """A dense tensor, as its register."""
+
+    register: str
+
+
+class Program:
+    """The program of a scorer, built layer by layer.
+
+    Args:
+        tables: Format of tables.
+        layers: Class of a layer → the function that appends the steps of a call of it and returns
+            what its outputs are: `Batch`, `Part` or `Dense`.
+
+    Attributes:
+        inputs: Name → role: "ids", "values", "row_splits" or "dense".
+        steps: Steps in order.
+        files: File name → array.
+    """
+
+    def __init__(self, tables: TableFormat, layers: Mapping[Any, CompileLayer]) -> None:
+        self.inputs: dict[str, str] = {}
+        self.steps: list[dict[str, Any]] = []
+        self.files: dict[str, Any] = {}
+        self._tables, self._layers = tables, layers
+        self._made: dict[Any, Any] = {}
+
+    def add(self, call: LayerCall) -> None:
+        """Appends the steps of one layer call."""
+        layer = call.layer
+        if isinstance(layer, tf.keras.layers.InputLayer):
+            name = layer.name
+            self._made[call.outputs[0]] = Input(name, bool(getattr(layer, "sparse", False)))
+            return
+        for kind, compile_layer in self._layers.items():
+            if isinstance(layer, kind):
+                results = compile_layer(self, layer, call)
+                self._made.update(zip(call.outputs, results, strict=True))
+                return
+        known = ", ".join(sorted(kind.__name__ for kind in self._layers))
+        raise ValueError(
+            f"layer {layer.name!r} is a {type(layer).__name__}; the scorer supports {known}"
+        )
+
+    def step(
+        self,
+        op: str,
+        inputs: list[str | None],
+        outputs: list[str | None],
+        arrays: dict[str, Any] | None = None,
+        **attributes: Any,
+    ) -> None:
+        """Appends one step. Arrays that are None are omitted."""
+        names = {}
+        for key, array in (arrays or {}).items():
+            if array is not None:
+                names[key] = f"{len(self.steps):03}_{op}_{key}.npy"
+                self.files[names[key]] = np.asarray(array)
+        step = {"op": op, "in": inputs, "out": outputs, "arrays": names, "attributes": attributes}
+        self.steps.append(step)
+
+    def new(self) -> str:
+        """The name of a new register."""
+        return f"#{len(self.steps)}"
+
+    def dense(self, key: Any, where: str) -> str:
+        """The register of a dense tensor."""
+        made = self._made[key]
+        if isinstance(made, Input) and not made.sparse:
+            return self._feed(made.name, "dense")
+        if not isinstance(made, Dense):
+            raise ValueError(
+                f"layer {where!r} must be called with dense tensors, got a sparse batch"
+            )
+        return made.register
+
+    def row_splits(self, key: Any) -> str:
+        """The register of the row splits of a part of a ragged batch."""
+        made = self._made[key]
+        return made.row_splits if isinstance(made, Part) else row_splits_name(made.name)
+
+    def batch(self, call: LayerCall, keys: Sequence[Any] | None = None) -> tuple[Batch, bool]:
+        """The batch that a layer is called with, and whether it is one SparseTensor.
+
+        Args:
+            call: The call.
+            keys: Keys of the batch's parts; None: all inputs of the call.
+
+        Returns:
+            The registers of the batch, and whether it is a SparseTensor.
+        """
+        made = [self._made[key] for key in (call.inputs if keys is None else keys)]
+        first = made[0]
+        if isinstance(first, Batch):
+            return first, True
+        if isinstance(first, Input) and first.sparse:
+            name = first.name
+            ids, values = (self._feed(f"{name}_{p}", p) for p in ("ids", "values"))
+            return Batch(ids, values, self._feed(row_splits_name(name), "row_splits")), True
+        parts = [
+            self._part(m, role, call) for m, role in zip(made, ("ids", "values"), strict=False)
+        ]
+        row_splits = parts[0].row_splits
+        if isinstance(first, Input):
+            self._feed(row_splits, "row_splits")
+        return Batch(parts[0].register, parts[1].register if parts[1:] else None, row_splits), False
+
+    def _part(self, made: Any, role: str, call: LayerCall) -> Part:
+        if isinstance(made, Input):
+            return Part(self._feed(made.name, role), row_splits_name(made.name))
+        if isinstance(made, Part):
+            return made
+        raise ValueError(f"layer {call.layer.name!r} must be called with a sparse batch")
+
+    def _feed(self, name: str, role: str) -> str:
+        if self.inputs.setdefault(name, role) != role:
+            raise ValueError(f"input {name!r} is used both as {self.inputs[name]} and as {role}")
+        return name
+
+    def activated(self, register: str, activation: Any, where: str) -> str:
+        """The register of `register` after a Keras activation."""
+        name = tf.keras.activations.serialize(activation)
+        if name == "linear":
+            return register
+        if name not in ACTIVATIONS:
+            raise ValueError(
+                f"layer {where!r} has the activation {name!r}; the scorer supports "
+                f"{', '.join(ACTIVATIONS)}"
+            )
+        out = self.new()
+        self.step("activation", [register], [out], name=name)
+        return out
+
+    def table(self, table: Any) -> dict[str, Any]:
+        """The arrays of a sparse-linear kernel in the requested format."""
+        stored = store_table(table, self._tables)
+        return {"table": stored.rows, "scale": stored.scale}
+
+
+CompileLayer = Callable[[Program, Any, LayerCall], list[Any]]
