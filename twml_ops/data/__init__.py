@@ -11,6 +11,7 @@ from twml_ops.data.schema import Feature, Schema
 from twml_ops.data.schema_file import read_schema, schema_to_text
 from twml_ops.data.source import Source, original_errors
 from twml_ops.data.static import Padded, pad_to_static
+from twml_ops.data.validation import TrainingParts, split_for_validation
 
 __all__ = [
     "SCHEMES",
@@ -25,10 +26,12 @@ __all__ = [
     "Rows",
     "Schema",
     "Source",
+    "TrainingParts",
     "hash_tokens",
     "open_source",
     "original_errors",
     "pad_to_static",
     "read_schema",
     "schema_to_text",
+    "split_for_validation",
 ]

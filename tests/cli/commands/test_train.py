@@ -9,9 +9,10 @@ import pytest
 import tensorflow as tf
 
 from tests.cli.conftest import train, write_criteo, write_libsvm
+from twml_ops.analysis import scoring
 from twml_ops.cli import main
 from twml_ops.cli.runs.trained_run import TrainedRun
-from twml_ops.data import open_source
+from twml_ops.data import open_source, split_for_validation
 
 METRICS = [
     *("auc", "pr_auc", "log_loss", "normalized_entropy", "rce", "calibration"),
@@ -66,10 +67,11 @@ def test_saved_model_and_keras_file_predict_the_same(run):
     np.testing.assert_allclose(served, want, rtol=1e-6)
 
 
-def test_same_seed_gives_the_same_model_and_another_seed_another(libsvm, libsvm_run, tmp_path):
-    def weights(folder):
-        return np.concatenate([np.ravel(w) for w in TrainedRun(folder).model.get_weights()])
+def weights(folder):
+    return np.concatenate([np.ravel(w) for w in TrainedRun(folder).model.get_weights()])
 
+
+def test_same_seed_gives_the_same_model_and_another_seed_another(libsvm, libsvm_run, tmp_path):
     again = train(libsvm, tmp_path / "again")
     other = train(libsvm, tmp_path / "other", "--seed", "1")
     np.testing.assert_array_equal(weights(again), weights(libsvm_run))
@@ -92,6 +94,63 @@ def test_one_class_only_is_trained_and_reported(tmp_path):
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["auc"] is None
     assert metrics["rce"] is None
+
+
+STOPPED = ["--validation", "random", "--max-epochs", "6", "--learning-rate", "0.3"]
+
+
+@pytest.fixture(scope="module")
+def stopped_run(libsvm, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "stopped"
+    main(["train", "--data", libsvm, "--out", str(out), *STOPPED])
+    return out
+
+
+def test_a_run_that_stopped_early_says_how(stopped_run):
+    facts = json.loads((stopped_run / "run.json").read_text())
+    choice = facts["epoch_choice"]
+    assert facts["epochs"] is None
+    assert facts["trained_epochs"] == choice["epochs"] <= 6
+    assert choice["fit_examples"] + choice["validation_examples"] == 480 == facts["train_examples"]
+    assert choice["validation_source"].endswith("(a random 0.1 of the examples)")
+    metrics = json.loads((stopped_run / "metrics.json").read_text())
+    assert [name for name in metrics if name not in METRICS] == ["validation_log_loss"]
+    assert metrics["validation_log_loss"] == choice["log_loss"]
+    page = (stopped_run / "report.html").read_text(encoding="utf-8")
+    for title in ("Choice of the number of epochs", "Learning curve"):
+        assert f"<h2>{title}</h2>" in page
+    assert f"after epoch {choice['epochs']}: {choice['log_loss']:.4f}" in page
+    assert list(stopped_run.glob("tensorboard/early_stopping/validation/events*"))
+
+
+def test_the_model_after_early_stopping_is_that_of_the_chosen_number_of_epochs(
+    stopped_run, libsvm, tmp_path
+):
+    epochs = json.loads((stopped_run / "run.json").read_text())["trained_epochs"]
+    options = ["--epochs", str(epochs), "--learning-rate", "0.3"]
+    main(["train", "--data", libsvm, "--out", str(tmp_path / "run"), *options])
+    np.testing.assert_array_equal(weights(stopped_run), weights(tmp_path / "run"))
+
+
+def test_without_a_refit_the_model_has_the_lowest_validation_loss(libsvm, tmp_path):
+    main(["train", "--data", libsvm, "--out", str(tmp_path / "run"), *STOPPED, "--no-refit"])
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    choice = facts["epoch_choice"]
+    assert facts["train_examples"] == choice["fit_examples"] < 480
+    train_part, _ = open_source(libsvm).split()
+    _, validation = split_for_validation(train_part, "random", 0.1)
+    scores = scoring.score(TrainedRun(tmp_path / "run").model, validation.dataset(64))
+    assert scoring.metrics(scores)["log_loss"] == pytest.approx(choice["log_loss"], rel=1e-4)
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "The model has the weights of that epoch." in page
+
+
+def test_few_examples_are_trained_for_a_fixed_number_of_epochs(tmp_path):
+    out = tmp_path / "run"
+    main(["train", "--data", write_libsvm(tmp_path / "a.svm", 200), "--out", str(out)])
+    facts = json.loads((out / "run.json").read_text())
+    assert facts["epoch_choice"] is None
+    assert facts["trained_epochs"] == 4
 
 
 def good(folder):
@@ -136,6 +195,7 @@ WRONG = {
     "optimizer": (good, ["--optimizer", "nosuch"], "unknown optimizer 'nosuch'"),
     "learning rate": (good, ["--learning-rate", "nan"], "--learning-rate must be"),
     "loss": (good, ["--optimizer", "sgd", "--learning-rate", "1e30"], "the loss became"),
+    "epochs": (good, ["--validation", "random"], "--epochs fixes the number of epochs"),
     "usage": (good, ["--epochs", "0"], "--epochs"),
     "option": (good, ["--nosuch"], "--nosuch"),
 }

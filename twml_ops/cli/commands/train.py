@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from twml_ops.cli.commands.options import BatchSize, Data, Debug
-from twml_ops.cli.runs.config import ClusterOptions, RunConfig
+from twml_ops.cli.runs.config import DEFAULT_EPOCHS, ClusterOptions, RunConfig
 
 
 def train(
@@ -31,13 +31,20 @@ def train(
     learning_rate: Annotated[
         float | None,
         typer.Option(
-            help="Initial learning rate, which decreases linearly to 0. Default: by optimizer.",
+            help="Learning rate. In a cluster it decreases linearly to 0. Default: by optimizer.",
             show_default=False,
         ),
     ] = RunConfig.learning_rate,
     batch_size: BatchSize = RunConfig.batch_size,
     epochs: Annotated[
-        int, typer.Option(min=1, help="Passes over the training data.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Passes over the training data, all of which are used; nothing is stopped early. "
+            f"Default: chosen by early stopping; {DEFAULT_EPOCHS} in a cluster, without "
+            "validation, or if the validation data would be fewer than 100 examples.",
+            show_default=False,
+        ),
     ] = RunConfig.epochs,
     seed: Annotated[
         int, typer.Option(min=0, help="Random seed: the same seed gives the same model.")
@@ -45,6 +52,46 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a finished run in --out.")
     ] = False,
+    validation: Annotated[
+        str,
+        typer.Option(
+            help="Which part of the training data early stopping looks at: none; time (the latest "
+            "examples, by the schema's column of times); order (the last examples); random; group "
+            "(random groups, by the schema's column of groups); or auto: as the source suggests.",
+            rich_help_panel="Early stopping",
+        ),
+    ] = RunConfig.validation,
+    validation_share: Annotated[
+        float,
+        typer.Option(
+            help="Size of that part, as a share of the training data, between 0 and 1.",
+            rich_help_panel="Early stopping",
+        ),
+    ] = RunConfig.validation_share,
+    patience: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Stop after this many epochs in a row without a lower validation loss.",
+            rich_help_panel="Early stopping",
+        ),
+    ] = RunConfig.patience,
+    max_epochs: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Stop after this many epochs in any case.",
+            rich_help_panel="Early stopping",
+        ),
+    ] = RunConfig.max_epochs,
+    refit: Annotated[
+        bool,
+        typer.Option(
+            help="Afterwards train a new model on all training data, for the best number of "
+            "epochs; or keep the weights of the best epoch.",
+            rich_help_panel="Early stopping",
+        ),
+    ] = RunConfig.refit,
     mode: Annotated[
         str,
         typer.Option(
@@ -100,6 +147,19 @@ def train(
         timeout,
     )
     config = RunConfig(
-        data, evaluation, model, optimizer, learning_rate, batch_size, epochs, seed, cluster
+        data,
+        evaluation,
+        model,
+        optimizer,
+        learning_rate,
+        batch_size,
+        epochs,
+        seed,
+        validation,
+        validation_share,
+        patience,
+        max_epochs,
+        refit,
+        cluster,
     )
     run_task(config, out, overwrite)

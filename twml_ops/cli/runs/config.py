@@ -11,6 +11,8 @@ from typing import Any, Literal
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs.folder import FORMAT_KEY
 
+DEFAULT_EPOCHS = 4
+
 
 @dataclasses.dataclass(frozen=True)
 class ClusterOptions:
@@ -42,8 +44,15 @@ class RunConfig:
         optimizer: name of the optimizer.
         learning_rate: initial learning rate; None: the default of the optimizer.
         batch_size: number of examples in a batch.
-        epochs: number of passes over the training data.
+        epochs: number of passes over the training data; None: it is chosen by early stopping, or
+            `DEFAULT_EPOCHS` where there is no validation.
         seed: seed of the initial weights, of dropout and of the order of the examples.
+        validation: which part of `data` is the validation data, a method of
+            `twml_ops.data.split_for_validation`; "none": there are none.
+        validation_share: share of `data` that becomes validation data.
+        patience: epochs in a row without a lower validation loss after which training stops.
+        max_epochs: number of epochs after which training stops in any case.
+        refit: whether a new model is trained on all of `data` for the chosen number of epochs.
         cluster: how to train in a cluster; None: in this process alone.
     """
 
@@ -53,9 +62,19 @@ class RunConfig:
     optimizer: str = "adagrad"
     learning_rate: float | None = None
     batch_size: int = 256
-    epochs: int = 4
+    epochs: int | None = None
     seed: int = 0
+    validation: str = "auto"
+    validation_share: float = 0.1
+    patience: int = 2
+    max_epochs: int = 30
+    refit: bool = True
     cluster: ClusterOptions | None = None
+
+    @property
+    def fixed_epochs(self) -> int:
+        """The number of epochs of a run that has no validation data."""
+        return DEFAULT_EPOCHS if self.epochs is None else self.epochs
 
     def to_json(self) -> dict[str, Any]:
         """The fields as values that JSON can hold."""
@@ -119,4 +138,5 @@ def _name(expected: Any) -> str:
         return f"one of {', '.join(typing.get_args(expected))}"
     if isinstance(expected, types.UnionType):
         return " or ".join(_name(option) for option in typing.get_args(expected))
-    return {str: "a string", int: "an integer", float: "a number"}.get(expected, "null")
+    names = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
+    return names.get(expected, "null")

@@ -34,7 +34,7 @@ def evaluate_checkpoints(config: RunConfig, out: Path, overwrite: bool) -> None:
     train, held_out = open_pair(config.data, config.eval)
     tf.keras.utils.set_random_seed(config.seed)
     with original_errors(train, held_out):
-        steps, _ = cluster.steps_of(train, config, config.epochs)
+        steps, _ = cluster.steps_of(train, config, config.fixed_epochs)
         model_builder = cluster.build_once(_never_called, config, out)
         layout = models.layout_of(model_builder)
         evaluated = {line["step"] for line in evaluation_log.read(folder)}

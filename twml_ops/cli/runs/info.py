@@ -28,7 +28,7 @@ def run_info(folder: Path) -> dict[str, str]:
     }
     nested = {
         f"{group} {k}": v
-        for group in ("cluster", "calibration")
+        for group in ("epoch_choice", "cluster", "calibration")
         for k, v in (facts.pop(group, None) or {}).items()
     }
     metrics = json.loads((folder / METRICS_FILE).read_text())
