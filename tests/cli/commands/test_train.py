@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -153,6 +154,31 @@ def test_few_examples_are_trained_for_a_fixed_number_of_epochs(tmp_path):
     assert facts["trained_epochs"] == 4
 
 
+def test_a_configuration_repeats_a_run_bit_for_bit(libsvm, tmp_path):
+    options = ["--epochs", "1", "--set", "units=8", "--set", "hidden=8,4", "--seed", "3"]
+    main(["train", "--data", libsvm, "--out", str(tmp_path / "a"), *options])
+    main(["train", "--config", str(tmp_path / "a" / "run.json"), "--out", str(tmp_path / "b")])
+    np.testing.assert_array_equal(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    runs = [json.loads((tmp_path / name / "run.json").read_text()) for name in "ab"]
+    assert runs[1]["model_options"] == {"units": 8, "hidden": [8, 4]}
+    for name in ("command", "finished"):
+        for run in runs:
+            del run[name]
+    assert runs[0] == runs[1]
+
+
+def test_a_model_of_the_user_is_trained_and_read_again(tmp_path):
+    data, out = write_criteo(tmp_path / "c.tsv", 200), tmp_path / "run"
+    model = f"{Path(__file__).parents[3]}/examples/own_model.py:build"
+    options = ["--epochs", "1", "--model", model, "--set", "units=3"]
+    main(["train", "--data", data, "--out", str(out), *options])
+    trained = TrainedRun(out)
+    assert trained.facts["model"] == model
+    assert any(3 in w.shape for w in trained.model.get_weights())
+    features, _ = next(iter(trained.source(None).dataset(32)))
+    assert trained.model({"categorical_ids": features["categorical_ids"]}).shape == (32, 1)
+
+
 def good(folder):
     return write_libsvm(folder / "good.svm", 64)
 
@@ -193,6 +219,7 @@ WRONG = {
     "unknown source": (lambda folder: "paper:x", [], "unknown source"),
     "model": (good, ["--model", "nosuch"], "unknown model 'nosuch'"),
     "optimizer": (good, ["--optimizer", "nosuch"], "unknown optimizer 'nosuch'"),
+    "set": (good, ["--set", "unit=3"], "sparse_mlp has no such option; its options are units=32"),
     "learning rate": (good, ["--learning-rate", "nan"], "--learning-rate must be"),
     "loss": (good, ["--optimizer", "sgd", "--learning-rate", "1e30"], "the loss became"),
     "epochs": (good, ["--validation", "random"], "--epochs fixes the number of epochs"),

@@ -7,14 +7,18 @@ from typing import Annotated
 
 import typer
 
-from twml_ops.cli.commands.options import BatchSize, Data, Debug
+from twml_ops.cli.commands.options import SOURCES, BatchSize, Debug, given_options
 from twml_ops.cli.runs.config import DEFAULT_EPOCHS, ClusterOptions, RunConfig
 
 
 def train(
-    data: Data,
+    ctx: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder to create.", show_default=False)],
-    evaluation: Annotated[
+    data: Annotated[
+        str | None,
+        typer.Option(help=f"Examples: {SOURCES}. Required without --config.", show_default=False),
+    ] = None,
+    eval_: Annotated[
         str | None,
         typer.Option(
             "--eval",
@@ -23,7 +27,31 @@ def train(
             show_default=False,
         ),
     ] = None,
-    model: Annotated[str, typer.Option(help="Name of the model.")] = RunConfig.model,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="Repeat a run: its folder, its run.json, or a JSON file with some of the fields "
+            "of one. Options given beside it override it.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Name of the model (`twml-ops info` lists them), or FILE.py:FUNCTION of a "
+            "function `build(schema, dataset, *, ...)` that returns a Keras model."
+        ),
+    ] = RunConfig.model,
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Set an option of the model, which `twml-ops info MODEL` lists; for example "
+            "units=64 or hidden=64,32. Can be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     optimizer: Annotated[
         str,
         typer.Option(help="adagrad, lazy_adam, rowwise_adagrad, ftrl, momentum or sgd."),
@@ -137,29 +165,7 @@ def train(
     run.json. It is created when all of them are complete. A failed run leaves no folder.
     If TF_CONFIG names parameter servers, this process runs its task in their cluster.
     """
+    from twml_ops.cli.runs.configure import configure
     from twml_ops.cli.runs.train import run_task
 
-    cluster = ClusterOptions(
-        mode,  # type: ignore[arg-type]
-        partition_axis,  # type: ignore[arg-type]
-        wire_dtype,  # type: ignore[arg-type]
-        checkpoint_every,
-        timeout,
-    )
-    config = RunConfig(
-        data,
-        evaluation,
-        model,
-        optimizer,
-        learning_rate,
-        batch_size,
-        epochs,
-        seed,
-        validation,
-        validation_share,
-        patience,
-        max_epochs,
-        refit,
-        cluster,
-    )
-    run_task(config, out, overwrite)
+    run_task(configure(config, given_options(ctx), options or []), out, overwrite)

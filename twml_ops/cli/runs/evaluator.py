@@ -14,6 +14,7 @@ from twml_ops.cli.render.terminal import make_console
 from twml_ops.cli.runs import cluster, evaluation_log
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.folder import is_run
+from twml_ops.cli.runs.model_options import builder_of
 from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE, open_pair
 from twml_ops.data import original_errors
 from twml_ops.distribute import iter_checkpoints
@@ -31,6 +32,7 @@ def evaluate_checkpoints(config: RunConfig, out: Path, overwrite: bool) -> None:
     folder = cluster.checkpoint_dir(out)
     if not overwrite and is_run(out) and not folder.exists():
         return  # the run finished before this process started
+    builder_of(config.model)  # registers the classes of a model of the user
     train, held_out = open_pair(config.data, config.eval)
     tf.keras.utils.set_random_seed(config.seed)
     with original_errors(train, held_out):

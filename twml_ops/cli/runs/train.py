@@ -24,6 +24,7 @@ from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.evaluate import importances_of, score_source, throughput
 from twml_ops.cli.runs.folder import TENSORBOARD, new_folder
 from twml_ops.cli.runs.local_runner import LocalRunner
+from twml_ops.cli.runs.model_options import builder_of
 from twml_ops.cli.runs.run_facts import training_facts
 from twml_ops.cli.runs.runner import FittedModel, MakeModel, Monitored, Runner
 from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE, open_pair
@@ -122,14 +123,15 @@ def train(config: RunConfig, folder: Path, out: Path) -> RunResult:
 
 def _builder(config: RunConfig) -> MakeModel:
     """A function that builds the model of a run, always from the same random numbers."""
-    build = models.get(config.model)
+    build = builder_of(config.model)
     layout = models.layout_of(build)
 
     def make_model(source: Source) -> tf.keras.Model:
         # Also resets the names of layers, which count up, and releases an earlier model.
         tf.keras.backend.clear_session()
         tf.keras.utils.set_random_seed(config.seed)
-        return build(source.schema, source.dataset(LARGE_BATCH_SIZE, layout=layout))
+        batches = source.dataset(LARGE_BATCH_SIZE, layout=layout)
+        return build(source.schema, batches, **config.model_options)
 
     return make_model
 
