@@ -4,6 +4,7 @@ from twml_ops.data.block import Block, Rows
 from twml_ops.data.errors import DataError
 from twml_ops.data.hashing import hash_tokens
 from twml_ops.data.layouts import LayoutName
+from twml_ops.data.negatives import sample_negatives
 from twml_ops.data.open import SCHEMES, open_source
 from twml_ops.data.pipeline import InputSettings, Pipeline
 from twml_ops.data.position import InputPosition
@@ -32,6 +33,7 @@ __all__ = [
     "original_errors",
     "pad_to_static",
     "read_schema",
+    "sample_negatives",
     "schema_to_text",
     "split_for_validation",
 ]

@@ -8,41 +8,19 @@ not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from twml_ops import core
 from twml_ops._category_hash import MISSING
 from twml_ops.data.block import Array, Block
 from twml_ops.data.errors import DataError
-from twml_ops.data.order import UnitOfPiece, without_first
-from twml_ops.data.schema import Schema
 from twml_ops.data.source import CACHE_BYTES, Source
-from twml_ops.data.units import Piece, Unit
+from twml_ops.data.subset import Keep, Place, Subset, is_drawn, random_rows
 
 Method = Literal["auto", "time", "order", "random", "group"]
 METHODS: tuple[Method, ...] = ("auto", "time", "order", "random", "group")
-_BITS = 32
 _SAMPLE_SIZE = 1 << 20
-
-
-class Place(NamedTuple):
-    """Where a block of a source begins. It does not depend on the order of reading.
-
-    Attributes:
-        piece: number of the piece.
-        unit: number of the unit in the piece.
-        row: number of the example in the unit.
-    """
-
-    piece: int
-    unit: int
-    row: int
-
-
-Keep = Callable[[Place, Block], Array]
 
 
 class TrainingParts(NamedTuple):
@@ -108,7 +86,7 @@ def split_for_validation(
         keep: Keep = lambda _, block: block.columns["time"] >= start  # noqa: E731  NaN is not
         name = f"{source.name} ({schema.time} from {start:.10g} on)"
     else:
-        keep = _random_groups(share, seed) if method == "group" else _random_rows(share, seed)
+        keep = _random_groups(share, seed) if method == "group" else random_rows(share, seed)
         what = f"of the values of {schema.group}" if method == "group" else "of the examples"
         name = f"{source.name} (a random {share:.3g} {what})"
     validation = Subset(source, name, keep)
@@ -124,65 +102,6 @@ def split_for_validation(
     return TrainingParts(fit, validation)
 
 
-class Subset(Source):
-    """The examples of another source for which a function is true.
-
-    It is kept in memory only if the other source is not.
-
-    Args:
-        whole: the source viewed.
-        name: of the subset.
-        keep: (where a block begins, the block) → bool [R], for the block's examples.
-    """
-
-    def __init__(self, whole: Source, name: str, keep: Keep) -> None:
-        super().__init__(name)
-        self._whole, self._keep = whole, keep
-
-    @property
-    def schema(self) -> Schema:
-        """See `Source`."""
-        return self._whole.schema
-
-    @property
-    def in_order_of_time(self) -> bool:
-        """See `Source`."""
-        return self._whole.in_order_of_time
-
-    def _make_pieces(self) -> Sequence[Piece]:
-        pieces = self._whole._pieces()
-        return [_FilteredPiece(piece, i, self._keep) for i, piece in enumerate(pieces)]
-
-    def _parsed(self, units: Iterator[UnitOfPiece], skip: int) -> Iterator[Block]:
-        if self._whole._cache is None or self._cache is not None:
-            yield from super()._parsed(units, skip)
-            return
-        for _, unit in without_first(units, skip):
-            yield from unit.blocks()
-
-
-class _FilteredPiece(Piece):
-    def __init__(self, whole: Piece, index: int, keep: Keep) -> None:
-        super().__init__(whole.number)
-        self._whole, self._index, self._keep = whole, index, keep
-
-    def units(self) -> Iterator[Unit]:
-        known = self._unit_rows or []
-        for k, unit in enumerate(self._whole.units()):
-            filtered = self._filtered(unit, k)
-            yield filtered.with_rows(known[k]) if k < len(known) else filtered
-
-    def _filtered(self, unit: Unit, number: int) -> Unit:
-        def parse() -> Iterator[Block]:
-            row = 0
-            for block in unit.blocks():
-                place = Place(self._index, number, row)
-                yield block.take(np.flatnonzero(self._keep(place, block)))
-                row += len(block)
-
-        return Unit(parse, lambda: sum(map(len, parse())))
-
-
 def _read_into_memory(source: Source) -> None:
     """Reads a source, so that its views need not parse it again; stops if it is too large."""
     size = 0
@@ -192,29 +111,13 @@ def _read_into_memory(source: Source) -> None:
             return
 
 
-def _is_drawn(keys: Array, share: float, seed: int) -> Array:
-    """Whether each key is among the share drawn by hash."""
-    hashed = core.hash_ids(np.ascontiguousarray(keys, np.int64), _BITS, seed)
-    return np.asarray(hashed < share * 2**_BITS)
-
-
-def _random_rows(share: float, seed: int) -> Keep:
-    def keep(place: Place, block: Block) -> Array:
-        unit_seed = seed
-        for number in (place.piece, place.unit):
-            unit_seed = int(core.hash_ids(np.array([number]), 62, unit_seed)[0])
-        return _is_drawn(np.arange(place.row, place.row + len(block)), share, unit_seed)
-
-    return keep
-
-
 def _random_groups(share: float, seed: int) -> Keep:
-    random_rows = _random_rows(share, seed)
+    rows = random_rows(share, seed)
 
     def keep(place: Place, block: Block) -> Array:
         groups = block.columns["group"]
-        drawn = _is_drawn(groups, share, seed)
-        return np.where(groups == MISSING, random_rows(place, block), drawn)
+        drawn = is_drawn(groups, share, seed)
+        return np.where(groups == MISSING, rows(place, block), drawn)
 
     return keep
 

@@ -1,5 +1,6 @@
 """Training in one process, and the history that it records."""
 
+import dataclasses
 import io
 
 import numpy as np
@@ -8,12 +9,13 @@ import tensorflow as tf
 from rich.console import Console
 
 from twml_ops import models
+from twml_ops.analysis import scoring
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs.cluster_runner import ClusterRunner
 from twml_ops.cli.runs.config import ClusterOptions, RunConfig
 from twml_ops.cli.runs.local_runner import LocalRunner
 from twml_ops.cli.runs.runner import Monitored
-from twml_ops.data import open_source
+from twml_ops.data import Schema, open_source
 
 CONFIG = RunConfig("", learning_rate=0.1, batch_size=32)
 
@@ -72,6 +74,36 @@ def test_monitoring_changes_no_weights(libsvm, tmp_path):
         return np.concatenate([np.ravel(w) for w in fitted.model.get_weights()])
 
     np.testing.assert_array_equal(weights(None), weights(Monitored(held_out, "validation")))
+
+
+def test_losses_of_weighted_examples_are_weighted_means(tmp_path):
+    rng = np.random.default_rng(0)
+    lines = [f"{rng.random():.3f},{rng.integers(2)},{rng.integers(20)}" for _ in range(300)]
+    (tmp_path / "a.csv").write_text("x,label,w\n" + "\n".join(lines) + "\n")
+    source = open_source(f"csv:{tmp_path}/a.csv", schema=Schema(("x",), (), 0, "", weight="w"))
+    train, held_out = source.split()
+    runner = LocalRunner(CONFIG, tmp_path / "logs", Console(file=io.StringIO()))
+    model = models.sparse_mlp(train.schema, train.dataset(64), units=4)
+    fitted = runner.fit(model, train, Monitored(held_out, "evaluation"), epochs=1)
+    want = scoring.metrics(scoring.score(fitted.model, held_out.dataset(64)))
+    assert fitted.history.monitored_loss[0].loss == pytest.approx(want["log_loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize(("name", "is_weighted"), [("validation", True), ("evaluation", False)])
+def test_positives_weigh_more_in_training_and_validation_but_not_in_evaluation(
+    libsvm, tmp_path, name, is_weighted
+):
+    train, held_out = open_source(libsvm).split()
+    config = dataclasses.replace(CONFIG, positive_weight=9.0)
+    runner = LocalRunner(config, tmp_path / "logs", Console(file=io.StringIO()))
+    model = models.sparse_mlp(train.schema, train.dataset(64), units=4)
+    fitted = runner.fit(model, train, Monitored(held_out, name), epochs=2)
+    scores = scoring.score(fitted.model, held_out.dataset(64))
+    assert scores.predictions.mean() > scores.labels.mean() + 0.1
+    if is_weighted:
+        scores = scores._replace(weights=1 + 8 * scores.labels)
+    want = scoring.metrics(scores)["log_loss"]
+    assert fitted.history.monitored_loss[-1].loss == pytest.approx(want, rel=1e-4)
 
 
 def test_callbacks_can_stop_the_training_and_restore_the_best_weights(libsvm, tmp_path):

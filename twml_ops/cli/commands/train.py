@@ -77,6 +77,20 @@ def train(
     seed: Annotated[
         int, typer.Option(min=0, help="Random seed: the same seed gives the same model.")
     ] = RunConfig.seed,
+    positive_weight: Annotated[
+        float,
+        typer.Option(
+            help="Factor of the weights of positive examples in training. The predictions are not "
+            "corrected for it."
+        ),
+    ] = RunConfig.positive_weight,
+    negative_rate: Annotated[
+        float,
+        typer.Option(
+            help="Share of the negative examples to train on, drawn at random. The model ends in a "
+            "layer that corrects the predictions for it."
+        ),
+    ] = RunConfig.negative_rate,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a finished run in --out.")
     ] = False,

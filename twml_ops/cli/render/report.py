@@ -115,7 +115,7 @@ def _lift_rows(scores: Scores) -> list[dict[str, Any]]:
 
 
 def _pictures(result: RunResult) -> list[dict[str, Any]]:
-    labels, predictions, _ = result.scores
+    labels, predictions, *_ = result.scores
     entropy = result.metrics["log_loss"] / result.metrics["normalized_entropy"]
     n = f"{len(labels):,}"
     pictures: list[Picture] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -10,6 +11,20 @@ import tensorflow as tf
 from twml_ops.cli.errors import UserError
 
 SNAPSHOTS = 8  # of the second half of an epoch
+WEIGHTED_LOSS = "weighted_loss"
+
+
+def mean_losses(logs: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of Keras, with weighted means as `loss` and `val_loss`.
+
+    The losses of Keras are sums of weighted losses divided by the number of examples. If there are
+    sample weights, the metric `WEIGHTED_LOSS` divides by the sum of the weights instead.
+    """
+    metrics = {name: float(value) for name, value in logs.items()}
+    for prefix in ("", "val_"):
+        if prefix + WEIGHTED_LOSS in metrics:
+            metrics[f"{prefix}loss"] = metrics.pop(prefix + WEIGHTED_LOSS)
+    return metrics
 
 
 class WeightAveraging(tf.keras.callbacks.Callback):
@@ -98,7 +113,7 @@ class EarlyStopping(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Compares the loss of the epoch with the lowest one so far."""
-        loss = float(logs["val_loss"])
+        loss = mean_losses(logs)["val_loss"]
         if loss < self.best_loss:
             self.best_epoch, self.best_loss = epoch + 1, loss
             self._weights = self.model.get_weights() if self._restore else None

@@ -8,6 +8,7 @@ from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import run_summary
 from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.runs.callbacks import EarlyStopping
+from twml_ops.cli.runs.class_balance import training_examples
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.runner import FittedModel, MakeModel, Monitored, Runner
 from twml_ops.data import Source, TrainingParts, split_for_validation
@@ -23,9 +24,9 @@ def validation_parts(config: RunConfig, train: Source) -> TrainingParts | None:
         train: training data.
 
     Returns:
-        The parts; None if the number of epochs is given, if there is to be no validation, in a
-        cluster, or if the data would be fewer than `MIN_EXAMPLES` and the user did not ask for
-        them.
+        The parts, both without the negatives that are not used for training; None if the number of
+        epochs is given, if there is to be no validation, in a cluster, or if the validation data
+        would be fewer than `MIN_EXAMPLES` and the user did not ask for them.
 
     Raises:
         UserError: options contradict each other, or the data cannot be divided as they say.
@@ -47,9 +48,10 @@ def validation_parts(config: RunConfig, train: Source) -> TrainingParts | None:
         return None
     try:
         # The cast is checked by the function.
-        return split_for_validation(train, config.validation, share)  # type: ignore[arg-type]
+        parts = split_for_validation(train, config.validation, share)  # type: ignore[arg-type]
     except ValueError as e:
         raise UserError(f"--validation {config.validation}: {e}") from e
+    return TrainingParts(*(training_examples(config, part) for part in parts))
 
 
 def choose_epochs(

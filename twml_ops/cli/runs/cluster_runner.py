@@ -19,6 +19,7 @@ from twml_ops import models
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.results.history import History, LossPoint
 from twml_ops.cli.runs import cluster, evaluation_log, optimizers
+from twml_ops.cli.runs.class_balance import weighted
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.runner import FittedModel, Monitored
 from twml_ops.data import Source
@@ -79,12 +80,13 @@ class ClusterRunner:
 
         def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
             def batches(part: Source) -> tf.data.Dataset:
-                return part.dataset(
+                dataset = part.dataset(
                     config.batch_size,
                     shuffle=True,
                     seed=config.seed,
                     layout=models.layout_of(model),
                 )
+                return weighted(dataset, config.positive_weight)
 
             return cluster.worker_batches(
                 train, batches, context.input_pipeline_id, context.num_input_pipelines

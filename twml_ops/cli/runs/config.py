@@ -53,6 +53,8 @@ class RunConfig:
         patience: epochs in a row without a lower validation loss after which training stops.
         max_epochs: number of epochs after which training stops in any case.
         refit: whether a new model is trained on all of `data` for the chosen number of epochs.
+        positive_weight: factor of the weights of positive examples in training.
+        negative_rate: share of the negative examples that is used for training.
         model_options: options of the model by name; the others have their defaults.
         cluster: how to train in a cluster; None: in this process alone.
     """
@@ -70,6 +72,8 @@ class RunConfig:
     patience: int = 2
     max_epochs: int = 30
     refit: bool = True
+    positive_weight: float = 1.0
+    negative_rate: float = 1.0
     model_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     cluster: ClusterOptions | None = None
 

@@ -19,6 +19,8 @@ from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.results.run_result import RunResult
 from twml_ops.cli.runs import artifacts, cluster, evaluator, optimizers
 from twml_ops.cli.runs.choose_epochs import choose_epochs, validation_parts
+from twml_ops.cli.runs.class_balance import check as check_balance
+from twml_ops.cli.runs.class_balance import corrected, training_examples, weighted
 from twml_ops.cli.runs.cluster_runner import ClusterRunner
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.evaluate import importances_of, score_source, throughput
@@ -82,9 +84,11 @@ def train(config: RunConfig, folder: Path, out: Path) -> RunResult:
         runner = ClusterRunner(config, folder, out, console)
     runner.connect()
     data, held_out = open_pair(config.data, config.eval)
+    check_balance(config, data.schema)
     with original_errors(data, held_out), console.status(f"reading {escape(data.name)}"):
-        sizes = data.num_examples(), held_out.num_examples()
         parts = validation_parts(config, data)
+        data = training_examples(config, data)
+        sizes = data.num_examples(), held_out.num_examples()
     run_summary.print_data(console, data, held_out, sizes)
     choice: EpochChoice | None = None
     fitted: FittedModel | None = None
@@ -97,6 +101,7 @@ def train(config: RunConfig, folder: Path, out: Path) -> RunResult:
     with original_errors(data, held_out):
         if fitted is None:
             fitted = _fit(config, runner, make_model, data, held_out, choice, console)
+        fitted = fitted._replace(model=corrected(fitted.model, config))
         scores = score_source(fitted.model, held_out, console, sizes[1])
         importances = importances_of(fitted.model, held_out, config.seed, console)
     histories = [fitted.history] + ([choice.history] if choice and choice.refit else [])
@@ -131,6 +136,7 @@ def _builder(config: RunConfig) -> MakeModel:
         tf.keras.backend.clear_session()
         tf.keras.utils.set_random_seed(config.seed)
         batches = source.dataset(LARGE_BATCH_SIZE, layout=layout)
+        batches = weighted(batches, config.positive_weight)
         return build(source.schema, batches, **config.model_options)
 
     return make_model
