@@ -33,6 +33,32 @@ def test_metrics_equal_scikit_learn():
         assert got[name] == pytest.approx(value, rel=1e-5), name
 
 
+def test_weighted_metrics_are_those_of_repeated_examples():
+    rng = np.random.default_rng(2)
+    y, p = rng.random(300) < 0.3, np.round(rng.random(300), 2)
+    w = rng.integers(0, 4, 300)
+    got = scoring.metrics(scores(y, p)._replace(weights=w.astype(np.float32)))
+    want = scoring.metrics(scores(np.repeat(y, w), np.repeat(p, w)))
+    assert got == pytest.approx(want, rel=1e-6)
+    assert got != pytest.approx(scoring.metrics(scores(y, p)), rel=1e-6)
+
+
+def test_examples_of_weight_0_do_not_count():
+    weights = np.array([1, 0, 0], np.float32)
+    got = scoring.metrics(scores([1, 0, 1], [0.5, 0.6, 0.7])._replace(weights=weights))
+    assert math.isnan(got["auc"])
+    assert got["log_loss"] == pytest.approx(math.log(2))
+    none = scores([1], [0.5])._replace(weights=np.zeros(1, np.float32))
+    assert math.isnan(scoring.metrics(none)["log_loss"])
+
+
+def test_sample_weights_of_batches_are_kept():
+    batch = (np.zeros((3, 1), np.float32), np.ones((3, 1), np.float32), np.arange(3.0))
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, activation="sigmoid")])
+    scored = scoring.score(model, tf.data.Dataset.from_tensors(batch).repeat(2))
+    assert scored.weights.tolist() == [0, 1, 2, 0, 1, 2]
+
+
 def test_metrics_that_need_two_classes_are_nan_for_one_class():
     got = scoring.metrics(scores([1, 1, 1], [0.5, 0.6, 0.7]))
     assert all(math.isnan(got[k]) for k in ("auc", "pr_auc", "normalized_entropy", "rce"))

@@ -37,11 +37,13 @@ class Scores(NamedTuple):
         labels: float32 [n], 0 or 1.
         predictions: float32 [n], probabilities.
         seconds: wall time of reading the data and predicting.
+        weights: float32 [n], sample weights; None: all examples count once.
     """
 
     labels: npt.NDArray[np.float32]
     predictions: npt.NDArray[np.float32]
     seconds: float
+    weights: npt.NDArray[np.float32] | None = None
 
 
 def score(
@@ -53,21 +55,22 @@ def score(
 
     Args:
         model: model that returns probabilities [B, 1].
-        dataset: batches of (features, labels [B, 1]); sample weights after them are not used.
+        dataset: batches of (features, labels [B, 1]) or (features, labels, sample weights [B]).
         on_batch: called after each batch with its number of examples.
 
     Returns:
-        Labels and predictions in the order of the data set.
+        Labels, predictions and sample weights in the order of the data set.
 
     Raises:
         ValueError: a prediction is NaN or infinite.
     """
     predict = predictor(model)
-    labels, predictions = [], []
+    labels, predictions, weights = [], [], []
     start = time.perf_counter()
-    for features, batch_labels, *_ in dataset:
+    for features, batch_labels, *batch_weights in dataset:
         labels.append(batch_labels.numpy().reshape(-1))
         predictions.append(predict(features))
+        weights += [w.numpy().reshape(-1) for w in batch_weights]
         on_batch(len(labels[-1]))
     seconds = time.perf_counter() - start
     y, p = (np.concatenate(a) if a else np.zeros(0, np.float32) for a in (labels, predictions))
@@ -76,7 +79,7 @@ def score(
         raise ValueError(
             f"the prediction for example {row} must be finite, got {p[row]}: check the data for NaN"
         )
-    return Scores(y, p, seconds)
+    return Scores(y, p, seconds, np.concatenate(weights) if weights else None)
 
 
 def predictor(model: tf.keras.Model) -> Callable[[Any], Any]:
@@ -117,28 +120,33 @@ def metrics(scores: Scores) -> dict[str, float]:
     ROC AUC and PR AUC (average precision) are computed from the sorted predictions, without bins.
 
     Args:
-        scores: labels and predictions.
+        scores: labels and predictions. Examples count with their weights, if they have any.
 
     Returns:
         Value of each metric, in the order of METRICS; NaN where it is undefined, for example
         without positives.
     """
-    y, p, _ = scores
-    return {**_ranking(y, p), **_probability(y, p)}
+    y, p, _, w = scores
+    return {**_ranking(y, p, w), **_probability(y, p, w)}
 
 
-def log_loss(y: npt.NDArray[Any], p: npt.NDArray[Any]) -> float:
+def log_loss(
+    y: npt.NDArray[Any], p: npt.NDArray[Any], weights: npt.NDArray[Any] | None = None
+) -> float:
     """Computes the log loss (binary cross-entropy), the mean of −y ln p − (1 − y) ln(1 − p).
 
     Args:
         y: labels [n].
         p: predicted probabilities [n], which are clipped to [1e-7, 1 − 1e-7].
+        weights: sample weights [n]; None: all examples count once.
 
     Returns:
-        The mean; NaN if there are no examples.
+        The mean; NaN if there are no examples, or all weights are 0.
     """
     p = np.clip(p.astype(np.float64), EPSILON, 1 - EPSILON)
     losses = -(y * np.log(p) + (1 - y) * np.log1p(-p))
+    if weights is not None:
+        return float(np.average(losses, weights=weights)) if weights.any() else math.nan
     return float(losses.mean()) if len(y) else math.nan
 
 
@@ -153,7 +161,7 @@ def standard_errors(scores: Scores) -> dict[str, float]:
     """
     out = {}
     for metric in (NormalizedEntropy(), RelativeCrossEntropy(), CalibrationRatio()):
-        metric.update_state(scores.labels, scores.predictions)
+        metric.update_state(scores.labels, scores.predictions, scores.weights)
         out[metric.name] = float(metric.standard_error())
     return out
 
@@ -162,7 +170,8 @@ def calibration_error(scores: Scores, bins: int = 20) -> float:
     """Computes the expected calibration error.
 
     The examples are sorted by prediction and divided into bins of equal size. The error is the mean
-    of |mean prediction − mean label| over the bins, weighted by their sizes (Naeini, Cooper and
+    of |mean prediction − mean label| over the bins, weighted by their sizes; sample weights are not
+    used (Naeini, Cooper and
     Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning", AAAI 2015).
 
     Args:
@@ -172,7 +181,7 @@ def calibration_error(scores: Scores, bins: int = 20) -> float:
     Returns:
         The error in [0, 1]; NaN if there are no examples.
     """
-    y, p, _ = scores
+    y, p = scores.labels, scores.predictions
     parts = np.array_split(np.argsort(p, kind="stable"), bins)
     gaps = [
         len(i) * abs(float(p[i].mean(dtype=float) - y[i].mean(dtype=float)))
@@ -182,15 +191,19 @@ def calibration_error(scores: Scores, bins: int = 20) -> float:
     return sum(gaps) / len(y) if len(y) else math.nan
 
 
-def _ranking(y: npt.NDArray[Any], p: npt.NDArray[Any]) -> dict[str, float]:
-    if len(np.unique(y)) < 2:
+def _ranking(
+    y: npt.NDArray[Any], p: npt.NDArray[Any], w: npt.NDArray[Any] | None
+) -> dict[str, float]:
+    if len(np.unique(y if w is None else y[w > 0])) < 2:
         return {"auc": math.nan, "pr_auc": math.nan}
-    return {"auc": float(roc_auc(y, p)), "pr_auc": float(average_precision(y, p))}
+    return {"auc": float(roc_auc(y, p, w)), "pr_auc": float(average_precision(y, p, w))}
 
 
-def _probability(y: npt.NDArray[Any], p: npt.NDArray[Any]) -> dict[str, float]:
-    out = {"log_loss": log_loss(y, p)}
+def _probability(
+    y: npt.NDArray[Any], p: npt.NDArray[Any], w: npt.NDArray[Any] | None
+) -> dict[str, float]:
+    out = {"log_loss": log_loss(y, p, w)}
     for metric in (NormalizedEntropy(), RelativeCrossEntropy(), CalibrationRatio()):
-        metric.update_state(y, p)
+        metric.update_state(y, p, w)
         out[metric.name] = float(metric.result())
     return out

@@ -4,6 +4,7 @@ from twml_ops.data.block import Block, Rows
 from twml_ops.data.errors import DataError
 from twml_ops.data.hashing import hash_tokens
 from twml_ops.data.layouts import LayoutName
+from twml_ops.data.negatives import sample_negatives
 from twml_ops.data.open import SCHEMES, open_source
 from twml_ops.data.pipeline import InputSettings, Pipeline
 from twml_ops.data.position import InputPosition
@@ -11,6 +12,7 @@ from twml_ops.data.schema import Feature, Schema
 from twml_ops.data.schema_file import read_schema, schema_to_text
 from twml_ops.data.source import Source, original_errors
 from twml_ops.data.static import Padded, pad_to_static
+from twml_ops.data.validation import TrainingParts, split_for_validation
 
 __all__ = [
     "SCHEMES",
@@ -25,10 +27,13 @@ __all__ = [
     "Rows",
     "Schema",
     "Source",
+    "TrainingParts",
     "hash_tokens",
     "open_source",
     "original_errors",
     "pad_to_static",
     "read_schema",
+    "sample_negatives",
     "schema_to_text",
+    "split_for_validation",
 ]

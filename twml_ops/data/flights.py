@@ -98,6 +98,10 @@ class FlightsSource(Source):
         units = np.split(kept, range(_UNIT_ROWS, len(kept), _UNIT_ROWS))
         return [StoredPiece(i, [[block.take(rows)]]) for i, rows in enumerate(units)]
 
+    def own_validation(self) -> tuple[Source, Source] | None:
+        """The last days of each month, as for the evaluation: of the days 1 to 24 the last five."""
+        return None if self._days[0] == self._days[1] else self.split()
+
     def split(self, holdout: float = 0.2) -> tuple[Source, Source]:
         """By the day of the month, so that every season is in both parts.
 

@@ -52,6 +52,22 @@ class Source(ABC):
             DataError: the data cannot be read.
         """
 
+    @property
+    def in_order_of_time(self) -> bool:
+        """Whether the examples are known to be in order of time."""
+        return False
+
+    def own_validation(self) -> tuple[Source, Source] | None:
+        """Divides training data as the source itself is divided into training and evaluation data.
+
+        Returns:
+            (the examples to fit on, those for validation); None if the source has no own division.
+
+        Raises:
+            ValueError: a part would be empty.
+        """
+        return None
+
     @abstractmethod
     def _make_pieces(self) -> Sequence[Piece]:
         """The pieces that the examples are read in; called once."""
@@ -298,6 +314,11 @@ class RowRange(Source):
         """See `Source`."""
         return self._whole.schema
 
+    @property
+    def in_order_of_time(self) -> bool:
+        """See `Source`."""
+        return self._whole.in_order_of_time
+
     def _make_pieces(self) -> Sequence[Piece]:
         return RowRangePieces(self._whole._pieces(), self._start, self._stop).pieces()
 
@@ -327,6 +348,11 @@ class Shard(Source):
     def schema(self) -> Schema:
         """See `Source`."""
         return self._whole.schema
+
+    @property
+    def in_order_of_time(self) -> bool:
+        """See `Source`."""
+        return self._whole.in_order_of_time
 
     def _make_pieces(self) -> Sequence[Piece]:
         return [DealtPiece(piece, self._part) for piece in self._whole._pieces()]

@@ -50,6 +50,21 @@ def load_object(reference: str, kind: type[Any], what: str) -> Any:
     Raises:
         ValueError: there is no such file, or nothing of that name and kind in it.
     """
+    found = load_attribute(reference, what)
+    if callable(found) and not isinstance(found, kind):
+        found = found()
+    if not isinstance(found, kind):
+        path, _, name = reference.rpartition(":")
+        raise ValueError(f"{path}: {name} must be {what}, or make one")
+    return found
+
+
+def load_attribute(reference: str, what: str) -> Any:
+    """What `FILE.py:NAME` names; the file is executed.
+
+    Raises:
+        ValueError: there is no such file, or nothing of that name in it.
+    """
     path, _, name = reference.rpartition(":")
     if not path or not Path(path).is_file():
         raise ValueError(f"expected FILE.py:NAME of {what}, got {reference!r}")
@@ -59,12 +74,9 @@ def load_object(reference: str, kind: type[Any], what: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module  # where AutoGraph looks for it
     spec.loader.exec_module(module)
-    found = getattr(module, name, None)
-    if callable(found) and not isinstance(found, kind):
-        found = found()
-    if not isinstance(found, kind):
-        raise ValueError(f"{path}: {name} must be {what}, or make one")
-    return found
+    if not hasattr(module, name):
+        raise ValueError(f"{path}: has no {name}, expected {what}")
+    return getattr(module, name)
 
 
 def measure(pipeline: Pipeline, seconds: float, step: float) -> Measure:

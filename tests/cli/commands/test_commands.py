@@ -87,6 +87,14 @@ def test_info_shows_the_run_and_the_installation(libsvm_run, capsys):
     assert "lazy_adam" in out
 
 
+def test_info_lists_the_options_of_a_model(capsys):
+    main(["info", "dcn"])
+    out = capsys.readouterr().out
+    assert "--set units=32" in out
+    assert "--set rank=null" in out
+    assert "an integer or null: rank of their matrices W" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -97,6 +105,7 @@ def test_info_shows_the_run_and_the_installation(libsvm_run, capsys):
         (["export", "{run}", "{run}"], "holds a finished run"),
         (["export", "{run}", "{tmp}/x", "--tables", "int8"], "goes with --format"),
         (["info", "{tmp}"], "not a finished run"),
+        (["info", "nosuch"], "no such folder, and no model: unknown model 'nosuch'"),
         (["evaluate", "{run}", "--data", "criteo:{tmp}/none"], "none"),
         (["nosuch"], "nosuch"),
     ],

@@ -3,15 +3,17 @@
 import gzip
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.cli.conftest import train, write_criteo, write_libsvm
+from twml_ops.analysis import scoring
 from twml_ops.cli import main
 from twml_ops.cli.runs.trained_run import TrainedRun
-from twml_ops.data import open_source
+from twml_ops.data import open_source, split_for_validation
 
 METRICS = [
     *("auc", "pr_auc", "log_loss", "normalized_entropy", "rce", "calibration"),
@@ -66,10 +68,11 @@ def test_saved_model_and_keras_file_predict_the_same(run):
     np.testing.assert_allclose(served, want, rtol=1e-6)
 
 
-def test_same_seed_gives_the_same_model_and_another_seed_another(libsvm, libsvm_run, tmp_path):
-    def weights(folder):
-        return np.concatenate([np.ravel(w) for w in TrainedRun(folder).model.get_weights()])
+def weights(folder):
+    return np.concatenate([np.ravel(w) for w in TrainedRun(folder).model.get_weights()])
 
+
+def test_same_seed_gives_the_same_model_and_another_seed_another(libsvm, libsvm_run, tmp_path):
     again = train(libsvm, tmp_path / "again")
     other = train(libsvm, tmp_path / "other", "--seed", "1")
     np.testing.assert_array_equal(weights(again), weights(libsvm_run))
@@ -92,6 +95,107 @@ def test_one_class_only_is_trained_and_reported(tmp_path):
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["auc"] is None
     assert metrics["rce"] is None
+
+
+STOPPED = ["--validation", "random", "--max-epochs", "6", "--learning-rate", "0.3"]
+
+
+@pytest.fixture(scope="module")
+def stopped_run(libsvm, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "stopped"
+    main(["train", "--data", libsvm, "--out", str(out), *STOPPED])
+    return out
+
+
+def test_a_run_that_stopped_early_says_how(stopped_run):
+    facts = json.loads((stopped_run / "run.json").read_text())
+    choice = facts["epoch_choice"]
+    assert facts["epochs"] is None
+    assert facts["trained_epochs"] == choice["epochs"] <= 6
+    assert choice["fit_examples"] + choice["validation_examples"] == 480 == facts["train_examples"]
+    assert choice["validation_source"].endswith("(a random 0.1 of the examples)")
+    metrics = json.loads((stopped_run / "metrics.json").read_text())
+    assert [name for name in metrics if name not in METRICS] == ["validation_log_loss"]
+    assert metrics["validation_log_loss"] == choice["log_loss"]
+    page = (stopped_run / "report.html").read_text(encoding="utf-8")
+    for title in ("Choice of the number of epochs", "Learning curve"):
+        assert f"<h2>{title}</h2>" in page
+    assert f"after epoch {choice['epochs']}: {choice['log_loss']:.4f}" in page
+    assert list(stopped_run.glob("tensorboard/early_stopping/validation/events*"))
+
+
+def test_the_model_after_early_stopping_is_that_of_the_chosen_number_of_epochs(
+    stopped_run, libsvm, tmp_path
+):
+    epochs = json.loads((stopped_run / "run.json").read_text())["trained_epochs"]
+    options = ["--epochs", str(epochs), "--learning-rate", "0.3"]
+    main(["train", "--data", libsvm, "--out", str(tmp_path / "run"), *options])
+    np.testing.assert_array_equal(weights(stopped_run), weights(tmp_path / "run"))
+
+
+def test_without_a_refit_the_model_has_the_lowest_validation_loss(libsvm, tmp_path):
+    main(["train", "--data", libsvm, "--out", str(tmp_path / "run"), *STOPPED, "--no-refit"])
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    choice = facts["epoch_choice"]
+    assert facts["train_examples"] == choice["fit_examples"] < 480
+    train_part, _ = open_source(libsvm).split()
+    _, validation = split_for_validation(train_part, "random", 0.1)
+    scores = scoring.score(TrainedRun(tmp_path / "run").model, validation.dataset(64))
+    assert scoring.metrics(scores)["log_loss"] == pytest.approx(choice["log_loss"], rel=1e-4)
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "The model has the weights of that epoch." in page
+
+
+def test_few_examples_are_trained_for_a_fixed_number_of_epochs(tmp_path):
+    out = tmp_path / "run"
+    main(["train", "--data", write_libsvm(tmp_path / "a.svm", 200), "--out", str(out)])
+    facts = json.loads((out / "run.json").read_text())
+    assert facts["epoch_choice"] is None
+    assert facts["trained_epochs"] == 4
+
+
+def test_a_configuration_repeats_a_run_bit_for_bit(libsvm, tmp_path):
+    options = ["--epochs", "1", "--set", "units=8", "--set", "hidden=8,4", "--seed", "3"]
+    main(["train", "--data", libsvm, "--out", str(tmp_path / "a"), *options])
+    main(["train", "--config", str(tmp_path / "a" / "run.json"), "--out", str(tmp_path / "b")])
+    np.testing.assert_array_equal(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    runs = [json.loads((tmp_path / name / "run.json").read_text()) for name in "ab"]
+    assert runs[1]["model_options"] == {"units": 8, "hidden": [8, 4]}
+    for name in ("command", "finished"):
+        for run in runs:
+            del run[name]
+    assert runs[0] == runs[1]
+
+
+def test_a_model_of_the_user_is_trained_and_read_again(tmp_path):
+    data, out = write_criteo(tmp_path / "c.tsv", 200), tmp_path / "run"
+    model = f"{Path(__file__).parents[3]}/examples/own_model.py:build"
+    options = ["--epochs", "1", "--model", model, "--set", "units=3"]
+    main(["train", "--data", data, "--out", str(out), *options])
+    trained = TrainedRun(out)
+    assert trained.facts["model"] == model
+    assert any(3 in w.shape for w in trained.model.get_weights())
+    features, _ = next(iter(trained.source(None).dataset(32)))
+    assert trained.model({"categorical_ids": features["categorical_ids"]}).shape == (32, 1)
+
+
+def test_after_training_on_some_negatives_the_probabilities_are_those_of_all_examples(
+    libsvm, tmp_path
+):
+    options = ["--epochs", "8", "--negative-rate", "0.2", "--learning-rate", "0.3"]
+    main(["train", "--data", libsvm, "--out", str(tmp_path / "run"), *options])
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert facts["train_source"].endswith("(a random 0.2 of the negatives)")
+    assert facts["train_examples"] < 400
+    model = TrainedRun(tmp_path / "run").model
+    sampled = tf.keras.Model(model.input, model.get_layer("probability").output)
+    _, held_out = open_source(libsvm).split()
+    ratios = [
+        scoring.metrics(scoring.score(m, held_out.dataset(64)))["calibration"]
+        for m in (sampled, model)
+    ]
+    assert ratios[0] > 1.2
+    assert abs(ratios[1] - 1) < 0.15
 
 
 def good(folder):
@@ -134,8 +238,10 @@ WRONG = {
     "unknown source": (lambda folder: "paper:x", [], "unknown source"),
     "model": (good, ["--model", "nosuch"], "unknown model 'nosuch'"),
     "optimizer": (good, ["--optimizer", "nosuch"], "unknown optimizer 'nosuch'"),
+    "set": (good, ["--set", "unit=3"], "sparse_mlp has no such option; its options are units=32"),
     "learning rate": (good, ["--learning-rate", "nan"], "--learning-rate must be"),
     "loss": (good, ["--optimizer", "sgd", "--learning-rate", "1e30"], "the loss became"),
+    "epochs": (good, ["--validation", "random"], "--epochs fixes the number of epochs"),
     "usage": (good, ["--epochs", "0"], "--epochs"),
     "option": (good, ["--nosuch"], "--nosuch"),
 }

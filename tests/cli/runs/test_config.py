@@ -36,7 +36,7 @@ def test_run_file_of_an_earlier_version_is_read():
         "train_examples": 258579,
         "schema": {"continuous": ["dep_time"]},
     }
-    assert RunConfig.from_json(run) == RunConfig("flights", learning_rate=0.04, seed=1)
+    assert RunConfig.from_json(run) == RunConfig("flights", learning_rate=0.04, epochs=4, seed=1)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_run_file_of_an_earlier_version_is_read():
         ({}, "data: missing, expected a string"),
         ({"data": 3}, "data: expected a string, got 3"),
         ({"data": "x", "epoch": 3}, "epoch: unknown field, expected one of data, eval, model"),
-        ({"data": "x", "epochs": 1.5}, "epochs: expected an integer, got 1.5"),
+        ({"data": "x", "epochs": 1.5}, "epochs: expected an integer or null, got 1.5"),
         ({"data": "x", "seed": True}, "seed: expected an integer, got True"),
         ({"data": "x", "learning_rate": "1"}, "learning_rate: expected a number or null, got '1'"),
         ({"data": "x", "cluster": 1}, "cluster: expected an object or null, got 1"),

@@ -1,8 +1,7 @@
-"""`twml-ops info`: shows the installation or a finished run."""
+"""`twml-ops info`: shows the installation, a model or a finished run."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,15 +10,21 @@ from twml_ops.cli.commands.options import Debug
 
 
 def info(
-    run: Annotated[
-        Path | None, typer.Argument(help="Folder of a finished run.", show_default=False)
+    subject: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN|MODEL",
+            help="Folder of a finished run, name of a model, or FILE.py:FUNCTION.",
+            show_default=False,
+        ),
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Shows a finished run, or the installation if no run is given.
+    """Shows a finished run, the options of a model, or the installation.
 
-    The installation lists the names of models, optimizers and sources that options accept.
+    The options of a model are those of `twml-ops train --set`, with their defaults. The
+    installation lists the names of models, optimizers and sources that options accept.
     """
     from twml_ops.cli.runs.info import show_info
 
-    show_info(run)
+    show_info(subject)

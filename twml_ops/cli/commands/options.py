@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,3 +21,13 @@ Debug = Annotated[
     bool,
     typer.Option("--debug", callback=errors.set_debug, help="Show the traceback of an error."),
 ]
+
+
+def given_options(context: typer.Context) -> dict[str, Any]:
+    """The parameters of a command that the user gave, by name; the others have their defaults."""
+    given = {}
+    for name, value in context.params.items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            given[name] = value
+    return given

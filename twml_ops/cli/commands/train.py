@@ -7,14 +7,18 @@ from typing import Annotated
 
 import typer
 
-from twml_ops.cli.commands.options import BatchSize, Data, Debug
-from twml_ops.cli.runs.config import ClusterOptions, RunConfig
+from twml_ops.cli.commands.options import SOURCES, BatchSize, Debug, given_options
+from twml_ops.cli.runs.config import DEFAULT_EPOCHS, ClusterOptions, RunConfig
 
 
 def train(
-    data: Data,
+    ctx: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder to create.", show_default=False)],
-    evaluation: Annotated[
+    data: Annotated[
+        str | None,
+        typer.Option(help=f"Examples: {SOURCES}. Required without --config.", show_default=False),
+    ] = None,
+    eval_: Annotated[
         str | None,
         typer.Option(
             "--eval",
@@ -23,7 +27,31 @@ def train(
             show_default=False,
         ),
     ] = None,
-    model: Annotated[str, typer.Option(help="Name of the model.")] = RunConfig.model,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="Repeat a run: its folder, its run.json, or a JSON file with some of the fields "
+            "of one. Options given beside it override it.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Name of the model (`twml-ops info` lists them), or FILE.py:FUNCTION of a "
+            "function `build(schema, dataset, *, ...)` that returns a Keras model."
+        ),
+    ] = RunConfig.model,
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Set an option of the model, which `twml-ops info MODEL` lists; for example "
+            "units=64 or hidden=64,32. Can be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     optimizer: Annotated[
         str,
         typer.Option(help="adagrad, lazy_adam, rowwise_adagrad, ftrl, momentum or sgd."),
@@ -31,20 +59,81 @@ def train(
     learning_rate: Annotated[
         float | None,
         typer.Option(
-            help="Initial learning rate, which decreases linearly to 0. Default: by optimizer.",
+            help="Learning rate. In a cluster it decreases linearly to 0. Default: by optimizer.",
             show_default=False,
         ),
     ] = RunConfig.learning_rate,
     batch_size: BatchSize = RunConfig.batch_size,
     epochs: Annotated[
-        int, typer.Option(min=1, help="Passes over the training data.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Passes over the training data, all of which are used; nothing is stopped early. "
+            f"Default: chosen by early stopping; {DEFAULT_EPOCHS} in a cluster, without "
+            "validation, or if the validation data would be fewer than 100 examples.",
+            show_default=False,
+        ),
     ] = RunConfig.epochs,
     seed: Annotated[
         int, typer.Option(min=0, help="Random seed: the same seed gives the same model.")
     ] = RunConfig.seed,
+    positive_weight: Annotated[
+        float,
+        typer.Option(
+            help="Factor of the weights of positive examples in training. The predictions are not "
+            "corrected for it."
+        ),
+    ] = RunConfig.positive_weight,
+    negative_rate: Annotated[
+        float,
+        typer.Option(
+            help="Share of the negative examples to train on, drawn at random. The model ends in a "
+            "layer that corrects the predictions for it."
+        ),
+    ] = RunConfig.negative_rate,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a finished run in --out.")
     ] = False,
+    validation: Annotated[
+        str,
+        typer.Option(
+            help="Which part of the training data early stopping looks at: none; time (the latest "
+            "examples, by the schema's column of times); order (the last examples); random; group "
+            "(random groups, by the schema's column of groups); or auto: as the source suggests.",
+            rich_help_panel="Early stopping",
+        ),
+    ] = RunConfig.validation,
+    validation_share: Annotated[
+        float,
+        typer.Option(
+            help="Size of that part, as a share of the training data, between 0 and 1.",
+            rich_help_panel="Early stopping",
+        ),
+    ] = RunConfig.validation_share,
+    patience: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Stop after this many epochs in a row without a lower validation loss.",
+            rich_help_panel="Early stopping",
+        ),
+    ] = RunConfig.patience,
+    max_epochs: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Stop after this many epochs in any case.",
+            rich_help_panel="Early stopping",
+        ),
+    ] = RunConfig.max_epochs,
+    refit: Annotated[
+        bool,
+        typer.Option(
+            help="Afterwards train a new model on all training data, for the best number of "
+            "epochs; or keep the weights of the best epoch.",
+            rich_help_panel="Early stopping",
+        ),
+    ] = RunConfig.refit,
     mode: Annotated[
         str,
         typer.Option(
@@ -90,16 +179,7 @@ def train(
     run.json. It is created when all of them are complete. A failed run leaves no folder.
     If TF_CONFIG names parameter servers, this process runs its task in their cluster.
     """
+    from twml_ops.cli.runs.configure import configure
     from twml_ops.cli.runs.train import run_task
 
-    cluster = ClusterOptions(
-        mode,  # type: ignore[arg-type]
-        partition_axis,  # type: ignore[arg-type]
-        wire_dtype,  # type: ignore[arg-type]
-        checkpoint_every,
-        timeout,
-    )
-    config = RunConfig(
-        data, evaluation, model, optimizer, learning_rate, batch_size, epochs, seed, cluster
-    )
-    run_task(config, out, overwrite)
+    run_task(configure(config, given_options(ctx), options or []), out, overwrite)

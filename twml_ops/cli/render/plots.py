@@ -54,7 +54,7 @@ def _svg(draw: Callable[[Figure], None], width: float, height: float) -> str:
 
 
 def learning_curve(history: History, base_rate_loss: float) -> Draw:
-    """Log loss during the training, and on the evaluation data after each epoch.
+    """Log loss during the training, and on the monitored data after each epoch.
 
     Args:
         history: record of the training.
@@ -68,7 +68,7 @@ def learning_curve(history: History, base_rate_loss: float) -> Draw:
         if history.monitored_loss:
             ax.plot(
                 *zip(*history.monitored_loss, strict=True), color=ORANGE, lw=1.6, marker="o", ms=4,
-                label="evaluation data, after each epoch",
+                label=f"{history.monitored} data, after each epoch",
             )  # fmt: skip
         if np.isfinite(base_rate_loss):
             ax.axhline(base_rate_loss, color=MUTED, lw=1, ls=(0, (4, 3)), label="base rate alone")

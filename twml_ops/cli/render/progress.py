@@ -117,11 +117,14 @@ class ProgressCallback(tf.keras.callbacks.Callback):
         """Prints the line of the epoch."""
         self._close_bar()
         record = self._history.epochs[-1]
-        metrics = record.metrics
+        metrics, monitored = record.metrics, ""
+        if "val_loss" in metrics:
+            name = self._history.monitored
+            monitored = f"   {name} loss {metrics['val_loss']:.4f}  AUC {metrics['val_auc']:.4f}"
         self._console.print(
             f"epoch [bold]{epoch + 1}[/]/{self.params['epochs']}"
             f"   train loss {metrics['loss']:.4f}  AUC {metrics['auc']:.4f}"
-            f"   eval loss {metrics['val_loss']:.4f}  AUC {metrics['val_auc']:.4f}"
+            f"{monitored}"
             f"   [dim]{record.examples / record.seconds:,.0f} examples/s[/]"
         )
 

@@ -21,6 +21,7 @@ _NOTES = {
     "pr_auc": "average precision",
     "log_loss": "a constant prediction has {entropy:.4f}",
     "normalized_entropy": "log loss / entropy of the base rate",
+    "validation_log_loss": "on the validation data, after the chosen number of epochs",
     "rce": "reduction of that entropy in percent",
     "calibration": "mean prediction / mean label",
     "examples_per_second": "including reading",
@@ -32,9 +33,12 @@ _NAMES = {
     "pr_auc": "PR AUC",
     "log_loss": "log loss",
     "normalized_entropy": "normalized entropy",
+    "validation_log_loss": "validation log loss",
     "rce": "RCE",
     "examples_per_second": "examples / s",
 }
+Picture = tuple[str, str, str, bool]  # title, note, image, whether it has the whole width
+
 _TILES = ("auc", "log_loss", "rce", "calibration", "examples_per_second")
 
 
@@ -111,23 +115,13 @@ def _lift_rows(scores: Scores) -> list[dict[str, Any]]:
 
 
 def _pictures(result: RunResult) -> list[dict[str, Any]]:
-    labels, predictions, _ = result.scores
+    labels, predictions, *_ = result.scores
     entropy = result.metrics["log_loss"] / result.metrics["normalized_entropy"]
     n = f"{len(labels):,}"
-    pictures = []
+    pictures: list[Picture] = []
     if result.uncalibrated_scores is not None:
         pictures.append(_before_and_after(result.uncalibrated_scores, result.scores))
-    history = result.history
-    if history.train_loss or history.monitored_loss:
-        pictures.append(
-            (
-                "Learning curve",
-                "Log loss during the training, and on the evaluation data after each epoch. The "
-                "evaluation data are not used to choose anything: the number of epochs is fixed.",
-                plots.svg(plots.learning_curve(history, entropy), 10.4, 3.4),
-                True,
-            )
-        )
+    pictures += _learning_curves(result, entropy)
     curve = {"1/20 of the examples, 95 % interval": plots.reliability(labels, predictions)}
     pictures += [
         (
@@ -156,7 +150,36 @@ def _pictures(result: RunResult) -> list[dict[str, Any]]:
     return [dict(zip(keys, p, strict=True)) for p in pictures]
 
 
-def _before_and_after(before: Scores, after: Scores) -> tuple[str, str, str, bool]:
+def _learning_curves(result: RunResult, base_rate_loss: float) -> list[Picture]:
+    """The curve of the training that early stopping ended, and that of the final one."""
+    curves, choice, history = [], result.epoch_choice, result.history
+    if choice is not None:
+        text = (
+            f"Log loss during a training on {choice.fit_examples:,} examples, and after each epoch "
+            f"on the validation data, {choice.validation_examples:,} examples. It was lowest after "
+            f"epoch {choice.epochs}: {choice.log_loss:.4f}. "
+        )
+        text += (
+            f"The model was then trained again, on all training data, for {choice.epochs} epochs."
+            if choice.refit
+            else "The model has the weights of that epoch."
+        )
+        curves.append(("Choice of the number of epochs", text, choice.history))
+    if (choice is None or choice.refit) and (history.train_loss or history.monitored_loss):
+        text = "Log loss during the training"
+        if history.monitored_loss:
+            text += (
+                ", and on the evaluation data after each epoch. The evaluation data are not used "
+                "to choose anything"
+            )
+        curves.append(("Learning curve", f"{text}.", history))
+    return [
+        (title, text, plots.svg(plots.learning_curve(history, base_rate_loss), 10.4, 3.4), True)
+        for title, text, history in curves
+    ]
+
+
+def _before_and_after(before: Scores, after: Scores) -> Picture:
     curves = {
         name: plots.reliability(scores.labels, scores.predictions)
         for name, scores in (("before", before), ("after", after))
@@ -174,6 +197,8 @@ def _before_and_after(before: Scores, after: Scores) -> tuple[str, str, str, boo
 def _configuration(facts: dict[str, Any]) -> list[dict[str, Any]]:
     hidden = ("twml_ops_run", "command", "finished", "data", "eval")
     flat = {k: v for k, v in facts.items() if isinstance(v, (str, int, float)) and k not in hidden}
+    choice = facts.get("epoch_choice") or {}
+    flat.update({f"early_stopping_{k}": v for k, v in choice.items()})
     calibration = facts.get("calibration", {})
     flat.update({f"calibration_{k}": v for k, v in calibration.items() if v is not None})
     flat.update({f"cluster_{k}": v for k, v in (facts.get("cluster") or {}).items()})

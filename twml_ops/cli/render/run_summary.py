@@ -12,6 +12,7 @@ from rich.table import Table
 
 from twml_ops.analysis import scoring
 from twml_ops.cli.render.report import describe_metrics
+from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.results.run_result import RunResult
 from twml_ops.data import Source
 
@@ -33,6 +34,25 @@ def print_data(console: Console, train: Source, held_out: Source, sizes: tuple[i
 def print_model(console: Console, name: str, weights: int, optimizer: str) -> None:
     """Prints the name of the model, its number of weights and the optimizer."""
     console.print(f"[bold]model[/]  {name}: {weights:,} weights, trained by {optimizer}")
+
+
+def print_validation(
+    console: Console, fit: Source, validation: Source, sizes: tuple[int, int]
+) -> None:
+    """Prints the two parts of the training data between which the number of epochs is chosen."""
+    console.print(
+        f"[bold]stop [/]  by the loss on {escape(validation.name)}: {sizes[1]:,} examples, "
+        f"training on {escape(fit.name)}: {sizes[0]:,}",
+        soft_wrap=True,
+    )
+
+
+def print_choice(console: Console, choice: EpochChoice) -> None:
+    """Prints the chosen number of epochs and what follows."""
+    then = "training again on all training data" if choice.refit else "keeping these weights"
+    console.print(
+        f"[bold]best [/]  epoch {choice.epochs}: validation loss {choice.log_loss:.4f}; {then}"
+    )
 
 
 def print_checkpoint(console: Console, step: int, steps: int, metrics: Mapping[str, float]) -> None:

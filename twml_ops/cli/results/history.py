@@ -25,7 +25,7 @@ class Epoch(NamedTuple):
         examples: number of examples trained on in this epoch.
         seconds: training time of this epoch, evaluation excluded.
         metrics: value of each metric by its Keras name: `loss` and `auc` on the training data,
-            `val_loss` and `val_auc` on the monitored data.
+            `val_loss` and `val_auc` on the monitored data, if there are any.
     """
 
     examples: int
@@ -39,6 +39,7 @@ class History:
 
     Attributes:
         epochs: one record per epoch. A cluster counts steps, not epochs, and leaves it empty.
+        monitored: "validation" if choices are made on the monitored data, otherwise "evaluation".
         train_loss: learning curve on the training data. Each point is the mean since the previous
             one.
         monitored_loss: learning curve on the monitored data, one point per evaluation.
@@ -47,6 +48,7 @@ class History:
     """
 
     epochs: list[Epoch] = dataclasses.field(default_factory=list)
+    monitored: str = "evaluation"
     train_loss: list[LossPoint] = dataclasses.field(default_factory=list)
     monitored_loss: list[LossPoint] = dataclasses.field(default_factory=list)
     examples: int = 0

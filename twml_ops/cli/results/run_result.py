@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from twml_ops.analysis.permutation_importance import FeatureImportance
 from twml_ops.analysis.scoring import Scores
+from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.results.history import History
 
 
@@ -25,6 +26,7 @@ class RunResult:
         facts: content of run.json.
         uncalibrated_scores: `scores` of the model before its calibration; None if the run has no
             calibration.
+        epoch_choice: how the number of epochs was chosen; None if it was given.
     """
 
     model: tf.keras.Model
@@ -34,3 +36,4 @@ class RunResult:
     importances: list[FeatureImportance]
     facts: dict[str, Any]
     uncalibrated_scores: Scores | None = None
+    epoch_choice: EpochChoice | None = None

@@ -109,7 +109,7 @@ def fit(method: str, scores: Scores, name: str) -> layers.IsotonicCalibration | 
         only = f"only labels of {scores.labels[0]:g}" if len(scores.labels) else "no examples"
         raise UserError(f"{name}: has {only}, expected both classes to calibrate with")
     layer = METHODS[method](name="calibration")
-    layer.fit(scores.predictions, scores.labels)
+    layer.fit(scores.predictions, scores.labels, scores.weights)
     return layer
 
 

@@ -19,8 +19,9 @@ from twml_ops import models
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.results.history import History, LossPoint
 from twml_ops.cli.runs import cluster, evaluation_log, optimizers
+from twml_ops.cli.runs.class_balance import weighted
 from twml_ops.cli.runs.config import RunConfig
-from twml_ops.cli.runs.runner import FittedModel
+from twml_ops.cli.runs.runner import FittedModel, Monitored
 from twml_ops.data import Source
 from twml_ops.distribute import ChiefBuiltModel, Cluster, HybridTrainer, exit_on_cluster_error
 
@@ -56,12 +57,12 @@ class ClusterRunner:
         self,
         model: ChiefBuiltModel,
         train: Source,
-        monitored: Source,
+        monitored: Monitored | None,
         *,
         epochs: int,
         callbacks: Sequence[tf.keras.callbacks.Callback] = (),
     ) -> FittedModel:
-        """Trains a model; see `Runner.fit`.
+        """Trains a model; see `Runner.fit`. The learning rate reaches 0 at the end.
 
         If `TF_CONFIG` has an evaluator, the chief waits until it has evaluated the last checkpoint,
         and copies its results to the folder of the run. The evaluator opens the monitored data
@@ -79,12 +80,13 @@ class ClusterRunner:
 
         def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
             def batches(part: Source) -> tf.data.Dataset:
-                return part.dataset(
+                dataset = part.dataset(
                     config.batch_size,
                     shuffle=True,
                     seed=config.seed,
                     layout=models.layout_of(model),
                 )
+                return weighted(dataset, config.positive_weight)
 
             return cluster.worker_batches(
                 train, batches, context.input_pipeline_id, context.num_input_pipelines

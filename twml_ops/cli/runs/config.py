@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs.folder import FORMAT_KEY
+from twml_ops.cli.runs.typed_values import has_type, type_name
+
+DEFAULT_EPOCHS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,12 +40,22 @@ class RunConfig:
     Attributes:
         data: SOURCE of the training data.
         eval: SOURCE of the evaluation data; None: a part of `data` is held out.
-        model: name of the model.
+        model: name of the model, or FILE.py:FUNCTION of a function that builds one.
         optimizer: name of the optimizer.
         learning_rate: initial learning rate; None: the default of the optimizer.
         batch_size: number of examples in a batch.
-        epochs: number of passes over the training data.
+        epochs: number of passes over the training data; None: it is chosen by early stopping, or
+            `DEFAULT_EPOCHS` where there is no validation.
         seed: seed of the initial weights, of dropout and of the order of the examples.
+        validation: which part of `data` is the validation data, a method of
+            `twml_ops.data.split_for_validation`; "none": there are none.
+        validation_share: share of `data` that becomes validation data.
+        patience: epochs in a row without a lower validation loss after which training stops.
+        max_epochs: number of epochs after which training stops in any case.
+        refit: whether a new model is trained on all of `data` for the chosen number of epochs.
+        positive_weight: factor of the weights of positive examples in training.
+        negative_rate: share of the negative examples that is used for training.
+        model_options: options of the model by name; the others have their defaults.
         cluster: how to train in a cluster; None: in this process alone.
     """
 
@@ -53,9 +65,22 @@ class RunConfig:
     optimizer: str = "adagrad"
     learning_rate: float | None = None
     batch_size: int = 256
-    epochs: int = 4
+    epochs: int | None = None
     seed: int = 0
+    validation: str = "auto"
+    validation_share: float = 0.1
+    patience: int = 2
+    max_epochs: int = 30
+    refit: bool = True
+    positive_weight: float = 1.0
+    negative_rate: float = 1.0
+    model_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     cluster: ClusterOptions | None = None
+
+    @property
+    def fixed_epochs(self) -> int:
+        """The number of epochs of a run that has no validation data."""
+        return DEFAULT_EPOCHS if self.epochs is None else self.epochs
 
     def to_json(self) -> dict[str, Any]:
         """The fields as values that JSON can hold."""
@@ -93,30 +118,14 @@ def _from_json(cls: type[Any], values: Mapping[str, Any], prefix: str) -> Any:
     for name, value in values.items():
         if name not in expected:
             raise UserError(f"{prefix}{name}: unknown field, expected one of {', '.join(expected)}")
-        if not _matches(value, expected[name]):
-            raise UserError(f"{prefix}{name}: expected {_name(expected[name])}, got {value!r}")
+        if not has_type(value, expected[name]):
+            raise UserError(f"{prefix}{name}: expected {type_name(expected[name])}, got {value!r}")
     for field in dataclasses.fields(cls):
-        if field.default is dataclasses.MISSING and field.name not in values:
+        required = (
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        )
+        if required and field.name not in values:
             raise UserError(
-                f"{prefix}{field.name}: missing, expected {_name(expected[field.name])}"
+                f"{prefix}{field.name}: missing, expected {type_name(expected[field.name])}"
             )
     return cls(**values)
-
-
-def _matches(value: Any, expected: Any) -> bool:
-    """Whether a JSON value is of a field's type; an integer counts as a float."""
-    if typing.get_origin(expected) is Literal:
-        return value in typing.get_args(expected)
-    if isinstance(expected, types.UnionType):
-        return any(_matches(value, option) for option in typing.get_args(expected))
-    if isinstance(value, bool):
-        return expected is bool
-    return isinstance(value, (int, float) if expected is float else expected)
-
-
-def _name(expected: Any) -> str:
-    if typing.get_origin(expected) is Literal:
-        return f"one of {', '.join(typing.get_args(expected))}"
-    if isinstance(expected, types.UnionType):
-        return " or ".join(_name(option) for option in typing.get_args(expected))
-    return {str: "a string", int: "an integer", float: "a number"}.get(expected, "null")

@@ -12,8 +12,10 @@ from twml_ops.analysis import scoring
 from twml_ops.cli.render import run_summary
 from twml_ops.cli.render.terminal import make_console
 from twml_ops.cli.runs import cluster, evaluation_log
+from twml_ops.cli.runs.class_balance import corrected, training_examples
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.folder import is_run
+from twml_ops.cli.runs.model_options import builder_of
 from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE, open_pair
 from twml_ops.data import original_errors
 from twml_ops.distribute import iter_checkpoints
@@ -31,17 +33,19 @@ def evaluate_checkpoints(config: RunConfig, out: Path, overwrite: bool) -> None:
     folder = cluster.checkpoint_dir(out)
     if not overwrite and is_run(out) and not folder.exists():
         return  # the run finished before this process started
+    builder_of(config.model)  # registers the classes of a model of the user
     train, held_out = open_pair(config.data, config.eval)
     tf.keras.utils.set_random_seed(config.seed)
     with original_errors(train, held_out):
-        steps, _ = cluster.steps_of(train, config, config.epochs)
+        steps, _ = cluster.steps_of(training_examples(config, train), config, config.fixed_epochs)
         model_builder = cluster.build_once(_never_called, config, out)
         layout = models.layout_of(model_builder)
         evaluated = {line["step"] for line in evaluation_log.read(folder)}
         for step, model in iter_checkpoints(model_builder, folder, steps):
             if step in evaluated:
                 continue
-            scores = scoring.score(model, held_out.dataset(LARGE_BATCH_SIZE, layout=layout))
+            batches = held_out.dataset(LARGE_BATCH_SIZE, layout=layout)
+            scores = scoring.score(corrected(model, config), batches)
             metrics = scoring.metrics(scores)
             if not folder.exists():
                 return

@@ -2,20 +2,49 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
+from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.terminal import make_console, print_pairs
 from twml_ops.cli.runs.folder import FORMAT_KEY, METRICS_FILE, read_run
+from twml_ops.cli.runs.typed_values import format_value, type_name
 
 
-def show_info(run: Path | None) -> None:
-    """Prints the finished run in the folder `run`, or the installation if it is None.
+def show_info(subject: str | None) -> None:
+    """Prints a finished run, the options of a model, or the installation.
+
+    Args:
+        subject: folder of a run, name of a model or FILE.py:FUNCTION; None: the installation.
 
     Raises:
-        UserError: the folder is not a finished run.
+        UserError: the folder is not a finished run, or there is no such model.
     """
-    print_pairs(make_console(), installation() if run is None else run_info(run))
+    if subject is None:
+        pairs = installation()
+    elif Path(subject).exists():
+        pairs = run_info(Path(subject))
+    else:
+        pairs = model_info(subject)
+    print_pairs(make_console(), pairs)
+
+
+def model_info(model: str) -> dict[str, str]:
+    """The first line of a builder's docstring, and the options of the model.
+
+    Raises:
+        UserError: there is no such model.
+    """
+    from twml_ops.cli.runs.model_options import builder_of, options_of
+
+    try:
+        build = builder_of(model)
+    except UserError as e:
+        raise UserError(f"{model}: no such folder, and no model: {e}") from e
+    title = (inspect.getdoc(build) or "").partition("\n")[0]
+    options = options_of(build).values()
+    return {model: title, **{f"--set {o}": f"{type_name(o.type)}: {o.help}" for o in options}}
 
 
 def run_info(folder: Path) -> dict[str, str]:
@@ -26,13 +55,16 @@ def run_info(folder: Path) -> dict[str, str]:
     features = {
         k: ", ".join(v) if isinstance(v, list) else v for k, v in facts.pop("schema").items()
     }
+    options = {
+        f"option {k}": format_value(v) for k, v in (facts.pop("model_options", None) or {}).items()
+    }
     nested = {
         f"{group} {k}": v
-        for group in ("cluster", "calibration")
+        for group in ("epoch_choice", "cluster", "calibration")
         for k, v in (facts.pop(group, None) or {}).items()
     }
     metrics = json.loads((folder / METRICS_FILE).read_text())
-    shown = {**facts, **nested, **features, "versions": versions, **metrics}
+    shown = {**facts, **options, **nested, **features, "versions": versions, **metrics}
     return {k.replace("_", " "): str(v) for k, v in shown.items() if v not in (None, "", 0, {})}
 
 

@@ -16,8 +16,10 @@ from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.progress import ProgressCallback
 from twml_ops.cli.results.history import Epoch, History, LossPoint
 from twml_ops.cli.runs import optimizers
+from twml_ops.cli.runs.callbacks import WEIGHTED_LOSS, WeightAveraging, mean_losses
+from twml_ops.cli.runs.class_balance import weighted
 from twml_ops.cli.runs.config import RunConfig
-from twml_ops.cli.runs.runner import FittedModel
+from twml_ops.cli.runs.runner import FittedModel, Monitored
 from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE
 from twml_ops.data import Source
 
@@ -48,34 +50,48 @@ class LocalRunner:
         self,
         model: tf.keras.Model,
         train: Source,
-        monitored: Source,
+        monitored: Monitored | None,
         *,
         epochs: int,
         callbacks: Sequence[tf.keras.callbacks.Callback] = (),
     ) -> FittedModel:
-        """Trains a model; see `Runner.fit`."""
+        """Trains a model; see `Runner.fit`.
+
+        The learning rate is constant, and each epoch ends with averaged weights.
+        """
         config, size = self._config, train.num_examples()
         layout = models.layout_of(model)
-        monitored.num_examples()  # so that its dataset has a length, which Keras 2 needs
         assert config.learning_rate is not None
-        steps = epochs * -(-size // config.batch_size)
+        metrics = [tf.keras.metrics.AUC(name="auc")]
+        is_weighted = train.schema.weight is not None or config.positive_weight != 1
+        if is_weighted:
+            metrics.append(tf.keras.metrics.BinaryCrossentropy(name=WEIGHTED_LOSS))
         model.compile(
-            optimizers.create(config.optimizer, config.learning_rate, steps),
+            optimizers.create(config.optimizer, config.learning_rate),
             "binary_crossentropy",
-            metrics=[tf.keras.metrics.AUC(name="auc")],
+            **{"weighted_metrics" if is_weighted else "metrics": metrics},
             steps_per_execution=STEPS_PER_EXECUTION,
             jit_compile=False,
         )
-        history = History()
+        history = History(monitored=monitored.name if monitored else "evaluation")
+        steps = -(-size // config.batch_size)
+        validation_data = None
+        if monitored is not None:
+            monitored.source.num_examples()  # so that its dataset has a length: Keras 2 needs it
+            validation_data = monitored.source.dataset(LARGE_BATCH_SIZE, layout=layout)
+            if monitored.name == "validation":
+                validation_data = weighted(validation_data, config.positive_weight)
+        batches = train.dataset(config.batch_size, shuffle=True, seed=config.seed, layout=layout)
         board = tf.keras.callbacks.TensorBoard(
             str(self._log_dir), write_graph=False, profile_batch=0
         )
         with ProgressCallback(self._console, history, size) as progress:
             model.fit(
-                train.dataset(config.batch_size, shuffle=True, seed=config.seed, layout=layout),
-                validation_data=monitored.dataset(LARGE_BATCH_SIZE, layout=layout),
+                weighted(batches, config.positive_weight),
+                validation_data=validation_data,
                 epochs=epochs,
                 callbacks=[
+                    WeightAveraging(steps),
                     HistoryCallback(history, size, config.batch_size),
                     progress,
                     board,
@@ -116,7 +132,8 @@ class HistoryCallback(tf.keras.callbacks.Callback):
         Raises:
             UserError: the loss is NaN or infinite.
         """
-        seen, loss = min((batch + 1) * self._batch_size, self._examples), float(logs["loss"])
+        seen = min((batch + 1) * self._batch_size, self._examples)
+        loss = mean_losses(logs)["loss"]
         if not math.isfinite(loss):
             raise UserError(
                 f"the loss became {loss} within the first {seen:,} examples of epoch "
@@ -135,8 +152,12 @@ class HistoryCallback(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Adds the epoch to the history."""
-        assert self._seconds is not None
-        self._history.seconds += self._seconds
-        metrics = {name: float(value) for name, value in logs.items()}
-        self._history.epochs.append(Epoch(self._seen, self._seconds, metrics))
-        self._history.monitored_loss.append(LossPoint(self._history.examples, metrics["val_loss"]))
+        seconds = self._seconds
+        if seconds is None:
+            seconds = time.perf_counter() - self._start
+        history = self._history
+        history.seconds += seconds
+        metrics = mean_losses(logs)
+        history.epochs.append(Epoch(self._seen, seconds, metrics))
+        if "val_loss" in metrics:
+            history.monitored_loss.append(LossPoint(history.examples, metrics["val_loss"]))

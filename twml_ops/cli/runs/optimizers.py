@@ -48,24 +48,24 @@ def learning_rate_of(name: str) -> float:
 def create(
     name: str,
     learning_rate: float,
-    steps: int,
+    steps: int | None = None,
     scaled: Callable[[Any], Any] = lambda rate: rate,
     **options: Any,
 ) -> tf.keras.optimizers.Optimizer:
-    """Creates an optimizer whose learning rate decreases linearly to 0.
+    """Creates an optimizer whose learning rate is constant, or decreases linearly to 0.
 
-    The decrease averages out the noise of the last steps. FTRL has a constant learning rate: it
-    computes the weights from the sum of all gradients and the current rate, so a rate of 0 would
+    The decrease averages out the noise of the last steps. FTRL always has a constant learning rate:
+    it computes the weights from the sum of all gradients and the current rate, so a rate of 0 would
     set them to 0.
 
     Args:
         name: name of the optimizer.
         learning_rate: initial learning rate.
-        steps: number of steps after which the rate is 0.
+        steps: number of steps after which the rate is 0; None: it is constant.
         scaled: function of the learning rate or schedule, for example a warm-up.
         **options: arguments of the optimizer.
     """
     rate: Any = learning_rate
-    if name != "ftrl":
+    if steps is not None and name != "ftrl":
         rate = tf.keras.optimizers.schedules.PolynomialDecay(learning_rate, max(steps, 1), 0.0)
     return _OPTIMIZERS[name][0](scaled(rate), **options)

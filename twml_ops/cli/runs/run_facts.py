@@ -13,32 +13,41 @@ import tensorflow as tf
 
 import twml_ops
 from twml_ops import _keras
+from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.folder import FORMAT, FORMAT_KEY
-from twml_ops.data import Source
+from twml_ops.data import Schema
 
 
 def training_facts(
-    config: RunConfig, train: Source, held_out: Source, sizes: tuple[int, int], weights: int
+    config: RunConfig,
+    schema: Schema,
+    train: tuple[str, int],
+    evaluation: tuple[str, int],
+    model: tf.keras.Model,
+    epoch_choice: EpochChoice | None,
 ) -> dict[str, Any]:
     """The content of run.json for a training run: what is needed to repeat and to reopen it.
 
     Args:
         config: configuration of the run.
-        train: training data.
-        held_out: evaluation data.
-        sizes: number of examples of each of them.
-        weights: number of weights of the model.
+        schema: the features.
+        train: (name, number of examples) of the data that the model was trained on.
+        evaluation: (name, number of examples) of the evaluation data.
+        model: the model.
+        epoch_choice: how the number of epochs was chosen; None if it was not.
     """
     return {
         FORMAT_KEY: FORMAT,
         **config.to_json(),
-        "train_source": train.name,
-        "eval_source": held_out.name,
-        "train_examples": sizes[0],
-        "eval_examples": sizes[1],
-        "weights": weights,
-        "schema": dataclasses.asdict(train.schema),
+        "train_source": train[0],
+        "eval_source": evaluation[0],
+        "train_examples": train[1],
+        "eval_examples": evaluation[1],
+        "weights": int(model.count_params()),
+        "trained_epochs": epoch_choice.epochs if epoch_choice else config.fixed_epochs,
+        "epoch_choice": epoch_choice and epoch_choice.facts(),
+        "schema": dataclasses.asdict(schema),
         **provenance(),
     }
 

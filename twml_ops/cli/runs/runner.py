@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import tensorflow as tf
 
 from twml_ops.cli.results.history import History
 from twml_ops.data import Source
+
+MakeModel = Callable[[Source], tf.keras.Model]
+"""Returns an untrained model whose input transforms are adapted to a source."""
 
 
 class FittedModel(NamedTuple):
@@ -16,6 +19,18 @@ class FittedModel(NamedTuple):
 
     model: tf.keras.Model
     history: History
+
+
+class Monitored(NamedTuple):
+    """Data on which the metrics are recorded during the training.
+
+    Attributes:
+        source: the data.
+        name: "validation" if choices are made on these data, otherwise "evaluation".
+    """
+
+    source: Source
+    name: Literal["validation", "evaluation"]
 
 
 class Runner(Protocol):
@@ -39,7 +54,7 @@ class Runner(Protocol):
         self,
         model: Any,
         train: Source,
-        monitored: Source,
+        monitored: Monitored | None,
         *,
         epochs: int,
         callbacks: Sequence[tf.keras.callbacks.Callback] = (),
@@ -49,8 +64,8 @@ class Runner(Protocol):
         Args:
             model: what `build` returned. A later fit, say on more data, needs a new one.
             train: data to train on.
-            monitored: data on which the metrics are recorded during the training.
-            epochs: number of passes over `train`. The learning rate reaches 0 at their end.
+            monitored: data on which the metrics are recorded during the training, if any.
+            epochs: number of passes over `train`.
             callbacks: Keras callbacks, say for early stopping. A cluster accepts none.
 
         Raises:

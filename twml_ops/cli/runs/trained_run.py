@@ -11,6 +11,7 @@ import tensorflow as tf
 from twml_ops import _keras, layers, models, optimizers
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs.folder import MODEL_FILE, read_run
+from twml_ops.cli.runs.model_options import builder_of, path_of
 from twml_ops.cli.runs.sources import open_pair
 from twml_ops.data import Schema, Source, open_source
 
@@ -48,6 +49,9 @@ class TrainedRun:
             UserError: the file cannot be read.
         """
         path = self._folder / MODEL_FILE
+        file = path_of(self.facts["model"])
+        if file is not None and file.exists():
+            builder_of(self.facts["model"])  # registers the classes of a model of the user
         try:
             return tf.keras.models.load_model(str(path), compile=False)
         except (OSError, ValueError, TypeError) as e:

@@ -1,0 +1,76 @@
+"""The weight of positive examples, and the correction of a model trained on some negatives only."""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+
+from twml_ops import layers
+from twml_ops.cli.errors import UserError
+from twml_ops.cli.runs.config import RunConfig
+from twml_ops.data import Schema, Source, sample_negatives
+
+_SEED = 1  # unlike that of the validation data: the two choices are independent
+
+
+def check(config: RunConfig, schema: Schema) -> None:
+    """Checks the options about the balance of the classes.
+
+    Raises:
+        UserError: an option is out of range, or the data have several labels.
+    """
+    if not 0 < config.positive_weight < math.inf:
+        raise UserError(f"--positive-weight must be positive, got {config.positive_weight:g}")
+    if not 0 < config.negative_rate <= 1:
+        raise UserError(
+            f"--negative-rate must be greater than 0 and at most 1, got {config.negative_rate:g}"
+        )
+    for option, used in (
+        ("--positive-weight", config.positive_weight != 1),
+        ("--negative-rate", config.negative_rate < 1),
+    ):
+        if used and len(schema.labels) > 1:
+            raise UserError(f"{option} needs a single label, got {', '.join(schema.labels)}")
+
+
+def training_examples(config: RunConfig, source: Source) -> Source:
+    """The examples to train on: all of them, or with a random part of the negatives."""
+    if config.negative_rate == 1:
+        return source
+    return sample_negatives(source, config.negative_rate, _SEED)
+
+
+def weighted(dataset: tf.data.Dataset, positive_weight: float) -> tf.data.Dataset:
+    """Multiplies the sample weights of the positives.
+
+    Args:
+        dataset: batches of (features, labels [B, 1]) or (features, labels, sample weights [B]).
+        positive_weight: factor; 1 returns the dataset itself.
+
+    Returns:
+        Batches of (features, labels, sample weights [B]).
+    """
+    if positive_weight == 1:
+        return dataset
+
+    def add(features: object, labels: tf.Tensor, *weights: tf.Tensor) -> tuple[object, ...]:
+        factor = tf.where(labels[:, 0] > 0, positive_weight, 1.0)
+        return features, labels, factor * weights[0] if weights else factor
+
+    return dataset.map(add)
+
+
+def corrected(model: tf.keras.Model, config: RunConfig) -> tf.keras.Model:
+    """The model with probabilities for all examples, if it was trained on some negatives only.
+
+    With the share w of the negatives the odds p / (1 - p) are 1 / w times too high. The model gets
+    a layer p → sigmoid(logit(p) + ln w), which equals p / (p + (1 - p) / w) (He et al., "Practical
+    Lessons from Predicting Clicks on Ads at Facebook", ADKDD 2014).
+    """
+    if config.negative_rate == 1:
+        return model
+    layer = layers.PlattScaling(name="negative_sampling_correction")
+    shift = math.log(config.negative_rate)
+    layer.load_own_variables({"slopes": [1.0], "intercepts": [shift], "base_rates": [0.5]})
+    return tf.keras.Model(model.input, layer(model.output), name=model.name)

@@ -1,0 +1,87 @@
+"""The configuration of a training run: that of a file, overridden by the options of the command."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from twml_ops.cli.errors import UserError
+from twml_ops.cli.render.terminal import make_error_console
+from twml_ops.cli.runs.config import ClusterOptions, RunConfig
+from twml_ops.cli.runs.folder import RUN_FILE
+from twml_ops.cli.runs.model_options import builder_of, check_options, parse_options
+from twml_ops.cli.runs.run_facts import provenance
+
+
+def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str]) -> RunConfig:
+    """The configuration that the command line describes.
+
+    An option that is given replaces the field of the file. `--model` also drops the file's options
+    of another model, `--epochs` its choice of validation data, and `--validation` its epochs.
+
+    Args:
+        file: folder or run.json of a run, or a JSON file with fields of `RunConfig`; None: no file.
+        given: options of the command line that the user gave, by name of the field; others are
+            ignored.
+        options: options of the model, NAME=VALUE each.
+
+    Raises:
+        UserError: the file cannot be read, has a field that is unknown or of the wrong type, or an
+            option of the model is wrong.
+    """
+    given = {name.rstrip("_"): value for name, value in given.items()}
+    fields: dict[str, Any] = {}
+    if file is not None:
+        # A file may lack the data, but the other fields are checked as those of the file.
+        values = _read(file)
+        fields = RunConfig.from_json({"data": "", **values}).to_json()
+        _warn_of_versions(values.get("versions"))
+    if given.get("model", fields.get("model")) != fields.get("model"):
+        fields.pop("model_options", None)
+    if "epochs" in given:
+        fields.pop("validation", None)
+    if "validation" in given:
+        fields.pop("epochs", None)
+    names = {f.name for f in dataclasses.fields(RunConfig)}
+    fields |= {name: value for name, value in given.items() if name in names}
+    cluster = {f.name for f in dataclasses.fields(ClusterOptions)}
+    fields["cluster"] = (fields.get("cluster") or {}) | {
+        name: value for name, value in given.items() if name in cluster
+    }
+    if not fields.get("data"):
+        raise UserError("--data is missing")
+    config = RunConfig.from_json(fields)
+    build = builder_of(config.model)
+    parsed = parse_options(config.model, build, options)
+    config = dataclasses.replace(config, model_options={**config.model_options, **parsed})
+    check_options(config.model, build, config.model_options)
+    return config
+
+
+def _warn_of_versions(made_by: Any) -> None:
+    """Warns if a run was made by other versions, with which its weights would not be the same."""
+    if not isinstance(made_by, Mapping):
+        return
+    for name, version in provenance()["versions"].items():
+        if made_by.get(name, version) != version:
+            make_error_console().print(
+                f"[yellow]warning[/]  the run was made by {name} {made_by[name]}, this is "
+                f"{version}: the weights may differ",
+                soft_wrap=True,
+            )
+
+
+def _read(file: Path) -> dict[str, Any]:
+    path = file / RUN_FILE if file.is_dir() else file
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise UserError(f"--config {path}: {e.strerror}") from e
+    except ValueError as e:
+        raise UserError(f"--config {path}: is not JSON: {e}") from e
+    if not isinstance(values, dict):
+        raise UserError(f"--config {path}: expected an object, got {type(values).__name__}")
+    return values

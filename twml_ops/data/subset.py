@@ -1,0 +1,111 @@
+"""Views of a source: the examples for which a function is true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from twml_ops import core
+from twml_ops.data.block import Array, Block
+from twml_ops.data.order import UnitOfPiece, without_first
+from twml_ops.data.schema import Schema
+from twml_ops.data.source import Source
+from twml_ops.data.units import Piece, Unit
+
+_BITS = 32
+
+
+class Place(NamedTuple):
+    """Where a block of a source begins. It does not depend on the order of reading.
+
+    Attributes:
+        piece: number of the piece.
+        unit: number of the unit in the piece.
+        row: number of the example in the unit.
+    """
+
+    piece: int
+    unit: int
+    row: int
+
+
+Keep = Callable[[Place, Block], Array]
+
+
+class Subset(Source):
+    """The examples of another source for which a function is true.
+
+    It is kept in memory only if the other source is not.
+
+    Args:
+        whole: the source viewed.
+        name: of the subset.
+        keep: (where a block begins, the block) → bool [R], for the block's examples.
+    """
+
+    def __init__(self, whole: Source, name: str, keep: Keep) -> None:
+        super().__init__(name)
+        self._whole, self._keep = whole, keep
+
+    @property
+    def schema(self) -> Schema:
+        """See `Source`."""
+        return self._whole.schema
+
+    @property
+    def in_order_of_time(self) -> bool:
+        """See `Source`."""
+        return self._whole.in_order_of_time
+
+    def _make_pieces(self) -> Sequence[Piece]:
+        pieces = self._whole._pieces()
+        return [_FilteredPiece(piece, i, self._keep) for i, piece in enumerate(pieces)]
+
+    def _parsed(self, units: Iterator[UnitOfPiece], skip: int) -> Iterator[Block]:
+        if self._whole._cache is None or self._cache is not None:
+            yield from super()._parsed(units, skip)
+            return
+        for _, unit in without_first(units, skip):
+            yield from unit.blocks()
+
+
+class _FilteredPiece(Piece):
+    def __init__(self, whole: Piece, index: int, keep: Keep) -> None:
+        super().__init__(whole.number)
+        self._whole, self._index, self._keep = whole, index, keep
+
+    def units(self) -> Iterator[Unit]:
+        known = self._unit_rows or []
+        for k, unit in enumerate(self._whole.units()):
+            filtered = self._filtered(unit, k)
+            yield filtered.with_rows(known[k]) if k < len(known) else filtered
+
+    def _filtered(self, unit: Unit, number: int) -> Unit:
+        def parse() -> Iterator[Block]:
+            row = 0
+            for block in unit.blocks():
+                place = Place(self._index, number, row)
+                yield block.take(np.flatnonzero(self._keep(place, block)))
+                row += len(block)
+
+        return Unit(parse, lambda: sum(map(len, parse())))
+
+
+def random_rows(share: float, seed: int) -> Keep:
+    """Whether each example is among a random share of them. It is given by its place."""
+
+    def keep(place: Place, block: Block) -> Array:
+        unit_seed = seed
+        for number in (place.piece, place.unit):
+            unit_seed = int(core.hash_ids(np.array([number]), 62, unit_seed)[0])
+        return is_drawn(np.arange(place.row, place.row + len(block)), share, unit_seed)
+
+    return keep
+
+
+def is_drawn(keys: Array, share: float, seed: int) -> Array:
+    """Whether each key, an integer, is among a random share of all, by its hash."""
+    hashed = core.hash_ids(np.ascontiguousarray(keys, np.int64), _BITS, seed)
+    return np.asarray(hashed < share * 2**_BITS)
