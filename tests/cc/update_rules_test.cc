@@ -198,9 +198,9 @@ TEST_P(UpdateRuleTest, FusedAndSeparateUpdatesAreBitIdentical) {
                       .ok());
       for (const int64_t shards : {1, 2, 5}) {
         Table fused(rule(), dim, GetParam().second);
-        ASSERT_TRUE(BackwardApply(batch.csr(binary), matrix, fused.optimized_table(),
-                                              Sharded(shards))
-                        .ok());
+        ASSERT_TRUE(
+            BackwardApply(batch.csr(binary), matrix, fused.optimized_table(), Sharded(shards))
+                .ok());
         EXPECT_EQ(fused, by_rows) << "dim " << dim << " shards " << shards;
       }
     }
@@ -222,8 +222,8 @@ TEST_P(UpdateRuleTest, InvalidInputDoesNotChangeTheTable) {
   EXPECT_EQ(apply(good, 2, 5), "the gradient's rows must be as wide as the table's, 4, got 5");
   auto batch = RandomBatch<int64_t>({2, 1}, kRows);
   const auto fused = [&](int64_t n, int64_t dim) {
-    return BackwardApply<int64_t>(batch.csr(), {rows.data(), n, dim},
-                                              table.optimized_table(), Serial)
+    return BackwardApply<int64_t>(batch.csr(), {rows.data(), n, dim}, table.optimized_table(),
+                                  Serial)
         .message();
   };
   EXPECT_EQ(fused(3, kDim), "grad must have one row for each of the batch's 2 rows, got 3");
@@ -267,9 +267,9 @@ TEST_P(UpdateRuleTest, AnEmptyUpdateIsValid) {
   EXPECT_TRUE(ApplyRows<int64_t>({}, {nullptr, 0, 4}, table.optimized_table(), Sharded(2)).ok());
   const auto batch = RandomBatch<int64_t>({0, 0}, kRows);
   const std::vector<float> grad(8, 1);
-  EXPECT_TRUE(BackwardApply<int64_t>(batch.csr(), {grad.data(), 2, 4},
-                                                 table.optimized_table(), Sharded(2))
-                  .ok());
+  EXPECT_TRUE(
+      BackwardApply<int64_t>(batch.csr(), {grad.data(), 2, 4}, table.optimized_table(), Sharded(2))
+          .ok());
   EXPECT_EQ(table, before);
 }
 
@@ -296,9 +296,8 @@ TEST_P(UpdateRuleTest, ALearningRateOfZeroDoesNotChangeTheWeights) {
       const Table before = fused;
       by_rows = fused;
       const auto grad = RandomFloats(batch.num_rows() * dim);
-      ASSERT_TRUE(BackwardApply<int64_t>(batch.csr(),
-                                                     {grad.data(), batch.num_rows(), dim},
-                                                     fused.optimized_table(), Serial)
+      ASSERT_TRUE(BackwardApply<int64_t>(batch.csr(), {grad.data(), batch.num_rows(), dim},
+                                         fused.optimized_table(), Serial)
                       .ok());
       for (size_t i = 0; i < before.weights.size(); ++i) {
         // A tiny rate may change a weight of 0 by a tiny amount.
@@ -312,9 +311,8 @@ TEST_P(UpdateRuleTest, ALearningRateOfZeroDoesNotChangeTheWeights) {
         // The next step is not affected.
         for (Table* table : {&fused, &by_rows}) {
           table->hyper[0] = 0.1f;
-          ASSERT_TRUE(BackwardApply<int64_t>(batch.csr(),
-                                                         {grad.data(), batch.num_rows(), dim},
-                                                         table->optimized_table(), Serial)
+          ASSERT_TRUE(BackwardApply<int64_t>(batch.csr(), {grad.data(), batch.num_rows(), dim},
+                                             table->optimized_table(), Serial)
                           .ok());
         }
         EXPECT_EQ(fused, by_rows);
@@ -344,9 +342,8 @@ TEST_P(UpdateRuleTest, ATableWithoutColumnsDoesNotChange) {
   const std::vector<int64_t> ids = {3, 9, 3};
   EXPECT_TRUE(ApplyRows<int64_t>(ids, {nullptr, 3, 0}, table.optimized_table(), Serial).ok());
   const auto batch = RandomBatch<int64_t>({2, 3}, kRows);
-  EXPECT_TRUE(BackwardApply<int64_t>(batch.csr(), {nullptr, 2, 0},
-                                                 table.optimized_table(), Serial)
-                  .ok());
+  EXPECT_TRUE(
+      BackwardApply<int64_t>(batch.csr(), {nullptr, 2, 0}, table.optimized_table(), Serial).ok());
   EXPECT_EQ(table, before);
 }
 
