@@ -70,7 +70,7 @@ def kernels(result: dict[str, Any]) -> str:
         f"N = {w['input_dim']:,}, D = {w['units']}, B = {w['batch_size']:,}, about "
         f"{w['row_length']} entries per row, {result['threads']} threads; distinct rows in a "
         f"batch: {unique}. Memory: {bandwidth['read'] / 1e9:.1f} GB/s read, "
-        f"{bandwidth['update'] / 1e9:.1f} GB/s read and written in place; "
+        f"{bandwidth['update'] / 1e9:.1f} GB/s read and written in place"
         f"{_row_bandwidth(result)}. {measured(result)} "
         f"The fastest contender is bold. {_disturbed(result['times'])}"
     )
@@ -80,11 +80,13 @@ def kernels(result: dict[str, Any]) -> str:
 
 
 def _row_bandwidth(result: dict[str, Any]) -> str:
+    if "row_bandwidth" not in result:
+        return ""
     rates = ", ".join(
         f"{b['read'] / 1e9:.1f} and {b['update'] / 1e9:.1f} ({d})"
         for d, b in result["row_bandwidth"].items()
     )
-    return f"the same for the distinct rows of a batch, in the order of their ids: {rates}"
+    return f"; the same for the distinct rows of a batch, in the order of their ids: {rates}"
 
 
 def measured(result: dict[str, Any]) -> str:
@@ -123,8 +125,9 @@ def _disturbed(times: Any) -> str:
 
 
 def _summary(result: dict[str, Any], distributions: Sequence[str]) -> str:
-    header = ["", "ids", "twml_ops, ms", "bandwidth floor, ms", "÷ floor"]
-    header += ["random-row floor, ms", "÷ floor"]
+    kinds = floors_of(result)
+    header = ["", "ids", "twml_ops, ms"]
+    header += [cell for title in kinds for cell in (f"{title}, ms", "÷ floor")]
     header += [f"{peer} ÷ twml_ops" for peer in ("TF's best", "torch's best", "FBGEMM")]
     header += ["by slices, ms", "TF's best ÷ by slices"]
     rows = []
@@ -136,7 +139,7 @@ def _summary(result: dict[str, Any], distributions: Sequence[str]) -> str:
         for d in distributions:
             seconds = median(times, name, d)
             slices = median(times, SLICES, d)
-            floors = [result[kind][task][d] for kind in ("floors", "row_floors")]
+            floors = [result[kind][task][d] for kind in kinds.values()]
             peers = best_peers(result, task, d)
             rows.append(
                 [title, d, milliseconds(seconds)]
@@ -147,12 +150,18 @@ def _summary(result: dict[str, Any], distributions: Sequence[str]) -> str:
     return f"{markdown(header, rows)}\n\n{SUBSTITUTES}"
 
 
+def floors_of(result: dict[str, Any]) -> dict[str, str]:
+    """Title and key of each floor; figures of an earlier version have no random-row floor."""
+    kinds = {"bandwidth floor": "floors", "random-row floor": "row_floors"}
+    return {title: key for title, key in kinds.items() if key in result}
+
+
 def _task_table(result: dict[str, Any], task: str, distributions: Sequence[str]) -> str:
     times = result["times"][task]
     header = ["ms", *(cell for d in distributions for cell in (f"{d} ids", "÷ twml_ops"))]
     rows = [
         [name, *_cells([result[kind][task][d] for d in distributions], times, distributions)]
-        for name, kind in (("bandwidth floor", "floors"), ("random-row floor", "row_floors"))
+        for name, kind in floors_of(result).items()
     ]
     contenders = [
         [name, *_cells([median(times, name, d) for d in distributions], times, distributions)]

@@ -110,7 +110,7 @@ def test_fast_export_is_bit_identical_to_the_ops(tmp_path, model):
     ]
     assert len(products) == 3
     normalized = next(x for x in model.layers if isinstance(x, layers.MaxNorm)).output
-    products.append(layers.SparseLinear(4, N)(normalized))
+    products.append(layers.SparseLinear(4, N, name="another")(normalized))
     ours = tf.keras.Model(model.inputs, products)
     served = fast(ours, tmp_path / "fast")
     wanted = [w.numpy() for w in ours(ragged(*batch()))]
