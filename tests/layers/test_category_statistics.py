@@ -205,10 +205,11 @@ def test_a_model_trains_and_comes_back_from_a_file_and_as_a_clone(kind, eagerly,
     want = model.predict([ids, rows], verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = tf.keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(loaded.predict([ids, rows], verbose=0), want)
+    # The dense layer after the statistics may differ in the last bit from graph to graph.
+    np.testing.assert_allclose(loaded.predict([ids, rows], verbose=0), want, rtol=1e-6)
     clone = tf.keras.models.clone_model(model)
     clone.set_weights(model.get_weights())
-    np.testing.assert_array_equal(clone.predict([ids, rows], verbose=0), want)
+    np.testing.assert_allclose(clone.predict([ids, rows], verbose=0), want, rtol=1e-6)
 
 
 @both
