@@ -287,3 +287,29 @@ def test_debug_shows_the_traceback(tmp_path, capfd, monkeypatch):
     err = capfd.readouterr().err
     assert "Traceback" in err
     assert err.splitlines()[-1].startswith("twml-ops: unknown source")
+
+
+def test_a_schema_file_tells_the_uses_of_the_columns(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    lines = [f"{i % 2},{rng.integers(9)},{'ab'[i % 2]}|c,{rng.random():.3f}" for i in range(300)]
+    (tmp_path / "a.csv").write_text("\n".join(["bought,shop,tags,importance", *lines]) + "\n")
+    (tmp_path / "features.yaml").write_text(
+        "features: [{name: shop, kind: categorical}, {name: tags, kind: bag}]\n"
+        "labels: [bought]\nweight: importance\n"
+    )
+    data, schema = f"csv:{tmp_path / 'a.csv'}", str(tmp_path / "features.yaml")
+    options = ("--schema", schema, "--model", "logistic")
+    run = train(data, tmp_path / "run", *options)
+    trained = TrainedRun(run)
+    assert trained.facts["schema_file"] == schema
+    assert trained.schema.bags == ("tags",)
+    assert trained.schema.weight == "importance"
+    assert json.loads((run / "metrics.json").read_text())["auc"] > 0.7
+    main(["predict", str(run), "--data", data])
+    again = tmp_path / "again"
+    main(["train", "--config", str(run), "--out", str(again)])
+    assert TrainedRun(again).schema == trained.schema
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        train("flights", tmp_path / "other", "--schema", schema)
+    assert "takes no schema" in capsys.readouterr().err

@@ -27,6 +27,15 @@ def train(
             show_default=False,
         ),
     ] = None,
+    schema_file: Annotated[
+        str | None,
+        typer.Option(
+            "--schema",
+            help="File with the uses of the columns of CSV, Parquet or TFRecord files, as "
+            "`twml-ops schema` writes it. Default: by the types of the columns.",
+            show_default=False,
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(

@@ -49,7 +49,8 @@ def build_once(
     make_model: Callable[[], tf.keras.Model], config: RunConfig, out: Path
 ) -> ChiefBuiltModel:
     """The model of a run, which the chief builds and the other processes read from a file."""
-    identity = repr([config.data, config.eval, config.model, config.model_options, config.seed])
+    data = [config.data, config.eval, config.schema_file]
+    identity = repr([*data, config.model, config.model_options, config.seed])
     name = f"model-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.keras"
     with exit_on_cluster_error():
         return ChiefBuiltModel(

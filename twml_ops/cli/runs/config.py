@@ -56,6 +56,7 @@ class RunConfig:
         positive_weight: factor of the weights of positive examples in training.
         negative_rate: share of the negative examples that is used for training.
         model_options: options of the model by name; the others have their defaults.
+        schema_file: file with the uses of the columns of `data`; None: by their types.
         cluster: how to train in a cluster; None: in this process alone.
     """
 
@@ -75,6 +76,7 @@ class RunConfig:
     positive_weight: float = 1.0
     negative_rate: float = 1.0
     model_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    schema_file: str | None = None
     cluster: ClusterOptions | None = None
 
     @property

@@ -34,7 +34,7 @@ def evaluate_checkpoints(config: RunConfig, out: Path, overwrite: bool) -> None:
     if not overwrite and is_run(out) and not folder.exists():
         return  # the run finished before this process started
     builder_of(config.model)  # registers the classes of a model of the user
-    train, held_out = open_pair(config.data, config.eval)
+    train, held_out = open_pair(config.data, config.eval, schema_file=config.schema_file)
     tf.keras.utils.set_random_seed(config.seed)
     with original_errors(train, held_out):
         steps, _ = cluster.steps_of(training_examples(config, train), config, config.fixed_epochs)

@@ -83,7 +83,7 @@ def train(config: RunConfig, folder: Path, out: Path) -> RunResult:
     else:
         runner = ClusterRunner(config, folder, out, console)
     runner.connect()
-    data, held_out = open_pair(config.data, config.eval)
+    data, held_out = open_pair(config.data, config.eval, schema_file=config.schema_file)
     check_balance(config, data.schema)
     with original_errors(data, held_out), console.status(f"reading {escape(data.name)}"):
         parts = validation_parts(config, data)
