@@ -191,7 +191,7 @@ def _bytes_of(name: str, column: Array) -> tuple[Array, Array]:
     elif column.dtype.kind in "iu":
         column = column.astype("S")
     elif column.dtype.kind == "U":
-        column = np.char.encode(column, "utf-8")
+        column = np.char.encode(column, "utf-8").astype("S")  # NumPy 1 makes floats of no texts
     if column.dtype.kind != "S":
         raise ValueError(
             f"column {name!r} must hold strings, integers or bools, got {_kind(column)}"
