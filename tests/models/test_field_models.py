@@ -144,6 +144,29 @@ def test_the_logit_of_a_factorization_machine_is_that_of_the_definition():
     np.testing.assert_allclose(model(features)[:, 0], 1 / (1 + np.exp(-logit)), rtol=1e-4)
 
 
+def test_a_deep_and_cross_network_without_its_nets_is_the_logistic_regression():
+    schema = SCHEMAS["everything"]
+    model, linear = build("dcn", schema), build("logistic", schema)
+    (kernel,) = model.get_layer("deep_logit").get_weights()
+    model.get_layer("deep_logit").set_weights([0 * kernel])
+    rng = np.random.default_rng(0)
+    for layer in linear.layers:
+        if layer.name.startswith("linear"):
+            weights = [rng.normal(size=w.shape) for w in layer.get_weights()]
+            layer.set_weights(weights)
+            model.get_layer(layer.name).set_weights(weights)
+    features = features_of(schema, 7, seed=2)
+    got = model(features)
+    for label, want in linear(features).items():
+        np.testing.assert_allclose(got[label], want, rtol=1e-5)
+
+
+def test_raw_sparse_ids_have_a_vector_of_their_own_width():
+    schema = Schema(("a", "b"), ("c",), 50, "x")
+    model = models.dcn(schema, data_of(schema), units=4, sparse_units=7)
+    assert model.get_layer("flat_input").output.shape[-1] == 3 * 4 + 7 + 2
+
+
 def test_an_expert_mixture_weighs_the_experts_by_the_gate_of_the_label():
     schema = SCHEMAS["everything"]
     model = build("mmoe", schema)

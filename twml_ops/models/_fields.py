@@ -125,28 +125,57 @@ class Fields:
             l2: strength of their L2 regularization.
             name: name of the layer.
         """
-        start = tf.keras.initializers.RandomNormal(stddev=stddev)
         parts = []
         if self._ids:
-            embedding = FieldEmbedding(
-                self._num_rows,
-                units,
-                num_bags=len(self._schema.bags),
-                embeddings_initializer=start,
-                l2=l2,
-                name=name,
-            )
-            parts.append(embedding(self._ids[0] if len(self._ids) == 1 else self._ids))
+            parts.append(self._embedding(units, stddev, l2, name))
         if self._sparse is not None:
-            x = SparseLinear(
-                units,
-                self._schema.sparse_dim,
-                use_bias=False,
-                kernel_initializer=tf.keras.initializers.RandomNormal(stddev=stddev),
-                name=f"{name}_sparse",
-            )(self._sparse)
+            x = self._sparse_vector(units, stddev, name)
             parts.append(tf.keras.layers.Reshape((1, units), name=f"{name}_sparse_field")(x))
         return concatenated(parts, f"{name}_fields")
+
+    def flat_input(
+        self, units: int, sparse_units: int, *, stddev: float, l2: float, dropout: float
+    ) -> Any:
+        """All vectors and the ranks side by side: [B, F * units + sparse_units + C].
+
+        Args:
+            units: width of the vector of a field.
+            sparse_units: width of the vector of all raw sparse ids of a row.
+            stddev: standard deviation of the initial vectors.
+            l2: strength of the L2 regularization of the vectors of fields.
+            dropout: share of the components of the vectors of fields that is dropped in training.
+        """
+        parts = []
+        if self._ids:
+            vectors = self._embedding(units, stddev, l2, "embedding")
+            flat = tf.keras.layers.Flatten(name="flat")(vectors)
+            parts.append(tf.keras.layers.Dropout(dropout, name="embedding_dropout")(flat))
+        if self._sparse is not None:
+            parts.append(self._sparse_vector(sparse_units, stddev, "embedding"))
+        if self.numbers is not None:
+            parts.append(self.numbers)
+        return concatenated(parts, "flat_input")
+
+    def _embedding(self, units: int, stddev: float, l2: float, name: str) -> Any:
+        embedding = FieldEmbedding(
+            self._num_rows,
+            units,
+            num_bags=len(self._schema.bags),
+            embeddings_initializer=tf.keras.initializers.RandomNormal(stddev=stddev),
+            l2=l2,
+            name=name,
+        )
+        return embedding(self._ids[0] if len(self._ids) == 1 else self._ids)
+
+    def _sparse_vector(self, units: int, stddev: float, name: str) -> Any:
+        linear = SparseLinear(
+            units,
+            self._schema.sparse_dim,
+            use_bias=False,
+            kernel_initializer=tf.keras.initializers.RandomNormal(stddev=stddev),
+            name=f"{name}_sparse",
+        )
+        return linear(self._sparse)
 
     def linear(self, *, l2: float) -> list[Any]:
         """Terms [B, L] of a linear model: one weight for each category, bucket, rank and sparse id.

@@ -22,37 +22,43 @@ def dcn(
     schema: Schema,
     dataset: tf.data.Dataset,
     *,
-    units: int = 8,
+    units: int = 4,
+    sparse_units: int = 32,
     num_crosses: int = 2,
-    rank: int | None = 32,
-    hidden: Sequence[int] = (64, 32),
-    dropout: float = 0.2,
-    embedding_dropout: float = 0.2,
-    l2: float = 0.1,
-    linear_l2: float = 0.01,
+    rank: int | None = None,
+    hidden: Sequence[int] = (64,),
+    dropout: float = 0.5,
+    embedding_dropout: float = 0.5,
+    l2: float = 0.0,
+    linear_l2: float = 0.0,
     num_bins: int = 20,
-    min_count: int = 2,
+    min_count: int = 3,
     max_rows: int = 1 << 18,
-    stddev: float = 0.01,
+    stddev: float = 0.02,
 ) -> tf.keras.Model:
     """Builds a Deep & Cross Network in its parallel form.
 
     x0 is the concatenation of the vectors of all fields and the ranks of the numbers. It is the
     input of `num_crosses` layers x ← x0 ⊙ (W x + b) + x and, in parallel, of a dense net. The logit
     is linear in both outputs, plus that of `logistic`. See Wang et al., "DCN V2: Improved Deep &
-    Cross Network and Practical Lessons for Web-scale Learning to Rank Systems", WWW 2021.
+    Cross Network and Practical Lessons for Web-scale Learning to Rank Systems", WWW 2021. The
+    vectors are narrow and the dropout is strong, because the linear part learns what a single
+    feature tells.
 
     Args:
         schema: the features and labels.
         dataset: batches in the layout "fields", usually the training data, from which quantiles,
             frequent categories and the initial bias are computed in one pass.
-        units: width D of the vectors.
+        units: width D of the vector of a field.
+        sparse_units: width of the vector of all raw sparse ids of a row.
         num_crosses: number of `Cross` layers; the result is a polynomial of degree
             `num_crosses` + 1.
         rank: rank of their matrices W; None: full rank.
         hidden: widths of the dense layers.
-        dropout: share of the outputs of the dense layers that is dropped in training.
-        embedding_dropout: share of the components of the vectors that is dropped in training.
+        dropout: share of the outputs of the dense layers and of the last `Cross` layer that is
+            dropped in training.
+        embedding_dropout: share of the components of the vectors of fields that is dropped in
+            training.
         l2: strength of the L2 regularization of the vectors that a batch looks up.
         linear_l2: the same for the weights of the linear part.
         num_bins: largest number of buckets of a continuous field.
@@ -69,11 +75,11 @@ def dcn(
         ValueError: the schema has no features.
     """
     fields = Fields(schema, dataset, num_bins=num_bins, min_count=min_count, max_rows=max_rows)
-    vectors = fields.vectors(units, stddev=stddev, l2=l2)
-    x0 = fields.deep_input(vectors, embedding_dropout)
+    x0 = fields.flat_input(units, sparse_units, stddev=stddev, l2=l2, dropout=embedding_dropout)
     crossed = x0
     for i in range(num_crosses):
         crossed = Cross(rank, name=f"cross_{i}")(x0, crossed)
+    crossed = tf.keras.layers.Dropout(dropout, name="cross_dropout")(crossed)
     deep = dense_net(x0, hidden, dropout)
     both = tf.keras.layers.Concatenate(name="crossed_and_deep")([crossed, deep])
     return fields.model("dcn", [*fields.linear(l2=linear_l2), fields.logits(both)])
