@@ -297,6 +297,17 @@ def test_bags_of_field_embeddings_score_as_in_keras(tmp_path, pooling, combiner)
     np.testing.assert_allclose(got, model([ids, ids, weights]), atol=1e-6)
 
 
+@pytest.mark.parametrize("options", [{"units": [3, 2]}, {"units": 3, "projected_units": 2}])
+def test_field_embeddings_of_several_widths_are_refused(tmp_path, options):
+    ids = tf.keras.Input((2,), dtype="int64")
+    vectors = layers.FieldEmbedding([5, 7], **options)(ids)
+    vectors = vectors if isinstance(vectors, (list, tuple)) else [vectors[:, 0], vectors[:, 1]]
+    model = tf.keras.Model(ids, tf.keras.layers.Concatenate()(list(vectors)))
+    with pytest.raises(ValueError, match="must have one width of all fields"):
+        export.to_scorer(model, tmp_path / "scorer")
+    assert not (tmp_path / "scorer").exists()
+
+
 @pytest.mark.parametrize("kind", [layers.CountStatistics, layers.TargetStatistics])
 def test_statistics_of_categories_score_as_in_keras(tmp_path, kind):
     rng = np.random.default_rng(0)

@@ -76,6 +76,11 @@ def _category_rows(program: Program, layer: Any, call: LayerCall) -> list[Any]:
 
 
 def _field_embedding(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    if not isinstance(layer.units, int) or layer.projected_units is not None:
+        raise ValueError(
+            f"layer {layer.name!r} must have one width of all fields and no projected_units, got "
+            f"units {layer.units} and projected_units {layer.projected_units}"
+        )
     keys = list(call.inputs)
     matrix = program.dense(keys.pop(0), layer.name) if layer.num_fields else None
     registers: list[str | None] = [matrix]
