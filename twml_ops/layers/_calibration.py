@@ -9,7 +9,6 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from twml_ops.layers._resizable_state import ResizableState
-from twml_ops.layers._state_reference import StateReference
 
 Floats = npt.NDArray[np.float64]
 
@@ -40,7 +39,7 @@ class Calibration(ResizableState, tf.keras.layers.Layer):
     The last of the `state_variables` is the base rate of each unit, float32 [units].
     """
 
-    state_names: ClassVar[tuple[str, ...]]
+    sizing_argument: ClassVar[str] = "units"
     state_ranks: ClassVar[tuple[int, ...]]
 
     def __init__(
@@ -64,7 +63,7 @@ class Calibration(ResizableState, tf.keras.layers.Layer):
     @property
     def fitted(self) -> bool:
         """Whether the layer has a state, from `fit` or loaded."""
-        return int(tf.size(self.state_variables[-1].read_value())) > 0
+        return self._has_state
 
     def fit(self, scores: Any, labels: Any, sample_weight: Any = None) -> None:
         """Fits the curve of each unit, replacing earlier ones.
@@ -139,31 +138,7 @@ class Calibration(ResizableState, tf.keras.layers.Layer):
         """The constructor's arguments."""
         config = super().get_config()
         config.pop("autocast", None)
-        units = (
-            StateReference(self.units, self)
-            if tf.executing_eagerly() and self.fitted
-            else self.units
-        )
-        return {**config, "units": units, "nan": self.nan}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Calibration:
-        """Creates a layer from its config.
-
-        A config from the same process also copies the curves of the original layer, so that clones
-        of a model are fitted as well. After loading from a file, the curves come with the weights.
-
-        Args:
-            config: What `get_config` returned.
-
-        Returns:
-            The layer.
-        """
-        units = config["units"]
-        layer = cls(**{**config, "units": int(units)})
-        if isinstance(units, StateReference):
-            layer._take_state(units.layer)
-        return layer
+        return {**config, **self._reference(), "nan": self.nan}
 
 
 def _columns(scores: Any, labels: Any, sample_weight: Any, units: int) -> list[Column]:

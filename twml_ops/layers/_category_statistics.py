@@ -12,8 +12,8 @@ from twml_ops import ops
 from twml_ops._category_keys import category_keys
 from twml_ops.layers._arguments import check_positive_integer
 from twml_ops.layers._category_counts import CategoryCounts, fold_of
+from twml_ops.layers._key_lookup import find_keys
 from twml_ops.layers._resizable_state import ResizableState
-from twml_ops.layers._state_reference import StateReference
 
 _STATE = ("keys", "counts", "label_sums", "totals")
 
@@ -25,6 +25,7 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
     """
 
     state_names: ClassVar[tuple[str, ...]] = _STATE
+    sizing_argument: ClassVar[str] = "num_fields"
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
     @property
     def adapted(self) -> bool:
         """Whether there is a state: from `adapt`, or loaded."""
-        return int(tf.size(self._totals.read_value())) > 0
+        return self._has_state
 
     def new_counts(self) -> CategoryCounts:
         """Empty counts with the layer's options, for `CategoryCounts.update`.
@@ -148,7 +149,8 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
         used = tf.ones([1, self.num_folds])
         if may_train:
             used = tf.where(tf.cast(training, tf.bool), self._folds_used(inputs[1]), used)
-        return self._statistics(self._rows_of(keys), used, totals)
+        positions, found = find_keys(self._keys.read_value(), keys)
+        return self._statistics((positions, tf.cast(found, tf.float32)), used, totals)
 
     def _folds_used(self, row_keys: Any) -> tf.Tensor:
         """float32 [B, K]: 1 for the folds whose statistics a row may see in training."""
@@ -157,16 +159,6 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
         folds, own = tf.range(self.num_folds), tf.cast(own, tf.int32)[:, tf.newaxis]
         used = folds != own if self.time_boundaries is None else folds < own
         return tf.cast(used, tf.float32)
-
-    def _rows_of(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The state's row of each key, and 1.0 where the key is known, else 0.0."""
-        known = self._keys.read_value()
-        last = tf.maximum(tf.size(known) - 1, 0)
-        flat = tf.reshape(keys, [-1])
-        rows = tf.minimum(tf.searchsorted(known, flat), last)
-        found = tf.gather(known, rows) == flat
-        shape = tf.shape(keys)
-        return tf.reshape(rows, shape), tf.reshape(tf.cast(found, tf.float32), shape)
 
     def _sum(
         self, state: tf.Variable, rows: tuple[tf.Tensor, tf.Tensor], used: tf.Tensor
@@ -195,32 +187,13 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
         """The constructor's arguments."""
         config = super().get_config()
         config.pop("autocast", None)
-        fields: int = self.num_fields
-        if tf.executing_eagerly() and self.adapted:
-            fields = StateReference(fields, self)
         return {
             **config,
-            "num_fields": fields,
+            **self._reference(),
             "crosses": [list(c) for c in self.crosses],
             "num_folds": self.num_folds,
             "time_boundaries": None if self.time_boundaries is None else [*self.time_boundaries],
         }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> CategoryStatistics:
-        """A layer as `get_config` described it.
-
-        Within the process it has the statistics of the layer whose config this is, so clones of a
-        model are adapted too. From a file the statistics come with the weights.
-
-        Args:
-            config: what `get_config` returned.
-        """
-        fields = config["num_fields"]
-        layer = cls(**{**config, "num_fields": int(fields)})
-        if isinstance(fields, StateReference):
-            layer._take_state(fields.layer)
-        return layer
 
 
 def _checked_cross(cross: Sequence[int], num_fields: int) -> tuple[int, ...]:

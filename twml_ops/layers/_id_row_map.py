@@ -129,8 +129,9 @@ class IdRowMap(NamedTuple):
     """The ids that have rows of their own.
 
     Attributes:
-        keys: int64 [U], strictly ascending, of the ids.
-        rows: int64 [U], the number of the id in its field, from 1.
+        keys: int64 [1 + U], strictly ascending: -1, the key of no id, then those of the ids. There
+            is always a key to find, also without ids.
+        rows: int64 [1 + U], 0, then the number of each id in its field, from 1.
         sizes: int64 [fields], how many ids of each field have a row.
     """
 
@@ -142,7 +143,7 @@ class IdRowMap(NamedTuple):
     def empty(num_fields: int) -> IdRowMap:
         """No id has a row."""
         return IdRowMap(
-            np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(num_fields, np.int64)
+            np.array([-1], np.int64), np.zeros(1, np.int64), np.zeros(num_fields, np.int64)
         )
 
     def extended(self, counts: IdCounts, min_count: int, max_rows: Sequence[int]) -> IdRowMap:

@@ -7,11 +7,15 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from twml_ops.layers._state_reference import StateReference
+
 
 class ResizableState:
     """Mixin of Keras layers that keep such variables as the attributes `_<name>`."""
 
     state_names: ClassVar[tuple[str, ...]]
+    sizing_argument: ClassVar[str]
+    """Name of the integer argument of the constructor that refers to the state in a config."""
 
     @property
     def state_variables(self) -> list[tf.Variable]:
@@ -22,10 +26,38 @@ class ResizableState:
         """
         return [getattr(self, f"_{name}") for name in self.state_names]
 
-    def _take_state(self, other: ResizableState) -> None:
-        """Takes the state of another layer of the same class."""
-        for mine, theirs in zip(self.state_variables, other.state_variables, strict=True):
-            mine.assign(theirs.read_value())
+    @property
+    def _has_state(self) -> bool:
+        """Whether there is a state, from `fit`, `adapt` or a file: the last variable has items."""
+        return int(tf.size(self.state_variables[-1].read_value())) > 0
+
+    def _reference(self) -> dict[str, int]:
+        """The sizing argument for `get_config`, from which clones of the layer copy the state."""
+        value: int = getattr(self, self.sizing_argument)
+        if tf.executing_eagerly() and self._has_state:
+            value = StateReference(value, self)
+        return {self.sizing_argument: value}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """Creates a layer from its config.
+
+        A config from the same process also copies the state of the original layer, so that clones
+        of a model have it as well. After loading from a file, the state comes with the weights.
+
+        Args:
+            config: what `get_config` returned.
+
+        Returns:
+            The layer.
+        """
+        value = config[cls.sizing_argument]
+        layer = cls(**{**config, cls.sizing_argument: int(value)})
+        if isinstance(value, StateReference):
+            pairs = zip(layer.state_variables, value.layer.state_variables, strict=True)
+            for mine, theirs in pairs:
+                mine.assign(theirs.read_value())
+        return layer
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the state to a `.keras` or `.weights.h5` file."""

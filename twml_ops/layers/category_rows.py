@@ -13,8 +13,8 @@ from twml_ops._category_keys import id_keys
 from twml_ops._keras import serializable
 from twml_ops.layers._arguments import check_positive_integer
 from twml_ops.layers._id_row_map import IdCounts, IdRowMap
+from twml_ops.layers._key_lookup import find_keys
 from twml_ops.layers._resizable_state import ResizableState
-from twml_ops.layers._state_reference import StateReference
 
 
 @serializable
@@ -44,6 +44,7 @@ class CategoryRows(ResizableState, tf.keras.layers.Layer):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("keys", "rows", "sizes")
+    sizing_argument: ClassVar[str] = "num_fields"
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class CategoryRows(ResizableState, tf.keras.layers.Layer):
     @property
     def adapted(self) -> bool:
         """Whether there is a state: from `adapt`, or loaded."""
-        return int(tf.size(self._sizes.read_value())) > 0
+        return self._has_state
 
     @property
     def num_rows(self) -> list[int]:
@@ -185,13 +186,9 @@ class CategoryRows(ResizableState, tf.keras.layers.Layer):
 
     def _rows_of(self, ids: Any, fields: Any, known: tf.Tensor) -> tf.Tensor:
         ids = tf.cast(ids, tf.int64)
-        keys = tf.reshape(id_keys(ids, fields, ops.hash_ids), [-1])
-        # A last key that no id has: the search may then end behind all others.
-        known = tf.concat([known, [np.int64(-1)]], axis=0)
-        at = tf.searchsorted(known[:-1], keys)
-        rows = tf.gather(tf.concat([self._rows.read_value(), [np.int64(0)]], axis=0), at)
-        rows = tf.where(tf.gather(known, at) == keys, rows, tf.zeros_like(rows))
-        return tf.where(ids < 0, tf.constant(-1, tf.int64), tf.reshape(rows, tf.shape(ids)))
+        positions, found = find_keys(known, id_keys(ids, fields, ops.hash_ids))
+        rows = tf.where(found, tf.gather(self._rows.read_value(), positions), 0)
+        return tf.where(ids < 0, tf.constant(-1, tf.int64), rows)
 
     def _split(self, inputs: Any) -> tuple[Any, list[Any]]:
         """The matrix, if there is one, and the bags."""
@@ -221,42 +218,20 @@ class CategoryRows(ResizableState, tf.keras.layers.Layer):
             raise ValueError(self._not_adapted)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """That of the inputs."""
+        """The shape of the inputs."""
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
         config = super().get_config()
         config.pop("autocast", None)
-        fields: int = self.num_fields
-        if tf.executing_eagerly() and self.adapted:
-            fields = StateReference(fields, self)
         return {
             **config,
-            "num_fields": fields,
+            **self._reference(),
             "min_count": self.min_count,
             "max_rows": self.max_rows,
             "num_bags": self.num_bags,
         }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> CategoryRows:
-        """A layer as `get_config` described it.
-
-        Within the process it has the rows of the layer whose config this is, so clones of a model
-        are adapted too. From a file the rows come with the weights.
-
-        Args:
-            config: what `get_config` returned.
-
-        Returns:
-            The layer.
-        """
-        fields = config["num_fields"]
-        layer = cls(**{**config, "num_fields": int(fields)})
-        if isinstance(fields, StateReference):
-            layer._take_state(fields.layer)
-        return layer
 
 
 def _limits(max_rows: int | Sequence[int], num_fields: int) -> list[int]:
