@@ -9,7 +9,7 @@ sparse ─── max norm ─── sparse linear ──┘
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 
@@ -116,22 +116,21 @@ class Fields:
             parts.append(self.inputs[key])
         return parts
 
-    def vectors(self, units: int, *, stddev: float, l2: float, name: str = "embedding") -> Any:
+    def vectors(self, units: int, *, stddev: float, l2: float) -> Any:
         """A vector for each field: [B, F, units]. Raw sparse ids are one field.
 
         Args:
             units: width of the vectors.
             stddev: standard deviation of the initial vectors.
-            l2: strength of their L2 regularization.
-            name: name of the layer.
+            l2: strength of the L2 regularization of the vectors of fields.
         """
         parts = []
         if self._ids:
-            parts.append(self._embedding(units, stddev, l2, name))
+            parts.append(self._embedding(units, _normal(stddev), l2, "embedding"))
         if self._sparse is not None:
-            x = self._sparse_vector(units, stddev, name)
-            parts.append(tf.keras.layers.Reshape((1, units), name=f"{name}_sparse_field")(x))
-        return concatenated(parts, f"{name}_fields")
+            x = self._sparse_linear(units, _normal(stddev), "embedding_sparse")
+            parts.append(tf.keras.layers.Reshape((1, units), name="embedding_sparse_field")(x))
+        return concatenated(parts, "embedding_fields")
 
     def flat_input(
         self, units: int, sparse_units: int, *, stddev: float, l2: float, dropout: float
@@ -147,35 +146,24 @@ class Fields:
         """
         parts = []
         if self._ids:
-            vectors = self._embedding(units, stddev, l2, "embedding")
-            flat = tf.keras.layers.Flatten(name="flat")(vectors)
-            parts.append(tf.keras.layers.Dropout(dropout, name="embedding_dropout")(flat))
+            vectors = self._embedding(units, _normal(stddev), l2, "embedding")
+            parts.append(flattened(vectors, dropout))
         if self._sparse is not None:
-            parts.append(self._sparse_vector(sparse_units, stddev, "embedding"))
-        if self.numbers is not None:
-            parts.append(self.numbers)
-        return concatenated(parts, "flat_input")
+            parts.append(self._sparse_linear(sparse_units, _normal(stddev), "embedding_sparse"))
+        return concatenated([*parts, *self._ranks], "flat_input")
 
-    def _embedding(self, units: int, stddev: float, l2: float, name: str) -> Any:
-        embedding = FieldEmbedding(
-            self._num_rows,
-            units,
-            num_bags=len(self._schema.bags),
-            embeddings_initializer=tf.keras.initializers.RandomNormal(stddev=stddev),
-            l2=l2,
-            name=name,
-        )
-        return embedding(self._ids[0] if len(self._ids) == 1 else self._ids)
+    def deep_input(self, vectors: Any, dropout: float) -> Any:
+        """The input of dense layers: all vectors and the ranks, [B, F * units + C].
 
-    def _sparse_vector(self, units: int, stddev: float, name: str) -> Any:
-        linear = SparseLinear(
-            units,
-            self._schema.sparse_dim,
-            use_bias=False,
-            kernel_initializer=tf.keras.initializers.RandomNormal(stddev=stddev),
-            name=f"{name}_sparse",
-        )
-        return linear(self._sparse)
+        Args:
+            vectors: [B, F, units].
+            dropout: share of the components that is dropped in training.
+        """
+        return concatenated([flattened(vectors, dropout), *self._ranks], "deep_input")
+
+    @property
+    def _ranks(self) -> list[Any]:
+        return [] if self.numbers is None else [self.numbers]
 
     def linear(self, *, l2: float) -> list[Any]:
         """Terms [B, L] of a linear model: one weight for each category, bucket, rank and sparse id.
@@ -186,39 +174,44 @@ class Fields:
         labels = len(self.labels)
         terms = []
         if self._ids:
-            weights = FieldEmbedding(
-                self._num_rows,
-                labels,
-                pooling="sum",
-                num_bags=len(self._schema.bags),
-                embeddings_initializer="zeros",
-                l2=l2,
-                name="linear",
-            )
-            terms.append(weights(self._ids[0] if len(self._ids) == 1 else self._ids))
+            terms.append(self._embedding(labels, "zeros", l2, "linear", pooling="sum"))
         if self.numbers is not None:
-            terms.append(self._dense(self.numbers, "linear_numbers"))
-        if self._sparse is not None:
-            weights = SparseLinear(
-                labels,
-                self._schema.sparse_dim,
-                use_bias=False,
-                kernel_initializer="zeros",
-                name="linear_sparse",
+            weights = tf.keras.layers.Dense(
+                labels, use_bias=False, kernel_initializer="zeros", name="linear_numbers"
             )
-            terms.append(weights(self._sparse))
+            terms.append(weights(self.numbers))
+        if self._sparse is not None:
+            terms.append(self._sparse_linear(labels, "zeros", "linear_sparse"))
         return terms
 
-    def deep_input(self, vectors: Any, dropout: float) -> Any:
-        """The input of dense layers: all vectors and the ranks, [B, F * units + C].
+    def _embedding(
+        self,
+        units: int,
+        initializer: Any,
+        l2: float,
+        name: str,
+        pooling: Literal["sum"] | None = None,
+    ) -> Any:
+        embedding = FieldEmbedding(
+            self._num_rows,
+            units,
+            pooling=pooling,
+            num_bags=len(self._schema.bags),
+            embeddings_initializer=initializer,
+            l2=l2,
+            name=name,
+        )
+        return embedding(self._ids[0] if len(self._ids) == 1 else self._ids)
 
-        Args:
-            vectors: [B, F, units].
-            dropout: share of the components that is dropped in training.
-        """
-        flat = tf.keras.layers.Flatten(name="flat")(vectors)
-        flat = tf.keras.layers.Dropout(dropout, name="embedding_dropout")(flat)
-        return concatenated([flat] + ([] if self.numbers is None else [self.numbers]), "deep_input")
+    def _sparse_linear(self, units: int, initializer: Any, name: str) -> Any:
+        linear = SparseLinear(
+            units,
+            self._schema.sparse_dim,
+            use_bias=False,
+            kernel_initializer=initializer,
+            name=name,
+        )
+        return linear(self._sparse)
 
     def logits(self, x: Any, name: str = "deep_logit") -> Any:
         """A term [B, L] that is linear in the outputs x [B, any] of a part of the model."""
@@ -229,7 +222,7 @@ class Fields:
         """A term [B, L]: the second-order term of a factorization machine.
 
         Raises:
-            ValueError: there are less than two fields.
+            ValueError: there are fewer than two fields.
         """
         if vectors.shape[1] < 2:
             raise ValueError(
@@ -248,11 +241,6 @@ class Fields:
             logits.append(tf.keras.layers.Dense(1, use_bias=False, name=f"tower_{i}_logit")(x))
         return concatenated(logits, "tower_logits")
 
-    def _dense(self, x: Any, name: str) -> Any:
-        labels = len(self.labels)
-        zeros = tf.keras.initializers.Zeros()
-        return tf.keras.layers.Dense(labels, use_bias=False, kernel_initializer=zeros, name=name)(x)
-
     def model(self, name: str, terms: Sequence[Any]) -> tf.keras.Model:
         """The model whose logits are the sum of the terms [B, L] and a bias.
 
@@ -263,6 +251,12 @@ class Fields:
         logits = terms[0] if len(terms) == 1 else tf.keras.layers.Add(name="sum")(list(terms))
         logits = Bias(self.base, name="logit")(logits)
         return tf.keras.Model(self.inputs, probabilities(logits, self.labels), name=name)
+
+
+def flattened(vectors: Any, dropout: float) -> Any:
+    """The vectors [B, F, units] side by side, of whose components a share is dropped."""
+    flat = tf.keras.layers.Flatten(name="flat")(vectors)
+    return tf.keras.layers.Dropout(dropout, name="embedding_dropout")(flat)
 
 
 def dense_net(x: Any, hidden: Sequence[int], dropout: float, name: str = "dense") -> Any:
@@ -278,3 +272,7 @@ def concatenated(parts: Sequence[Any], name: str) -> Any:
     if len(parts) == 1:
         return parts[0]
     return tf.keras.layers.Concatenate(axis=1, name=name)(list(parts))
+
+
+def _normal(stddev: float) -> Any:
+    return tf.keras.initializers.RandomNormal(stddev=stddev)
