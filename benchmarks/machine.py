@@ -32,7 +32,7 @@ def describe(command: str, packages: Sequence[str] = PACKAGES) -> dict[str, Any]
 
     Args:
         command: the command that makes the measurement.
-        packages: whose versions are stated, if they are installed.
+        packages: packages to list with their versions, if they are installed.
     """
     return {
         "cpu": _first(Path("/proc/cpuinfo"), "model name"),

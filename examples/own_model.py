@@ -1,4 +1,4 @@
-"""A model of one's own for `twml-ops train`.
+"""A model that is not in the package, for `twml-ops train`.
 
 twml-ops info examples/own_model.py:build
 twml-ops train --data flights --model examples/own_model.py:build --set units=16 --out out/own

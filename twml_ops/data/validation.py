@@ -1,9 +1,9 @@
 """A part of the training data for validation, on which choices are made.
 
-The part is to differ from the rest as the data to predict will differ from the training data. A
-source that knows how its evaluation data differ (`flights`: the end of every month) divides itself.
-Otherwise the latest examples are taken if there is a time or an order of time, and random ones if
-not.
+The validation data should differ from the rest as future data differ from the training data. A
+source may define the division itself, as it divides training and evaluation data (`flights`: the
+end of every month). Otherwise the latest examples are taken if the schema has a time or the source
+is in order of time, and random examples if not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TrainingParts(NamedTuple):
 
     Attributes:
         fit: the examples to fit a model on.
-        validation: the others. Its name says which they are.
+        validation: the other examples. Its name describes them.
     """
 
     fit: Source

@@ -343,7 +343,7 @@ def _joined(parts: Sequence[SparseBatch]) -> SparseBatch:
 
 
 def _regularized(vectors: tf.Tensor, l2: float) -> tf.Tensor:
-    """The vectors [B, ...], whose gradient is that of a loss with the penalty of `l2`."""
+    """Returns the vectors [B, ...] unchanged and adds the gradient of an L2 penalty to theirs."""
 
     @tf.custom_gradient
     def regularize(x: tf.Tensor) -> Any:

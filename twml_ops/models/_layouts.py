@@ -38,7 +38,7 @@ def layout_of(model: Any) -> LayoutName:
 
     Args:
         model: a builder, for which `takes` declares the layout, or an object with the attribute
-            `inputs` of Keras' functional models, whose names tell the layout.
+            `inputs` of Keras' functional models, whose names determine the layout.
 
     Returns:
         "ragged" or "fields", for `data.Source.dataset(layout=...)`.

@@ -42,8 +42,8 @@ def dcn(
     input of `num_crosses` layers x ← x0 ⊙ (W x + b) + x and, in parallel, of a dense net. The logit
     is linear in both outputs, plus that of `logistic`. See Wang et al., "DCN V2: Improved Deep &
     Cross Network and Practical Lessons for Web-scale Learning to Rank Systems", WWW 2021. The
-    vectors are narrow and the dropout is strong, because the linear part learns what a single
-    feature tells.
+    vectors are narrow and the dropout is strong, because the linear part models the effects of
+    single features.
 
     Args:
         schema: the features and labels.

@@ -51,7 +51,7 @@ def fm(
         labels a dict of them.
 
     Raises:
-        ValueError: the schema has less than two fields.
+        ValueError: the schema has fewer than two fields.
     """
     fields = Fields(schema, dataset, num_bins=num_bins, min_count=min_count, max_rows=max_rows)
     vectors = fields.vectors(units, stddev=stddev, l2=l2)

@@ -32,7 +32,7 @@ def logistic(
         schema: the features and labels.
         dataset: batches in the layout "fields", usually the training data, from which quantiles,
             frequent categories and the initial bias are computed in one pass.
-        linear_l2: the same for the weights of the linear part.
+        linear_l2: strength of the L2 regularization of the weights that a batch looks up.
         num_bins: largest number of buckets of a continuous field.
         min_count: smallest number of occurrences of a category with a row of its own; all rarer
             categories of a field share one.

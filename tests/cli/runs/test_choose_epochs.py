@@ -24,7 +24,7 @@ def test_a_share_of_the_training_data_is_taken(source):
     [
         RunConfig("", epochs=3),
         RunConfig("", validation="none"),
-        RunConfig("", validation_share=0.3),  # 90 examples, and nobody asked for them
+        RunConfig("", validation_share=0.3),  # 90 examples, and the method is not given
         RunConfig("", validation_share=0.5, cluster=ClusterOptions()),
     ],
 )

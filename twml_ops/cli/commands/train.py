@@ -106,9 +106,10 @@ def train(
     validation: Annotated[
         str,
         typer.Option(
-            help="Which part of the training data early stopping looks at: none; time (the latest "
-            "examples, by the schema's column of times); order (the last examples); random; group "
-            "(random groups, by the schema's column of groups); or auto: as the source suggests.",
+            help="Part of the training data that is used for early stopping: none; time (the "
+            "latest examples, by the schema's column of times); order (the last examples); random; "
+            "group (random groups, by the schema's column of groups); or auto: the method that is "
+            "the default of the data source.",
             rich_help_panel="Early stopping",
         ),
     ] = RunConfig.validation,
