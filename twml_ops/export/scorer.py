@@ -39,10 +39,10 @@ def to_scorer(
     Args:
         model: A functional or sequential model with one output, of the layers Bias, CategoryRows,
             CountStatistics, Cross, DotInteraction, FactorizationMachine, FieldEmbedding,
-            FieldQuantiles, GroupedSparseLinear, HashedIds, HashingDiscretizer,
+            FieldLogarithms, FieldQuantiles, GroupedSparseLinear, HashedIds, HashingDiscretizer,
             MaxNorm, PercentileDiscretizer, SparseLinear and TargetStatistics of this package, and
-            Activation, Add, BatchNormalization, Concatenate, Dense, Dot, Dropout, Flatten, Multiply
-            and Reshape of Keras.
+            Activation, Add, BatchNormalization, Concatenate, Dense, Dot, Dropout, Flatten,
+            Multiply, Rescaling and Reshape of Keras.
         path: Folder to write.
         tables: How the rows of `SparseLinear` kernels and `FieldEmbedding` are stored; see
             `to_stock_tf`.
