@@ -55,7 +55,7 @@ def weight_norms(
 
 
 def _squares_of(model: tf.keras.Model) -> Callable[[Features], float] | None:
-    """A function that sums the squared norms of all rows that a batch reads; None: it reads none."""
+    """A function that sums the squared norms of the rows that a batch reads; None: of no layer."""
     linear = [layer for layer in model.layers if isinstance(layer, SparseLinear)]
     if not linear:
         return None

@@ -18,11 +18,11 @@ from twml_ops._keras import input_spec, symbolic_inputs
 def ensemble(members: Sequence[tf.keras.Model], name: str = "ensemble") -> tf.keras.Model:
     """Combines trained models to one model that returns the mean of their probabilities.
 
-    Members that differ in their seed only make different errors, and the mean has a lower log loss
-    than a member has on average, because the log loss is convex in the probability (Lakshminarayanan
-    et al., "Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles", NIPS 2017).
-    Probabilities are averaged, not logits: the mean of calibrated probabilities has the same mean as
-    its members have, so the calibration ratio of the ensemble is the mean of theirs.
+    Members that differ only in their seed make different errors. The mean has a lower log loss than
+    a member has on average, because the log loss is convex in the probability (Lakshminarayanan et
+    al., "Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles", NIPS 2017).
+    Probabilities are averaged, as in that paper, and not logits: the mean prediction of the
+    ensemble is then the mean of those of its members, so it is calibrated if they are.
 
     The result is a functional Keras model of stock layers, with the members nested in it. It is
     saved, loaded, calibrated and exported as any other model. It shares its weights with the
