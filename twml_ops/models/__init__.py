@@ -13,7 +13,7 @@
 
 `sparse_mlp` takes batches in the layout "ragged", `dcn` in the layout "keyed_fields", and the
 others in the layout "fields". In the last two, each column has vectors of its own. Each model trains
-all labels of the schema.
+all labels of the schema. `ensemble` makes one model of several trained ones.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from twml_ops.models.bias import Bias
 from twml_ops.models.dcn import dcn
 from twml_ops.models.deepfm import deepfm
 from twml_ops.models.dlrm import dlrm
+from twml_ops.models.ensemble import ensemble, ensemble_members
 from twml_ops.models.fm import fm
 from twml_ops.models.hashed_ids import HashedIds
 from twml_ops.models.logistic import logistic
@@ -56,6 +57,8 @@ __all__ = [
     "dcn",
     "deepfm",
     "dlrm",
+    "ensemble",
+    "ensemble_members",
     "fm",
     "get",
     "layout_of",

@@ -86,6 +86,14 @@ def train(
     seed: Annotated[
         int, typer.Option(min=0, help="Random seed: the same seed gives the same model.")
     ] = RunConfig.seed,
+    ensemble: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Train this many models with different seeds, one after another. The model of the "
+            "run returns the mean of their probabilities.",
+        ),
+    ] = RunConfig.ensemble,
     positive_weight: Annotated[
         float,
         typer.Option(

@@ -35,6 +35,16 @@ def role() -> str:
     return "chief" if cluster.is_chief else "worker"
 
 
+def check(config: RunConfig) -> None:
+    """Checks that a cluster can do what the configuration says.
+
+    Raises:
+        UserError: it is an ensemble.
+    """
+    if config.ensemble > 1:
+        raise UserError("--ensemble: a cluster trains one model; train an ensemble in one process")
+
+
 def run_server() -> None:
     """Runs a parameter server until the process is killed."""
     serve(Cluster.from_environment())

@@ -55,6 +55,8 @@ class RunConfig:
         refit: whether a new model is trained on all of `data` for the chosen number of epochs.
         positive_weight: factor of the weights of positive examples in training.
         negative_rate: share of the negative examples that is used for training.
+        ensemble: number of models that are trained with different seeds; the model of the run
+            returns the mean of their probabilities.
         model_options: options of the model by name; the others have their defaults.
         schema_file: file with the uses of the columns of `data`; None: by their types.
         cluster: how to train in a cluster; None: in this process alone.
@@ -75,6 +77,7 @@ class RunConfig:
     refit: bool = True
     positive_weight: float = 1.0
     negative_rate: float = 1.0
+    ensemble: int = 1
     model_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     schema_file: str | None = None
     cluster: ClusterOptions | None = None

@@ -63,6 +63,8 @@ def run_info(folder: Path) -> dict[str, str]:
         for group in ("epoch_choice", "cluster", "calibration")
         for k, v in (facts.pop(group, None) or {}).items()
     }
+    members = facts.pop("members", None) or []
+    nested |= {f"member {i}": f"seed {m['seed']}" for i, m in enumerate(members)}
     metrics = json.loads((folder / METRICS_FILE).read_text())
     shown = {**facts, **options, **nested, **features, "versions": versions, **metrics}
     return {k.replace("_", " "): str(v) for k, v in shown.items() if v not in (None, "", 0, {})}

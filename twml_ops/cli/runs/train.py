@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from pathlib import Path
 
-import tensorflow as tf
 from rich.console import Console
 from rich.markup import escape
 
-from twml_ops import models
 from twml_ops.analysis import scoring
-from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import run_summary
 from twml_ops.cli.render.terminal import make_console
 from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.results.run_result import RunResult
-from twml_ops.cli.runs import artifacts, cluster, evaluator, optimizers
+from twml_ops.cli.runs import artifacts, cluster, ensemble, evaluator
 from twml_ops.cli.runs.choose_epochs import choose_epochs, validation_parts
 from twml_ops.cli.runs.class_balance import check as check_balance
-from twml_ops.cli.runs.class_balance import corrected, training_examples, weighted
+from twml_ops.cli.runs.class_balance import training_examples
 from twml_ops.cli.runs.cluster_runner import ClusterRunner
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.evaluate import importances_of, score_source, throughput
 from twml_ops.cli.runs.folder import TENSORBOARD, new_folder
 from twml_ops.cli.runs.local_runner import LocalRunner
-from twml_ops.cli.runs.model_options import builder_of
+from twml_ops.cli.runs.make_model import model_maker, with_learning_rate
 from twml_ops.cli.runs.run_facts import training_facts
-from twml_ops.cli.runs.runner import FittedModel, MakeModel, Monitored, Runner
-from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE, open_pair
-from twml_ops.data import Source, original_errors
+from twml_ops.cli.runs.runner import FittedModel, Monitored, Runner
+from twml_ops.cli.runs.sources import open_pair
+from twml_ops.data import Source, TrainingParts, original_errors
 
 
 def run_task(config: RunConfig, out: Path, overwrite: bool) -> None:
@@ -49,6 +45,9 @@ def run_task(config: RunConfig, out: Path, overwrite: bool) -> None:
         ValueError: the model is unknown, or data cannot be read.
     """
     role = cluster.role()
+    ensemble.check(config)
+    if role != "alone":
+        cluster.check(config)
     if role == "ps":
         cluster.run_server()
     elif role == "evaluator":
@@ -76,7 +75,7 @@ def train(config: RunConfig, folder: Path, out: Path) -> RunResult:
     """
     console = make_console()
     config = with_learning_rate(config)
-    make_model = _builder(config)
+    make_model = model_maker(config)
     runner: Runner
     if config.cluster is None:
         runner = LocalRunner(config, folder / TENSORBOARD, console)
@@ -91,20 +90,20 @@ def train(config: RunConfig, folder: Path, out: Path) -> RunResult:
         sizes = data.num_examples(), held_out.num_examples()
     run_summary.print_data(console, data, held_out, sizes)
     choice: EpochChoice | None = None
-    fitted: FittedModel | None = None
+    kept: FittedModel | None = None
     if parts is not None:
         logs = folder / TENSORBOARD / ("early_stopping" if config.refit else "")
         with original_errors(data, *parts):
-            choice, fitted = choose_epochs(
+            choice, kept = choose_epochs(
                 config, LocalRunner(config, logs, console), make_model, parts, console
             )
-    with original_errors(data, held_out):
-        if fitted is None:
-            fitted = _fit(config, runner, make_model, data, held_out, choice, console)
-        fitted = fitted._replace(model=corrected(fitted.model, config))
+    fit = _member_fit(runner, data, held_out, parts, choice, kept, folder, console)
+    del kept
+    with original_errors(data, held_out, *(parts or ())):
+        fitted = ensemble.fit_members(config, fit, console)
         scores = score_source(fitted.model, held_out, console, sizes[1])
         importances = importances_of(fitted.model, held_out, config.seed, console)
-    histories = [fitted.history] + ([choice.history] if choice and choice.refit else [])
+    histories = [*fitted.members] + ([choice.history] if choice and choice.refit else [])
     speed = throughput(sum(h.examples for h in histories), sum(h.seconds for h in histories))
     validation = {"validation_log_loss": choice.log_loss} if choice else {}
     trained_on = (data.name, sizes[0])
@@ -117,7 +116,13 @@ def train(config: RunConfig, folder: Path, out: Path) -> RunResult:
         {**scoring.metrics(scores), **validation, **speed},
         importances,
         training_facts(
-            config, data.schema, trained_on, (held_out.name, sizes[1]), fitted.model, choice
+            config,
+            data.schema,
+            trained_on,
+            (held_out.name, sizes[1]),
+            fitted.model,
+            choice,
+            fitted.members,
         ),
         epoch_choice=choice,
     )
@@ -126,49 +131,51 @@ def train(config: RunConfig, folder: Path, out: Path) -> RunResult:
     return result
 
 
-def _builder(config: RunConfig) -> MakeModel:
-    """A function that builds the model of a run, always from the same random numbers."""
-    build = builder_of(config.model)
-    layout = models.layout_of(build)
-
-    def make_model(source: Source) -> tf.keras.Model:
-        # Also resets the names of layers, which count up, and releases an earlier model.
-        tf.keras.backend.clear_session()
-        tf.keras.utils.set_random_seed(config.seed)
-        batches = source.dataset(LARGE_BATCH_SIZE, layout=layout)
-        batches = weighted(batches, config.positive_weight)
-        return build(source.schema, batches, **config.model_options)
-
-    return make_model
-
-
-def _fit(
-    config: RunConfig,
+def _member_fit(
     runner: Runner,
-    make_model: MakeModel,
     data: Source,
     held_out: Source,
+    parts: TrainingParts | None,
     choice: EpochChoice | None,
+    kept: FittedModel | None,
+    folder: Path,
     console: Console,
-) -> FittedModel:
-    """Trains on all training data, for the chosen or the given number of epochs."""
-    model = runner.build(lambda: make_model(data))
-    if choice is not None:
-        return runner.fit(model, data, None, epochs=choice.epochs)
-    run_summary.print_model(console, model.name, model.count_params(), config.optimizer)
-    # The evaluation data is only monitored: nothing is chosen by it.
-    return runner.fit(model, data, Monitored(held_out, "evaluation"), epochs=config.fixed_epochs)
+) -> ensemble.FitMember:
+    """A function that trains a member of an ensemble for the chosen or the given number of epochs.
 
+    All members are trained on the same data: all training data or, if the first one keeps the
+    weights of early stopping, the part without the validation data.
 
-def with_learning_rate(config: RunConfig) -> RunConfig:
-    """The configuration with the learning rate of its optimizer where the user chose none.
-
-    Raises:
-        UserError: the optimizer is unknown, or the learning rate is not a positive number.
+    Args:
+        runner: where the first member is trained; the others are trained in this process.
+        data: training data.
+        held_out: evaluation data.
+        parts: training data in two parts; None: nothing was chosen.
+        choice: the chosen number of epochs; None: it is given.
+        kept: the first member, if it is the model that early stopping has trained.
+        folder: folder of the run.
+        console: terminal for the output.
     """
-    rate = optimizers.learning_rate_of(config.optimizer)
-    if config.learning_rate is not None:
-        rate = config.learning_rate
-    if not 0 < rate < math.inf:
-        raise UserError(f"--learning-rate must be a positive number, got {rate}")
-    return dataclasses.replace(config, learning_rate=rate)
+    first = [kept]  # a list, so that the model can be released
+
+    def fit(number: int, config: RunConfig) -> FittedModel:
+        done = first.pop() if first else None
+        if done is not None:
+            return done
+        source = parts.fit if choice and parts and not choice.refit else data
+        make_model = model_maker(config)
+        member_runner = runner
+        if number:
+            logs = folder / TENSORBOARD / f"member_{number}"
+            member_runner = LocalRunner(config, logs, console)
+        model = member_runner.build(lambda: make_model(source))
+        if choice is not None:
+            return member_runner.fit(model, source, None, epochs=choice.epochs)
+        monitored = None
+        if not number:
+            run_summary.print_model(console, model.name, model.count_params(), config.optimizer)
+            # The evaluation data is only monitored: nothing is chosen by it.
+            monitored = Monitored(held_out, "evaluation")
+        return member_runner.fit(model, source, monitored, epochs=config.fixed_epochs)
+
+    return fit
