@@ -12,6 +12,8 @@ from twml_ops.cli.runs.folder import FORMAT_KEY
 from twml_ops.cli.runs.typed_values import has_type, type_name
 
 DEFAULT_EPOCHS = 4
+DEFAULT_MODEL = "dcn"
+CLUSTER_MODEL = "sparse_mlp"  # the default in a cluster
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +44,7 @@ class RunConfig:
         eval: SOURCE of the evaluation data; None: a part of `data` is held out.
         model: name of the model, or FILE.py:FUNCTION of a function that builds one.
         optimizer: name of the optimizer.
-        learning_rate: initial learning rate; None: the default of the optimizer.
+        learning_rate: initial learning rate; None: the default of the optimizer and the model.
         batch_size: number of examples in a batch.
         epochs: number of passes over the training data; None: it is chosen by early stopping, or
             `DEFAULT_EPOCHS` where there is no validation.
@@ -64,7 +66,7 @@ class RunConfig:
 
     data: str
     eval: str | None = None
-    model: str = "sparse_mlp"
+    model: str = DEFAULT_MODEL
     optimizer: str = "adagrad"
     learning_rate: float | None = None
     batch_size: int = 256
