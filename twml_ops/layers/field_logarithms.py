@@ -52,7 +52,12 @@ class FieldMoments:
             self._sums += other._sums
 
     def scale_and_offset(self) -> tuple[Any, Any]:
-        """(s, t) [C]: `s y + t` has mean 0 and deviation 1; it is 0 if y is constant."""
+        """What standardizes the logarithms.
+
+        Returns:
+            (s, t), float64 [C] each, such that `s y + t` has the mean 0 and the deviation 1. Both
+            are 0 if y is constant.
+        """
         count, total, squares = self._sums
         mean = total / np.maximum(count, 1)
         variance = squares / np.maximum(count, 1) - mean**2
