@@ -10,7 +10,7 @@ from typing import Any
 
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.terminal import make_error_console
-from twml_ops.cli.runs.config import ClusterOptions, RunConfig
+from twml_ops.cli.runs.config import AUTO, ClusterOptions, RunConfig
 from twml_ops.cli.runs.folder import RUN_FILE
 from twml_ops.cli.runs.model_options import builder_of, check_options, parse_options
 from twml_ops.cli.runs.run_facts import provenance
@@ -54,6 +54,10 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
     if not fields.get("data"):
         raise UserError("--data is missing")
     config = RunConfig.from_json(fields)
+    if config.model == AUTO:
+        if options:
+            raise UserError("--set: --model auto chooses the options; name a model to set them")
+        return config
     build = builder_of(config.model)
     parsed = parse_options(config.model, build, options)
     config = dataclasses.replace(config, model_options={**config.model_options, **parsed})

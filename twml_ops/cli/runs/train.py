@@ -12,17 +12,19 @@ from twml_ops.analysis import scoring
 from twml_ops.cli.render import run_summary
 from twml_ops.cli.render.terminal import make_console
 from twml_ops.cli.results.epoch_choice import EpochChoice
+from twml_ops.cli.results.model_choice import ModelChoice
 from twml_ops.cli.results.run_result import RunResult
-from twml_ops.cli.runs import artifacts, cluster, ensemble, evaluator
+from twml_ops.cli.runs import artifacts, choose_model, cluster, ensemble, evaluator
 from twml_ops.cli.runs.choose_epochs import choose_epochs, validation_parts
 from twml_ops.cli.runs.class_balance import check as check_balance
 from twml_ops.cli.runs.class_balance import training_examples
 from twml_ops.cli.runs.cluster_runner import ClusterRunner
-from twml_ops.cli.runs.config import RunConfig
+from twml_ops.cli.runs.config import AUTO, RunConfig
 from twml_ops.cli.runs.evaluate import importances_of, score_source, throughput
 from twml_ops.cli.runs.folder import TENSORBOARD, new_folder
 from twml_ops.cli.runs.local_runner import LocalRunner
 from twml_ops.cli.runs.make_model import model_maker, with_learning_rate
+from twml_ops.cli.runs.model_options import builder_of
 from twml_ops.cli.runs.run_facts import training_facts
 from twml_ops.cli.runs.runner import FittedModel, Monitored, Runner
 from twml_ops.cli.runs.sources import open_pair
@@ -74,8 +76,12 @@ def train(config: RunConfig, folder: Path, out: Path) -> RunResult:
         ValueError: the model is unknown, or data cannot be read.
     """
     console = make_console()
-    config = with_learning_rate(config)
-    make_model = model_maker(config)
+    auto = config.model == AUTO
+    if auto:
+        choose_model.check(config)
+    else:
+        config = with_learning_rate(config)
+        builder_of(config.model)  # fails before the data are read
     runner: Runner
     if config.cluster is None:
         runner = LocalRunner(config, folder / TENSORBOARD, console)
@@ -91,11 +97,19 @@ def train(config: RunConfig, folder: Path, out: Path) -> RunResult:
     run_summary.print_data(console, data, held_out, sizes)
     choice: EpochChoice | None = None
     kept: FittedModel | None = None
-    if parts is not None:
+    model_choice: ModelChoice | None = None
+    if auto:
+        with original_errors(data, *(parts or ())):
+            logs = folder / TENSORBOARD / "trials"
+            config, choice, model_choice = choose_model.choose_model(
+                config, data.schema, parts, logs, console
+            )
+        runner = LocalRunner(config, folder / TENSORBOARD, console)
+    if parts is not None and (choice is None or not config.refit):
         logs = folder / TENSORBOARD / ("early_stopping" if config.refit else "")
         with original_errors(data, *parts):
             choice, kept = choose_epochs(
-                config, LocalRunner(config, logs, console), make_model, parts, console
+                config, LocalRunner(config, logs, console), model_maker(config), parts, console
             )
     fit = _member_fit(runner, data, held_out, parts, choice, kept, folder, console)
     del kept
@@ -123,6 +137,7 @@ def train(config: RunConfig, folder: Path, out: Path) -> RunResult:
             fitted.model,
             choice,
             fitted.members,
+            model_choice,
         ),
         epoch_choice=choice,
     )
