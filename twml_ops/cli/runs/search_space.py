@@ -25,7 +25,8 @@ class Values:
     """The values of one option.
 
     Attributes:
-        default: the value that is tried first.
+        default: the value that is tried first; if it is the lower end of the range, it stands for a
+            default below the range.
         low: smallest value.
         high: largest value.
         log: whether values are drawn uniformly on a logarithmic scale.
@@ -99,9 +100,14 @@ class SearchSpace:
         """The configuration with drawn values, by name."""
         options = dict(self._config.model_options)
         for name, value in drawn.items():
-            if name != LEARNING_RATE:
-                text = bool(self.values[name].choices)
-                options[name] = parse_value(value, self._options[name].type) if text else value
+            if name == LEARNING_RATE:
+                continue
+            option = self._options[name]
+            if self.values[name].choices:
+                options[name] = parse_value(value, option.type)
+            else:  # a default below the range, an L2 of 0, is tried nevertheless
+                is_default = value == self.values[name].default
+                options[name] = option.default if is_default else value
         rate = drawn.get(LEARNING_RATE, self._config.learning_rate)
         return dataclasses.replace(self._config, model_options=options, learning_rate=rate)
 
