@@ -48,9 +48,14 @@ def train(
         str,
         typer.Option(
             help="Name of the model (`twml-ops info` lists them), or FILE.py:FUNCTION of a "
-            "function `build(schema, dataset, *, ...)` that returns a Keras model."
+            "function `build(schema, dataset, *, ...)` that returns a Keras model, or auto: try "
+            "several models and options, and take those with the lowest validation loss."
         ),
     ] = RunConfig.model,
+    time_limit: Annotated[
+        float,
+        typer.Option(help="Seconds after which --model auto starts no further trial."),
+    ] = RunConfig.time_limit,
     options: Annotated[
         list[str] | None,
         typer.Option(

@@ -77,16 +77,17 @@ def fit_members(config: RunConfig, fit: FitMember, console: Console) -> FittedMe
     if config.ensemble == 1:
         return FittedMembers(model, history, members)
     run_summary.print_member(console, members, config.ensemble)
-    trained = [_without_optimizer(model)]
+    trained = [without_optimizer(model)]
     for i, seed in enumerate(member_seeds(config.seed, config.ensemble)[1:], 1):
         del fitted, model
         fitted = fit(i, dataclasses.replace(config, seed=seed))
         model = corrected(fitted.model, config)
-        trained.append(_without_optimizer(model))
+        trained.append(without_optimizer(model))
         members.append(Member(seed, fitted.history.examples, fitted.history.seconds))
         run_summary.print_member(console, members, config.ensemble)
     return FittedMembers(models.ensemble(trained), history, members)
 
 
-def _without_optimizer(model: tf.keras.Model) -> tf.keras.Model:
+def without_optimizer(model: tf.keras.Model) -> tf.keras.Model:
+    """A model with the layers of a trained one, but not its optimizer with its slots."""
     return tf.keras.Model(model.input, model.output, name=model.name)

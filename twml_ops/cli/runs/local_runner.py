@@ -32,11 +32,11 @@ class LocalRunner:
 
     Args:
         config: configuration of the run, with a learning rate.
-        log_dir: folder of the TensorBoard logs.
+        log_dir: folder of the TensorBoard logs; None: there are none.
         console: terminal on which the progress is shown.
     """
 
-    def __init__(self, config: RunConfig, log_dir: Path, console: Console) -> None:
+    def __init__(self, config: RunConfig, log_dir: Path | None, console: Console) -> None:
         self._config, self._log_dir, self._console = config, log_dir, console
 
     def connect(self) -> None:
@@ -82,9 +82,10 @@ class LocalRunner:
             if monitored.name == "validation":
                 validation_data = weighted(validation_data, config.positive_weight)
         batches = train.dataset(config.batch_size, shuffle=True, seed=config.seed, layout=layout)
-        board = tf.keras.callbacks.TensorBoard(
-            str(self._log_dir), write_graph=False, profile_batch=0
-        )
+        logs = []
+        if self._log_dir is not None:
+            directory = str(self._log_dir)
+            logs = [tf.keras.callbacks.TensorBoard(directory, write_graph=False, profile_batch=0)]
         with ProgressCallback(self._console, history, size) as progress:
             model.fit(
                 weighted(batches, config.positive_weight),
@@ -94,7 +95,7 @@ class LocalRunner:
                     WeightAveraging(steps),
                     HistoryCallback(history, size, config.batch_size),
                     progress,
-                    board,
+                    *logs,
                     *callbacks,
                 ],
                 shuffle=False,  # the dataset is shuffled already

@@ -5,28 +5,29 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from rich.console import Console
 from rich.markup import escape
 
 from twml_ops.analysis import scoring
 from twml_ops.cli.render import run_summary
 from twml_ops.cli.render.terminal import make_console
-from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.results.run_result import RunResult
-from twml_ops.cli.runs import artifacts, cluster, ensemble, evaluator
-from twml_ops.cli.runs.choose_epochs import choose_epochs, validation_parts
+from twml_ops.cli.runs import artifacts, choose_model, cluster, ensemble, evaluator
+from twml_ops.cli.runs.choices import choose
+from twml_ops.cli.runs.choose_epochs import validation_parts
 from twml_ops.cli.runs.class_balance import check as check_balance
 from twml_ops.cli.runs.class_balance import training_examples
 from twml_ops.cli.runs.cluster_runner import ClusterRunner
-from twml_ops.cli.runs.config import RunConfig
+from twml_ops.cli.runs.config import AUTO, RunConfig
 from twml_ops.cli.runs.evaluate import importances_of, score_source, throughput
+from twml_ops.cli.runs.final_fit import final_fit
 from twml_ops.cli.runs.folder import TENSORBOARD, new_folder
 from twml_ops.cli.runs.local_runner import LocalRunner
-from twml_ops.cli.runs.make_model import model_maker, with_learning_rate
+from twml_ops.cli.runs.make_model import with_defaults, with_learning_rate
+from twml_ops.cli.runs.model_options import builder_of
 from twml_ops.cli.runs.run_facts import training_facts
-from twml_ops.cli.runs.runner import FittedModel, Monitored, Runner
+from twml_ops.cli.runs.runner import Runner
 from twml_ops.cli.runs.sources import open_pair
-from twml_ops.data import Source, TrainingParts, original_errors
+from twml_ops.data import original_errors
 
 
 def run_task(config: RunConfig, out: Path, overwrite: bool) -> None:
@@ -74,32 +75,29 @@ def train(config: RunConfig, folder: Path, out: Path) -> RunResult:
         ValueError: the model is unknown, or data cannot be read.
     """
     console = make_console()
-    config = with_learning_rate(config)
-    make_model = model_maker(config)
-    runner: Runner
-    if config.cluster is None:
-        runner = LocalRunner(config, folder / TENSORBOARD, console)
-    else:
+    if config.model == AUTO:
+        choose_model.check(config)
+    runner: Runner | None = None
+    if config.cluster is not None:
+        config = with_learning_rate(config)
         runner = ClusterRunner(config, folder, out, console)
-    runner.connect()
+        runner.connect()
     data, held_out = open_pair(config.data, config.eval, schema_file=config.schema_file)
+    if config.model != AUTO:
+        config = with_defaults(config, data.schema)
+        builder_of(config.model)  # fails before the examples are read
     check_balance(config, data.schema)
     with original_errors(data, held_out), console.status(f"reading {escape(data.name)}"):
         parts = validation_parts(config, data)
         data = training_examples(config, data)
         sizes = data.num_examples(), held_out.num_examples()
     run_summary.print_data(console, data, held_out, sizes)
-    choice: EpochChoice | None = None
-    kept: FittedModel | None = None
-    if parts is not None:
-        logs = folder / TENSORBOARD / ("early_stopping" if config.refit else "")
-        with original_errors(data, *parts):
-            choice, kept = choose_epochs(
-                config, LocalRunner(config, logs, console), make_model, parts, console
-            )
-    fit = _member_fit(runner, data, held_out, parts, choice, kept, folder, console)
-    del kept
+    choices = choose(config, data, parts, folder / TENSORBOARD, console)
+    config, choice = choices.config, choices.epochs
+    if runner is None:
+        runner = LocalRunner(config, folder / TENSORBOARD, console)
     with original_errors(data, held_out, *(parts or ())):
+        fit = final_fit(runner, choices, data, held_out, folder / TENSORBOARD, console)
         fitted = ensemble.fit_members(config, fit, console)
         scores = score_source(fitted.model, held_out, console, sizes[1])
         importances = importances_of(fitted.model, held_out, config.seed, console)
@@ -123,59 +121,10 @@ def train(config: RunConfig, folder: Path, out: Path) -> RunResult:
             fitted.model,
             choice,
             fitted.members,
+            choices.model,
         ),
         epoch_choice=choice,
     )
     artifacts.write(folder, result)
     run_summary.print_result(console, result, "the report, the model and the metrics", out)
     return result
-
-
-def _member_fit(
-    runner: Runner,
-    data: Source,
-    held_out: Source,
-    parts: TrainingParts | None,
-    choice: EpochChoice | None,
-    kept: FittedModel | None,
-    folder: Path,
-    console: Console,
-) -> ensemble.FitMember:
-    """A function that trains a member of an ensemble for the chosen or the given number of epochs.
-
-    All members are trained on the same data: all training data or, if the first one keeps the
-    weights of early stopping, the part without the validation data.
-
-    Args:
-        runner: where the first member is trained; the others are trained in this process.
-        data: training data.
-        held_out: evaluation data.
-        parts: training data in two parts; None: nothing was chosen.
-        choice: the chosen number of epochs; None: it is given.
-        kept: the first member, if it is the model that early stopping has trained.
-        folder: folder of the run.
-        console: terminal for the output.
-    """
-    first = [kept]  # a list, so that the model can be released
-
-    def fit(number: int, config: RunConfig) -> FittedModel:
-        done = first.pop() if first else None
-        if done is not None:
-            return done
-        source = parts.fit if choice and parts and not choice.refit else data
-        make_model = model_maker(config)
-        member_runner = runner
-        if number:
-            logs = folder / TENSORBOARD / f"member_{number}"
-            member_runner = LocalRunner(config, logs, console)
-        model = member_runner.build(lambda: make_model(source))
-        if choice is not None:
-            return member_runner.fit(model, source, None, epochs=choice.epochs)
-        monitored = None
-        if not number:
-            run_summary.print_model(console, model.name, model.count_params(), config.optimizer)
-            # The evaluation data is only monitored: nothing is chosen by it.
-            monitored = Monitored(held_out, "evaluation")
-        return member_runner.fit(model, source, monitored, epochs=config.fixed_epochs)
-
-    return fit
