@@ -155,7 +155,18 @@ def test_few_examples_are_trained_for_a_fixed_number_of_epochs(tmp_path):
 
 
 def test_a_configuration_repeats_a_run_bit_for_bit(libsvm, tmp_path):
-    options = ["--epochs", "1", "--set", "units=8", "--set", "hidden=8,4", "--seed", "3"]
+    options = [
+        "--model",
+        "sparse_mlp",
+        "--epochs",
+        "1",
+        "--set",
+        "units=8",
+        "--set",
+        "hidden=8,4",
+        "--seed",
+        "3",
+    ]
     main(["train", "--data", libsvm, "--out", str(tmp_path / "a"), *options])
     main(["train", "--config", str(tmp_path / "a" / "run.json"), "--out", str(tmp_path / "b")])
     np.testing.assert_array_equal(weights(tmp_path / "a"), weights(tmp_path / "b"))
@@ -238,7 +249,11 @@ WRONG = {
     "unknown source": (lambda folder: "paper:x", [], "unknown source"),
     "model": (good, ["--model", "nosuch"], "unknown model 'nosuch'"),
     "optimizer": (good, ["--optimizer", "nosuch"], "unknown optimizer 'nosuch'"),
-    "set": (good, ["--set", "unit=3"], "sparse_mlp has no such option; its options are units=32"),
+    "set": (
+        good,
+        ["--model", "sparse_mlp", "--set", "unit=3"],
+        "sparse_mlp has no such option; its options are units=32",
+    ),
     "learning rate": (good, ["--learning-rate", "nan"], "--learning-rate must be"),
     "loss": (good, ["--optimizer", "sgd", "--learning-rate", "1e30"], "the loss became"),
     "epochs": (good, ["--validation", "random"], "--epochs fixes the number of epochs"),

@@ -10,7 +10,16 @@ from twml_ops.cli import main
 
 pytest.importorskip("optuna")
 
-FAST = ["--validation", "random", "--validation-share", "0.3", "--set", "hidden=4"]
+FAST = [
+    "--model",
+    "sparse_mlp",
+    "--validation",
+    "random",
+    "--validation-share",
+    "0.3",
+    "--set",
+    "hidden=4",
+]
 
 
 def tune(data, out, *options):
