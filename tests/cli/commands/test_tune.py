@@ -10,16 +10,8 @@ from twml_ops.cli import main
 
 pytest.importorskip("optuna")
 
-FAST = [
-    "--model",
-    "sparse_mlp",
-    "--validation",
-    "random",
-    "--validation-share",
-    "0.3",
-    "--set",
-    "hidden=4",
-]
+FAST = ["--model", "sparse_mlp", "--set", "hidden=4"]
+FAST += ["--validation", "random", "--validation-share", "0.3"]
 
 
 def tune(data, out, *options):
