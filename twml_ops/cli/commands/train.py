@@ -48,9 +48,9 @@ def train(
         str,
         typer.Option(
             help="Name of the model (`twml-ops info` lists them), FILE.py:FUNCTION of a function "
-            "`build(schema, dataset, *, ...)` that returns a Keras model, or auto: try several models "
-            "and options, and take those with the lowest validation loss. By default dcn; sparse_mlp "
-            "in a cluster, and if there is nothing but more than 256 raw sparse features.",
+            "`build(schema, dataset, *, ...)` that returns a Keras model, or auto: try several "
+            "models and options, and take those with the lowest validation loss. By default dcn; "
+            "sparse_mlp in a cluster and for nothing but more than 256 raw sparse features.",
             show_default=False,
         ),
     ] = RunConfig.model,
