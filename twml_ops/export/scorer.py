@@ -39,11 +39,11 @@ def to_scorer(
     Args:
         model: A functional or sequential model with one output, of the layers Bias, CategoryRows,
             CountStatistics, Cross, DotInteraction, FactorizationMachine, FieldEmbedding,
-            FieldQuantiles, GroupedSparseLinear, HashedIds, HashingDiscretizer,
+            FieldLogarithms, FieldQuantiles, GroupedSparseLinear, HashedIds, HashingDiscretizer,
             MaxNorm, PercentileDiscretizer, SparseLinear and TargetStatistics of this package, and
             Activation, Add, Average, BatchNormalization, Concatenate, Dense, Dot, Dropout, Flatten,
-            Multiply and Reshape of Keras, and of functional models of these, such as the members of
-            an ensemble.
+            Multiply, Rescaling and Reshape of Keras, and of functional models of these, such as the
+            members of an ensemble.
         path: Folder to write.
         tables: How the rows of `SparseLinear` kernels and `FieldEmbedding` are stored; see
             `to_stock_tf`.

@@ -11,9 +11,9 @@
 | `shared_bottom` | several labels share a dense net (Caruana, 1997) |
 | `mmoe` | several labels share a multi-gate mixture of experts (Ma et al., 2018) |
 
-`sparse_mlp` takes batches in the layout "ragged", the others in the layout "fields", in which each
-column has vectors of its own. Each trains all labels of the schema. `ensemble` makes one model of
-several trained ones.
+`sparse_mlp` takes batches in the layout "ragged", `dcn` in the layout "keyed_fields", and the
+others in the layout "fields". In the last two, each column has vectors of its own. Each model
+trains all labels of the schema. `ensemble` makes one model of several trained ones.
 """
 
 from __future__ import annotations

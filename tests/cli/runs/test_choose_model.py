@@ -43,12 +43,12 @@ def test_the_run_is_that_of_the_trial_with_the_lowest_loss(chosen):
     assert facts["epoch_choice"]["log_loss"] == min(best["losses"])
     assert facts["trained_epochs"] == 1
     assert len(facts["members"]) == 2
-    assert list(chosen.glob("tensorboard/trials/1_sparse_mlp/validation/events*"))
+    assert list(chosen.glob("tensorboard/trials/1_dcn/validation/events*"))
 
 
 def test_all_models_are_tried_and_then_options_of_the_best(chosen):
     trials = facts_of(chosen)["model_choice"]["trials"]
-    assert [t["model"] for t in trials[:3]] == ["sparse_mlp", "logistic", "dcn"]
+    assert [t["model"] for t in trials[:3]] == ["dcn", "sparse_mlp", "logistic"]
     assert all(t["model_options"] == {} for t in trials[:3])
     first = min(trials[:3], key=lambda t: min(t["losses"]))
     assert {t["model"] for t in trials[3:]} == {first["model"]}

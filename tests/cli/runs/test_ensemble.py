@@ -14,7 +14,7 @@ from twml_ops.cli.runs.config import ClusterOptions, RunConfig
 from twml_ops.cli.runs.ensemble import member_seeds
 from twml_ops.cli.runs.trained_run import TrainedRun
 
-SMALL = ["--set", "units=4", "--set", "hidden=4"]
+SMALL = ["--model", "sparse_mlp", "--set", "units=4", "--set", "hidden=4"]
 STOPPED = ["--validation", "random", "--max-epochs", "3", "--learning-rate", "0.3"]
 
 

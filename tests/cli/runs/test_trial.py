@@ -13,6 +13,7 @@ from twml_ops.data import DataError, open_source, original_errors, split_for_val
 
 CONFIG = RunConfig(
     "",
+    model="sparse_mlp",
     batch_size=32,
     max_epochs=3,
     learning_rate=0.3,

@@ -73,7 +73,8 @@ def train(
     learning_rate: Annotated[
         float | None,
         typer.Option(
-            help="Learning rate. In a cluster it decreases linearly to 0. Default: by optimizer.",
+            help="Learning rate. In a cluster it decreases linearly to 0. Default: by optimizer "
+            "and model.",
             show_default=False,
         ),
     ] = RunConfig.learning_rate,

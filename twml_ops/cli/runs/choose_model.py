@@ -21,11 +21,12 @@ from twml_ops.cli.runs.trial import TrialResult, TrialStopped, run_trial
 from twml_ops.data import Schema, TrainingParts
 
 _OF_FIELDS = ("dcn", "deepfm", "sparse_mlp", "logistic")
-_OF_SPARSE_IDS = ("sparse_mlp", "logistic", "dcn")
+_OF_SPARSE_IDS = ("dcn", "sparse_mlp", "logistic")
 
 LEARNING_RATE = "learning_rate"
 _RATE_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of the default learning rate
 _LADDERS: dict[str, Sequence[float]] = {
+    "statistics": (False, True),
     "linear_l2": (0.0, 0.0001, 0.001, 0.01, 0.1),
     "l2": (0.0, 0.0001, 0.001, 0.01, 0.1),
     "dropout": (0.0, 0.25, 0.5, 0.75),

@@ -12,6 +12,8 @@ from twml_ops.cli.runs.folder import FORMAT_KEY
 from twml_ops.cli.runs.typed_values import has_type, type_name
 
 DEFAULT_EPOCHS = 4
+DEFAULT_MODEL = "dcn"
+CLUSTER_MODEL = "sparse_mlp"  # the default in a cluster
 AUTO = "auto"  # the name of a model that is chosen by its loss on validation data
 
 
@@ -45,7 +47,7 @@ class RunConfig:
             model and its options are chosen.
         time_limit: seconds after which the search of the model "auto" starts no further trial.
         optimizer: name of the optimizer.
-        learning_rate: initial learning rate; None: the default of the optimizer.
+        learning_rate: initial learning rate; None: the default of the optimizer and the model.
         batch_size: number of examples in a batch.
         epochs: number of passes over the training data; None: it is chosen by early stopping, or
             `DEFAULT_EPOCHS` where there is no validation.
@@ -67,7 +69,7 @@ class RunConfig:
 
     data: str
     eval: str | None = None
-    model: str = "sparse_mlp"
+    model: str = DEFAULT_MODEL
     time_limit: float = 600.0
     optimizer: str = "adagrad"
     learning_rate: float | None = None

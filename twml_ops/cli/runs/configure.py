@@ -10,7 +10,8 @@ from typing import Any
 
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.terminal import make_error_console
-from twml_ops.cli.runs.config import AUTO, ClusterOptions, RunConfig
+from twml_ops.cli.runs import cluster
+from twml_ops.cli.runs.config import AUTO, CLUSTER_MODEL, ClusterOptions, RunConfig
 from twml_ops.cli.runs.folder import RUN_FILE
 from twml_ops.cli.runs.model_options import builder_of, check_options, parse_options
 from twml_ops.cli.runs.run_facts import provenance
@@ -47,10 +48,12 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
         fields.pop("epochs", None)
     names = {f.name for f in dataclasses.fields(RunConfig)}
     fields |= {name: value for name, value in given.items() if name in names}
-    cluster = {f.name for f in dataclasses.fields(ClusterOptions)}
+    of_cluster = {f.name for f in dataclasses.fields(ClusterOptions)}
     fields["cluster"] = (fields.get("cluster") or {}) | {
-        name: value for name, value in given.items() if name in cluster
+        name: value for name, value in given.items() if name in of_cluster
     }
+    if "model" not in fields and cluster.role() != "alone":
+        fields["model"] = CLUSTER_MODEL
     if not fields.get("data"):
         raise UserError("--data is missing")
     config = RunConfig.from_json(fields)

@@ -39,12 +39,12 @@ def model_maker(config: RunConfig) -> MakeModel:
 
 
 def with_learning_rate(config: RunConfig) -> RunConfig:
-    """The configuration with the learning rate of its optimizer where the user chose none.
+    """The configuration with the default learning rate where the user chose none.
 
     Raises:
         UserError: the optimizer is unknown, or the learning rate is not a positive number.
     """
-    rate = optimizers.learning_rate_of(config.optimizer)
+    rate = optimizers.learning_rate_of(config.optimizer, config.model)
     if config.learning_rate is not None:
         rate = config.learning_rate
     if not 0 < rate < math.inf:
