@@ -8,8 +8,8 @@ import pytest
 from tests.cli.conftest import write_criteo, write_libsvm
 from twml_ops.cli import main
 from twml_ops.cli.errors import UserError
-from twml_ops.cli.runs import choose_model, cluster
-from twml_ops.cli.runs.config import ClusterOptions, RunConfig
+from twml_ops.cli.runs import choose_model
+from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.configure import configure
 from twml_ops.cli.runs.trained_run import TrainedRun
 
@@ -100,12 +100,10 @@ def test_options_that_contradict_the_choice_are_refused(options, message):
         choose_model.check(RunConfig("a", model="auto", **options))
 
 
-def test_few_examples_a_cluster_and_options_of_the_model_are_refused(tmp_path, capsys):
+def test_few_examples_and_options_of_the_model_are_refused(tmp_path, capsys):
     data = write_libsvm(tmp_path / "a.svm", 50)
     with pytest.raises(SystemExit):
         main(["train", "--data", data, "--model", "auto", "--out", str(tmp_path / "run")])
     assert "too few examples" in capsys.readouterr().err
-    with pytest.raises(UserError, match="--model auto: a cluster trains one model"):
-        cluster.check(RunConfig("a", model="auto", cluster=ClusterOptions()))
     with pytest.raises(UserError, match="--set: --model auto chooses the options"):
         configure(None, {"data": "a", "model": "auto"}, ["units=2"])

@@ -9,9 +9,10 @@ from tests.cli.conftest import write_libsvm
 from twml_ops import core, models
 from twml_ops.cli import main
 from twml_ops.cli.errors import UserError
-from twml_ops.cli.runs import cluster, ensemble
+from twml_ops.cli.runs import ensemble
 from twml_ops.cli.runs.config import ClusterOptions, RunConfig
 from twml_ops.cli.runs.ensemble import member_seeds
+from twml_ops.cli.runs.train import run_task
 from twml_ops.cli.runs.trained_run import TrainedRun
 
 SMALL = ["--model", "sparse_mlp", "--set", "units=4", "--set", "hidden=4"]
@@ -64,6 +65,7 @@ def test_the_run_says_what_its_members_are(pair, capsys):
     assert metrics["seconds"] == pytest.approx(sum(m["seconds"] for m in facts["members"]))
     assert facts["weights"] == TrainedRun(pair).model.count_params()
     assert list(pair.glob("tensorboard/member_1/train/events*"))
+    assert "the training of the first member" in (pair / "report.html").read_text("utf-8")
     capsys.readouterr()
     main(["info", str(pair)])
     shown = capsys.readouterr().out
@@ -119,9 +121,25 @@ def test_ensembles_of_successive_seeds_have_no_member_in_common():
     assert member_seeds(7, 1) == [7]
 
 
-def test_a_cluster_and_a_size_of_zero_are_refused():
-    with pytest.raises(UserError, match="--ensemble: a cluster trains one model"):
-        cluster.check(RunConfig("a", ensemble=2, cluster=ClusterOptions()))
-    cluster.check(RunConfig("a", cluster=ClusterOptions()))
+@pytest.mark.parametrize("job", ["ps", "chief", "evaluator"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ensemble": 2}, "--ensemble: a cluster trains one model"),
+        ({"model": "auto"}, "--model auto: a cluster trains one model"),
+    ],
+)
+def test_every_process_of_a_cluster_refuses_what_it_cannot_train(
+    job, options, message, tmp_path, monkeypatch
+):
+    members = {name: ["localhost:1"] for name in ("ps", "chief")}
+    config = {"cluster": members, "task": {"type": job, "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    with pytest.raises(UserError, match=message):
+        run_task(RunConfig("a", cluster=ClusterOptions(), **options), tmp_path / "run", False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_size_of_zero_is_refused():
     with pytest.raises(UserError, match="--ensemble must be at least 1, got 0"):
         ensemble.check(RunConfig("a", ensemble=0))

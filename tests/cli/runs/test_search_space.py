@@ -59,11 +59,21 @@ def test_ranges_follow_from_name_type_and_default(own):
     assert low.learning_rate == pytest.approx(0.004)
     assert high.learning_rate == pytest.approx(0.4)
     assert low.model_options == {
-        **{"units": 1, "hidden": [32], "dropout": 0.0, "linear_l2": 1e-6, "scale": 0.2},
+        **{"units": 1, "hidden": [32], "dropout": 0.0, "linear_l2": 0.0, "scale": 0.2},
         **{"cross": False, "combiner": "sum"},
     }
     assert high.model_options == {
         **{"units": 12, "hidden": [7], "dropout": 0.9, "linear_l2": 1.0, "scale": 20.0},
+        **{"cross": True, "combiner": "mean"},
+    }
+
+
+def test_the_first_trial_has_the_defaults_of_the_model(own):
+    space = SearchSpace(own, True)
+    config = space.configuration(space.defaults())
+    assert config.learning_rate == own.learning_rate
+    assert config.model_options == {
+        **{"units": 3, "hidden": [7], "dropout": 0.9, "linear_l2": 0.0, "scale": 2},
         **{"cross": True, "combiner": "mean"},
     }
 

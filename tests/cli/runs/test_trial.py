@@ -9,10 +9,11 @@ from tests.cli.conftest import write_libsvm
 from twml_ops.cli.results.trial import Trial
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.trial import TrialStopped, run_trial
-from twml_ops.data import DataError, open_source, split_for_validation
+from twml_ops.data import DataError, open_source, original_errors, split_for_validation
 
 CONFIG = RunConfig(
     "",
+    model="sparse_mlp",
     batch_size=32,
     max_epochs=3,
     learning_rate=0.3,
@@ -70,7 +71,7 @@ def test_data_that_cannot_be_read_are_no_failed_trial(tmp_path):
     parts = split_for_validation(open_source(f"libsvm:{tmp_path}/a.svm?dim=9"), "order", 0.3)
     (tmp_path / "b.svm").write_text("+1 1:1\n-1 zero\n")
     broken = open_source(f"libsvm:{tmp_path}/b.svm?dim=9")
-    with pytest.raises(DataError, match="line 2"):
+    with pytest.raises(DataError, match="line 2"), original_errors(broken):
         run_trial(CONFIG, parts._replace(fit=broken))
 
 

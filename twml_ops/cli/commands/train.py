@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from twml_ops.cli.commands.options import SOURCES, BatchSize, Debug, given_options
-from twml_ops.cli.runs.config import DEFAULT_EPOCHS, ClusterOptions, RunConfig
+from twml_ops.cli.runs.config import DEFAULT_EPOCHS, DEFAULT_TIME_LIMIT, ClusterOptions, RunConfig
 
 
 def train(
@@ -55,8 +55,12 @@ def train(
         ),
     ] = RunConfig.model,
     time_limit: Annotated[
-        float,
-        typer.Option(help="Seconds after which --model auto starts no further trial."),
+        float | None,
+        typer.Option(
+            help="Seconds after which --model auto starts no further trial. Default: "
+            f"{DEFAULT_TIME_LIMIT:g}.",
+            show_default=False,
+        ),
     ] = RunConfig.time_limit,
     options: Annotated[
         list[str] | None,

@@ -186,6 +186,7 @@ def _learning_curves(result: RunResult, base_rate_loss: float) -> list[Picture]:
         curves.append(("Choice of the number of epochs", text, choice.history))
     if (choice is None or choice.refit) and (history.train_loss or history.monitored_loss):
         text = "Log loss during the training"
+        text += " of the first member" if result.facts.get("members") else ""
         if history.monitored_loss:
             text += (
                 ", and on the evaluation data after each epoch. The evaluation data are not used "

@@ -14,7 +14,7 @@ from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import trial_table
 from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.results.model_choice import ModelChoice
-from twml_ops.cli.runs.config import RunConfig
+from twml_ops.cli.runs.config import DEFAULT_TIME_LIMIT, RunConfig
 from twml_ops.cli.runs.make_model import with_learning_rate
 from twml_ops.cli.runs.model_options import options_of
 from twml_ops.cli.runs.trial import TrialResult, TrialStopped, run_trial
@@ -26,6 +26,7 @@ _OF_FIELDS = ("deepfm",)  # they multiply the vectors of several fields
 LEARNING_RATE = "learning_rate"
 _RATE_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of the default learning rate
 _LADDERS: dict[str, Sequence[float]] = {
+    "statistics": (False, True),
     "linear_l2": (0.0, 0.0001, 0.001, 0.01, 0.1),
     "l2": (0.0, 0.0001, 0.001, 0.01, 0.1),
     "dropout": (0.0, 0.25, 0.5, 0.75),
@@ -54,7 +55,7 @@ def check(config: RunConfig) -> None:
     if config.epochs is not None or config.validation == "none":
         option = "--validation none" if config.epochs is None else "--epochs"
         raise UserError(f"--model auto needs validation data, so it cannot go with {option}")
-    if not config.time_limit > 0:
+    if config.time_limit is not None and not config.time_limit > 0:
         raise UserError(f"--time-limit must be positive, got {config.time_limit:g}")
 
 
@@ -108,7 +109,7 @@ def choose_model(
     assert found.choice is not None
     choice = search.result()
     trial_table.print_best(console, choice)
-    chosen = dataclasses.replace(found.config, refit=config.refit)
+    chosen = dataclasses.replace(found.config, refit=config.refit, time_limit=None)
     return chosen, dataclasses.replace(found.choice, refit=config.refit), choice
 
 
@@ -127,7 +128,7 @@ class _Search:
         self, config: RunConfig, parts: TrainingParts, log_dir: Path, console: Console
     ) -> None:
         self._parts, self._log_dir, self._console = parts, log_dir, console
-        self._given, self._limit = config, config.time_limit
+        self._given, self._limit = config, config.time_limit or DEFAULT_TIME_LIMIT
         self._start = time.perf_counter()
         self._results: list[TrialResult] = []
         self.best: TrialResult | None = None

@@ -12,6 +12,7 @@ from twml_ops.cli.runs.folder import FORMAT_KEY
 from twml_ops.cli.runs.typed_values import has_type, type_name
 
 DEFAULT_EPOCHS = 4
+DEFAULT_TIME_LIMIT = 600.0
 AUTO = "auto"  # the name of a model that is chosen by its loss on validation data
 DEFAULT = "default"  # the name of the model that suits the features
 
@@ -44,7 +45,8 @@ class RunConfig:
         eval: SOURCE of the evaluation data; None: a part of `data` is held out.
         model: name of the model, FILE.py:FUNCTION of a function that builds one, "default": the
             one that suits the features, or "auto": the model and its options are chosen.
-        time_limit: seconds after which the search of the model "auto" starts no further trial.
+        time_limit: seconds after which the search of the model "auto" starts no further trial;
+            None: `DEFAULT_TIME_LIMIT`.
         optimizer: name of the optimizer.
         learning_rate: initial learning rate; None: the default of the optimizer and the model.
         batch_size: number of examples in a batch.
@@ -69,7 +71,7 @@ class RunConfig:
     data: str
     eval: str | None = None
     model: str = DEFAULT
-    time_limit: float = 600.0
+    time_limit: float | None = None
     optimizer: str = "adagrad"
     learning_rate: float | None = None
     batch_size: int = 256

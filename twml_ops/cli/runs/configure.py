@@ -59,7 +59,10 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
     config = RunConfig.from_json(fields)
     if config.model in (AUTO, DEFAULT):
         if options or config.model_options:
-            raise UserError("--set: name the model whose options are to be set, with --model")
+            why = "name the model whose options are to be set, with --model"
+            if config.model == AUTO:
+                why = "--model auto chooses the options; name a model to set them"
+            raise UserError(f"--set: {why}")
         return config
     build = builder_of(config.model)
     parsed = parse_options(config.model, build, options)

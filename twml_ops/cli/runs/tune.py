@@ -60,6 +60,7 @@ def tune(config: RunConfig, budget: Budget, out: Path, overwrite: bool) -> RunCo
     """
     optuna = _optuna()
     _check(config, out, overwrite)
+    config = dataclasses.replace(config, cluster=None)
     console = make_console()
     data, _ = open_pair(config.data, config.eval, schema_file=config.schema_file)
     search_rate = config.learning_rate is None
@@ -76,7 +77,7 @@ def tune(config: RunConfig, budget: Budget, out: Path, overwrite: bool) -> RunCo
     trial_table.print_header(console, parts.validation.name, parts.validation.num_examples())
     with original_errors(data, *parts):
         best = _search(optuna, space, parts, config.seed, budget, console)
-    found = dataclasses.replace(space.configuration(best), cluster=None)
+    found = space.configuration(best)
     with new_file(out) as file:
         write_json(file, found.to_json())
     trial_table.print_tuned(console, out)
