@@ -134,6 +134,13 @@ def direct_variables(layer: Any) -> list[Any]:
     return [*layer._trainable_weights, *layer._non_trainable_weights]
 
 
+def holds_random_state(value: Any) -> bool:
+    """Whether an object is a generator of random numbers of Keras, with variables as attributes."""
+    if KERAS_3:
+        return isinstance(value, tf.keras.random.SeedGenerator)
+    return type(value).__name__ == "RandomGenerator"
+
+
 class LayerCall(NamedTuple):
     """One call of a layer in a functional model.
 

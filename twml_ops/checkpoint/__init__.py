@@ -1,0 +1,21 @@
+"""Checkpoints of training: complete, atomic, written in the background, and found by checksum."""
+
+from twml_ops.checkpoint.errors import CheckpointError
+from twml_ops.checkpoint.manager import CheckpointManager
+from twml_ops.checkpoint.manifest import Manifest, VariableEntry
+from twml_ops.checkpoint.reader import CheckpointReader
+from twml_ops.checkpoint.restore import restore
+from twml_ops.checkpoint.variables import NamedVariable, variables_of
+from twml_ops.checkpoint.writer import CheckpointWriter
+
+__all__ = [
+    "CheckpointError",
+    "CheckpointManager",
+    "CheckpointReader",
+    "CheckpointWriter",
+    "Manifest",
+    "NamedVariable",
+    "VariableEntry",
+    "restore",
+    "variables_of",
+]
