@@ -147,6 +147,11 @@ class CheckpointManager:
         )
         self._thread.start()
 
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._thread is not None and self._thread.is_alive()
+
     def wait(self) -> None:
         """Waits for the checkpoint that is being written.
 

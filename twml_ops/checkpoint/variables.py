@@ -18,7 +18,9 @@ from twml_ops.checkpoint.errors import CheckpointError
 from twml_ops.ops._tape import tf_variable
 from twml_ops.placement import placement_of
 
-_SETTINGS = ("_steps_per_execution",)  # a variable in Keras 2, which training does not change
+# Variables of the model in Keras 2: a setting, and counters that `fit` sets to 0 when it begins.
+_NO_VARIABLES = ("_steps_per_execution", "_train_counter", "_test_counter", "_predict_counter")
+_NO_STATE = (tf.keras.layers.Layer, tf.types.experimental.GenericFunction, type)
 _PACKAGE = __name__.partition(".")[0]
 
 
@@ -145,7 +147,7 @@ class _Finder:
     def scan(self, name: str, label: str, owner: Any) -> None:
         """Visits the attributes of an object."""
         for key, value in sorted(vars(owner).items()):
-            if key not in _SETTINGS and not key.startswith(("_self_", "_obj_")):
+            if key not in _NO_VARIABLES and not key.startswith(("_self_", "_obj_")):
                 self.visit(f"{name}/{key}", f"{label}/{key.strip('_')}", value)
 
     def visit(self, name: str, label: str, value: Any) -> None:
@@ -187,7 +189,7 @@ class _Finder:
 
 def _may_hold_variables(value: Any) -> bool:
     """Whether the attributes of an object can be variables of the state, and are not a layer's."""
-    if isinstance(value, (tf.keras.layers.Layer, type)) or not hasattr(value, "__dict__"):
+    if isinstance(value, _NO_STATE) or not hasattr(value, "__dict__"):
         return False
     trackable = tf.Module, tf.__internal__.tracking.Trackable
     if isinstance(value, (*trackable, tf.keras.metrics.Metric, tf.random.Generator)):
