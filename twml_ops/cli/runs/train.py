@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from pathlib import Path
@@ -10,7 +11,7 @@ import tensorflow as tf
 from rich.console import Console
 from rich.markup import escape
 
-from twml_ops import models
+from twml_ops import _keras, models
 from twml_ops.analysis import scoring
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import run_summary
@@ -18,6 +19,8 @@ from twml_ops.cli.render.terminal import make_console
 from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.results.run_result import RunResult
 from twml_ops.cli.runs import artifacts, cluster, evaluator, optimizers
+from twml_ops.cli.runs.checkpoint_options import NO_CHECKPOINTS, CheckpointOptions
+from twml_ops.cli.runs.checkpoints import RunCheckpoints
 from twml_ops.cli.runs.choose_epochs import choose_epochs, validation_parts
 from twml_ops.cli.runs.class_balance import check as check_balance
 from twml_ops.cli.runs.class_balance import corrected, training_examples, weighted
@@ -33,7 +36,12 @@ from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE, open_pair
 from twml_ops.data import Source, original_errors
 
 
-def run_task(config: RunConfig, out: Path, overwrite: bool) -> None:
+def run_task(
+    config: RunConfig,
+    out: Path,
+    overwrite: bool,
+    checkpoints: CheckpointOptions = NO_CHECKPOINTS,
+) -> None:
     """Does what this process has to do for a training run.
 
     Without parameter servers in `TF_CONFIG` this process trains alone and ignores `config.cluster`.
@@ -43,9 +51,10 @@ def run_task(config: RunConfig, out: Path, overwrite: bool) -> None:
         config: configuration of the run.
         out: folder to create.
         overwrite: replace a finished run in `out`.
+        checkpoints: when a run in one process writes checkpoints, and whether it continues.
 
     Raises:
-        UserError: the configuration is invalid, or the loss became NaN.
+        UserError: the configuration is invalid, the loss became NaN, or a signal ended the run.
         ValueError: the model is unknown, or data cannot be read.
     """
     role = cluster.role()
@@ -55,20 +64,28 @@ def run_task(config: RunConfig, out: Path, overwrite: bool) -> None:
         evaluator.evaluate_checkpoints(config, out, overwrite)
     elif role == "worker":
         train(config, out, out)
+    elif role == "alone":
+        config = with_learning_rate(dataclasses.replace(config, cluster=None))
+        with new_folder(out, overwrite) as folder:
+            saved = RunCheckpoints(cluster.checkpoint_dir(out), config, checkpoints, overwrite)
+            with contextlib.closing(saved):
+                train(config, folder, out, saved)
+        saved.remove()
     else:
-        if role == "alone":
-            config = dataclasses.replace(config, cluster=None)
         with new_folder(out, overwrite) as folder:
             train(config, folder, out)
 
 
-def train(config: RunConfig, folder: Path, out: Path) -> RunResult:
+def train(
+    config: RunConfig, folder: Path, out: Path, checkpoints: RunCheckpoints | None = None
+) -> RunResult:
     """Trains and evaluates a model, and writes the files of the run.
 
     Args:
         config: configuration of the run.
         folder: folder to write to.
         out: final name of `folder`.
+        checkpoints: those of the run, if it is trained in this process; None: none are written.
 
     Raises:
         UserError: the configuration is invalid, or the loss became NaN.
@@ -79,7 +96,7 @@ def train(config: RunConfig, folder: Path, out: Path) -> RunResult:
     make_model = _builder(config)
     runner: Runner
     if config.cluster is None:
-        runner = LocalRunner(config, folder / TENSORBOARD, console)
+        runner = LocalRunner(config, folder / TENSORBOARD, console, checkpoints)
     else:
         runner = ClusterRunner(config, folder, out, console)
     runner.connect()
@@ -90,14 +107,16 @@ def train(config: RunConfig, folder: Path, out: Path) -> RunResult:
         data = training_examples(config, data)
         sizes = data.num_examples(), held_out.num_examples()
     run_summary.print_data(console, data, held_out, sizes)
-    choice: EpochChoice | None = None
+    choice = checkpoints.choice if checkpoints else None
     fitted: FittedModel | None = None
-    if parts is not None:
+    if parts is not None and choice is None:
         logs = folder / TENSORBOARD / ("early_stopping" if config.refit else "")
         with original_errors(data, *parts):
             choice, fitted = choose_epochs(
-                config, LocalRunner(config, logs, console), make_model, parts, console
+                config, LocalRunner(config, logs, console, checkpoints), make_model, parts, console
             )
+        if checkpoints:
+            checkpoints.choice = choice
     with original_errors(data, held_out):
         if fitted is None:
             fitted = _fit(config, runner, make_model, data, held_out, choice, console)
@@ -135,6 +154,7 @@ def _builder(config: RunConfig) -> MakeModel:
         # Also resets the names of layers, which count up, and releases an earlier model.
         tf.keras.backend.clear_session()
         tf.keras.utils.set_random_seed(config.seed)
+        _keras.keep_random_state_in_variables()  # so that checkpoints have it
         batches = source.dataset(LARGE_BATCH_SIZE, layout=layout)
         batches = weighted(batches, config.positive_weight)
         return build(source.schema, batches, **config.model_options)
