@@ -102,6 +102,7 @@ class WeightAveraging(tf.keras.callbacks.Callback):
             for mean, w in zip(self._average, self.model.trainable_variables, strict=True):
                 w.assign(tf.cast(mean, w.dtype))
         self._average = []
+        self._taken = self._snapshots = 0
 
 
 class EarlyStopping(tf.keras.callbacks.Callback):

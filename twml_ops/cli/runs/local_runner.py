@@ -156,6 +156,9 @@ class HistoryCallback(tf.keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Starts the clock of the epoch."""
         self._epoch = epoch
+        self._begin()
+
+    def _begin(self) -> None:
         self._seen, self._point_seen, self._point_sum = 0, 0, 0.0
         self._seconds: float | None = None
         self._start = time.perf_counter()
@@ -211,3 +214,4 @@ class HistoryCallback(tf.keras.callbacks.Callback):
         history.epochs.append(Epoch(self._seen, seconds, metrics))
         if "val_loss" in metrics:
             history.monitored_loss.append(LossPoint(history.examples, metrics["val_loss"]))
+        self._begin()  # a checkpoint of this moment is one of the beginning of the next epoch
