@@ -45,6 +45,16 @@ def train(
             show_default=False,
         ),
     ] = None,
+    from_run: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN",
+            help="Go on with the training of a finished run, on other --data with the same "
+            "features. The model and the defaults of all other options are those of the run.",
+            show_default=False,
+        ),
+    ] = RunConfig.from_run,
     model: Annotated[
         str,
         typer.Option(

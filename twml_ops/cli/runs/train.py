@@ -33,6 +33,7 @@ from twml_ops.cli.runs.model_options import builder_of
 from twml_ops.cli.runs.run_facts import training_facts
 from twml_ops.cli.runs.runner import FittedModel, MakeModel, Monitored, Runner
 from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE, open_pair
+from twml_ops.cli.runs.warm_start import WarmStart
 from twml_ops.data import Source, original_errors
 
 
@@ -93,14 +94,16 @@ def train(
     """
     console = make_console()
     config = with_learning_rate(config)
-    make_model = _builder(config)
+    start = WarmStart(config) if config.from_run is not None else None
+    make_model = start.make_model if start else _builder(config)
     runner: Runner
     if config.cluster is None:
         runner = LocalRunner(config, folder / TENSORBOARD, console, checkpoints)
     else:
         runner = ClusterRunner(config, folder, out, console)
     runner.connect()
-    data, held_out = open_pair(config.data, config.eval, schema_file=config.schema_file)
+    like = start.schema if start else None
+    data, held_out = open_pair(config.data, config.eval, like, config.schema_file)
     check_balance(config, data.schema)
     with original_errors(data, held_out), console.status(f"reading {escape(data.name)}"):
         parts = validation_parts(config, data)
