@@ -65,6 +65,7 @@ class RunConfig:
             returns the mean of their probabilities.
         model_options: options of the model by name; the others have their defaults.
         schema_file: file with the uses of the columns of `data`; None: by their types.
+        from_run: folder of a finished run whose training goes on; None: a new model is trained.
         cluster: how to train in a cluster; None: in this process alone.
     """
 
@@ -87,6 +88,7 @@ class RunConfig:
     ensemble: int = 1
     model_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     schema_file: str | None = None
+    from_run: str | None = None
     cluster: ClusterOptions | None = None
 
     @property
