@@ -13,7 +13,7 @@ namespace twml {
 namespace {
 
 constexpr uint32_t kMagic = 0x31717774;  // "twq1"
-constexpr int64_t kMaxCols = int64_t{1} << 40;
+constexpr int64_t kMaxCols = int64_t{1} << 31;
 constexpr int kMaxBins = 4096;
 constexpr int64_t kRowsPerTask = 64;  // of which each task counts the raw ones
 

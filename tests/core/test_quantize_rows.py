@@ -1,5 +1,6 @@
 """Compares the quantization of rows with a slow and simple NumPy reference."""
 
+import contextlib
 import math
 import os
 import struct
@@ -246,10 +247,8 @@ def test_any_bytes_are_refused_or_make_rows(noise, data):
     at = data.draw(st.integers(0, len(good)))
     cut = data.draw(st.integers(0, len(good)))
     for raw in (noise, good[:at] + noise + good[cut:], good[:at] + noise):
-        try:
-            core.dequantize_rows(np.frombuffer(raw, np.uint8))
-        except ValueError as e:
-            assert "quantize_rows" in str(e)
+        with contextlib.suppress(ValueError):
+            assert core.dequantize_rows(np.frombuffer(raw, np.uint8)).ndim == 2
 
 
 @settings(max_examples=500, deadline=None)
