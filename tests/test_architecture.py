@@ -22,7 +22,7 @@ ARROWS = {
     "cli.render": "cli.results analysis tpu data planning",
     "cli.results": "analysis",
     "cli.errors": "",
-    "checkpoint": "placement ops _keras",
+    "checkpoint": "placement ops core _keras",
     "selfcheck": "core ops _keras _startup_log ''",
     "analysis": "layers metrics data _batch ops _core _deprecated",
     "tpu": "layers optimizers placement _batch ops _keras _deprecated",
