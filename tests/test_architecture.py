@@ -22,6 +22,10 @@ ARROWS = {
     "cli.render": "cli.results analysis tpu data planning",
     "cli.results": "analysis",
     "cli.errors": "",
+<<<<<<< HEAD
+=======
+    "checkpoint": "placement ops core _keras",
+>>>>>>> ebc36998e4688074837f93f5ca48e93a768556e1
     "selfcheck": "core ops _keras _startup_log ''",
     "analysis": "layers metrics data _batch ops _core _deprecated",
     "tpu": "layers optimizers placement _batch ops _keras _deprecated",

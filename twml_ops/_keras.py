@@ -33,6 +33,11 @@ def optimizer_takes(option: str) -> bool:
 _scopes: Any = importlib.import_module(tf.keras.StatelessScope.__module__) if KERAS_3 else None
 
 
+def is_built(optimizer: Any) -> bool:
+    """Whether an optimizer has its slots, which Keras makes in the first step."""
+    return bool(getattr(optimizer, "built" if KERAS_3 else "_built", False))
+
+
 def in_stateless_scope() -> bool:
     """Whether a `StatelessScope` of Keras 3 is active, as within `stateless_call`."""
     return KERAS_3 and _scopes.in_stateless_scope()

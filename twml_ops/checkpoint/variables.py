@@ -127,7 +127,7 @@ def _with_tables(
     found: Sequence[NamedVariable], model: tf.keras.Model, optimizer: Any
 ) -> list[NamedVariable]:
     """The variables, with `table` where an optimizer of this package updates rows."""
-    if not hasattr(optimizer, "slots_of"):
+    if not hasattr(optimizer, "slots_of") or not _keras.is_built(optimizer):
         return list(found)
     names = {id(copy): v.name for v in found for copy in v.copies}
     tables: dict[str, str] = {}

@@ -54,7 +54,7 @@ class ChangedRows:
     Any number of consumers can follow the same table, each at its own pace. The first `take` of
     each returns all rows.
 
-    The kernels of this package that write a table (fused updates, updates by slices, normalizations)
+    The kernels of this package that write tables (fused updates, those by slices, normalizations)
     mark the rows in the same moment, under the lock of the table, so rows are neither lost nor torn
     when training steps run in other threads, Hogwild included. A mark takes 4 bytes a row of the
     table. Assignments mark all rows: `load_weights`, the methods of `tf.Variable`, and restoring a
@@ -138,7 +138,7 @@ class ChangedRows:
     def _compared(self) -> TakenRows:
         with tf.init_scope():
             values = [v.read_value() for v in self._variables]
-        now = sum(_digests(value, i) for i, value in enumerate(values))
+        now = np.add.reduce([_digests(value, i) for i, value in enumerate(values)])
         before = self._digests
         if before is None:
             ids, rows = None, values
