@@ -22,10 +22,6 @@ ARROWS = {
     "cli.render": "cli.results analysis tpu data planning",
     "cli.results": "analysis",
     "cli.errors": "",
-<<<<<<< HEAD
-=======
-    "checkpoint": "placement ops core _keras",
->>>>>>> ebc36998e4688074837f93f5ca48e93a768556e1
     "selfcheck": "core ops _keras _startup_log ''",
     "analysis": "layers metrics data _batch ops _core _deprecated",
     "tpu": "layers optimizers placement _batch ops _keras _deprecated",
@@ -33,7 +29,7 @@ ARROWS = {
     "estimator": "export optimizers ops _deprecated",
     "export": "models data layers ops ops.stock _scorer _raw_columns _category_hash _keras",
     "models": "data layers _batch ops _keras",
-    "checkpoint": "data placement ops _keras",
+    "checkpoint": "data placement ops core _keras",
     "planning": "_deprecated",
     "data": "core _category_hash",
     "metrics": "_keras",
