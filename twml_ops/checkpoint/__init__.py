@@ -2,6 +2,7 @@
 
 from twml_ops.checkpoint.callback import CheckpointCallback
 from twml_ops.checkpoint.errors import CheckpointError
+from twml_ops.checkpoint.incremental import TablePolicy
 from twml_ops.checkpoint.interrupt import Interrupt, TrainingInterrupted, deferred_interrupt
 from twml_ops.checkpoint.manager import CheckpointManager
 from twml_ops.checkpoint.manifest import Manifest, VariableEntry
@@ -22,6 +23,7 @@ __all__ = [
     "NamedVariable",
     "State",
     "Stateful",
+    "TablePolicy",
     "TrainingInterrupted",
     "VariableEntry",
     "deferred_interrupt",

@@ -15,8 +15,10 @@ import numpy as np
 
 from twml_ops.checkpoint.errors import CheckpointError
 from twml_ops.checkpoint.files import exclusive, sync
+from twml_ops.checkpoint.incremental import Taken, TableFollower, TablePolicy
 from twml_ops.checkpoint.manifest import MANIFEST, Manifest
 from twml_ops.checkpoint.reader import CheckpointReader
+from twml_ops.checkpoint.rows import ROWS, encode_rows
 from twml_ops.checkpoint.writer import CheckpointWriter
 
 LOCK_FILE = ".lock"
@@ -55,13 +57,22 @@ class CheckpointManager:
         folder: of all checkpoints. It is created by the first `save`.
         keep: how many checkpoints to keep, the last ones, at least 1.
         background: whether a thread writes. Otherwise `save` returns when the checkpoint is on the
-            disk, and copies nothing.
+            disk, and copies nothing but changed rows.
+        tables: what checkpoints have of the tables and their slots: all rows or those that changed,
+            and how many bits of a weight. Default: all, as they are.
 
     Raises:
         ValueError: `keep` is less than 1.
     """
 
-    def __init__(self, folder: str | Path, *, keep: int = 3, background: bool = True) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        keep: int = 3,
+        background: bool = True,
+        tables: TablePolicy | None = None,
+    ) -> None:
         if keep < 1:
             raise ValueError(f"keep must be at least 1, got {keep}")
         self.folder = Path(folder)
@@ -71,6 +82,8 @@ class CheckpointManager:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._buffers: dict[str, np.ndarray] = {}
+        self._follower = TableFollower(tables) if tables and tables.policy != "full" else None
+        self._tables = tables or TablePolicy()
 
     def __enter__(self) -> CheckpointManager:
         return self
@@ -87,6 +100,8 @@ class CheckpointManager:
             else:
                 self._join()
         finally:
+            if self._follower is not None:
+                self._follower.close()
             self._lock.close()
             self._next = None
 
@@ -136,14 +151,18 @@ class CheckpointManager:
         sequence = self._open()
         self._next = sequence + 1
         path = self.folder / f"ckpt-{sequence:08d}-step-{step}"
+        taken = None
+        if self._follower is not None:
+            taken = self._follower.take(variables, lambda name: (self.folder / name).is_dir())
+        rows = taken.rows if taken else {}
+        whole = [(v, self._copy(v) if self.background else v.view()) for v in variables if v.name not in rows]
+        changed = [(v, *rows[v.name]) for v in variables if v.name in rows]
+        arguments = path, sequence, step, whole, changed, values, taken
         if not self.background:
-            self._write(path, sequence, step, [(v, v.view()) for v in variables], values)
+            self._write(*arguments)
             return
-        copies = [(v, self._copy(v)) for v in variables]
         self._thread = threading.Thread(
-            target=self._write_in_background,
-            args=(path, sequence, step, copies, values),
-            name="twml_ops-checkpoint",
+            target=self._write_in_background, args=arguments, name="twml_ops-checkpoint"
         )
         self._thread.start()
 
@@ -221,14 +240,49 @@ class CheckpointManager:
         path: Path,
         sequence: int,
         step: int,
-        arrays: Sequence[tuple[Saved, np.ndarray]],
+        whole: Sequence[tuple[Saved, np.ndarray]],
+        changed: Sequence[tuple[Saved, np.ndarray | None, np.ndarray]],
         values: Mapping[str, Any],
+        taken: Taken | None,
     ) -> None:
-        with CheckpointWriter(path) as writer:
-            for variable, array in arrays:
-                writer.add(variable.name, variable.label, [array])
-            writer.commit(sequence, step, values)
+        try:
+            with CheckpointWriter(path) as writer:
+                for variable, array in whole:
+                    self._add(writer, variable, array)
+                size = sum(self._add_rows(writer, *each) for each in changed)
+                writer.commit(sequence, step, values, taken.base if taken else None)
+        except BaseException:
+            if taken is not None:
+                taken.failed()
+            raise
+        if taken is not None:
+            taken.written(path.name, size)
         self._prune()
+
+    def _add(self, writer: CheckpointWriter, variable: Saved, array: np.ndarray) -> None:
+        bits = self._tables.bits_of(variable.label) if getattr(variable, "table", "") else None
+        if bits is None:
+            writer.add(variable.name, variable.label, [array])
+        else:
+            self._add_rows(writer, variable, None, array)
+
+    def _add_rows(
+        self, writer: CheckpointWriter, variable: Any, ids: np.ndarray | None, rows: np.ndarray
+    ) -> int:
+        """Writes rows of a table; returns the number of bytes."""
+        shape = [int(n) for n in variable.variable.shape]
+        bits = self._tables.bits_of(variable.label)
+        encoded = encode_rows(rows, ids, shape[0], bits)
+        writer.add(
+            variable.name,
+            variable.label,
+            encoded.pieces,
+            dtype=rows.dtype.name,
+            shape=shape,
+            encoding=ROWS,
+            details=encoded.details,
+        )
+        return encoded.bytes
 
     def _prune(self) -> None:
         """Removes all valid checkpoints except the last ones and those that these need."""

@@ -32,11 +32,14 @@ class NamedVariable:
         name: the same in every process that builds the same model.
         label: name for people, with the name of the layer.
         copies: variables of TensorFlow that have the same value, one on each replica.
+        table: of a table that an optimizer of this package updates, and of its slots: the name of
+            the table; otherwise empty.
     """
 
     name: str
     label: str
     copies: tuple[tf.Variable, ...]
+    table: str = ""
 
     @property
     def variable(self) -> tf.Variable:
@@ -117,7 +120,28 @@ def variables_of(
         finder.scan(f"model/{i}", layer.name, layer)
     for name, value in (more or {}).items():
         finder.visit(f"more/{name}", name, value)
-    return finder.found
+    return _with_tables(finder.found, model, optimizer)
+
+
+def _with_tables(
+    found: Sequence[NamedVariable], model: tf.keras.Model, optimizer: Any
+) -> list[NamedVariable]:
+    """The variables, with `table` where an optimizer of this package updates rows."""
+    if not hasattr(optimizer, "slots_of"):
+        return list(found)
+    names = {id(copy): v.name for v in found for copy in v.copies}
+    tables: dict[str, str] = {}
+    for weight in model.trainable_variables:
+        table = tf_variable(weight)
+        if table.shape.rank != 2:
+            continue
+        replicas = getattr(table, "values", (table,))
+        for slot in [table, *optimizer.slots_of(weight)]:
+            each = getattr(slot, "values", (slot,))
+            for of_table, of_slot in zip(replicas, each, strict=False):
+                if of_slot.shape.rank and of_slot.shape[0] == of_table.shape[0]:
+                    tables[names.get(id(of_slot), "")] = names.get(id(of_table), "")
+    return [dataclasses.replace(v, table=tables.get(v.name, "")) for v in found]
 
 
 class _Finder:

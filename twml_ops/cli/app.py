@@ -18,6 +18,7 @@ from twml_ops.cli.commands import (
     stability,
     tpu_check,
     train,
+    tune,
     tune_input,
 )
 from twml_ops.cli.commands.options import Debug
@@ -44,6 +45,7 @@ app.command()(explain.explain)
 app.command()(export.export)
 app.command()(info.info)
 app.command()(schema.schema)
+app.command()(tune.tune)
 app.command()(tune_input.tune_input)
 app.command()(tpu_check.tpu_check)
 app.command()(stability.stability)

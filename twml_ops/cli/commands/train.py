@@ -9,7 +9,7 @@ import typer
 
 from twml_ops.cli.commands.options import SOURCES, BatchSize, Debug, given_options
 from twml_ops.cli.runs.checkpoint_options import CheckpointOptions, checkpoint_options
-from twml_ops.cli.runs.config import DEFAULT_EPOCHS, ClusterOptions, RunConfig
+from twml_ops.cli.runs.config import DEFAULT_EPOCHS, DEFAULT_TIME_LIMIT, ClusterOptions, RunConfig
 
 
 def train(
@@ -58,10 +58,21 @@ def train(
     model: Annotated[
         str,
         typer.Option(
-            help="Name of the model (`twml-ops info` lists them), or FILE.py:FUNCTION of a "
-            "function `build(schema, dataset, *, ...)` that returns a Keras model."
+            help="Name of the model (`twml-ops info` lists them), FILE.py:FUNCTION of a function "
+            "`build(schema, dataset, *, ...)` that returns a Keras model, or auto: try several "
+            "models and options, and take those with the lowest validation loss. By default dcn; "
+            "sparse_mlp in a cluster and for nothing but more than 256 raw sparse features.",
+            show_default=False,
         ),
     ] = RunConfig.model,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds after which --model auto starts no further trial. Default: "
+            f"{DEFAULT_TIME_LIMIT:g}.",
+            show_default=False,
+        ),
+    ] = RunConfig.time_limit,
     options: Annotated[
         list[str] | None,
         typer.Option(
@@ -79,7 +90,8 @@ def train(
     learning_rate: Annotated[
         float | None,
         typer.Option(
-            help="Learning rate. In a cluster it decreases linearly to 0. Default: by optimizer.",
+            help="Learning rate. In a cluster it decreases linearly to 0. Default: by optimizer "
+            "and model.",
             show_default=False,
         ),
     ] = RunConfig.learning_rate,
@@ -97,6 +109,14 @@ def train(
     seed: Annotated[
         int, typer.Option(min=0, help="Random seed: the same seed gives the same model.")
     ] = RunConfig.seed,
+    ensemble: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Train this many models with different seeds, one after another. The model of the "
+            "run returns the mean of their probabilities.",
+        ),
+    ] = RunConfig.ensemble,
     positive_weight: Annotated[
         float,
         typer.Option(

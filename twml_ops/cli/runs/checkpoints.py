@@ -58,6 +58,12 @@ class RunCheckpoints:
             )
         self.remove()
 
+    @property
+    def wanted(self) -> bool:
+        """Whether checkpoints are to be written or read."""
+        options = self._options
+        return options.steps is not None or options.seconds is not None or options.resume
+
     def callback(
         self,
         model: tf.keras.Model,
@@ -85,7 +91,7 @@ class RunCheckpoints:
             UserError: the checkpoint is damaged or of another run.
         """
         options, config = self._options, self._config
-        if options.steps is None and options.seconds is None and not options.resume:
+        if not self.wanted:
             return None
         choice = self.choice and self.choice.to_json()
         facts = {**config.to_json(), "phase": phase, "choice": choice}

@@ -10,7 +10,8 @@ from typing import Any
 
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.terminal import make_error_console
-from twml_ops.cli.runs.config import ClusterOptions, RunConfig
+from twml_ops.cli.runs import cluster
+from twml_ops.cli.runs.config import AUTO, DEFAULT, ClusterOptions, RunConfig
 from twml_ops.cli.runs.folder import RUN_FILE
 from twml_ops.cli.runs.model_options import builder_of, check_options, parse_options
 from twml_ops.cli.runs.run_facts import provenance
@@ -54,13 +55,22 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
         fields.pop("epochs", None)
     names = {f.name for f in dataclasses.fields(RunConfig)}
     fields |= {name: value for name, value in given.items() if name in names}
-    cluster = {f.name for f in dataclasses.fields(ClusterOptions)}
+    of_cluster = {f.name for f in dataclasses.fields(ClusterOptions)}
     fields["cluster"] = (fields.get("cluster") or {}) | {
-        name: value for name, value in given.items() if name in cluster
+        name: value for name, value in given.items() if name in of_cluster
     }
+    if fields.get("model", DEFAULT) == DEFAULT and cluster.role() != "alone":
+        fields["model"] = cluster.DEFAULT_MODEL
     if not fields.get("data"):
         raise UserError("--data is missing")
     config = RunConfig.from_json(fields)
+    if config.model in (AUTO, DEFAULT):
+        if options or config.model_options:
+            why = "name the model whose options are to be set, with --model"
+            if config.model == AUTO:
+                why = "--model auto chooses the options; name a model to set them"
+            raise UserError(f"--set: {why}")
+        return config
     build = builder_of(config.model)
     parsed = parse_options(config.model, build, options)
     config = dataclasses.replace(config, model_options={**config.model_options, **parsed})

@@ -34,7 +34,7 @@ class LocalRunner:
 
     Args:
         config: configuration of the run, with a learning rate.
-        log_dir: folder of the TensorBoard logs.
+        log_dir: folder of the TensorBoard logs; None: there are none.
         console: terminal on which the progress is shown.
         checkpoints: those of the run; None: none are written.
     """
@@ -42,7 +42,7 @@ class LocalRunner:
     def __init__(
         self,
         config: RunConfig,
-        log_dir: Path,
+        log_dir: Path | None,
         console: Console,
         checkpoints: RunCheckpoints | None = None,
     ) -> None:
@@ -98,11 +98,14 @@ class LocalRunner:
             )
             return weighted(dataset, config.positive_weight)
 
-        board = tf.keras.callbacks.TensorBoard(
-            str(self._log_dir), write_graph=False, profile_batch=0
-        )
+        logs = []
+        if self._log_dir is not None:
+            directory = str(self._log_dir)
+            logs = [tf.keras.callbacks.TensorBoard(directory, write_graph=False, profile_batch=0)]
         with (
-            deferred_interrupt(self._checkpoints is not None) as interrupt,
+            deferred_interrupt(
+                self._checkpoints is not None and self._checkpoints.wanted
+            ) as interrupt,
             ProgressCallback(self._console, history, size) as progress,
         ):
             averaging = WeightAveraging(steps)
@@ -122,7 +125,7 @@ class LocalRunner:
                     **data,
                     validation_data=validation_data,
                     epochs=epochs,
-                    callbacks=[averaging, recorder, progress, board, *callbacks]
+                    callbacks=[averaging, recorder, progress, *logs, *callbacks]
                     + ([checkpoint] if checkpoint else []),
                     shuffle=False,  # the dataset is shuffled already
                     verbose=0,

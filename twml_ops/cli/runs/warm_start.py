@@ -39,6 +39,8 @@ class WarmStart:
             wrong = "it is calibrated: use the run that was calibrated"
         elif config.cluster is not None:
             wrong = "a cluster does not start from a run"
+        elif config.ensemble > 1:
+            wrong = "--ensemble trains new models"
         if wrong is not None:
             raise UserError(f"--from {self._folder}: cannot be continued, because {wrong}")
         self.schema: Schema = run.schema
