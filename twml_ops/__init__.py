@@ -14,7 +14,17 @@ from types import ModuleType
 __version__ = "0.1.0"
 
 _SUBMODULES = (
-    *("analysis", "cli", "core", "data", "distribute", "estimator", "export", "layers"),
+    *(
+        "analysis",
+        "checkpoint",
+        "cli",
+        "core",
+        "data",
+        "distribute",
+        "estimator",
+        "export",
+        "layers",
+    ),
     *("metrics", "models", "ops", "optimizers", "placement", "planning", "tpu"),
 )
 

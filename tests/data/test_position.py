@@ -46,6 +46,17 @@ def test_the_rest_from_a_position_is_that_of_an_uninterrupted_run(
             assert numbers_in(rest.repeat(EPOCHS - position.epoch)) == expected[done:]
 
 
+def test_repeated_epochs_begin_with_the_position_in_each_iteration(open_examples, numbers_in):
+    opened = open_examples("csv")
+    once = numbers_in(opened.dataset(5, shuffle=True, seed=7).repeat(3))
+    position = InputPosition(7, 1, 10)
+    endless = opened.dataset(5, shuffle=True, seed=7, position=position, repeat=True)
+    assert int(endless.cardinality()) == tf.data.INFINITE_CARDINALITY
+    expected = once[len(once) // 3 + 2 :]
+    for _ in range(2):
+        assert numbers_in(endless.take(len(expected))) == expected
+
+
 def test_the_order_does_not_depend_on_the_batch_size_or_on_what_is_kept_in_memory(
     open_examples, numbers_in, monkeypatch
 ):

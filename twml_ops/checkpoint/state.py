@@ -27,10 +27,18 @@ class Stateful(Protocol):
     """An object with a state that a checkpoint holds."""
 
     def checkpoint_state(self) -> State:
-        """The state of this moment."""
+        """What a checkpoint of this moment has to hold.
+
+        Returns:
+            The state.
+        """
 
     def restore_state(self, state: State) -> None:
-        """Puts the object into a state, whose arrays are all of NumPy."""
+        """Puts the object into the state of a checkpoint.
+
+        Args:
+            state: what `checkpoint_state` returned, with arrays of NumPy.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
