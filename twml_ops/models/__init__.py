@@ -22,6 +22,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from twml_ops.data import Schema
+from twml_ops.models._fields import MAX_MULTI_HOT
 from twml_ops.models._layouts import layout_of, takes
 from twml_ops.models.bias import Bias
 from twml_ops.models.dcn import dcn
@@ -56,6 +58,7 @@ __all__ = [
     "SplitLabels",
     "dcn",
     "deepfm",
+    "default_name",
     "dlrm",
     "ensemble",
     "ensemble_members",
@@ -78,6 +81,20 @@ def names() -> list[str]:
         The names that `get` accepts, sorted.
     """
     return sorted(_MODELS)
+
+
+def default_name(schema: Schema) -> str:
+    """The name of the model that suits the features.
+
+    Args:
+        schema: the features.
+
+    Returns:
+        "dcn" if there are numbers or categories, or few raw sparse features; otherwise
+        "sparse_mlp".
+    """
+    columns = schema.continuous or schema.categorical
+    return "dcn" if columns or schema.sparse_dim <= MAX_MULTI_HOT else "sparse_mlp"
 
 
 def get(name: str) -> ModelBuilder:

@@ -67,7 +67,11 @@ def test_a_run_of_other_versions_is_repeated_with_a_warning(write, capsys):
         ("[]", "expected an object, got list"),
         ('{"seed": 1}', "--data is missing"),
         ('{"data": "a", "seeds": 1}', "seeds: unknown field"),
-        ('{"data": "a", "model_options": {"unit": 1}}', "sparse_mlp has no such option"),
+        ('{"data": "a", "model_options": {"unit": 1}}', "name the model whose options"),
+        (
+            '{"data": "a", "model": "sparse_mlp", "model_options": {"unit": 1}}',
+            "sparse_mlp has no such option",
+        ),
         ('{"data": "a", "model_options": 3}', "model_options: expected an object, got 3"),
     ],
 )

@@ -47,9 +47,11 @@ def train(
     model: Annotated[
         str,
         typer.Option(
-            help="Name of the model (`twml-ops info` lists them), or FILE.py:FUNCTION of a "
-            "function `build(schema, dataset, *, ...)` that returns a Keras model, or auto: try "
-            "several models and options, and take those with the lowest validation loss."
+            help="Name of the model (`twml-ops info` lists them), FILE.py:FUNCTION of a function "
+            "`build(schema, dataset, *, ...)` that returns a Keras model, or auto: try several "
+            "models and options, and take those with the lowest validation loss. By default dcn; "
+            "sparse_mlp in a cluster and for nothing but more than 256 raw sparse features.",
+            show_default=False,
         ),
     ] = RunConfig.model,
     time_limit: Annotated[

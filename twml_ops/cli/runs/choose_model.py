@@ -20,8 +20,8 @@ from twml_ops.cli.runs.model_options import options_of
 from twml_ops.cli.runs.trial import TrialResult, TrialStopped, run_trial
 from twml_ops.data import Schema, TrainingParts
 
-_OF_FIELDS = ("dcn", "deepfm", "sparse_mlp", "logistic")
-_OF_SPARSE_IDS = ("dcn", "sparse_mlp", "logistic")
+_MODELS = ("dcn", "deepfm", "sparse_mlp", "logistic")
+_OF_FIELDS = ("deepfm",)  # they multiply the vectors of several fields
 
 LEARNING_RATE = "learning_rate"
 _RATE_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of the default learning rate
@@ -35,6 +35,13 @@ _LADDERS: dict[str, Sequence[float]] = {
     "min_count": (1, 2, 3, 5, 10, 20),
 }
 """Values of the options of models, in the order in which they are improved."""
+
+
+def _names(schema: Schema) -> list[str]:
+    """The models to try. The first one, which is always finished, is the default."""
+    first = models.default_name(schema)
+    several = len(schema.continuous) + len(schema.categorical) > 1
+    return [first, *(n for n in _MODELS if n != first and (several or n not in _OF_FIELDS))]
 
 
 def check(config: RunConfig) -> None:
@@ -85,7 +92,7 @@ def choose_model(
         raise UserError("--model auto needs validation data, for which there are too few examples")
     search = _Search(config, parts, log_dir, console)
     trial_table.print_header(console, parts.validation.name, parts.validation.num_examples())
-    for name in _OF_FIELDS if schema.continuous or schema.categorical else _OF_SPARSE_IDS:
+    for name in _names(schema):
         search.attempt(dataclasses.replace(config, model=name))
     best = search.best
     if best is None:

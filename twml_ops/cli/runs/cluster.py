@@ -14,6 +14,8 @@ from twml_ops.cli.runs.config import AUTO, ClusterOptions, RunConfig
 from twml_ops.data import Source
 from twml_ops.distribute import ChiefBuiltModel, Cluster, exit_on_cluster_error, serve
 
+DEFAULT_MODEL = "sparse_mlp"  # the servers hold the tables of sparse linear layers
+
 
 def role() -> str:
     """The role of this process in the cluster that `TF_CONFIG` describes.

@@ -12,10 +12,9 @@ from twml_ops.cli.runs.folder import FORMAT_KEY
 from twml_ops.cli.runs.typed_values import has_type, type_name
 
 DEFAULT_EPOCHS = 4
-DEFAULT_MODEL = "dcn"
-CLUSTER_MODEL = "sparse_mlp"  # the default in a cluster
 DEFAULT_TIME_LIMIT = 600.0
 AUTO = "auto"  # the name of a model that is chosen by its loss on validation data
+DEFAULT = "default"  # the name of the model that suits the features
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +43,8 @@ class RunConfig:
     Attributes:
         data: SOURCE of the training data.
         eval: SOURCE of the evaluation data; None: a part of `data` is held out.
-        model: name of the model, FILE.py:FUNCTION of a function that builds one, or "auto": the
-            model and its options are chosen.
+        model: name of the model, FILE.py:FUNCTION of a function that builds one, "default": the
+            one that suits the features, or "auto": the model and its options are chosen.
         time_limit: seconds after which the search of the model "auto" starts no further trial;
             None: `DEFAULT_TIME_LIMIT`.
         optimizer: name of the optimizer.
@@ -71,7 +70,7 @@ class RunConfig:
 
     data: str
     eval: str | None = None
-    model: str = DEFAULT_MODEL
+    model: str = DEFAULT
     time_limit: float | None = None
     optimizer: str = "adagrad"
     learning_rate: float | None = None

@@ -11,7 +11,7 @@ from typing import Any
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.terminal import make_error_console
 from twml_ops.cli.runs import cluster
-from twml_ops.cli.runs.config import AUTO, CLUSTER_MODEL, ClusterOptions, RunConfig
+from twml_ops.cli.runs.config import AUTO, DEFAULT, ClusterOptions, RunConfig
 from twml_ops.cli.runs.folder import RUN_FILE
 from twml_ops.cli.runs.model_options import builder_of, check_options, parse_options
 from twml_ops.cli.runs.run_facts import provenance
@@ -52,14 +52,14 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
     fields["cluster"] = (fields.get("cluster") or {}) | {
         name: value for name, value in given.items() if name in of_cluster
     }
-    if "model" not in fields and cluster.role() != "alone":
-        fields["model"] = CLUSTER_MODEL
+    if fields.get("model", DEFAULT) == DEFAULT and cluster.role() != "alone":
+        fields["model"] = cluster.DEFAULT_MODEL
     if not fields.get("data"):
         raise UserError("--data is missing")
     config = RunConfig.from_json(fields)
-    if config.model == AUTO:
-        if options:
-            raise UserError("--set: --model auto chooses the options; name a model to set them")
+    if config.model in (AUTO, DEFAULT):
+        if options or config.model_options:
+            raise UserError("--set: name the model whose options are to be set, with --model")
         return config
     build = builder_of(config.model)
     parsed = parse_options(config.model, build, options)

@@ -11,11 +11,11 @@ from twml_ops import models
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs import optimizers
 from twml_ops.cli.runs.class_balance import weighted
-from twml_ops.cli.runs.config import RunConfig
+from twml_ops.cli.runs.config import DEFAULT, RunConfig
 from twml_ops.cli.runs.model_options import builder_of
 from twml_ops.cli.runs.runner import MakeModel
 from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE
-from twml_ops.data import Source
+from twml_ops.data import Schema, Source
 
 
 def model_maker(config: RunConfig) -> MakeModel:
@@ -36,6 +36,21 @@ def model_maker(config: RunConfig) -> MakeModel:
         return build(source.schema, batches, **config.model_options)
 
     return make_model
+
+
+def with_defaults(config: RunConfig, schema: Schema) -> RunConfig:
+    """The configuration with a model that suits the features, and a learning rate.
+
+    Args:
+        config: what the user chose.
+        schema: the features.
+
+    Raises:
+        UserError: the optimizer is unknown, or the learning rate is not a positive number.
+    """
+    if config.model == DEFAULT:
+        config = dataclasses.replace(config, model=models.default_name(schema))
+    return with_learning_rate(config)
 
 
 def with_learning_rate(config: RunConfig) -> RunConfig:

@@ -22,7 +22,7 @@ from twml_ops.cli.runs.evaluate import importances_of, score_source, throughput
 from twml_ops.cli.runs.final_fit import final_fit
 from twml_ops.cli.runs.folder import TENSORBOARD, new_folder
 from twml_ops.cli.runs.local_runner import LocalRunner
-from twml_ops.cli.runs.make_model import with_learning_rate
+from twml_ops.cli.runs.make_model import with_defaults, with_learning_rate
 from twml_ops.cli.runs.model_options import builder_of
 from twml_ops.cli.runs.run_facts import training_facts
 from twml_ops.cli.runs.runner import Runner
@@ -77,16 +77,15 @@ def train(config: RunConfig, folder: Path, out: Path) -> RunResult:
     console = make_console()
     if config.model == AUTO:
         choose_model.check(config)
-    else:
+    runner: Runner | None = None
+    if config.cluster is not None:
         config = with_learning_rate(config)
-        builder_of(config.model)  # fails before the data are read
-    runner: Runner
-    if config.cluster is None:
-        runner = LocalRunner(config, folder / TENSORBOARD, console)
-    else:
         runner = ClusterRunner(config, folder, out, console)
-    runner.connect()
+        runner.connect()
     data, held_out = open_pair(config.data, config.eval, schema_file=config.schema_file)
+    if config.model != AUTO:
+        config = with_defaults(config, data.schema)
+        builder_of(config.model)  # fails before the examples are read
     check_balance(config, data.schema)
     with original_errors(data, held_out), console.status(f"reading {escape(data.name)}"):
         parts = validation_parts(config, data)
@@ -95,7 +94,7 @@ def train(config: RunConfig, folder: Path, out: Path) -> RunResult:
     run_summary.print_data(console, data, held_out, sizes)
     choices = choose(config, data, parts, folder / TENSORBOARD, console)
     config, choice = choices.config, choices.epochs
-    if choices.model is not None:
+    if runner is None:
         runner = LocalRunner(config, folder / TENSORBOARD, console)
     with original_errors(data, held_out, *(parts or ())):
         fit = final_fit(runner, choices, data, held_out, folder / TENSORBOARD, console)

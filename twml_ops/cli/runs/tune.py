@@ -19,7 +19,7 @@ from twml_ops.cli.runs.choose_epochs import validation_parts
 from twml_ops.cli.runs.class_balance import check as check_balance
 from twml_ops.cli.runs.config import AUTO, RunConfig
 from twml_ops.cli.runs.folder import new_file, write_json
-from twml_ops.cli.runs.make_model import with_learning_rate
+from twml_ops.cli.runs.make_model import with_defaults
 from twml_ops.cli.runs.search_space import SearchSpace
 from twml_ops.cli.runs.sources import open_pair
 from twml_ops.cli.runs.trial import TrialStopped, run_trial
@@ -60,12 +60,13 @@ def tune(config: RunConfig, budget: Budget, out: Path, overwrite: bool) -> RunCo
     """
     optuna = _optuna()
     _check(config, out, overwrite)
-    config = dataclasses.replace(config, cluster=None)
-    space = SearchSpace(with_learning_rate(config), config.learning_rate is None)
-    if not space.values:
-        raise UserError("there is nothing to search: all options of the model are given")
     console = make_console()
     data, _ = open_pair(config.data, config.eval, schema_file=config.schema_file)
+    search_rate = config.learning_rate is None
+    config = with_defaults(dataclasses.replace(config, cluster=None), data.schema)
+    space = SearchSpace(config, search_rate)
+    if not space.values:
+        raise UserError("there is nothing to search: all options of the model are given")
     check_balance(config, data.schema)
     with original_errors(data), console.status(f"reading {escape(data.name)}"):
         parts = validation_parts(config, data)
