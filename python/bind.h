@@ -182,6 +182,7 @@ void BindQuantileSketch(py::module_& m);
 void BindTransforms(py::module_& m);
 void BindHashStrings(py::module_& m);
 void BindDelimited(py::module_& m);
+void BindQuantizeRows(py::module_& m);
 
 }  // namespace twml
 

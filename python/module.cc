@@ -59,4 +59,5 @@ Returns:
   twml::BindTransforms(m);
   twml::BindHashStrings(m);
   twml::BindDelimited(m);
+  twml::BindQuantizeRows(m);
 }

@@ -18,7 +18,7 @@ ARROWS = {
     "cli": "cli.commands cli.errors _startup_log",
     "cli.commands": "cli.runs cli.errors selfcheck",
     "cli.runs": "cli.render cli.results cli.errors analysis export tpu distribute models layers "
-    "optimizers data planning _keras _child ''",
+    "optimizers checkpoint data planning _keras _child ''",
     "cli.render": "cli.results analysis tpu data planning",
     "cli.results": "analysis",
     "cli.errors": "",
@@ -29,6 +29,7 @@ ARROWS = {
     "estimator": "export optimizers ops _deprecated",
     "export": "models data layers ops ops.stock _scorer _raw_columns _category_hash _keras",
     "models": "data layers _batch ops _keras",
+    "checkpoint": "data placement ops _keras",
     "planning": "_deprecated",
     "data": "core _category_hash",
     "metrics": "_keras",

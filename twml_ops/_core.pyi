@@ -268,6 +268,21 @@ class QuantileSketch:
     def weighted(self) -> bool:
         """Whether update accepts weights."""
 
+def dequantize_rows(quantized: numpy.typing.ArrayLike, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
+    """Makes rows of the bytes that quantize_rows wrote.
+
+    Args:
+      quantized: uint8, the bytes.
+      num_threads: maximum number of threads; 0 means one per core.
+
+    Returns:
+      float32 [R, D]. It does not depend on the number of threads or on the SIMD level.
+
+    Raises:
+      ValueError: quantized is not an output of quantize_rows. Damaged bytes that still have the form
+        of one make wrong numbers.
+    """
+
 def hash_ids(ids: numpy.typing.ArrayLike, bits: int, salt: int = 0, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.int64]:
     """Hashes ids into [0, 2^bits).
 
@@ -464,6 +479,34 @@ def percentile_discretize(ids: numpy.typing.ArrayLike, values: numpy.typing.Arra
     Raises:
       ValueError: a feature is unknown with unknown='error', row_splits is not a valid sequence of
         offsets, an option is out of range, or the shape or the type of an argument is wrong.
+    """
+
+def quantize_rows(rows: numpy.typing.ArrayLike, *, bits: int, bins: int = 32, ratio: float = 0.5, num_threads: int = 0) -> numpy.typing.NDArray[numpy.uint8]:
+    """Quantizes the rows of a matrix to 8, 4, 3 or 2 bits an item.
+
+    A row becomes the nearest points of a grid 2^exponent * (offset + scale * code) with a float16
+    offset and scale. The grid covers the part of the row's range that the greedy search of Check-N-Run
+    (Eisenman et al., NSDI 2022, "Check-N-Run: a Checkpointing System for Training Deep Learning
+    Recommendation Models") finds: it begins with the whole range, cuts off one bin at the end where
+    this costs less, and so on, and keeps the grid with the least squared error.
+
+    The root mean squared error of a row is at most max((max - min) / (2^bits - 1), m / 2048), m being
+    the row's largest magnitude, or 2^-126 if that is larger. Rows of one repeated number are exact, and
+    so are rows with a NaN or an infinity, which are stored as they are. The bytes do not depend on the
+    number of threads or on the SIMD level.
+
+    Args:
+      rows: float32 [R, D].
+      bits: 8, 4, 3 or 2 bits an item. Each row takes 5 bytes more.
+      bins: parts into which the search divides the range of a row, in [0, 4096]. 0: the whole range.
+      ratio: the part of the range that the search may cut off, in [0, 1].
+      num_threads: maximum number of threads; 0 means one per core.
+
+    Returns:
+      uint8, the bytes from which dequantize_rows makes the rows.
+
+    Raises:
+      ValueError: an argument is out of its range, or rows is not a matrix of real numbers.
     """
 
 def row_splits_from_indices(row_indices: numpy.typing.ArrayLike, num_rows: int, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.int64]:

@@ -134,6 +134,19 @@ def direct_variables(layer: Any) -> list[Any]:
     return [*layer._trainable_weights, *layer._non_trainable_weights]
 
 
+def keep_random_state_in_variables() -> None:
+    """Keras 2: random layers made from now on keep their state in a variable, as in Keras 3."""
+    if not KERAS_3:
+        tf.keras.backend.experimental.enable_tf_random_generator()
+
+
+def holds_random_state(value: Any) -> bool:
+    """Whether an object is a generator of random numbers of Keras, with variables as attributes."""
+    if KERAS_3:
+        return isinstance(value, tf.keras.random.SeedGenerator)
+    return type(value).__name__ == "RandomGenerator"
+
+
 class LayerCall(NamedTuple):
     """One call of a layer in a functional model.
 
@@ -178,3 +191,94 @@ def layer_calls(outputs: Any) -> tuple[list[LayerCall], list[Any]]:
 def _key(tensor: Any) -> Any:
     layer, node_index, tensor_index = tensor._keras_history
     return id(layer), node_index, tensor_index
+
+
+def layers_with_hidden_random_state(model: Any) -> list[str]:
+    """The random layers of Keras 2 whose state is in a kernel, not in a variable."""
+    if KERAS_3:
+        return []
+    found = []
+    for layer in all_layers(model):
+        generator = getattr(layer, "_random_generator", None)
+        hidden = getattr(generator, "_rng_type", None) == "legacy_stateful"
+        if hidden and getattr(layer, "rate", 1) != 0:
+            found.append(layer.name)
+    return found
+
+
+def before_first_step(model: Any, function: Callable[[Callable[[], None]], None]) -> None:
+    """Calls a function once, before the first step of a `fit` that has begun.
+
+    Call it in `on_train_begin` of a callback. Keras has reset the metrics by the first step.
+
+    Args:
+        model: The model that is trained.
+        function: Called with a function `trace`, which traces a training step without running it.
+            Then all variables exist that Keras creates in the first step.
+    """
+    train_function = model.train_function
+
+    def first_step(iterator: Any) -> Any:
+        model.train_function = train_function
+
+        def trace() -> None:
+            def step(iterator: Any) -> Any:
+                return model.distribute_strategy.run(model.train_step, args=(next(iterator),))
+
+            tf.function(step).get_concrete_function(iterator)
+
+        function(trace)
+        return train_function(iterator)
+
+    model.train_function = first_step
+
+
+def start_in_epoch(model: Any, step: int, steps_per_epoch: int, example: Callable[[], Any]) -> None:
+    """Lets the first epoch of the next `fit` begin with a step other than the first one.
+
+    The number of the epoch is the argument `initial_epoch` of `fit`. In Keras 2 the dataset must
+    have no end, and `steps_per_epoch` must be an argument of `fit`. In Keras 3 the first iteration
+    of the dataset has the rest of the epoch, and each other one a whole epoch.
+
+    Args:
+        model: The model that is trained.
+        step: How many steps of the epoch have been done.
+        steps_per_epoch: Steps in an epoch.
+        example: Returns a batch. Keras 3 looks at one if the model is in a strategy, which would
+            otherwise start an iteration of the dataset.
+    """
+    name = "_maybe_symbolic_build" if KERAS_3 else "_maybe_load_initial_counters_from_ckpt"
+    original = getattr(model, name, None)
+    if original is None:
+        raise NotImplementedError(f"this version of Keras, {VERSION}, cannot start in an epoch")
+
+    def counters(steps: Any, initial_epoch: int) -> tuple[int, int]:
+        delattr(model, name)
+        return initial_epoch, step
+
+    def build(iterator: Any = None, data_batch: Any = None) -> None:
+        delattr(model, name)
+        if model._distribute_strategy is not None:
+            original(data_batch=example())
+        if step:
+            _start_iterator_at(iterator, step, steps_per_epoch)
+
+    setattr(model, name, build if KERAS_3 else counters)
+
+
+def _start_iterator_at(epochs: Any, step: int, steps_per_epoch: int) -> None:
+    """Keras 3: shortens the first epoch of an iterator over epochs."""
+    enumerate_steps, reset = epochs._enumerate_iterator, epochs.reset
+
+    def reset_and_set_length() -> None:
+        reset()
+        epochs._num_batches = steps_per_epoch
+
+    def rest_of_epoch() -> Any:
+        del epochs._enumerate_iterator
+        for begin, end, iterator in enumerate_steps():
+            if begin + step >= steps_per_epoch:
+                return
+            yield begin + step, end + step, iterator
+
+    epochs.reset, epochs._enumerate_iterator = reset_and_set_length, rest_of_epoch

@@ -10,17 +10,20 @@ namespace baseline {
 extern const RowKernels kRowKernels;
 extern const BucketKernels kBucketKernels;
 extern const GroupKernels kGroupKernels;
+extern const QuantizeKernels kQuantizeKernels;
 }  // namespace baseline
 #if defined(__x86_64__)
 namespace avx2 {
 extern const RowKernels kRowKernels;
 extern const BucketKernels kBucketKernels;
 extern const GroupKernels kGroupKernels;
+extern const QuantizeKernels kQuantizeKernels;
 }  // namespace avx2
 namespace avx512 {
 extern const RowKernels kRowKernels;
 extern const BucketKernels kBucketKernels;
 extern const GroupKernels kGroupKernels;
+extern const QuantizeKernels kQuantizeKernels;
 }  // namespace avx512
 #endif
 
@@ -30,6 +33,7 @@ struct LevelKernels {
   const RowKernels& rows;
   const BucketKernels& buckets;
   const GroupKernels& groups;
+  const QuantizeKernels& quantize;
 };
 
 constexpr int kNumLevels = std::size(kSimdLevels);
@@ -61,11 +65,15 @@ LevelKernels ChooseKernels() {
   const int requested = RequestedLevel();
   const int level = requested < 0 ? HighestLevel() : std::min(requested, HighestLevel());
 #if defined(__x86_64__)
-  if (level == 2) return {avx512::kRowKernels, avx512::kBucketKernels, avx512::kGroupKernels};
-  if (level == 1) return {avx2::kRowKernels, avx2::kBucketKernels, avx2::kGroupKernels};
+  if (level == 2)
+    return {avx512::kRowKernels, avx512::kBucketKernels, avx512::kGroupKernels,
+            avx512::kQuantizeKernels};
+  if (level == 1)
+    return {avx2::kRowKernels, avx2::kBucketKernels, avx2::kGroupKernels, avx2::kQuantizeKernels};
 #endif
   static_cast<void>(level);
-  return {baseline::kRowKernels, baseline::kBucketKernels, baseline::kGroupKernels};
+  return {baseline::kRowKernels, baseline::kBucketKernels, baseline::kGroupKernels,
+          baseline::kQuantizeKernels};
 }
 
 const LevelKernels& GetKernels() {
@@ -85,5 +93,6 @@ SimdRequest CheckSimdRequest() {
 const RowKernels& GetRowKernels() { return GetKernels().rows; }
 const BucketKernels& GetBucketKernels() { return GetKernels().buckets; }
 const GroupKernels& GetGroupKernels() { return GetKernels().groups; }
+const QuantizeKernels& GetQuantizeKernels() { return GetKernels().quantize; }
 
 }  // namespace twml

@@ -4,6 +4,7 @@
 
 #include "cc/core/simd/bucket_kernels.h"
 #include "cc/core/simd/group_kernels.h"
+#include "cc/core/simd/quantize_kernels.h"
 #include "cc/core/simd/row_kernels.h"
 
 namespace twml {
@@ -13,6 +14,7 @@ namespace twml {
 const RowKernels& GetRowKernels();
 const GroupKernels& GetGroupKernels();
 const BucketKernels& GetBucketKernels();
+const QuantizeKernels& GetQuantizeKernels();
 
 constexpr const char* kSimdVariable = "TWML_OPS_SIMD";
 constexpr const char* kSimdLevels[] = {"baseline", "avx2", "avx512"};  // in ascending order

@@ -96,6 +96,12 @@ CALLS = {
         {"text": np.frombuffer(b"1\ta\n2\t\n", np.uint8)},
         {"delimiter": "\t", "kinds": "ic", "keys": [(1, 2)]},
     ),
+    "quantize_rows": (core.quantize_rows, {"rows": WEIGHTS}, {"bits": 4}),
+    "dequantize_rows": (
+        core.dequantize_rows,
+        {"quantized": core.quantize_rows(WEIGHTS, bits=4)},
+        {},
+    ),
     "percentile_discretize": (
         core.percentile_discretize,
         {**BATCH, **BUCKETS},

@@ -24,6 +24,7 @@ def dataset(
     *,
     drop_remainder: bool,
     num_examples: int | None,
+    repeat: bool = False,
 ) -> tf.data.Dataset:
     """Batches `(features, labels)` as `Source.dataset` describes them.
 
@@ -33,17 +34,21 @@ def dataset(
         batch_size: examples in a batch, B.
         drop_remainder: leave out a last short batch.
         num_examples: in each pass; if known, the dataset knows its length.
+        repeat: each iteration has all passes, one after the other, without end.
     """
     passes = itertools.count()
 
     def batches() -> Iterator[Any]:
-        for batch in regroup(blocks(next(passes)), batch_size):
-            if len(batch) == batch_size or not drop_remainder:
-                yield layout.arrays(batch)
+        for n in itertools.count() if repeat else [next(passes)]:
+            for batch in regroup(blocks(n), batch_size):
+                if len(batch) == batch_size or not drop_remainder:
+                    yield layout.arrays(batch)
 
     static = batch_size if drop_remainder else None
     result = tf.data.Dataset.from_generator(batches, output_signature=layout.signature(static))
-    if num_examples is not None:
+    if repeat:
+        result = result.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    elif num_examples is not None:
         short = 0 if drop_remainder else batch_size - 1
         count = (num_examples + short) // batch_size
         result = result.apply(tf.data.experimental.assert_cardinality(count))

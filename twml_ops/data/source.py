@@ -171,8 +171,9 @@ class Source(ABC):
         drop_remainder: bool = False,
         layout: LayoutName = "ragged",
         position: InputPosition | None = None,
+        repeat: bool = False,
     ) -> tf.data.Dataset:
-        """One epoch of batches.
+        """One epoch of batches, or all epochs in a row.
 
         Args:
             batch_size: examples in a batch, B; the last batch may hold fewer.
@@ -190,6 +191,8 @@ class Source(ABC):
                 iteration is the rest of the epoch `position.epoch`, with the batches that would
                 have followed; the next iterations are the epochs after it. What was consumed is
                 skipped: row groups and chunks of text are not parsed again.
+            repeat: go on with the next epoch, without end. Then each iteration over the dataset
+                begins with the same epoch.
 
         Returns:
             Dataset of `(features, labels)`, or `(features, labels, weights)` if the schema has a
@@ -241,6 +244,7 @@ class Source(ABC):
             batch_size,
             drop_remainder=drop_remainder,
             num_examples=None if begin.examples else self._num_examples,
+            repeat=repeat,
         )
 
     def _recorded(self, blocks: Iterator[Block]) -> Iterator[Block]:

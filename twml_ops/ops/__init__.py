@@ -18,6 +18,7 @@ from twml_ops.ops.apply_rows import (
     is_sparse_linear_gradient,
     sparse_linear_gradient_inputs,
 )
+from twml_ops.ops.changed_rows import ChangedRows, TakenRows
 from twml_ops.ops.discretize import hashing_discretize, percentile_discretize
 from twml_ops.ops.grouped_sparse_linear import grouped_sparse_linear
 from twml_ops.ops.hash import hash_ids
@@ -42,8 +43,10 @@ from twml_ops.ops.sparse_linear import (
 from twml_ops.ops.xla_compatible import xla_compatible
 
 __all__ = [
+    "ChangedRows",
     "QuantileSketch",
     "SketchState",
+    "TakenRows",
     "apply_adagrad",
     "apply_ftrl",
     "apply_lazy_adam",

@@ -12,6 +12,7 @@ from twml_ops.ops._gradients import register_gradient
 from twml_ops.ops._library import library
 from twml_ops.ops._tape import table_handle, tf_variable
 from twml_ops.ops._temporary_variable import TemporaryVariable
+from twml_ops.ops.changed_rows import writes_unmarked
 from twml_ops.ops.sparse_linear import sum_duplicates
 
 
@@ -49,6 +50,8 @@ def normalize(
         TemporaryVariable(tf.stop_gradient(tf.convert_to_tensor(state))) if stateless else None
     )
     handle = table_handle(state) if temporary is None else temporary.handle
+    if not library.marks_rows:
+        writes_unmarked([state])
     output, _ = op(ids, values, handle, handles, training, **attributes)
     if temporary is not None and tf.get_static_value(training) is not False:
         state.assign(temporary.read())

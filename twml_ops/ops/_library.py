@@ -165,6 +165,11 @@ class _Library:
         """Whether batches keep static shapes, with id -1 as padding (see `ops.xla_compatible`)."""
         return self._active.get() is static_shapes.library
 
+    @property
+    def marks_rows(self) -> bool:
+        """Whether the active ops record which rows of a table they write (`ops.ChangedRows`)."""
+        return self._active.get() is self.loaded and self.loaded is not stock.library
+
     @contextlib.contextmanager
     def override(self, other: Any) -> Iterator[None]:
         """Activates `other` in the block, for the current thread."""

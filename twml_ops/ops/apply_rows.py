@@ -15,6 +15,7 @@ from twml_ops.ops._tape import (
     in_version_1_control_flow,
     tf_variable,
 )
+from twml_ops.ops.changed_rows import writes_unmarked
 from twml_ops.ops.sparse_linear import WEIGHTS_GRAD_OP
 
 
@@ -64,6 +65,8 @@ def apply_rows(
     in_library = has_kernel_for(var)
     product = sparse_linear_gradient_inputs(gradient) if fuse and in_library else None
     if product is None:
+        if not (in_library and library.marks_rows):
+            writes_unmarked([var, *slots])
         return (library if in_library else stock.library).twml_apply_rows(
             handle,
             slot_handles,

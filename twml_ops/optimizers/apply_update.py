@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from twml_ops import ops
 from twml_ops.ops._tape import device_scope_of
+from twml_ops.ops.changed_rows import writes_unmarked
 from twml_ops.ops.stock.update_rules import UPDATE_FORMULAS
 from twml_ops.optimizers.update_rules import UpdateRule
 
@@ -63,6 +64,7 @@ def apply_update(
         The update's operation in a graph, if it runs a kernel; otherwise None.
     """
     if not updates_by_kernel(gradient, variable):
+        writes_unmarked([variable, *slots])
         if weight_decay:
             decay = tf.cast(learning_rate * weight_decay, variable.dtype)
             variable.assign_sub(variable * decay)

@@ -1,4 +1,5 @@
 #include "cc/tf/kernels/batch_groups.h"
+#include "cc/tf/kernels/changed_rows.h"
 #include "cc/tf/kernels/table.h"
 #include "cc/tf/kernels/tensor_util.h"
 
@@ -37,6 +38,8 @@ class UpdateOp : public Kernel {
                               const OptimizedTable<Bfloat16>& table) const = 0;
   // Validates the inputs before a shared table is copied for writing.
   virtual absl::Status Check(OpKernelContext* ctx) const = 0;
+  // Marks the rows that Update writes.
+  virtual void Mark(OpKernelContext* ctx, ChangedRows* changed) const = 0;
 
  private:
   absl::Status Run(OpKernelContext* ctx) override {
@@ -72,6 +75,10 @@ class UpdateOp : public Kernel {
                                                        shape.DebugString()));
       }
     }
+    const auto changes = FindTableChanges(tables.var(0));
+    for (int i = 0; changes != nullptr && i <= info_->num_slots; ++i) {
+      changes->NoticeAssignment(*tables.var(i), tables.tensor(i).data());
+    }
     return VisitWeightType(var, [&](auto weight) -> absl::Status {
       using W = decltype(weight);
       OptimizedTable<W> table;
@@ -82,6 +89,12 @@ class UpdateOp : public Kernel {
       TF_RETURN_IF_ERROR(tables.MutableData(ctx, 0, &table.weights.data));
       for (int s = 0; s < info_->num_slots; ++s) {
         TF_RETURN_IF_ERROR(tables.MutableData(ctx, 1 + s, &table.slots[s]));
+      }
+      if (changes != nullptr) {
+        for (int i = 0; i <= info_->num_slots; ++i) {
+          changes->Expect(*tables.var(i), tables.tensor(i).data());
+        }
+        Mark(ctx, &changes->rows);
       }
       for (int i = 0; i <= info_->num_slots; ++i) {
         huge_pages_[i].Advise(tables.tensor(i).data(), tables.tensor(i).TotalBytes());
@@ -111,6 +124,9 @@ class ApplyRowsOp : public UpdateOp {
   }
   absl::Status Update(OpKernelContext* ctx, const OptimizedTable<Bfloat16>& table) const override {
     return Apply(ctx, table);
+  }
+  void Mark(OpKernelContext* ctx, ChangedRows* changed) const override {
+    changed->Mark(SpanOf<Id>(Input(ctx, 0)), IntraOp(ctx));
   }
 
  private:
@@ -174,6 +190,14 @@ class SparseLinearBackwardApplyOp : public UpdateOp {
   }
   absl::Status Update(OpKernelContext* ctx, const OptimizedTable<Bfloat16>& table) const override {
     return Apply(ctx, table);
+  }
+  void Mark(OpKernelContext* ctx, ChangedRows* changed) const override {
+    const auto mark = [&](const auto& groups) {
+      using Id = std::remove_pointer_t<decltype(groups.ids.data())>;
+      changed->Mark(Span<const Id>(groups.ids.data(), groups.num_groups), IntraOp(ctx));
+    };
+    const auto& groups = *Input(ctx, 0).scalar<tensorflow::Variant>()().get<BatchGroups>();
+    std::visit([&](const auto& batch) { std::visit(mark, batch->groups); }, groups.batch);
   }
 
  private:

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cc/core/normalization.h"
+#include "cc/tf/kernels/changed_rows.h"
 #include "cc/tf/kernels/table.h"
 #include "cc/tf/kernels/tensor_util.h"
 
@@ -67,8 +68,14 @@ class NormOp : public Kernel {
       const Span<const Row> rows(static_cast<const Row*>(tables.tensor(0).data()), features);
       return ToAbslStatus(Norm::Infer(batch, rows, bias, options_, IntraOpWithDenormals(ctx), out));
     }
+    const auto changes = FindTableChanges(tables.var(0));
+    if (changes != nullptr) changes->NoticeAssignment(*tables.var(0), tables.tensor(0).data());
     Row* data;
     TF_RETURN_IF_ERROR(tables.MutableData(ctx, 0, &data));
+    if (changes != nullptr) {
+      changes->Expect(*tables.var(0), data);
+      changes->rows.Mark(batch.ids, IntraOp(ctx));
+    }
     const Span<Row> rows(data, features);
     return ToAbslStatus(Norm::Train(batch, rows, bias, options_, IntraOpWithDenormals(ctx), out));
   }

@@ -119,6 +119,7 @@ class LockedTables {
   }
 
   const tensorflow::Tensor& tensor(int i = 0) const { return *tables_[i].var->tensor(); }
+  tensorflow::Var* var(int i) const { return tables_[i].var.get(); }
 
   // The buffer of table i, whose access is kUpdate or kHogwild. The buffer is copied first if there
   // are other references to it.

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.results.model_choice import ModelChoice
+from twml_ops.cli.runs.checkpoints import RunCheckpoints
 from twml_ops.cli.runs.choose_epochs import choose_epochs
 from twml_ops.cli.runs.choose_model import choose_model
 from twml_ops.cli.runs.config import AUTO, RunConfig
@@ -38,7 +39,12 @@ class Choices(NamedTuple):
 
 
 def choose(
-    config: RunConfig, data: Source, parts: TrainingParts | None, logs: Path, console: Console
+    config: RunConfig,
+    data: Source,
+    parts: TrainingParts | None,
+    logs: Path,
+    console: Console,
+    checkpoints: RunCheckpoints | None = None,
 ) -> Choices:
     """Chooses the model if it is "auto", and the number of epochs if there are validation data.
 
@@ -48,12 +54,17 @@ def choose(
         parts: the same in two parts; None: there are no validation data.
         logs: folder of the TensorBoard logs of the run.
         console: terminal for the output.
+        checkpoints: those of the run, with the number of epochs if it was chosen before the run was
+            stopped; None: there are none.
 
     Raises:
         UserError: there are no validation data to choose a model, or no model can be trained.
         DataError: the data cannot be read.
     """
-    chosen = Choices(config, parts)
+    before = checkpoints.choice if checkpoints else None
+    chosen = Choices(config, parts, before)
+    if before is not None:
+        return chosen
     with original_errors(data, *(parts or ())):
         if config.model == AUTO:
             config, epochs, model = choose_model(
@@ -61,9 +72,12 @@ def choose(
             )
             chosen = Choices(config, parts, epochs, model)
         if parts is not None and (chosen.epochs is None or not config.refit):
-            runner = LocalRunner(config, logs / ("early_stopping" if config.refit else ""), console)
+            logs = logs / ("early_stopping" if config.refit else "")
+            runner = LocalRunner(config, logs, console, checkpoints)
             epochs, kept = choose_epochs(config, runner, model_maker(config), parts, console)
             if kept is not None:
                 kept = kept._replace(model=without_optimizer(kept.model))
+            if checkpoints:
+                checkpoints.choice = epochs
             chosen = chosen._replace(epochs=epochs, kept=kept)
     return chosen

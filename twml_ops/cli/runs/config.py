@@ -45,8 +45,6 @@ class RunConfig:
         eval: SOURCE of the evaluation data; None: a part of `data` is held out.
         model: name of the model, FILE.py:FUNCTION of a function that builds one, "default": the
             one that suits the features, or "auto": the model and its options are chosen.
-        time_limit: seconds after which the search of the model "auto" starts no further trial;
-            None: `DEFAULT_TIME_LIMIT`.
         optimizer: name of the optimizer.
         learning_rate: initial learning rate; None: the default of the optimizer and the model.
         batch_size: number of examples in a batch.
@@ -65,13 +63,15 @@ class RunConfig:
             returns the mean of their probabilities.
         model_options: options of the model by name; the others have their defaults.
         schema_file: file with the uses of the columns of `data`; None: by their types.
+        from_run: folder of a finished run whose training goes on; None: a new model is trained.
+        time_limit: seconds after which the search of the model "auto" starts no further trial;
+            None: `DEFAULT_TIME_LIMIT`.
         cluster: how to train in a cluster; None: in this process alone.
     """
 
     data: str
     eval: str | None = None
     model: str = DEFAULT
-    time_limit: float | None = None
     optimizer: str = "adagrad"
     learning_rate: float | None = None
     batch_size: int = 256
@@ -87,6 +87,8 @@ class RunConfig:
     ensemble: int = 1
     model_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     schema_file: str | None = None
+    from_run: str | None = None
+    time_limit: float | None = None
     cluster: ClusterOptions | None = None
 
     @property

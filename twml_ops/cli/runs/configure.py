@@ -21,7 +21,8 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
     """The configuration that the command line describes.
 
     An option that is given replaces the field of the file. `--model` also drops the file's options
-    of another model, `--epochs` its choice of validation data, and `--validation` its epochs.
+    of another model, `--epochs` its choice of validation data, and `--validation` its epochs. The
+    option `--from` takes the place of the file, without its data.
 
     Args:
         file: folder or run.json of a run, or a JSON file with fields of `RunConfig`; None: no file.
@@ -35,11 +36,17 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
     """
     given = {name.rstrip("_"): value for name, value in given.items()}
     fields: dict[str, Any] = {}
+    start = given.get("from_run")
+    if start is not None:
+        _check_warm_start(given, options, file)
+        file = Path(start)
     if file is not None:
         # A file may lack the data, but the other fields are checked as those of the file.
         values = _read(file)
         fields = RunConfig.from_json({"data": "", **values}).to_json()
         _warn_of_versions(values.get("versions"))
+    if start is not None:  # the data of the earlier run are not those of this one
+        fields = {k: v for k, v in fields.items() if k not in ("data", "eval", "schema_file")}
     if given.get("model", fields.get("model")) != fields.get("model"):
         fields.pop("model_options", None)
     if "epochs" in given:
@@ -59,13 +66,25 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
     config = RunConfig.from_json(fields)
     if config.model in (AUTO, DEFAULT):
         if options or config.model_options:
-            raise UserError("--set: name the model whose options are to be set, with --model")
+            why = "name the model whose options are to be set, with --model"
+            if config.model == AUTO:
+                why = "--model auto chooses the options; name a model to set them"
+            raise UserError(f"--set: {why}")
         return config
     build = builder_of(config.model)
     parsed = parse_options(config.model, build, options)
     config = dataclasses.replace(config, model_options={**config.model_options, **parsed})
     check_options(config.model, build, config.model_options)
     return config
+
+
+def _check_warm_start(given: Mapping[str, Any], options: Sequence[str], file: Path | None) -> None:
+    """Checks that nothing is given beside `--from` that the earlier run decides."""
+    names = {"model": "--model", "schema_file": "--schema"}
+    wrong = [option for name, option in names.items() if name in given]
+    wrong += ["--set"] * bool(options) + ["--config"] * (file is not None)
+    if wrong:
+        raise UserError(f"--from: the model is that of the run, got {wrong[0]} as well")
 
 
 def _warn_of_versions(made_by: Any) -> None:

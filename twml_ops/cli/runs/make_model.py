@@ -7,7 +7,7 @@ import math
 
 import tensorflow as tf
 
-from twml_ops import models
+from twml_ops import _keras, models
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs import optimizers
 from twml_ops.cli.runs.class_balance import weighted
@@ -15,6 +15,7 @@ from twml_ops.cli.runs.config import DEFAULT, RunConfig
 from twml_ops.cli.runs.model_options import builder_of
 from twml_ops.cli.runs.runner import MakeModel
 from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE
+from twml_ops.cli.runs.warm_start import WarmStart
 from twml_ops.data import Schema, Source
 
 
@@ -22,8 +23,10 @@ def model_maker(config: RunConfig) -> MakeModel:
     """A function that builds the model of a run, always from the same random numbers.
 
     Raises:
-        UserError: the model is unknown.
+        UserError: the model is unknown, or the run that it starts from cannot be continued.
     """
+    if config.from_run is not None:
+        return WarmStart(config).make_model
     build = builder_of(config.model)
     layout = models.layout_of(build)
 
@@ -31,6 +34,7 @@ def model_maker(config: RunConfig) -> MakeModel:
         # Also resets the names of layers, which count up, and releases an earlier model.
         tf.keras.backend.clear_session()
         tf.keras.utils.set_random_seed(config.seed)
+        _keras.keep_random_state_in_variables()  # so that checkpoints have it
         batches = source.dataset(LARGE_BATCH_SIZE, layout=layout)
         batches = weighted(batches, config.positive_weight)
         return build(source.schema, batches, **config.model_options)

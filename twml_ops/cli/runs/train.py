@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 
 from rich.markup import escape
 
 from twml_ops.analysis import scoring
+from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import run_summary
 from twml_ops.cli.render.terminal import make_console
 from twml_ops.cli.results.run_result import RunResult
 from twml_ops.cli.runs import artifacts, choose_model, cluster, ensemble, evaluator
+from twml_ops.cli.runs.checkpoint_options import NO_CHECKPOINTS, CheckpointOptions
+from twml_ops.cli.runs.checkpoints import RunCheckpoints
 from twml_ops.cli.runs.choices import choose
 from twml_ops.cli.runs.choose_epochs import validation_parts
 from twml_ops.cli.runs.class_balance import check as check_balance
@@ -27,10 +31,16 @@ from twml_ops.cli.runs.model_options import builder_of
 from twml_ops.cli.runs.run_facts import training_facts
 from twml_ops.cli.runs.runner import Runner
 from twml_ops.cli.runs.sources import open_pair
+from twml_ops.cli.runs.warm_start import WarmStart
 from twml_ops.data import original_errors
 
 
-def run_task(config: RunConfig, out: Path, overwrite: bool) -> None:
+def run_task(
+    config: RunConfig,
+    out: Path,
+    overwrite: bool,
+    checkpoints: CheckpointOptions = NO_CHECKPOINTS,
+) -> None:
     """Does what this process has to do for a training run.
 
     Without parameter servers in `TF_CONFIG` this process trains alone and ignores `config.cluster`.
@@ -40,9 +50,10 @@ def run_task(config: RunConfig, out: Path, overwrite: bool) -> None:
         config: configuration of the run.
         out: folder to create.
         overwrite: replace a finished run in `out`.
+        checkpoints: when a run in one process writes checkpoints, and whether it continues.
 
     Raises:
-        UserError: the configuration is invalid, or the loss became NaN.
+        UserError: the configuration is invalid, the loss became NaN, or a signal ended the run.
         ValueError: the model is unknown, or data cannot be read.
     """
     role = cluster.role()
@@ -55,20 +66,43 @@ def run_task(config: RunConfig, out: Path, overwrite: bool) -> None:
         evaluator.evaluate_checkpoints(config, out, overwrite)
     elif role == "worker":
         train(config, out, out)
+    elif role == "alone":
+        config = dataclasses.replace(config, cluster=None)
+        checkpoints = _possible(config, checkpoints)
+        with new_folder(out, overwrite) as folder:
+            saved = RunCheckpoints(cluster.checkpoint_dir(out), config, checkpoints, overwrite)
+            with contextlib.closing(saved):
+                train(config, folder, out, saved)
+        saved.remove()
     else:
-        if role == "alone":
-            config = dataclasses.replace(config, cluster=None)
         with new_folder(out, overwrite) as folder:
             train(config, folder, out)
 
 
-def train(config: RunConfig, folder: Path, out: Path) -> RunResult:
+def _possible(config: RunConfig, checkpoints: CheckpointOptions) -> CheckpointOptions:
+    """The options for checkpoints, or those for none where several models are trained.
+
+    Raises:
+        UserError: several models are trained, and the user asked for checkpoints.
+    """
+    if config.ensemble == 1 and config.model != AUTO:
+        return checkpoints
+    if checkpoints not in (CheckpointOptions(), NO_CHECKPOINTS):
+        several = "--model auto" if config.model == AUTO else "--ensemble"
+        raise UserError(f"{several} trains several models and keeps no checkpoints of them")
+    return NO_CHECKPOINTS
+
+
+def train(
+    config: RunConfig, folder: Path, out: Path, checkpoints: RunCheckpoints | None = None
+) -> RunResult:
     """Trains and evaluates a model, and writes the files of the run.
 
     Args:
         config: configuration of the run.
         folder: folder to write to.
         out: final name of `folder`.
+        checkpoints: those of the run, if it is trained in this process; None: none are written.
 
     Raises:
         UserError: the configuration is invalid, or the loss became NaN.
@@ -77,12 +111,14 @@ def train(config: RunConfig, folder: Path, out: Path) -> RunResult:
     console = make_console()
     if config.model == AUTO:
         choose_model.check(config)
+    start = WarmStart(config) if config.from_run is not None else None
     runner: Runner | None = None
     if config.cluster is not None:
         config = with_learning_rate(config)
         runner = ClusterRunner(config, folder, out, console)
         runner.connect()
-    data, held_out = open_pair(config.data, config.eval, schema_file=config.schema_file)
+    like = start.schema if start else None
+    data, held_out = open_pair(config.data, config.eval, like, config.schema_file)
     if config.model != AUTO:
         config = with_defaults(config, data.schema)
         builder_of(config.model)  # fails before the examples are read
@@ -92,10 +128,10 @@ def train(config: RunConfig, folder: Path, out: Path) -> RunResult:
         data = training_examples(config, data)
         sizes = data.num_examples(), held_out.num_examples()
     run_summary.print_data(console, data, held_out, sizes)
-    choices = choose(config, data, parts, folder / TENSORBOARD, console)
+    choices = choose(config, data, parts, folder / TENSORBOARD, console, checkpoints)
     config, choice = choices.config, choices.epochs
     if runner is None:
-        runner = LocalRunner(config, folder / TENSORBOARD, console)
+        runner = LocalRunner(config, folder / TENSORBOARD, console, checkpoints)
     with original_errors(data, held_out, *(parts or ())):
         fit = final_fit(runner, choices, data, held_out, folder / TENSORBOARD, console)
         fitted = ensemble.fit_members(config, fit, console)

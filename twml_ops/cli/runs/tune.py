@@ -60,10 +60,11 @@ def tune(config: RunConfig, budget: Budget, out: Path, overwrite: bool) -> RunCo
     """
     optuna = _optuna()
     _check(config, out, overwrite)
+    config = dataclasses.replace(config, cluster=None)
     console = make_console()
     data, _ = open_pair(config.data, config.eval, schema_file=config.schema_file)
     search_rate = config.learning_rate is None
-    config = with_defaults(dataclasses.replace(config, cluster=None), data.schema)
+    config = with_defaults(config, data.schema)
     space = SearchSpace(config, search_rate)
     if not space.values:
         raise UserError("there is nothing to search: all options of the model are given")

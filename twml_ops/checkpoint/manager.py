@@ -1,0 +1,329 @@
+"""The checkpoints of one training, in one folder."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+
+from twml_ops.checkpoint.errors import CheckpointError
+from twml_ops.checkpoint.files import exclusive, sync
+from twml_ops.checkpoint.incremental import Taken, TableFollower, TablePolicy
+from twml_ops.checkpoint.manifest import MANIFEST, Manifest
+from twml_ops.checkpoint.reader import CheckpointReader
+from twml_ops.checkpoint.rows import ROWS, encode_rows
+from twml_ops.checkpoint.writer import CheckpointWriter
+
+LOCK_FILE = ".lock"
+_FOLDER = re.compile(r"ckpt-(\d{8,})-step-(\d+)")
+
+
+class Saved(Protocol):
+    """What a manager saves: a named value, such as `NamedVariable`."""
+
+    @property
+    def name(self) -> str:
+        """The same in every process that builds the same model."""
+
+    @property
+    def label(self) -> str:
+        """Name for people."""
+
+    def view(self) -> np.ndarray:
+        """The current value, without a copy if possible."""
+
+
+class CheckpointManager:
+    """Writes checkpoints to a folder, keeps the last ones, and finds them again.
+
+    Each checkpoint is a folder of its own, `ckpt-<number>-step-<step>`, which is valid once it has
+    a manifest. The manifest is written last and appears with an atomic rename, so a process that
+    is killed at any moment leaves the previous checkpoint valid. What it left of an incomplete one
+    is removed when the next manager opens the folder for writing. Only one process at a time can
+    write to a folder.
+
+    With `background` the caller waits only until the values are copied, and a thread writes the
+    copy. A manager copies one checkpoint at a time: `save` first waits for the one before. The
+    memory of the copy, as large as the state, is kept for the next checkpoint.
+
+    Args:
+        folder: of all checkpoints. It is created by the first `save`.
+        keep: how many checkpoints to keep, the last ones, at least 1.
+        background: whether a thread writes. Otherwise `save` returns when the checkpoint is on the
+            disk, and copies nothing but changed rows.
+        tables: what checkpoints have of the tables and their slots: all rows or those that changed,
+            and how many bits of a weight. Default: all, as they are.
+
+    Raises:
+        ValueError: `keep` is less than 1.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        keep: int = 3,
+        background: bool = True,
+        tables: TablePolicy | None = None,
+    ) -> None:
+        if keep < 1:
+            raise ValueError(f"keep must be at least 1, got {keep}")
+        self.folder = Path(folder)
+        self.keep, self.background = keep, background
+        self._lock = contextlib.ExitStack()
+        self._next: int | None = None
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._buffers: dict[str, np.ndarray] = {}
+        self._follower = TableFollower(tables) if tables and tables.policy != "full" else None
+        self._tables = tables or TablePolicy()
+
+    def __enter__(self) -> CheckpointManager:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                self.wait()
+            else:
+                self._join()
+        finally:
+            if self._follower is not None:
+                self._follower.close()
+            self._lock.close()
+            self._next = None
+
+    def close(self) -> None:
+        """Waits for the checkpoint that is being written, and lets other processes write.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        self.__exit__(None, None, None)
+
+    def all(self) -> list[CheckpointReader]:
+        """The valid checkpoints, from the oldest to the newest.
+
+        Returns:
+            Those whose manifest is valid; `CheckpointReader.verify` checks the data as well.
+        """
+        found = []
+        for path in self._folders():
+            with contextlib.suppress(CheckpointError):
+                found.append(CheckpointReader(path))
+        return sorted(found, key=lambda c: c.manifest.sequence)
+
+    def latest(self) -> CheckpointReader | None:
+        """The newest valid checkpoint.
+
+        Returns:
+            The checkpoint; None if there is none.
+        """
+        found = self.all()
+        return found[-1] if found else None
+
+    def save(self, step: int, variables: Sequence[Saved], values: Mapping[str, Any]) -> None:
+        """Writes a checkpoint, and removes those that are no longer to be kept.
+
+        Args:
+            step: of the optimizer.
+            variables: their current values are saved.
+            values: everything that is no array; JSON must have them.
+
+        Raises:
+            CheckpointError: this checkpoint cannot be written or, with `background`, the one before
+                could not be written; then this one has not been started. The checkpoints before
+                are unchanged in any case.
+        """
+        self.wait()
+        sequence = self._open()
+        self._next = sequence + 1
+        path = self.folder / f"ckpt-{sequence:08d}-step-{step}"
+        taken = None
+        if self._follower is not None:
+            taken = self._follower.take(variables, lambda name: (self.folder / name).is_dir())
+        rows = taken.rows if taken else {}
+        whole = [(v, self._copy(v) if self.background else v.view()) for v in variables if v.name not in rows]
+        changed = [(v, *rows[v.name]) for v in variables if v.name in rows]
+        arguments = path, sequence, step, whole, changed, values, taken
+        if not self.background:
+            self._write(*arguments)
+            return
+        self._thread = threading.Thread(
+            target=self._write_in_background, args=arguments, name="twml_ops-checkpoint"
+        )
+        self._thread.start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Waits for the checkpoint that is being written.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        self._join()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def remove_all(self) -> None:
+        """Removes all checkpoints and the folder, if it has nothing else.
+
+        Raises:
+            CheckpointError: another process writes to the folder.
+        """
+        if not self.folder.is_dir():
+            return
+        self._join()
+        self._open()
+        for path in self._folders():
+            self._remove(path)
+        self._lock.close()
+        self._next = None
+        with contextlib.suppress(OSError):
+            (self.folder / LOCK_FILE).unlink()
+            self.folder.rmdir()
+
+    def _open(self) -> int:
+        """Takes the lock of the folder and removes incomplete checkpoints; the next number."""
+        if self._next is not None:
+            return self._next
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            alone = self._lock.enter_context(exclusive(self.folder / LOCK_FILE))
+        except OSError as e:
+            raise CheckpointError(
+                f"{self.folder}: no checkpoints can be written here: {e.strerror}"
+            ) from e
+        if not alone:
+            self._lock.close()
+            raise CheckpointError(f"{self.folder}: another process writes checkpoints here")
+        folders = self._folders()
+        for path in folders:
+            if not (path / MANIFEST).exists():
+                self._remove(path)
+        self._next = max(map(_number, folders), default=-1) + 1
+        return self._next
+
+    def _copy(self, variable: Saved) -> np.ndarray:
+        view = variable.view()
+        buffer = self._buffers.get(variable.name)
+        if buffer is None or buffer.shape != view.shape or buffer.dtype != view.dtype:
+            buffer = self._buffers[variable.name] = np.empty_like(view, order="C")
+        np.copyto(buffer, view)
+        return buffer
+
+    def _write_in_background(self, *args: Any) -> None:
+        try:
+            self._write(*args)
+        except BaseException as e:  # it reaches the thread that trains by `wait`
+            self._error = e
+
+    def _write(
+        self,
+        path: Path,
+        sequence: int,
+        step: int,
+        whole: Sequence[tuple[Saved, np.ndarray]],
+        changed: Sequence[tuple[Saved, np.ndarray | None, np.ndarray]],
+        values: Mapping[str, Any],
+        taken: Taken | None,
+    ) -> None:
+        try:
+            with CheckpointWriter(path) as writer:
+                for variable, array in whole:
+                    self._add(writer, variable, array)
+                size = sum(self._add_rows(writer, *each) for each in changed)
+                writer.commit(sequence, step, values, taken.base if taken else None)
+        except BaseException:
+            if taken is not None:
+                taken.failed()
+            raise
+        if taken is not None:
+            taken.written(path.name, size)
+        self._prune()
+
+    def _add(self, writer: CheckpointWriter, variable: Saved, array: np.ndarray) -> None:
+        bits = self._tables.bits_of(variable.label) if getattr(variable, "table", "") else None
+        if bits is None:
+            writer.add(variable.name, variable.label, [array])
+        else:
+            self._add_rows(writer, variable, None, array)
+
+    def _add_rows(
+        self, writer: CheckpointWriter, variable: Any, ids: np.ndarray | None, rows: np.ndarray
+    ) -> int:
+        """Writes rows of a table; returns the number of bytes."""
+        shape = [int(n) for n in variable.variable.shape]
+        bits = self._tables.bits_of(variable.label)
+        encoded = encode_rows(rows, ids, shape[0], bits)
+        writer.add(
+            variable.name,
+            variable.label,
+            encoded.pieces,
+            dtype=rows.dtype.name,
+            shape=shape,
+            encoding=ROWS,
+            details=encoded.details,
+        )
+        return encoded.bytes
+
+    def _prune(self) -> None:
+        """Removes all valid checkpoints except the last ones and those that these need."""
+        found = self.all()
+        manifests = {c.folder.name: c.manifest for c in found}
+        needed: set[str] = set()
+        for c in found[-self.keep :]:
+            needed.update(_chain(c.folder.name, manifests))
+        for c in found:
+            if c.folder.name not in needed:
+                self._remove(c.folder)
+
+    def _remove(self, path: Path) -> None:
+        """Removes a checkpoint, its manifest first, so that it is never valid without its data."""
+        with contextlib.suppress(OSError):
+            (path / MANIFEST).unlink(missing_ok=True)
+            sync(path)
+        shutil.rmtree(path, ignore_errors=True)
+
+    def _folders(self) -> list[Path]:
+        if not self.folder.is_dir():
+            return []
+        return sorted(p for p in self.folder.iterdir() if _FOLDER.fullmatch(p.name))
+
+    def _join(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+
+
+def _chain(name: str, manifests: Mapping[str, Manifest]) -> list[str]:
+    """The checkpoint and those that it has the changes to, from the newest to the complete one."""
+    chain: list[str] = []
+    current: str | None = name
+    while current is not None and current not in chain:
+        chain.append(current)
+        manifest = manifests.get(current)
+        current = manifest.base if manifest else None
+    return chain
+
+
+def _number(path: Path) -> int:
+    match = _FOLDER.fullmatch(path.name)
+    return int(match.group(1)) if match else -1

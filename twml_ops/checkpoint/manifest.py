@@ -1,0 +1,171 @@
+"""The manifest of a checkpoint: what it holds, where, and with which checksums.
+
+A checkpoint is a folder. Its data files are written first and its manifest last, so a folder
+without a valid manifest is no checkpoint. The manifest is JSON, {"checksum": ..., "content": ...};
+the checksum of its own content finds a manifest that was written in part, on a file system where
+renaming is not atomic, or changed later.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops.checkpoint.errors import CheckpointError
+from twml_ops.checkpoint.files import publish
+
+MANIFEST = "manifest.json"
+FORMAT = "twml_ops.checkpoint"
+VERSION = 1
+RAW = "raw"
+
+
+def checksum(data: bytes | memoryview, before: int = 0) -> int:
+    """The CRC-32 of bytes, or of these bytes after those of the checksum `before`."""
+    return zlib.crc32(data, before)
+
+
+@dataclasses.dataclass(frozen=True)
+class VariableEntry:
+    """The value of a variable, or of its changed rows, in a data file.
+
+    Attributes:
+        name: unique in the checkpoint, and the same in every process that builds the same model.
+        label: name for people; Keras numbers layers, so it may differ between processes.
+        dtype: name of the type of an element, such as "float32".
+        shape: of the whole variable.
+        file: name of the data file, in the folder of the checkpoint.
+        offset: of the first byte in that file.
+        bytes: how many there are.
+        checksum: CRC-32 of these bytes.
+        encoding: how these bytes hold the value. "raw": all elements in C order, little-endian.
+        details: arguments of other encodings.
+
+    Raises:
+        ValueError: a size, the file or the type is not valid.
+    """
+
+    name: str
+    label: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: str
+    offset: int
+    bytes: int
+    checksum: int
+    encoding: str = RAW
+    details: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        whole = [self.offset, self.bytes, self.checksum, *self.shape]
+        if not all(isinstance(n, int) and n >= 0 for n in whole):
+            raise ValueError(f"{self.label}: sizes must be integers of at least 0")
+        if self.file != Path(self.file).name:
+            raise ValueError(f"{self.label}: file must be a plain name, got {self.file!r}")
+        if self.encoding == RAW and self.bytes != math.prod(self.shape) * _item_bytes(self.dtype):
+            raise ValueError(f"{self.label}: {self.bytes} bytes are not {self.dtype} {self.shape}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint holds.
+
+    Attributes:
+        sequence: number of the checkpoint in its folder; a later one has a larger number.
+        step: of the optimizer.
+        entries: the variables.
+        values: everything that is no array, such as the position in the input, as JSON has it.
+        base: name of the folder of the checkpoint that this one has the changes to; None: it is
+            complete in itself.
+        written: when, in UTC, as ISO 8601.
+    """
+
+    sequence: int
+    step: int
+    entries: tuple[VariableEntry, ...]
+    values: dict[str, Any]
+    base: str | None = None
+    written: str = ""
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of all variables, as they are stored."""
+        return sum(entry.bytes for entry in self.entries)
+
+    def write(self, folder: Path) -> None:
+        """Writes the manifest, which completes the checkpoint.
+
+        Args:
+            folder: of the checkpoint, whose data files are on the disk.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        content = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}
+        text = _canonical(content)
+        whole = json.dumps({"checksum": checksum(text), "content": json.loads(text)}, indent=1)
+        publish(folder / MANIFEST, whole.encode())
+
+    @staticmethod
+    def read(folder: Path) -> Manifest:
+        """Reads the manifest of a checkpoint.
+
+        Args:
+            folder: of the checkpoint.
+
+        Returns:
+            The manifest.
+
+        Raises:
+            CheckpointError: there is none, it is damaged, or a later version has written it.
+        """
+        path = folder / MANIFEST
+        try:
+            whole = json.loads(path.read_bytes())
+            expected, content = whole["checksum"], whole["content"]
+            complete = checksum(_canonical(content)) == expected
+        except OSError as e:
+            raise CheckpointError(f"{folder}: no checkpoint: {path.name}: {e.strerror}") from e
+        except (ValueError, KeyError, TypeError, RecursionError) as e:
+            raise CheckpointError(f"{path}: is no manifest of a checkpoint") from e
+        if not complete:
+            raise CheckpointError(f"{path}: is damaged: its checksum differs")
+        return _parse(path, content)
+
+
+def _item_bytes(dtype: str) -> int:
+    try:
+        return int(tf.as_dtype(dtype).size)
+    except TypeError as e:
+        raise ValueError(f"unknown type {dtype!r}") from e
+
+
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _parse(path: Path, content: Any) -> Manifest:
+    try:
+        if content["format"] != FORMAT:
+            raise CheckpointError(f"{path}: is of the format {content['format']!r}, not {FORMAT!r}")
+        if content["version"] > VERSION:
+            raise CheckpointError(
+                f"{path}: is of the version {content['version']}, and this version of twml_ops "
+                f"reads checkpoints up to version {VERSION}"
+            )
+        fields = {k: v for k, v in content.items() if k not in ("format", "version")}
+        entries = tuple(
+            VariableEntry(**{**e, "shape": tuple(e["shape"])}) for e in fields.pop("entries")
+        )
+        return Manifest(entries=entries, **fields)
+    except (KeyError, TypeError, AttributeError, ValueError) as e:
+        if isinstance(e, CheckpointError):
+            raise
+        raise CheckpointError(f"{path}: is no manifest of a checkpoint: {e}") from e

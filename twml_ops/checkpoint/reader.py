@@ -1,0 +1,174 @@
+"""Reads one checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from twml_ops.checkpoint.errors import CheckpointError
+from twml_ops.checkpoint.manifest import RAW, Manifest, VariableEntry, checksum
+from twml_ops.checkpoint.rows import ROWS, decode_rows
+from twml_ops.checkpoint.writer import PIECE_BYTES
+
+
+class CheckpointReader:
+    """A checkpoint that is complete.
+
+    Args:
+        folder: of the checkpoint.
+
+    Attributes:
+        folder: of the checkpoint.
+        manifest: what it holds.
+
+    Raises:
+        CheckpointError: the folder is no checkpoint.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = Manifest.read(folder)
+        self._entries = {entry.name: entry for entry in self.manifest.entries}
+
+    @property
+    def entries(self) -> dict[str, VariableEntry]:
+        """The entries by name."""
+        return self._entries
+
+    def base(self) -> CheckpointReader | None:
+        """The checkpoint that this one has the changes to.
+
+        Returns:
+            The checkpoint; None if this one is complete in itself.
+
+        Raises:
+            CheckpointError: it is missing or damaged, or not older than this one.
+        """
+        name = self.manifest.base
+        if name is None:
+            return None
+        if name != Path(name).name:
+            raise CheckpointError(f"{self.folder}: base must be a plain name, got {name!r}")
+        try:
+            found = CheckpointReader(self.folder.parent / name)
+        except CheckpointError as e:
+            raise CheckpointError(f"{self.folder}: has the changes to a checkpoint: {e}") from e
+        if found.manifest.sequence >= self.manifest.sequence:
+            raise CheckpointError(f"{self.folder}: its base {name} is not older than itself")
+        return found
+
+    def verify(self) -> None:
+        """Compares all bytes with their checksums, in bounded memory; also those of the bases.
+
+        Raises:
+            CheckpointError: a file is missing, too short or changed.
+        """
+        current: CheckpointReader | None = self
+        while current is not None:
+            current.verify_own()
+            current = current.base()
+
+    def verify_own(self) -> None:
+        """Compares the bytes of this checkpoint alone with their checksums.
+
+        Raises:
+            CheckpointError: a file is missing, too short or changed.
+        """
+        for entry in self.manifest.entries:
+            crc = 0
+            for piece in self._pieces(entry):
+                crc = checksum(piece, crc)
+            if crc != entry.checksum:
+                raise self._damaged(entry, "its checksum differs")
+
+    def read(self, name: str) -> np.ndarray:
+        """Reads the value of a variable.
+
+        Args:
+            name: of the variable.
+
+        Returns:
+            The value.
+
+        Raises:
+            KeyError: there is no such variable.
+            CheckpointError: the file or one of a base is damaged, or the encoding is not known.
+        """
+        entry = self._entries[name]
+        if entry.encoding == ROWS:
+            return self._read_rows(entry)
+        if entry.encoding != RAW:
+            raise CheckpointError(
+                f"{self.folder}: {entry.label} has the encoding {entry.encoding!r}, which this "
+                "version of twml_ops cannot read"
+            )
+        return (
+            self.read_encoded(entry)
+            .view(tf.as_dtype(entry.dtype).as_numpy_dtype)
+            .reshape(entry.shape)
+        )
+
+    def _read_rows(self, entry: VariableEntry) -> np.ndarray:
+        """Replays the changes, from the complete value on."""
+        changes: list[tuple[np.ndarray, np.ndarray]] = []
+        reader: CheckpointReader | None = self
+        while reader is not None:
+            current = reader.entries.get(entry.name)
+            if current is None or (current.dtype, current.shape) != (entry.dtype, entry.shape):
+                raise CheckpointError(f"{reader.folder}: does not have {entry.label} {entry.shape}")
+            if current.encoding == ROWS:
+                try:
+                    data = reader.read_encoded(current)
+                    ids, rows = decode_rows(data, entry.dtype, entry.shape, current.details)
+                except ValueError as e:
+                    raise reader._damaged(current, str(e)) from e
+            else:
+                ids, rows = None, reader.read(entry.name)
+            if ids is None:
+                for ids, changed in reversed(changes):
+                    rows[ids] = changed
+                return rows
+            changes.append((ids, rows))
+            reader = reader.base()
+        raise self._damaged(entry, "no checkpoint has all of its rows")
+
+    def read_encoded(self, entry: VariableEntry) -> np.ndarray:
+        """Reads the bytes of a variable and compares them with their checksum.
+
+        Args:
+            entry: of the variable.
+
+        Returns:
+            uint8 [bytes].
+
+        Raises:
+            CheckpointError: the file is damaged.
+        """
+        data, crc, start = np.empty(entry.bytes, np.uint8), 0, 0
+        for piece in self._pieces(entry):
+            crc = checksum(piece, crc)
+            data[start : start + len(piece)] = np.frombuffer(piece, np.uint8)
+            start += len(piece)
+        if crc != entry.checksum:
+            raise self._damaged(entry, "its checksum differs")
+        return data
+
+    def _pieces(self, entry: VariableEntry) -> Iterator[bytes]:
+        left = entry.bytes
+        try:
+            with open(self.folder / entry.file, "rb", buffering=0) as file:
+                file.seek(entry.offset)
+                while left:
+                    piece = file.read(min(left, PIECE_BYTES))
+                    if not piece:
+                        raise self._damaged(entry, f"the file is {left} bytes too short")
+                    left -= len(piece)
+                    yield piece
+        except OSError as e:
+            raise self._damaged(entry, str(e.strerror)) from e
+
+    def _damaged(self, entry: VariableEntry, why: str) -> CheckpointError:
+        return CheckpointError(f"{self.folder / entry.file}: {entry.label} is damaged: {why}")

@@ -1,0 +1,97 @@
+"""Puts the values of a checkpoint into the variables of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from twml_ops.checkpoint.errors import CheckpointError
+from twml_ops.checkpoint.manifest import VariableEntry
+from twml_ops.checkpoint.reader import CheckpointReader
+from twml_ops.checkpoint.variables import NamedVariable
+
+STATES = "states/"
+_SHOWN = 3
+
+
+class Restoration:
+    """Restores variables in one or several parts, because Keras creates some in the first step.
+
+    Args:
+        checkpoint: where to read; all of it is compared with its checksums.
+
+    Raises:
+        CheckpointError: a file is damaged.
+    """
+
+    def __init__(self, checkpoint: CheckpointReader) -> None:
+        checkpoint.verify()
+        self._checkpoint = checkpoint
+        entries = checkpoint.entries.items()
+        self._entries = {name: e for name, e in entries if not name.startswith(STATES)}
+        self._left = dict(self._entries)
+
+    def restore_first(self, variables: Sequence[NamedVariable]) -> None:
+        """Restores the weights of the model and the variables of the optimizer that exist already.
+
+        Args:
+            variables: those of `variables_of`, as far as they exist.
+
+        Raises:
+            CheckpointError: one of them has another type or shape in the checkpoint. No variable
+                has changed.
+        """
+        early = [v for v in variables if v.name in self._left and not v.name.startswith("metrics/")]
+        self._check(early, {v.name: self._entries[v.name] for v in early})
+        self._assign(early)
+
+    def restore_all(self, variables: Sequence[NamedVariable]) -> None:
+        """Restores all variables that have not been restored yet.
+
+        Args:
+            variables: those of `variables_of`, when all exist.
+
+        Raises:
+            CheckpointError: the checkpoint is of another model or optimizer. No variable has
+                changed.
+        """
+        self._check(variables, self._entries)
+        self._assign([v for v in variables if v.name in self._left])
+
+    def _assign(self, variables: Sequence[NamedVariable]) -> None:
+        for variable in variables:
+            variable.assign(self._checkpoint.read(variable.name))
+            del self._left[variable.name]
+
+    def _check(
+        self, variables: Sequence[NamedVariable], entries: Mapping[str, VariableEntry]
+    ) -> None:
+        """Checks that entries have the names, types and shapes of variables, and no others."""
+        entries, wrong = dict(entries), []
+        for variable in variables:
+            entry = entries.pop(variable.name, None)
+            mine = f"{variable.variable.dtype.name} {list(variable.variable.shape)}"
+            if entry is None:
+                wrong.append(f"{variable.label} ({mine}) is not in it")
+            elif not variable.fits(entry.dtype, entry.shape):
+                wrong.append(f"{variable.label} is {mine}, in it {entry.dtype} {list(entry.shape)}")
+        wrong += [f"{entry.label} is only in it" for entry in entries.values()]
+        if wrong:
+            more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+            raise CheckpointError(
+                f"{self._checkpoint.folder}: is a checkpoint of another model or optimizer: "
+                f"{'; '.join(wrong[:_SHOWN])}{more}"
+            )
+
+
+def restore(checkpoint: CheckpointReader, variables: Sequence[NamedVariable]) -> None:
+    """Restores all variables. Everything is checked before the first one changes.
+
+    Args:
+        checkpoint: where to read.
+        variables: those of `variables_of`, of the model that was saved.
+
+    Raises:
+        CheckpointError: a file is damaged, or the checkpoint is of another model or optimizer.
+            No variable has changed.
+    """
+    Restoration(checkpoint).restore_all(variables)

@@ -1,0 +1,227 @@
+"""Finds all variables that training changes, and reads and writes their values.
+
+The names are structural (number of the layer, name of the variable in it), because Keras numbers
+layers of the same kind within a process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from twml_ops import _keras
+from twml_ops.checkpoint.errors import CheckpointError
+from twml_ops.ops._tape import tf_variable
+from twml_ops.placement import placement_of
+
+# Variables of the model in Keras 2: a setting, and counters that `fit` sets to 0 when it begins.
+_NO_VARIABLES = ("_steps_per_execution", "_train_counter", "_test_counter", "_predict_counter")
+_NO_STATE = (tf.keras.layers.Layer, tf.types.experimental.GenericFunction, type)
+_PACKAGE = __name__.partition(".")[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedVariable:
+    """A variable of the state of training.
+
+    Attributes:
+        name: the same in every process that builds the same model.
+        label: name for people, with the name of the layer.
+        copies: variables of TensorFlow that have the same value, one on each replica.
+        table: of a table that an optimizer of this package updates, and of its slots: the name of
+            the table; otherwise empty.
+    """
+
+    name: str
+    label: str
+    copies: tuple[tf.Variable, ...]
+    table: str = ""
+
+    @property
+    def variable(self) -> tf.Variable:
+        """The first of the copies."""
+        return self.copies[0]
+
+    def view(self) -> np.ndarray:
+        """The current value, without a copy where the device is the host.
+
+        Returns:
+            The value, which must not be written.
+        """
+        value = self.variable.read_value()
+        try:
+            return np.asarray(memoryview(value))
+        except (TypeError, ValueError, BufferError):  # a type that the buffer protocol lacks
+            return np.asarray(value.numpy())
+
+    def fits(self, dtype: str, shape: Sequence[int]) -> bool:
+        """Whether the variable can have a value of this type and shape.
+
+        Args:
+            dtype: name of the type of an element.
+            shape: sizes of all dimensions.
+
+        Returns:
+            Whether they are those of the variable, of which some sizes may be open.
+        """
+        mine = self.variable
+        return bool(mine.dtype.name == dtype and mine.shape.is_compatible_with(list(shape)))
+
+    def assign(self, value: np.ndarray) -> None:
+        """Sets the value; that of a variable of varying size may have another size.
+
+        Args:
+            value: of the type and a shape that `fits`.
+        """
+        for variable in self.copies:
+            with tf.device(variable.device):
+                variable.assign(value)
+
+
+def variables_of(
+    model: tf.keras.Model, more: Mapping[str, Any] | None = None
+) -> list[NamedVariable]:
+    """All variables of the training of a model.
+
+    These are the weights, with statistics and states of varying size; the states of random
+    generators; the optimizer's step, slots and accumulated gradients; and the metrics. Those that
+    Keras creates in the first step are found after it.
+
+    Args:
+        model: the model; compiled, if the optimizer and the metrics are to be found.
+        more: variables, or objects that hold variables, by name.
+
+    Returns:
+        The variables, each once.
+
+    Raises:
+        CheckpointError: two variables have the same name.
+    """
+    layers = [model, *_keras.all_layers(model)]
+    weights = {i: _keras.direct_variables(layer) for i, layer in enumerate(layers)}
+    # The slots of a table that is sharded over replicas are sharded as well.
+    finder = _Finder(any(placement_of(v).is_sharded for vs in weights.values() for v in vs))
+    for i, layer in enumerate(layers):
+        finder.add_all(f"model/{i}", layer.name, weights[i])
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None:
+        found = optimizer.variables
+        for i, v in enumerate(found() if callable(found) else found):
+            finder.add(f"optimizer/{i}", f"optimizer/{_short_name(v)}", v)
+        finder.scan("optimizer", "optimizer", optimizer)
+        for i, metric in enumerate(model.metrics):
+            finder.add_all(f"metrics/{i}", f"metrics/{metric.name}", metric.variables)
+            finder.scan(f"metrics/{i}", f"metrics/{metric.name}", metric)
+    for i, layer in enumerate(layers):
+        finder.scan(f"model/{i}", layer.name, layer)
+    for name, value in (more or {}).items():
+        finder.visit(f"more/{name}", name, value)
+    return _with_tables(finder.found, model, optimizer)
+
+
+def _with_tables(
+    found: Sequence[NamedVariable], model: tf.keras.Model, optimizer: Any
+) -> list[NamedVariable]:
+    """The variables, with `table` where an optimizer of this package updates rows."""
+    if not hasattr(optimizer, "slots_of"):
+        return list(found)
+    names = {id(copy): v.name for v in found for copy in v.copies}
+    tables: dict[str, str] = {}
+    for weight in model.trainable_variables:
+        table = tf_variable(weight)
+        if table.shape.rank != 2:
+            continue
+        replicas = getattr(table, "values", (table,))
+        for slot in [table, *optimizer.slots_of(weight)]:
+            each = getattr(slot, "values", (slot,))
+            for of_table, of_slot in zip(replicas, each, strict=False):
+                if of_slot.shape.rank and of_slot.shape[0] == of_table.shape[0]:
+                    tables[names.get(id(of_slot), "")] = names.get(id(of_table), "")
+    return [dataclasses.replace(v, table=tables.get(v.name, "")) for v in found]
+
+
+class _Finder:
+    """Collects variables in a fixed order, each under the first name that leads to it."""
+
+    def __init__(self, sharded: bool) -> None:
+        self._sharded = sharded
+        self.found: list[NamedVariable] = []
+        self._names: set[str] = set()
+        self._seen: dict[int, Any] = {}  # keeps the objects, so that no id is used again
+
+    def add_all(self, name: str, label: str, variables: Sequence[Any]) -> None:
+        for v in variables:
+            self.add(f"{name}/{_short_name(v)}", f"{label}/{_short_name(v)}", v)
+
+    def add(self, name: str, label: str, variable: Any) -> None:
+        of_tf = tf_variable(variable)
+        if not self._is_new(of_tf):
+            return
+        if of_tf.dtype in (tf.string, tf.variant, tf.resource):
+            raise CheckpointError(f"{label}: values of {of_tf.dtype.name} cannot be saved")
+        name = self._unique(name)
+        for end, copies in self._by_value(of_tf).items():
+            self._seen.update((id(copy), copy) for copy in copies)
+            self.found.append(NamedVariable(name + end, label + end, copies))
+
+    def scan(self, name: str, label: str, owner: Any) -> None:
+        """Visits the attributes of an object."""
+        for key, value in sorted(vars(owner).items()):
+            if key not in _NO_VARIABLES and not key.startswith(("_self_", "_obj_")):
+                self.visit(f"{name}/{key}", f"{label}/{key.strip('_')}", value)
+
+    def visit(self, name: str, label: str, value: Any) -> None:
+        if isinstance(value, tf.Variable) or isinstance(tf_variable(value), tf.Variable):
+            self.add(name, label, value)
+        elif isinstance(value, (list, tuple)) and value:
+            if self._is_new(value):
+                for i, item in enumerate(value):
+                    self.visit(f"{name}/{i}", f"{label}/{i}", item)
+        elif isinstance(value, dict) and value:
+            if self._is_new(value):
+                for key, item in value.items():
+                    self.visit(f"{name}/{key}", f"{label}/{key}", item)
+        elif _may_hold_variables(value) and self._is_new(value):
+            self.scan(name, label, value)
+
+    def _by_value(self, variable: tf.Variable) -> dict[str, tuple[tf.Variable, ...]]:
+        """The replicas' variables by a mark of the replica; equal ones under ""."""
+        copies = getattr(variable, "values", None)
+        if not isinstance(copies, (list, tuple)):
+            return {"": (variable,)}
+        if self._sharded or variable.synchronization == tf.VariableSynchronization.ON_READ:
+            return {f"@{i}": (copy,) for i, copy in enumerate(copies)}
+        return {"": tuple(copies)}
+
+    def _is_new(self, value: Any) -> bool:
+        if id(value) in self._seen:
+            return False
+        self._seen[id(value)] = value
+        return True
+
+    def _unique(self, name: str) -> str:
+        number, unique = 1, name
+        while unique in self._names:
+            number, unique = number + 1, f"{name}#{number}"
+        self._names.add(unique)
+        return unique
+
+
+def _may_hold_variables(value: Any) -> bool:
+    """Whether the attributes of an object can be variables of the state, and are not a layer's."""
+    if isinstance(value, _NO_STATE) or not hasattr(value, "__dict__"):
+        return False
+    trackable = tf.Module, tf.__internal__.tracking.Trackable
+    if isinstance(value, (*trackable, tf.keras.metrics.Metric, tf.random.Generator)):
+        return True
+    if _keras.holds_random_state(value):
+        return True
+    return type(value).__module__.partition(".")[0] == _PACKAGE
+
+
+def _short_name(variable: Any) -> str:
+    return str(variable.name).rpartition("/")[2].partition(":")[0]

@@ -1,0 +1,159 @@
+"""Writes one checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from twml_ops.checkpoint.errors import CheckpointError
+from twml_ops.checkpoint.files import sync
+from twml_ops.checkpoint.manifest import RAW, Manifest, VariableEntry, checksum
+
+DATA_FILE = "data-00000"
+PIECE_BYTES = 16 << 20
+_ALIGNMENT = 64
+
+
+class CheckpointWriter:
+    """A checkpoint that is being written: `add` for each variable, then `commit`.
+
+    As a context manager it removes a checkpoint that was not committed.
+
+    Args:
+        folder: of the checkpoint, which does not exist yet.
+
+    Raises:
+        CheckpointError: the folder cannot be created.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._entries: list[VariableEntry] = []
+        self._committed = False
+        with _clear_errors(folder):
+            folder.mkdir()
+            try:
+                self._file = open(folder / DATA_FILE, "wb", buffering=0)  # noqa: SIM115
+            except OSError:
+                folder.rmdir()
+                raise
+        self._offset = 0
+
+    def __enter__(self) -> CheckpointWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+        if not self._committed:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def add(
+        self,
+        name: str,
+        label: str,
+        pieces: Sequence[np.ndarray],
+        *,
+        dtype: str | None = None,
+        shape: Sequence[int] | None = None,
+        encoding: str = RAW,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Appends the value of a variable to the data file, in pieces of at most `PIECE_BYTES`.
+
+        Args:
+            name: of the variable, see `VariableEntry`.
+            label: name for people.
+            pieces: arrays whose bytes follow each other. One array for the encoding "raw".
+            dtype: of the variable; default: of the only piece.
+            shape: of the variable; default: of the only piece.
+            encoding: of the pieces.
+            details: arguments of the encoding.
+
+        Raises:
+            CheckpointError: the disk is full, or the file cannot be written for another reason.
+        """
+        with _clear_errors(self._folder):
+            self._write(b"\0" * (-self._offset % _ALIGNMENT))
+            start, crc = self._offset, 0
+            for array in pieces:
+                data = _bytes_of(array)
+                for i in range(0, len(data), PIECE_BYTES):
+                    piece = data[i : i + PIECE_BYTES]
+                    crc = checksum(piece, crc)
+                    self._write(piece)
+        entry = VariableEntry(
+            name,
+            label,
+            dtype or pieces[0].dtype.name,
+            tuple(int(n) for n in (pieces[0].shape if shape is None else shape)),
+            DATA_FILE,
+            start,
+            self._offset - start,
+            crc,
+            encoding,
+            dict(details or {}),
+        )
+        self._entries.append(entry)
+
+    def commit(
+        self, sequence: int, step: int, values: Mapping[str, Any], base: str | None = None
+    ) -> Manifest:
+        """Waits until the data are on the disk and writes the manifest, which makes it valid.
+
+        Args:
+            sequence: number of the checkpoint in its folder.
+            step: of the optimizer.
+            values: everything that is no array; JSON must have them.
+            base: name of the checkpoint that this one has the changes to.
+
+        Returns:
+            The manifest.
+
+        Raises:
+            CheckpointError: the disk is full, or the file cannot be written for another reason.
+        """
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        manifest = Manifest(sequence, step, tuple(self._entries), dict(values), base, now)
+        with _clear_errors(self._folder):
+            os.fsync(self._file.fileno())
+            manifest.write(self._folder)
+            self._committed = True
+            sync(self._folder.parent)
+        return manifest
+
+    def _write(self, data: bytes | memoryview) -> None:
+        left = memoryview(data)
+        while left:
+            written = self._file.write(left)
+            left = left[written:]
+            self._offset += written
+
+
+def _bytes_of(array: np.ndarray) -> memoryview:
+    """The bytes of an array, without a copy if it is contiguous."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return flat.view(np.uint8).data if flat.size else memoryview(b"")
+
+
+@contextlib.contextmanager
+def _clear_errors(folder: Path) -> Any:
+    try:
+        yield
+    except OSError as e:
+        raise CheckpointError(
+            f"the checkpoint {folder} cannot be written: {e.strerror}; earlier checkpoints are "
+            "unchanged"
+        ) from e
