@@ -290,6 +290,8 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         assert restoration is not None
         trace()
         restoration.restore_all(variables_of(self.model))
+        if not self._start.examples:  # the metrics are those of the epoch that has ended
+            self.model.reset_metrics()
 
     def _checked_position(
         self, checkpoint: CheckpointReader, saved: Mapping[str, Any]
