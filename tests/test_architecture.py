@@ -16,13 +16,12 @@ ROOT = Path(__file__).resolve().parents[1]
 # further down, so that there is no cycle. A room that the list does not name is an error.
 ARROWS = {
     "cli": "cli.commands cli.errors _startup_log",
-    "cli.commands": "cli.runs cli.errors selfcheck",
+    "cli.commands": "cli.runs cli.errors checkpoint selfcheck",
     "cli.runs": "cli.render cli.results cli.errors analysis export tpu distribute models layers "
-    "optimizers data planning _keras _child ''",
+    "optimizers checkpoint data planning _keras _child ''",
     "cli.render": "cli.results analysis tpu data planning",
     "cli.results": "analysis",
     "cli.errors": "",
-    "checkpoint": "placement ops core _keras",
     "selfcheck": "core ops _keras _startup_log ''",
     "analysis": "layers metrics data _batch ops _core _deprecated",
     "tpu": "layers optimizers placement _batch ops _keras _deprecated",
@@ -30,6 +29,7 @@ ARROWS = {
     "estimator": "export optimizers ops _deprecated",
     "export": "models data layers ops ops.stock _scorer _raw_columns _category_hash _keras",
     "models": "data layers _batch ops _keras",
+    "checkpoint": "data placement ops core _keras",
     "planning": "_deprecated",
     "data": "core _category_hash",
     "metrics": "_keras",

@@ -43,6 +43,7 @@ REGISTERED = {
     "ExactROCAUC",
     "FactorizationMachine",
     "FieldEmbedding",
+    "FieldLogarithms",
     "FieldQuantiles",
     "Ftrl",
     "GroupedSparseLinear",

@@ -134,6 +134,12 @@ def direct_variables(layer: Any) -> list[Any]:
     return [*layer._trainable_weights, *layer._non_trainable_weights]
 
 
+def keep_random_state_in_variables() -> None:
+    """Keras 2: random layers made from now on keep their state in a variable, as in Keras 3."""
+    if not KERAS_3:
+        tf.keras.backend.experimental.enable_tf_random_generator()
+
+
 def holds_random_state(value: Any) -> bool:
     """Whether an object is a generator of random numbers of Keras, with variables as attributes."""
     if KERAS_3:

@@ -302,8 +302,8 @@ def _merge(name: str) -> Callable[..., Step]:
                 return
             y = arrays[0]
             for other in arrays[1:]:
-                y = y + other if name == "add" else y * other
-            r[out] = y
+                y = y * other if name == "multiply" else y + other
+            r[out] = y / np.float32(len(arrays)) if name == "average" else y
 
         return step
 
@@ -345,6 +345,7 @@ _STEPS: dict[str, Callable[..., Step]] = {
     "activation": _activation,
     "add": _merge("add"),
     "affine": _affine,
+    "average": _merge("average"),
     "concatenate": _merge("concatenate"),
     "cross": _cross,
     "dense": _dense,

@@ -52,6 +52,18 @@ def _field_quantiles(
     return step
 
 
+def _field_logarithms(
+    numbers: str, present: str, out: str, *, scale: Array, offset: Array, limit: float
+) -> Step:
+    def step(r: Registers) -> None:
+        there = np.asarray(r[present], bool)
+        x = np.where(there, np.asarray(r[numbers], np.float32), np.float32(0))
+        y = np.sign(x) * np.log1p(np.abs(x)) * scale + offset
+        r[out] = np.where(there, np.clip(y, -limit, limit), np.float32(0)).astype(np.float32)
+
+    return step
+
+
 def _category_rows(*registers: str, keys: Array, rows: Array, single: int) -> Step:
     """The ids of `single` fields as a matrix, if there are any, then of each bag, to rows."""
     inputs, outputs = registers[: len(registers) // 2], registers[len(registers) // 2 :]
@@ -155,6 +167,7 @@ FIELD_STEPS: dict[str, Callable[..., Step]] = {
     "dot": _dot,
     "dot_interaction": _dot_interaction,
     "field_embedding": _field_embedding,
+    "field_logarithms": _field_logarithms,
     "field_quantiles": _field_quantiles,
     "category_rows": _category_rows,
     "reshape": _reshape,

@@ -24,8 +24,7 @@ def batches(count, seed=3):
 def make_model(optimizer=None, units=4, dropout=0.5, **compile_options):
     """A compiled model with statistics, state of varying size, dropout and an exact metric."""
     tf.keras.utils.set_random_seed(1)
-    if not _keras.KERAS_3:  # the random state of Keras 2 is in variables only then
-        tf.keras.backend.experimental.enable_tf_random_generator()
+    _keras.keep_random_state_in_variables()
     ids = tf.keras.Input([FIELDS], dtype="int64")
     values = tf.keras.Input([FIELDS])
     normed = layers.MaxNorm(N)((ids, values))
@@ -48,8 +47,7 @@ def make_model(optimizer=None, units=4, dropout=0.5, **compile_options):
 def make_small_model(optimizer=None, **compile_options):
     """A compiled model that is traced in a short time, with a table, dropout and a metric."""
     tf.keras.utils.set_random_seed(1)
-    if not _keras.KERAS_3:
-        tf.keras.backend.experimental.enable_tf_random_generator()
+    _keras.keep_random_state_in_variables()
     ids, values = tf.keras.Input([FIELDS], dtype="int64"), tf.keras.Input([FIELDS])
     x = tf.keras.layers.Dropout(0.5)(layers.SparseLinear(4, N)((ids, values)))
     model = tf.keras.Model([ids, values], tf.keras.layers.Dense(1, activation="sigmoid")(x))

@@ -34,6 +34,9 @@ def write_criteo(path, n, seed=0):
     return f"criteo:{path}"
 
 
+SPARSE_MLP = ("--model", "sparse_mlp", "--optimizer", "lazy_adam")
+
+
 def train(data, out, *options):
     main(["train", "--data", data, "--out", str(out), "--epochs", "2", *options])
     return out
@@ -59,4 +62,4 @@ def fields_run(tmp_path_factory):
 @pytest.fixture(scope="session")
 def criteo_run(tmp_path_factory):
     data = write_criteo(tmp_path_factory.mktemp("data") / "c.tsv", 500)
-    return train(data, tmp_path_factory.mktemp("runs") / "criteo", "--optimizer", "lazy_adam")
+    return train(data, tmp_path_factory.mktemp("runs") / "criteo", *SPARSE_MLP)

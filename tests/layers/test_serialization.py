@@ -19,6 +19,7 @@ OF_LAYERS = {
     "DotInteraction": lambda: layers.DotInteraction(),
     "FactorizationMachine": lambda: layers.FactorizationMachine(pool=False),
     "FieldEmbedding": lambda: layers.FieldEmbedding([5, 7, 9], 4, "mean", num_bags=1, l2=0.5),
+    "FieldLogarithms": lambda: layers.FieldLogarithms(3),
     "FieldQuantiles": lambda: layers.FieldQuantiles(3, num_bins=7),
     "GroupedSparseLinear": lambda: layers.GroupedSparseLinear(TABLES, {"x": "a", "y": "b"}),
     "HashingDiscretizer": lambda: layers.HashingDiscretizer(8, num_bins=3, unknown="drop"),

@@ -27,6 +27,7 @@ def test_a_builder_takes_ragged_batches_unless_it_declares_a_layout():
     [
         (["continuous", "continuous_present"], "fields"),
         (["categorical"], "fields"),
+        (["categorical", "row_keys"], "keyed_fields"),
         (["bag_tags_ids", "sparse_ids"], "fields"),
         (["continuous_ids", "continuous_values", "categorical_ids"], "ragged"),
         (["sparse_ids"], "ragged"),

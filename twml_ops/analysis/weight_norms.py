@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -23,7 +24,8 @@ def weight_norms(
     The weights of an entry are the rows that it reads in all `SparseLinear` layers together. The
     norm of a feature is √(mean over its entries of the sum over these rows of |row|²), so frequent
     values have more influence. The entries of one feature at a time are passed through the model up
-    to its `SparseLinear` layers, so layers before those (buckets, hashes, norms) are applied.
+    to its `SparseLinear` layers, so layers before those (buckets, hashes, norms) are applied. If
+    models are nested in the model, as in an ensemble, the mean square is also one over these.
 
     Args:
         model: a functional model.
@@ -34,22 +36,37 @@ def weight_norms(
         Norm by name of the feature; NaN if it has no entries in the batch, or if its entries reach
         no `SparseLinear` layer, as those of the layout "fields" do not.
     """
-    linear = [layer for layer in model.layers if isinstance(layer, SparseLinear)]
+    parts = [layer for layer in model.layers if isinstance(layer, tf.keras.Model)] or [model]
+    squares_of = [squares for part in parts if (squares := _squares_of(part))]
     norms = {name: math.nan for group in groups for name in group.masks}
-    if not linear:
+    if not squares_of:
         return norms
-    probe = tf.keras.Model(model.input, [layer.input for layer in linear])
-    ids_of = compiled(lambda f: [parse(batch)[0].ids for batch in probe(f, training=False)])
     for group in groups:
         if not isinstance(features[group.keys[0]], tf.RaggedTensor):
             continue
         for name, mask in group.masks.items():
             count = int(mask.sum())
-            ids = ids_of(_keep_only(features, group.keys, mask)) if count else []
-            pairs = zip(linear, ids, strict=False)
-            squares = sum(float(_squared_norms(layer, i.numpy()).sum()) for layer, i in pairs)
-            norms[name] = math.sqrt(squares / count) if count else math.nan
+            if not count:
+                continue
+            kept = _keep_only(features, group.keys, mask)
+            total = sum(squares(kept) for squares in squares_of)
+            norms[name] = math.sqrt(total / len(parts) / count)
     return norms
+
+
+def _squares_of(model: tf.keras.Model) -> Callable[[Features], float] | None:
+    """A function that sums the squared norms of the rows that a batch reads; None: of no layer."""
+    linear = [layer for layer in model.layers if isinstance(layer, SparseLinear)]
+    if not linear:
+        return None
+    probe = tf.keras.Model(model.input, [layer.input for layer in linear])
+    ids_of = compiled(lambda f: [parse(batch)[0].ids for batch in probe(f, training=False)])
+
+    def squares(features: Features) -> float:
+        pairs = zip(linear, ids_of(features), strict=True)
+        return sum(float(_squared_norms(layer, ids.numpy()).sum()) for layer, ids in pairs)
+
+    return squares
 
 
 def _keep_only(features: Features, keys: tuple[str, ...], mask: Array) -> Features:

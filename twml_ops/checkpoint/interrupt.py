@@ -26,16 +26,19 @@ class Interrupt:
 
 
 @contextlib.contextmanager
-def deferred_interrupt() -> Iterator[Interrupt]:
+def deferred_interrupt(enabled: bool = True) -> Iterator[Interrupt]:
     """In its block the first SIGINT or SIGTERM sets a flag; the second one acts as usual.
 
     In another thread than the main one, where Python handles no signals, it does nothing.
+
+    Args:
+        enabled: whether to do anything.
 
     Yields:
         The flag.
     """
     interrupt = Interrupt()
-    if threading.current_thread() is not threading.main_thread():
+    if not enabled or threading.current_thread() is not threading.main_thread():
         yield interrupt
         return
     before = {number: signal.getsignal(number) for number in SIGNALS}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import tensorflow as tf
@@ -22,6 +22,7 @@ class State:
     arrays: dict[str, np.ndarray | tf.Variable] = dataclasses.field(default_factory=dict)
 
 
+@runtime_checkable
 class Stateful(Protocol):
     """An object with a state that a checkpoint holds."""
 

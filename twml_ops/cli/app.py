@@ -6,6 +6,7 @@ import typer
 
 from twml_ops.cli.commands import (
     calibrate,
+    checkpoints,
     evaluate,
     explain,
     export,
@@ -18,6 +19,7 @@ from twml_ops.cli.commands import (
     stability,
     tpu_check,
     train,
+    tune,
     tune_input,
 )
 from twml_ops.cli.commands.options import Debug
@@ -44,9 +46,11 @@ app.command()(explain.explain)
 app.command()(export.export)
 app.command()(info.info)
 app.command()(schema.schema)
+app.command()(tune.tune)
 app.command()(tune_input.tune_input)
 app.command()(tpu_check.tpu_check)
 app.command()(stability.stability)
 app.command()(launch.launch)
 app.command()(plan.plan)
 app.command()(selfcheck.selfcheck)
+app.add_typer(checkpoints.app)

@@ -22,6 +22,10 @@ class UserError(Exception):
     """An error that the user can correct. Its message is the line that is printed."""
 
 
+class RunInterrupted(UserError):
+    """A signal has ended a run that can be continued. Its message says how."""
+
+
 class _Debug:
     """Holds `--debug`, which is allowed before and after the command."""
 
@@ -46,6 +50,8 @@ def report(error: BaseException) -> NoReturn:
         traceback.print_exception(error)
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
         code, line = INTERRUPTED, "interrupted"
+    elif isinstance(error, RunInterrupted):
+        code, line = INTERRUPTED, str(error)
     elif isinstance(error, BrokenPipeError):
         sys.stderr.close()  # the reader of a pipe has ended: exit without a message, as usual
         raise SystemExit(FAILED)

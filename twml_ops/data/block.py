@@ -296,7 +296,8 @@ class Block:
             each has R rows.
         columns: what the schema has beside features and labels: `weight` (float32 [R], sample
             weights), `time` (float64 [R]; seconds since 1970 where the column holds timestamps)
-            and `group` (int64 [R], a hash).
+            and `group` (int64 [R], a hash); and `row_keys` (int64 [R]), a key of each example of a
+            source.
     """
 
     labels: Array

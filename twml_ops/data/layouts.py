@@ -11,9 +11,10 @@ import tensorflow as tf
 
 from twml_ops.data.block import Array, Block, Categories, Group, Numbers, Rows
 from twml_ops.data.errors import DataError
+from twml_ops.data.row_keys import ROW_KEYS
 from twml_ops.data.schema import Schema
 
-LayoutName = Literal["ragged", "fields"]
+LayoutName = Literal["ragged", "fields", "keyed_fields"]
 """The form of a batch of features; see `Source.dataset`."""
 Arrays = dict[str, tuple[Array, ...]]
 
@@ -90,15 +91,20 @@ class Ragged(Layout):
 
 
 class Fields(Layout):
-    """Numbers and categories as matrices [B, C] and [B, F]; bags and raw sparse ids as ragged."""
+    """Numbers and categories as matrices [B, C] and [B, F]; bags and raw sparse ids as ragged.
 
-    def __init__(self, schema: Schema) -> None:
+    Args:
+        schema: the features, labels and weights.
+        keyed: whether there is a key for each row.
+    """
+
+    def __init__(self, schema: Schema, keyed: bool = False) -> None:
         super().__init__(schema.labels, schema.weight is not None)
-        self._schema = schema
+        self._schema, self._keyed = schema, keyed
 
     def _features(self, block: Block) -> Arrays:
         schema = self._schema
-        arrays: Arrays = {}
+        arrays: Arrays = {ROW_KEYS: (block.columns[ROW_KEYS],)} if self._keyed else {}
         if schema.continuous:
             numbers = block.groups["continuous"]
             assert isinstance(numbers, Numbers)
@@ -124,6 +130,8 @@ class Fields(Layout):
     def _signature(self, batch_size: int | None) -> dict[str, Any]:
         schema = self._schema
         spec: dict[str, Any] = {}
+        if self._keyed:
+            spec[ROW_KEYS] = (tf.TensorSpec([batch_size], tf.int64),)
         if schema.continuous:
             shape = [batch_size, len(schema.continuous)]
             spec["continuous"] = (tf.TensorSpec(shape, tf.float32), tf.TensorSpec(shape, tf.bool))
@@ -140,8 +148,8 @@ class Fields(Layout):
         for name, arrays in parts.items():
             if name == "continuous":
                 features["continuous"], features["continuous_present"] = arrays
-            elif name == "categorical":
-                (features["categorical"],) = arrays
+            elif name in ("categorical", ROW_KEYS):
+                (features[name],) = arrays
             else:
                 features.update(_ragged(name, arrays))
         return features
@@ -160,9 +168,9 @@ def layout_of(schema: Schema, name: LayoutName) -> Layout:
     """
     if name == "ragged":
         return Ragged(schema.groups, schema.labels, schema.weight is not None)
-    if name == "fields":
-        return Fields(schema)
-    raise ValueError(f'layout must be "ragged" or "fields", got {name!r}')
+    if name in ("fields", "keyed_fields"):
+        return Fields(schema, keyed=name == "keyed_fields")
+    raise ValueError(f'layout must be "ragged", "fields" or "keyed_fields", got {name!r}')
 
 
 def _rows_arrays(rows: Group) -> tuple[Array, ...]:

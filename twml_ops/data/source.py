@@ -14,6 +14,7 @@ from twml_ops.data.errors import DataError
 from twml_ops.data.layouts import LayoutName, layout_of
 from twml_ops.data.order import UnitOfPiece
 from twml_ops.data.position import InputPosition
+from twml_ops.data.row_keys import KeyedPiece
 from twml_ops.data.schema import Schema
 from twml_ops.data.units import DealtPiece, Part, Piece, RowRangePieces, StoredPiece, in_range
 
@@ -77,8 +78,12 @@ class Source(ABC):
         if self._cache is not None:
             return self._cache
         if self._made is None:
-            self._made = self._make_pieces()
+            self._made = self._keyed(self._make_pieces())
         return self._made
+
+    def _keyed(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        """The pieces, whose examples have keys: `ROW_KEYS`."""
+        return [KeyedPiece(piece, i) for i, piece in enumerate(pieces)]
 
     def num_examples(self) -> int:
         """Counts the examples. May take a pass over the data, once.
@@ -180,7 +185,8 @@ class Source(ABC):
                 whatever the batch size.
             drop_remainder: leave out a last batch of fewer than `batch_size` examples.
             layout: "ragged": the features that are present, as ragged rows. "fields": a matrix in
-                which each column is a field, with marks for what is missing.
+                which each column is a field, with marks for what is missing. "keyed_fields": these,
+                and a key for each row.
             position: where to continue, of the same `seed` (None without `shuffle`). The first
                 iteration is the rest of the epoch `position.epoch`, with the batches that would
                 have followed; the next iterations are the epochs after it. What was consumed is
@@ -203,7 +209,9 @@ class Source(ABC):
             `continuous_present` (bool [B, C]); `categorical` (int64 [B, F]), the hashes of the
             columns `schema.fields`, -1 where missing; for a bag in the column `tags`
             `bag_tags_ids` (ragged int64) and, with weights, `bag_tags_values` (ragged float32);
-            and `sparse_ids` and `sparse_values` as above.
+            and `sparse_ids` and `sparse_values` as above. The layout "keyed_fields" also has
+            `row_keys` (int64 [B]), a key of each example that does not depend on the order of
+            reading or on the worker that reads it.
 
             It knows its length if the number of examples is known by now, as it is once
             `num_examples` was called. `fit` of Keras needs that: at the end of a dataset of unknown
@@ -293,7 +301,33 @@ class Source(ABC):
         return RowRange(self, 0, cut), RowRange(self, cut, total)
 
 
-class RowRange(Source):
+class View(Source):
+    """Examples of another source, which keep their keys.
+
+    Args:
+        whole: the source viewed.
+        name: of the view.
+    """
+
+    def __init__(self, whole: Source, name: str) -> None:
+        super().__init__(name)
+        self._whole = whole
+
+    @property
+    def schema(self) -> Schema:
+        """See `Source`."""
+        return self._whole.schema
+
+    @property
+    def in_order_of_time(self) -> bool:
+        """See `Source`."""
+        return self._whole.in_order_of_time
+
+    def _keyed(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        return pieces
+
+
+class RowRange(View):
     """The examples start .. stop of another source."""
 
     def __init__(self, whole: Source, start: int, stop: int | None) -> None:
@@ -310,18 +344,8 @@ class RowRange(Source):
         text = f"[{start}:{'' if stop is None else stop}]"
         if stop is not None and stop <= start:
             raise DataError(f"{whole.name}{text}: the row range is empty")
-        super().__init__(whole.name + text)
-        self._whole, self._start, self._stop = whole, start, stop
-
-    @property
-    def schema(self) -> Schema:
-        """See `Source`."""
-        return self._whole.schema
-
-    @property
-    def in_order_of_time(self) -> bool:
-        """See `Source`."""
-        return self._whole.in_order_of_time
+        super().__init__(whole, whole.name + text)
+        self._start, self._stop = start, stop
 
     def _make_pieces(self) -> Sequence[Piece]:
         return RowRangePieces(self._whole._pieces(), self._start, self._stop).pieces()
@@ -335,7 +359,7 @@ class RowRange(Source):
             raise DataError(f"{self.name}: no such rows, the data has fewer")
 
 
-class Shard(Source):
+class Shard(View):
     """A part of the units of another source; see `Source.shard`."""
 
     def __init__(self, whole: Source, part: Part) -> None:
@@ -345,18 +369,8 @@ class Shard(Source):
             whole: the source viewed.
             part: which of its units.
         """
-        super().__init__(f"{whole.name} (part {part.index} of {part.count})")
-        self._whole, self._part = whole, part
-
-    @property
-    def schema(self) -> Schema:
-        """See `Source`."""
-        return self._whole.schema
-
-    @property
-    def in_order_of_time(self) -> bool:
-        """See `Source`."""
-        return self._whole.in_order_of_time
+        super().__init__(whole, f"{whole.name} (part {part.index} of {part.count})")
+        self._part = part
 
     def _make_pieces(self) -> Sequence[Piece]:
         return [DealtPiece(piece, self._part) for piece in self._whole._pieces()]

@@ -10,8 +10,7 @@ import numpy as np
 from twml_ops import core
 from twml_ops.data.block import Array, Block
 from twml_ops.data.order import UnitOfPiece, without_first
-from twml_ops.data.schema import Schema
-from twml_ops.data.source import Source
+from twml_ops.data.source import Source, View
 from twml_ops.data.units import Piece, Unit
 
 _BITS = 32
@@ -34,7 +33,7 @@ class Place(NamedTuple):
 Keep = Callable[[Place, Block], Array]
 
 
-class Subset(Source):
+class Subset(View):
     """The examples of another source for which a function is true.
 
     It is kept in memory only if the other source is not.
@@ -46,18 +45,8 @@ class Subset(Source):
     """
 
     def __init__(self, whole: Source, name: str, keep: Keep) -> None:
-        super().__init__(name)
-        self._whole, self._keep = whole, keep
-
-    @property
-    def schema(self) -> Schema:
-        """See `Source`."""
-        return self._whole.schema
-
-    @property
-    def in_order_of_time(self) -> bool:
-        """See `Source`."""
-        return self._whole.in_order_of_time
+        super().__init__(whole, name)
+        self._keep = keep
 
     def _make_pieces(self) -> Sequence[Piece]:
         pieces = self._whole._pieces()

@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from twml_ops._keras import input_spec, symbolic_inputs
 
+ROW_KEYS = "row_keys"  # of the layout "keyed_fields" of `data.Source.dataset`
+
 
 class _Leaf(NamedTuple):
     """One input of a model.
@@ -30,6 +32,7 @@ class ModelInputs:
       `g_values` share one `g_row_splits`.
     - A sparse input `x` [B, N] becomes `x_ids` int64 [K], `x_values` [K] and `x_row_splits`.
     - A dense input stays as it is.
+    - The input `row_keys` is left out: it is used in training only. The model is given zeros.
 
     Args:
         model: A built Keras model; not used if `inputs` is given.
@@ -64,6 +67,8 @@ class ModelInputs:
         """The specs of the tensors that a signature takes, by name."""
         flat: dict[str, tf.TensorSpec] = {}
         for name, spec in self._leaves:
+            if name == ROW_KEYS:
+                continue
             if isinstance(spec, tf.RaggedTensorSpec):
                 flat[name] = tf.TensorSpec([None], spec.dtype, name)
             elif isinstance(spec, tf.SparseTensorSpec):
@@ -78,8 +83,9 @@ class ModelInputs:
 
     def assemble(self, tensors: dict[str, tf.Tensor]) -> Any:
         """Assembles the model's inputs from the flat tensors."""
-        leaves = [self._leaf(name, spec, tensors) for name, spec in self._leaves]
-        return tf.nest.pack_sequence_as(self.specs, leaves, expand_composites=False)
+        return self._pack(
+            {n: self._leaf(n, spec, tensors) for n, spec in self._leaves if n != ROW_KEYS}
+        )
 
     def select(self, features: dict[str, Any]) -> Any:
         """The model's inputs out of features by name, which may be more than it takes.
@@ -87,14 +93,21 @@ class ModelInputs:
         Raises:
             ValueError: the model takes an input that is no feature.
         """
-        unknown = [leaf.name for leaf in self._leaves if leaf.name not in features]
+        names = [leaf.name for leaf in self._leaves if leaf.name != ROW_KEYS]
+        unknown = [name for name in names if name not in features]
         if unknown:
             raise ValueError(
                 f"the model has the inputs {unknown}, which are no features of the schema; those "
                 f"are {sorted(features)}"
             )
-        leaves = [features[leaf.name] for leaf in self._leaves]
-        return tf.nest.pack_sequence_as(self.specs, leaves, expand_composites=False)
+        return self._pack({name: features[name] for name in names})
+
+    def _pack(self, leaves: dict[str, Any]) -> Any:
+        """The structure of inputs with the given leaves, and zeros as the row keys."""
+        if any(leaf.name == ROW_KEYS for leaf in self._leaves):
+            leaves[ROW_KEYS] = tf.zeros([_num_rows(next(iter(leaves.values())))], tf.int64)
+        ordered = [leaves[leaf.name] for leaf in self._leaves]
+        return tf.nest.pack_sequence_as(self.specs, ordered, expand_composites=False)
 
     @staticmethod
     def _leaf(name: str, spec: Any, tensors: dict[str, tf.Tensor]) -> Any:
@@ -113,6 +126,12 @@ def row_splits_name(name: str) -> str:
     """The name of the row splits of an input; inputs `g_ids` and `g_values` share one."""
     group = name.removesuffix("_ids").removesuffix("_values")
     return f"{group}_row_splits"
+
+
+def _num_rows(leaf: Any) -> Any:
+    if isinstance(leaf, tf.RaggedTensor):
+        return leaf.nrows()
+    return leaf.dense_shape[0] if isinstance(leaf, tf.SparseTensor) else tf.shape(leaf)[0]
 
 
 def _flatten(specs: Any) -> list[Any]:

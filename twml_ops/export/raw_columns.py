@@ -33,7 +33,8 @@ class RawColumns:
                 f"the categories of the schema must have hash_version {VERSION}, got "
                 f"{schema.hash_version}: TensorFlow cannot hash them, train the model anew"
             )
-        self._schema, self._layout = schema, layout
+        self._schema = schema
+        self._layout = "ragged" if layout == "ragged" else "fields"  # row keys are for training
 
     def specs(self) -> dict[str, tf.TensorSpec]:
         """The tensors by column.

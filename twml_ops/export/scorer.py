@@ -39,10 +39,11 @@ def to_scorer(
     Args:
         model: A functional or sequential model with one output, of the layers Bias, CategoryRows,
             CountStatistics, Cross, DotInteraction, FactorizationMachine, FieldEmbedding,
-            FieldQuantiles, GroupedSparseLinear, HashedIds, HashingDiscretizer,
+            FieldLogarithms, FieldQuantiles, GroupedSparseLinear, HashedIds, HashingDiscretizer,
             MaxNorm, PercentileDiscretizer, SparseLinear and TargetStatistics of this package, and
-            Activation, Add, BatchNormalization, Concatenate, Dense, Dot, Dropout, Flatten, Multiply
-            and Reshape of Keras.
+            Activation, Add, Average, BatchNormalization, Concatenate, Dense, Dot, Dropout, Flatten,
+            Multiply, Rescaling and Reshape of Keras, and of functional models of these, such as the
+            members of an ensemble.
         path: Folder to write.
         tables: How the rows of `SparseLinear` kernels and `FieldEmbedding` are stored; see
             `to_stock_tf`.
@@ -242,6 +243,15 @@ def _batch_normalization(program: Program, layer: Any, call: LayerCall) -> list[
     return [Dense(out)]
 
 
+def _nested_model(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    calls, outputs = layer_calls(layer.outputs)
+    program.bind(layer_calls(layer.inputs)[1], call.inputs)
+    for inner in calls:
+        if not isinstance(inner.layer, tf.keras.layers.InputLayer):
+            program.add(inner)
+    return program.made(outputs)
+
+
 _LAYERS: dict[Any, CompileLayer] = {
     **FIELD_LAYERS,
     HashedIds: _hashed_ids,
@@ -252,8 +262,10 @@ _LAYERS: dict[Any, CompileLayer] = {
     layers.MaxNorm: _max_norm,
     layers.PercentileDiscretizer: _discretizer,
     layers.SparseLinear: _sparse_linear,
+    tf.keras.Model: _nested_model,
     tf.keras.layers.Activation: _activation,
     tf.keras.layers.Add: _merge("add"),
+    tf.keras.layers.Average: _merge("average"),
     tf.keras.layers.BatchNormalization: _batch_normalization,
     tf.keras.layers.Concatenate: _merge("concatenate"),
     tf.keras.layers.Dense: _dense,

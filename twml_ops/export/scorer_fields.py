@@ -55,6 +55,24 @@ def _field_quantiles(program: Program, layer: Any, call: LayerCall) -> list[Any]
     return [Dense(f"{new}b"), Dense(f"{new}r")]
 
 
+def _field_logarithms(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    registers: list[str | None] = [program.dense(key, layer.name) for key in call.inputs]
+    arrays = {name: tf_variable(getattr(layer, name)).numpy() for name in ("scale", "offset")}
+    out = program.new()
+    program.step("field_logarithms", registers, [out], arrays, limit=layer.limit)
+    return [Dense(out)]
+
+
+def _rescaling(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    register, out = program.dense(call.inputs[0], layer.name), program.new()
+    arrays = {
+        name: np.asarray([value], np.float32)
+        for name, value in (("factor", layer.scale), ("offset", layer.offset))
+    }
+    program.step("affine", [register], [out], arrays)
+    return [Dense(out)]
+
+
 def _category_rows(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     keys, rows, _ = (v.numpy() for v in layer.state_variables)
     single = layer.num_fields - layer.num_bags
@@ -122,9 +140,11 @@ FIELD_LAYERS: dict[Any, CompileLayer] = {
     layers.CountStatistics: _category_statistics,
     layers.DotInteraction: _dot_interaction,
     layers.FieldEmbedding: _field_embedding,
+    layers.FieldLogarithms: _field_logarithms,
     layers.FieldQuantiles: _field_quantiles,
     layers.TargetStatistics: _category_statistics,
     tf.keras.layers.Dot: _dot,
     tf.keras.layers.Flatten: _reshape,
+    tf.keras.layers.Rescaling: _rescaling,
     tf.keras.layers.Reshape: _reshape,
 }

@@ -80,6 +80,14 @@ class Program:
             f"layer {layer.name!r} is a {type(layer).__name__}; the scorer supports {known}"
         )
 
+    def bind(self, keys: Sequence[Any], outer: Sequence[Any]) -> None:
+        """Makes the inputs of a nested model, by their keys, what the tensors `outer` are."""
+        self._made.update(zip(keys, self.made(outer), strict=True))
+
+    def made(self, keys: Sequence[Any]) -> list[Any]:
+        """What the tensors with these keys are: `Input`, `Batch`, `Part` or `Dense`."""
+        return [self._made[key] for key in keys]
+
     def step(
         self,
         op: str,

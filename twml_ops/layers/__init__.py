@@ -8,6 +8,7 @@ from twml_ops.layers.cross import Cross
 from twml_ops.layers.dot_interaction import DotInteraction
 from twml_ops.layers.factorization_machine import FactorizationMachine
 from twml_ops.layers.field_embedding import FieldEmbedding
+from twml_ops.layers.field_logarithms import FieldLogarithms, FieldMoments
 from twml_ops.layers.field_quantiles import FieldQuantiles
 from twml_ops.layers.grouped_sparse_linear import GroupedSparseLinear, SparseTable
 from twml_ops.layers.hashing_discretizer import HashingDiscretizer
@@ -29,6 +30,8 @@ __all__ = [
     "DotInteraction",
     "FactorizationMachine",
     "FieldEmbedding",
+    "FieldLogarithms",
+    "FieldMoments",
     "FieldQuantiles",
     "GroupedSparseLinear",
     "HashingDiscretizer",

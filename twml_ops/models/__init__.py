@@ -11,8 +11,9 @@
 | `shared_bottom` | several labels share a dense net (Caruana, 1997) |
 | `mmoe` | several labels share a multi-gate mixture of experts (Ma et al., 2018) |
 
-`sparse_mlp` takes batches in the layout "ragged", the others in the layout "fields", in which each
-column has vectors of its own. Each trains all labels of the schema.
+`sparse_mlp` takes batches in the layout "ragged", `dcn` in the layout "keyed_fields", and the
+others in the layout "fields". In the last two, each column has vectors of its own. Each model
+trains all labels of the schema. `ensemble` makes one model of several trained ones.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from twml_ops.data import Schema
+from twml_ops.models._fields import MAX_MULTI_HOT
 from twml_ops.models._layouts import layout_of, takes
 from twml_ops.models.bias import Bias
 from twml_ops.models.dcn import dcn
 from twml_ops.models.deepfm import deepfm
 from twml_ops.models.dlrm import dlrm
+from twml_ops.models.ensemble import ensemble, ensemble_members
 from twml_ops.models.fm import fm
 from twml_ops.models.hashed_ids import HashedIds
 from twml_ops.models.logistic import logistic
@@ -54,7 +58,10 @@ __all__ = [
     "SplitLabels",
     "dcn",
     "deepfm",
+    "default_name",
     "dlrm",
+    "ensemble",
+    "ensemble_members",
     "fm",
     "get",
     "layout_of",
@@ -74,6 +81,20 @@ def names() -> list[str]:
         The names that `get` accepts, sorted.
     """
     return sorted(_MODELS)
+
+
+def default_name(schema: Schema) -> str:
+    """The name of the model that suits the features.
+
+    Args:
+        schema: the features.
+
+    Returns:
+        "dcn" if there are numbers or categories, or few raw sparse features; otherwise
+        "sparse_mlp".
+    """
+    columns = schema.continuous or schema.categorical
+    return "dcn" if columns or schema.sparse_dim <= MAX_MULTI_HOT else "sparse_mlp"
 
 
 def get(name: str) -> ModelBuilder:

@@ -1,9 +1,13 @@
 """Parts that the models on fields share: their inputs, a vector for each field, and their outputs.
 
-continuous ─── quantiles ──┬─ buckets ──┐
-                           └─ ranks     ├─ field embedding ── vectors [B, F, D]
-categorical, bags ──────────────────────┤
-sparse ─── max norm ─── sparse linear ──┘
+continuous ──┬─ quantiles ──┬─ buckets ──┐
+             │              └─ ranks     ├─ field embedding ── vectors [B, F, D]
+             └─ logarithms               │
+categorical ─┬───────────────────────────┤
+             └─ target and count         │
+                statistics               │
+bags ────────────────────────────────────┤
+sparse ──── max norm ──── sparse linear ─┘
 """
 
 from __future__ import annotations
@@ -11,21 +15,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
 import tensorflow as tf
 
 from twml_ops.data import Schema
 from twml_ops.data.layouts import bag_name
 from twml_ops.layers import (
     CategoryRows,
+    CountStatistics,
     FactorizationMachine,
     FieldEmbedding,
+    FieldLogarithms,
     FieldQuantiles,
     MaxNorm,
     SparseLinear,
+    TargetStatistics,
 )
-from twml_ops.models._adapt_fields import adapt_fields
+from twml_ops.models._adapt_fields import ROW_KEYS, FieldState, adapt_fields
 from twml_ops.models._labels import probabilities
 from twml_ops.models.bias import Bias
+
+MAX_MULTI_HOT = 256
+_SPARSE_UNITS = 32
 
 
 class Fields:
@@ -33,15 +44,19 @@ class Fields:
 
     Args:
         schema: the features and labels.
-        dataset: batches in the layout "fields", read once: for the quantiles of the continuous
-            fields, the frequent categories, and the shares of positives.
+        dataset: batches in the layout "fields", or "keyed_fields" for statistics, read once: for
+            the quantiles of the continuous fields, the frequent categories, the statistics, and the
+            shares of positives.
         num_bins: largest number of buckets of a continuous field.
         min_count: smallest number of occurrences of a category with a row of its own.
         max_rows: largest number of categories of a field with a row of their own.
+        statistics: whether `numbers` has the out-of-fold target and count statistics of the
+            categorical fields.
 
     Attributes:
         inputs: symbolic inputs by name.
-        numbers: ranks of the continuous fields, [B, C] in [-1, 1], or None.
+        numbers: dense inputs [B, any], or None: ranks and logarithms of the continuous fields, and
+            statistics of the categorical fields.
         labels: names of the labels.
         base: the logit of the share of positives of each label.
 
@@ -57,29 +72,35 @@ class Fields:
         num_bins: int,
         min_count: int,
         max_rows: int,
+        statistics: bool = False,
     ) -> None:
         if not schema.groups:
             raise ValueError("schema must have at least one feature, got none")
         self._schema = schema
         self.labels = schema.labels
-        columns = len(schema.continuous)
-        quantiles = FieldQuantiles(columns, num_bins, name="quantiles") if columns else None
-        bags = len(schema.bags)
-        categories = None
-        if schema.categorical:
-            categories = CategoryRows(
-                len(schema.categorical), min_count, max_rows, num_bags=bags, name="categories"
-            )
-        self.base = adapt_fields(schema, dataset, quantiles, categories)
+        columns, single, bags = map(len, (schema.continuous, schema.fields, schema.bags))
+        state = FieldState(
+            FieldQuantiles(columns, num_bins, name="quantiles") if columns else None,
+            FieldLogarithms(columns, name="logarithms") if columns else None,
+            CategoryRows(single + bags, min_count, max_rows, num_bags=bags, name="categories")
+            if schema.categorical
+            else None,
+            *_statistics_layers(schema, statistics and single > 0),
+        )
+        self.base = adapt_fields(schema, dataset, state)
+        categories, quantiles = state.categories, state.quantiles
         self.inputs: dict[str, Any] = {}
-        self.numbers: Any = None
+        numbers: list[Any] = []
         self._num_rows: list[int] = []
         self._ids: list[Any] = []  # what a field embedding is called with
         matrices, of_bags = [], []
         if categories is not None:
-            single = len(schema.fields)
             ids = [self._input("categorical", single, "int64")] if single else []
             parts = [self._ragged(bag_name(n), n in schema.bag_weights) for n in schema.bags]
+            if state.counts is not None:
+                keyed = [ids[0], self._row_keys()]
+                numbers += [self._centered(m, keyed, i) for i, m in enumerate(state.means)]
+                numbers.append(self._scaled(state.counts, keyed))
             rows = categories([*ids, *(part[0] for part in parts)])
             matrices += rows[: len(ids)]
             of_bags = [
@@ -88,11 +109,14 @@ class Fields:
             ]
             self._num_rows += categories.num_rows[:single]
         if quantiles is not None:
-            numbers = self._input("continuous", columns, "float32")
+            assert state.logarithms is not None
+            values = self._input("continuous", columns, "float32")
             present = self._input("continuous_present", columns, "bool")
-            buckets, self.numbers = quantiles([numbers, present])
+            buckets, ranks = quantiles([values, present])
+            numbers = [ranks, state.logarithms([values, present]), *numbers]
             matrices.append(buckets)
             self._num_rows += [1 + num_bins] * columns
+        self.numbers: Any = concatenated(numbers, "numbers") if numbers else None
         if matrices:
             self._ids.append(concatenated(matrices, "ids"))
         if categories is not None:
@@ -106,6 +130,21 @@ class Fields:
     def _input(self, name: str, width: int, dtype: str) -> Any:
         self.inputs[name] = tf.keras.Input((width,), dtype=dtype, name=name)
         return self.inputs[name]
+
+    def _row_keys(self) -> Any:
+        self.inputs[ROW_KEYS] = tf.keras.Input((), dtype="int64", name=ROW_KEYS)
+        return self.inputs[ROW_KEYS]
+
+    def _centered(self, means: TargetStatistics, keyed: list[Any], label: int) -> Any:
+        """The logits of the means of a label, minus that of all rows."""
+        scale = tf.keras.layers.Rescaling(1.0, -self.base[label], name=f"{means.name}_centered")
+        return scale(means(keyed))
+
+    def _scaled(self, counts: CountStatistics, keyed: list[Any]) -> Any:
+        """The logarithms of the counts, divided by that of the number of all rows."""
+        rows = float(np.sum(counts.state_variables[-1].numpy()[:, 0]))
+        scale = tf.keras.layers.Rescaling(1 / np.log1p(rows), name=f"{counts.name}_scaled")
+        return scale(counts(keyed))
 
     def _ragged(self, name: str, weighted: bool) -> list[Any]:
         dtypes = {"ids": "int64", "values": "float32"} if weighted else {"ids": "int64"}
@@ -133,13 +172,14 @@ class Fields:
         return concatenated(parts, "embedding_fields")
 
     def flat_input(
-        self, units: int, sparse_units: int, *, stddev: float, l2: float, dropout: float
+        self, units: int, sparse_units: int | None, *, stddev: float, l2: float, dropout: float
     ) -> Any:
-        """All vectors and the ranks side by side: [B, F * units + sparse_units + C].
+        """All vectors and `numbers` side by side, [B, any].
 
         Args:
             units: width of the vector of a field.
-            sparse_units: width of the vector of all raw sparse ids of a row.
+            sparse_units: width of the vector of all raw sparse ids of a row; None: 32, or, if there
+                are at most `MAX_MULTI_HOT` ids, a vector of their values.
             stddev: standard deviation of the initial vectors.
             l2: strength of the L2 regularization of the vectors of fields.
             dropout: share of the components of the vectors of fields that is dropped in training.
@@ -149,24 +189,31 @@ class Fields:
             vectors = self._embedding(units, _normal(stddev), l2, "embedding")
             parts.append(flattened(vectors, dropout))
         if self._sparse is not None:
-            parts.append(self._sparse_linear(sparse_units, _normal(stddev), "embedding_sparse"))
-        return concatenated([*parts, *self._ranks], "flat_input")
+            parts.append(self._sparse_vector(sparse_units, stddev))
+        return concatenated([*parts, *self._numbers], "flat_input")
+
+    def _sparse_vector(self, units: int | None, stddev: float) -> Any:
+        """One vector of all raw sparse ids of a row."""
+        dim = self._schema.sparse_dim
+        if units is None and dim <= MAX_MULTI_HOT:
+            return self._sparse_linear(dim, "identity", "multi_hot", trainable=False)
+        return self._sparse_linear(units or _SPARSE_UNITS, _normal(stddev), "embedding_sparse")
 
     def deep_input(self, vectors: Any, dropout: float) -> Any:
-        """The input of dense layers: all vectors and the ranks, [B, F * units + C].
+        """The input of dense layers: all vectors and `numbers`, [B, any].
 
         Args:
             vectors: [B, F, units].
             dropout: share of the components that is dropped in training.
         """
-        return concatenated([flattened(vectors, dropout), *self._ranks], "deep_input")
+        return concatenated([flattened(vectors, dropout), *self._numbers], "deep_input")
 
     @property
-    def _ranks(self) -> list[Any]:
+    def _numbers(self) -> list[Any]:
         return [] if self.numbers is None else [self.numbers]
 
     def linear(self, *, l2: float) -> list[Any]:
-        """Terms [B, L] of a linear model: one weight for each category, bucket, rank and sparse id.
+        """Terms [B, L] of a linear model: a weight for each category, bucket, number and sparse id.
 
         Args:
             l2: strength of the L2 regularization of the weights of categories and buckets.
@@ -203,12 +250,15 @@ class Fields:
         )
         return embedding(self._ids[0] if len(self._ids) == 1 else self._ids)
 
-    def _sparse_linear(self, units: int, initializer: Any, name: str) -> Any:
+    def _sparse_linear(
+        self, units: int, initializer: Any, name: str, trainable: bool = True
+    ) -> Any:
         linear = SparseLinear(
             units,
             self._schema.sparse_dim,
             use_bias=False,
             kernel_initializer=initializer,
+            trainable=trainable,
             name=name,
         )
         return linear(self._sparse)
@@ -251,6 +301,16 @@ class Fields:
         logits = terms[0] if len(terms) == 1 else tf.keras.layers.Add(name="sum")(list(terms))
         logits = Bias(self.base, name="logit")(logits)
         return tf.keras.Model(self.inputs, probabilities(logits, self.labels), name=name)
+
+
+def _statistics_layers(
+    schema: Schema, wanted: bool
+) -> tuple[list[TargetStatistics], CountStatistics | None]:
+    if not wanted:
+        return [], None
+    fields, labels = len(schema.fields), range(len(schema.labels))
+    means = [TargetStatistics(fields, name=f"target_means_{i}") for i in labels]
+    return means, CountStatistics(fields, name="category_counts")
 
 
 def flattened(vectors: Any, dropout: float) -> Any:

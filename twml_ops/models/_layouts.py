@@ -20,7 +20,7 @@ def takes(layout: LayoutName) -> Callable[[Builder], Builder]:
     A builder without this decorator takes the layout "ragged".
 
     Args:
-        layout: "ragged" or "fields", as of `data.Source.dataset`.
+        layout: "ragged", "fields" or "keyed_fields", as of `data.Source.dataset`.
 
     Returns:
         A decorator of functions `build(schema, dataset, **options)`.
@@ -41,12 +41,14 @@ def layout_of(model: Any) -> LayoutName:
             `inputs` of Keras' functional models, whose names determine the layout.
 
     Returns:
-        "ragged" or "fields", for `data.Source.dataset(layout=...)`.
+        "ragged", "fields" or "keyed_fields", for `data.Source.dataset(layout=...)`.
     """
     inputs = getattr(model, "inputs", None)
     if inputs is None:
         declared: LayoutName = getattr(model, "layout", "ragged")
         return declared
     names = [t.name.split(":")[0] for t in tf.nest.flatten(inputs)]
+    if "row_keys" in names:
+        return "keyed_fields"
     fields = any(name in _FIELDS or name.startswith("bag_") for name in names)
     return "fields" if fields else "ragged"

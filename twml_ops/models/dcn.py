@@ -17,13 +17,13 @@ from twml_ops.models._fields import Fields, dense_net
 from twml_ops.models._layouts import takes
 
 
-@takes("fields")
+@takes("keyed_fields")
 def dcn(
     schema: Schema,
     dataset: tf.data.Dataset,
     *,
-    units: int = 4,
-    sparse_units: int = 32,
+    units: int = 2,
+    sparse_units: int | None = None,
     num_crosses: int = 2,
     rank: int | None = None,
     hidden: Sequence[int] = (64,),
@@ -34,23 +34,27 @@ def dcn(
     num_bins: int = 20,
     min_count: int = 3,
     max_rows: int = 1 << 18,
+    statistics: bool = True,
     stddev: float = 0.02,
 ) -> tf.keras.Model:
     """Builds a Deep & Cross Network in its parallel form.
 
-    x0 is the concatenation of the vectors of all fields and the ranks of the numbers. It is the
-    input of `num_crosses` layers x ← x0 ⊙ (W x + b) + x and, in parallel, of a dense net. The logit
-    is linear in both outputs, plus that of `logistic`. See Wang et al., "DCN V2: Improved Deep &
-    Cross Network and Practical Lessons for Web-scale Learning to Rank Systems", WWW 2021. The
-    vectors are narrow and the dropout is strong, because the linear part models the effects of
-    single features.
+    x0 is the concatenation of the vectors of all fields, the ranks and logarithms of the numbers,
+    and statistics of the categories: how often the label is positive (`layers.TargetStatistics`,
+    out of fold in training) and how frequent they are (`layers.CountStatistics`). It is the input
+    of `num_crosses` layers x ← x0 ⊙ (W x + b) + x and, in parallel, of a dense net. The logit is
+    linear in both outputs, plus that of `logistic`. See Wang et al., "DCN V2: Improved Deep & Cross
+    Network and Practical Lessons for Web-scale Learning to Rank Systems", WWW 2021. The vectors are
+    narrow and the dropout is strong, because the linear part models the effects of single features.
 
     Args:
         schema: the features and labels.
-        dataset: batches in the layout "fields", usually the training data, from which quantiles,
-            frequent categories and the initial bias are computed in one pass.
+        dataset: batches in the layout "keyed_fields", usually the training data, from which
+            quantiles, frequent categories, statistics and the initial bias are computed in one
+            pass.
         units: width D of the vector of a field.
-        sparse_units: width of the vector of all raw sparse ids of a row.
+        sparse_units: width of the vector of all raw sparse ids of a row; None: 32, or, of at most
+            256 ids, their values.
         num_crosses: number of `Cross` layers; the result is a polynomial of degree
             `num_crosses` + 1.
         rank: rank of their matrices W; None: full rank.
@@ -65,16 +69,25 @@ def dcn(
         min_count: smallest number of occurrences of a category with a row of its own; all rarer
             categories of a field share one.
         max_rows: largest number of rows of a field, for its most frequent categories.
+        statistics: whether x0 has the statistics of the categories.
         stddev: standard deviation of the initial vectors.
 
     Returns:
-        An uncompiled model: features in the layout "fields" → probabilities [B, 1]; of several
-        labels a dict of them.
+        An uncompiled model: features in the layout "keyed_fields", or "fields" if there are no
+        statistics, → probabilities [B, 1]; of several labels a dict of them. In inference the row
+        keys are not used, and exports do not take them.
 
     Raises:
         ValueError: the schema has no features.
     """
-    fields = Fields(schema, dataset, num_bins=num_bins, min_count=min_count, max_rows=max_rows)
+    fields = Fields(
+        schema,
+        dataset,
+        num_bins=num_bins,
+        min_count=min_count,
+        max_rows=max_rows,
+        statistics=statistics,
+    )
     x0 = fields.flat_input(units, sparse_units, stddev=stddev, l2=l2, dropout=embedding_dropout)
     crossed = x0
     for i in range(num_crosses):

@@ -80,7 +80,7 @@ def test_exports_without_our_ops_predict_as_predict_does(libsvm, libsvm_run, tmp
 def test_info_shows_the_run_and_the_installation(libsvm_run, capsys):
     main(["info", str(libsvm_run)])
     out = capsys.readouterr().out
-    assert "sparse_mlp" in out
+    assert "dcn" in out
     assert "log loss" in out
     main(["info"])
     out = capsys.readouterr().out

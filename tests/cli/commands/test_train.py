@@ -15,6 +15,7 @@ from twml_ops.cli import main
 from twml_ops.cli.runs.trained_run import TrainedRun
 from twml_ops.data import open_source, split_for_validation
 
+MODEL = ("--model", "sparse_mlp")
 METRICS = [
     *("auc", "pr_auc", "log_loss", "normalized_entropy", "rce", "calibration"),
     *("examples_per_second", "examples", "seconds"),
@@ -155,7 +156,7 @@ def test_few_examples_are_trained_for_a_fixed_number_of_epochs(tmp_path):
 
 
 def test_a_configuration_repeats_a_run_bit_for_bit(libsvm, tmp_path):
-    options = ["--epochs", "1", "--set", "units=8", "--set", "hidden=8,4", "--seed", "3"]
+    options = [*MODEL, "--epochs", "1", "--set", "units=8", "--set", "hidden=8,4", "--seed", "3"]
     main(["train", "--data", libsvm, "--out", str(tmp_path / "a"), *options])
     main(["train", "--config", str(tmp_path / "a" / "run.json"), "--out", str(tmp_path / "b")])
     np.testing.assert_array_equal(weights(tmp_path / "a"), weights(tmp_path / "b"))
@@ -238,7 +239,11 @@ WRONG = {
     "unknown source": (lambda folder: "paper:x", [], "unknown source"),
     "model": (good, ["--model", "nosuch"], "unknown model 'nosuch'"),
     "optimizer": (good, ["--optimizer", "nosuch"], "unknown optimizer 'nosuch'"),
-    "set": (good, ["--set", "unit=3"], "sparse_mlp has no such option; its options are units=32"),
+    "set": (
+        good,
+        [*MODEL, "--set", "unit=3"],
+        "sparse_mlp has no such option; its options are units=32",
+    ),
     "learning rate": (good, ["--learning-rate", "nan"], "--learning-rate must be"),
     "loss": (good, ["--optimizer", "sgd", "--learning-rate", "1e30"], "the loss became"),
     "epochs": (good, ["--validation", "random"], "--epochs fixes the number of epochs"),

@@ -36,7 +36,9 @@ def test_run_file_of_an_earlier_version_is_read():
         "train_examples": 258579,
         "schema": {"continuous": ["dep_time"]},
     }
-    assert RunConfig.from_json(run) == RunConfig("flights", learning_rate=0.04, epochs=4, seed=1)
+    assert RunConfig.from_json(run) == RunConfig(
+        "flights", model="sparse_mlp", learning_rate=0.04, epochs=4, seed=1
+    )
 
 
 @pytest.mark.parametrize(

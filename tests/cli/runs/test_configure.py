@@ -5,7 +5,7 @@ import json
 import pytest
 
 from twml_ops.cli.errors import UserError
-from twml_ops.cli.runs.config import ClusterOptions, RunConfig
+from twml_ops.cli.runs.config import DEFAULT, ClusterOptions, RunConfig
 from twml_ops.cli.runs.configure import configure
 from twml_ops.cli.runs.folder import FORMAT, FORMAT_KEY
 
@@ -21,14 +21,16 @@ def write(tmp_path):
 
 
 def test_without_a_file_the_options_and_the_defaults_count():
-    config = configure(None, {"data": "flights", "eval_": "x", "mode": "sync"}, ["units=8"])
-    assert config == RunConfig(
-        "flights", "x", model_options={"units": 8}, cluster=ClusterOptions(mode="sync")
-    )
+    given = {"data": "flights", "eval_": "x", "model": "dcn", "mode": "sync"}
+    config = configure(None, given, ["units=8"])
+    options, of_cluster = {"units": 8}, ClusterOptions(mode="sync")
+    assert config == RunConfig("flights", "x", "dcn", model_options=options, cluster=of_cluster)
+    assert configure(None, {"data": "flights"}, []).model == DEFAULT
 
 
 def test_options_override_the_file(write):
-    file = write(data="a", epochs=3, seed=7, model_options={"units": 8, "dropout": 0.1})
+    options = {"units": 8, "dropout": 0.1}
+    file = write(data="a", model="dcn", epochs=3, seed=7, model_options=options)
     config = configure(file, {"seed": 0, "batch_size": 9, "out": "x"}, ["units=4"])
     assert (config.data, config.epochs, config.seed, config.batch_size) == ("a", 3, 0, 9)
     assert config.model_options == {"units": 4, "dropout": 0.1}
@@ -67,7 +69,11 @@ def test_a_run_of_other_versions_is_repeated_with_a_warning(write, capsys):
         ("[]", "expected an object, got list"),
         ('{"seed": 1}', "--data is missing"),
         ('{"data": "a", "seeds": 1}', "seeds: unknown field"),
-        ('{"data": "a", "model_options": {"unit": 1}}', "sparse_mlp has no such option"),
+        ('{"data": "a", "model_options": {"unit": 1}}', "name the model whose options"),
+        (
+            '{"data": "a", "model": "sparse_mlp", "model_options": {"unit": 1}}',
+            "sparse_mlp has no such option",
+        ),
         ('{"data": "a", "model_options": 3}', "model_options: expected an object, got 3"),
     ],
 )

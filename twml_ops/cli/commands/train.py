@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from twml_ops.cli.commands.options import SOURCES, BatchSize, Debug, given_options
-from twml_ops.cli.runs.config import DEFAULT_EPOCHS, ClusterOptions, RunConfig
+from twml_ops.cli.runs.checkpoint_options import CheckpointOptions, checkpoint_options
+from twml_ops.cli.runs.config import DEFAULT_EPOCHS, DEFAULT_TIME_LIMIT, ClusterOptions, RunConfig
 
 
 def train(
@@ -44,13 +45,34 @@ def train(
             show_default=False,
         ),
     ] = None,
+    from_run: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN",
+            help="Go on with the training of a finished run, on other --data with the same "
+            "features. The model and the defaults of all other options are those of the run.",
+            show_default=False,
+        ),
+    ] = RunConfig.from_run,
     model: Annotated[
         str,
         typer.Option(
-            help="Name of the model (`twml-ops info` lists them), or FILE.py:FUNCTION of a "
-            "function `build(schema, dataset, *, ...)` that returns a Keras model."
+            help="Name of the model (`twml-ops info` lists them), FILE.py:FUNCTION of a function "
+            "`build(schema, dataset, *, ...)` that returns a Keras model, or auto: try several "
+            "models and options, and take those with the lowest validation loss. By default dcn; "
+            "sparse_mlp in a cluster and for nothing but more than 256 raw sparse features.",
+            show_default=False,
         ),
     ] = RunConfig.model,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds after which --model auto starts no further trial. Default: "
+            f"{DEFAULT_TIME_LIMIT:g}.",
+            show_default=False,
+        ),
+    ] = RunConfig.time_limit,
     options: Annotated[
         list[str] | None,
         typer.Option(
@@ -68,7 +90,8 @@ def train(
     learning_rate: Annotated[
         float | None,
         typer.Option(
-            help="Learning rate. In a cluster it decreases linearly to 0. Default: by optimizer.",
+            help="Learning rate. In a cluster it decreases linearly to 0. Default: by optimizer "
+            "and model.",
             show_default=False,
         ),
     ] = RunConfig.learning_rate,
@@ -86,6 +109,14 @@ def train(
     seed: Annotated[
         int, typer.Option(min=0, help="Random seed: the same seed gives the same model.")
     ] = RunConfig.seed,
+    ensemble: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Train this many models with different seeds, one after another. The model of the "
+            "run returns the mean of their probabilities.",
+        ),
+    ] = RunConfig.ensemble,
     positive_weight: Annotated[
         float,
         typer.Option(
@@ -166,14 +197,29 @@ def train(
         ),
     ] = ClusterOptions.wire_dtype,
     checkpoint_every: Annotated[
-        int,
+        str,
         typer.Option(
-            min=1,
-            help="Steps between checkpoints. They are written to OUT.checkpoints, a folder that "
-            "all servers must be able to access.",
-            rich_help_panel="In a cluster (TF_CONFIG)",
+            metavar="N[s|m]",
+            help="Steps (1000), seconds (30s) or minutes (10m) between checkpoints; 0: none. They "
+            "are written to OUT.checkpoints and removed when the run has finished. In a cluster "
+            f"steps, {ClusterOptions.checkpoint_every} by default; all servers must be able to "
+            "access the folder.",
+            rich_help_panel="Checkpoints",
         ),
-    ] = ClusterOptions.checkpoint_every,
+    ] = "10m",
+    checkpoint_keep: Annotated[
+        int,
+        typer.Option(min=1, help="How many checkpoints are kept.", rich_help_panel="Checkpoints"),
+    ] = CheckpointOptions.keep,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue a run that was stopped from its last checkpoint, if it has one. The "
+            "result is that of a run that was not stopped.",
+            rich_help_panel="Checkpoints",
+        ),
+    ] = False,
     timeout: Annotated[
         float,
         typer.Option(
@@ -186,10 +232,15 @@ def train(
     """Trains a model, evaluates it, and writes the model and a report to a new folder.
 
     The folder contains metrics.json, report.html, saved_model/, model.keras, tensorboard/ and
-    run.json. It is created when all of them are complete. A failed run leaves no folder.
+    run.json. It is created when all of them are complete. A failed run leaves no folder. A run
+    that is stopped (Ctrl-C, SIGTERM) writes a checkpoint, from which --resume continues.
     If TF_CONFIG names parameter servers, this process runs its task in their cluster.
     """
+    from twml_ops.cli.runs import cluster
     from twml_ops.cli.runs.configure import configure
     from twml_ops.cli.runs.train import run_task
 
-    run_task(configure(config, given_options(ctx), options or []), out, overwrite)
+    given = given_options(ctx)
+    in_cluster = cluster.role() != "alone"
+    checkpoints = checkpoint_options(checkpoint_every, checkpoint_keep, resume, given, in_cluster)
+    run_task(configure(config, given, options or []), out, overwrite, checkpoints)

@@ -102,6 +102,12 @@ class ProgressCallback(tf.keras.callbacks.Callback):
         title = f"epoch {epoch + 1}/{self.params['epochs']}"
         self._bar = Bar(self._console, title, self._examples).__enter__()
 
+    def skip(self, examples: int) -> None:
+        """Advances the bar by examples of the epoch that were seen before the run was continued."""
+        assert self._bar is not None
+        self._bar.add(examples)
+        self._shown = self._history.examples
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Advances the bar."""
         assert self._bar is not None

@@ -11,8 +11,9 @@ import jinja2
 from twml_ops.analysis import scoring
 from twml_ops.analysis.lift import lift_table
 from twml_ops.analysis.scoring import Scores
-from twml_ops.cli.render import plots
+from twml_ops.cli.render import plots, trial_table
 from twml_ops.cli.results.run_result import RunResult
+from twml_ops.cli.results.trial import Trial
 
 TOP_FEATURES = 25
 
@@ -61,6 +62,7 @@ def render(result: RunResult) -> str:
         metrics=rows,
         compared=before is not None,
         lift=_lift_rows(result.scores),
+        trials=_trial_rows(facts),
         configuration=_configuration(facts),
         command=facts["command"],
     )
@@ -111,6 +113,23 @@ def _lift_rows(scores: Scores) -> list[dict[str, Any]]:
             "share": round(100 * row.captured, 1) if math.isfinite(row.captured) else 0,
         }
         for rank, row in enumerate(lift_table(scores), 1)
+    ]
+
+
+def _trial_rows(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The trials of the choice of the model as text; none if it was not chosen."""
+    choice = facts.get("model_choice") or {"trials": []}
+    trials = [Trial.from_facts(trial) for trial in choice["trials"]]
+    return [
+        {
+            "number": i + 1,
+            "loss": trial_table.loss_of(trial),
+            "epochs": trial.epochs,
+            "seconds": f"{trial.seconds:,.1f}",
+            "model": trial_table.describe(trial),
+            "best": i == choice["best"],
+        }
+        for i, trial in enumerate(trials)
     ]
 
 
@@ -167,6 +186,7 @@ def _learning_curves(result: RunResult, base_rate_loss: float) -> list[Picture]:
         curves.append(("Choice of the number of epochs", text, choice.history))
     if (choice is None or choice.refit) and (history.train_loss or history.monitored_loss):
         text = "Log loss during the training"
+        text += " of the first member" if result.facts.get("members") else ""
         if history.monitored_loss:
             text += (
                 ", and on the evaluation data after each epoch. The evaluation data are not used "

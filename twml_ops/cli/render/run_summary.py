@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich import box
@@ -13,6 +13,7 @@ from rich.table import Table
 from twml_ops.analysis import scoring
 from twml_ops.cli.render.report import describe_metrics
 from twml_ops.cli.results.epoch_choice import EpochChoice
+from twml_ops.cli.results.member import Member
 from twml_ops.cli.results.run_result import RunResult
 from twml_ops.data import Source
 
@@ -52,6 +53,15 @@ def print_choice(console: Console, choice: EpochChoice) -> None:
     then = "training again on all training data" if choice.refit else "keeping these weights"
     console.print(
         f"[bold]best [/]  epoch {choice.epochs}: validation loss {choice.log_loss:.4f}; {then}"
+    )
+
+
+def print_member(console: Console, members: Sequence[Member], count: int) -> None:
+    """Prints that the last one of `members` is trained, out of `count`."""
+    last = members[-1]
+    console.print(
+        f"member [bold]{len(members)}[/]/{count}   seed {last.seed}, trained in "
+        f"{last.seconds:,.1f} s"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from twml_ops.cli.results.history import History
@@ -36,3 +37,12 @@ class EpochChoice:
         """The choice as an entry of run.json."""
         names = [f.name for f in dataclasses.fields(self) if f.name != "history"]
         return {name: getattr(self, name) for name in names}
+
+    def to_json(self) -> dict[str, Any]:
+        """All attributes as values that JSON can hold."""
+        return {**self.facts(), "history": self.history.to_json()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> EpochChoice:
+        """What `to_json` returned."""
+        return cls(**{**values, "history": History.from_json(values["history"])})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 
 class LossPoint(NamedTuple):
@@ -53,3 +54,19 @@ class History:
     monitored_loss: list[LossPoint] = dataclasses.field(default_factory=list)
     examples: int = 0
     seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The attributes as values that JSON can hold."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {k: [list(x) for x in v] if isinstance(v, list) else v for k, v in values.items()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> History:
+        """What `to_json` returned."""
+        kinds: dict[str, Any] = {
+            "epochs": Epoch,
+            "train_loss": LossPoint,
+            "monitored_loss": LossPoint,
+        }
+        lists = {name: [kind(*x) for x in values[name]] for name, kind in kinds.items()}
+        return cls(**{**values, **lists})

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops.checkpoint import State
 from twml_ops.cli.errors import UserError
 
 SNAPSHOTS = 8  # of the second half of an epoch
@@ -50,7 +51,7 @@ class WeightAveraging(tf.keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Starts a new average."""
         self._average: list[tf.Variable] = []
-        self._taken = 0
+        self._taken = self._snapshots = 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Takes a snapshot at equal distances in the second half of the epoch.
@@ -75,6 +76,19 @@ class WeightAveraging(tf.keras.callbacks.Callback):
             value = tf.cast(tf.convert_to_tensor(w), tf.float32)
             mean.assign_add((value - mean) / self._snapshots)
 
+    def checkpoint_state(self) -> State:
+        """The average so far, for a checkpoint in the middle of an epoch."""
+        values = {"taken": self._taken, "snapshots": self._snapshots}
+        return State(values, {str(i): mean for i, mean in enumerate(self._average)})
+
+    def restore_state(self, state: State) -> None:
+        """Continues with the average of a checkpoint."""
+        self._taken, self._snapshots = state.values["taken"], state.values["snapshots"]
+        self._average = []
+        for i, w in zip(range(len(state.arrays)), self.model.trainable_variables, strict=False):
+            with tf.device(tf.convert_to_tensor(w).device):
+                self._average.append(tf.Variable(state.arrays[str(i)], trainable=False))
+
     def on_test_begin(self, logs: Any = None) -> None:
         """Puts the average into the model, before its evaluation."""
         self._use_average()
@@ -88,6 +102,7 @@ class WeightAveraging(tf.keras.callbacks.Callback):
             for mean, w in zip(self._average, self.model.trainable_variables, strict=True):
                 w.assign(tf.cast(mean, w.dtype))
         self._average = []
+        self._taken = self._snapshots = 0
 
 
 class EarlyStopping(tf.keras.callbacks.Callback):
@@ -119,6 +134,19 @@ class EarlyStopping(tf.keras.callbacks.Callback):
             self._weights = self.model.get_weights() if self._restore else None
         elif epoch + 1 - self.best_epoch >= self._patience:
             self.model.stop_training = True
+
+    def checkpoint_state(self) -> State:
+        """The best epoch so far."""
+        weights = {str(i): w for i, w in enumerate(self._weights or [])}
+        loss = self.best_loss if self.best_epoch else None
+        return State({"best_epoch": self.best_epoch, "best_loss": loss}, weights)
+
+    def restore_state(self, state: State) -> None:
+        """Continues with the best epoch of a checkpoint."""
+        self.best_epoch = state.values["best_epoch"]
+        self.best_loss = state.values["best_loss"] if self.best_epoch else math.inf
+        weights = [state.arrays[str(i)] for i in range(len(state.arrays))]
+        self._weights = weights if self._restore and self.best_epoch else None
 
     def on_train_end(self, logs: Any = None) -> None:
         """Restores the weights of the best epoch.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import tensorflow as tf
 from rich.console import Console
 
 from twml_ops.cli.errors import UserError
@@ -55,7 +58,12 @@ def validation_parts(config: RunConfig, train: Source) -> TrainingParts | None:
 
 
 def choose_epochs(
-    config: RunConfig, runner: Runner, make_model: MakeModel, parts: TrainingParts, console: Console
+    config: RunConfig,
+    runner: Runner,
+    make_model: MakeModel,
+    parts: TrainingParts,
+    console: Console,
+    callbacks: Sequence[tf.keras.callbacks.Callback] = (),
 ) -> tuple[EpochChoice, FittedModel | None]:
     """Trains on one part until the loss on the other one no longer decreases.
 
@@ -65,6 +73,7 @@ def choose_epochs(
         make_model: returns an untrained model that is adapted to a source.
         parts: training data and validation data.
         console: terminal for the output.
+        callbacks: Keras callbacks beside that of early stopping.
 
     Returns:
         (the choice, the model with the weights of the best epoch or, if there is to be a refit,
@@ -84,7 +93,7 @@ def choose_epochs(
         fit,
         Monitored(validation, "validation"),
         epochs=config.max_epochs,
-        callbacks=[stopping],
+        callbacks=[stopping, *callbacks],
     )
     choice = EpochChoice(
         fit.name,

@@ -10,9 +10,11 @@ from pathlib import Path
 import tensorflow as tf
 
 from twml_ops.cli.errors import UserError
-from twml_ops.cli.runs.config import ClusterOptions, RunConfig
+from twml_ops.cli.runs.config import AUTO, ClusterOptions, RunConfig
 from twml_ops.data import Source
 from twml_ops.distribute import ChiefBuiltModel, Cluster, exit_on_cluster_error, serve
+
+DEFAULT_MODEL = "sparse_mlp"  # the servers hold the tables of sparse linear layers
 
 
 def role() -> str:
@@ -33,6 +35,18 @@ def role() -> str:
     if not cluster.servers:
         return "alone"
     return "chief" if cluster.is_chief else "worker"
+
+
+def check(config: RunConfig) -> None:
+    """Checks that a cluster can do what the configuration says.
+
+    Raises:
+        UserError: it is an ensemble, or the model is to be chosen.
+    """
+    if config.model == AUTO:
+        raise UserError("--model auto: a cluster trains one model; choose it in one process")
+    if config.ensemble > 1:
+        raise UserError("--ensemble: a cluster trains one model; train an ensemble in one process")
 
 
 def run_server() -> None:

@@ -12,6 +12,9 @@ from twml_ops.cli.runs.folder import FORMAT_KEY
 from twml_ops.cli.runs.typed_values import has_type, type_name
 
 DEFAULT_EPOCHS = 4
+DEFAULT_TIME_LIMIT = 600.0
+AUTO = "auto"  # the name of a model that is chosen by its loss on validation data
+DEFAULT = "default"  # the name of the model that suits the features
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +43,10 @@ class RunConfig:
     Attributes:
         data: SOURCE of the training data.
         eval: SOURCE of the evaluation data; None: a part of `data` is held out.
-        model: name of the model, or FILE.py:FUNCTION of a function that builds one.
+        model: name of the model, FILE.py:FUNCTION of a function that builds one, "default": the
+            one that suits the features, or "auto": the model and its options are chosen.
         optimizer: name of the optimizer.
-        learning_rate: initial learning rate; None: the default of the optimizer.
+        learning_rate: initial learning rate; None: the default of the optimizer and the model.
         batch_size: number of examples in a batch.
         epochs: number of passes over the training data; None: it is chosen by early stopping, or
             `DEFAULT_EPOCHS` where there is no validation.
@@ -55,14 +59,19 @@ class RunConfig:
         refit: whether a new model is trained on all of `data` for the chosen number of epochs.
         positive_weight: factor of the weights of positive examples in training.
         negative_rate: share of the negative examples that is used for training.
+        ensemble: number of models that are trained with different seeds; the model of the run
+            returns the mean of their probabilities.
         model_options: options of the model by name; the others have their defaults.
         schema_file: file with the uses of the columns of `data`; None: by their types.
+        from_run: folder of a finished run whose training goes on; None: a new model is trained.
+        time_limit: seconds after which the search of the model "auto" starts no further trial;
+            None: `DEFAULT_TIME_LIMIT`.
         cluster: how to train in a cluster; None: in this process alone.
     """
 
     data: str
     eval: str | None = None
-    model: str = "sparse_mlp"
+    model: str = DEFAULT
     optimizer: str = "adagrad"
     learning_rate: float | None = None
     batch_size: int = 256
@@ -75,8 +84,11 @@ class RunConfig:
     refit: bool = True
     positive_weight: float = 1.0
     negative_rate: float = 1.0
+    ensemble: int = 1
     model_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     schema_file: str | None = None
+    from_run: str | None = None
+    time_limit: float | None = None
     cluster: ClusterOptions | None = None
 
     @property

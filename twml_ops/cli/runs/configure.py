@@ -10,7 +10,8 @@ from typing import Any
 
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.terminal import make_error_console
-from twml_ops.cli.runs.config import ClusterOptions, RunConfig
+from twml_ops.cli.runs import cluster
+from twml_ops.cli.runs.config import AUTO, DEFAULT, ClusterOptions, RunConfig
 from twml_ops.cli.runs.folder import RUN_FILE
 from twml_ops.cli.runs.model_options import builder_of, check_options, parse_options
 from twml_ops.cli.runs.run_facts import provenance
@@ -20,7 +21,8 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
     """The configuration that the command line describes.
 
     An option that is given replaces the field of the file. `--model` also drops the file's options
-    of another model, `--epochs` its choice of validation data, and `--validation` its epochs.
+    of another model, `--epochs` its choice of validation data, and `--validation` its epochs. The
+    option `--from` takes the place of the file, without its data.
 
     Args:
         file: folder or run.json of a run, or a JSON file with fields of `RunConfig`; None: no file.
@@ -34,11 +36,17 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
     """
     given = {name.rstrip("_"): value for name, value in given.items()}
     fields: dict[str, Any] = {}
+    start = given.get("from_run")
+    if start is not None:
+        _check_warm_start(given, options, file)
+        file = Path(start)
     if file is not None:
         # A file may lack the data, but the other fields are checked as those of the file.
         values = _read(file)
         fields = RunConfig.from_json({"data": "", **values}).to_json()
         _warn_of_versions(values.get("versions"))
+    if start is not None:  # the data of the earlier run are not those of this one
+        fields = {k: v for k, v in fields.items() if k not in ("data", "eval", "schema_file")}
     if given.get("model", fields.get("model")) != fields.get("model"):
         fields.pop("model_options", None)
     if "epochs" in given:
@@ -47,18 +55,36 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
         fields.pop("epochs", None)
     names = {f.name for f in dataclasses.fields(RunConfig)}
     fields |= {name: value for name, value in given.items() if name in names}
-    cluster = {f.name for f in dataclasses.fields(ClusterOptions)}
+    of_cluster = {f.name for f in dataclasses.fields(ClusterOptions)}
     fields["cluster"] = (fields.get("cluster") or {}) | {
-        name: value for name, value in given.items() if name in cluster
+        name: value for name, value in given.items() if name in of_cluster
     }
+    if fields.get("model", DEFAULT) == DEFAULT and cluster.role() != "alone":
+        fields["model"] = cluster.DEFAULT_MODEL
     if not fields.get("data"):
         raise UserError("--data is missing")
     config = RunConfig.from_json(fields)
+    if config.model in (AUTO, DEFAULT):
+        if options or config.model_options:
+            why = "name the model whose options are to be set, with --model"
+            if config.model == AUTO:
+                why = "--model auto chooses the options; name a model to set them"
+            raise UserError(f"--set: {why}")
+        return config
     build = builder_of(config.model)
     parsed = parse_options(config.model, build, options)
     config = dataclasses.replace(config, model_options={**config.model_options, **parsed})
     check_options(config.model, build, config.model_options)
     return config
+
+
+def _check_warm_start(given: Mapping[str, Any], options: Sequence[str], file: Path | None) -> None:
+    """Checks that nothing is given beside `--from` that the earlier run decides."""
+    names = {"model": "--model", "schema_file": "--schema"}
+    wrong = [option for name, option in names.items() if name in given]
+    wrong += ["--set"] * bool(options) + ["--config"] * (file is not None)
+    if wrong:
+        raise UserError(f"--from: the model is that of the run, got {wrong[0]} as well")
 
 
 def _warn_of_versions(made_by: Any) -> None:

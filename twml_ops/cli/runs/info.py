@@ -8,6 +8,8 @@ from pathlib import Path
 
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.terminal import make_console, print_pairs
+from twml_ops.cli.render.trial_table import one_line
+from twml_ops.cli.results.trial import Trial
 from twml_ops.cli.runs.folder import FORMAT_KEY, METRICS_FILE, read_run
 from twml_ops.cli.runs.typed_values import format_value, type_name
 
@@ -63,6 +65,10 @@ def run_info(folder: Path) -> dict[str, str]:
         for group in ("epoch_choice", "cluster", "calibration")
         for k, v in (facts.pop(group, None) or {}).items()
     }
+    members = facts.pop("members", None) or []
+    nested |= {f"member {i}": f"seed {m['seed']}" for i, m in enumerate(members)}
+    trials = (facts.pop("model_choice", None) or {}).get("trials", [])
+    nested |= {f"trial {i}": one_line(Trial.from_facts(t)) for i, t in enumerate(trials, 1)}
     metrics = json.loads((folder / METRICS_FILE).read_text())
     shown = {**facts, **options, **nested, **features, "versions": versions, **metrics}
     return {k.replace("_", " "): str(v) for k, v in shown.items() if v not in (None, "", 0, {})}

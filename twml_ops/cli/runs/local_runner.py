@@ -12,11 +12,13 @@ import tensorflow as tf
 from rich.console import Console
 
 from twml_ops import models
+from twml_ops.checkpoint import State, Stateful, TrainingInterrupted, deferred_interrupt
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.progress import ProgressCallback
 from twml_ops.cli.results.history import Epoch, History, LossPoint
 from twml_ops.cli.runs import optimizers
 from twml_ops.cli.runs.callbacks import WEIGHTED_LOSS, WeightAveraging, mean_losses
+from twml_ops.cli.runs.checkpoints import RunCheckpoints
 from twml_ops.cli.runs.class_balance import weighted
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.runner import FittedModel, Monitored
@@ -32,12 +34,20 @@ class LocalRunner:
 
     Args:
         config: configuration of the run, with a learning rate.
-        log_dir: folder of the TensorBoard logs.
+        log_dir: folder of the TensorBoard logs; None: there are none.
         console: terminal on which the progress is shown.
+        checkpoints: those of the run; None: none are written.
     """
 
-    def __init__(self, config: RunConfig, log_dir: Path, console: Console) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        log_dir: Path | None,
+        console: Console,
+        checkpoints: RunCheckpoints | None = None,
+    ) -> None:
         self._config, self._log_dir, self._console = config, log_dir, console
+        self._checkpoints = checkpoints
 
     def connect(self) -> None:
         """Does nothing: there is no cluster."""
@@ -81,25 +91,48 @@ class LocalRunner:
             validation_data = monitored.source.dataset(LARGE_BATCH_SIZE, layout=layout)
             if monitored.name == "validation":
                 validation_data = weighted(validation_data, config.positive_weight)
-        batches = train.dataset(config.batch_size, shuffle=True, seed=config.seed, layout=layout)
-        board = tf.keras.callbacks.TensorBoard(
-            str(self._log_dir), write_graph=False, profile_batch=0
-        )
-        with ProgressCallback(self._console, history, size) as progress:
-            model.fit(
-                weighted(batches, config.positive_weight),
-                validation_data=validation_data,
-                epochs=epochs,
-                callbacks=[
-                    WeightAveraging(steps),
-                    HistoryCallback(history, size, config.batch_size),
-                    progress,
-                    board,
-                    *callbacks,
-                ],
-                shuffle=False,  # the dataset is shuffled already
-                verbose=0,
+
+        def batches(**at: Any) -> tf.data.Dataset:
+            dataset = train.dataset(
+                config.batch_size, shuffle=True, seed=config.seed, layout=layout, **at
             )
+            return weighted(dataset, config.positive_weight)
+
+        logs = []
+        if self._log_dir is not None:
+            directory = str(self._log_dir)
+            logs = [tf.keras.callbacks.TensorBoard(directory, write_graph=False, profile_batch=0)]
+        with (
+            deferred_interrupt(
+                self._checkpoints is not None and self._checkpoints.wanted
+            ) as interrupt,
+            ProgressCallback(self._console, history, size) as progress,
+        ):
+            averaging = WeightAveraging(steps)
+            recorder = HistoryCallback(history, size, config.batch_size, progress)
+            every = [averaging, recorder, *callbacks]
+            checkpoint = self._checkpoints and self._checkpoints.callback(
+                model,
+                examples=size,
+                phase="choice" if monitored and monitored.name == "validation" else "fit",
+                states={type(c).__name__: c for c in every if isinstance(c, Stateful)},
+                interrupt=interrupt,
+                console=self._console,
+            )
+            data = checkpoint.input(model, batches) if checkpoint else {"x": batches()}
+            try:
+                model.fit(
+                    **data,
+                    validation_data=validation_data,
+                    epochs=epochs,
+                    callbacks=[averaging, recorder, progress, *logs, *callbacks]
+                    + ([checkpoint] if checkpoint else []),
+                    shuffle=False,  # the dataset is shuffled already
+                    verbose=0,
+                )
+            except TrainingInterrupted:
+                assert self._checkpoints is not None
+                raise self._checkpoints.interrupted() from None
         return FittedModel(model, history)
 
 
@@ -112,16 +145,23 @@ class HistoryCallback(tf.keras.callbacks.Callback):
         history: the record to write.
         examples: number of examples in an epoch.
         batch_size: number of examples in a batch.
+        progress: the bar of the epoch.
     """
 
-    def __init__(self, history: History, examples: int, batch_size: int) -> None:
+    def __init__(
+        self, history: History, examples: int, batch_size: int, progress: ProgressCallback
+    ) -> None:
         super().__init__()
+        self._progress = progress
         self._history, self._examples, self._batch_size = history, examples, batch_size
         self._interval = max(batch_size, examples // POINTS_PER_EPOCH)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Starts the clock of the epoch."""
         self._epoch = epoch
+        self._begin()
+
+    def _begin(self) -> None:
         self._seen, self._point_seen, self._point_sum = 0, 0, 0.0
         self._seconds: float | None = None
         self._start = time.perf_counter()
@@ -146,6 +186,22 @@ class HistoryCallback(tf.keras.callbacks.Callback):
             self._history.train_loss.append(LossPoint(self._history.examples, mean))
             self._point_seen, self._point_sum = seen, loss * seen
 
+    def checkpoint_state(self) -> State:
+        """The record so far, and where in the epoch it is."""
+        names = ("seen", "point_seen", "point_sum")
+        values = {name: getattr(self, f"_{name}") for name in names}
+        values["elapsed"] = time.perf_counter() - self._start
+        return State({**values, "history": self._history.to_json()})
+
+    def restore_state(self, state: State) -> None:
+        """Continues the record of a checkpoint."""
+        values = dict(state.values)
+        vars(self._history).update(vars(History.from_json(values.pop("history"))))
+        self._start = time.perf_counter() - values.pop("elapsed")
+        for name, value in values.items():
+            setattr(self, f"_{name}", value)
+        self._progress.skip(self._seen)
+
     def on_test_begin(self, logs: Any = None) -> None:
         """Stops the clock: the evaluation after an epoch is not training time."""
         self._seconds = time.perf_counter() - self._start
@@ -161,3 +217,4 @@ class HistoryCallback(tf.keras.callbacks.Callback):
         history.epochs.append(Epoch(self._seen, seconds, metrics))
         if "val_loss" in metrics:
             history.monitored_loss.append(LossPoint(history.examples, metrics["val_loss"]))
+        self._begin()  # a checkpoint of this moment is one of the beginning of the next epoch

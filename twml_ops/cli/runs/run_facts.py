@@ -7,6 +7,7 @@ import datetime
 import platform
 import shlex
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +15,8 @@ import tensorflow as tf
 import twml_ops
 from twml_ops import _keras
 from twml_ops.cli.results.epoch_choice import EpochChoice
+from twml_ops.cli.results.member import Member
+from twml_ops.cli.results.model_choice import ModelChoice
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.folder import FORMAT, FORMAT_KEY
 from twml_ops.data import Schema
@@ -26,6 +29,8 @@ def training_facts(
     evaluation: tuple[str, int],
     model: tf.keras.Model,
     epoch_choice: EpochChoice | None,
+    members: Sequence[Member],
+    model_choice: ModelChoice | None,
 ) -> dict[str, Any]:
     """The content of run.json for a training run: what is needed to repeat and to reopen it.
 
@@ -36,6 +41,8 @@ def training_facts(
         evaluation: (name, number of examples) of the evaluation data.
         model: the model.
         epoch_choice: how the number of epochs was chosen; None if it was not.
+        members: the models that were trained; more than one for an ensemble.
+        model_choice: how the model was chosen; None if it was not.
     """
     return {
         FORMAT_KEY: FORMAT,
@@ -47,6 +54,8 @@ def training_facts(
         "weights": int(model.count_params()),
         "trained_epochs": epoch_choice.epochs if epoch_choice else config.fixed_epochs,
         "epoch_choice": epoch_choice and epoch_choice.facts(),
+        "model_choice": model_choice and model_choice.facts(),
+        "members": [m._asdict() for m in members] if len(members) > 1 else None,
         "schema": dataclasses.asdict(schema),
         **provenance(),
     }

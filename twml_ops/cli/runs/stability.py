@@ -95,7 +95,7 @@ def _repeat(
     train: Source,
     held_out: Source,
 ) -> RepeatedRuns:
-    rate = optimizers.learning_rate_of(options.optimizer)
+    rate = optimizers.learning_rate_of(options.optimizer, options.model)
     make_model = models.get(options.model)
     layout = models.layout_of(make_model)
     size = train.num_examples()

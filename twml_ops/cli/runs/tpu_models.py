@@ -54,9 +54,11 @@ def _random_batch(schema: Schema, layout: LayoutName, rows: int = 512) -> tf.dat
     columns = len(schema.continuous)
     numbers = rng.normal(size=(rows, columns)).astype(np.float32)
     categories = rng.integers(0, 2**62, (rows, len(schema.categorical)))
-    if layout == "fields":
+    if layout != "ragged":
         present = np.ones((rows, columns), bool)
         features = {"continuous": numbers, "continuous_present": present, "categorical": categories}
+        if layout == "keyed_fields":
+            features["row_keys"] = np.arange(rows)
     else:
         ragged = tf.RaggedTensor.from_tensor
         features = {

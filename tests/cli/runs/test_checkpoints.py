@@ -1,0 +1,162 @@
+"""`twml-ops train` continues a run that was stopped, as if it had not been."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import write_libsvm
+from twml_ops.cli import main
+from twml_ops.cli.errors import UserError
+from twml_ops.cli.runs.checkpoint_options import CheckpointOptions, checkpoint_options
+from twml_ops.cli.runs.trained_run import TrainedRun
+
+MODEL = Path(__file__).with_name("signalling_model.py")
+# 30 steps an epoch while the number of epochs is chosen, 33 in the training on all data.
+OPTIONS = ["--batch-size", "32", "--max-epochs", "2"]
+CHOICE_STEPS = 2 * 30
+
+
+@pytest.fixture(scope="module")
+def libsvm(tmp_path_factory):
+    return write_libsvm(tmp_path_factory.mktemp("data") / "a.svm", 1300)
+
+
+def train(libsvm, out, *options, model="sparse_mlp"):
+    main(["train", "--data", libsvm, "--out", str(out), *OPTIONS, "--model", model, *options])
+
+
+def weights(run):
+    return [np.array(w) for w in TrainedRun(run).model.get_weights()]
+
+
+def metrics(run):
+    """All metrics but those that depend on the time."""
+    found = json.loads((run / "metrics.json").read_text())
+    return {k: v for k, v in found.items() if k not in ("seconds", "examples_per_second")}
+
+
+def run_steps(libsvm, out, signals, *options):
+    """Runs the command in a process of its own, which signals itself."""
+    arguments = ["--data", libsvm, "--out", str(out), *OPTIONS, "--model", f"{MODEL}:build"]
+    code = (
+        "import os, sys; os.environ['SIGNALS'] = sys.argv.pop(1)\n"
+        "from twml_ops.cli import main; main()"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, signals, "train", *arguments, *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=MODEL.parents[3],
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(libsvm, tmp_path_factory):
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
+    done = run_steps(libsvm, out, "")
+    assert done.returncode == 0, done.stderr
+    assert not (out.parent / "run.checkpoints").exists()
+    return out
+
+
+def check_equal(run, undisturbed):
+    assert metrics(run) == metrics(undisturbed)
+    for mine, theirs in zip(weights(run), weights(undisturbed), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    facts = [json.loads((r / "run.json").read_text())["epoch_choice"] for r in (run, undisturbed)]
+    assert facts[0] == facts[1] is not None
+    assert not run.with_name("run.checkpoints").exists()
+
+
+def test_signals_leave_a_run_that_can_be_continued(libsvm, tmp_path, undisturbed):
+    out = tmp_path / "run"
+    # In the first epoch; at its end, after the 14 steps that were left; and in the fit.
+    for signals, resume in [
+        ("9:SIGINT", []),
+        ("15:SIGINT", ["--resume"]),
+        (f"{CHOICE_STEPS - 30 + 20}:SIGTERM", ["--resume"]),
+    ]:
+        done = run_steps(libsvm, out, signals, *resume)
+        assert done.returncode == 130, done.stderr
+        message = r"twml-ops: interrupted after step \d+; to continue: twml-ops train .* --resume\n"
+        assert re.fullmatch(message, done.stderr)
+        assert not out.exists()
+    done = run_steps(libsvm, out, "", "--resume")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"continuing from step \d+ \(epoch \d\) of ", done.stdout)
+    check_equal(out, undisturbed)
+
+
+def test_a_run_that_was_killed_is_continued(libsvm, tmp_path, undisturbed):
+    out = tmp_path / "run"
+    for signals in ("20:SIGKILL", f"{CHOICE_STEPS}:SIGKILL"):
+        done = run_steps(libsvm, out, signals, "--resume", "--checkpoint-every", "16")
+        assert done.returncode == -9
+    done = run_steps(libsvm, out, "", "--resume")
+    assert done.returncode == 0, done.stderr
+    assert "continuing from step" in done.stdout
+    check_equal(out, undisturbed)
+
+
+def test_checkpoints_of_another_run_are_not_overwritten(libsvm, tmp_path, capsys):
+    out = tmp_path / "run"
+    done = run_steps(libsvm, out, "9:SIGINT")
+    assert done.returncode == 130
+    model = f"{MODEL}:build"
+    for options, message in (
+        ([], "has checkpoints of a run that has not finished: use --resume to continue it, or"),
+        (["--resume", "--seed", "5"], "is of a training with seed = 0, got 5"),
+        (
+            ["--resume", "--set", "units=5"],
+            "is of a training with model_options = {}, got {'units'",
+        ),
+    ):
+        with pytest.raises(SystemExit):
+            train(libsvm, out, *options, model=model)
+        assert message in capsys.readouterr().err
+    train(libsvm, out, "--overwrite", "--epochs", "1", model=model)
+    assert not out.with_name("run.checkpoints").exists()
+
+
+def test_a_run_without_checkpoints_begins_at_the_beginning(libsvm, tmp_path, capsys):
+    train(libsvm, tmp_path / "run", "--resume", "--epochs", "1", "--checkpoint-every", "0")
+    assert "continuing" not in capsys.readouterr().out
+    assert (tmp_path / "run" / "run.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("every", "steps", "seconds"),
+    [
+        ("7", 7, None),
+        ("30s", None, 30.0),
+        ("2m", None, 120.0),
+        ("0", None, None),
+        ("0m", None, None),
+    ],
+)
+def test_the_interval_has_a_unit(every, steps, seconds):
+    given = {"checkpoint_every": every, "seed": 1}
+    expected = CheckpointOptions(steps, seconds, 3, True)
+    assert checkpoint_options(every, 3, True, given, in_cluster=False) == expected
+    assert given == {"seed": 1}
+
+
+def test_a_cluster_counts_steps():
+    given = {"checkpoint_every": "70"}
+    checkpoint_options("70", 2, False, given, in_cluster=True)
+    assert given == {"checkpoint_every": 70}
+    for every in ("10m", "0"):
+        with pytest.raises(UserError, match="a cluster counts steps, got"):
+            checkpoint_options(every, 2, False, {"checkpoint_every": every}, in_cluster=True)
+
+
+@pytest.mark.parametrize("every", ["", "x", "10h", "-1", "1.5m", "10 m"])
+def test_a_wrong_interval_is_named(every):
+    with pytest.raises(UserError, match="--checkpoint-every: expected steps"):
+        checkpoint_options(every, 2, False, {}, in_cluster=False)

@@ -1,0 +1,127 @@
+"""`twml-ops train --from`: a run goes on where another one has ended, with other data."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import write_criteo, write_libsvm
+from twml_ops.cli import main
+from twml_ops.cli.runs.trained_run import TrainedRun
+
+OPTIONS = ["--epochs", "1", "--batch-size", "64", "--checkpoint-every", "0"]
+
+
+def train(data, out, *options):
+    main(["train", "--data", data, "--out", str(out), *OPTIONS, *options])
+    return TrainedRun(out)
+
+
+def weights(run):
+    return {w.name: np.array(w) for w in run.model.weights}
+
+
+def log_loss(out):
+    return json.loads((out / "metrics.json").read_text())["log_loss"]
+
+
+@pytest.fixture(scope="module")
+def day_1(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("warm")
+    data = write_libsvm(folder / "1.svm", 600, seed=1)
+    train(data, folder / "run", "--learning-rate", "0.3", "--set", "units=4")
+    return folder / "run"
+
+
+def test_the_weights_of_the_run_are_the_start(day_1, tmp_path):
+    data = write_libsvm(tmp_path / "2.svm", 200, seed=2)
+    run = train(data, tmp_path / "run", "--from", str(day_1), "--learning-rate", "1e-30")
+    before, after = weights(TrainedRun(day_1)), weights(run)
+    for name in before:
+        if "max_abs" not in name:
+            np.testing.assert_array_equal(after[name], before[name])
+    facts = run.facts
+    assert (facts["from_run"], facts["batch_size"]) == (str(day_1), 64)
+    assert (facts["model_options"], facts["eval"]) == ({"units": 4}, None)
+
+
+def test_the_statistics_of_layers_go_on(day_1, tmp_path):
+    data = write_libsvm(tmp_path / "2.svm", 200, seed=2)
+    larger = tmp_path / "larger.svm"
+    larger.write_text((tmp_path / "2.svm").read_text().replace(" 1:", " 1:9"))
+    run = train(f"libsvm:{larger}", tmp_path / "run", "--from", str(day_1))
+    before, after = (
+        r.model.get_layer("sparse_norm").get_weights() for r in (TrainedRun(day_1), run)
+    )
+    changed = [a.max() > 9 for a in after if a.shape == (8,)]
+    assert any(changed)
+    assert all(a.max() < 9 for a in before)
+    assert data
+
+
+def test_a_start_from_a_run_is_better_than_none(day_1, tmp_path):
+    data = write_libsvm(tmp_path / "2.svm", 200, seed=2)
+    train(data, tmp_path / "warm", "--from", str(day_1))
+    train(data, tmp_path / "cold", "--learning-rate", "0.3", "--set", "units=4")
+    assert log_loss(tmp_path / "warm") < log_loss(tmp_path / "cold")
+
+
+def test_a_chain_of_runs_can_be_repeated(day_1, tmp_path):
+    data = write_libsvm(tmp_path / "2.svm", 200, seed=2)
+    first = train(data, tmp_path / "a", "--from", str(day_1))
+    main(["train", "--config", str(tmp_path / "a"), "--out", str(tmp_path / "b")])
+    for mine, theirs in zip(
+        weights(TrainedRun(tmp_path / "b")).values(), weights(first).values(), strict=True
+    ):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_model_on_fields_keeps_its_rows(fields_run, tmp_path):
+    data = write_criteo(tmp_path / "2.tsv", 300, seed=2)
+    run = train(data, tmp_path / "run", "--from", str(fields_run))
+    before, after = (r.model.get_layer("categories") for r in (TrainedRun(fields_run), run))
+    assert after.num_rows == before.num_rows
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "fm"], "--from: the model is that of the run, got --model as well"),
+        (["--set", "units=3"], "--from: the model is that of the run, got --set as well"),
+        (["--config", "x.json"], "--from: the model is that of the run, got --config as well"),
+    ],
+)
+def test_what_the_run_decides_cannot_be_chosen(day_1, tmp_path, capsys, options, message):
+    data = write_libsvm(tmp_path / "2.svm", 200)
+    with pytest.raises(SystemExit):
+        train(data, tmp_path / "run", "--from", str(day_1), *options)
+    assert message in capsys.readouterr().err
+
+
+def test_other_features_are_refused(day_1, tmp_path, capsys):
+    for data in (
+        write_libsvm(tmp_path / "wide.svm", 200, dim=12),
+        write_criteo(tmp_path / "other.tsv", 200),
+    ):
+        with pytest.raises(SystemExit):
+            train(data, tmp_path / "run", "--from", str(day_1))
+        assert capsys.readouterr().err.startswith("twml-ops: ")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_is_no_run_and_missing_data_are_named(day_1, tmp_path, capsys):
+    data = write_libsvm(tmp_path / "2.svm", 200)
+    with pytest.raises(SystemExit):
+        train(data, tmp_path / "run", "--from", str(tmp_path))
+    assert "run.json" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["train", "--from", str(day_1), "--out", str(tmp_path / "run")])
+    assert "--data is missing" in capsys.readouterr().err
+
+
+def test_a_corrected_run_is_refused(tmp_path, capsys):
+    data = write_libsvm(tmp_path / "1.svm", 300)
+    train(data, tmp_path / "run", "--negative-rate", "0.5")
+    with pytest.raises(SystemExit):
+        train(data, tmp_path / "next", "--from", str(tmp_path / "run"))
+    assert "its model ends in a correction for --negative-rate" in capsys.readouterr().err

@@ -1,0 +1,54 @@
+"""The final training of a run: of its model, or of each member of its ensemble."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from twml_ops.cli.render import run_summary
+from twml_ops.cli.runs.choices import Choices
+from twml_ops.cli.runs.config import RunConfig
+from twml_ops.cli.runs.ensemble import FitMember
+from twml_ops.cli.runs.local_runner import LocalRunner
+from twml_ops.cli.runs.make_model import model_maker
+from twml_ops.cli.runs.runner import FittedModel, Monitored, Runner
+from twml_ops.data import Source
+
+
+def final_fit(
+    runner: Runner, choices: Choices, data: Source, held_out: Source, logs: Path, console: Console
+) -> FitMember:
+    """A function that trains a member of an ensemble for the chosen or the given number of epochs.
+
+    All members are trained on the same data: all training data or, if the first one keeps the
+    weights of early stopping, the part without the validation data.
+
+    Args:
+        runner: where the first member is trained; the others are trained in this process.
+        choices: what was chosen.
+        data: training data.
+        held_out: evaluation data, on which the first member is monitored if nothing was chosen.
+        logs: folder of the TensorBoard logs of the run.
+        console: terminal for the output.
+    """
+    chosen, parts = choices.epochs, choices.parts
+    source = data if chosen is None or chosen.refit or parts is None else parts.fit
+
+    def fit(number: int, config: RunConfig) -> FittedModel:
+        first = number == 0
+        if first and choices.kept is not None:
+            return choices.kept
+        make_model = model_maker(config)
+        here = runner if first else LocalRunner(config, logs / f"member_{number}", console)
+        model = here.build(lambda: make_model(source))
+        if chosen is not None:
+            return here.fit(model, source, None, epochs=chosen.epochs)
+        monitored = None
+        if first:
+            run_summary.print_model(console, model.name, model.count_params(), config.optimizer)
+            # The evaluation data is only monitored: nothing is chosen by it.
+            monitored = Monitored(held_out, "evaluation")
+        return here.fit(model, source, monitored, epochs=config.fixed_epochs)
+
+    return fit
