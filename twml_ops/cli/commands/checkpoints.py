@@ -21,18 +21,18 @@ Folder = Annotated[Path, typer.Argument(help="The folder of the checkpoints.", s
 @app.command("list")
 def list_(folder: Folder, debug: Debug = False) -> None:
     """Prints a line for each valid checkpoint, from the oldest to the newest."""
-    from twml_ops.cli.runs import checkpoints
+    from twml_ops.cli.runs import checkpoint_list
 
-    typer.echo(checkpoints.table(folder))
+    typer.echo(checkpoint_list.table(folder))
 
 
 @app.command()
 def verify(folder: Folder, debug: Debug = False) -> None:
     """Compares all bytes with their checksums; the exit status is 1 if one is damaged."""
-    from twml_ops.cli.runs import checkpoints
+    from twml_ops.cli.runs import checkpoint_list
 
     damaged = 0
-    for name, problem in checkpoints.problems(folder):
+    for name, problem in checkpoint_list.problems(folder):
         typer.echo(f"{name}: {problem or 'valid'}")
         damaged += problem is not None
     if damaged:

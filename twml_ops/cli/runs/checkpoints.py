@@ -1,59 +1,157 @@
-"""What `twml-ops checkpoints` says about the checkpoints of a folder."""
+"""The checkpoints of a run that is trained in one process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import shlex
+import sys
 from pathlib import Path
+from typing import Any
 
-from twml_ops.checkpoint import CheckpointError, CheckpointManager, CheckpointReader
+import tensorflow as tf
+from rich.console import Console
 
-
-def table(folder: Path) -> str:
-    """The valid checkpoints as text.
-
-    Args:
-        folder: of the checkpoints.
-
-    Returns:
-        A header and one line for each, from the oldest to the newest.
-
-    Raises:
-        CheckpointError: there is none.
-    """
-    lines = [("checkpoint", "step", "written (UTC)", "bytes", "changes to")]
-    for checkpoint in _all(folder):
-        m = checkpoint.manifest
-        size = f"{m.data_bytes:,}"
-        lines.append((checkpoint.folder.name, str(m.step), m.written[:19], size, m.base or "-"))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+from twml_ops.checkpoint import (
+    CheckpointCallback,
+    CheckpointError,
+    CheckpointManager,
+    Interrupt,
+    Stateful,
+)
+from twml_ops.cli.errors import RunInterrupted, UserError
+from twml_ops.cli.render.terminal import make_error_console
+from twml_ops.cli.results.epoch_choice import EpochChoice
+from twml_ops.cli.runs.checkpoint_options import CheckpointOptions
+from twml_ops.cli.runs.config import RunConfig
 
 
-def problems(folder: Path) -> Iterator[tuple[str, str | None]]:
-    """Verifies the checkpoints one after the other.
+class RunCheckpoints:
+    """The folder OUT.checkpoints of a run.
 
     Args:
         folder: of the checkpoints.
+        config: configuration of the run, with which it can be continued.
+        options: when to write, and whether to continue.
+        overwrite: whether checkpoints of an earlier run are removed.
 
-    Yields:
-        The name of each, and what is wrong with it; None: nothing.
+    Attributes:
+        choice: how the number of epochs was chosen, in this process or before; None: not yet.
 
     Raises:
-        CheckpointError: there is none.
+        UserError: the folder has checkpoints, and the run is neither to continue nor to replace
+            them; or it is in use.
     """
-    for checkpoint in _all(folder):
+
+    def __init__(
+        self, folder: Path, config: RunConfig, options: CheckpointOptions, overwrite: bool
+    ) -> None:
+        self._manager = CheckpointManager(folder, keep=options.keep)
+        self._config, self._options = config, options
+        chosen = self._saved("choice")
+        self.choice = EpochChoice.from_json(chosen) if chosen else None
+        if options.resume or self._manager.latest() is None:
+            return
+        if not overwrite:
+            raise UserError(
+                f"{folder}: has checkpoints of a run that has not finished: use --resume to "
+                "continue it, or --overwrite to begin again"
+            )
+        self.remove()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether checkpoints are to be written or read."""
+        options = self._options
+        return options.steps is not None or options.seconds is not None or options.resume
+
+    def callback(
+        self,
+        model: tf.keras.Model,
+        *,
+        examples: int,
+        phase: str,
+        states: dict[str, Stateful],
+        interrupt: Interrupt,
+        console: Console,
+    ) -> CheckpointCallback | None:
+        """The last callback of a training, and continues the training if that is asked for.
+
+        Args:
+            model: compiled model.
+            examples: number of examples in an epoch.
+            phase: "choice" of the number of epochs, or "fit" for this number.
+            states: other callbacks with a state, by name.
+            interrupt: whether a signal has asked for the end.
+            console: terminal for the output.
+
+        Returns:
+            The callback; None if no checkpoints are to be written or read.
+
+        Raises:
+            UserError: the checkpoint is damaged or of another run.
+        """
+        options, config = self._options, self._config
+        if not self.wanted:
+            return None
+        choice = self.choice and self.choice.to_json()
+        facts = {**config.to_json(), "phase": phase, "choice": choice}
+        callback = CheckpointCallback(
+            self._manager,
+            num_examples=examples,
+            batch_size=config.batch_size,
+            seed=config.seed,
+            every_steps=options.steps,
+            every_seconds=options.seconds or (None if options.steps else float("inf")),
+            states=states,
+            values=json.loads(json.dumps(facts)),
+            interrupt=interrupt,
+            on_error=_show,
+        )
+        if options.resume and self._saved("phase") == phase:
+            try:
+                checkpoint = callback.resume(model)
+            except CheckpointError as e:
+                raise UserError(str(e)) from e
+            assert checkpoint is not None
+            console.print(
+                f"continuing from step {checkpoint.manifest.step:,} "
+                f"(epoch {callback.position.epoch + 1}) of {self._manager.folder}"
+            )
+        return callback
+
+    def interrupted(self) -> RunInterrupted:
+        """The error of a run that a signal has ended; says how to continue."""
+        latest = self._manager.latest()
+        if latest is None:
+            return RunInterrupted("interrupted; no checkpoint could be written")
+        command = [a for a in sys.argv[1:] if a not in ("--resume", "--overwrite")]
+        return RunInterrupted(
+            f"interrupted after step {latest.manifest.step:,}; to continue: "
+            f"{shlex.join(['twml-ops', *command, '--resume'])}"
+        )
+
+    def close(self) -> None:
+        """Waits for a checkpoint that is being written, and ends the use of the folder."""
         try:
-            checkpoint.verify()
-            yield checkpoint.folder.name, None
+            self._manager.close()
         except CheckpointError as e:
-            yield checkpoint.folder.name, str(e)
+            _show(e)
+
+    def remove(self) -> None:
+        """Removes the checkpoints.
+
+        Raises:
+            UserError: another process uses the folder.
+        """
+        try:
+            self._manager.remove_all()
+        except CheckpointError as e:
+            raise UserError(str(e)) from e
+
+    def _saved(self, name: str) -> Any:
+        latest = self._manager.latest() if self._options.resume else None
+        return latest.manifest.values.get("values", {}).get(name) if latest else None
 
 
-def _all(folder: Path) -> list[CheckpointReader]:
-    found = CheckpointManager(folder).all()
-    if not found:
-        raise CheckpointError(f"{folder}: there is no checkpoint")
-    return found
+def _show(error: CheckpointError) -> None:
+    make_error_console().print(f"[yellow]warning[/]  {error}", soft_wrap=True)
