@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # further down, so that there is no cycle. A room that the list does not name is an error.
 ARROWS = {
     "cli": "cli.commands cli.errors _startup_log",
-    "cli.commands": "cli.runs cli.errors selfcheck",
+    "cli.commands": "cli.runs cli.errors checkpoint selfcheck",
     "cli.runs": "cli.render cli.results cli.errors analysis export tpu distribute models layers "
     "optimizers checkpoint data planning _keras _child ''",
     "cli.render": "cli.results analysis tpu data planning",
@@ -29,7 +29,7 @@ ARROWS = {
     "estimator": "export optimizers ops _deprecated",
     "export": "models data layers ops ops.stock _scorer _raw_columns _category_hash _keras",
     "models": "data layers _batch ops _keras",
-    "checkpoint": "data placement ops core _keras",
+    "checkpoint": "layers data placement ops core _keras",
     "planning": "_deprecated",
     "data": "core _category_hash",
     "metrics": "_keras",

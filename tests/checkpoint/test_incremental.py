@@ -121,6 +121,7 @@ def test_rows_of_a_checkpoint_that_failed_are_in_the_next_one(tmp_path, policy, 
 def test_a_baseline_that_failed_is_written_again(tmp_path):
     model = trained()
     with CheckpointManager(tmp_path, tables=TablePolicy("one-shot")) as manager:
+        manager.prune([])  # opens the folder, so the next checkpoint has the number 0
         folder = tmp_path / "ckpt-00000000-step-0"
         folder.write_text("a file where the folder should be")
         with pytest.raises(CheckpointError):

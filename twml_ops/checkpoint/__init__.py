@@ -4,6 +4,7 @@ from twml_ops.checkpoint.callback import CheckpointCallback
 from twml_ops.checkpoint.errors import CheckpointError
 from twml_ops.checkpoint.incremental import TablePolicy
 from twml_ops.checkpoint.interrupt import Interrupt, TrainingInterrupted, deferred_interrupt
+from twml_ops.checkpoint.maintenance import compact, prune
 from twml_ops.checkpoint.manager import CheckpointManager
 from twml_ops.checkpoint.manifest import Manifest, VariableEntry
 from twml_ops.checkpoint.reader import CheckpointReader
@@ -26,7 +27,9 @@ __all__ = [
     "TablePolicy",
     "TrainingInterrupted",
     "VariableEntry",
+    "compact",
     "deferred_interrupt",
+    "prune",
     "restore",
     "variables_of",
 ]

@@ -6,7 +6,7 @@ import contextlib
 import re
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -150,7 +150,7 @@ class CheckpointManager:
         self.wait()
         sequence = self._open()
         self._next = sequence + 1
-        path = self.folder / f"ckpt-{sequence:08d}-step-{step}"
+        path = self._path(sequence, step)
         taken = None
         if self._follower is not None:
             taken = self._follower.take(variables, lambda name: (self.folder / name).is_dir())
@@ -261,7 +261,7 @@ class CheckpointManager:
             raise
         if taken is not None:
             taken.written(path.name, size)
-        self._prune()
+        self._remove_except([c.folder.name for c in self.all()[-self.keep :]])
 
     def _add(self, writer: CheckpointWriter, variable: Saved, array: np.ndarray) -> None:
         bits = self._tables.bits_of(variable.label) if getattr(variable, "table", "") else None
@@ -288,16 +288,55 @@ class CheckpointManager:
         )
         return encoded.bytes
 
-    def _prune(self) -> None:
-        """Removes all valid checkpoints except the last ones and those that these need."""
+    def prune(self, kept: Collection[str]) -> list[str]:
+        """Removes all valid checkpoints except some and those that these have the changes to.
+
+        Args:
+            kept: names of their folders.
+
+        Returns:
+            The names of those that were removed.
+
+        Raises:
+            CheckpointError: another process writes to the folder.
+        """
+        self._open()
+        return self._remove_except(kept)
+
+    def add(self, write: Callable[[CheckpointWriter, int], Manifest], step: int) -> Path:
+        """Writes a checkpoint whose content does not come from variables.
+
+        Args:
+            write: gets a writer and the number of the checkpoint, and commits it.
+            step: of the optimizer.
+
+        Returns:
+            The folder of the checkpoint.
+
+        Raises:
+            CheckpointError: it cannot be written; the others are unchanged.
+        """
+        self.wait()
+        sequence = self._open()
+        self._next = sequence + 1
+        path = self._path(sequence, step)
+        with CheckpointWriter(path) as writer:
+            write(writer, sequence)
+        return path
+
+    def _path(self, sequence: int, step: int) -> Path:
+        return self.folder / f"ckpt-{sequence:08d}-step-{step}"
+
+    def _remove_except(self, kept: Collection[str]) -> list[str]:
         found = self.all()
         manifests = {c.folder.name: c.manifest for c in found}
         needed: set[str] = set()
-        for c in found[-self.keep :]:
-            needed.update(_chain(c.folder.name, manifests))
-        for c in found:
-            if c.folder.name not in needed:
-                self._remove(c.folder)
+        for name in kept:
+            needed.update(_chain(name, manifests))
+        removed = [c.folder for c in reversed(found) if c.folder.name not in needed]
+        for path in removed:  # the newest first, so that none is without its base
+            self._remove(path)
+        return [path.name for path in removed]
 
     def _remove(self, path: Path) -> None:
         """Removes a checkpoint, its manifest first, so that it is never valid without its data."""

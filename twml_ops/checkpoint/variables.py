@@ -15,12 +15,14 @@ import tensorflow as tf
 
 from twml_ops import _keras
 from twml_ops.checkpoint.errors import CheckpointError
+from twml_ops.layers._tables import TableLayer
 from twml_ops.ops._tape import tf_variable
 from twml_ops.placement import placement_of
 
 # Variables of the model in Keras 2: a setting, and counters that `fit` sets to 0 when it begins.
 _NO_VARIABLES = ("_steps_per_execution", "_train_counter", "_test_counter", "_predict_counter")
 _NO_STATE = (tf.keras.layers.Layer, tf.types.experimental.GenericFunction, type)
+_TABLE_LAYERS = (TableLayer, tf.keras.layers.Embedding)
 _PACKAGE = __name__.partition(".")[0]
 
 
@@ -131,7 +133,8 @@ def _with_tables(
         return list(found)
     names = {id(copy): v.name for v in found for copy in v.copies}
     tables: dict[str, str] = {}
-    for weight in model.trainable_variables:
+    layers = (each for each in _keras.all_layers(model) if isinstance(each, _TABLE_LAYERS))
+    for weight in (v for layer in layers for v in _keras.direct_variables(layer) if v.trainable):
         table = tf_variable(weight)
         if table.shape.rank != 2:
             continue

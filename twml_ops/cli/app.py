@@ -6,6 +6,7 @@ import typer
 
 from twml_ops.cli.commands import (
     calibrate,
+    checkpoints,
     evaluate,
     explain,
     export,
@@ -52,3 +53,4 @@ app.command()(stability.stability)
 app.command()(launch.launch)
 app.command()(plan.plan)
 app.command()(selfcheck.selfcheck)
+app.add_typer(checkpoints.app)
