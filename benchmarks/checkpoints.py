@@ -1,0 +1,182 @@
+"""Measures incremental and quantized checkpoints, and what marking the changed rows costs.
+
+    python -m benchmarks.checkpoints [--rows N] [--units D] [--intervals I] [--json FILE]
+
+The traffic is Zipf, with as many draws in an interval as touch about a tenth of the rows. Each line
+compares the bytes of one policy and width with full float32 checkpoints: those that were written
+after the first checkpoint, and those that are kept for the newest one. The log loss is that of a
+logistic model on one table, restored from the newest checkpoint, against the model itself, on the
+same examples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks import machine
+from twml_ops import ops, optimizers
+from twml_ops.checkpoint import CheckpointManager, TablePolicy
+from twml_ops.checkpoint.variables import NamedVariable
+
+POLICIES = ("full", "one-shot", "consecutive", "intermittent")
+WIDTHS = (None, 8, 4, 3, 2)
+BATCH, ENTRIES = 1024, 20
+
+
+class Training:
+    """A logistic model on the sum of table rows, with labels from a hidden model."""
+
+    def __init__(self, rows: int, units: int, exponent: float, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.rows, self.units = rows, units
+        probability = np.arange(1, rows + 1) ** -exponent
+        self.cumulative = np.cumsum(probability / probability.sum())
+        self.hidden = self.rng.normal(size=rows).astype(np.float32) / 2
+        self.order = self.rng.permutation(rows)
+        self.table = tf.Variable(tf.random.stateless_normal([rows, units], [seed, 1]) * 0.01)
+        self.output = tf.constant(self.rng.normal(size=[units, 1]), tf.float32)
+        self.optimizer = optimizers.Adagrad(0.05)
+        self.optimizer.build([self.table])
+        self.slots = self.optimizer.slots_of(self.table)
+        self.step = tf.function(self._step, reduce_retracing=True)
+        self.splits = tf.range(0, (BATCH + 1) * ENTRIES, ENTRIES, dtype=tf.int64)
+
+    def variables(self) -> list[NamedVariable]:
+        """The table and its accumulator, as a manager saves them."""
+        slots = (NamedVariable(f"s{i}", f"slot{i}", (s,), "t") for i, s in enumerate(self.slots))
+        return [NamedVariable("t", "table", (self.table,), "t"), *slots]
+
+    def batch(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Ids and labels."""
+        ranks = np.searchsorted(self.cumulative, self.rng.random(BATCH * ENTRIES))
+        ids = self.order[np.minimum(ranks, self.rows - 1)]
+        logit = self.hidden[ids].reshape(BATCH, ENTRIES).sum(axis=1)
+        labels = self.rng.random(BATCH) < 1 / (1 + np.exp(-logit))
+        return tf.constant(ids), tf.constant(labels[:, None], tf.float32)
+
+    def loss(self, ids: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """The log loss of a batch."""
+        hidden = ops.sparse_linear(ids, None, self.splits, self.table)
+        logits = tf.matmul(hidden, self.output)
+        return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
+
+    def _step(self, ids: tf.Tensor, labels: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = self.loss(ids, labels)
+        self.optimizer.apply_gradients([(tape.gradient(loss, self.table), self.table)])
+
+
+def measure_policy(
+    training: Training,
+    policy: str,
+    width: int | None,
+    intervals: int,
+    share: float,
+    test: list[tuple[tf.Tensor, tf.Tensor]],
+) -> dict[str, object]:
+    """One line of the table."""
+    tables = TablePolicy(policy, {} if width is None else {"*": width})
+    written, touched = [], []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        CheckpointManager(folder, keep=1, tables=tables) as manager,
+    ):
+        for interval in range(intervals + 1):
+            seen = np.zeros(training.rows, np.bool_)
+            while interval and seen.mean() < share:
+                ids, labels = training.batch()
+                seen[ids.numpy()] = True
+                training.step(ids, labels)
+            touched.append(float(seen.mean()))
+            manager.save(interval, training.variables(), {})
+            manager.wait()
+            newest = manager.latest()
+            assert newest is not None
+            written.append(newest.manifest.data_bytes)
+        kept = sum(c.manifest.data_bytes for c in manager.all())
+        exact = float(np.mean([training.loss(*each) for each in test]))
+        saved = training.table.numpy(), newest.read("t")
+    training.table.assign(saved[1])
+    restored = float(np.mean([training.loss(*each) for each in test]))
+    training.table.assign(saved[0])
+    full = sum(v.view().nbytes for v in training.variables())
+    return {
+        "policy": policy,
+        "bits": width or 32,
+        "rows touched": statistics.mean(touched[1:]),
+        "write ratio": full * intervals / sum(written[1:]),
+        "capacity ratio": full / kept,
+        "log loss": exact,
+        "log loss change": restored / exact - 1,
+    }
+
+
+def measure_marks(training: Training, rounds: int) -> dict[str, float]:
+    """Times of steps with and without a record, interleaved."""
+    batches = [training.batch() for _ in range(rounds)]
+    differences, without = [], []
+    for batch in batches:
+        times = []
+        for marked in (False, True):
+            changed = ops.ChangedRows([training.table, *training.slots])
+            changed.take().keep()  # in both cases, because the copy evicts the caches
+            if not marked:
+                changed.close()
+            training.step(*batch)
+            start = time.perf_counter()
+            training.step(*batch)
+            times.append(time.perf_counter() - start)
+            changed.close()
+        without.append(times[0])
+        differences.append(times[1] - times[0])
+    step = statistics.median(without)
+    error = statistics.stdev(differences) / len(differences) ** 0.5
+    mean = statistics.mean(differences)
+    return {
+        "step ms": 1e3 * step,
+        "mark share": mean / step,
+        "mark share, upper bound": (mean + 1.96 * error) / step,
+    }
+
+
+def main() -> None:
+    """Prints the measurements."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=1 << 18, help="rows of the table")
+    parser.add_argument("--units", type=int, default=32, help="width of the table")
+    parser.add_argument("--zipf", type=float, default=1.05, help="exponent of the traffic")
+    parser.add_argument("--share", type=float, default=0.1, help="rows touched in an interval")
+    parser.add_argument("--intervals", type=int, default=8, help="checkpoints after the first")
+    parser.add_argument("--rounds", type=int, default=50, help="pairs of steps with and without")
+    parser.add_argument("--test-batches", type=int, default=100, help="of the log loss")
+    parser.add_argument("--json", type=Path, help="file for the results")
+    options = parser.parse_args()
+    training = Training(options.rows, options.units, options.zipf, seed=1)
+    test = [training.batch() for _ in range(options.test_batches)]
+    marks = measure_marks(training, options.rounds)
+    print(json.dumps(marks), flush=True)
+    lines = []
+    for policy in POLICIES:
+        for width in WIDTHS:
+            arguments = options.intervals, options.share, test
+            lines.append(measure_policy(training, policy, width, *arguments))
+            print(json.dumps(lines[-1]), flush=True)
+    if options.json:
+        found = {
+            "machine": machine.describe("python -m benchmarks.checkpoints"),
+            "marks": marks,
+            "policies": lines,
+        }
+        options.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
