@@ -15,7 +15,7 @@ import numpy as np
 
 from twml_ops.checkpoint.errors import CheckpointError
 from twml_ops.checkpoint.files import exclusive, sync
-from twml_ops.checkpoint.incremental import Taken, TableFollower, TablePolicy
+from twml_ops.checkpoint.incremental import TableFollower, TablePolicy, Taken
 from twml_ops.checkpoint.manifest import MANIFEST, Manifest
 from twml_ops.checkpoint.reader import CheckpointReader
 from twml_ops.checkpoint.rows import ROWS, encode_rows
@@ -155,7 +155,11 @@ class CheckpointManager:
         if self._follower is not None:
             taken = self._follower.take(variables, lambda name: (self.folder / name).is_dir())
         rows = taken.rows if taken else {}
-        whole = [(v, self._copy(v) if self.background else v.view()) for v in variables if v.name not in rows]
+        whole = [
+            (v, self._copy(v) if self.background else v.view())
+            for v in variables
+            if v.name not in rows
+        ]
         changed = [(v, *rows[v.name]) for v in variables if v.name in rows]
         arguments = path, sequence, step, whole, changed, values, taken
         if not self.background:

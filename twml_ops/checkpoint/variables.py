@@ -127,7 +127,8 @@ def _with_tables(
     found: Sequence[NamedVariable], model: tf.keras.Model, optimizer: Any
 ) -> list[NamedVariable]:
     """The variables, with `table` where an optimizer of this package updates rows."""
-    if not hasattr(optimizer, "slots_of"):
+    built = getattr(optimizer, "built", getattr(optimizer, "_built", False))  # Keras 3, Keras 2
+    if not built or not hasattr(optimizer, "slots_of"):  # before the first step there are no slots
         return list(found)
     names = {id(copy): v.name for v in found for copy in v.copies}
     tables: dict[str, str] = {}
