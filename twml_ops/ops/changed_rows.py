@@ -25,11 +25,12 @@ _WRITES = (
 
 
 class TakenRows:
-    """Copies of rows that changed, all of one moment.
+    """Copies of rows that changed, all of one moment. `ChangedRows.take` makes them.
 
-    Attributes:
-        ids: int64 [C], the rows in ascending order; None for all rows.
-        rows: Tensor [C, ...] for each variable, or [N, ...] if `ids` is None.
+    Args:
+        ids: int64 [C], the rows in ascending order; None for all rows. Also an attribute.
+        rows: Tensor [C, ...] for each variable, or [N, ...] if `ids` is None. Also an attribute.
+        keep: called by the method `keep`.
     """
 
     def __init__(
