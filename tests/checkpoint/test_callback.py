@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +21,8 @@ from twml_ops.checkpoint import (
     deferred_interrupt,
 )
 from twml_ops.data import InputPosition
+
+ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
 STEPS, EPOCHS = 10, 3
@@ -244,7 +249,31 @@ def test_another_optimizer_is_refused(tmp_path):
         fit(tmp_path, epochs=1, model=make_small_model(optimizers.LazyAdam(0.1)))
 
 
+REPLICAS = """
+import sys
+from pathlib import Path
+import tensorflow as tf
+
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
+from tests.checkpoint.test_callback import check_replicas
+
+check_replicas(Path(sys.argv[1]))
+"""
+
+
 def test_replicas_of_a_strategy(tmp_path):
+    # In a process of its own, because strategies of one process share the keys of collectives.
+    command = [sys.executable, "-c", REPLICAS, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def check_replicas(tmp_path):
     def run(folder, **options):
         strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
         tf.keras.utils.set_random_seed(1)

@@ -269,7 +269,7 @@ def test_models_on_fields_score_as_in_keras(tmp_path, name, tables):
     model = field_model(name, schema)
     for v in model.trainable_variables:
         v.assign(tf.random.stateless_normal(v.shape, [1, 2], stddev=0.1))
-    features = features_of(schema, 9, seed=2)
+    features = features_of(schema, 9, seed=2, name=name)
     flat = {n: x.flat_values.numpy() for n, x in features.items() if n.startswith(("bag", "sp"))}
     flat |= {n: x.numpy() for n, x in features.items() if n not in flat}
     for group in ("bag_t", "sparse"):

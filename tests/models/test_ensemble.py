@@ -48,7 +48,7 @@ def case(request):
     """(members, features)"""
     if request.param == "ragged":
         return ragged_members(), ragged.features_of(RAGGED_SCHEMA, 9, seed=3)
-    return field_members(), fields.features_of(fields.SCHEMAS["categories"], 9, seed=3)
+    return field_members(), fields.features_of(fields.SCHEMAS["categories"], 9, 3, "dcn")
 
 
 def test_its_prediction_is_the_mean_of_its_members_predictions(case):
@@ -91,7 +91,7 @@ def test_every_export_predicts_the_same(case, tmp_path):
 
 def test_tables_of_fewer_bits_are_those_of_every_member(tmp_path):
     members = field_members(count=2)
-    features = fields.features_of(fields.SCHEMAS["categories"], 9, seed=3)
+    features = fields.features_of(fields.SCHEMAS["categories"], 9, 3, "dcn")
 
     def predict(model, path):
         export.to_scorer(model, path, tables="int8")
@@ -156,7 +156,7 @@ def test_members_lose_their_optimizers_and_share_their_weights():
 
 def test_a_calibration_follows_the_mean():
     members = field_members()
-    features = fields.features_of(fields.SCHEMAS["categories"], 9, seed=3)
+    features = fields.features_of(fields.SCHEMAS["categories"], 9, 3, "dcn")
     model = models.ensemble(members)
     layer = layers.PlattScaling(name="calibration")
     layer.load_own_variables({"slopes": [2.0], "intercepts": [0.5], "base_rates": [0.5]})

@@ -29,7 +29,8 @@ def log_loss(out):
 def day_1(tmp_path_factory):
     folder = tmp_path_factory.mktemp("warm")
     data = write_libsvm(folder / "1.svm", 600, seed=1)
-    train(data, folder / "run", "--learning-rate", "0.3", "--set", "units=4")
+    model = ("--model", "sparse_mlp", "--set", "units=4")
+    train(data, folder / "run", "--learning-rate", "0.3", *model)
     return folder / "run"
 
 
