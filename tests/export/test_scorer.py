@@ -271,7 +271,8 @@ def test_models_on_fields_score_as_in_keras(tmp_path, name, tables):
         v.assign(tf.random.stateless_normal(v.shape, [1, 2], stddev=0.1))
     features = features_of(schema, 9, seed=2, name=name)
     flat = {n: x.flat_values.numpy() for n, x in features.items() if n.startswith(("bag", "sp"))}
-    flat |= {n: x.numpy() for n, x in features.items() if n not in flat}
+    dense = {n: x.numpy() for n, x in features.items() if n not in flat}
+    flat |= {n: x for n, x in dense.items() if n != "row_keys"}  # scorers do not take them
     for group in ("bag_t", "sparse"):
         flat[f"{group}_row_splits"] = features[f"{group}_ids"].row_splits.numpy()
     got = scorer_of(model, tmp_path / "s", tables=tables).predict(flat)

@@ -9,6 +9,7 @@ from tests.cli.conftest import write_criteo, write_libsvm
 from twml_ops.cli import main
 from twml_ops.cli.runs.trained_run import TrainedRun
 
+MODEL = ("--model", "sparse_mlp", "--set", "units=4")
 OPTIONS = ["--epochs", "1", "--batch-size", "64", "--checkpoint-every", "0"]
 
 
@@ -29,8 +30,7 @@ def log_loss(out):
 def day_1(tmp_path_factory):
     folder = tmp_path_factory.mktemp("warm")
     data = write_libsvm(folder / "1.svm", 600, seed=1)
-    model = ("--model", "sparse_mlp", "--set", "units=4")
-    train(data, folder / "run", "--learning-rate", "0.3", *model)
+    train(data, folder / "run", "--learning-rate", "0.3", *MODEL)
     return folder / "run"
 
 
@@ -63,7 +63,7 @@ def test_the_statistics_of_layers_go_on(day_1, tmp_path):
 def test_a_start_from_a_run_is_better_than_none(day_1, tmp_path):
     data = write_libsvm(tmp_path / "2.svm", 200, seed=2)
     train(data, tmp_path / "warm", "--from", str(day_1))
-    train(data, tmp_path / "cold", "--learning-rate", "0.3", "--set", "units=4")
+    train(data, tmp_path / "cold", "--learning-rate", "0.3", *MODEL)
     assert log_loss(tmp_path / "warm") < log_loss(tmp_path / "cold")
 
 
