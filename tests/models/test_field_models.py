@@ -178,7 +178,8 @@ def test_raw_sparse_ids_have_a_vector_of_their_own_width():
 def test_few_raw_sparse_features_are_a_vector_of_their_values(dim, width):
     schema = Schema((), (), dim, "x")
     model = models.dcn(schema, data_of(schema))
-    x0 = tf.keras.Model(model.input, model.get_layer("cross_0").input[0])
+    name = "multi_hot" if dim == width else "embedding_sparse"
+    x0 = tf.keras.Model(model.input, model.get_layer(name).output)
     found = x0(features_of(schema, 6)).numpy()
     assert found.shape == (6, width)
     if dim == width:
