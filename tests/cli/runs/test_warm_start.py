@@ -19,7 +19,8 @@ def train(data, out, *options):
 
 
 def weights(run):
-    return {w.name: np.array(w) for w in run.model.weights}
+    """The weights by position and name; Keras 2 renames the tables of a loaded model."""
+    return {(i, w.name.split("/")[-1]): np.array(w) for i, w in enumerate(run.model.weights)}
 
 
 def log_loss(out):
@@ -39,7 +40,7 @@ def test_the_weights_of_the_run_are_the_start(day_1, tmp_path):
     run = train(data, tmp_path / "run", "--from", str(day_1), "--learning-rate", "1e-30")
     before, after = weights(TrainedRun(day_1)), weights(run)
     for name in before:
-        if "max_abs" not in name:
+        if "max_abs" not in name[1]:
             np.testing.assert_array_equal(after[name], before[name])
     facts = run.facts
     assert (facts["from_run"], facts["batch_size"]) == (str(day_1), 64)
