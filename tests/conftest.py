@@ -18,13 +18,23 @@ settings.load_profile("twml")
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+KERAS_3 = True
 with contextlib.suppress(ImportError):  # tests/core needs no TensorFlow
     import tensorflow as tf
+
+    KERAS_3 = hasattr(tf.keras, "ops")
 
     # Four CPU devices: replicas.
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4
     )
+
+
+@pytest.fixture(autouse=True)
+def _random_state_in_kernels():
+    """Keras 2 keeps random state in kernels unless told otherwise, and `train` tells it so."""
+    if not KERAS_3:
+        tf.keras.backend.experimental.disable_tf_random_generator()
 
 
 @pytest.fixture
