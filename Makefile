@@ -52,7 +52,7 @@ test: $(TEST_TFS:%=test-tf-%) test-cc ## run all tests on both TensorFlow versio
 
 # The result of these tests does not depend on the TensorFlow version. They run on the first of TEST_TFS only.
 ANY_TF_TESTS = tests/benchmarks tests/planning tests/tools tests/test_architecture.py tests/test_child_process.py \
-	tests/data/test_block.py tests/data/test_flights.py tests/data/test_hashing.py \
+	tests/cli/commands/test_tune.py tests/data/test_block.py tests/data/test_flights.py tests/data/test_hashing.py \
 	tests/data/test_open.py tests/data/test_text.py tests/distribute/test_launch.py \
 	tests/docs/test_docstrings.py tests/docs/test_manifests.py tests/docs/test_readme.py
 ignored_on = $(if $(filter $(1),$(firstword $(TEST_TFS))),,$(ANY_TF_TESTS:%=--ignore=%))
@@ -80,10 +80,10 @@ test-cc-tsan: .venv/tf-$(TF)/.built
 
 test-ops-asan: .venv/tf-$(TF)/.built
 	TWML_OPS_SANITIZE=address .venv/tf-$(TF)/bin/python native_build.py
-	cd build/address && ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-		$(CURDIR)/.venv/tf-$(TF)/bin/python -m pytest -c $(CURDIR)/pyproject.toml \
-		$(ASAN_SKIPPED:%=--ignore=$(CURDIR)/%) $(ASAN_TESTS:%=$(CURDIR)/%)
+		.venv/tf-$(TF)/bin/python -P -m pytest -o pythonpath="build/address ." \
+		$(ASAN_SKIPPED:%=--ignore=%) $(ASAN_TESTS)
 
 test-slow: $(TEST_TFS:%=.venv/tf-%/.built) ## run the tests that take minutes
 	for tf in $(TEST_TFS); do .venv/tf-$$tf/bin/python -m pytest $(PYTEST_FLAGS) -m slow || [ $$? = 5 ]; done

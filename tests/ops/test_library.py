@@ -10,9 +10,18 @@ import tensorflow as tf
 
 from twml_ops.ops import _library
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def test_the_library_of_the_running_tensorflow_is_loaded():
     assert hasattr(_library.load(), "twml_sparse_linear")
+
+
+@pytest.mark.skipif(
+    "libasan" not in os.environ.get("LD_PRELOAD", ""), reason="of `make test-ops-asan`"
+)
+def test_the_address_sanitizer_gets_the_library_that_was_built_for_it():
+    assert Path(_library.__file__).is_relative_to(ROOT / "build" / "address")
 
 
 @pytest.mark.parametrize(
