@@ -183,6 +183,7 @@ void BindTransforms(py::module_& m);
 void BindHashStrings(py::module_& m);
 void BindDelimited(py::module_& m);
 void BindQuantizeRows(py::module_& m);
+void BindTreeSums(py::module_& m);
 
 }  // namespace twml
 

@@ -60,4 +60,5 @@ Returns:
   twml::BindHashStrings(m);
   twml::BindDelimited(m);
   twml::BindQuantizeRows(m);
+  twml::BindTreeSums(m);
 }

@@ -608,6 +608,33 @@ def sum_duplicates(ids: numpy.typing.ArrayLike, rows: numpy.typing.ArrayLike, *,
       ValueError: an id is negative, or the shape or the type of an argument is wrong.
     """
 
+def tree_sums(x: numpy.typing.ArrayLike, ensembles: numpy.typing.ArrayLike, features: numpy.typing.ArrayLike, thresholds: numpy.typing.ArrayLike, missing_left: numpy.typing.ArrayLike, children: numpy.typing.ArrayLike, values: numpy.typing.ArrayLike, roots: numpy.typing.ArrayLike, *, max_depth: int, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
+    """Returns the sums of the leaves of decision trees.
+
+    From node i, a row goes to children[i, 0] if its number in column features[i] is not larger than
+    thresholds[i], or, if the number is NaN, if missing_left[i]; otherwise it goes to children[i, 1].
+    Both children of a leaf are the leaf itself.
+
+    Args:
+      x: float32 [B, C].
+      ensembles: int64 [B], the ensemble of each row, in [0, K); or no items: the sum is the mean of the
+        sums of all ensembles.
+      features: int32 [M], in [0, C).
+      thresholds: float32 [M].
+      missing_left: bool [M].
+      children: int32 [M, 2], in [0, M).
+      values: float32 [M].
+      roots: int32 [K, T], in [0, M), the first node of each tree of each ensemble.
+      max_depth: largest number of steps from a root, in [0, 1024].
+      num_threads: maximum number of threads; 0 means one per core.
+
+    Returns:
+      float32 [B], summed in the order of the trees. It does not depend on the number of threads.
+
+    Raises:
+      ValueError: an argument is out of its range or of another shape.
+    """
+
 def update_rules() -> dict[str, tuple[int, bool, int]]:
     """Returns the update rules of the optimizers.
 

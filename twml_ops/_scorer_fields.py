@@ -162,7 +162,30 @@ def _reshape(x: str, out: str, *, shape: list[int]) -> Step:
     return step
 
 
+def _boosted_trees(*registers: str, num_optional: int, max_depth: int, **nodes: Array) -> Step:
+    x, *present, out = registers
+
+    def step(r: Registers) -> None:
+        numbers = np.asarray(r[x], np.float32)
+        if present:
+            there = np.asarray(r[present[0]], bool)
+            optional = np.where(there, numbers[:, :num_optional], np.float32(np.nan))
+            numbers = np.concatenate([optional, numbers[:, num_optional:]], axis=1)
+        sums = _core.tree_sums(numbers, np.zeros(0, np.int64), **nodes, max_depth=max_depth)
+        r[out] = sums[:, None]
+
+    return step
+
+
+def _mean(x: str, y: str, out: str) -> Step:
+    def step(r: Registers) -> None:
+        r[out] = (r[x] + r[y]) / np.float32(2)
+
+    return step
+
+
 FIELD_STEPS: dict[str, Callable[..., Step]] = {
+    "boosted_trees": _boosted_trees,
     "category_statistics": _category_statistics,
     "dot": _dot,
     "dot_interaction": _dot_interaction,
@@ -170,5 +193,6 @@ FIELD_STEPS: dict[str, Callable[..., Step]] = {
     "field_logarithms": _field_logarithms,
     "field_quantiles": _field_quantiles,
     "category_rows": _category_rows,
+    "mean": _mean,
     "reshape": _reshape,
 }

@@ -37,10 +37,11 @@ def to_scorer(
     CSR batches, whatever batch form the model takes.
 
     Args:
-        model: A functional or sequential model with one output, of the layers Bias, CategoryRows,
-            CountStatistics, Cross, DotInteraction, FactorizationMachine, FieldEmbedding,
-            FieldLogarithms, FieldQuantiles, GroupedSparseLinear, HashedIds, HashingDiscretizer,
-            MaxNorm, PercentileDiscretizer, SparseLinear and TargetStatistics of this package, and
+        model: A functional or sequential model with one output, of the layers Bias, BoostedTrees,
+            CategoryRows, CountStatistics, Cross, DotInteraction, FactorizationMachine,
+            FieldEmbedding, FieldLogarithms, FieldQuantiles, GroupedSparseLinear, HashedIds,
+            HashingDiscretizer, MaxNorm, MeanLogit, PercentileDiscretizer, SparseLinear and
+            TargetStatistics of this package, and
             Activation, Add, Average, BatchNormalization, Concatenate, Dense, Dot, Dropout, Flatten,
             Multiply, Rescaling and Reshape of Keras, and of functional models of these, such as the
             members of an ensemble.

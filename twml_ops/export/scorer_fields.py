@@ -10,7 +10,7 @@ import tensorflow as tf
 from twml_ops import layers
 from twml_ops._keras import LayerCall
 from twml_ops.export.scorer_program import CompileLayer, Dense, Part, Program
-from twml_ops.models import Bias
+from twml_ops.models import Bias, MeanLogit
 from twml_ops.ops._tape import tf_variable
 
 
@@ -134,8 +134,27 @@ def _category_statistics(program: Program, layer: Any, call: LayerCall) -> list[
     return [Dense(out)]
 
 
+def _boosted_trees(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    registers: list[str | None] = [program.dense(key, layer.name) for key in call.inputs]
+    variables = zip(layer.state_names, layer.state_variables, strict=True)
+    arrays = {name: variable.numpy() for name, variable in variables}
+    out = program.new()
+    options = {name: getattr(layer, name) for name in ("num_optional", "max_depth")}
+    program.step("boosted_trees", registers, [out], arrays, **options)
+    return [Dense(out)]
+
+
+def _mean_logit(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    registers: list[str | None] = [program.dense(key, layer.name) for key in call.inputs]
+    out = program.new()
+    program.step("mean", registers, [out])
+    return [Dense(out)]
+
+
 FIELD_LAYERS: dict[Any, CompileLayer] = {
     Bias: _bias,
+    MeanLogit: _mean_logit,
+    layers.BoostedTrees: _boosted_trees,
     layers.CategoryRows: _category_rows,
     layers.CountStatistics: _category_statistics,
     layers.DotInteraction: _dot_interaction,

@@ -2,6 +2,8 @@
 
 from twml_ops.layers._category_counts import CategoryCounts
 from twml_ops.layers._id_row_map import IdCounts
+from twml_ops.layers._tree_arrays import lightgbm_is_installed
+from twml_ops.layers.boosted_trees import BoostedTrees
 from twml_ops.layers.category_rows import CategoryRows
 from twml_ops.layers.count_statistics import CountStatistics
 from twml_ops.layers.cross import Cross
@@ -23,6 +25,7 @@ from twml_ops.layers.string_hash import StringHash
 from twml_ops.layers.target_statistics import TargetStatistics
 
 __all__ = [
+    "BoostedTrees",
     "CategoryCounts",
     "CategoryRows",
     "CountStatistics",
@@ -46,4 +49,5 @@ __all__ = [
     "SparseTable",
     "StringHash",
     "TargetStatistics",
+    "lightgbm_is_installed",
 ]

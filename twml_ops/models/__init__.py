@@ -33,6 +33,7 @@ from twml_ops.models.ensemble import ensemble, ensemble_members
 from twml_ops.models.fm import fm
 from twml_ops.models.hashed_ids import HashedIds
 from twml_ops.models.logistic import logistic
+from twml_ops.models.mean_logit import MeanLogit
 from twml_ops.models.mmoe import mmoe
 from twml_ops.models.shared_bottom import shared_bottom
 from twml_ops.models.sparse_mlp import sparse_mlp
@@ -55,6 +56,7 @@ _MODELS = {build.__name__: build for build in _BUILDERS}
 __all__ = [
     "Bias",
     "HashedIds",
+    "MeanLogit",
     "SplitLabels",
     "dcn",
     "deepfm",

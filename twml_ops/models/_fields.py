@@ -33,7 +33,9 @@ from twml_ops.layers import (
 )
 from twml_ops.models._adapt_fields import ROW_KEYS, FieldState, adapt_fields
 from twml_ops.models._labels import probabilities
+from twml_ops.models._tree_logits import tree_logits
 from twml_ops.models.bias import Bias
+from twml_ops.models.mean_logit import MeanLogit
 
 MAX_MULTI_HOT = 256
 _SPARSE_UNITS = 32
@@ -91,6 +93,7 @@ class Fields:
         categories, quantiles = state.categories, state.quantiles
         self.inputs: dict[str, Any] = {}
         numbers: list[Any] = []
+        self._statistics: list[Any] = []
         self._num_rows: list[int] = []
         self._ids: list[Any] = []  # what a field embedding is called with
         matrices, of_bags = [], []
@@ -99,8 +102,9 @@ class Fields:
             parts = [self._ragged(bag_name(n), n in schema.bag_weights) for n in schema.bags]
             if state.counts is not None:
                 keyed = [ids[0], self._row_keys()]
-                numbers += [self._centered(m, keyed, i) for i, m in enumerate(state.means)]
-                numbers.append(self._scaled(state.counts, keyed))
+                means = [self._centered(m, keyed, i) for i, m in enumerate(state.means)]
+                self._statistics = [*means, self._scaled(state.counts, keyed)]
+                numbers += self._statistics
             rows = categories([*ids, *(part[0] for part in parts)])
             matrices += rows[: len(ids)]
             of_bags = [
@@ -122,10 +126,11 @@ class Fields:
         if categories is not None:
             self._ids += of_bags
             self._num_rows += categories.num_rows[len(schema.fields) :]
+        self._raw: Any = None
         self._sparse: Any = None
         if schema.sparse_dim:
-            raw = self._ragged("sparse", weighted=True)
-            self._sparse = MaxNorm(schema.sparse_dim, name="sparse_norm")(raw)
+            self._raw = self._ragged("sparse", weighted=True)
+            self._sparse = MaxNorm(schema.sparse_dim, name="sparse_norm")(self._raw)
 
     def _input(self, name: str, width: int, dtype: str) -> Any:
         self.inputs[name] = tf.keras.Input((width,), dtype=dtype, name=name)
@@ -291,15 +296,44 @@ class Fields:
             logits.append(tf.keras.layers.Dense(1, use_bias=False, name=f"tower_{i}_logit")(x))
         return concatenated(logits, "tower_logits")
 
-    def model(self, name: str, terms: Sequence[Any]) -> tf.keras.Model:
+    def tree_logits(self, dataset: tf.data.Dataset) -> list[Any]:
+        """The logits [B, 1] of boosted trees, one for each label; see `_tree_logits.tree_logits`.
+
+        Args:
+            dataset: batches in the layout "keyed_fields".
+        """
+        present = self.inputs.get("continuous_present")
+        parts = [] if present is None else [self.inputs["continuous"]]
+        parts += self._statistics
+        if self._raw is not None and self._schema.sparse_dim <= MAX_MULTI_HOT:
+            dim = self._schema.sparse_dim
+            multi_hot = SparseLinear(
+                dim,
+                dim,
+                use_bias=False,
+                kernel_initializer="identity",
+                trainable=False,
+                name="tree_multi_hot",
+            )
+            parts.append(multi_hot(self._raw))
+        if not parts:
+            return []
+        x = concatenated(parts, "tree_input")
+        return tree_logits(self.inputs, x, present, dataset, self.labels)
+
+    def model(self, name: str, terms: Sequence[Any], others: Sequence[Any] = ()) -> tf.keras.Model:
         """The model whose logits are the sum of the terms [B, L] and a bias.
 
         Args:
             name: name of the model.
             terms: at least one.
+            others: logits [B, 1] of another model, one for each label, with which the mean is taken
+                in inference; or none.
         """
         logits = terms[0] if len(terms) == 1 else tf.keras.layers.Add(name="sum")(list(terms))
         logits = Bias(self.base, name="logit")(logits)
+        if others:
+            logits = MeanLogit(name="mean_logit")([logits, concatenated(others, "tree_logits")])
         return tf.keras.Model(self.inputs, probabilities(logits, self.labels), name=name)
 
 

@@ -15,6 +15,7 @@ from twml_ops.data import Schema
 from twml_ops.layers import Cross
 from twml_ops.models._fields import Fields, dense_net
 from twml_ops.models._layouts import takes
+from twml_ops.models._tree_logits import wanted
 
 
 @takes("keyed_fields")
@@ -35,6 +36,7 @@ def dcn(
     min_count: int = 3,
     max_rows: int = 1 << 18,
     statistics: bool = True,
+    trees: bool | None = None,
     stddev: float = 0.02,
 ) -> tf.keras.Model:
     """Builds a Deep & Cross Network in its parallel form.
@@ -46,6 +48,7 @@ def dcn(
     linear in both outputs, plus that of `logistic`. See Wang et al., "DCN V2: Improved Deep & Cross
     Network and Practical Lessons for Web-scale Learning to Rank Systems", WWW 2021. The vectors are
     narrow and the dropout is strong, because the linear part models the effects of single features.
+    Boosted trees, which find thresholds that a net finds late, are averaged with the net.
 
     Args:
         schema: the features and labels.
@@ -70,6 +73,10 @@ def dcn(
             categories of a field share one.
         max_rows: largest number of rows of a field, for its most frequent categories.
         statistics: whether x0 has the statistics of the categories.
+        trees: whether boosted trees (`layers.BoostedTrees`) of the numbers, the statistics and at
+            most 256 raw sparse ids are trained first, the mean of whose logit and that of the net
+            is the logit in inference. They are left out if they gain less than 1 % on examples that
+            they have not seen. None: if LightGBM is installed and there are row keys.
         stddev: standard deviation of the initial vectors.
 
     Returns:
@@ -78,6 +85,7 @@ def dcn(
         keys are not used, and exports do not take them.
 
     Raises:
+        ImportError: `trees` is true, and LightGBM is not installed.
         ValueError: the schema has no features.
     """
     fields = Fields(
@@ -95,4 +103,5 @@ def dcn(
     crossed = tf.keras.layers.Dropout(dropout, name="cross_dropout")(crossed)
     deep = dense_net(x0, hidden, dropout)
     both = tf.keras.layers.Concatenate(name="crossed_and_deep")([crossed, deep])
-    return fields.model("dcn", [*fields.linear(l2=linear_l2), fields.logits(both)])
+    terms = [*fields.linear(l2=linear_l2), fields.logits(both)]
+    return fields.model("dcn", terms, fields.tree_logits(dataset) if wanted(trees, dataset) else [])

@@ -40,6 +40,7 @@ from twml_ops.ops.sparse_linear import (
     sum_duplicates,
     weights_grad,
 )
+from twml_ops.ops.tree_sums import tree_sums
 from twml_ops.ops.xla_compatible import xla_compatible
 
 __all__ = [
@@ -72,6 +73,7 @@ __all__ = [
     "sparse_linear",
     "sparse_linear_gradient_inputs",
     "sum_duplicates",
+    "tree_sums",
     "unpack_entries",
     "weights_grad",
     "xla_compatible",

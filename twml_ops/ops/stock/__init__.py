@@ -33,6 +33,7 @@ from twml_ops.ops.stock.sparse_linear import (
     sparse_linear,
     sum_duplicates,
 )
+from twml_ops.ops.stock.tree_sums import tree_sums
 
 _OPS = (
     apply_rows,
@@ -51,6 +52,7 @@ _OPS = (
     row_splits_from_indices,
     sparse_linear,
     sum_duplicates,
+    tree_sums,
     unpack_entries,
 )
 

@@ -1,0 +1,260 @@
+"""Trains gradient-boosted trees with LightGBM and returns them as arrays."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from twml_ops import core
+
+Array = npt.NDArray[Any]
+
+_SAMPLE_BITS = 62
+_SAMPLE_SALT = 2
+_PATIENCE = 20
+
+
+class TreeOptions(NamedTuple):
+    """Options of the training.
+
+    Attributes:
+        max_trees: largest number of trees of an ensemble.
+        max_depth: largest depth of a tree.
+        num_leaves: largest number of leaves of a tree.
+        min_examples: smallest number of examples of a leaf.
+        learning_rate: factor of the values of the leaves.
+        seed: of the columns and rows that a tree uses.
+    """
+
+    max_trees: int
+    max_depth: int
+    num_leaves: int
+    min_examples: int
+    learning_rate: float
+    seed: int
+
+
+class TreeExamples:
+    """Collects examples; of more than `max_examples`, a sample that depends on the row keys only.
+
+    Args:
+        max_examples: number of examples kept, at least 1.
+    """
+
+    def __init__(self, max_examples: int) -> None:
+        self._max = max_examples
+        self._parts: list[tuple[Array, ...]] = []
+        self._held = 0
+
+    def update(self, x: Array, row_keys: Array, labels: Array, weights: Array) -> None:
+        """Adds a batch.
+
+        Args:
+            x: float32 [B, C]; NaN is a missing number.
+            row_keys: int64 [B].
+            labels: [B], in [0, 1].
+            weights: [B], not negative.
+        """
+        order = core.hash_ids(row_keys, _SAMPLE_BITS, _SAMPLE_SALT)
+        self._parts.append((order, row_keys, x, labels, weights))
+        self._held += len(x)
+        if self._held >= 2 * self._max:
+            self._shrink()
+
+    def examples(self) -> tuple[Array, ...]:
+        """The row keys, x, labels and weights, in an order that depends on the row keys only."""
+        self._shrink()
+        return self._parts[0][1:] if self._parts else ()
+
+    def _shrink(self) -> None:
+        if not self._parts:
+            return
+        columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
+        kept = np.argsort(columns[0], kind="stable")[: self._max]
+        self._parts = [tuple(column[kept] for column in columns)]
+        self._held = len(kept)
+
+
+class Ensemble(NamedTuple):
+    """The trees that were trained for a fold.
+
+    Attributes:
+        trees: roots, as in the dictionaries of `lightgbm.Booster.dump_model`.
+        loss: log loss on the fold, the sum over its examples.
+        loss_of_constant: that of the share of positives of the other folds.
+    """
+
+    trees: list[Mapping[str, Any]]
+    loss: float
+    loss_of_constant: float
+
+
+def train_folds(
+    x: Array, labels: Array, weights: Array, folds: Array, num_folds: int, options: TreeOptions
+) -> tuple[dict[str, Array], float]:
+    """Trains an ensemble of trees for each fold, on the examples of the other folds.
+
+    The number of trees of an ensemble is the one with the lowest log loss on its fold.
+
+    Args:
+        x: float32 [N, C]; NaN is a missing number.
+        labels: float64 [N], in [0, 1].
+        weights: float64 [N].
+        folds: int [N], in [0, num_folds).
+        num_folds: number of folds, K.
+        options: of the training.
+
+    Returns:
+        The nodes of all trees and the root of each tree, see `Nodes.arrays`; and the share of the
+        log loss of a constant by which the trees are better on the examples that they have not
+        seen.
+
+    Raises:
+        ImportError: LightGBM is not installed.
+    """
+
+    def ensemble(fold: int) -> Ensemble:
+        own = folds == fold
+        train, held_out = ((x[i], labels[i], weights[i]) for i in (~own, own))
+        return _train(train, held_out, options)
+
+    # One thread for each ensemble: the threads of OpenMP wait for one another after every node.
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        ensembles = list(pool.map(ensemble, range(num_folds)))
+    nodes = Nodes()
+    for found in ensembles:
+        nodes.add_ensemble(found.trees)
+    constant = sum(e.loss_of_constant for e in ensembles)
+    gain = 1 - sum(e.loss for e in ensembles) / constant if constant > 0 else 0.0
+    return nodes.arrays(), gain
+
+
+def _train(train: Sequence[Array], held_out: Sequence[Array], options: TreeOptions) -> Ensemble:
+    lightgbm = _lightgbm()
+    positives, total = float(train[1] @ train[2]), float(train[2].sum())
+    constant = math.log((positives + 0.5) / (total - positives + 0.5))
+    loss_of_constant = _log_loss(held_out, np.full(len(held_out[0]), constant))
+    if min(len(train[0]), len(held_out[0])) < options.min_examples or not 0 < positives < total:
+        return Ensemble([{"leaf_value": constant}], loss_of_constant, loss_of_constant)
+    binary = bool(np.isin(train[1], (0, 1)).all() and np.isin(held_out[1], (0, 1)).all())
+    parameters = {
+        "objective": "binary" if binary else "cross_entropy",
+        "learning_rate": options.learning_rate,
+        "num_leaves": options.num_leaves,
+        "max_depth": options.max_depth,
+        "min_data_in_leaf": options.min_examples,
+        "feature_fraction": 0.5,
+        "bagging_fraction": 0.8,
+        "bagging_freq": 1,
+        "lambda_l2": 1.0,
+        "seed": options.seed,
+        "deterministic": True,
+        "force_row_wise": True,
+        "num_threads": 1,
+        "verbosity": -1,
+    }
+    data = lightgbm.Dataset(train[0], train[1], weight=train[2], free_raw_data=False)
+    booster = lightgbm.train(
+        parameters,
+        data,
+        options.max_trees,
+        valid_sets=[data.create_valid(held_out[0], held_out[1], weight=held_out[2])],
+        callbacks=[lightgbm.early_stopping(_PATIENCE, verbose=False)],
+    )
+    best = booster.best_iteration
+    loss = _log_loss(held_out, booster.predict(held_out[0], num_iteration=best, raw_score=True))
+    trees = booster.dump_model(num_iteration=best)["tree_info"]
+    return Ensemble([tree["tree_structure"] for tree in trees], loss, loss_of_constant)
+
+
+def _log_loss(examples: Sequence[Array], logits: Array) -> float:
+    _, labels, weights = examples
+    return float(weights @ (np.logaddexp(0, logits) - labels * logits))
+
+
+def lightgbm_is_installed() -> bool:
+    """Whether LightGBM can be loaded."""
+    try:
+        _lightgbm()
+    except ImportError:
+        return False
+    return True
+
+
+def _lightgbm() -> Any:
+    try:
+        import lightgbm
+    except (ImportError, OSError) as error:  # OSError: its OpenMP library is missing
+        raise ImportError(
+            f"boosted trees need LightGBM (`pip install lightgbm`), which was not loaded: {error}"
+        ) from error
+    return lightgbm
+
+
+class Nodes:
+    """Collects the nodes of the trees of ensembles."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, int, int, bool, float, float]] = []
+        self._roots: list[list[int]] = []
+        self._add_leaf(0.0)  # what pads short ensembles
+
+    def add_ensemble(self, trees: Iterable[Mapping[str, Any]]) -> None:
+        """Adds the trees of the next ensemble.
+
+        Args:
+            trees: roots, as in the dictionaries of `lightgbm.Booster.dump_model`.
+        """
+        self._roots.append([self._add(tree) for tree in trees])
+
+    def arrays(self) -> dict[str, Array]:
+        """The nodes and the roots.
+
+        Returns:
+            `features` int32 [M], the column that a node compares; `thresholds` float32 [M], a row
+            goes left if its number is not larger; `missing_left` bool [M], whether it goes left
+            without a number; `children` int32 [M, 2], left and right, of a leaf the leaf itself;
+            `values` float32 [M] of the leaves; `roots` int32 [K, T], 0 behind the last tree of an
+            ensemble.
+        """
+        left, right, feature, missing, threshold, value = zip(*self._rows, strict=True)
+        longest = max(map(len, self._roots))
+        roots = [found + [0] * (longest - len(found)) for found in self._roots]
+        return {
+            "features": np.array(feature, np.int32),
+            "thresholds": _rounded_down(np.array(threshold, np.float64)),
+            "missing_left": np.array(missing, bool),
+            "children": np.stack([np.array(left, np.int32), np.array(right, np.int32)], axis=1),
+            "values": np.array(value, np.float32),
+            "roots": np.array(roots, np.int32).reshape(len(roots), longest),
+        }
+
+    def _add_leaf(self, value: float) -> int:
+        index = len(self._rows)
+        self._rows.append((index, index, 0, True, 0.0, value))
+        return index
+
+    def _add(self, node: Mapping[str, Any]) -> int:
+        if "split_feature" not in node:
+            return self._add_leaf(node["leaf_value"])
+        threshold = float(node["threshold"])
+        # Without missing numbers in the training data, LightGBM takes them as 0.
+        missing = node["default_left"] if node["missing_type"] == "NaN" else threshold >= 0
+        index = self._add_leaf(0.0)
+        left, right = self._add(node["left_child"]), self._add(node["right_child"])
+        self._rows[index] = (left, right, node["split_feature"], bool(missing), threshold, 0.0)
+        return index
+
+
+def _rounded_down(thresholds: Array) -> Array:
+    """The largest float32 that are not larger: x ≤ t has the same result for all float32 x."""
+    with np.errstate(over="ignore"):
+        rounded = thresholds.astype(np.float32)
+    above = (rounded > thresholds) & np.isfinite(rounded)
+    return np.where(above, np.nextafter(rounded, np.float32(-np.inf)), rounded)

@@ -1,0 +1,243 @@
+"""Gradient-boosted trees as a layer in front of a model."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import tensorflow as tf
+
+from twml_ops import core, ops
+from twml_ops._keras import serializable
+from twml_ops.layers._arguments import check_positive_integer
+from twml_ops.layers._category_counts import fold_of
+from twml_ops.layers._resizable_state import ResizableState
+from twml_ops.layers._tree_arrays import TreeExamples, TreeOptions, train_folds
+
+_STATE = {
+    "features": (tf.int32, 1),
+    "thresholds": (tf.float32, 1),
+    "missing_left": (tf.bool, 1),
+    "children": (tf.int32, 2),
+    "values": (tf.float32, 1),
+    "roots": (tf.int32, 2),
+}
+
+
+@serializable
+class BoostedTrees(ResizableState, tf.keras.layers.Layer):
+    """Replaces numbers by the logit that gradient-boosted trees predict from them.
+
+    Trees find thresholds and interactions that a dense net finds late or not at all; the net that
+    follows corrects and extends them. He et al., 2014, "Practical Lessons from Predicting Clicks on
+    Ads at Facebook", put trees in front of a linear model. Here, as in stacking (Wolpert, 1992,
+    "Stacked generalization"), a row is not given a prediction of trees that have seen its label:
+    rows are divided into folds by a hash of their row keys, as in `TargetStatistics`, and one
+    ensemble is trained for each fold on the rows of the others. In training a row has the logit of
+    the ensemble of its fold, in inference the mean of all ensembles.
+
+    `adapt` trains with LightGBM, which must be installed (`pip install "twml_ops[trees]"`); a model
+    that is loaded does not need it. Each ensemble has the number of trees with the lowest log loss
+    on its fold. The result does not depend on the order of the data or the number of threads.
+
+    The state survives `.keras` files, checkpoints and SavedModels, bit for bit.
+
+    Args:
+        num_inputs: number of columns, C.
+        num_optional: number of columns in front that can be missing, P, default 0.
+        num_folds: number of folds, at least 2, default 5.
+        max_trees: largest number of trees of an ensemble, default 300.
+        max_depth: largest depth of a tree, default 8.
+        num_leaves: largest number of leaves of a tree, at least 2, default 31.
+        min_examples: smallest number of examples of a leaf, default 50.
+        learning_rate: factor of the values of the leaves, in (0, 1], default 0.1.
+        seed: of the random half of the columns and 80 % of the rows that a tree is made of.
+        out_of_fold: if false, a row has the mean of all ensembles in training too, for a net that
+            is trained without the trees. `call` needs no row keys then.
+        **kwargs: of `tf.keras.layers.Layer`.
+
+    Attributes:
+        held_out_gain: after `adapt`, the share of the log loss of a constant by which the ensembles
+            are better on their folds, whose labels they have not seen; 0 before.
+
+    Raises:
+        ValueError: an argument out of its range.
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = tuple(_STATE)
+    sizing_argument: ClassVar[str] = "num_inputs"
+
+    def __init__(
+        self,
+        num_inputs: int,
+        num_optional: int = 0,
+        num_folds: int = 5,
+        max_trees: int = 300,
+        max_depth: int = 8,
+        num_leaves: int = 31,
+        min_examples: int = 50,
+        learning_rate: float = 0.1,
+        seed: int = 0,
+        out_of_fold: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("autocast", False)
+        kwargs.setdefault("dtype", "float32")  # also under mixed precision
+        super().__init__(**kwargs)
+        self.num_inputs = check_positive_integer("num_inputs", num_inputs)
+        if not 0 <= num_optional <= self.num_inputs:
+            raise ValueError(f"num_optional must be in [0, {num_inputs}], got {num_optional}")
+        self.num_optional = int(num_optional)
+        self.num_folds = check_positive_integer("num_folds", num_folds)
+        self.max_trees = check_positive_integer("max_trees", max_trees)
+        self.max_depth = check_positive_integer("max_depth", max_depth)
+        self.num_leaves = check_positive_integer("num_leaves", num_leaves)
+        self.min_examples = check_positive_integer("min_examples", min_examples)
+        for name in ("num_folds", "num_leaves"):
+            if getattr(self, name) < 2:
+                raise ValueError(f"{name} must be at least 2, got {getattr(self, name)}")
+        if not 0 < learning_rate <= 1:
+            raise ValueError(f"learning_rate must be in (0, 1], got {learning_rate!r}")
+        self.learning_rate, self.seed = float(learning_rate), int(seed)
+        self.out_of_fold = bool(out_of_fold)
+        self.held_out_gain = 0.0
+        self.supports_jit = False  # the ops cannot be compiled by XLA
+        with tf.init_scope(), tf.device("CPU:0"):
+            for name, (dtype, rank) in _STATE.items():
+                empty = tf.zeros([0] * rank, dtype)
+                variable = tf.Variable(empty, trainable=False, shape=[None] * rank, name=name)
+                setattr(self, f"_{name}", variable)  # checkpoints of Keras 3 ignore lists
+
+    @property
+    def adapted(self) -> bool:
+        """Whether there are trees: from `adapt`, or loaded."""
+        return self._has_state
+
+    @property
+    def num_trees(self) -> int:
+        """Number of trees of the largest ensemble; 0 before `adapt`."""
+        return int(self._roots.shape[1] or tf.shape(self._roots)[1])
+
+    def adapt(self, data: Any, max_examples: int = 1 << 20) -> None:
+        """Trains the trees; those of an earlier call are dropped.
+
+        Args:
+            data: iterable, such as a `tf.data.Dataset`, of `(inputs, labels)` or
+                `(inputs, labels, weights)`, where inputs are those of the layer with row keys, and
+                labels in [0, 1] and weights have the shape [B] or [B, 1].
+            max_examples: the trees are made of at most so many examples. Of more, a sample is taken
+                by a hash of the row keys. Memory: 4 · C + 40 bytes an example.
+
+        Raises:
+            ImportError: LightGBM is not installed.
+            ValueError: elements of another form, labels or weights out of range, or no examples.
+                The state is unchanged.
+        """
+        collected = TreeExamples(check_positive_integer("max_examples", max_examples))
+        for element in data:
+            inputs, labels, *weights = element
+            x, row_keys = self._arranged(inputs)
+            if row_keys is None:
+                raise ValueError("data must have the row keys as the last of the inputs, got none")
+            y = _column("labels", labels, len(x), 1.0)
+            w = _column("weights", weights[0], len(x), np.inf) if weights else np.ones(len(x))
+            collected.update(np.asarray(x), np.asarray(row_keys, np.int64), y, w)
+        examples = collected.examples()
+        if not examples or not len(examples[0]):
+            raise ValueError("data must have at least one example, got none")
+        keys, x, y, w = examples
+        folds = fold_of(keys, self.num_folds, None, core.hash_ids, np.searchsorted)
+        options = TreeOptions(
+            self.max_trees,
+            self.max_depth,
+            self.num_leaves,
+            self.min_examples,
+            self.learning_rate,
+            self.seed,
+        )
+        arrays, self.held_out_gain = train_folds(x, y, w, folds, self.num_folds, options)
+        for name, variable in zip(self.state_names, self.state_variables, strict=True):
+            variable.assign(arrays[name])
+
+    def call(self, inputs: Any, training: Any = None) -> tf.Tensor:
+        """Predicts the logits of a batch.
+
+        Args:
+            inputs: a list `[x, present, row_keys]`: floats [B, C]; bool [B, P], whether the first P
+                columns are there, only if P > 0; integers [B], needed in training
+                only. NaN is a
+                missing number, in each column.
+            training: if true, each row is given the logit of trees that have not seen its label.
+
+        Returns:
+            float32 [B, 1].
+
+        Raises:
+            ValueError: another shape, no row keys in training, or the layer was not adapted.
+        """
+        x, row_keys = self._arranged(inputs)
+        not_adapted = f"BoostedTrees '{self.name}' is not adapted: call adapt(data)"
+        if tf.executing_eagerly() and not self.adapted:
+            raise ValueError(not_adapted)
+        roots = self._roots.read_value()
+        may_train = self.out_of_fold and training is not None and training is not False
+        if may_train and row_keys is None:
+            raise ValueError("inputs must end with the row keys in training, got none")
+        with tf.control_dependencies([tf.debugging.assert_positive(tf.size(roots), not_adapted)]):
+            x = tf.identity(x)
+        if not may_train:
+            ensembles = tf.zeros([0], tf.int64)
+        elif training is True:
+            ensembles = self._own_ensembles(row_keys)
+        else:
+            ensembles = tf.cond(
+                tf.cast(training, tf.bool),
+                lambda: self._own_ensembles(row_keys),
+                lambda: tf.zeros([0], tf.int64),
+            )
+        variables = zip(self.state_names, self.state_variables, strict=True)
+        nodes = {name: variable.read_value() for name, variable in variables} | {"roots": roots}
+        return ops.tree_sums(x, ensembles, **nodes, max_depth=self.max_depth)[:, tf.newaxis]
+
+    def _arranged(self, inputs: Any) -> tuple[tf.Tensor, Any]:
+        """X with NaN where a number is missing, and the row keys or None."""
+        parts = list(inputs) if isinstance(inputs, (tuple, list)) else [inputs]
+        x = tf.cast(tf.convert_to_tensor(parts.pop(0)), tf.float32)
+        if x.shape.rank != 2 or x.shape[1] != self.num_inputs:
+            raise ValueError(f"x must have the shape [B, {self.num_inputs}], got {x.shape}")
+        if self.num_optional:
+            if not parts or tuple(parts[0].shape[1:]) != (self.num_optional,):
+                got = parts[0].shape if parts else "nothing"
+                raise ValueError(f"present must be bool [B, {self.num_optional}], got {got}")
+            present = tf.cast(parts.pop(0), tf.bool)
+            split = self.num_optional
+            x = tf.concat([tf.where(present, x[:, :split], np.nan), x[:, split:]], axis=1)
+        if len(parts) > 1:
+            raise ValueError(f"inputs have {len(parts) - 1} items too many behind the row keys")
+        return x, tf.reshape(tf.cast(parts[0], tf.int64), [-1]) if parts else None
+
+    def _own_ensembles(self, row_keys: tf.Tensor) -> tf.Tensor:
+        """int64 [B]: the ensembles that have not seen the labels of the rows."""
+        return fold_of(row_keys, self.num_folds, None, ops.hash_ids, tf.searchsorted)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """`[B, 1]`."""
+        several = isinstance(input_shape[0], (tuple, list, tf.TensorShape))
+        return (input_shape[0][0] if several else input_shape[0], 1)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        config = super().get_config()
+        config.pop("autocast", None)
+        names = ["num_optional", "num_folds", "max_trees", "max_depth", "num_leaves"]
+        names += ["min_examples", "learning_rate", "seed", "out_of_fold"]
+        return {**config, **self._reference(), **{name: getattr(self, name) for name in names}}
+
+
+def _column(name: str, values: Any, rows: int, largest: float) -> Any:
+    column = np.asarray(values, np.float64).reshape(-1)
+    if len(column) != rows:
+        raise ValueError(f"{name} must have the shape [{rows}] or [{rows}, 1], got {len(column)}")
+    if not (np.isfinite(column) & (column >= 0) & (column <= largest)).all():
+        raise ValueError(f"{name} must be finite and in [0, {largest}], got {column}")
+    return column

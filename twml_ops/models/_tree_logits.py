@@ -1,0 +1,75 @@
+"""Boosted trees beside the net of a model on fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from twml_ops.layers import BoostedTrees, lightgbm_is_installed
+from twml_ops.models._adapt_fields import ROW_KEYS
+
+_MIN_GAIN = 0.01
+
+
+def wanted(trees: bool | None, dataset: tf.data.Dataset) -> bool:
+    """Whether a model has trees: as asked, or, if not asked, if they can be trained."""
+    if trees is None:
+        return ROW_KEYS in dataset.element_spec[0] and lightgbm_is_installed()
+    return trees
+
+
+def tree_logits(
+    inputs: dict[str, Any],
+    x: Any,
+    present: Any,
+    dataset: tf.data.Dataset,
+    labels: tuple[str, ...],
+) -> list[Any]:
+    """Trains trees for each label.
+
+    Args:
+        inputs: symbolic inputs of the model, by name.
+        x: what the trees are made of, symbolic, float [B, C].
+        present: bool [B, P], whether the first P columns are there; None: P is 0.
+        dataset: batches in the layout "keyed_fields".
+        labels: names of the labels.
+
+    Returns:
+        The logit [B, 1] of each label; nothing if the trees of a label reduce the log loss of other
+        examples than theirs by less than 1 % of that of a constant.
+    """
+    parts = [x] if present is None else [x, present]
+    extract = tf.keras.Model(inputs, parts)
+    optional = 0 if present is None else int(present.shape[1])
+    logits = []
+    for index, label in enumerate(labels):
+        # NumPy's generator has the seed of `tf.keras.utils.set_random_seed`.
+        seed = int(np.random.randint(1 << 31))  # noqa: NPY002
+        trees = BoostedTrees(
+            int(x.shape[1]), optional, seed=seed, out_of_fold=False, name=f"trees_{index}"
+        )
+        trees.adapt(_examples(extract, dataset, label if len(labels) > 1 else None))
+        if trees.held_out_gain < _MIN_GAIN:
+            return []
+        logits.append(trees(parts))
+    return logits
+
+
+def _examples(
+    extract: tf.keras.Model, dataset: tf.data.Dataset, label: str | None
+) -> Iterator[tuple[Any, ...]]:
+    """Batches for `BoostedTrees.adapt`, with statistics that have not seen a row's label."""
+    call = tf.function(lambda features: extract(features, training=True), autograph=False)
+    names = list(extract.input)
+    for features, labels, *weights in dataset:
+        if ROW_KEYS not in features:
+            raise ValueError(
+                f"dataset must have the feature {ROW_KEYS}, as that of data.Source has, for "
+                f"boosted trees, got {sorted(features)}: add it, or pass trees=False"
+            )
+        columns = tf.nest.flatten(call({name: features[name] for name in names}))
+        y = labels if label is None else labels[label]
+        yield [*columns, features[ROW_KEYS]], y, *weights
