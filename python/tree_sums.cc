@@ -20,6 +20,12 @@ FloatArray BoundTreeSums(const ArrayLike& x, const ArrayLike& ensembles, const A
   const auto missing = ToArray<uint8_t>(missing_left, "missing_left");
   const auto below = ToArray<int32_t>(children, "children");
   const auto leaves = ToArray<float>(values, "values");
+  RequireRank(of_rows, 1, "ensembles");
+  RequireRank(columns, 1, "features");
+  RequireRank(limits, 1, "thresholds");
+  RequireRank(missing, 1, "missing_left");
+  RequireRank(below, 2, "children");
+  RequireRank(leaves, 1, "values");
   FloatArray out(rows.shape(0));
   float* const sums = out.mutable_data();
   Status status;
@@ -54,7 +60,7 @@ Args:
     sums of all ensembles.
   features: int32 [M], in [0, C).
   thresholds: float32 [M].
-  missing_left: bool [M].
+  missing_left: uint8 [M], 0 or 1.
   children: int32 [M, 2], in [0, M).
   values: float32 [M].
   roots: int32 [K, T], in [0, M), the first node of each tree of each ensemble.

@@ -102,6 +102,20 @@ CALLS = {
         {"quantized": core.quantize_rows(WEIGHTS, bits=4)},
         {},
     ),
+    "tree_sums": (
+        core.tree_sums,
+        {
+            "x": WEIGHTS,
+            "ensembles": np.zeros(len(WEIGHTS), np.int64),
+            "features": np.zeros(1, np.int32),
+            "thresholds": np.zeros(1, np.float32),
+            "missing_left": np.ones(1, np.uint8),
+            "children": np.zeros((1, 2), np.int32),
+            "values": np.ones(1, np.float32),
+            "roots": np.zeros((1, 1), np.int32),
+        },
+        {"max_depth": 2},
+    ),
     "percentile_discretize": (
         core.percentile_discretize,
         {**BATCH, **BUCKETS},

@@ -13,6 +13,7 @@ from twml_ops._keras import KERAS_3
 saving = importlib.import_module(tf.keras.Model.__module__.partition(".")[0]).saving
 TABLES = {"a": layers.SparseTable(9, 2), "b": layers.SparseTable(5, 3, "zeros", "bfloat16")}
 OF_LAYERS = {
+    "BoostedTrees": lambda: layers.BoostedTrees(4, 2, num_folds=3, learning_rate=0.2, seed=5),
     "CategoryRows": lambda: layers.CategoryRows(3, min_count=4, max_rows=[9, 8, 7], num_bags=1),
     "CountStatistics": lambda: layers.CountStatistics(3, crosses=[(0, 2)], num_folds=4),
     "Cross": lambda: layers.Cross(2, activation="tanh", diag_scale=0.5),

@@ -97,6 +97,7 @@ OPS = {
     "row_splits_from_indices": ("i i", {}),
     "csr_from_indices": ("i i", {}),
     "hash_ids": ("i", {"bits": 8}),
+    "tree_sums": ("f i j f u j f j", {"max_depth": 3}),
     "max_norm": ("i f v [v] b", NORM),
     "online_standardize": ("i f v [v] b", {"clip": 1.0, "decay": 1.0, **NORM}),
     "percentile_discretize": ("i f i i f i", {"pass_through_bits": 8, **BUCKETS}),

@@ -8,6 +8,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.core.test_tree_sums import numbers, random_trees
 from twml_ops import core, ops
 from twml_ops.ops import _library
 from twml_ops.ops.stock import library as stock
@@ -56,6 +57,18 @@ def test_hashes(bits, salt):
     assert_equal(lambda: ops.hash_ids(EDGES, bits, salt))
     assert_equal(lambda: ops.hash_ids(tf.constant([[-3, 7]], tf.int32), bits, salt))
     assert_equal(lambda: ops.hash_ids(np.zeros((0, 2), np.int64), bits, salt))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 70])
+@pytest.mark.parametrize("own", [False, True])
+def test_sums_of_trees(rows, own):
+    rng = np.random.default_rng(rows)
+    nodes, x = random_trees(rng, 3, 4, 5, 6), numbers(rng, rows, 6)
+    ensembles = rng.integers(0, 3, rows if own else 0)
+    # TensorFlow's comparisons flush denormals to zero, and the kernel's do not.
+    x = np.where(np.abs(x) < 1e-30, np.float32(0), x)
+    nodes["thresholds"] = np.where(np.abs(nodes["thresholds"]) < 1e-30, 0, nodes["thresholds"])
+    assert_equal(lambda: ops.tree_sums(x, ensembles, **nodes, max_depth=5), exact=False)
 
 
 @pytest.mark.parametrize("entries", [0, 1, 40])

@@ -2,7 +2,6 @@
 
 from twml_ops.layers._category_counts import CategoryCounts
 from twml_ops.layers._id_row_map import IdCounts
-from twml_ops.layers._tree_arrays import lightgbm_is_installed
 from twml_ops.layers.boosted_trees import BoostedTrees
 from twml_ops.layers.category_rows import CategoryRows
 from twml_ops.layers.count_statistics import CountStatistics
@@ -49,5 +48,4 @@ __all__ = [
     "SparseTable",
     "StringHash",
     "TargetStatistics",
-    "lightgbm_is_installed",
 ]

@@ -136,7 +136,7 @@ def train_folds(
 
 
 def _train(train: Sequence[Array], held_out: Sequence[Array], options: TreeOptions) -> Ensemble:
-    lightgbm = _lightgbm()
+    lightgbm = load_lightgbm()
     positives, total = float(train[1] @ train[2]), float(train[2].sum())
     constant = math.log((positives + 0.5) / (total - positives + 0.5))
     loss_of_constant = _log_loss(held_out, np.full(len(held_out[0]), constant))
@@ -178,16 +178,12 @@ def _log_loss(examples: Sequence[Array], logits: Array) -> float:
     return float(weights @ (np.logaddexp(0, logits) - labels * logits))
 
 
-def lightgbm_is_installed() -> bool:
-    """Whether LightGBM can be loaded."""
-    try:
-        _lightgbm()
-    except ImportError:
-        return False
-    return True
+def load_lightgbm() -> Any:
+    """The module `lightgbm`.
 
-
-def _lightgbm() -> Any:
+    Raises:
+        ImportError: it is not installed, or cannot be loaded.
+    """
     try:
         import lightgbm
     except (ImportError, OSError) as error:  # OSError: its OpenMP library is missing
@@ -218,7 +214,7 @@ class Nodes:
 
         Returns:
             `features` int32 [M], the column that a node compares; `thresholds` float32 [M], a row
-            goes left if its number is not larger; `missing_left` bool [M], whether it goes left
+            goes left if its number is not larger; `missing_left` uint8 [M], whether it goes left
             without a number; `children` int32 [M, 2], left and right, of a leaf the leaf itself;
             `values` float32 [M] of the leaves; `roots` int32 [K, T], 0 behind the last tree of an
             ensemble.
@@ -229,7 +225,7 @@ class Nodes:
         return {
             "features": np.array(feature, np.int32),
             "thresholds": _rounded_down(np.array(threshold, np.float64)),
-            "missing_left": np.array(missing, bool),
+            "missing_left": np.array(missing, np.uint8),
             "children": np.stack([np.array(left, np.int32), np.array(right, np.int32)], axis=1),
             "values": np.array(value, np.float32),
             "roots": np.array(roots, np.int32).reshape(len(roots), longest),

@@ -12,12 +12,12 @@ from twml_ops._keras import serializable
 from twml_ops.layers._arguments import check_positive_integer
 from twml_ops.layers._category_counts import fold_of
 from twml_ops.layers._resizable_state import ResizableState
-from twml_ops.layers._tree_arrays import TreeExamples, TreeOptions, train_folds
+from twml_ops.layers._tree_arrays import TreeExamples, TreeOptions, load_lightgbm, train_folds
 
 _STATE = {
     "features": (tf.int32, 1),
     "thresholds": (tf.float32, 1),
-    "missing_left": (tf.bool, 1),
+    "missing_left": (tf.uint8, 1),
     "children": (tf.int32, 2),
     "values": (tf.float32, 1),
     "roots": (tf.int32, 2),
@@ -36,8 +36,7 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
     ensemble is trained for each fold on the rows of the others. In training a row has the logit of
     the ensemble of its fold, in inference the mean of all ensembles.
 
-    `adapt` trains with LightGBM, which must be installed (`pip install "twml_ops[trees]"`); a model
-    that is loaded does not need it. Each ensemble has the number of trees with the lowest log loss
+    `adapt` trains with LightGBM; a model that is loaded does not need it. Each ensemble has the number of trees with the lowest log loss
     on its fold. The result does not depend on the order of the data or the number of threads.
 
     The state survives `.keras` files, checkpoints and SavedModels, bit for bit.
@@ -107,6 +106,15 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
                 empty = tf.zeros([0] * rank, dtype)
                 variable = tf.Variable(empty, trainable=False, shape=[None] * rank, name=name)
                 setattr(self, f"_{name}", variable)  # checkpoints of Keras 3 ignore lists
+
+    @staticmethod
+    def is_available() -> bool:
+        """Whether LightGBM can be loaded, which `adapt` needs."""
+        try:
+            load_lightgbm()
+        except ImportError:
+            return False
+        return True
 
     @property
     def adapted(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from twml_ops.layers import BoostedTrees, lightgbm_is_installed
+from twml_ops.layers import BoostedTrees
 from twml_ops.models._adapt_fields import ROW_KEYS
 
 _MIN_GAIN = 0.01
@@ -17,7 +17,7 @@ _MIN_GAIN = 0.01
 def wanted(trees: bool | None, dataset: tf.data.Dataset) -> bool:
     """Whether a model has trees: as asked, or, if not asked, if they can be trained."""
     if trees is None:
-        return ROW_KEYS in dataset.element_spec[0] and lightgbm_is_installed()
+        return ROW_KEYS in dataset.element_spec[0] and BoostedTrees.is_available()
     return trees
 
 

@@ -20,14 +20,11 @@ class TreeSumsOp : public Kernel {
     const Tensor &x = ctx->input(0), &roots = ctx->input(7);
     TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(x, 2, "x")));
     TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(roots, 2, "roots")));
-    const Tensor& missing_left = ctx->input(4);
-    const Span<const uint8_t> missing = {
-        reinterpret_cast<const uint8_t*>(missing_left.flat<bool>().data()),
-        missing_left.NumElements()};
     Tensor* sums;
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "sums", {x.dim_size(0)}, &sums));
-    const TreeNodes nodes = {SpanOf<int32_t>(ctx->input(2)), SpanOf<float>(ctx->input(3)), missing,
-                             SpanOf<int32_t>(ctx->input(5)), SpanOf<float>(ctx->input(6))};
+    const TreeNodes nodes = {SpanOf<int32_t>(ctx->input(2)), SpanOf<float>(ctx->input(3)),
+                             SpanOf<uint8_t>(ctx->input(4)), SpanOf<int32_t>(ctx->input(5)),
+                             SpanOf<float>(ctx->input(6))};
     return ToAbslStatus(TreeSums(MatrixOf<float>(x), SpanOf<int64_t>(ctx->input(1)), nodes,
                                  MatrixOf<int32_t>(roots), max_depth_, IntraOpWithDenormals(ctx),
                                  sums->flat<float>().data()));

@@ -26,7 +26,7 @@ def tree_sums(
     for _ in range(max_depth):
         number = tf.gather(x, tf.gather(features, nodes), batch_dims=1)
         left = number <= tf.gather(thresholds, nodes)
-        left |= tf.math.is_nan(number) & tf.gather(missing_left, nodes)
+        left |= tf.math.is_nan(number) & (tf.gather(missing_left, nodes) > 0)
         nodes = tf.gather(below, 2 * nodes + tf.cast(~left, tf.int32))
     sums = tf.reduce_sum(tf.gather(values, nodes), axis=1)
     number_of = tf.cast(tf.maximum(tf.shape(roots)[0], 1), sums.dtype)

@@ -1,0 +1,228 @@
+"""`BoostedTrees`: the trees of LightGBM, trained out of fold."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from twml_ops import core
+from twml_ops.layers import BoostedTrees
+from twml_ops.layers._category_counts import fold_of
+
+lightgbm = pytest.importorskip("lightgbm")
+
+COLUMNS, OPTIONAL, FOLDS = 5, 2, 3
+SMALL = {"num_folds": FOLDS, "max_trees": 6, "num_leaves": 6, "min_examples": 20, "seed": 4}
+
+
+def data(rows=1500, seed=0):
+    """Examples whose label depends on two columns together and on whether one is there."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, COLUMNS)).astype(np.float32)
+    present = rng.random((rows, OPTIONAL)) < 0.8
+    signal = np.where(present[:, 0], np.sign(x[:, 0] * x[:, 3]), -1)
+    labels = (rng.random(rows) < 1 / (1 + np.exp(-2 * signal))).astype(np.float32)
+    return x, present, np.arange(rows) * 7919, labels
+
+
+def batches(x, present, keys, labels, size=400):
+    for i in range(0, len(x), size):
+        part = slice(i, i + size)
+        yield [x[part], present[part], keys[part]], labels[part, np.newaxis]
+
+
+def make(**options):
+    return BoostedTrees(COLUMNS, OPTIONAL, **SMALL | options, name="trees")
+
+
+@pytest.fixture(scope="module")
+def adapted():
+    layer = make()
+    layer.adapt(batches(*data()))
+    return layer
+
+
+def log_loss(logits, labels):
+    logits = np.ravel(logits)
+    return np.mean(np.logaddexp(0, logits) - labels * logits)
+
+
+def folds_of(keys):
+    return fold_of(keys, FOLDS, None, core.hash_ids, np.searchsorted)
+
+
+def test_logits_are_those_of_lightgbm_trained_on_the_other_folds(adapted):
+    x, present, keys, labels = data()
+    order = np.argsort(core.hash_ids(keys, 62, 2), kind="stable")  # that of the training
+    x, present, keys, labels = (column[order] for column in (x, present, keys, labels))
+    holes = x.copy()
+    holes[:, :OPTIONAL][~present] = np.nan
+    parameters = {
+        **{"objective": "binary", "learning_rate": 0.1, "num_leaves": 6, "max_depth": 8},
+        **{"min_data_in_leaf": 20, "feature_fraction": 0.5, "bagging_fraction": 0.8},
+        **{"bagging_freq": 1, "lambda_l2": 1.0, "seed": 4, "deterministic": True},
+        **{"force_row_wise": True, "num_threads": 1, "verbosity": -1},
+    }
+    folds, want, total = folds_of(keys), np.zeros(len(x)), np.zeros(len(x))
+    for fold in range(FOLDS):
+        own = folds == fold
+        train = lightgbm.Dataset(holes[~own], labels[~own], weight=np.ones((~own).sum()))
+        booster = lightgbm.train(parameters, train, 6)  # six trees do not overfit
+        logits = booster.predict(holes, raw_score=True)
+        want[own], total = logits[own], total + logits
+    got = adapted([x, present, keys], training=True)
+    np.testing.assert_allclose(got[:, 0], want, atol=1e-5)
+    np.testing.assert_allclose(adapted([x, present])[:, 0], total / FOLDS, atol=1e-5)
+
+
+def test_trees_find_an_interaction_in_examples_that_they_have_not_seen(adapted):
+    x, present, keys, labels = data()
+    constant = log_loss(np.full(len(x), np.log(labels.mean() / (1 - labels.mean()))), labels)
+    loss = log_loss(adapted([x, present, keys], training=True), labels)
+    assert loss < 0.97 * constant
+    assert adapted.held_out_gain == pytest.approx(1 - loss / constant, abs=5e-3)
+
+
+def test_no_row_has_a_logit_of_trees_that_have_seen_its_label(adapted):
+    x, present, keys, labels = data()
+    own = folds_of(keys) == 1
+    other = make()
+    other.adapt(batches(x, present, keys, np.where(own, 1 - labels, labels)))
+    before, after = (
+        layer([x[own], present[own], keys[own]], training=True).numpy()
+        for layer in (adapted, other)
+    )
+    # The labels of a fold decide on the number of its trees only.
+    number = min(np.count_nonzero(v.numpy()[1]) for v in (adapted._roots, other._roots))
+    if np.count_nonzero(adapted._roots.numpy()[1]) == np.count_nonzero(other._roots.numpy()[1]):
+        np.testing.assert_array_equal(before, after)
+    assert number > 0
+    whole = other([x, present]).numpy()
+    assert (whole != adapted([x, present]).numpy()).mean() > 0.9
+
+
+def test_the_order_of_the_data_does_not_matter(adapted):
+    columns = data()
+    order = np.random.default_rng(1).permutation(len(columns[0]))
+    other = make()
+    other.adapt(batches(*(column[order] for column in columns), size=133))
+    for a, b in zip(adapted.state_variables, other.state_variables, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_of_many_examples_the_trees_are_made_of_a_sample_by_the_row_keys():
+    x, present, keys, labels = data()
+    kept = np.sort(np.argsort(core.hash_ids(keys, 62, 2), kind="stable")[:600])
+    sampled, small = make(), make()
+    sampled.adapt(batches(x, present, keys, labels, size=100), max_examples=600)
+    small.adapt(batches(*(column[kept] for column in (x, present, keys, labels))))
+    for a, b in zip(sampled.state_variables, small.state_variables, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_eager_mode_a_function_and_a_symbolic_training_argument_agree(adapted):
+    x, present, keys, _ = data(80)
+
+    @tf.function
+    def call(x, present, keys, training):
+        return adapted([x, present, keys], training=training)
+
+    for training in (False, True):
+        want = adapted([x, present, keys], training=training)
+        np.testing.assert_array_equal(call(x, present, keys, training), want)
+        np.testing.assert_array_equal(call(x, present, keys, tf.constant(training)), want)
+
+
+def test_without_out_of_fold_training_equals_inference(adapted):
+    x, present, keys, labels = data(600)
+    layer = make(out_of_fold=False)
+    layer.adapt(batches(x, present, keys, labels))
+    np.testing.assert_array_equal(layer([x, present], training=True), layer([x, present]))
+
+
+def test_a_nan_is_a_missing_number_in_each_column(adapted):
+    x, present, _, _ = data(50)
+    holes, there = x.copy(), np.ones_like(present)
+    holes[:, :OPTIONAL][~present] = np.nan
+    np.testing.assert_array_equal(adapted([holes, there]), adapted([x, present]))
+    holes[:, 4] = np.nan
+    assert np.isfinite(adapted([holes, there])).all()
+
+
+@pytest.mark.parametrize("labels", [0.0, 1.0])
+def test_labels_of_one_class_make_a_constant(labels):
+    x, present, keys, _ = data(300)
+    layer = make()
+    layer.adapt(batches(x, present, keys, np.full(len(x), labels, np.float32)))
+    logits = layer([x, present]).numpy()
+    assert np.ptp(logits) == 0
+    assert (logits > 0).all() == bool(labels)
+    assert layer.held_out_gain == 0
+
+
+def test_weights_count_like_repeated_rows_in_the_constant():
+    x, present, keys, labels = data(30)  # too few for a tree
+    layer = make()
+    layer.adapt([([x, present, keys], labels, np.where(labels > 0, 3.0, 1.0))])
+    folds = folds_of(keys)
+    want = 0.0
+    for fold in range(FOLDS):
+        y = labels[folds != fold]
+        want += np.log((3 * y.sum() + 0.5) / ((1 - y).sum() + 0.5)) / FOLDS
+    np.testing.assert_allclose(layer([x, present]), want, rtol=1e-6)
+
+
+def test_soft_labels_are_learned():
+    x, present, keys, labels = data()
+    soft = 0.1 + 0.8 * labels
+    layer = make()
+    layer.adapt(batches(x, present, keys, soft))
+    assert 0.01 < layer.held_out_gain < 1
+
+
+def test_a_model_file_has_the_trees(adapted, tmp_path):
+    x, present, _, _ = data(40)
+    inputs = [tf.keras.Input((COLUMNS,)), tf.keras.Input((OPTIONAL,), dtype="bool")]
+    trees = make(out_of_fold=False)
+    trees.adapt(batches(*data(600)))
+    model = tf.keras.Model(inputs, trees(inputs))
+    model.save(tmp_path / "m.keras")
+    loaded = tf.keras.models.load_model(tmp_path / "m.keras")
+    np.testing.assert_array_equal(loaded([x, present]), model([x, present]))
+    model.save_weights(tmp_path / "w.weights.h5")
+    other = tf.keras.models.clone_model(model)
+    other.load_weights(tmp_path / "w.weights.h5")
+    np.testing.assert_array_equal(other([x, present]), model([x, present]))
+
+
+def test_errors_name_the_argument(adapted):
+    x, present, keys, labels = data(30)
+    for options, message in (
+        ({"num_folds": 1}, "num_folds must be at least 2, got 1"),
+        ({"num_leaves": 1}, "num_leaves must be at least 2, got 1"),
+        ({"learning_rate": 0.0}, "learning_rate must be in"),
+        ({"max_trees": 0}, "max_trees"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make(**options)
+    with pytest.raises(ValueError, match="num_optional must be in"):
+        BoostedTrees(2, 3)
+    with pytest.raises(ValueError, match="is not adapted"):
+        make()([x, present])
+    with pytest.raises(ValueError, match="row keys in training"):
+        adapted([x, present], training=True)
+    with pytest.raises(ValueError, match=r"x must have the shape \[B, 5\]"):
+        adapted([x[:, :4], present])
+    with pytest.raises(ValueError, match=r"present must be bool \[B, 2\]"):
+        adapted([x, present[:, :1]])
+    with pytest.raises(ValueError, match="too many"):
+        adapted([x, present, keys, keys])
+    for element, message in (
+        (([x, present], labels), "row keys"),
+        (([x, present, keys], labels[:9]), "labels must have the shape"),
+        (([x, present, keys], labels + 1), "labels must be finite and in"),
+        (([x, present, keys], labels, -labels), "weights must be finite"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make().adapt([element])
+    with pytest.raises(ValueError, match="at least one example"):
+        make().adapt([])

@@ -1,0 +1,129 @@
+"""`dcn` with boosted trees beside the net."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from twml_ops import _keras, core, export, models
+from twml_ops.data import Schema
+from twml_ops.layers import BoostedTrees
+
+pytest.importorskip("lightgbm")
+
+SCHEMA = Schema(("a", "b"), ("c",), 0, "x")
+ROWS = 1200
+OPTIONS = {"units": 2, "hidden": (3,), "dropout": 0.0, "embedding_dropout": 0.0}
+
+
+def examples(labels=1, signal=3.0, sparse=False):
+    """A dataset whose label is the sign of the product of the numbers, with some noise."""
+    rng = np.random.default_rng(0)
+    numbers = rng.normal(size=(ROWS, 2)).astype(np.float32)
+    features = {
+        "row_keys": np.arange(ROWS),
+        "continuous": numbers,
+        "continuous_present": rng.random((ROWS, 2)) < 0.9,
+        "categorical": rng.integers(0, 9, (ROWS, 1)) * 10**15,
+    }
+    if sparse:
+        ids = rng.integers(0, 7, ROWS * 2)
+        for name, flat in (("ids", ids), ("values", rng.normal(size=ROWS * 2).astype(np.float32))):
+            features[f"sparse_{name}"] = tf.RaggedTensor.from_uniform_row_length(flat, 2)
+    logit = signal * np.sign(numbers[:, 0] * numbers[:, 1])
+    columns = [
+        (rng.random((ROWS, 1)) < 1 / (1 + np.exp(-logit[:, None]))).astype(np.float32)
+        for _ in range(labels)
+    ]
+    y = columns[0] if labels == 1 else dict(zip(("click", "sale"), columns, strict=True))
+    return features, tf.data.Dataset.from_tensor_slices((features, y)).batch(500)
+
+
+def trees_of(model):
+    return [layer for layer in _keras.all_layers(model) if isinstance(layer, BoostedTrees)]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return models.dcn(SCHEMA, examples()[1], **OPTIONS)
+
+
+def logits(probabilities):
+    p = np.asarray(probabilities, np.float64)
+    return np.log(p / (1 - p))
+
+
+def test_inference_has_the_mean_of_the_logits_and_training_that_of_the_net(model):
+    features, _ = examples()
+    (trees,) = trees_of(model)
+    net = tf.keras.Model(model.inputs, model.get_layer("logit").output)
+    inputs = [features[i.name.split(":")[0]] for i in model.inputs]
+    for training in (False, True):
+        alone = net(inputs, training=training).numpy()
+        got = logits(model(features, training=training))
+        if training:
+            np.testing.assert_allclose(got, alone, atol=1e-4)
+        else:
+            x = tf.keras.Model(model.inputs, trees.output)(inputs).numpy()
+            np.testing.assert_allclose(got, (alone + x) / 2, atol=1e-4)
+            assert np.ptp(x) > 1
+
+
+def test_the_trees_are_not_trained_with_the_net():
+    features, dataset = examples()
+    model = models.dcn(SCHEMA, dataset, **OPTIONS)
+    (trees,) = trees_of(model)
+    before = [v.numpy() for v in trees.state_variables]
+    model.compile("sgd", "binary_crossentropy", jit_compile=False)
+    first = model.evaluate(dataset, verbose=0)
+    model.fit(dataset, epochs=2, verbose=0)
+    assert model.evaluate(dataset, verbose=0) != first
+    for value, variable in zip(before, trees.state_variables, strict=True):
+        np.testing.assert_array_equal(value, variable)
+
+
+def test_there_are_no_trees_if_they_are_not_wanted_or_find_nothing():
+    assert not trees_of(models.dcn(SCHEMA, examples()[1], trees=False, **OPTIONS))
+    assert not trees_of(models.dcn(SCHEMA, examples(signal=0.0)[1], **OPTIONS))
+
+
+def test_each_label_has_trees():
+    schema = Schema(("a", "b"), ("c",), 0, "x", labels=("click", "sale"))
+    features, dataset = examples(labels=2)
+    model = models.dcn(schema, dataset, **OPTIONS)
+    assert len(trees_of(model)) == 2
+    found = model(features)
+    assert {name: p.shape[1] for name, p in found.items()} == {"click": 1, "sale": 1}
+    assert not np.array_equal(found["click"], found["sale"])
+
+
+def test_few_raw_sparse_ids_are_columns_of_the_trees():
+    schema = Schema(("a", "b"), ("c",), 7, "x")
+    (trees,) = trees_of(models.dcn(schema, examples(sparse=True)[1], **OPTIONS))
+    assert trees.num_inputs == 2 + 2 + 7  # numbers, statistics, ids
+
+
+def test_without_row_keys_there_are_no_trees_unless_they_are_asked_for():
+    _, dataset = examples()
+
+    def without_keys(features, labels):
+        return {n: x for n, x in features.items() if n != "row_keys"}, labels
+
+    dataset = dataset.map(without_keys)
+    assert not trees_of(models.dcn(SCHEMA, dataset, statistics=False, **OPTIONS))
+    with pytest.raises(ValueError, match="must have the feature row_keys, .* boosted trees"):
+        models.dcn(SCHEMA, dataset, statistics=False, trees=True, **OPTIONS)
+
+
+def test_files_and_exports_have_the_trees(model, tmp_path):
+    features, _ = examples()
+    want = model(features).numpy()
+    model.save(tmp_path / "m.keras")
+    np.testing.assert_allclose(tf.keras.models.load_model(tmp_path / "m.keras")(features), want)
+    export.to_scorer(model, tmp_path / "scorer")
+    flat = {name: x for name, x in features.items() if name != "row_keys"}
+    got = core.Scorer.load(tmp_path / "scorer").predict(flat)
+    np.testing.assert_allclose(got, want, atol=1e-6)
+    export.to_stock_tf(model, tmp_path / "stock")
+    served = tf.saved_model.load(str(tmp_path / "stock")).signatures["serving_default"]
+    (result,) = served(**{n: tf.constant(x) for n, x in flat.items()}).values()
+    np.testing.assert_allclose(result, want, atol=1e-6)
