@@ -77,8 +77,12 @@ class TableFollower:
         """
         tables = tables_of(variables)
         base = self._base
-        new_tables = set(tables) != set(self._changed)
-        if new_tables or base is None or not is_valid(base) or self._baseline_is_due():
+        if (
+            not self._follows(tables)
+            or base is None
+            or not is_valid(base)
+            or self._baseline_is_due()
+        ):
             base = None
         # Another consumer starts with all rows, and the current one stays as it is until the
         # baseline is written.
@@ -93,6 +97,13 @@ class TableFollower:
             for variable, each in zip(group, taken[name].rows, strict=True):
                 rows[variable.name] = taken[name].ids, np.asarray(each.numpy())
         return Taken(self, base, rows, changed, list(taken.values()))
+
+    def _follows(self, tables: Mapping[str, Sequence[NamedVariable]]) -> bool:
+        """Whether these variables are followed; another model has other ones of the same names."""
+        return set(tables) == set(self._changed) and all(
+            [id(v.variable) for v in group] == [id(v) for v in self._changed[name].variables]
+            for name, group in tables.items()
+        )
 
     def close(self) -> None:
         """Ends the records of changed rows."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import write_criteo, write_libsvm
+from twml_ops.checkpoint import CheckpointManager
 from twml_ops.cli import main
 from twml_ops.cli.runs.trained_run import TrainedRun
 
@@ -66,6 +67,53 @@ def test_a_start_from_a_run_is_better_than_none(day_1, tmp_path):
     train(data, tmp_path / "warm", "--from", str(day_1))
     train(data, tmp_path / "cold", "--learning-rate", "0.3", *MODEL)
     assert log_loss(tmp_path / "warm") < log_loss(tmp_path / "cold")
+
+
+def test_saved_slots_are_those_of_the_next_run(tmp_path):
+    data = write_libsvm(tmp_path / "1.svm", 300, seed=1)
+    train(data, tmp_path / "a", "--save-slots", *MODEL)
+    # A rate that changes nothing: the slots of the second run are those of the first, and grow.
+    rest = ["--from", str(tmp_path / "a"), "--learning-rate", "1e-30"]
+    run = train(data, tmp_path / "b", *rest)
+    assert run.facts["save_slots"]
+    first, second = (slots(tmp_path / name) for name in "ab")
+    assert second.pop("step") == 2 * first.pop("step")
+    assert first.keys() == second.keys()
+    for name, before in first.items():
+        assert (second[name] >= before).all(), name
+        assert (before > 1.01e-5).any(), name  # above where they begin
+        assert (second[name] > before).any(), name
+    train(data, tmp_path / "c", *rest, "--optimizer", "sgd", "--no-save-slots")
+    assert not (tmp_path / "c" / "optimizer").exists()
+    manifest = next((tmp_path / "a" / "optimizer").glob("ckpt-*/manifest.json"))
+    manifest.write_text(manifest.read_text()[:-9])
+    with pytest.raises(SystemExit):
+        train(data, tmp_path / "d", *rest)
+    assert not (tmp_path / "d").exists()
+
+
+def slots(run):
+    checkpoint = CheckpointManager(run / "optimizer").latest()
+    values = {name: checkpoint.read(name) for name in checkpoint.entries}
+    labels = {name: e.label for name, e in checkpoint.entries.items()}
+    found = {name: v for name, v in values.items() if v.ndim}
+    assert found
+    assert not any("learning_rate" in label for label in labels.values())
+    return {"step": checkpoint.manifest.step, **found}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--ensemble", "2"], "--save-slots: an ensemble has several optimizers"),
+        (["--negative-rate", "0.5"], "--save-slots: a run with --negative-rate cannot be"),
+    ],
+)
+def test_slots_that_nobody_can_use_are_not_saved(tmp_path, capsys, options, message):
+    data = write_libsvm(tmp_path / "1.svm", 200)
+    with pytest.raises(SystemExit):
+        train(data, tmp_path / "run", "--save-slots", *options)
+    assert message in capsys.readouterr().err
 
 
 def test_a_chain_of_runs_can_be_repeated(day_1, tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from twml_ops.cli.errors import UserError
+from twml_ops.cli.runs.checkpoint_options import has_table_policy
 from twml_ops.cli.runs.config import AUTO, ClusterOptions, RunConfig
 from twml_ops.data import Source
 from twml_ops.distribute import ChiefBuiltModel, Cluster, exit_on_cluster_error, serve
@@ -41,12 +42,18 @@ def check(config: RunConfig) -> None:
     """Checks that a cluster can do what the configuration says.
 
     Raises:
-        UserError: it is an ensemble, or the model is to be chosen.
+        UserError: it is an ensemble, the model is to be chosen, or checkpoints are to have changed
+            or quantized rows.
     """
     if config.model == AUTO:
         raise UserError("--model auto: a cluster trains one model; choose it in one process")
     if config.ensemble > 1:
         raise UserError("--ensemble: a cluster trains one model; train an ensemble in one process")
+    if has_table_policy(config):
+        raise UserError(
+            "--checkpoint-policy, --checkpoint-bits, --checkpoint-slot-bits: checkpoints of a "
+            "cluster have all rows as they are"
+        )
 
 
 def run_server() -> None:
