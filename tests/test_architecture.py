@@ -25,7 +25,7 @@ ARROWS = {
     "selfcheck": "core ops _keras _startup_log ''",
     "analysis": "layers metrics data _batch ops _core _deprecated",
     "tpu": "layers optimizers placement _batch ops _keras _deprecated",
-    "distribute": "optimizers placement ops _keras _child _deprecated",
+    "distribute": "checkpoint optimizers placement ops _keras _child _deprecated",
     "estimator": "export checkpoint optimizers ops _deprecated",
     "export": "models data layers ops ops.stock _scorer _raw_columns _category_hash _keras",
     "models": "data layers _batch ops _keras",

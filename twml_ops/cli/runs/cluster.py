@@ -10,7 +10,6 @@ from pathlib import Path
 import tensorflow as tf
 
 from twml_ops.cli.errors import UserError
-from twml_ops.cli.runs.checkpoint_options import has_table_policy
 from twml_ops.cli.runs.config import AUTO, ClusterOptions, RunConfig
 from twml_ops.data import Source
 from twml_ops.distribute import ChiefBuiltModel, Cluster, exit_on_cluster_error, serve
@@ -42,17 +41,16 @@ def check(config: RunConfig) -> None:
     """Checks that a cluster can do what the configuration says.
 
     Raises:
-        UserError: it is an ensemble, the model is to be chosen, or checkpoints are to have changed
-            or quantized rows.
+        UserError: it is an ensemble, the model is to be chosen, or checkpoints are to be
+            quantized.
     """
     if config.model == AUTO:
         raise UserError("--model auto: a cluster trains one model; choose it in one process")
     if config.ensemble > 1:
         raise UserError("--ensemble: a cluster trains one model; train an ensemble in one process")
-    if has_table_policy(config):
+    if (config.checkpoint_bits, config.checkpoint_slot_bits) != (32, 32):
         raise UserError(
-            "--checkpoint-policy, --checkpoint-bits, --checkpoint-slot-bits: checkpoints of a "
-            "cluster have all rows as they are"
+            "--checkpoint-bits, --checkpoint-slot-bits: checkpoints of a cluster are not quantized"
         )
 
 
