@@ -149,13 +149,17 @@ def test_what_the_run_decides_cannot_be_chosen(day_1, tmp_path, capsys, options,
 
 
 def test_other_features_are_refused(day_1, tmp_path, capsys):
-    for data in (
-        write_libsvm(tmp_path / "wide.svm", 200, dim=12),
-        write_criteo(tmp_path / "other.tsv", 200),
+    wide = write_libsvm(tmp_path / "wide.svm", 200, dim=12)
+    other = write_criteo(tmp_path / "other.tsv", 200)
+    for data, message in (
+        (wide, "the index must be at most 8, the size of the training data's id space"),
+        (other, "adds continuous features to those of the training data: I1, I10"),
     ):
         with pytest.raises(SystemExit):
             train(data, tmp_path / "run", "--from", str(day_1))
-        assert capsys.readouterr().err.startswith("twml-ops: ")
+        error = capsys.readouterr().err
+        assert error.startswith("twml-ops: ")
+        assert message in error
     assert not (tmp_path / "run").exists()
 
 
