@@ -31,6 +31,7 @@ class ChangedShards:
         check_policy(policy)
         self._policy = policy
         self._base: str | None = None
+        self._has_base = False
         self._consumer = self._next_consumer = secrets.randbits(62)
         self._taken: list[tuple[RemoteVariable, tf.Tensor]] = []
         self._followed: list[RemoteVariable] = []
@@ -43,11 +44,13 @@ class ChangedShards:
             The folder of the checkpoint that it will have the changes to; None: it has all rows.
         """
         base, self._taken = self._base, []
+        self._next_consumer = self._consumer
         pays = self._policy == "intermittent" and baseline_pays(
             self._baseline_bytes, self._changed_bytes
         )
         if pays or base is None or not tf.io.gfile.exists(posixpath.join(base, MANIFEST)):
             base, self._next_consumer = None, secrets.randbits(62)
+        self._has_base = base is not None
         return base
 
     def take(self, variables: Sequence[RemoteVariable]) -> tuple[tf.Tensor, list[tf.Tensor]]:
@@ -82,8 +85,7 @@ class ChangedShards:
             path: its folder.
             size: its bytes.
         """
-        is_baseline = self._next_consumer != self._consumer or self._base is None
-        if is_baseline:
+        if not self._has_base:
             for shard in self._followed:
                 with tf.device(shard.device):
                     library.loaded.twml_release_changed_rows(
@@ -94,7 +96,7 @@ class ChangedShards:
             self._baseline_bytes, self._changed_bytes = size, []
         else:
             self._changed_bytes.append(size)
-        if is_baseline or self._policy == "consecutive":
+        if not self._has_base or self._policy == "consecutive":
             self._base = path
             for shard, interval in self._taken:
                 with tf.device(shard.device):
