@@ -1,6 +1,7 @@
 """`twml-ops train --from`: a run goes on where another one has ended, with other data."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ def log_loss(out):
 def day_1(tmp_path_factory):
     folder = tmp_path_factory.mktemp("warm")
     data = write_libsvm(folder / "1.svm", 600, seed=1)
-    train(data, folder / "run", "--learning-rate", "0.3", *MODEL)
+    train(data, folder / "run", "--learning-rate", "0.3", "--save-slots", *MODEL)
     return folder / "run"
 
 
@@ -69,27 +70,32 @@ def test_a_start_from_a_run_is_better_than_none(day_1, tmp_path):
     assert log_loss(tmp_path / "warm") < log_loss(tmp_path / "cold")
 
 
-def test_saved_slots_are_those_of_the_next_run(tmp_path):
-    data = write_libsvm(tmp_path / "1.svm", 300, seed=1)
-    train(data, tmp_path / "a", "--save-slots", *MODEL)
+def test_saved_slots_are_those_of_the_next_run(day_1, tmp_path):
+    data = write_libsvm(tmp_path / "2.svm", 200, seed=1)
     # A rate that changes nothing: the slots of the second run are those of the first, and grow.
-    rest = ["--from", str(tmp_path / "a"), "--learning-rate", "1e-30"]
-    run = train(data, tmp_path / "b", *rest)
+    run = train(data, tmp_path / "run", "--from", str(day_1), "--learning-rate", "1e-30")
     assert run.facts["save_slots"]
-    first, second = (slots(tmp_path / name) for name in "ab")
-    assert second.pop("step") == 2 * first.pop("step")
+    first, second = slots(day_1), slots(tmp_path / "run")
+    assert second.pop("step") == first.pop("step") + 3  # batches of the 160 examples
     assert first.keys() == second.keys()
     for name, before in first.items():
         assert (second[name] >= before).all(), name
         assert (before > 1.01e-5).any(), name  # above where they begin
         assert (second[name] > before).any(), name
-    train(data, tmp_path / "c", *rest, "--optimizer", "sgd", "--no-save-slots")
-    assert not (tmp_path / "c" / "optimizer").exists()
-    manifest = next((tmp_path / "a" / "optimizer").glob("ckpt-*/manifest.json"))
+
+
+def test_damaged_slots_are_an_error_and_another_optimizer_needs_none(day_1, tmp_path, capsys):
+    data, damaged = write_libsvm(tmp_path / "2.svm", 200), tmp_path / "damaged"
+    shutil.copytree(day_1, damaged)
+    manifest = next((damaged / "optimizer").glob("ckpt-*/manifest.json"))
     manifest.write_text(manifest.read_text()[:-9])
     with pytest.raises(SystemExit):
-        train(data, tmp_path / "d", *rest)
-    assert not (tmp_path / "d").exists()
+        train(data, tmp_path / "run", "--from", str(damaged))
+    assert "optimizer: has no valid slots of the optimizer" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    other = ["--from", str(damaged), "--optimizer", "sgd", "--no-save-slots"]
+    train(data, tmp_path / "run", *other)
+    assert not (tmp_path / "run" / "optimizer").exists()
 
 
 def slots(run):
