@@ -78,12 +78,14 @@ test-cc-asan: .venv/tf-$(TF)/.built
 test-cc-tsan: .venv/tf-$(TF)/.built
 	TWML_OPS_SANITIZE=thread .venv/tf-$(TF)/bin/python native_build.py test
 
+# Child processes import the package from the current folder.
 test-ops-asan: .venv/tf-$(TF)/.built
 	TWML_OPS_SANITIZE=address .venv/tf-$(TF)/bin/python native_build.py
-	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+	cd build/address && ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-		.venv/tf-$(TF)/bin/python -P -m pytest -o pythonpath="build/address ." \
-		$(ASAN_SKIPPED:%=--ignore=%) $(ASAN_TESTS)
+		$(CURDIR)/.venv/tf-$(TF)/bin/python -m pytest -c $(CURDIR)/pyproject.toml \
+		-o pythonpath="$(CURDIR)/build/address $(CURDIR)" \
+		$(ASAN_SKIPPED:%=--ignore=$(CURDIR)/%) $(ASAN_TESTS:%=$(CURDIR)/%)
 
 test-slow: $(TEST_TFS:%=.venv/tf-%/.built) ## run the tests that take minutes
 	for tf in $(TEST_TFS); do .venv/tf-$$tf/bin/python -m pytest $(PYTEST_FLAGS) -m slow || [ $$? = 5 ]; done
