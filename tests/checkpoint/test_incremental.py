@@ -146,6 +146,17 @@ def test_loaded_weights_are_in_the_next_checkpoint(tmp_path):
     assert restored_bits(after) == bits(model)
 
 
+def test_another_model_with_the_same_names_begins_with_all_rows(tmp_path):
+    """A run that chooses its number of epochs trains two models with one manager."""
+    with CheckpointManager(tmp_path, keep=9, tables=TablePolicy("consecutive")) as manager:
+        saved(manager, trained(), 0)
+        model = trained()
+        train(model, 1)
+        after = saved(manager, model, 1)
+    assert after.manifest.base is None
+    assert restored_bits(after) == bits(model)
+
+
 def test_the_bases_of_kept_checkpoints_are_kept(tmp_path):
     model = trained()
     with CheckpointManager(tmp_path, keep=1, tables=TablePolicy("one-shot")) as manager:

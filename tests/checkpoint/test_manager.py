@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -282,6 +283,40 @@ print([c.manifest.step for c in manager.all()])
     assert lines[2:] == ["[1]", "[1, 4]"]
     assert len(list(tmp_path.glob("ckpt-*"))) == 2
     check_equal(CheckpointManager(tmp_path).latest(), values())
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 256 KB, and a function that makes it read-only."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = shutil.which("mount")
+    if os.geteuid() != 0 or mount is None:
+        pytest.skip("only root can mount a file system")
+    made = subprocess.run([mount, "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], check=False)
+    if made.returncode:
+        pytest.skip("no file system can be mounted here")
+
+    def make_read_only():
+        subprocess.run([mount, "-o", "remount,ro", folder], check=True)
+
+    yield folder, make_read_only
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_disk_that_is_full_or_read_only_leaves_the_previous_checkpoint(small_disk):
+    folder, make_read_only = small_disk
+    with CheckpointManager(folder) as manager:
+        manager.save(1, values(), {})
+        manager.save(2, [Value("large", np.ones(1 << 17))], {})
+        with pytest.raises(CheckpointError, match="No space left on device; earlier checkpoints"):
+            manager.wait()
+        manager.save(3, values(), {})
+    make_read_only()
+    with pytest.raises(CheckpointError, match="Read-only file system"):
+        CheckpointManager(folder).save(4, values(), {})
+    assert [c.manifest.step for c in CheckpointManager(folder).all()] == [1, 3]
+    check_equal(CheckpointManager(folder).latest(), values())
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):

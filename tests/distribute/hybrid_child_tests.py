@@ -6,6 +6,7 @@ The process contains three servers and is connected to them.
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import tensorflow as tf
 from tests.child_process import ChildTests, serve_requests
 from tests.distribute.hybrid_model import ROWS, batches, builder, same, whole_batches
 from twml_ops import layers, optimizers
+from twml_ops.cli.runs import checkpoint_list
 from twml_ops.distribute.hybrid import (
     ChiefBuiltModel,
     Cluster,
@@ -22,6 +24,7 @@ from twml_ops.distribute.hybrid import (
     iter_checkpoints,
 )
 from twml_ops.distribute.hybrid import checkpoint as checkpoints
+from twml_ops.distribute.hybrid.checkpoint_files import MANIFEST, shards_checkpoints
 from twml_ops.distribute.hybrid.chief_built_model import _heartbeat as heartbeat
 from twml_ops.distribute.hybrid.cluster import start_server
 from twml_ops.distribute.launch import Ports
@@ -149,6 +152,59 @@ def a_checkpoint_is_restored_on_another_number_of_servers_and_the_other_axis():
         assert len(os.listdir(folder)) == checkpoints.MAX_TO_KEEP
 
 
+@child_test
+def changed_rows_of_shards_restore_what_all_rows_restore():
+    """On another number of servers and the other axis."""
+    weights = {}
+    for policy in ("full", "consecutive"):
+        with tempfile.TemporaryDirectory() as folder:
+            done = 0
+            for servers, axis, steps in ((3, "row", 3), (2, "column", 5)):
+                options = {"partition_axis": axis, "checkpoint_dir": folder, "checkpoint_every": 1}
+                hybrid = trainer(
+                    optimizers.RowWiseAdagrad(0.1), servers, checkpoint_policy=policy, **options
+                )
+                hybrid.fit(lambda _, done=done: (whole_batches() * 2)[done:], steps)
+                done = steps
+            weights[policy] = hybrid.export().get_weights()
+            found = shards_checkpoints(Path(folder))
+            assert found[-1].step == 5
+            assert (found[-1].base is None) == (policy == "full")
+            found[-1].verify()
+            damage(next(Path(found[-1].path).glob("server-0*data*")))
+            expect_error(ValueError, "damaged", found[-1].verify)
+    for mine, full in zip(weights["consecutive"], weights["full"], strict=True):
+        np.testing.assert_array_equal(mine, full)
+
+
+@child_test
+def checkpoints_that_others_need_are_kept():
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"checkpoint_dir": folder, "checkpoint_every": 1}
+        hybrid = trainer(optimizers.Adagrad(0.1), checkpoint_policy="one-shot", **options)
+        hybrid.fit(lambda _: whole_batches(), 4)
+        found = shards_checkpoints(Path(folder))
+        assert [each.step for each in found] == [1, 3, 4]
+        assert [each.base for each in found] == [None, found[0].name, found[0].name]
+        shutil.rmtree(found[0].path)
+        hybrid.save()  # its base is gone, so it has all rows
+        newest = shards_checkpoints(Path(folder))[-1]
+        assert newest.base is None
+        newest.verify()
+        expect_error(ValueError, "damaged", found[-1].verify)
+        listed = checkpoint_list.table(Path(folder)).splitlines()[1:]
+        assert [line.split()[0] for line in listed] == [found[-1].name, newest.name]
+        wrong = dict(checkpoint_list.problems(Path(folder)))
+        assert "No such file" in wrong[found[-1].name]
+        assert wrong[newest.name] is None
+
+
+def damage(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
 def remaining_batches(steps):
     """The batches that a run up to `steps` has still to train on."""
     done = 0 if steps == 4 else steps - 1
@@ -163,7 +219,7 @@ def a_checkpoint_without_manifest_is_ignored():
         good = checkpoints.latest(folder)
         os.makedirs(os.path.join(folder, "ckpt-000000000009-1"))
         assert checkpoints.latest(folder) == good
-        os.remove(os.path.join(good, checkpoints.MANIFEST))
+        os.remove(os.path.join(good, MANIFEST))
         assert checkpoints.latest(folder) is None
 
 

@@ -4,14 +4,50 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from twml_ops.checkpoint.policy import Policy, baseline_pays, check_policy
 from twml_ops.checkpoint.rows import check_bits
-from twml_ops.checkpoint.variables import NamedVariable
-from twml_ops.ops import ChangedRows, TakenRows
+from twml_ops.ops import TakenRows
+
+
+class RowsOfTable(Protocol):
+    """The changed rows of a table for one consumer, such as `twml_ops.ops.ChangedRows`."""
+
+    @property
+    def variables(self) -> tuple[Any, ...]:
+        """The table and its slots."""
+
+    def take(self) -> TakenRows:
+        """Copies the rows that changed since the last ones that were kept."""
+
+    def close(self) -> None:
+        """Ends the record of the consumer."""
+
+
+class TableVariable(Protocol):
+    """A table or a slot of one, such as `NamedVariable`."""
+
+    @property
+    def name(self) -> str:
+        """The same in every process that builds the same model."""
+
+    @property
+    def label(self) -> str:
+        """Name for people."""
+
+    @property
+    def variable(self) -> Any:
+        """The variable of TensorFlow."""
+
+    @property
+    def table(self) -> str:
+        """Name of the table."""
+
+    def changed_rows(self, group: Sequence[Any]) -> RowsOfTable:
+        """The changed rows of this table, with its slots, for a new consumer."""
 
 
 class TablePolicy:
@@ -60,7 +96,7 @@ class TableFollower:
 
     def __init__(self, policy: TablePolicy) -> None:
         self.policy = policy
-        self._changed: dict[str, ChangedRows] = {}
+        self._changed: dict[str, RowsOfTable] = {}
         self._base: str | None = None
         self._baseline_bytes = 0
         self._changed_bytes: list[int] = []
@@ -77,22 +113,33 @@ class TableFollower:
         """
         tables = tables_of(variables)
         base = self._base
-        new_tables = set(tables) != set(self._changed)
-        if new_tables or base is None or not is_valid(base) or self._baseline_is_due():
+        if (
+            not self._follows(tables)
+            or base is None
+            or not is_valid(base)
+            or self._baseline_is_due()
+        ):
             base = None
         # Another consumer starts with all rows, and the current one stays as it is until the
         # baseline is written.
         changed = (
             self._changed
             if base is not None
-            else {name: ChangedRows([v.variable for v in group]) for name, group in tables.items()}
+            else {name: group[0].changed_rows(group) for name, group in tables.items()}
         )
         rows: dict[str, tuple[np.ndarray | None, np.ndarray]] = {}
         taken = {name: each.take() for name, each in changed.items()}
         for name, group in tables.items():
             for variable, each in zip(group, taken[name].rows, strict=True):
-                rows[variable.name] = taken[name].ids, np.asarray(each.numpy())
+                rows[variable.name] = taken[name].ids, np.asarray(each)
         return Taken(self, base, rows, changed, list(taken.values()))
+
+    def _follows(self, tables: Mapping[str, Sequence[TableVariable]]) -> bool:
+        """Whether these variables are followed; another model has other ones of the same names."""
+        return set(tables) == set(self._changed) and all(
+            [id(v.variable) for v in group] == [id(v) for v in self._changed[name].variables]
+            for name, group in tables.items()
+        )
 
     def close(self) -> None:
         """Ends the records of changed rows."""
@@ -131,7 +178,7 @@ class Taken:
         follower: TableFollower,
         base: str | None,
         rows: dict[str, tuple[np.ndarray | None, np.ndarray]],
-        changed: dict[str, ChangedRows],
+        changed: dict[str, RowsOfTable],
         parts: list[TakenRows],
     ) -> None:
         self.base, self.rows = base, rows
@@ -153,7 +200,7 @@ class Taken:
             _close(self.changed)
 
 
-def tables_of(variables: Sequence[Any]) -> dict[str, list[NamedVariable]]:
+def tables_of(variables: Sequence[Any]) -> dict[str, list[TableVariable]]:
     """The tables among variables, each with its slots.
 
     Args:
@@ -162,8 +209,8 @@ def tables_of(variables: Sequence[Any]) -> dict[str, list[NamedVariable]]:
     Returns:
         The table and its slots by name of the table.
     """
-    by_name = {v.name: v for v in variables if isinstance(v, NamedVariable)}
-    groups: dict[str, list[NamedVariable]] = {}
+    by_name = {v.name: v for v in variables if getattr(v, "table", "")}
+    groups: dict[str, list[TableVariable]] = {}
     for variable in by_name.values():
         if variable.table in by_name:
             groups.setdefault(variable.table, [by_name[variable.table]])
@@ -172,6 +219,6 @@ def tables_of(variables: Sequence[Any]) -> dict[str, list[NamedVariable]]:
     return groups
 
 
-def _close(changed: Mapping[str, ChangedRows]) -> None:
+def _close(changed: Mapping[str, RowsOfTable]) -> None:
     for each in changed.values():
         each.close()

@@ -1,7 +1,7 @@
 """When a checkpoint of changed rows pays, and to which earlier checkpoint it has the changes.
 
-The policies are those of Check-N-Run (Eisenman et al., NSDI 2022, "Check-N-Run: a Checkpointing
-System for Training Deep Learning Recommendation Models"). A baseline has all rows.
+The policies have the names that Check-N-Run gives them (Eisenman et al., NSDI 2022, "Check-N-Run: a
+Checkpointing System for Training Deep Learning Recommendation Models"). A baseline has all rows.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ def check_policy(policy: str) -> None:
 def baseline_pays(baseline_bytes: int, changed_bytes: list[int]) -> bool:
     """Whether the next checkpoint of the intermittent policy should be a baseline.
 
-    The predictor of Check-N-Run: with S_1, ..., S_i the sizes of the checkpoints since the
-    baseline, as parts of its size, a new baseline and i checkpoints after it are predicted to cost
-    F = 1 + S_1 + ... + S_i, as the last ones did, and i + 1 more checkpoints of the old one at
-    least I = (i + 1) S_i. A baseline pays if F <= I.
+    The rule of this package, after the idea of Check-N-Run to predict sizes from those so far: with
+    S_1, ..., S_i the sizes of the checkpoints since the baseline, as parts of its size, a new
+    baseline and i checkpoints after it are predicted to cost F = 1 + S_1 + ... + S_i, as the last
+    ones did, and i + 1 more checkpoints of the old one at least I = (i + 1) S_i, as they do not
+    shrink. A baseline pays if F <= I.
 
     Args:
         baseline_bytes: size of the baseline.

@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
 
 from twml_ops.checkpoint.errors import CheckpointError
 from twml_ops.checkpoint.manifest import VariableEntry
 from twml_ops.checkpoint.reader import CheckpointReader
-from twml_ops.checkpoint.variables import NamedVariable
 
 STATES = "states/"
 _SHOWN = 3
+
+
+class Restorable(Protocol):
+    """A variable that a checkpoint restores, such as `NamedVariable`."""
+
+    @property
+    def name(self) -> str:
+        """The same in every process that builds the same model."""
+
+    @property
+    def label(self) -> str:
+        """Name for people."""
+
+    @property
+    def variable(self) -> Any:
+        """The variable of TensorFlow."""
+
+    def fits(self, dtype: str, shape: Sequence[int]) -> bool:
+        """Whether it can have a value of this type and shape."""
+
+    def assign(self, value: np.ndarray) -> None:
+        """Sets the value."""
 
 
 class Restoration:
@@ -30,7 +54,7 @@ class Restoration:
         self._entries = {name: e for name, e in entries if not name.startswith(STATES)}
         self._left = dict(self._entries)
 
-    def restore_first(self, variables: Sequence[NamedVariable]) -> None:
+    def restore_first(self, variables: Sequence[Restorable]) -> None:
         """Restores the weights of the model and the variables of the optimizer that exist already.
 
         Args:
@@ -44,7 +68,7 @@ class Restoration:
         self._check(early, {v.name: self._entries[v.name] for v in early})
         self._assign(early)
 
-    def restore_all(self, variables: Sequence[NamedVariable]) -> None:
+    def restore_all(self, variables: Sequence[Restorable]) -> None:
         """Restores all variables that have not been restored yet.
 
         Args:
@@ -57,14 +81,12 @@ class Restoration:
         self._check(variables, self._entries)
         self._assign([v for v in variables if v.name in self._left])
 
-    def _assign(self, variables: Sequence[NamedVariable]) -> None:
+    def _assign(self, variables: Sequence[Restorable]) -> None:
         for variable in variables:
             variable.assign(self._checkpoint.read(variable.name))
             del self._left[variable.name]
 
-    def _check(
-        self, variables: Sequence[NamedVariable], entries: Mapping[str, VariableEntry]
-    ) -> None:
+    def _check(self, variables: Sequence[Restorable], entries: Mapping[str, VariableEntry]) -> None:
         """Checks that entries have the names, types and shapes of variables, and no others."""
         entries, wrong = dict(entries), []
         for variable in variables:
@@ -83,7 +105,7 @@ class Restoration:
             )
 
 
-def restore(checkpoint: CheckpointReader, variables: Sequence[NamedVariable]) -> None:
+def restore(checkpoint: CheckpointReader, variables: Sequence[Restorable]) -> None:
     """Restores all variables. Everything is checked before the first one changes.
 
     Args:

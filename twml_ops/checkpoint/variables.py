@@ -16,6 +16,7 @@ import tensorflow as tf
 from twml_ops import _keras
 from twml_ops.checkpoint.errors import CheckpointError
 from twml_ops.layers._tables import TableLayer
+from twml_ops.ops import ChangedRows
 from twml_ops.ops._tape import tf_variable
 from twml_ops.placement import placement_of
 
@@ -59,6 +60,17 @@ class NamedVariable:
             return np.asarray(memoryview(value))
         except (TypeError, ValueError, BufferError):  # a type that the buffer protocol lacks
             return np.asarray(value.numpy())
+
+    def changed_rows(self, group: Sequence[NamedVariable]) -> ChangedRows:
+        """The changed rows of this table for a new consumer.
+
+        Args:
+            group: the table and its slots.
+
+        Returns:
+            The rows.
+        """
+        return ChangedRows([v.variable for v in group])
 
     def fits(self, dtype: str, shape: Sequence[int]) -> bool:
         """Whether the variable can have a value of this type and shape.

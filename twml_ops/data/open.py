@@ -116,7 +116,10 @@ def _open(
 def _difference(got: Schema, expected: Schema) -> str:
     for field in ("continuous", "categorical"):
         ours, theirs = set(getattr(got, field)), set(getattr(expected, field))
-        for what, names in (("lacks", theirs - ours), ("adds", ours - theirs)):
+        for what, names in (
+            (f"lacks {field} features of", theirs - ours),
+            (f"adds {field} features to those of", ours - theirs),
+        ):
             if names:
-                return f"{what} {field} features of the training data: {', '.join(sorted(names))}"
+                return f"{what} the training data: {', '.join(sorted(names))}"
     return f"the features must be those of the training data: expected {expected}, got {got}"

@@ -5,7 +5,8 @@
 - `as_v1`, which turns an optimizer of `twml_ops.optimizers` into one of `tf.compat.v1.train`,
 - `metric_ops`, which turns Keras metrics into `eval_metric_ops`,
 - `discretizer_factory`, which makes a discretizer that was adapted in eager mode in each graph,
-- `warm_start`, which initializes variables from a checkpoint, by scopes.
+- `warm_start`, which initializes variables from a checkpoint, by scopes,
+- `CheckpointHook`, which saves the training with a `twml_ops.checkpoint.CheckpointManager`.
 
 `raw_receiver` and `example_receiver` make the argument of `export_saved_model`.
 """
@@ -21,6 +22,7 @@ if not hasattr(tf, "estimator"):
     )
 
 from twml_ops._deprecated import deprecated_aliases
+from twml_ops.estimator.checkpoint_hook import CheckpointHook
 from twml_ops.estimator.discretizers import discretizer_factory
 from twml_ops.estimator.metrics import metric_ops
 from twml_ops.estimator.model_fn import make_model_fn
@@ -29,6 +31,7 @@ from twml_ops.estimator.receivers import example_receiver, raw_receiver
 from twml_ops.estimator.warm_start import warm_start
 
 __all__ = [
+    "CheckpointHook",
     "GraphOptimizer",
     "as_v1",
     "discretizer_factory",

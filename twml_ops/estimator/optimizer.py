@@ -8,10 +8,14 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import ops
+from twml_ops.ops._library import is_native
 from twml_ops.optimizers import SparseOptimizer
 from twml_ops.optimizers.apply_update import updates_by_kernel
 
 v1: Any = tf.compat.v1
+
+TABLES = "twml_ops_tables"
+"""A collection of the graph: pairs of a table whose changed rows are marked, and its slots."""
 
 
 def as_v1(optimizer: Any) -> Any:
@@ -159,10 +163,13 @@ class GraphOptimizer(v1.train.Optimizer):
     # Helpers ------------------------------------------------------------------------------------
 
     def _update(self, gradient: Any, variable: Any, rate: tf.Tensor, step: tf.Tensor) -> Any:
+        slots = [self.get_slot(variable, s) for s in self._optimizer.update_rule.slot_names]
+        if isinstance(gradient, tf.IndexedSlices) and is_native():
+            v1.add_to_collection(TABLES, (variable, slots))
         return self._optimizer.update_variable(
             gradient,
             variable,
-            [self.get_slot(variable, s) for s in self._optimizer.update_rule.slot_names],
+            slots,
             rate,
             weight_decay=self._optimizer.weight_decay_of(variable),
             step=step,

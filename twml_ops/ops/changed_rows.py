@@ -94,6 +94,11 @@ class ChangedRows:
             for variable in self._variables:
                 _mark_after_writes(variable, self._variables[0])
 
+    @property
+    def variables(self) -> tuple[tf.Variable, ...]:
+        """The table and the variables beside it, as variables of TensorFlow."""
+        return tuple(self._variables)
+
     def take(self) -> TakenRows:
         """Copies the rows that changed since the last ones that were kept.
 

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import write_libsvm
+from twml_ops.checkpoint import CheckpointManager
 from twml_ops.cli import main
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs.checkpoint_options import CheckpointOptions, checkpoint_options
+from twml_ops.cli.runs.checkpoints import table_policy
+from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.trained_run import TrainedRun
 
 MODEL = Path(__file__).with_name("signalling_model.py")
@@ -75,22 +78,29 @@ def check_equal(run, undisturbed):
 
 
 def test_signals_leave_a_run_that_can_be_continued(libsvm, tmp_path, undisturbed):
-    out = tmp_path / "run"
+    """Also where checkpoints have the rows that changed since the one before."""
+    out, bases = tmp_path / "run", []
+    policy = ["--checkpoint-every", "1", "--checkpoint-policy", "consecutive"]
     # In the first epoch; at its end, after the 14 steps that were left; and in the fit.
     for signals, resume in [
         ("9:SIGINT", []),
         ("15:SIGINT", ["--resume"]),
         (f"{CHOICE_STEPS - 30 + 20}:SIGTERM", ["--resume"]),
     ]:
-        done = run_steps(libsvm, out, signals, *resume)
+        done = run_steps(libsvm, out, signals, *resume, *policy)
         assert done.returncode == 130, done.stderr
         message = r"twml-ops: interrupted after step \d+; to continue: twml-ops train .* --resume\n"
         assert re.fullmatch(message, done.stderr)
         assert not out.exists()
-    done = run_steps(libsvm, out, "", "--resume")
+        newest = CheckpointManager(out.with_name("run.checkpoints")).latest()
+        bases.append(newest.manifest.base)
+    assert bases[0] is None
+    assert bases[1] is not None
+    done = run_steps(libsvm, out, "", "--resume", *policy)
     assert done.returncode == 0, done.stderr
     assert re.search(r"continuing from step \d+ \(epoch \d\) of ", done.stdout)
     check_equal(out, undisturbed)
+    assert TrainedRun(out).facts["checkpoint_policy"] == "consecutive"
 
 
 def test_a_run_that_was_killed_is_continued(libsvm, tmp_path, undisturbed):
@@ -112,6 +122,7 @@ def test_checkpoints_of_another_run_are_not_overwritten(libsvm, tmp_path, capsys
     for options, message in (
         ([], "has checkpoints of a run that has not finished: use --resume to continue it, or"),
         (["--resume", "--seed", "5"], "is of a training with seed = 0, got 5"),
+        (["--resume", "--checkpoint-bits", "8"], "with checkpoint_bits = 32, got 8"),
         (
             ["--resume", "--set", "units=5"],
             "is of a training with model_options = {}, got {'units'",
@@ -122,6 +133,32 @@ def test_checkpoints_of_another_run_are_not_overwritten(libsvm, tmp_path, capsys
         assert message in capsys.readouterr().err
     train(libsvm, out, "--overwrite", "--epochs", "1", model=model)
     assert not out.with_name("run.checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--checkpoint-policy", "often"], "checkpoint_policy: expected one of full, one-shot, "),
+        (["--checkpoint-bits", "5"], "checkpoint_bits: expected one of 32, 8, 4, 3, 2, got 5"),
+        (["--checkpoint-slot-bits", "0"], "checkpoint_slot_bits: expected one of 32, 8, "),
+        (["--ensemble", "2", "--checkpoint-bits", "8"], "--ensemble trains several models and"),
+    ],
+)
+def test_table_options_that_are_not_possible_are_named(libsvm, tmp_path, capsys, options, message):
+    with pytest.raises(SystemExit):
+        train(libsvm, tmp_path / "run", *options)
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_tables_and_slots_have_the_widths_of_the_options(libsvm):
+    config = RunConfig(
+        libsvm, checkpoint_policy="one-shot", checkpoint_bits=4, checkpoint_slot_bits=32
+    )
+    policy = table_policy(config)
+    assert policy.policy == "one-shot"
+    labels = ("optimizer/sparse_linear_kernel_accumulator", "sparse_linear/kernel")
+    assert [policy.bits_of(label) for label in labels] == [None, 4]
 
 
 def test_a_run_without_checkpoints_begins_at_the_beginning(libsvm, tmp_path, capsys):

@@ -25,7 +25,8 @@ def run(request, libsvm, tmp_path_factory):
     shutil.copytree(Path(twml_ops.__file__).parent, checkout / "twml_ops", ignore=native)
     command = _child.command("twml_ops.cli", "launch", "--ps", "1")
     workers = ["--workers", str(request.param), "--evaluator"]
-    options = ["--out", str(out), "--epochs", "8", "--batch-size", "16", "--checkpoint-every", "60"]
+    options = ["--out", str(out), "--epochs", "8", "--batch-size", "16"]
+    options += ["--checkpoint-every", "60", "--checkpoint-policy", "consecutive"]
     done = subprocess.run(
         [*command, *workers, "--", "train", "--data", libsvm, *options],
         cwd=checkout,

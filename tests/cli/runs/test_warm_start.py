@@ -1,11 +1,13 @@
 """`twml-ops train --from`: a run goes on where another one has ended, with other data."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 from tests.cli.conftest import write_criteo, write_libsvm
+from twml_ops.checkpoint import CheckpointManager
 from twml_ops.cli import main
 from twml_ops.cli.runs.trained_run import TrainedRun
 
@@ -31,7 +33,7 @@ def log_loss(out):
 def day_1(tmp_path_factory):
     folder = tmp_path_factory.mktemp("warm")
     data = write_libsvm(folder / "1.svm", 600, seed=1)
-    train(data, folder / "run", "--learning-rate", "0.3", *MODEL)
+    train(data, folder / "run", "--learning-rate", "0.3", "--save-slots", *MODEL)
     return folder / "run"
 
 
@@ -68,6 +70,58 @@ def test_a_start_from_a_run_is_better_than_none(day_1, tmp_path):
     assert log_loss(tmp_path / "warm") < log_loss(tmp_path / "cold")
 
 
+def test_saved_slots_are_those_of_the_next_run(day_1, tmp_path):
+    data = write_libsvm(tmp_path / "2.svm", 200, seed=1)
+    # A rate that changes nothing: the slots of the second run are those of the first, and grow.
+    run = train(data, tmp_path / "run", "--from", str(day_1), "--learning-rate", "1e-30")
+    assert run.facts["save_slots"]
+    first, second = slots(day_1), slots(tmp_path / "run")
+    assert second.pop("step") == first.pop("step") + 3  # batches of the 160 examples
+    assert first.keys() == second.keys()
+    for name, before in first.items():
+        assert (second[name] >= before).all(), name
+        assert (before > 1.01e-5).any(), name  # above where they begin
+        assert (second[name] > before).any(), name
+
+
+def test_damaged_slots_are_an_error_and_another_optimizer_needs_none(day_1, tmp_path, capsys):
+    data, damaged = write_libsvm(tmp_path / "2.svm", 200), tmp_path / "damaged"
+    shutil.copytree(day_1, damaged)
+    manifest = next((damaged / "optimizer").glob("ckpt-*/manifest.json"))
+    manifest.write_text(manifest.read_text()[:-9])
+    with pytest.raises(SystemExit):
+        train(data, tmp_path / "run", "--from", str(damaged))
+    assert "optimizer: has no valid slots of the optimizer" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    other = ["--from", str(damaged), "--optimizer", "sgd", "--no-save-slots"]
+    train(data, tmp_path / "run", *other)
+    assert not (tmp_path / "run" / "optimizer").exists()
+
+
+def slots(run):
+    checkpoint = CheckpointManager(run / "optimizer").latest()
+    values = {name: checkpoint.read(name) for name in checkpoint.entries}
+    labels = {name: e.label for name, e in checkpoint.entries.items()}
+    found = {name: v for name, v in values.items() if v.ndim}
+    assert found
+    assert not any("learning_rate" in label for label in labels.values())
+    return {"step": checkpoint.manifest.step, **found}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--ensemble", "2"], "--save-slots: an ensemble has several optimizers"),
+        (["--negative-rate", "0.5"], "--save-slots: a run with --negative-rate cannot be"),
+    ],
+)
+def test_slots_that_nobody_can_use_are_not_saved(tmp_path, capsys, options, message):
+    data = write_libsvm(tmp_path / "1.svm", 200)
+    with pytest.raises(SystemExit):
+        train(data, tmp_path / "run", "--save-slots", *options)
+    assert message in capsys.readouterr().err
+
+
 def test_a_chain_of_runs_can_be_repeated(day_1, tmp_path):
     data = write_libsvm(tmp_path / "2.svm", 200, seed=2)
     first = train(data, tmp_path / "a", "--from", str(day_1))
@@ -101,13 +155,17 @@ def test_what_the_run_decides_cannot_be_chosen(day_1, tmp_path, capsys, options,
 
 
 def test_other_features_are_refused(day_1, tmp_path, capsys):
-    for data in (
-        write_libsvm(tmp_path / "wide.svm", 200, dim=12),
-        write_criteo(tmp_path / "other.tsv", 200),
+    wide = write_libsvm(tmp_path / "wide.svm", 200, dim=12)
+    other = write_criteo(tmp_path / "other.tsv", 200)
+    for data, message in (
+        (wide, "the index must be at most 8, the size of the training data's id space"),
+        (other, "adds continuous features to those of the training data: I1, I10"),
     ):
         with pytest.raises(SystemExit):
             train(data, tmp_path / "run", "--from", str(day_1))
-        assert capsys.readouterr().err.startswith("twml-ops: ")
+        error = capsys.readouterr().err
+        assert error.startswith("twml-ops: ")
+        assert message in error
     assert not (tmp_path / "run").exists()
 
 

@@ -134,6 +134,14 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a finished run in --out.")
     ] = False,
+    save_slots: Annotated[
+        bool,
+        typer.Option(
+            "--save-slots/--no-save-slots",
+            help="Keep the optimizer's slots in the run, so that a run --from it goes on with "
+            "them. They take as much space as the weights or more.",
+        ),
+    ] = RunConfig.save_slots,
     validation: Annotated[
         str,
         typer.Option(
@@ -211,12 +219,36 @@ def train(
         int,
         typer.Option(min=1, help="How many checkpoints are kept.", rich_help_panel="Checkpoints"),
     ] = CheckpointOptions.keep,
+    checkpoint_policy: Annotated[
+        str,
+        typer.Option(
+            help="full, one-shot, consecutive or intermittent: checkpoints have all rows of tables "
+            "and their slots, or those that changed since the first checkpoint, since the one "
+            "before, or since one with all rows, which is repeated when that writes fewer bytes.",
+            rich_help_panel="Checkpoints",
+        ),
+    ] = RunConfig.checkpoint_policy,
+    checkpoint_bits: Annotated[
+        int,
+        typer.Option(
+            help="32, 8, 4, 3 or 2: bits of a weight of a table in checkpoints; 32: as it is. With "
+            "fewer bits a run that is continued is not equal to one that was not stopped.",
+            rich_help_panel="Checkpoints",
+        ),
+    ] = RunConfig.checkpoint_bits,
+    checkpoint_slot_bits: Annotated[
+        int,
+        typer.Option(
+            help="The same for the optimizer's slots of tables.",
+            rich_help_panel="Checkpoints",
+        ),
+    ] = RunConfig.checkpoint_slot_bits,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume",
             help="Continue a run that was stopped from its last checkpoint, if it has one. The "
-            "result is that of a run that was not stopped.",
+            "result is that of a run that was not stopped, unless checkpoints are quantized.",
             rich_help_panel="Checkpoints",
         ),
     ] = False,

@@ -17,6 +17,7 @@ from twml_ops.checkpoint import (
     CheckpointManager,
     Interrupt,
     Stateful,
+    TablePolicy,
 )
 from twml_ops.cli.errors import RunInterrupted, UserError
 from twml_ops.cli.render.terminal import make_error_console
@@ -45,7 +46,7 @@ class RunCheckpoints:
     def __init__(
         self, folder: Path, config: RunConfig, options: CheckpointOptions, overwrite: bool
     ) -> None:
-        self._manager = CheckpointManager(folder, keep=options.keep)
+        self._manager = CheckpointManager(folder, keep=options.keep, tables=table_policy(config))
         self._config, self._options = config, options
         chosen = self._saved("choice")
         self.choice = EpochChoice.from_json(chosen) if chosen else None
@@ -151,6 +152,21 @@ class RunCheckpoints:
     def _saved(self, name: str) -> Any:
         latest = self._manager.latest() if self._options.resume else None
         return latest.manifest.values.get("values", {}).get(name) if latest else None
+
+
+def table_policy(config: RunConfig) -> TablePolicy:
+    """What checkpoints of a run have of its tables and their slots.
+
+    Args:
+        config: configuration of the run.
+
+    Returns:
+        The policy and the widths.
+    """
+    bits = {"optimizer/*": config.checkpoint_slot_bits, "*": config.checkpoint_bits}
+    return TablePolicy(
+        config.checkpoint_policy, {name: None if n == 32 else n for name, n in bits.items()}
+    )
 
 
 def _show(error: CheckpointError) -> None:

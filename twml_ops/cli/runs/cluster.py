@@ -41,12 +41,17 @@ def check(config: RunConfig) -> None:
     """Checks that a cluster can do what the configuration says.
 
     Raises:
-        UserError: it is an ensemble, or the model is to be chosen.
+        UserError: it is an ensemble, the model is to be chosen, or checkpoints are to be
+            quantized.
     """
     if config.model == AUTO:
         raise UserError("--model auto: a cluster trains one model; choose it in one process")
     if config.ensemble > 1:
         raise UserError("--ensemble: a cluster trains one model; train an ensemble in one process")
+    if (config.checkpoint_bits, config.checkpoint_slot_bits) != (32, 32):
+        raise UserError(
+            "--checkpoint-bits, --checkpoint-slot-bits: checkpoints of a cluster are not quantized"
+        )
 
 
 def run_server() -> None:

@@ -100,6 +100,7 @@ class ClusterRunner:
                 "binary_crossentropy",
                 cluster=this,
                 checkpoint_dir=checkpoints,
+                checkpoint_policy=config.checkpoint_policy,
                 **dataclasses.asdict(options),
             )
             record = self._recorder(history, train.num_examples(), steps, step_examples)

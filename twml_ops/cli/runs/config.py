@@ -64,6 +64,11 @@ class RunConfig:
         model_options: options of the model by name; the others have their defaults.
         schema_file: file with the uses of the columns of `data`; None: by their types.
         from_run: folder of a finished run whose training goes on; None: a new model is trained.
+        save_slots: whether the run keeps the optimizer's slots for runs that start from it.
+        checkpoint_policy: which rows of tables a checkpoint has, a policy of
+            `twml_ops.checkpoint.TablePolicy`.
+        checkpoint_bits: bits of a weight of a table in checkpoints; 32: as it is.
+        checkpoint_slot_bits: the same for the optimizer's slots of tables.
         time_limit: seconds after which the search of the model "auto" starts no further trial;
             None: `DEFAULT_TIME_LIMIT`.
         cluster: how to train in a cluster; None: in this process alone.
@@ -88,6 +93,10 @@ class RunConfig:
     model_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     schema_file: str | None = None
     from_run: str | None = None
+    save_slots: bool = False
+    checkpoint_policy: Literal["full", "one-shot", "consecutive", "intermittent"] = "full"
+    checkpoint_bits: Literal[32, 8, 4, 3, 2] = 32
+    checkpoint_slot_bits: Literal[32, 8, 4, 3, 2] = 32
     time_limit: float | None = None
     cluster: ClusterOptions | None = None
 

@@ -20,6 +20,7 @@ REPORT_FILE = "report.html"
 MODEL_FILE = "model.keras"
 SAVED_MODEL = "saved_model"
 TENSORBOARD = "tensorboard"
+SLOTS = "optimizer"
 OUTPUT_NAMES = ("probability",)  # of exported signatures, whatever the last layer is called
 FORMAT_KEY, FORMAT = "twml_ops_run", 1
 

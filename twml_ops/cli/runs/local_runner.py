@@ -16,7 +16,7 @@ from twml_ops.checkpoint import State, Stateful, TrainingInterrupted, deferred_i
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.progress import ProgressCallback
 from twml_ops.cli.results.history import Epoch, History, LossPoint
-from twml_ops.cli.runs import optimizers
+from twml_ops.cli.runs import optimizers, saved_slots
 from twml_ops.cli.runs.callbacks import WEIGHTED_LOSS, WeightAveraging, mean_losses
 from twml_ops.cli.runs.checkpoints import RunCheckpoints
 from twml_ops.cli.runs.class_balance import weighted
@@ -83,6 +83,7 @@ class LocalRunner:
             steps_per_execution=STEPS_PER_EXECUTION,
             jit_compile=False,
         )
+        saved_slots.restore_slots(config, model)
         history = History(monitored=monitored.name if monitored else "evaluation")
         steps = -(-size // config.batch_size)
         validation_data = None

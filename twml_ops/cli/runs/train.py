@@ -13,8 +13,19 @@ from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import run_summary
 from twml_ops.cli.render.terminal import make_console
 from twml_ops.cli.results.run_result import RunResult
-from twml_ops.cli.runs import artifacts, choose_model, cluster, ensemble, evaluator
-from twml_ops.cli.runs.checkpoint_options import NO_CHECKPOINTS, CheckpointOptions
+from twml_ops.cli.runs import (
+    artifacts,
+    choose_model,
+    cluster,
+    ensemble,
+    evaluator,
+    saved_slots,
+)
+from twml_ops.cli.runs.checkpoint_options import (
+    NO_CHECKPOINTS,
+    CheckpointOptions,
+    has_table_policy,
+)
 from twml_ops.cli.runs.checkpoints import RunCheckpoints
 from twml_ops.cli.runs.choices import choose
 from twml_ops.cli.runs.choose_epochs import validation_parts
@@ -87,7 +98,8 @@ def _possible(config: RunConfig, checkpoints: CheckpointOptions) -> CheckpointOp
     """
     if config.ensemble == 1 and config.model != AUTO:
         return checkpoints
-    if checkpoints not in (CheckpointOptions(), NO_CHECKPOINTS):
+    wanted = checkpoints not in (CheckpointOptions(), NO_CHECKPOINTS)
+    if wanted or has_table_policy(config):
         several = "--model auto" if config.model == AUTO else "--ensemble"
         raise UserError(f"{several} trains several models and keeps no checkpoints of them")
     return NO_CHECKPOINTS
@@ -109,6 +121,7 @@ def train(
         ValueError: the model is unknown, or data cannot be read.
     """
     console = make_console()
+    saved_slots.check(config)
     if config.model == AUTO:
         choose_model.check(config)
     start = WarmStart(config) if config.from_run is not None else None
@@ -161,6 +174,8 @@ def train(
         ),
         epoch_choice=choice,
     )
+    if config.save_slots:
+        saved_slots.write(folder, fitted.model)
     artifacts.write(folder, result)
     run_summary.print_result(console, result, "the report, the model and the metrics", out)
     return result

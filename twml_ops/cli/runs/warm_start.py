@@ -18,7 +18,7 @@ class WarmStart:
 
     Ids, buckets and rows of categories are those of the earlier run, and so are their weights.
     Statistics that layers collect in training, such as those of `MaxNorm`, go on. The optimizer
-    starts anew.
+    has the slots of the earlier run if that has saved them (`saved_slots`), and starts anew if not.
 
     Args:
         config: configuration of the new run, with `from_run`.

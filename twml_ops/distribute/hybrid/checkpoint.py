@@ -2,12 +2,12 @@
 
 A checkpoint is a folder `ckpt-<step>-<time>`, which is valid only once it has a manifest. The
 manifest says how tables were sharded, so that a run with another number of servers or another axis
-can read them. All servers and the chief must be able to reach the folder.
+can read them. A checkpoint of changed rows is replayed on those before, shard by shard. All servers
+and the chief must be able to reach the folder.
 """
 
 from __future__ import annotations
 
-import json
 import posixpath
 import time
 from collections.abc import Sequence
@@ -16,12 +16,22 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.distribute.hybrid import updates
+from twml_ops.distribute.hybrid.changed_shards import ChangedShards
+from twml_ops.distribute.hybrid.checkpoint_files import (
+    IDS,
+    ShardsCheckpoint,
+    chain_of,
+    complete,
+    list_all,
+    read_manifest,
+    remove_old,
+    write_manifest,
+)
 from twml_ops.distribute.hybrid.remote_table import RemoteTable, concat_shards
 from twml_ops.distribute.hybrid.remote_variable import RemoteVariable
 from twml_ops.distribute.hybrid.state import RunState
 from twml_ops.ops._tape import tf_variable
 
-MANIFEST = "manifest.json"
 MAX_TO_KEEP = 2
 
 
@@ -34,16 +44,17 @@ def latest(folder: str) -> str | None:
     Returns:
         The folder of the checkpoint; None if there is none.
     """
-    complete = _complete(_list_all(folder))
-    return complete[-1] if complete else None
+    found = complete(list_all(folder))
+    return found[-1] if found else None
 
 
-def save(state: RunState, folder: str) -> str:
+def save(state: RunState, folder: str, changes: ChangedShards | None = None) -> str:
     """Writes a checkpoint and removes all older ones except the last.
 
     Args:
         state: The shared state of the run.
         folder: The folder of the checkpoints.
+        changes: Which rows of the tables it has; None: all.
 
     Returns:
         The folder of the new checkpoint.
@@ -51,14 +62,19 @@ def save(state: RunState, folder: str) -> str:
     step = int(state.step.value().numpy())
     path = posixpath.join(folder, f"ckpt-{step:012d}-{time.time_ns()}")
     tf.io.gfile.makedirs(path)
+    base = None if changes is None else changes.begin()
     by_device = _table_variables(state)
+    by_rows: list[str] = []
     for device, variables in by_device.items():
+        tensors = {name: v.value() for name, v in variables.items()}
+        if changes is not None:
+            tensors = _changed_tensors(variables, changes, base, by_rows)
         with tf.device(device):
             tf.raw_ops.SaveV2(
                 prefix=posixpath.join(path, _server_file(state, device)),
-                tensor_names=list(variables),
-                shape_and_slices=[""] * len(variables),
-                tensors=[v.value() for v in variables.values()],
+                tensor_names=list(tensors),
+                shape_and_slices=[""] * len(tensors),
+                tensors=list(tensors.values()),
             )
     # All ops were sent before, so that the servers write in parallel.
     for variables in by_device.values():
@@ -72,17 +88,17 @@ def save(state: RunState, folder: str) -> str:
             tensors=list(dense.values()),
         )
     manifest = {
-        "twml_ops_checkpoint": 1,
         "step": step,
         "tables": [_describe(t) for t in state.tables],
         "dense": {n: list(v.shape) for n, v in dense.items()},
         "servers": len(state.devices),
     }
-    part = posixpath.join(path, MANIFEST + ".part")
-    with tf.io.gfile.GFile(part, "w") as f:
-        f.write(json.dumps(manifest, indent=1))
-    tf.io.gfile.rename(part, posixpath.join(path, MANIFEST))
-    _remove_old(folder)
+    if base is not None:
+        manifest |= {"base": posixpath.basename(base), "by_rows": sorted(set(by_rows))}
+    write_manifest(path, manifest)
+    if changes is not None:
+        changes.written(path, ShardsCheckpoint(path).data_bytes)
+    remove_old(folder, MAX_TO_KEEP)
     return path
 
 
@@ -99,7 +115,7 @@ def restore(state: RunState, path: str) -> int:
     Raises:
         ValueError: The checkpoint is of another model or optimizer.
     """
-    manifest = _manifest(path)
+    manifest, chain = read_manifest(path), chain_of(path)
     saved = [_identity(t) for t in manifest["tables"]]
     expected = [_identity(_describe(t)) for t in state.tables]
     if saved != expected:
@@ -108,7 +124,7 @@ def restore(state: RunState, path: str) -> int:
         for p, shard in enumerate(table.shards):
             names = [f"{i}", *(f"{i}/{s}" for s in description["slots"])]
             for name, variable in zip(names, [shard, *table.slots[p]], strict=True):
-                _restore(variable, name, table, p, description, path, manifest["servers"])
+                _restore(variable, name, table, p, description, chain, manifest["servers"])
     dense = _dense_variables(state)
     shapes = {n: list(v.shape) for n, v in dense.items()}
     if shapes != manifest["dense"]:
@@ -143,7 +159,7 @@ def read(
     Raises:
         ValueError: The checkpoint is of another model.
     """
-    manifest = _manifest(path)
+    manifest, chain = read_manifest(path), chain_of(path)
     descriptions, servers = manifest["tables"], manifest["servers"]
     weights = [v for v in model.weights if tf.as_dtype(v.dtype).is_floating]
     saved = (
@@ -158,7 +174,7 @@ def read(
         raise ValueError(f"{path} is of another model: expected {expected}, got {saved}")
     whole = {}
     for i, (table, description) in enumerate(zip(tables, descriptions, strict=True)):
-        shards = [_read_shard(path, s, servers, f"{i}", table.dtype) for s in range(servers)]
+        shards = [_read_shard(chain, s, servers, f"{i}", table.dtype) for s in range(servers)]
         whole[table.name] = _merge_shards(shards, description["by_row"], table.shape)
     values = []
     if weights:
@@ -179,14 +195,14 @@ def _restore(
     table: RemoteTable,
     p: int,
     description: dict[str, Any],
-    path: str,
+    chain: Sequence[str],
     servers: int,
 ) -> None:
     with tf.device(variable.device):
         if servers == len(table.shards) and description["by_row"] == table.by_row:
-            value = _read_shard(path, p, servers, name, variable.dtype)
+            value = _read_shard(chain, p, servers, name, variable.dtype)
         else:
-            shards = [_read_shard(path, s, servers, name, variable.dtype) for s in range(servers)]
+            shards = [_read_shard(chain, s, servers, name, variable.dtype) for s in range(servers)]
             # The shape of a remote tensor would wait for the server while it holds Python's lock.
             shape = table.shape[: variable.shape.rank]
             whole = _merge_shards(shards, description["by_row"], shape)
@@ -195,9 +211,20 @@ def _restore(
         tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
 
 
-def _read_shard(path: str, server: int, servers: int, name: str, dtype: tf.DType) -> tf.Tensor:
-    """Reads the tensor `name` of one of the servers that wrote the checkpoint."""
-    (value,) = _values(path, f"server-{server}-of-{servers}", [name], [dtype])
+def _read_shard(
+    chain: Sequence[str], server: int, servers: int, name: str, dtype: tf.DType
+) -> tf.Tensor:
+    """Reads the tensor `name` of one of the servers that wrote the checkpoint, with its changes."""
+    file = f"server-{server}-of-{servers}"
+    (value,) = _values(chain[0], file, [name], [dtype])
+    for path in chain[1:]:
+        if name not in read_manifest(path)["by_rows"]:
+            (value,) = _values(path, file, [name], [dtype])
+            continue
+        ids, rows = _values(path, file, [_ids_of(name), name], [tf.int64, dtype])
+        # The raw op, because the wrapper of TensorFlow asks for shapes of remote tensors.
+        indices = tf.raw_ops.ExpandDims(input=ids, axis=tf.constant(1))
+        value = tf.raw_ops.TensorScatterUpdate(tensor=value, indices=indices, updates=rows)
     return value
 
 
@@ -212,11 +239,6 @@ def _values(
         dtypes=dtypes,
     )
     return values
-
-
-def _manifest(path: str) -> Any:
-    with tf.io.gfile.GFile(posixpath.join(path, MANIFEST)) as f:
-        return json.load(f)
 
 
 def _merge_shards(shards: Sequence[tf.Tensor], by_row: bool, shape: tf.TensorShape) -> tf.Tensor:
@@ -240,6 +262,34 @@ def _table_variables(state: RunState) -> dict[str, dict[str, RemoteVariable]]:
             names = optimizer.update_rule.slot_names
             variables.update({f"{i}/{s}": v for s, v in zip(names, slots, strict=True)})
     return result
+
+
+def _changed_tensors(
+    variables: dict[str, RemoteVariable],
+    changes: ChangedShards,
+    base: str | None,
+    by_rows: list[str],
+) -> dict[str, tf.Tensor]:
+    """What a checkpoint has of the shards of one server; adds the names of those by rows."""
+    tensors: dict[str, tf.Tensor] = {}
+    for name, shard in variables.items():
+        if "/" in name:
+            continue
+        slots = {n: v for n, v in variables.items() if n.startswith(f"{name}/")}
+        group = {name: shard}
+        group |= {n: v for n, v in slots.items() if v.shape.rank and v.shape[0] == shard.shape[0]}
+        ids, rows = changes.take(list(group.values()))
+        tensors |= dict(zip(group, rows, strict=True))
+        tensors |= {n: v.value() for n, v in slots.items() if n not in group}
+        if base is not None:
+            tensors[_ids_of(name)] = ids
+            by_rows += group
+    return tensors
+
+
+def _ids_of(name: str) -> str:
+    """The name of the tensor with the numbers of the rows of a table or one of its slots."""
+    return name.partition("/")[0] + IDS
 
 
 def _dense_variables(state: RunState) -> dict[str, Any]:
@@ -278,22 +328,3 @@ def _identity(description: dict[str, Any]) -> dict[str, Any]:
 
 def _server_file(state: RunState, device: str) -> str:
     return f"server-{state.devices.index(device)}-of-{len(state.devices)}"
-
-
-def _list_all(folder: str) -> list[str]:
-    if not tf.io.gfile.exists(folder):
-        return []
-    names = (n.rstrip("/") for n in tf.io.gfile.listdir(folder))
-    return [posixpath.join(folder, n) for n in sorted(names) if n.startswith("ckpt-")]
-
-
-def _complete(checkpoints: Sequence[str]) -> list[str]:
-    return [c for c in checkpoints if tf.io.gfile.exists(posixpath.join(c, MANIFEST))]
-
-
-def _remove_old(folder: str) -> None:
-    """Removes all complete checkpoints except the last ones, and incomplete ones before those."""
-    checkpoints = _list_all(folder)
-    first_kept = _complete(checkpoints)[-MAX_TO_KEEP:][0]
-    for c in checkpoints[: checkpoints.index(first_kept)]:
-        tf.io.gfile.rmtree(c)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from twml_ops import placement
 from twml_ops.distribute.hybrid import checkpoint, model_weights
+from twml_ops.distribute.hybrid.checkpoint_files import MANIFEST
 from twml_ops.distribute.hybrid.parameter_server_placement import ParameterServerPlacement
 
 _POLL_SECONDS = 0.2
@@ -57,7 +58,7 @@ def iter_checkpoints(
         try:
             step, tables = checkpoint.read(newest, without_servers.tables, without_tables)
         except (tf.errors.NotFoundError, tf.errors.DataLossError):
-            if tf.io.gfile.exists(os.path.join(newest, checkpoint.MANIFEST)):
+            if tf.io.gfile.exists(os.path.join(newest, MANIFEST)):
                 raise
             continue  # the chief has removed the checkpoint, since there is a newer one
         model_weights.copy_weights(without_tables, model, tables)

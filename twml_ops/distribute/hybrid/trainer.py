@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from twml_ops import placement
 from twml_ops.distribute.hybrid import checkpoint, model_weights, updates
+from twml_ops.distribute.hybrid.changed_shards import ChangedShards
 from twml_ops.distribute.hybrid.cluster import Cluster, ClusterError
 from twml_ops.distribute.hybrid.gradient_queues import GradientQueues
 from twml_ops.distribute.hybrid.parameter_server_placement import ParameterServerPlacement
@@ -86,6 +87,8 @@ class HybridTrainer:
         checkpoint_dir: The folder for checkpoints, which the chief saves and restores; all servers
             must be able to reach it. None: there are no checkpoints.
         checkpoint_every: Steps between two checkpoints.
+        checkpoint_policy: Whether checkpoints have all rows of the tables or those that changed;
+            see `twml_ops.checkpoint.TablePolicy`.
         timeout: Limit in seconds for a step, and for waiting for servers or workers.
         name: The name of the run. Two runs on the same servers need different names.
 
@@ -118,6 +121,7 @@ class HybridTrainer:
         pipeline: bool = False,
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 1000,
+        checkpoint_policy: Literal["full", "one-shot", "consecutive", "intermittent"] = "full",
         timeout: float = 120.0,
         name: str = "hybrid",
     ) -> None:
@@ -154,6 +158,8 @@ class HybridTrainer:
         self._timeout = timeout
         self._checkpoint_dir = None if checkpoint_dir is None else str(checkpoint_dir)
         self._checkpoint_every = checkpoint_every
+        changes = ChangedShards(checkpoint_policy)
+        self._changes = None if checkpoint_policy == "full" else changes
         self._wire_dtype = tf.as_dtype(wire_dtype)
         self._deduplicate = deduplicate
         self._pipeline = pipeline
@@ -277,7 +283,9 @@ class HybridTrainer:
         """
         if self._checkpoint_dir is None:
             raise ValueError("save needs a HybridTrainer with checkpoint_dir, got None")
-        return self._call("saving", checkpoint.save, self.state, self._checkpoint_dir)
+        return self._call(
+            "saving", checkpoint.save, self.state, self._checkpoint_dir, self._changes
+        )
 
     def build(self, batch: Any) -> None:
         """Builds the model and joins the run. The chief initializes or restores the servers.
