@@ -162,8 +162,19 @@ def _reshape(x: str, out: str, *, shape: list[int]) -> Step:
     return step
 
 
-def _boosted_trees(*registers: str, num_optional: int, max_depth: int, **nodes: Array) -> Step:
+def _boosted_trees(
+    *registers: str,
+    num_optional: int,
+    max_depth: int,
+    features: Array,
+    thresholds: Array,
+    missing_left: Array,
+    children: Array,
+    values: Array,
+    roots: Array,
+) -> Step:
     x, *present, out = registers
+    nodes = (features, thresholds, missing_left, children, values, roots)
 
     def step(r: Registers) -> None:
         numbers = np.asarray(r[x], np.float32)
@@ -171,7 +182,7 @@ def _boosted_trees(*registers: str, num_optional: int, max_depth: int, **nodes: 
             there = np.asarray(r[present[0]], bool)
             optional = np.where(there, numbers[:, :num_optional], np.float32(np.nan))
             numbers = np.concatenate([optional, numbers[:, num_optional:]], axis=1)
-        sums = _core.tree_sums(numbers, np.zeros(0, np.int64), **nodes, max_depth=max_depth)
+        sums = _core.tree_sums(numbers, np.zeros(0, np.int64), *nodes, max_depth=max_depth)
         r[out] = sums[:, None]
 
     return step

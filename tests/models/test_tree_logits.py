@@ -69,7 +69,7 @@ def test_inference_has_the_mean_of_the_logits_and_training_that_of_the_net(model
 
 
 def test_the_trees_are_not_trained_with_the_net():
-    features, dataset = examples()
+    _, dataset = examples()
     model = models.dcn(SCHEMA, dataset, **OPTIONS)
     (trees,) = trees_of(model)
     before = [v.numpy() for v in trees.state_variables]

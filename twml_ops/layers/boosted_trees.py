@@ -36,8 +36,9 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
     ensemble is trained for each fold on the rows of the others. In training a row has the logit of
     the ensemble of its fold, in inference the mean of all ensembles.
 
-    `adapt` trains with LightGBM; a model that is loaded does not need it. Each ensemble has the number of trees with the lowest log loss
-    on its fold. The result does not depend on the order of the data or the number of threads.
+    `adapt` trains with LightGBM; a model that is loaded does not need it. Each ensemble has the
+    number of trees with the lowest log loss on its fold. The result does not depend on the order of
+    the data or the number of threads.
 
     The state survives `.keras` files, checkpoints and SavedModels, bit for bit.
 
