@@ -12,7 +12,6 @@ training data with each seed. The test data is used for the metrics only.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +21,7 @@ from rich.console import Console
 
 from benchmarks import machine, tables
 from benchmarks.quality import data_sets, examples, page, peers, train_command
+from benchmarks.quality.cpu_time import cpu_seconds
 from benchmarks.quality.data_sets import DataSet
 from benchmarks.quality.examples import Examples
 from benchmarks.quality.peer import Peer
@@ -125,11 +125,11 @@ class Session:
         if not peer.seeded and seed:
             runs: dict[str, Any] = self._results.content["runs"][self._data.name][peer.name]["0"]
             return runs
-        start = time.perf_counter()
+        start = cpu_seconds()
         settings = tuned["settings"]
         predictions = peer.run(settings, train, test, seed=seed, stop_early=False).predictions
-        seconds = time.perf_counter() - start
-        return {**metrics_of(test.labels, predictions), "seconds": seconds}
+        seconds = cpu_seconds() - start
+        return {**metrics_of(test.labels, predictions), "cpu_seconds": seconds}
 
     def _examples(self) -> tuple[Examples, Examples]:
         if self._arrays is None:

@@ -59,11 +59,16 @@ def data_set(content: Mapping[str, Any], name: str) -> str:
     runs = {contender: found for contender, found in content["runs"][name].items() if found}
     about = content["data"][name]
     rows = [
-        [_title(contender), *(_with_error(found, m, 4) for m in ("auc", "log_loss")),
-         _with_error(found, "calibration", 3), f"{_mean(found, 'seconds'):.0f}", str(len(found))]
+        [
+            _title(contender),
+            *(_with_error(found, metric, 4) for metric in ("auc", "log_loss")),
+            _with_error(found, "calibration", 3),
+            f"{_mean(found, 'cpu_seconds'):.0f}",
+            str(len(found)),
+        ]
         for contender, found in sorted(runs.items(), key=lambda item: _mean(item[1], "log_loss"))
-    ]  # fmt: skip
-    header = ["", "AUC", "log loss", "calibration ratio", "seconds a run", "seeds"]
+    ]
+    header = ["", "AUC", "log loss", "calibration ratio", "CPU seconds a run", "seeds"]
     parts = [
         f"### {name}\n\n{about['description']} {about['train']:,} training and {about['test']:,} "
         f"test rows; base rate of the test rows {about['base_rate']:.4f}.",

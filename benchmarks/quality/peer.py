@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.quality.cpu_time import cpu_seconds
 from benchmarks.quality.examples import Examples
 
 Settings = Mapping[str, Any]
@@ -36,12 +36,12 @@ class Tuned(NamedTuple):
         settings: those of the lowest validation log loss, with their number of `rounds` if the
             peer stops early.
         tried: all settings, each with its `validation_log_loss`.
-        seconds: wall time of the search.
+        cpu_seconds: CPU time of the search.
     """
 
     settings: dict[str, Any]
     tried: list[dict[str, Any]]
-    seconds: float
+    cpu_seconds: float
 
 
 class Peer(ABC):
@@ -91,7 +91,7 @@ class Peer(ABC):
             train: the training data without the validation part.
             validation: the validation part.
         """
-        start = time.perf_counter()
+        start = cpu_seconds()
         best: tuple[float, dict[str, Any]] = math.inf, {}
         tried = []
         for settings in self.grid:
@@ -103,7 +103,7 @@ class Peer(ABC):
             tried.append({**chosen, "validation_log_loss": loss})
             if loss < best[0]:
                 best = loss, chosen
-        return Tuned(best[1], tried, time.perf_counter() - start)
+        return Tuned(best[1], tried, cpu_seconds() - start)
 
 
 def log_loss(labels: npt.NDArray[Any], predictions: npt.NDArray[Any]) -> float:

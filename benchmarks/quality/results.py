@@ -16,7 +16,7 @@ class Results:
 
     Attributes:
         content: of the file: `machine`, `data`[name] (rows and description),
-            `tuned`[data set][peer] (settings, tried settings, seconds) and
+            `tuned`[data set][peer] (settings, tried settings, cpu_seconds) and
             `runs`[data set][contender][seed] (metrics).
     """
 
