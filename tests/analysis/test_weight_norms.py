@@ -49,6 +49,14 @@ def test_norms_are_those_of_the_rows_that_are_read(partitions):
     assert math.isnan(norms["z"])
 
 
+def test_tables_that_are_not_trained_do_not_count():
+    learned = SparseLinear(4, 3)
+    multi_hot = SparseLinear(3, 3, kernel_initializer="identity", trainable=False)
+    norms = weight_norms(model(learned, multi_hot), FEATURES, feature_groups(FEATURES, SCHEMA))
+    want = np.linalg.norm(learned.kernel.numpy(), axis=1)
+    assert [norms["x"], norms["y"]] == pytest.approx(want[:2].tolist(), rel=1e-5)
+
+
 def test_a_model_without_sparse_layers_has_none():
     inputs = tf.keras.Input([2])
     dense = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(inputs))

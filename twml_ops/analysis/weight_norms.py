@@ -56,7 +56,9 @@ def weight_norms(
 
 def _squares_of(model: tf.keras.Model) -> Callable[[Features], float] | None:
     """A function that sums the squared norms of the rows that a batch reads; None: of no layer."""
-    linear = [layer for layer in model.layers if isinstance(layer, SparseLinear)]
+    linear = [
+        layer for layer in model.layers if isinstance(layer, SparseLinear) and layer.trainable
+    ]
     if not linear:
         return None
     probe = tf.keras.Model(model.input, [layer.input for layer in linear])
