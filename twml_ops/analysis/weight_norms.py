@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -61,8 +62,15 @@ def _squares_of(model: tf.keras.Model) -> Callable[[Features], float] | None:
     ]
     if not linear:
         return None
-    probe = tf.keras.Model(model.input, [layer.input for layer in linear])
-    ids_of = compiled(lambda f: [parse(batch)[0].ids for batch in probe(f, training=False)])
+    batches = [tf.nest.flatten(layer.input) for layer in linear]
+    probe = tf.keras.Model(model.input, [part for parts in batches for part in parts])
+
+    def ids_of_batches(features: Features) -> list[Any]:
+        found = iter(tf.nest.flatten(probe(features, training=False)))
+        parts = [[next(found) for _ in of_layer] for of_layer in batches]
+        return [parse(p if len(p) > 1 else p[0])[0].ids for p in parts]
+
+    ids_of = compiled(ids_of_batches)
 
     def squares(features: Features) -> float:
         pairs = zip(linear, ids_of(features), strict=True)
