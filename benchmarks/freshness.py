@@ -83,7 +83,7 @@ class Trained:
         self._seed = seed
         self.layout = models.layout_of(models.get(MODEL))
         batches = schema_source.dataset(4096, layout=self.layout)
-        self.model = models.get(MODEL)(schema_source.schema, batches)
+        self.model = models.get(MODEL)(schema_source.schema, batches, trees=False)
         self.compile()
 
     def compile(self, keep_slots: bool = False) -> None:
