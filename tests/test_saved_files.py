@@ -33,6 +33,7 @@ LIKE_ADAM = 1e-4  # of optimizers that divide small numbers by small numbers
 REGISTERED = {
     "Adagrad",
     "Bias",
+    "BoostedTrees",
     "CalibrationRatio",
     "CategoryRows",
     "CompositeOptimizer",
@@ -54,6 +55,7 @@ REGISTERED = {
     "LinearScalingWarmup",
     "MDLDiscretizer",
     "MaxNorm",
+    "MeanLogit",
     "Momentum",
     "NormalizedEntropy",
     "OnlineStandardize",

@@ -621,7 +621,7 @@ def tree_sums(x: numpy.typing.ArrayLike, ensembles: numpy.typing.ArrayLike, feat
         sums of all ensembles.
       features: int32 [M], in [0, C).
       thresholds: float32 [M].
-      missing_left: bool [M].
+      missing_left: uint8 [M], 0 or 1.
       children: int32 [M, 2], in [0, M).
       values: float32 [M].
       roots: int32 [K, T], in [0, M), the first node of each tree of each ensemble.

@@ -110,7 +110,11 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
 
     @staticmethod
     def is_available() -> bool:
-        """Whether LightGBM can be loaded, which `adapt` needs."""
+        """Tells whether LightGBM, which `adapt` needs, can be loaded.
+
+        Returns:
+            Whether it can be loaded.
+        """
         try:
             load_lightgbm()
         except ImportError:
