@@ -1,7 +1,9 @@
 """A training step of per-field vectors: `FieldEmbedding` beside a Keras `Embedding` a field.
 
 `python -m benchmarks.fields` has the shape of Criteo: 26 categories and 13 bucketed numbers a row.
-The model is the lookup and a dense layer; both contenders compute the same from the same rows.
+The model is the lookup and a dense layer; all contenders compute the same from the same rows. The
+lookup alone (forward, gradient and update of `FieldEmbedding`, without a model) is compared with
+the time of its bytes as random rows, which a C++ loop measures in turns with the contenders.
 """
 
 from __future__ import annotations
@@ -14,10 +16,13 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from benchmarks import machine, timing
+from benchmarks import bandwidth_floor, machine, random_row_floor, timing
+from benchmarks.bandwidth_floor import Bandwidth
+from benchmarks.workload import Batch
 
 CATEGORIES, NUMBERS, BUCKETS = 26, 13, 64
 OURS, KERAS, KERAS_OURS = "FieldEmbedding", "Embedding a field, Keras", "Embedding a field, ours"
+LOOKUP = "FieldEmbedding without a model"
 
 
 def main(
@@ -29,19 +34,23 @@ def main(
 ) -> None:
     """Times a training step (forward, backward, Adagrad update) of each contender."""
     machine.limit_threads(threads)
-    times = measure(batch_size, units, rows, rounds)
+    times, floor = measure(batch_size, units, rows, rounds, threads)
     for name, found in times.items():
         print(
-            f"{name:<26} {found['median'] * 1e3:8.2f} ms  "
+            f"{name:<30} {found['median'] * 1e3:8.2f} ms  "
             f"({found['lower'] * 1e3:.2f} to {found['upper'] * 1e3:.2f})"
         )
-    ratio = times[KERAS]["median"] / times[OURS]["median"]
-    print(f"{KERAS} / {OURS}: {ratio:.1f}")
-    print(json.dumps({"machine": machine.describe("python -m benchmarks.fields"), "times": times}))
+    print(f"{'random-row floor of the lookup':<30} {floor * 1e3:8.2f} ms")
+    print(f"{KERAS} / {OURS}: {times[KERAS]['median'] / times[OURS]['median']:.1f}")
+    print(f"{LOOKUP} / floor: {times[LOOKUP]['median'] / floor:.1f}")
+    about = machine.describe("python -m benchmarks.fields")
+    print(json.dumps({"machine": about, "times": times, "floor": floor}))
 
 
-def measure(batch_size: int, units: int, rows: int, rounds: int) -> dict[str, Any]:
-    """Seconds a step of each contender, on the same batches."""
+def measure(
+    batch_size: int, units: int, rows: int, rounds: int, threads: int
+) -> tuple[dict[str, Any], float]:
+    """Seconds a step of each contender on the same batches, and the floor of the lookup."""
     import tensorflow as tf
 
     from twml_ops import optimizers
@@ -60,8 +69,36 @@ def measure(batch_size: int, units: int, rows: int, rounds: int) -> dict[str, An
         KERAS_OURS: (layer_a_field(sizes, units), optimizers.Adagrad(0.05)),
     }
     runs = {name: step_of(*pair, batches) for name, pair in contenders.items()}
-    timings = timing.interleave(runs, range(len(batches)), rounds=rounds)
-    return {name: asdict(found) for name, found in timings.items()}
+    runs[LOOKUP] = lookup_of(sizes, units, batches)
+    table_rows = [_table_rows(ids.numpy(), sizes) for ids, _ in batches]
+    table = np.zeros((sum(sizes), units), np.float32)
+    stream = bandwidth_floor.BandwidthProbe(threads)
+    random = random_row_floor.RandomRowProbe(table, table_rows, threads)
+    indices = range(len(batches))
+    timings = timing.interleave({**runs, **stream.runs(), **random.runs()}, indices, rounds=rounds)
+    memory = stream.bandwidth(*(timings.pop(name).median for name in stream.runs()))
+    of_rows = random.bandwidth(indices, *(timings.pop(name).median for name in random.runs()))
+    floor = np.mean([_floor(batch, units, memory, of_rows) for batch in table_rows])
+    return {name: asdict(found) for name, found in timings.items()}, float(floor)
+
+
+def _table_rows(ids: np.ndarray, sizes: list[int]) -> Batch:
+    """The rows of the table of all fields that the entries of a batch refer to."""
+    rows = (ids + np.cumsum([0, *sizes[:-1]])).reshape(-1)
+    splits = np.arange(0, rows.size + 1, len(sizes))
+    return Batch(rows, np.zeros(0, np.float32), splits, len(np.unique(rows)))
+
+
+def _floor(batch: Batch, units: int, memory: Bandwidth, rows: Bandwidth) -> float:
+    """Lower bound of the lookup, its gradient and the update by Adagrad, in seconds.
+
+    The ids are read twice, a vector for each entry is written and its gradient read. Each distinct
+    row is read, and later read and written with its slots.
+    """
+    vectors = 4 * units * len(batch.ids)
+    seconds = (2 * batch.ids.nbytes + vectors) / memory.read + vectors / memory.update
+    floats = bandwidth_floor.FLOATS_PER_ROW["adagrad"](units)
+    return seconds + batch.unique * (4 * units / rows.read + 2 * 4 * floats / rows.update)
 
 
 def one_layer(sizes: list[int], units: int) -> Any:
@@ -99,6 +136,28 @@ def step_of(model: Any, optimizer: Any, batches: list[Any]) -> Callable[[int], o
         return loss
 
     return lambda i: step(*batches[i]).numpy()
+
+
+def lookup_of(sizes: list[int], units: int, batches: list[Any]) -> Callable[[int], object]:
+    """The lookup, the gradient of the table for a given gradient of the vectors, the update."""
+    import tensorflow as tf
+
+    from twml_ops import layers, optimizers
+
+    layer, optimizer = layers.FieldEmbedding(sizes, units), optimizers.Adagrad(0.05)
+    layer(batches[0][0])
+    optimizer.build(layer.trainable_variables)
+    upstream = tf.random.normal([len(batches[0][0]), len(sizes), units])
+
+    @tf.function(jit_compile=False)
+    def step(ids: Any) -> Any:
+        with tf.GradientTape() as tape:
+            vectors = layer(ids)
+        gradients = tape.gradient(vectors, layer.trainable_variables, upstream)
+        optimizer.apply_gradients(zip(gradients, layer.trainable_variables, strict=True))
+        return vectors[0, 0, 0]
+
+    return lambda i: step(batches[i][0]).numpy()
 
 
 def _head(vectors: Any) -> Any:

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from twml_ops import core
-from twml_ops.layers import BoostedTrees
+from twml_ops.layers import BoostedTrees, _tree_arrays
 from twml_ops.layers._category_counts import fold_of
 
 lightgbm = pytest.importorskip("lightgbm")
@@ -107,6 +107,23 @@ def test_the_order_of_the_data_does_not_matter(adapted):
     other.adapt(batches(*(column[order] for column in columns), size=133))
     for a, b in zip(adapted.state_variables, other.state_variables, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("change", ["nothing", "x", "labels", "seed"])
+def test_equal_examples_and_options_have_the_remembered_trees_and_others_do_not(adapted, change):
+    x, present, keys, labels = data()
+    x[0, 0] += 1000.0 * (change == "x")
+    labels[0] = 1 - labels[0] if change == "labels" else labels[0]
+    layer = make(seed=5 if change == "seed" else 4)
+    before = len(_tree_arrays._remembered)
+    layer.adapt(batches(x, present, keys, labels))
+    _tree_arrays._remembered.clear()
+    fresh = make(seed=layer.seed)
+    fresh.adapt(batches(x, present, keys, labels))
+    for variable, expected in zip(layer.state_variables, fresh.state_variables, strict=True):
+        np.testing.assert_array_equal(variable, expected)
+    assert layer.held_out_gain == fresh.held_out_gain
+    assert before <= _tree_arrays._REMEMBERED
 
 
 def test_of_many_examples_the_trees_are_made_of_a_sample_by_the_row_keys():

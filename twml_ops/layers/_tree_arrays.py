@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,8 @@ Array = npt.NDArray[Any]
 _SAMPLE_BITS = 62
 _SAMPLE_SALT = 2
 _PATIENCE = 20
+_REMEMBERED = 4
+_remembered: dict[bytes, tuple[dict[str, Array], float]] = {}
 
 
 class TreeOptions(NamedTuple):
@@ -100,7 +103,9 @@ def train_folds(
 ) -> tuple[dict[str, Array], float]:
     """Trains an ensemble of trees for each fold, on the examples of the other folds.
 
-    The number of trees of an ensemble is the one with the lowest log loss on its fold.
+    The number of trees of an ensemble is the one with the lowest log loss on its fold. The results
+    of the last few calls are remembered, because the trials of a search differ in the net and train
+    the same trees.
 
     Args:
         x: float32 [N, C]; NaN is a missing number.
@@ -118,7 +123,23 @@ def train_folds(
     Raises:
         ImportError: LightGBM is not installed.
     """
+    digest = hashlib.blake2b(repr((num_folds, options)).encode())
+    for array in (x, labels, weights, folds):
+        digest.update(repr((array.shape, array.dtype)).encode())
+        digest.update(np.ascontiguousarray(array).data)
+    key = digest.digest()
+    found = _remembered.pop(key, None) or _train_folds(
+        x, labels, weights, folds, num_folds, options
+    )
+    _remembered[key] = found  # the latest is the last
+    while len(_remembered) > _REMEMBERED:
+        del _remembered[next(iter(_remembered))]
+    return found
 
+
+def _train_folds(
+    x: Array, labels: Array, weights: Array, folds: Array, num_folds: int, options: TreeOptions
+) -> tuple[dict[str, Array], float]:
     def ensemble(fold: int) -> Ensemble:
         own = folds == fold
         train, held_out = ((x[i], labels[i], weights[i]) for i in (~own, own))
