@@ -61,4 +61,5 @@ Returns:
   twml::BindDelimited(m);
   twml::BindQuantizeRows(m);
   twml::BindTreeSums(m);
+  twml::BindLookups(m);
 }

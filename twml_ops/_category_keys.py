@@ -38,6 +38,8 @@ def category_keys(
     """
     width = ids.shape[1]
     keys = id_keys(ids, np.arange(width, dtype=np.int64), hash_ids)
+    if not crosses:
+        return keys
     columns = [keys[:, f] for f in range(width)]
     for first, *rest in crosses:
         key = columns[first]

@@ -283,6 +283,41 @@ def dequantize_rows(quantized: numpy.typing.ArrayLike, *, num_threads: int = 0) 
         of one make wrong numbers.
     """
 
+def find_keys(known: numpy.typing.ArrayLike, keys: numpy.typing.ArrayLike, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.int64]:
+    """Returns the positions of keys in ascending keys.
+
+    The search begins where evenly distributed keys would have a key (interpolation search, Perl, Itai
+    and Avni, 1978), so it is fast for hashes, and logarithmic for all others.
+
+    Args:
+      known: int64 [U], strictly ascending; otherwise keys may not be found.
+      keys: int64 of any shape.
+      num_threads: maximum number of threads; 0 means one per core.
+
+    Returns:
+      int64 of the shape of `keys`; -1 where `known` does not have the key.
+
+    Raises:
+      ValueError: `known` is no vector.
+    """
+
+def gather_dot(table: numpy.typing.ArrayLike, positions: numpy.typing.ArrayLike, vectors: numpy.typing.ArrayLike, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
+    """Returns the dot products of rows of a table with a vector for each example.
+
+    Args:
+      table: float32 [U, K].
+      positions: int64 [B, C], in [-1, U).
+      vectors: float32 [B, K], or [1, K] for one vector for all examples.
+      num_threads: maximum number of threads; 0 means one per core.
+
+    Returns:
+      float32 [B, C], the sums over k of table[positions[b, c], k] * vectors[b, k] in the order of k; 0
+      where the position is -1.
+
+    Raises:
+      ValueError: a position is out of range, or shapes do not fit.
+    """
+
 def hash_ids(ids: numpy.typing.ArrayLike, bits: int, salt: int = 0, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.int64]:
     """Hashes ids into [0, 2^bits).
 

@@ -102,6 +102,12 @@ CALLS = {
         {"quantized": core.quantize_rows(WEIGHTS, bits=4)},
         {},
     ),
+    "find_keys": (core.find_keys, {"known": np.arange(5), "keys": np.arange(6)}, {}),
+    "gather_dot": (
+        core.gather_dot,
+        {"table": WEIGHTS, "positions": np.zeros((2, 3), np.int64), "vectors": WEIGHTS[:1]},
+        {},
+    ),
     "tree_sums": (
         core.tree_sums,
         {
@@ -286,8 +292,11 @@ def test_invalid_arrays_raise_an_error(name, argument, kind):
         got = call(name, **{argument: bad})
     except (ValueError, TypeError, MemoryError, RuntimeError):
         return
+    if name == "gather_dot" and kind == "no items but many columns":
+        assert got.shape == bad.shape  # positions of no examples
+        return
     # Arguments that are only ids may have any shape.
-    assert name in ("hash_ids", "QuantileSketch.describe", "mdl_boundaries")
+    assert name in ("hash_ids", "find_keys", "QuantileSketch.describe", "mdl_boundaries")
     assert kind in (
         "a scalar",
         "one dimension more",
@@ -295,8 +304,9 @@ def test_invalid_arrays_raise_an_error(name, argument, kind):
         "no items but many columns",
     )
     want = call(name, **{argument: np.ravel(bad)})
-    first = got["weight"] if isinstance(got, dict) else got if name == "hash_ids" else got[0]
-    other = want["weight"] if isinstance(want, dict) else want if name == "hash_ids" else want[0]
+    whole = name in ("hash_ids", "find_keys")
+    first = got["weight"] if isinstance(got, dict) else got if whole else got[0]
+    other = want["weight"] if isinstance(want, dict) else want if whole else want[0]
     np.testing.assert_array_equal(np.ravel(first), other)
 
 

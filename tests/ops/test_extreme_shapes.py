@@ -97,6 +97,8 @@ OPS = {
     "row_splits_from_indices": ("i i", {}),
     "csr_from_indices": ("i i", {}),
     "hash_ids": ("i", {"bits": 8}),
+    "find_keys": ("i i", {}),
+    "gather_dot": ("f i f", {}),
     "tree_sums": ("f i j f u j f j", {"max_depth": 3}),
     "max_norm": ("i f v [v] b", NORM),
     "online_standardize": ("i f v [v] b", {"clip": 1.0, "decay": 1.0, **NORM}),

@@ -59,6 +59,25 @@ def test_hashes(bits, salt):
     assert_equal(lambda: ops.hash_ids(np.zeros((0, 2), np.int64), bits, salt))
 
 
+@pytest.mark.parametrize("number", [0, 1, 500])
+def test_positions_of_keys(number):
+    known = np.unique(EDGES if number == 1 else core.hash_ids(np.arange(number), 62))
+    keys = np.concatenate([known, np.ravel(EDGES), [5]])
+    assert_equal(lambda: ops.find_keys(known, keys))
+    assert_equal(lambda: ops.find_keys(known, keys.reshape(1, -1)))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 70])
+@pytest.mark.parametrize("one_vector", [False, True])
+def test_dot_products_of_gathered_rows(rows, one_vector):
+    rng = np.random.default_rng(rows)
+    table = rng.normal(size=(40, 5)).astype(np.float32)
+    vectors = rng.normal(size=(1 if one_vector else rows, 5)).astype(np.float32)
+    positions = rng.integers(-1, 40, (rows, 7))
+    assert_equal(lambda: ops.gather_dot(table, positions, vectors), exact=False)
+    assert_equal(lambda: ops.gather_dot(table[:0], -np.ones_like(positions), vectors), exact=False)
+
+
 @pytest.mark.parametrize("rows", [0, 1, 70])
 @pytest.mark.parametrize("own", [False, True])
 def test_sums_of_trees(rows, own):

@@ -12,7 +12,6 @@ from twml_ops import ops
 from twml_ops._category_keys import category_keys
 from twml_ops.layers._arguments import check_positive_integer
 from twml_ops.layers._category_counts import CategoryCounts, fold_of
-from twml_ops.layers._key_lookup import find_keys
 from twml_ops.layers._resizable_state import ResizableState
 
 _STATE = ("keys", "counts", "label_sums", "totals")
@@ -144,13 +143,14 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
         if may_train and not pair:
             raise ValueError("inputs must be a pair (ids, row_keys) in training, got ids alone")
         totals = self._totals.read_value()
+        # The hashes do not depend on the check, so layers that compute the same ones share them.
+        keys = category_keys(ids, self.crosses, ops.hash_ids, tf.stack)
         with tf.control_dependencies([tf.debugging.assert_positive(tf.size(totals), not_adapted)]):
-            keys = category_keys(ids, self.crosses, ops.hash_ids, tf.stack)
+            known = self._keys.read_value()
         used = tf.ones([1, self.num_folds])
         if may_train:
             used = tf.where(tf.cast(training, tf.bool), self._folds_used(inputs[1]), used)
-        positions, found = find_keys(self._keys.read_value(), keys)
-        return self._statistics((positions, tf.cast(found, tf.float32)), used, totals)
+        return self._statistics(ops.find_keys(known, keys), used, totals)
 
     def _folds_used(self, row_keys: Any) -> tf.Tensor:
         """float32 [B, K]: 1 for the folds whose statistics a row may see in training."""
@@ -160,22 +160,16 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
         used = folds != own if self.time_boundaries is None else folds < own
         return tf.cast(used, tf.float32)
 
-    def _sum(
-        self, state: tf.Variable, rows: tuple[tf.Tensor, tf.Tensor], used: tf.Tensor
-    ) -> tf.Tensor:
+    def _sum(self, state: tf.Variable, rows: tf.Tensor, used: tf.Tensor) -> tf.Tensor:
         """[B, C]: the sum over the used folds of each key's row of `state` [U, K]."""
-        index, found = rows
-        by_fold = tf.gather(state.read_value(), index) * used[:, tf.newaxis, :]
-        return tf.reduce_sum(by_fold, axis=2) * found
+        return ops.gather_dot(state.read_value(), rows, used)
 
     def _scale(self, used: tf.Tensor, totals: tf.Tensor) -> tf.Tensor:
         """[B, 1]: by which sums over the used folds are comparable with those over all folds."""
         seen = tf.linalg.matvec(used, totals[:, 0])[:, tf.newaxis]
         return tf.math.divide_no_nan(tf.reduce_sum(totals[:, 0]), seen)
 
-    def _statistics(
-        self, rows: tuple[tf.Tensor, tf.Tensor], used: tf.Tensor, totals: tf.Tensor
-    ) -> tf.Tensor:
+    def _statistics(self, rows: tf.Tensor, used: tf.Tensor, totals: tf.Tensor) -> tf.Tensor:
         raise NotImplementedError
 
     def compute_output_shape(self, input_shape: Any) -> Any:

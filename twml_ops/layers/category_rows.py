@@ -13,7 +13,6 @@ from twml_ops._category_keys import id_keys
 from twml_ops._keras import serializable
 from twml_ops.layers._arguments import check_positive_integer
 from twml_ops.layers._id_row_map import IdCounts, IdRowMap
-from twml_ops.layers._key_lookup import find_keys
 from twml_ops.layers._resizable_state import ResizableState
 
 
@@ -186,8 +185,9 @@ class CategoryRows(ResizableState, tf.keras.layers.Layer):
 
     def _rows_of(self, ids: Any, fields: Any, known: tf.Tensor) -> tf.Tensor:
         ids = tf.cast(ids, tf.int64)
-        positions, found = find_keys(known, id_keys(ids, fields, ops.hash_ids))
-        rows = tf.where(found, tf.gather(self._rows.read_value(), positions), 0)
+        positions = ops.find_keys(known, id_keys(ids, fields, ops.hash_ids))
+        # The first key is that of no id, and its row the shared one.
+        rows = tf.gather(self._rows.read_value(), tf.maximum(positions, 0))
         return tf.where(ids < 0, tf.constant(-1, tf.int64), rows)
 
     def _split(self, inputs: Any) -> tuple[Any, list[Any]]:

@@ -36,8 +36,6 @@ class CountStatistics(CategoryStatistics):
 
     state_names: ClassVar[tuple[str, ...]] = ("keys", "counts", "totals")
 
-    def _statistics(
-        self, rows: tuple[tf.Tensor, tf.Tensor], used: tf.Tensor, totals: tf.Tensor
-    ) -> tf.Tensor:
+    def _statistics(self, rows: tf.Tensor, used: tf.Tensor, totals: tf.Tensor) -> tf.Tensor:
         scale = self._scale(used, totals)
         return tf.math.log1p(scale * self._sum(self._counts, rows, used))

@@ -61,9 +61,7 @@ class TargetStatistics(CategoryStatistics):
         self.prior_weight = float(prior_weight)
         self.output_kind = output
 
-    def _statistics(
-        self, rows: tuple[tf.Tensor, tf.Tensor], used: tf.Tensor, totals: tf.Tensor
-    ) -> tf.Tensor:
+    def _statistics(self, rows: tf.Tensor, used: tf.Tensor, totals: tf.Tensor) -> tf.Tensor:
         scale = self._scale(used, totals)
         counts = scale * self._sum(self._counts, rows, used)
         sums = scale * self._sum(self._label_sums, rows, used)

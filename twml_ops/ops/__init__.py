@@ -22,6 +22,7 @@ from twml_ops.ops.changed_rows import ChangedRows, TakenRows
 from twml_ops.ops.discretize import hashing_discretize, percentile_discretize
 from twml_ops.ops.grouped_sparse_linear import grouped_sparse_linear
 from twml_ops.ops.hash import hash_ids
+from twml_ops.ops.lookups import find_keys, gather_dot
 from twml_ops.ops.max_norm import max_norm
 from twml_ops.ops.online_standardize import online_standardize
 from twml_ops.ops.packed_entries import pack_entries, unpack_entries
@@ -58,6 +59,8 @@ __all__ = [
     "bias_corrected",
     "csr_from_indices",
     "empty_sketch",
+    "find_keys",
+    "gather_dot",
     "grouped_sparse_linear",
     "hash_ids",
     "hashing_discretize",

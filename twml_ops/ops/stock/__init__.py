@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from twml_ops.ops.stock.apply_rows import apply_rows
 from twml_ops.ops.stock.discretize import hashing_discretize, percentile_discretize
 from twml_ops.ops.stock.hash import hash_ids
+from twml_ops.ops.stock.lookups import find_keys, gather_dot
 from twml_ops.ops.stock.max_norm import max_norm
 from twml_ops.ops.stock.online_standardize import online_standardize
 from twml_ops.ops.stock.packed_entries import pack_entries, unpack_entries
@@ -38,6 +39,8 @@ from twml_ops.ops.stock.tree_sums import tree_sums
 _OPS = (
     apply_rows,
     csr_from_indices,
+    find_keys,
+    gather_dot,
     grouped_sparse_linear,
     hash_ids,
     hashing_discretize,

@@ -1,0 +1,33 @@
+#include "cc/core/gather_dot.h"
+#include "cc/tf/kernels/tensor_util.h"
+
+namespace twml {
+namespace {
+
+template <class T>
+Matrix<const T> MatrixOf(const Tensor& t) {
+  return {t.flat<T>().data(), t.dim_size(0), t.dim_size(1)};
+}
+
+class GatherDotOp : public Kernel {
+ public:
+  using Kernel::Kernel;
+
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
+    const Tensor &table = ctx->input(0), &positions = ctx->input(1), &vectors = ctx->input(2);
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(table, 2, "table")));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(positions, 2, "positions")));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(vectors, 2, "vectors")));
+    Tensor* products;
+    TF_RETURN_IF_ERROR(ctx->allocate_output(0, positions.shape(), &products));
+    return ToAbslStatus(GatherDot(MatrixOf<float>(table), MatrixOf<int64_t>(positions),
+                                  MatrixOf<float>(vectors), IntraOp(ctx),
+                                  products->flat<float>().data()));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("Twml>GatherDot").Device(DEVICE_CPU), GatherDotOp);
+
+}  // namespace
+}  // namespace twml
