@@ -185,6 +185,7 @@ void BindDelimited(py::module_& m);
 void BindQuantizeRows(py::module_& m);
 void BindTreeSums(py::module_& m);
 void BindLookups(py::module_& m);
+void BindDynamicLookup(py::module_& m);
 
 }  // namespace twml
 

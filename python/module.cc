@@ -62,4 +62,5 @@ Returns:
   twml::BindQuantizeRows(m);
   twml::BindTreeSums(m);
   twml::BindLookups(m);
+  twml::BindDynamicLookup(m);
 }

@@ -120,15 +120,14 @@ def _category_statistics(program: Program, layer: Any, call: LayerCall) -> list[
     keys = layer.state_variables[0].numpy()
     totals = layer.state_variables[-1].read_value()
     used = tf.ones([1, layer.num_folds])
-    rows = tf.range(len(keys))[:, tf.newaxis]
-    known = layer._statistics((rows, tf.ones(rows.shape)), used, totals).numpy().reshape(-1)
-    unknown = layer._statistics((tf.zeros([1, 1], tf.int32), tf.zeros([1, 1])), used, totals)
+    rows = np.append(np.arange(len(keys)), -1)[:, np.newaxis]  # -1: an unknown category
+    statistics = layer._statistics(tf.constant(rows, tf.int64), used, totals)
     out = program.new()
     program.step(
         "category_statistics",
         [program.dense(call.inputs[0], layer.name)],
         [out],
-        {"keys": keys, "statistics": np.append(known, unknown.numpy().reshape(-1))},
+        {"keys": keys, "statistics": statistics.numpy().reshape(-1)},
         crosses=[list(c) for c in layer.crosses],
     )
     return [Dense(out)]

@@ -7,6 +7,8 @@ from twml_ops.layers.category_rows import CategoryRows
 from twml_ops.layers.count_statistics import CountStatistics
 from twml_ops.layers.cross import Cross
 from twml_ops.layers.dot_interaction import DotInteraction
+from twml_ops.layers.dynamic_lookup import DynamicLookup
+from twml_ops.layers.dynamic_sparse_linear import DynamicSparseLinear
 from twml_ops.layers.factorization_machine import FactorizationMachine
 from twml_ops.layers.field_embedding import FieldEmbedding
 from twml_ops.layers.field_logarithms import FieldLogarithms, FieldMoments
@@ -30,6 +32,8 @@ __all__ = [
     "CountStatistics",
     "Cross",
     "DotInteraction",
+    "DynamicLookup",
+    "DynamicSparseLinear",
     "FactorizationMachine",
     "FieldEmbedding",
     "FieldLogarithms",

@@ -20,6 +20,7 @@ from twml_ops.ops.apply_rows import (
 )
 from twml_ops.ops.changed_rows import ChangedRows, TakenRows
 from twml_ops.ops.discretize import hashing_discretize, percentile_discretize
+from twml_ops.ops.dynamic_lookup import dynamic_lookup
 from twml_ops.ops.grouped_sparse_linear import grouped_sparse_linear
 from twml_ops.ops.hash import hash_ids
 from twml_ops.ops.lookups import find_keys, gather_dot
@@ -58,6 +59,7 @@ __all__ = [
     "apply_sgd",
     "bias_corrected",
     "csr_from_indices",
+    "dynamic_lookup",
     "empty_sketch",
     "find_keys",
     "gather_dot",

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 from twml_ops.ops.stock.apply_rows import apply_rows
 from twml_ops.ops.stock.discretize import hashing_discretize, percentile_discretize
+from twml_ops.ops.stock.dynamic_lookup import dynamic_lookup
 from twml_ops.ops.stock.hash import hash_ids
 from twml_ops.ops.stock.lookups import find_keys, gather_dot
 from twml_ops.ops.stock.max_norm import max_norm
@@ -39,6 +40,7 @@ from twml_ops.ops.stock.tree_sums import tree_sums
 _OPS = (
     apply_rows,
     csr_from_indices,
+    dynamic_lookup,
     find_keys,
     gather_dot,
     grouped_sparse_linear,

@@ -26,10 +26,15 @@ def _fold(x: tf.Tensor, shift: int) -> tf.Tensor:
     return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _unsigned(shift)))
 
 
+def whole_hash_pair(a: Any, b: Any) -> tf.Tensor:
+    """HashPair(a, b), uint64, for int64 a and b that broadcast together."""
+    a, b = tf.cast(a, tf.uint64), tf.cast(b, tf.uint64)
+    return mix64(mix64(a + _unsigned(_STEP)) + _unsigned(_STEP) * b)
+
+
 def hash_pair(a: Any, b: Any, bits: int) -> tf.Tensor:
     """The upper `bits` bits of HashPair(a, b), int64, for int64 a and b that broadcast together."""
-    a, b = tf.cast(a, tf.uint64), tf.cast(b, tf.uint64)
-    hashed = mix64(mix64(a + _unsigned(_STEP)) + _unsigned(_STEP) * b)
+    hashed = whole_hash_pair(a, b)
     return tf.cast(tf.bitwise.right_shift(hashed, _unsigned(64 - bits)), tf.int64)
 
 

@@ -1,0 +1,155 @@
+"""A sparse linear layer whose rows belong to ids of an unbounded space."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops._keras import serializable
+from twml_ops.layers._weights import add_table
+from twml_ops.layers.dynamic_lookup import DynamicLookup
+from twml_ops.layers.sparse_linear import SparseLinear
+from twml_ops.ops._library import library
+from twml_ops.ops._tape import tf_variable
+from twml_ops.ops.dynamic_lookup import Eviction
+from twml_ops.ops.reset_rows import mark_for_reset, reset_rows
+
+_MAX_INITIAL_ROWS = 4096
+
+
+@serializable
+class DynamicSparseLinear(tf.keras.layers.Layer):
+    """`SparseLinear` for 64-bit ids, in a table of bounded size without collisions.
+
+    A `DynamicLookup` gives the rows of the kernel [capacity, units] to ids. Where a row gets a new
+    id, its weights become those of an initial row of the kernel (row r those of initial row r mod
+    4,096), and an optimizer of `twml_ops.optimizers` sets the row of its slots to their initial
+    values before it updates it. Other optimizers leave the slots of the former id.
+
+    A row keeps its id from the lookup to the update of a training step, so a gradient never reaches
+    the row's next id. See `pinned_lookups` for steps with several lookups.
+
+    Args:
+        units: D, width of the output.
+        capacity: number of rows of the kernel. Row 0 is shared by all ids without a row.
+        min_count: see `DynamicLookup`.
+        eviction: see `DynamicLookup`.
+        max_age: see `DynamicLookup`.
+        pinned_lookups: see `DynamicLookup`.
+        sketch_width: see `DynamicLookup`.
+        seed: see `DynamicLookup`.
+        activation: Keras activation, applied last; None: linear.
+        use_bias: whether to add a bias [units].
+        kernel_initializer: Keras initializer of the kernel [capacity, units].
+        bias_initializer: Keras initializer of the bias.
+        kernel_dtype: "float32" or "bfloat16"; see `SparseLinear`.
+        **kwargs: of `tf.keras.layers.Layer`.
+
+    Raises:
+        ValueError: an argument out of its range.
+    """
+
+    def __init__(
+        self,
+        units: int,
+        capacity: int,
+        min_count: int = 1,
+        eviction: Eviction = "lru",
+        max_age: int = 0,
+        pinned_lookups: int = 1,
+        sketch_width: int | None = None,
+        seed: int = 0,
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_dtype: Any = "float32",
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("autocast", False)  # values keep float32 under mixed precision
+        super().__init__(**kwargs)
+        self.lookup = DynamicLookup(
+            capacity,
+            min_count,
+            eviction,
+            max_age,
+            pinned_lookups,
+            sketch_width,
+            seed,
+            name="lookup",
+            dtype=self.dtype_policy if hasattr(self, "dtype_policy") else None,
+        )
+        self.linear = SparseLinear(
+            units,
+            self.lookup.capacity,
+            activation,
+            use_bias,
+            kernel_initializer,
+            bias_initializer,
+            kernel_dtype=kernel_dtype,
+            name="linear",
+            dtype=self.dtype_policy if hasattr(self, "dtype_policy") else None,
+        )
+        self.units, self.capacity = self.linear.units, self.lookup.capacity
+        self.supports_jit = False  # the ops cannot be compiled by XLA
+
+    def build(self, input_shape: Any = None) -> None:
+        """Creates the state of the lookup, the kernel and the bias."""
+        self.lookup.build(input_shape)
+        self.linear.build(input_shape)
+        kernel = self.linear.kernel
+        rows = min(self.capacity, _MAX_INITIAL_ROWS)
+
+        def initial(shape: Any, dtype: Any = None, **_: Any) -> tf.Tensor:
+            del shape, dtype
+            return tf_variable(kernel).value()[:rows]
+
+        shape = (rows, self.units)
+        self._initial_rows = add_table(
+            self, "initial_rows", shape, initial, self.linear.kernel_dtype, trainable=False
+        )
+        self._stale_slots = add_table(
+            self, "stale_slots", (self.capacity,), "zeros", "bool", trainable=False
+        )
+        super().build(None)
+
+    def call(self, inputs: Any, training: Any = None) -> tf.Tensor:
+        """Multiplies a batch by the rows of its ids.
+
+        Args:
+            inputs: a batch in any batch form, B rows, with any 64-bit ids.
+            training: whether the ids are counted and new ones get rows.
+
+        Returns:
+            [B, units], of the compute dtype.
+
+        Raises:
+            ValueError: see `DynamicLookup`.
+            NotImplementedError: see `DynamicLookup`.
+        """
+        batch, reset, rebuild = self.lookup.lookup(inputs, training)
+        if training is not None and training is not False:
+            kernel = tf_variable(self.linear.kernel)
+            with library.on_host():
+                mark_for_reset(kernel, tf_variable(self._stale_slots), reset)
+                rows = reset % tf.constant(self._initial_rows.shape[0], tf.int64)
+                reset_rows(kernel, reset, tf.gather(tf_variable(self._initial_rows), rows))
+        return self.linear(rebuild(batch, self.capacity))
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, int]:
+        """[B, units]."""
+        return self.linear.compute_output_shape(input_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        config = super().get_config()
+        config.pop("autocast", None)
+        lookup, linear = self.lookup.get_config(), self.linear.get_config()
+        names = ("capacity", "min_count", "eviction", "max_age", "pinned_lookups", "sketch_width")
+        of_linear = ("units", "activation", "use_bias", "kernel_initializer", "bias_initializer")
+        return {
+            **config,
+            **{name: lookup[name] for name in (*names, "seed")},
+            **{name: linear[name] for name in (*of_linear, "kernel_dtype")},
+        }

@@ -1,0 +1,63 @@
+"""`dynamic_lookup`: rows of a bounded table for ids of an unbounded space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from twml_ops.ops._library import library
+
+Eviction = Literal["none", "lru", "lfu", "age"]
+SKETCH_DEPTH = 4
+HEADER_SIZE = 3
+
+
+def dynamic_lookup(
+    ids: Any,
+    state: Sequence[tf.Variable],
+    training: Any = False,
+    *,
+    min_count: int = 1,
+    eviction: Eviction = "lru",
+    max_age: int = 0,
+    pinned: int = 1,
+    seed: int = 0,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Looks up the rows of ids; in training, new ids get rows.
+
+    Row 0 is shared by all ids without a row of their own. See `twml_ops.core.dynamic_lookup`.
+
+    Args:
+        ids: int64 [K], any integers.
+        state: variables `keys`, `last_used` and `counts`, int64 [capacity]; `index`, int32 [size];
+            `sketch`, uint8 [4, width]; `header`, int64 [3].
+        training: bool scalar: whether ids are counted and get rows. If it is false, the state is
+            only read.
+        min_count: number of sightings after which an id gets a row, in [1, 255].
+        eviction: which row is given away if none is free.
+        max_age: of `eviction="age"`, in lookups.
+        pinned: rows that this and the preceding `pinned - 1` lookups used are not given away.
+        seed: of the hashes.
+
+    Returns:
+        (rows int64 [K], reset int64 [E]): the row of each id, and the rows that have a new id.
+
+    Raises:
+        tf.errors.InvalidArgumentError: the state has other shapes. It is unchanged.
+    """
+    rows, reset = library.twml_dynamic_lookup(
+        ids,
+        *(variable.handle for variable in state),
+        training,
+        min_count=min_count,
+        eviction=eviction,
+        max_age=max_age,
+        pinned=pinned,
+        seed=seed,
+    )
+    return rows, reset
+
+
+tf.no_gradient("Twml>DynamicLookup")
