@@ -40,6 +40,8 @@ REGISTERED = {
     "CountStatistics",
     "Cross",
     "DotInteraction",
+    "DynamicLookup",
+    "DynamicSparseLinear",
     "ExactPRAUC",
     "ExactROCAUC",
     "FactorizationMachine",

@@ -283,6 +283,41 @@ def dequantize_rows(quantized: numpy.typing.ArrayLike, *, num_threads: int = 0) 
         of one make wrong numbers.
     """
 
+def dynamic_lookup(ids: numpy.typing.ArrayLike, keys: numpy.typing.NDArray[numpy.int64], last_used: numpy.typing.NDArray[numpy.int64], counts: numpy.typing.NDArray[numpy.int64], index: numpy.typing.NDArray[numpy.int32], sketch: numpy.typing.NDArray[numpy.uint8], header: numpy.typing.NDArray[numpy.int64], *, training: bool = False, min_count: int = 1, eviction: str = 'lru', max_age: int = 0, pinned: int = 1, seed: int = 0, num_threads: int = 0) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64]]:
+    """Returns the rows of ids of an unbounded space in a table of bounded size.
+
+    Row 0 is shared by all ids without a row of their own. In training ids are counted, and those that
+    were seen often get a row, if necessary that of another id. A count-min sketch (Cormode and
+    Muthukrishnan, 2005) counts ids without a row; its counters are halved after every width / 2
+    sightings (Einziger, Friedman and Manes, 2017, "TinyLFU").
+
+    The state is modified in place. A new one has zeros, except for `index`, which has -1.
+
+    Args:
+      ids: int64 [K], any integers.
+      keys: int64 [capacity], the id of each row.
+      last_used: int64 [capacity], the number of the last lookup that used a row, from 1; 0: none.
+      counts: int64 [capacity], how often the id of a row occurred.
+      index: int32 [size], a hash table of rows; size is a power of two of at least 2 * capacity.
+      sketch: uint8 [4, width], width a power of two, or 0 if min_count is 1.
+      header: int64 [3]: number of lookups, rows in use, sightings in the sketch.
+      training: whether ids are counted and get rows.
+      min_count: number of sightings after which an id gets a row, in [1, 255].
+      eviction: 'none': ids that find no free row share row 0; 'lru': the least recently used row is
+        given away; 'lfu': the row with the fewest uses, of several the least recently used one; 'age':
+        as 'lru', but only rows that the last max_age lookups did not use.
+      max_age: for 'age', not negative.
+      pinned: rows that this and the preceding pinned - 1 lookups used are not given away.
+      seed: of the hashes.
+      num_threads: maximum number of threads; 0 means one per core.
+
+    Returns:
+      (rows int64 [K], reset int64 [E]): the row of each id, and the rows that have a new id.
+
+    Raises:
+      ValueError: an option is out of its range, or the state has other shapes. It is unchanged.
+    """
+
 def find_keys(known: numpy.typing.ArrayLike, keys: numpy.typing.ArrayLike, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.int64]:
     """Returns the positions of keys in ascending keys.
 

@@ -85,6 +85,18 @@ CALLS = {
         {"ids": IDS, "values": VALUES, "bias": np.float32([1, 2, 3, 4, 5])},
         {"moments": np.ones((5, 3))},
     ),
+    "dynamic_lookup": (
+        core.dynamic_lookup,
+        {"ids": IDS},
+        {
+            "keys": np.arange(5),
+            "last_used": np.ones(5, np.int64),
+            "counts": np.ones(5, np.int64),
+            "index": np.array([4, 3, 2, 1] * 4, np.int32),
+            "sketch": np.zeros((4, 8), np.uint8),
+            "header": np.array([1, 4, 0]),
+        },
+    ),
     "hash_ids": (core.hash_ids, {"ids": IDS}, {"bits": 12}),
     "hash_strings": (
         core.hash_strings,

@@ -18,6 +18,10 @@ OF_LAYERS = {
     "CountStatistics": lambda: layers.CountStatistics(3, crosses=[(0, 2)], num_folds=4),
     "Cross": lambda: layers.Cross(2, activation="tanh", diag_scale=0.5),
     "DotInteraction": lambda: layers.DotInteraction(),
+    "DynamicLookup": lambda: layers.DynamicLookup(9, 3, "age", 5, 2, sketch_width=64, seed=3),
+    "DynamicSparseLinear": lambda: layers.DynamicSparseLinear(
+        4, 9, min_count=2, eviction="lfu", activation="relu", kernel_dtype="bfloat16"
+    ),
     "FactorizationMachine": lambda: layers.FactorizationMachine(pool=False),
     "FieldEmbedding": lambda: layers.FieldEmbedding([5, 7, 9], 4, "mean", num_bags=1, l2=0.5),
     "FieldLogarithms": lambda: layers.FieldLogarithms(3),

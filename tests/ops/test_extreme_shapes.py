@@ -80,7 +80,7 @@ status = open("/proc/self/status").read()
 most = int(status.split("VmSize:")[1].split()[0]) * 1024 + 2**31
 resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
-# Of every op: its inputs (v: a variable, g: a grouped batch, []: a list) and its attributes.
+# Of every op: its inputs (v, w, x, y: variables, g: a grouped batch, []: a list) and attributes.
 NORM = {"epsilon": 0.1, "nonfinite": "zero"}
 BUCKETS = {"side": "left", "missing": "drop", "unknown": "pass"}
 OPS = {
@@ -97,6 +97,8 @@ OPS = {
     "row_splits_from_indices": ("i i", {}),
     "csr_from_indices": ("i i", {}),
     "hash_ids": ("i", {"bits": 8}),
+    "dynamic_lookup": ("i w w w x y w b", {"min_count": 2, "eviction": "lru", "max_age": 0,
+                                           "pinned": 1, "seed": 0}),
     "find_keys": ("i i", {}),
     "gather_dot": ("f i f", {}),
     "tree_sums": ("f i j f u j f j", {"max_depth": 3}),
@@ -119,9 +121,9 @@ assert set(OPS) == {n for n in names if not n.endswith("_eager_fallback")}
 
 HUGE = 2**62
 DTYPES = {"i": tf.int64, "j": tf.int32, "f": tf.float32, "d": tf.float64, "u": tf.uint8,
-          "b": tf.bool, "v": tf.float32}
+          "b": tf.bool, "v": tf.float32, "w": tf.int64, "x": tf.int32, "y": tf.uint8}
 LIKELY = {"i": [[], [1], [5], [0]], "f": [[0], [0, HUGE], [4, 0], [0, 2**34]], "b": [[]],
-          "v": [[0, HUGE], [3, 2], [0, 2**34], [HUGE, 0]]}
+          "v": [[0, HUGE], [3, 2], [0, 2**34], [HUGE, 0]], "w": [[3]], "x": [[8]], "y": [[4, 2]]}
 ANY = [[], [0], [1], [3], [0, 0], [2, 3], [3, 0], [5, 2], [0, HUGE], [HUGE, 0], [0, 2**34],
        [0, HUGE, HUGE], [0, 2, 3], [1, 2, 2], [0, 0, HUGE, 0]]
 
@@ -143,7 +145,7 @@ def make(kind, rng, variables):
     value = rng.choice([0, 0, 0, 0, 1, -1, 2**50, HUGE, 2**63 - 1]) if kind == "i" else 1
     number = 0 if 0 in shape else int(tf.reduce_prod(shape))
     x = tf.reshape(tf.fill([number], tf.cast(tf.constant(value, tf.int64), DTYPES[kind])), shape)
-    if kind != "v":
+    if kind not in "vwxy":
         return x
     variables.append(tf.Variable(x))
     handle = variables[-1].handle

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops import ops
+from twml_ops import ops, placement
 from twml_ops._batch import parse
 from twml_ops._keras import in_stateless_scope, serializable
 from twml_ops.layers._arguments import check_positive_integer
@@ -99,6 +99,11 @@ class DynamicLookup(tf.keras.layers.Layer):
     def build(self, input_shape: Any = None) -> None:
         """Creates the state."""
         del input_shape
+        if placement.current_placement() is not placement.REPLICATED:
+            raise ValueError(
+                f"layer {self.name!r} gives rows to ids in one process, so its table cannot be on "
+                "parameter servers or TPUs; use hashed ids (models.HashedIds) there"
+            )
         rows = (self.capacity,)
         width = self.sketch_width or _power_of_two(4 * self.capacity)
         sketch = (SKETCH_DEPTH, 0 if self.min_count == 1 else width)
@@ -154,11 +159,10 @@ class DynamicLookup(tf.keras.layers.Layer):
             _check_can_train()
         with library.on_host():
             batch, rebuild = parse(inputs)
-            state = (self._keys, self._last_used, self._counts)
-            state = (*state, self._index, self._sketch, self._header)
+            counts = (self._keys, self._last_used, self._counts)
             rows, reset = ops.dynamic_lookup(
                 tf.cast(batch.ids, tf.int64),
-                state,
+                (*counts, self._index, self._sketch, self._header),
                 training,
                 min_count=self.min_count,
                 eviction=self.eviction,

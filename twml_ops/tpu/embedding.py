@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from twml_ops import _keras, placement
 from twml_ops._batch import parse
-from twml_ops.layers import SparseLinear
+from twml_ops.layers import DynamicLookup, SparseLinear
 from twml_ops.layers._feature_norm import FeatureNorm
 from twml_ops.tpu.external_lookup import ExternalLookup
 from twml_ops.tpu.optimizers import table_optimizer
@@ -33,10 +33,15 @@ def sparse_layers(model: Any) -> dict[str, SparseLinear]:
 
     Raises:
         ValueError: There is no such layer, or the table of one is partitioned, sharded or not
-            float32.
+            float32; or there is a `DynamicLookup`.
     """
     found = {}
     for layer in _keras.all_layers(model):
+        if isinstance(layer, DynamicLookup):
+            raise ValueError(
+                f"layer {layer.name!r} gives rows to ids on the host of one process, so it cannot "
+                "be trained on TPUs; use hashed ids (models.HashedIds)"
+            )
         if not isinstance(layer, SparseLinear):
             continue
         for what, got, want in (

@@ -48,10 +48,13 @@ class DynamicLookupOp : public Kernel {
     state.Lock();
     for (int i = 0; i < kVariables; ++i) {
       const Tensor& t = state.tensor(i);
-      if (!t.IsInitialized() || t.dtype() != kDTypes[i]) {
-        return absl::FailedPreconditionError(absl::StrCat(kNames[i],
-                                                          " must be an initialized variable of ",
-                                                          tensorflow::DataTypeString(kDTypes[i])));
+      if (!t.IsInitialized()) {
+        return absl::FailedPreconditionError(absl::StrCat(kNames[i], " is not initialized"));
+      }
+      if (t.dtype() != kDTypes[i]) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(kNames[i], " must be ", tensorflow::DataTypeString(kDTypes[i]), ", got ",
+                         tensorflow::DataTypeString(t.dtype())));
       }
     }
     if (!training) {
