@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.checkpoint.training import bits, epoch, make_small_model
+from tests.checkpoint.training import BATCH, bits, epoch, make_small_model
+from twml_ops import layers
 from twml_ops.checkpoint import (
     CheckpointError,
     CheckpointManager,
@@ -64,6 +65,40 @@ def test_every_checkpoint_restores_the_state_of_its_moment(tmp_path, policy, bac
     for checkpoint, state in zip(checkpoints, states, strict=True):
         checkpoint.verify()
         assert restored_bits(checkpoint) == state
+
+
+def dynamic_model():
+    """A model in which rows of the table often get new ids, after its first step."""
+    tf.keras.utils.set_random_seed(1)
+    ids = tf.keras.Input([None], dtype="int64")
+    hidden = layers.DynamicSparseLinear(4, 12, min_count=2)(ids)
+    model = tf.keras.Model(ids, tf.keras.layers.Dense(1)(hidden))
+    model.compile(Adagrad(0.1), "mse")
+    train_dynamic(model, 0)
+    return model
+
+
+def train_dynamic(model, number):
+    rng = np.random.default_rng(number)
+    ids = rng.zipf(1.3, (BATCH, 5)).astype(np.int64) * 7919 - 10**12
+    model.train_on_batch(ids, rng.normal(size=(BATCH, 1)).astype(np.float32))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_rows_that_got_new_ids_are_in_the_checkpoint(tmp_path, policy):
+    model, states = dynamic_model(), []
+    with CheckpointManager(tmp_path, keep=9, tables=TablePolicy(policy)) as manager:
+        for step in range(6):
+            saved(manager, model, step)
+            states.append(bits(model))
+            train_dynamic(model, step + 1)
+        checkpoints = manager.all()
+    for checkpoint, state in zip(checkpoints, states, strict=True):
+        other = dynamic_model()
+        restore(checkpoint, variables_of(other))
+        assert bits(other) == state
+    train_dynamic(other, 6)  # as the model did after its last checkpoint
+    assert bits(other) == bits(model)
 
 
 def bases(manager):

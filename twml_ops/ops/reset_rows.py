@@ -58,6 +58,8 @@ def reset_stale_slots(
 ) -> None:
     """Sets the flagged rows of slots to their initial values, and takes the flags away.
 
+    The rows count as changed rows of the table, with which checkpoints keep the slots.
+
     Args:
         table: [N, D], the variable of the slots.
         stale: bool [N], the flags.
@@ -70,5 +72,6 @@ def reset_stale_slots(
             shape = tf.concat([tf.shape(rows), slot.shape[1:]], axis=0)
             fresh = tf.fill(shape, tf.cast(value, slot.dtype))
             tf.raw_ops.ResourceScatterUpdate(resource=slot.handle, indices=rows, updates=fresh)
+        library.twml_mark_changed_rows(table.handle, rows, all=False)
         none = tf.fill(tf.shape(rows), False)
         tf.raw_ops.ResourceScatterUpdate(resource=stale.handle, indices=rows, updates=none)
