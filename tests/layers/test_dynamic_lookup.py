@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from twml_ops import core, export, layers, optimizers
+from twml_ops import core, export, layers, optimizers, placement
+from twml_ops._keras import KERAS_3
 from twml_ops.ops._tape import tf_variable
+from twml_ops.tpu.embedding import sparse_layers
 
 UNITS = 3
 IDS = [[7, -5, 7], [], [2**62, 11], [-(2**63)]]
@@ -228,6 +230,49 @@ def test_replicas_and_graphs_of_version_1_are_refused():
         layer(tf.ragged.constant([[1]], dtype=tf.int64), training=True)
     with tf.Graph().as_default(), pytest.raises(NotImplementedError, match="version 1"):
         layer(tf.ragged.constant([[1]], dtype=tf.int64), training=True)
+
+
+def test_tables_on_servers_and_tpus_are_refused():
+    with (
+        placement.placement_scope(placement.Placement()),
+        pytest.raises(ValueError, match="cannot be on parameter servers"),
+    ):
+        layers.DynamicSparseLinear(2, 4)(tf.ragged.constant([[1]], dtype=tf.int64))
+    model = model_of(layers.DynamicSparseLinear(2, 4))
+    with pytest.raises(ValueError, match="cannot be trained on TPUs"):
+        sparse_layers(model)
+
+
+def test_mixed_precision_changes_only_the_output():
+    (x, _), *_ = zipf_batches(1)
+    options = {"kernel_initializer": tf.keras.initializers.RandomUniform(seed=3)}
+    wide = layers.DynamicSparseLinear(UNITS, 90, **options)
+    mixed = layers.DynamicSparseLinear(UNITS, 90, dtype="mixed_float16", **options)
+    expected, got = wide(x, training=True), mixed(x, training=True)
+    assert got.dtype == tf.float16
+    assert mixed.linear.kernel.dtype == "float32"
+    np.testing.assert_array_equal(got, tf.cast(expected, tf.float16))
+
+
+@pytest.mark.skipif(not KERAS_3, reason="an option of Keras 3")
+def test_accumulated_gradients_reach_the_ids_that_they_are_of():
+    y = np.ones((1, 1), np.float32)
+    batches = [(tf.ragged.constant([[i]], dtype=tf.int64), y) for i in (5, 6, 7, 8)]
+    rows = []
+    for capacity in (3, 9):  # 7 and 8 get the rows of 5 and 6, or rows of their own
+        layer = layers.DynamicSparseLinear(
+            UNITS, capacity, pinned_lookups=2, use_bias=False, kernel_initializer="zeros"
+        )
+        trained(layer, optimizers.Adagrad(0.1, gradient_accumulation_steps=2), batches)
+        of_last_two = slice(1, 3) if capacity == 3 else slice(3, 5)
+        rows.append(np.array(layer.linear.kernel)[of_last_two])
+    assert (rows[0] != 0).all()
+    np.testing.assert_array_equal(*rows)
+    # 6 came while the gradient of 5 waited for its update, so it did not get the only row.
+    small = layers.DynamicSparseLinear(UNITS, 2, pinned_lookups=2)
+    trained(small, optimizers.Adagrad(0.1, gradient_accumulation_steps=2), batches[:2])
+    assert small.lookup(batches[0][0]).to_list() == [[1]]
+    assert small.lookup(batches[1][0]).to_list() == [[0]]
 
 
 @pytest.mark.parametrize(
