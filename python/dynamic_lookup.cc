@@ -63,9 +63,9 @@ RowsAndReset BoundDynamicLookup(const ArrayLike& ids, InPlaceArray<int64_t> keys
 void BindDynamicLookup(py::module_& m) {
   using py::literals::operator""_a;
   m.def("dynamic_lookup", &BoundDynamicLookup, "ids"_a, "keys"_a, "last_used"_a, "counts"_a,
-        "index"_a, "sketch"_a, "header"_a, py::kw_only(), "training"_a = false, IntArg("min_count") = 1,
-        "eviction"_a = "lru", IntArg("max_age") = 0, IntArg("pinned") = 1, IntArg("seed") = 0,
-        IntArg("num_threads") = 0,
+        "index"_a, "sketch"_a, "header"_a, py::kw_only(), "training"_a = false,
+        IntArg("min_count") = 1, "eviction"_a = "lru", IntArg("max_age") = 0, IntArg("pinned") = 1,
+        IntArg("seed") = 0, IntArg("num_threads") = 0,
         R"(Returns the rows of ids of an unbounded space in a table of bounded size.
 
 Row 0 is shared by all ids without a row of their own. In training ids are counted, and those that

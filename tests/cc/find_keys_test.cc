@@ -13,7 +13,7 @@ namespace {
 std::vector<int64_t> Find(const std::vector<int64_t>& known, const std::vector<int64_t>& keys) {
   std::vector<int64_t> positions(keys.size(), -7);
   FindKeys({known.data(), static_cast<int64_t>(known.size())},
-           {keys.data(), static_cast<int64_t>(keys.size())}, Serial, positions.data());
+           {keys.data(), static_cast<int64_t>(keys.size())}, Sharded(3), positions.data());
   return positions;
 }
 

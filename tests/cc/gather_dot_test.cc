@@ -15,7 +15,7 @@ Status Dot(const std::vector<int64_t>& positions, int64_t columns,
   out->assign(positions.size(), -7.0f);
   return GatherDot({kTable.data(), 3, 2},
                    {positions.data(), static_cast<int64_t>(positions.size()) / columns, columns},
-                   {vectors.data(), static_cast<int64_t>(vectors.size()) / 2, 2}, Serial,
+                   {vectors.data(), static_cast<int64_t>(vectors.size()) / 2, 2}, Sharded(2),
                    out->data());
 }
 

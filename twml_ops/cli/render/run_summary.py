@@ -32,9 +32,21 @@ def print_data(console: Console, train: Source, held_out: Source, sizes: tuple[i
     console.print(f"        {', '.join(parts)}; positive: {escape(s.label)}", soft_wrap=True)
 
 
-def print_model(console: Console, name: str, weights: int, optimizer: str) -> None:
-    """Prints the name of the model, its number of weights and the optimizer."""
+def print_model(
+    console: Console, name: str, weights: int, optimizer: str, trees: Sequence[tuple[int, int]]
+) -> None:
+    """Prints the name of the model, its number of weights, the optimizer and boosted trees.
+
+    Args:
+        console: terminal for the output.
+        name: of the model.
+        weights: their number.
+        optimizer: name of the optimizer.
+        trees: for each layer of boosted trees the number of ensembles and the trees of the largest.
+    """
     console.print(f"[bold]model[/]  {name}: {weights:,} weights, trained by {optimizer}")
+    for ensembles, largest in trees:
+        console.print(f"        and boosted trees: {ensembles} ensembles of up to {largest} trees")
 
 
 def print_validation(

@@ -13,6 +13,7 @@ from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.runs.callbacks import EarlyStopping
 from twml_ops.cli.runs.class_balance import training_examples
 from twml_ops.cli.runs.config import RunConfig
+from twml_ops.cli.runs.print_model import print_model
 from twml_ops.cli.runs.runner import FittedModel, MakeModel, Monitored, Runner
 from twml_ops.data import Source, TrainingParts, split_for_validation
 
@@ -85,7 +86,7 @@ def choose_epochs(
     fit, validation = parts
     sizes = fit.num_examples(), validation.num_examples()
     model = runner.build(lambda: make_model(fit))
-    run_summary.print_model(console, model.name, model.count_params(), config.optimizer)
+    print_model(console, model, config.optimizer)
     run_summary.print_validation(console, fit, validation, sizes)
     stopping = EarlyStopping(config.patience, restore=not config.refit)
     fitted = runner.fit(

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from twml_ops.cli.render import run_summary
 from twml_ops.cli.runs.choices import Choices
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.ensemble import FitMember
 from twml_ops.cli.runs.local_runner import LocalRunner
 from twml_ops.cli.runs.make_model import model_maker
+from twml_ops.cli.runs.print_model import print_model
 from twml_ops.cli.runs.runner import FittedModel, Monitored, Runner
 from twml_ops.data import Source
 
@@ -46,7 +46,7 @@ def final_fit(
             return here.fit(model, source, None, epochs=chosen.epochs)
         monitored = None
         if first:
-            run_summary.print_model(console, model.name, model.count_params(), config.optimizer)
+            print_model(console, model, config.optimizer)
             # The evaluation data is only monitored: nothing is chosen by it.
             monitored = Monitored(held_out, "evaluation")
         return here.fit(model, source, monitored, epochs=config.fixed_epochs)

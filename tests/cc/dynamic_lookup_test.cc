@@ -1,0 +1,132 @@
+#include "cc/core/dynamic_lookup.h"
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/cc/testing.h"
+
+namespace twml {
+namespace {
+
+struct State {
+  explicit State(int64_t capacity, int64_t width = 0)
+      : keys(capacity), last_used(capacity), counts(capacity), sketch(kSketchDepth * width) {
+    int64_t size = 1;
+    while (size < 2 * capacity) size *= 2;
+    index.assign(size, -1);
+  }
+  MutableDynamicRows View() { return {keys, last_used, counts, index, sketch, header}; }
+
+  std::vector<int64_t> keys, last_used, counts;
+  std::vector<int32_t> index;
+  std::vector<uint8_t> sketch;
+  std::vector<int64_t> header = {0, 0, 0};
+};
+
+struct Result {
+  std::vector<int64_t> rows, reset;
+};
+
+Result Assign(State* state, const std::vector<int64_t>& ids, const DynamicLookupOptions& options,
+              const ParallelFor& parallel_for = Serial) {
+  Result result;
+  result.rows.resize(ids.size());
+  const Status status = AssignDynamicRows(ids, state->View(), options, parallel_for,
+                                          result.rows.data(), &result.reset);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return result;
+}
+
+std::vector<int64_t> Find(State* state, const std::vector<int64_t>& ids) {
+  std::vector<int64_t> rows(ids.size());
+  const MutableDynamicRows view = state->View();
+  const ConstDynamicRows readable = {view.keys,  view.last_used, view.counts,
+                                     view.index, view.sketch,    view.header};
+  EXPECT_TRUE(FindDynamicRows(ids, readable, {}, Serial, rows.data()).ok());
+  return rows;
+}
+
+using Rows = std::vector<int64_t>;
+
+TEST(DynamicLookup, TheLeastRecentlyUsedRowIsGivenAway) {
+  State state(3);
+  EXPECT_EQ(Assign(&state, {7, -5, 7}, {}).rows, (Rows{1, 2, 1}));
+  EXPECT_EQ(Assign(&state, {7}, {}).rows, (Rows{1}));
+  const Result result = Assign(&state, {9}, {});
+  EXPECT_EQ(result.rows, (Rows{2}));
+  EXPECT_EQ(result.reset, (Rows{2}));
+  EXPECT_EQ(Find(&state, {7, -5, 9}), (Rows{1, 0, 2}));
+}
+
+TEST(DynamicLookup, TheLeastOftenUsedRowIsGivenAway) {
+  State state(3);
+  DynamicLookupOptions options;
+  options.eviction = Eviction::kLfu;
+  Assign(&state, {1, 1, 2}, options);
+  EXPECT_EQ(Assign(&state, {3}, options).reset, (Rows{2}));
+  EXPECT_EQ(Find(&state, {1, 2, 3}), (Rows{1, 0, 2}));
+}
+
+TEST(DynamicLookup, OldRowsOnlyAreGivenAwayByAge) {
+  State state(2);
+  DynamicLookupOptions options;
+  options.eviction = Eviction::kAge;
+  options.max_age = 2;
+  Assign(&state, {1}, options);
+  EXPECT_EQ(Assign(&state, {2}, options).rows, (Rows{0}));
+  EXPECT_EQ(Assign(&state, {2}, options).rows, (Rows{1}));
+}
+
+TEST(DynamicLookup, AnIdIsAdmittedAfterEnoughSightings) {
+  State state(4, 64);
+  DynamicLookupOptions options;
+  options.min_count = 3;
+  EXPECT_EQ(Assign(&state, {5, 5}, options).rows, (Rows{0, 0}));
+  EXPECT_EQ(Assign(&state, {5}, options).rows, (Rows{1}));
+}
+
+TEST(DynamicLookup, LongRunsOfTheHashTableStayConsistent) {
+  State state(200), parallel(200);
+  std::mt19937_64 random(1);
+  for (int batch = 0; batch < 300; ++batch) {
+    std::vector<int64_t> ids(50);
+    for (int64_t& id : ids) id = static_cast<int64_t>(random() % 900);
+    const Result result = Assign(&state, ids, {});
+    EXPECT_EQ(Assign(&parallel, ids, {}, Sharded(3)).rows, result.rows);
+    EXPECT_EQ(Find(&state, ids), result.rows);
+  }
+  EXPECT_EQ(state.index, parallel.index);
+  EXPECT_EQ(std::count_if(state.index.begin(), state.index.end(), [](int32_t r) { return r >= 0; }),
+            199);
+}
+
+TEST(DynamicLookup, ADamagedStateIsNeverReadOutOfBounds) {
+  std::mt19937_64 random(2);
+  for (int trial = 0; trial < 50; ++trial) {
+    State state(8, 16);
+    for (int64_t i = 0; i < 8; ++i) {
+      state.keys[i] = static_cast<int64_t>(random());
+      state.last_used[i] = static_cast<int64_t>(random());
+    }
+    for (int32_t& row : state.index) row = static_cast<int32_t>(random() % 30) - 9;
+    state.header = {static_cast<int64_t>(random() % 5), static_cast<int64_t>(random() % 8), 3};
+    std::vector<int64_t> ids(state.keys);
+    ids.push_back(1);
+    for (const int64_t row : Assign(&state, ids, {}).rows) EXPECT_TRUE(row >= 0 && row < 8);
+  }
+}
+
+TEST(DynamicLookup, OtherSizesAreRefused) {
+  State state(4);
+  state.counts.resize(3);
+  Rows rows(1), reset;
+  const std::vector<int64_t> ids = {1};
+  EXPECT_EQ(AssignDynamicRows(ids, state.View(), {}, Serial, rows.data(), &reset).message(),
+            "counts must have 4 items, as keys, got 3");
+}
+
+}  // namespace
+}  // namespace twml

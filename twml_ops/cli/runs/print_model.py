@@ -1,0 +1,26 @@
+"""Prints the model that is going to be trained."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+from rich.console import Console
+
+from twml_ops import layers
+from twml_ops._keras import all_layers
+from twml_ops.cli.render import run_summary
+
+
+def print_model(console: Console, model: tf.keras.Model, optimizer: str) -> None:
+    """Prints the name of a model, its number of weights, the optimizer and its boosted trees.
+
+    Args:
+        console: terminal for the output.
+        model: the model.
+        optimizer: name of the optimizer.
+    """
+    trees = [
+        (layer.num_folds, layer.num_trees)
+        for layer in all_layers(model)
+        if isinstance(layer, layers.BoostedTrees)
+    ]
+    run_summary.print_model(console, model.name, model.count_params(), optimizer, trees)
