@@ -153,7 +153,8 @@ void AgeSketch(const MutableDynamicRows& state, int64_t added) {
 // A row that may be given away. Smaller ones go first.
 using Victim = std::tuple<int64_t, int64_t, int64_t>;  // uses, last use, row
 
-// Collects the `number` smallest victims, in ascending order, into `victims`, which has room.
+// Collects the `number` smallest victims, in ascending order, into `victims`, which has room for a
+// victim of each row.
 void ChooseVictims(const MutableDynamicRows& state, const DynamicLookupOptions& options,
                    int64_t number, std::vector<Victim>* victims) {
   const int64_t lookups = state.header[0];
@@ -161,19 +162,16 @@ void ChooseVictims(const MutableDynamicRows& state, const DynamicLookupOptions& 
                            ? std::max(options.pinned, options.max_age)
                            : options.pinned;
   const int64_t newest = lookups - kept;  // the latest use of a row that may be given away
-  for (int64_t row = 1; row < state.keys.size() && number > 0; ++row) {
+  for (int64_t row = 1; row < state.keys.size(); ++row) {
     if (state.last_used[row] > newest || state.last_used[row] == 0) continue;
     const int64_t uses = options.eviction == Eviction::kLfu ? state.counts[row] : 0;
-    const Victim victim(uses, state.last_used[row], row);
-    if (static_cast<int64_t>(victims->size()) == number) {
-      if (victims->front() < victim) continue;
-      std::pop_heap(victims->begin(), victims->end());
-      victims->pop_back();
-    }
-    victims->push_back(victim);
-    std::push_heap(victims->begin(), victims->end());
+    victims->emplace_back(uses, state.last_used[row], row);
   }
-  std::sort_heap(victims->begin(), victims->end());
+  if (static_cast<int64_t>(victims->size()) > number) {
+    std::nth_element(victims->begin(), victims->begin() + number, victims->end());
+    victims->resize(number);
+  }
+  std::sort(victims->begin(), victims->end());
 }
 
 }  // namespace
@@ -216,7 +214,8 @@ Status AssignDynamicRows(Span<const int64_t> ids, const MutableDynamicRows& stat
   std::vector<int64_t> row_of(number_missing, 0), admitted;
   admitted.reserve(number_missing);
   std::vector<Victim> victims;
-  victims.reserve(std::min(number_missing, keys.size()) + 1);
+  const bool may_evict = number_missing > keys.size() - 1 - state.header[1];
+  if (may_evict && options.eviction != Eviction::kNone) victims.reserve(keys.size());
   reset->clear();
   reset->reserve(number_missing);
 
