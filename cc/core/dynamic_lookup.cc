@@ -47,9 +47,12 @@ Status CheckState(const State& state) {
     return Invalid("header must have ", kDynamicHeaderSize, " items, got ", state.header.size());
   }
   const int64_t lookups = state.header[0], used = state.header[1], sightings = state.header[2];
-  if (lookups < 0 || lookups == INT64_MAX || used < 0 || used >= capacity || sightings < 0) {
-    return Invalid("header must have counts of lookups, rows in use below ", capacity,
-                   " and sightings, got ", lookups, ", ", used, ", ", sightings);
+  const int64_t halved = state.header[3];
+  if (lookups < 0 || lookups == INT64_MAX || used < 0 || used >= capacity || sightings < 0 ||
+      halved < 0 || halved > lookups) {
+    return Invalid("header must have counts of lookups, of rows in use below ", capacity,
+                   " and of sightings, and an earlier lookup, got ", lookups, ", ", used, ", ",
+                   sightings, ", ", halved);
   }
   return Status();
 }
@@ -132,7 +135,9 @@ int64_t Sight(const MutableDynamicRows& state, int64_t seed, int64_t id, int64_t
   const int64_t width = state.sketch.size() / kSketchDepth;
   int64_t smallest = kMaxSightings;
   for (int64_t d = 0; d < kSketchDepth; ++d) {
-    const uint64_t column = HashPair(seed + 1 + d, id) & static_cast<uint64_t>(width - 1);
+    const uint64_t row_seed = static_cast<uint64_t>(seed) + 1 + static_cast<uint64_t>(d);
+    const uint64_t column =
+        HashPair(static_cast<int64_t>(row_seed), id) & static_cast<uint64_t>(width - 1);
     uint8_t& counter = state.sketch[d * width + static_cast<int64_t>(column)];
     counter =
         static_cast<uint8_t>(std::min(counter + std::min(times, kMaxSightings), kMaxSightings));
@@ -141,13 +146,15 @@ int64_t Sight(const MutableDynamicRows& state, int64_t seed, int64_t id, int64_t
   return smallest;
 }
 
-void AgeSketch(const MutableDynamicRows& state, int64_t added) {
-  const int64_t width = state.sketch.size() / kSketchDepth;
+// Counts sightings, and halves the counters if it is time.
+void AgeSketch(const MutableDynamicRows& state, int64_t added, int64_t min_count) {
+  const int64_t width = state.sketch.size() / kSketchDepth, now = state.header[0];
   int64_t& sightings = state.header[2];
   sightings = std::min(sightings, width) + std::min(added, width);
-  if (2 * sightings < width) return;
+  if (2 * sightings < width || now - state.header[3] < min_count) return;
   for (int64_t i = 0; i < state.sketch.size(); ++i) state.sketch[i] >>= 1;
   sightings = 0;
+  state.header[3] = now;
 }
 
 // A row that may be given away. Smaller ones go first.
@@ -223,7 +230,8 @@ Status AssignDynamicRows(Span<const int64_t> ids, const MutableDynamicRows& stat
   for (int64_t k = 0; k < ids.size(); ++k) {
     if (rows[k] < 0) continue;
     state.last_used[rows[k]] = now;
-    ++state.counts[rows[k]];
+    int64_t& count = state.counts[rows[k]];
+    if (count < INT64_MAX) ++count;
   }
   int64_t sightings = 0;
   for (int64_t i = 0; i < number_missing; ++i) {
@@ -233,7 +241,7 @@ Status AssignDynamicRows(Span<const int64_t> ids, const MutableDynamicRows& stat
     }
     admitted.push_back(i);
   }
-  if (sightings > 0) AgeSketch(state, sightings);
+  if (sightings > 0) AgeSketch(state, sightings, options.min_count);
 
   int64_t& used = state.header[1];
   const int64_t free = keys.size() - 1 - used;

@@ -33,13 +33,14 @@ struct DynamicRows {
   Span<Int32> index;                    // a power of two of at least 2 * capacity rows or -1:
                                         // open addressing with linear probing
   Span<Byte> sketch;                    // [kSketchDepth, width], width a power of two or 0
-  Span<Int64> header;                   // lookups, rows in use, sightings in the sketch
+  Span<Int64> header;                   // lookups, rows in use, sightings since the
+                                        // sketch was halved, the lookup in which it was
 };
 using ConstDynamicRows = DynamicRows<const int64_t, const int32_t, const uint8_t>;
 using MutableDynamicRows = DynamicRows<int64_t, int32_t, uint8_t>;
 
 constexpr int64_t kSketchDepth = 4;
-constexpr int64_t kDynamicHeaderSize = 3;
+constexpr int64_t kDynamicHeaderSize = 4;
 
 // Writes the row of each id, or 0 if it has none.
 Status FindDynamicRows(Span<const int64_t> ids, const ConstDynamicRows& state,
@@ -51,8 +52,10 @@ Status FindDynamicRows(Span<const int64_t> ids, const ConstDynamicRows& state,
 //
 // An id without a row gets one after min_count sightings, which a count-min sketch counts (Cormode
 // and Muthukrishnan, 2005). Its counters are halved after every width / 2 sightings, so that they
-// say what was recently seen (Einziger, Friedman and Manes, 2017, "TinyLFU"). The result depends on
-// the sequence of lookups only, not on the threads. An error leaves the state unchanged.
+// say what was recently seen (Einziger, Friedman and Manes, 2017, "TinyLFU"), but not more often
+// than every min_count lookups, so that an id that is in every lookup is always admitted. The
+// result depends on the sequence of lookups only, not on the threads. An error leaves the state
+// unchanged.
 Status AssignDynamicRows(Span<const int64_t> ids, const MutableDynamicRows& state,
                          const DynamicLookupOptions& options, const ParallelFor& parallel_for,
                          int64_t* rows, std::vector<int64_t>* reset);

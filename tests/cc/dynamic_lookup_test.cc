@@ -23,7 +23,7 @@ struct State {
   std::vector<int64_t> keys, last_used, counts;
   std::vector<int32_t> index;
   std::vector<uint8_t> sketch;
-  std::vector<int64_t> header = {0, 0, 0};
+  std::vector<int64_t> header = {0, 0, 0, 0};
 };
 
 struct Result {
@@ -112,7 +112,7 @@ TEST(DynamicLookup, ADamagedStateIsNeverReadOutOfBounds) {
       state.last_used[i] = static_cast<int64_t>(random());
     }
     for (int32_t& row : state.index) row = static_cast<int32_t>(random() % 30) - 9;
-    state.header = {static_cast<int64_t>(random() % 5), static_cast<int64_t>(random() % 8), 3};
+    state.header = {static_cast<int64_t>(random() % 5), static_cast<int64_t>(random() % 8), 3, 0};
     std::vector<int64_t> ids(state.keys);
     ids.push_back(1);
     for (const int64_t row : Assign(&state, ids, {}).rows) EXPECT_TRUE(row >= 0 && row < 8);

@@ -19,7 +19,7 @@ def new_state(capacity, width=0):
         "counts": np.zeros(capacity, np.int64),
         "index": np.full(size, -1, np.int32),
         "sketch": np.zeros((4, width), np.uint8),
-        "header": np.zeros(3, np.int64),
+        "header": np.zeros(4, np.int64),
     }
 
 
@@ -40,7 +40,7 @@ class Reference:
     def __init__(self, capacity, width, min_count, eviction, max_age, pinned, seed):
         self.capacity, self.width, self.seed = capacity, width, seed
         self.min_count, self.eviction, self.max_age = min_count, eviction, max_age
-        self.pinned, self.now, self.sightings = pinned, 0, 0
+        self.pinned, self.now, self.sightings, self.halved = pinned, 0, 0, 0
         self.row_of, self.last_used, self.counts = {}, {}, {}
         self.sketch = np.zeros((4, width), int)
 
@@ -84,9 +84,9 @@ class Reference:
     def age(self, added):
         if self.min_count == 1 or not added:
             return
-        self.sightings += added
-        if 2 * self.sightings >= self.width:
-            self.sketch, self.sightings = self.sketch // 2, 0
+        self.sightings = min(self.sightings, self.width) + min(added, self.width)
+        if 2 * self.sightings >= self.width and self.now - self.halved >= self.min_count:
+            self.sketch, self.sightings, self.halved = self.sketch // 2, 0, self.now
 
     def victims(self):
         if self.eviction == "none":
@@ -136,7 +136,17 @@ def test_every_lookup_equals_that_of_dictionaries(capacity, width, options, batc
     assert (state["index"] >= 0).sum() == len(reference.row_of)
     if options["min_count"] > 1:
         np.testing.assert_array_equal(state["sketch"], reference.sketch)
-    assert state["header"].tolist() == [reference.now, len(reference.row_of), reference.sightings]
+    counts = [reference.now, len(reference.row_of), reference.sightings, reference.halved]
+    assert state["header"].tolist() == counts
+
+
+@pytest.mark.parametrize("min_count", [2, 3, 9])
+@pytest.mark.parametrize("ids", [100, 3000])
+def test_ids_that_are_in_every_lookup_are_admitted(min_count, ids):
+    state, ids = new_state(2 * ids, 256), np.arange(ids) * 7919
+    for _ in range(min_count):
+        rows, _ = core.dynamic_lookup(ids, **state, training=True, min_count=min_count)
+    assert (rows > 0).all()
 
 
 def zipf_batches(number=30, size=2000):
@@ -184,10 +194,12 @@ def test_no_row_of_the_last_pinned_lookups_gets_a_new_id():
         ({"index": np.zeros(24, np.int32)}, "index must have a power of two"),
         ({"sketch": np.zeros((3, 4), np.uint8)}, "sketch must have 4 rows"),
         ({"sketch": np.zeros((4, 3), np.uint8)}, "sketch must have 4 rows"),
-        ({"header": np.zeros(2, np.int64)}, "header must have 3"),
-        ({"header": np.array([-1, 0, 0])}, "header must have counts"),
-        ({"header": np.array([1, 8, 0])}, "header must have counts"),
-        ({"header": np.array([1, 0, -1])}, "header must have counts"),
+        ({"header": np.zeros(2, np.int64)}, "header must have 4"),
+        ({"header": np.array([-1, 0, 0, 0])}, "header must have counts"),
+        ({"header": np.array([1, 8, 0, 0])}, "header must have counts"),
+        ({"header": np.array([1, 0, -1, 0])}, "header must have counts"),
+        ({"header": np.array([1, 0, 0, 2])}, "header must have counts"),
+        ({"header": np.array([1, 0, 0, -1])}, "header must have counts"),
     ],
 )
 def test_bad_arguments_are_named_and_the_state_stays(changes, message):
@@ -206,7 +218,7 @@ def test_a_damaged_state_is_never_read_out_of_bounds(seed):
     for name in ("keys", "last_used", "counts"):
         state[name][:] = rng.integers(LOW, HIGH, 8)
     state["index"][:] = rng.integers(-9, 20, len(state["index"]))
-    state["header"][:] = [rng.integers(0, 5), rng.integers(0, 8), rng.integers(0, HIGH)]
+    state["header"][:] = [rng.integers(0, 5), rng.integers(0, 8), rng.integers(0, HIGH), 0]
     for eviction in ("lru", "lfu", "age", "none"):
         for _ in range(5):
             ids = rng.choice(np.concatenate([state["keys"], rng.integers(LOW, HIGH, 20)]), 30)

@@ -94,7 +94,7 @@ CALLS = {
             "counts": np.ones(5, np.int64),
             "index": np.array([4, 3, 2, 1] * 4, np.int32),
             "sketch": np.zeros((4, 8), np.uint8),
-            "header": np.array([1, 4, 0]),
+            "header": np.array([1, 4, 0, 0]),
         },
     ),
     "hash_ids": (core.hash_ids, {"ids": IDS}, {"bits": 12}),

@@ -85,7 +85,7 @@ def test_the_rows_are_those_of_the_core(eviction):
         "counts": np.zeros(20, np.int64),
         "index": np.full(64, -1, np.int32),
         "sketch": np.zeros((4, 256), np.uint8),
-        "header": np.zeros(3, np.int64),
+        "header": np.zeros(4, np.int64),
     }
     for x, _ in zipf_batches():
         rows, _ = core.dynamic_lookup(x.values.numpy(), **state, training=True, **options)
@@ -254,6 +254,33 @@ def test_mixed_precision_changes_only_the_output():
     np.testing.assert_array_equal(got, tf.cast(expected, tf.float16))
 
 
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_two_lookups_in_a_step_never_share_a_row(eagerly):
+    layer = layers.DynamicSparseLinear(UNITS, 2, use_bias=False)
+    one, two = (tf.keras.Input([None], ragged=True, dtype="int64") for _ in range(2))
+    outputs = tf.keras.layers.Dense(1)(tf.keras.layers.Concatenate()([layer(one), layer(two)]))
+    model = tf.keras.Model([one, two], outputs)
+    model.compile(optimizers.Adagrad(0.1), "mse", run_eagerly=eagerly)
+    x = [tf.ragged.constant([[i]], dtype=tf.int64) for i in (5, 6, 7)]
+    y = np.ones((1, 1), np.float32)
+    model.train_on_batch(x[:2], y)
+    assert [layer.lookup(i).to_list() for i in x] == [[[1]], [[0]], [[0]]]
+    model.train_on_batch([x[2], x[2]], y)  # the update has released the row
+    assert [layer.lookup(i).to_list() for i in x] == [[[0]], [[0]], [[1]]]
+
+
+def test_without_updates_of_the_kernel_by_our_optimizers_no_row_gets_a_new_id():
+    batches = list(zipf_batches(4))
+    for optimizer, frozen in ((tf.keras.optimizers.Adagrad(0.1), False), ("sgd", True)):
+        layer = layers.DynamicSparseLinear(UNITS, 4)
+        layer.trainable = not frozen  # then there is no gradient that could wait
+        model = trained(layer, optimizer, batches[:1])
+        keys = np.array(layer.lookup.get_weights()[0])
+        for x, y in batches[1:]:
+            model.train_on_batch(x, y)
+        assert (keys == np.array(layer.lookup.get_weights()[0])).all() != frozen
+
+
 @pytest.mark.skipif(not KERAS_3, reason="an option of Keras 3")
 def test_accumulated_gradients_reach_the_ids_that_they_are_of():
     y = np.ones((1, 1), np.float32)
@@ -261,7 +288,7 @@ def test_accumulated_gradients_reach_the_ids_that_they_are_of():
     rows = []
     for capacity in (3, 9):  # 7 and 8 get the rows of 5 and 6, or rows of their own
         layer = layers.DynamicSparseLinear(
-            UNITS, capacity, pinned_lookups=2, use_bias=False, kernel_initializer="zeros"
+            UNITS, capacity, use_bias=False, kernel_initializer="zeros"
         )
         trained(layer, optimizers.Adagrad(0.1, gradient_accumulation_steps=2), batches)
         of_last_two = slice(1, 3) if capacity == 3 else slice(3, 5)
@@ -269,7 +296,7 @@ def test_accumulated_gradients_reach_the_ids_that_they_are_of():
     assert (rows[0] != 0).all()
     np.testing.assert_array_equal(*rows)
     # 6 came while the gradient of 5 waited for its update, so it did not get the only row.
-    small = layers.DynamicSparseLinear(UNITS, 2, pinned_lookups=2)
+    small = layers.DynamicSparseLinear(UNITS, 2)
     trained(small, optimizers.Adagrad(0.1, gradient_accumulation_steps=2), batches[:2])
     assert small.lookup(batches[0][0]).to_list() == [[1]]
     assert small.lookup(batches[1][0]).to_list() == [[0]]

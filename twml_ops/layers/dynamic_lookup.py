@@ -12,6 +12,7 @@ from twml_ops._keras import in_stateless_scope, serializable
 from twml_ops.layers._arguments import check_positive_integer
 from twml_ops.layers._weights import add_table
 from twml_ops.ops._library import library
+from twml_ops.ops._tape import tf_variable
 from twml_ops.ops.dynamic_lookup import HEADER_SIZE, SKETCH_DEPTH, Eviction
 
 _EVICTIONS = ("none", "lru", "lfu", "age")
@@ -35,9 +36,10 @@ class DynamicLookup(tf.keras.layers.Layer):
 
     Sightings of ids without a row are counted by a count-min sketch (Cormode and Muthukrishnan,
     2005, "An improved data stream summary") with four rows of 8-bit counters, so an id may be
-    admitted too early, but never too late because of other ids. The counters are halved after every
-    `sketch_width` / 2 sightings (Einziger, Friedman and Manes, 2017, "TinyLFU"), so `min_count`
-    sightings must lie within about so many.
+    admitted too early because of others. The counters are halved after every `sketch_width` / 2
+    sightings (Einziger, Friedman and Manes, 2017, "TinyLFU"), so `min_count` sightings must lie
+    within about so many; but not more often than every `min_count` calls, so an id that is in every
+    batch is always admitted.
 
     The state survives `.keras` files, checkpoints and SavedModels. Memory: 24 + 8 to 16 bytes a
     row, and 4 · `sketch_width` bytes. Replicas, parameter servers and TPUs are not supported:
@@ -52,12 +54,10 @@ class DynamicLookup(tf.keras.layers.Layer):
             of several, the least recently used one. "age": as "lru", but only a row that none of
             the last `max_age` lookups used. "none": new ids share row 0.
         max_age: of "age", number of calls in training, default 0.
-        pinned_lookups: rows that one of so many last calls used are not given away, default 1. It
-            must be at least the number of calls between two updates of the optimizer, which is more
-            than 1 if the layer is called several times in a step or gradients are accumulated.
+        pinned_lookups: rows that one of so many last calls used are not given away, default 1.
         sketch_width: number of counters of a row of the sketch, a power of two; default: the
             smallest one that is at least 4 · `capacity`. There is no sketch if `min_count` is 1.
-        seed: of the hashes.
+        seed: of the hashes; one that is secret if others may choose ids that collide.
         **kwargs: of `tf.keras.layers.Layer`.
 
     Raises:
@@ -143,12 +143,21 @@ class DynamicLookup(tf.keras.layers.Layer):
         rows, _, rebuild = self.lookup(inputs, training)
         return rebuild(rows, self.capacity)
 
-    def lookup(self, inputs: Any, training: Any) -> tuple[Any, tf.Tensor, Any]:
+    @property
+    def num_lookups(self) -> tf.Tensor:
+        """Number of calls in training, an int64 scalar."""
+        return tf_variable(self._header).read_value()[0]
+
+    def lookup(
+        self, inputs: Any, training: Any, updated_at: Any = None
+    ) -> tuple[Any, tf.Tensor, Any]:
         """What `call` does, for layers that have tables.
 
         Args:
             inputs: as of `call`.
             training: as of `call`.
+            updated_at: int64 scalar: rows that were used by later lookups than this one, counted by
+                `num_lookups`, are not given away either; None: there is no such limit.
 
         Returns:
             (the batch in CSR form with rows, the rows int64 [E] that got a new id, a function that
@@ -160,6 +169,9 @@ class DynamicLookup(tf.keras.layers.Layer):
         with library.on_host():
             batch, rebuild = parse(inputs)
             counts = (self._keys, self._last_used, self._counts)
+            pinned: Any = self.pinned_lookups
+            if updated_at is not None:
+                pinned = tf.maximum(self.num_lookups + 1 - updated_at, pinned)
             rows, reset = ops.dynamic_lookup(
                 tf.cast(batch.ids, tf.int64),
                 (*counts, self._index, self._sketch, self._header),
@@ -167,7 +179,7 @@ class DynamicLookup(tf.keras.layers.Layer):
                 min_count=self.min_count,
                 eviction=self.eviction,
                 max_age=self.max_age,
-                pinned=self.pinned_lookups,
+                pinned=pinned,
                 seed=self.seed,
             )
         return batch._replace(ids=rows), reset, rebuild

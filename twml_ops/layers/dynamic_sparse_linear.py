@@ -13,7 +13,7 @@ from twml_ops.layers.sparse_linear import SparseLinear
 from twml_ops.ops._library import library
 from twml_ops.ops._tape import tf_variable
 from twml_ops.ops.dynamic_lookup import Eviction
-from twml_ops.ops.reset_rows import mark_for_reset, reset_rows
+from twml_ops.ops.reset_rows import DynamicRows, reset_rows
 
 _MAX_INITIAL_ROWS = 4096
 
@@ -24,11 +24,11 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
 
     A `DynamicLookup` gives the rows of the kernel [capacity, units] to ids. Where a row gets a new
     id, its weights become those of an initial row of the kernel (row r those of initial row r mod
-    4,096), and an optimizer of `twml_ops.optimizers` sets the row of its slots to their initial
-    values before it updates it. Other optimizers leave the slots of the former id.
+    4,096), and the optimizer sets the row of its slots to their initial values.
 
-    A row keeps its id from the lookup to the update of a training step, so a gradient never reaches
-    the row's next id. See `pinned_lookups` for steps with several lookups.
+    A row that was looked up in training keeps its id until the next update of the kernel, however
+    many lookups come before it, so a gradient never reaches the row's next id. With an optimizer
+    that is not of `twml_ops.optimizers` no row gets a new id: without a free row, ids share row 0.
 
     Args:
         units: D, width of the output.
@@ -36,7 +36,6 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
         min_count: see `DynamicLookup`.
         eviction: see `DynamicLookup`.
         max_age: see `DynamicLookup`.
-        pinned_lookups: see `DynamicLookup`.
         sketch_width: see `DynamicLookup`.
         seed: see `DynamicLookup`.
         activation: Keras activation, applied last; None: linear.
@@ -57,7 +56,6 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
         min_count: int = 1,
         eviction: Eviction = "lru",
         max_age: int = 0,
-        pinned_lookups: int = 1,
         sketch_width: int | None = None,
         seed: int = 0,
         activation: Any = None,
@@ -74,9 +72,8 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
             min_count,
             eviction,
             max_age,
-            pinned_lookups,
-            sketch_width,
-            seed,
+            sketch_width=sketch_width,
+            seed=seed,
             name="lookup",
             dtype=self.dtype_policy if hasattr(self, "dtype_policy") else None,
         )
@@ -112,6 +109,7 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
         self._stale_slots = add_table(
             self, "stale_slots", (self.capacity,), "zeros", "bool", trainable=False
         )
+        self._updated_at = add_table(self, "updated_at", (), "zeros", "int64", trainable=False)
         super().build(None)
 
     def call(self, inputs: Any, training: Any = None) -> tf.Tensor:
@@ -128,13 +126,19 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
             ValueError: see `DynamicLookup`.
             NotImplementedError: see `DynamicLookup`.
         """
-        batch, reset, rebuild = self.lookup.lookup(inputs, training)
-        if training is not None and training is not False:
-            kernel = tf_variable(self.linear.kernel)
+        learns = training is not None and training is not False
+        kernel, updated_at = tf_variable(self.linear.kernel), tf_variable(self._updated_at)
+        waits = learns and self.linear.trainable  # without updates no gradient waits
+        batch, reset, rebuild = self.lookup.lookup(
+            inputs, training, updated_at.read_value() if waits else None
+        )
+        if learns:
+            header = tf_variable(self.lookup._header)
+            dynamic = DynamicRows(tf_variable(self._stale_slots), header, updated_at)
             with library.on_host():
-                mark_for_reset(kernel, tf_variable(self._stale_slots), reset)
                 rows = reset % tf.constant(self._initial_rows.shape[0], tf.int64)
-                reset_rows(kernel, reset, tf.gather(tf_variable(self._initial_rows), rows))
+                initial = tf.gather(tf_variable(self._initial_rows), rows)
+                reset_rows(kernel, reset, initial, dynamic)
         return self.linear(rebuild(batch, self.capacity))
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, int]:
@@ -146,7 +150,7 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
         config = super().get_config()
         config.pop("autocast", None)
         lookup, linear = self.lookup.get_config(), self.linear.get_config()
-        names = ("capacity", "min_count", "eviction", "max_age", "pinned_lookups", "sketch_width")
+        names = ("capacity", "min_count", "eviction", "max_age", "sketch_width")
         of_linear = ("units", "activation", "use_bias", "kernel_initializer", "bias_initializer")
         return {
             **config,

@@ -11,7 +11,7 @@ from twml_ops.ops._library import library
 
 Eviction = Literal["none", "lru", "lfu", "age"]
 SKETCH_DEPTH = 4
-HEADER_SIZE = 3
+HEADER_SIZE = 4
 
 
 def dynamic_lookup(
@@ -22,7 +22,7 @@ def dynamic_lookup(
     min_count: int = 1,
     eviction: Eviction = "lru",
     max_age: int = 0,
-    pinned: int = 1,
+    pinned: Any = 1,
     seed: int = 0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Looks up the rows of ids; in training, new ids get rows.
@@ -32,13 +32,14 @@ def dynamic_lookup(
     Args:
         ids: int64 [K], any integers.
         state: variables `keys`, `last_used` and `counts`, int64 [capacity]; `index`, int32 [size];
-            `sketch`, uint8 [4, width]; `header`, int64 [3].
+            `sketch`, uint8 [4, width]; `header`, int64 [4].
         training: bool scalar: whether ids are counted and get rows. If it is false, the state is
             only read.
         min_count: number of sightings after which an id gets a row, in [1, 255].
         eviction: which row is given away if none is free.
         max_age: of `eviction="age"`, in lookups.
-        pinned: rows that this and the preceding `pinned - 1` lookups used are not given away.
+        pinned: int64 scalar: rows that this and the preceding `pinned - 1` lookups used are not
+            given away.
         seed: of the hashes.
 
     Returns:
@@ -51,10 +52,10 @@ def dynamic_lookup(
         ids,
         *(variable.handle for variable in state),
         training,
+        tf.cast(pinned, tf.int64),
         min_count=min_count,
         eviction=eviction,
         max_age=max_age,
-        pinned=pinned,
         seed=seed,
     )
     return rows, reset

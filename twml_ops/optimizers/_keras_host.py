@@ -10,7 +10,7 @@ import tensorflow as tf
 from twml_ops import placement
 from twml_ops._keras import KERAS_3
 from twml_ops.ops._tape import device_scope_of, tf_variable
-from twml_ops.ops.reset_rows import reset_stale_slots, stale_slots
+from twml_ops.ops.reset_rows import begin_update, dynamic_rows_of
 from twml_ops.optimizers._accumulate import Accumulators
 from twml_ops.optimizers._gradients import map_values
 from twml_ops.optimizers.loss_scale import warn_of_dense_loss_scaling
@@ -99,10 +99,10 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         """
         rate = tf.cast(self.learning_rate if learning_rate is None else learning_rate, tf.float32)
         table, slots = tf_variable(variable), self.slots_of(variable)
-        stale = stale_slots(table)
-        if stale is not None:
+        dynamic = dynamic_rows_of(table)
+        if dynamic is not None:
             specs = self.update_rule.slots(table.shape, table.dtype)
-            reset_stale_slots(table, stale, slots, [spec.initial_value for spec in specs])
+            begin_update(table, dynamic, slots, [spec.initial_value for spec in specs])
         return self.update_variable(
             gradient,
             table,

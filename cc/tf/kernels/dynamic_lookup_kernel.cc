@@ -17,7 +17,6 @@ class DynamicLookupOp : public Kernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("min_count", &options_.min_count));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("eviction", &eviction));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("max_age", &options_.max_age));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("pinned", &options_.pinned));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &options_.seed));
     options_.eviction = eviction == "lru"   ? Eviction::kLru
                         : eviction == "lfu" ? Eviction::kLfu
@@ -37,6 +36,9 @@ class DynamicLookupOp : public Kernel {
     const Tensor& ids = ctx->input(0);
     TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(kFirst + kVariables), 0, "training")));
     const bool training = ctx->input(kFirst + kVariables).scalar<bool>()();
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(kFirst + kVariables + 1), 0, "pinned")));
+    DynamicLookupOptions options = options_;
+    options.pinned = ctx->input(kFirst + kVariables + 1).scalar<int64_t>()();
     Tensor* rows;
     TF_RETURN_IF_ERROR(ctx->allocate_output(0, ids.shape(), &rows));
     LockedTables state;
@@ -62,7 +64,7 @@ class DynamicLookupOp : public Kernel {
           SpanOf<int64_t>(state.tensor(0)), SpanOf<int64_t>(state.tensor(1)),
           SpanOf<int64_t>(state.tensor(2)), SpanOf<int32_t>(state.tensor(3)),
           SpanOf<uint8_t>(state.tensor(4)), SpanOf<int64_t>(state.tensor(5))};
-      TF_RETURN_IF_ERROR(ToAbslStatus(FindDynamicRows(SpanOf<int64_t>(ids), view, options_,
+      TF_RETURN_IF_ERROR(ToAbslStatus(FindDynamicRows(SpanOf<int64_t>(ids), view, options,
                                                       IntraOp(ctx), rows->flat<int64_t>().data())));
       return OutputReset(ctx, {});
     }
@@ -75,7 +77,7 @@ class DynamicLookupOp : public Kernel {
     TF_RETURN_IF_ERROR(View(ctx, &state, 5, &view.header));
     std::vector<int64_t> reset;
     TF_RETURN_IF_ERROR(ToAbslStatus(AssignDynamicRows(
-        SpanOf<int64_t>(ids), view, options_, IntraOp(ctx), rows->flat<int64_t>().data(), &reset)));
+        SpanOf<int64_t>(ids), view, options, IntraOp(ctx), rows->flat<int64_t>().data(), &reset)));
     return OutputReset(ctx, reset);
   }
 

@@ -18,9 +18,7 @@ def print_model(console: Console, model: tf.keras.Model, optimizer: str) -> None
         model: the model.
         optimizer: name of the optimizer.
     """
-    trees = [
-        (layer.num_folds, layer.num_trees)
-        for layer in all_layers(model)
-        if isinstance(layer, layers.BoostedTrees)
-    ]
+    # A worker of a cluster may have a stand-in for the model that its chief has built.
+    found = all_layers(model) if isinstance(model, tf.keras.Model) else []
+    trees = [(x.num_folds, x.num_trees) for x in found if isinstance(x, layers.BoostedTrees)]
     run_summary.print_model(console, model.name, model.count_params(), optimizer, trees)

@@ -18,11 +18,12 @@ def dynamic_lookup(
     sketch: tf.Tensor,
     header: tf.Tensor,
     training: tf.Tensor,
+    pinned: tf.Tensor,
     seed: int,
     **options: Any,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The op Twml>DynamicLookup with `training` false; the state is handles of variables."""
-    del last_used, counts, sketch, header, options
+    del last_used, counts, sketch, header, pinned, options
     if tf.get_static_value(training) is not False:
         raise NotImplementedError(
             "dynamic_lookup gives rows to new ids only with the op library, which is not loaded; "
