@@ -289,7 +289,8 @@ def dynamic_lookup(ids: numpy.typing.ArrayLike, keys: numpy.typing.NDArray[numpy
     Row 0 is shared by all ids without a row of their own. In training ids are counted, and those that
     were seen often get a row, if necessary that of another id. A count-min sketch (Cormode and
     Muthukrishnan, 2005) counts ids without a row; its counters are halved after every width / 2
-    sightings (Einziger, Friedman and Manes, 2017, "TinyLFU").
+    sightings (Einziger, Friedman and Manes, 2017, "TinyLFU"), but not more often than every min_count
+    lookups, so that an id that is in every lookup is always admitted.
 
     The state is modified in place. A new one has zeros, except for `index`, which has -1.
 
@@ -300,7 +301,8 @@ def dynamic_lookup(ids: numpy.typing.ArrayLike, keys: numpy.typing.NDArray[numpy
       counts: int64 [capacity], how often the id of a row occurred.
       index: int32 [size], a hash table of rows; size is a power of two of at least 2 * capacity.
       sketch: uint8 [4, width], width a power of two, or 0 if min_count is 1.
-      header: int64 [3]: number of lookups, rows in use, sightings in the sketch.
+      header: int64 [4]: number of lookups, rows in use, sightings since the sketch was halved, and the
+        lookup in which it was.
       training: whether ids are counted and get rows.
       min_count: number of sightings after which an id gets a row, in [1, 255].
       eviction: 'none': ids that find no free row share row 0; 'lru': the least recently used row is
