@@ -86,7 +86,7 @@ def _compiled() -> _Library:
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "random_rows.so")
         compiler = os.environ.get("CXX", "g++").split()
-        flags = ["-O3", "-march=native", "-ffast-math", "-shared", "-fPIC"]
+        flags = ["-O3", "-march=native", "-shared", "-fPIC"]
         subprocess.run([*compiler, *flags, str(SOURCE), "-o", path], check=True)
         library = ctypes.CDLL(path)
     sizes = [ctypes.c_int64, ctypes.c_int64]

@@ -120,7 +120,7 @@ def _settings(tuned: Mapping[str, Any]) -> str:
 
 
 def _title(contender: str) -> str:
-    return f"**`twml-ops {contender}`**" if is_command(contender) else contender
+    return f"**twml-ops `{contender}`**" if is_command(contender) else contender
 
 
 def _mean(found: Runs, metric: str) -> float:

@@ -29,3 +29,8 @@ def test_times_become_bandwidths_of_the_bytes_of_the_rows():
     probe = RandomRowProbe(np.ones((64, 24), np.float32), batches, 2)
     size = np.mean([batch.unique for batch in batches]) * 24 * 4
     assert probe.bandwidth([0, 1], 0.5, 0.25) == Bandwidth(2 * size, 8 * size)
+
+
+def test_the_probe_leaves_denormals_of_the_process_as_they_are():
+    RandomRowProbe(np.ones((64, 24), np.float32), WORKLOAD.batches(1), 1)
+    assert np.float32(1e-40) * np.float32(0.5) != 0  # code built with -ffast-math would flush it
