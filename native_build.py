@@ -176,11 +176,15 @@ class NinjaFile:
 
     Args:
         root: the root of the repository.
+
+    Attributes:
+        units: the generated source files, and the source files that each of them includes.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._outputs: set[str] = set()
+        self.units: dict[str, list[Path]] = {}
         self._lines = [
             "ninja_required_version = 1.5",
             f"cxx = {os.environ.get('CXX', 'g++')}",
@@ -202,6 +206,29 @@ class NinjaFile:
             self._outputs.add(output)
             self._statement(output, "compile", [str(source)], flags)
         return output
+
+    def compile_together(
+        self, sources: Sequence[Path], name: str, directory: str, flags: list[str]
+    ) -> str:
+        """Adds the compilation of source files as one, and returns its object file.
+
+        The headers of TensorFlow are then compiled once for all of them.
+        """
+        unit = f"{directory}/{name}.cc"
+        output = f"{directory}/{name}.o"
+        self.units[unit] = list(sources)
+        self._statement(output, "compile", [unit], flags)
+        return output
+
+    def write(self, path: Path) -> None:
+        """Writes the ninja file, and the generated source files whose content has changed."""
+        for unit, included in self.units.items():
+            file = path.parent / unit
+            text = "".join(f'#include "{s.relative_to(self._root)}"\n' for s in included)
+            if not file.exists() or file.read_text() != text:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text)
+        path.write_text(self.text())
 
     def link(self, output: str, objects: list[str], flags: list[str]) -> None:
         """Adds the linking of object files."""
@@ -264,9 +291,12 @@ def plan(
         if checks.name == "address":
             flags += TENSORFLOW_SANITIZER_FLAGS
         directory = f"{checks.prefix}{tensorflow.tag}"
-        ops = [ninja.compile(s, directory, flags) for s in sources(root, "cc/tf", "OPS_SOURCES")]
+        ops = ninja.compile_together(sources(root, "cc/tf", "OP_SOURCES"), "ops", directory, flags)
+        kernels = [
+            ninja.compile(s, directory, flags) for s in sources(root, "cc/tf", "KERNEL_SOURCES")
+        ]
         libraries.append(f"{checks.prefix}_twml_ops.{tensorflow.tag}.so")
-        ninja.link(libraries[-1], [*ops, *core], [*link_flags, *tensorflow.link_flags])
+        ninja.link(libraries[-1], [ops, *kernels, *core], [*link_flags, *tensorflow.link_flags])
     return ninja, libraries
 
 
@@ -303,7 +333,7 @@ def run_ninja(root: Path, ninja: NinjaFile, name: str, targets: list[str]) -> li
     directory = root / "build" / "native"
     directory.mkdir(parents=True, exist_ok=True)
     script = directory / f"{name}.ninja"
-    script.write_text(ninja.text())
+    ninja.write(script)
     executable = Path(ninja_package.BIN_DIR) / "ninja"
     subprocess.run([str(executable), "-f", script.name, *targets], cwd=directory, check=True)
     return [directory / target for target in targets]

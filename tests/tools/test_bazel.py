@@ -72,8 +72,9 @@ class BuildFile:
 def planned(ninja):
     """(source, sorted flags) of every compilation in a ninja file, without include folders."""
     return {
-        (Path(source), tuple(sorted(f for f in flags.split() if not f.startswith(("-I", "-isys")))))
-        for source, flags in re.findall(r"build \S+: compile (\S+)\n  flags = (.*)", ninja.text())
+        (source, tuple(sorted(f for f in flags.split() if not f.startswith(("-I", "-isys")))))
+        for file, flags in re.findall(r"build \S+: compile (\S+)\n  flags = (.*)", ninja.text())
+        for source in ninja.units.get(file, [Path(file)])
     }
 
 
