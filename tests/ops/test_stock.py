@@ -309,7 +309,7 @@ def test_bad_input_gets_the_same_message_and_changes_nothing():
             assert error.value.message.removesuffix(".0") == message
             # TensorFlow itself refuses sizes that are known while a graph is built.
             with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
-                tf.function(lambda case: [None, case()][:1])(case)
+                tf.function(lambda case: [None, case()][:1], autograph=False)(case)
     assert np.all(table.numpy() == 1)
     assert np.all(m.numpy() == 0)
 
@@ -319,7 +319,9 @@ def test_a_graph_says_what_is_wrong_with_a_batch():
     specs = [tf.TensorSpec([None], t) for t in (tf.int64, tf.float32, tf.int64)]
     with _library.library.override(stock):
         product = tf.function(
-            lambda *batch: ops.sparse_linear(*batch, table), input_signature=specs
+            lambda *batch: ops.sparse_linear(*batch, table),
+            input_signature=specs,
+            autograph=False,
         )
         product([0, 3], [1.0, 1.0], [0, 2])
     for batch, message in (
