@@ -94,19 +94,24 @@ def fit(folder, *, stop_after=None, model=None, epochs=EPOCHS, background=False,
     return model, recorder.events
 
 
-def check_resumed(tmp_path, stops, **options):
-    expected, events = fit(tmp_path / "undisturbed", **options)
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The bits and the events of a training that was not stopped."""
+    model, events = fit(tmp_path_factory.mktemp("undisturbed"))
+    return bits(model), events
+
+
+def check_resumed(tmp_path, stops, undisturbed, **options):
     for after in stops:
         with pytest.raises(RuntimeError, match="stopped"):
             fit(tmp_path / "resumed", stop_after=after, **options)
     resumed, resumed_events = fit(tmp_path / "resumed", **options)
-    assert bits(resumed) == bits(expected)
-    assert resumed_events == events
+    assert (bits(resumed), resumed_events) == undisturbed
 
 
 @pytest.mark.parametrize("stops", [(1,), (4, 2, 12), (10, 3)])
-def test_a_resumed_run_equals_an_undisturbed_one(tmp_path, stops):
-    check_resumed(tmp_path, stops)
+def test_a_resumed_run_equals_an_undisturbed_one(tmp_path, stops, undisturbed):
+    check_resumed(tmp_path, stops, undisturbed)
 
 
 def test_every_kind_of_state_is_resumed(tmp_path):
@@ -122,7 +127,8 @@ def test_every_kind_of_state_is_resumed(tmp_path):
 
 
 def test_several_steps_in_an_execution(tmp_path):
-    check_resumed(tmp_path, (2, 4), steps_per_execution=4)
+    model, events = fit(tmp_path / "undisturbed", steps_per_execution=4)
+    check_resumed(tmp_path, (2, 4), (bits(model), events), steps_per_execution=4)
 
 
 def test_eager_steps(tmp_path):
@@ -174,9 +180,7 @@ def test_nothing_is_left_to_train_after_the_last_epoch(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_training_with_a_checkpoint(tmp_path, number):
-    expected, events = fit(tmp_path / "undisturbed", every_steps=100)
-
+def test_a_signal_ends_the_training_with_a_checkpoint(tmp_path, number, undisturbed):
     class Signal(Stop):
         def on_train_batch_end(self, batch, logs=None):
             self._left -= 1
@@ -203,8 +207,7 @@ def test_a_signal_ends_the_training_with_a_checkpoint(tmp_path, number):
         assert signal.getsignal(number) is handler
     assert CheckpointManager(tmp_path / "r").latest().manifest.step == 13
     resumed, resumed_events = fit(tmp_path / "r", every_steps=100)
-    assert bits(resumed) == bits(expected)
-    assert resumed_events == events
+    assert (bits(resumed), resumed_events) == undisturbed
 
 
 def test_a_write_error_is_reported_and_training_continues(tmp_path):
@@ -221,6 +224,14 @@ def test_a_write_error_is_reported_and_training_continues(tmp_path):
         fit(folder / "checkpoints", epochs=1, on_error=fail)
 
 
+@pytest.fixture(scope="module")
+def of_values(tmp_path_factory):
+    """Checkpoints of a training with the values {"a": 1}."""
+    folder = tmp_path_factory.mktemp("of_values")
+    fit(folder, epochs=1, values={"a": 1})
+    return folder
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -232,13 +243,12 @@ def test_a_write_error_is_reported_and_training_continues(tmp_path):
         ({"states": {}}, "has other states: recorder"),
     ],
 )
-def test_a_checkpoint_of_another_training_is_refused(tmp_path, change, message):
-    fit(tmp_path, epochs=1, values={"a": 1})
+def test_a_checkpoint_of_another_training_is_refused(of_values, change, message):
     options = {
         "num_examples": EXAMPLES, "batch_size": BATCH, "seed": 7, "values": {"a": 1},
         "states": {"recorder": Recorder()}, "every_steps": 1,
     }  # fmt: skip
-    checkpoint = CheckpointCallback(CheckpointManager(tmp_path), **{**options, **change})
+    checkpoint = CheckpointCallback(CheckpointManager(of_values), **{**options, **change})
     with pytest.raises(CheckpointError, match=message):
         checkpoint.resume(make_small_model())
 
