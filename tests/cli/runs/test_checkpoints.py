@@ -114,11 +114,13 @@ def test_a_run_that_was_killed_is_continued(libsvm, tmp_path, undisturbed):
     check_equal(out, undisturbed)
 
 
-def test_checkpoints_of_another_run_are_not_overwritten(libsvm, tmp_path, capsys):
-    out = tmp_path / "run"
-    done = run_steps(libsvm, out, "9:SIGINT")
-    assert done.returncode == 130
-    model = f"{MODEL}:build"
+def test_checkpoints_of_another_run_are_not_overwritten(libsvm, tmp_path, capsys, monkeypatch):
+    out, model = tmp_path / "run", f"{MODEL}:build"
+    monkeypatch.setenv("SIGNALS", "9:SIGINT")
+    with pytest.raises(SystemExit) as interrupted:
+        train(libsvm, out, model=model)
+    assert interrupted.value.code == 130
+    monkeypatch.delenv("SIGNALS")
     for options, message in (
         ([], "has checkpoints of a run that has not finished: use --resume to continue it, or"),
         (["--resume", "--seed", "5"], "is of a training with seed = 0, got 5"),
