@@ -18,6 +18,7 @@ from twml_ops.checkpoint.restore import STATES, Restoration
 from twml_ops.checkpoint.state import NamedArray, State, Stateful
 from twml_ops.checkpoint.variables import NamedVariable, variables_of
 from twml_ops.data import InputPosition
+from twml_ops.optimizers.averages import training_weights
 
 MakeDataset = Callable[..., tf.data.Dataset]
 """Called with the arguments `position` and `repeat` of `Source.dataset`."""
@@ -259,7 +260,8 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         self._due_after_epoch = False
         self._last_time, self._steps_since = time.monotonic(), 0
         try:
-            self._manager.save(*self._content(position))
+            with training_weights(self.model):
+                self._manager.save(*self._content(position))
             if self._interrupt.requested:
                 self._manager.wait()
         except CheckpointError as e:

@@ -142,6 +142,17 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
         )
         self.apply_gradients(zip(grads, variables, strict=True))
 
+    def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
+        """Sets variables to their averages, where their optimizer has `use_ema`.
+
+        Args:
+            var_list: all that the optimizers were built for.
+        """
+        for optimizer in self.all_optimizers:
+            matching = [v for v in var_list if self.optimizer_of(v) is optimizer]
+            if matching:
+                optimizer.finalize_variable_values(matching)
+
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
         serialize = tf.keras.optimizers.serialize

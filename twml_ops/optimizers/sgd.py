@@ -24,9 +24,8 @@ class SGD(SparseOptimizer):
         clipnorm: limit of each gradient's L2 norm.
         clipvalue: limit of each gradient element's absolute value.
         global_clipnorm: limit of the L2 norm of all gradients together.
-        use_ema: whether to keep exponential moving averages of the weights; refused with sparse
-            gradients.
-        ema_momentum: of the moving averages.
+        use_ema: whether to keep exponential moving averages of the weights; see `SparseOptimizer`.
+        ema_momentum: of the moving averages, in [0, 1].
         ema_overwrite_frequency: steps after which the averages replace the weights; None: at the
             end of `fit`.
         loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).
@@ -99,9 +98,8 @@ class Momentum(SparseOptimizer):
         clipnorm: limit of each gradient's L2 norm.
         clipvalue: limit of each gradient element's absolute value.
         global_clipnorm: limit of the L2 norm of all gradients together.
-        use_ema: whether to keep exponential moving averages of the weights; refused with sparse
-            gradients.
-        ema_momentum: of the moving averages.
+        use_ema: whether to keep exponential moving averages of the weights; see `SparseOptimizer`.
+        ema_momentum: of the moving averages, in [0, 1].
         ema_overwrite_frequency: steps after which the averages replace the weights; None: at the
             end of `fit`.
         loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).

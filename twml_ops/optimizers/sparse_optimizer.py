@@ -11,8 +11,9 @@ from twml_ops._keras import KERAS_3, VERSION, optimizer_takes
 from twml_ops.ops._tape import tf_variable
 from twml_ops.optimizers._gradients import clip
 from twml_ops.optimizers._keras_host import KerasHost, replicas
+from twml_ops.optimizers._moving_average import AVERAGE_SLOTS, average_slots
 from twml_ops.optimizers.apply_update import Concurrency, apply_update
-from twml_ops.optimizers.update_rules import UpdateRule
+from twml_ops.optimizers.update_rules import SlotSpec, UpdateRule
 
 # Keras 2 writes them into configs, and needs the second one to load them.
 _ONLY_IN_CONFIGS = ("jit_compile", "is_legacy_optimizer")
@@ -27,8 +28,14 @@ class SparseOptimizer(KerasHost):
     gradients are updated as in Keras.
 
     With sparse gradients, clipping sees the summed rows: rows without a gradient count as zeros.
-    `weight_decay` shrinks the touched rows only. `use_ema` would need a dense pass over all rows
-    and is refused.
+    `weight_decay` shrinks the touched rows only.
+
+    `use_ema` keeps an exponential moving average of every weight over all steps, as in Keras, at the
+    cost of the touched rows (`ops.average_rows`). It takes the memory of a second table and 8 bytes a
+    row. `fit` ends with the averages in the model; `averaged_weights` and `SwapEMAWeights` evaluate,
+    export and save them before. `ema_overwrite_frequency` writes all rows in each of its steps.
+    A table must not be assigned to between two steps: a row that has been trained would count as if
+    it had had the new value since its last update.
 
     `gradient_accumulation_steps` keeps the rows of the gradients of so many steps and updates with
     their mean. It costs the memory of these gradients, whatever the size of a table. They are not
@@ -77,8 +84,8 @@ class SparseOptimizer(KerasHost):
         clipnorm: limit of each gradient's L2 norm.
         clipvalue: limit of each gradient element's absolute value.
         global_clipnorm: limit of the L2 norm of all gradients together.
-        use_ema: whether to keep exponential moving averages of the weights; dense gradients only.
-        ema_momentum: of the moving averages.
+        use_ema: whether to keep exponential moving averages of the weights.
+        ema_momentum: of the moving averages, in [0, 1].
         ema_overwrite_frequency: steps after which the averages replace the weights; None: at the
             end of `fit`.
         loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).
@@ -184,11 +191,6 @@ class SparseOptimizer(KerasHost):
         """
         if not any(isinstance(g, tf.IndexedSlices) for g in gradients):
             return
-        if self.use_ema:
-            raise ValueError(
-                "use_ema needs a dense pass over every row of a table at each step, so it is "
-                "not supported with sparse gradients; average checkpoints instead"
-            )
         if getattr(self, "gradient_accumulation_steps", None) and replicas() > 1:
             raise ValueError(
                 "gradient_accumulation_steps with sparse gradients is not supported among "
@@ -219,6 +221,29 @@ class SparseOptimizer(KerasHost):
             return 0.0
         return float(self.weight_decay)
 
+    @property
+    def slot_names(self) -> tuple[str, ...]:
+        """The names of all slots: those of `update_rule`, and with `use_ema` those of averages."""
+        names = self.update_rule.slot_names
+        average, step = AVERAGE_SLOTS
+        # In this order, files of earlier versions, which have no steps, are the beginning of a file.
+        return (average, *names, step) if self.use_ema else names
+
+    def slot_specs(self, variable: Any) -> list[SlotSpec]:
+        """The slots that a variable gets.
+
+        Args:
+            variable: or anything else with a shape and a dtype.
+
+        Returns:
+            One for each of `slot_names`.
+        """
+        specs = self.update_rule.slots(variable.shape, variable.dtype)
+        if not self.use_ema:
+            return specs
+        average, step = average_slots(variable.shape, variable.dtype)
+        return [average, *specs, step]
+
     def slots_of(self, variable: Any) -> list[tf.Variable]:
         """The slots that the optimizer keeps for a variable.
 
@@ -226,10 +251,10 @@ class SparseOptimizer(KerasHost):
             variable: one of those that the optimizer was built for.
 
         Returns:
-            One for each of `update_rule.slot_names`.
+            One for each of `slot_names`.
         """
         index = self._index_of(variable)
-        return [tf_variable(self._slots[name][index]) for name in self.update_rule.slot_names]
+        return [tf_variable(self._slots[name][index]) for name in self.slot_names]
 
     def update_variable(
         self,
