@@ -67,7 +67,7 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         steps = getattr(self, "gradient_accumulation_steps", None)
         # Otherwise Keras makes a second table of each. Among replicas gradients are dense.
         accumulates = bool(steps) and replicas() == 1
-        options = {"use_ema": False}  # The averages are slots.
+        options: dict[str, Any] = {"use_ema": False}  # The averages are slots.
         if accumulates:
             self._accumulators = Accumulators()
             options["gradient_accumulation_steps"] = None
@@ -95,7 +95,9 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         Args:
             store: the group of the file.
         """
-        without_steps = len(self._variables) - len(getattr(self, "_slots", {}).get(AVERAGE_SLOTS[1], ()))
+        without_steps = len(self._variables) - len(
+            getattr(self, "_slots", {}).get(AVERAGE_SLOTS[1], ())
+        )
         if not self.use_ema or len(store.keys()) != without_steps:
             super().load_own_variables(store)
             return
@@ -154,16 +156,18 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         if self._accumulators is None:
             super()._backend_apply_gradients(grads, trainable_variables)
         else:
-            self._accumulate(grads, trainable_variables)
+            self._accumulate(self._accumulators, grads, trainable_variables)
         if self.use_ema and self.ema_overwrite_frequency:
             tf.__internal__.distribute.interim.maybe_merge_call(
                 self._overwrite_if_due, self._distribution_strategy
             )
 
-    def _accumulate(self, grads: Sequence[Any], trainable_variables: Any) -> None:
+    def _accumulate(
+        self, known: Accumulators, grads: Sequence[Any], trainable_variables: Any
+    ) -> None:
         steps = self.gradient_accumulation_steps
         accumulators = [
-            self._accumulators.get(self._index_of(v), v, g)
+            known.get(self._index_of(v), v, g)
             for g, v in zip(grads, trainable_variables, strict=True)
         ]
 

@@ -67,9 +67,7 @@ class MovingAverage(NamedTuple):
             self.advance_all(step, momentum)
             return
         with device_scope_of(self.variable):
-            ops.average_rows(
-                *self, gradient, step, momentum, hogwild=concurrency == "hogwild"
-            )
+            ops.average_rows(*self, gradient, step, momentum, hogwild=concurrency == "hogwild")
 
     def advance_all(self, step: tf.Tensor, momentum: float) -> None:
         """Advances the whole average: afterwards `values` is the average before `step`.

@@ -72,7 +72,7 @@ class SwapEMAWeights(tf.keras.callbacks.Callback):
     """Evaluates a model in `fit`, `evaluate` and `predict` with its averaged weights.
 
     It has the arguments of the callback of Keras 3, and also works with Keras 2, with a
-    `CompositeOptimizer` and with bfloat16 tables. Training goes on with the same bits as without it.
+    `CompositeOptimizer` and with bfloat16 tables. It does not change a bit of the training.
 
         model.compile(optimizers.LazyAdam(0.01, use_ema=True, ema_momentum=0.999), ...)
         model.fit(data, validation_data=validation, callbacks=[optimizers.SwapEMAWeights()])

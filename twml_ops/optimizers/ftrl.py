@@ -46,6 +46,8 @@ class Ftrl(SparseOptimizer):
         loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).
         gradient_accumulation_steps: number of steps whose gradients make one update, at least 2
             (Keras 3).
+        **kwargs: `jit_compile` and `is_legacy_optimizer` of Keras 2, which its configs have and
+            which must be False.
 
     Raises:
         ValueError: an argument is out of range, or the running Keras does not have an option.
@@ -73,6 +75,7 @@ class Ftrl(SparseOptimizer):
         ema_overwrite_frequency: int | None = None,
         loss_scale_factor: float | None = None,
         gradient_accumulation_steps: int | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(
             learning_rate,
@@ -88,6 +91,7 @@ class Ftrl(SparseOptimizer):
             ema_overwrite_frequency=ema_overwrite_frequency,
             loss_scale_factor=loss_scale_factor,
             gradient_accumulation_steps=gradient_accumulation_steps,
+            **kwargs,
         )
         self.learning_rate_power = learning_rate_power
         self.initial_accumulator_value = initial_accumulator_value

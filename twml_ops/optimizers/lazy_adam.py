@@ -39,6 +39,8 @@ class LazyAdam(SparseOptimizer):
         loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).
         gradient_accumulation_steps: number of steps whose gradients make one update, at least 2
             (Keras 3).
+        **kwargs: `jit_compile` and `is_legacy_optimizer` of Keras 2, which its configs have and
+            which must be False.
 
     Raises:
         ValueError: an argument is out of range, or the running Keras does not have an option.
@@ -63,6 +65,7 @@ class LazyAdam(SparseOptimizer):
         ema_overwrite_frequency: int | None = None,
         loss_scale_factor: float | None = None,
         gradient_accumulation_steps: int | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(
             learning_rate,
@@ -78,6 +81,7 @@ class LazyAdam(SparseOptimizer):
             ema_overwrite_frequency=ema_overwrite_frequency,
             loss_scale_factor=loss_scale_factor,
             gradient_accumulation_steps=gradient_accumulation_steps,
+            **kwargs,
         )
         self.beta_1 = beta_1
         self.beta_2 = beta_2

@@ -31,6 +31,8 @@ class SGD(SparseOptimizer):
         loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).
         gradient_accumulation_steps: number of steps whose gradients make one update, at least 2
             (Keras 3).
+        **kwargs: `jit_compile` and `is_legacy_optimizer` of Keras 2, which its configs have and
+            which must be False.
 
     Raises:
         ValueError: an argument is out of range, or the running Keras does not have an option.
@@ -52,6 +54,7 @@ class SGD(SparseOptimizer):
         ema_overwrite_frequency: int | None = None,
         loss_scale_factor: float | None = None,
         gradient_accumulation_steps: int | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(
             learning_rate,
@@ -67,6 +70,7 @@ class SGD(SparseOptimizer):
             ema_overwrite_frequency=ema_overwrite_frequency,
             loss_scale_factor=loss_scale_factor,
             gradient_accumulation_steps=gradient_accumulation_steps,
+            **kwargs,
         )
 
     @property
@@ -105,6 +109,8 @@ class Momentum(SparseOptimizer):
         loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).
         gradient_accumulation_steps: number of steps whose gradients make one update, at least 2
             (Keras 3).
+        **kwargs: `jit_compile` and `is_legacy_optimizer` of Keras 2, which its configs have and
+            which must be False.
 
     Raises:
         ValueError: an argument is out of range, or the running Keras does not have an option.
@@ -128,6 +134,7 @@ class Momentum(SparseOptimizer):
         ema_overwrite_frequency: int | None = None,
         loss_scale_factor: float | None = None,
         gradient_accumulation_steps: int | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(
             learning_rate,
@@ -143,6 +150,7 @@ class Momentum(SparseOptimizer):
             ema_overwrite_frequency=ema_overwrite_frequency,
             loss_scale_factor=loss_scale_factor,
             gradient_accumulation_steps=gradient_accumulation_steps,
+            **kwargs,
         )
         self.momentum = momentum
         self.nesterov = nesterov

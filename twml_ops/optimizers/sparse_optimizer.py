@@ -16,7 +16,7 @@ from twml_ops.optimizers.apply_update import Concurrency, apply_update
 from twml_ops.optimizers.update_rules import SlotSpec, UpdateRule
 
 # Keras 2 writes them into configs, and needs the second one to load them.
-_ONLY_IN_CONFIGS = ("jit_compile", "is_legacy_optimizer")
+_OF_KERAS_2 = ("jit_compile", "is_legacy_optimizer")
 
 
 class SparseOptimizer(KerasHost):
@@ -30,12 +30,13 @@ class SparseOptimizer(KerasHost):
     With sparse gradients, clipping sees the summed rows: rows without a gradient count as zeros.
     `weight_decay` shrinks the touched rows only.
 
-    `use_ema` keeps an exponential moving average of every weight over all steps, as in Keras, at the
-    cost of the touched rows (`ops.average_rows`). It takes the memory of a second table and 8 bytes a
-    row. `fit` ends with the averages in the model; `averaged_weights` and `SwapEMAWeights` evaluate,
-    export and save them before. `ema_overwrite_frequency` writes all rows in each of its steps.
-    A table must not be assigned to between two steps: a row that has been trained would count as if
-    it had had the new value since its last update.
+    `use_ema` keeps an exponential moving average of every weight over all steps, as in Keras, at
+    the cost of the touched rows (`ops.average_rows`). It takes the memory of a second table and 8
+    bytes a row. `fit` ends with the averages in the model; before that, `averaged_weights` and
+    `SwapEMAWeights` put them there for an evaluation, an export or a file.
+    `ema_overwrite_frequency` writes all rows in each of its steps. A table must not be assigned to
+    between two steps: a row that has been trained would count as if it had had the new value since
+    its last update.
 
     `gradient_accumulation_steps` keeps the rows of the gradients of so many steps and updates with
     their mean. It costs the memory of these gradients, whatever the size of a table. They are not
@@ -46,7 +47,7 @@ class SparseOptimizer(KerasHost):
     for the same `rounding_seed` and step. Its slots are float32.
 
     Keras 2 and Keras 3 differ in their options: `loss_scale_factor` and
-    `gradient_accumulation_steps` exist in Keras 3 only. `jit_compile` of Keras 2 is missing here,
+    `gradient_accumulation_steps` exist in Keras 3 only. `jit_compile` of Keras 2 must be False,
     since XLA does not know the kernels.
 
     To write an optimizer of your own, derive from this class and define `update_rule`: either a
@@ -91,6 +92,8 @@ class SparseOptimizer(KerasHost):
         loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).
         gradient_accumulation_steps: number of steps whose gradients make one update, at least 2
             (Keras 3).
+        **kwargs: `jit_compile` and `is_legacy_optimizer` of Keras 2, which its configs have and
+            which must be False.
 
     Raises:
         ValueError: an argument is out of range, two kinds of clipping are given, or the running
@@ -113,7 +116,9 @@ class SparseOptimizer(KerasHost):
         ema_overwrite_frequency: int | None = None,
         loss_scale_factor: float | None = None,
         gradient_accumulation_steps: int | None = None,
+        **kwargs: Any,
     ) -> None:
+        _check_options_of_keras_2(kwargs)
         if concurrency not in ("locked", "hogwild"):
             raise ValueError(f'concurrency must be "locked" or "hogwild", got {concurrency!r}')
         options = {
@@ -149,12 +154,6 @@ class SparseOptimizer(KerasHost):
             "concurrency": self.concurrency,
             "rounding_seed": self.rounding_seed,
         }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> SparseOptimizer:
-        """The optimizer that `get_config` described, in any version of this package."""
-        known = {k: v for k, v in config.items() if k not in _ONLY_IN_CONFIGS}
-        return super().from_config(known, custom_objects=custom_objects)
 
     # The interface of the hosts: Keras, graphs of version 1, parameter servers, TPU tables -------
 
@@ -226,7 +225,7 @@ class SparseOptimizer(KerasHost):
         """The names of all slots: those of `update_rule`, and with `use_ema` those of averages."""
         names = self.update_rule.slot_names
         average, step = AVERAGE_SLOTS
-        # In this order, files of earlier versions, which have no steps, are the beginning of a file.
+        # In this order a file of an earlier version, which has no steps, is the beginning of one.
         return (average, *names, step) if self.use_ema else names
 
     def slot_specs(self, variable: Any) -> list[SlotSpec]:
@@ -291,6 +290,20 @@ class SparseOptimizer(KerasHost):
             concurrency=self.concurrency,
             rounding_seed=self.rounding_seed,
         )
+
+
+def _check_options_of_keras_2(options: dict[str, Any]) -> None:
+    """Checks options that only configs of Keras 2 have.
+
+    Raises:
+        TypeError: there is no such option.
+        ValueError: one has another value than in these configs.
+    """
+    for option, value in options.items():
+        if option not in _OF_KERAS_2:
+            raise TypeError(f"optimizers of twml_ops have no argument {option!r}")
+        if value:
+            raise ValueError(f"{option} must be False, got {value!r}")
 
 
 def _options_of_keras_3(**options: Any) -> dict[str, Any]:
