@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import placement
-from twml_ops._keras import KERAS_3
+from twml_ops._keras import KERAS_3, is_built
 from twml_ops.ops._tape import device_scope_of, tf_variable
 from twml_ops.ops.reset_rows import begin_update, dynamic_rows_of
 from twml_ops.optimizers._accumulate import Accumulators
@@ -252,7 +252,7 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         Args:
             var_list: those that the optimizer was built for, or some of them.
         """
-        if self.use_ema:
+        if self.use_ema and is_built(self):  # Otherwise the averages are the variables.
             self._overwrite(self._distribution_strategy, var_list, self.average_step())
 
     def _overwrite_if_due(self, strategy: tf.distribute.Strategy) -> None:

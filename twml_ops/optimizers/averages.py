@@ -68,6 +68,20 @@ def training_weights(model: tf.keras.Model) -> Iterator[None]:
         _swap_in(model, optimizer)
 
 
+def build_averages(model: tf.keras.Model) -> None:
+    """Builds the optimizer of a compiled model if it has averages, which files may then restore.
+
+    Args:
+        model: any Keras model.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    owners = [_optimizer_of(optimizer, v) for v in model.trainable_variables] if optimizer else []
+    if any(getattr(owner, "use_ema", False) for owner in owners) and not is_built(optimizer):
+        strategy = getattr(model, "distribute_strategy", None)
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            optimizer.build(model.trainable_variables)
+
+
 class SwapEMAWeights(tf.keras.callbacks.Callback):
     """Evaluates a model in `fit`, `evaluate` and `predict` with its averaged weights.
 
