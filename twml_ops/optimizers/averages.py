@@ -74,8 +74,10 @@ def build_averages(model: tf.keras.Model) -> None:
     Args:
         model: any Keras model.
     """
-    optimizer = getattr(model, "optimizer", None)
-    owners = [_optimizer_of(optimizer, v) for v in model.trainable_variables] if optimizer else []
+    optimizer: Any = getattr(model, "optimizer", None)
+    if optimizer is None:
+        return
+    owners = [_optimizer_of(optimizer, v) for v in model.trainable_variables]
     if any(getattr(owner, "use_ema", False) for owner in owners) and not is_built(optimizer):
         strategy = getattr(model, "distribute_strategy", None)
         with strategy.scope() if strategy else contextlib.nullcontext():
