@@ -103,21 +103,7 @@ def test_a_model_predicts_what_it_did_when_it_was_saved(name):
     same(cases.predictions(load(OURS, name), cases.LAYERS[name][0]), EXPECTED[OURS][name])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name,
-            marks=pytest.mark.xfail(
-                name == "composite" and not KERAS_3,
-                reason="a loaded model's variables have lost their layers' names in Keras 2, so "
-                "that no pattern of a CompositeOptimizer finds them",
-                strict=True,
-            ),
-        )
-        for name in cases.OPTIMIZERS
-    ],
-)
+@pytest.mark.parametrize("name", cases.OPTIMIZERS)
 def test_training_goes_on_where_the_file_left_it(name):
     same(cases.weights_after_a_step(load(OURS, name)), EXPECTED[OURS][name], LIKE_ADAM)
 

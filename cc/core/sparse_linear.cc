@@ -7,6 +7,7 @@
 
 #include "cc/core/group_by_id.h"
 #include "cc/core/hash.h"
+#include "cc/core/prefetch.h"
 #include "cc/core/segment_sum.h"
 #include "cc/core/simd_dispatch.h"
 
@@ -40,18 +41,6 @@ void SumGroups(const G& groups, Matrix<const float> grad, const ParallelFor& par
   SumSegments(grad.data, grad.dim, {groups.splits.data(), groups.num_groups + 1},
               groups.rows.data(), groups.values.data(), parallel_for, destination, prefetch,
               consume);
-}
-
-// Prefetches the cache lines of a row, which may begin within a line. The function is always
-// inlined because GCC otherwise drops calls of a function that only prefetches, as one without
-// effects.
-template <class W>
-__attribute__((always_inline)) inline void PrefetchRow(const W* row, int64_t dim) {
-  constexpr uintptr_t kLine = 64;
-  const auto begin = reinterpret_cast<uintptr_t>(row), end = begin + dim * sizeof(W);
-  for (uintptr_t at = begin & ~(kLine - 1); at < end; at += kLine) {
-    __builtin_prefetch(reinterpret_cast<const void*>(at));
-  }
 }
 
 // Writes the ids of the groups and their sums to memory from `allocate`.

@@ -68,7 +68,9 @@ class Recorder(tf.keras.callbacks.Callback):
         self.events = list(state.values["events"])
 
 
-def fit(folder, *, stop_after=None, model=None, epochs=EPOCHS, background=False, **options):
+def fit(
+    folder, *, stop_after=None, model=None, epochs=EPOCHS, background=False, callbacks=(), **options
+):
     """Continues from the folder's last checkpoint, if any; the model and the recorded events."""
     model = model or make_small_model(steps_per_execution=options.pop("steps_per_execution", 1))
     recorder = Recorder()
@@ -89,7 +91,7 @@ def fit(folder, *, stop_after=None, model=None, epochs=EPOCHS, background=False,
             epochs=epochs,
             validation_data=validation,
             verbose=0,
-            callbacks=[recorder, *stop, checkpoint],
+            callbacks=[*callbacks, recorder, *stop, checkpoint],
         )
     return model, recorder.events
 
@@ -124,6 +126,25 @@ def test_every_kind_of_state_is_resumed(tmp_path):
     resumed, resumed_events = run(tmp_path / "resumed")
     assert bits(resumed) == bits(expected)
     assert resumed_events == events
+
+
+@pytest.mark.parametrize("every_steps", [4, 5])  # 5: also while the averages are in the model
+def test_averaged_weights_are_resumed(tmp_path, every_steps):
+    def run(folder, **options):
+        model = make_small_model(optimizers.LazyAdam(0.05, use_ema=True, ema_momentum=0.9))
+        swap = optimizers.SwapEMAWeights(swap_on_epoch=True)
+        options |= {"every_steps": every_steps, "callbacks": [swap], "epochs": 2}
+        return fit(folder, model=model, **options)
+
+    expected, events = run(tmp_path / "undisturbed")
+    with pytest.raises(RuntimeError, match="stopped"):
+        run(tmp_path / "resumed", stop_after=13)
+    resumed, resumed_events = run(tmp_path / "resumed")
+    assert bits(resumed) == bits(expected)
+    assert resumed_events == events
+    finished, _ = run(tmp_path / "undisturbed")  # from its last checkpoint
+    for mine, theirs in zip(finished.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-7)
 
 
 def test_several_steps_in_an_execution(tmp_path):

@@ -80,11 +80,13 @@ status = open("/proc/self/status").read()
 most = int(status.split("VmSize:")[1].split()[0]) * 1024 + 2**31
 resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
-# Of every op: its inputs (v, w, x, y: variables, g: a grouped batch, []: a list) and attributes.
+# Of every op: its inputs (v, w, x, y: variables, g: a grouped batch, n: negative, []: a list) and
+# attributes.
 NORM = {"epsilon": 0.1, "nonfinite": "zero"}
 BUCKETS = {"side": "left", "missing": "drop", "unknown": "pass"}
 OPS = {
     "apply_rows": ("v [vv] i f [ffffff] i", {"rule": "ftrl"}),
+    "average_rows": ("v v w i i n", {}),
     "group_batch": ("v i f i", {"binary": True}),
     "sparse_linear_backward_apply": ("v [] g f [ff] i", {"rule": "sgd"}),
     "sparse_linear": ("i f i f", {"binary": True}),
@@ -121,8 +123,10 @@ assert set(OPS) == {n for n in names if not n.endswith("_eager_fallback")}
 
 HUGE = 2**62
 DTYPES = {"i": tf.int64, "j": tf.int32, "f": tf.float32, "d": tf.float64, "u": tf.uint8,
-          "b": tf.bool, "v": tf.float32, "w": tf.int64, "x": tf.int32, "y": tf.uint8}
+          "b": tf.bool, "n": tf.float64, "v": tf.float32, "w": tf.int64, "x": tf.int32,
+          "y": tf.uint8}
 LIKELY = {"i": [[], [1], [5], [0]], "f": [[0], [0, HUGE], [4, 0], [0, 2**34]], "b": [[]],
+          "n": [[]],
           "v": [[0, HUGE], [3, 2], [0, 2**34], [HUGE, 0]], "w": [[3]], "x": [[8]], "y": [[4, 2]]}
 ANY = [[], [0], [1], [3], [0, 0], [2, 3], [3, 0], [5, 2], [0, HUGE], [HUGE, 0], [0, 2**34],
        [0, HUGE, HUGE], [0, 2, 3], [1, 2, 2], [0, 0, HUGE, 0]]
@@ -143,6 +147,7 @@ def make(kind, rng, variables):
         return groups(rng)
     shape = rng.choice(LIKELY.get(kind, ANY) if rng.random() < 0.7 else ANY)
     value = rng.choice([0, 0, 0, 0, 1, -1, 2**50, HUGE, 2**63 - 1]) if kind == "i" else 1
+    value = -1 if kind == "n" else value
     number = 0 if 0 in shape else int(tf.reduce_prod(shape))
     x = tf.reshape(tf.fill([number], tf.cast(tf.constant(value, tf.int64), DTYPES[kind])), shape)
     if kind not in "vwxy":

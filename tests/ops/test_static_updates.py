@@ -68,6 +68,17 @@ def test_a_compiled_step_equals_that_of_the_library(rule):
     np.testing.assert_array_equal(got[0][untouched], initial[untouched])
 
 
+@pytest.mark.parametrize("kernel_dtype", ["float32", "bfloat16"])
+def test_averages_of_a_compiled_step_equal_those_of_the_library(kernel_dtype):
+    def averages(compiled):
+        optimizer = optimizers.Adagrad(0.1, use_ema=True, ema_momentum=0.8)
+        return trained(optimizer, compiled, kernel_dtype)
+
+    tolerance = 1e-5 if kernel_dtype == "float32" else 2**-7
+    for got, want in zip(averages(True), averages(False), strict=True):
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+
+
 def test_a_compiled_step_of_ftrl_at_a_rate_of_zero_changes_nothing():
     ends = tf.keras.optimizers.schedules.PiecewiseConstantDecay([0], [0.1, 0.0])
     for got, want in zip(*(trained(optimizers.Ftrl(ends), c) for c in (True, False)), strict=True):

@@ -10,6 +10,7 @@ NODES = {
     "Twml>SparseLinearBackwardApply": "fused",
     "Twml>ApplyRows": "by slices",
     "Twml>SparseLinearWeightsGrad": "gradient",
+    "Twml>AverageRows": "averages",
 }
 
 

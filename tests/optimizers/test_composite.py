@@ -137,6 +137,41 @@ def test_it_works_under_loss_scaling():
     assert all(np.any(before[p] != v) for p, v in weights_of(model).items() if "bias" not in p)
 
 
+def test_a_pattern_that_matches_nothing_gives_a_warning():
+    x, y = data()
+    parts = {"user": optimizers.SGD(0.1), "users?": optimizers.SGD(0.1)}
+    model = model_of(optimizers.CompositeOptimizer(optimizers.Adagrad(0.1), parts))
+    with pytest.warns(UserWarning, match=r"pattern 'users\?' of .* no variable, .*user"):
+        model.train_on_batch(x, y)
+
+
+def test_variables_of_a_loaded_model_keep_their_optimizers(tmp_path, recwarn):
+    x, y = data()
+    parts = {"ad": optimizers.SGD(0.5), "top": optimizers.LazyAdam(0.02)}
+    model = model_of(optimizers.CompositeOptimizer(optimizers.Adagrad(0.1), parts))
+    model.train_on_batch(x, y)
+    model.save(tmp_path / "model.keras")
+    again = tf.keras.models.load_model(tmp_path / "model.keras")
+
+    def chosen(m):
+        return [type(m.optimizer.optimizer_of(v)) for v in m.trainable_variables]
+
+    assert chosen(again) == chosen(model)
+    assert len(set(chosen(again))) == 3
+    assert not [w for w in recwarn if "CompositeOptimizer" in str(w.message)]
+
+
+@pytest.mark.skipif(KERAS_3, reason="in Keras 3 the weights of all layers keep their paths")
+def test_without_saved_choices_the_names_of_tables_are_found():
+    x, y = data()
+    model = model_of(composite())
+    model.train_on_batch(x, y)
+    config = model.get_config(), model.get_build_config()
+    again = tf.keras.Model.from_config(config[0])
+    names = [v.name for v in again.trainable_variables]
+    assert sum("user" in name for name in names) == sum("ad" in name for name in names) == 1
+
+
 def test_an_optimizer_that_occurs_twice_is_refused():
     shared = optimizers.SGD()
     with pytest.raises(ValueError, match="got one twice"):

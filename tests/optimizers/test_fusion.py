@@ -287,11 +287,6 @@ def test_mixed_precision_keeps_the_table_in_float32(policy, path, executed):
     assert_close(got, train_stock(lambda: stock.SGD(0.1)), 0.02)
 
 
-def test_dense_passes_are_refused():
-    with pytest.raises(ValueError, match="use_ema needs a dense pass over every"):
-        train_ours(lambda: optimizers.Adagrad(0.1, use_ema=True))
-
-
 @pytest.mark.parametrize(
     ("replicas", "name"), [(1, "SGD"), (2, "SGD"), (2, "LazyAdam"), (2, "RowWiseAdagrad")]
 )

@@ -261,14 +261,6 @@ def test_ftrl_with_l1_keeps_rare_features_at_zero():
     assert np.all(got == 0)
 
 
-def test_dense_passes_are_refused_for_sparse_gradients_only():
-    gradients = sparse_gradients(2)
-    with pytest.raises(ValueError, match="use_ema needs a dense pass over every"):
-        train(optimizers.SGD(0.1, use_ema=True), gradients)
-    want = train(stock.SGD(0.1, use_ema=True), dense(gradients))
-    assert_close(train(optimizers.SGD(0.1, use_ema=True), dense(gradients)), want)
-
-
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("name", WITH_STOCK)
 def test_embedding_and_gather_gradients(name, graph):

@@ -241,6 +241,7 @@ def test_the_rate_of_adam_and_of_schedules_follows_the_step():
         (lambda: tf.keras.optimizers.Adam(0.1), "got .*Adam"),
         (lambda: optimizers.SGD(0.1, weight_decay=0.1), "weight_decay is not supported"),
         (lambda: optimizers.SGD(0.1, global_clipnorm=1.0), "global_clipnorm is not supported"),
+        (lambda: optimizers.SGD(0.1, use_ema=True), "use_ema is not supported"),
         (lambda: optimizers.Adagrad(0.1, initial_accumulator_value=0.0), "must be positive"),
         (
             lambda: optimizers.Ftrl(0.1, l2_shrinkage_regularization_strength=0.1),

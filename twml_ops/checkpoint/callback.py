@@ -18,6 +18,7 @@ from twml_ops.checkpoint.restore import STATES, Restoration
 from twml_ops.checkpoint.state import NamedArray, State, Stateful
 from twml_ops.checkpoint.variables import NamedVariable, variables_of
 from twml_ops.data import InputPosition
+from twml_ops.optimizers.averages import build_averages, training_weights
 
 MakeDataset = Callable[..., tf.data.Dataset]
 """Called with the arguments `position` and `repeat` of `Source.dataset`."""
@@ -136,6 +137,7 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         saved = checkpoint.manifest.values
         position = self._checked_position(checkpoint, saved)
         self._restoration = Restoration(checkpoint)
+        build_averages(model)  # which the end of `fit` takes, even if no step is left
         self._restoration.restore_first(variables_of(model))
         self._pending_states = _states_of(checkpoint, saved.get("states", {}))
         missing = sorted(set(self._states) ^ set(self._pending_states))
@@ -259,7 +261,8 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         self._due_after_epoch = False
         self._last_time, self._steps_since = time.monotonic(), 0
         try:
-            self._manager.save(*self._content(position))
+            with training_weights(self.model):
+                self._manager.save(*self._content(position))
             if self._interrupt.requested:
                 self._manager.wait()
         except CheckpointError as e:

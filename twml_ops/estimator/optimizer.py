@@ -80,6 +80,7 @@ class GraphOptimizer(v1.train.Optimizer):
 
     Raises:
         TypeError: `optimizer` is not one of `twml_ops.optimizers`.
+        ValueError: `optimizer` has `use_ema`.
     """
 
     def __init__(self, optimizer: SparseOptimizer, name: str | None = None) -> None:
@@ -87,6 +88,8 @@ class GraphOptimizer(v1.train.Optimizer):
             raise TypeError(
                 f"optimizer must be one of twml_ops.optimizers, got {type(optimizer).__name__}"
             )
+        if optimizer.use_ema:
+            raise ValueError("use_ema is not supported in graphs of version 1, expected False")
         super().__init__(use_locking=False, name=name or optimizer.name)
         self._optimizer = optimizer
         self._step: Any = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +17,15 @@ class TableLayer(tf.keras.layers.Layer):
     HDF5 has no bfloat16. Keras 3 handles that itself; with Keras 2 such weights are written as
     float32, without loss.
     """
+
+    def build_from_config(self, config: Any) -> None:
+        """Builds the layer of a loaded model.
+
+        Keras 2 does it outside of the layer's scope. Within it, the weights get the names that they
+        have in a model that is called, which `CompositeOptimizer` looks for.
+        """
+        with contextlib.nullcontext() if KERAS_3 else tf.name_scope(self.name):
+            super().build_from_config(config)
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the weights to a `.keras` or `.weights.h5` file, with whole tables."""

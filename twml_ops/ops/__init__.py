@@ -18,6 +18,7 @@ from twml_ops.ops.apply_rows import (
     is_sparse_linear_gradient,
     sparse_linear_gradient_inputs,
 )
+from twml_ops.ops.average_rows import average_rows
 from twml_ops.ops.changed_rows import ChangedRows, TakenRows
 from twml_ops.ops.discretize import hashing_discretize, percentile_discretize
 from twml_ops.ops.dynamic_lookup import dynamic_lookup
@@ -57,6 +58,7 @@ __all__ = [
     "apply_rows",
     "apply_rowwise_adagrad",
     "apply_sgd",
+    "average_rows",
     "bias_corrected",
     "csr_from_indices",
     "dynamic_lookup",

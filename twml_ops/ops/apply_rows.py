@@ -77,7 +77,7 @@ def apply_rows(
             rule=rule,
             hogwild=hogwild,
         )
-    groups = _groups_of(product, tf_variable(var))
+    groups = groups_of(product, tf_variable(var))
     with tf.control_dependencies(product.control_inputs):
         return library.twml_sparse_linear_backward_apply(
             handle,
@@ -139,8 +139,16 @@ def sparse_linear_gradient_inputs(gradient: tf.IndexedSlices) -> GradientInputs 
 _SHARED_GROUPS = "_twml_shared_groups"  # attribute of a graph
 
 
-def _groups_of(product: GradientInputs, table: tf.Variable) -> tf.Tensor:
-    """The entries of a batch grouped by id, from one op for all tables with the same batch."""
+def groups_of(product: GradientInputs, table: tf.Variable) -> tf.Tensor:
+    """The entries of a batch grouped by id, from one op for all tables with the same batch.
+
+    Args:
+        product: Of the gradient by the table.
+        table: Any table with as many rows as ids are possible.
+
+    Returns:
+        Variant scalar, the output of Twml>GroupBatch.
+    """
     graph = tf.compat.v1.get_default_graph()
     batch = (product.ids, product.values, product.row_splits)
     num_rows = table.shape[0]

@@ -5,6 +5,7 @@ subclasses in `twml_ops.optimizers.update_rules` say what an optimizer keeps bes
 """
 
 from twml_ops.optimizers.adagrad import Adagrad, RowWiseAdagrad
+from twml_ops.optimizers.averages import SwapEMAWeights, averaged_weights
 from twml_ops.optimizers.composite import CompositeOptimizer
 from twml_ops.optimizers.ftrl import Ftrl
 from twml_ops.optimizers.lazy_adam import LazyAdam
@@ -26,5 +27,7 @@ __all__ = [
     "RowWiseAdagrad",
     "SlotSpec",
     "SparseOptimizer",
+    "SwapEMAWeights",
     "UpdateRule",
+    "averaged_weights",
 ]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from twml_ops import placement
-from twml_ops._keras import KERAS_3
+from twml_ops._keras import KERAS_3, is_built
 from twml_ops.ops._tape import device_scope_of, tf_variable
 from twml_ops.ops.reset_rows import begin_update, dynamic_rows_of
 from twml_ops.optimizers._accumulate import Accumulators
 from twml_ops.optimizers._gradients import map_values
+from twml_ops.optimizers._moving_average import AVERAGE_SLOTS, MovingAverage
 from twml_ops.optimizers.loss_scale import warn_of_dense_loss_scaling
 from twml_ops.optimizers.update_rules import SlotSpec
 
@@ -55,24 +57,22 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         warn_of_dense_loss_scaling(self)
         self._build_keras(variables)
         self._built = True
-        rule = self.update_rule
-        specs = [(v, rule.slots(v.shape, v.dtype)) for v in variables]
+        specs = [(v, self.slot_specs(v)) for v in variables]
         self._slots: dict[str, list[Any]] = {
             name: [self._add_slot(v, slots[s]) for v, slots in specs]
-            for s, name in enumerate(rule.slot_names)
+            for s, name in enumerate(self.slot_names)
         }
 
     def _build_keras(self, variables: Sequence[Any]) -> None:
         steps = getattr(self, "gradient_accumulation_steps", None)
-        if not steps or self.use_ema or replicas() > 1:  # Gradients are dense: Keras accumulates.
+        # Otherwise Keras makes a second table of each. Among replicas gradients are dense.
+        accumulates = bool(steps) and replicas() == 1
+        options: dict[str, Any] = {"use_ema": False}  # The averages are slots.
+        if accumulates:
+            self._accumulators = Accumulators()
+            options["gradient_accumulation_steps"] = None
+        with _temporarily(self, **options):
             super().build(variables)
-            return
-        self._accumulators = Accumulators()
-        self.gradient_accumulation_steps = None  # Otherwise Keras makes a second table of each.
-        try:
-            super().build(variables)
-        finally:
-            self.gradient_accumulation_steps = steps
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the step and the slots to a file; nothing if a table is divided among replicas.
@@ -85,6 +85,26 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         """
         if not self._has_shards:
             super().save_own_variables(store)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Reads the step and the slots from a file.
+
+        Earlier versions averaged dense variables in each step, so their files have no steps of
+        averages.
+
+        Args:
+            store: the group of the file.
+        """
+        without_steps = len(self._variables) - len(
+            getattr(self, "_slots", {}).get(AVERAGE_SLOTS[1], ())
+        )
+        if not self.use_ema or len(store.keys()) != without_steps:
+            super().load_own_variables(store)
+            return
+        for i, variable in enumerate(self._variables[:without_steps]):
+            variable.assign(store[str(i)])
+        for steps in self._slots[AVERAGE_SLOTS[1]]:
+            steps.assign(tf.fill(steps.shape, self.average_step()))
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any = None) -> Any:
         """Updates one variable and its slots.
@@ -101,12 +121,14 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         table, slots = tf_variable(variable), self.slots_of(variable)
         dynamic = dynamic_rows_of(table)
         if dynamic is not None:
-            specs = self.update_rule.slots(table.shape, table.dtype)
-            begin_update(table, dynamic, slots, [spec.initial_value for spec in specs])
+            begin_update(table, dynamic, slots, [s.initial_value for s in self.slot_specs(table)])
+        if self.use_ema:
+            step = self.average_step()
+            self.average_of(variable).advance(gradient, step, self.ema_momentum, self.concurrency)
         return self.update_variable(
             gradient,
             table,
-            slots,
+            [s for s, n in zip(slots, self.slot_names, strict=True) if n not in AVERAGE_SLOTS],
             rate,
             weight_decay=self.weight_decay_of(variable),
         )
@@ -126,20 +148,26 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         if scale is None:
             super().apply(grads, trainable_variables)
             return
-        self.loss_scale_factor = None
-        try:
+        with _temporarily(self, loss_scale_factor=None):
             super().apply([map_values(g, lambda t: t / scale) for g in grads], trainable_variables)
-        finally:
-            self.loss_scale_factor = scale
 
     def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Any) -> None:
         """Keras 3: one update, or with `gradient_accumulation_steps` one step towards it."""
         if self._accumulators is None:
             super()._backend_apply_gradients(grads, trainable_variables)
-            return
+        else:
+            self._accumulate(self._accumulators, grads, trainable_variables)
+        if self.use_ema and self.ema_overwrite_frequency:
+            tf.__internal__.distribute.interim.maybe_merge_call(
+                self._overwrite_if_due, self._distribution_strategy
+            )
+
+    def _accumulate(
+        self, known: Accumulators, grads: Sequence[Any], trainable_variables: Any
+    ) -> None:
         steps = self.gradient_accumulation_steps
         accumulators = [
-            self._accumulators.get(self._index_of(v), v, g)
+            known.get(self._index_of(v), v, g)
             for g, v in zip(grads, trainable_variables, strict=True)
         ]
 
@@ -161,6 +189,96 @@ class KerasHost(tf.keras.optimizers.Optimizer):
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
         del variables  # update_step applies it, to the touched rows of a sparse gradient.
+
+    # `update_step` advances the averages, so Keras' pass over all variables has nothing to do.
+
+    def _update_model_variables_moving_average(self, variables: Sequence[Any]) -> None:
+        del variables
+
+    def average_of(self, variable: Any) -> MovingAverage:
+        """The moving average of a variable, which the option `use_ema` keeps.
+
+        Args:
+            variable: one of those that the optimizer was built for.
+
+        Returns:
+            The average. Its values are those of an earlier step; see `averaged_weights`.
+        """
+        index = self._index_of(variable)
+        slots = (tf_variable(self._slots[name][index]) for name in AVERAGE_SLOTS)
+        return MovingAverage(tf_variable(variable), *slots)
+
+    def average_step(self, ahead: int = 0) -> tf.Tensor:
+        """The number of the current step for `MovingAverage`, which counts like the EMA of Keras.
+
+        In Keras 3 the averages begin with the variables after the first step (with accumulated
+        gradients, after the first update), in Keras 2 with those before it.
+
+        Args:
+            ahead: 1 for the next step, if the current one has not been counted yet.
+
+        Returns:
+            int64 scalar; 0: the averages equal the variables.
+        """
+        step = tf.cast(tf.convert_to_tensor(self._iterations), tf.int64) + 1 + ahead
+        return tf.maximum(step - (self.gradient_accumulation_steps or 1), 0) if KERAS_3 else step
+
+    @property
+    def _model_variables_moving_average(self) -> list[Any]:
+        """Keras 3: the averages before the current step, for the callback `SwapEMAWeights`."""
+        averages = getattr(self, "_slots", {}).get(AVERAGE_SLOTS[0])
+        if averages is None:
+            raise AttributeError("the optimizer is not built, or use_ema is not set")
+        if any(tf_variable(v).dtype == tf.bfloat16 for v in self._trainable_variables):
+            raise ValueError(
+                "the SwapEMAWeights of Keras does not support bfloat16 variables; use "
+                "twml_ops.optimizers.SwapEMAWeights"
+            )
+        for variable in self._trainable_variables:
+            self._distribution_strategy.extended.update(
+                tf_variable(variable), self._advance_average, group=False
+            )
+        return list(averages)
+
+    def _advance_average(self, variable: Any) -> None:
+        average, step = self.average_of(variable), self.average_step()
+        average.advance_all(step, self.ema_momentum)
+        if step == 0:
+            average.values.assign(tf.cast(average.variable, average.values.dtype))
+
+    def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
+        """Sets variables to their averages, if `use_ema` is set; `fit` does it at its end.
+
+        Args:
+            var_list: those that the optimizer was built for, or some of them.
+        """
+        if self.use_ema and is_built(self):  # Otherwise the averages are the variables.
+            self._overwrite(self._distribution_strategy, var_list, self.average_step())
+
+    def _overwrite_if_due(self, strategy: tf.distribute.Strategy) -> None:
+        """Keras 3: at the end of a step that has not been counted yet."""
+        due = (tf.convert_to_tensor(self.iterations) + 1) % self.ema_overwrite_frequency == 0
+        variables, step = self._trainable_variables, self.average_step(ahead=1)
+        tf.cond(due, lambda: self._overwrite(strategy, variables, step), lambda: None)
+
+    def _overwrite_model_variables_with_average_value(self, variables: Sequence[Any]) -> None:
+        """Keras 2: at the end of a step in which it is due, and that has not been counted yet."""
+        if not KERAS_3:  # Keras 3 calls it where replicas cannot meet.
+            self._overwrite(self._distribution_strategy, variables, self.average_step(ahead=1))
+
+    def _overwrite(
+        self, strategy: tf.distribute.Strategy, variables: Sequence[Any], step: tf.Tensor
+    ) -> None:
+        def overwrite(variable: Any) -> None:
+            average = self.average_of(variable)
+            average.advance_all(step, self.ema_momentum)
+            average.variable.assign(tf.cast(average.values.value(), average.variable.dtype))
+
+        def overwrite_all() -> None:
+            for v in variables:
+                strategy.extended.update(tf_variable(v), overwrite, group=False)
+
+        tf.cond(step > 0, overwrite_all, lambda: None)  # At 0 they equal their averages.
 
     def _deduplicate_sparse_grad(self, grads: Sequence[Any]) -> list[Any]:
         # Keras 2 would sum repeated ids, which the kernel does faster.
@@ -213,6 +331,19 @@ class KerasHost(tf.keras.optimizers.Optimizer):
                 )
             initial = tf.fill(spec.shape, tf.cast(spec.initial_value, spec.dtype))
             return self.add_variable_from_reference(variable, spec.name, initial_value=initial)
+
+
+@contextlib.contextmanager
+def _temporarily(owner: Any, **attributes: Any) -> Iterator[None]:
+    """Attributes have other values in the block."""
+    before = {name: getattr(owner, name) for name in attributes}
+    for name, value in attributes.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
 
 
 def replicas() -> int:

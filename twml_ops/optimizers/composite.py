@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from twml_ops._keras import KERAS_3, serializable
+from twml_ops.ops._tape import tf_variable
 
 
 @serializable
@@ -20,6 +22,10 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
 
     Each optimizer works as it does alone: with its own learning rate and schedule, clipping, weight
     decay and step count. `learning_rate` is the learning rate of `default`.
+
+    A pattern that matches no variable when the optimizer is built gives a warning. In Keras 2,
+    layers of Keras lose their names in a loaded model, so that patterns find nothing; the variables
+    of such a model keep the optimizers that they had when it was saved.
 
     Args:
         default: for variables that match no pattern; of this package or of Keras.
@@ -51,6 +57,7 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
         self.default = default
         self.optimizers = optimizers
         self._built_all = False
+        self._choices = _Choices()
         # Checkpoints follow attributes, but in Keras 3 not those that are lists or dicts.
         for i, optimizer in enumerate(every):
             setattr(self, f"_optimizer_{i}", optimizer)
@@ -88,11 +95,29 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
         Returns:
             One of `all_optimizers`.
         """
+        number = self._choices.number_of(variable)
+        return self.all_optimizers[self._match(variable) if number is None else number]
+
+    def _match(self, variable: Any) -> int:
+        """The number of the first pattern that matches; that of `default` is the last."""
         path = getattr(variable, "path", variable.name)
-        for pattern, optimizer in self.optimizers.items():
-            if re.search(pattern, path):
-                return optimizer
-        return self.default
+        matches = (i for i, pattern in enumerate(self.optimizers) if re.search(pattern, path))
+        return next(matches, len(self.optimizers))
+
+    def _choose(self, variables: Sequence[Any]) -> None:
+        """Chooses an optimizer for each variable, for good."""
+        numbers, default = [self._match(v) for v in variables], len(self.optimizers)
+        if not KERAS_3 and all(n == default for n in numbers):  # Maybe their names are lost.
+            numbers = self._choices.saved_numbers(variables) or numbers
+        self._choices.set(variables, numbers)
+        for i, pattern in enumerate(self.optimizers):
+            if i not in numbers:
+                paths = [str(getattr(v, "path", v.name)) for v in variables]
+                warnings.warn(
+                    f"the pattern {pattern!r} of CompositeOptimizer is the first one to match for "
+                    f"no variable, expected one of {', '.join(paths[:20])}",
+                    stacklevel=4,
+                )
 
     def build(self, variables: Sequence[Any]) -> None:
         """Builds every optimizer for its variables.
@@ -104,6 +129,7 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
             return
         self._built_all = True
         super().build(variables)
+        self._choose(variables)
         for optimizer in self.all_optimizers:
             matching = [v for v in variables if self.optimizer_of(v) is optimizer]
             if matching:
@@ -142,6 +168,17 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
         )
         self.apply_gradients(zip(grads, variables, strict=True))
 
+    def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
+        """Sets variables to their averages, where their optimizer has `use_ema`.
+
+        Args:
+            var_list: all that the optimizers were built for.
+        """
+        for optimizer in self.all_optimizers:
+            matching = [v for v in var_list if self.optimizer_of(v) is optimizer]
+            if matching:
+                optimizer.finalize_variable_values(matching)
+
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
         serialize = tf.keras.optimizers.serialize
@@ -149,6 +186,7 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
             "name": self.name,
             "default": serialize(self.default),
             "optimizers": {p: serialize(o) for p, o in self.optimizers.items()},
+            **({} if KERAS_3 or not self._built_all else {"choices": self._choices.as_list()}),
         }
 
     @classmethod
@@ -160,7 +198,41 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
             custom_objects: not used; the optimizers' classes must be registered with Keras.
         """
         del custom_objects
-        return cls(**{k: v for k, v in config.items() if k != "learning_rate"})
+        known = {k: v for k, v in config.items() if k not in ("learning_rate", "choices")}
+        made = cls(**known)
+        made._choices.saved = config.get("choices", [])
+        return made
+
+
+class _Choices:
+    """The optimizer, by its number, of each variable that a `CompositeOptimizer` was built for.
+
+    Attributes:
+        saved: shape and number of each variable in a file that Keras 2 has written.
+    """
+
+    def __init__(self) -> None:
+        self.saved: Sequence[Any] = []
+        self._of: dict[int, tuple[Any, int]] = {}  # keeps the variables, so that ids are unique
+
+    def set(self, variables: Sequence[Any], numbers: Sequence[int]) -> None:
+        """Stores the number of each variable."""
+        pairs = zip(variables, numbers, strict=True)
+        self._of = {id(tf_variable(v)): (v, n) for v, n in pairs}
+
+    def number_of(self, variable: Any) -> int | None:
+        """The number of a variable; None if it is unknown."""
+        return self._of.get(id(tf_variable(variable)), (None, None))[1]
+
+    def as_list(self) -> list[Any]:
+        """What `saved` will be."""
+        return [[list(v.shape), n] for v, n in self._of.values()]
+
+    def saved_numbers(self, variables: Sequence[Any]) -> list[int] | None:
+        """The saved numbers, if the variables have the shapes that were saved."""
+        shapes = [list(shape) for shape, _ in self.saved]
+        fits = shapes == [list(v.shape) for v in variables]
+        return [int(n) for _, n in self.saved] if fits and shapes else None
 
 
 class _CallableList(list):  # type: ignore[type-arg]

@@ -24,14 +24,15 @@ class SGD(SparseOptimizer):
         clipnorm: limit of each gradient's L2 norm.
         clipvalue: limit of each gradient element's absolute value.
         global_clipnorm: limit of the L2 norm of all gradients together.
-        use_ema: whether to keep exponential moving averages of the weights; refused with sparse
-            gradients.
-        ema_momentum: of the moving averages.
+        use_ema: whether to keep exponential moving averages of the weights; see `SparseOptimizer`.
+        ema_momentum: of the moving averages, in [0, 1].
         ema_overwrite_frequency: steps after which the averages replace the weights; None: at the
             end of `fit`.
         loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).
         gradient_accumulation_steps: number of steps whose gradients make one update, at least 2
             (Keras 3).
+        **kwargs: `jit_compile` and `is_legacy_optimizer` of Keras 2, which its configs have and
+            which must be False.
 
     Raises:
         ValueError: an argument is out of range, or the running Keras does not have an option.
@@ -53,6 +54,7 @@ class SGD(SparseOptimizer):
         ema_overwrite_frequency: int | None = None,
         loss_scale_factor: float | None = None,
         gradient_accumulation_steps: int | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(
             learning_rate,
@@ -68,6 +70,7 @@ class SGD(SparseOptimizer):
             ema_overwrite_frequency=ema_overwrite_frequency,
             loss_scale_factor=loss_scale_factor,
             gradient_accumulation_steps=gradient_accumulation_steps,
+            **kwargs,
         )
 
     @property
@@ -99,14 +102,15 @@ class Momentum(SparseOptimizer):
         clipnorm: limit of each gradient's L2 norm.
         clipvalue: limit of each gradient element's absolute value.
         global_clipnorm: limit of the L2 norm of all gradients together.
-        use_ema: whether to keep exponential moving averages of the weights; refused with sparse
-            gradients.
-        ema_momentum: of the moving averages.
+        use_ema: whether to keep exponential moving averages of the weights; see `SparseOptimizer`.
+        ema_momentum: of the moving averages, in [0, 1].
         ema_overwrite_frequency: steps after which the averages replace the weights; None: at the
             end of `fit`.
         loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).
         gradient_accumulation_steps: number of steps whose gradients make one update, at least 2
             (Keras 3).
+        **kwargs: `jit_compile` and `is_legacy_optimizer` of Keras 2, which its configs have and
+            which must be False.
 
     Raises:
         ValueError: an argument is out of range, or the running Keras does not have an option.
@@ -130,6 +134,7 @@ class Momentum(SparseOptimizer):
         ema_overwrite_frequency: int | None = None,
         loss_scale_factor: float | None = None,
         gradient_accumulation_steps: int | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(
             learning_rate,
@@ -145,6 +150,7 @@ class Momentum(SparseOptimizer):
             ema_overwrite_frequency=ema_overwrite_frequency,
             loss_scale_factor=loss_scale_factor,
             gradient_accumulation_steps=gradient_accumulation_steps,
+            **kwargs,
         )
         self.momentum = momentum
         self.nesterov = nesterov

@@ -11,11 +11,12 @@ from twml_ops._keras import KERAS_3, VERSION, optimizer_takes
 from twml_ops.ops._tape import tf_variable
 from twml_ops.optimizers._gradients import clip
 from twml_ops.optimizers._keras_host import KerasHost, replicas
+from twml_ops.optimizers._moving_average import AVERAGE_SLOTS, average_slots
 from twml_ops.optimizers.apply_update import Concurrency, apply_update
-from twml_ops.optimizers.update_rules import UpdateRule
+from twml_ops.optimizers.update_rules import SlotSpec, UpdateRule
 
 # Keras 2 writes them into configs, and needs the second one to load them.
-_ONLY_IN_CONFIGS = ("jit_compile", "is_legacy_optimizer")
+_OF_KERAS_2 = ("jit_compile", "is_legacy_optimizer")
 
 
 class SparseOptimizer(KerasHost):
@@ -27,8 +28,15 @@ class SparseOptimizer(KerasHost):
     gradients are updated as in Keras.
 
     With sparse gradients, clipping sees the summed rows: rows without a gradient count as zeros.
-    `weight_decay` shrinks the touched rows only. `use_ema` would need a dense pass over all rows
-    and is refused.
+    `weight_decay` shrinks the touched rows only.
+
+    `use_ema` keeps an exponential moving average of every weight over all steps, as in Keras, at
+    the cost of the touched rows (`ops.average_rows`). It takes the memory of a second table and 8
+    bytes a row. `fit` ends with the averages in the model; before that, `averaged_weights` and
+    `SwapEMAWeights` put them there for an evaluation, an export or a file.
+    `ema_overwrite_frequency` writes all rows in each of its steps. A table must not be assigned to
+    between two steps: a row that has been trained would count as if it had had the new value since
+    its last update.
 
     `gradient_accumulation_steps` keeps the rows of the gradients of so many steps and updates with
     their mean. It costs the memory of these gradients, whatever the size of a table. They are not
@@ -39,7 +47,7 @@ class SparseOptimizer(KerasHost):
     for the same `rounding_seed` and step. Its slots are float32.
 
     Keras 2 and Keras 3 differ in their options: `loss_scale_factor` and
-    `gradient_accumulation_steps` exist in Keras 3 only. `jit_compile` of Keras 2 is missing here,
+    `gradient_accumulation_steps` exist in Keras 3 only. `jit_compile` of Keras 2 must be False,
     since XLA does not know the kernels.
 
     To write an optimizer of your own, derive from this class and define `update_rule`: either a
@@ -77,13 +85,15 @@ class SparseOptimizer(KerasHost):
         clipnorm: limit of each gradient's L2 norm.
         clipvalue: limit of each gradient element's absolute value.
         global_clipnorm: limit of the L2 norm of all gradients together.
-        use_ema: whether to keep exponential moving averages of the weights; dense gradients only.
-        ema_momentum: of the moving averages.
+        use_ema: whether to keep exponential moving averages of the weights.
+        ema_momentum: of the moving averages, in [0, 1].
         ema_overwrite_frequency: steps after which the averages replace the weights; None: at the
             end of `fit`.
         loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).
         gradient_accumulation_steps: number of steps whose gradients make one update, at least 2
             (Keras 3).
+        **kwargs: `jit_compile` and `is_legacy_optimizer` of Keras 2, which its configs have and
+            which must be False.
 
     Raises:
         ValueError: an argument is out of range, two kinds of clipping are given, or the running
@@ -106,7 +116,9 @@ class SparseOptimizer(KerasHost):
         ema_overwrite_frequency: int | None = None,
         loss_scale_factor: float | None = None,
         gradient_accumulation_steps: int | None = None,
+        **kwargs: Any,
     ) -> None:
+        _check_options_of_keras_2(kwargs)
         if concurrency not in ("locked", "hogwild"):
             raise ValueError(f'concurrency must be "locked" or "hogwild", got {concurrency!r}')
         options = {
@@ -143,12 +155,6 @@ class SparseOptimizer(KerasHost):
             "rounding_seed": self.rounding_seed,
         }
 
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> SparseOptimizer:
-        """The optimizer that `get_config` described, in any version of this package."""
-        known = {k: v for k, v in config.items() if k not in _ONLY_IN_CONFIGS}
-        return super().from_config(known, custom_objects=custom_objects)
-
     # The interface of the hosts: Keras, graphs of version 1, parameter servers, TPU tables -------
 
     @property
@@ -184,11 +190,6 @@ class SparseOptimizer(KerasHost):
         """
         if not any(isinstance(g, tf.IndexedSlices) for g in gradients):
             return
-        if self.use_ema:
-            raise ValueError(
-                "use_ema needs a dense pass over every row of a table at each step, so it is "
-                "not supported with sparse gradients; average checkpoints instead"
-            )
         if getattr(self, "gradient_accumulation_steps", None) and replicas() > 1:
             raise ValueError(
                 "gradient_accumulation_steps with sparse gradients is not supported among "
@@ -219,6 +220,29 @@ class SparseOptimizer(KerasHost):
             return 0.0
         return float(self.weight_decay)
 
+    @property
+    def slot_names(self) -> tuple[str, ...]:
+        """The names of all slots: those of `update_rule`, and with `use_ema` those of averages."""
+        names = self.update_rule.slot_names
+        average, step = AVERAGE_SLOTS
+        # In this order a file of an earlier version, which has no steps, is the beginning of one.
+        return (average, *names, step) if self.use_ema else names
+
+    def slot_specs(self, variable: Any) -> list[SlotSpec]:
+        """The slots that a variable gets.
+
+        Args:
+            variable: or anything else with a shape and a dtype.
+
+        Returns:
+            One for each of `slot_names`.
+        """
+        specs = self.update_rule.slots(variable.shape, variable.dtype)
+        if not self.use_ema:
+            return specs
+        average, step = average_slots(variable.shape, variable.dtype)
+        return [average, *specs, step]
+
     def slots_of(self, variable: Any) -> list[tf.Variable]:
         """The slots that the optimizer keeps for a variable.
 
@@ -226,10 +250,10 @@ class SparseOptimizer(KerasHost):
             variable: one of those that the optimizer was built for.
 
         Returns:
-            One for each of `update_rule.slot_names`.
+            One for each of `slot_names`.
         """
         index = self._index_of(variable)
-        return [tf_variable(self._slots[name][index]) for name in self.update_rule.slot_names]
+        return [tf_variable(self._slots[name][index]) for name in self.slot_names]
 
     def update_variable(
         self,
@@ -266,6 +290,20 @@ class SparseOptimizer(KerasHost):
             concurrency=self.concurrency,
             rounding_seed=self.rounding_seed,
         )
+
+
+def _check_options_of_keras_2(options: dict[str, Any]) -> None:
+    """Checks options that only configs of Keras 2 have.
+
+    Raises:
+        TypeError: there is no such option.
+        ValueError: one has another value than in these configs.
+    """
+    for option, value in options.items():
+        if option not in _OF_KERAS_2:
+            raise TypeError(f"optimizers of twml_ops have no argument {option!r}")
+        if value:
+            raise ValueError(f"{option} must be False, got {value!r}")
 
 
 def _options_of_keras_3(**options: Any) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def table_optimizer(optimizer: Any) -> Any:
     Raises:
         ValueError: `optimizer` has no counterpart, or an option that TPU tables do not support.
     """
-    for option in ("clipnorm", "global_clipnorm", "weight_decay"):
+    for option in ("clipnorm", "global_clipnorm", "weight_decay", "use_ema"):
         if value := getattr(optimizer, option, None):
             raise ValueError(
                 f"{option} is not supported by the tables of a TPU, expected an optimizer without "

@@ -15,7 +15,9 @@ def tune(
     ctx: typer.Context,
     out: Annotated[
         Path,
-        typer.Option(help="JSON file to write, for `twml-ops train --config`.", show_default=False),
+        typer.Option(
+            help="JSON file to write, for --config of `twml-ops train`.", show_default=False
+        ),
     ],
     data: Annotated[
         str | None,

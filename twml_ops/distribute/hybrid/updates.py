@@ -16,7 +16,7 @@ from twml_ops.optimizers import SparseOptimizer
 ShardGradient = tuple[ShardEntries, tf.Tensor]
 """Entries of a batch and the gradient of their product with a shard, both on the shard's server."""
 
-_NEEDS_WHOLE_TABLE = ("clipnorm", "global_clipnorm", "use_ema", "gradient_accumulation_steps")
+_NEEDS_WHOLE_TABLE = ("clipnorm", "global_clipnorm", "gradient_accumulation_steps")
 
 
 def check_optimizer(optimizer: Any) -> None:
@@ -34,6 +34,8 @@ def check_optimizer(optimizer: Any) -> None:
                 "optimizer must be one of twml_ops.optimizers, which can update a table on a "
                 f"server, got {type(each).__name__}"
             )
+        if each.use_ema:
+            raise ValueError("use_ema is not supported with tables on servers, expected False")
         for name in _NEEDS_WHOLE_TABLE:
             if getattr(each, name, None):
                 raise ValueError(

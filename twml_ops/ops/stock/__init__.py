@@ -15,6 +15,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from twml_ops.ops.stock.apply_rows import apply_rows
+from twml_ops.ops.stock.average_rows import average_rows
 from twml_ops.ops.stock.discretize import hashing_discretize, percentile_discretize
 from twml_ops.ops.stock.dynamic_lookup import dynamic_lookup
 from twml_ops.ops.stock.hash import hash_ids
@@ -39,6 +40,7 @@ from twml_ops.ops.stock.tree_sums import tree_sums
 
 _OPS = (
     apply_rows,
+    average_rows,
     csr_from_indices,
     dynamic_lookup,
     find_keys,

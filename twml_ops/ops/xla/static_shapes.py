@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from twml_ops.ops.stock import check, discretize, hash, norm
 from twml_ops.ops.stock.apply_rows import update_rows
+from twml_ops.ops.stock.average_rows import advance_rows
 from twml_ops.ops.stock.bfloat16 import cast_to_float32
 from twml_ops.ops.stock.online_standardize import online_standardize as stock_online_standardize
 from twml_ops.ops.stock.sparse_linear import multiply_each
@@ -84,6 +85,23 @@ def apply_rows(
     shapes = [tf.raw_ops.VariableShape(input=h, out_type=tf.int64) for h in handles]
     touched, gradient = _clip_padding(tf.gather(unique, positions)), tf.gather(gradient, positions)
     return update_rows(rule, handles, shapes, touched, gradient, hyper, seed, count > 0)
+
+
+def average_rows(
+    var: tf.Tensor,
+    average: tf.Tensor,
+    steps: tf.Tensor,
+    ids: tf.Tensor,
+    step: Any,
+    log_momentum: Any,
+    hogwild: bool = False,
+) -> Any:
+    """The op Twml>AverageRows; in place of padding it advances another row, which changes nothing.
+
+    An average that is advanced earlier or later has the same value, up to rounding.
+    """
+    del hogwild  # compiled code has no concurrent steps
+    return advance_rows(var, average, steps, _replace_padding(ids), step, log_momentum)
 
 
 def max_norm(
@@ -185,6 +203,7 @@ library = SimpleNamespace(
     twml_grouped_sparse_linear=partial(multiply_each, resource_sparse_linear),
     twml_sum_duplicates=sum_duplicates,
     twml_apply_rows=apply_rows,
+    twml_average_rows=average_rows,
     twml_max_norm=max_norm,
     twml_online_standardize=online_standardize,
     twml_hash_ids=hash_ids,
