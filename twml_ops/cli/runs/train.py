@@ -28,6 +28,7 @@ from twml_ops.cli.runs.checkpoint_options import (
 )
 from twml_ops.cli.runs.checkpoints import RunCheckpoints
 from twml_ops.cli.runs.choices import choose
+from twml_ops.cli.runs.choose_crosses import with_crosses
 from twml_ops.cli.runs.choose_epochs import validation_parts
 from twml_ops.cli.runs.class_balance import check as check_balance
 from twml_ops.cli.runs.class_balance import training_examples
@@ -141,6 +142,8 @@ def train(
         data = training_examples(config, data)
         sizes = data.num_examples(), held_out.num_examples()
     run_summary.print_data(console, data, held_out, sizes)
+    with original_errors(data, *(parts or ())):
+        config = with_crosses(config, parts, console)
     choices = choose(config, data, parts, folder / TENSORBOARD, console, checkpoints)
     config, choice = choices.config, choices.epochs
     if runner is None:
