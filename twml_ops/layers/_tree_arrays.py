@@ -44,12 +44,12 @@ class Ensemble(NamedTuple):
 
     Attributes:
         trees: roots, as in the dictionaries of `lightgbm.Booster.dump_model`.
-        loss: log loss on the fold, the sum over its examples.
-        loss_of_constant: that of the share of positives of the other folds.
+        losses: log loss of each example of the fold, times its weight.
+        loss_of_constant: that of the share of positives of the other folds, the sum over them.
     """
 
     trees: list[Mapping[str, Any]]
-    loss: float
+    losses: Array
     loss_of_constant: float
 
 
@@ -100,7 +100,7 @@ def _train_folds(
     for found in ensembles:
         nodes.add_ensemble(found.trees)
     constant = sum(e.loss_of_constant for e in ensembles)
-    gain = 1 - sum(e.loss for e in ensembles) / constant if constant > 0 else 0.0
+    gain = 1 - sum(float(e.losses.sum()) for e in ensembles) / constant if constant > 0 else 0.0
     return nodes.arrays(), gain
 
 
@@ -120,9 +120,10 @@ def train_ensemble(
     lightgbm = load_lightgbm()
     positives, total = float(train[1] @ train[2]), float(train[2].sum())
     constant = math.log((positives + 0.5) / (total - positives + 0.5))
-    loss_of_constant = _log_loss(held_out, np.full(len(held_out[0]), constant))
+    of_constant = log_losses(held_out, np.full(len(held_out[0]), constant))
+    loss_of_constant = float(of_constant.sum())
     if min(len(train[0]), len(held_out[0])) < options.min_examples or not 0 < positives < total:
-        return Ensemble([{"leaf_value": constant}], loss_of_constant, loss_of_constant)
+        return Ensemble([{"leaf_value": constant}], of_constant, loss_of_constant)
     binary = bool(np.isin(train[1], (0, 1)).all() and np.isin(held_out[1], (0, 1)).all())
     parameters = {
         "objective": "binary" if binary else "cross_entropy",
@@ -149,14 +150,21 @@ def train_ensemble(
         callbacks=[lightgbm.early_stopping(_PATIENCE, verbose=False)],
     )
     best = booster.best_iteration
-    loss = _log_loss(held_out, booster.predict(held_out[0], num_iteration=best, raw_score=True))
+    losses = log_losses(held_out, booster.predict(held_out[0], num_iteration=best, raw_score=True))
     trees = booster.dump_model(num_iteration=best)["tree_info"]
-    return Ensemble([tree["tree_structure"] for tree in trees], loss, loss_of_constant)
+    return Ensemble([tree["tree_structure"] for tree in trees], losses, loss_of_constant)
 
 
-def _log_loss(examples: Sequence[Array], logits: Array) -> float:
+def log_losses(examples: Sequence[Array], logits: Array) -> Array:
+    """The log loss of each example, times its weight.
+
+    Args:
+        examples: x, labels and weights.
+        logits: of the predictions.
+    """
     _, labels, weights = examples
-    return float(weights @ (np.logaddexp(0, logits) - labels * logits))
+    losses: Array = weights * (np.logaddexp(0, logits) - labels * logits)
+    return losses
 
 
 def load_lightgbm() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from twml_ops import core
 from twml_ops.layers._cross_gains import CrossRanking, Limits, linear_logits
 from twml_ops.layers._recent_results import RecentResults
-from twml_ops.layers._tree_arrays import TreeOptions, train_ensemble
+from twml_ops.layers._tree_arrays import TreeOptions, log_losses, train_ensemble
 from twml_ops.layers.boosted_trees import BoostedTrees
 from twml_ops.layers.count_statistics import CountStatistics
 from twml_ops.layers.target_statistics import TargetStatistics
@@ -58,7 +59,8 @@ def choose_crosses(
     The examples that are held out decide whether the crosses are used. Boosted trees are trained on
     the others with the statistics of the fields alone, and once more with those of the crosses. The
     crosses are returned if the trees that have them predict the examples held out better, whose
-    labels are in no statistic. Without LightGBM linear models take the place of the trees.
+    labels are in no statistic, by more than half a standard error. Without LightGBM linear models
+    take the place of the trees.
 
     Args:
         ids: int64 [N, F]; negative ids are missing values.
@@ -113,11 +115,16 @@ def _choose(examples: Examples, held_out: Array, limits: Limits) -> list[tuple[i
     if not crosses:
         return []
     alone, crossed = _losses(crosses, fit, rest)
-    return crosses if crossed < alone else []
+    return crosses if _is_clear(alone - crossed) else []
 
 
-def _losses(crosses: list[tuple[int, ...]], fit: Examples, held_out: Examples) -> list[float]:
-    """The losses of the examples held out, without and with the statistics of crosses."""
+def _is_clear(gains: Array) -> bool:
+    """Whether the sum of the gains of examples exceeds half of its standard error."""
+    return float(gains.sum()) > 0.5 * math.sqrt(len(gains)) * float(gains.std())
+
+
+def _losses(crosses: list[tuple[int, ...]], fit: Examples, held_out: Examples) -> list[Array]:
+    """The loss of each example held out, without and with the statistics of crosses."""
     fields = fit.ids.shape[1]
     x: list[list[tuple[Array, Array]]] = [[(fit.numbers, held_out.numbers)] for _ in range(2)]
     for kind in (TargetStatistics, CountStatistics):
@@ -128,23 +135,22 @@ def _losses(crosses: list[tuple[int, ...]], fit: Examples, held_out: Examples) -
         x[0].append((seen[:, :fields], new[:, :fields]))
         x[1].append((seen, new))
 
-    def loss(columns: list[tuple[Array, Array]]) -> float:
+    def losses(columns: list[tuple[Array, Array]]) -> Array:
         parts = [
             (np.concatenate(part, axis=1), examples.labels, examples.weights)
             for part, examples in zip(zip(*columns, strict=True), (fit, held_out), strict=True)
         ]
         if BoostedTrees.is_available():
-            return train_ensemble(parts[0], parts[1], _TREES).loss
-        return _loss_of_linear_model(parts[0], parts[1])
+            return train_ensemble(parts[0], parts[1], _TREES).losses
+        return _losses_of_linear_model(parts[0], parts[1])
 
     with ThreadPoolExecutor(2) as pool:  # each trains in one thread
-        return list(pool.map(loss, x))
+        return list(pool.map(losses, x))
 
 
-def _loss_of_linear_model(fit: tuple[Array, ...], held_out: tuple[Array, ...]) -> float:
+def _losses_of_linear_model(fit: tuple[Array, ...], held_out: tuple[Array, ...]) -> Array:
     x, mean = np.nan_to_num(fit[0]), np.average(fit[1], weights=fit[2])
     base = float(np.log(mean / (1 - mean)))
     _, logits = linear_logits(x, fit[1], fit[2], base, np.nan_to_num(held_out[0]))
     assert logits is not None
-    z = base + logits
-    return float(held_out[2] @ (np.logaddexp(0, z) - held_out[1] * z))
+    return log_losses(held_out, base + logits)
