@@ -92,13 +92,13 @@ def choose_crosses(
         raise ValueError(f"ids must be [N, F] and the other arguments have N rows, got {shapes}")
     if max_size < 2:
         raise ValueError(f"max_size must be at least 2, got {max_size}")
-    if len(y) < MIN_EXAMPLES or table.shape[1] < 2 or max_crosses < 1:
-        return []
     rest = core.hash_ids(keys, _BITS, _SALT) % _HELD_OUT == 0
     if held_out is not None:
         rest = np.asarray(held_out, bool).reshape(-1)
         if len(rest) != len(y):
             raise ValueError(f"held_out must have {len(y)} items, got {len(rest)}")
+    if len(y) < MIN_EXAMPLES or table.shape[1] < 2 or max_crosses < 1:
+        return []
     order = np.argsort(keys, kind="stable")
     examples = Examples(*(column[order] for column in (table, keys, y, w, x)))
     rest = rest[order]

@@ -23,10 +23,10 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from twml_ops.data import Schema
+from twml_ops.models._crosses import choose_crosses
 from twml_ops.models._fields import MAX_MULTI_HOT
 from twml_ops.models._layouts import layout_of, takes
 from twml_ops.models.bias import Bias
-from twml_ops.models.choose_crosses import choose_crosses
 from twml_ops.models.dcn import dcn
 from twml_ops.models.deepfm import deepfm
 from twml_ops.models.dlrm import dlrm

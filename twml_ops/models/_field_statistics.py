@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from twml_ops.data import Schema
 from twml_ops.layers import CategoryCounts, CountStatistics, TargetStatistics
+from twml_ops.models._crosses import ROW_KEYS, Array, CrossExamples, positions_of
 from twml_ops.models._labels import columns_of
-from twml_ops.models.choose_crosses import ROW_KEYS, Array, CrossExamples, positions_of
 
 
 class StatisticsLayers(NamedTuple):

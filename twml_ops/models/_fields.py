@@ -32,11 +32,11 @@ from twml_ops.layers import (
     TargetStatistics,
 )
 from twml_ops.models._adapt_fields import FieldState, adapt_fields
+from twml_ops.models._crosses import ROW_KEYS
 from twml_ops.models._field_statistics import FieldStatistics
 from twml_ops.models._labels import probabilities
 from twml_ops.models._tree_logits import tree_logits
 from twml_ops.models.bias import Bias
-from twml_ops.models.choose_crosses import ROW_KEYS
 from twml_ops.models.mean_logit import MeanLogit
 
 MAX_MULTI_HOT = 256
@@ -57,7 +57,7 @@ class Fields:
         statistics: whether `numbers` has the out-of-fold target and count statistics of the
             categorical fields.
         crosses: crosses of these fields that have statistics as well, see
-            `choose_crosses.positions_of`; None: they are chosen.
+            `_crosses.positions_of`; None: they are chosen.
 
     Attributes:
         inputs: symbolic inputs by name.

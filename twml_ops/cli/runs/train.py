@@ -8,9 +8,10 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from twml_ops.analysis import scoring
+from twml_ops.analysis import leaking_features, scoring
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import run_summary
+from twml_ops.cli.render.leaks import print_leaks
 from twml_ops.cli.render.terminal import make_console
 from twml_ops.cli.results.run_result import RunResult
 from twml_ops.cli.runs import (
@@ -142,8 +143,11 @@ def train(
         data = training_examples(config, data)
         sizes = data.num_examples(), held_out.num_examples()
     run_summary.print_data(console, data, held_out, sizes)
-    with original_errors(data, *(parts or ())):
+    with original_errors(data, held_out, *(parts or ())):
         config = with_crosses(config, parts, console)
+        examined = parts.validation if parts else held_out
+        leaks = leaking_features(examined.blocks(), data.schema)
+    print_leaks(console, leaks, examined.name)
     choices = choose(config, data, parts, folder / TENSORBOARD, console, checkpoints)
     config, choice = choices.config, choices.epochs
     if runner is None:
@@ -174,6 +178,7 @@ def train(
             choice,
             fitted.members,
             choices.model,
+            {"data": examined.name, "features": leaks},
         ),
         epoch_choice=choice,
     )
