@@ -5,6 +5,7 @@ import pytest
 
 from twml_ops import layers
 from twml_ops.layers import BoostedTrees, choose_crosses
+from twml_ops.layers._recent_results import RecentResults
 from twml_ops.layers._row_sample import RowSample
 
 ROWS, VALUES = 4000, 20
@@ -122,3 +123,19 @@ def test_a_sample_of_rows_depends_on_their_keys_only():
         np.testing.assert_array_equal(a, b)
     np.testing.assert_array_equal(found[0][1], found[0][0] * 2.0)
     assert RowSample(5).rows() == ()
+
+
+def test_the_results_of_the_last_calls_are_remembered():
+    computed = []
+
+    def get(results, value, options=0):
+        array = np.array([value])
+        return results.get([array], options, lambda: computed.append((value, options)) or value)
+
+    results = RecentResults(2)
+    assert [get(results, v) for v in (1, 2, 1, 3, 1, 2)] == [1, 2, 1, 3, 1, 2]
+    assert computed == [(1, 0), (2, 0), (3, 0), (2, 0)]  # 2 was the oldest when 3 came
+    get(results, 2, "other")
+    results.clear()
+    get(results, 2)
+    assert computed[4:] == [(2, "other"), (2, 0)]

@@ -43,3 +43,7 @@ class RecentResults(Generic[Result]):
         while len(self._found) > self._size:
             del self._found[next(iter(self._found))]
         return result
+
+    def clear(self) -> None:
+        """Forgets all results."""
+        self._found.clear()
