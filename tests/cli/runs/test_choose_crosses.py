@@ -11,6 +11,7 @@ from twml_ops.cli.runs.typed_values import parse_value
 from twml_ops.models import dcn
 
 ROWS, VALUES = 3000, 12
+NAMED = ("--no-refit", "--model", "dcn", "--set", "trees=false", "--set")
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +49,8 @@ def test_train_chooses_crosses_and_warns_of_leaks(source, tmp_path, capsys):
     assert "user*site" in printed
     assert "warning" not in printed
 
-    facts = train(source, tmp_path / "told", "--model", "dcn", "--set", "crosses=user*hour")
-    assert facts["model_options"] == {"crosses": ["user*hour"]}
+    facts = train(source, tmp_path / "told", *NAMED, "crosses=user*hour")
+    assert facts["model_options"] == {"trees": False, "crosses": ["user*hour"]}
     assert list(facts["leaks"]["features"]) == ["told"]
     assert "The feature told alone has an AUC of 1.0000" in capsys.readouterr().out
     assert "The feature told alone" in (tmp_path / "told" / "report.html").read_text()
