@@ -11,6 +11,7 @@ The commands `twml-ops train`, `evaluate` and `explain` print the results of the
 | `weight_norms` | norms of the table rows that the entries of each feature read |
 | `Profile` | coverage and histograms of each feature of a data set, in bounded memory |
 | `population_stability` | distance between the histograms of a feature in two data sets |
+| `leaking_features` | features that alone have an area under the ROC curve near 1 |
 | `explain_features` | importance, weight norm, coverage and drift of each feature |
 
 Features are dictionaries of ragged tensors, as the sources of `twml_ops.data` return them:
@@ -26,6 +27,7 @@ from twml_ops.analysis.explanation import (
     frequent_sparse_ids,
 )
 from twml_ops.analysis.feature_groups import FeatureGroup, feature_groups, take_sample
+from twml_ops.analysis.leakage import leaking_features
 from twml_ops.analysis.lift import LiftRow, lift_table
 from twml_ops.analysis.permutation_importance import (
     FeatureImportance,
@@ -52,6 +54,7 @@ __all__ = [
     "explain_features",
     "feature_groups",
     "frequent_sparse_ids",
+    "leaking_features",
     "lift_table",
     "log_loss",
     "permutation_importance",

@@ -55,6 +55,8 @@ class Explanation(NamedTuple):
         examples: number of examples of the two data sets.
         sample: number of examples on which the importance was computed.
         undecided: share of the categories whose column could not be inferred.
+        leaks: area under the ROC curve of features that alone predict the label, see
+            `leaking_features`.
     """
 
     features: list[FeatureSummary]
@@ -63,6 +65,7 @@ class Explanation(NamedTuple):
     examples: tuple[int, int]
     sample: int
     undecided: float
+    leaks: dict[str, float] = {}  # noqa: RUF012  (an immutable default of a named tuple)
 
 
 def frequent_sparse_ids(features: Features, schema: Schema) -> list[int]:

@@ -4,6 +4,7 @@ from twml_ops.layers._category_counts import CategoryCounts
 from twml_ops.layers._id_row_map import IdCounts
 from twml_ops.layers.boosted_trees import BoostedTrees
 from twml_ops.layers.category_rows import CategoryRows
+from twml_ops.layers.choose_crosses import choose_crosses
 from twml_ops.layers.count_statistics import CountStatistics
 from twml_ops.layers.cross import Cross
 from twml_ops.layers.dot_interaction import DotInteraction
@@ -52,4 +53,5 @@ __all__ = [
     "SparseTable",
     "StringHash",
     "TargetStatistics",
+    "choose_crosses",
 ]

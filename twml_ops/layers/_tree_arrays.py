@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,15 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from twml_ops import core
+from twml_ops.layers._recent_results import RecentResults
 
 Array = npt.NDArray[Any]
 
-_SAMPLE_BITS = 62
-_SAMPLE_SALT = 2
 _PATIENCE = 20
-_REMEMBERED = 4
-_remembered: dict[bytes, tuple[dict[str, Array], float]] = {}
+_recent: RecentResults[tuple[dict[str, Array], float]] = RecentResults()
 
 
 class TreeOptions(NamedTuple):
@@ -43,58 +39,17 @@ class TreeOptions(NamedTuple):
     seed: int
 
 
-class TreeExamples:
-    """Collects examples; of more than `max_examples`, a sample that depends on the row keys only.
-
-    Args:
-        max_examples: number of examples kept, at least 1.
-    """
-
-    def __init__(self, max_examples: int) -> None:
-        self._max = max_examples
-        self._parts: list[tuple[Array, ...]] = []
-        self._held = 0
-
-    def update(self, x: Array, row_keys: Array, labels: Array, weights: Array) -> None:
-        """Adds a batch.
-
-        Args:
-            x: float32 [B, C]; NaN is a missing number.
-            row_keys: int64 [B].
-            labels: [B], in [0, 1].
-            weights: [B], not negative.
-        """
-        order = core.hash_ids(row_keys, _SAMPLE_BITS, _SAMPLE_SALT)
-        self._parts.append((order, row_keys, x, labels, weights))
-        self._held += len(x)
-        if self._held >= 2 * self._max:
-            self._shrink()
-
-    def examples(self) -> tuple[Array, ...]:
-        """The row keys, x, labels and weights, in an order that depends on the row keys only."""
-        self._shrink()
-        return self._parts[0][1:] if self._parts else ()
-
-    def _shrink(self) -> None:
-        if not self._parts:
-            return
-        columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
-        kept = np.argsort(columns[0], kind="stable")[: self._max]
-        self._parts = [tuple(column[kept] for column in columns)]
-        self._held = len(kept)
-
-
 class Ensemble(NamedTuple):
     """The trees that were trained for a fold.
 
     Attributes:
         trees: roots, as in the dictionaries of `lightgbm.Booster.dump_model`.
-        loss: log loss on the fold, the sum over its examples.
-        loss_of_constant: that of the share of positives of the other folds.
+        losses: log loss of each example of the fold, times its weight.
+        loss_of_constant: that of the share of positives of the other folds, the sum over them.
     """
 
     trees: list[Mapping[str, Any]]
-    loss: float
+    losses: Array
     loss_of_constant: float
 
 
@@ -123,18 +78,11 @@ def train_folds(
     Raises:
         ImportError: LightGBM is not installed.
     """
-    digest = hashlib.blake2b(repr((num_folds, options)).encode())
-    for array in (x, labels, weights, folds):
-        digest.update(repr((array.shape, array.dtype)).encode())
-        digest.update(np.ascontiguousarray(array).data)
-    key = digest.digest()
-    found = _remembered.pop(key, None) or _train_folds(
-        x, labels, weights, folds, num_folds, options
+    return _recent.get(
+        (x, labels, weights, folds),
+        (num_folds, options),
+        lambda: _train_folds(x, labels, weights, folds, num_folds, options),
     )
-    _remembered[key] = found  # the latest is the last
-    while len(_remembered) > _REMEMBERED:
-        del _remembered[next(iter(_remembered))]
-    return found
 
 
 def _train_folds(
@@ -143,7 +91,7 @@ def _train_folds(
     def ensemble(fold: int) -> Ensemble:
         own = folds == fold
         train, held_out = ((x[i], labels[i], weights[i]) for i in (~own, own))
-        return _train(train, held_out, options)
+        return train_ensemble(train, held_out, options)
 
     # One thread for each ensemble: the threads of OpenMP wait for one another after every node.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
@@ -152,17 +100,30 @@ def _train_folds(
     for found in ensembles:
         nodes.add_ensemble(found.trees)
     constant = sum(e.loss_of_constant for e in ensembles)
-    gain = 1 - sum(e.loss for e in ensembles) / constant if constant > 0 else 0.0
+    gain = 1 - sum(float(e.losses.sum()) for e in ensembles) / constant if constant > 0 else 0.0
     return nodes.arrays(), gain
 
 
-def _train(train: Sequence[Array], held_out: Sequence[Array], options: TreeOptions) -> Ensemble:
+def train_ensemble(
+    train: Sequence[Array], held_out: Sequence[Array], options: TreeOptions
+) -> Ensemble:
+    """Trains an ensemble of the number of trees that has the lowest log loss on other examples.
+
+    Args:
+        train: x, labels and weights of the examples to train on, as of `train_folds`.
+        held_out: the same of those that decide the number of trees.
+        options: of the training.
+
+    Raises:
+        ImportError: LightGBM is not installed.
+    """
     lightgbm = load_lightgbm()
     positives, total = float(train[1] @ train[2]), float(train[2].sum())
     constant = math.log((positives + 0.5) / (total - positives + 0.5))
-    loss_of_constant = _log_loss(held_out, np.full(len(held_out[0]), constant))
+    of_constant = log_losses(held_out, np.full(len(held_out[0]), constant))
+    loss_of_constant = float(of_constant.sum())
     if min(len(train[0]), len(held_out[0])) < options.min_examples or not 0 < positives < total:
-        return Ensemble([{"leaf_value": constant}], loss_of_constant, loss_of_constant)
+        return Ensemble([{"leaf_value": constant}], of_constant, loss_of_constant)
     binary = bool(np.isin(train[1], (0, 1)).all() and np.isin(held_out[1], (0, 1)).all())
     parameters = {
         "objective": "binary" if binary else "cross_entropy",
@@ -189,14 +150,21 @@ def _train(train: Sequence[Array], held_out: Sequence[Array], options: TreeOptio
         callbacks=[lightgbm.early_stopping(_PATIENCE, verbose=False)],
     )
     best = booster.best_iteration
-    loss = _log_loss(held_out, booster.predict(held_out[0], num_iteration=best, raw_score=True))
+    losses = log_losses(held_out, booster.predict(held_out[0], num_iteration=best, raw_score=True))
     trees = booster.dump_model(num_iteration=best)["tree_info"]
-    return Ensemble([tree["tree_structure"] for tree in trees], loss, loss_of_constant)
+    return Ensemble([tree["tree_structure"] for tree in trees], losses, loss_of_constant)
 
 
-def _log_loss(examples: Sequence[Array], logits: Array) -> float:
+def log_losses(examples: Sequence[Array], logits: Array) -> Array:
+    """The log loss of each example, times its weight.
+
+    Args:
+        examples: x, labels and weights.
+        logits: of the predictions.
+    """
     _, labels, weights = examples
-    return float(weights @ (np.logaddexp(0, logits) - labels * logits))
+    losses: Array = weights * (np.logaddexp(0, logits) - labels * logits)
+    return losses
 
 
 def load_lightgbm() -> Any:

@@ -12,7 +12,8 @@ from twml_ops._keras import serializable
 from twml_ops.layers._arguments import check_positive_integer
 from twml_ops.layers._category_counts import fold_of
 from twml_ops.layers._resizable_state import ResizableState
-from twml_ops.layers._tree_arrays import TreeExamples, TreeOptions, load_lightgbm, train_folds
+from twml_ops.layers._row_sample import RowSample
+from twml_ops.layers._tree_arrays import TreeOptions, load_lightgbm, train_folds
 
 _STATE = {
     "features": (tf.int32, 1),
@@ -146,7 +147,7 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
             ValueError: elements of another form, labels or weights out of range, or no examples.
                 The state is unchanged.
         """
-        collected = TreeExamples(check_positive_integer("max_examples", max_examples))
+        collected = RowSample(check_positive_integer("max_examples", max_examples))
         for element in data:
             inputs, labels, *weights = element
             x, row_keys = self._arranged(inputs)
@@ -154,8 +155,8 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
                 raise ValueError("data must have the row keys as the last of the inputs, got none")
             y = _column("labels", labels, len(x), 1.0)
             w = _column("weights", weights[0], len(x), np.inf) if weights else np.ones(len(x))
-            collected.update(np.asarray(x), np.asarray(row_keys, np.int64), y, w)
-        examples = collected.examples()
+            collected.update(np.asarray(row_keys, np.int64), np.asarray(x), y, w)
+        examples = collected.rows()
         if not examples or not len(examples[0]):
             raise ValueError("data must have at least one example, got none")
         keys, x, y, w = examples

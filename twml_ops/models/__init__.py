@@ -23,6 +23,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from twml_ops.data import Schema
+from twml_ops.models._crosses import choose_crosses
 from twml_ops.models._fields import MAX_MULTI_HOT
 from twml_ops.models._layouts import layout_of, takes
 from twml_ops.models.bias import Bias
@@ -58,6 +59,7 @@ __all__ = [
     "HashedIds",
     "MeanLogit",
     "SplitLabels",
+    "choose_crosses",
     "dcn",
     "deepfm",
     "default_name",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,16 +10,9 @@ import tensorflow as tf
 
 from twml_ops.data import Schema
 from twml_ops.data.layouts import bag_name
-from twml_ops.layers import (
-    CategoryRows,
-    CountStatistics,
-    FieldLogarithms,
-    FieldQuantiles,
-    TargetStatistics,
-)
-from twml_ops.models._labels import smoothed_logits
-
-ROW_KEYS = "row_keys"
+from twml_ops.layers import CategoryRows, FieldLogarithms, FieldQuantiles
+from twml_ops.models._field_statistics import FieldStatistics
+from twml_ops.models._labels import columns_of, smoothed_logits
 
 
 class FieldState(NamedTuple):
@@ -29,19 +22,17 @@ class FieldState(NamedTuple):
         quantiles: of the continuous fields; None: there are none.
         logarithms: of the continuous fields; None: there are none.
         categories: of the categorical fields, then the bags; None: there are none.
-        means: of the categorical fields, one for each label, or none.
-        counts: of the categorical fields; None: not used.
+        statistics: of the categorical fields; None: not used.
     """
 
     quantiles: FieldQuantiles | None
     logarithms: FieldLogarithms | None
     categories: CategoryRows | None
-    means: Sequence[TargetStatistics]
-    counts: CountStatistics | None
+    statistics: FieldStatistics | None
 
 
 def adapt_fields(schema: Schema, dataset: tf.data.Dataset, state: FieldState) -> list[float]:
-    """Reads a data set once, and adapts layers to it.
+    """Reads a data set once, adapts layers to it, and counts for the statistics.
 
     Args:
         schema: the features and labels.
@@ -58,7 +49,6 @@ def adapt_fields(schema: Schema, dataset: tf.data.Dataset, state: FieldState) ->
     sketch = state.quantiles and state.quantiles.new_sketch()
     moments = state.logarithms and state.logarithms.new_moments()
     ids_seen = state.categories and state.categories.new_counts()
-    statistics = [layer.new_counts() for layer in state.means]
     positives, examples = np.zeros(len(schema.labels)), 0.0
     for features, labels, *weights in dataset:
         if sketch is not None:
@@ -70,18 +60,9 @@ def adapt_fields(schema: Schema, dataset: tf.data.Dataset, state: FieldState) ->
         if ids_seen is not None:
             for field, ids in enumerate(_ids_by_field(schema, features)):
                 ids_seen.update(field, ids)
-        by_label = [labels[n] for n in schema.labels] if isinstance(labels, dict) else [labels]
-        y = np.stack([c.numpy().reshape(-1) for c in by_label], axis=1).astype(np.float64)
-        w = weights[0].numpy().astype(np.float64).reshape(-1) if weights else np.ones(len(y))
-        for label, found in enumerate(statistics):
-            if ROW_KEYS not in features:
-                raise ValueError(
-                    f"dataset must have the feature {ROW_KEYS}, as that of data.Source has, for "
-                    f"out-of-fold statistics, got {sorted(features)}: add it, or pass "
-                    "statistics=False"
-                )
-            keys = features[ROW_KEYS].numpy()
-            found.update(features["categorical"].numpy(), keys, y[:, label], w)
+        y, w = columns_of(labels, weights, schema.labels)
+        if state.statistics is not None:
+            state.statistics.update(features, y, w)
         positives += w @ y
         examples += float(w.sum())
     if state.quantiles is not None and sketch is not None:
@@ -90,10 +71,6 @@ def adapt_fields(schema: Schema, dataset: tf.data.Dataset, state: FieldState) ->
         state.logarithms.adapt_from_moments(moments)
     if state.categories is not None and ids_seen is not None:
         state.categories.adapt_from_counts(ids_seen)
-    for layer, found in zip(state.means, statistics, strict=True):
-        layer.adapt_from_counts(found)
-    if state.counts is not None:
-        state.counts.adapt_from_counts(statistics[0])  # their counts do not depend on the label
     return smoothed_logits(positives.tolist(), examples)
 
 

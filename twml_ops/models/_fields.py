@@ -31,7 +31,9 @@ from twml_ops.layers import (
     SparseLinear,
     TargetStatistics,
 )
-from twml_ops.models._adapt_fields import ROW_KEYS, FieldState, adapt_fields
+from twml_ops.models._adapt_fields import FieldState, adapt_fields
+from twml_ops.models._crosses import ROW_KEYS
+from twml_ops.models._field_statistics import FieldStatistics
 from twml_ops.models._labels import probabilities
 from twml_ops.models._tree_logits import tree_logits
 from twml_ops.models.bias import Bias
@@ -54,6 +56,8 @@ class Fields:
         max_rows: largest number of categories of a field with a row of their own.
         statistics: whether `numbers` has the out-of-fold target and count statistics of the
             categorical fields.
+        crosses: crosses of these fields that have statistics as well, see
+            `_crosses.positions_of`; None: they are chosen.
 
     Attributes:
         inputs: symbolic inputs by name.
@@ -75,6 +79,7 @@ class Fields:
         min_count: int,
         max_rows: int,
         statistics: bool = False,
+        crosses: Sequence[str] | None = (),
     ) -> None:
         if not schema.groups:
             raise ValueError("schema must have at least one feature, got none")
@@ -87,7 +92,7 @@ class Fields:
             CategoryRows(single + bags, min_count, max_rows, num_bags=bags, name="categories")
             if schema.categorical
             else None,
-            *_statistics_layers(schema, statistics and single > 0),
+            FieldStatistics(schema, crosses) if statistics and single else None,
         )
         self.base = adapt_fields(schema, dataset, state)
         categories, quantiles = state.categories, state.quantiles
@@ -100,10 +105,11 @@ class Fields:
         if categories is not None:
             ids = [self._input("categorical", single, "int64")] if single else []
             parts = [self._ragged(bag_name(n), n in schema.bag_weights) for n in schema.bags]
-            if state.counts is not None:
+            if state.statistics is not None:
+                layers = state.statistics.layers(dataset)
                 keyed = [ids[0], self._row_keys()]
-                means = [self._centered(m, keyed, i) for i, m in enumerate(state.means)]
-                self._statistics = [*means, self._scaled(state.counts, keyed)]
+                means = [self._centered(m, keyed, i) for i, m in enumerate(layers.means)]
+                self._statistics = [*means, self._scaled(layers.counts, keyed)]
                 numbers += self._statistics
             rows = categories([*ids, *(part[0] for part in parts)])
             matrices += rows[: len(ids)]
@@ -335,16 +341,6 @@ class Fields:
         if others:
             logits = MeanLogit(name="mean_logit")([logits, concatenated(others, "tree_logits")])
         return tf.keras.Model(self.inputs, probabilities(logits, self.labels), name=name)
-
-
-def _statistics_layers(
-    schema: Schema, wanted: bool
-) -> tuple[list[TargetStatistics], CountStatistics | None]:
-    if not wanted:
-        return [], None
-    fields, labels = len(schema.fields), range(len(schema.labels))
-    means = [TargetStatistics(fields, name=f"target_means_{i}") for i in labels]
-    return means, CountStatistics(fields, name="category_counts")
 
 
 def flattened(vectors: Any, dropout: float) -> Any:

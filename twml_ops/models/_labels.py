@@ -6,9 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from twml_ops.models.split_labels import SplitLabels
+
+Array = npt.NDArray[Any]
 
 
 def base_logits(dataset: tf.data.Dataset, labels: Sequence[str]) -> list[float]:
@@ -35,6 +39,23 @@ def base_logits(dataset: tf.data.Dataset, labels: Sequence[str]) -> list[float]:
 
     positives, examples = dataset.reduce((zeros, tf.zeros([], tf.float64)), add)
     return smoothed_logits(positives.numpy().tolist(), float(examples))
+
+
+def columns_of(labels: Any, weights: Sequence[Any], names: Sequence[str]) -> tuple[Array, Array]:
+    """The labels and the sample weights of a batch as arrays.
+
+    Args:
+        labels: [B] or [B, 1]; of several labels a dict of them by name.
+        weights: none, or one tensor [B] or [B, 1].
+        names: names of the labels.
+
+    Returns:
+        (float64 [B, number of labels], float64 [B], 1 if there are no weights).
+    """
+    by_label = [labels[n] for n in names] if isinstance(labels, dict) else [labels]
+    y = np.stack([c.numpy().reshape(-1) for c in by_label], axis=1).astype(np.float64)
+    w = weights[0].numpy().astype(np.float64).reshape(-1) if weights else np.ones(len(y))
+    return y, w
 
 
 def smoothed_logits(positives: Sequence[float], examples: float) -> list[float]:

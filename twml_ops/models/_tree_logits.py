@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops.layers import BoostedTrees
-from twml_ops.models._adapt_fields import ROW_KEYS
+from twml_ops.models._crosses import ROW_KEYS
 
 _MIN_GAIN = 0.01
 

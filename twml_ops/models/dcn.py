@@ -36,6 +36,7 @@ def dcn(
     min_count: int = 3,
     max_rows: int = 1 << 18,
     statistics: bool = True,
+    crosses: Sequence[str] | None = None,
     trees: bool | None = None,
     stddev: float = 0.02,
 ) -> tf.keras.Model:
@@ -73,6 +74,10 @@ def dcn(
             categories of a field share one.
         max_rows: largest number of rows of a field, for its most frequent categories.
         statistics: whether x0 has the statistics of the categories.
+        crosses: pairs and triples of categorical features that have statistics as well, each as the
+            names of the features with `*` between them; empty: none. None: at most 24 are chosen,
+            by their gain on a fifth of the data, whose labels are in no statistic of the search
+            (`layers.choose_crosses`). `twml-ops train` uses its validation data instead.
         trees: whether boosted trees (`layers.BoostedTrees`) of the numbers, the statistics and at
             most 256 raw sparse ids are trained first, the mean of whose logit and that of the net
             is the logit in inference. They are left out if they gain less than 1 % on examples that
@@ -86,7 +91,7 @@ def dcn(
 
     Raises:
         ImportError: `trees` is true, and LightGBM is not installed.
-        ValueError: the schema has no features.
+        ValueError: the schema has no features, or a cross names features that it does not have.
     """
     fields = Fields(
         schema,
@@ -95,6 +100,7 @@ def dcn(
         min_count=min_count,
         max_rows=max_rows,
         statistics=statistics,
+        crosses=crosses,
     )
     x0 = fields.flat_input(units, sparse_units, stddev=stddev, l2=l2, dropout=embedding_dropout)
     crossed = x0

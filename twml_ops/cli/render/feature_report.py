@@ -16,6 +16,7 @@ from rich.table import Table
 from twml_ops.analysis.explanation import Explanation, FeatureSummary
 from twml_ops.analysis.population_stability import MODERATE, STRONG, Drift
 from twml_ops.cli.render import plots
+from twml_ops.cli.render.leaks import print_leaks, warnings_of
 from twml_ops.cli.render.report import TOP_FEATURES
 
 DRIFTED = 6
@@ -42,6 +43,7 @@ def print_explanation(
         title += f", against {escape(explanation.against)}"
     console.print(title, soft_wrap=True)
     print_table(console, explanation, top)
+    print_leaks(console, explanation.leaks, explanation.data)
     if explanation.undecided > UNDECIDED:
         console.print(
             f"[dim]the column of {explanation.undecided:.1%} of the categories could not be "
@@ -114,6 +116,7 @@ def render(explanation: Explanation) -> str:
         moderate=MODERATE,
         strong=STRONG,
         undecided=UNDECIDED,
+        warnings=warnings_of(explanation.leaks, explanation.data),
     )
 
 

@@ -12,6 +12,7 @@ from twml_ops.analysis import scoring
 from twml_ops.analysis.lift import lift_table
 from twml_ops.analysis.scoring import Scores
 from twml_ops.cli.render import plots, trial_table
+from twml_ops.cli.render.leaks import warnings_of
 from twml_ops.cli.results.run_result import RunResult
 from twml_ops.cli.results.trial import Trial
 
@@ -63,6 +64,7 @@ def render(result: RunResult) -> str:
         compared=before is not None,
         lift=_lift_rows(result.scores),
         trials=_trial_rows(facts),
+        warnings=warnings_of(*_leaks(facts)),
         configuration=_configuration(facts),
         command=facts["command"],
     )
@@ -114,6 +116,12 @@ def _lift_rows(scores: Scores) -> list[dict[str, Any]]:
         }
         for rank, row in enumerate(lift_table(scores), 1)
     ]
+
+
+def _leaks(facts: Mapping[str, Any]) -> tuple[dict[str, float], str]:
+    """The features that alone predict the label, and the data that showed it."""
+    found = facts.get("leaks") or {"features": {}, "data": ""}
+    return found["features"], found["data"]
 
 
 def _trial_rows(facts: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -60,6 +60,13 @@ def print_validation(
     )
 
 
+def print_crosses(console: Console, crosses: Sequence[str]) -> None:
+    """Prints the crosses of categories that were chosen, best first."""
+    console.print(
+        f"[bold]cross[/]  {len(crosses)} crosses of categories: {escape(', '.join(crosses))}"
+    )
+
+
 def print_choice(console: Console, choice: EpochChoice) -> None:
     """Prints the chosen number of epochs and what follows."""
     then = "training again on all training data" if choice.refit else "keeping these weights"

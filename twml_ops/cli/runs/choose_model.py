@@ -14,6 +14,7 @@ from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import trial_table
 from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.results.model_choice import ModelChoice
+from twml_ops.cli.runs.choose_crosses import with_crosses
 from twml_ops.cli.runs.config import DEFAULT_TIME_LIMIT, RunConfig
 from twml_ops.cli.runs.make_model import with_learning_rate
 from twml_ops.cli.runs.model_options import options_of
@@ -150,6 +151,7 @@ class _Search:
         number = len(self._results) + 1
         log_dir = self._log_dir / f"{number}_{config.model}"
         with self._console.status(f"trying {config.model}"):
+            config = with_crosses(config, self._parts, Console(quiet=True))
             result = run_trial(
                 config, self._parts, log_dir=log_dir, on_epoch=self._stop_after_the_limit
             )

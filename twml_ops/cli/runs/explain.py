@@ -10,6 +10,7 @@ from rich.console import Console
 from twml_ops import models
 from twml_ops.analysis.explanation import Explanation, explain_features, frequent_sparse_ids
 from twml_ops.analysis.feature_groups import take_sample
+from twml_ops.analysis.leakage import leaking_features
 from twml_ops.analysis.profiles import Profile
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import feature_report
@@ -87,6 +88,7 @@ def explain(trained: TrainedRun, data: str | None, against: str | None, rows: in
         ids = frequent_sparse_ids(features, trained.schema)
         profiles = [_profile(console, s, trained, ids) for s in sources]
         now, before = profiles[0], profiles[-1]
+        leaks = leaking_features(source.blocks(), trained.schema)
         with console.status("computing permutation importance"):
             found = explain_features(
                 trained.model, features, labels, trained.schema, now, before if other else None
@@ -98,6 +100,7 @@ def explain(trained: TrainedRun, data: str | None, against: str | None, rows: in
         (now.examples, before.examples if other else 0),
         len(labels),
         max(profile.undecided() for profile in profiles),
+        leaks,
     )
 
 

@@ -31,6 +31,7 @@ def training_facts(
     epoch_choice: EpochChoice | None,
     members: Sequence[Member],
     model_choice: ModelChoice | None,
+    leaks: dict[str, Any],
 ) -> dict[str, Any]:
     """The content of run.json for a training run: what is needed to repeat and to reopen it.
 
@@ -43,6 +44,7 @@ def training_facts(
         epoch_choice: how the number of epochs was chosen; None if it was not.
         members: the models that were trained; more than one for an ensemble.
         model_choice: how the model was chosen; None if it was not.
+        leaks: the features that alone predict the label, and the data that showed it.
     """
     return {
         FORMAT_KEY: FORMAT,
@@ -55,6 +57,7 @@ def training_facts(
         "trained_epochs": epoch_choice.epochs if epoch_choice else config.fixed_epochs,
         "epoch_choice": epoch_choice and epoch_choice.facts(),
         "model_choice": model_choice and model_choice.facts(),
+        "leaks": leaks,
         "members": [m._asdict() for m in members] if len(members) > 1 else None,
         "schema": dataclasses.asdict(schema),
         **provenance(),

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from twml_ops.analysis import scoring
+from twml_ops.analysis import leaking_features, scoring
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import run_summary
+from twml_ops.cli.render.leaks import print_leaks
 from twml_ops.cli.render.terminal import make_console
 from twml_ops.cli.results.run_result import RunResult
 from twml_ops.cli.runs import (
@@ -28,6 +29,7 @@ from twml_ops.cli.runs.checkpoint_options import (
 )
 from twml_ops.cli.runs.checkpoints import RunCheckpoints
 from twml_ops.cli.runs.choices import choose
+from twml_ops.cli.runs.choose_crosses import with_crosses
 from twml_ops.cli.runs.choose_epochs import validation_parts
 from twml_ops.cli.runs.class_balance import check as check_balance
 from twml_ops.cli.runs.class_balance import training_examples
@@ -141,6 +143,11 @@ def train(
         data = training_examples(config, data)
         sizes = data.num_examples(), held_out.num_examples()
     run_summary.print_data(console, data, held_out, sizes)
+    with original_errors(data, held_out, *(parts or ())):
+        config = with_crosses(config, parts, console)
+        examined = parts.validation if parts else held_out
+        leaks = leaking_features(examined.blocks(), data.schema)
+    print_leaks(console, leaks, examined.name)
     choices = choose(config, data, parts, folder / TENSORBOARD, console, checkpoints)
     config, choice = choices.config, choices.epochs
     if runner is None:
@@ -171,6 +178,7 @@ def train(
             choice,
             fitted.members,
             choices.model,
+            {"data": examined.name, "features": leaks},
         ),
         epoch_choice=choice,
     )

@@ -57,7 +57,9 @@ def parse_value(text: str, expected: Any) -> Any:
     """
     wrong = ValueError(f"expected {type_name(expected)}, got {text!r}")
     if _is_union(expected):
-        for option in sorted(typing.get_args(expected), key=lambda t: t is str):  # str: any text
+        options = typing.get_args(expected)
+        # Null before sequences of strings, which any text is; strings last.
+        for option in sorted(options, key=lambda t: (t is str, t is not types.NoneType)):
             try:
                 return parse_value(text, option)
             except ValueError:

@@ -1,0 +1,106 @@
+"""Target and count statistics of the categorical fields of a model and of crosses of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from twml_ops.data import Schema
+from twml_ops.layers import CategoryCounts, CountStatistics, TargetStatistics
+from twml_ops.models._crosses import ROW_KEYS, Array, CrossExamples, positions_of
+from twml_ops.models._labels import columns_of
+
+
+class StatisticsLayers(NamedTuple):
+    """The layers, adapted to the data.
+
+    Attributes:
+        means: one for each label.
+        counts: of the categories of all fields.
+    """
+
+    means: list[TargetStatistics]
+    counts: CountStatistics
+
+
+class FieldStatistics:
+    """Counts the categories of a data set batch by batch, and makes layers of the counts.
+
+    Args:
+        schema: the features and labels, with at least one categorical field.
+        crosses: names of the fields of each cross, see `positions_of`; None: they are chosen.
+
+    Raises:
+        ValueError: a cross names other features.
+    """
+
+    def __init__(self, schema: Schema, crosses: Sequence[str] | None) -> None:
+        self._schema = schema
+        self._crosses = positions_of(crosses or (), schema)
+        self._sample = CrossExamples(schema) if crosses is None else None
+        self._counts = self._new_counts()
+
+    def _new_counts(self) -> list[CategoryCounts]:
+        return [layer.new_counts() for layer in self._layers().means]
+
+    def _layers(self) -> StatisticsLayers:
+        fields, labels = len(self._schema.fields), range(len(self._schema.labels))
+        means = [TargetStatistics(fields, self._crosses, name=f"target_means_{i}") for i in labels]
+        return StatisticsLayers(
+            means, CountStatistics(fields, self._crosses, name="category_counts")
+        )
+
+    def update(self, features: Mapping[str, Any], labels: Array, weights: Array) -> None:
+        """Counts a batch.
+
+        Args:
+            features: in the layout "keyed_fields".
+            labels: float64 [B, L].
+            weights: float64 [B].
+
+        Raises:
+            ValueError: the features have no `row_keys`.
+        """
+        if ROW_KEYS not in features:
+            raise ValueError(
+                f"dataset must have the feature {ROW_KEYS}, as that of data.Source has, for "
+                f"out-of-fold statistics, got {sorted(features)}: add it, or pass "
+                "statistics=False"
+            )
+        ids, keys = features["categorical"].numpy(), features[ROW_KEYS].numpy()
+        self._count(ids, keys, labels, weights)
+        if self._sample is not None:
+            self._sample.update(features, labels, weights)
+
+    def layers(self, dataset: tf.data.Dataset) -> StatisticsLayers:
+        """The layers.
+
+        Args:
+            dataset: the batches that were counted. It is read once more if crosses were chosen by a
+                sample of its rows.
+        """
+        if self._sample is not None:
+            self._crosses = self._sample.crosses()
+            if self._crosses:
+                self._counts = self._new_counts()
+                self._count_again(self._sample.all_rows(), dataset)
+        layers = self._layers()
+        for layer, found in zip(layers.means, self._counts, strict=True):
+            layer.adapt_from_counts(found)
+        layers.counts.adapt_from_counts(self._counts[0])  # it does not depend on the label
+        return layers
+
+    def _count_again(self, rows: tuple[Array, ...] | None, dataset: tf.data.Dataset) -> None:
+        if rows is not None:
+            keys, ids, labels, weights = rows
+            self._count(ids, keys, labels, weights)
+            return
+        for features, labels, *weights in dataset:
+            ids, keys = features["categorical"].numpy(), features[ROW_KEYS].numpy()
+            self._count(ids, keys, *columns_of(labels, weights, self._schema.labels))
+
+    def _count(self, ids: Array, row_keys: Array, labels: Array, weights: Array) -> None:
+        for label, found in enumerate(self._counts):
+            found.update(ids, row_keys, labels[:, label], weights)
