@@ -35,6 +35,12 @@ from twml_ops.models.hashed_ids import HashedIds
 from twml_ops.models.logistic import logistic
 from twml_ops.models.mean_logit import MeanLogit
 from twml_ops.models.mmoe import mmoe
+from twml_ops.models.new_categories import (
+    EnlargedModel,
+    EnlargedTable,
+    enlarged_tables,
+    with_new_categories,
+)
 from twml_ops.models.shared_bottom import shared_bottom
 from twml_ops.models.sparse_mlp import sparse_mlp
 from twml_ops.models.split_labels import SplitLabels
@@ -55,6 +61,8 @@ _MODELS = {build.__name__: build for build in _BUILDERS}
 
 __all__ = [
     "Bias",
+    "EnlargedModel",
+    "EnlargedTable",
     "HashedIds",
     "MeanLogit",
     "SplitLabels",
@@ -62,6 +70,7 @@ __all__ = [
     "deepfm",
     "default_name",
     "dlrm",
+    "enlarged_tables",
     "ensemble",
     "ensemble_members",
     "fm",
@@ -73,6 +82,7 @@ __all__ = [
     "shared_bottom",
     "sparse_mlp",
     "takes",
+    "with_new_categories",
 ]
 
 
