@@ -83,7 +83,7 @@ def train(folder, moment, policy, report):
             signal.setitimer(signal.ITIMER_PROF, numbers[0] / 1e3)
         model.fit(
             **checkpoint.input(model, lambda **at: dataset(**at, count=STEPS)),
-            epochs=EPOCHS, verbose=0, callbacks=[*callbacks, checkpoint],
+            epochs=EPOCHS, verbose=0, shuffle=False, callbacks=[*callbacks, checkpoint],
         )  # fmt: skip
     np.savez(Path(folder) / "result.npz", **{v.name: v.view() for v in variables_of(model)})
 

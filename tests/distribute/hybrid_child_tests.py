@@ -3,8 +3,11 @@
 The process contains three servers and is connected to them.
 """
 
+import contextlib
 import os
+import resource
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -211,8 +214,48 @@ def a_checkpoint_without_manifest_is_ignored():
         good = checkpoints.latest(folder)
         os.makedirs(os.path.join(folder, "ckpt-000000000009-1"))
         assert checkpoints.latest(folder) == good
-        os.remove(os.path.join(good, MANIFEST))
+        manifest = Path(good) / MANIFEST
+        text = manifest.read_text()
+        for part in (0, 1, len(text) // 2, len(text) - 1):
+            manifest.write_text(text[:part])
+            assert checkpoints.latest(folder) is None
+        manifest.write_text(text)
+        assert checkpoints.latest(folder) == good
+        manifest.unlink()
         assert checkpoints.latest(folder) is None
+
+
+@contextlib.contextmanager
+def small_files():
+    """No file can have more than 100 bytes; the error is that of a full disk."""
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+@child_test
+def a_checkpoint_that_cannot_be_written_is_a_warning_and_its_rows_come_again():
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"checkpoint_dir": folder, "checkpoint_every": 2, "partition_axis": "row"}
+        hybrid = trainer(optimizers.Adagrad(0.1), checkpoint_policy="consecutive", **options)
+        hybrid.fit(batches, 2)
+        hybrid.fit(lambda _: whole_batches()[2:], 3)
+        with small_files(), pytest.warns(RuntimeWarning, match="step 4 cannot be written.*large"):
+            hybrid.fit(lambda _: whole_batches()[3:], 5, on_step=None)
+        steps = [each.step for each in shards_checkpoints(Path(folder))]
+        assert steps == [2, 3]
+        assert len(os.listdir(folder)) == 2
+        hybrid.fit(lambda _: whole_batches()[5:], 6)
+        newest = shards_checkpoints(Path(folder))[-1]
+        assert newest.base is not None
+        again = trainer(optimizers.Adagrad(0.1), **options)
+        again.fit(batches, 6)
+        same(hybrid.export().get_weights(), again.export().get_weights())
 
 
 @child_test

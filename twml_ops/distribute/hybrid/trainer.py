@@ -7,6 +7,7 @@ import inspect
 import itertools
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -210,7 +211,7 @@ class HybridTrainer:
         batches = _Batches(dataset_fn, context)
         self.build(batches.first())
         done = int(self._call("reading the step", self.state.step.numpy))
-        batch = batches.seek(self._position(done - begin)) if done < steps else None
+        batch: Any = batches.seek(self._position(done - begin)) if done < steps else None
         own_steps, start = 0, 0.0
         losses: list[tf.Tensor] = []
         next_batch, prefetched = None, None
@@ -421,7 +422,17 @@ class HybridTrainer:
             return
         every = self._checkpoint_every
         if done // every > before // every or done >= steps:
-            self.save()
+            try:
+                self.save()
+            except (ClusterError, tf.errors.OpError) as e:
+                if not checkpoint.is_write_error(e):
+                    raise
+                warnings.warn(
+                    f"the checkpoint of step {done} cannot be written to {self._checkpoint_dir}: "
+                    f"{str(e).strip().splitlines()[0][:300]}; earlier checkpoints are unchanged",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
 
     def _call(self, description: str, function: Any, *args: Any) -> Any:
         if not self.cluster.servers:
