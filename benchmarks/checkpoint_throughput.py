@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import machine
+from benchmarks import machine, tables
 from benchmarks.checkpoints import Training
 from twml_ops.checkpoint import CheckpointManager, TablePolicy
 
@@ -125,6 +126,31 @@ def measure(
     }
 
 
+def markdown(found: dict[str, Any]) -> str:
+    """The section of docs/checkpoints.md.
+
+    Args:
+        found: what `main` has measured.
+    """
+    lines = [
+        f"A table of {found['rows']:,} rows of {found['units']} weights with their accumulators, "
+        f"of which about {found['share']:.0%} change between two checkpoints:",
+        "",
+        "| checkpoints | MB | training waits, ms | seconds lost | throughput with one a minute | "
+        "by processor time |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| {each['way']} | {each['MB']:,.1f} | {each['stall ms']:,.0f} | "
+            f"{each['cost seconds']:.2f} | {each['throughput']:.1%} | "
+            f"{each['throughput by cpu']:.1%} |"
+            for each in found["ways"]
+        ),
+        "",
+        tables.machine(found["machine"]),
+    ]
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Prints the measurements."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -134,6 +160,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.1, help="rows that change in between")
     parser.add_argument("--rounds", type=int, default=15, help="checkpoints of each kind")
     parser.add_argument("--json", type=Path, help="file for the results")
+    parser.add_argument("--page", type=Path, help="guide that gets the table")
     options = parser.parse_args()
     training = Training(options.rows, options.units, options.zipf, seed=1)
     batches = [training.batch() for _ in range(200)]
@@ -141,12 +168,19 @@ def main() -> None:
     for way in WAYS:
         lines.append(measure(training, way, options.rounds, options.share, batches))
         print(json.dumps(lines[-1]), flush=True)
+    command = " ".join(["python -m benchmarks.checkpoint_throughput", *sys.argv[1:]])
+    found = {
+        "machine": machine.describe(command),
+        "rows": options.rows,
+        "units": options.units,
+        "share": options.share,
+        "ways": lines,
+    }
     if options.json:
-        found = {
-            "machine": machine.describe("python -m benchmarks.checkpoint_throughput"),
-            "ways": lines,
-        }
         options.json.write_text(json.dumps(found, indent=1))
+    if options.page:
+        by = "benchmarks/checkpoint_throughput.py"
+        tables.insert(options.page, "throughput", markdown(found), by)
 
 
 if __name__ == "__main__":

@@ -15,14 +15,16 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import machine
+from benchmarks import machine, tables
 from twml_ops import ops, optimizers
 from twml_ops.checkpoint import CheckpointManager, TablePolicy
 from twml_ops.checkpoint.variables import NamedVariable
@@ -89,11 +91,11 @@ def measure_policy(
 ) -> dict[str, object]:
     """One line of the table."""
     patterns = zip(("table", "slot*"), widths, strict=True)
-    tables = TablePolicy(policy, {name: None if n == 32 else n for name, n in patterns})
+    rows = TablePolicy(policy, {name: None if n == 32 else n for name, n in patterns})
     written, touched = [], []
     with (
         tempfile.TemporaryDirectory() as folder,
-        CheckpointManager(folder, keep=1, tables=tables) as manager,
+        CheckpointManager(folder, keep=1, tables=rows) as manager,
     ):
         for interval in range(intervals + 1):
             seen = np.zeros(training.rows, np.bool_)
@@ -173,6 +175,41 @@ def measure_marks(training: Training, rounds: int) -> dict[str, float]:
     }
 
 
+def markdown(found: dict[str, Any]) -> str:
+    """The section of docs/checkpoints.md.
+
+    Args:
+        found: what `main` has measured.
+    """
+    rows, units = found["rows"], found["units"]
+    touched = statistics.mean(line["rows touched"] for line in found["policies"])
+    lines = [
+        f"On average {touched:.0%} of {rows:,} rows of {units} weights, with their accumulators, "
+        "changed in an interval.",
+        "",
+        "| policy | bits | of slots | written | kept | log loss, restored | log loss, later |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for each in found["policies"]:
+        now, later = each["log loss change"], each["log loss change later"]
+        lines.append(
+            f"| {each['policy']} | {each['bits']} | {each['slot bits']} | "
+            f"{each['write ratio']:.1f} × less | {each['capacity ratio']:.2f} × less | "
+            f"{now:+.4%} | {later:+.4%} |"
+        )
+    marks = found["marks"]
+    lines += [
+        "",
+        f"Marking the changed rows takes {marks['mark share']:.1%} of the processor time of a step "
+        f"(upper bound {marks['mark share, upper bound']:.1%}, {marks['pairs']} pairs of "
+        f"{STEPS_PER_BLOCK} steps of {marks['step ms']:.1f} ms with and without marks; this model "
+        "has no layers behind its table).",
+        "",
+        tables.machine(found["machine"]),
+    ]
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Prints the measurements."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -186,11 +223,14 @@ def main() -> None:
     parser.add_argument("--more-steps", type=int, default=50, help="after a checkpoint is restored")
     parser.add_argument("--test-batches", type=int, default=100, help="of the log loss")
     parser.add_argument("--json", type=Path, help="file for the results")
+    parser.add_argument("--page", type=Path, help="guide that gets the table")
     options = parser.parse_args()
     training = Training(options.rows, options.units, options.zipf, seed=1)
     test = [training.batch() for _ in range(options.test_batches)]
     further = [training.batch() for _ in range(options.more_steps)]
-    marks = measure_marks(training, options.rounds)
+    # With a model of its own, because it repeats its batches.
+    other = Training(options.rows, options.units, options.zipf, seed=2)
+    marks = measure_marks(other, options.rounds)
     print(json.dumps(marks), flush=True)
     for _ in range(options.warm_up):
         training.step(*training.batch())
@@ -200,13 +240,18 @@ def main() -> None:
             arguments = options.intervals, options.share, test, further
             lines.append(measure_policy(training, policy, widths, *arguments))
             print(json.dumps(lines[-1]), flush=True)
+    command = " ".join(["python -m benchmarks.checkpoints", *sys.argv[1:]])
+    found = {
+        "machine": machine.describe(command),
+        "rows": options.rows,
+        "units": options.units,
+        "marks": marks,
+        "policies": lines,
+    }
     if options.json:
-        found = {
-            "machine": machine.describe("python -m benchmarks.checkpoints"),
-            "marks": marks,
-            "policies": lines,
-        }
         options.json.write_text(json.dumps(found, indent=1))
+    if options.page:
+        tables.insert(options.page, "policies", markdown(found), "benchmarks/checkpoints.py")
 
 
 if __name__ == "__main__":

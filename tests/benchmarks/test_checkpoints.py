@@ -9,7 +9,7 @@ from benchmarks import checkpoints
 def test_every_policy_and_width_is_measured(tmp_path, monkeypatch, capsys):
     target = tmp_path / "measured.json"
     options = "--rows 2000 --units 8 --intervals 2 --rounds 3 --test-batches 2"
-    options += " --warm-up 2 --more-steps 2 --json"
+    options += f" --warm-up 2 --more-steps 2 --page {tmp_path / 'p.md'} --json"
     monkeypatch.setattr(sys, "argv", ["checkpoints", *options.split(), str(target)])
     checkpoints.main()
     lines = {
@@ -24,3 +24,4 @@ def test_every_policy_and_width_is_measured(tmp_path, monkeypatch, capsys):
         assert lines[policy, 32, 32]["log loss change later"] == 0
         ratios = [lines[(policy, *bits)]["write ratio"] for bits in checkpoints.WIDTHS]
         assert ratios == sorted(ratios)
+    assert "| intermittent | 8 | 4 | " in (tmp_path / "p.md").read_text()

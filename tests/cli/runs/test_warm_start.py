@@ -214,7 +214,7 @@ def test_new_categories_get_rows_and_new_slots(fields_run, tmp_path):
     assert before.pop("step") < after.pop("step")
     wider = [n for n in before if before[n].shape != after[n].shape]
     assert len(wider) == len(tables)
-    rows = {len(t.before): t.rows for t in tables}
+    rows = {t.before.shape[0]: t.rows for t in tables}
     for name in wider:
         old = rows[len(before[name])]
         assert (after[name][old] >= before[name]).all()
