@@ -18,7 +18,7 @@ int64_t SimulatedHits(const std::vector<int64_t>& ids, size_t size) {
     if (at != cache.end()) {
       ++hits;
       cache.erase(at);
-    } else if (cache.size() == size) {
+    } else if (size > 0 && cache.size() == size) {
       cache.pop_back();
     }
     if (size > 0) cache.push_front(id);

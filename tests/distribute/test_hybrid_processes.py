@@ -38,7 +38,7 @@ SCENARIOS = {
         "steps": 30, "checkpoint_policy": "intermittent", **SYNCHRONOUS,
         "kills": [[6, "worker", 1], [11, "ps", 1], [16, "worker", 0, 5], [21, "ps", 0, 9],
                   [26, "worker", 1, 20]],
-        "checkpoints": True, "checkpoint_every": 4, "timeout": 60,
+        "checkpoints": True, "checkpoint_every": 4, "timeout": 120, "limit": 1800,
     },
     "no kills": {"steps": 30, **SYNCHRONOUS},
 }  # fmt: skip
