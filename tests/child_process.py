@@ -42,10 +42,11 @@ class ChildProcess:
     Args:
         command: Arguments of the Python interpreter, to which the number of a file descriptor is
             added.
+        timeout: Seconds for an answer.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self._command = list(command)
+    def __init__(self, command: Sequence[str], timeout: float = TIMEOUT) -> None:
+        self._command, self._timeout = list(command), timeout
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> ChildProcess:
@@ -88,7 +89,7 @@ class ChildProcess:
                 pass_fds=[child_socket.fileno()],
                 start_new_session=True,
             )
-        self._socket.settimeout(TIMEOUT)
+        self._socket.settimeout(self._timeout)
         self._lines = self._socket.makefile("rw", encoding="utf-8")
 
     def _end(self) -> int | None:

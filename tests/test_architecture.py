@@ -20,7 +20,7 @@ ARROWS = {
     "cli.runs": "cli.render cli.results cli.errors analysis export tpu distribute models layers "
     "optimizers checkpoint data planning _keras _child ''",
     "cli.render": "cli.results analysis tpu data planning",
-    "cli.results": "analysis",
+    "cli.results": "analysis planning",
     "cli.errors": "",
     "selfcheck": "core ops _keras _startup_log ''",
     "analysis": "layers metrics data _batch ops _core _deprecated",

@@ -268,6 +268,75 @@ class QuantileSketch:
     def weighted(self) -> bool:
         """Whether update accepts weights."""
 
+class ReuseDistances:
+    """Reuse distances of a sequence of ids, and the hits of LRU caches.
+
+    The reuse distance of an access is the number of distinct other ids since the last access to the
+    same id. A cache of the C least recently used ids serves the accesses with a distance below C
+    (Mattson, Gecsei, Slutz and Traiger, "Evaluation techniques for storage hierarchies", IBM Systems
+    Journal, 1970), so one pass gives the hits for every C. Distances below max_ids are exact. Longer
+    ones are measured on a sample of one in 2, 4, 8, ... ids, chosen by a hash (Waldspurger, Park,
+    Garthwaite and Ahmad, "Efficient MRC construction with SHARDS", FAST 2015). The result depends on
+    the sequence only. Several threads may use an object.
+
+    Args:
+      max_ids: up to how many ids all distances are exact, in [64, 2^30]. Each takes about 200 bytes.
+
+    Raises:
+      ValueError: max_ids is out of range.
+    """
+
+    def __init__(self, max_ids: int = 262144) -> None: ...
+
+    @property
+    def accesses(self) -> int:
+        """Number of accesses."""
+
+    def add(self, ids: numpy.typing.ArrayLike) -> None:
+        """Adds accesses.
+
+        Args:
+          ids: int64 [K], in the order of the accesses; any ids.
+
+        Raises:
+          ValueError: ids has another type or shape.
+        """
+
+    @property
+    def distinct_ids(self) -> int:
+        """Number of distinct ids; an estimate if there is a sample."""
+
+    def hits(self, sizes: numpy.typing.ArrayLike) -> numpy.typing.NDArray[numpy.int64]:
+        """Returns how many accesses LRU caches would have served, each of them empty at first.
+
+        Args:
+          sizes: int64 [S], numbers of ids that a cache holds.
+
+        Returns:
+          int64 [S].
+
+        Raises:
+          ValueError: sizes has another type or shape.
+        """
+
+    def quantile(self, share: float) -> int:
+        """Returns a quantile of the distances.
+
+        Args:
+          share: in [0, 1].
+
+        Returns:
+          The smallest distance that this share of the accesses with a distance does not exceed; -1 if no id
+          occurred twice.
+
+        Raises:
+          ValueError: share is out of range.
+        """
+
+    @property
+    def sampled_one_in(self) -> int:
+        """1 if all results are exact; otherwise the sample has one in so many ids."""
+
 def dequantize_rows(quantized: numpy.typing.ArrayLike, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
     """Makes rows of the bytes that quantize_rows wrote.
 

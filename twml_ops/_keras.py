@@ -152,6 +152,23 @@ def holds_random_state(value: Any) -> bool:
     return type(value).__name__ == "RandomGenerator"
 
 
+def random_states(model: Any) -> list[Any]:
+    """The variables with the random state of the layers of `model`, in the order of its layers.
+
+    Those of Keras 2 exist after `keep_random_state_in_variables` and the first call of the layer.
+    """
+    found: dict[int, Any] = {}
+    for layer in all_layers(model):
+        for value in vars(layer).values():
+            if not holds_random_state(value):
+                continue
+            owner = value if KERAS_3 else getattr(value, "_generator", None)
+            if owner is not None:
+                state = owner.state
+                found.setdefault(id(state), state)
+    return list(found.values())
+
+
 class LayerCall(NamedTuple):
     """One call of a layer in a functional model.
 

@@ -1,26 +1,30 @@
-"""A training that is killed at a given moment: `killed_training.py FOLDER MOMENT`.
+"""Trainings that are killed at given moments. The script of a child process of test_killed.py.
 
-It trains with checkpoints, writes the final variables to FOLDER/result.npz, and prints the step
-from which it has continued. MOMENT is
+Each training runs in a process forked from one that has imported all modules. It trains with
+checkpoints and writes the final variables to FOLDER/result.npz. A moment is
 
     end                 not killed
     event:N             at the N-th operation on files under FOLDER: open, mkdir, rename, remove
     step:N              after N steps, whatever is being written then
     bytes:N:LIMIT       after N steps no file can grow beyond LIMIT bytes: the kernel kills the
                         process that writes byte LIMIT + 1
+    cpu:MS              when the process has used so many milliseconds of processor time since
+                        the training began; the kernel kills it
 """
 
 import os
 import resource
 import signal
 import sys
+import traceback
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
 from tests.checkpoint.training import BATCH, dataset, make_small_model
-from twml_ops.checkpoint import CheckpointCallback, CheckpointManager, variables_of
+from tests.child_process import serve_requests
+from twml_ops.checkpoint import CheckpointCallback, CheckpointManager, TablePolicy, variables_of
 
 EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir")
 STEPS, EPOCHS = 20, 2
@@ -59,26 +63,50 @@ def kill_at_event(number, folder):
     sys.addaudithook(count)
 
 
-def train(folder, moment):
+def train(folder, moment, policy, report):
     """Continues the training, until the moment comes."""
     kind, *numbers = moment.split(":")
     numbers = [int(n) for n in numbers]
     callbacks = [Kill(numbers[0], [*numbers, None][1])] if kind in ("step", "bytes") else []
     model = make_small_model()
-    with CheckpointManager(Path(folder) / "checkpoints", keep=2) as manager:
+    tables = TablePolicy(policy)
+    with CheckpointManager(Path(folder) / "checkpoints", keep=2, tables=tables) as manager:
         checkpoint = CheckpointCallback(
             manager, num_examples=EXAMPLES, batch_size=BATCH, seed=7, every_steps=2
         )
         found = checkpoint.resume(model)
-        print(f"from step {found.manifest.step if found else 0}", flush=True)
+        report(found.manifest.step if found else 0)
         if kind == "event":
             kill_at_event(numbers[0], folder)
+        if kind == "cpu":  # the action of SIGPROF is the end of the process
+            signal.signal(signal.SIGPROF, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_PROF, numbers[0] / 1e3)
         model.fit(
             **checkpoint.input(model, lambda **at: dataset(**at, count=STEPS)),
-            epochs=EPOCHS, verbose=0, callbacks=[*callbacks, checkpoint],
+            epochs=EPOCHS, verbose=0, shuffle=False, callbacks=[*callbacks, checkpoint],
         )  # fmt: skip
     np.savez(Path(folder) / "result.npz", **{v.name: v.view() for v in variables_of(model)})
 
 
+def run(folder, moment, policy="full"):
+    """Trains in a process of its own; its exit status, and the step that it has continued from."""
+    reading, writing = os.pipe()
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(reading)
+            train(folder, moment, policy, lambda step: os.write(writing, f"{step}".encode()))
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        step = int(pipe.read() or -1)
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status), step
+
+
 if __name__ == "__main__":
-    train(sys.argv[1], sys.argv[2])
+    serve_requests(lambda request: run(**request))

@@ -196,8 +196,10 @@ def test_every_so_many_seconds(tmp_path):
 def test_nothing_is_left_to_train_after_the_last_epoch(tmp_path):
     expected, _ = fit(tmp_path, every_steps=5)
     resumed, _ = fit(tmp_path, every_steps=5)
-    for mine, theirs in zip(resumed.get_weights(), expected.get_weights(), strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    got, want = bits(resumed), bits(expected)
+    assert got.keys() >= {name for name in want if name.startswith("optimizer/")}
+    for name in got:
+        assert got[name] == want[name] or name.startswith("metrics/"), name
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

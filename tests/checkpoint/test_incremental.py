@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.checkpoint.training import BATCH, bits, epoch, make_small_model
-from twml_ops import layers
+from twml_ops import core, layers
 from twml_ops.checkpoint import (
     CheckpointError,
     CheckpointManager,
@@ -297,11 +297,31 @@ def test_encoded_rows_come_back(shape, width, dtype):
         ({"rows": 2, "ids": "<u4"}, "ids must ascend"),
         ({"rows": 4, "quantized": [-1]}, "bytes of quantized rows"),
         ({"rows": 4, "quantized": [64]}, "output of quantize_rows"),
+        ({"rows": 4, "quantized": [64], "stored": [64]}, "coded rows are damaged"),
+        ({"rows": 4, "quantized": [64], "stored": [63]}, "bytes of coded rows"),
+        ({"rows": 4, "quantized": [64], "stored": [32, 32]}, "argument"),
+        ({"rows": 4, "stored": [64]}, "bytes of coded rows"),
     ],
 )
 def test_details_that_do_not_fit_are_errors(details, message):
     with pytest.raises(ValueError, match=message):
         decode_rows(np.full(64, 9, np.uint8), "float32", (4, 4), details)
+
+
+def test_quantized_rows_are_entropy_coded_if_that_makes_them_smaller():
+    rng = np.random.default_rng(1)
+    table = rng.normal(size=(500, 32)).astype(np.float32)
+    encoded = encode_rows(table, None, 500, 8)
+    assert encoded.bytes == sum(encoded.details["stored"]) < sum(encoded.details["quantized"])
+    data = np.concatenate(encoded.pieces)
+    _, rows = decode_rows(data, "float32", table.shape, encoded.details)
+    exact = {k: v for k, v in encoded.details.items() if k != "stored"}
+    plain = core.quantize_rows(table, bits=8, bins=0)
+    np.testing.assert_array_equal(rows, decode_rows(plain, "float32", table.shape, exact)[1])
+    for cut in (1, 100, len(data) - 1):
+        details = {**encoded.details, "stored": [cut]}
+        with pytest.raises(ValueError, match="expected, got|damaged"):
+            decode_rows(data[:cut], "float32", table.shape, details)
 
 
 def test_options_out_of_range_are_errors():

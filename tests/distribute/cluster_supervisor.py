@@ -77,13 +77,14 @@ def run(
     later_timeout=None,
     network=False,
     one_batch=False,
+    limit=TIMEOUT,
     **options,
 ):
     """Trains in `servers` + `workers` processes until the workers have ended.
 
     Args:
-        kills: (step of the run, job, index) of each process that is killed once a worker has
-            reported that step.
+        kills: (step of the run, job, index, milliseconds) of each process that is killed so long
+            after a worker has reported that step.
         stops: The same for processes that become unreachable: all their threads are stopped, or,
             with `network`, the interface of their host is taken down.
         pause: (index, steps): this worker stops all its threads after that many steps of its own.
@@ -94,6 +95,7 @@ def run(
         network: Whether each process has its own host, that is, a network namespace.
         one_batch: Whether all steps have the same data, so that it does not matter where in the
             data a restarted process begins.
+        limit: Seconds after which the run counts as one that hangs.
 
     Returns:
         A dictionary: "step"; "loss" and "own" steps by worker; the final "weights" and the "final"
@@ -104,7 +106,7 @@ def run(
     with hosts(servers + workers) if network else contextlib.nullcontext() as net:
         data = (lambda context: batches(context)[:1]) if one_batch else batches
         supervisor = Supervisor(net, servers, workers, steps, data, options, later_timeout, pause)
-        return supervisor.supervise(list(kills), list(stops), resume_after)
+        return supervisor.supervise(list(kills), list(stops), resume_after, limit)
 
 
 class Supervisor:
@@ -122,6 +124,7 @@ class Supervisor:
         numbered = zip(names, self.ports.numbers, strict=True)
         self.addresses = [f"{name}:{port}" for name, port in numbered]
         self.alive, self.pipes, self.stopped = {}, {}, []
+        self.kill_at = None  # the time of the next kill, when its step has been reached
         self.died_since = set()  # tasks that have died since others were stopped
         self.reported = {str(i): 0 for i in range(workers)}
         self.found = {"step": 0, "loss": {}, "own": {}, "weights": None, "final": None}
@@ -187,9 +190,12 @@ class Supervisor:
     def inject_faults(self, kills, stops, resume_after):
         """Injects the faults that are due at the step that the run has reached."""
         step = self.found["step"]
-        if kills and step >= kills[0][0]:
-            _, *victim = kills.pop(0)
-            self.signal(tuple(victim), signal.SIGKILL)
+        if kills and step >= kills[0][0] and self.kill_at is None:
+            self.kill_at = time.monotonic() + (kills[0][3] if len(kills[0]) > 3 else 0) / 1e3
+        if self.kill_at is not None and time.monotonic() >= self.kill_at:
+            _, job, index, *_ = kills.pop(0)
+            self.signal((job, index), signal.SIGKILL)
+            self.kill_at = None
         if stops and step >= stops[0][0]:
             _, *victim = stops.pop(0)
             self.set_reachable([tuple(victim)], False)
@@ -218,15 +224,16 @@ class Supervisor:
         self.start(job, index)
         return False
 
-    def supervise(self, kills, stops, resume_after):
+    def supervise(self, kills, stops, resume_after, limit):
         for job, count in (("ps", self.servers), ("worker", self.workers)):
             for index in range(count):
                 self.start(job, index)
-        deadline, failed = time.monotonic() + TIMEOUT, False
+        deadline, failed = time.monotonic() + limit, False
         while not failed and any(job == "worker" for job, _ in self.alive.values()):
-            remaining = max(0, deadline - time.monotonic())
+            until = deadline if self.kill_at is None else min(deadline, self.kill_at)
+            remaining = max(0, until - time.monotonic())
             ready, _, _ = select.select(list(self.pipes), [], [], remaining)
-            if not ready:
+            if not ready and time.monotonic() >= deadline:
                 self.found["hang"] = sorted(self.alive.values())
                 break
             for pipe in ready:

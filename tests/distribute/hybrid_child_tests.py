@@ -3,8 +3,11 @@
 The process contains three servers and is connected to them.
 """
 
+import contextlib
 import os
+import resource
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -14,7 +17,7 @@ import tensorflow as tf
 
 from tests.child_process import ChildTests, serve_requests
 from tests.distribute.hybrid_model import ROWS, batches, builder, same, whole_batches
-from twml_ops import layers, optimizers
+from twml_ops import _keras, layers, optimizers
 from twml_ops.cli.runs import checkpoint_list
 from twml_ops.distribute.hybrid import (
     ChiefBuiltModel,
@@ -141,12 +144,12 @@ def a_checkpoint_is_restored_on_another_number_of_servers_and_the_other_axis():
         for servers, axis, steps in ((2, "row", 4), (3, "row", 5), (1, "row", 6), (2, "column", 7)):
             options = {"partition_axis": axis, "checkpoint_dir": folder, "checkpoint_every": 100}
             hybrid = trainer(optimizers.RowWiseAdagrad(0.1), servers, **options)
-            result = hybrid.fit(lambda _, steps=steps: remaining_batches(steps), steps)
+            result = hybrid.fit(batches, steps)
             assert result.step == steps
             assert result.own_steps == (4 if steps == 4 else 1)
         hybrid = trainer(optimizers.RowWiseAdagrad(0.1), 3, partition_axis="row", **{
             "checkpoint_dir": folder, "checkpoint_every": 100})  # fmt: skip
-        hybrid.fit(lambda _: remaining_batches(8), 8)
+        hybrid.fit(batches, 8)
         # A step by column has an accumulator for each half of a row.
         same(want, hybrid.export().get_weights(), 2e-2)
         assert len(os.listdir(folder)) == checkpoints.MAX_TO_KEEP
@@ -158,14 +161,12 @@ def changed_rows_of_shards_restore_what_all_rows_restore():
     weights = {}
     for policy in ("full", "consecutive"):
         with tempfile.TemporaryDirectory() as folder:
-            done = 0
             for servers, axis, steps in ((3, "row", 3), (2, "column", 5)):
                 options = {"partition_axis": axis, "checkpoint_dir": folder, "checkpoint_every": 1}
                 hybrid = trainer(
                     optimizers.RowWiseAdagrad(0.1), servers, checkpoint_policy=policy, **options
                 )
-                hybrid.fit(lambda _, done=done: (whole_batches() * 2)[done:], steps)
-                done = steps
+                hybrid.fit(batches, steps)
             weights[policy] = hybrid.export().get_weights()
             found = shards_checkpoints(Path(folder))
             assert found[-1].step == 5
@@ -205,12 +206,6 @@ def damage(path):
     path.write_bytes(content)
 
 
-def remaining_batches(steps):
-    """The batches that a run up to `steps` has still to train on."""
-    done = 0 if steps == 4 else steps - 1
-    return (whole_batches() * 2)[done:]
-
-
 @child_test
 def a_checkpoint_without_manifest_is_ignored():
     with tempfile.TemporaryDirectory() as folder:
@@ -219,8 +214,48 @@ def a_checkpoint_without_manifest_is_ignored():
         good = checkpoints.latest(folder)
         os.makedirs(os.path.join(folder, "ckpt-000000000009-1"))
         assert checkpoints.latest(folder) == good
-        os.remove(os.path.join(good, MANIFEST))
+        manifest = Path(good) / MANIFEST
+        text = manifest.read_text()
+        for part in (0, 1, len(text) // 2, len(text) - 1):
+            manifest.write_text(text[:part])
+            assert checkpoints.latest(folder) is None
+        manifest.write_text(text)
+        assert checkpoints.latest(folder) == good
+        manifest.unlink()
         assert checkpoints.latest(folder) is None
+
+
+@contextlib.contextmanager
+def small_files():
+    """No file can have more than 100 bytes; the error is that of a full disk."""
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+@child_test
+def a_checkpoint_that_cannot_be_written_is_a_warning_and_its_rows_come_again():
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"checkpoint_dir": folder, "checkpoint_every": 2, "partition_axis": "row"}
+        hybrid = trainer(optimizers.Adagrad(0.1), checkpoint_policy="consecutive", **options)
+        hybrid.fit(batches, 2)
+        hybrid.fit(lambda _: whole_batches()[2:], 3)
+        with small_files(), pytest.warns(RuntimeWarning, match="step 4 cannot be written.*large"):
+            hybrid.fit(lambda _: whole_batches()[3:], 5, on_step=None)
+        steps = [each.step for each in shards_checkpoints(Path(folder))]
+        assert steps == [2, 3]
+        assert len(os.listdir(folder)) == 2
+        hybrid.fit(lambda _: whole_batches()[5:], 6)
+        newest = shards_checkpoints(Path(folder))[-1]
+        assert newest.base is not None
+        again = trainer(optimizers.Adagrad(0.1), **options)
+        again.fit(batches, 6)
+        same(hybrid.export().get_weights(), again.export().get_weights())
 
 
 @child_test
@@ -291,7 +326,8 @@ def stored_messages_are_read_before_they_are_overwritten():
     first, second = whole_batches()[:2]
     step = tf.function(hybrid._graph.train, autograph=False)
     ahead = hybrid._prefetch(first[0])
-    graph = step.get_concrete_function(*first, None, ahead, second[0]).graph
+    number = tf.constant(2, tf.int64)
+    graph = step.get_concrete_function(number, *first, None, ahead, second[0]).graph
     writes = [op for op in graph.get_operations() if op.type == "AssignVariableOp"]
     stores = [op for op in writes if "/job:ps/" in op.device]
     assert len(stores) == 2  # a message for each server
@@ -308,9 +344,67 @@ def each_fit_and_each_restore_starts_a_new_pipeline():
         first = trainer(optimizers.Adagrad(0.1), **options)
         assert first.fit(lambda _: few, 5).own_steps == 5
         second = trainer(optimizers.Adagrad(0.1), 3, **options)
+        assert second.fit(lambda _: few, 5).own_steps == 0
         assert second.fit(lambda _: few, 9).own_steps == 4
         assert first.fit(lambda _: few, 9).own_steps == 4
         same(first.export().get_weights(), second.export().get_weights(), 2e-6)
+
+
+def with_dropout():
+    tf.keras.utils.set_random_seed(5)
+    _keras.keep_random_state_in_variables()
+    inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
+    hidden = layers.SparseLinear(8, ROWS, activation="relu")(inputs)
+    hidden = tf.keras.layers.Dropout(0.5)(hidden)
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(hidden))
+
+
+@child_test
+def a_restored_run_goes_on_with_the_next_batch_and_the_same_random_numbers():
+    def seekable(context, first_batch):
+        del context
+        found = whole_batches()
+        return Rest(found[first_batch % len(found) :], found)
+
+    for dataset_fn in (batches, seekable):
+        weights = []
+        for stops in ((11,), (3, 4, 9, 11)):
+            with tempfile.TemporaryDirectory() as folder:
+                for done, steps in zip((0, *stops), stops, strict=False):
+                    hybrid = trainer(
+                        optimizers.Adagrad(0.1),
+                        build=with_dropout,
+                        partition_axis="row",
+                        checkpoint_dir=folder,
+                    )
+                    assert hybrid.fit(dataset_fn, steps).own_steps == steps - done
+            weights.append(hybrid.export().get_weights())
+        same(*weights)
+
+
+class Rest:
+    """A dataset whose first iteration is the rest of one."""
+
+    def __init__(self, first, others):
+        self._next, self._others = first, others
+
+    def __iter__(self):
+        found, self._next = self._next, self._others
+        return iter(found)
+
+
+@child_test
+def every_call_of_fit_begins_with_its_first_batch():
+    one = trainer(optimizers.SGD(0.1), partition_axis="row")
+    one.fit(batches, 3)
+    one.fit(lambda _: whole_batches()[5:], 5)
+    with tempfile.TemporaryDirectory() as folder:
+        for until in (4, 5):
+            again = trainer(optimizers.SGD(0.1), partition_axis="row", checkpoint_dir=folder)
+            again.fit(batches, 3)
+            again.fit(lambda _: whole_batches()[5:], until)
+        assert again.state.step.numpy() == 5
+    same(one.export().get_weights(), again.export().get_weights())
 
 
 @child_test
@@ -405,7 +499,7 @@ def grouped_tables_are_restored_on_other_servers_and_saved_in_files():
         for servers, axis, steps in ((2, "row", 4), (3, "row", 5), (2, "column", 6)):
             options = {"partition_axis": axis, "checkpoint_dir": folder}
             hybrid = trainer(optimizer_by_table(), servers, grouped_model, **options)
-            result = hybrid.fit(lambda _, steps=steps: remaining_batches(steps), steps)
+            result = hybrid.fit(batches, steps)
             assert result.own_steps in (4, 1)
         path = os.path.join(folder, "model.keras")
         same(want, hybrid.export(path).get_weights(), 2e-6)

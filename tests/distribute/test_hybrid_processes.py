@@ -15,6 +15,7 @@ UNREACHABLE = {"checkpoints": True, "checkpoint_every": 10, "later_timeout": 6}
 NOISE = 0.01  # in the final log loss of asynchronous runs, which falls from 0.69 to about 0.004
 KILLED = {"checkpoints": True, "checkpoint_every": 10, "timeout": 60}
 
+SYNCHRONOUS = {"servers": 2, "workers": 2, "mode": "sync", "partition_axis": "row"}
 
 SCENARIOS = {
     "one": {"servers": 2, "workers": 1, "steps": 20, "partition_axis": "row"},
@@ -33,12 +34,19 @@ SCENARIOS = {
         **SAME_DATA, **UNREACHABLE,
     },
     "undisturbed": {"servers": 2, "workers": 2, "steps": 40, **SAME_DATA},
+    "five kills": {
+        "steps": 30, "checkpoint_policy": "intermittent", **SYNCHRONOUS,
+        "kills": [[6, "worker", 1], [11, "ps", 1], [16, "worker", 0, 5], [21, "ps", 0, 9],
+                  [26, "worker", 1, 20]],
+        "checkpoints": True, "checkpoint_every": 4, "timeout": 120, "limit": 1800,
+    },
+    "no kills": {"steps": 30, **SYNCHRONOUS},
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def child():
-    with ChildProcess(["-m", "tests.distribute.cluster_supervisor"]) as child:
+    with ChildProcess(["-m", "tests.distribute.cluster_supervisor"], timeout=3600) as child:
         yield child
 
 
@@ -86,6 +94,38 @@ def test_an_unreachable_server_is_an_error_and_the_result_is_the_same(outcome):
     assert {tuple(d) for d in unreachable["deaths"]} == {
         ("worker", i, EXIT_LOST << 8) for i in range(2)
     }
+
+
+def test_a_synchronous_run_that_is_killed_five_times_reaches_the_same_bits(outcome):
+    killed, undisturbed = outcome("five kills"), outcome("no kills")
+    assert "hang" not in killed
+    assert sum(d[2] == 9 for d in killed["deaths"]) == 5
+    assert killed["step"] == undisturbed["step"] == 30
+    assert killed["weights"] == undisturbed["weights"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("policy", ["full", "intermittent"])
+def test_a_synchronous_run_that_is_killed_a_hundred_times_reaches_the_same_bits(
+    child, policy, part
+):
+    """Ten of the kills: of servers, of the chief and of the other worker, at random moments."""
+    rng = random.Random(f"{policy}{part}")
+    tasks = [("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1)]
+    kills = sorted(
+        [rng.randrange(5, 145), *rng.choice(tasks), rng.randrange(40)] for _ in range(10)
+    )
+    run = {"steps": 150, **SYNCHRONOUS}
+    saved = {"checkpoints": True, "checkpoint_every": 4, "checkpoint_policy": policy}
+    killed = child.request({**run, **saved, "kills": kills, "timeout": 120, "limit": 3000})
+    undisturbed = child.request(run)
+    victims = [d[:2] for d in killed["deaths"] if d[2] == 9]
+    print({"policy": policy, "killed": victims, "step": killed["step"]})
+    assert "hang" not in killed
+    assert len(victims) == 10
+    assert killed["step"] == undisturbed["step"] == 150
+    assert killed["weights"] == undisturbed["weights"]
 
 
 def assert_same_end(got, want):

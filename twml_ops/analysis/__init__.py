@@ -1,4 +1,4 @@
-"""Analysis of models and data: feature importance, drift, weight norms, lift and scores.
+"""Analysis of models and data: importance, drift, weight norms, lift, scores, accesses to tables.
 
 The commands `twml-ops train`, `evaluate` and `explain` print the results of these functions:
 
@@ -12,6 +12,7 @@ The commands `twml-ops train`, `evaluate` and `explain` print the results of the
 | `Profile` | coverage and histograms of each feature of a data set, in bounded memory |
 | `population_stability` | distance between the histograms of a feature in two data sets |
 | `leaking_features` | features that alone have an area under the ROC curve near 1 |
+| `TableAccesses` | how often the rows of a table are read, and hit rates by size of a cache |
 | `explain_features` | importance, weight norm, coverage and drift of each feature |
 
 Features are dictionaries of ragged tensors, as the sources of `twml_ops.data` return them:
@@ -37,9 +38,11 @@ from twml_ops.analysis.permutation_importance import (
 from twml_ops.analysis.population_stability import Drift, population_stability
 from twml_ops.analysis.profiles import Histogram, Profile
 from twml_ops.analysis.scoring import Scores, calibration_error, log_loss, predictor, score
+from twml_ops.analysis.table_accesses import AccessesOfTable, TableAccesses
 from twml_ops.analysis.weight_norms import weight_norms
 
 __all__ = [
+    "AccessesOfTable",
     "Drift",
     "Explanation",
     "FeatureGroup",
@@ -49,6 +52,7 @@ __all__ = [
     "LiftRow",
     "Profile",
     "Scores",
+    "TableAccesses",
     "batch_importance",
     "calibration_error",
     "explain_features",

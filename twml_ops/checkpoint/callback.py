@@ -241,11 +241,15 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
             self._save(InputPosition(self._seed, epoch + 1))
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Waits for the last checkpoint.
+        """Waits for the last checkpoint, and restores the slots if no step was left to do that.
 
         Args:
             logs: not used.
         """
+        restoration, self._restoration = self._restoration, None
+        if restoration is not None:
+            self.model.optimizer.build(self.model.trainable_variables)
+            restoration.restore_first(variables_of(self.model))
         try:
             self._manager.wait()
         except CheckpointError as e:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,7 +60,8 @@ def encode_rows(
     """Encodes rows of a table.
 
     Rows are quantized if they are matrices of float32 or bfloat16 and that makes them smaller;
-    other ones stay as they are.
+    other ones stay as they are. Quantized rows are entropy-coded, by zlib with Huffman codes alone:
+    the codes of a row are not equally frequent, but nothing in them repeats.
 
     Args:
         rows: [C, ...].
@@ -88,6 +90,10 @@ def encode_rows(
     if sum(q.nbytes for q in quantized) >= rows.nbytes:
         return EncodedRows([*pieces, rows], details)
     details["quantized"] = [q.nbytes for q in quantized]
+    packed = [_entropy_coded(q) for q in quantized]
+    if sum(p.nbytes for p in packed) < sum(details["quantized"]):
+        details["stored"] = [p.nbytes for p in packed]
+        quantized = packed
     return EncodedRows([*pieces, *quantized], details)
 
 
@@ -121,9 +127,38 @@ def decode_rows(
             raise ValueError(f"there must be {num_rows} rows, got {count}")
         if ids is not None and len(ids) != count:
             raise ValueError(f"there must be {count} ids, got {len(ids)}")
-        return ids, _rows(data[at:], dtype, (count, *shape[1:]), details.get("quantized"))
+        quantized, stored = details.get("quantized"), details.get("stored")
+        rest = data[at:]
+        if stored is not None:
+            rest = _entropy_decoded(rest, stored, quantized)
+        return ids, _rows(rest, dtype, (count, *shape[1:]), quantized)
     except (KeyError, TypeError, IndexError) as e:
         raise ValueError(f"invalid details {details!r}") from e
+
+
+def _entropy_coded(data: np.ndarray) -> np.ndarray:
+    coder = zlib.compressobj(1, strategy=zlib.Z_HUFFMAN_ONLY)
+    return np.frombuffer(coder.compress(data.data) + coder.flush(), np.uint8)
+
+
+def _entropy_decoded(
+    data: np.ndarray, stored: Sequence[int], sizes: Sequence[int] | None
+) -> np.ndarray:
+    if sizes is None or min([*stored, *sizes], default=0) < 0 or sum(stored) != len(data):
+        raise ValueError(f"{sum(stored)} bytes of coded rows are expected, got {len(data)}")
+    parts, start = [], 0
+    for length, size in zip(stored, sizes, strict=True):
+        decoder = zlib.decompressobj()
+        try:
+            # One byte more than expected, so that a longer content is found.
+            part = decoder.decompress(data[start : start + length].tobytes(), size + 1)
+        except zlib.error as e:
+            raise ValueError(f"the coded rows are damaged: {e}") from e
+        if len(part) != size or not decoder.eof:
+            raise ValueError(f"{size} bytes of quantized rows are expected, got {len(part)}")
+        parts.append(np.frombuffer(part, np.uint8))
+        start += length
+    return np.concatenate(parts) if parts else data
 
 
 def _bitmap(ids: np.ndarray, num_rows: int) -> np.ndarray:

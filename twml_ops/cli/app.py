@@ -17,6 +17,7 @@ from twml_ops.cli.commands import (
     schema,
     selfcheck,
     stability,
+    tables,
     tpu_check,
     train,
     tune,
@@ -52,5 +53,6 @@ app.command()(tpu_check.tpu_check)
 app.command()(stability.stability)
 app.command()(launch.launch)
 app.command()(plan.plan)
+app.command()(tables.tables)
 app.command()(selfcheck.selfcheck)
 app.add_typer(checkpoints.app)

@@ -122,6 +122,11 @@ class FieldEmbedding(TableLayer):
         self.embeddings: Any = None
 
     @property
+    def tables(self) -> list[_FieldTable]:
+        """The tables, one for each width of vectors."""
+        return list(self._tables)
+
+    @property
     def num_fields(self) -> int:
         """F, the fields of the matrix, without the bags."""
         return len(self.num_rows) - self.num_bags
@@ -317,6 +322,11 @@ class _FieldTable:
         self.num_rows = int(self._sizes.sum())
         self.variable: Any = None
         self.projection: Any = None
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """The first row of each field in the table, and the one after its last row."""
+        return [(int(a), int(a + n)) for a, n in zip(self._starts, self._sizes, strict=True)]
 
     def rows_of(self, ids: Any, first: int, last: int) -> tf.Tensor:
         """The table's rows of ids [..., last - first] of its fields first .. last."""

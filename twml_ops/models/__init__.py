@@ -36,6 +36,12 @@ from twml_ops.models.hashed_ids import HashedIds
 from twml_ops.models.logistic import logistic
 from twml_ops.models.mean_logit import MeanLogit
 from twml_ops.models.mmoe import mmoe
+from twml_ops.models.new_categories import (
+    EnlargedModel,
+    EnlargedTable,
+    enlarged_tables,
+    with_new_categories,
+)
 from twml_ops.models.shared_bottom import shared_bottom
 from twml_ops.models.sparse_mlp import sparse_mlp
 from twml_ops.models.split_labels import SplitLabels
@@ -56,6 +62,8 @@ _MODELS = {build.__name__: build for build in _BUILDERS}
 
 __all__ = [
     "Bias",
+    "EnlargedModel",
+    "EnlargedTable",
     "HashedIds",
     "MeanLogit",
     "SplitLabels",
@@ -64,6 +72,7 @@ __all__ = [
     "deepfm",
     "default_name",
     "dlrm",
+    "enlarged_tables",
     "ensemble",
     "ensemble_members",
     "fm",
@@ -75,6 +84,7 @@ __all__ = [
     "shared_bottom",
     "sparse_mlp",
     "takes",
+    "with_new_categories",
 ]
 
 

@@ -58,7 +58,7 @@ def adapt_fields(schema: Schema, dataset: tf.data.Dataset, state: FieldState) ->
             if moments is not None:
                 moments.update(numbers, present)
         if ids_seen is not None:
-            for field, ids in enumerate(_ids_by_field(schema, features)):
+            for field, ids in enumerate(ids_by_field(schema, features)):
                 ids_seen.update(field, ids)
         y, w = columns_of(labels, weights, schema.labels)
         if state.statistics is not None:
@@ -74,7 +74,7 @@ def adapt_fields(schema: Schema, dataset: tf.data.Dataset, state: FieldState) ->
     return smoothed_logits(positives.tolist(), examples)
 
 
-def _ids_by_field(schema: Schema, features: Mapping[str, Any]) -> Iterator[Any]:
+def ids_by_field(schema: Schema, features: Mapping[str, Any]) -> Iterator[Any]:
     """The ids of each categorical field, then of each bag, of a batch."""
     if schema.fields:
         yield from features["categorical"].numpy().T

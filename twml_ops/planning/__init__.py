@@ -1,14 +1,15 @@
-"""Predicts the network traffic and the speed of distributed training. Needs no TensorFlow.
+"""Plans where tables go, over machines and over memory and files. Needs no TensorFlow.
 
 `predict` computes the bytes and the duration of a step for one strategy of `STRATEGIES`, `choose`
 finds the sharding axis and the number of servers with the most steps per second. The formulas are
-derived in docs/plan.md.
+derived in docs/plan.md. `choose_tiers` divides memory among tables that do not all fit.
 """
 
 from typing import TYPE_CHECKING
 
 from twml_ops._deprecated import deprecated_aliases
 from twml_ops.planning.job import ClusterResources, Compute, Job, Table
+from twml_ops.planning.memory_tiers import TableDemand, TierChoice, choose_tiers
 from twml_ops.planning.predict import Choice, Prediction, choose, predict
 from twml_ops.planning.traffic import STRATEGIES, Message, messages
 
@@ -21,7 +22,10 @@ __all__ = [
     "Message",
     "Prediction",
     "Table",
+    "TableDemand",
+    "TierChoice",
     "choose",
+    "choose_tiers",
     "messages",
     "predict",
 ]

@@ -143,7 +143,7 @@ def test_checkpoints_of_another_run_are_not_overwritten(libsvm, tmp_path, capsys
         (["--checkpoint-policy", "often"], "checkpoint_policy: expected one of full, one-shot, "),
         (["--checkpoint-bits", "5"], "checkpoint_bits: expected one of 32, 8, 4, 3, 2, got 5"),
         (["--checkpoint-slot-bits", "0"], "checkpoint_slot_bits: expected one of 32, 8, "),
-        (["--ensemble", "2", "--checkpoint-bits", "8"], "--ensemble trains several models and"),
+        (["--model", "auto", "--checkpoint-bits", "8"], "--model auto trains several models and"),
     ],
 )
 def test_table_options_that_are_not_possible_are_named(libsvm, tmp_path, capsys, options, message):
@@ -151,6 +151,27 @@ def test_table_options_that_are_not_possible_are_named(libsvm, tmp_path, capsys,
         train(libsvm, tmp_path / "run", *options)
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_an_ensemble_goes_on_with_the_member_that_was_stopped(libsvm, tmp_path):
+    options = ["--ensemble", "3", "--epochs", "1", "--checkpoint-every", "8"]
+    done = run_steps(libsvm, tmp_path / "undisturbed", "", *options)
+    assert done.returncode == 0, done.stderr
+    out, members = tmp_path / "run", tmp_path / "run.checkpoints" / "members"
+    # In the first member, of which 1 step is left; in the second and in the third one.
+    for signals, kept in (("20:SIGINT", 0), ("20:SIGKILL", 1), ("40:SIGKILL", 2)):
+        done = run_steps(libsvm, out, signals, "--resume", *options)
+        assert done.returncode in (-9, 130), done.stderr
+        assert len(list(members.glob("*/model.keras"))) == kept
+        assert ("continuing from step" in done.stdout) >= (kept == 1)
+    done = run_steps(libsvm, out, "", *options)
+    assert "has checkpoints of a run that has not finished" in done.stderr
+    done = run_steps(libsvm, out, "", "--resume", *options)
+    assert done.returncode == 0, done.stderr
+    assert metrics(out) == metrics(tmp_path / "undisturbed")
+    for mine, theirs in zip(weights(out), weights(tmp_path / "undisturbed"), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert not members.parent.exists()
 
 
 def test_tables_and_slots_have_the_widths_of_the_options(libsvm):

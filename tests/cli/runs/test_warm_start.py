@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import write_criteo, write_libsvm
+from twml_ops import models
 from twml_ops.checkpoint import CheckpointManager
 from twml_ops.cli import main
 from twml_ops.cli.runs.trained_run import TrainedRun
@@ -185,3 +186,45 @@ def test_a_corrected_run_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         train(data, tmp_path / "next", "--from", str(tmp_path / "run"))
     assert "its model ends in a correction for --negative-rate" in capsys.readouterr().err
+
+
+def with_new_tokens(path, n, seed):
+    """Criteo lines as of `write_criteo`, in which C2 has tokens that it had not before."""
+    source = write_criteo(path, n, seed)
+    lines = [line.split("\t") for line in path.read_text().splitlines()]
+    for number, fields in enumerate(lines):
+        fields[15] = f"{7000 + number % 6:08x}"
+    path.write_text("\n".join("\t".join(fields) for fields in lines) + "\n")
+    return source
+
+
+def test_new_categories_get_rows_and_new_slots(fields_run, tmp_path):
+    data = write_criteo(tmp_path / "1.tsv", 300, seed=2)
+    frozen = ("--save-slots", "--learning-rate", "1e-30")
+    first = train(data, tmp_path / "a", "--from", str(fields_run), *frozen)
+    new = with_new_tokens(tmp_path / "2.tsv", 300, seed=3)
+    second = train(new, tmp_path / "b", "--from", str(tmp_path / "a"), *frozen)
+    sizes = [np.array(r.model.get_layer("categories").num_rows) for r in (first, second)]
+    assert (sizes[1] - sizes[0])[1] == 6
+    tables = models.enlarged_tables(first.model, second.model)
+    for table in tables:
+        before, after = table.before.numpy(), table.after.numpy()
+        np.testing.assert_array_equal(after[table.rows], before)
+    before, after = slots(tmp_path / "a"), slots(tmp_path / "b")
+    assert before.pop("step") < after.pop("step")
+    wider = [n for n in before if before[n].shape != after[n].shape]
+    assert len(wider) == len(tables)
+    rows = {t.before.shape[0]: t.rows for t in tables}
+    for name in wider:
+        old = rows[len(before[name])]
+        assert (after[name][old] >= before[name]).all()
+        added = np.setdiff1d(np.arange(len(after[name])), old)
+        assert (after[name][added] < before[name].max()).all()
+
+
+def test_rows_stay_as_they_are_if_that_is_asked_for(fields_run, tmp_path):
+    new = with_new_tokens(tmp_path / "2.tsv", 300, seed=3)
+    run = train(new, tmp_path / "b", "--from", str(fields_run), "--no-new-categories")
+    sizes = [r.model.get_layer("categories").num_rows for r in (TrainedRun(fields_run), run)]
+    assert sizes[0] == sizes[1]
+    assert run.facts["new_categories"] is False

@@ -55,6 +55,13 @@ def train(
             show_default=False,
         ),
     ] = RunConfig.from_run,
+    new_categories: Annotated[
+        bool,
+        typer.Option(
+            help="With --from: categories that are frequent in the new data and have no row get "
+            "one, in models on fields."
+        ),
+    ] = RunConfig.new_categories,
     model: Annotated[
         str,
         typer.Option(

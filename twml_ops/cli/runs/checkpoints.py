@@ -24,6 +24,8 @@ from twml_ops.cli.render.terminal import make_error_console
 from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.runs.checkpoint_options import CheckpointOptions
 from twml_ops.cli.runs.config import RunConfig
+from twml_ops.cli.runs.member_store import MemberStore
+from twml_ops.cli.runs.runner import FittedModel
 
 
 class RunCheckpoints:
@@ -48,9 +50,10 @@ class RunCheckpoints:
     ) -> None:
         self._manager = CheckpointManager(folder, keep=options.keep, tables=table_policy(config))
         self._config, self._options = config, options
+        self._members = MemberStore(folder / "members")
         chosen = self._saved("choice")
         self.choice = EpochChoice.from_json(chosen) if chosen else None
-        if options.resume or self._manager.latest() is None:
+        if options.resume or not (self._manager.latest() or self._members.has_members):
             return
         if not overwrite:
             raise UserError(
@@ -65,11 +68,40 @@ class RunCheckpoints:
         options = self._options
         return options.steps is not None or options.seconds is not None or options.resume
 
+    def load_member(self, number: int) -> FittedModel | None:
+        """A member of an ensemble that an earlier process has trained.
+
+        Args:
+            number: of the member, from 0.
+
+        Returns:
+            The member; None if it is not trained yet.
+
+        Raises:
+            UserError: its files are damaged.
+        """
+        return self._members.load(number) if self._options.resume else None
+
+    def keep_member(self, number: int, fitted: FittedModel) -> None:
+        """Keeps a member of an ensemble, from which a run that is continued does not start again.
+
+        Args:
+            number: of the member, from 0.
+            fitted: the member, as it was trained.
+        """
+        if not self.wanted:
+            return
+        try:
+            self._members.save(number, fitted)
+        except OSError as e:
+            _show(CheckpointError(f"the member {number} cannot be kept: {e.strerror}"))
+
     def callback(
         self,
         model: tf.keras.Model,
         *,
         examples: int,
+        seed: int,
         phase: str,
         states: dict[str, Stateful],
         interrupt: Interrupt,
@@ -80,7 +112,9 @@ class RunCheckpoints:
         Args:
             model: compiled model.
             examples: number of examples in an epoch.
-            phase: "choice" of the number of epochs, or "fit" for this number.
+            seed: of the order of the examples.
+            phase: "choice" of the number of epochs, "fit" for this number, or "member N" for the
+                same of another member of an ensemble.
             states: other callbacks with a state, by name.
             interrupt: whether a signal has asked for the end.
             console: terminal for the output.
@@ -100,7 +134,7 @@ class RunCheckpoints:
             self._manager,
             num_examples=examples,
             batch_size=config.batch_size,
-            seed=config.seed,
+            seed=seed,
             every_steps=options.steps,
             every_seconds=options.seconds or (None if options.steps else float("inf")),
             states=states,
@@ -144,6 +178,7 @@ class RunCheckpoints:
         Raises:
             UserError: another process uses the folder.
         """
+        self._members.remove()
         try:
             self._manager.remove_all()
         except CheckpointError as e:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs.config import AUTO, ClusterOptions, RunConfig
-from twml_ops.data import Source
+from twml_ops.data import InputPosition, Source
 from twml_ops.distribute import ChiefBuiltModel, Cluster, exit_on_cluster_error, serve
 
 DEFAULT_MODEL = "sparse_mlp"  # the servers hold the tables of sparse linear layers
@@ -97,20 +97,36 @@ def steps_of(train: Source, config: RunConfig, epochs: int) -> tuple[int, int]:
 
 
 def worker_batches(
-    train: Source, batches: Callable[[Source], tf.data.Dataset], index: int, count: int
+    train: Source,
+    batches: Callable[[Source, InputPosition], tf.data.Dataset],
+    index: int,
+    count: int,
+    *,
+    seed: int,
+    batch_size: int,
+    first_batch: int = 0,
 ) -> tf.data.Dataset:
-    """The batches of one worker in an epoch.
+    """The batches of one worker, from one of them on to the end of its epoch.
 
     The worker reads and parses its part of the data. If the data have so few units that the parts
     differ by more than a fifth, every worker reads all of it and takes every `count`-th batch.
 
     Args:
         train: training data.
-        batches: makes the batches of a source, the same in each process.
+        batches: makes the batches of a source from a position on, the same in each process.
         index: number of the worker.
         count: number of workers.
+        seed: of the order of the examples.
+        batch_size: examples in a batch.
+        first_batch: the number of the batch to begin with, counted over all epochs.
     """
     sizes = [train.shard(i, count).num_examples() for i in range(count)]
-    if 5 * min(sizes) < 4 * max(sizes):
-        return batches(train).shard(count, index)
-    return batches(train.shard(index, count))
+    whole = 5 * min(sizes) < 4 * max(sizes)
+    source = train if whole else train.shard(index, count)
+    in_epoch = -(-source.num_examples() // batch_size)
+    if whole:
+        in_epoch = -(-(in_epoch - index) // count)
+    epoch, batch = divmod(first_batch, max(in_epoch, 1))
+    examples = batch * batch_size * (count if whole else 1)
+    dataset = batches(source, InputPosition(seed, epoch, examples))
+    return dataset.shard(count, index) if whole else dataset

@@ -22,7 +22,7 @@ from twml_ops.cli.runs import cluster, evaluation_log, optimizers
 from twml_ops.cli.runs.class_balance import weighted
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.runner import FittedModel, Monitored
-from twml_ops.data import Source
+from twml_ops.data import InputPosition, Source
 from twml_ops.distribute import ChiefBuiltModel, Cluster, HybridTrainer, exit_on_cluster_error
 
 POINTS_PER_EPOCH = 40
@@ -78,18 +78,25 @@ class ClusterRunner:
         checkpoints = cluster.checkpoint_dir(self._out)
         history = History()
 
-        def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            def batches(part: Source) -> tf.data.Dataset:
+        def dataset(context: tf.distribute.InputContext, first_batch: int) -> tf.data.Dataset:
+            def batches(part: Source, position: InputPosition) -> tf.data.Dataset:
                 dataset = part.dataset(
                     config.batch_size,
                     shuffle=True,
                     seed=config.seed,
                     layout=models.layout_of(model),
+                    position=position,
                 )
                 return weighted(dataset, config.positive_weight)
 
             return cluster.worker_batches(
-                train, batches, context.input_pipeline_id, context.num_input_pipelines
+                train,
+                batches,
+                context.input_pipeline_id,
+                context.num_input_pipelines,
+                seed=config.seed,
+                batch_size=config.batch_size,
+                first_batch=first_batch,
             )
 
         start = time.perf_counter()

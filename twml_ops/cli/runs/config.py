@@ -64,6 +64,8 @@ class RunConfig:
         model_options: options of the model by name; the others have their defaults.
         schema_file: file with the uses of the columns of `data`; None: by their types.
         from_run: folder of a finished run whose training goes on; None: a new model is trained.
+        new_categories: whether categories of the new data that the run of `from_run` has no row for
+            get one.
         save_slots: whether the run keeps the optimizer's slots for runs that start from it.
         checkpoint_policy: which rows of tables a checkpoint has, a policy of
             `twml_ops.checkpoint.TablePolicy`.
@@ -93,6 +95,7 @@ class RunConfig:
     model_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     schema_file: str | None = None
     from_run: str | None = None
+    new_categories: bool = True
     save_slots: bool = False
     checkpoint_policy: Literal["full", "one-shot", "consecutive", "intermittent"] = "full"
     checkpoint_bits: Literal[32, 8, 4, 3, 2] = 32

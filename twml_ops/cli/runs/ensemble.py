@@ -15,6 +15,7 @@ from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import run_summary
 from twml_ops.cli.results.history import History
 from twml_ops.cli.results.member import Member
+from twml_ops.cli.runs.checkpoints import RunCheckpoints
 from twml_ops.cli.runs.class_balance import corrected
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.runner import FittedModel
@@ -57,7 +58,12 @@ def member_seeds(seed: int, count: int) -> list[int]:
     return [seed, *map(int, others)]
 
 
-def fit_members(config: RunConfig, fit: FitMember, console: Console) -> FittedMembers:
+def fit_members(
+    config: RunConfig,
+    fit: FitMember,
+    console: Console,
+    checkpoints: RunCheckpoints | None = None,
+) -> FittedMembers:
     """Trains the members of an ensemble one after another, and combines them.
 
     Only the weights of a trained member are kept: the slots of its optimizer are released before
@@ -67,10 +73,14 @@ def fit_members(config: RunConfig, fit: FitMember, console: Console) -> FittedMe
         config: configuration of the run.
         fit: trains a member.
         console: terminal for the output.
+        checkpoints: those of the run, which keep the members that are trained; None: none are
+            written.
 
     Returns:
         The ensemble, or the only model itself if `config.ensemble` is 1.
     """
+    if config.ensemble > 1 and checkpoints is not None:
+        fit = _kept(fit, checkpoints)
     fitted = fit(0, config)
     history, model = fitted.history, corrected(fitted.model, config)
     members = [Member(config.seed, history.examples, history.seconds)]
@@ -86,6 +96,19 @@ def fit_members(config: RunConfig, fit: FitMember, console: Console) -> FittedMe
         members.append(Member(seed, fitted.history.examples, fitted.history.seconds))
         run_summary.print_member(console, members, config.ensemble)
     return FittedMembers(models.ensemble(trained), history, members)
+
+
+def _kept(fit: FitMember, checkpoints: RunCheckpoints) -> FitMember:
+    """Trains a member, unless an earlier process of the run has done that."""
+
+    def fit_or_load(number: int, config: RunConfig) -> FittedModel:
+        fitted = checkpoints.load_member(number)
+        if fitted is None:
+            fitted = fit(number, config)
+            checkpoints.keep_member(number, fitted)
+        return fitted
+
+    return fit_or_load
 
 
 def without_optimizer(model: tf.keras.Model) -> tf.keras.Model:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from twml_ops.cli.runs.checkpoints import RunCheckpoints
 from twml_ops.cli.runs.choices import Choices
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.ensemble import FitMember
@@ -17,7 +18,13 @@ from twml_ops.data import Source
 
 
 def final_fit(
-    runner: Runner, choices: Choices, data: Source, held_out: Source, logs: Path, console: Console
+    runner: Runner,
+    choices: Choices,
+    data: Source,
+    held_out: Source,
+    logs: Path,
+    console: Console,
+    checkpoints: RunCheckpoints | None = None,
 ) -> FitMember:
     """A function that trains a member of an ensemble for the chosen or the given number of epochs.
 
@@ -31,6 +38,7 @@ def final_fit(
         held_out: evaluation data, on which the first member is monitored if nothing was chosen.
         logs: folder of the TensorBoard logs of the run.
         console: terminal for the output.
+        checkpoints: those of the run; None: none are written.
     """
     chosen, parts = choices.epochs, choices.parts
     source = data if chosen is None or chosen.refit or parts is None else parts.fit
@@ -40,7 +48,10 @@ def final_fit(
         if first and choices.kept is not None:
             return choices.kept
         make_model = model_maker(config)
-        here = runner if first else LocalRunner(config, logs / f"member_{number}", console)
+        here = runner
+        if not first:
+            folder = logs / f"member_{number}"
+            here = LocalRunner(config, folder, console, checkpoints, number)
         model = here.build(lambda: make_model(source))
         if chosen is not None:
             return here.fit(model, source, None, epochs=chosen.epochs)

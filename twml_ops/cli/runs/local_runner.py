@@ -37,6 +37,7 @@ class LocalRunner:
         log_dir: folder of the TensorBoard logs; None: there are none.
         console: terminal on which the progress is shown.
         checkpoints: those of the run; None: none are written.
+        member: number of the member of an ensemble, from 0.
     """
 
     def __init__(
@@ -45,9 +46,11 @@ class LocalRunner:
         log_dir: Path | None,
         console: Console,
         checkpoints: RunCheckpoints | None = None,
+        member: int = 0,
     ) -> None:
         self._config, self._log_dir, self._console = config, log_dir, console
         self._checkpoints = checkpoints
+        self._fit_phase = f"member {member}" if member else "fit"
 
     def connect(self) -> None:
         """Does nothing: there is no cluster."""
@@ -115,7 +118,8 @@ class LocalRunner:
             checkpoint = self._checkpoints and self._checkpoints.callback(
                 model,
                 examples=size,
-                phase="choice" if monitored and monitored.name == "validation" else "fit",
+                seed=config.seed,
+                phase="choice" if monitored and monitored.name == "validation" else self._fit_phase,
                 states={type(c).__name__: c for c in every if isinstance(c, Stateful)},
                 interrupt=interrupt,
                 console=self._console,

@@ -93,17 +93,16 @@ def run_task(
 
 
 def _possible(config: RunConfig, checkpoints: CheckpointOptions) -> CheckpointOptions:
-    """The options for checkpoints, or those for none where several models are trained.
+    """The options for checkpoints, or those for none where the model is to be chosen.
 
     Raises:
-        UserError: several models are trained, and the user asked for checkpoints.
+        UserError: the model is to be chosen, and the user asked for checkpoints.
     """
-    if config.ensemble == 1 and config.model != AUTO:
+    if config.model != AUTO:
         return checkpoints
     wanted = checkpoints not in (CheckpointOptions(), NO_CHECKPOINTS)
     if wanted or has_table_policy(config):
-        several = "--model auto" if config.model == AUTO else "--ensemble"
-        raise UserError(f"{several} trains several models and keeps no checkpoints of them")
+        raise UserError("--model auto trains several models and keeps no checkpoints of them")
     return NO_CHECKPOINTS
 
 
@@ -153,8 +152,9 @@ def train(
     if runner is None:
         runner = LocalRunner(config, folder / TENSORBOARD, console, checkpoints)
     with original_errors(data, held_out, *(parts or ())):
-        fit = final_fit(runner, choices, data, held_out, folder / TENSORBOARD, console)
-        fitted = ensemble.fit_members(config, fit, console)
+        logs = folder / TENSORBOARD
+        fit = final_fit(runner, choices, data, held_out, logs, console, checkpoints)
+        fitted = ensemble.fit_members(config, fit, console, checkpoints)
         scores = score_source(fitted.model, held_out, console, sizes[1])
         importances = importances_of(fitted.model, held_out, config.seed, console)
     histories = [*fitted.members] + ([choice.history] if choice and choice.refit else [])

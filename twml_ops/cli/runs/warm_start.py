@@ -6,9 +6,10 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from twml_ops import _keras
+from twml_ops import _keras, models
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs.config import RunConfig
+from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE
 from twml_ops.cli.runs.trained_run import TrainedRun
 from twml_ops.data import Schema, Source
 
@@ -17,6 +18,7 @@ class WarmStart:
     """The model of a finished run as the start of another one.
 
     Ids, buckets and rows of categories are those of the earlier run, and so are their weights.
+    Categories that are frequent in the new data and have no row get one (`with_new_categories`).
     Statistics that layers collect in training, such as those of `MaxNorm`, go on. The optimizer
     has the slots of the earlier run if that has saved them (`saved_slots`), and starts anew if not.
 
@@ -31,6 +33,7 @@ class WarmStart:
     def __init__(self, config: RunConfig) -> None:
         assert config.from_run is not None
         self._folder, self._seed = Path(config.from_run), config.seed
+        self._new_categories = config.new_categories
         run = TrainedRun(self._folder)
         wrong = None
         if run.facts.get("negative_rate", 1.0) != 1:
@@ -46,16 +49,20 @@ class WarmStart:
         self.schema: Schema = run.schema
 
     def make_model(self, source: Source) -> tf.keras.Model:
-        """The model of the earlier run, read from its file.
+        """The model of the earlier run, read from its file, with rows for new categories.
 
         Args:
-            source: training data; not used, because the model is adapted already.
+            source: training data.
 
         Raises:
             UserError: the file cannot be read.
         """
-        del source
         tf.keras.backend.clear_session()
         tf.keras.utils.set_random_seed(self._seed)
         _keras.keep_random_state_in_variables()
-        return TrainedRun(self._folder).model
+        model = TrainedRun(self._folder).model
+        layout = models.layout_of(model)
+        if not self._new_categories or layout == "ragged":
+            return model
+        batches = source.dataset(LARGE_BATCH_SIZE, layout=layout)
+        return models.with_new_categories(model, source.schema, batches).model

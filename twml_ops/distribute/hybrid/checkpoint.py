@@ -8,6 +8,9 @@ and the chief must be able to reach the folder.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import posixpath
 import time
 from collections.abc import Sequence
@@ -33,6 +36,7 @@ from twml_ops.distribute.hybrid.state import RunState
 from twml_ops.ops._tape import tf_variable
 
 MAX_TO_KEEP = 2
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def latest(folder: str) -> str | None:
@@ -58,10 +62,37 @@ def save(state: RunState, folder: str, changes: ChangedShards | None = None) -> 
 
     Returns:
         The folder of the new checkpoint.
+
+    Raises:
+        tf.errors.OpError: A file cannot be written; `is_write_error` tells this from a server that
+            has ended. The checkpoints before are unchanged.
     """
     step = int(state.step.value().numpy())
     path = posixpath.join(folder, f"ckpt-{step:012d}-{time.time_ns()}")
-    tf.io.gfile.makedirs(path)
+    try:
+        tf.io.gfile.makedirs(path)
+        _write(state, path, step, changes)
+    except BaseException:
+        with contextlib.suppress(tf.errors.OpError):  # it would fill the disk
+            tf.io.gfile.rmtree(path)
+        raise
+    remove_old(folder, MAX_TO_KEEP)
+    return path
+
+
+def is_write_error(error: BaseException) -> bool:
+    """Whether an error of `save` says that files cannot be written.
+
+    Args:
+        error: The error.
+
+    Returns:
+        True for a full disk, a limit, or a folder without permission to write.
+    """
+    return any(os.strerror(number) in str(error) for number in _WRITE_ERRORS)
+
+
+def _write(state: RunState, path: str, step: int, changes: ChangedShards | None) -> None:
     base = None if changes is None else changes.begin()
     by_device = _table_variables(state)
     by_rows: list[str] = []
@@ -98,8 +129,6 @@ def save(state: RunState, folder: str, changes: ChangedShards | None = None) -> 
     write_manifest(path, manifest)
     if changes is not None:
         changes.written(path, ShardsCheckpoint(path).data_bytes)
-    remove_old(folder, MAX_TO_KEEP)
-    return path
 
 
 def restore(state: RunState, path: str) -> int:

@@ -111,12 +111,22 @@ def list_all(folder: str) -> list[str]:
 
 
 def complete(checkpoints: Sequence[str]) -> list[str]:
-    """Those that have a manifest.
+    """Those that have a manifest, all of it: renaming is not atomic on every file system.
 
     Args:
         checkpoints: folders of checkpoints.
     """
-    return [c for c in checkpoints if tf.io.gfile.exists(posixpath.join(c, MANIFEST))]
+    return [c for c in checkpoints if _has_manifest(c)]
+
+
+def _has_manifest(path: str) -> bool:
+    if not tf.io.gfile.exists(posixpath.join(path, MANIFEST)):
+        return False
+    try:
+        with tf.io.gfile.GFile(posixpath.join(path, MANIFEST)) as f:
+            return isinstance(json.load(f), dict)  # a part of an object is no JSON
+    except (ValueError, tf.errors.NotFoundError):
+        return False
 
 
 def read_manifest(path: str) -> Any:

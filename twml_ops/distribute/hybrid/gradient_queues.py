@@ -2,12 +2,15 @@
 
 Every worker puts the contributions of its batch into queues on the servers that need them: entries
 (which are on the servers already, from the forward product), gradients of products, and dense
-gradients. Then it enqueues a ticket. Worker 0, the leader, waits for the tickets of all workers,
-dequeues their contributions, applies the update of the concatenated batch, and releases the other
-workers, the followers. Unless all tickets have arrived, nothing is updated.
+gradients. Then it enqueues a ticket with the number of the step. Worker 0, the leader, waits for
+the tickets of all workers, dequeues their contributions, applies the update of the concatenated
+batch, and releases the other workers, the followers. Unless all tickets have arrived, nothing is
+updated.
 
 A restarted worker starts a new generation of queues and closes those of the old one. The calls that
-wait in closed queues then fail, their workers join the new generation and repeat the step.
+wait in closed queues then fail, their workers join the new generation, read the number of the step
+and go on with its batch. A worker that reads the number while the leader still updates has a ticket
+of another step than the leader, which then starts a new generation.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from twml_ops.distribute.hybrid.cluster import Cluster
 from twml_ops.distribute.hybrid.state import GENERATIONS, RunState
 
 _MAX_CLOSED = 64  # old generations that a restarted worker closes
+OTHER_STEP = "twml_ops: a worker is at another step"
+"""The beginning of the message of a step whose tickets are of several steps."""
 
 Contributions = Mapping[tuple[str, str], Sequence[tf.Tensor]]
 """(device, label) -> the tensors that a worker sends to that device under that label."""
@@ -66,11 +71,12 @@ class GradientQueues:
         self.generation = int(self._state.generation.value().numpy())
         return self.generation != before
 
-    def send_to_leader(self, contributions: Contributions) -> tf.Tensor:
+    def send_to_leader(self, contributions: Contributions, number: tf.Tensor) -> tf.Tensor:
         """Enqueues a follower's contributions and waits for the leader. Used in a graph.
 
         Args:
             contributions: The contributions of this worker.
+            number: The run's step before the update, an int64 scalar.
 
         Returns:
             The run's step after the update, an int64 scalar.
@@ -83,27 +89,35 @@ class GradientQueues:
         ticket = self._queue(self._home, f"ticket/{self.worker}", [tf.int64])
         go = self._queue(self._home, f"go/{self.worker}", [tf.int64])
         with tf.device(self._home):
-            one = [tf.constant(1, tf.int64)]
             with tf.control_dependencies(enqueued):
-                ticket_sent = tf.raw_ops.QueueEnqueueV2(handle=ticket, components=one)
+                sent = tf.identity(number)
+                ticket_sent = tf.raw_ops.QueueEnqueueV2(handle=ticket, components=[sent])
             with tf.control_dependencies([ticket_sent]):
                 (step,) = _dequeue(go, [tf.TensorSpec([], tf.int64)])
         return step
 
-    def collect(self, own: Contributions) -> dict[tuple[str, str], list[list[tf.Tensor]]]:
+    def collect(
+        self, own: Contributions, number: tf.Tensor
+    ) -> tuple[dict[tuple[str, str], list[list[tf.Tensor]]], tf.Operation]:
         """Waits for all tickets and dequeues the followers' contributions. Used in a graph.
 
         Args:
             own: The contributions of the leader.
+            number: The run's step before the update, an int64 scalar.
 
         Returns:
-            (device, label) -> the contributions of each worker, in the order of the workers.
+            (device, label) -> the contributions of each worker, in the order of the workers; and
+            an op that fails unless all workers are at the same step.
         """
-        tickets = []
+        with tf.device(self._home):
+            at = [tf.identity(number), self._state.step.value()]
         for worker in self.followers:
             queue = self._queue(self._home, f"ticket/{worker}", [tf.int64])
             with tf.device(self._home):
-                tickets += _dequeue(queue, [tf.TensorSpec([], tf.int64)])
+                at += _dequeue(queue, [tf.TensorSpec([], tf.int64)])
+        with tf.device(self._home):
+            same = tf.reduce_all(tf.equal(tf.stack(at), number))
+            tickets = [tf.raw_ops.Assert(condition=same, data=[OTHER_STEP, tf.stack(at)])]
         collected: dict[tuple[str, str], list[list[tf.Tensor]]] = {}
         for (device, label), tensors in own.items():
             collected[device, label] = [list(tensors)]
@@ -115,7 +129,7 @@ class GradientQueues:
                 queue = self._queue(device, f"{label}/{worker}", [t.dtype for t in tensors])
                 with tf.device(device), tf.control_dependencies(tickets):
                     collected[device, label].append(_dequeue(queue, specs))
-        return collected
+        return collected, tickets[0]
 
     def release_followers(self, step: tf.Tensor) -> None:
         """Lets the followers continue after all previous ops of the graph. Used in a graph.
@@ -123,8 +137,7 @@ class GradientQueues:
         Args:
             step: The run's step after the update, an int64 scalar.
         """
-        graph = tf.compat.v1.get_default_graph()
-        before = [op for op in graph.get_operations() if _has_effects(op)]
+        before = effects_so_far()
         for worker in self.followers:
             queue = self._queue(self._home, f"go/{worker}", [tf.int64])
             with tf.device(self._home), tf.control_dependencies(before):
@@ -143,6 +156,12 @@ class GradientQueues:
     def _close(self, queue: tf.Tensor) -> None:
         with tf.device(self._home):
             tf.raw_ops.QueueCloseV2(handle=queue, cancel_pending_enqueues=True)
+
+
+def effects_so_far() -> list[tf.Operation]:
+    """The ops with side effects of the graph that is being built."""
+    graph = tf.compat.v1.get_default_graph()
+    return [op for op in graph.get_operations() if _has_effects(op)]
 
 
 def _has_effects(op: Any) -> bool:

@@ -86,6 +86,7 @@ class RunState:
     Attributes:
         step: int64, the steps of all workers.
         generation: int64, the generation of the queues of synchronous workers.
+        updating: int64, 1 while the leader of synchronous workers updates the shared variables.
         worker_steps: int64 [workers], the steps of each asynchronous worker.
         tables: The tables.
         shared_variables: The dense weights on the servers; empty without `share_dense`.
@@ -106,6 +107,7 @@ class RunState:
         self.optimizer = optimizer
         self.step = RemoteVariable(f"{prefix}/step", [], tf.int64, self.devices[0])
         self.generation = RemoteVariable(f"{prefix}/generation", [], tf.int64, self.devices[0])
+        self.updating = RemoteVariable(f"{prefix}/updating", [], tf.int64, self.devices[0])
         workers = len(cluster.workers)
         name = f"{prefix}/steps_of"
         self.worker_steps = RemoteVariable(name, [workers], tf.int64, self.devices[0])
@@ -142,6 +144,23 @@ class RunState:
             if time.monotonic() > deadline:
                 raise ClusterError(f"the chief has not initialized the servers in {timeout:g} s")
             time.sleep(_POLL_SECONDS)
+
+    def is_torn(self) -> bool:
+        """Whether a synchronous leader has ended in the middle of an update."""
+        return self.updating.exists() and bool(self.updating.value().numpy())
+
+    def set_updating(self, updating: bool) -> tf.Operation:
+        """Notes that an update begins or has ended. Used in a graph.
+
+        Args:
+            updating: Whether it begins.
+
+        Returns:
+            The op that writes the note.
+        """
+        with tf.device(self.updating.device):
+            value = tf.constant(int(updating), tf.int64)
+            return tf.raw_ops.AssignVariableOp(resource=self.updating.handle, value=value)
 
     def invalidate(self) -> None:
         """Clears the markers, before the servers are initialized, so that no worker uses them."""
@@ -186,12 +205,18 @@ class RunState:
             shared.initialize()
         self.step.assign(tf.constant(0, tf.int64))
 
-    def reset_counters(self) -> None:
+    def reset_counters(self, new_generations: bool = True) -> None:
         """Resets the counters that are not part of checkpoints.
 
         Generations are never reused: a server that was not restarted still has the queues of old
         generations and what was left in them.
+
+        Args:
+            new_generations: Whether to begin a new series of generations. If not, the next
+                generation closes the queues in which other workers wait.
         """
-        first = time.time_ns() // GENERATIONS * GENERATIONS
-        self.generation.assign(tf.constant(first, tf.int64))
+        if new_generations:
+            first = time.time_ns() // GENERATIONS * GENERATIONS
+            self.generation.assign(tf.constant(first, tf.int64))
         self.worker_steps.fill(0)
+        self.updating.assign(tf.constant(0, tf.int64))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from typing import Any
 
 import tensorflow as tf
 
+from twml_ops import _keras
 from twml_ops.distribute.hybrid import updates
 from twml_ops.distribute.hybrid.cluster import Cluster
-from twml_ops.distribute.hybrid.gradient_queues import GradientQueues
+from twml_ops.distribute.hybrid.gradient_queues import GradientQueues, effects_so_far
 from twml_ops.distribute.hybrid.parameter_server_placement import (
     ParameterServerPlacement,
     TableProduct,
@@ -50,13 +52,30 @@ class StepGraph:
         default_factory=list, init=False
     )
     _stored: dict[str, RemoteVariable] = dataclasses.field(default_factory=dict, init=False)
+    _random_states: list[tuple[Any, int]] = dataclasses.field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        """Finds the random states, and makes a seed of each and of the number of the worker."""
+        worker = bytes([self.cluster.index % 256])
+        for each in map(tf_variable, _keras.random_states(self.model)):
+            self._random_states.append((each, zlib.crc32(each.numpy().tobytes() + worker)))
 
     def train(
-        self, x: Any, y: Any, weights: Any, prefetched: Any = None, next_x: Any = None
+        self,
+        number: tf.Tensor,
+        x: Any,
+        y: Any,
+        weights: Any,
+        prefetched: Any = None,
+        next_x: Any = None,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Any]:
         """Runs one training step.
 
+        Random layers get a state that depends on their initial state, the worker and `number`, so
+        that a step which is repeated after a failure is the same step.
+
         Args:
+            number: The run's step before this step, an int64 scalar.
             x: The features of the batch.
             y: Its labels.
             weights: Its weights, or None.
@@ -71,12 +90,13 @@ class StepGraph:
         """
         with tf.device(self.cluster.own_device):
             self._pull_state()
+            self._set_random_states(number)
             if next_x is None:
-                return (*self._train(x, y, weights, None), [])
+                return (*self._train(number, x, y, weights, None), [])
             # Before the variables that hold this batch's messages are overwritten.
             products = self._restore_products(prefetched)
             next_products, read = self._prefetch(next_x)
-            result = self._train(x, y, weights, products)
+            result = self._train(number, x, y, weights, products)
             check_only_read(read)
             return (*result, next_products)
 
@@ -123,8 +143,20 @@ class StepGraph:
             )
         ]
 
+    def _set_random_states(self, number: tf.Tensor) -> None:
+        for state, seed in self._random_states:
+            words = tf.random.stateless_uniform(
+                state.shape, [seed, number], minval=None, maxval=None, dtype=state.dtype
+            )
+            state.assign(words)
+
     def _train(
-        self, x: Any, y: Any, weights: Any, products: list[TableProduct] | None
+        self,
+        number: tf.Tensor,
+        x: Any,
+        y: Any,
+        weights: Any,
+        products: list[TableProduct] | None,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         loss, products, gradients = self._backward(x, y, weights, products)
         used = [p for p in products if p.gradient is not None]
@@ -136,12 +168,18 @@ class StepGraph:
         num_rows = tf.cast(tf.shape(tf.nest.flatten(y)[0])[0], tf.float32)
         own = self._contributions(by_server, gradients, num_rows)
         if self.queues.worker:
-            return loss, self.queues.send_to_leader(own), not_counted
-        collected = self.queues.collect(own)
+            return loss, self.queues.send_to_leader(own, number), not_counted
+        collected, same_step = self.queues.collect(own, number)
+        with tf.control_dependencies([same_step]):
+            begun = self.state.set_updating(True)
         # A step that fails because a worker is missing must not be counted either.
-        with tf.control_dependencies([t for tensors in collected.values() for t in tensors[-1]]):
+        arrived = [t for tensors in collected.values() for t in tensors[-1]]
+        with tf.control_dependencies([*arrived, begun]):
             self._update(used, *self._combine(collected, len(used), gradients))
+        with tf.control_dependencies(effects_so_far()):
             step = self._count_step()
+        with tf.control_dependencies([step]):
+            self.state.set_updating(False)
         self.queues.release_followers(step)
         return loss, step, not_counted
 

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.distribute.hybrid.cluster import ClusterError
+from twml_ops.distribute.hybrid.gradient_queues import OTHER_STEP
 from twml_ops.distribute.launch import EXIT_LOST
 
 # What TensorFlow raises where another process has ended, or has restarted without its state.
@@ -67,9 +68,12 @@ def run_with_timeout(
     if not error:
         return result[0]
     e = error[0]
-    lost_context = isinstance(e, tf.errors.InvalidArgumentError) and "context_id" in str(e)
-    if isinstance(e, _CONNECTION_ERRORS) or lost_context:
-        first_line = str(e).strip().splitlines()[0][:300]
+    lost = isinstance(e, tf.errors.InvalidArgumentError) and any(
+        text in str(e) for text in ("context_id", OTHER_STEP)
+    )
+    if isinstance(e, _CONNECTION_ERRORS) or lost:
+        text = str(e).strip()
+        first_line = OTHER_STEP if OTHER_STEP in text else text.splitlines()[0][:300]
         raise ClusterError(f"{description}: {type(e).__name__}: {first_line}") from e
     raise e
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import itertools
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +18,7 @@ from twml_ops import placement
 from twml_ops.distribute.hybrid import checkpoint, model_weights, updates
 from twml_ops.distribute.hybrid.changed_shards import ChangedShards
 from twml_ops.distribute.hybrid.cluster import Cluster, ClusterError
-from twml_ops.distribute.hybrid.gradient_queues import GradientQueues
+from twml_ops.distribute.hybrid.gradient_queues import OTHER_STEP, GradientQueues
 from twml_ops.distribute.hybrid.parameter_server_placement import ParameterServerPlacement
 from twml_ops.distribute.hybrid.sharding_axis import shards_by_row
 from twml_ops.distribute.hybrid.state import RunState
@@ -23,7 +26,9 @@ from twml_ops.distribute.hybrid.step import StepGraph
 from twml_ops.distribute.hybrid.timeouts import run_with_timeout
 from twml_ops.ops._library import require_native
 
-DatasetFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
+DatasetFn = Callable[..., tf.data.Dataset]
+"""Called with a `tf.distribute.InputContext` and, if it has such an argument, `first_batch`."""
+
 OnStep = Callable[[int, tf.Tensor], None]
 _AXES = ("row", "column", "auto")
 _MODES = ("sync", "async", "hogwild")
@@ -164,6 +169,7 @@ class HybridTrainer:
         self._deduplicate = deduplicate
         self._pipeline = pipeline
         self._prefix = f"twml/{name}"
+        self._fit_until = 0  # the steps of the run up to which earlier calls of fit have trained
         self.model: Any = None
         self.state: Any = None
         config = optimizer.get_config()
@@ -181,7 +187,10 @@ class HybridTrainer:
         Args:
             dataset_fn: `tf.distribute.InputContext` -> a dataset of batches (x, y) or
                 (x, y, weights) for this worker, which is repeated as often as needed. The context
-                has the number of workers and the number of this worker.
+                has the number of workers and the number of this worker. A process that was
+                restarted goes on with the batch that follows: it drops those before, or the
+                function has an argument `first_batch`, an integer, and returns a dataset whose
+                first iteration begins with that batch of all iterations.
             steps: Steps of all workers together, including those of previous calls and of the
                 restored checkpoint. A synchronous step of all workers counts once.
             on_step: Called with the run's step and the loss after each step of this process.
@@ -198,10 +207,11 @@ class HybridTrainer:
         """
         count = len(self.cluster.workers)
         context = tf.distribute.InputContext(count, self.cluster.index, count)
-        batches = _repeat(dataset_fn(context))
-        batch = next(batches)
-        self.build(batch)
+        begin, self._fit_until = self._fit_until, max(self._fit_until, steps)
+        batches = _Batches(dataset_fn, context)
+        self.build(batches.first())
         done = int(self._call("reading the step", self.state.step.numpy))
+        batch: Any = batches.seek(self._position(done - begin)) if done < steps else None
         own_steps, start = 0, 0.0
         losses: list[tf.Tensor] = []
         next_batch, prefetched = None, None
@@ -210,9 +220,13 @@ class HybridTrainer:
                 if prefetched is None:
                     prefetched = self._call("prefetching products", self._prefetch, batch[0])
                 next_batch = next(batches) if done + 1 < steps else batch
-            result = self._run_step(f"step {done + 1}", batch, prefetched, next_batch)
-            if result is None:
-                continue  # repeats the batch in a new generation of queues
+            result = self._run_step(done, batch, prefetched, next_batch)
+            if result is None:  # a new generation of queues, in which the step may be another one
+                before, done = done, int(self._call("reading the step", self.state.step.numpy))
+                self._save_if_due(before, done, steps)
+                if done != before and done < steps:
+                    batch = batches.seek(self._position(done - begin))
+                continue
             loss, step, worker_steps, prefetched = result
             before, done = done, step
             own_steps += 1
@@ -334,9 +348,11 @@ class HybridTrainer:
         if not self.cluster.is_chief:
             state.wait_for_marker(self._timeout)
             state.create(state.read_layout())
-        elif state.shared_variables and state.marker():
+        elif state.shared_variables and state.marker() and not state.is_torn():
             state.create(state.read_layout())
         else:
+            # Servers that were not restarted have queues in which the other workers wait.
+            torn = bool(state.shared_variables and state.marker())
             state.invalidate()
             servers = len(self.cluster.devices)
             state.create(
@@ -351,7 +367,7 @@ class HybridTrainer:
                 state.initialize()
             else:
                 checkpoint.restore(state, saved)
-            state.reset_counters()
+            state.reset_counters(new_generations=not torn)
             state.validate()
         if self._queues is not None and self.cluster.job == "worker":
             self._queues.start_generation()
@@ -361,18 +377,27 @@ class HybridTrainer:
         self._prefetch = tf.function(self._graph.prefetch, reduce_retracing=True, autograph=False)
         self._forward = tf.function(self._graph.forward, reduce_retracing=True, autograph=False)
 
-    def _run_step(self, description: str, batch: Any, prefetched: Any, next_batch: Any) -> Any:
-        """Returns the result of `StepGraph.train`; None if all workers have to repeat the step."""
+    def _position(self, steps: int) -> int:
+        """The number of batches that this worker has consumed in so many steps of the run."""
+        workers = 1 if self.mode == "sync" else len(self.cluster.workers)
+        return max(0, steps) // workers
+
+    def _run_step(self, done: int, batch: Any, prefetched: Any, next_batch: Any) -> Any:
+        """Returns the result of `StepGraph.train`; None if there is a new generation of queues."""
         next_x = None if next_batch is None else next_batch[0]
+        number = tf.constant(done, tf.int64)
         try:
             return self._call(
-                description, lambda: _fetch_counters(self._step(*batch, prefetched, next_x))
+                f"step {done + 1}",
+                lambda: _fetch_counters(self._step(number, *batch, prefetched, next_x)),
             )
-        except ClusterError:
+        except ClusterError as e:
             if self._queues is None:
                 raise
             if not self._call("joining a new generation of queues", self._queues.rejoin):
-                raise
+                if OTHER_STEP not in str(e):
+                    raise
+                self._call("starting a generation of queues", self._queues.start_generation)
             self._create_functions()
             return None
 
@@ -393,11 +418,21 @@ class HybridTrainer:
             worker_steps = self._call("reading the steps", self.state.worker_steps.numpy)
 
     def _save_if_due(self, before: int, done: int, steps: int) -> None:
-        if self._checkpoint_dir is None or not self.cluster.is_chief:
+        if self._checkpoint_dir is None or not self.cluster.is_chief or done == before:
             return
         every = self._checkpoint_every
         if done // every > before // every or done >= steps:
-            self.save()
+            try:
+                self.save()
+            except (ClusterError, tf.errors.OpError) as e:
+                if not checkpoint.is_write_error(e):
+                    raise
+                warnings.warn(
+                    f"the checkpoint of step {done} cannot be written to {self._checkpoint_dir}: "
+                    f"{str(e).strip().splitlines()[0][:300]}; earlier checkpoints are unchanged",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
 
     def _call(self, description: str, function: Any, *args: Any) -> Any:
         if not self.cluster.servers:
@@ -414,6 +449,42 @@ def _fetch_counters(result: Any) -> Any:
 def _unpack_batch(batch: Any) -> tuple[Any, Any, Any]:
     x, y, *weights = batch
     return x, y, weights[0] if weights else None
+
+
+class _Batches:
+    """The batches of a worker, in all iterations over its dataset, from any batch on."""
+
+    def __init__(self, dataset_fn: DatasetFn, context: tf.distribute.InputContext) -> None:
+        self._dataset_fn, self._context = dataset_fn, context
+        parameters = inspect.signature(dataset_fn).parameters
+        self._can_seek = "first_batch" in parameters
+        self._iterator: Iterator[Any] = iter(())
+        self._kept: Any = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._iterator)
+
+    def first(self) -> Any:
+        """The first batch of all, by which the model is built in every process."""
+        batch = self.seek(0)
+        self._kept = batch, self._iterator
+        return batch
+
+    def seek(self, number: int) -> Any:
+        """The batch of this number; the next ones follow it."""
+        kept, self._kept = self._kept, None
+        drop = 0 if self._can_seek else number
+        if kept is not None and number == drop:
+            batches: Iterator[Any] = itertools.chain([kept[0]], kept[1])
+        elif self._can_seek:
+            batches = _repeat(self._dataset_fn(self._context, first_batch=number))
+        else:
+            batches = _repeat(self._dataset_fn(self._context))
+        self._iterator = itertools.islice(batches, drop, None)
+        return next(self._iterator)
 
 
 def _repeat(dataset: Any) -> Iterator[Any]:

@@ -1,0 +1,68 @@
+"""`twml-ops tables`: profiles the accesses to tables and says which of them belong into memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from twml_ops.cli.commands.options import SOURCES, BatchSize, Debug
+
+
+def tables(
+    data: Annotated[str, typer.Argument(help=f"Examples: {SOURCES}.", show_default=False)],
+    units: Annotated[int, typer.Option(min=1, help="Weights of a row.")] = 32,
+    slots: Annotated[
+        int, typer.Option(min=0, help="Optimizer slots per weight: SGD 0, Adagrad 1, Adam 2.")
+    ] = 1,
+    batch_size: BatchSize = 1024,
+    examples_per_second: Annotated[
+        float, typer.Option(min=1e-6, help="Speed of the training, for bytes/s and misses/s.")
+    ] = 10_000.0,
+    memory: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="MB of memory for tables and caches. [default: half of this machine's]"
+        ),
+    ] = None,
+    file_reads: Annotated[
+        float | None,
+        typer.Option(min=0, help="Rows that the device of the file can read in a second."),
+    ] = None,
+    shuffle: Annotated[
+        bool, typer.Option(help="Read in the order of `train`; otherwise in that of the files.")
+    ] = True,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the order.")] = 0,
+    max_ids: Annotated[
+        int,
+        typer.Option(
+            min=64, help="Ids of a field up to which all is exact; beyond, they are sampled."
+        ),
+    ] = 1 << 18,
+    out: Annotated[
+        Path | None, typer.Option(help="PNG with the plot, or HTML with plot and table.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Shows for each field how often its rows are read, and where its table should be.
+
+    Rows, entries, bytes/s, reuse distances, the hit rate that a cache of each size would have, and
+    the division of --memory that serves most reads: whole tables in memory, or files behind caches.
+    """
+    from twml_ops.cli.runs.tables import TablesOptions, profile_tables
+
+    options = TablesOptions(
+        data,
+        units,
+        slots,
+        batch_size,
+        examples_per_second,
+        memory,
+        file_reads,
+        shuffle,
+        seed,
+        max_ids,
+    )
+    profile_tables(options, out, as_json)

@@ -1,0 +1,84 @@
+"""The members of an ensemble that are trained already, kept until the run has finished."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from pathlib import Path
+
+import tensorflow as tf
+
+from twml_ops.cli.errors import UserError
+from twml_ops.cli.results.history import History
+from twml_ops.cli.runs.runner import FittedModel
+
+MODEL, HISTORY = "model.keras", "history.json"
+
+
+class MemberStore:
+    """The folder `members` beside the checkpoints of a run.
+
+    A member is a folder with its number, which appears by a rename when all of it is written.
+
+    Args:
+        folder: of the members.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def has_members(self) -> bool:
+        """Whether a member is kept."""
+        return any(self._folder.glob(f"*/{MODEL}"))
+
+    def save(self, number: int, fitted: FittedModel) -> None:
+        """Keeps a member.
+
+        Args:
+            number: of the member, from 0.
+            fitted: the member, as it was trained.
+
+        Raises:
+            OSError: the files cannot be written.
+        """
+        part = self._folder / f"{number}.part"
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        try:
+            fitted.model.save(str(part / MODEL))
+            history = json.dumps(fitted.history.to_json())
+            (part / HISTORY).write_text(history, encoding="utf-8")
+            part.rename(self._folder / str(number))
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
+
+    def load(self, number: int) -> FittedModel | None:
+        """A member that is kept.
+
+        Args:
+            number: of the member, from 0.
+
+        Returns:
+            The member; None if it was not trained to its end.
+
+        Raises:
+            UserError: its files are damaged.
+        """
+        folder = self._folder / str(number)
+        if not folder.is_dir():
+            return None
+        try:
+            history = History.from_json(json.loads((folder / HISTORY).read_text(encoding="utf-8")))
+            return FittedModel(
+                tf.keras.models.load_model(str(folder / MODEL), compile=False), history
+            )
+        except (OSError, ValueError, TypeError, KeyError) as e:
+            raise UserError(f"{folder}: is no member of an ensemble: {e}") from e
+
+    def remove(self) -> None:
+        """Removes all members."""
+        with contextlib.suppress(OSError):
+            shutil.rmtree(self._folder)
