@@ -1,5 +1,6 @@
 #include "cc/core/sparse_linear.h"
 
+#include <atomic>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -155,13 +156,38 @@ Status CheckTableDim(Matrix<const float> grad, int64_t table_dim) {
 template <class Id, class W>
 Status SparseLinear(const Csr<Id>& batch, Matrix<const W> weights, const ParallelFor& parallel_for,
                     float* out) {
-  TWML_RETURN_IF_ERROR(CheckCsr(batch, weights.rows, parallel_for));
-  if (batch.num_rows() == 0 || weights.dim == 0) return Status();
-  SumSegments(
-      weights.data, weights.dim, batch.row_splits, batch.ids.data(),
-      batch.binary ? nullptr : batch.values.data(), parallel_for,
-      [&](int64_t b, float*) { return out + b * weights.dim; }, kNothing, kNothing);
-  return Status();
+  TWML_RETURN_IF_ERROR(CheckCsrShape(batch));
+  if (batch.num_rows() == 0 || weights.dim == 0) {
+    return CheckIds(batch.ids, weights.rows, parallel_for);
+  }
+  const int64_t dim = weights.dim, cost = CostOfEntry(dim);
+  const Span<const int64_t> splits = batch.row_splits;
+  const float* const values = batch.binary ? nullptr : batch.values.data();
+  // Ids are checked just before their rows are read, so that they are in a near cache.
+  std::atomic<bool> in_range{true};
+  const auto check = [&](int64_t begin, int64_t end) {
+    if (IdsInRange<Id>({batch.ids.data() + begin, end - begin}, weights.rows)) return true;
+    in_range.store(false, std::memory_order_relaxed);
+    return false;
+  };
+  const EntrySum<W, Id> sum_entries{weights.data, dim, batch.ids.data(), values,
+                                    batch.num_entries()};
+  const LongSegments pieces(splits, dim, cost, parallel_for,
+                            [&](int64_t begin, int64_t end, float* sum) {
+                              if (check(begin, end)) sum_entries(begin, end, sum);
+                            });
+  const SegmentSums<Id, W> sums = {
+      weights.data, dim, splits.data(), batch.ids.data(), values, batch.num_entries(), out};
+  const auto sum_segments = GetRowKernels().ForWeights<W>().template ForIds<Id>().sum_segments;
+  ForSegments(splits, 2, cost, parallel_for, [&](int64_t begin, int64_t end) {
+    pieces.Visit(
+        begin, end,
+        [&](int64_t from, int64_t to) {
+          if (check(splits[from], splits[to])) sum_segments(sums, from, to);
+        },
+        [&](int64_t b) { pieces.Sum(b, out + b * dim); });
+  });
+  return in_range ? Status() : CheckIds(batch.ids, weights.rows, parallel_for);
 }
 
 template <class Id, class W>
