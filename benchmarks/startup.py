@@ -1,7 +1,7 @@
 """`python -m benchmarks.startup`: from the start of `twml-ops train` to its first step and its end.
 
 Each round runs, in processes of their own and in random order: Python with TensorFlow's import
-alone, and `twml-ops train` of each model for one epoch of the Criteo sample with everything written.
+alone, and `twml-ops train` of each model for one epoch with everything written.
 The milestones are written by the command's own process (`benchmarks/startup_process.py`). CPU
 seconds count all threads; they depend less on other programs of the machine than wall seconds.
 """

@@ -1,7 +1,7 @@
 """Keeps TensorFlow's import from loading packages that a command may not need.
 
-Keras 3 imports scikit-learn (and with it SciPy), Matplotlib's pyplot and pandas wherever they are
-installed. They take about as long as Keras itself.
+Keras 3 imports scikit-learn (and with it SciPy) and Matplotlib's pyplot wherever they are installed.
+They take about as long as Keras itself.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from twml_ops import _tensorflow_import
 
 LAZY = ("matplotlib.pyplot",)
 """Modules that load when one of their attributes is used first."""
-HIDDEN = ("pandas", "sklearn")
-"""Packages of which Keras uses attributes at once, for inputs and wrappers that no command uses."""
+HIDDEN = ("sklearn",)
+"""Packages of which Keras uses attributes at once, for wrappers that no command uses."""
 
 
 def defer() -> None:
     """Defers these imports if TensorFlow has not been imported yet.
 
-    Afterwards all of them can be imported. Keras stays without its wrappers for scikit-learn and
-    without DataFrames as inputs in this process.
+    Afterwards all of them can be imported. Keras stays without its wrappers for scikit-learn in
+    this process.
     """
     _tensorflow_import.import_within(deferred)
 

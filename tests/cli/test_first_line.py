@@ -110,7 +110,7 @@ def test_the_output_of_an_import_that_aborts_is_shown(tmp_path):
     assert done.stderr == FATAL
 
 
-UNUSED = ("sklearn", "scipy.stats", "pandas", "twml_ops.distribute", "matplotlib.figure")
+UNUSED = ("sklearn", "scipy.stats", "twml_ops.distribute", "matplotlib.figure")
 FIRST_STEP = f"""
 import sys
 from twml_ops import cli

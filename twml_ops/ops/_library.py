@@ -146,10 +146,7 @@ class _Library:
     @property
     def is_host_only(self) -> bool:
         """Whether the active ops run on the host only, while TensorFlow has other devices."""
-        return (
-            _has_accelerator()
-            and self.is_op_library
-        )
+        return _has_accelerator() and self.is_op_library
 
     def on_host(self) -> contextlib.AbstractContextManager[Any]:
         """The device scope for the active ops and the variables that they use.

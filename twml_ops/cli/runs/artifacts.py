@@ -7,6 +7,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from twml_ops import export
+from twml_ops.cli.render import report
 from twml_ops.cli.results.run_result import RunResult
 from twml_ops.cli.runs.folder import (
     METRICS_FILE,
@@ -24,8 +25,6 @@ def write(folder: Path, result: RunResult) -> None:
 
     run.json is written last: it marks the run as finished.
     """
-    from twml_ops.cli.render import report  # imports Matplotlib, which the first step need not wait for
-
     model = result.model
     bare = tf.keras.Model(model.input, model.output, name=model.name)  # without optimizer slots
     bare.save(str(folder / MODEL_FILE))
