@@ -40,7 +40,7 @@ def main(
     text = f"{tables.machine(about)}\n\n{table(found, rounds)}"
     print(text)
     if docs is not None:
-        tables.insert(docs / "performance.md", "startup", text)
+        tables.insert(docs / "performance.md", "startup", text, by="benchmarks/startup.py")
 
 
 def measure(data: str, models: list[str], rounds: int) -> dict[str, list[Milestones]]:

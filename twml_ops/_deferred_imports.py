@@ -1,7 +1,7 @@
 """Keeps TensorFlow's import from loading packages that a command may not need.
 
-Keras 3 imports scikit-learn (and with it SciPy) and Matplotlib's pyplot wherever they are installed.
-They take about as long as Keras itself.
+Keras 3 imports scikit-learn (and with it SciPy) and Matplotlib's pyplot if they are installed. They
+take about as long as Keras itself.
 """
 
 from __future__ import annotations
