@@ -57,7 +57,8 @@ train: setup ## train the example model on real flights
 test: $(TEST_TFS:%=test-tf-%) test-cc ## run all tests on both TensorFlow versions
 
 # The result of these tests does not depend on the TensorFlow version. They run on the first of TEST_TFS only.
-ANY_TF_TESTS = tests/benchmarks tests/core/test_reuse_distance.py tests/planning tests/tools tests/test_architecture.py tests/test_child_process.py \
+ANY_TF_TESTS = tests/benchmarks tests/core/test_reuse_distance.py tests/planning tests/tools \
+	tests/test_architecture.py tests/test_child_process.py tests/test_deferred_imports.py \
 	tests/checkpoint/test_killed.py tests/cli/commands/test_explain.py tests/cli/commands/test_plan.py \
 	tests/cli/commands/test_schema.py tests/cli/commands/test_stability.py tests/cli/commands/test_tables.py tests/cli/commands/test_tune.py \
 	tests/cli/runs/test_choose_epochs.py tests/cli/runs/test_choose_model.py tests/cli/runs/test_config.py \

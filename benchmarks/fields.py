@@ -8,15 +8,16 @@ the time of its bytes as random rows, which a C++ loop measures in turns with th
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from benchmarks import bandwidth_floor, machine, random_row_floor, timing
+from benchmarks import bandwidth_floor, machine, random_row_floor, tables, timing
 from benchmarks.bandwidth_floor import Bandwidth
 from benchmarks.workload import Batch
 
@@ -31,20 +32,42 @@ def main(
     rows: Annotated[int, typer.Option(min=2, help="Rows of a categorical field.")] = 2**16,
     threads: Annotated[int, typer.Option(min=1, help="For every contender.")] = 2,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 11,
+    docs: Annotated[
+        Path | None, typer.Option(help="Folder of performance.md, into which the table goes.")
+    ] = None,
 ) -> None:
     """Times a training step (forward, backward, Adagrad update) of each contender."""
     machine.limit_threads(threads)
+    about = machine.describe(" ".join(["python -m benchmarks.fields", *sys.argv[1:]]))
     times, floor = measure(batch_size, units, rows, rounds, threads)
+    head = (
+        f"{tables.machine(about)}\n\nB = {batch_size:,}, {CATEGORIES} fields of {rows:,} rows and "
+        f"{NUMBERS} of {BUCKETS}, vectors of {units}, {threads} threads. Medians of {rounds} "
+        "interleaved rounds."
+    )
+    text = f"{head}\n\n{table(times, floor)}"
+    print(text)
+    if docs is not None:
+        tables.insert(docs / "performance.md", "fields", text, by="benchmarks/fields.py")
+
+
+def table(times: dict[str, Any], floor: float) -> str:
+    """The times of `measure` as a Markdown table.
+
+    Args:
+        times: timing of each contender.
+        floor: the random-row floor of the lookup, in seconds.
+    """
+    step = times[OURS]["median"]
+    header = ["a step with Adagrad", "ms", f"÷ {OURS}", "÷ random-row floor"]
+    rows = []
     for name, found in times.items():
-        print(
-            f"{name:<30} {found['median'] * 1e3:8.2f} ms  "
-            f"({found['lower'] * 1e3:.2f} to {found['upper'] * 1e3:.2f})"
-        )
-    print(f"{'random-row floor of the lookup':<30} {floor * 1e3:8.2f} ms")
-    print(f"{KERAS} / {OURS}: {times[KERAS]['median'] / times[OURS]['median']:.1f}")
-    print(f"{LOOKUP} / floor: {times[LOOKUP]['median'] / floor:.1f}")
-    about = machine.describe("python -m benchmarks.fields")
-    print(json.dumps({"machine": about, "times": times, "floor": floor}))
+        seconds = found["median"]
+        of_floor = tables.ratio(seconds, floor) if name == LOOKUP else "–"
+        against = "–" if name == LOOKUP else tables.ratio(seconds, step)
+        rows.append([name, tables.milliseconds(seconds), against, of_floor])
+    rows.append(["random-row floor of the lookup", tables.milliseconds(floor), "–", "1 ×"])
+    return tables.markdown(header, rows)
 
 
 def measure(

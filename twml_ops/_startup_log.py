@@ -6,14 +6,13 @@ warning of Abseil that logging is not initialized.
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from types import ModuleType
+
+from twml_ops import _tensorflow_import
 
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _SEVERITIES = b"IWEF"
@@ -33,31 +32,14 @@ def quiet() -> None:
 
 def apply_level() -> None:
     """Applies the current level to the import of TensorFlow, if it has not been imported yet."""
-    if "tensorflow" not in sys.modules and not any(isinstance(f, _Finder) for f in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    _tensorflow_import.import_within(_at_current_level)
 
 
-class _Finder:
-    """Import hook that filters the log of TensorFlow's import, once."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        del path, target
-        if name != "tensorflow":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                level = os.environ.get(_LEVEL, "")
-                with _filtered_stderr(line_filter(level)) if level else nullcontext():
-                    execute(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+@contextmanager
+def _at_current_level() -> Iterator[None]:
+    level = os.environ.get(_LEVEL, "")
+    with _filtered_stderr(line_filter(level)) if level else nullcontext():
+        yield
 
 
 def line_filter(level: str) -> Callable[[bytes], bool]:

@@ -27,24 +27,26 @@ Status CheckRowSplits(Span<const int64_t> row_splits, int64_t num_entries) {
 }
 
 template <class Id>
-Status CheckIds(Span<const Id> ids, int64_t input_dim, const ParallelFor& parallel_for) {
+bool IdsInRange(Span<const Id> ids, int64_t input_dim) {
   using Unsigned = std::make_unsigned_t<Id>;
+  if (input_dim <= 0) return ids.empty();
+  // If the id space is wider than Id, only negative ids are out of range.
+  const auto max_id = static_cast<int64_t>(std::numeric_limits<Id>::max());
+  const auto last = static_cast<Unsigned>(std::min(input_dim - 1, max_id));
+  bool bad = false;  // no early exit, which lets the compiler vectorize
+  for (const Id id : ids) bad |= static_cast<Unsigned>(id) > last;
+  return !bad;
+}
+
+template <class Id>
+Status CheckIds(Span<const Id> ids, int64_t input_dim, const ParallelFor& parallel_for) {
   FirstPosition bad_id;
-  if (input_dim <= 0) {
-    if (!ids.empty()) bad_id.Record(0);
-  } else {
-    // If the id space is wider than Id, only negative ids are out of range.
-    const auto max_id = static_cast<int64_t>(std::numeric_limits<Id>::max());
-    const auto last = static_cast<Unsigned>(std::min(input_dim - 1, max_id));
-    parallel_for(ids.size(), 1, [&](int64_t begin, int64_t end) {
-      bool bad = false;
-      for (int64_t k = begin; k < end; ++k) bad |= static_cast<Unsigned>(ids[k]) > last;
-      if (!bad) return;
-      int64_t k = begin;
-      while (static_cast<Unsigned>(ids[k]) <= last) ++k;
-      bad_id.Record(k);
-    });
-  }
+  parallel_for(ids.size(), 1, [&](int64_t begin, int64_t end) {
+    if (IdsInRange<Id>({ids.data() + begin, end - begin}, input_dim)) return;
+    int64_t k = begin;
+    while (IdsInRange<Id>({ids.data() + k, 1}, input_dim)) ++k;
+    bad_id.Record(k);
+  });
   if (!bad_id.found()) return Status();
   const int64_t k = bad_id.value();
   return Invalid("ids[", k, "] = ", static_cast<int64_t>(ids[k]), " is out of range [0, ",
@@ -137,6 +139,7 @@ Status CsrFromIndices(Span<const int64_t> indices, int64_t num_rows,
 }
 
 #define TWML_INSTANTIATE(Id)                                                 \
+  template bool IdsInRange<Id>(Span<const Id>, int64_t);                     \
   template Status CheckIds<Id>(Span<const Id>, int64_t, const ParallelFor&); \
   template Status CheckCsrShape<Id>(const Csr<Id>&);                         \
   template Status CheckCsr<Id>(const Csr<Id>&, int64_t, const ParallelFor&);

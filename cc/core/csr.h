@@ -26,7 +26,11 @@ struct Csr {
 // Checks that row_splits starts at 0, is non-decreasing and ends at num_entries.
 Status CheckRowSplits(Span<const int64_t> row_splits, int64_t num_entries);
 
-// Checks that every id is in [0, input_dim).
+// Whether every id is in [0, input_dim).
+template <class Id>
+bool IdsInRange(Span<const Id> ids, int64_t input_dim);
+
+// Checks that every id is in [0, input_dim). The message names the first one that is not.
 template <class Id>
 Status CheckIds(Span<const Id> ids, int64_t input_dim, const ParallelFor& parallel_for);
 

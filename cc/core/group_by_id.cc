@@ -33,6 +33,21 @@ int BitsOf(int64_t last_id) {
   return bits;
 }
 
+// Calls visit(k, row) for each of the entries [begin, end). Without row_splits entry k is row k.
+template <class Visit>
+void ForEachRow(Span<const int64_t> row_splits, int64_t begin, int64_t end, Visit visit) {
+  if (row_splits.empty()) {
+    for (int64_t k = begin; k < end; ++k) visit(k, k);
+    return;
+  }
+  int64_t row =
+      std::upper_bound(row_splits.begin(), row_splits.end(), begin) - row_splits.begin() - 1;
+  for (int64_t k = begin; k < end; ++row) {
+    const int64_t row_end = std::min(end, row_splits[row + 1]);
+    for (; k < row_end; ++k) visit(k, row);
+  }
+}
+
 // A stable radix sort, least significant digit first. A stable order is unique, so the result does
 // not depend on the chunks or the threads.
 template <class Id, class Row, class Key, bool kWeighted>
@@ -84,13 +99,14 @@ class Grouper {
     ComputePositions(digit);
     ForEachChunk([&](int64_t chunk, int64_t begin, int64_t end) {
       int64_t* const positions = Counts(chunk);
-      ForEachRow(begin, end, [&](int64_t k, int64_t row) __attribute__((always_inline)) {
-        E e;
-        e.key = static_cast<Key>(ids_[k]);
-        e.row = static_cast<Row>(row);
-        if constexpr (kWeighted) e.value = values_[k];
-        to[positions[digit(k)]++] = e;
-      });
+      ForEachRow(row_splits_, begin, end,
+                 [&](int64_t k, int64_t row) __attribute__((always_inline)) {
+                   E e;
+                   e.key = static_cast<Key>(ids_[k]);
+                   e.row = static_cast<Row>(row);
+                   if constexpr (kWeighted) e.value = values_[k];
+                   to[positions[digit(k)]++] = e;
+                 });
     });
   }
 
@@ -125,21 +141,6 @@ class Grouper {
     }
   }
 
-  // Calls visit(k, row) for each of the entries [begin, end).
-  template <class Visit>
-  void ForEachRow(int64_t begin, int64_t end, Visit visit) {
-    if (row_splits_.empty()) {
-      for (int64_t k = begin; k < end; ++k) visit(k, k);
-      return;
-    }
-    int64_t row =
-        std::upper_bound(row_splits_.begin(), row_splits_.end(), begin) - row_splits_.begin() - 1;
-    for (int64_t k = begin; k < end; ++row) {
-      const int64_t row_end = std::min(end, row_splits_[row + 1]);
-      for (; k < row_end; ++k) visit(k, row);
-    }
-  }
-
   Groups<Id, Row> FindGroups(const E* sorted) {
     const auto ends_group = [&](int64_t k) {
       return k + 1 == n_ || sorted[k + 1].key != sorted[k].key;
@@ -155,8 +156,8 @@ class Grouper {
     for (int64_t c = 0; c < chunks_; ++c) first[c + 1] += first[c];
     Groups<Id, Row> groups;
     groups.num_groups = first[chunks_] + 1;
-    groups.ids = Scratch<Id>(groups.num_groups);
-    groups.splits = Scratch<int64_t>(groups.num_groups + 1);
+    groups.ids = SharedScratch<Id>(groups.num_groups);
+    groups.splits = SharedScratch<int64_t>(groups.num_groups + 1);
     groups.rows = Scratch<Row>(n_);
     if (kWeighted) groups.values = Scratch<float>(n_);
     groups.splits[0] = 0;
@@ -195,6 +196,51 @@ class Grouper {
   Scratch<int64_t> counts_;
 };
 
+// The groups `order`, whose rows are numbers of entries, with the rows and values of these entries.
+template <class Row, class Id, class Position>
+Groups<Id, Row> EntriesInOrder(const Groups<Id, Position>& order, const Csr<Id>& batch,
+                               const ParallelFor& parallel_for) {
+  struct RowAndValue {
+    Row row;
+    float value;
+  };
+  const int64_t n = batch.num_entries();
+  Groups<Id, Row> groups;
+  groups.ids = order.ids;
+  groups.splits = order.splits;
+  groups.num_groups = order.num_groups;
+  groups.rows = Scratch<Row>(n);
+  const Position* const from = order.rows.data();
+  Row* const rows = groups.rows.data();
+  // The row and the value of an entry are next to each other, so that one cache miss fetches both.
+  const auto run = [&](auto* entries, auto make, auto write) {
+    parallel_for(n, 1, [&](int64_t begin, int64_t end) {
+      ForEachRow(batch.row_splits, begin, end,
+                 [&](int64_t k, int64_t row) { entries[k] = make(k, static_cast<Row>(row)); });
+    });
+    parallel_for(n, 2, [&](int64_t begin, int64_t end) {
+      for (int64_t k = begin; k < end; ++k) write(k, entries[from[k]]);
+    });
+  };
+  if (batch.binary) {
+    const Scratch<Row> entries(n);
+    run(
+        entries.data(), [](int64_t, Row row) { return row; },
+        [&](int64_t k, Row row) { rows[k] = row; });
+    return groups;
+  }
+  groups.values = Scratch<float>(n);
+  float* const values = groups.values.data();
+  const Scratch<RowAndValue> entries(n);
+  run(
+      entries.data(), [&](int64_t k, Row row) { return RowAndValue{row, batch.values[k]}; },
+      [&](int64_t k, const RowAndValue& entry) {
+        rows[k] = entry.row;
+        values[k] = entry.value;
+      });
+  return groups;
+}
+
 }  // namespace
 
 template <class Id, class Row>
@@ -214,6 +260,56 @@ Groups<Id, Row> GroupById(Span<const Id> ids, Span<const float> values,
   return narrow ? run(uint32_t{}, std::true_type{}) : run(uint64_t{}, std::true_type{});
 }
 
+template <class Id>
+Status GroupIds(Span<const Id> ids, int64_t input_dim, const ParallelFor& parallel_for,
+                GroupedBatch<Id>* grouped) {
+  TWML_RETURN_IF_ERROR(CheckIds(ids, input_dim, parallel_for));
+  grouped->num_rows = grouped->num_entries = ids.size();
+  grouped->input_dim = input_dim;
+  WithRowType(ids.size(), [&](auto row) {
+    grouped->groups = GroupById<Id, decltype(row)>(ids, {}, {}, input_dim, parallel_for);
+  });
+  return Status();
+}
+
+template <class Id>
+Status GroupBatch(const Csr<Id>& batch, int64_t input_dim, const GroupedBatch<Id>* grouped_ids,
+                  const ParallelFor& parallel_for, GroupedBatch<Id>* grouped) {
+  TWML_RETURN_IF_ERROR(CheckCsrShape(batch));
+  if (grouped_ids == nullptr) {
+    TWML_RETURN_IF_ERROR(CheckIds(batch.ids, input_dim, parallel_for));
+  } else {
+    TWML_RETURN_IF_ERROR(CheckGroupedIds(*grouped_ids, batch.ids, input_dim, parallel_for));
+  }
+  grouped->num_rows = batch.num_rows();
+  grouped->num_entries = batch.num_entries();
+  grouped->input_dim = input_dim;
+  WithRowType(batch.num_rows(), [&](auto row) {
+    using Row = decltype(row);
+    if (grouped_ids == nullptr) {
+      grouped->groups =
+          GroupById<Id, Row>(batch.ids, batch.values, batch.row_splits, input_dim, parallel_for);
+    } else {
+      std::visit(
+          [&](const auto& order) {
+            grouped->groups = EntriesInOrder<Row>(order, batch, parallel_for);
+          },
+          grouped_ids->groups);
+    }
+  });
+  return Status();
+}
+
+template <class Id>
+Status CheckGroupedIds(const GroupedBatch<Id>& groups, Span<const Id> ids, int64_t input_dim,
+                       const ParallelFor& parallel_for) {
+  if (groups.num_entries != ids.size() || groups.num_rows != ids.size()) {
+    return Invalid("groups must be those of the ", ids.size(), " ids, got ", groups.num_entries,
+                   " entries of ", groups.num_rows, " rows");
+  }
+  return groups.input_dim <= input_dim ? Status() : CheckIds(ids, input_dim, parallel_for);
+}
+
 #define TWML_INSTANTIATE(Id, Row)                                                \
   template Groups<Id, Row> GroupById<Id, Row>(Span<const Id>, Span<const float>, \
                                               Span<const int64_t>, int64_t, const ParallelFor&);
@@ -221,6 +317,16 @@ TWML_INSTANTIATE(int32_t, int32_t)
 TWML_INSTANTIATE(int32_t, int64_t)
 TWML_INSTANTIATE(int64_t, int32_t)
 TWML_INSTANTIATE(int64_t, int64_t)
+#undef TWML_INSTANTIATE
+
+#define TWML_INSTANTIATE(Id)                                                                    \
+  template Status GroupIds<Id>(Span<const Id>, int64_t, const ParallelFor&, GroupedBatch<Id>*); \
+  template Status GroupBatch<Id>(const Csr<Id>&, int64_t, const GroupedBatch<Id>*,              \
+                                 const ParallelFor&, GroupedBatch<Id>*);                        \
+  template Status CheckGroupedIds<Id>(const GroupedBatch<Id>&, Span<const Id>, int64_t,         \
+                                      const ParallelFor&);
+TWML_INSTANTIATE(int32_t)
+TWML_INSTANTIATE(int64_t)
 #undef TWML_INSTANTIATE
 
 }  // namespace twml

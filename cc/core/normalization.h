@@ -19,11 +19,13 @@ namespace twml {
 // value never enters a feature's state.
 enum class NonFinitePolicy { kError, kZero };
 
-// One value per id. The ids are in [0, input_dim), in any order, and may repeat.
+// One value per id. The ids are in [0, input_dim), in any order, and may repeat. `groups` is the
+// result of GroupIds for them, or null.
 template <class Id>
 struct NormBatch {
   Span<const Id> ids;
   Span<const float> values;
+  const GroupedBatch<Id>* groups = nullptr;
 };
 
 // out[k] is the normalized value. scale[k] = d out[k] / d values[k], where the feature's state is
@@ -55,6 +57,9 @@ Status CheckNormBatch(const NormBatch<Id>& batch, int64_t input_dim, const Span<
     return Invalid("bias must have ", input_dim, " items, ", state_size, ", got ", bias->size());
   }
   TWML_RETURN_IF_ERROR(CheckIds(batch.ids, input_dim, parallel_for));
+  if (batch.groups != nullptr) {
+    TWML_RETURN_IF_ERROR(CheckGroupedIds(*batch.groups, batch.ids, input_dim, parallel_for));
+  }
   if (nonfinite == NonFinitePolicy::kZero) return Status();
   FirstPosition bad;
   parallel_for(batch.values.size(), 1, [&](int64_t begin, int64_t end) {
@@ -73,14 +78,29 @@ Status CheckNormBatch(const NormBatch<Id>& batch, int64_t input_dim, const Span<
 template <class Id, class Body>
 void ForEachFeature(const NormBatch<Id>& batch, int64_t input_dim, int64_t cost_per_value,
                     const ParallelFor& parallel_for, Body body) {
-  const auto groups = GroupById<Id, int64_t>(batch.ids, batch.values, {}, input_dim, parallel_for);
-  const int64_t mean = batch.ids.size() / std::max<int64_t>(1, groups.num_groups);
-  parallel_for(groups.num_groups, cost_per_value * (4 + mean), [&](int64_t begin, int64_t end) {
-    for (int64_t u = begin; u < end; ++u) {
-      const int64_t first = groups.splits[u];
-      body(groups.ids[u], groups.values.data() + first, groups.splits[u + 1] - first);
-    }
-  });
+  const auto run = [&](const auto& groups, const float* values) {
+    const int64_t mean = batch.ids.size() / std::max<int64_t>(1, groups.num_groups);
+    parallel_for(groups.num_groups, cost_per_value * (4 + mean), [&](int64_t begin, int64_t end) {
+      for (int64_t u = begin; u < end; ++u) {
+        const int64_t first = groups.splits[u];
+        body(groups.ids[u], values + first, groups.splits[u + 1] - first);
+      }
+    });
+  };
+  if (batch.groups == nullptr) {
+    const auto groups =
+        GroupById<Id, int64_t>(batch.ids, batch.values, {}, input_dim, parallel_for);
+    return run(groups, groups.values.data());
+  }
+  std::visit(
+      [&](const auto& groups) {
+        const Scratch<float> values(batch.ids.size());
+        parallel_for(batch.ids.size(), 2, [&](int64_t begin, int64_t end) {
+          for (int64_t k = begin; k < end; ++k) values[k] = batch.values[groups.rows[k]];
+        });
+        run(groups, values.data());
+      },
+      batch.groups->groups);
 }
 
 struct Normalized {

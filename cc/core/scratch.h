@@ -4,6 +4,7 @@
 #define TWML_CORE_SCRATCH_H_
 
 #include <cstdint>
+#include <memory>
 #include <type_traits>
 #include <utility>
 
@@ -41,6 +42,19 @@ class Scratch {
  private:
   int64_t bytes_;
   T* data_;
+};
+
+// An array of n items like Scratch, whose copies share the block.
+template <class T>
+class SharedScratch {
+ public:
+  explicit SharedScratch(int64_t n = 0) : block_(std::make_shared<Scratch<T>>(n)) {}
+
+  T* data() const { return block_->data(); }
+  T& operator[](int64_t i) const { return (*block_)[i]; }
+
+ private:
+  std::shared_ptr<Scratch<T>> block_;
 };
 
 }  // namespace twml

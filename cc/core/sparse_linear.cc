@@ -1,5 +1,6 @@
 #include "cc/core/sparse_linear.h"
 
+#include <atomic>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -20,17 +21,6 @@ Status CheckGrad(int64_t num_rows, Matrix<const float> grad) {
   if (grad.rows == num_rows) return Status();
   return Invalid("grad must have one row for each of the batch's ", num_rows, " rows, got ",
                  grad.rows);
-}
-
-// Calls run(groups) with the Groups of the entries. Row numbers have 32 bits if they fit.
-template <class Id, class Run>
-void WithGroups(Span<const Id> ids, Span<const float> values, Span<const int64_t> row_splits,
-                int64_t input_dim, int64_t num_rows, const ParallelFor& parallel_for, Run run) {
-  if (num_rows <= std::numeric_limits<int32_t>::max()) {
-    run(GroupById<Id, int32_t>(ids, values, row_splits, input_dim, parallel_for));
-  } else {
-    run(GroupById<Id, int64_t>(ids, values, row_splits, input_dim, parallel_for));
-  }
 }
 
 // SumSegments where the segments are groups and the table is `grad`.
@@ -155,13 +145,38 @@ Status CheckTableDim(Matrix<const float> grad, int64_t table_dim) {
 template <class Id, class W>
 Status SparseLinear(const Csr<Id>& batch, Matrix<const W> weights, const ParallelFor& parallel_for,
                     float* out) {
-  TWML_RETURN_IF_ERROR(CheckCsr(batch, weights.rows, parallel_for));
-  if (batch.num_rows() == 0 || weights.dim == 0) return Status();
-  SumSegments(
-      weights.data, weights.dim, batch.row_splits, batch.ids.data(),
-      batch.binary ? nullptr : batch.values.data(), parallel_for,
-      [&](int64_t b, float*) { return out + b * weights.dim; }, kNothing, kNothing);
-  return Status();
+  TWML_RETURN_IF_ERROR(CheckCsrShape(batch));
+  if (batch.num_rows() == 0 || weights.dim == 0) {
+    return CheckIds(batch.ids, weights.rows, parallel_for);
+  }
+  const int64_t dim = weights.dim, cost = CostOfEntry(dim);
+  const Span<const int64_t> splits = batch.row_splits;
+  const float* const values = batch.binary ? nullptr : batch.values.data();
+  // Ids are checked just before their rows are read, so that they are in a near cache.
+  std::atomic<bool> in_range{true};
+  const auto check = [&](int64_t begin, int64_t end) {
+    if (IdsInRange<Id>({batch.ids.data() + begin, end - begin}, weights.rows)) return true;
+    in_range.store(false, std::memory_order_relaxed);
+    return false;
+  };
+  const EntrySum<W, Id> sum_entries{weights.data, dim, batch.ids.data(), values,
+                                    batch.num_entries()};
+  const LongSegments pieces(splits, dim, cost, parallel_for,
+                            [&](int64_t begin, int64_t end, float* sum) {
+                              if (check(begin, end)) sum_entries(begin, end, sum);
+                            });
+  const SegmentSums<Id, W> sums = {
+      weights.data, dim, splits.data(), batch.ids.data(), values, batch.num_entries(), out};
+  const auto sum_segments = GetRowKernels().ForWeights<W>().template ForIds<Id>().sum_segments;
+  ForSegments(splits, 2, cost, parallel_for, [&](int64_t begin, int64_t end) {
+    pieces.Visit(
+        begin, end,
+        [&](int64_t from, int64_t to) {
+          if (check(splits[from], splits[to])) sum_segments(sums, from, to);
+        },
+        [&](int64_t b) { pieces.Sum(b, out + b * dim); });
+  });
+  return in_range ? Status() : CheckIds(batch.ids, weights.rows, parallel_for);
 }
 
 template <class Id, class W>
@@ -185,10 +200,19 @@ Status SparseLinearValuesGrad(const Csr<Id>& batch, Matrix<const W> weights,
 template <class Id>
 Status SparseLinearWeightsGrad(const Csr<Id>& batch, int64_t input_dim, Matrix<const float> grad,
                                const ParallelFor& parallel_for, const AllocateRows<Id>& allocate) {
-  TWML_RETURN_IF_ERROR(CheckCsr(batch, input_dim, parallel_for));
+  TWML_RETURN_IF_ERROR(CheckCsrShape(batch));
   TWML_RETURN_IF_ERROR(CheckGrad(batch.num_rows(), grad));
-  WithGroups(batch.ids, batch.values, batch.row_splits, input_dim, batch.num_rows(), parallel_for,
-             [&](const auto& groups) { WriteSums(groups, grad, parallel_for, allocate); });
+  GroupedBatch<Id> grouped;
+  TWML_RETURN_IF_ERROR(GroupBatch<Id>(batch, input_dim, nullptr, parallel_for, &grouped));
+  return SparseLinearWeightsGrad(grouped, grad, parallel_for, allocate);
+}
+
+template <class Id>
+Status SparseLinearWeightsGrad(const GroupedBatch<Id>& batch, Matrix<const float> grad,
+                               const ParallelFor& parallel_for, const AllocateRows<Id>& allocate) {
+  TWML_RETURN_IF_ERROR(CheckGrad(batch.num_rows, grad));
+  std::visit([&](const auto& groups) { WriteSums(groups, grad, parallel_for, allocate); },
+             batch.groups);
   return Status();
 }
 
@@ -202,8 +226,10 @@ Status SumDuplicates(Span<const Id> ids, Matrix<const float> rows, const Paralle
   TWML_RETURN_IF_ERROR(CheckRows(ids, rows));
   int64_t last = 0;
   for (const Id id : ids) last = std::max<int64_t>(last, id);
-  WithGroups(ids, {}, {}, last + 1, ids.size(), parallel_for,
-             [&](const auto& groups) { WriteSums(groups, rows, parallel_for, allocate); });
+  WithRowType(ids.size(), [&](auto row) {
+    WriteSums(GroupById<Id, decltype(row)>(ids, {}, {}, last + 1, parallel_for), rows, parallel_for,
+              allocate);
+  });
   return Status();
 }
 
@@ -215,8 +241,10 @@ Status ApplyRows(Span<const Id> ids, Matrix<const float> rows, const OptimizedTa
   TWML_RETURN_IF_ERROR(CheckTableDim(rows, table.weights.dim));
   if (table.weights.dim == 0) return Status();  // the mean over no columns is undefined
   if (!StrictlyAscending(ids)) {
-    WithGroups(ids, {}, {}, table.weights.rows, ids.size(), parallel_for,
-               [&](const auto& groups) { UpdateGroups(groups, rows, table, parallel_for); });
+    WithRowType(ids.size(), [&](auto row) {
+      UpdateGroups(GroupById<Id, decltype(row)>(ids, {}, {}, table.weights.rows, parallel_for),
+                   rows, table, parallel_for);
+    });
     return Status();
   }
   const RowUpdater<W> update(table);
@@ -230,23 +258,18 @@ Status ApplyRows(Span<const Id> ids, Matrix<const float> rows, const OptimizedTa
   return Status();
 }
 
-template <class Id>
-Status GroupBatch(const Csr<Id>& batch, int64_t input_dim, const ParallelFor& parallel_for,
-                  GroupedBatch<Id>* grouped) {
-  TWML_RETURN_IF_ERROR(CheckCsr(batch, input_dim, parallel_for));
-  grouped->num_rows = batch.num_rows();
-  grouped->input_dim = input_dim;
-  WithGroups(batch.ids, batch.values, batch.row_splits, input_dim, batch.num_rows(), parallel_for,
-             [&](auto groups) { grouped->groups = std::move(groups); });
-  return Status();
-}
-
 template <class Id, class W>
 Status SparseLinearBackwardApply(const GroupedBatch<Id>& batch, Matrix<const float> grad,
                                  const OptimizedTable<W>& table, const ParallelFor& parallel_for) {
-  if (batch.input_dim != table.weights.rows) {
-    return Invalid("groups must have ids in [0, ", table.weights.rows, "), got [0, ",
-                   batch.input_dim, ")");
+  if (batch.input_dim > table.weights.rows) {
+    const int64_t last = std::visit(
+        [](const auto& groups) {
+          return groups.num_groups == 0 ? int64_t{-1} : int64_t{groups.ids[groups.num_groups - 1]};
+        },
+        batch.groups);
+    if (last >= table.weights.rows) {
+      return Invalid("groups must have ids in [0, ", table.weights.rows, "), got ", last);
+    }
   }
   TWML_RETURN_IF_ERROR(CheckGrad(batch.num_rows, grad));
   TWML_RETURN_IF_ERROR(CheckTableDim(grad, table.weights.dim));
@@ -256,13 +279,14 @@ Status SparseLinearBackwardApply(const GroupedBatch<Id>& batch, Matrix<const flo
   return Status();
 }
 
-#define TWML_INSTANTIATE(Id)                                                                      \
-  template Status SparseLinearWeightsGrad<Id>(const Csr<Id>&, int64_t, Matrix<const float>,       \
-                                              const ParallelFor&, const AllocateRows<Id>&);       \
-  template Status SumDuplicates<Id>(Span<const Id>, Matrix<const float>, const ParallelFor&,      \
-                                    const AllocateRows<Id>&);                                     \
-  template Status GroupBatch<Id>(const Csr<Id>&, int64_t, const ParallelFor&, GroupedBatch<Id>*); \
-  TWML_INSTANTIATE_TABLE(Id, float)                                                               \
+#define TWML_INSTANTIATE(Id)                                                                 \
+  template Status SparseLinearWeightsGrad<Id>(const Csr<Id>&, int64_t, Matrix<const float>,  \
+                                              const ParallelFor&, const AllocateRows<Id>&);  \
+  template Status SumDuplicates<Id>(Span<const Id>, Matrix<const float>, const ParallelFor&, \
+                                    const AllocateRows<Id>&);                                \
+  template Status SparseLinearWeightsGrad<Id>(const GroupedBatch<Id>&, Matrix<const float>,  \
+                                              const ParallelFor&, const AllocateRows<Id>&);  \
+  TWML_INSTANTIATE_TABLE(Id, float)                                                          \
   TWML_INSTANTIATE_TABLE(Id, Bfloat16)
 #define TWML_INSTANTIATE_TABLE(Id, W)                                                             \
   template Status SparseLinear<Id, W>(const Csr<Id>&, Matrix<const W>, const ParallelFor&,        \

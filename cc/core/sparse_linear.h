@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <variant>
 
 #include "cc/core/csr.h"
 #include "cc/core/group_by_id.h"
@@ -54,8 +53,13 @@ template <class Id>
 Status SparseLinearWeightsGrad(const Csr<Id>& batch, int64_t input_dim, Matrix<const float> grad,
                                const ParallelFor& parallel_for, const AllocateRows<Id>& allocate);
 
+// The same for a batch that is grouped already.
+template <class Id>
+Status SparseLinearWeightsGrad(const GroupedBatch<Id>& batch, Matrix<const float> grad,
+                               const ParallelFor& parallel_for, const AllocateRows<Id>& allocate);
+
 // Sums the rows of equal ids in the given order. The result are unique ids in ascending order and
-// their sums.
+// their sums. For ids that are grouped already (GroupIds), SparseLinearWeightsGrad does the same.
 template <class Id>
 Status SumDuplicates(Span<const Id> ids, Matrix<const float> rows, const ParallelFor& parallel_for,
                      const AllocateRows<Id>& allocate);
@@ -77,23 +81,9 @@ template <class Id, class W>
 Status ApplyRows(Span<const Id> ids, Matrix<const float> rows, const OptimizedTable<W>& table,
                  const ParallelFor& parallel_for);
 
-// The entries of a batch, grouped by id. Several tables that are multiplied by the same batch can
-// be updated from one such grouping.
-template <class Id>
-struct GroupedBatch {
-  std::variant<Groups<Id, int32_t>, Groups<Id, int64_t>>
-      groups;  // row numbers of 32 bits if they fit
-  int64_t num_rows = 0;
-  int64_t input_dim = 0;  // all ids are in [0, input_dim)
-};
-
-// Groups the entries of a batch whose ids are in [0, input_dim).
-template <class Id>
-Status GroupBatch(const Csr<Id>& batch, int64_t input_dim, const ParallelFor& parallel_for,
-                  GroupedBatch<Id>* grouped);
-
 // SparseLinearWeightsGrad and ApplyRows in one pass. The result is bit-identical, but the gradient
-// is not stored: memory is O(entries + threads * dim). The table must have batch.input_dim rows.
+// is not stored: memory is O(entries + threads * dim). Several tables that are multiplied by the
+// same batch can be updated from one grouping.
 template <class Id, class W>
 Status SparseLinearBackwardApply(const GroupedBatch<Id>& batch, Matrix<const float> grad,
                                  const OptimizedTable<W>& table, const ParallelFor& parallel_for);

@@ -96,5 +96,43 @@ TEST(GroupById, GroupsASingleEntry) {
   ExpectGrouped<int64_t, int32_t>(RandomBatch<int64_t>({0, 1, 0}, 9), 9, 4);
 }
 
+template <class Id>
+std::vector<Line> Lines(const GroupedBatch<Id>& grouped, bool weighted) {
+  return std::visit([&](const auto& groups) { return Lines(groups, weighted); }, grouped.groups);
+}
+
+TEST(GroupBatch, IsTheSameFromGroupedIds) {
+  for (const auto& lengths : std::vector<std::vector<int64_t>>{
+           {}, {0, 0}, {1}, {0, 3, 0, 0, 90, 1, 40, 0}, {70000, 0, 5}}) {
+    const auto batch = RandomBatch<int64_t>(lengths, 50);
+    for (const int64_t shards : {1, 3}) {
+      GroupedBatch<int64_t> ids, got;
+      ASSERT_TRUE(GroupIds<int64_t>(batch.ids, 50, Sharded(shards), &ids).ok());
+      for (const bool weighted : {false, true}) {
+        const auto csr = batch.csr(!weighted);
+        ASSERT_TRUE(GroupBatch(csr, 60, &ids, Sharded(shards), &got).ok());
+        EXPECT_EQ(Lines(got, weighted), Expected(batch, weighted, true));
+        EXPECT_EQ(got.num_rows, batch.num_rows());
+        EXPECT_EQ(got.num_entries, csr.num_entries());
+        EXPECT_EQ(got.input_dim, 60);
+      }
+    }
+  }
+}
+
+TEST(GroupBatch, GroupsOfOtherIdsAreRefused) {
+  const auto batch = RandomBatch<int64_t>({3, 1}, 50);
+  GroupedBatch<int64_t> fewer, wider, of_batch, got;
+  ASSERT_TRUE(GroupIds<int64_t>({batch.ids.data(), 3}, 50, Serial, &fewer).ok());
+  ASSERT_TRUE(GroupIds<int64_t>(batch.ids, 50, Serial, &wider).ok());
+  ASSERT_TRUE(GroupBatch<int64_t>(batch.csr(), 50, nullptr, Serial, &of_batch).ok());
+  EXPECT_EQ(GroupBatch(batch.csr(), 50, &fewer, Serial, &got).message(),
+            "groups must be those of the 4 ids, got 3 entries of 3 rows");
+  EXPECT_EQ(GroupBatch(batch.csr(), 50, &of_batch, Serial, &got).message(),
+            "groups must be those of the 4 ids, got 4 entries of 2 rows");
+  const Status narrow = GroupBatch(batch.csr(), 1, &wider, Serial, &got);
+  EXPECT_NE(narrow.message().find("is out of range [0, 1)"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace twml

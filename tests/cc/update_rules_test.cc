@@ -60,7 +60,7 @@ template <class Id>
 Status BackwardApply(const Csr<Id>& batch, Matrix<const float> grad,
                      const OptimizedTable<float>& table, const ParallelFor& parallel_for) {
   GroupedBatch<Id> grouped;
-  TWML_RETURN_IF_ERROR(GroupBatch(batch, table.weights.rows, parallel_for, &grouped));
+  TWML_RETURN_IF_ERROR(GroupBatch<Id>(batch, table.weights.rows, nullptr, parallel_for, &grouped));
   return SparseLinearBackwardApply(grouped, grad, table, parallel_for);
 }
 
@@ -236,7 +236,7 @@ TEST_P(UpdateRuleTest, InvalidInputDoesNotChangeTheTable) {
 TEST_P(UpdateRuleTest, OneGroupingServesSeveralTables) {
   const auto batch = RandomBatch<int64_t>({3, 9, 0, 50}, kRows);
   GroupedBatch<int64_t> grouped;
-  ASSERT_TRUE(GroupBatch(batch.csr(), kRows, Sharded(3), &grouped).ok());
+  ASSERT_TRUE(GroupBatch<int64_t>(batch.csr(), kRows, nullptr, Sharded(3), &grouped).ok());
   for (const int64_t dim : {1, 16, 33}) {
     Table shared(rule(), dim, GetParam().second), alone = shared;
     const auto grad = RandomFloats(batch.num_rows() * dim);
@@ -251,13 +251,14 @@ TEST_P(UpdateRuleTest, OneGroupingServesSeveralTables) {
 TEST_P(UpdateRuleTest, GroupsOfAnotherIdSpaceDoNotChangeTheTable) {
   Table table(rule(), 4, GetParam().second);
   const Table before = table;
-  const auto batch = RandomBatch<int64_t>({2, 1}, kRows);
+  auto batch = RandomBatch<int64_t>({2, 1}, kRows);
+  batch.ids[1] = kRows;
   const std::vector<float> grad(8, 1);
   GroupedBatch<int64_t> grouped;
-  ASSERT_TRUE(GroupBatch(batch.csr(), kRows + 1, Serial, &grouped).ok());
+  ASSERT_TRUE(GroupBatch<int64_t>(batch.csr(), kRows + 1, nullptr, Serial, &grouped).ok());
   EXPECT_EQ(SparseLinearBackwardApply(grouped, {grad.data(), 2, 4}, table.optimized_table(), Serial)
                 .message(),
-            "groups must have ids in [0, 30), got [0, 31)");
+            "groups must have ids in [0, 30), got 30");
   EXPECT_EQ(table, before);
 }
 

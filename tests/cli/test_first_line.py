@@ -108,3 +108,33 @@ def test_the_output_of_an_import_that_aborts_is_shown(tmp_path):
     )
     assert done.returncode < 0
     assert done.stderr == FATAL
+
+
+UNUSED = ("sklearn", "scipy.stats", "twml_ops.distribute", "matplotlib.figure")
+FIRST_STEP = f"""
+import sys
+from twml_ops import cli
+
+cli.prepare_imports()
+from twml_ops.cli.runs import local_runner
+
+def first_step(self, batch, logs=None):
+    for name in {UNUSED!r}:
+        module = sys.modules.get(name)
+        if module is not None and type(module).__name__ != "_LazyModule":
+            print("imported:", name)
+    raise SystemExit(0)
+
+local_runner.HistoryCallback.on_train_batch_end = first_step
+cli.main(sys.argv[1:])
+"""
+
+
+def test_the_first_step_does_not_wait_for_packages_that_it_does_not_use(libsvm, tmp_path):
+    out = str(tmp_path / "run")
+    options = ["train", "--data", libsvm, "--out", out, "--epochs", "1", "--model", "sparse_mlp"]
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_STEP, *options], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "imported:" not in done.stdout

@@ -87,15 +87,16 @@ BUCKETS = {"side": "left", "missing": "drop", "unknown": "pass"}
 OPS = {
     "apply_rows": ("v [vv] i f [ffffff] i", {"rule": "ftrl"}),
     "average_rows": ("v v w i i n", {}),
-    "group_batch": ("v i f i", {"binary": True}),
+    "group_ids": ("i i", {}),
+    "group_batch": ("i f i i [g]", {"binary": True}),
     "sparse_linear_backward_apply": ("v [] g f [ff] i", {"rule": "sgd"}),
     "sparse_linear": ("i f i f", {"binary": True}),
     "resource_sparse_linear": ("i f i v", {"binary": True}),
     "sparse_linear_values_grad": ("i i f f", {}),
     "resource_sparse_linear_values_grad": ("i i v f", {}),
-    "sparse_linear_weights_grad": ("i f i f i", {"binary": True}),
+    "sparse_linear_weights_grad": ("i f i f i [g]", {"binary": True}),
     "grouped_sparse_linear": ("[ii] [ff] [ii] [vv]", {"binary": [True, False]}),
-    "sum_duplicates": ("i f", {}),
+    "sum_duplicates": ("i f [g]", {}),
     "row_splits_from_indices": ("i i", {}),
     "csr_from_indices": ("i i", {}),
     "hash_ids": ("i", {"bits": 8}),
@@ -104,8 +105,8 @@ OPS = {
     "find_keys": ("i i", {}),
     "gather_dot": ("f i f", {}),
     "tree_sums": ("f i j f u j f j", {"max_depth": 3}),
-    "max_norm": ("i f v [v] b", NORM),
-    "online_standardize": ("i f v [v] b", {"clip": 1.0, "decay": 1.0, **NORM}),
+    "max_norm": ("i f v [v] b [g]", NORM),
+    "online_standardize": ("i f v [v] b [g]", {"clip": 1.0, "decay": 1.0, **NORM}),
     "percentile_discretize": ("i f i i f i", {"pass_through_bits": 8, **BUCKETS}),
     "hashing_discretize": ("i f i i f i", {"output_bits": 8, **BUCKETS}),
     "pack_entries": ("i f i", {"parts": 2, "input_dim": 2**60, "binary": True}),
@@ -138,8 +139,10 @@ def groups(rng):
         )
     rows = rng.choice([0, 3, 5])
     ids, splits = tf.range(tf.constant(rows, tf.int64)), tf.range(tf.constant(rows + 1, tf.int64))
-    table = tf.Variable(tf.zeros(rng.choice([[5, 1], [2**62, 0]])))
-    made = library.twml_group_batch(table.handle, ids, tf.zeros([0]), splits, binary=True)
+    input_dim = tf.constant(rng.choice([5, 2**62]), tf.int64)
+    made = library.twml_group_ids(ids, input_dim)
+    if rng.random() < 0.5:
+        made = library.twml_group_batch(ids, tf.zeros([0]), splits, input_dim, [], binary=True)
     return made if rng.random() < 0.9 else tf.stack([made])
 
 def make(kind, rng, variables):
@@ -163,7 +166,8 @@ for name, (inputs, attributes) in OPS.items():
     for trial in range(int(sys.argv[1])):
         variables = []
         given = [
-            [make(kind, rng, variables) for kind in word[1:-1]] if word[0] == "["
+            [make(kind, rng, variables) for kind in word[1:-1]][: word != "[g]" or rng.randrange(2)]
+            if word[0] == "["
             else make(word, rng, variables)
             for word in inputs.split()
         ]

@@ -292,11 +292,11 @@ def test_gradients_of_bad_gradients_are_refused():
     ids, splits = tf.constant([0, 1], tf.int64), tf.constant([0, 2], tf.int64)
     grad = tf.ones([1, 3])
     with pytest.raises(InvalidArgument, match="grad must have one row for each of the batch's"):
-        library.twml_sparse_linear_weights_grad(ids, [1.0, 1.0], splits, tf.ones([2, 3]), N)
+        library.twml_sparse_linear_weights_grad(ids, [1.0, 1.0], splits, tf.ones([2, 3]), N, [])
     with pytest.raises(InvalidArgument, match="grad must have rank 2"):
-        library.twml_sparse_linear_weights_grad(ids, [1.0, 1.0], splits, tf.ones([3]), N)
+        library.twml_sparse_linear_weights_grad(ids, [1.0, 1.0], splits, tf.ones([3]), N, [])
     with pytest.raises(InvalidArgument, match=r"ids\[1\] = 1 is out of range \[0, 1\)"):
-        library.twml_sparse_linear_weights_grad(ids, [1.0, 1.0], splits, grad, 1)
+        library.twml_sparse_linear_weights_grad(ids, [1.0, 1.0], splits, grad, 1, [])
     with pytest.raises(InvalidArgument, match="as wide as the table's, 2, got 3"):
         library.twml_sparse_linear_values_grad(ids, splits, tf.ones([N, 2]), grad)
     with pytest.raises(InvalidArgument, match="weights must have rank 2"):

@@ -5,7 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from twml_ops import _startup_log
+from twml_ops import _deferred_imports, _startup_log
+
+
+def prepare_imports() -> None:
+    """Makes TensorFlow's import quiet, and keeps it from loading what no command needs."""
+    _startup_log.quiet()  # users of a command do not need TensorFlow's log
+    _deferred_imports.defer()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -19,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             otherwise. One line on stderr says why, unless a check such as `tpu-check` has printed
             its negative result.
     """
-    _startup_log.quiet()  # users of a command do not need TensorFlow's log
+    prepare_imports()
     from twml_ops.cli import app, errors
 
     try:

@@ -52,4 +52,5 @@ def dataset(
         short = 0 if drop_remainder else batch_size - 1
         count = (num_examples + short) // batch_size
         result = result.apply(tf.data.experimental.assert_cardinality(count))
-    return result.map(layout.finish).prefetch(tf.data.AUTOTUNE)
+    finish = tf.autograph.experimental.do_not_convert(layout.finish)  # it is plain Python
+    return result.map(finish).prefetch(tf.data.AUTOTUNE)

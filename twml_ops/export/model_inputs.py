@@ -81,6 +81,7 @@ class ModelInputs:
             flat[splits] = tf.TensorSpec([None], tf.int64, splits)
         return flat
 
+    @tf.autograph.experimental.do_not_convert
     def assemble(self, tensors: dict[str, tf.Tensor]) -> Any:
         """Assembles the model's inputs from the flat tensors."""
         return self._pack(

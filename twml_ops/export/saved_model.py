@@ -147,6 +147,7 @@ def _raw(model: Any, schema: Schema | None) -> RawColumns | None:
     return None if schema is None else RawColumns(schema, layout_of(model))
 
 
+@tf.autograph.experimental.do_not_convert
 def _named(model: Any, outputs: Any, output_names: Sequence[str] | None) -> dict[str, tf.Tensor]:
     if isinstance(outputs, dict):
         return outputs

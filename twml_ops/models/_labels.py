@@ -28,6 +28,7 @@ def base_logits(dataset: tf.data.Dataset, labels: Sequence[str]) -> list[float]:
     """
     zeros = tf.zeros([len(labels)], tf.float64)
 
+    @tf.autograph.experimental.do_not_convert
     def add(sums: Any, batch: Any) -> Any:
         _, y, *weights = batch
         columns = [y[name] for name in labels] if isinstance(y, dict) else [y]

@@ -10,10 +10,10 @@ import tensorflow as tf
 from twml_ops._keras import in_stateless_scope, stateless_value
 from twml_ops.ops._gradients import register_gradient
 from twml_ops.ops._library import library
+from twml_ops.ops._shared_groups import group_ids, share_groups_of
 from twml_ops.ops._tape import table_handle, tf_variable
 from twml_ops.ops._temporary_variable import TemporaryVariable
 from twml_ops.ops.changed_rows import writes_unmarked
-from twml_ops.ops.sparse_linear import sum_duplicates
 
 
 def normalize(
@@ -23,6 +23,8 @@ def normalize(
     state: Any,
     bias: Any,
     training: Any,
+    *,
+    groups_in_training: bool,
     **attributes: Any,
 ) -> tf.Tensor:
     """Calls a normalization op, also within a `StatelessScope` of Keras 3.
@@ -34,6 +36,8 @@ def normalize(
         state: Variable of the op's state, one row for each feature.
         bias: Variable float32 [N], or None.
         training: Bool scalar: whether the op updates `state`.
+        groups_in_training: Whether the update of `state` needs the entries of each feature
+            together.
         **attributes: Attributes of the op.
 
     Returns:
@@ -52,7 +56,11 @@ def normalize(
     handle = table_handle(state) if temporary is None else temporary.handle
     if not library.marks_rows:
         writes_unmarked([state])
-    output, _ = op(ids, values, handle, handles, training, **attributes)
+    groups_now = groups_in_training and bool(tf.get_static_value(training))
+    if bias is not None or groups_now:
+        share_groups_of(ids)
+    groups = group_ids(ids, handle) if groups_now else []
+    output, _ = op(ids, values, handle, handles, training, groups, **attributes)
     if temporary is not None and tf.get_static_value(training) is not False:
         state.assign(temporary.read())
     if given_bias is not None:
@@ -70,11 +78,14 @@ def _gradient(op: Any, grad: Any, _: Any) -> list[Any]:
     """
     if grad is None:
         return [None] * len(op.inputs)
-    ids, scale = op.inputs[0], op.outputs[1]
+    ids, state, scale = op.inputs[0], op.inputs[2], op.outputs[1]
+    num_bias = op.get_attr("num_bias")
     bias_grads = []
     with library.on_host():
-        for handle in op.inputs[3:-1]:  # the bias, if there is one
-            unique_ids, summed = sum_duplicates(ids, tf.reshape(grad, [-1, 1]))
+        for handle in op.inputs[3 : 3 + num_bias]:  # the bias, if there is one
+            rows, groups = tf.reshape(grad, [-1, 1]), group_ids(ids, state)
+            unique_ids, summed = library.twml_sum_duplicates(ids, rows, groups)
             shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
             bias_grads.append(tf.IndexedSlices(tf.reshape(summed, [-1]), unique_ids, shape))
-        return [None, grad * scale, None, *bias_grads, None]
+        others = [None] * (len(op.inputs) - 3 - num_bias)
+        return [None, grad * scale, None, *bias_grads, *others]

@@ -146,11 +146,7 @@ class _Library:
     @property
     def is_host_only(self) -> bool:
         """Whether the active ops run on the host only, while TensorFlow has other devices."""
-        return (
-            _has_accelerator()
-            and self._active.get() is self.loaded
-            and self.loaded is not stock.library
-        )
+        return _has_accelerator() and self.is_op_library
 
     def on_host(self) -> contextlib.AbstractContextManager[Any]:
         """The device scope for the active ops and the variables that they use.
@@ -166,9 +162,14 @@ class _Library:
         return self._active.get() is static_shapes.library
 
     @property
+    def is_op_library(self) -> bool:
+        """Whether the active ops are those of the op library, not a replacement of them."""
+        return self._active.get() is self.loaded and self.loaded is not stock.library
+
+    @property
     def marks_rows(self) -> bool:
         """Whether the active ops record which rows of a table they write (`ops.ChangedRows`)."""
-        return self._active.get() is self.loaded and self.loaded is not stock.library
+        return self.is_op_library
 
     @contextlib.contextmanager
     def override(self, other: Any) -> Iterator[None]:

@@ -9,12 +9,8 @@ import tensorflow as tf
 
 from twml_ops.ops import stock
 from twml_ops.ops._library import library
-from twml_ops.ops._tape import (
-    has_kernel_for,
-    in_same_control_flow,
-    in_version_1_control_flow,
-    tf_variable,
-)
+from twml_ops.ops._shared_groups import group_batch, new_group_batch
+from twml_ops.ops._tape import has_kernel_for, in_same_control_flow, tf_variable
 from twml_ops.ops.changed_rows import writes_unmarked
 from twml_ops.ops.sparse_linear import WEIGHTS_GRAD_OP
 
@@ -77,7 +73,7 @@ def apply_rows(
             rule=rule,
             hogwild=hogwild,
         )
-    groups = groups_of(product, tf_variable(var))
+    groups = groups_of(product, handle)
     with tf.control_dependencies(product.control_inputs):
         return library.twml_sparse_linear_backward_apply(
             handle,
@@ -131,35 +127,24 @@ def sparse_linear_gradient_inputs(gradient: tf.IndexedSlices) -> GradientInputs 
         return None
     if not in_same_control_flow(op):
         return None
-    ids, values, row_splits, grad, _ = op.inputs
+    ids, values, row_splits, grad = op.inputs[:4]
     control_inputs = _operations_to_wait_for([*of_values, *of_indices, *op.control_inputs])
     return GradientInputs(ids, values, row_splits, grad, op.get_attr("binary"), control_inputs)
 
 
-_SHARED_GROUPS = "_twml_shared_groups"  # attribute of a graph
-
-
-def groups_of(product: GradientInputs, table: tf.Variable) -> tf.Tensor:
-    """The entries of a batch grouped by id, from one op for all tables with the same batch.
+def groups_of(product: GradientInputs, table: tf.Tensor) -> tf.Tensor:
+    """The entries of a batch grouped by id, which all updates from this batch share if they can.
 
     Args:
         product: Of the gradient by the table.
-        table: Any table with as many rows as ids are possible.
+        table: Handle of any variable with a row for each id.
 
     Returns:
         Variant scalar, the output of Twml>GroupBatch.
     """
-    graph = tf.compat.v1.get_default_graph()
-    batch = (product.ids, product.values, product.row_splits)
-    num_rows = table.shape[0]
-    known = num_rows is not None and not in_version_1_control_flow(graph)
-    key = (*(tensor.ref() for tensor in batch), num_rows, product.binary)
-    shared: dict[Any, tf.Tensor] = getattr(graph, _SHARED_GROUPS, {}) if known else {}
-    if key not in shared:
-        shared[key] = library.twml_group_batch(table.handle, *batch, binary=product.binary)
-        if known:
-            setattr(graph, _SHARED_GROUPS, shared)
-    return shared[key]
+    batch = (product.ids, product.values, product.row_splits, product.binary, table)
+    shared = group_batch(*batch)
+    return shared[0] if shared else new_group_batch(*batch)
 
 
 def is_sparse_linear_gradient(gradient: tf.IndexedSlices) -> bool:

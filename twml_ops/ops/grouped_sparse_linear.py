@@ -68,5 +68,5 @@ def _grouped_sparse_linear_grad(op: Any, *grads: Any) -> list[Any]:
         if not binary and needs_gradient(op, n + i):
             values_grads[i] = resource_values_grad(op.outputs[i], ids, row_splits, handle, grad)
         shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
-        table_grads[i] = weights_grad(ids, values, row_splits, grad, shape, binary)
+        table_grads[i] = weights_grad(ids, values, row_splits, grad, shape, binary, handle)
     return [None] * n + values_grads + [None] * n + table_grads

@@ -57,6 +57,7 @@ def max_norm(
         max_abs,
         bias,
         training,
+        groups_in_training=decay < 1,
         epsilon=epsilon,
         nonfinite=nonfinite,
         decay=decay,

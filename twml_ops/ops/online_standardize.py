@@ -62,6 +62,7 @@ def online_standardize(
         moments,
         bias,
         training,
+        groups_in_training=True,
         epsilon=epsilon,
         clip=clip,
         decay=decay,

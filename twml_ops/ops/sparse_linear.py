@@ -10,6 +10,7 @@ from twml_ops._keras import stateless_value
 from twml_ops.ops._csr_inputs import csr_inputs
 from twml_ops.ops._gradients import needs_gradient, register_gradient
 from twml_ops.ops._library import library
+from twml_ops.ops._shared_groups import group_batch
 from twml_ops.ops._tape import check_not_written_since, table_handle, tf_variable
 from twml_ops.ops.stock.bfloat16 import cast_to_float32
 from twml_ops.ops.stock.sparse_linear import searchsorted
@@ -117,7 +118,8 @@ def sum_duplicates(ids: Any, rows: Any) -> tuple[tf.Tensor, tf.Tensor]:
         tf.errors.InvalidArgumentError: An id is negative, or the numbers of ids and rows differ.
     """
     ids = tf.convert_to_tensor(ids, dtype_hint=tf.int64)
-    unique_ids, summed = library.twml_sum_duplicates(ids, tf.convert_to_tensor(rows, tf.float32))
+    rows = tf.convert_to_tensor(rows, tf.float32)
+    unique_ids, summed = library.twml_sum_duplicates(ids, rows, [])
     return unique_ids, summed
 
 
@@ -128,6 +130,7 @@ def weights_grad(
     grad: tf.Tensor,
     shape: tf.Tensor,
     binary: bool,
+    table: tf.Tensor | None = None,
 ) -> tf.IndexedSlices:
     """The gradient of `sparse_linear` by its weights.
 
@@ -138,12 +141,15 @@ def weights_grad(
         grad: float32 [B, D], the gradient of the product.
         shape: int64 [2], shape [N, D] of the weights.
         binary: Whether the batch is binary.
+        table: Handle of the weights, if they are a variable. In a graph, the gradients and updates
+            of all tables with the same batch then share one grouping of its entries.
 
     Returns:
         Unique ascending ids and their summed rows.
     """
+    groups = [] if table is None else group_batch(ids, values, row_splits, binary, table)
     unique_ids, rows = library.twml_sparse_linear_weights_grad(
-        ids, values, row_splits, grad, shape[0], binary=binary
+        ids, values, row_splits, grad, shape[0], groups, binary=binary
     )
     return tf.IndexedSlices(rows, unique_ids, shape)
 
@@ -168,7 +174,8 @@ def _resource_sparse_linear_grad(op: Any, grad: tf.Tensor) -> list[Any]:
     if not binary and needs_gradient(op, 1):
         by_values = resource_values_grad(op.outputs[0], ids, row_splits, handle, grad)
     shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
-    return [None, by_values, None, weights_grad(ids, values, row_splits, grad, shape, binary)]
+    by_weights = weights_grad(ids, values, row_splits, grad, shape, binary, handle)
+    return [None, by_values, None, by_weights]
 
 
 def resource_values_grad(
@@ -201,7 +208,7 @@ def _resource_values_grad_grad(op: Any, grad: tf.Tensor) -> list[Any]:
     shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
     by_weights = by_gradient = None
     if needs_gradient(op, 2):
-        by_weights = weights_grad(ids, grad, row_splits, of_output, shape, False)
+        by_weights = weights_grad(ids, grad, row_splits, of_output, shape, False, handle)
     if needs_gradient(op, 3):
         by_gradient = library.twml_resource_sparse_linear(ids, grad, row_splits, handle)
     return [None, None, by_weights, by_gradient]
@@ -214,24 +221,24 @@ def _weights_grad_grad(op: Any, _: Any, grad: Any) -> list[Any]:
     The positions of the ids among the unique ids take the place of the ids.
     """
     if grad is None:
-        return [None] * 5
-    ids, values, row_splits, of_output, _ = op.inputs
+        return [None] * len(op.inputs)
+    ids, values, row_splits, of_output = op.inputs[:4]
     binary = op.get_attr("binary")
     positions = searchsorted(op.outputs[0], ids, "left")
     by_values = None
     if not binary and needs_gradient(op, 1):
         by_values = library.twml_sparse_linear_values_grad(positions, row_splits, grad, of_output)
     by_gradient = library.twml_sparse_linear(positions, values, row_splits, grad, binary=binary)
-    return [None, by_values, None, by_gradient, None]
+    return [None, by_values, None, by_gradient, *[None] * (len(op.inputs) - 4)]
 
 
 @register_gradient("Twml>SumDuplicates")
 def _sum_duplicates_grad(op: Any, _: Any, grad: Any) -> list[Any]:
     if grad is None:
-        return [None, None]
+        return [None] * len(op.inputs)
     positions = searchsorted(op.outputs[0], op.inputs[0], "left")
-    return [None, tf.gather(grad, positions)]
+    return [None, tf.gather(grad, positions), *[None] * (len(op.inputs) - 2)]
 
 
-for _name in ("RowSplitsFromIndices", "CsrFromIndices"):
+for _name in ("RowSplitsFromIndices", "CsrFromIndices", "GroupIds", "GroupBatch"):
     tf.no_gradient(f"Twml>{_name}")

@@ -22,17 +22,34 @@ constexpr int kPrefetchAhead = 12;
 
 typedef float Vec __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
 
-typedef uint16_t Halves __attribute__((vector_size(kLanes * 2), aligned(2), may_alias));
-typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
-
 inline const Vec& VecAt(const float* p) { return *reinterpret_cast<const Vec*>(p); }
 inline Vec& VecAt(float* p) { return *reinterpret_cast<Vec*>(p); }
 
+// Vectors of n lanes, for rows that are narrower than kLanes. They are copied to and from memory of
+// any alignment: a template drops the attribute that Vec has for that.
+template <int n>
+struct Lanes {
+  typedef float Floats __attribute__((vector_size(n * 4)));
+  typedef uint16_t Halves __attribute__((vector_size(n * 2)));
+  typedef uint32_t Words __attribute__((vector_size(n * 4)));
+};
+
 // Weights are loaded as floats for every storage type. A bfloat16 is the upper half of a float.
-inline Vec Load(const float* p) { return VecAt(p); }
-inline Vec Load(const Bfloat16* p) {
-  const Words wide = __builtin_convertvector(*reinterpret_cast<const Halves*>(p), Words) << 16;
-  return reinterpret_cast<const Vec&>(wide);
+template <int n = kLanes>
+inline typename Lanes<n>::Floats Load(const float* p) {
+  typename Lanes<n>::Floats floats;
+  __builtin_memcpy(&floats, p, sizeof(floats));
+  return floats;
+}
+template <int n = kLanes>
+inline typename Lanes<n>::Floats Load(const Bfloat16* p) {
+  typename Lanes<n>::Halves halves;
+  __builtin_memcpy(&halves, p, sizeof(halves));
+  const typename Lanes<n>::Words wide = __builtin_convertvector(halves, typename Lanes<n>::Words)
+                                        << 16;
+  typename Lanes<n>::Floats floats;
+  __builtin_memcpy(&floats, &wide, sizeof(floats));
+  return floats;
 }
 inline float ToFloat(float w) { return w; }
 inline float ToFloat(Bfloat16 w) {
@@ -55,23 +72,26 @@ __attribute__((always_inline)) inline void PrefetchColumns(const W* row) {
 // overlap the one before it (last_offset); this computes some sums twice instead of needing a
 // masked tail. A pass prefetches only its own columns: if there are more outstanding lines than the
 // CPU core has line fill buffers, the demand loads are delayed (with 400 columns by a factor
-// of 1.6).
-template <int kBlock, bool kBinary, class Id, class W>
+// of 1.6). Narrow rows need few lines each, and little time, so more of them are prefetched ahead:
+// with 16 columns that takes half the time.
+template <int kBlock, bool kBinary, int kWidth = kLanes, class Id, class W>
 __attribute__((always_inline)) inline void SumBlock(const W* table, int64_t dim,
                                                     int64_t last_offset, const Id* ids,
                                                     const float* values, int64_t n,
                                                     int64_t readable, float* out) {
-  Vec sum[kBlock];
+  typedef typename Lanes<kWidth>::Floats V;
+  constexpr int64_t kColumns = kBlock * kWidth, kLines = (kColumns * sizeof(W) + 63) / 64;
+  constexpr int64_t kLinesAhead = 64, kRows = kLinesAhead / kLines;
+  constexpr int64_t kAhead = kRows > kPrefetchAhead ? kRows : kPrefetchAhead;
+  V sum[kBlock];
 #pragma GCC unroll 16
-  for (int i = 0; i < kBlock; ++i) sum[i] = Vec{};
+  for (int i = 0; i < kBlock; ++i) sum[i] = V{};
   for (int64_t k = 0; k < n; ++k) {
-    if (k + kPrefetchAhead < readable) {
-      PrefetchColumns<kBlock * kLanes>(table + ids[k + kPrefetchAhead] * dim);
-    }
+    if (k + kAhead < readable) PrefetchColumns<kColumns>(table + ids[k + kAhead] * dim);
     const W* row = table + ids[k] * dim;
 #pragma GCC unroll 16
     for (int i = 0; i < kBlock; ++i) {
-      const Vec w = Load(row + (i == kBlock - 1 ? last_offset : i * kLanes));
+      const V w = Load<kWidth>(row + (i == kBlock - 1 ? last_offset : i * kWidth));
       if constexpr (kBinary) {
         sum[i] += w;
       } else {
@@ -80,8 +100,9 @@ __attribute__((always_inline)) inline void SumBlock(const W* table, int64_t dim,
     }
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < kBlock; ++i)
-    VecAt(out + (i == kBlock - 1 ? last_offset : i * kLanes)) = sum[i];
+  for (int i = 0; i < kBlock; ++i) {
+    __builtin_memcpy(out + (i == kBlock - 1 ? last_offset : i * kWidth), &sum[i], sizeof(V));
+  }
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 namespace twml::TWML_SIMD_LEVEL {
 namespace {
 
+constexpr int64_t kNarrowAhead = 64;  // entries whose rows of at most one line are prefetched
+
 // Calls SumBlock with the block size `block`, which is at most kBlock.
 template <int kBlock, bool kBinary, class Id, class W>
 void SumBlockOfSize(int block, const W* table, int64_t dim, int64_t last_offset, const Id* ids,
@@ -23,15 +25,23 @@ void SumBlockOfSize(int block, const W* table, int64_t dim, int64_t last_offset,
   SumBlock<kBlock, kBinary>(table, dim, last_offset, ids, values, n, readable, out);
 }
 
-// Sums rows that are narrower than a vector.
-template <bool kBinary, class Id, class W>
+// Sums rows that are narrower than a vector, in vectors of half the lanes, a quarter, ... down to
+// 4, or one column at a time.
+template <bool kBinary, int kWidth, class Id, class W>
 void SumNarrow(const W* table, int64_t dim, const Id* ids, const float* values, int64_t n,
                int64_t readable, float* out) {
+  if constexpr (kWidth >= 4) {
+    if (dim == kWidth) {
+      return SumBlock<1, kBinary, kWidth>(table, dim, 0, ids, values, n, readable, out);
+    }
+    if (dim > kWidth) {
+      return SumBlock<2, kBinary, kWidth>(table, dim, dim - kWidth, ids, values, n, readable, out);
+    }
+    return SumNarrow<kBinary, kWidth / 2>(table, dim, ids, values, n, readable, out);
+  }
   float sum[kLanes] = {};
   for (int64_t k = 0; k < n; ++k) {
-    if (k + kPrefetchAhead < readable) {
-      __builtin_prefetch(table + ids[k + kPrefetchAhead] * dim);
-    }
+    if (k + kNarrowAhead < readable) __builtin_prefetch(table + ids[k + kNarrowAhead] * dim);
     const W* row = table + ids[k] * dim;
     const float value = kBinary ? 1.0f : values[k];
     for (int64_t i = 0; i < dim; ++i) sum[i] += value * ToFloat(row[i]);
@@ -48,8 +58,8 @@ void SumScalars(const W* table, const Id* ids, const float* values, int64_t n, i
   float sum[kSums] = {};
   int64_t k = 0;
   for (; k + kSums <= n; k += kSums) {
-    if (k + kSums * 4 < readable) {
-      for (int i = 0; i < kSums; ++i) __builtin_prefetch(table + ids[k + kSums * 3 + i]);
+    if (k + kNarrowAhead + kSums <= readable) {
+      for (int i = 0; i < kSums; ++i) __builtin_prefetch(table + ids[k + kNarrowAhead + i]);
     }
     for (int i = 0; i < kSums; ++i) {
       const float w = ToFloat(table[ids[k + i]]);
@@ -57,6 +67,7 @@ void SumScalars(const W* table, const Id* ids, const float* values, int64_t n, i
     }
   }
   for (int i = 0; k < n; ++k, ++i) {
+    if (k + kNarrowAhead < readable) __builtin_prefetch(table + ids[k + kNarrowAhead]);
     const float w = ToFloat(table[ids[k]]);
     sum[i] += kBinary ? w : values[k] * w;
   }
@@ -68,7 +79,9 @@ template <bool kBinary, class Id, class W>
 void SumRowsOfKind(const W* table, int64_t dim, const Id* ids, const float* values, int64_t n,
                    int64_t readable, float* out) {
   if (dim == 1) return SumScalars<kBinary>(table, ids, values, n, readable, out);
-  if (dim < kLanes) return SumNarrow<kBinary>(table, dim, ids, values, n, readable, out);
+  if (dim < kLanes) {
+    return SumNarrow<kBinary, kLanes / 2>(table, dim, ids, values, n, readable, out);
+  }
   const int64_t vectors = (dim + kLanes - 1) / kLanes;
   const int64_t blocks = (vectors + kMaxBlock - 1) / kMaxBlock;
   for (int64_t b = 0; b < blocks; ++b) {
@@ -87,6 +100,40 @@ void SumRows(const W* table, int64_t dim, const Id* ids, const float* values, in
     SumRowsOfKind<true>(table, dim, ids, values, n, readable, out);
   } else {
     SumRowsOfKind<false>(table, dim, ids, values, n, readable, out);
+  }
+}
+
+// Sums the rows of a range of segments. Rows of at most one block have a loop for each block size,
+// because segments can be as short as one entry.
+template <bool kBinary, int kBlock, class Id, class W>
+void SumSegmentsOfKind(const SegmentSums<Id, W>& s, int64_t begin, int64_t end) {
+  const int64_t dim = s.dim, vectors = (dim + kLanes - 1) / kLanes;
+  const bool one_block = dim >= kLanes && vectors <= kMaxBlock;
+  if constexpr (kBlock > 0) {
+    if (one_block && vectors < kBlock) {
+      return SumSegmentsOfKind<kBinary, kBlock - 1>(s, begin, end);
+    }
+  }
+  for (int64_t b = begin; b < end; ++b) {
+    const int64_t k = s.splits[b], n = s.splits[b + 1] - k, readable = s.num_entries - k;
+    const float* const values = kBinary ? nullptr : s.values + k;
+    float* const out = s.out + b * dim;
+    if (one_block) {
+      if constexpr (kBlock > 0) {
+        SumBlock<kBlock, kBinary>(s.table, dim, dim - kLanes, s.ids + k, values, n, readable, out);
+      }
+    } else {
+      SumRowsOfKind<kBinary>(s.table, dim, s.ids + k, values, n, readable, out);
+    }
+  }
+}
+
+template <class Id, class W>
+void SumSegments(const SegmentSums<Id, W>& s, int64_t begin, int64_t end) {
+  if (s.values == nullptr) {
+    SumSegmentsOfKind<true, kMaxBlock>(s, begin, end);
+  } else {
+    SumSegmentsOfKind<false, kMaxBlock>(s, begin, end);
   }
 }
 
@@ -150,13 +197,14 @@ void DotRows(const W* table, int64_t dim, const Id* ids, const float* row, int64
 
 #define TWML_STRING_OF(x) #x
 #define TWML_STRING(x) TWML_STRING_OF(x)
-#define TWML_TABLE(W, Row)                                                                    \
-  {                                                                                           \
-    {SumRows<int32_t, W>, DotRows<int32_t, W>}, {SumRows<int64_t, W>, DotRows<int64_t, W>}, { \
-      Update<UpdateRule::kSgd, Row, W>, Update<UpdateRule::kMomentum, Row, W>,                \
-          Update<UpdateRule::kAdagrad, Row, W>, Update<UpdateRule::kRowWiseAdagrad, Row, W>,  \
-          Update<UpdateRule::kLazyAdam, Row, W>, Update<UpdateRule::kFtrl, Row, W>            \
-    }                                                                                         \
+#define TWML_TABLE(W, Row)                                                                   \
+  {                                                                                          \
+    {SumRows<int32_t, W>, SumSegments<int32_t, W>, DotRows<int32_t, W>},                     \
+        {SumRows<int64_t, W>, SumSegments<int64_t, W>, DotRows<int64_t, W>}, {               \
+      Update<UpdateRule::kSgd, Row, W>, Update<UpdateRule::kMomentum, Row, W>,               \
+          Update<UpdateRule::kAdagrad, Row, W>, Update<UpdateRule::kRowWiseAdagrad, Row, W>, \
+          Update<UpdateRule::kLazyAdam, Row, W>, Update<UpdateRule::kFtrl, Row, W>           \
+    }                                                                                        \
   }
 extern const RowKernels kRowKernels;
 const RowKernels kRowKernels = {

@@ -14,6 +14,19 @@ struct Bfloat16 {
   uint16_t bits;
 };
 
+// Segment s has the entries splits[s] to splits[s + 1]. out[s] [dim] = sum over its entries k of
+// values[k] * table[ids[k]], in the order of k. All values are 1 if `values` is null.
+template <class Id, class W>
+struct SegmentSums {
+  const W* table;
+  int64_t dim;
+  const int64_t* splits;
+  const Id* ids;
+  const float* values;
+  int64_t num_entries;  // of all segments; the kernel may read so many ids in order to prefetch
+  float* out;
+};
+
 template <class Id, class W>
 struct IdKernels {
   // out[0, dim) = sum over k in [0, n) of values[k] * table[ids[k]], in the order of k. All values
@@ -21,6 +34,8 @@ struct IdKernels {
   // to prefetch.
   void (*sum_rows)(const W* table, int64_t dim, const Id* ids, const float* values, int64_t n,
                    int64_t readable, float* out);
+  // Computes the sums of the segments [begin, end).
+  void (*sum_segments)(const SegmentSums<Id, W>& sums, int64_t begin, int64_t end);
   // out[k] = table[ids[k]] . row for k in [0, n). The kernel may read ids up to `readable`, as
   // above.
   void (*dot_rows)(const W* table, int64_t dim, const Id* ids, const float* row, int64_t n,

@@ -137,6 +137,31 @@ class ApplyRowsOp : public UpdateOp {
   }
 };
 
+// Reads a scalar int64 input.
+absl::Status ReadInputDim(OpKernelContext* ctx, int i, int64_t* input_dim) {
+  TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(i), 0, "input_dim")));
+  *input_dim = ctx->input(i).scalar<int64_t>()();
+  return absl::OkStatus();
+}
+
+template <class Id>
+class GroupIdsOp : public Kernel {
+ public:
+  using Kernel::Kernel;
+
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(0), 1, "ids")));
+    int64_t input_dim;
+    TF_RETURN_IF_ERROR(ReadInputDim(ctx, 1, &input_dim));
+    auto grouped = std::make_shared<GroupedBatch<Id>>();
+    TF_RETURN_IF_ERROR(
+        ToAbslStatus(GroupIds(SpanOf<Id>(ctx->input(0)), input_dim, IntraOp(ctx), grouped.get())));
+    ctx->set_output(0, TensorOf<Id>(std::move(grouped)));
+    return absl::OkStatus();
+  }
+};
+
 template <class Id>
 class GroupBatchOp : public Kernel {
  public:
@@ -146,26 +171,17 @@ class GroupBatchOp : public Kernel {
 
  private:
   absl::Status Run(OpKernelContext* ctx) override {
-    int64_t num_rows;
-    TF_RETURN_IF_ERROR(NumRows(ctx, &num_rows));
     Csr<Id> batch;
     TF_RETURN_IF_ERROR(
-        ToAbslStatus(CsrOf<Id>(ctx->input(1), ctx->input(2), ctx->input(3), binary_, &batch)));
+        ToAbslStatus(CsrOf<Id>(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch)));
+    int64_t input_dim;
+    TF_RETURN_IF_ERROR(ReadInputDim(ctx, 3, &input_dim));
+    const GroupedBatch<Id>* grouped_ids;
+    TF_RETURN_IF_ERROR(ReadGroups(ctx, &grouped_ids));
     auto grouped = std::make_shared<GroupedBatch<Id>>();
-    TF_RETURN_IF_ERROR(ToAbslStatus(GroupBatch(batch, num_rows, IntraOp(ctx), grouped.get())));
-    Tensor groups(tensorflow::DT_VARIANT, TensorShape({}));
-    groups.scalar<tensorflow::Variant>()() =
-        BatchGroups{BatchGroups::Shared<Id>(std::move(grouped))};
-    ctx->set_output(0, groups);
-    return absl::OkStatus();
-  }
-
-  // The table is not locked while the batch is grouped.
-  static absl::Status NumRows(OpKernelContext* ctx, int64_t* num_rows) {
-    LockedTables table;
-    TF_RETURN_IF_ERROR(LockForReading(ctx, 0, 1, TableDType::kFloat32OrBfloat16, &table));
-    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRows(table.tensor(), "var")));
-    *num_rows = table.tensor().dim_size(0);
+    TF_RETURN_IF_ERROR(
+        ToAbslStatus(GroupBatch(batch, input_dim, grouped_ids, IntraOp(ctx), grouped.get())));
+    ctx->set_output(0, TensorOf<Id>(std::move(grouped)));
     return absl::OkStatus();
   }
 
@@ -216,6 +232,8 @@ class SparseLinearBackwardApplyOp : public UpdateOp {
 #define TWML_REGISTER(Id)                                                                     \
   REGISTER_KERNEL_BUILDER(Name("Twml>ApplyRows").Device(DEVICE_CPU).TypeConstraint<Id>("T"),  \
                           ApplyRowsOp<Id>);                                                   \
+  REGISTER_KERNEL_BUILDER(Name("Twml>GroupIds").Device(DEVICE_CPU).TypeConstraint<Id>("T"),   \
+                          GroupIdsOp<Id>);                                                    \
   REGISTER_KERNEL_BUILDER(Name("Twml>GroupBatch").Device(DEVICE_CPU).TypeConstraint<Id>("T"), \
                           GroupBatchOp<Id>);
 TWML_REGISTER(int32_t)

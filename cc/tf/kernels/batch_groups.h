@@ -1,4 +1,4 @@
-// The content of the variant that GroupBatch returns.
+// The content of the variants that GroupIds and GroupBatch return, and the inputs that take them.
 #ifndef TWML_TF_KERNELS_BATCH_GROUPS_H_
 #define TWML_TF_KERNELS_BATCH_GROUPS_H_
 
@@ -6,7 +6,8 @@
 #include <string>
 #include <variant>
 
-#include "cc/core/sparse_linear.h"
+#include "cc/core/group_by_id.h"
+#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/variant.h"
 #include "tensorflow/core/framework/variant_encode_decode.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
@@ -24,6 +25,35 @@ struct BatchGroups {
   void Encode(tensorflow::VariantTensorData*) const {}
   bool Decode(const tensorflow::VariantTensorData&) { return false; }
 };
+
+// A tensor with these groups.
+template <class Id>
+tensorflow::Tensor TensorOf(BatchGroups::Shared<Id> groups) {
+  tensorflow::Tensor tensor(tensorflow::DT_VARIANT, tensorflow::TensorShape({}));
+  tensor.scalar<tensorflow::Variant>()() = BatchGroups{std::move(groups)};
+  return tensor;
+}
+
+// Reads the input list "groups", which has one item or none. *groups is null if it has none.
+template <class Id>
+absl::Status ReadGroups(tensorflow::OpKernelContext* ctx, const GroupedBatch<Id>** groups) {
+  *groups = nullptr;
+  tensorflow::OpInputList list;
+  TF_RETURN_IF_ERROR(ctx->input_list("groups", &list));
+  if (list.size() == 0) return absl::OkStatus();
+  const BatchGroups* found = nullptr;
+  if (list.size() == 1 && list[0].dims() == 0) {
+    found = list[0].scalar<tensorflow::Variant>()().get<BatchGroups>();
+  }
+  const auto* batch =
+      found == nullptr ? nullptr : std::get_if<BatchGroups::Shared<Id>>(&found->batch);
+  if (batch == nullptr) {
+    return absl::InvalidArgumentError(
+        "groups must be none or one output of GroupIds or GroupBatch with ids of the same type");
+  }
+  *groups = batch->get();
+  return absl::OkStatus();
+}
 
 }  // namespace twml
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cc/core/normalization.h"
+#include "cc/tf/kernels/batch_groups.h"
 #include "cc/tf/kernels/changed_rows.h"
 #include "cc/tf/kernels/table.h"
 #include "cc/tf/kernels/tensor_util.h"
@@ -39,7 +40,9 @@ class NormOp : public Kernel {
     const bool training = ctx->input(kBias + num_bias_).scalar<bool>()();
     TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(0), 1, "ids")));
     TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(1), 1, "values")));
-    const NormBatch<Id> batch{SpanOf<Id>(ctx->input(0)), SpanOf<float>(ctx->input(1))};
+    const GroupedBatch<Id>* groups;
+    TF_RETURN_IF_ERROR(ReadGroups(ctx, &groups));
+    const NormBatch<Id> batch{SpanOf<Id>(ctx->input(0)), SpanOf<float>(ctx->input(1)), groups};
     const int64_t entries = batch.values.size();
     tensorflow::Tensor *y, *scale;
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "output", {entries}, &y));

@@ -1,4 +1,5 @@
 #include "cc/core/sparse_linear.h"
+#include "cc/tf/kernels/batch_groups.h"
 #include "cc/tf/kernels/reusable_buffer.h"
 #include "cc/tf/kernels/table.h"
 #include "cc/tf/kernels/tensor_util.h"
@@ -111,10 +112,19 @@ class SparseLinearWeightsGradOp : public Kernel {
     TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(3), 2, "grad")));
     TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(4), 0, "input_dim")));
     const Matrix<const float> grad = MatrixOf(ctx->input(3));
+    const int64_t input_dim = ctx->input(4).scalar<int64_t>()();
+    const GroupedBatch<Id>* groups;
+    TF_RETURN_IF_ERROR(ReadGroups(ctx, &groups));
+    if (groups != nullptr && groups->num_entries != batch.num_entries()) {
+      return absl::InvalidArgumentError(absl::StrCat("groups must be those of the ",
+                                                     batch.num_entries(), " entries, got those ",
+                                                     "of ", groups->num_entries));
+    }
     absl::Status allocated;
+    const auto rows = rows_.Allocate(ctx, ctx->input(3).shape(), &allocated);
     TF_RETURN_IF_ERROR(ToAbslStatus(
-        SparseLinearWeightsGrad(batch, ctx->input(4).scalar<int64_t>()(), grad, IntraOp(ctx),
-                                rows_.Allocate(ctx, ctx->input(3).shape(), &allocated))));
+        groups == nullptr ? SparseLinearWeightsGrad(batch, input_dim, grad, IntraOp(ctx), rows)
+                          : SparseLinearWeightsGrad(*groups, grad, IntraOp(ctx), rows)));
     return allocated;
   }
 
@@ -131,11 +141,19 @@ class SumDuplicatesOp : public Kernel {
   absl::Status Run(OpKernelContext* ctx) override {
     TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(0), 1, "ids")));
     TF_RETURN_IF_ERROR(ToAbslStatus(CheckRows(ctx->input(1), "rows")));
+    const Span<const Id> ids = SpanOf<Id>(ctx->input(0));
     const Matrix<const float> rows = MatrixOf(ctx->input(1));
+    const GroupedBatch<Id>* groups;
+    TF_RETURN_IF_ERROR(ReadGroups(ctx, &groups));
     absl::Status allocated;
+    const auto summed = rows_.Allocate(ctx, ctx->input(1).shape(), &allocated);
+    if (groups == nullptr) {
+      TF_RETURN_IF_ERROR(ToAbslStatus(SumDuplicates(ids, rows, IntraOp(ctx), summed)));
+      return allocated;
+    }
     TF_RETURN_IF_ERROR(
-        ToAbslStatus(SumDuplicates(SpanOf<Id>(ctx->input(0)), rows, IntraOp(ctx),
-                                   rows_.Allocate(ctx, ctx->input(1).shape(), &allocated))));
+        ToAbslStatus(CheckGroupedIds(*groups, ids, groups->input_dim, IntraOp(ctx))));
+    TF_RETURN_IF_ERROR(ToAbslStatus(SparseLinearWeightsGrad(*groups, rows, IntraOp(ctx), summed)));
     return allocated;
   }
 

@@ -25,21 +25,32 @@ REGISTER_OP("Twml>ApplyRows")
         "Updates the rows `ids` [K] of var [N, D] and its slots in place with the gradient rows "
         "`rows` [K, D]. Rows of repeated ids are summed first.");
 
-// The output is opaque. One grouping serves all tables of as many rows that are multiplied by the
-// same batch. `var` is one of them. An op with a resource among its inputs is never evaluated
-// before the graph runs, so the output, which cannot be saved, is never a constant of a graph.
+// The outputs are opaque and exist in one process only, so they cannot be constants of a graph. See
+// twml_ops/ops/_shared_groups.py.
+REGISTER_OP("Twml>GroupIds")
+    .Input("ids: T")
+    .Input("input_dim: int64")
+    .Output("groups: variant")
+    .Attr("T: {int32, int64}")
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(
+        "Groups ids in [0, input_dim), for ops that need the same ids grouped with different "
+        "values.");
+
 REGISTER_OP("Twml>GroupBatch")
-    .Input("var: resource")
     .Input("ids: T")
     .Input("values: float")
     .Input("row_splits: int64")
-    .Output("groups: variant")
+    .Input("input_dim: int64")
+    .Input("groups: num_groups * variant")
+    .Output("grouped: variant")
     .Attr("T: {int32, int64}")
+    .Attr("num_groups: int >= 0")
     .Attr("binary: bool = false")
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(
-        "Groups the entries of a batch by id, for SparseLinearBackwardApply on var [N, D] and on "
-        "other variables with N rows.");
+        "Groups the entries of a batch by id, for the gradients and updates of all tables that are "
+        "multiplied by it. `groups` is the output of GroupIds for the same ids, or none.");
 
 REGISTER_OP("Twml>SparseLinearBackwardApply")
     .Input("var: resource")

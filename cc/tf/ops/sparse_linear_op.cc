@@ -90,24 +90,29 @@ REGISTER_OP("Twml>SparseLinearWeightsGrad")
     .Input("row_splits: int64")
     .Input("grad: float")
     .Input("input_dim: int64")
+    .Input("groups: num_groups * variant")
     .Output("unique_ids: T")
     .Output("rows: float")
     .Attr("T: {int32, int64}")
+    .Attr("num_groups: int >= 0 = 0")
     .Attr("binary: bool = false")
     .SetShapeFn([](InferenceContext* c) { return RowsShape(c, 3); })
     .Doc(
         "The gradient of SparseLinear with respect to its weights: unique ids in ascending order "
-        "and "
-        "their summed rows.");
+        "and their summed rows. `groups` is the output of GroupBatch for the same batch, or none.");
 
 REGISTER_OP("Twml>SumDuplicates")
     .Input("ids: T")
     .Input("rows: float")
+    .Input("groups: num_groups * variant")
     .Output("unique_ids: T")
     .Output("summed: float")
     .Attr("T: {int32, int64}")
+    .Attr("num_groups: int >= 0 = 0")
     .SetShapeFn([](InferenceContext* c) { return RowsShape(c, 1); })
-    .Doc("Sums the rows of equal ids in the given order. The unique ids are in ascending order.");
+    .Doc(
+        "Sums the rows of equal ids in the given order. The unique ids are in ascending order. "
+        "`groups` is the output of GroupIds for the same ids, or none.");
 
 REGISTER_OP("Twml>RowSplitsFromIndices")
     .Input("row_indices: int64")

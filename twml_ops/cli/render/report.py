@@ -1,4 +1,7 @@
-"""report.html: a run on one self-contained page."""
+"""report.html: a run on one self-contained page.
+
+The plots are imported when they are drawn, because Matplotlib takes long to import.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import jinja2
 from twml_ops.analysis import scoring
 from twml_ops.analysis.lift import lift_table
 from twml_ops.analysis.scoring import Scores
-from twml_ops.cli.render import plots, trial_table
+from twml_ops.cli.render import trial_table
 from twml_ops.cli.render.leaks import warnings_of
 from twml_ops.cli.results.run_result import RunResult
 from twml_ops.cli.results.trial import Trial
@@ -142,6 +145,8 @@ def _trial_rows(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _pictures(result: RunResult) -> list[dict[str, Any]]:
+    from twml_ops.cli.render import plots
+
     labels, predictions, *_ = result.scores
     entropy = result.metrics["log_loss"] / result.metrics["normalized_entropy"]
     n = f"{len(labels):,}"
@@ -179,6 +184,8 @@ def _pictures(result: RunResult) -> list[dict[str, Any]]:
 
 def _learning_curves(result: RunResult, base_rate_loss: float) -> list[Picture]:
     """The curve of the training that early stopping ended, and that of the final one."""
+    from twml_ops.cli.render import plots
+
     curves, choice, history = [], result.epoch_choice, result.history
     if choice is not None:
         text = (
@@ -208,6 +215,8 @@ def _learning_curves(result: RunResult, base_rate_loss: float) -> list[Picture]:
 
 
 def _before_and_after(before: Scores, after: Scores) -> Picture:
+    from twml_ops.cli.render import plots
+
     curves = {
         name: plots.reliability(scores.labels, scores.predictions)
         for name, scores in (("before", before), ("after", after))

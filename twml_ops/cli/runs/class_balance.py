@@ -54,6 +54,7 @@ def weighted(dataset: tf.data.Dataset, positive_weight: float) -> tf.data.Datase
     if positive_weight == 1:
         return dataset
 
+    @tf.autograph.experimental.do_not_convert
     def add(features: object, labels: tf.Tensor, *weights: tf.Tensor) -> tuple[object, ...]:
         factor = tf.where(labels[:, 0] > 0, positive_weight, 1.0)
         return features, labels, factor * weights[0] if weights else factor

@@ -1,18 +1,26 @@
-"""The cluster of `twml-ops train`, as `TF_CONFIG` describes it."""
+"""The cluster of `twml-ops train`, as `TF_CONFIG` describes it.
+
+`twml_ops.distribute` is imported only where there is a cluster: a run in one process starts faster
+without it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs.config import AUTO, ClusterOptions, RunConfig
 from twml_ops.data import InputPosition, Source
-from twml_ops.distribute import ChiefBuiltModel, Cluster, exit_on_cluster_error, serve
+
+if TYPE_CHECKING:
+    from twml_ops.distribute import ChiefBuiltModel
 
 DEFAULT_MODEL = "sparse_mlp"  # the servers hold the tables of sparse linear layers
 
@@ -26,6 +34,10 @@ def role() -> str:
     Raises:
         UserError: `TF_CONFIG` is malformed.
     """
+    if not os.environ.get("TF_CONFIG", "").strip():
+        return "alone"
+    from twml_ops.distribute import Cluster
+
     try:
         cluster = Cluster.from_environment()
     except ValueError as e:
@@ -56,6 +68,8 @@ def check(config: RunConfig) -> None:
 
 def run_server() -> None:
     """Runs a parameter server until the process is killed."""
+    from twml_ops.distribute import Cluster, serve
+
     serve(Cluster.from_environment())
 
 
@@ -68,6 +82,8 @@ def build_once(
     make_model: Callable[[], tf.keras.Model], config: RunConfig, out: Path
 ) -> ChiefBuiltModel:
     """The model of a run, which the chief builds and the other processes read from a file."""
+    from twml_ops.distribute import ChiefBuiltModel, exit_on_cluster_error
+
     data = [config.data, config.eval, config.schema_file]
     identity = repr([*data, config.model, config.model_options, config.seed])
     name = f"model-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.keras"
@@ -89,6 +105,8 @@ def steps_of(train: Source, config: RunConfig, epochs: int) -> tuple[int, int]:
     Returns:
         (number of steps, number of examples in a step), counting all workers together.
     """
+    from twml_ops.distribute import Cluster
+
     workers = len(Cluster.from_environment().workers)
     batches = epochs * -(-train.num_examples() // config.batch_size)
     if options_of(config).mode == "sync":

@@ -19,7 +19,6 @@ from twml_ops.cli.runs import (
     choose_model,
     cluster,
     ensemble,
-    evaluator,
     saved_slots,
 )
 from twml_ops.cli.runs.checkpoint_options import (
@@ -33,7 +32,6 @@ from twml_ops.cli.runs.choose_crosses import with_crosses
 from twml_ops.cli.runs.choose_epochs import validation_parts
 from twml_ops.cli.runs.class_balance import check as check_balance
 from twml_ops.cli.runs.class_balance import training_examples
-from twml_ops.cli.runs.cluster_runner import ClusterRunner
 from twml_ops.cli.runs.config import AUTO, RunConfig
 from twml_ops.cli.runs.evaluate import importances_of, score_source, throughput
 from twml_ops.cli.runs.final_fit import final_fit
@@ -76,6 +74,8 @@ def run_task(
     if role == "ps":
         cluster.run_server()
     elif role == "evaluator":
+        from twml_ops.cli.runs import evaluator
+
         evaluator.evaluate_checkpoints(config, out, overwrite)
     elif role == "worker":
         train(config, out, out)
@@ -129,6 +129,8 @@ def train(
     runner: Runner | None = None
     if config.cluster is not None:
         config = with_learning_rate(config)
+        from twml_ops.cli.runs.cluster_runner import ClusterRunner
+
         runner = ClusterRunner(config, folder, out, console)
         runner.connect()
     like = start.schema if start else None

@@ -67,6 +67,7 @@ library = SimpleNamespace(**{f"twml_{op.__name__}": op for op in _OPS})
 """Replacement of the op library's module."""
 
 _STOCK_GRADIENT = "stock ops have gradients of their own"
+_NO_GROUPS = "stock ops group entries by themselves"
 _NO_MARKS = "stock ops do not mark the rows that they write"
 LIBRARY_ONLY = {
     "twml_sparse_linear_values_grad": _STOCK_GRADIENT,
@@ -76,7 +77,8 @@ LIBRARY_ONLY = {
     "twml_keep_changed_rows": _NO_MARKS,
     "twml_release_changed_rows": _NO_MARKS,
     "twml_mark_changed_rows": _NO_MARKS,
-    "twml_group_batch": "it is an input of the fused update",
+    "twml_group_ids": _NO_GROUPS,
+    "twml_group_batch": _NO_GROUPS,
     "twml_sparse_linear_backward_apply": "it fuses a gradient op of the library with the update",
 }
 """The ops without a replacement, and why. Training on parameter servers needs the gradients."""

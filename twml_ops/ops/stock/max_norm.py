@@ -16,11 +16,14 @@ def max_norm(
     max_abs: tf.Tensor,
     bias: Sequence[tf.Tensor],
     training: tf.Tensor,
+    groups: Sequence[tf.Tensor] = (),
+    *,
     epsilon: float,
     nonfinite: str,
     decay: float = 1.0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The op Twml>MaxNorm; `max_abs` and `bias` (one or none) are handles of variables."""
+    del groups  # stock ops have none
     norm.check_ranks(ids, values, training, bias)
     check.variable_dtype(max_abs, "max_abs", 1)
     norm.check_options(epsilon, decay)

@@ -16,12 +16,15 @@ def online_standardize(
     moments: tf.Tensor,
     bias: Sequence[tf.Tensor],
     training: tf.Tensor,
+    groups: Sequence[tf.Tensor] = (),
+    *,
     epsilon: float,
     clip: float,
     decay: float,
     nonfinite: str,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The op Twml>OnlineStandardize; `moments` and `bias` (one or none) are handles."""
+    del groups  # stock ops have none
     norm.check_ranks(ids, values, training, bias)
     check.variable_dtype(moments, "moments", 2, tf.float64)
     norm.check_options(epsilon, decay)

@@ -98,8 +98,11 @@ def searchsorted(sorted_items: tf.Tensor, values: tf.Tensor, side: str) -> tf.Te
     return found[0]
 
 
-def sum_duplicates(ids: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The op Twml>SumDuplicates."""
+def sum_duplicates(
+    ids: tf.Tensor, rows: tf.Tensor, groups: Sequence[tf.Tensor] = ()
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The op Twml>SumDuplicates; stock ops have no `groups`."""
+    del groups
     check.rank(ids, 1, "ids")
     if rows.shape.rank == 0:
         raise check.invalid_argument("rows must have rank 1 or more, got a scalar")

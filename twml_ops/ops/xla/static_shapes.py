@@ -49,8 +49,11 @@ def resource_sparse_linear(
     return _product(ids, values, row_splits, rows, binary)
 
 
-def sum_duplicates(ids: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def sum_duplicates(
+    ids: tf.Tensor, rows: tf.Tensor, groups: Sequence[tf.Tensor] = ()
+) -> tuple[tf.Tensor, tf.Tensor]:
     """The op Twml>SumDuplicates; unused positions of the result have id -1 and a zero row."""
+    del groups  # there are none
     last = ids.dtype.max
     # A stable ascending sort, with the padding last.
     keys, order = tf.math.top_k(-tf.where(_present(ids), ids, last), k=ids.shape[0])
@@ -110,11 +113,14 @@ def max_norm(
     max_abs: tf.Tensor,
     bias: Sequence[tf.Tensor],
     training: tf.Tensor,
+    groups: Sequence[tf.Tensor] = (),
+    *,
     epsilon: float,
     nonfinite: str,
     decay: float = 1.0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The op Twml>MaxNorm; with a `decay` below 1, training reads and writes all N maxima."""
+    del groups  # there are none
     del nonfinite  # compiled code cannot raise errors: such values count as 0
     finite = tf.math.is_finite(values) & _present(ids)
     values = tf.where(finite, values, 0.0)
@@ -151,9 +157,11 @@ def online_standardize(
     moments: tf.Tensor,
     bias: Sequence[tf.Tensor],
     training: tf.Tensor,
+    groups: Sequence[tf.Tensor] = (),
     **attributes: Any,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The op Twml>OnlineStandardize in inference; training needs the op library."""
+    del groups  # there are none
     y, scale = stock_online_standardize(
         _clip_padding(ids), values, moments, [], training, **attributes
     )

@@ -1,0 +1,59 @@
+"""Keeps TensorFlow's import from loading packages that a command may not need.
+
+Keras 3 imports scikit-learn (and with it SciPy) and Matplotlib's pyplot if they are installed. They
+take about as long as Keras itself.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+
+from twml_ops import _tensorflow_import
+
+LAZY = ("matplotlib.pyplot",)
+"""Modules that load when one of their attributes is used first."""
+HIDDEN = ("sklearn",)
+"""Packages of which Keras uses attributes at once, for wrappers that no command uses."""
+
+
+def defer() -> None:
+    """Defers these imports if TensorFlow has not been imported yet.
+
+    Afterwards all of them can be imported. Keras stays without its wrappers for scikit-learn in
+    this process.
+    """
+    _tensorflow_import.import_within(deferred)
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Defers the imports that begin in the block."""
+    finder = _Finder()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _Finder:
+    """Import hook that finds these modules in its own way."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name in HIDDEN:
+            raise ModuleNotFoundError(f"{name} is hidden from TensorFlow's import", name=name)
+        if name not in LAZY:
+            return None
+        others = (f for f in sys.meta_path if f is not self)
+        found = (f.find_spec(name, path, target) for f in others)
+        spec = next((s for s in found if s is not None), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader = importlib.util.LazyLoader(spec.loader)
+        return spec

@@ -1,0 +1,114 @@
+"""Groupings of a batch's entries by id that the ops of a graph share.
+
+The gradients of tables, their updates, the gradient of a normalization's bias and its running state
+all need the entries of a batch grouped by id. In a graph they take one grouping. Eager ops group by
+themselves.
+
+A grouping is a variant that cannot be a constant of a graph. TensorFlow would replace an op whose
+inputs are all constants by its output, so the size of the id space is read from a variable.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops.ops._library import library
+from twml_ops.ops._tape import in_version_1_control_flow
+
+_ATTRIBUTE = "_twml_shared_groups"  # of a graph
+
+
+class _SharedGroups:
+    """The groupings of one graph, by the tensors that they were made of."""
+
+    def __init__(self) -> None:
+        self.of_ids: dict[Any, tf.Tensor | None] = {}  # None: not made yet
+        self.of_batch: dict[Any, tf.Tensor] = {}
+
+
+def share_groups_of(ids: tf.Tensor) -> None:
+    """Declares that ops other than products with tables need the ids of a batch grouped.
+
+    `group_ids` and `group_batch` then group the ids once. Without this declaration a batch is
+    grouped together with its rows and values, which is faster for large batches.
+
+    Args:
+        ids: Integer [K].
+    """
+    shared = _shared_groups()
+    if shared is not None:
+        shared.of_ids.setdefault(ids.ref(), None)
+
+
+def group_ids(ids: tf.Tensor, table: tf.Tensor) -> list[tf.Tensor]:
+    """The ids grouped, as the list input `groups` of an op takes them.
+
+    Args:
+        ids: Integer [K].
+        table: Handle of a variable with a row for each id.
+
+    Returns:
+        The grouping that all callers with these ids in this graph share, or nothing if the op has
+        to group them by itself.
+    """
+    shared = _shared_groups()
+    if shared is None or ids.ref() not in shared.of_ids:
+        return []
+    groups = shared.of_ids[ids.ref()]
+    if groups is None:
+        groups = shared.of_ids[ids.ref()] = library.twml_group_ids(ids, _input_dim(table))
+    return [groups]
+
+
+def group_batch(
+    ids: tf.Tensor, values: tf.Tensor, row_splits: tf.Tensor, binary: bool, table: tf.Tensor
+) -> list[tf.Tensor]:
+    """The entries of a batch grouped, as the list input `groups` of an op takes them.
+
+    Args:
+        ids: Integer [K].
+        values: float32 [K], or [0] for a binary batch.
+        row_splits: int64 [B + 1], CSR offsets.
+        binary: Whether the batch is binary.
+        table: Handle of a variable with a row for each id.
+
+    Returns:
+        The grouping that all callers with this batch in this graph share, or nothing if the op has
+        to group it by itself.
+    """
+    shared = _shared_groups()
+    if shared is None:
+        return []
+    key = (ids.ref(), values.ref(), row_splits.ref(), binary)
+    if key not in shared.of_batch:
+        shared.of_batch[key] = new_group_batch(ids, values, row_splits, binary, table)
+    return [shared.of_batch[key]]
+
+
+def new_group_batch(
+    ids: tf.Tensor, values: tf.Tensor, row_splits: tf.Tensor, binary: bool, table: tf.Tensor
+) -> tf.Tensor:
+    """A grouping that is not shared; see `group_batch`."""
+    groups = group_ids(ids, table)
+    return library.twml_group_batch(
+        ids, values, row_splits, _input_dim(table), groups, binary=binary
+    )
+
+
+def _input_dim(table: tf.Tensor) -> tf.Tensor:
+    return tf.raw_ops.VariableShape(input=table, out_type=tf.int64)[0]
+
+
+def _shared_groups() -> _SharedGroups | None:
+    """Those of the graph that is being built; None if its ops have to group by themselves."""
+    if tf.executing_eagerly() or not library.is_op_library:
+        return None
+    graph = tf.compat.v1.get_default_graph()
+    if in_version_1_control_flow(graph):
+        return None
+    if not hasattr(graph, _ATTRIBUTE):
+        setattr(graph, _ATTRIBUTE, _SharedGroups())
+    found: _SharedGroups = getattr(graph, _ATTRIBUTE)
+    return found
