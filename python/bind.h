@@ -186,6 +186,7 @@ void BindQuantizeRows(py::module_& m);
 void BindTreeSums(py::module_& m);
 void BindLookups(py::module_& m);
 void BindDynamicLookup(py::module_& m);
+void BindScorer(py::module_& m);
 
 }  // namespace twml
 

@@ -63,4 +63,5 @@ Returns:
   twml::BindTreeSums(m);
   twml::BindLookups(m);
   twml::BindDynamicLookup(m);
+  twml::BindScorer(m);
 }
