@@ -116,6 +116,7 @@ class Arrays {
   }
 
   const std::vector<RequestArray>& arrays() const { return arrays_; }
+  bool has_rows() const { return rows_ >= 0; }
   int64_t rows() const { return std::max<int64_t>(0, rows_); }
 
  private:
@@ -171,11 +172,40 @@ class PyScorer {
     const std::shared_ptr<const Scorer> current = model_->Get();
     const auto& inputs = raw ? current->columns() : current->features();
     Arrays arrays(inputs.size());
-    Fill(inputs, given, &arrays);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const py::handle found = Find(given, inputs[i]);
+      if (!found) RaiseIfError(Invalid("the input '", inputs[i].name, "' is missing"));
+      arrays.Add(i, inputs[i], found);
+    }
     Request request;
     request.raw = raw;
     request.arrays = arrays.arrays();
     request.rows = arrays.rows();
+    return Run(*current, request, num_threads);
+  }
+
+  FloatArray Rank(const py::dict& user, const py::dict& candidates, bool raw,
+                  int num_threads) const {
+    const std::shared_ptr<const Scorer> current = model_->Get();
+    const auto& inputs = raw ? current->columns() : current->features();
+    Arrays of_user(inputs.size()), of_candidates(inputs.size());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const py::handle first = Find(user, inputs[i]), second = Find(candidates, inputs[i]);
+      if (!first && !second) RaiseIfError(Invalid("the input '", inputs[i].name, "' is missing"));
+      if (first) of_user.Add(i, inputs[i], first);
+      if (second) of_candidates.Add(i, inputs[i], second);
+    }
+    if (of_user.has_rows() && of_user.rows() != 1) {
+      RaiseIfError(Invalid("the user must have 1 row, got ", of_user.rows()));
+    }
+    if (!of_candidates.has_rows()) {
+      RaiseIfError(Invalid("candidates must have an input that says how many there are"));
+    }
+    Request request;
+    request.raw = raw;
+    request.arrays = of_candidates.arrays();
+    request.user = of_user.arrays();
+    request.rows = of_candidates.rows();
     return Run(*current, request, num_threads);
   }
 
@@ -188,13 +218,8 @@ class PyScorer {
     return out;
   }
 
-  static void Fill(const std::vector<ProgramInput>& inputs, const py::dict& given,
-                   Arrays* arrays) {
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      PyObject* const found = PyDict_GetItemString(given.ptr(), inputs[i].name.c_str());
-      if (found == nullptr) RaiseIfError(Invalid("the input '", inputs[i].name, "' is missing"));
-      arrays->Add(i, inputs[i], found);
-    }
+  static py::handle Find(const py::dict& given, const ProgramInput& input) {
+    return PyDict_GetItemString(given.ptr(), input.name.c_str());
   }
 
   static FloatArray Run(const Scorer& current, const Request& request, int num_threads) {
@@ -268,7 +293,22 @@ Returns:
   float32 [B, ...].
 
 Raises:
-  ValueError: an array is missing, or has another type or shape; or an id is out of range.)");
+  ValueError: an array is missing, or has another type or shape; or an id is out of range.)")
+      .def("rank", &PyScorer::Rank, "user"_a, "candidates"_a, "raw"_a = false,
+           IntArg("num_threads") = 0, R"(Computes predictions for one user and many candidates.
+
+Args:
+  user: arrays as for predict, with one row.
+  candidates: arrays as for predict.
+  raw: whether the arrays are columns.
+  num_threads: maximum number of threads; 0 means one per core.
+
+Returns:
+  float32 [B, ...], for each candidate.
+
+Raises:
+  ValueError: an array is missing, is given twice, or has another type or shape; or an id is out of
+    range.)");
 }
 
 }  // namespace twml

@@ -136,6 +136,44 @@ class Scorer:
             raise ValueError(f"the inputs must be {self.inputs}, got {sorted(given)}")
         return self._model.predict(given, num_threads=num_threads)
 
+    def rank(
+        self,
+        user: Mapping[str, ArrayLike],
+        candidates: Mapping[str, ArrayLike],
+        *,
+        num_threads: int = 0,
+    ) -> NDArray[np.float32]:
+        """Computes the predictions of one user and B candidates.
+
+        What depends on the user alone is computed once. A sparse batch may have entries of the
+        user and of the candidates: a row then has those of the user, followed by those of the
+        candidate. Sums over the user's entries are reused, so that their terms are added in another
+        order: predictions differ from those of `predict` by at most 1e-6 times the sum of the
+        absolute values of the terms.
+
+        Args:
+            user: arrays as for `predict`, by name, with one row.
+            candidates: arrays as for `predict`, by name, with B rows. Each dense array, column
+                and bag has to be in one of the two mappings.
+            num_threads: as for `predict`.
+
+        Returns:
+            The model's output for each candidate, float32 [B, …].
+
+        Raises:
+            ValueError: as for `predict`, an array is in both mappings, or `candidates` does not
+                determine B.
+        """
+        names = user.keys() | candidates.keys()
+        raw = bool(self._columns) and not names <= self._features.keys()
+        unknown = sorted(names - self._features.keys())
+        if raw:
+            known = [self._raw(part, partial=True) for part in (user, candidates)]
+            return self._model.rank(*known, raw=True, num_threads=num_threads)
+        if unknown:
+            raise ValueError(f"the inputs must be {self.inputs}, got {unknown}")
+        return self._model.rank(dict(user), dict(candidates), num_threads=num_threads)
+
     def _batch(
         self, ids: ArrayLike, values: ArrayLike | None, row_splits: ArrayLike | None
     ) -> dict[str, Any]:
@@ -152,22 +190,27 @@ class Scorer:
             given[self._values or "values"] = values
         return given
 
-    def _raw(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The raw columns of a batch as the native scorer takes them."""
+    def _raw(self, given: Mapping[str, Any], partial: bool = False) -> dict[str, Any]:
+        """The raw columns of a batch as the native scorer takes them.
+
+        Args:
+            given: column → data.
+            partial: whether columns may be missing.
+        """
         missing = [name for name in self._columns if name not in given]
-        if missing:
+        if missing and not partial:
             raise ValueError(f"the columns {missing} are missing, got {sorted(given)}")
-        columns = {name: _vector(name, given[name]) for name in self._columns}
+        columns = {name: _vector(name, given[name]) for name in self._columns if name in given}
         rows = {
-            name: len(columns[name]) - (form == "row_splits")
-            for name, form in self._columns.items()
-            if form in ("dense", "strings", "row_splits")
+            name: len(column) - (self._columns[name] == "row_splits")
+            for name, column in columns.items()
+            if self._columns[name] in ("dense", "strings", "row_splits")
         }
         if len(set(rows.values())) > 1:
             raise ValueError(f"columns must have the same number of rows, got {rows}")
         made: dict[str, Any] = {}
-        for name, form in self._columns.items():
-            column = columns[name]
+        for name, column in columns.items():
+            form = self._columns[name]
             if form in ("strings", "bag"):
                 made[name] = strings_of(name, column)
             elif form in ("dense", "values"):

@@ -1,4 +1,4 @@
-#include "cc/serving/twml_ops_scorer.h"
+#include "twml_ops/include/twml_ops_scorer.h"
 
 #include <algorithm>
 #include <cstring>

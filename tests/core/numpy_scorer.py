@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from twml_ops import _core
-from tests.core.numpy_raw_columns import RawColumns
 from tests.core.numpy_field_steps import FIELD_STEPS, Array, Registers, Step, table_rows
+from tests.core.numpy_raw_columns import RawColumns
+from twml_ops import _core
 
 FORMAT = 1
 PROGRAM_FILE = "scorer.json"

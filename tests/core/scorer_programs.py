@@ -138,7 +138,8 @@ def _buckets(op: str, **options: Any) -> Example:
     splits = np.concatenate([[0], np.cumsum(np.arange(20) * 3)])
     boundaries = np.concatenate([np.sort(_normal(i * 3, seed=i)) for i in range(20)])
     arrays = {"feature_ids": features, "boundaries": boundaries, "boundary_splits": splits}
-    options = {"side": "left", "missing": "bucket", "unknown": "pass", "keep_inputs": False} | options
+    defaults = {"side": "left", "missing": "bucket", "unknown": "pass", "keep_inputs": False}
+    options = defaults | options
     bits = "output_bits" if op == "hashing_discretize" else "pass_through_bits"
     made = e.step(op, e.batch("x", 40), ["#i", "#v", "#s"], arrays, **options, **{bits: 6})
     e.step("sparse_linear", made, ["#0"], tables(1000, 5, "float32"))

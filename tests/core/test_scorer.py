@@ -1,5 +1,6 @@
 """The native scorer agrees with a slow one in NumPy, and refuses whatever is damaged."""
 
+import itertools
 import json
 import os
 import shutil
@@ -181,6 +182,79 @@ def test_dense_arrays_of_another_shape_are_refused(folders):
         scorer.predict(request | {"x1": np.zeros((3, 5), np.float32)})
     with pytest.raises(ValueError, match="the same number of rows: x0 has 3, x2 has 4"):
         scorer.predict(request | {"x2": np.zeros((4, 6), np.float32)})
+
+
+# Ranking -----------------------------------------------------------------------------------------
+
+
+def joined(splits, of_user, own):
+    """The entries of rows that have the user's entries, followed by their own."""
+    parts = [[of_user, own[begin:end]] for begin, end in itertools.pairwise(splits)]
+    return np.concatenate([x for pair in parts for x in pair] or [own])
+
+
+@pytest.mark.parametrize("user_has", [0, 4])
+@pytest.mark.parametrize("rows", [0, 1, 7, 200])
+def test_a_ranking_request_equals_the_rows_with_the_entries_of_the_user(tmp_path, user_has, rows):
+    """Sparse batches through every step on entries, a dense input of the user, and one of rows."""
+    example = scorer_programs.Example()
+    ids, values, splits = example.batch("x", 40)
+    norm = {"max_abs": np.abs(np.random.default_rng(1).normal(size=40)).astype(np.float32) + 0.1}
+    options = {"epsilon": 1e-6, "nonfinite": "error"}
+    example.step("max_norm", [ids, values, splits], ["#v"], norm, **options)
+    example.step("hash_ids", [ids], ["#h"], bits=5)
+    tables = [scorer_programs.tables(n, 6, "float32", n) for n in (40, 32)]
+    bias = {"bias": np.arange(6, dtype=np.float32)}
+    example.step("sparse_linear", [ids, "#v", splits], ["#1"], tables[0] | bias)
+    example.step("activation", ["#1"], ["#2"], name="tanh")
+    example.step("sparse_linear", ["#h", None, splits], ["#3"], tables[1])
+    mine, yours = example.number("of_user", 6), example.number("of_row", 6)
+    example.step("dense", [mine], ["#4"], {"kernel": np.eye(6, dtype=np.float32) * 2})
+    example.step("add", ["#2", "#3", "#4", yours], ["#5"])
+    example.step("concatenate", ["#5", mine], ["#6"], axis=-1)
+    scorer = core.Scorer.load(example.write(tmp_path / "model"))
+    request, user = example.request(rows, seed=3), example.request(1, seed=4)
+    user_ids = user[ids][:0] if user_has == 0 else np.array([1, 7, 39, 7])
+    user_values = np.linspace(-1, 1, len(user_ids), dtype=np.float32)
+    whole = dict(request)
+    whole[ids] = joined(request[splits], user_ids, request[ids])
+    whole[values] = joined(request[splits], user_values, request[values])
+    whole[splits] = request[splits] + len(user_ids) * np.arange(rows + 1)
+    whole["of_user"] = np.repeat(user["of_user"], rows, axis=0)
+    want = scorer.predict(whole)
+    del request["of_user"]
+    given = {"of_user": user["of_user"]}
+    if user_has:
+        given |= {ids: user_ids, values: user_values, splits: np.array([0, len(user_ids)])}
+    for threads in (1, 2, 8):
+        got = scorer.rank(given, request, num_threads=threads)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="'of_user' must be given for the user or for the rows"):
+        scorer.rank(given, request | {"of_user": whole["of_user"]})
+    with pytest.raises(ValueError, match="'of_row' is missing"):
+        scorer.rank(given, {k: v for k, v in request.items() if k != "of_row"})
+    with pytest.raises(ValueError, match="the user must have 1 row, got 2"):
+        scorer.rank({"of_user": np.zeros((2, 6), np.float32)}, request)
+
+
+@pytest.mark.parametrize("of_user", [["x"], ["bag0"], ["x", "bag0"], ["bag1"]])
+def test_bags_belong_to_the_user_or_to_the_candidates(folders, of_user):
+    name = "field_embedding_float32_None"
+    example, scorer = EXAMPLES[name], core.Scorer.load(folders(name))
+    request, one = example.request(9, seed=1), example.request(1, seed=2)
+    user = {k: v for k, v in one.items() if k.split("_")[0] in of_user}
+    candidates = {k: v for k, v in request.items() if k not in user}
+    whole = dict(candidates)
+    for key, array in user.items():
+        if key.endswith("row_splits"):
+            whole[key] = np.arange(10) * array[-1]
+        else:
+            whole[key] = np.concatenate([array] * 9)
+    got = scorer.rank(user, candidates)
+    np.testing.assert_allclose(got, scorer.predict(whole), rtol=1e-6, atol=1e-6)
+    both = candidates | {k: request[k] for k in user}
+    with pytest.raises(ValueError, match="for the user or for the rows, not for both"):
+        scorer.rank(user, both)
 
 
 def edited(folders, tmp_path, name, edit):

@@ -104,7 +104,9 @@ class RawColumns:
                 groups[bag_name(name)] = ("ids", "values") if weighted else ("ids",)
             names += ["continuous", "continuous_present"] if schema.continuous else []
             names += ["categorical"] if schema.fields else []
-        return names + [f"{g}_{part}" for g, parts in groups.items() for part in (*parts, "row_splits")]
+        for group, parts in groups.items():
+            names += [f"{group}_{part}" for part in (*parts, "row_splits")]
+        return names
 
     def parse(self, examples: tf.Tensor) -> dict[str, tf.Tensor]:
         """The tensors that `specs` describes, of serialized `tf.Example`s [B].

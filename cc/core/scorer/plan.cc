@@ -49,6 +49,7 @@ void Workspace::Free::operator()(char* memory) const { std::free(memory); }
 Workspace::Workspace(const Plan& plan)
     : views(plan.shapes().size()),
       strings(plan.inputs().size()),
+      limits(plan.shapes().size()),
       base_views(plan.shapes().size()),
       base_strings(plan.inputs().size()),
       dense_(NewLines(plan.dense_bytes())),

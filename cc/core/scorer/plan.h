@@ -43,6 +43,7 @@ class Workspace {
 
   std::vector<View> views;
   std::vector<StringColumn> strings;
+  std::vector<int64_t> limits;
   EntryMemory entries;
   // The same for what is computed once for a request.
   std::vector<View> base_views;

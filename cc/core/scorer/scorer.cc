@@ -53,15 +53,14 @@ class Execution {
       BindUser(inputs[i], request_.user[i], &workspace->base_strings[i],
                &workspace->base_views[inputs[i].r]);
     }
-    const Frame frame = MakeFrame(1, workspace->base_views.data(), &workspace->base_entries,
-                                  nullptr, true);
+    std::fill(workspace->limits.begin(), workspace->limits.end(), 0);
+    Frame frame = MakeFrame(1, workspace->base_views.data(), &workspace->base_entries, workspace);
     for (const Step* step : plan_.once()) {
       // A step whose inputs are the same for all rows is complete.
-      Frame own = frame;
-      own.is_base = std::any_of(step->in.begin(), step->in.end(), [&](Register r) {
+      frame.is_base = std::any_of(step->in.begin(), step->in.end(), [&](Register r) {
         return r != kNoRegister && plan_.variation(r) == Variation::kSplit;
       });
-      TWML_RETURN_IF_ERROR(step->Run(own));
+      TWML_RETURN_IF_ERROR(step->Run(frame));
     }
     return Status();
   }
@@ -77,9 +76,9 @@ class Execution {
       View& view = workspace->views[program_.output];
       const View own = view;
       if (direct) view = {out, width_};
-      const View* const bases = plan_.key().ranking ? base_->base_views.data() : nullptr;
-      const Frame frame =
-          MakeFrame(rows, workspace->views.data(), &workspace->entries, bases, false);
+      std::fill(workspace->limits.begin(), workspace->limits.end(), 0);
+      Frame frame = MakeFrame(rows, workspace->views.data(), &workspace->entries, workspace);
+      if (plan_.key().ranking) frame.bases = base_->base_views.data();
       for (const Step* step : plan_.each()) TWML_RETURN_IF_ERROR(step->Run(frame));
       if (!direct) {
         const auto y = frame.In<float>(program_.output);
@@ -91,16 +90,14 @@ class Execution {
   }
 
  private:
-  Frame MakeFrame(int64_t rows, View* views, EntryMemory* memory, const View* bases,
-                  bool is_base) const {
+  Frame MakeFrame(int64_t rows, View* views, EntryMemory* memory, Workspace* workspace) const {
     Frame frame;
     frame.rows = rows;
     frame.views = views;
     frame.shapes = plan_.shapes().data();
     frame.registers = program_.registers.data();
     frame.memory = memory;
-    frame.bases = bases;
-    frame.is_base = is_base;
+    frame.limits = workspace->limits.data();
     return frame;
   }
 

@@ -1,6 +1,7 @@
 // Steps on sparse batches: the sparse linear layer and what is done to ids and values before it.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "cc/core/discretize.h"
 #include "cc/core/hash.h"
@@ -89,32 +90,30 @@ class MaxNormStep : public EntryStep {
     reader.BatchInput(0);
     reader.EntriesOutput(0, Form::kValues, 0);
     auto step = std::make_unique<MaxNormStep>();
-    step->max_abs_ = reader.Array("max_abs", ItemType::kFloat32, 1);
-    step->has_bias_ = reader.OptionalArray("bias", ItemType::kFloat32, 1, &step->bias_);
-    step->epsilon_ = static_cast<float>(reader.Number("epsilon"));
+    const ArrayFile max_abs = reader.Array("max_abs", ItemType::kFloat32, 1);
+    ArrayFile bias;
+    const bool has_bias = reader.OptionalArray("bias", ItemType::kFloat32, 1, &bias);
+    const auto epsilon = static_cast<float>(reader.Number("epsilon"));
     step->zero_ = reader.Choice("nonfinite", {"error", "zero"}) == 1;
-    if (reader.ok() && step->has_bias_ && step->bias_.size() != step->max_abs_.size()) {
+    if (reader.ok() && has_bias && bias.size() != max_abs.size()) {
       reader.Fail("must have a bias for each id");
+    }
+    if (!reader.ok()) return nullptr;
+    step->ids_.resize(max_abs.size());
+    for (int64_t i = 0; i < max_abs.size(); ++i) {
+      step->ids_[i].max_abs = std::max(max_abs.items<float>()[i], epsilon);
+      step->ids_[i].bias = has_bias ? bias.items<float>()[i] : 0.0f;
     }
     return step;
   }
 
   Status Run(const Frame& frame) const override {
-    TWML_RETURN_IF_ERROR(CheckEntryIds(frame, in[0], max_abs_.size()));
+    TWML_RETURN_IF_ERROR(CheckEntryIds(frame, in[0], static_cast<int64_t>(ids_.size())));
     const int64_t n = frame.Splits(in[2]).num_entries();
     const auto* const ids = frame.Entries<int64_t>(in[0]);
     const auto* const values = frame.Entries<float>(in[1]);
-    const float* const max_abs = max_abs_.items<float>().data();
-    const float* const bias = has_bias_ ? bias_.items<float>().data() : nullptr;
     float* const y = frame.memory->New<float>(n);
-    bool finite = true;
-    for (int64_t k = 0; k < n; ++k) {
-      const float v = values == nullptr ? 1.0f : values[k];
-      const float m = std::max(max_abs[ids[k]], epsilon_);
-      finite &= std::isfinite(v);
-      const float normalized = std::isfinite(v) ? std::clamp(v / m, -1.0f, 1.0f) : 0.0f;
-      y[k] = bias == nullptr ? normalized : normalized + bias[ids[k]];
-    }
+    const bool finite = GetScoringKernels().normalize(ids_.data(), ids, values, n, y);
     if (!finite && !zero_) {
       int64_t k = 0;
       while (std::isfinite(values[k])) ++k;
@@ -126,9 +125,8 @@ class MaxNormStep : public EntryStep {
   }
 
  private:
-  ArrayFile max_abs_, bias_;
-  bool has_bias_ = false, zero_ = false;
-  float epsilon_ = 0;
+  std::vector<IdNormalization> ids_;  // both numbers of an id are in one cache line
+  bool zero_ = false;
 };
 
 class HashIdsStep : public EntryStep {
@@ -152,6 +150,7 @@ class HashIdsStep : public EntryStep {
     int64_t* const hashes = frame.memory->New<int64_t>(n);
     for (int64_t k = 0; k < n; ++k) hashes[k] = ReduceToBits(HashPair(0, ids[k]), bits_);
     frame.SetEntries(out[0], hashes, in[0]);
+    frame.limits[out[0]] = int64_t{1} << bits_;
     return Status();
   }
 

@@ -64,14 +64,23 @@ int64_t Step::CostOfRow(const Shapes& shapes) const {
 }
 
 Status CheckEntryIds(const Frame& frame, Register ids, int64_t limit) {
+  if (frame.limits[ids] != 0 && frame.limits[ids] <= limit) return Status();
   const int64_t n = frame.SplitsOf(ids).num_entries();
   const auto* const items = frame.Entries<int64_t>(ids);
-  const auto bound = static_cast<uint64_t>(limit);
-  bool bad = false;  // no early exit, which lets the compiler vectorize
-  for (int64_t k = 0; k < n; ++k) bad |= static_cast<uint64_t>(items[k]) >= bound;
-  if (!bad) return Status();
+  // The sign bit of `id | (limit - 1 - id)` says whether an id is out of range. No early exit, which
+  // lets the compiler vectorize.
+  const uint64_t last = static_cast<uint64_t>(limit) - 1;
+  uint64_t bits = limit == 0 && n > 0 ? ~uint64_t{0} : 0;
+  for (int64_t k = 0; k < n; ++k) {
+    const auto id = static_cast<uint64_t>(items[k]);
+    bits |= id | (last - id);
+  }
+  if (static_cast<int64_t>(bits) >= 0) {
+    frame.limits[ids] = limit;
+    return Status();
+  }
   int64_t k = 0;
-  while (static_cast<uint64_t>(items[k]) < bound) ++k;
+  while (items[k] >= 0 && items[k] < limit) ++k;
   const std::string& name = frame.registers[ids].name;
   return Invalid(name[0] == '#' ? "ids" : name, "[", frame.views[ids].stride + k, "] = ", items[k],
                  " is out of range [0, ", limit, ")");

@@ -139,6 +139,8 @@ struct Frame {
   const RowShape* shapes = nullptr;
   const RegisterInfo* registers = nullptr;
   EntryMemory* memory = nullptr;
+  // For each register of ids, a limit below which all of them are known to be, or 0.
+  int64_t* limits = nullptr;
   // In a ranking request, sums of the user's entries: where a register of sums starts from, and
   // whether the frame computes what the candidates' sums start from.
   const View* bases = nullptr;

@@ -254,32 +254,96 @@ void PairProducts(const float* x, int64_t n, int64_t dim, float* scratch, float*
   }
 }
 
-void SumInt8Rows(const int8_t* table, const float* scale, int64_t dim, const int64_t* ids,
-                 const float* values, int64_t n, float* out) {
+// Sums kVecs vectors of columns.
+template <int kVecs>
+__attribute__((always_inline)) inline void SumInt8Block(const int8_t* table, const float* scale,
+                                                        int64_t dim, const int64_t* ids,
+                                                        const float* values, int64_t n,
+                                                        float* out) {
   typedef int8_t Bytes __attribute__((vector_size(kLanes), aligned(1), may_alias));
   constexpr int64_t kAhead = 12;
-  for (int64_t d = 0; d < dim; d += kLanes) {
-    const int64_t width = dim - d;
-    Vec sum = {};
-    for (int64_t k = 0; k < n; ++k) {
-      if (k + kAhead < n) __builtin_prefetch(table + ids[k + kAhead] * dim + d);
-      const int8_t* const row = table + ids[k] * dim + d;
-      const float factor = values == nullptr ? scale[ids[k]] : values[k] * scale[ids[k]];
-      if (width >= kLanes) {
-        sum += factor * __builtin_convertvector(*reinterpret_cast<const Bytes*>(row), Vec);
-      } else {
-        float items[kLanes] = {};
-        for (int64_t i = 0; i < width; ++i) items[i] = row[i];
-        sum += factor * VecAt(items);
-      }
+  Vec sums[kVecs] = {};
+  for (int64_t k = 0; k < n; ++k) {
+    if (k + kAhead < n) {
+      __builtin_prefetch(table + ids[k + kAhead] * dim);
+      __builtin_prefetch(scale + ids[k + kAhead]);
     }
-    StoreFirst(sum, out + d, width);
+    const int8_t* const row = table + ids[k] * dim;
+    const float factor = values == nullptr ? scale[ids[k]] : values[k] * scale[ids[k]];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) {
+      const auto& bytes = *reinterpret_cast<const Bytes*>(row + v * kLanes);
+      sums[v] += factor * __builtin_convertvector(__builtin_convertvector(bytes, Integers), Vec);
+    }
   }
+  for (int v = 0; v < kVecs; ++v) VecAt(out + v * kLanes) = sums[v];
+}
+
+// Rows that are narrower than a vector.
+void SumInt8Narrow(const int8_t* table, const float* scale, int64_t dim, int64_t width,
+                   const int64_t* ids, const float* values, int64_t n, float* out) {
+  constexpr int64_t kAhead = 24;
+  float sums[kLanes] = {};
+  for (int64_t k = 0; k < n; ++k) {
+    if (k + kAhead < n) {
+      __builtin_prefetch(table + ids[k + kAhead] * dim);
+      __builtin_prefetch(scale + ids[k + kAhead]);
+    }
+    const int8_t* const row = table + ids[k] * dim;
+    const float factor = values == nullptr ? scale[ids[k]] : values[k] * scale[ids[k]];
+    for (int64_t i = 0; i < width; ++i) sums[i] += factor * static_cast<float>(row[i]);
+  }
+  for (int64_t i = 0; i < width; ++i) out[i] = sums[i];
+}
+
+void SumInt8Rows(const int8_t* table, const float* scale, int64_t dim, const int64_t* ids,
+                 const float* values, int64_t n, float* out) {
+  int64_t d = 0;
+  for (; d + 4 * kLanes <= dim; d += 4 * kLanes) {
+    SumInt8Block<4>(table + d, scale, dim, ids, values, n, out + d);
+  }
+  if (d + 2 * kLanes <= dim) {
+    SumInt8Block<2>(table + d, scale, dim, ids, values, n, out + d);
+    d += 2 * kLanes;
+  }
+  if (d + kLanes <= dim) {
+    SumInt8Block<1>(table + d, scale, dim, ids, values, n, out + d);
+    d += kLanes;
+  }
+  if (d < dim) SumInt8Narrow(table + d, scale, dim, dim - d, ids, values, n, out + d);
+}
+
+bool Normalize(const IdNormalization* states, const int64_t* ids, const float* values, int64_t n,
+               float* y) {
+  constexpr float kLargest = 3.40282347e38f;
+  Integers invalid = {};
+  for (int64_t k = 0; k < n; k += kLanes) {
+    const int64_t count = n - k < kLanes ? n - k : kLanes;
+    float max_abs[kLanes], bias[kLanes];
+    for (int i = 0; i < kLanes; ++i) max_abs[i] = 1.0f;
+    for (int i = 0; i < kLanes; ++i) bias[i] = 0.0f;
+    for (int64_t i = 0; i < count; ++i) {
+      const IdNormalization& state = states[ids[k + i]];
+      max_abs[i] = state.max_abs;
+      bias[i] = state.bias;
+    }
+    const Vec v = values == nullptr ? Splat(1.0f) : LoadFirst(values + k, count);
+    const Integers bad = ~((v <= kLargest) & (v >= -kLargest));
+    const Vec quotient = v / VecAt(max_abs);
+    const Vec below = Select(quotient > 1.0f, Splat(1.0f), quotient);
+    const Vec clipped = Select(below < -1.0f, Splat(-1.0f), below);
+    StoreFirst(Select(bad, Vec{}, clipped) + VecAt(bias), y + k, count);
+    invalid |= bad;
+  }
+  bool finite = true;
+  for (int i = 0; i < kLanes; ++i) finite &= invalid[i] == 0;
+  return finite;
 }
 
 }  // namespace
 
 extern const ScoringKernels kScoringKernels;
-const ScoringKernels kScoringKernels = {Dense, ActivateAll, PairProducts, SumInt8Rows};
+const ScoringKernels kScoringKernels = {Dense, ActivateAll, PairProducts, SumInt8Rows,
+                                         Normalize};
 
 }  // namespace twml::TWML_SIMD_LEVEL

@@ -30,6 +30,12 @@ struct PackedWeights {
   int64_t in, out;
 };
 
+// The state of an id in max_norm.
+struct IdNormalization {
+  float max_abs;  // positive
+  float bias;
+};
+
 struct ScoringKernels {
   // y[r] = activation(bias + x[r] . weights) for each of the rows. Strides are numbers of floats; a
   // stride of 0 repeats a row. `bias` is [out], or null.
@@ -44,6 +50,10 @@ struct ScoringKernels {
   // 1 if `values` is null.
   void (*sum_int8_rows)(const int8_t* table, const float* scale, int64_t dim, const int64_t* ids,
                         const float* values, int64_t n, float* out);
+  // y[k] = clip(values[k] / max_abs, -1, 1) + bias of ids[k]; the bias where the value is not finite.
+  // Returns whether all values are finite. All values are 1 if `values` is null.
+  bool (*normalize)(const IdNormalization* states, const int64_t* ids, const float* values,
+                    int64_t n, float* y);
 };
 
 }  // namespace twml
