@@ -33,8 +33,7 @@ ThreadPool& Pool() {
 }
 
 const char* FormName(Form form) {
-  constexpr const char* kNames[] = {"dense",  "strings",    "ids",
-                                    "values", "row_splits", "bag"};
+  constexpr const char* kNames[] = {"dense", "strings", "ids", "values", "row_splits", "bag"};
   return kNames[static_cast<int>(form)];
 }
 
@@ -56,8 +55,7 @@ py::array BoolsOf(const py::handle& object, const char* name) {
   }
   const py::array any = ToAnyArray(object);
   if (!any) RaiseIfError(Invalid(name, " must be an array of bools"));
-  return py::reinterpret_steal<py::array>(
-      ConvertWithNumPy(any, py::dtype::of<bool>()).release());
+  return py::reinterpret_steal<py::array>(ConvertWithNumPy(any, py::dtype::of<bool>()).release());
 }
 
 // The arrays of a request, and what they refer to.
@@ -84,8 +82,8 @@ class Arrays {
 
   void AddEntries(size_t i, const ProgramInput& input, const py::handle& object) {
     const char* const name = input.name.c_str();
-    const py::array array = input.form == Form::kValues ? ArrayOf<float>(object, name)
-                                                        : ArrayOf<int64_t>(object, name);
+    const py::array array =
+        input.form == Form::kValues ? ArrayOf<float>(object, name) : ArrayOf<int64_t>(object, name);
     RequireRank(array, 1, name);
     Set(i, input, array);
     if (input.form == Form::kRowSplits) {
@@ -239,9 +237,8 @@ class PyScorer {
     Status status;
     {
       py::gil_scoped_release release;
-      status = num_threads == 1
-                   ? current.Predict(request, Serial, data, size)
-                   : current.Predict(request, Parallel(num_threads), data, size);
+      status = num_threads == 1 ? current.Predict(request, Serial, data, size)
+                                : current.Predict(request, Parallel(num_threads), data, size);
     }
     RaiseIfError(status);
     return out;

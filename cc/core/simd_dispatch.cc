@@ -70,12 +70,15 @@ LevelKernels ChooseKernels() {
   const int level = requested < 0 ? HighestLevel() : std::min(requested, HighestLevel());
 #if defined(__x86_64__)
   if (level == 2)
-    return {avx512::kRowKernels, avx512::kBucketKernels, avx512::kGroupKernels, avx512::kQuantizeKernels, avx512::kScoringKernels};
+    return {avx512::kRowKernels, avx512::kBucketKernels, avx512::kGroupKernels,
+            avx512::kQuantizeKernels, avx512::kScoringKernels};
   if (level == 1)
-    return {avx2::kRowKernels, avx2::kBucketKernels, avx2::kGroupKernels, avx2::kQuantizeKernels, avx2::kScoringKernels};
+    return {avx2::kRowKernels, avx2::kBucketKernels, avx2::kGroupKernels, avx2::kQuantizeKernels,
+            avx2::kScoringKernels};
 #endif
   static_cast<void>(level);
-  return {baseline::kRowKernels, baseline::kBucketKernels, baseline::kGroupKernels, baseline::kQuantizeKernels, baseline::kScoringKernels};
+  return {baseline::kRowKernels, baseline::kBucketKernels, baseline::kGroupKernels,
+          baseline::kQuantizeKernels, baseline::kScoringKernels};
 }
 
 const LevelKernels& GetKernels() {

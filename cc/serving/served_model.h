@@ -29,8 +29,7 @@ class ServedModel {
   Status Reload(const std::string& folder);
 
  private:
-  explicit ServedModel(std::shared_ptr<const scorer::Scorer> scorer)
-      : scorer_(std::move(scorer)) {}
+  explicit ServedModel(std::shared_ptr<const scorer::Scorer> scorer) : scorer_(std::move(scorer)) {}
 
   mutable std::mutex mu_;
   std::shared_ptr<const scorer::Scorer> scorer_;

@@ -9,9 +9,9 @@ namespace twml::serving {
 struct ThreadPool::Job {
   int64_t total, ranges;
   const std::function<void(int64_t, int64_t)>& body;
-  int helpers;                    // that may still join
-  std::atomic<int64_t> next{0};   // the first range that nobody has taken
-  int active = 0;                 // helpers that are in the job, guarded by mu_
+  int helpers;                     // that may still join
+  std::atomic<int64_t> next{0};    // the first range that nobody has taken
+  int active = 0;                  // helpers that are in the job, guarded by mu_
   std::condition_variable done{};  // active is 0
 
   // Works until no range is left.
@@ -68,8 +68,7 @@ void ThreadPool::Run(int64_t total, int64_t cost_per_unit, int max_threads,
     body(0, total);
     return;
   }
-  Job job{total, std::min(useful, threads * kRangesPerThread), body,
-          static_cast<int>(threads) - 1};
+  Job job{total, std::min(useful, threads * kRangesPerThread), body, static_cast<int>(threads) - 1};
   {
     std::lock_guard<std::mutex> lock(mu_);
     jobs_.push_back(&job);

@@ -1,11 +1,13 @@
-/* Predictions of a model that twml_ops.export.to_scorer wrote, from C and every language that calls C.
+/* Predictions of a model that twml_ops.export.to_scorer wrote, from C and every language that calls
+ * C.
  *
  * Thread safety: any number of threads may call every function with the same scorer or the same
  * threads at the same time, except the functions that free them.
  *
  * Errors: a function that can fail returns 0 (TWML_OPS_SCORER_OK) on success and writes a message,
  * cut to error_size bytes and ended by a zero byte, to `error` otherwise. `error` may be null if
- * error_size is 0. A failed call has changed nothing, except that the content of `out` is undefined.
+ * error_size is 0. A failed call has changed nothing, except that the content of `out` is
+ * undefined.
  */
 #ifndef TWML_OPS_SCORER_H_
 #define TWML_OPS_SCORER_H_
@@ -29,7 +31,7 @@ TWML_OPS_SCORER_API int32_t twml_ops_scorer_abi_version(void);
 
 enum {
   TWML_OPS_SCORER_OK = 0,
-  TWML_OPS_SCORER_INVALID = 1,      /* an argument, a folder or a request is invalid */
+  TWML_OPS_SCORER_INVALID = 1, /* an argument, a folder or a request is invalid */
   TWML_OPS_SCORER_OUT_OF_MEMORY = 2
 };
 
@@ -53,28 +55,28 @@ TWML_OPS_SCORER_API int32_t twml_ops_scorer_reload(twml_ops_scorer* scorer, cons
 /* No call with the scorer may be in progress. Null is ignored. */
 TWML_OPS_SCORER_API void twml_ops_scorer_free(twml_ops_scorer* scorer);
 
-/* Threads for twml_ops_scorer_predict: the calling thread and num_threads - 1 others. Returns null if
- * there is no memory. */
+/* Threads for twml_ops_scorer_predict: the calling thread and num_threads - 1 others. Returns null
+ * if there is no memory. */
 TWML_OPS_SCORER_API twml_ops_threads* twml_ops_threads_new(int32_t num_threads);
 TWML_OPS_SCORER_API void twml_ops_threads_free(twml_ops_threads* threads);
 
 /* What the items of an array are. B is the number of rows. */
 enum {
-  TWML_OPS_FLOATS = 0,      /* float [B, width] */
-  TWML_OPS_INTEGERS = 1,    /* int64_t [B, width] */
-  TWML_OPS_BOOLS = 2,       /* uint8_t [B, width], 0 or 1 */
-  TWML_OPS_STRINGS = 3,     /* B strings */
-  TWML_OPS_IDS = 4,         /* int64_t [K]: the ids of the entries of all rows */
-  TWML_OPS_VALUES = 5,      /* float [K]: the values of these entries */
-  TWML_OPS_ROW_SPLITS = 6,  /* int64_t [B + 1]: row b has the entries row_splits[b] to
-                               row_splits[b + 1] */
-  TWML_OPS_BAG_STRINGS = 7  /* K strings: the entries of all rows */
+  TWML_OPS_FLOATS = 0,     /* float [B, width] */
+  TWML_OPS_INTEGERS = 1,   /* int64_t [B, width] */
+  TWML_OPS_BOOLS = 2,      /* uint8_t [B, width], 0 or 1 */
+  TWML_OPS_STRINGS = 3,    /* B strings */
+  TWML_OPS_IDS = 4,        /* int64_t [K]: the ids of the entries of all rows */
+  TWML_OPS_VALUES = 5,     /* float [K]: the values of these entries */
+  TWML_OPS_ROW_SPLITS = 6, /* int64_t [B + 1]: row b has the entries row_splits[b] to
+                              row_splits[b + 1] */
+  TWML_OPS_BAG_STRINGS = 7 /* K strings: the entries of all rows */
 };
 
 /* The two sets of arrays that a request may have. */
 enum {
   TWML_OPS_FEATURES = 0, /* the inputs of the model */
-  TWML_OPS_COLUMNS = 1   /* raw columns; there are none unless the model was exported with a schema */
+  TWML_OPS_COLUMNS = 1 /* raw columns; there are none unless the model was exported with a schema */
 };
 
 typedef struct {

@@ -13,7 +13,6 @@
 #include <string_view>
 #include <utility>
 
-
 namespace twml::scorer {
 namespace {
 
@@ -197,8 +196,8 @@ Status ArrayFile::Open(const std::string& path, ArrayFile* out) {
     return Status();
   }
   constexpr int64_t kLine = 64;
-  void* const memory = std::aligned_alloc(
-      static_cast<size_t>(kLine), static_cast<size_t>((bytes / kLine + 1) * kLine));
+  void* const memory = std::aligned_alloc(static_cast<size_t>(kLine),
+                                          static_cast<size_t>((bytes / kLine + 1) * kLine));
   if (memory == nullptr) throw std::bad_alloc();
   out->memory_.reset(memory, [](const void* p) { std::free(const_cast<void*>(p)); });
   out->data_ = memory;

@@ -102,9 +102,7 @@ class DenseStep : public Step {
 // One float for each float of an input.
 class ElementwiseStep : public Step {
  public:
-  Status Shape(Shapes* shapes) const override {
-    return shapes->Set(out[0], shapes->dims(in[0]));
-  }
+  Status Shape(Shapes* shapes) const override { return shapes->Set(out[0], shapes->dims(in[0])); }
 };
 
 class ActivationStep : public ElementwiseStep {

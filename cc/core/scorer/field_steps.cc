@@ -67,7 +67,8 @@ class FieldQuantilesStep : public Step {
           continue;
         }
         const float x = numbers[r][c];
-        const float *const begin = finite_.data() + splits_[c], *const end = begin + splits_[c + 1] -
+        const float *const begin = finite_.data() + splits_[c], *const end = begin +
+                                                                             splits_[c + 1] -
                                                                              splits_[c];
         // A NaN is larger than all numbers.
         const float* const found = std::isnan(x) ? end : std::lower_bound(begin, end, x);
@@ -82,7 +83,7 @@ class FieldQuantilesStep : public Step {
   }
 
  private:
-  std::vector<float> finite_;         // the finite boundaries of all columns
+  std::vector<float> finite_;          // the finite boundaries of all columns
   std::vector<int64_t> splits_ = {0};  // where those of each column begin
 };
 
@@ -119,7 +120,7 @@ class FieldLogarithmsStep : public Step {
         const float x = numbers[r][c];
         const float logarithm = std::copysign(std::log1p(std::abs(x)), x);
         const float scaled = logarithm * scale_[c] + offset_[c];
-        y[r][c] = !present[r][c]      ? 0.0f
+        y[r][c] = !present[r][c]       ? 0.0f
                   : std::isnan(scaled) ? scaled
                                        : std::clamp(scaled, -limit_, limit_);
       }
@@ -170,9 +171,8 @@ class CategoryRowsStep : public Step {
     for (size_t i = 0; i < in.size(); ++i) {
       if (i == 0 && single_ > 0) {
         const auto ids = frame.In<int64_t>(in[0]);
-        Find(frame, frame.rows * single_, frame.Out<int64_t>(out[0]).data, [&](int64_t k) {
-          return std::make_pair(ids[k / single_][k % single_], k % single_);
-        });
+        Find(frame, frame.rows * single_, frame.Out<int64_t>(out[0]).data,
+             [&](int64_t k) { return std::make_pair(ids[k / single_][k % single_], k % single_); });
         continue;
       }
       const auto field = static_cast<int64_t>(i) + single_ - (single_ > 0);

@@ -128,7 +128,8 @@ class JsonParser {
       const char c = text_[at_ + i];
       const bool digit = c >= '0' && c <= '9', lower = c >= 'a' && c <= 'f';
       if (!digit && !lower && !(c >= 'A' && c <= 'F')) return false;
-      value = value * 16 + static_cast<uint32_t>(digit ? c - '0' : (lower ? c - 'a' : c - 'A') + 10);
+      value =
+          value * 16 + static_cast<uint32_t>(digit ? c - '0' : (lower ? c - 'a' : c - 'A') + 10);
     }
     at_ += 4;
     *out = value;

@@ -58,7 +58,8 @@ Workspace::Workspace(const Plan& plan)
     if (plan.offsets()[r] >= 0) {
       views[r] = {dense_.get() + plan.offsets()[r], plan.shapes()[r].width};
     }
-    if (plan.base_offsets()[r] >= 0) base_views[r] = {base_dense_.get() + plan.base_offsets()[r], 0};
+    if (plan.base_offsets()[r] >= 0)
+      base_views[r] = {base_dense_.get() + plan.base_offsets()[r], 0};
   }
 }
 

@@ -37,8 +37,7 @@ class ProgramReader {
       return Invalid("\"output\" must be the name of an array");
     }
     program_.output = registers_.Find(output->string());
-    if (program_.output == kNoRegister ||
-        registers_.info(program_.output).form != Form::kDense) {
+    if (program_.output == kNoRegister || registers_.info(program_.output).form != Form::kDense) {
       return Invalid("\"output\" must be a dense array, got '", output->string(), "'");
     }
     registers_.Want(program_.output, Type::kFloat);
@@ -62,9 +61,9 @@ class ProgramReader {
       return Invalid("\"inputs\" must be an object");
     }
     for (const auto& [name, role] : inputs->members()) {
-      const auto* const found = std::find_if(
-          std::begin(kRoles), std::end(kRoles),
-          [&text = role.string()](const auto& known) { return text == known.first; });
+      const auto* const found =
+          std::find_if(std::begin(kRoles), std::end(kRoles),
+                       [&text = role.string()](const auto& known) { return text == known.first; });
       if (found == std::end(kRoles)) {
         return Invalid("the role of the input '", name,
                        "' must be ids, values, row_splits or dense");
@@ -184,8 +183,8 @@ class ProgramReader {
     }
   }
 
-  // Checks that all features are there, and that entries have as many items as their row splits say:
-  // both come from the request, or from the same step.
+  // Checks that all features are there, and that entries have as many items as their row splits
+  // say: both come from the request, or from the same step.
   Status CheckEntries(const std::vector<ProgramInput>& inputs,
                       const std::vector<std::unique_ptr<Step>>& raw_steps) const {
     constexpr int kNowhere = 0, kRequest = 1;

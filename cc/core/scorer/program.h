@@ -15,11 +15,11 @@ namespace twml::scorer {
 struct ProgramInput {
   std::string name;
   Form form = Form::kDense;
-  Register r = kNoRegister;       // kNoRegister: the array is not used
+  Register r = kNoRegister;           // kNoRegister: the array is not used
   Register row_splits = kNoRegister;  // of entries
-  Type type = Type::kFloat;       // of a dense array
-  bool shape_known = true;        // of a dense array
-  std::vector<int64_t> dims;      // of a row, if it is known
+  Type type = Type::kFloat;           // of a dense array
+  bool shape_known = true;            // of a dense array
+  std::vector<int64_t> dims;          // of a row, if it is known
 };
 
 struct Program {

@@ -202,8 +202,8 @@ class Builder {
       // The columns of raw sparse features are features themselves.
       columns_.push_back({"ids", Form::kIds, registers_.Find("sparse_ids")});
       columns_.push_back({"values", Form::kValues, registers_.Find("sparse_values")});
-      columns_.push_back({"ids_row_splits", Form::kRowSplits,
-                          registers_.Find("sparse_row_splits")});
+      columns_.push_back(
+          {"ids_row_splits", Form::kRowSplits, registers_.Find("sparse_row_splits")});
     }
     if (!numbers_.empty()) TWML_RETURN_IF_ERROR(fields ? FieldNumbers() : RaggedNumbers());
     if (!categories_.empty()) {

@@ -20,9 +20,9 @@ struct RawColumn {
   Register r;
 };
 
-// Reads the member "raw" of a program, as twml_ops/export/raw_columns.py writes it. Adds the columns
-// and the steps that make features of them. Features are registers of `registers`; those that are
-// not there are not made.
+// Reads the member "raw" of a program, as twml_ops/export/raw_columns.py writes it. Adds the
+// columns and the steps that make features of them. Features are registers of `registers`; those
+// that are not there are not made.
 Status ReadRawColumns(const Json& raw, RegisterTable* registers, std::vector<RawColumn>* columns,
                       std::vector<std::unique_ptr<Step>>* steps);
 

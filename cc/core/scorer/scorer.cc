@@ -159,8 +159,8 @@ class Execution {
         const int64_t last = splits == nullptr ? -1 : LastOf(*splits);
         if (array.size == last) return Status();
         if (last < 0) return Invalid("'", SplitsName(input), "' must not be empty");
-        return Invalid(SplitsName(input), "[", splits->size - 1,
-                       "] must be the number of entries ", array.size, ", got ", last);
+        return Invalid(SplitsName(input), "[", splits->size - 1, "] must be the number of entries ",
+                       array.size, ", got ", last);
       }
     }
     return Status();
@@ -253,8 +253,7 @@ class Execution {
               splits == nullptr ? nullptr : static_cast<const int64_t*>(splits->data);
           const int64_t begin = offsets == nullptr ? 0 : offsets[first];
           if (input.form == Form::kBagStrings) {
-            workspace->strings[i] = {reinterpret_cast<const uint8_t*>(data),
-                                     array.offsets + begin};
+            workspace->strings[i] = {reinterpret_cast<const uint8_t*>(data), array.offsets + begin};
             view = {&workspace->strings[i], begin};
           } else {
             const int64_t size = input.form == Form::kIds ? 8 : 4;
@@ -362,9 +361,8 @@ Status Scorer::FindPlan(const Request& request, std::shared_ptr<const Plan>* own
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (ranking) {
       const RequestArray& user = request.user[i];
-      key.constant.push_back(!IsSparse(inputs[i].form)
-                                 ? user.data != nullptr || user.size > 0
-                                 : false);
+      key.constant.push_back(!IsSparse(inputs[i].form) ? user.data != nullptr || user.size > 0
+                                                       : false);
     }
     if (inputs[i].shape_known) continue;
     const bool of_user = ranking && key.constant.back();

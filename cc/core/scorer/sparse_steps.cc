@@ -117,8 +117,7 @@ class MaxNormStep : public EntryStep {
     if (!finite && !zero_) {
       int64_t k = 0;
       while (std::isfinite(values[k])) ++k;
-      return Invalid("values[", frame.views[in[0]].stride + k, "] = ", values[k],
-                     " is not finite");
+      return Invalid("values[", frame.views[in[0]].stride + k, "] = ", values[k], " is not finite");
     }
     frame.SetEntries(out[0], y, in[0]);
     return Status();

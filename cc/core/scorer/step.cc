@@ -42,8 +42,8 @@ void EntryMemory::Grow(int64_t bytes) {
   block_ = nullptr;
   size_ = used_ = 0;
   const int64_t size = std::max({(bytes / kLine + 1) * kLine, total_, kSmallest});
-  block_ = static_cast<char*>(
-      std::aligned_alloc(static_cast<size_t>(kLine), static_cast<size_t>(size)));
+  block_ =
+      static_cast<char*>(std::aligned_alloc(static_cast<size_t>(kLine), static_cast<size_t>(size)));
   if (block_ == nullptr) throw std::bad_alloc();
   size_ = size;
   total_ += size;
@@ -67,8 +67,8 @@ Status CheckEntryIds(const Frame& frame, Register ids, int64_t limit) {
   if (frame.limits[ids] != 0 && frame.limits[ids] <= limit) return Status();
   const int64_t n = frame.SplitsOf(ids).num_entries();
   const auto* const items = frame.Entries<int64_t>(ids);
-  // The sign bit of `id | (limit - 1 - id)` says whether an id is out of range. No early exit, which
-  // lets the compiler vectorize.
+  // The sign bit of `id | (limit - 1 - id)` says whether an id is out of range. No early exit,
+  // which lets the compiler vectorize.
   const uint64_t last = static_cast<uint64_t>(limit) - 1;
   uint64_t bits = limit == 0 && n > 0 ? ~uint64_t{0} : 0;
   for (int64_t k = 0; k < n; ++k) {

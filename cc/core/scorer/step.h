@@ -1,4 +1,5 @@
-// The steps of a scorer's program. A step reads and writes registers: arrays of the rows of a block.
+// The steps of a scorer's program. A step reads and writes registers: arrays of the rows of a
+// block.
 #ifndef TWML_CORE_SCORER_STEP_H_
 #define TWML_CORE_SCORER_STEP_H_
 

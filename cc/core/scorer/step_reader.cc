@@ -231,17 +231,14 @@ const Json* StepReader::Attribute(const char* name, Json::Kind kind) {
   return ok() ? Member(*attributes_, name, kind) : nullptr;
 }
 
-bool StepReader::HasArray(const char* name) const {
-  return ok() && arrays_->Find(name) != nullptr;
-}
+bool StepReader::HasArray(const char* name) const { return ok() && arrays_->Find(name) != nullptr; }
 
 void StepReader::OpenArray(const char* name, ArrayFile* out) {
   const Json* const file = Member(*arrays_, name, Json::Kind::kString);
   if (file == nullptr) return;
   const std::string& text = file->string();
   // A folder cannot make a scorer read files elsewhere.
-  if (text.empty() || text.find('/') != std::string::npos ||
-      text.find('\0') != std::string::npos) {
+  if (text.empty() || text.find('/') != std::string::npos || text.find('\0') != std::string::npos) {
     return Fail("must have the name of a file in the folder as \"" + std::string(name) + "\"");
   }
   const Status opened = ArrayFile::Open(folder_ + "/" + text, out);

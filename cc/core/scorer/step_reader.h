@@ -84,7 +84,7 @@ class StepReader {
   void IdsInput(size_t i);
   void BatchInput(size_t i);  // inputs i to i + 2: ids, values or null, row splits
   void DenseOutput(size_t i, Type type);
-  void DenseOutputOfInputType(size_t i);  // all inputs and the output have one type
+  void DenseOutputOfInputType(size_t i);                 // all inputs and the output have one type
   void EntriesOutput(size_t i, Form form, size_t like);  // `like`: ids with the same row splits
   void BatchOutput(size_t i);  // outputs i to i + 2, a new batch; values are null if in[1] is
 

@@ -1,4 +1,5 @@
-// Tables of rows in the formats of an export: float32, bfloat16, and int8 with a scale for each row.
+// Tables of rows in the formats of an export: float32, bfloat16, and int8 with a scale for each
+// row.
 #ifndef TWML_CORE_SCORER_TABLE_H_
 #define TWML_CORE_SCORER_TABLE_H_
 

@@ -41,7 +41,7 @@ inline void StoreFirst(Vec v, float* p, int64_t n) {
 
 inline Vec Select(Integers condition, Vec yes, Vec no) {
   return reinterpret_cast<Vec>((reinterpret_cast<Integers>(yes) & condition) |
-                                 (reinterpret_cast<Integers>(no) & ~condition));
+                               (reinterpret_cast<Integers>(no) & ~condition));
 }
 
 // exp(x) with a relative error of about 1e-7: 2^n e^r with |r| <= log(2) / 2, and a polynomial of
@@ -203,7 +203,8 @@ void DenseNarrow(const PackedWeights& weights, const float* bias, Activation act
         even += VecAt(row + k) * VecAt(column + k);
         odd += VecAt(row + k + kLanes) * VecAt(column + k + kLanes);
       }
-      for (; k < in; k += kLanes) even += LoadFirst(row + k, in - k) * LoadFirst(column + k, in - k);
+      for (; k < in; k += kLanes)
+        even += LoadFirst(row + k, in - k) * LoadFirst(column + k, in - k);
       sums[o] = AddLanes(even + odd) + (bias == nullptr ? 0.0f : bias[o]);
     }
     StoreFirst(Activate(activation, VecAt(sums)), y + r * y_stride, weights.out);
@@ -254,13 +255,19 @@ void PairProducts(const float* x, int64_t n, int64_t dim, float* scratch, float*
   }
 }
 
+// Loads kLanes bytes as floats.
+inline Vec LoadBytes(const int8_t* p) {
+  typedef int8_t Bytes __attribute__((vector_size(kLanes), aligned(1), may_alias));
+  const Bytes& bytes = *reinterpret_cast<const Bytes*>(p);
+  return __builtin_convertvector(__builtin_convertvector(bytes, Integers), Vec);
+}
+
 // Sums kVecs vectors of columns.
 template <int kVecs>
 __attribute__((always_inline)) inline void SumInt8Block(const int8_t* table, const float* scale,
                                                         int64_t dim, const int64_t* ids,
                                                         const float* values, int64_t n,
                                                         float* out) {
-  typedef int8_t Bytes __attribute__((vector_size(kLanes), aligned(1), may_alias));
   constexpr int64_t kAhead = 12;
   Vec sums[kVecs] = {};
   for (int64_t k = 0; k < n; ++k) {
@@ -272,8 +279,7 @@ __attribute__((always_inline)) inline void SumInt8Block(const int8_t* table, con
     const float factor = values == nullptr ? scale[ids[k]] : values[k] * scale[ids[k]];
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
-      const auto& bytes = *reinterpret_cast<const Bytes*>(row + v * kLanes);
-      sums[v] += factor * __builtin_convertvector(__builtin_convertvector(bytes, Integers), Vec);
+      sums[v] += factor * LoadBytes(row + v * kLanes);
     }
   }
   for (int v = 0; v < kVecs; ++v) VecAt(out + v * kLanes) = sums[v];
@@ -282,13 +288,16 @@ __attribute__((always_inline)) inline void SumInt8Block(const int8_t* table, con
 // Rows that are narrower than a vector.
 void SumInt8Narrow(const int8_t* table, const float* scale, int64_t dim, int64_t width,
                    const int64_t* ids, const float* values, int64_t n, float* out) {
-  constexpr int64_t kAhead = 24;
   float sums[kLanes] = {};
-  for (int64_t k = 0; k < n; ++k) {
-    if (k + kAhead < n) {
-      __builtin_prefetch(table + ids[k + kAhead] * dim);
-      __builtin_prefetch(scale + ids[k + kAhead]);
+  if (width == 1) {  // independent sums hide the latency of the additions
+    for (int64_t k = 0; k < n; ++k) {
+      const float factor = values == nullptr ? scale[ids[k]] : values[k] * scale[ids[k]];
+      sums[k % 4] += factor * static_cast<float>(table[ids[k] * dim]);
     }
+    out[0] = sums[0] + sums[1] + sums[2] + sums[3];
+    return;
+  }
+  for (int64_t k = 0; k < n; ++k) {
     const int8_t* const row = table + ids[k] * dim;
     const float factor = values == nullptr ? scale[ids[k]] : values[k] * scale[ids[k]];
     for (int64_t i = 0; i < width; ++i) sums[i] += factor * static_cast<float>(row[i]);
@@ -343,7 +352,6 @@ bool Normalize(const IdNormalization* states, const int64_t* ids, const float* v
 }  // namespace
 
 extern const ScoringKernels kScoringKernels;
-const ScoringKernels kScoringKernels = {Dense, ActivateAll, PairProducts, SumInt8Rows,
-                                         Normalize};
+const ScoringKernels kScoringKernels = {Dense, ActivateAll, PairProducts, SumInt8Rows, Normalize};
 
 }  // namespace twml::TWML_SIMD_LEVEL

@@ -50,8 +50,8 @@ struct ScoringKernels {
   // 1 if `values` is null.
   void (*sum_int8_rows)(const int8_t* table, const float* scale, int64_t dim, const int64_t* ids,
                         const float* values, int64_t n, float* out);
-  // y[k] = clip(values[k] / max_abs, -1, 1) + bias of ids[k]; the bias where the value is not finite.
-  // Returns whether all values are finite. All values are 1 if `values` is null.
+  // y[k] = clip(values[k] / max_abs, -1, 1) + bias of ids[k]; the bias where the value is not
+  // finite. Returns whether all values are finite. All values are 1 if `values` is null.
   bool (*normalize)(const IdNormalization* states, const int64_t* ids, const float* values,
                     int64_t n, float* y);
 };
