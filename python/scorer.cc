@@ -32,6 +32,9 @@ ThreadPool& Pool() {
   return *pool;
 }
 
+// Arrays by name.
+using Named = py::typing::Dict<py::str, py::object>;
+
 const char* FormName(Form form) {
   constexpr const char* kNames[] = {"dense", "strings", "ids", "values", "row_splits", "bag"};
   return kNames[static_cast<int>(form)];
@@ -166,7 +169,7 @@ class PyScorer {
     return Described(model_->Get()->columns());
   }
 
-  FloatArray Predict(const py::dict& given, bool raw, int num_threads) const {
+  FloatArray Predict(const Named& given, bool raw, int num_threads) const {
     const std::shared_ptr<const Scorer> current = model_->Get();
     const auto& inputs = raw ? current->columns() : current->features();
     Arrays arrays(inputs.size());
@@ -182,7 +185,7 @@ class PyScorer {
     return Run(*current, request, num_threads);
   }
 
-  FloatArray Rank(const py::dict& user, const py::dict& candidates, bool raw,
+  FloatArray Rank(const Named& user, const Named& candidates, bool raw,
                   int num_threads) const {
     const std::shared_ptr<const Scorer> current = model_->Get();
     const auto& inputs = raw ? current->columns() : current->features();
@@ -216,7 +219,7 @@ class PyScorer {
     return out;
   }
 
-  static py::handle Find(const py::dict& given, const ProgramInput& input) {
+  static py::handle Find(const Named& given, const ProgramInput& input) {
     return PyDict_GetItemString(given.ptr(), input.name.c_str());
   }
 

@@ -101,7 +101,7 @@ class NativeScorer:
     def features(self) -> list[tuple[str, str]]:
         """The names and the forms of the arrays that the model takes."""
 
-    def predict(self, arrays: dict, raw: bool = False, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
+    def predict(self, arrays: dict[str, object], raw: bool = False, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
         """Computes predictions.
 
         Args:
@@ -117,7 +117,7 @@ class NativeScorer:
           ValueError: an array is missing, or has another type or shape; or an id is out of range.
         """
 
-    def rank(self, user: dict, candidates: dict, raw: bool = False, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
+    def rank(self, user: dict[str, object], candidates: dict[str, object], raw: bool = False, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
         """Computes predictions for one user and many candidates.
 
         Args:

@@ -168,8 +168,8 @@ class Scorer:
         raw = bool(self._columns) and not names <= self._features.keys()
         unknown = sorted(names - self._features.keys())
         if raw:
-            known = [self._raw(part, partial=True) for part in (user, candidates)]
-            return self._model.rank(*known, raw=True, num_threads=num_threads)
+            of_user, of_rows = (self._raw(part, partial=True) for part in (user, candidates))
+            return self._model.rank(of_user, of_rows, raw=True, num_threads=num_threads)
         if unknown:
             raise ValueError(f"the inputs must be {self.inputs}, got {unknown}")
         return self._model.rank(dict(user), dict(candidates), num_threads=num_threads)
