@@ -185,8 +185,7 @@ class PyScorer {
     return Run(*current, request, num_threads);
   }
 
-  FloatArray Rank(const Named& user, const Named& candidates, bool raw,
-                  int num_threads) const {
+  FloatArray Rank(const Named& user, const Named& candidates, bool raw, int num_threads) const {
     const std::shared_ptr<const Scorer> current = model_->Get();
     const auto& inputs = raw ? current->columns() : current->features();
     Arrays of_user(inputs.size()), of_candidates(inputs.size());
