@@ -275,7 +275,7 @@ def serving_objects(ninja: NinjaFile, root: Path, checks: Sanitizer = NONE) -> l
 def plan(
     root: Path, found: Sequence[TensorFlow], checks: Sanitizer = NONE
 ) -> tuple[NinjaFile, list[str]]:
-    """Plans the build of the two libraries.
+    """Plans the build of the libraries.
 
     Returns:
         The ninja file, and the libraries that it links, relative to build/native.

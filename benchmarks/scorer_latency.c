@@ -119,8 +119,10 @@ int main(int argc, char** argv) {
   pthread_barrier_init(&start, NULL, (unsigned)callers);
   twml_ops_threads* pool = threads > 1 ? twml_ops_threads_new((int32_t)threads) : NULL;
   for (int64_t i = 0; i < callers; ++i) {
-    all[i] = (caller){scorer, requests, num_requests, num_arrays, calls,
-                      twml_ops_scorer_output_width(scorer), pool, &start, seconds + i * calls, 0, 0};
+    all[i] = (caller){scorer,     requests, num_requests,
+                      num_arrays, calls,    twml_ops_scorer_output_width(scorer),
+                      pool,       &start,   seconds + i * calls,
+                      0,          0};
     pthread_create(&started[i], NULL, run, &all[i]);
   }
   double begin = 0, end = 0;

@@ -21,17 +21,17 @@ int main(int argc, char** argv) {
 
   const std::vector<int64_t> ids = {3, 14, 15}, row_splits = {0, 2, 3};
   const std::vector<float> values = {1, 2, 3};
-  const twml_ops_array arrays[] = {
-      {ids.data(), 3, nullptr, 0}, {values.data(), 3, nullptr, 0}, {row_splits.data(), 3, nullptr, 0}};
+  const twml_ops_array arrays[] = {{ids.data(), 3, nullptr, 0},
+                                   {values.data(), 3, nullptr, 0},
+                                   {row_splits.data(), 3, nullptr, 0}};
   twml_ops_request request = {};
   request.num_rows = 2;
   request.arrays = arrays;
   request.num_arrays = 3;
   request.threads = threads.get();
   std::vector<float> out(2 * twml_ops_scorer_output_width(scorer.get()));
-  if (twml_ops_scorer_predict(scorer.get(), &request, out.data(),
-                              static_cast<int64_t>(out.size()), error,
-                              sizeof(error)) != TWML_OPS_SCORER_OK) {
+  if (twml_ops_scorer_predict(scorer.get(), &request, out.data(), static_cast<int64_t>(out.size()),
+                              error, sizeof(error)) != TWML_OPS_SCORER_OK) {
     std::fprintf(stderr, "%s\n", error);
     return 1;
   }
