@@ -18,7 +18,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 venv = .venv/tf-$(1)
-NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/simd/*.cc cc/core/simd/*.h cc/tf/*/*.cc cc/tf/*/*.h python/*.cc python/*.h) native_build.py bazel/targets.bzl
+NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/scorer/*.cc cc/core/scorer/*.h cc/core/simd/*.cc cc/core/simd/*.h cc/serving/*.cc cc/serving/*.h twml_ops/include/*.h cc/tf/*/*.cc cc/tf/*/*.h python/*.cc python/*.h) native_build.py bazel/targets.bzl
 
 # Make must not delete stamp files of intermediate targets.
 .SECONDARY:
@@ -57,8 +57,8 @@ train: setup ## train the example model on real flights
 test: $(TEST_TFS:%=test-tf-%) test-cc ## run all tests on both TensorFlow versions
 
 # The result of these tests does not depend on the TensorFlow version. They run on the first of TEST_TFS only.
-ANY_TF_TESTS = tests/benchmarks tests/core/test_reuse_distance.py tests/planning tests/tools \
-	tests/test_architecture.py tests/test_child_process.py tests/test_deferred_imports.py \
+ANY_TF_TESTS = tests/benchmarks tests/core/test_reuse_distance.py tests/core/test_scorer.py tests/planning tests/serving \
+	tests/tools tests/test_architecture.py tests/test_child_process.py tests/test_deferred_imports.py \
 	tests/checkpoint/test_killed.py tests/cli/commands/test_explain.py tests/cli/commands/test_plan.py \
 	tests/cli/commands/test_schema.py tests/cli/commands/test_stability.py tests/cli/commands/test_tables.py tests/cli/commands/test_tune.py \
 	tests/cli/runs/test_choose_epochs.py tests/cli/runs/test_choose_model.py tests/cli/runs/test_config.py \
@@ -142,7 +142,7 @@ test-smoke: .venv/wheel/.installed $(SMOKE_TFS:%=.cache/tensorflow/%/VERSION) $(
 test-tpu: .venv/tpu/.built ## compile the models for TPUs
 	.venv/tpu/bin/python -m pytest tests/tpu
 
-CC_FILES = $(shell git ls-files 'cc/*.cc' 'cc/*.h' 'python/*.cc' 'python/*.h' 'tests/cc/*.cc')
+CC_FILES = $(shell git ls-files 'cc/*.cc' 'cc/*.h' 'examples/*.c' 'examples/*.cc' 'python/*.cc' 'python/*.h' 'tests/cc/*.cc' 'twml_ops/include/*.h')
 
 lint: .venv/lint/.installed ## run linters, type checker and format check
 	.venv/lint/bin/ruff check .

@@ -263,10 +263,19 @@ def core_objects(ninja: NinjaFile, root: Path, checks: Sanitizer = NONE) -> list
     return objects
 
 
+def serving_objects(ninja: NinjaFile, root: Path, checks: Sanitizer = NONE) -> list[str]:
+    """Adds the compilation of cc/serving and returns the object files."""
+    flags = [*TARGETS["COPTS"], f"-I{root}", *checks.flags]
+    return [
+        ninja.compile(source, f"{checks.prefix}serving", flags)
+        for source in sources(root, "cc/serving", "SERVING_SOURCES")
+    ]
+
+
 def plan(
     root: Path, found: Sequence[TensorFlow], checks: Sanitizer = NONE
 ) -> tuple[NinjaFile, list[str]]:
-    """Plans the build of the two libraries.
+    """Plans the build of the libraries.
 
     Returns:
         The ninja file, and the libraries that it links, relative to build/native.
@@ -275,6 +284,7 @@ def plan(
 
     ninja = NinjaFile(root)
     core = core_objects(ninja, root, checks)
+    serving = serving_objects(ninja, root, checks)
 
     include = [f"-isystem{pybind11.get_include()}", f"-isystem{sysconfig.get_paths()['include']}"]
     link_flags = ["-shared", *TARGETS["LINKOPTS"], *checks.flags]
@@ -282,7 +292,9 @@ def plan(
     tag = f"{checks.prefix}python{sys.version_info.major}.{sys.version_info.minor}"
     bindings = [ninja.compile(s, tag, flags) for s in sources(root, "python", "BINDING_SOURCES")]
     libraries = [f"{checks.prefix}_core" + sysconfig.get_config_var("EXT_SUFFIX")]
-    ninja.link(libraries[0], [*bindings, *core], link_flags)
+    ninja.link(libraries[0], [*bindings, *serving, *core], link_flags)
+    libraries.append(f"{checks.prefix}libtwml_ops_scorer.so")
+    ninja.link(libraries[1], [*serving, *core], link_flags)
 
     for tensorflow in found:
         # The compiler does not report warnings in system headers.

@@ -6,8 +6,9 @@ because the patterns below match them.
 """
 
 # Patterns of the source files, relative to the folder of the BUILD file that loads them.
-CORE_SOURCES = ["*.cc"]  # cc/core
+CORE_SOURCES = ["*.cc", "scorer/*.cc"]  # cc/core
 SIMD_SOURCES = ["simd/*.cc"]  # cc/core, compiled once for each level of SIMD_COPTS
+SERVING_SOURCES = ["*.cc"]  # cc/serving
 OP_SOURCES = ["ops/*.cc"]  # cc/tf; native_build.py compiles them as one file
 KERNEL_SOURCES = ["kernels/*.cc"]  # cc/tf
 BINDING_SOURCES = ["*.cc"]  # python

@@ -187,6 +187,7 @@ void BindTreeSums(py::module_& m);
 void BindLookups(py::module_& m);
 void BindDynamicLookup(py::module_& m);
 void BindReuseDistances(py::module_& m);
+void BindScorer(py::module_& m);
 
 }  // namespace twml
 

@@ -64,4 +64,5 @@ Returns:
   twml::BindLookups(m);
   twml::BindDynamicLookup(m);
   twml::BindReuseDistances(m);
+  twml::BindScorer(m);
 }

@@ -27,7 +27,7 @@ ARROWS = {
     "tpu": "layers optimizers placement _batch ops _keras _deprecated",
     "distribute": "checkpoint optimizers placement ops _keras _child _deprecated",
     "estimator": "export checkpoint optimizers ops _deprecated",
-    "export": "models data layers ops ops.stock _scorer _raw_columns _category_hash _keras",
+    "export": "models data layers ops ops.stock _scorer _category_hash _keras",
     "models": "data layers _batch ops _keras",
     "checkpoint": "layers optimizers data placement ops core _keras",
     "planning": "_deprecated",
@@ -42,9 +42,8 @@ ARROWS = {
     "ops.stock": "core",
     "_category_hash": "core",
     "core": "_scorer _core",
-    "_scorer": "_scorer_fields _raw_columns _core",
-    "_scorer_fields": "_category_keys _core",
-    "_raw_columns": "_core",
+    "_scorer": "_raw_columns _core",
+    "_raw_columns": "",
     "_category_keys": "",
     "_keras": "",
     "_deprecated": "",
@@ -62,14 +61,17 @@ LAZY = {"twml_ops"}
 # The same of #include: folder -> what its files include by quotes, by the start of the path.
 INCLUDES = {
     "cc/core": ("cc/core/",),
+    "cc/core/scorer": ("cc/core/",),
     "cc/core/simd": ("cc/core/",),
+    "cc/serving": ("cc/core/", "cc/serving/", "twml_ops/include/"),
     "cc/tf/ops": ("cc/core/", "cc/tf/ops/", "tensorflow/"),
     "cc/tf/kernels": ("cc/core/", "cc/tf/kernels/", "absl/", "tensorflow/"),
-    "python": ("cc/core/", "python/"),
+    "python": ("cc/core/", "cc/serving/", "python/"),
 }
 # And by angle brackets, beside the standard library.
 SYSTEM_INCLUDES = {
     "cc/core": r"sys/mman\.h",
+    "cc/core/scorer": r"fcntl\.h|sys/(mman|stat)\.h|unistd\.h",
     "cc/core/simd": r"immintrin\.h",
     "python": r"pybind11/.*",
 }

@@ -81,6 +81,69 @@ class Buckets:
             offsets, an option is out of range, or the shape or the type of an argument is wrong.
         """
 
+class NativeScorer:
+    """An exported model; core.Scorer has the documentation.
+
+    Args:
+      folder: the folder that export.to_scorer wrote.
+
+    Raises:
+      ValueError: the folder cannot be read.
+    """
+
+    def __init__(self, folder: str) -> None: ...
+
+    @property
+    def columns(self) -> list[tuple[str, str]]:
+        """The names and the forms of the raw columns that it takes."""
+
+    @property
+    def features(self) -> list[tuple[str, str]]:
+        """The names and the forms of the arrays that the model takes."""
+
+    def predict(self, arrays: dict[str, object], raw: bool = False, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
+        """Computes predictions.
+
+        Args:
+          arrays: the features, or the columns if raw is set, by name. A column of text is a pair of uint8
+            bytes and int64 offsets.
+          raw: whether arrays are columns.
+          num_threads: maximum number of threads; 0 means one per core.
+
+        Returns:
+          float32 [B, ...].
+
+        Raises:
+          ValueError: an array is missing, or has another type or shape; or an id is out of range.
+        """
+
+    def rank(self, user: dict[str, object], candidates: dict[str, object], raw: bool = False, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
+        """Computes predictions for one user and many candidates.
+
+        Args:
+          user: arrays as for predict, with one row.
+          candidates: arrays as for predict.
+          raw: whether the arrays are columns.
+          num_threads: maximum number of threads; 0 means one per core.
+
+        Returns:
+          float32 [B, ...], for each candidate.
+
+        Raises:
+          ValueError: an array is missing, is given twice, or has another type or shape; or an id is out of
+            range.
+        """
+
+    def reload(self, folder: str) -> None:
+        """Replaces the model by that of a folder.
+
+        Args:
+          folder: the folder that export.to_scorer wrote.
+
+        Raises:
+          ValueError: the folder cannot be read, or its model takes other inputs.
+        """
+
 class QuantileSketch:
     """Quantiles of many streams at once: one mergeable sketch per feature.
 

@@ -1,52 +1,54 @@
-"""Computes predictions of an exported model with NumPy, without TensorFlow."""
+"""`Scorer`: predictions of an exported model, without TensorFlow."""
 
 from __future__ import annotations
 
-import json
-import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from twml_ops import _core
-from twml_ops._raw_columns import RawColumns
-from twml_ops._scorer_fields import FIELD_STEPS, Array, Registers, Step, table_rows
+from twml_ops._raw_columns import numbers_of, strings_of
 
 FORMAT = 1
 PROGRAM_FILE = "scorer.json"
+ACTIVATIONS = (
+    "elu",
+    "exponential",
+    "gelu",
+    "relu",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "softplus",
+    "swish",
+    "tanh",
+)
+"""The names in Keras of the activations that a scorer supports."""
+
+_PARTS = ("ids", "values", "row_splits")
 
 
 class Scorer:
     """A model that `twml_ops.export.to_scorer` wrote. Use `Scorer.load` to read it.
 
-    A scorer has no state that changes, so any number of threads may use it.
+    Any number of threads may use a scorer, and `reload` it while others predict.
 
     Args:
-        inputs: name → role of each input array. The roles "ids", "values" and "row_splits" are the
-            parts of a sparse batch, "dense" is a dense array.
-        steps: functions that read and write the arrays of a call by their names, in the order in
-            which they are called.
-        output: the name of the array that `predict` returns.
-        raw: makes the inputs of raw columns; None: the scorer takes no raw columns.
+        model: the native scorer.
     """
 
-    def __init__(
-        self,
-        inputs: Mapping[str, str],
-        steps: list[Step],
-        output: str,
-        raw: RawColumns | None = None,
-    ) -> None:
-        self._raw = raw
-        self._inputs = dict(inputs)
-        self._steps = steps
-        self._output = output
-        self._roles = {role: name for name, role in inputs.items()}
-        self._one_batch = len(self._roles) == len(self._inputs) and "dense" not in self._roles
+    def __init__(self, model: _core.NativeScorer) -> None:
+        self._model = model
+        self._features = dict(model.features)
+        self._columns = dict(model.columns)
+        forms = list(self._features.values())
+        by_form = {form: name for name, form in model.features}
+        self._one_batch = set(forms) <= set(_PARTS) and len(forms) == len(set(forms))
+        self._ids, self._values, self._splits = (by_form.get(part) for part in _PARTS)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Scorer:
@@ -54,50 +56,53 @@ class Scorer:
 
         Args:
             path: the folder that `to_scorer` wrote. Tables are memory-mapped: processes on one
-                machine share their memory, and rows that are not used are not loaded.
+                machine share their memory, and rows that are not used are not loaded. The files
+                must not be changed while the scorer exists; see `reload`.
 
         Returns:
             The scorer.
 
         Raises:
-            FileNotFoundError: the folder or a file in it does not exist.
-            ValueError: the model has a format that this version of the package cannot read.
+            FileNotFoundError: the folder or its program does not exist.
+            ValueError: the folder has a format that this version of the package cannot read, or
+                its files are damaged.
         """
-        folder = Path(path)
-        program = json.loads((folder / PROGRAM_FILE).read_text())
-        if program["format"] != FORMAT:
-            raise ValueError(
-                f"{folder} has the format {program['format']}, this version reads {FORMAT}"
-            )
-        steps = []
-        for step in program["steps"]:
-            arrays = {k: np.load(folder / f, mmap_mode="r") for k, f in step["arrays"].items()}
-            # Small arrays are copied, because they are used in every call and mapped arrays are
-            # slower. np.asarray turns the others into plain arrays without a copy.
-            arrays = {
-                k: np.array(a) if a.nbytes < 1 << 20 else np.asarray(a) for k, a in arrays.items()
-            }
-            make = _STEPS[step["op"]]
-            steps.append(make(*step["in"], *step["out"], **arrays, **step["attributes"]))
-        raw = RawColumns(**program["raw"]) if "raw" in program else None
-        return cls(program["inputs"], steps, program["output"], raw)
+        return cls(_core.NativeScorer(_folder(path)))
+
+    def reload(self, path: str | os.PathLike[str]) -> None:
+        """Replaces the model by that of another folder.
+
+        Requests that have begun end with the old model, and later ones get the new one. If the call
+        fails, the scorer keeps the old model.
+
+        Args:
+            path: a folder that `to_scorer` wrote, with a model that takes the same inputs.
+
+        Raises:
+            FileNotFoundError: the folder or its program does not exist.
+            ValueError: as for `load`, or the model takes other inputs, or its output has another
+                width.
+        """
+        self._model.reload(_folder(path))
 
     @property
     def inputs(self) -> list[str]:
         """The names of the arrays that the model takes."""
-        return list(self._inputs)
+        return list(self._features)
 
     @property
     def columns(self) -> list[str]:
         """The names of the raw columns that `predict` takes; empty if it takes none."""
-        return [] if self._raw is None else list(self._raw.columns)
+        return list(self._columns)
 
     def predict(
         self,
         ids: ArrayLike | Mapping[str, ArrayLike],
         values: ArrayLike | None = None,
         row_splits: ArrayLike | None = None,
-    ) -> Array:
+        *,
+        num_threads: int = 0,
+    ) -> NDArray[np.float32]:
         """Computes the predictions of a batch.
 
         Args:
@@ -111,6 +116,8 @@ class Scorer:
                 mapping are ignored.
             values: float32 [K], the values of the features, or None if the model takes no values.
             row_splits: int64 [B + 1], the CSR offsets of the rows, or None for a single row.
+            num_threads: the largest number of threads that share the rows; 0 is one for each core.
+                A thread gets at least 50 µs of work. The result does not depend on it.
 
         Returns:
             The model's output, float32 [B, …].
@@ -120,240 +127,110 @@ class Scorer:
                 id is out of range, or `row_splits` is not a valid sequence of offsets.
         """
         if isinstance(ids, Mapping):
-            registers: Registers
-            if self._raw is not None and ids.keys() != self._inputs.keys():
-                registers = {k: v for k, v in self._raw.features(ids).items() if k in self._inputs}
-            else:
-                registers = {k: np.asarray(v) for k, v in ids.items()}
+            if self._columns and ids.keys() != self._features.keys():
+                return self._model.predict(self._raw(ids), raw=True, num_threads=num_threads)
+            given: dict[str, Any] = ids if isinstance(ids, dict) else dict(ids)
         else:
-            if not self._one_batch:
-                raise ValueError(
-                    f"ids must be a mapping with the inputs {self.inputs}, got an array"
-                )
-            ids = np.asarray(ids)
-            splits = (0, len(ids)) if row_splits is None else row_splits
-            registers = {self._roles["ids"]: ids, self._roles["row_splits"]: np.asarray(splits)}
-            if values is not None:
-                registers[self._roles.get("values", "values")] = np.asarray(values)
-        if registers.keys() != self._inputs.keys():
-            raise ValueError(f"the inputs must be {self.inputs}, got {sorted(registers)}")
-        for step in self._steps:
-            step(registers)
-        return registers[self._output]
+            given = self._batch(ids, values, row_splits)
+        if given.keys() != self._features.keys():
+            raise ValueError(f"the inputs must be {self.inputs}, got {sorted(given)}")
+        return self._model.predict(given, num_threads=num_threads)
 
-
-# Steps ------------------------------------------------------------------------------------------
-
-
-def _sparse_linear(
-    ids: str,
-    values: str | None,
-    row_splits: str,
-    out: str,
-    *,
-    table: Array,
-    scale: Array | None = None,
-    bias: Array | None = None,
-) -> Step:
-    compressed = table.dtype != np.float32
-
-    def step(r: Registers) -> None:
-        i, v = r[ids], None if values is None else r[values]
-        if compressed:
-            y = _compressed_product(i, v, r[row_splits], table, scale)
-        else:
-            y = _core.sparse_linear(i, v, r[row_splits], table)
-        r[out] = y if bias is None else np.add(y, bias, out=y)
-
-    return step
-
-
-def _compressed_product(
-    ids: Array, values: Array | None, row_splits: Array, table: Array, scale: Array | None
-) -> Array:
-    """The product with a bfloat16 or int8 table, whose rows are converted to float32.
-
-    The scales of int8 rows are multiplied into the values.
-    """
-    outside = (ids < 0) | (ids >= len(table))
-    if outside.any():
-        k = int(np.argmax(outside))
-        raise ValueError(f"ids[{k}] = {ids[k]} is out of range [0, {len(table)})")
-    if scale is None:
-        rows = table_rows(table, None, ids)
-    else:
-        rows = table[ids].astype(np.float32)
-        values = scale[ids] if values is None else values * scale[ids]
-    return _core.sparse_linear(np.arange(len(ids)), values, row_splits, rows)
-
-
-def _max_norm(
-    ids: str,
-    values: str | None,
-    row_splits: str,
-    out: str,
-    *,
-    max_abs: Array,
-    bias: Array | None = None,
-    **options: Any,
-) -> Step:
-    del row_splits
-
-    def step(r: Registers) -> None:
-        v = np.ones(len(r[ids]), np.float32) if values is None else r[values]
-        r[out] = _core.max_norm(r[ids], v, max_abs, bias, **options)
-
-    return step
-
-
-def _discretizer(method: str) -> Callable[..., Step]:
-    def make(
-        ids: str,
-        values: str | None,
-        row_splits: str,
-        out_ids: str,
-        out_values: str | None,
-        out_splits: str,
+    def rank(
+        self,
+        user: Mapping[str, ArrayLike],
+        candidates: Mapping[str, ArrayLike],
         *,
-        feature_ids: Array,
-        boundaries: Array,
-        boundary_splits: Array,
-        **options: Any,
-    ) -> Step:
-        buckets = _core.Buckets(feature_ids, boundaries, boundary_splits)
-        discretize = getattr(buckets, method)
+        num_threads: int = 0,
+    ) -> NDArray[np.float32]:
+        """Computes the predictions of one user and B candidates.
 
-        def step(r: Registers) -> None:
-            v = None if values is None else r[values]
-            i, v, r[out_splits] = discretize(r[ids], v, r[row_splits], **options)
-            r[out_ids] = i
-            if out_values is not None:
-                r[out_values] = v
+        What depends on the user alone is computed once. A sparse batch may have entries of the
+        user and of the candidates: a row then has those of the user, followed by those of the
+        candidate. Sums over the user's entries are reused, so that their terms are added in another
+        order: predictions differ from those of `predict` by at most 1e-6 times the sum of the
+        absolute values of the terms.
 
-        return step
+        Args:
+            user: arrays as for `predict`, by name, with one row.
+            candidates: arrays as for `predict`, by name, with B rows. Each dense array, column
+                and bag has to be in one of the two mappings.
+            num_threads: as for `predict`.
 
-    return make
+        Returns:
+            The model's output for each candidate, float32 [B, …].
 
+        Raises:
+            ValueError: as for `predict`, an array is in both mappings, or `candidates` does not
+                determine B.
+        """
+        names = user.keys() | candidates.keys()
+        raw = bool(self._columns) and not names <= self._features.keys()
+        unknown = sorted(names - self._features.keys())
+        if raw:
+            of_user, of_rows = (self._raw(part, partial=True) for part in (user, candidates))
+            return self._model.rank(of_user, of_rows, raw=True, num_threads=num_threads)
+        if unknown:
+            raise ValueError(f"the inputs must be {self.inputs}, got {unknown}")
+        return self._model.rank(dict(user), dict(candidates), num_threads=num_threads)
 
-def _hash_ids(ids: str, out: str, *, bits: int) -> Step:
-    def step(r: Registers) -> None:
-        r[out] = _core.hash_ids(r[ids], bits)
+    def _batch(
+        self, ids: ArrayLike, values: ArrayLike | None, row_splits: ArrayLike | None
+    ) -> dict[str, Any]:
+        """The arrays of a model with one sparse input, by name."""
+        if not self._one_batch or self._ids is None or self._splits is None:
+            raise ValueError(f"ids must be a mapping with the inputs {self.inputs}, got an array")
+        given: dict[str, Any] = {self._ids: ids, self._splits: row_splits}
+        if row_splits is None:
+            given[self._ids] = ids = np.asarray(ids)
+            if ids.size == 0:  # an empty list has no type
+                given[self._ids] = ids.astype(np.int64)
+            given[self._splits] = np.array([0, len(ids)])
+        if values is not None:
+            given[self._values or "values"] = values
+        return given
 
-    return step
+    def _raw(self, given: Mapping[str, Any], partial: bool = False) -> dict[str, Any]:
+        """The raw columns of a batch as the native scorer takes them.
 
-
-def _dense(x: str, out: str, *, kernel: Array, bias: Array | None = None) -> Step:
-    def step(r: Registers) -> None:
-        y = r[x] @ kernel
-        r[out] = y if bias is None else np.add(y, bias, out=y)
-
-    return step
-
-
-def _cross(x0: str, x: str, product: str, out: str, *, diag_scale: float) -> Step:
-    def step(r: Registers) -> None:
-        p = r[product] + diag_scale * r[x] if diag_scale else r[product]
-        r[out] = r[x0] * p + r[x]
-
-    return step
-
-
-def _factorization_machine(*registers: str, pool: bool) -> Step:
-    *terms, out = registers
-
-    def step(r: Registers) -> None:
-        vectors = [r[t] for t in terms]
-        if len(vectors) == 1 and vectors[0].ndim == 3:  # [B, F, d]
-            vectors = list(vectors[0].swapaxes(0, 1))
-        total, squares = vectors[0], vectors[0] * vectors[0]
-        for v in vectors[1:]:
-            total = total + v
-            squares = squares + v * v
-        products = np.float32(0.5) * (total * total - squares)
-        r[out] = products.sum(1, keepdims=True) if pool else products
-
-    return step
-
-
-def _affine(x: str, out: str, *, factor: Array, offset: Array) -> Step:
-    def step(r: Registers) -> None:
-        r[out] = r[x] * factor + offset
-
-    return step
-
-
-def _activation(x: str, out: str, *, name: str) -> Step:
-    function = ACTIVATIONS[name]
-
-    def step(r: Registers) -> None:
-        r[out] = function(r[x])
-
-    return step
-
-
-def _merge(name: str) -> Callable[..., Step]:
-    def make(*registers: str, **options: Any) -> Step:
-        *terms, out = registers
-
-        def step(r: Registers) -> None:
-            arrays = [r[t] for t in terms]
-            if name == "concatenate":
-                r[out] = np.concatenate(arrays, **options)
-                return
-            y = arrays[0]
-            for other in arrays[1:]:
-                y = y * other if name == "multiply" else y + other
-            r[out] = y / np.float32(len(arrays)) if name == "average" else y
-
-        return step
-
-    return make
+        Args:
+            given: column → data.
+            partial: whether columns may be missing.
+        """
+        missing = [name for name in self._columns if name not in given]
+        if missing and not partial:
+            raise ValueError(f"the columns {missing} are missing, got {sorted(given)}")
+        columns = {name: _vector(name, given[name]) for name in self._columns if name in given}
+        rows = {
+            name: len(column) - (self._columns[name] == "row_splits")
+            for name, column in columns.items()
+            if self._columns[name] in ("dense", "strings", "row_splits")
+        }
+        if len(set(rows.values())) > 1:
+            raise ValueError(f"columns must have the same number of rows, got {rows}")
+        made: dict[str, Any] = {}
+        for name, column in columns.items():
+            form = self._columns[name]
+            if form in ("strings", "bag"):
+                made[name] = strings_of(name, column)
+            elif form in ("dense", "values"):
+                made[name] = numbers_of(name, column)
+            else:
+                made[name] = column
+        return made
 
 
-_erf: Any = np.frompyfunc(math.erf, 1, 1)  # NumPy has no erf
+def _folder(path: str | os.PathLike[str]) -> str:
+    folder = Path(path)
+    if not (folder / PROGRAM_FILE).exists():
+        raise FileNotFoundError(f"{folder / PROGRAM_FILE} does not exist")
+    return os.fspath(folder)
 
 
-def _gelu(x: Array) -> Array:
-    return x * (0.5 * (1 + _erf(x * math.sqrt(0.5)).astype(np.float32)))
-
-
-def _sigmoid(x: Array) -> Array:
-    return 0.5 * np.tanh(0.5 * x) + 0.5  # this form does not overflow
-
-
-def _softmax(x: Array) -> Array:
-    e = np.exp(x - x.max(axis=-1, keepdims=True))
-    return e / e.sum(axis=-1, keepdims=True)
-
-
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
-    "exponential": np.exp,
-    "gelu": _gelu,
-    "relu": lambda x: np.maximum(x, 0),
-    "sigmoid": _sigmoid,
-    "silu": lambda x: x * _sigmoid(x),
-    "softmax": _softmax,
-    "softplus": lambda x: np.logaddexp(x, np.float32(0)),
-    "swish": lambda x: x * _sigmoid(x),
-    "tanh": np.tanh,
-}
-"""Name in Keras → activation function, for all activations that a scorer supports."""
-
-_STEPS: dict[str, Callable[..., Step]] = {
-    **FIELD_STEPS,
-    "activation": _activation,
-    "add": _merge("add"),
-    "affine": _affine,
-    "average": _merge("average"),
-    "concatenate": _merge("concatenate"),
-    "cross": _cross,
-    "dense": _dense,
-    "factorization_machine": _factorization_machine,
-    "hash_ids": _hash_ids,
-    "hashing_discretize": _discretizer("hashing_discretize"),
-    "max_norm": _max_norm,
-    "multiply": _merge("multiply"),
-    "percentile_discretize": _discretizer("percentile_discretize"),
-    "sparse_linear": _sparse_linear,
-}
+def _vector(name: str, column: ArrayLike) -> NDArray[Any]:
+    array = np.asarray(column)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise ValueError(f"column {name!r} must have the shape [B], got {array.shape}")
+    return array

@@ -121,22 +121,42 @@ int64_t DiscretizeRange(const Csr<Id>& batch, const Buckets& buckets,
   return end;
 }
 
-// Removes dropped entries and inserts the kept inputs after their buckets.
+// The number of entries of row b of the result.
+template <class Id>
+int64_t CompactSize(const Csr<Id>& batch, EntriesOutput all, const int64_t* kept_ids, int64_t b) {
+  int64_t kept = 0;
+  for (int64_t k = batch.row_splits[b]; k < batch.row_splits[b + 1]; ++k) {
+    kept += all.ids[k] != kDropped;
+    if (kept_ids != nullptr) kept += kept_ids[k] != kDropped;
+  }
+  return kept;
+}
+
+// Removes dropped entries of row b and inserts the kept inputs after their buckets.
+template <class Id>
+void CompactRow(const Csr<Id>& batch, EntriesOutput all, const int64_t* kept_ids, int64_t b,
+                int64_t at, EntriesOutput out) {
+  for (int64_t k = batch.row_splits[b]; k < batch.row_splits[b + 1]; ++k) {
+    if (all.ids[k] != kDropped) {
+      out.ids[at] = all.ids[k];
+      out.values[at++] = all.values[k];
+    }
+    if (kept_ids != nullptr && kept_ids[k] != kDropped) {
+      out.ids[at] = kept_ids[k];
+      out.values[at++] = batch.binary ? 1.0f : batch.values[k];
+    }
+  }
+}
+
 template <class Id>
 void CompactRows(const Csr<Id>& batch, EntriesOutput all, const int64_t* kept_ids,
                  const ParallelFor& parallel_for, const AllocateEntries& allocate,
                  int64_t* row_splits_out) {
-  const Span<const int64_t> splits = batch.row_splits;
   const int64_t rows = batch.num_rows();
   const int64_t cost = 1 + (rows > 0 ? batch.num_entries() / rows : 0);
   parallel_for(rows, cost, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
-      int64_t kept = 0;
-      for (int64_t k = splits[b]; k < splits[b + 1]; ++k) {
-        kept += all.ids[k] != kDropped;
-        if (kept_ids != nullptr) kept += kept_ids[k] != kDropped;
-      }
-      row_splits_out[b + 1] = kept;
+      row_splits_out[b + 1] = CompactSize(batch, all, kept_ids, b);
     }
   });
   row_splits_out[0] = 0;
@@ -145,19 +165,15 @@ void CompactRows(const Csr<Id>& batch, EntriesOutput all, const int64_t* kept_id
   if (out.ids == nullptr) return;  // no entries are left, or allocation failed
   parallel_for(rows, cost, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
-      int64_t at = row_splits_out[b];
-      for (int64_t k = splits[b]; k < splits[b + 1]; ++k) {
-        if (all.ids[k] != kDropped) {
-          out.ids[at] = all.ids[k];
-          out.values[at++] = all.values[k];
-        }
-        if (kept_ids != nullptr && kept_ids[k] != kDropped) {
-          out.ids[at] = kept_ids[k];
-          out.values[at++] = batch.binary ? 1.0f : batch.values[k];
-        }
-      }
+      CompactRow(batch, all, kept_ids, b, row_splits_out[b], out);
     }
   });
+}
+
+template <class Id>
+Status UnknownFeature(const Csr<Id>& batch, const Buckets& buckets, int64_t k) {
+  return Invalid("ids[", k, "] = ", static_cast<int64_t>(batch.ids[k]), " is not one of the ",
+                 buckets.num_features(), " adapted features");
 }
 
 template <class Id, class Ids>
@@ -166,8 +182,7 @@ Status Discretize(const Csr<Id>& batch, const Buckets& buckets, const Discretize
                   int64_t* row_splits_out) {
   TWML_RETURN_IF_ERROR(CheckCsrShape(batch));
   const int64_t n = batch.num_entries();
-  const bool changes_size = options.missing == MissingPolicy::kDrop ||
-                            options.unknown == UnknownPolicy::kDrop || options.keep_inputs;
+  const bool changes_size = ChangesNumberOfEntries(options);
   Scratch<int64_t> kept(options.keep_inputs ? n : 0);
   Scratch<int64_t> scratch_ids(changes_size ? n : 0);
   Scratch<float> scratch_values(changes_size ? n : 0);
@@ -180,15 +195,32 @@ Status Discretize(const Csr<Id>& batch, const Buckets& buckets, const Discretize
         DiscretizeRange(batch, buckets, options, ids, begin, end, all, kept.data());
     if (stop < end) unknown.Record(stop);
   });
-  if (unknown.found()) {
-    return Invalid("ids[", unknown.value(),
-                   "] = ", static_cast<int64_t>(batch.ids[unknown.value()]), " is not one of the ",
-                   buckets.num_features(), " adapted features");
-  }
+  if (unknown.found()) return UnknownFeature(batch, buckets, unknown.value());
   if (changes_size) {
     CompactRows(batch, all, kept.data(), parallel_for, allocate, row_splits_out);
   } else {
     std::copy(batch.row_splits.begin(), batch.row_splits.end(), row_splits_out);
+  }
+  return Status();
+}
+
+template <class Ids>
+Status DiscretizeOnThisThread(const Csr<int64_t>& batch, const Buckets& buckets,
+                              const DiscretizeOptions& options, const Ids& ids,
+                              const DiscretizeMemory& memory, int64_t* row_splits_out) {
+  const bool changes_size = ChangesNumberOfEntries(options);
+  const EntriesOutput all = changes_size ? memory.all : memory.out;
+  const int64_t n = batch.num_entries(), rows = batch.num_rows();
+  const int64_t stop = DiscretizeRange(batch, buckets, options, ids, 0, n, all, memory.kept);
+  if (stop < n) return UnknownFeature(batch, buckets, stop);
+  if (!changes_size) {
+    std::copy(batch.row_splits.begin(), batch.row_splits.end(), row_splits_out);
+    return Status();
+  }
+  row_splits_out[0] = 0;
+  for (int64_t b = 0; b < rows; ++b) {
+    row_splits_out[b + 1] = row_splits_out[b] + CompactSize(batch, all, memory.kept, b);
+    CompactRow(batch, all, memory.kept, b, row_splits_out[b], memory.out);
   }
   return Status();
 }
@@ -307,6 +339,17 @@ Status HashingDiscretize(const Csr<Id>& batch, const Buckets& buckets,
   TWML_RETURN_IF_ERROR(CheckHashBits(output_bits, "output_bits"));
   const HashedIds ids(buckets, static_cast<int>(output_bits));
   return Discretize(batch, buckets, options, ids, parallel_for, allocate, row_splits_out);
+}
+
+Status DiscretizeSerially(const Csr<int64_t>& batch, const Buckets& buckets,
+                          const DiscretizeOptions& options, BucketIds kind, int bits,
+                          const DiscretizeMemory& memory, int64_t* row_splits_out) {
+  if (kind == BucketIds::kHashed) {
+    return DiscretizeOnThisThread(batch, buckets, options, HashedIds(buckets, bits), memory,
+                                  row_splits_out);
+  }
+  return DiscretizeOnThisThread(batch, buckets, options, ContiguousIds(buckets, options, bits),
+                                memory, row_splits_out);
 }
 
 #define TWML_INSTANTIATE(Id)                                                                      \

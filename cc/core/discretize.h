@@ -144,6 +144,30 @@ Status HashingDiscretize(const Csr<Id>& batch, const Buckets& buckets,
                          const ParallelFor& parallel_for, const AllocateEntries& allocate,
                          int64_t* row_splits_out);
 
+// The ids of PercentileDiscretize and of HashingDiscretize.
+enum class BucketIds { kContiguous, kHashed };
+
+// Whether a call may return another number of entries than it gets.
+inline bool ChangesNumberOfEntries(const DiscretizeOptions& options) {
+  return options.missing == MissingPolicy::kDrop || options.unknown == UnknownPolicy::kDrop ||
+         options.keep_inputs;
+}
+
+// Memory of DiscretizeSerially for n entries: `out` has n entries, and 2 n if inputs are kept.
+// `all` has n entries and is needed if the number of entries may change, `kept` [n] if inputs are
+// kept.
+struct DiscretizeMemory {
+  EntriesOutput out;
+  EntriesOutput all = {nullptr, nullptr};
+  int64_t* kept = nullptr;
+};
+
+// PercentileDiscretize or HashingDiscretize on the calling thread, without memory of its own. The
+// batch must be valid, and `bits` in range.
+Status DiscretizeSerially(const Csr<int64_t>& batch, const Buckets& buckets,
+                          const DiscretizeOptions& options, BucketIds kind, int bits,
+                          const DiscretizeMemory& memory, int64_t* row_splits_out);
+
 }  // namespace twml
 
 #endif  // TWML_CORE_DISCRETIZE_H_

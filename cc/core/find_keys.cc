@@ -34,44 +34,66 @@ int64_t LowerBoundNear(const int64_t* known, int64_t size, int64_t key, int64_t 
   return high;
 }
 
+// Known keys, and where a key would be if they were evenly spaced.
+class KeySearch {
+ public:
+  explicit KeySearch(Span<const int64_t> known)
+      : items_(known.data()), size_(known.size()), last_(static_cast<double>(size_ - 1)) {
+    const double range =
+        size_ == 0 ? 0 : static_cast<double>(items_[size_ - 1]) - static_cast<double>(items_[0]);
+    per_key_ = range > 0 ? last_ / range : 0.0;
+  }
+
+  void Find(const int64_t* keys, int64_t n, int64_t* positions) const {
+    if (size_ == 0) {
+      std::fill_n(positions, n, -1);
+      return;
+    }
+    int64_t guess[kBlock];
+    for (int64_t first = 0; first < n; first += kBlock) {
+      const int64_t count = std::min(n - first, kBlock);
+      const int64_t* const block = keys + first;
+      for (int64_t i = 0; i < count; ++i) {
+        guess[i] = Interpolate(block[i], 0);
+        __builtin_prefetch(items_ + guess[i]);
+      }
+      for (int64_t i = 0; i < count; ++i) {
+        guess[i] = Interpolate(block[i], guess[i]);
+        __builtin_prefetch(items_ + guess[i]);
+      }
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t found = LowerBoundNear(items_, size_, block[i], guess[i]);
+        positions[first + i] = found < size_ && items_[found] == block[i] ? found : -1;
+      }
+    }
+  }
+
+ private:
+  // Where `key` would be if the keys were evenly spaced around the item at `from`.
+  int64_t Interpolate(int64_t key, int64_t from) const {
+    const double away = static_cast<double>(key) - static_cast<double>(items_[from]);
+    const double position = static_cast<double>(from) + away * per_key_;
+    return static_cast<int64_t>(std::min(std::max(position, 0.0), last_));
+  }
+
+  const int64_t* const items_;
+  const int64_t size_;
+  const double last_;
+  double per_key_;  // positions
+};
+
 }  // namespace
 
 void FindKeys(Span<const int64_t> known, Span<const int64_t> keys, const ParallelFor& parallel_for,
               int64_t* positions) {
-  const int64_t size = known.size();
-  if (size == 0) {
-    std::fill_n(positions, keys.size(), -1);
-    return;
-  }
-  const int64_t* const items = known.data();
-  const double last = static_cast<double>(size - 1);
-  const double range = static_cast<double>(items[size - 1]) - static_cast<double>(items[0]);
-  const double per_key = range > 0 ? last / range : 0.0;  // positions
-  // Where `key` would be if the keys were evenly spaced around the item at `from`.
-  const auto interpolate = [&](int64_t key, int64_t from) {
-    const double away = static_cast<double>(key) - static_cast<double>(items[from]);
-    const double position = static_cast<double>(from) + away * per_key;
-    return static_cast<int64_t>(std::min(std::max(position, 0.0), last));
-  };
+  const KeySearch search(known);
   parallel_for(keys.size(), kCostPerKey, [&](int64_t begin, int64_t end) {
-    int64_t guess[kBlock];
-    for (int64_t first = begin; first < end; first += kBlock) {
-      const int64_t count = std::min(end - first, kBlock);
-      const int64_t* const block = keys.data() + first;
-      for (int64_t i = 0; i < count; ++i) {
-        guess[i] = interpolate(block[i], 0);
-        __builtin_prefetch(items + guess[i]);
-      }
-      for (int64_t i = 0; i < count; ++i) {
-        guess[i] = interpolate(block[i], guess[i]);
-        __builtin_prefetch(items + guess[i]);
-      }
-      for (int64_t i = 0; i < count; ++i) {
-        const int64_t found = LowerBoundNear(items, size, block[i], guess[i]);
-        positions[first + i] = found < size && items[found] == block[i] ? found : -1;
-      }
-    }
+    search.Find(keys.data() + begin, end - begin, positions + begin);
   });
+}
+
+void FindKeysSerially(Span<const int64_t> known, Span<const int64_t> keys, int64_t* positions) {
+  KeySearch(known).Find(keys.data(), keys.size(), positions);
 }
 
 }  // namespace twml

@@ -16,6 +16,9 @@ namespace twml {
 void FindKeys(Span<const int64_t> known, Span<const int64_t> keys, const ParallelFor& parallel_for,
               int64_t* positions);
 
+// The same on the calling thread, without memory of its own.
+void FindKeysSerially(Span<const int64_t> known, Span<const int64_t> keys, int64_t* positions);
+
 }  // namespace twml
 
 #endif  // TWML_CORE_FIND_KEYS_H_

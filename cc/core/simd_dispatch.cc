@@ -11,6 +11,7 @@ extern const RowKernels kRowKernels;
 extern const BucketKernels kBucketKernels;
 extern const GroupKernels kGroupKernels;
 extern const QuantizeKernels kQuantizeKernels;
+extern const ScoringKernels kScoringKernels;
 }  // namespace baseline
 #if defined(__x86_64__)
 namespace avx2 {
@@ -18,12 +19,14 @@ extern const RowKernels kRowKernels;
 extern const BucketKernels kBucketKernels;
 extern const GroupKernels kGroupKernels;
 extern const QuantizeKernels kQuantizeKernels;
+extern const ScoringKernels kScoringKernels;
 }  // namespace avx2
 namespace avx512 {
 extern const RowKernels kRowKernels;
 extern const BucketKernels kBucketKernels;
 extern const GroupKernels kGroupKernels;
 extern const QuantizeKernels kQuantizeKernels;
+extern const ScoringKernels kScoringKernels;
 }  // namespace avx512
 #endif
 
@@ -34,6 +37,7 @@ struct LevelKernels {
   const BucketKernels& buckets;
   const GroupKernels& groups;
   const QuantizeKernels& quantize;
+  const ScoringKernels& scoring;
 };
 
 constexpr int kNumLevels = std::size(kSimdLevels);
@@ -67,13 +71,14 @@ LevelKernels ChooseKernels() {
 #if defined(__x86_64__)
   if (level == 2)
     return {avx512::kRowKernels, avx512::kBucketKernels, avx512::kGroupKernels,
-            avx512::kQuantizeKernels};
+            avx512::kQuantizeKernels, avx512::kScoringKernels};
   if (level == 1)
-    return {avx2::kRowKernels, avx2::kBucketKernels, avx2::kGroupKernels, avx2::kQuantizeKernels};
+    return {avx2::kRowKernels, avx2::kBucketKernels, avx2::kGroupKernels, avx2::kQuantizeKernels,
+            avx2::kScoringKernels};
 #endif
   static_cast<void>(level);
   return {baseline::kRowKernels, baseline::kBucketKernels, baseline::kGroupKernels,
-          baseline::kQuantizeKernels};
+          baseline::kQuantizeKernels, baseline::kScoringKernels};
 }
 
 const LevelKernels& GetKernels() {
@@ -94,5 +99,6 @@ const RowKernels& GetRowKernels() { return GetKernels().rows; }
 const BucketKernels& GetBucketKernels() { return GetKernels().buckets; }
 const GroupKernels& GetGroupKernels() { return GetKernels().groups; }
 const QuantizeKernels& GetQuantizeKernels() { return GetKernels().quantize; }
+const ScoringKernels& GetScoringKernels() { return GetKernels().scoring; }
 
 }  // namespace twml

@@ -6,6 +6,7 @@
 #include "cc/core/simd/group_kernels.h"
 #include "cc/core/simd/quantize_kernels.h"
 #include "cc/core/simd/row_kernels.h"
+#include "cc/core/simd/scoring_kernels.h"
 
 namespace twml {
 
@@ -15,6 +16,7 @@ const RowKernels& GetRowKernels();
 const GroupKernels& GetGroupKernels();
 const BucketKernels& GetBucketKernels();
 const QuantizeKernels& GetQuantizeKernels();
+const ScoringKernels& GetScoringKernels();
 
 constexpr const char* kSimdVariable = "TWML_OPS_SIMD";
 constexpr const char* kSimdLevels[] = {"baseline", "avx2", "avx512"};  // in ascending order

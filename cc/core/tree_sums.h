@@ -22,6 +22,15 @@ struct TreeNodes {
   Span<const float> values;          // of the leaves
 };
 
+// Checks that the nodes fit together and that all their numbers are in range, for rows of `columns`
+// numbers.
+Status CheckTrees(const TreeNodes& nodes, const Matrix<const int32_t>& roots, int64_t columns);
+
+// Writes for each row of x the mean over the ensembles of the sums of the leaves, on the calling
+// thread. The trees must be valid; see CheckTrees.
+void MeanTreeSums(const Matrix<const float>& x, const TreeNodes& nodes,
+                  const Matrix<const int32_t>& roots, int64_t max_depth, float* sums);
+
 // Writes for each row of x the sum of the values of its leaves, in the order of the trees. Row e of
 // `roots` has the root of each tree of ensemble e. Row b of x goes through the trees of ensemble
 // ensembles[b]. If `ensembles` is empty, it goes through all trees and gets the mean of the

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("", "cc/core", "cc/tf", "python", "tests/cc")
+PACKAGES = ("", "cc/core", "cc/serving", "cc/tf", "python", "tests/cc")
 
 
 def _load():
@@ -54,7 +54,7 @@ class BuildFile:
         self._globals.update({name: constants[name] for name in names})
 
     def _glob(self, patterns):
-        return {path for p in patterns for path in (ROOT / self.package).glob(p)}
+        return [path for p in patterns for path in (ROOT / self.package).glob(p)]
 
     def _declare(self, name, **attributes):
         self.targets[name] = attributes
@@ -87,7 +87,9 @@ def x86(monkeypatch):
 def test_bazel_and_ninja_compile_the_same_files_with_the_same_flags():
     fake = native_build.TensorFlow("2.21.0", ["-Iinclude"], ["-Llib"])
     ninja, _ = native_build.plan(ROOT, [fake])
-    bazel = set().union(*(BuildFile(p).compiled() for p in ("cc/core", "cc/tf", "python")))
+    bazel = set().union(
+        *(BuildFile(p).compiled() for p in ("cc/core", "cc/serving", "cc/tf", "python"))
+    )
     assert bazel == planned(ninja)
     assert {s for s, _ in bazel} == {*ROOT.glob("cc/**/*.cc"), *ROOT.glob("python/*.cc")}
 
@@ -96,9 +98,12 @@ def test_bazel_and_ninja_link_with_the_same_flags():
     fake = native_build.TensorFlow("2.21.0", [], [])
     ninja, libraries = native_build.plan(ROOT, [fake])
     linked = re.findall(r"build \S+: link .*\n  flags = (.*)", ninja.text())
-    assert len(linked) == len(libraries) == 2
+    assert len(linked) == len(libraries) == 3
     binaries = [
-        t for p in ("cc/tf", "python") for t in BuildFile(p).targets.values() if "linkshared" in t
+        t
+        for p in ("cc/tf", "cc/serving", "python")
+        for t in BuildFile(p).targets.values()
+        if "linkshared" in t
     ]
     for flags, binary in zip(linked, binaries, strict=True):
         assert flags.split() == ["-shared", *binary["linkopts"]]

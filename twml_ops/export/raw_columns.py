@@ -65,7 +65,13 @@ class RawColumns:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """The arguments of `twml_ops._raw_columns.RawColumns`, the twin in NumPy."""
+        """What a scorer has to know to make features of columns; see cc/core/scorer/raw_columns.h.
+
+        It has the `layout`, the names of the columns with `numbers`, and for each column with
+        `categories`, in the order of the schema, its `name`, the two integers of the `key` of its
+        hash, whether it is a `bag`, and the column of its `weights` or None. `sparse` says whether
+        there are raw sparse features.
+        """
         schema = self._schema
         return {
             "layout": self._layout,
@@ -81,6 +87,26 @@ class RawColumns:
             ],
             "sparse": bool(schema.sparse_dim),
         }
+
+    def feature_names(self) -> list[str]:
+        """The names of the flat arrays that a scorer makes of the columns."""
+        schema = self._schema
+        groups: dict[str, tuple[str, ...]] = {}
+        names: list[str] = []
+        if schema.sparse_dim:
+            groups["sparse"] = ("ids", "values")
+        if self._layout == "ragged":
+            groups |= {"continuous": ("ids", "values")} if schema.continuous else {}
+            groups |= {"categorical": ("ids",)} if schema.categorical else {}
+        else:
+            for name in schema.bags:
+                weighted = name in schema.bag_weights
+                groups[bag_name(name)] = ("ids", "values") if weighted else ("ids",)
+            names += ["continuous", "continuous_present"] if schema.continuous else []
+            names += ["categorical"] if schema.fields else []
+        for group, parts in groups.items():
+            names += [f"{group}_{part}" for part in (*parts, "row_splits")]
+        return names
 
     def parse(self, examples: tf.Tensor) -> dict[str, tf.Tensor]:
         """The tensors that `specs` describes, of serialized `tf.Example`s [B].

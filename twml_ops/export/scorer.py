@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from twml_ops import layers
 from twml_ops._keras import LayerCall, layer_calls, symbolic_inputs
-from twml_ops._raw_columns import RawColumns as NumPyColumns
 from twml_ops._scorer import FORMAT, PROGRAM_FILE
 from twml_ops.data import Schema
 from twml_ops.export.raw_columns import RawColumns
@@ -77,6 +76,7 @@ def to_scorer(
     text = {
         "format": FORMAT,
         "inputs": program.inputs,
+        "shapes": _dense_shapes(model, program),
         "steps": program.steps,
         "output": result,
     }
@@ -85,8 +85,18 @@ def to_scorer(
     (folder / PROGRAM_FILE).write_text(json.dumps(text, indent=1) + "\n")
 
 
+def _dense_shapes(model: Any, program: Program) -> dict[str, list[int]]:
+    """The shapes of the rows of dense inputs, if they are known."""
+    shapes = {}
+    for tensor in tf.nest.flatten(symbolic_inputs(model)):
+        name, dims = tensor.name.split(":")[0], list(tensor.shape)[1:]
+        if program.inputs.get(name) == "dense" and None not in dims:
+            shapes[name] = [int(dim) for dim in dims]
+    return shapes
+
+
 def _check_features(inputs: Iterable[str], raw: RawColumns) -> None:
-    made = NumPyColumns(**raw.to_json()).outputs
+    made = raw.feature_names()
     unknown = sorted(set(inputs) - set(made))
     if unknown:
         raise ValueError(

@@ -5,6 +5,7 @@ A step reads and writes the arrays of a call by their names.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -157,7 +158,8 @@ def _dot(x: str, y: str, out: str) -> Step:
 
 def _reshape(x: str, out: str, *, shape: list[int]) -> Step:
     def step(r: Registers) -> None:
-        r[out] = r[x].reshape(len(r[x]), *shape)
+        rest = math.prod(r[x].shape[1:]) // math.prod(d for d in shape if d != -1)
+        r[out] = r[x].reshape(len(r[x]), *(rest if d == -1 else d for d in shape))
 
     return step
 

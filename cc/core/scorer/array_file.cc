@@ -1,0 +1,207 @@
+#include "cc/core/scorer/array_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string_view>
+#include <utility>
+
+namespace twml::scorer {
+namespace {
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "items are read as little-endian");
+
+constexpr int64_t kCopiedBytes = 1 << 20;  // arrays below this size are copied
+
+// An open file, which is closed at the end.
+class File {
+ public:
+  ~File() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+
+  Status Open(const std::string& path) {
+    path_ = path;
+    descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor_ < 0) return Error("cannot be opened");
+    struct stat info;
+    if (::fstat(descriptor_, &info) != 0) return Error("cannot be read");
+    if (!S_ISREG(info.st_mode)) return Invalid(path, " must be a file");
+    size_ = info.st_size;
+    return Status();
+  }
+
+  int64_t size() const { return size_; }
+
+  Status Read(int64_t offset, int64_t bytes, char* out) const {
+    while (bytes > 0) {
+      const ssize_t read = ::pread(descriptor_, out, static_cast<size_t>(bytes), offset);
+      if (read < 0 && errno == EINTR) continue;
+      if (read < 0) return Error("cannot be read");
+      if (read == 0) return Invalid(path_, " ends after ", offset, " bytes");
+      out += read;
+      offset += read;
+      bytes -= read;
+    }
+    return Status();
+  }
+
+  // The whole file, mapped.
+  Status Map(std::shared_ptr<const void>* out) const {
+    const auto size = static_cast<size_t>(size_);
+    void* const memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor_, 0);
+    if (memory == MAP_FAILED) return Error("cannot be mapped");
+    ::madvise(memory, size, MADV_RANDOM);
+    out->reset(memory, [size](const void* p) { ::munmap(const_cast<void*>(p), size); });
+    return Status();
+  }
+
+ private:
+  Status Error(const char* problem) const {
+    return Invalid(path_, " ", problem, ": ", std::strerror(errno));
+  }
+
+  std::string path_;
+  int descriptor_ = -1;
+  int64_t size_ = 0;
+};
+
+// The header is the text of a Python dict, for example
+// {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
+class Header {
+ public:
+  explicit Header(std::string_view text) : text_(text) {}
+
+  // The text after the key, or an empty one.
+  std::string_view After(std::string_view key) const {
+    const std::string quoted = "'" + std::string(key) + "':";
+    const size_t at = text_.find(quoted);
+    if (at == std::string_view::npos) return {};
+    std::string_view rest = text_.substr(at + quoted.size());
+    while (!rest.empty() && rest[0] == ' ') rest.remove_prefix(1);
+    return rest;
+  }
+
+  bool ParseType(ItemType* type) const {
+    constexpr std::pair<std::string_view, ItemType> kTypes[] = {
+        {"'<f4'", ItemType::kFloat32}, {"'<f8'", ItemType::kFloat64}, {"'<i8'", ItemType::kInt64},
+        {"'<i4'", ItemType::kInt32},   {"'|i1'", ItemType::kInt8},    {"'|u1'", ItemType::kUint8},
+        {"'<u2'", ItemType::kUint16},  {"'|b1'", ItemType::kBool}};
+    const std::string_view text = After("descr");
+    for (const auto& [name, known] : kTypes) {
+      if (text.substr(0, name.size()) != name) continue;
+      *type = known;
+      return true;
+    }
+    return false;
+  }
+
+  bool ParseShape(std::vector<int64_t>* shape, int64_t* size) const {
+    constexpr int64_t kMaxItems = int64_t{1} << 48;
+    std::string_view text = After("shape");
+    if (text.empty() || text[0] != '(') return false;
+    text.remove_prefix(1);
+    *size = 1;
+    while (true) {
+      while (!text.empty() && (text[0] == ' ' || text[0] == ',')) text.remove_prefix(1);
+      if (text.empty()) return false;
+      if (text[0] == ')') break;
+      int64_t dim = 0;
+      size_t digits = 0;
+      for (; digits < text.size() && text[digits] >= '0' && text[digits] <= '9'; ++digits) {
+        dim = dim * 10 + (text[digits] - '0');
+        if (dim > kMaxItems) return false;
+      }
+      if (digits == 0 || shape->size() == 8) return false;
+      text.remove_prefix(digits);
+      shape->push_back(dim);
+      if (__builtin_mul_overflow(*size, dim, size) || *size > kMaxItems) return false;
+    }
+    // NumPy stores arrays of one dimension in C order.
+    return shape->size() < 2 || After("fortran_order").substr(0, 5) == "False";
+  }
+
+ private:
+  const std::string_view text_;
+};
+
+}  // namespace
+
+const char* NameOf(ItemType type) {
+  constexpr const char* kNames[] = {"float32", "float64", "int64",  "int32",
+                                    "int8",    "uint8",   "uint16", "bool"};
+  return kNames[static_cast<int>(type)];
+}
+
+int64_t SizeOf(ItemType type) {
+  constexpr int64_t kSizes[] = {4, 8, 8, 4, 1, 1, 2, 1};
+  return kSizes[static_cast<int>(type)];
+}
+
+Status ReadFile(const std::string& path, int64_t max_bytes, std::string* out) {
+  File file;
+  TWML_RETURN_IF_ERROR(file.Open(path));
+  if (file.size() > max_bytes) {
+    return Invalid(path, " must have at most ", max_bytes, " bytes, got ", file.size());
+  }
+  out->resize(static_cast<size_t>(file.size()));
+  return file.Read(0, file.size(), out->data());
+}
+
+Status ArrayFile::Open(const std::string& path, ArrayFile* out) {
+  *out = ArrayFile();
+  out->path_ = path;
+  File file;
+  TWML_RETURN_IF_ERROR(file.Open(path));
+  constexpr std::string_view kMagic = "\x93NUMPY";
+  char start[12];
+  const int64_t known = std::min<int64_t>(file.size(), sizeof(start));
+  TWML_RETURN_IF_ERROR(file.Read(0, known, start));
+  if (known < 10 || std::string_view(start, kMagic.size()) != kMagic) {
+    return Invalid(path, " is not a file of the format NPY");
+  }
+  const int version = start[6];
+  if (version < 1 || version > 3) {
+    return Invalid(path, " has the version ", version, " of the format NPY, expected 1 to 3");
+  }
+  const int64_t header_begin = version == 1 ? 10 : 12;
+  uint32_t header_size = 0;
+  if (known < header_begin) return Invalid(path, " ends in its header");
+  std::memcpy(&header_size, start + 8, static_cast<size_t>(header_begin - 8));
+  constexpr uint32_t kMaxHeader = 1 << 16;
+  const int64_t data_begin = header_begin + header_size;
+  if (header_size > kMaxHeader || data_begin > file.size()) {
+    return Invalid(path, " ends in its header");
+  }
+  std::string text(header_size, '\0');
+  TWML_RETURN_IF_ERROR(file.Read(header_begin, header_size, text.data()));
+  const Header header(text);
+  if (!header.ParseType(&out->type_) || !header.ParseShape(&out->shape_, &out->size_)) {
+    return Invalid(path, " has an array that a scorer does not read: ", text.substr(0, 200));
+  }
+  const int64_t bytes = out->size_ * SizeOf(out->type_);
+  if (file.size() - data_begin < bytes) {
+    return Invalid(path, " must have ", bytes, " bytes of items, got ", file.size() - data_begin);
+  }
+  if (bytes >= kCopiedBytes && data_begin % SizeOf(out->type_) == 0) {
+    TWML_RETURN_IF_ERROR(file.Map(&out->memory_));
+    out->data_ = static_cast<const char*>(out->memory_.get()) + data_begin;
+    return Status();
+  }
+  constexpr int64_t kLine = 64;
+  void* const memory = std::aligned_alloc(static_cast<size_t>(kLine),
+                                          static_cast<size_t>((bytes / kLine + 1) * kLine));
+  if (memory == nullptr) throw std::bad_alloc();
+  out->memory_.reset(memory, [](const void* p) { std::free(const_cast<void*>(p)); });
+  out->data_ = memory;
+  return file.Read(data_begin, bytes, static_cast<char*>(memory));
+}
+
+}  // namespace twml::scorer

@@ -1,0 +1,420 @@
+// Steps on fields: columns of numbers and of categories.
+#include <algorithm>
+#include <cmath>
+
+#include "cc/core/find_keys.h"
+#include "cc/core/hash.h"
+#include "cc/core/scorer/step_reader.h"
+#include "cc/core/scorer/table.h"
+
+namespace twml::scorer {
+namespace {
+
+constexpr int kKeyBits = 62;
+
+// The keys of `_category_keys.py`.
+int64_t HashToKey(int64_t number, int64_t salt) {
+  return ReduceToBits(HashPair(salt, number), kKeyBits);
+}
+int64_t KeyOfId(int64_t id, int64_t field) { return HashToKey(HashToKey(id, 0) + field, 0); }
+
+void PresentNumbers(StepReader& reader) {
+  reader.RequireInputs(2);
+  reader.DenseInput(0, Type::kFloat);
+  reader.DenseInput(1, Type::kBool);
+}
+
+// The bucket of each number among the boundaries of its column, and its rank in [-1, 1].
+class FieldQuantilesStep : public Step {
+ public:
+  static std::unique_ptr<Step> Make(StepReader& reader) {
+    PresentNumbers(reader);
+    reader.RequireOutputs(2);
+    reader.DenseOutput(0, Type::kInteger);
+    reader.DenseOutput(1, Type::kFloat);
+    const ArrayFile boundaries = reader.Array("boundaries", ItemType::kFloat32, 2);
+    auto step = std::make_unique<FieldQuantilesStep>();
+    if (!reader.ok()) return nullptr;
+    const int64_t columns = boundaries.shape()[0], size = boundaries.shape()[1];
+    const float* const items = boundaries.items<float>().data();
+    for (int64_t c = 0; c < columns; ++c) {
+      for (int64_t i = 0; i < size; ++i) {
+        if (std::isfinite(items[c * size + i])) step->finite_.push_back(items[c * size + i]);
+      }
+      step->splits_.push_back(static_cast<int64_t>(step->finite_.size()));
+    }
+    return step;
+  }
+
+  Status Shape(Shapes* shapes) const override {
+    const int64_t columns = static_cast<int64_t>(splits_.size()) - 1;
+    for (const Register r : in) TWML_RETURN_IF_ERROR(shapes->RequireVector(r, columns));
+    TWML_RETURN_IF_ERROR(shapes->Set(out[0], {columns}));
+    return shapes->Set(out[1], {columns});
+  }
+
+  Status Run(const Frame& frame) const override {
+    const auto numbers = frame.In<float>(in[0]);
+    const auto present = frame.In<uint8_t>(in[1]);
+    const auto buckets = frame.Out<int64_t>(out[0]);
+    const auto ranks = frame.Out<float>(out[1]);
+    const int64_t columns = static_cast<int64_t>(splits_.size()) - 1;
+    for (int64_t r = 0; r < frame.rows; ++r) {
+      for (int64_t c = 0; c < columns; ++c) {
+        if (!present[r][c]) {
+          buckets[r][c] = -1;
+          ranks[r][c] = 0;
+          continue;
+        }
+        const float x = numbers[r][c];
+        const float *const begin = finite_.data() + splits_[c], *const end = begin +
+                                                                             splits_[c + 1] -
+                                                                             splits_[c];
+        // A NaN is larger than all numbers.
+        const float* const found = std::isnan(x) ? end : std::lower_bound(begin, end, x);
+        const bool inner = found != begin && found != end;
+        const float position = inner ? (x - found[-1]) / (found[0] - found[-1]) : 0.5f;
+        const auto bucket = static_cast<float>(found - begin);
+        buckets[r][c] = found - begin;
+        ranks[r][c] = 2 * (bucket + position) / static_cast<float>(end - begin + 1) - 1;
+      }
+    }
+    return Status();
+  }
+
+ private:
+  std::vector<float> finite_;          // the finite boundaries of all columns
+  std::vector<int64_t> splits_ = {0};  // where those of each column begin
+};
+
+// clip(sign(x) * log(1 + |x|) * scale + offset)
+class FieldLogarithmsStep : public Step {
+ public:
+  static std::unique_ptr<Step> Make(StepReader& reader) {
+    PresentNumbers(reader);
+    reader.DenseOutput(0, Type::kFloat);
+    const ArrayFile scale = reader.Array("scale", ItemType::kFloat32, 1);
+    const ArrayFile offset = reader.Array("offset", ItemType::kFloat32, 1);
+    auto step = std::make_unique<FieldLogarithmsStep>();
+    step->limit_ = static_cast<float>(reader.Number("limit"));
+    if (!reader.ok()) return nullptr;
+    if (scale.size() != offset.size()) reader.Fail("must have as many scales as offsets");
+    if (!(step->limit_ >= 0)) reader.Fail("must have a limit that is not negative");
+    step->scale_.assign(scale.items<float>().begin(), scale.items<float>().end());
+    step->offset_.assign(offset.items<float>().begin(), offset.items<float>().end());
+    return step;
+  }
+
+  Status Shape(Shapes* shapes) const override {
+    const auto columns = static_cast<int64_t>(scale_.size());
+    for (const Register r : in) TWML_RETURN_IF_ERROR(shapes->RequireVector(r, columns));
+    return shapes->Set(out[0], {columns});
+  }
+
+  Status Run(const Frame& frame) const override {
+    const auto numbers = frame.In<float>(in[0]);
+    const auto present = frame.In<uint8_t>(in[1]);
+    const auto y = frame.Out<float>(out[0]);
+    for (int64_t r = 0; r < frame.rows; ++r) {
+      for (size_t c = 0; c < scale_.size(); ++c) {
+        const float x = numbers[r][c];
+        const float logarithm = std::copysign(std::log1p(std::abs(x)), x);
+        const float scaled = logarithm * scale_[c] + offset_[c];
+        y[r][c] = !present[r][c]       ? 0.0f
+                  : std::isnan(scaled) ? scaled
+                                       : std::clamp(scaled, -limit_, limit_);
+      }
+    }
+    return Status();
+  }
+
+ private:
+  std::vector<float> scale_, offset_;
+  float limit_ = 0;
+};
+
+// The rows of the categories that have one: of a matrix of fields, and of bags.
+class CategoryRowsStep : public Step {
+ public:
+  static std::unique_ptr<Step> Make(StepReader& reader) {
+    auto step = std::make_unique<CategoryRowsStep>();
+    step->single_ = reader.Integer("single");
+    reader.RequireOutputs(reader.num_inputs());
+    for (size_t i = 0; reader.ok() && i < reader.num_inputs(); ++i) {
+      if (i == 0 && step->single_ > 0) {
+        reader.DenseInput(i, Type::kInteger);
+        reader.DenseOutput(i, Type::kInteger);
+      } else {
+        reader.IdsInput(i);
+        reader.EntriesOutput(i, Form::kIds, i);
+      }
+    }
+    step->keys_ = reader.Array("keys", ItemType::kInt64, 1);
+    step->rows_ = reader.Array("rows", ItemType::kInt64, 1);
+    if (reader.ok() && step->keys_.size() != step->rows_.size()) {
+      reader.Fail("must have as many keys as rows");
+    }
+    return step;
+  }
+
+  SplitEntries split_entries() const override {
+    return single_ > 0 ? SplitEntries::kRefused : SplitEntries::kEach;
+  }
+
+  Status Shape(Shapes* shapes) const override {
+    if (single_ <= 0) return Status();
+    TWML_RETURN_IF_ERROR(shapes->RequireVector(in[0], single_));
+    return shapes->Set(out[0], {single_});
+  }
+
+  Status Run(const Frame& frame) const override {
+    for (size_t i = 0; i < in.size(); ++i) {
+      if (i == 0 && single_ > 0) {
+        const auto ids = frame.In<int64_t>(in[0]);
+        Find(frame, frame.rows * single_, frame.Out<int64_t>(out[0]).data,
+             [&](int64_t k) { return std::make_pair(ids[k / single_][k % single_], k % single_); });
+        continue;
+      }
+      const auto field = static_cast<int64_t>(i) + single_ - (single_ > 0);
+      const auto* const ids = frame.Entries<int64_t>(in[i]);
+      const int64_t n = frame.SplitsOf(in[i]).num_entries();
+      auto* const rows = frame.memory->New<int64_t>(n);
+      Find(frame, n, rows, [&](int64_t k) { return std::make_pair(ids[k], field); });
+      frame.SetEntries(out[i], rows, in[i]);
+    }
+    return Status();
+  }
+
+  int64_t CostOfRow(const Shapes&) const override { return 50 + 60 * single_; }
+
+ private:
+  // Writes the row of each (id, field): 0 if it has none, and -1 for negative ids.
+  template <class IdAndField>
+  void Find(const Frame& frame, int64_t n, int64_t* rows, const IdAndField& id_and_field) const {
+    int64_t* const keys = frame.memory->New<int64_t>(n);
+    for (int64_t k = 0; k < n; ++k) {
+      const auto [id, field] = id_and_field(k);
+      keys[k] = KeyOfId(id, field);
+    }
+    FindKeysSerially(keys_.items<int64_t>(), {keys, n}, rows);
+    const int64_t* const known = rows_.items<int64_t>().data();
+    for (int64_t k = 0; k < n; ++k) {
+      rows[k] = id_and_field(k).first < 0 ? -1 : rows[k] < 0 ? 0 : known[rows[k]];
+    }
+  }
+
+  int64_t single_ = 0;
+  ArrayFile keys_, rows_;
+};
+
+// The statistic of the category of each field and of each cross of fields.
+class CategoryStatisticsStep : public Step {
+ public:
+  static std::unique_ptr<Step> Make(StepReader& reader) {
+    reader.RequireInputs(1);
+    reader.DenseInput(0, Type::kInteger);
+    reader.DenseOutput(0, Type::kFloat);
+    auto step = std::make_unique<CategoryStatisticsStep>();
+    step->keys_ = reader.Array("keys", ItemType::kInt64, 1);
+    step->statistics_ = reader.Array("statistics", ItemType::kFloat32, 1);
+    step->crosses_ = reader.IntegerLists("crosses");
+    if (!reader.ok()) return nullptr;
+    if (step->statistics_.size() != step->keys_.size() + 1) {
+      reader.Fail("must have one more statistic than keys");
+    }
+    return step;
+  }
+
+  Status Shape(Shapes* shapes) const override {
+    TWML_RETURN_IF_ERROR(shapes->RequireVector(in[0], -1));
+    int64_t columns = shapes->width(in[0]);
+    for (const auto& cross : crosses_) {
+      for (const int64_t field : cross) {
+        if (field < 0 || field >= columns) {
+          return Invalid("crosses must be of the ", columns, " fields before them, got ", field);
+        }
+      }
+      if (cross.empty()) return Invalid("crosses must be of at least one field");
+      ++columns;
+    }
+    return shapes->Set(out[0], {columns});
+  }
+
+  Status Run(const Frame& frame) const override {
+    constexpr int64_t kCrossSalt = 2;
+    const int64_t fields = frame.width(in[0]), columns = frame.width(out[0]);
+    const auto ids = frame.In<int64_t>(in[0]);
+    int64_t* const keys = frame.memory->New<int64_t>(frame.rows * columns);
+    for (int64_t r = 0; r < frame.rows; ++r) {
+      int64_t* const row = keys + r * columns;
+      for (int64_t f = 0; f < fields; ++f) row[f] = KeyOfId(ids[r][f], f);
+      int64_t* next = row + fields;
+      for (const auto& cross : crosses_) {
+        int64_t key = row[cross[0]];
+        for (size_t i = 1; i < cross.size(); ++i) key = HashToKey(key + row[cross[i]], kCrossSalt);
+        *next++ = key;
+      }
+    }
+    const int64_t n = frame.rows * columns;
+    int64_t* const found = frame.memory->New<int64_t>(n);
+    FindKeysSerially(keys_.items<int64_t>(), {keys, n}, found);
+    const float* const statistics = statistics_.items<float>().data();
+    float* const y = frame.Out<float>(out[0]).data;
+    for (int64_t k = 0; k < n; ++k) y[k] = statistics[found[k] < 0 ? keys_.size() : found[k]];
+    return Status();
+  }
+
+  int64_t CostOfRow(const Shapes& shapes) const override { return 50 + 60 * shapes.width(out[0]); }
+
+ private:
+  ArrayFile keys_, statistics_;
+  std::vector<std::vector<int64_t>> crosses_;
+};
+
+enum class Combiner { kSum, kMean, kSqrtn };
+
+// A vector for each field, of one table: of a matrix of ids, and sums or means over bags.
+class FieldEmbeddingStep : public Step {
+ public:
+  static std::unique_ptr<Step> Make(StepReader& reader) {
+    auto step = std::make_unique<FieldEmbeddingStep>();
+    const size_t inputs = reader.num_inputs();
+    if (inputs % 3 != 1) reader.Fail("must have ids of fields, or null, and 3 inputs of each bag");
+    if (reader.has_input(0)) reader.DenseInput(0, Type::kInteger);
+    for (size_t i = 1; reader.ok() && i < inputs; i += 3) reader.BatchInput(i);
+    reader.DenseOutput(0, Type::kFloat);
+    step->table_ = Table::Read(reader);
+    step->sizes_ = reader.Integers("num_rows");
+    const std::string pooling = reader.StringOrNull("pooling");
+    step->pooled_ = !pooling.empty();
+    if (step->pooled_) {
+      step->pooling_ = static_cast<Combiner>(reader.Choice("pooling", {"sum", "mean", "sqrtn"}));
+    }
+    step->combiner_ =
+        static_cast<Combiner>(reader.Choice("bag_combiner", {"sum", "mean", "sqrtn"}));
+    if (!reader.ok()) return nullptr;
+    int64_t start = 0;
+    for (const int64_t size : step->sizes_) {
+      if (size < 2 || size > step->table_.rows() - start) {
+        reader.Fail("must have num_rows of at least 2 that add up to the rows of the table");
+        return nullptr;
+      }
+      step->starts_.push_back(start);
+      start += size;
+    }
+    const auto bags = static_cast<int64_t>(inputs / 3);
+    step->fields_ = static_cast<int64_t>(step->sizes_.size()) - bags;
+    if (step->fields_ < 0 || (step->fields_ > 0) != reader.has_input(0)) {
+      reader.Fail("must have num_rows for each of its fields");
+    }
+    return step;
+  }
+
+  Status Shape(Shapes* shapes) const override {
+    if (fields_ > 0) TWML_RETURN_IF_ERROR(shapes->RequireVector(in[0], fields_));
+    if (pooled_) return shapes->Set(out[0], {table_.dim()});
+    return shapes->Set(out[0], {static_cast<int64_t>(sizes_.size()), table_.dim()});
+  }
+
+  Status Run(const Frame& frame) const override {
+    const auto y = frame.Out<float>(out[0]);
+    const int64_t dim = table_.dim();
+    if (fields_ > 0) {
+      const auto ids = frame.In<int64_t>(in[0]);
+      const int64_t n = frame.rows * fields_;
+      int64_t* const rows = frame.memory->New<int64_t>(n);
+      for (int64_t r = 0; r < frame.rows; ++r) {
+        for (int64_t f = 0; f < fields_; ++f) rows[r * fields_ + f] = RowOf(ids[r][f], f);
+      }
+      for (int64_t r = 0; r < frame.rows; ++r) {
+        const int64_t* const row = rows + r * fields_;
+        if (pooled_) {
+          table_.Sum(row, nullptr, fields_, n - r * fields_, y[r], frame.memory);
+          continue;
+        }
+        for (int64_t f = 0; f < fields_; ++f) table_.Copy(row[f], y[r] + f * dim);
+      }
+    } else if (pooled_) {
+      for (int64_t r = 0; r < frame.rows; ++r) std::fill_n(y[r], dim, 0.0f);
+    }
+    for (size_t i = 1; i < in.size(); i += 3) AddBag(frame, i, y);
+    if (pooled_ && pooling_ != Combiner::kSum) {
+      const auto count = static_cast<float>(sizes_.size());
+      const float divisor = pooling_ == Combiner::kMean ? count : std::sqrt(count);
+      for (int64_t r = 0; r < frame.rows; ++r) {
+        for (int64_t d = 0; d < dim; ++d) y[r][d] /= divisor;
+      }
+    }
+    return Status();
+  }
+
+  int64_t CostOfRow(const Shapes&) const override {
+    return 20 + static_cast<int64_t>(sizes_.size()) * (10 + table_.dim() / 8);
+  }
+
+ private:
+  // The row of a category: the first one of its field for negative ids.
+  int64_t RowOf(int64_t id, int64_t field) const {
+    return starts_[field] + (id < 0 ? 0 : 1 + id % (sizes_[field] - 1));
+  }
+
+  // Adds the vector of the bag at in[i] to the sums, or writes it to its place.
+  void AddBag(const Frame& frame, size_t i, Rows<float> y) const {
+    const int64_t dim = table_.dim();
+    const int64_t field = fields_ + static_cast<int64_t>(i / 3);
+    const RowSplits splits = frame.Splits(in[i + 2]);
+    const int64_t n = splits.num_entries();
+    const auto* const ids = frame.Entries<int64_t>(in[i]);
+    const auto* const values = frame.Entries<float>(in[i + 1]);
+    int64_t* const rows = frame.memory->New<int64_t>(n);
+    float* const weights = frame.memory->New<float>(n);
+    float* const sum = frame.memory->New<float>(dim);
+    for (int64_t k = 0; k < n; ++k) rows[k] = RowOf(ids[k], field);
+    for (int64_t r = 0; r < frame.rows; ++r) {
+      const int64_t begin = splits.begin(r), end = splits.end(r);
+      const float* factors = values == nullptr ? nullptr : values + begin;
+      if (combiner_ != Combiner::kSum) {
+        const float total = Total(factors, end - begin);
+        for (int64_t k = begin; k < end; ++k) {
+          weights[k] = (values == nullptr ? 1.0f : values[k]) / total;
+        }
+        factors = weights + begin;
+      }
+      float* const to = pooled_ ? sum : y[r] + field * dim;
+      table_.Sum(rows + begin, factors, end - begin, n - begin, to, frame.memory);
+      for (int64_t d = 0; pooled_ && d < dim; ++d) y[r][d] += sum[d];
+    }
+  }
+
+  float Total(const float* values, int64_t n) const {
+    double total = 0;
+    for (int64_t k = 0; k < n; ++k) {
+      const double v = values == nullptr ? 1.0 : values[k];
+      total += combiner_ == Combiner::kSqrtn ? v * v : v;
+    }
+    return static_cast<float>(combiner_ == Combiner::kSqrtn ? std::sqrt(total) : total);
+  }
+
+  Table table_;
+  std::vector<int64_t> sizes_, starts_;  // of the rows of each field
+  int64_t fields_ = 0;                   // of the matrix; bags follow
+  bool pooled_ = false;
+  Combiner pooling_ = Combiner::kSum, combiner_ = Combiner::kSum;
+};
+
+}  // namespace
+
+MakeStep FindFieldStep(const std::string& op) {
+  constexpr std::pair<const char*, MakeStep> kSteps[] = {
+      {"category_rows", CategoryRowsStep::Make},
+      {"category_statistics", CategoryStatisticsStep::Make},
+      {"field_embedding", FieldEmbeddingStep::Make},
+      {"field_logarithms", FieldLogarithmsStep::Make},
+      {"field_quantiles", FieldQuantilesStep::Make}};
+  for (const auto& [name, make] : kSteps) {
+    if (op == name) return make;
+  }
+  return nullptr;
+}
+
+}  // namespace twml::scorer

@@ -1,0 +1,249 @@
+#include "cc/core/scorer/program.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "cc/core/scorer/array_file.h"
+#include "cc/core/scorer/json.h"
+#include "cc/core/scorer/raw_columns.h"
+#include "cc/core/scorer/step_reader.h"
+
+namespace twml::scorer {
+namespace {
+
+constexpr int64_t kFormat = 1;
+constexpr const char* kFile = "scorer.json";
+
+MakeStep FindStep(const std::string& op) {
+  for (const auto find : {FindDenseStep, FindFieldStep, FindSparseStep}) {
+    if (const MakeStep make = find(op)) return make;
+  }
+  return nullptr;
+}
+
+class ProgramReader {
+ public:
+  ProgramReader(const std::string& folder, const Json& json, Program* program)
+      : folder_(folder), json_(json), program_(*program) {}
+
+  Status Read() {
+    TWML_RETURN_IF_ERROR(ReadInputs());
+    if (const Json* const raw = json_.Find("raw")) {
+      TWML_RETURN_IF_ERROR(ReadRawColumns(*raw, &registers_, &columns_, &program_.raw_steps));
+    }
+    TWML_RETURN_IF_ERROR(ReadSteps());
+    const Json* const output = json_.Find("output");
+    if (output == nullptr || !output->is(Json::Kind::kString)) {
+      return Invalid("\"output\" must be the name of an array");
+    }
+    program_.output = registers_.Find(output->string());
+    if (program_.output == kNoRegister || registers_.info(program_.output).form != Form::kDense) {
+      return Invalid("\"output\" must be a dense array, got '", output->string(), "'");
+    }
+    registers_.Want(program_.output, Type::kFloat);
+    TWML_RETURN_IF_ERROR(registers_.Resolve());
+    Convert();
+    FuseActivations();
+    program_.registers = registers_.infos();
+    FinishInputs();
+    TWML_RETURN_IF_ERROR(CheckEntries(program_.features, {}));
+    return program_.columns.empty() ? Status() : CheckEntries(program_.columns, program_.raw_steps);
+  }
+
+ private:
+  Status ReadInputs() {
+    constexpr std::pair<const char*, Form> kRoles[] = {{"ids", Form::kIds},
+                                                       {"values", Form::kValues},
+                                                       {"row_splits", Form::kRowSplits},
+                                                       {"dense", Form::kDense}};
+    const Json* const inputs = json_.Find("inputs");
+    if (inputs == nullptr || !inputs->is(Json::Kind::kObject)) {
+      return Invalid("\"inputs\" must be an object");
+    }
+    for (const auto& [name, role] : inputs->members()) {
+      const auto* const found =
+          std::find_if(std::begin(kRoles), std::end(kRoles),
+                       [&text = role.string()](const auto& known) { return text == known.first; });
+      if (found == std::end(kRoles)) {
+        return Invalid("the role of the input '", name,
+                       "' must be ids, values, row_splits or dense");
+      }
+      ProgramInput input;
+      input.name = name;
+      input.form = found->second;
+      TWML_RETURN_IF_ERROR(registers_.Add(name, input.form, &input.r));
+      if (input.form == Form::kDense) TWML_RETURN_IF_ERROR(ReadShape(&input));
+      program_.features.push_back(std::move(input));
+    }
+    return Status();
+  }
+
+  // The shapes of dense inputs, which exports before version 0.2 do not have.
+  Status ReadShape(ProgramInput* input) const {
+    const Json* const shapes = json_.Find("shapes");
+    const Json* const shape = shapes == nullptr ? nullptr : shapes->Find(input->name);
+    input->shape_known = shape != nullptr;
+    if (shape == nullptr) return Status();
+    bool valid = shape->is(Json::Kind::kArray) && shape->items().size() <= 8;
+    for (const Json& dim : shape->items()) {
+      valid = valid && dim.is(Json::Kind::kInteger) && dim.integer() >= 0;
+      input->dims.push_back(dim.integer());
+    }
+    if (valid) return Status();
+    return Invalid("the shape of the input '", input->name, "' must be a list of sizes");
+  }
+
+  Status ReadSteps() {
+    const Json* const steps = json_.Find("steps");
+    if (steps == nullptr || !steps->is(Json::Kind::kArray)) {
+      return Invalid("\"steps\" must be an array");
+    }
+    for (const Json& item : steps->items()) {
+      StepReader reader(item, program_.steps.size(), folder_, &registers_, &typed_);
+      TWML_RETURN_IF_ERROR(reader.status());
+      const MakeStep make = FindStep(reader.op());
+      if (make == nullptr) {
+        return Invalid(reader.name(), " is an operation that this version does not know");
+      }
+      std::unique_ptr<Step> step = make(reader);
+      TWML_RETURN_IF_ERROR(reader.status());
+      reader.Finish(step.get());
+      program_.steps.push_back(std::move(step));
+    }
+    return Status();
+  }
+
+  // Inserts conversions of inputs that have another type than a step reads.
+  void Convert() {
+    std::vector<std::vector<std::unique_ptr<Step>>> before(program_.steps.size() + 1);
+    const auto convert = [&](size_t step, Register* r, Type type) {
+      const RegisterInfo info = registers_.info(*r);
+      if (info.type == type) return;
+      const Register made = registers_.AddHidden(info.name, Form::kDense);
+      registers_.SetType(made, type);
+      before[step].push_back(MakeCast(*r, info.type, made, type));
+      *r = made;
+    };
+    for (const TypedInput& input : typed_) {
+      Step& step = *program_.steps[input.step];
+      convert(input.step, &step.in[input.index], input.type);
+    }
+    convert(program_.steps.size(), &program_.output, Type::kFloat);
+    std::vector<std::unique_ptr<Step>> steps;
+    for (size_t i = 0; i <= program_.steps.size(); ++i) {
+      for (auto& step : before[i]) steps.push_back(std::move(step));
+      if (i < program_.steps.size()) steps.push_back(std::move(program_.steps[i]));
+    }
+    program_.steps = std::move(steps);
+  }
+
+  // An activation becomes part of the step before it, if nothing else reads what that step writes.
+  void FuseActivations() {
+    std::vector<int> readers(registers_.infos().size());
+    std::vector<Step*> writers(registers_.infos().size());
+    for (const auto& step : program_.steps) {
+      for (const Register r : step->in) {
+        if (r != kNoRegister) ++readers[r];
+      }
+    }
+    ++readers[program_.output];
+    std::vector<std::unique_ptr<Step>> steps;
+    for (auto& step : program_.steps) {
+      Activation activation;
+      if (ActivationOf(*step, &activation)) {
+        Step* const writer = writers[step->in[0]];
+        if (writer != nullptr && readers[step->in[0]] == 1 && writer->Fuse(activation)) {
+          writer->out[0] = step->out[0];
+          writers[step->out[0]] = writer;
+          continue;
+        }
+      }
+      for (const Register r : step->out) {
+        if (r != kNoRegister) writers[r] = step.get();
+      }
+      steps.push_back(std::move(step));
+    }
+    program_.steps = std::move(steps);
+  }
+
+  void FinishInputs() {
+    for (const RawColumn& column : columns_) {
+      ProgramInput input;
+      input.name = column.name;
+      input.form = column.form;
+      input.r = column.r;
+      program_.columns.push_back(std::move(input));
+    }
+    for (auto* inputs : {&program_.features, &program_.columns}) {
+      for (ProgramInput& input : *inputs) {
+        if (input.r == kNoRegister) continue;
+        input.row_splits = program_.registers[input.r].row_splits;
+        input.type = program_.registers[input.r].type;
+      }
+    }
+  }
+
+  // Checks that all features are there, and that entries have as many items as their row splits
+  // say: both come from the request, or from the same step.
+  Status CheckEntries(const std::vector<ProgramInput>& inputs,
+                      const std::vector<std::unique_ptr<Step>>& raw_steps) const {
+    constexpr int kNowhere = 0, kRequest = 1;
+    std::vector<int> origins(program_.registers.size(), kNowhere);
+    for (const ProgramInput& input : inputs) {
+      if (input.r != kNoRegister) origins[input.r] = kRequest;
+    }
+    for (size_t i = 0; i < raw_steps.size(); ++i) {
+      for (const Register r : raw_steps[i]->out) {
+        if (r != kNoRegister) origins[r] = kRequest + 1 + static_cast<int>(i);
+      }
+    }
+    for (const ProgramInput& feature : program_.features) {
+      if (origins[feature.r] == kNowhere) {
+        return Invalid("the input '", feature.name, "' is no feature of the columns");
+      }
+    }
+    for (size_t r = 0; r < origins.size(); ++r) {
+      const RegisterInfo& info = program_.registers[r];
+      if (origins[r] == kNowhere || info.row_splits == kNoRegister) continue;
+      if (origins[info.row_splits] != origins[r]) {
+        return Invalid("'", info.name, "' has the row splits '",
+                       program_.registers[info.row_splits].name, "', which are not its own");
+      }
+    }
+    return Status();
+  }
+
+  const std::string& folder_;
+  const Json& json_;
+  Program& program_;
+  RegisterTable registers_;
+  std::vector<TypedInput> typed_;
+  std::vector<RawColumn> columns_;
+};
+
+Status Check(const std::string& folder, const Json& json) {
+  if (!json.is(Json::Kind::kObject)) return Invalid("must be an object");
+  const Json* const format = json.Find("format");
+  if (format == nullptr || !format->is(Json::Kind::kInteger)) {
+    return Invalid("must have the number of a format");
+  }
+  if (format->integer() == kFormat) return Status();
+  return Invalid(folder, " has the format ", format->integer(), ", this version reads ", kFormat);
+}
+
+}  // namespace
+
+Status Program::Read(const std::string& folder, Program* out) {
+  constexpr int64_t kMaxBytes = 1 << 26;
+  const std::string path = folder + "/" + kFile;
+  std::string text;
+  TWML_RETURN_IF_ERROR(ReadFile(path, kMaxBytes, &text));
+  Json json;
+  Status status = Json::Parse(text, &json);
+  if (status.ok()) status = Check(folder, json);
+  if (status.ok()) status = ProgramReader(folder, json, out).Read();
+  if (status.ok()) return status;
+  return Invalid(path, ": ", status.message());
+}
+
+}  // namespace twml::scorer

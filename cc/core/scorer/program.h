@@ -1,0 +1,38 @@
+// The program of an exported model: its registers, inputs and steps.
+#ifndef TWML_CORE_SCORER_PROGRAM_H_
+#define TWML_CORE_SCORER_PROGRAM_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cc/core/scorer/step.h"
+#include "cc/core/status.h"
+
+namespace twml::scorer {
+
+// An array that a request has.
+struct ProgramInput {
+  std::string name;
+  Form form = Form::kDense;
+  Register r = kNoRegister;           // kNoRegister: the array is not used
+  Register row_splits = kNoRegister;  // of entries
+  Type type = Type::kFloat;           // of a dense array
+  bool shape_known = true;            // of a dense array
+  std::vector<int64_t> dims;          // of a row, if it is known
+};
+
+struct Program {
+  // Reads the folder that export.to_scorer wrote.
+  static Status Read(const std::string& folder, Program* out);
+
+  std::vector<RegisterInfo> registers;
+  std::vector<std::unique_ptr<Step>> raw_steps;  // make the features of the columns
+  std::vector<std::unique_ptr<Step>> steps;      // make the output of the features
+  std::vector<ProgramInput> features, columns;   // the two sets of arrays that a request may have
+  Register output = kNoRegister;                 // dense float
+};
+
+}  // namespace twml::scorer
+
+#endif  // TWML_CORE_SCORER_PROGRAM_H_

@@ -1,0 +1,360 @@
+#include "cc/core/scorer/raw_columns.h"
+
+#include <cmath>
+#include <utility>
+
+#include "cc/core/siphash.h"
+
+namespace twml::scorer {
+namespace {
+
+constexpr int64_t kBuckets = int64_t{1} << 62;
+constexpr int64_t kMissing = -1;
+
+// The id of the category in string `i` of a column, or kMissing for an empty one.
+int64_t CategoryId(const StringColumn& column, int64_t i, SipKey key) {
+  const int64_t begin = column.offsets[i], size = column.offsets[i + 1] - begin;
+  return size == 0 ? kMissing : BucketOf(SipHash24(key, column.bytes + begin, size), kBuckets);
+}
+
+const StringColumn& ColumnOf(const Frame& frame, Register r) {
+  return *static_cast<const StringColumn*>(frame.views[r].data);
+}
+
+class RawStep : public Step {
+ public:
+  Status Shape(Shapes* shapes) const override {
+    for (const auto& [r, width] : dense_) TWML_RETURN_IF_ERROR(shapes->Set(r, {width}));
+    return Status();
+  }
+  int64_t CostOfRow(const Shapes&) const override {
+    return 10 + 30 * static_cast<int64_t>(in.size());
+  }
+
+  std::vector<std::pair<Register, int64_t>> dense_;  // outputs and their widths
+};
+
+// Numbers to a matrix, in which missing ones are 0, and a matrix that says which are there.
+class RawFieldNumbers : public RawStep {
+ public:
+  Status Run(const Frame& frame) const override {
+    for (size_t c = 0; c < in.size(); ++c) {
+      const auto column = frame.In<float>(in[c]);
+      for (int64_t r = 0; r < frame.rows; ++r) {
+        const float x = *column[r];
+        if (out[0] != kNoRegister) frame.Out<float>(out[0])[r][c] = std::isnan(x) ? 0.0f : x;
+        if (out[1] != kNoRegister) frame.Out<uint8_t>(out[1])[r][c] = !std::isnan(x);
+      }
+    }
+    return Status();
+  }
+};
+
+// Numbers to entries: the position of each column and its number, if it is there.
+class RawRaggedNumbers : public RawStep {
+ public:
+  Status Run(const Frame& frame) const override {
+    const auto columns = static_cast<int64_t>(in.size());
+    int64_t* const ids = frame.memory->New<int64_t>(frame.rows * columns);
+    float* const values = frame.memory->New<float>(frame.rows * columns);
+    int64_t* const splits = frame.memory->New<int64_t>(frame.rows + 1);
+    int64_t n = 0;
+    splits[0] = 0;
+    for (int64_t r = 0; r < frame.rows; ++r) {
+      for (int64_t c = 0; c < columns; ++c) {
+        const float x = *frame.In<float>(in[c])[r];
+        if (std::isnan(x)) continue;
+        ids[n] = c;
+        values[n++] = x;
+      }
+      splits[r + 1] = n;
+    }
+    if (out[0] != kNoRegister) frame.views[out[0]] = {ids, 0};
+    if (out[1] != kNoRegister) frame.views[out[1]] = {values, 0};
+    if (out[2] != kNoRegister) frame.views[out[2]] = {splits, 1};
+    return Status();
+  }
+};
+
+// Categories to a matrix of ids.
+class RawFieldCategories : public RawStep {
+ public:
+  Status Run(const Frame& frame) const override {
+    const auto y = frame.Out<int64_t>(out[0]);
+    for (size_t c = 0; c < in.size(); ++c) {
+      const StringColumn& column = ColumnOf(frame, in[c]);
+      const int64_t stride = frame.views[in[c]].stride;
+      for (int64_t r = 0; r < frame.rows; ++r) y[r][c] = CategoryId(column, r * stride, keys_[c]);
+    }
+    return Status();
+  }
+
+  std::vector<SipKey> keys_;
+};
+
+// The categories of a bag, and their weights, without missing ones.
+class RawBag : public RawStep {
+ public:
+  Status Run(const Frame& frame) const override {
+    const StringColumn& column = ColumnOf(frame, in[0]);
+    const RowSplits given = frame.Splits(in[1]);
+    const auto* const weights = frame.Entries<float>(in[2]);
+    const int64_t most = given.total();
+    int64_t* const ids = frame.memory->New<int64_t>(most);
+    float* const values = frame.memory->New<float>(most);
+    int64_t* const splits = frame.memory->New<int64_t>(frame.rows + 1);
+    int64_t n = 0;
+    splits[0] = 0;
+    for (int64_t r = 0; r < frame.rows; ++r) {
+      for (int64_t k = given.begin(r); k < given.end(r); ++k) {
+        const int64_t id = CategoryId(column, k, key_);
+        if (id == kMissing) continue;
+        ids[n] = id;
+        values[n++] = weights == nullptr ? 1.0f : weights[k];
+      }
+      splits[r + 1] = n;
+    }
+    frame.views[out[0]] = {ids, 0};
+    if (out[1] != kNoRegister) frame.views[out[1]] = {values, 0};
+    frame.views[out[2]] = {splits, 1};
+    return Status();
+  }
+
+  SipKey key_{};
+};
+
+// All categories that are present, row by row in the order of the columns.
+class RawRaggedCategories : public RawStep {
+ public:
+  // A column, and the row splits of a bag or kNoRegister.
+  struct Part {
+    Register column, row_splits;
+    SipKey key;
+  };
+
+  Status Run(const Frame& frame) const override {
+    int64_t most = 0;
+    for (const Part& part : parts_) {
+      const bool bag = part.row_splits != kNoRegister;
+      most += bag ? frame.Splits(part.row_splits).total() : frame.rows;
+    }
+    int64_t* const ids = frame.memory->New<int64_t>(most);
+    int64_t* const splits = frame.memory->New<int64_t>(frame.rows + 1);
+    int64_t n = 0;
+    splits[0] = 0;
+    for (int64_t r = 0; r < frame.rows; ++r) {
+      for (const Part& part : parts_) {
+        int64_t begin = r * frame.views[part.column].stride, end = begin + 1;
+        if (part.row_splits != kNoRegister) {
+          begin = frame.Splits(part.row_splits).begin(r);
+          end = frame.Splits(part.row_splits).end(r);
+        }
+        for (int64_t k = begin; k < end; ++k) {
+          const int64_t id = CategoryId(ColumnOf(frame, part.column), k, part.key);
+          if (id != kMissing) ids[n++] = id;
+        }
+      }
+      splits[r + 1] = n;
+    }
+    frame.views[out[0]] = {ids, 0};
+    frame.views[out[1]] = {splits, 1};
+    return Status();
+  }
+
+  std::vector<Part> parts_;
+};
+
+struct Category {
+  std::string name, weights;
+  SipKey key;
+  bool bag;
+};
+
+// Reads the member "raw" and builds the steps.
+class Builder {
+ public:
+  Builder(RegisterTable* registers, std::vector<RawColumn>* columns,
+          std::vector<std::unique_ptr<Step>>* steps)
+      : registers_(*registers), columns_(*columns), steps_(*steps) {}
+
+  Status Build(const Json& raw) {
+    const Json *const layout = raw.Find("layout"), *const numbers = raw.Find("numbers");
+    const Json *const categories = raw.Find("categories"), *const sparse = raw.Find("sparse");
+    if (layout == nullptr || numbers == nullptr || !numbers->is(Json::Kind::kArray) ||
+        categories == nullptr || !categories->is(Json::Kind::kArray) || sparse == nullptr ||
+        !sparse->is(Json::Kind::kBool)) {
+      return Invalid("\"raw\" must have a layout, numbers, categories, and sparse");
+    }
+    if (layout->string() != "fields" && layout->string() != "ragged") {
+      return Invalid("\"raw\" must have the layout 'fields' or 'ragged', got '", layout->string(),
+                     "'");
+    }
+    const bool fields = layout->string() == "fields";
+    for (const Json& number : numbers->items()) {
+      if (!number.is(Json::Kind::kString)) return Invalid("numbers must be names of columns");
+      TWML_RETURN_IF_ERROR(AddColumn(number.string(), Form::kDense));
+      numbers_.push_back(columns_.back().r);
+      registers_.Produce(numbers_.back(), Type::kFloat);
+    }
+    for (const Json& item : categories->items()) TWML_RETURN_IF_ERROR(ReadCategory(item));
+    TWML_RETURN_IF_ERROR(AddCategoryColumns());
+    if (sparse->boolean()) {
+      // The columns of raw sparse features are features themselves.
+      columns_.push_back({"ids", Form::kIds, registers_.Find("sparse_ids")});
+      columns_.push_back({"values", Form::kValues, registers_.Find("sparse_values")});
+      columns_.push_back(
+          {"ids_row_splits", Form::kRowSplits, registers_.Find("sparse_row_splits")});
+    }
+    if (!numbers_.empty()) TWML_RETURN_IF_ERROR(fields ? FieldNumbers() : RaggedNumbers());
+    if (!categories_.empty()) {
+      TWML_RETURN_IF_ERROR(fields ? FieldCategories() : RaggedCategories());
+    }
+    return Status();
+  }
+
+ private:
+  Status AddColumn(const std::string& name, Form form) {
+    if (Column(name) != kNoRegister) return Invalid("\"raw\" has the column '", name, "' twice");
+    columns_.push_back({name, form, registers_.AddHidden(name, form)});
+    return Status();
+  }
+
+  Status ReadCategory(const Json& item) {
+    const Json *const name = item.Find("name"), *const key = item.Find("key");
+    const Json *const bag = item.Find("bag"), *const weights = item.Find("weights");
+    if (name == nullptr || !name->is(Json::Kind::kString) || key == nullptr ||
+        key->items().size() != 2 || !key->items()[0].is(Json::Kind::kInteger) ||
+        !key->items()[1].is(Json::Kind::kInteger) || bag == nullptr ||
+        !bag->is(Json::Kind::kBool) || weights == nullptr) {
+      return Invalid("categories must have a name, a key of two integers, bag and weights");
+    }
+    const SipKey sip_key = {static_cast<uint64_t>(key->items()[0].integer()),
+                            static_cast<uint64_t>(key->items()[1].integer())};
+    categories_.push_back({name->string(), weights->string(), sip_key, bag->boolean()});
+    return Status();
+  }
+
+  // In the order of `Scorer.columns`.
+  Status AddCategoryColumns() {
+    for (const Category& c : categories_) {
+      TWML_RETURN_IF_ERROR(AddColumn(c.name, c.bag ? Form::kBagStrings : Form::kStrings));
+    }
+    for (const Category& c : categories_) {
+      if (!c.bag) continue;
+      TWML_RETURN_IF_ERROR(AddColumn(c.name + "_row_splits", Form::kRowSplits));
+      registers_.JoinEntries(Column(c.name), Column(c.name + "_row_splits"));
+    }
+    for (const Category& c : categories_) {
+      if (!c.bag || c.weights.empty()) continue;
+      TWML_RETURN_IF_ERROR(AddColumn(c.weights, Form::kValues));
+      registers_.JoinEntries(Column(c.name), Column(c.weights));
+    }
+    return Status();
+  }
+
+  Register Column(const std::string& name) const {
+    for (const RawColumn& column : columns_) {
+      if (column.name == name) return column.r;
+    }
+    return kNoRegister;
+  }
+
+  // The register of a feature, or kNoRegister if the model has no such input.
+  Status Feature(const std::string& name, Form form, Register* out) const {
+    *out = registers_.Find(name);
+    if (*out == kNoRegister || registers_.info(*out).form == form) return Status();
+    return Invalid("the input '", name, "' has another form than the feature of raw columns");
+  }
+
+  void AddStep(std::unique_ptr<Step> step, const char* name) {
+    step->name = name;
+    steps_.push_back(std::move(step));
+  }
+
+  Status FieldNumbers() {
+    auto step = std::make_unique<RawFieldNumbers>();
+    step->in = numbers_;
+    step->out = {kNoRegister, kNoRegister};
+    TWML_RETURN_IF_ERROR(Feature("continuous", Form::kDense, &step->out[0]));
+    TWML_RETURN_IF_ERROR(Feature("continuous_present", Form::kDense, &step->out[1]));
+    for (const size_t i : {0, 1}) {
+      if (step->out[i] == kNoRegister) continue;
+      registers_.Produce(step->out[i], i == 0 ? Type::kFloat : Type::kBool);
+      step->dense_.emplace_back(step->out[i], static_cast<int64_t>(numbers_.size()));
+    }
+    AddStep(std::move(step), "numbers");
+    return Status();
+  }
+
+  Status RaggedNumbers() {
+    auto step = std::make_unique<RawRaggedNumbers>();
+    step->in = numbers_;
+    step->out = {kNoRegister, kNoRegister, kNoRegister};
+    TWML_RETURN_IF_ERROR(Feature("continuous_ids", Form::kIds, &step->out[0]));
+    TWML_RETURN_IF_ERROR(Feature("continuous_values", Form::kValues, &step->out[1]));
+    TWML_RETURN_IF_ERROR(Feature("continuous_row_splits", Form::kRowSplits, &step->out[2]));
+    AddStep(std::move(step), "numbers");
+    return Status();
+  }
+
+  Status FieldCategories() {
+    auto fields = std::make_unique<RawFieldCategories>();
+    for (const Category& c : categories_) {
+      if (!c.bag) {
+        fields->in.push_back(Column(c.name));
+        fields->keys_.push_back(c.key);
+        continue;
+      }
+      const std::string bag = "bag_" + c.name;
+      auto step = std::make_unique<RawBag>();
+      step->key_ = c.key;
+      step->in = {Column(c.name), Column(c.name + "_row_splits"),
+                  c.weights.empty() ? kNoRegister : Column(c.weights)};
+      step->out = {kNoRegister, kNoRegister, kNoRegister};
+      TWML_RETURN_IF_ERROR(Feature(bag + "_ids", Form::kIds, &step->out[0]));
+      TWML_RETURN_IF_ERROR(Feature(bag + "_values", Form::kValues, &step->out[1]));
+      TWML_RETURN_IF_ERROR(Feature(bag + "_row_splits", Form::kRowSplits, &step->out[2]));
+      if (step->out[0] == kNoRegister || step->out[2] == kNoRegister) continue;
+      AddStep(std::move(step), "a bag of categories");
+    }
+    Register made = kNoRegister;
+    TWML_RETURN_IF_ERROR(Feature("categorical", Form::kDense, &made));
+    if (made == kNoRegister || fields->in.empty()) return Status();
+    registers_.Produce(made, Type::kInteger);
+    fields->out = {made};
+    fields->dense_.emplace_back(made, static_cast<int64_t>(fields->in.size()));
+    AddStep(std::move(fields), "categories");
+    return Status();
+  }
+
+  Status RaggedCategories() {
+    auto step = std::make_unique<RawRaggedCategories>();
+    for (const Category& c : categories_) {
+      const Register splits = c.bag ? Column(c.name + "_row_splits") : kNoRegister;
+      step->parts_.push_back({Column(c.name), splits, c.key});
+      step->in.push_back(Column(c.name));
+      if (c.bag) step->in.push_back(splits);
+    }
+    step->out = {kNoRegister, kNoRegister};
+    TWML_RETURN_IF_ERROR(Feature("categorical_ids", Form::kIds, &step->out[0]));
+    TWML_RETURN_IF_ERROR(Feature("categorical_row_splits", Form::kRowSplits, &step->out[1]));
+    if (step->out[0] == kNoRegister || step->out[1] == kNoRegister) return Status();
+    AddStep(std::move(step), "categories");
+    return Status();
+  }
+
+  RegisterTable& registers_;
+  std::vector<RawColumn>& columns_;
+  std::vector<std::unique_ptr<Step>>& steps_;
+  std::vector<Register> numbers_;
+  std::vector<Category> categories_;
+};
+
+}  // namespace
+
+Status ReadRawColumns(const Json& raw, RegisterTable* registers, std::vector<RawColumn>* columns,
+                      std::vector<std::unique_ptr<Step>>* steps) {
+  return Builder(registers, columns, steps).Build(raw);
+}
+
+}  // namespace twml::scorer

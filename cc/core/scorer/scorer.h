@@ -1,0 +1,78 @@
+// Predictions of an exported model. A scorer is immutable, and any number of threads may use it.
+#ifndef TWML_CORE_SCORER_SCORER_H_
+#define TWML_CORE_SCORER_SCORER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cc/core/parallel.h"
+#include "cc/core/scorer/plan.h"
+#include "cc/core/scorer/program.h"
+#include "cc/core/span.h"
+#include "cc/core/status.h"
+
+namespace twml::scorer {
+
+// An array of a request.
+struct RequestArray {
+  // Dense: float, int64_t or uint8_t [rows, …]. Ids: int64_t. Values: float. Row splits: int64_t
+  // [rows + 1]. Strings: the bytes of all of them.
+  const void* data = nullptr;
+  int64_t size = 0;  // the number of items, or of strings
+  // Strings: the offset of each, and the end of the last one, [size + 1]; and the number of bytes.
+  const int64_t* offsets = nullptr;
+  int64_t num_bytes = 0;
+  // The shape of a row of a dense array, if the scorer does not know it. Null: a vector.
+  const std::vector<int64_t>* dims = nullptr;
+};
+
+// The arrays of a request, in the order of Scorer::features or Scorer::columns.
+struct Request {
+  bool raw = false;  // `arrays` are columns
+  Span<const RequestArray> arrays;
+  // For a ranking request, the user's part of each array, or no items. Of sparse batches, each row
+  // has the user's entries, followed by its own; either may have none. Of all other arrays, one of
+  // the two parts is given, and the other has no data.
+  Span<const RequestArray> user;
+  int64_t rows = 0;
+};
+
+class Scorer {
+ public:
+  // Reads the folder that export.to_scorer wrote.
+  static Status Load(const std::string& folder, std::shared_ptr<const Scorer>* out);
+
+  // The two sets of arrays that a request may have. There are no columns unless the model was
+  // exported with a schema.
+  const std::vector<ProgramInput>& features() const { return program_.features; }
+  const std::vector<ProgramInput>& columns() const { return program_.columns; }
+
+  // The shape of a row of the output, which may depend on the shapes of the request's arrays.
+  Status OutputShape(const Request& request, std::vector<int64_t>* dims) const;
+  // The number of floats of a row, or -1 if it depends on a request.
+  int64_t output_width() const;
+
+  // Writes the predictions, float [rows, width]; out_size is its number of floats. Rows are divided
+  // among the threads of `parallel_for`; the result does not depend on how. Nothing is allocated
+  // after the first requests of a size. On an error the content of `out` is undefined.
+  Status Predict(const Request& request, const ParallelFor& parallel_for, float* out,
+                 int64_t out_size) const;
+
+ private:
+  Status FindPlan(const Request& request, std::shared_ptr<const Plan>* owner,
+                  const Plan** plan) const;
+
+  Program program_;
+  std::unique_ptr<const Plan> features_plan_, columns_plan_;  // null: shapes are not known
+  // Plans of other requests.
+  mutable std::mutex mu_;
+  mutable std::vector<std::shared_ptr<const Plan>> plans_;
+};
+
+}  // namespace twml::scorer
+
+#endif  // TWML_CORE_SCORER_SCORER_H_

@@ -1,0 +1,357 @@
+// This file is compiled once per SIMD level, with the restrictions that row_kernels.cc describes.
+#include "cc/core/simd/scoring_kernels.h"
+
+#include <math.h>
+
+#include "cc/core/simd/lanes.h"
+
+namespace twml::TWML_SIMD_LEVEL {
+namespace {
+
+constexpr int kVectors = static_cast<int>(kPanel) / kLanes;  // of a panel
+#if defined(__AVX512F__)
+constexpr int kRowsAtOnce = 4, kPanelsAtOnce = 2;
+#elif defined(__AVX2__)
+constexpr int kRowsAtOnce = 2, kPanelsAtOnce = 1;  // more sums do not stay in registers
+#else
+constexpr int kRowsAtOnce = 1, kPanelsAtOnce = 1;
+#endif
+
+typedef int32_t Integers __attribute__((vector_size(kLanes * 4)));
+
+inline Vec Splat(float x) { return Vec{} + x; }
+
+// The first n floats, followed by zeros.
+inline Vec LoadFirst(const float* p, int64_t n) {
+  if (n >= kLanes) return VecAt(p);
+  float items[kLanes] = {};
+  for (int64_t i = 0; i < n; ++i) items[i] = p[i];
+  return VecAt(items);
+}
+
+inline void StoreFirst(Vec v, float* p, int64_t n) {
+  if (n >= kLanes) {
+    VecAt(p) = v;
+    return;
+  }
+  float items[kLanes];
+  VecAt(items) = v;
+  for (int64_t i = 0; i < n; ++i) p[i] = items[i];
+}
+
+inline Vec Select(Integers condition, Vec yes, Vec no) {
+  return reinterpret_cast<Vec>((reinterpret_cast<Integers>(yes) & condition) |
+                               (reinterpret_cast<Integers>(no) & ~condition));
+}
+
+// exp(x) with a relative error of about 1e-7: 2^n e^r with |r| <= log(2) / 2, and a polynomial of
+// Cephes (S. Moshier) for e^r. Results below the smallest normal number are that number.
+inline Vec Exp(Vec x) {
+  constexpr float kLargest = 88.7228f, kSmallest = -87.3365f, kRound = 12582912.0f;
+  const Vec limited = Select(x > kLargest, Splat(kLargest), x);
+  const Vec inner = Select(limited < kSmallest, Splat(kSmallest), limited);
+  const Vec n = inner * 1.44269504f + kRound - kRound;
+  const Vec r = inner - n * 0.693359375f + n * 2.12194440e-4f;
+  Vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  // 2^n in two factors, because 2^128 is no float.
+  const Integers whole = __builtin_convertvector(n, Integers), half = whole >> 1;
+  const Vec first = reinterpret_cast<Vec>((half + 127) << 23);
+  const Vec second = reinterpret_cast<Vec>((whole - half + 127) << 23);
+  const Vec y = p * first * second;
+  const Vec finite = Select(x > kLargest, Splat(HUGE_VALF), y);
+  return Select(x != x, x, finite);
+}
+
+inline Vec Sigmoid(Vec x) { return 1.0f / (1.0f + Exp(-x)); }
+
+// tanh(x) with a relative error of about 1e-7; the polynomial is that of Cephes.
+inline Vec Tanh(Vec x) {
+  const Vec magnitude =
+      reinterpret_cast<Vec>(reinterpret_cast<Integers>(x) & static_cast<int32_t>(0x7fffffff));
+  const Vec z = x * x;
+  Vec p = z * -5.70498872745e-3f + 2.06390887954e-2f;
+  p = p * z - 5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  p = p * z * x + x;
+  const Vec large = 1.0f - 2.0f / (Exp(magnitude + magnitude) + 1.0f);
+  const Vec y = Select(magnitude < 0.625f, p, Select(x < 0.0f, -large, large));
+  return Select(x != x, x, y);
+}
+
+// Applies a function of the C library to each number.
+template <class Function>
+inline Vec Each(Vec x, Function function) {
+  float items[kLanes];
+  VecAt(items) = x;
+  for (int i = 0; i < kLanes; ++i) items[i] = function(items[i]);
+  return VecAt(items);
+}
+
+inline Vec Activate(Activation activation, Vec x) {
+  switch (activation) {
+    case Activation::kLinear:
+      return x;
+    case Activation::kRelu:
+      return Select(x <= 0.0f, Vec{}, x);  // keeps a NaN
+    case Activation::kSigmoid:
+      return Sigmoid(x);
+    case Activation::kTanh:
+      return Tanh(x);
+    case Activation::kSilu:
+      return x * Sigmoid(x);
+    case Activation::kExponential:
+      return Exp(x);
+    case Activation::kElu:
+      return Each(x, [](float v) { return v > 0 ? v : expm1f(v); });
+    case Activation::kGelu:
+      return Each(x, [](float v) { return v * (0.5f * (1.0f + erff(v * 0.70710678f))); });
+    case Activation::kSoftplus:
+      return Each(x, [](float v) { return fmaxf(v, 0.0f) + log1pf(expf(-fabsf(v))); });
+  }
+  return x;
+}
+
+inline float AddLanes(Vec v) {
+  float items[kLanes];
+  VecAt(items) = v;
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) items[i] += items[i + half];
+  }
+  return items[0];
+}
+
+// kRows rows times kPanels panels. Two sums for each of them, of the even and of the odd inputs,
+// hide the latency of the additions.
+template <int kRows, int kPanels>
+__attribute__((always_inline)) inline void DenseBlock(const float* weights, int64_t in, int64_t out,
+                                                      const float* bias, Activation activation,
+                                                      const float* x, int64_t x_stride, float* y,
+                                                      int64_t y_stride) {
+  constexpr int kSums = kPanels * kVectors;
+  Vec even[kRows][kSums], odd[kRows][kSums];
+  for (int v = 0; v < kSums; ++v) {
+    const Vec start = bias == nullptr ? Vec{} : LoadFirst(bias + v * kLanes, out - v * kLanes);
+    for (int r = 0; r < kRows; ++r) {
+      even[r][v] = start;
+      odd[r][v] = Vec{};
+    }
+  }
+  const auto weights_of = [&](int v, int64_t k) __attribute__((always_inline)) {
+    return weights + (v / kVectors * in + k) * kPanel + v % kVectors * kLanes;
+  };
+  int64_t k = 0;
+  for (; k + 2 <= in; k += 2) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kSums; ++v) {
+      const Vec first = VecAt(weights_of(v, k)), second = VecAt(weights_of(v, k + 1));
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        even[r][v] += x[r * x_stride + k] * first;
+        odd[r][v] += x[r * x_stride + k + 1] * second;
+      }
+    }
+  }
+  if (k < in) {
+    for (int v = 0; v < kSums; ++v) {
+      const Vec last = VecAt(weights_of(v, k));
+      for (int r = 0; r < kRows; ++r) even[r][v] += x[r * x_stride + k] * last;
+    }
+  }
+  for (int v = 0; v < kSums; ++v) {
+    if (v * kLanes >= out) break;
+    for (int r = 0; r < kRows; ++r) {
+      const Vec result = Activate(activation, even[r][v] + odd[r][v]);
+      StoreFirst(result, y + r * y_stride + v * kLanes, out - v * kLanes);
+    }
+  }
+}
+
+template <int kPanels>
+void DensePanels(const float* weights, int64_t in, int64_t out, const float* bias,
+                 Activation activation, const float* x, int64_t x_stride, int64_t rows, float* y,
+                 int64_t y_stride) {
+  int64_t r = 0;
+  for (; r + kRowsAtOnce <= rows; r += kRowsAtOnce) {
+    DenseBlock<kRowsAtOnce, kPanels>(weights, in, out, bias, activation, x + r * x_stride, x_stride,
+                                     y + r * y_stride, y_stride);
+  }
+  for (; r < rows; ++r) {
+    DenseBlock<1, kPanels>(weights, in, out, bias, activation, x + r * x_stride, x_stride,
+                           y + r * y_stride, y_stride);
+  }
+}
+
+// Few columns: each output is a dot product.
+void DenseNarrow(const PackedWeights& weights, const float* bias, Activation activation,
+                 const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride) {
+  static_assert(kMaxNarrow <= kLanes);
+  const int64_t in = weights.in;
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* const row = x + r * x_stride;
+    float sums[kLanes] = {};
+    for (int64_t o = 0; o < weights.out; ++o) {
+      const float* const column = weights.data + o * in;
+      Vec even = {}, odd = {};
+      int64_t k = 0;
+      for (; k + 2 * kLanes <= in; k += 2 * kLanes) {
+        even += VecAt(row + k) * VecAt(column + k);
+        odd += VecAt(row + k + kLanes) * VecAt(column + k + kLanes);
+      }
+      for (; k < in; k += kLanes)
+        even += LoadFirst(row + k, in - k) * LoadFirst(column + k, in - k);
+      sums[o] = AddLanes(even + odd) + (bias == nullptr ? 0.0f : bias[o]);
+    }
+    StoreFirst(Activate(activation, VecAt(sums)), y + r * y_stride, weights.out);
+  }
+}
+
+void Dense(const PackedWeights& weights, const float* bias, Activation activation, const float* x,
+           int64_t x_stride, int64_t rows, float* y, int64_t y_stride) {
+  const int64_t in = weights.in, out = weights.out;
+  if (out <= kMaxNarrow) {
+    return DenseNarrow(weights, bias, activation, x, x_stride, rows, y, y_stride);
+  }
+  int64_t column = 0;
+  for (; column + (kPanelsAtOnce - 1) * kPanel < out; column += kPanelsAtOnce * kPanel) {
+    DensePanels<kPanelsAtOnce>(weights.data + column * in, in, out - column,
+                               bias == nullptr ? nullptr : bias + column, activation, x, x_stride,
+                               rows, y + column, y_stride);
+  }
+  for (; column < out; column += kPanel) {
+    DensePanels<1>(weights.data + column * in, in, out - column,
+                   bias == nullptr ? nullptr : bias + column, activation, x, x_stride, rows,
+                   y + column, y_stride);
+  }
+}
+
+void ActivateAll(Activation activation, const float* x, int64_t n, float* y) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    StoreFirst(Activate(activation, LoadFirst(x + i, n - i)), y + i, n - i);
+  }
+}
+
+void PairProducts(const float* x, int64_t n, int64_t dim, float* scratch, float* out) {
+  const int64_t stride = n + kPanel;
+  for (int64_t d = 0; d < dim; ++d) {
+    float* const row = scratch + d * stride;
+    for (int64_t i = 0; i < n; ++i) row[i] = x[i * dim + d];
+    for (int64_t i = n; i < stride; ++i) row[i] = 0.0f;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = i + 1; j < n; j += kLanes) {
+      Vec sum = {};
+      for (int64_t d = 0; d < dim; ++d) {
+        sum += x[i * dim + d] * VecAt(scratch + d * stride + j);
+      }
+      StoreFirst(sum, out + j - i - 1, n - j);
+    }
+    out += n - 1 - i;
+  }
+}
+
+// Loads kLanes bytes as floats.
+inline Vec LoadBytes(const int8_t* p) {
+  typedef int8_t Bytes __attribute__((vector_size(kLanes), aligned(1), may_alias));
+  const Bytes& bytes = *reinterpret_cast<const Bytes*>(p);
+  return __builtin_convertvector(__builtin_convertvector(bytes, Integers), Vec);
+}
+
+// Sums kVecs vectors of columns.
+template <int kVecs>
+__attribute__((always_inline)) inline void SumInt8Block(const int8_t* table, const float* scale,
+                                                        int64_t dim, const int64_t* ids,
+                                                        const float* values, int64_t n,
+                                                        float* out) {
+  constexpr int64_t kAhead = 12;
+  Vec sums[kVecs] = {};
+  for (int64_t k = 0; k < n; ++k) {
+    if (k + kAhead < n) {
+      __builtin_prefetch(table + ids[k + kAhead] * dim);
+      __builtin_prefetch(scale + ids[k + kAhead]);
+    }
+    const int8_t* const row = table + ids[k] * dim;
+    const float factor = values == nullptr ? scale[ids[k]] : values[k] * scale[ids[k]];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) {
+      sums[v] += factor * LoadBytes(row + v * kLanes);
+    }
+  }
+  for (int v = 0; v < kVecs; ++v) VecAt(out + v * kLanes) = sums[v];
+}
+
+// Rows that are narrower than a vector.
+void SumInt8Narrow(const int8_t* table, const float* scale, int64_t dim, int64_t width,
+                   const int64_t* ids, const float* values, int64_t n, float* out) {
+  float sums[kLanes] = {};
+  if (width == 1) {  // independent sums hide the latency of the additions
+    for (int64_t k = 0; k < n; ++k) {
+      const float factor = values == nullptr ? scale[ids[k]] : values[k] * scale[ids[k]];
+      sums[k % 4] += factor * static_cast<float>(table[ids[k] * dim]);
+    }
+    out[0] = sums[0] + sums[1] + sums[2] + sums[3];
+    return;
+  }
+  for (int64_t k = 0; k < n; ++k) {
+    const int8_t* const row = table + ids[k] * dim;
+    const float factor = values == nullptr ? scale[ids[k]] : values[k] * scale[ids[k]];
+    for (int64_t i = 0; i < width; ++i) sums[i] += factor * static_cast<float>(row[i]);
+  }
+  for (int64_t i = 0; i < width; ++i) out[i] = sums[i];
+}
+
+void SumInt8Rows(const int8_t* table, const float* scale, int64_t dim, const int64_t* ids,
+                 const float* values, int64_t n, float* out) {
+  int64_t d = 0;
+  for (; d + 4 * kLanes <= dim; d += 4 * kLanes) {
+    SumInt8Block<4>(table + d, scale, dim, ids, values, n, out + d);
+  }
+  if (d + 2 * kLanes <= dim) {
+    SumInt8Block<2>(table + d, scale, dim, ids, values, n, out + d);
+    d += 2 * kLanes;
+  }
+  if (d + kLanes <= dim) {
+    SumInt8Block<1>(table + d, scale, dim, ids, values, n, out + d);
+    d += kLanes;
+  }
+  if (d < dim) SumInt8Narrow(table + d, scale, dim, dim - d, ids, values, n, out + d);
+}
+
+bool Normalize(const IdNormalization* states, const int64_t* ids, const float* values, int64_t n,
+               float* y) {
+  constexpr float kLargest = 3.40282347e38f;
+  Integers invalid = {};
+  for (int64_t k = 0; k < n; k += kLanes) {
+    const int64_t count = n - k < kLanes ? n - k : kLanes;
+    float max_abs[kLanes], bias[kLanes];
+    for (int i = 0; i < kLanes; ++i) max_abs[i] = 1.0f;
+    for (int i = 0; i < kLanes; ++i) bias[i] = 0.0f;
+    for (int64_t i = 0; i < count; ++i) {
+      const IdNormalization& state = states[ids[k + i]];
+      max_abs[i] = state.max_abs;
+      bias[i] = state.bias;
+    }
+    const Vec v = values == nullptr ? Splat(1.0f) : LoadFirst(values + k, count);
+    const Integers bad = ~((v <= kLargest) & (v >= -kLargest));
+    const Vec quotient = v / VecAt(max_abs);
+    const Vec below = Select(quotient > 1.0f, Splat(1.0f), quotient);
+    const Vec clipped = Select(below < -1.0f, Splat(-1.0f), below);
+    StoreFirst(Select(bad, Vec{}, clipped) + VecAt(bias), y + k, count);
+    invalid |= bad;
+  }
+  bool finite = true;
+  for (int i = 0; i < kLanes; ++i) finite &= invalid[i] == 0;
+  return finite;
+}
+
+}  // namespace
+
+extern const ScoringKernels kScoringKernels;
+const ScoringKernels kScoringKernels = {Dense, ActivateAll, PairProducts, SumInt8Rows, Normalize};
+
+}  // namespace twml::TWML_SIMD_LEVEL

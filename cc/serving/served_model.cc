@@ -1,0 +1,52 @@
+#include "cc/serving/served_model.h"
+
+#include <utility>
+#include <vector>
+
+namespace twml::serving {
+namespace {
+
+using scorer::ProgramInput;
+using scorer::Scorer;
+
+Status CheckSameInputs(const char* kind, const std::vector<ProgramInput>& old_inputs,
+                       const std::vector<ProgramInput>& new_inputs) {
+  bool same = old_inputs.size() == new_inputs.size();
+  for (size_t i = 0; same && i < old_inputs.size(); ++i) {
+    const ProgramInput &a = old_inputs[i], &b = new_inputs[i];
+    same = a.name == b.name && a.form == b.form && a.type == b.type && a.dims == b.dims;
+    if (!same) {
+      return Invalid("the new model must have the ", kind, " of the old one: '", a.name,
+                     "' became '", b.name, "' or has another form");
+    }
+  }
+  if (same) return Status();
+  return Invalid("the new model must have the ", old_inputs.size(), " ", kind,
+                 " of the old one, got ", new_inputs.size());
+}
+
+}  // namespace
+
+Status ServedModel::Load(const std::string& folder, std::unique_ptr<ServedModel>* out) {
+  std::shared_ptr<const Scorer> loaded;
+  TWML_RETURN_IF_ERROR(Scorer::Load(folder, &loaded));
+  out->reset(new ServedModel(std::move(loaded)));
+  return Status();
+}
+
+Status ServedModel::Reload(const std::string& folder) {
+  std::shared_ptr<const Scorer> loaded;
+  TWML_RETURN_IF_ERROR(Scorer::Load(folder, &loaded));
+  const std::shared_ptr<const Scorer> old = Get();
+  TWML_RETURN_IF_ERROR(CheckSameInputs("inputs", old->features(), loaded->features()));
+  TWML_RETURN_IF_ERROR(CheckSameInputs("columns", old->columns(), loaded->columns()));
+  if (old->output_width() != loaded->output_width()) {
+    return Invalid("the output of the new model must have ", old->output_width(),
+                   " numbers for each row, as that of the old one, got ", loaded->output_width());
+  }
+  std::lock_guard<std::mutex> lock(mu_);
+  scorer_.swap(loaded);  // `loaded` frees the old version after the lock, if nobody holds it
+  return Status();
+}
+
+}  // namespace twml::serving

@@ -1,0 +1,40 @@
+// A scorer that can be replaced while requests run.
+#ifndef TWML_SERVING_SERVED_MODEL_H_
+#define TWML_SERVING_SERVED_MODEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "cc/core/scorer/scorer.h"
+#include "cc/core/status.h"
+
+namespace twml::serving {
+
+// Any number of threads may call all functions.
+class ServedModel {
+ public:
+  static Status Load(const std::string& folder, std::unique_ptr<ServedModel>* out);
+
+  // The current version. It lives as long as it is held, also if it is replaced.
+  std::shared_ptr<const scorer::Scorer> Get() const {
+    std::lock_guard<std::mutex> lock(mu_);
+    return scorer_;
+  }
+
+  // Replaces the scorer by that of a folder. Requests that have begun end with the old version; its
+  // memory is freed with the last of them. If the call fails, nothing has changed. It fails, among
+  // others, if the new scorer takes other arrays or returns an output of another width.
+  Status Reload(const std::string& folder);
+
+ private:
+  explicit ServedModel(std::shared_ptr<const scorer::Scorer> scorer) : scorer_(std::move(scorer)) {}
+
+  mutable std::mutex mu_;
+  std::shared_ptr<const scorer::Scorer> scorer_;
+};
+
+}  // namespace twml::serving
+
+#endif  // TWML_SERVING_SERVED_MODEL_H_

@@ -1,0 +1,214 @@
+#include "twml_ops/include/twml_ops_scorer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "cc/core/parallel.h"
+#include "cc/core/scorer/scorer.h"
+#include "cc/serving/served_model.h"
+#include "cc/serving/thread_pool.h"
+
+struct twml_ops_scorer {
+  std::unique_ptr<twml::serving::ServedModel> model;
+};
+
+struct twml_ops_threads {
+  explicit twml_ops_threads(int num_threads) : pool(num_threads) {}
+  twml::serving::ThreadPool pool;
+};
+
+namespace {
+
+using twml::Status;
+using twml::scorer::Form;
+using twml::scorer::ProgramInput;
+using twml::scorer::Request;
+using twml::scorer::RequestArray;
+using twml::scorer::Scorer;
+
+int32_t Fail(int32_t code, const char* message, char* error, size_t error_size) {
+  if (error != nullptr && error_size > 0) {
+    const size_t size = std::min(std::strlen(message), error_size - 1);
+    std::memcpy(error, message, size);
+    error[size] = '\0';
+  }
+  return code;
+}
+
+// Calls a function that returns a Status, and translates what it throws.
+template <class Function>
+int32_t Guard(char* error, size_t error_size, const Function& function) {
+  try {
+    const Status status = function();
+    if (status.ok()) return TWML_OPS_SCORER_OK;
+    return Fail(TWML_OPS_SCORER_INVALID, status.message().c_str(), error, error_size);
+  } catch (const std::bad_alloc&) {
+    return Fail(TWML_OPS_SCORER_OUT_OF_MEMORY, "out of memory", error, error_size);
+  } catch (const std::exception& e) {
+    return Fail(TWML_OPS_SCORER_INVALID, e.what(), error, error_size);
+  }
+}
+
+const std::vector<ProgramInput>& InputsOf(const Scorer& scorer, int32_t set) {
+  return set == TWML_OPS_COLUMNS ? scorer.columns() : scorer.features();
+}
+
+int32_t KindOf(const ProgramInput& input) {
+  switch (input.form) {
+    case Form::kDense:
+      return TWML_OPS_FLOATS + static_cast<int32_t>(input.type);
+    case Form::kStrings:
+      return TWML_OPS_STRINGS;
+    case Form::kIds:
+      return TWML_OPS_IDS;
+    case Form::kValues:
+      return TWML_OPS_VALUES;
+    case Form::kRowSplits:
+      return TWML_OPS_ROW_SPLITS;
+    case Form::kBagStrings:
+      return TWML_OPS_BAG_STRINGS;
+  }
+  return -1;
+}
+
+// The arrays of a request in the form of the core. Memory is kept for the next call of the thread.
+class Arrays {
+ public:
+  explicit Arrays(std::vector<RequestArray>* arrays) : arrays_(*arrays) { arrays_.clear(); }
+
+  twml::Span<const RequestArray> Convert(const twml_ops_array* arrays, int64_t size) {
+    for (int64_t i = 0; arrays != nullptr && i < size; ++i) {
+      RequestArray array;
+      array.data = arrays[i].data;
+      array.size = arrays[i].size;
+      array.offsets = arrays[i].offsets;
+      array.num_bytes = arrays[i].num_bytes;
+      arrays_.push_back(array);
+    }
+    return arrays_;
+  }
+
+ private:
+  std::vector<RequestArray>& arrays_;
+};
+
+void CallBody(void* context, int64_t begin, int64_t end) {
+  (*static_cast<const std::function<void(int64_t, int64_t)>*>(context))(begin, end);
+}
+
+Status Predict(const twml_ops_scorer& scorer, const twml_ops_request& request, float* out,
+               int64_t out_size) {
+  if (request.set != TWML_OPS_FEATURES && request.set != TWML_OPS_COLUMNS) {
+    return twml::Invalid("set must be TWML_OPS_FEATURES or TWML_OPS_COLUMNS, got ", request.set);
+  }
+  if (request.threads != nullptr && request.parallel_for != nullptr) {
+    return twml::Invalid("a request must have threads or parallel_for, not both");
+  }
+  if (out == nullptr && out_size > 0) return twml::Invalid("out must not be null");
+  thread_local std::vector<RequestArray> arrays, user;
+  Request converted;
+  converted.raw = request.set == TWML_OPS_COLUMNS;
+  converted.rows = request.num_rows;
+  converted.arrays = Arrays(&arrays).Convert(request.arrays, request.num_arrays);
+  converted.user = Arrays(&user).Convert(request.user, request.num_arrays);
+  const std::shared_ptr<const Scorer> current = scorer.model->Get();
+  if (request.parallel_for != nullptr) {
+    const auto parallel_for = [&request](int64_t total, int64_t cost,
+                                         const std::function<void(int64_t, int64_t)>& body) {
+      request.parallel_for(request.pool, total, cost, CallBody,
+                           const_cast<std::function<void(int64_t, int64_t)>*>(&body));
+    };
+    return current->Predict(converted, parallel_for, out, out_size);
+  }
+  if (request.threads != nullptr) {
+    twml::serving::ThreadPool& pool = request.threads->pool;
+    const auto parallel_for = [&pool](int64_t total, int64_t cost,
+                                      const std::function<void(int64_t, int64_t)>& body) {
+      pool.Run(total, cost, pool.num_threads(), body);
+    };
+    return current->Predict(converted, parallel_for, out, out_size);
+  }
+  return current->Predict(converted, twml::Serial, out, out_size);
+}
+
+}  // namespace
+
+extern "C" {
+
+int32_t twml_ops_scorer_abi_version(void) { return TWML_OPS_SCORER_ABI_VERSION; }
+
+int32_t twml_ops_scorer_load(const char* folder, twml_ops_scorer** scorer, char* error,
+                             size_t error_size) {
+  return Guard(error, error_size, [&] {
+    if (folder == nullptr || scorer == nullptr) {
+      return twml::Invalid("folder and scorer must not be null");
+    }
+    auto loaded = std::make_unique<twml_ops_scorer>();
+    TWML_RETURN_IF_ERROR(twml::serving::ServedModel::Load(folder, &loaded->model));
+    *scorer = loaded.release();
+    return Status();
+  });
+}
+
+int32_t twml_ops_scorer_reload(twml_ops_scorer* scorer, const char* folder, char* error,
+                               size_t error_size) {
+  return Guard(error, error_size, [&] {
+    if (folder == nullptr || scorer == nullptr) {
+      return twml::Invalid("folder and scorer must not be null");
+    }
+    return scorer->model->Reload(folder);
+  });
+}
+
+void twml_ops_scorer_free(twml_ops_scorer* scorer) { delete scorer; }
+
+twml_ops_threads* twml_ops_threads_new(int32_t num_threads) {
+  try {
+    return new twml_ops_threads(num_threads);
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+void twml_ops_threads_free(twml_ops_threads* threads) { delete threads; }
+
+int64_t twml_ops_scorer_num_inputs(const twml_ops_scorer* scorer, int32_t set) {
+  return static_cast<int64_t>(InputsOf(*scorer->model->Get(), set).size());
+}
+
+int32_t twml_ops_scorer_input(const twml_ops_scorer* scorer, int32_t set, int64_t i,
+                              twml_ops_input* input) {
+  const std::shared_ptr<const Scorer> current = scorer->model->Get();
+  const auto& inputs = InputsOf(*current, set);
+  if (i < 0 || i >= static_cast<int64_t>(inputs.size())) return TWML_OPS_SCORER_INVALID;
+  const ProgramInput& found = inputs[static_cast<size_t>(i)];
+  input->name = found.name.c_str();
+  input->kind = KindOf(found);
+  input->width = 0;
+  if (found.form == Form::kDense) {
+    input->width = found.shape_known ? 1 : -1;
+    for (const int64_t dim : found.dims) input->width *= dim;
+  }
+  return TWML_OPS_SCORER_OK;
+}
+
+int64_t twml_ops_scorer_output_width(const twml_ops_scorer* scorer) {
+  return scorer->model->Get()->output_width();
+}
+
+int32_t twml_ops_scorer_predict(const twml_ops_scorer* scorer, const twml_ops_request* request,
+                                float* out, int64_t out_size, char* error, size_t error_size) {
+  return Guard(error, error_size, [&] {
+    if (scorer == nullptr || request == nullptr) {
+      return twml::Invalid("scorer and request must not be null");
+    }
+    return Predict(*scorer, *request, out, out_size);
+  });
+}
+
+}  // extern "C"

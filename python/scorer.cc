@@ -1,0 +1,313 @@
+#include "cc/core/scorer/scorer.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cc/core/csr.h"
+#include "cc/serving/served_model.h"
+#include "cc/serving/thread_pool.h"
+#include "python/bind.h"
+
+namespace twml {
+namespace {
+
+using scorer::Form;
+using scorer::ProgramInput;
+using scorer::Request;
+using scorer::RequestArray;
+using scorer::Scorer;
+using scorer::Type;
+using serving::ServedModel;
+using serving::ThreadPool;
+
+// The threads of all scorers of the process, one for each core. They are never joined, because the
+// process may end in any of them.
+ThreadPool& Pool() {
+  static ThreadPool* const pool =
+      new ThreadPool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  return *pool;
+}
+
+// Arrays by name.
+using Named = py::typing::Dict<py::str, py::object>;
+
+const char* FormName(Form form) {
+  constexpr const char* kNames[] = {"dense", "strings", "ids", "values", "row_splits", "bag"};
+  return kNames[static_cast<int>(form)];
+}
+
+// An array of T; `object` itself if it is one.
+template <class T>
+py::array ArrayOf(const py::handle& object, const char* name) {
+  using Direct = py::array_t<T, py::array::c_style>;
+  if (py::isinstance<Direct>(object)) {
+    const auto array = py::reinterpret_borrow<py::array>(object);
+    if ((array.flags() & py::detail::npy_api::NPY_ARRAY_ALIGNED_) != 0) return array;
+  }
+  return ToArray<T>(object, name);
+}
+
+// The bool of each item: other arrays are compared with 0, as NumPy does.
+py::array BoolsOf(const py::handle& object, const char* name) {
+  if (py::isinstance<py::array_t<bool, py::array::c_style>>(object)) {
+    return py::reinterpret_borrow<py::array>(object);
+  }
+  const py::array any = ToAnyArray(object);
+  if (!any) RaiseIfError(Invalid(name, " must be an array of bools"));
+  return py::reinterpret_steal<py::array>(ConvertWithNumPy(any, py::dtype::of<bool>()).release());
+}
+
+// The arrays of a request, and what they refer to.
+class Arrays {
+ public:
+  explicit Arrays(size_t size) : arrays_(size), dims_(size) { owners_.reserve(2 * size); }
+
+  void AddDense(size_t i, const ProgramInput& input, const py::handle& object) {
+    const char* const name = input.name.c_str();
+    const py::array array = input.type == Type::kFloat     ? ArrayOf<float>(object, name)
+                            : input.type == Type::kInteger ? ArrayOf<int64_t>(object, name)
+                                                           : BoolsOf(object, name);
+    if (array.ndim() == 0) RaiseIfError(Invalid(name, " must have at least 1 dimension, got 0"));
+    for (py::ssize_t d = 1; d < array.ndim(); ++d) dims_[i].push_back(array.shape(d));
+    if (input.shape_known && dims_[i] != input.dims) {
+      std::string expected = "(B";
+      for (const int64_t dim : input.dims) expected += ", " + std::to_string(dim);
+      RaiseIfError(Invalid(name, " must have the shape ", expected, "), got ", ShapeOf(array)));
+    }
+    Set(i, input, array);
+    arrays_[i].dims = &dims_[i];
+    SetRows(input, array.shape(0));
+  }
+
+  void AddEntries(size_t i, const ProgramInput& input, const py::handle& object) {
+    const char* const name = input.name.c_str();
+    const py::array array =
+        input.form == Form::kValues ? ArrayOf<float>(object, name) : ArrayOf<int64_t>(object, name);
+    RequireRank(array, 1, name);
+    Set(i, input, array);
+    if (input.form == Form::kRowSplits) {
+      if (array.size() == 0) RaiseIfError(CheckRowSplits({}, 0));
+      SetRows(input, array.size() - 1);
+    }
+  }
+
+  // A pair of the bytes of all strings and their offsets.
+  void AddStrings(size_t i, const ProgramInput& input, const py::handle& object) {
+    const auto pair = object.cast<py::tuple>();
+    const py::array bytes = ArrayOf<uint8_t>(pair[0], input.name.c_str());
+    const py::array offsets = ArrayOf<int64_t>(pair[1], input.name.c_str());
+    Set(i, input, bytes);
+    owners_.push_back(offsets);
+    arrays_[i].num_bytes = bytes.size();
+    arrays_[i].size = std::max<int64_t>(0, offsets.size() - 1);
+    arrays_[i].offsets = static_cast<const int64_t*>(offsets.data());
+    if (input.form == Form::kStrings) SetRows(input, arrays_[i].size);
+  }
+
+  void Add(size_t i, const ProgramInput& input, const py::handle& object) {
+    if (input.form == Form::kDense) return AddDense(i, input, object);
+    if (input.form == Form::kStrings || input.form == Form::kBagStrings) {
+      return AddStrings(i, input, object);
+    }
+    AddEntries(i, input, object);
+  }
+
+  const std::vector<RequestArray>& arrays() const { return arrays_; }
+  bool has_rows() const { return rows_ >= 0; }
+  int64_t rows() const { return std::max<int64_t>(0, rows_); }
+
+ private:
+  void Set(size_t i, const ProgramInput&, const py::array& array) {
+    owners_.push_back(array);
+    arrays_[i].data = array.data();
+    arrays_[i].size = array.size();
+  }
+
+  void SetRows(const ProgramInput& input, int64_t rows) {
+    if (rows_ < 0) {
+      rows_ = rows;
+      first_ = &input.name;
+    } else if (rows != rows_) {
+      RaiseIfError(Invalid("all inputs must have the same number of rows: ", *first_, " has ",
+                           rows_, ", ", input.name, " has ", rows));
+    }
+  }
+
+  std::vector<RequestArray> arrays_;
+  std::vector<std::vector<int64_t>> dims_;
+  std::vector<py::object> owners_;
+  int64_t rows_ = -1;
+  const std::string* first_ = nullptr;
+};
+
+class PyScorer {
+ public:
+  explicit PyScorer(const std::string& folder) {
+    py::gil_scoped_release release;
+    Status status = ServedModel::Load(folder, &model_);
+    py::gil_scoped_acquire acquire;
+    RaiseIfError(status);
+  }
+
+  void Reload(const std::string& folder) {
+    Status status;
+    {
+      py::gil_scoped_release release;
+      status = model_->Reload(folder);
+    }
+    RaiseIfError(status);
+  }
+
+  py::typing::List<py::typing::Tuple<std::string, std::string>> Features() const {
+    return Described(model_->Get()->features());
+  }
+  py::typing::List<py::typing::Tuple<std::string, std::string>> Columns() const {
+    return Described(model_->Get()->columns());
+  }
+
+  FloatArray Predict(const Named& given, bool raw, int num_threads) const {
+    const std::shared_ptr<const Scorer> current = model_->Get();
+    const auto& inputs = raw ? current->columns() : current->features();
+    Arrays arrays(inputs.size());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const py::handle found = Find(given, inputs[i]);
+      if (!found) RaiseIfError(Invalid("the input '", inputs[i].name, "' is missing"));
+      arrays.Add(i, inputs[i], found);
+    }
+    Request request;
+    request.raw = raw;
+    request.arrays = arrays.arrays();
+    request.rows = arrays.rows();
+    return Run(*current, request, num_threads);
+  }
+
+  FloatArray Rank(const Named& user, const Named& candidates, bool raw, int num_threads) const {
+    const std::shared_ptr<const Scorer> current = model_->Get();
+    const auto& inputs = raw ? current->columns() : current->features();
+    Arrays of_user(inputs.size()), of_candidates(inputs.size());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const py::handle first = Find(user, inputs[i]), second = Find(candidates, inputs[i]);
+      if (!first && !second) RaiseIfError(Invalid("the input '", inputs[i].name, "' is missing"));
+      if (first) of_user.Add(i, inputs[i], first);
+      if (second) of_candidates.Add(i, inputs[i], second);
+    }
+    if (of_user.has_rows() && of_user.rows() != 1) {
+      RaiseIfError(Invalid("the user must have 1 row, got ", of_user.rows()));
+    }
+    if (!of_candidates.has_rows()) {
+      RaiseIfError(Invalid("candidates must have an input that says how many there are"));
+    }
+    Request request;
+    request.raw = raw;
+    request.arrays = of_candidates.arrays();
+    request.user = of_user.arrays();
+    request.rows = of_candidates.rows();
+    return Run(*current, request, num_threads);
+  }
+
+ private:
+  static py::list Described(const std::vector<ProgramInput>& inputs) {
+    py::list out;
+    for (const ProgramInput& input : inputs) {
+      out.append(py::make_tuple(input.name, FormName(input.form)));
+    }
+    return out;
+  }
+
+  static py::handle Find(const Named& given, const ProgramInput& input) {
+    return PyDict_GetItemString(given.ptr(), input.name.c_str());
+  }
+
+  static FloatArray Run(const Scorer& current, const Request& request, int num_threads) {
+    std::vector<int64_t> dims;
+    RaiseIfError(current.OutputShape(request, &dims));
+    std::vector<py::ssize_t> shape = {static_cast<py::ssize_t>(request.rows)};
+    shape.insert(shape.end(), dims.begin(), dims.end());
+    FloatArray out(shape);
+    float* const data = out.mutable_data();
+    const int64_t size = out.size();
+    // A short call keeps the lock of the interpreter: it would take longer to get it back.
+    constexpr int64_t kShortRows = 4;
+    if (request.rows <= kShortRows) {
+      RaiseIfError(current.Predict(request, Serial, data, size));
+      return out;
+    }
+    Status status;
+    {
+      py::gil_scoped_release release;
+      status = num_threads == 1 ? current.Predict(request, Serial, data, size)
+                                : current.Predict(request, Parallel(num_threads), data, size);
+    }
+    RaiseIfError(status);
+    return out;
+  }
+
+  static ParallelFor Parallel(int num_threads) {
+    const int most = num_threads > 0 ? num_threads : Pool().num_threads();
+    return [most](int64_t total, int64_t cost, const std::function<void(int64_t, int64_t)>& body) {
+      Pool().Run(total, cost, most, body);
+    };
+  }
+
+  std::unique_ptr<ServedModel> model_;
+};
+
+}  // namespace
+
+void BindScorer(py::module_& m) {
+  using py::literals::operator""_a;
+  py::class_<PyScorer>(m, "NativeScorer", R"(An exported model; core.Scorer has the documentation.
+
+Args:
+  folder: the folder that export.to_scorer wrote.
+
+Raises:
+  ValueError: the folder cannot be read.)")
+      .def(py::init<const std::string&>(), "folder"_a)
+      .def("reload", &PyScorer::Reload, "folder"_a, R"(Replaces the model by that of a folder.
+
+Args:
+  folder: the folder that export.to_scorer wrote.
+
+Raises:
+  ValueError: the folder cannot be read, or its model takes other inputs.)")
+      .def_property_readonly("features", &PyScorer::Features,
+                             "The names and the forms of the arrays that the model takes.")
+      .def_property_readonly("columns", &PyScorer::Columns,
+                             "The names and the forms of the raw columns that it takes.")
+      .def("predict", &PyScorer::Predict, "arrays"_a, "raw"_a = false, IntArg("num_threads") = 0,
+           R"(Computes predictions.
+
+Args:
+  arrays: the features, or the columns if raw is set, by name. A column of text is a pair of uint8
+    bytes and int64 offsets.
+  raw: whether arrays are columns.
+  num_threads: maximum number of threads; 0 means one per core.
+
+Returns:
+  float32 [B, ...].
+
+Raises:
+  ValueError: an array is missing, or has another type or shape; or an id is out of range.)")
+      .def("rank", &PyScorer::Rank, "user"_a, "candidates"_a, "raw"_a = false,
+           IntArg("num_threads") = 0, R"(Computes predictions for one user and many candidates.
+
+Args:
+  user: arrays as for predict, with one row.
+  candidates: arrays as for predict.
+  raw: whether the arrays are columns.
+  num_threads: maximum number of threads; 0 means one per core.
+
+Returns:
+  float32 [B, ...], for each candidate.
+
+Raises:
+  ValueError: an array is missing, is given twice, or has another type or shape; or an id is out of
+    range.)");
+}
+
+}  // namespace twml

@@ -1,0 +1,359 @@
+"""Computes predictions of an exported model with NumPy, without TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tests.core.numpy_field_steps import FIELD_STEPS, Array, Registers, Step, table_rows
+from tests.core.numpy_raw_columns import RawColumns
+from twml_ops import _core
+
+FORMAT = 1
+PROGRAM_FILE = "scorer.json"
+
+
+class Scorer:
+    """A model that `twml_ops.export.to_scorer` wrote. Use `Scorer.load` to read it.
+
+    A scorer has no state that changes, so any number of threads may use it.
+
+    Args:
+        inputs: name → role of each input array. The roles "ids", "values" and "row_splits" are the
+            parts of a sparse batch, "dense" is a dense array.
+        steps: functions that read and write the arrays of a call by their names, in the order in
+            which they are called.
+        output: the name of the array that `predict` returns.
+        raw: makes the inputs of raw columns; None: the scorer takes no raw columns.
+    """
+
+    def __init__(
+        self,
+        inputs: Mapping[str, str],
+        steps: list[Step],
+        output: str,
+        raw: RawColumns | None = None,
+    ) -> None:
+        self._raw = raw
+        self._inputs = dict(inputs)
+        self._steps = steps
+        self._output = output
+        self._roles = {role: name for name, role in inputs.items()}
+        self._one_batch = len(self._roles) == len(self._inputs) and "dense" not in self._roles
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Scorer:
+        """Reads a model from a folder.
+
+        Args:
+            path: the folder that `to_scorer` wrote. Tables are memory-mapped: processes on one
+                machine share their memory, and rows that are not used are not loaded.
+
+        Returns:
+            The scorer.
+
+        Raises:
+            FileNotFoundError: the folder or a file in it does not exist.
+            ValueError: the model has a format that this version of the package cannot read.
+        """
+        folder = Path(path)
+        program = json.loads((folder / PROGRAM_FILE).read_text())
+        if program["format"] != FORMAT:
+            raise ValueError(
+                f"{folder} has the format {program['format']}, this version reads {FORMAT}"
+            )
+        steps = []
+        for step in program["steps"]:
+            arrays = {k: np.load(folder / f, mmap_mode="r") for k, f in step["arrays"].items()}
+            # Small arrays are copied, because they are used in every call and mapped arrays are
+            # slower. np.asarray turns the others into plain arrays without a copy.
+            arrays = {
+                k: np.array(a) if a.nbytes < 1 << 20 else np.asarray(a) for k, a in arrays.items()
+            }
+            make = _STEPS[step["op"]]
+            steps.append(make(*step["in"], *step["out"], **arrays, **step["attributes"]))
+        raw = RawColumns(**program["raw"]) if "raw" in program else None
+        return cls(program["inputs"], steps, program["output"], raw)
+
+    @property
+    def inputs(self) -> list[str]:
+        """The names of the arrays that the model takes."""
+        return list(self._inputs)
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the raw columns that `predict` takes; empty if it takes none."""
+        return [] if self._raw is None else list(self._raw.columns)
+
+    def predict(
+        self,
+        ids: ArrayLike | Mapping[str, ArrayLike],
+        values: ArrayLike | None = None,
+        row_splits: ArrayLike | None = None,
+    ) -> Array:
+        """Computes the predictions of a batch.
+
+        Args:
+            ids: int64 [K], the feature ids of all rows. For a model with several inputs, a mapping
+                from the names in `inputs` to arrays, with the shapes and types of the
+                `serving_default` signature of an exported SavedModel. For a scorer that was
+                exported with a schema, also a mapping from the names in `columns` to raw data, each
+                [B]: numbers, in which None and NaN are missing values; and categories as text,
+                bytes, integers or bools, in which None, NaN and "" are missing values. A bag in the
+                column `tags` is `tags` [K] and `tags_row_splits` [B + 1]. Other entries of such a
+                mapping are ignored.
+            values: float32 [K], the values of the features, or None if the model takes no values.
+            row_splits: int64 [B + 1], the CSR offsets of the rows, or None for a single row.
+
+        Returns:
+            The model's output, float32 [B, …].
+
+        Raises:
+            ValueError: an input is missing or unexpected, a column has another type or length, an
+                id is out of range, or `row_splits` is not a valid sequence of offsets.
+        """
+        if isinstance(ids, Mapping):
+            registers: Registers
+            if self._raw is not None and ids.keys() != self._inputs.keys():
+                registers = {k: v for k, v in self._raw.features(ids).items() if k in self._inputs}
+            else:
+                registers = {k: np.asarray(v) for k, v in ids.items()}
+        else:
+            if not self._one_batch:
+                raise ValueError(
+                    f"ids must be a mapping with the inputs {self.inputs}, got an array"
+                )
+            ids = np.asarray(ids)
+            splits = (0, len(ids)) if row_splits is None else row_splits
+            registers = {self._roles["ids"]: ids, self._roles["row_splits"]: np.asarray(splits)}
+            if values is not None:
+                registers[self._roles.get("values", "values")] = np.asarray(values)
+        if registers.keys() != self._inputs.keys():
+            raise ValueError(f"the inputs must be {self.inputs}, got {sorted(registers)}")
+        for step in self._steps:
+            step(registers)
+        return registers[self._output]
+
+
+# Steps ------------------------------------------------------------------------------------------
+
+
+def _sparse_linear(
+    ids: str,
+    values: str | None,
+    row_splits: str,
+    out: str,
+    *,
+    table: Array,
+    scale: Array | None = None,
+    bias: Array | None = None,
+) -> Step:
+    compressed = table.dtype != np.float32
+
+    def step(r: Registers) -> None:
+        i, v = r[ids], None if values is None else r[values]
+        if compressed:
+            y = _compressed_product(i, v, r[row_splits], table, scale)
+        else:
+            y = _core.sparse_linear(i, v, r[row_splits], table)
+        r[out] = y if bias is None else np.add(y, bias, out=y)
+
+    return step
+
+
+def _compressed_product(
+    ids: Array, values: Array | None, row_splits: Array, table: Array, scale: Array | None
+) -> Array:
+    """The product with a bfloat16 or int8 table, whose rows are converted to float32.
+
+    The scales of int8 rows are multiplied into the values.
+    """
+    outside = (ids < 0) | (ids >= len(table))
+    if outside.any():
+        k = int(np.argmax(outside))
+        raise ValueError(f"ids[{k}] = {ids[k]} is out of range [0, {len(table)})")
+    if scale is None:
+        rows = table_rows(table, None, ids)
+    else:
+        rows = table[ids].astype(np.float32)
+        values = scale[ids] if values is None else values * scale[ids]
+    return _core.sparse_linear(np.arange(len(ids)), values, row_splits, rows)
+
+
+def _max_norm(
+    ids: str,
+    values: str | None,
+    row_splits: str,
+    out: str,
+    *,
+    max_abs: Array,
+    bias: Array | None = None,
+    **options: Any,
+) -> Step:
+    del row_splits
+
+    def step(r: Registers) -> None:
+        v = np.ones(len(r[ids]), np.float32) if values is None else r[values]
+        r[out] = _core.max_norm(r[ids], v, max_abs, bias, **options)
+
+    return step
+
+
+def _discretizer(method: str) -> Callable[..., Step]:
+    def make(
+        ids: str,
+        values: str | None,
+        row_splits: str,
+        out_ids: str,
+        out_values: str | None,
+        out_splits: str,
+        *,
+        feature_ids: Array,
+        boundaries: Array,
+        boundary_splits: Array,
+        **options: Any,
+    ) -> Step:
+        buckets = _core.Buckets(feature_ids, boundaries, boundary_splits)
+        discretize = getattr(buckets, method)
+
+        def step(r: Registers) -> None:
+            v = None if values is None else r[values]
+            i, v, r[out_splits] = discretize(r[ids], v, r[row_splits], **options)
+            r[out_ids] = i
+            if out_values is not None:
+                r[out_values] = v
+
+        return step
+
+    return make
+
+
+def _hash_ids(ids: str, out: str, *, bits: int) -> Step:
+    def step(r: Registers) -> None:
+        r[out] = _core.hash_ids(r[ids], bits)
+
+    return step
+
+
+def _dense(x: str, out: str, *, kernel: Array, bias: Array | None = None) -> Step:
+    def step(r: Registers) -> None:
+        y = r[x] @ kernel
+        r[out] = y if bias is None else np.add(y, bias, out=y)
+
+    return step
+
+
+def _cross(x0: str, x: str, product: str, out: str, *, diag_scale: float) -> Step:
+    def step(r: Registers) -> None:
+        p = r[product] + diag_scale * r[x] if diag_scale else r[product]
+        r[out] = r[x0] * p + r[x]
+
+    return step
+
+
+def _factorization_machine(*registers: str, pool: bool) -> Step:
+    *terms, out = registers
+
+    def step(r: Registers) -> None:
+        vectors = [r[t] for t in terms]
+        if len(vectors) == 1 and vectors[0].ndim == 3:  # [B, F, d]
+            vectors = list(vectors[0].swapaxes(0, 1))
+        total, squares = vectors[0], vectors[0] * vectors[0]
+        for v in vectors[1:]:
+            total = total + v
+            squares = squares + v * v
+        products = np.float32(0.5) * (total * total - squares)
+        r[out] = products.sum(1, keepdims=True) if pool else products
+
+    return step
+
+
+def _affine(x: str, out: str, *, factor: Array, offset: Array) -> Step:
+    def step(r: Registers) -> None:
+        r[out] = r[x] * factor + offset
+
+    return step
+
+
+def _activation(x: str, out: str, *, name: str) -> Step:
+    function = ACTIVATIONS[name]
+
+    def step(r: Registers) -> None:
+        r[out] = function(r[x])
+
+    return step
+
+
+def _merge(name: str) -> Callable[..., Step]:
+    def make(*registers: str, **options: Any) -> Step:
+        *terms, out = registers
+
+        def step(r: Registers) -> None:
+            arrays = [r[t] for t in terms]
+            if name == "concatenate":
+                r[out] = np.concatenate(arrays, **options)
+                return
+            y = arrays[0]
+            for other in arrays[1:]:
+                y = y * other if name == "multiply" else y + other
+            r[out] = y / np.float32(len(arrays)) if name == "average" else y
+
+        return step
+
+    return make
+
+
+_erf: Any = np.frompyfunc(math.erf, 1, 1)  # NumPy has no erf
+
+
+def _gelu(x: Array) -> Array:
+    return x * (0.5 * (1 + _erf(x * math.sqrt(0.5)).astype(np.float32)))
+
+
+def _sigmoid(x: Array) -> Array:
+    return 0.5 * np.tanh(0.5 * x) + 0.5  # this form does not overflow
+
+
+def _softmax(x: Array) -> Array:
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "exponential": np.exp,
+    "gelu": _gelu,
+    "relu": lambda x: np.maximum(x, 0),
+    "sigmoid": _sigmoid,
+    "silu": lambda x: x * _sigmoid(x),
+    "softmax": _softmax,
+    "softplus": lambda x: np.logaddexp(x, np.float32(0)),
+    "swish": lambda x: x * _sigmoid(x),
+    "tanh": np.tanh,
+}
+"""Name in Keras → activation function, for all activations that a scorer supports."""
+
+_STEPS: dict[str, Callable[..., Step]] = {
+    **FIELD_STEPS,
+    "activation": _activation,
+    "add": _merge("add"),
+    "affine": _affine,
+    "average": _merge("average"),
+    "concatenate": _merge("concatenate"),
+    "cross": _cross,
+    "dense": _dense,
+    "factorization_machine": _factorization_machine,
+    "hash_ids": _hash_ids,
+    "hashing_discretize": _discretizer("hashing_discretize"),
+    "max_norm": _max_norm,
+    "multiply": _merge("multiply"),
+    "percentile_discretize": _discretizer("percentile_discretize"),
+    "sparse_linear": _sparse_linear,
+}
