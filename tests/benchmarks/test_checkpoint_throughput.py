@@ -8,7 +8,7 @@ from benchmarks import checkpoint_throughput
 
 def test_every_way_is_measured(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    options = "--rows 3000 --units 8 --rounds 3 --json out.json --page p.md"
+    options = "--rows 60000 --units 8 --rounds 3 --json out.json --page p.md"
     monkeypatch.setattr(sys, "argv", ["checkpoint_throughput", *options.split()])
     checkpoint_throughput.main()
     lines = {line["way"]: line for line in json.loads((tmp_path / "out.json").read_text())["ways"]}
