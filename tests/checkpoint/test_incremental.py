@@ -299,7 +299,7 @@ def test_encoded_rows_come_back(shape, width, dtype):
         ({"rows": 4, "quantized": [64]}, "output of quantize_rows"),
         ({"rows": 4, "quantized": [64], "stored": [64]}, "coded rows are damaged"),
         ({"rows": 4, "quantized": [64], "stored": [63]}, "bytes of coded rows"),
-        ({"rows": 4, "quantized": [64], "stored": [32, 32]}, "argument"),
+        ({"rows": 4, "quantized": [64], "stored": [32, 32]}, "coded rows are damaged"),
         ({"rows": 4, "stored": [64]}, "bytes of coded rows"),
     ],
 )

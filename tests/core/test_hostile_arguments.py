@@ -48,6 +48,18 @@ def of_sketch(name, **options):
     return call
 
 
+def reuse_distances(**arguments):
+    made = core.ReuseDistances(64)
+    made.add(**arguments)
+    return made.hits(np.array([1, 4]))
+
+
+def of_reuse_distances(name):
+    made = core.ReuseDistances(64)
+    made.add(IDS)
+    return getattr(made, name)
+
+
 def of_buckets(name):
     return lambda **arguments: getattr(core.Buckets(**BUCKETS), name)(**arguments)
 
@@ -168,11 +180,14 @@ CALLS = {
         {"feature_ids": np.array([4, 0]), "num_bins": np.array([2, 3])},
         {},
     ),
+    "ReuseDistances.add": (reuse_distances, {"ids": IDS}, {}),
+    "ReuseDistances.hits": (of_reuse_distances("hits"), {"sizes": np.array([1, 4])}, {}),
     "QuantileSketch.from_state": (from_state, sketch_with_runs().state(), {}),
 }
 # These have no array arguments, or are tested separately below.
 OTHERS = {
     *("simd_level", "update_rules", "Buckets", "QuantileSketch"),
+    *("ReuseDistances", "ReuseDistances.quantile"),
     *("QuantileSketch.merge", "QuantileSketch.values", "QuantileSketch.state"),
     # tests/core/test_scorer.py
     *("NativeScorer", "NativeScorer.predict", "NativeScorer.rank", "NativeScorer.reload"),

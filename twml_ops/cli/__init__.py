@@ -28,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     prepare_imports()
     from twml_ops.cli import app, errors
 
+    errors.reset_debug()
     try:
         given = list(sys.argv[1:] if arguments is None else arguments)
         code = app.app(given, standalone_mode=False)

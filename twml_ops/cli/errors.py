@@ -37,6 +37,11 @@ def set_debug(value: bool) -> None:
     _Debug.on = _Debug.on or value
 
 
+def reset_debug() -> None:
+    """Forgets the `--debug` of a command that ran earlier in this process."""
+    _Debug.on = False
+
+
 def report(error: BaseException) -> NoReturn:
     """Prints the line of an error and exits.
 

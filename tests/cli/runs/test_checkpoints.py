@@ -158,8 +158,9 @@ def test_an_ensemble_goes_on_with_the_member_that_was_stopped(libsvm, tmp_path):
     done = run_steps(libsvm, tmp_path / "undisturbed", "", *options)
     assert done.returncode == 0, done.stderr
     out, members = tmp_path / "run", tmp_path / "run.checkpoints" / "members"
-    # In the first member, of which 1 step is left; in the second and in the third one.
-    for signals, kept in (("20:SIGINT", 0), ("20:SIGKILL", 1), ("40:SIGKILL", 2)):
+    # In the first member, of which 1 step of 21 is left; in the second; and in the third one,
+    # whether the second one continues from its step 0, 8 or 16.
+    for signals, kept in (("20:SIGINT", 0), ("20:SIGKILL", 1), ("25:SIGKILL", 2)):
         done = run_steps(libsvm, out, signals, "--resume", *options)
         assert done.returncode in (-9, 130), done.stderr
         assert len(list(members.glob("*/model.keras"))) == kept
