@@ -2,10 +2,10 @@
 //
 // Time is divided into intervals, and each row has the number of the interval in which it was last
 // marked. During an interval a mark is one bit, so that the marks of a large table stay in a near
-// cache; the numbers are written when somebody collects. A consumer that has everything up to the
-// end of interval i needs the rows that were marked after it. Collecting for a consumer ends the
-// current interval, so later marks are distinguished from earlier ones. A consumer whose copy got
-// lost collects the same rows again, and more.
+// cache; the interval numbers are written when a consumer collects rows. A consumer that has
+// everything up to the end of interval i needs the rows that were marked after it. Collecting for a
+// consumer ends the current interval, so later marks are distinguished from earlier ones. A
+// consumer whose copy got lost collects the same rows again, and more.
 #ifndef TWML_CORE_CHANGED_ROWS_H_
 #define TWML_CORE_CHANGED_ROWS_H_
 
@@ -19,8 +19,8 @@
 
 namespace twml {
 
-// Threads may mark concurrently with each other, but not with EndInterval and After: whoever uses
-// the record has a lock of the table.
+// Threads may mark concurrently with each other, but not with EndInterval and After. Callers hold
+// a lock of the table.
 class ChangedRows {
  public:
   static constexpr int64_t kNothing = 0;  // the interval of a consumer that has no rows yet

@@ -107,7 +107,7 @@ void LruStack::Renumber() {
 }
 
 bool ReuseDistances::IsSampled(int64_t id) const {
-  constexpr int64_t kSalt = 17;  // another hash than those that readers make ids with
+  constexpr int64_t kSalt = 17;  // differs from the hashes with which readers make ids
   return (HashPair(kSalt, id) & ((uint64_t{1} << level_) - 1)) == 0;
 }
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twml_ops import _core
+from twml_ops._raw_columns import numbers_of, strings_of
 
 Array = NDArray[Any]
 
@@ -112,7 +113,7 @@ class RawColumns:
             raise ValueError(f"columns must have the same number of rows, got {rows}")
 
     def _add_numbers(self, features: dict[str, Array], columns: dict[str, Array]) -> None:
-        table = np.stack([_numbers(n, columns[n]) for n in self._numbers], axis=1)
+        table = np.stack([numbers_of(n, columns[n]) for n in self._numbers], axis=1)
         present = ~np.isnan(table)
         if self._layout == "fields":
             features["continuous"] = np.where(present, table, np.float32(0))
@@ -134,7 +135,7 @@ class RawColumns:
             features[f"bag_{name}_ids"] = ids[there]
             features[f"bag_{name}_row_splits"] = np.concatenate([[0], np.cumsum(there)])[splits]
             if column["weights"] is not None:
-                weights = _numbers(column["weights"], columns[column["weights"]])
+                weights = numbers_of(column["weights"], columns[column["weights"]])
                 features[f"bag_{name}_values"] = weights[there]
         if fields:
             features["categorical"] = np.stack(fields, axis=1)
@@ -160,60 +161,10 @@ def _splits(lengths: Array) -> Array:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
-def _numbers(name: str, column: Array) -> Array:
-    """The column as float32; None and NaN are missing values."""
-    text = column.dtype.kind == "O" and any(isinstance(x, (str, bytes)) for x in column)
-    if text or column.dtype.kind not in "Ofiub":
-        raise ValueError(f"column {name!r} must hold numbers, got {_kind(column)}")
-    try:
-        return column.astype(np.float32)
-    except (TypeError, ValueError) as e:
-        raise ValueError(f"column {name!r} must hold numbers, got {e}") from e
-
-
 def _hashes(column: dict[str, Any], columns: dict[str, Array]) -> Array:
     """The ids of a column's categories, -1 where they are missing."""
-    data, lengths = _bytes_of(column["name"], columns[column["name"]])
+    data, offsets = strings_of(column["name"], columns[column["name"]])
     first, second = column["key"]
-    ids = _core.hash_strings(data, _splits(lengths), (first, second), num_buckets=_BUCKETS)
-    ids[lengths == 0] = _MISSING
+    ids = _core.hash_strings(data, offsets, (first, second), num_buckets=_BUCKETS)
+    ids[np.diff(offsets) == 0] = _MISSING
     return ids
-
-
-def _bytes_of(name: str, column: Array) -> tuple[Array, Array]:
-    """The bytes of all categories and the length of each."""
-    if column.dtype.kind == "O":
-        tokens = [_bytes_of_one(name, x) for x in column.tolist()]
-        data = np.frombuffer(b"".join(tokens), np.uint8)
-        return data, np.fromiter(map(len, tokens), np.int64, len(tokens))
-    if column.dtype.kind == "b":
-        column = np.where(column, b"true", b"false")
-    elif column.dtype.kind in "iu":
-        column = column.astype("S")
-    elif column.dtype.kind == "U":
-        column = np.char.encode(column, "utf-8").astype("S")  # NumPy 1 makes floats of no texts
-    if column.dtype.kind != "S":
-        raise ValueError(
-            f"column {name!r} must hold strings, integers or bools, got {_kind(column)}"
-        )
-    lengths = np.char.str_len(column).astype(np.int64)
-    table = np.ascontiguousarray(column).view(np.uint8).reshape(len(column), column.itemsize)
-    return table[np.arange(column.itemsize) < lengths[:, None]], lengths
-
-
-def _bytes_of_one(name: str, token: Any) -> bytes:
-    if isinstance(token, bytes):
-        return token
-    if token is None or token != token:  # NaN, as pandas marks a missing value
-        return b""
-    if isinstance(token, bool):
-        return b"true" if token else b"false"
-    if isinstance(token, (str, int)):
-        return str(token).encode()
-    raise ValueError(
-        f"column {name!r} must hold strings, integers or bools, got {type(token).__name__}"
-    )
-
-
-def _kind(column: Array) -> str:
-    return "text" if column.dtype.kind in "OSU" else column.dtype.name

@@ -21,7 +21,7 @@ char* NewLines(int64_t bytes) {
   return static_cast<char*>(memory);
 }
 
-// Places blocks of memory, and reuses those that were freed.
+// Assigns offsets to blocks of memory, and reuses the memory of freed blocks.
 class Layout {
  public:
   int64_t Place(int64_t bytes) {

@@ -34,7 +34,8 @@ class RawStep : public Step {
   std::vector<std::pair<Register, int64_t>> dense_;  // outputs and their widths
 };
 
-// Numbers to a matrix, in which missing ones are 0, and a matrix that says which are there.
+// Writes the numbers to a matrix, with 0 for missing ones, and to a second matrix whether each is
+// present.
 class RawFieldNumbers : public RawStep {
  public:
   Status Run(const Frame& frame) const override {

@@ -129,7 +129,7 @@ struct RowSplits {
   int64_t begin(int64_t row) const { return data[row * stride]; }
   int64_t end(int64_t row) const { return data[row * stride + 1]; }
   int64_t num_entries() const { return end(rows - 1); }
-  // The entries of all rows together, where those that rows share count for each.
+  // The number of entries of all rows. Entries that rows share are counted once for each row.
   int64_t total() const { return stride == 0 ? rows * data[1] : num_entries(); }
 };
 
