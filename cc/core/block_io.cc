@@ -106,8 +106,7 @@ class BlockIo::Ring {
 
   bool Map(const io_uring_params& params) {
     const size_t submission_bytes = params.sq_off.array + params.sq_entries * sizeof(unsigned);
-    const size_t completion_bytes =
-        params.cq_off.cqes + params.cq_entries * sizeof(io_uring_cqe);
+    const size_t completion_bytes = params.cq_off.cqes + params.cq_entries * sizeof(io_uring_cqe);
     char* const submission = MapPart(submission_bytes, IORING_OFF_SQ_RING);
     char* const completion = MapPart(completion_bytes, IORING_OFF_CQ_RING);
     char* const entries = MapPart(params.sq_entries * sizeof(io_uring_sqe), IORING_OFF_SQES);

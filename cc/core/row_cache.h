@@ -43,9 +43,7 @@ class RowCache {
   RowCache(int64_t num_places, RowPolicy policy);
 
   // The number of places of such a cache, and the memory that it takes.
-  static int64_t PlacesFor(int64_t num_places) {
-    return (num_places + kWays - 1) / kWays * kWays;
-  }
+  static int64_t PlacesFor(int64_t num_places) { return (num_places + kWays - 1) / kWays * kWays; }
   static int64_t MemoryBytes(int64_t num_places) {
     return PlacesFor(num_places) * (8 + 8 + 1) + PlacesFor(num_places) / kWays * 4;
   }

@@ -19,15 +19,15 @@ constexpr char kMagic[] = "twml_ops row store 1\n";
 constexpr int64_t kPage = 4096;
 constexpr int64_t kMaxSegmentBytes = int64_t{256} << 10;
 constexpr int64_t kTargetSegments = 256;
-constexpr int64_t kMinSpareSegments = 8;
-constexpr int64_t kSpare = 4;  // one spare segment for so many
+constexpr int64_t kMinSpareSegments = 12;
+constexpr int64_t kSpare = 4;                   // one spare segment for so many
 constexpr int64_t kMaxGap = int64_t{16} << 10;  // that is read along with its neighbors
 constexpr int64_t kMaxRun = int64_t{1} << 20;
 
 int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 Status FileError(const std::string& path, const char* what, int error) {
-  return Failed("the file ", path, " cannot be ", what, ": ", DescribeError(error));
+  return FileStatus(path, " cannot be ", what, ": ", DescribeError(error));
 }
 
 }  // namespace
@@ -55,8 +55,7 @@ Status RowStore::SizesOf(const RowStoreOptions& options, Sizes* sizes) {
   bytes = RoundUp(std::max(bytes, with_number + 8), kPage);
   sizes->segment_bytes = bytes;
   sizes->rows_per_segment = (bytes - 8) / with_number;
-  const int64_t filled =
-      (options.num_rows + sizes->rows_per_segment - 1) / sizes->rows_per_segment;
+  const int64_t filled = (options.num_rows + sizes->rows_per_segment - 1) / sizes->rows_per_segment;
   sizes->num_segments = filled + std::max(kMinSpareSegments, filled / kSpare);
   if (sizes->num_segments * sizes->rows_per_segment >= kNowhere) {
     return Invalid("num_rows must be less than 2^32 with the spare room of the file, got ",
@@ -66,12 +65,12 @@ Status RowStore::SizesOf(const RowStoreOptions& options, Sizes* sizes) {
 }
 
 int64_t RowStore::MemoryBytes(const RowStoreOptions& options) {
-  Sizes sizes;
+  Sizes sizes = {};
   if (!SizesOf(options, &sizes).ok()) return 0;
   const int64_t read_buffer = RoundUp(options.row_bytes, kPage) + kPage;
   return options.num_rows * static_cast<int64_t>(sizeof(uint32_t)) +
          sizes.num_segments * static_cast<int64_t>(sizeof(Segment)) +
-         (kNumBuffers + 1) * sizes.segment_bytes + options.depth * read_buffer;
+         (kNumBuffers + kCleanedAtOnce) * sizes.segment_bytes + options.depth * read_buffer;
 }
 
 Status RowStore::Create(const std::string& path, const RowStoreOptions& options,
@@ -87,10 +86,10 @@ Status RowStore::Create(const std::string& path, const RowStoreOptions& options,
     s->buffers_.emplace_back(s->sizes_.segment_bytes);
     s->free_buffers_.push_back(i);
   }
-  s->clean_buffer_ = AlignedBuffer(s->sizes_.segment_bytes);
+  s->clean_buffer_ = AlignedBuffer(kCleanedAtOnce * s->sizes_.segment_bytes);
   s->io_ = std::make_unique<BlockIo>(s->fd_, options.depth, options.use_io_uring);
-  s->read_bytes_ = s->direct_ ? RoundUp(options.row_bytes, s->alignment_) + s->alignment_
-                              : options.row_bytes;
+  s->read_bytes_ =
+      s->direct_ ? RoundUp(options.row_bytes, s->alignment_) + s->alignment_ : options.row_bytes;
   for (int i = 0; i < s->io_->depth(); ++i) {
     s->read_buffers_.emplace_back(s->read_bytes_);
     s->free_read_buffers_.push_back(s->read_buffers_.back().data());
@@ -109,7 +108,7 @@ Status RowStore::Open() {
     const int error = errno;
     close(fd);
     fd_ = -1;
-    if (error == EWOULDBLOCK) return Failed("the file ", path_, " is in use by another table");
+    if (error == EWOULDBLOCK) return FileStatus(path_, " is in use by another table");
     return FileError(path_, "locked", error);
   }
   std::string header(kHeaderBytes, '\0');
@@ -117,7 +116,7 @@ Status RowStore::Open() {
   if (n != 0 && header.compare(0, sizeof(kMagic), std::string(kMagic, sizeof(kMagic))) != 0) {
     close(fd);
     fd_ = -1;  // it is not removed
-    return Failed("the file ", path_, " exists and is not a row store");
+    return FileStatus(path_, " exists and is not a row store");
   }
   header.assign(kHeaderBytes, '\0');
   header.replace(0, sizeof(kMagic), kMagic, sizeof(kMagic));
@@ -130,9 +129,9 @@ Status RowStore::Open() {
 #ifdef __linux__
   if (fallocate(fd, 0, 0, size) != 0) {
     if (errno != EOPNOTSUPP && errno != ENOSYS) {
-      return Failed("the file ", path_, " cannot have the ", size, " bytes that ",
-                     options_.num_rows, " rows of ", options_.row_bytes,
-                     " bytes need: ", DescribeError(errno));
+      return FileStatus(path_, " cannot have the ", size, " bytes that ",
+                    options_.num_rows, " rows of ", options_.row_bytes,
+                    " bytes need: ", DescribeError(errno));
     }
     if (ftruncate(fd, size) != 0) return FileError(path_, "enlarged", errno);
   }
@@ -171,14 +170,13 @@ RowStore::~RowStore() {
 char* RowStore::RecordInMemory(uint32_t place) const {
   const Segment& segment = segments_[place / sizes_.rows_per_segment];
   if (segment.buffer < 0) return nullptr;
-  return buffers_[segment.buffer].data() +
-         place % sizes_.rows_per_segment * options_.row_bytes;
+  return buffers_[segment.buffer].data() + place % sizes_.rows_per_segment * options_.row_bytes;
 }
 
 // The numbers of the rows of a segment, behind its records.
-int64_t* RowStore::RowsOf(char* segment) const {
+int64_t* RowStore::RowsOf(const char* segment) const {
   return reinterpret_cast<int64_t*>(
-      segment + RoundUp(sizes_.rows_per_segment * options_.row_bytes, sizeof(int64_t)));
+      const_cast<char*>(segment) + RoundUp(sizes_.rows_per_segment * options_.row_bytes, sizeof(int64_t)));
 }
 
 bool RowStore::CanOpen(int stream) const {
@@ -205,7 +203,7 @@ Status RowStore::PlaceFor(int stream, std::unique_lock<std::mutex>* lock, uint32
     if (!CanOpen(stream) || usable() == free_.rend()) {
       if (write_error_ != 0) return FileError(path_, "written", write_error_);
       if (clean_error_ != 0) return FileError(path_, "read", clean_error_);
-      return Failed("the file ", path_, " is being closed");
+      return FileStatus(path_, " is being closed");
     }
     const auto chosen = std::next(usable()).base();
     const int64_t segment = *chosen;
@@ -260,7 +258,7 @@ Status RowStore::Append(Span<const int64_t> rows, const std::function<void(int64
   *stored = 0;
   std::unique_lock<std::mutex> lock(mu_);
   for (int64_t i = 0; i < rows.size(); ++i) {
-    uint32_t place;
+    uint32_t place = 0;
     TWML_RETURN_IF_ERROR(PlaceFor(0, &lock, &place));
     write(i, RecordInMemory(place));
     const int64_t segment = place / sizes_.rows_per_segment;
@@ -312,8 +310,7 @@ void RowStore::StartRead(int64_t row, Receive receive, bool urgent) {
   if (place == kNowhere) return receive(nullptr, ENOENT);
   if (const char* const record = RecordInMemory(place)) return receive(record, 0);
   const int64_t number = place / sizes_.rows_per_segment;
-  const int64_t at =
-      SegmentOffset(number) + place % sizes_.rows_per_segment * options_.row_bytes;
+  const int64_t at = SegmentOffset(number) + place % sizes_.rows_per_segment * options_.row_bytes;
   char* const buffer = free_read_buffers_.back();
   free_read_buffers_.pop_back();
   ++segments_[number].readers;
@@ -456,78 +453,90 @@ RowStore::Statistics RowStore::statistics() const {
   return statistics_;
 }
 
-int64_t RowStore::SegmentToClean() const {
-  int64_t best = -1;
+// The full segments with the fewest valid records, at most kCleanedAtOnce.
+std::vector<int64_t> RowStore::SegmentsToClean() const {
+  std::vector<int64_t> found;
   for (int64_t i = 0; i < sizes_.num_segments; ++i) {
     const Segment& segment = segments_[i];
-    if (segment.state != State::kFull || segment.live >= sizes_.rows_per_segment) continue;
-    if (best < 0 || segment.live < segments_[best].live) best = i;
+    if (segment.state == State::kFull && segment.live < sizes_.rows_per_segment) found.push_back(i);
   }
-  return best;
+  const auto number = std::min<int64_t>(kCleanedAtOnce, found.size());
+  std::partial_sort(
+      found.begin(), found.begin() + number, found.end(),
+      [this](int64_t a, int64_t b) { return segments_[a].live < segments_[b].live; });
+  found.resize(number);
+  return found;
 }
 
 void RowStore::Clean() {
-  const int64_t wanted = kMinFree + std::max<int64_t>(2, sizes_.num_segments / 64);
+  const int64_t wanted = kMinFree + std::max<int64_t>(4, sizes_.num_segments / 32);
   std::unique_lock<std::mutex> lock(mu_);
   for (;;) {
-    int64_t segment = -1;
+    std::vector<int64_t> segments;
     changed_.wait(lock, [&] {
       if (ends_) return true;
       if (clean_error_ != 0 || write_error_ != 0) return false;
       if (static_cast<int64_t>(free_.size()) >= wanted) return false;
-      segment = SegmentToClean();
-      return segment >= 0;
+      segments = SegmentsToClean();
+      return !segments.empty();
     });
     if (ends_) return;
-    CleanSegment(segment, &lock);
+    ReadSegments(segments, &lock);
+    for (size_t i = 0; i < segments.size(); ++i) {
+      const char* const content = clean_buffer_.data() + i * sizes_.segment_bytes;
+      if (clean_error_ == 0) MoveRecords(segments[i], content, &lock);
+      segments_[segments[i]].state = State::kFull;
+      FreeIfEmpty(segments[i]);
+    }
+    --running_;
+    changed_.notify_all();
   }
 }
 
-void RowStore::CleanSegment(int64_t number, std::unique_lock<std::mutex>* lock) {
-  segments_[number].state = State::kCleaned;
+void RowStore::ReadSegments(const std::vector<int64_t>& segments,
+                            std::unique_lock<std::mutex>* lock) {
   ++running_;
-  statistics_.bytes_read += sizes_.segment_bytes;
+  for (const int64_t number : segments) segments_[number].state = State::kCleaned;
+  statistics_.bytes_read += static_cast<int64_t>(segments.size()) * sizes_.segment_bytes;
   lock->unlock();
-  bool done = false;
-  int error = 0;
-  BlockRequest request;
-  request.offset = SegmentOffset(number);
-  request.bytes = sizes_.segment_bytes;
-  request.buffer = clean_buffer_.data();
-  request.done = [&](int e) {
-    std::lock_guard<std::mutex> guard(mu_);
-    error = e;
-    done = true;
-    changed_.notify_all();
-  };
-  io_->Submit(std::move(request), /*urgent=*/true);
+  size_t left = segments.size();  // guarded by mu_
+  for (size_t i = 0; i < segments.size(); ++i) {
+    BlockRequest request;
+    request.offset = SegmentOffset(segments[i]);
+    request.bytes = sizes_.segment_bytes;
+    request.buffer = clean_buffer_.data() + i * sizes_.segment_bytes;
+    request.done = [&](int error) {
+      std::lock_guard<std::mutex> guard(mu_);
+      if (error != 0) clean_error_ = error;
+      if (--left == 0) changed_.notify_all();
+    };
+    io_->Submit(std::move(request), /*urgent=*/true);
+  }
   lock->lock();
-  changed_.wait(*lock, [&] { return done; });
-  const int64_t* const rows = RowsOf(clean_buffer_.data());
-  for (int64_t i = 0; error == 0 && i < sizes_.rows_per_segment; ++i) {
+  changed_.wait(*lock, [&] { return left == 0; });
+}
+
+// Moves the valid records of a segment to the stream of moved records.
+void RowStore::MoveRecords(int64_t number, const char* content,
+                           std::unique_lock<std::mutex>* lock) {
+  const int64_t* const rows = RowsOf(content);
+  for (int64_t i = 0; i < sizes_.rows_per_segment; ++i) {
     const auto place = static_cast<uint32_t>(number * sizes_.rows_per_segment + i);
     const int64_t row = rows[i];
     if (row < 0 || row >= options_.num_rows || places_[row] != place) continue;
-    uint32_t to;
-    if (!PlaceFor(kMoved, lock, &to).ok()) break;
-    if (places_[row] != place) {  // PlaceFor has waited, and the place stays unused
-      const int64_t segment = to / sizes_.rows_per_segment;
-      RowsOf(buffers_[segments_[segment].buffer].data())[to % sizes_.rows_per_segment] = -1;
-      continue;
-    }
-    const int64_t segment = to / sizes_.rows_per_segment;
-    std::memcpy(RecordInMemory(to), clean_buffer_.data() + i * options_.row_bytes,
-                options_.row_bytes);
-    RowsOf(buffers_[segments_[segment].buffer].data())[to % sizes_.rows_per_segment] = row;
+    uint32_t to = 0;
+    if (!PlaceFor(kMoved, lock, &to).ok()) return;
+    Segment& segment = segments_[to / sizes_.rows_per_segment];
+    int64_t* const row_at =
+        RowsOf(buffers_[segment.buffer].data()) + to % sizes_.rows_per_segment;
+    *row_at = -1;
+    if (places_[row] != place) continue;  // PlaceFor has waited; the place stays unused
+    std::memcpy(RecordInMemory(to), content + i * options_.row_bytes, options_.row_bytes);
+    *row_at = row;
     places_[row] = to;
-    ++segments_[segment].live;
+    ++segment.live;
     --segments_[number].live;
   }
-  if (error != 0) clean_error_ = error;
-  segments_[number].state = State::kFull;
-  FreeIfEmpty(number);
-  --running_;
-  changed_.notify_all();
 }
 
 }  // namespace twml

@@ -28,6 +28,14 @@
 
 namespace twml {
 
+// A status about a file that the system cannot create, read or write, and whether a status is one.
+// All other statuses of this file and of its users are about invalid arguments.
+template <class... Parts>
+Status FileStatus(const std::string& path, const Parts&... what) {
+  return Invalid("the file ", path, what...);
+}
+inline bool IsFileStatus(const Status& status) { return status.message().rfind("the file ", 0) == 0; }
+
 struct RowStoreOptions {
   int64_t num_rows = 0;
   int64_t row_bytes = 0;
@@ -54,10 +62,10 @@ class AlignedBuffer {
 class RowStore {
  public:
   struct Statistics {
-    int64_t rows_read = 0;        // from the file
-    int64_t rows_written = 0;     // by Append
-    int64_t bytes_written = 0;    // to the file, with those of rows that were moved
-    int64_t bytes_read = 0;       // from the file
+    int64_t rows_read = 0;      // from the file
+    int64_t rows_written = 0;   // by Append
+    int64_t bytes_written = 0;  // to the file, with those of rows that were moved
+    int64_t bytes_read = 0;     // from the file
   };
   // Receives a record, or an error. It runs on any thread, with the store locked if the record is
   // in memory, so it must not call the store.
@@ -109,7 +117,8 @@ class RowStore {
   static constexpr int kNumStreams = 2;  // new records, and those that are moved
   static constexpr int kMoved = 1;
   static constexpr int kNumBuffers = 6;
-  static constexpr int64_t kMinFree = 2;  // segments that are left for moved records
+  static constexpr int64_t kCleanedAtOnce = 4;
+  static constexpr int64_t kMinFree = kCleanedAtOnce;  // segments that are left for moved records
 
   enum class State : uint8_t { kFree, kOpen, kWriting, kFull, kFailed, kCleaned };
   struct Segment {
@@ -129,9 +138,11 @@ class RowStore {
   RowStore(std::string path, const RowStoreOptions& options) : path_(path), options_(options) {}
   static Status SizesOf(const RowStoreOptions& options, Sizes* sizes);
   Status Open();
-  int64_t SegmentOffset(int64_t segment) const { return kHeaderBytes + segment * sizes_.segment_bytes; }
+  int64_t SegmentOffset(int64_t segment) const {
+    return kHeaderBytes + segment * sizes_.segment_bytes;
+  }
   char* RecordInMemory(uint32_t place) const;
-  int64_t* RowsOf(char* segment) const;
+  int64_t* RowsOf(const char* segment) const;
 
   // These need the lock. `lock` is released while they wait.
   Status PlaceFor(int stream, std::unique_lock<std::mutex>* lock, uint32_t* place);
@@ -142,8 +153,9 @@ class RowStore {
   void FreeIfEmpty(int64_t segment);
 
   void Clean();
-  void CleanSegment(int64_t segment, std::unique_lock<std::mutex>* lock);
-  int64_t SegmentToClean() const;
+  std::vector<int64_t> SegmentsToClean() const;
+  void ReadSegments(const std::vector<int64_t>& segments, std::unique_lock<std::mutex>* lock);
+  void MoveRecords(int64_t number, const char* content, std::unique_lock<std::mutex>* lock);
 
   static constexpr int64_t kHeaderBytes = 4096;
   const std::string path_;

@@ -1,8 +1,7 @@
-// The result of a call: OK, or an error message about an invalid argument, which names the argument,
-// what was expected, the value received, and where; or about an operation that the system refused,
-// such as writing to a full disk.
+// The result of a call: OK, or an error message about an invalid argument. The message names the
+// argument, what was expected, the value received, and where.
 //
-// The core reports these errors only by a Status. It does not throw, abort or print for them.
+// The core reports invalid arguments only by a Status. It does not throw, abort or print for them.
 // If memory runs out, the core throws std::bad_alloc, which the callers (cc/tf, python) translate.
 #ifndef TWML_CORE_STATUS_H_
 #define TWML_CORE_STATUS_H_
@@ -21,19 +20,11 @@ class [[nodiscard]] Status {
     s.message_ = std::move(message);
     return s;
   }
-  static Status Failed(std::string message) {
-    Status s = Invalid(std::move(message));
-    s.system_ = true;
-    return s;
-  }
   bool ok() const { return message_.empty(); }
-  // Whether the system refused an operation, and the arguments are valid.
-  bool of_system() const { return system_; }
   const std::string& message() const { return message_; }
 
  private:
   std::string message_;
-  bool system_ = false;
 };
 
 // For example: Invalid("ids[", 3, "] = ", 9, " is out of range [0, 8)")
@@ -42,14 +33,6 @@ Status Invalid(const Parts&... parts) {
   std::ostringstream out;
   (out << ... << parts);
   return Status::Invalid(out.str());
-}
-
-// The same for an operation that the system refused.
-template <class... Parts>
-Status Failed(const Parts&... parts) {
-  std::ostringstream out;
-  (out << ... << parts);
-  return Status::Failed(out.str());
 }
 
 }  // namespace twml

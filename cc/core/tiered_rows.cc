@@ -66,7 +66,8 @@ TieredRows::TieredRows(const TieredRowsOptions& options)
 
 Status TieredRows::Create(const TieredRowsOptions& options, std::vector<RowPart> parts,
                           std::unique_ptr<TieredRows>* rows) {
-  if (options.cache_rows < 1) return Invalid("cache_rows must be positive, got ", options.cache_rows);
+  if (options.cache_rows < 1)
+    return Invalid("cache_rows must be positive, got ", options.cache_rows);
   if (options.prefetch_rows < 0 || options.prefetch_rows > INT32_MAX) {
     return Invalid("prefetch_rows must be in [0, 2^31), got ", options.prefetch_rows);
   }
@@ -102,7 +103,8 @@ Status TieredRows::OpenStore(int number) {
   options.use_io_uring = options_.use_io_uring;
   options.depth = options_.depth;
   // While the parts change, there are two files.
-  const std::string path = number == 0 ? options_.path : options_.path + "." + std::to_string(number);
+  const std::string path =
+      number == 0 ? options_.path : options_.path + "." + std::to_string(number);
   TWML_RETURN_IF_ERROR(RowStore::Create(path, options, &store_));
   store_number_ = number;
   return Status();
@@ -120,8 +122,10 @@ int64_t TieredRows::MemoryBytes(const TieredRowsOptions& options, int64_t row_by
   store.depth = options.depth;
   const auto index = static_cast<int64_t>(PowerOfTwo(2 * options.prefetch_rows + 1)) * 16;
   const int64_t staged = options.prefetch_rows * (row_bytes + 32 + 8) + index;
-  const int64_t announced = options.prefetch_rows > 0 ? 8 * RowCache::PlacesFor(options.cache_rows) : 0;
-  return RowCache::MemoryBytes(options.cache_rows) + RowStore::MemoryBytes(store) + staged + announced;
+  const int64_t announced =
+      options.prefetch_rows > 0 ? 8 * RowCache::PlacesFor(options.cache_rows) : 0;
+  return RowCache::MemoryBytes(options.cache_rows) + RowStore::MemoryBytes(store) + staged +
+         announced;
 }
 
 void TieredRows::Gather(Cache cache, int64_t place, char* record) const {
@@ -209,10 +213,10 @@ Status TieredRows::Map(Span<const Id> ids, Cache cache, bool counts, bool change
   std::copy(places.begin(), places.end(), rows);
   return Status();
 }
-template Status TieredRows::Map<int32_t>(Span<const int32_t>, Cache, bool, bool,
-                                         const ParallelFor&, int32_t*);
-template Status TieredRows::Map<int64_t>(Span<const int64_t>, Cache, bool, bool,
-                                         const ParallelFor&, int64_t*);
+template Status TieredRows::Map<int32_t>(Span<const int32_t>, Cache, bool, bool, const ParallelFor&,
+                                         int32_t*);
+template Status TieredRows::Map<int64_t>(Span<const int64_t>, Cache, bool, bool, const ParallelFor&,
+                                         int64_t*);
 
 void TieredRows::MarkChanged(Span<const int64_t> places) {
   std::vector<int64_t> outdated;
@@ -342,7 +346,7 @@ Status TieredRows::Load(const std::vector<RowCache::Placed>& placed, Cache cache
     cache_.Undo(placed[i], /*restore=*/false);
   }
   if (error == 0) return Status();
-  return Failed("the file ", store_->path(), " cannot be read: ", DescribeError(error));
+  return FileStatus(store_->path(), " cannot be read: ", DescribeError(error));
 }
 
 int TieredRows::TakeSlot(int64_t id, int64_t first, int64_t last) {
@@ -477,8 +481,7 @@ Status TieredRows::Prefetch(Span<const Id> ids) {
 template Status TieredRows::Prefetch<int32_t>(Span<const int32_t>);
 template Status TieredRows::Prefetch<int64_t>(Span<const int64_t>);
 
-Status TieredRows::ReadPart(int64_t part, int64_t begin, int64_t count, Cache cache,
-                            char* values) {
+Status TieredRows::ReadPart(int64_t part, int64_t begin, int64_t count, Cache cache, char* values) {
   const int64_t bytes = parts_[part].bytes;
   int64_t offset = 0;
   for (int64_t p = 0; p < part; ++p) offset += parts_[p].bytes;
@@ -497,8 +500,7 @@ Status TieredRows::ReadPart(int64_t part, int64_t begin, int64_t count, Cache ca
   return Status();
 }
 
-Status TieredRows::ReadRows(Span<const int64_t> ids, Cache cache,
-                            const std::vector<char*>& parts) {
+Status TieredRows::ReadRows(Span<const int64_t> ids, Cache cache, const std::vector<char*>& parts) {
   TWML_RETURN_IF_ERROR(CheckIds(ids, options_.num_rows, Serial));
   const auto write = [&](const char* record, int64_t i) {
     for (size_t p = 0; p < parts.size(); ++p) {
@@ -535,7 +537,7 @@ Status TieredRows::ReadRows(Span<const int64_t> ids, Cache cache,
   std::unique_lock<std::mutex> guard(ready_mu_);
   ready_.wait(guard, [&] { return left == 0; });
   if (failed == 0) return Status();
-  return Failed("the file ", store_->path(), " cannot be read: ", DescribeError(failed));
+  return FileStatus(store_->path(), " cannot be read: ", DescribeError(failed));
 }
 
 Status TieredRows::WritePart(int64_t part, int64_t begin, int64_t count, const char* values,
@@ -554,10 +556,9 @@ Status TieredRows::WritePart(int64_t part, int64_t begin, int64_t count, const c
     }
     if (parts_.size() > 1) {
       const int64_t first = begin + start;
-      TWML_RETURN_IF_ERROR(
-          store_->ReadRange(first, number, [&](int64_t row, const char* record) {
-            std::memcpy(records.data() + (row - first) * row_bytes_, record, row_bytes_);
-          }));
+      TWML_RETURN_IF_ERROR(store_->ReadRange(first, number, [&](int64_t row, const char* record) {
+        std::memcpy(records.data() + (row - first) * row_bytes_, record, row_bytes_);
+      }));
     }
     std::vector<int64_t> cached, stored_ids, positions;
     for (int64_t i = 0; i < number; ++i) {

@@ -114,7 +114,7 @@ TEST(RowCache, AsLongAsNoSetOverflowsTheSetsAreLeastRecentlyUsedLists) {
   // A lookup has few ids, so sets are never full of pinned rows. The sets of the cache are known
   // from the places of the ids.
   RowCache cache(160, RowPolicy::kLru);
-  std::map<int64_t, int64_t> set_of;  // of each id, once it has been seen
+  std::map<int64_t, int64_t> set_of;                       // of each id, once it has been seen
   std::map<int64_t, std::map<int64_t, int64_t>> last_use;  // set -> id -> lookup
   std::vector<RowCache::Placed> placed;
   std::mt19937_64 random(9);

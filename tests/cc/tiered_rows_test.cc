@@ -53,8 +53,8 @@ class Table {
   // Adds 1 to the first part and 2 to the second one.
   Status Add(std::vector<int64_t> ids) {
     std::vector<int64_t> places(ids.size());
-    TWML_RETURN_IF_ERROR(rows_->Map(Span<const int64_t>(ids), cache(), false, true, Serial,
-                                    places.data()));
+    TWML_RETURN_IF_ERROR(
+        rows_->Map(Span<const int64_t>(ids), cache(), false, true, Serial, places.data()));
     for (const int64_t place : places) {
       for (int64_t c = 0; c < widths_[0]; ++c) Row(0, place)[c] += 1;
       for (int64_t c = 0; c < widths_[1]; ++c) Row(1, place)[c] += 2;
@@ -106,12 +106,13 @@ TEST_P(TieredRowsTest, RowsAreThoseOfATableInMemory) {
     const int64_t half = num_rows / 2;
     const auto* const values = reinterpret_cast<const char*>(expected.data());
     ASSERT_TRUE(table->WritePart(0, 0, half, values, table.cache()).ok());
-    ASSERT_TRUE(table->WritePart(0, half, num_rows - half, values + half * first * 4, table.cache())
-                    .ok());
+    ASSERT_TRUE(
+        table->WritePart(0, half, num_rows - half, values + half * first * 4, table.cache()).ok());
     std::vector<int64_t> times(num_rows);
     const int64_t most = std::max<int64_t>(1, table->cache_rows() / 2);
     std::vector<std::vector<int64_t>> batches;
-    for (int step = 0; step < kSteps; ++step) batches.push_back(Ids(&random, most, num_rows, false));
+    for (int step = 0; step < kSteps; ++step)
+      batches.push_back(Ids(&random, most, num_rows, false));
     for (int step = 0; step < kSteps; ++step) {
       for (int ahead = step == 0 ? 0 : 2; ahead < 3 && step + ahead < kSteps; ++ahead) {
         ASSERT_TRUE(table->Prefetch(Span<const int64_t>(batches[step + ahead])).ok());
@@ -135,8 +136,8 @@ TEST_P(TieredRowsTest, RowsAreThoseOfATableInMemory) {
       for (const int64_t id : ids) ++times[id];
     }
     std::vector<float> read(num_rows * first), slots(num_rows * second);
-    ASSERT_TRUE(table->ReadPart(0, 0, num_rows, table.cache(), reinterpret_cast<char*>(read.data()))
-                    .ok());
+    ASSERT_TRUE(
+        table->ReadPart(0, 0, num_rows, table.cache(), reinterpret_cast<char*>(read.data())).ok());
     std::vector<int64_t> all(num_rows);
     for (int64_t i = 0; i < num_rows; ++i) all[i] = num_rows - 1 - i;
     std::vector<float> same(num_rows * first);
@@ -162,13 +163,13 @@ TEST_P(TieredRowsTest, RowsAreThoseOfATableInMemory) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, TieredRowsTest,
-    testing::Values(Case{RowPolicy::kLru, true, true, 0}, Case{RowPolicy::kLru, true, true, 7},
-                    Case{RowPolicy::kLru, true, true, 1000},
-                    Case{RowPolicy::kLfu, false, true, 100},
-                    Case{RowPolicy::kLfu, true, false, 100},
-                    Case{RowPolicy::kLru, false, false, 0}));
+INSTANTIATE_TEST_SUITE_P(All, TieredRowsTest,
+                         testing::Values(Case{RowPolicy::kLru, true, true, 0},
+                                         Case{RowPolicy::kLru, true, true, 7},
+                                         Case{RowPolicy::kLru, true, true, 1000},
+                                         Case{RowPolicy::kLfu, false, true, 100},
+                                         Case{RowPolicy::kLfu, true, false, 100},
+                                         Case{RowPolicy::kLru, false, false, 0}));
 
 }  // namespace
 }  // namespace twml

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,6 +35,9 @@ class Restorable(Protocol):
 
     def assign(self, value: np.ndarray) -> None:
         """Sets the value."""
+
+    def assign_pieces(self, pieces: Iterable[np.ndarray]) -> None:
+        """Sets a value that comes in pieces of neighboring rows."""
 
 
 class Restoration:
@@ -83,7 +86,10 @@ class Restoration:
 
     def _assign(self, variables: Sequence[Restorable]) -> None:
         for variable in variables:
-            variable.assign(self._checkpoint.read(variable.name))
+            if getattr(variable, "pieces", None) is None:
+                variable.assign(self._checkpoint.read(variable.name))
+            else:
+                variable.assign_pieces(self._checkpoint.read_pieces(variable.name))
             del self._left[variable.name]
 
     def _check(self, variables: Sequence[Restorable], entries: Mapping[str, VariableEntry]) -> None:
@@ -91,7 +97,8 @@ class Restoration:
         entries, wrong = dict(entries), []
         for variable in variables:
             entry = entries.pop(variable.name, None)
-            mine = f"{variable.variable.dtype.name} {list(variable.variable.shape)}"
+            shape = getattr(variable, "shape", variable.variable.shape)
+            mine = f"{variable.variable.dtype.name} {list(shape)}"
             if entry is None:
                 wrong.append(f"{variable.label} ({mine}) is not in it")
             elif not variable.fits(entry.dtype, entry.shape):

@@ -46,8 +46,9 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         """
         if getattr(self, "_slots", None) is not None:
             return
-        self._has_shards = any(placement.placement_of(v).is_sharded for v in variables)
-        if self._has_shards and (self.clipnorm or self.global_clipnorm):
+        places = [placement.placement_of(v) for v in variables]
+        self._has_shards = any(place.is_sharded for place in places)
+        if any(place.splits_gradients for place in places) and (self.clipnorm or self.global_clipnorm):
             raise ValueError(
                 "clipnorm and global_clipnorm need the norm of a whole table, but with "
                 'placement="sharded" each replica has only a part of it; use clipvalue'
@@ -61,6 +62,8 @@ class KerasHost(tf.keras.optimizers.Optimizer):
             name: [self._add_slot(v, slots[s]) for v, slots in specs]
             for s, name in enumerate(rule.slot_names)
         }
+        for place, (v, slots) in zip(places, specs, strict=True):
+            place.attach_slots(v, self.slots_of(v), [slot.initial_value for slot in slots])
 
     def _build_keras(self, variables: Sequence[Any]) -> None:
         steps = getattr(self, "gradient_accumulation_steps", None)
@@ -75,9 +78,9 @@ class KerasHost(tf.keras.optimizers.Optimizer):
             self.gradient_accumulation_steps = steps
 
     def save_own_variables(self, store: Any) -> None:
-        """Writes the step and the slots to a file; nothing if a table is divided among replicas.
+        """Writes the step and the slots to a file; nothing if a variable has only some rows of a table.
 
-        A file would have the slots of one replica only. Keras begins with new slots where a file
+        A file would have the slots of these rows only. Keras begins with new slots where a file
         has none.
 
         Args:
