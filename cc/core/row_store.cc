@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -445,6 +446,12 @@ Status RowStore::RetryWrites() {
   }
   clean_error_ = 0;
   changed_.notify_all();
+  return Status();
+}
+
+Status RowStore::Rename(const std::string& path) {
+  if (std::rename(path_.c_str(), path.c_str()) != 0) return FileError(path_, "renamed", errno);
+  path_ = path;
   return Status();
 }
 

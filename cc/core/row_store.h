@@ -105,6 +105,9 @@ class RowStore {
   // Tries again to write what could not be written. Returns an error if it still cannot.
   Status RetryWrites();
 
+  // Renames the file. No other thread may use the store meanwhile.
+  Status Rename(const std::string& path);
+
   int64_t num_rows() const { return options_.num_rows; }
   int64_t row_bytes() const { return options_.row_bytes; }
   bool direct() const { return direct_; }
@@ -158,7 +161,7 @@ class RowStore {
   void MoveRecords(int64_t number, const char* content, std::unique_lock<std::mutex>* lock);
 
   static constexpr int64_t kHeaderBytes = 4096;
-  const std::string path_;
+  std::string path_;
   const RowStoreOptions options_;
   Sizes sizes_ = {};
   int fd_ = -1;

@@ -76,7 +76,7 @@ Status TieredRows::Create(const TieredRowsOptions& options, std::vector<RowPart>
   }
   std::unique_ptr<TieredRows> made(new TieredRows(options));
   made->parts_ = std::move(parts);
-  TWML_RETURN_IF_ERROR(made->OpenStore(0));
+  TWML_RETURN_IF_ERROR(made->OpenStore(options.path));
   *rows = std::move(made);
   return Status();
 }
@@ -91,7 +91,7 @@ void TieredRows::SetRecord() {
   staged_records_.resize(options_.prefetch_rows * row_bytes_);
 }
 
-Status TieredRows::OpenStore(int number) {
+Status TieredRows::OpenStore(const std::string& path) {
   SetRecord();
   if (static_cast<int64_t>(initial_.size()) != row_bytes_) {
     return Invalid("the initial record must have ", row_bytes_, " bytes, got ", initial_.size());
@@ -102,12 +102,7 @@ Status TieredRows::OpenStore(int number) {
   options.direct = options_.direct;
   options.use_io_uring = options_.use_io_uring;
   options.depth = options_.depth;
-  // While the parts change, there are two files.
-  const std::string path =
-      number == 0 ? options_.path : options_.path + "." + std::to_string(number);
-  TWML_RETURN_IF_ERROR(RowStore::Create(path, options, &store_));
-  store_number_ = number;
-  return Status();
+  return RowStore::Create(path, options, &store_);
 }
 
 TieredRows::~TieredRows() {
@@ -151,8 +146,7 @@ Status TieredRows::SetParts(std::vector<RowPart> parts) {
   // The new file is complete before anything of the old one changes.
   std::unique_ptr<RowStore> old = std::move(store_);
   std::vector<RowPart> old_parts = std::exchange(parts_, std::move(parts));
-  const int old_number = store_number_;
-  Status status = OpenStore(old_number + 1);
+  Status status = OpenStore(options_.path + ".new");
   const int64_t kept = parts_[0].bytes;
   for (int64_t begin = 0; status.ok() && begin < options_.num_rows; begin += kPiece) {
     const int64_t count = std::min(kPiece, options_.num_rows - begin);
@@ -170,9 +164,11 @@ Status TieredRows::SetParts(std::vector<RowPart> parts) {
     };
     if (status.ok()) status = store_->Append(ids, write, &stored);
   }
-  if (status.ok()) return status;
+  if (status.ok()) {
+    old.reset();
+    return store_->Rename(options_.path);
+  }
   store_ = std::move(old);
-  store_number_ = old_number;
   parts_ = std::move(old_parts);
   SetRecord();
   return status;

@@ -126,7 +126,7 @@ class TieredRows {
 
   explicit TieredRows(const TieredRowsOptions& options);
   void SetRecord();
-  Status OpenStore(int number);
+  Status OpenStore(const std::string& path);
   char* StagedRecord(int slot) { return staged_records_.data() + slot * row_bytes_; }
   void Gather(Cache cache, int64_t place, char* record) const;
   void Scatter(const char* record, Cache cache, int64_t place) const;
@@ -148,7 +148,6 @@ class TieredRows {
   int64_t row_bytes_ = 0;
   std::string initial_;  // a record
   std::unique_ptr<RowStore> store_;
-  int store_number_ = 0;
 
   mutable std::mutex mu_;
   RowCache cache_;

@@ -100,34 +100,38 @@ class TieredRows:
                 direct=direct,
                 io_uring=io_uring,
             )
-        _refuse_access(self._table)
+        _refuse_access(self._table, (*_READS, *VARIABLE_WRITES))
 
     @property
     def variables(self) -> tuple[tf.Variable, ...]:
         """The variables [C, ...] of the table and of its slots."""
         return tuple(self._parts)
 
-    def attach_slots(self, slots: Sequence[Any], initial_values: Sequence[float]) -> None:
+    def attach_slots(self, slots: Sequence[Any], initial_values: Sequence[float]) -> Any:
         """Keeps the rows of an optimizer's slots beside those of the table.
 
-        Slots that are attached already keep their values. Otherwise the file is written again, and
-        the slots get their initial values.
+        Slots that are attached already keep their values, and nothing happens. Otherwise the file
+        is written again, and the slots get their initial values.
 
         Args:
             slots: variables float32 [C, ...].
             initial_values: of each slot.
+
+        Returns:
+            The operation, or None in eager mode.
 
         Raises:
             tf.errors.UnknownError: the disk has no room for the new file, which is written before
                 the old one is removed.
         """
         of_tf = [tf_variable(slot) for slot in slots]
-        with tf.init_scope(), device_scope_of(self._table):
+        with device_scope_of(self._table):
             values = [tf.constant(value, tf.float32) for value in initial_values]
-            library.loaded.twml_attach_slots(self._handle, [s.handle for s in of_tf], values)
+            done = library.twml_attach_slots(self._handle, [s.handle for s in of_tf], values)
         for slot in of_tf:
-            _refuse_access(slot)
+            _refuse_access(slot, _READS)  # TensorFlow assigns initial values after tracing
         self._parts = [self._table, *of_tf]
+        return done
 
     def prefetch(self, ids: Any) -> tf.Tensor:
         """Announces the ids of a later product, so that their rows are read ahead.
@@ -273,12 +277,12 @@ def is_cache(variable: Any) -> bool:
     return bool(getattr(tf_variable(variable), _IS_CACHE, False))
 
 
-def _refuse_access(variable: tf.Variable) -> None:
-    """Makes the methods that read or write the whole variable raise."""
+def _refuse_access(variable: tf.Variable, methods: Sequence[str]) -> None:
+    """Makes methods that read or write the whole variable raise."""
     if is_cache(variable):
         return
     setattr(variable, _IS_CACHE, True)
-    for name in (*_READS, *VARIABLE_WRITES):
+    for name in methods:
         if hasattr(type(variable), name):
             setattr(variable, name, _refusing(name, variable))
 

@@ -62,8 +62,10 @@ class KerasHost(tf.keras.optimizers.Optimizer):
             name: [self._add_slot(v, slots[s]) for v, slots in specs]
             for s, name in enumerate(rule.slot_names)
         }
-        for place, (v, slots) in zip(places, specs, strict=True):
-            place.attach_slots(v, self.slots_of(v), [slot.initial_value for slot in slots])
+        with tf.init_scope():
+            for v in variables:
+                if isinstance(placement.placement_of(v), placement.TieredPlacement):
+                    self._attach_slots(v)
 
     def _build_keras(self, variables: Sequence[Any]) -> None:
         steps = getattr(self, "gradient_accumulation_steps", None)
@@ -106,13 +108,23 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         if dynamic is not None:
             specs = self.update_rule.slots(table.shape, table.dtype)
             begin_update(table, dynamic, slots, [spec.initial_value for spec in specs])
-        return self.update_variable(
-            gradient,
-            table,
-            slots,
-            rate,
-            weight_decay=self.weight_decay_of(variable),
-        )
+        attached = self._attach_slots(variable)
+        with tf.control_dependencies([] if attached is None else [attached]):
+            return self.update_variable(
+                gradient,
+                table,
+                slots,
+                rate,
+                weight_decay=self.weight_decay_of(variable),
+            )
+
+    def _attach_slots(self, variable: Any) -> Any:
+        place = placement.placement_of(variable)
+        if place is placement.REPLICATED:
+            return None
+        specs = self.update_rule.slots(variable.shape, variable.dtype)
+        values = [spec.initial_value for spec in specs]
+        return place.attach_slots(variable, self.slots_of(variable), values)
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         """Keras 3: unscales sparse gradients as sparse ones, then applies all as Keras does.

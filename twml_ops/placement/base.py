@@ -104,15 +104,19 @@ class Placement:
 
     def attach_slots(
         self, table: Any, slots: Sequence[Any], initial_values: Sequence[float]
-    ) -> None:
-        """Tells the placement which slots an optimizer has created for a table.
+    ) -> Any:
+        """Tells the placement which slots an optimizer has for a table, before each update.
 
         Args:
             table: A variable that `create` has returned.
             slots: Variables of the optimizer.
             initial_values: Of each slot.
+
+        Returns:
+            An operation that must run before the update, or None.
         """
         del table, slots, initial_values  # only a table that is not in memory needs them
+        return None
 
     def read(self, variable: Any) -> tf.Tensor:
         """Reads the whole table.

@@ -232,13 +232,15 @@ class TieredPlacement(Placement):
 
     def attach_slots(
         self, table: Any, slots: Sequence[Any], initial_values: Sequence[float]
-    ) -> None:
+    ) -> Any:
         """See `Placement.attach_slots`."""
-        if self._rows is None:
-            self._pending_slots = (slots, initial_values)
-            self._open(table)
-        else:
-            self._rows.attach_slots(slots, initial_values)
+        if tf.executing_eagerly() and not all(is_initialized(tf_variable(s)) for s in slots):
+            return None  # a step is being traced, which will attach them
+        if not tf.executing_eagerly() or self._rows is not None:
+            return self._open(table).attach_slots(slots, initial_values)
+        self._pending_slots = (slots, initial_values)
+        self._open(table)
+        return None
 
     def rows(self, table: Any) -> TieredRows:
         """The rows of the table.
@@ -331,6 +333,11 @@ class TieredPlacement(Placement):
             set_placement(table, self)
         constant = constant_of(self._initializer)
         with tf.init_scope(), library.on_host():
+            if not isinstance(table, tf.Variable) or not is_initialized(table):
+                raise ValueError(
+                    f"the table {self._name!r} has no value yet: build the layer before it is "
+                    "called in a tf.function"
+                )
             rows = _open_free_file(
                 self.storage,
                 self._name,
@@ -345,6 +352,16 @@ class TieredPlacement(Placement):
                     rows.write(begin, values)
         self._rows, self._pending_slots, self._filled = rows, None, True
         return rows
+
+
+def is_initialized(variable: tf.Variable) -> bool:
+    """Whether a variable has a value; one that is created in a `tf.function` gets it later.
+
+    Args:
+        variable: of TensorFlow.
+    """
+    with tf.init_scope():
+        return bool(tf.raw_ops.VarIsInitializedOp(resource=variable.handle))
 
 
 def _open_free_file(

@@ -67,7 +67,7 @@ class LockedTieredTable {
   absl::Status TakeParts(OpKernelContext* ctx);
 
   tensorflow::core::RefCountPtr<TieredTable> table_;
-  LockedTables own_;
+  std::unique_ptr<LockedTables> own_;
   LockedTables* tables_ = nullptr;
   std::vector<char*> parts_;
 };

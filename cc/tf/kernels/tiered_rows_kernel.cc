@@ -69,6 +69,11 @@ RowPart ConstantPart(const Tensor& slot, float value) {
           std::string(reinterpret_cast<const char*>(row.data()), row.size() * sizeof(float))};
 }
 
+bool SameVariables(const std::vector<TieredTable::Var>& a, const std::vector<TieredTable::Var>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const auto& x, const auto& y) { return x.get() == y.get(); });
+}
+
 class OpenTieredRowsOp : public Kernel {
  public:
   explicit OpenTieredRowsOp(OpKernelConstruction* ctx) : Kernel(ctx) {
@@ -420,13 +425,18 @@ RefCountPtr<TieredTable> FindTieredTable(tensorflow::Var* var) { return GetRegis
 
 absl::Status LockedTieredTable::Lock(OpKernelContext* ctx, RefCountPtr<TieredTable> table) {
   table_ = std::move(table);
-  std::vector<TieredTable::Var> variables = table_->Variables();
-  if (variables.empty()) {
-    return absl::FailedPreconditionError("the table does not exist any more");
+  for (;;) {
+    std::vector<TieredTable::Var> variables = table_->Variables();
+    if (variables.empty()) {
+      return absl::FailedPreconditionError("the table does not exist any more");
+    }
+    own_ = std::make_unique<LockedTables>();
+    for (const TieredTable::Var& each : variables) own_->Add(each.GetNewRef(), Access::kUpdate);
+    own_->Lock();
+    // Other slots may have been attached before the table was locked.
+    if (SameVariables(variables, table_->Variables())) break;
   }
-  for (TieredTable::Var& each : variables) own_.Add(std::move(each), Access::kUpdate);
-  own_.Lock();
-  tables_ = &own_;
+  tables_ = own_.get();
   return TakeParts(ctx);
 }
 
