@@ -33,7 +33,9 @@ def main(
 ) -> None:
     """Compares stores of rows."""
     found = measure(folder, rows, row_bytes, seconds, rounds)
-    print(f"{'store':<10} {'page cache':<11} rows/s  of reads/s  read x  written x  CPU s/10^6 rows")
+    print(
+        f"{'store':<10} {'page cache':<11} rows/s  of reads/s  read x  written x  CPU s/10^6 rows"
+    )
     for each in found["stores"]:
         cached = "no" if each["direct"] else "yes"
         print(
@@ -46,9 +48,7 @@ def main(
         json_file.write_text(json.dumps(found, indent=2) + "\n")
 
 
-def measure(
-    folder: Path, rows: int, row_bytes: int, seconds: float, rounds: int
-) -> dict[str, Any]:
+def measure(folder: Path, rows: int, row_bytes: int, seconds: float, rounds: int) -> dict[str, Any]:
     """The medians of all stores, with the reads per second of the device beside them.
 
     Args:
@@ -108,6 +108,17 @@ def compile_program(folder: Path) -> tuple[Path, list[str]]:
 
 
 def run(program: Path, kind: str, arguments: list[str], direct: bool) -> dict[str, float]:
+    """Runs one measurement.
+
+    Args:
+        program: of `compile_program`.
+        kind: "probe" for the device alone, or the name of a store.
+        arguments: folder, rows, bytes of a row and seconds.
+        direct: whether to go past the page cache.
+
+    Returns:
+        What the program has printed.
+    """
     command = [str(program), kind, *arguments, str(int(direct))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

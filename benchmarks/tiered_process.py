@@ -15,6 +15,7 @@ from benchmarks.workload import Workload
 
 SLACK_BYTES = 64 << 20  # for what the training itself takes: gradients, sorted ids
 
+
 def main() -> None:
     """Reads the setting, then the number of steps of each turn, from lines of JSON."""
     setting = json.loads(sys.stdin.readline())
@@ -97,8 +98,10 @@ class Training:
             start = time.perf_counter()
             self._step(next(self._batches)).numpy()
             seconds.append(time.perf_counter() - start)
-        counts = {k: v - before[k] for k, v in self._statistics().items()}
-        found = {"seconds": seconds, **counts}
+        now = self._statistics()
+        counts = {k: v - before[k] for k, v in now.items()}
+        flags = {k: now[k] for k in ("direct", "io_uring") if k in now}
+        found: dict[str, Any] = {"seconds": seconds, **counts, **flags}
         if self._setting["storage"] is not None:
             found |= {"asked": self.asked, "resident": resident_bytes() - self._before}
         return found

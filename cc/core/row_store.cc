@@ -130,9 +130,8 @@ Status RowStore::Open() {
 #ifdef __linux__
   if (fallocate(fd, 0, 0, size) != 0) {
     if (errno != EOPNOTSUPP && errno != ENOSYS) {
-      return FileStatus(path_, " cannot have the ", size, " bytes that ",
-                    options_.num_rows, " rows of ", options_.row_bytes,
-                    " bytes need: ", DescribeError(errno));
+      return FileStatus(path_, " cannot have the ", size, " bytes that ", options_.num_rows,
+                        " rows of ", options_.row_bytes, " bytes need: ", DescribeError(errno));
     }
     if (ftruncate(fd, size) != 0) return FileError(path_, "enlarged", errno);
   }
@@ -177,7 +176,8 @@ char* RowStore::RecordInMemory(uint32_t place) const {
 // The numbers of the rows of a segment, behind its records.
 int64_t* RowStore::RowsOf(const char* segment) const {
   return reinterpret_cast<int64_t*>(
-      const_cast<char*>(segment) + RoundUp(sizes_.rows_per_segment * options_.row_bytes, sizeof(int64_t)));
+      const_cast<char*>(segment) +
+      RoundUp(sizes_.rows_per_segment * options_.row_bytes, sizeof(int64_t)));
 }
 
 bool RowStore::CanOpen(int stream) const {
@@ -468,9 +468,8 @@ std::vector<int64_t> RowStore::SegmentsToClean() const {
     if (segment.state == State::kFull && segment.live < sizes_.rows_per_segment) found.push_back(i);
   }
   const auto number = std::min<int64_t>(kCleanedAtOnce, found.size());
-  std::partial_sort(
-      found.begin(), found.begin() + number, found.end(),
-      [this](int64_t a, int64_t b) { return segments_[a].live < segments_[b].live; });
+  std::partial_sort(found.begin(), found.begin() + number, found.end(),
+                    [this](int64_t a, int64_t b) { return segments_[a].live < segments_[b].live; });
   found.resize(number);
   return found;
 }
@@ -534,8 +533,7 @@ void RowStore::MoveRecords(int64_t number, const char* content,
     uint32_t to = 0;
     if (!PlaceFor(kMoved, lock, &to).ok()) return;
     Segment& segment = segments_[to / sizes_.rows_per_segment];
-    int64_t* const row_at =
-        RowsOf(buffers_[segment.buffer].data()) + to % sizes_.rows_per_segment;
+    int64_t* const row_at = RowsOf(buffers_[segment.buffer].data()) + to % sizes_.rows_per_segment;
     *row_at = -1;
     if (places_[row] != place) continue;  // PlaceFor has waited; the place stays unused
     std::memcpy(RecordInMemory(to), content + i * options_.row_bytes, options_.row_bytes);

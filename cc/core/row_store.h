@@ -34,7 +34,9 @@ template <class... Parts>
 Status FileStatus(const std::string& path, const Parts&... what) {
   return Invalid("the file ", path, what...);
 }
-inline bool IsFileStatus(const Status& status) { return status.message().rfind("the file ", 0) == 0; }
+inline bool IsFileStatus(const Status& status) {
+  return status.message().rfind("the file ", 0) == 0;
+}
 
 struct RowStoreOptions {
   int64_t num_rows = 0;

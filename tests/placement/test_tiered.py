@@ -87,7 +87,8 @@ def test_training_equals_that_of_a_table_in_memory(tmp_path, name, kernel_dtype)
     for expected, got in zip(*made, strict=True):
         np.testing.assert_array_equal(got, expected)
     statistics = tiered_placement_of(layer.kernel).statistics(layer.kernel)
-    assert statistics.misses > 100 and statistics.written_back > 100
+    assert statistics.misses > 100
+    assert statistics.written_back > 100
 
 
 @pytest.mark.parametrize("options", [{}, {"run_eagerly": True}, {"steps_per_execution": 3}])
@@ -133,7 +134,8 @@ def test_evaluation_writes_nothing_back(tmp_path):
     for x, _ in batches(10):
         layer(x)
     statistics = tiered_placement_of(layer.kernel).statistics(layer.kernel)
-    assert statistics.misses > 112 and statistics.written_back == 0
+    assert statistics.misses > 112
+    assert statistics.written_back == 0
 
 
 def test_two_uses_of_one_table_in_a_step_equal_those_in_memory(tmp_path):
@@ -223,7 +225,8 @@ def test_changed_rows_are_those_that_were_updated(tmp_path):
     variables = [layer.kernel, *model.optimizer.slots_of(layer.kernel)]
     changed = ops.ChangedRows(variables)
     first = changed.take()
-    assert first.ids is None and first.rows[0].shape == (N, UNITS)
+    assert first.ids is None
+    assert first.rows[0].shape == (N, UNITS)
     first.keep()
     for x, y in found[1:]:
         model.train_on_batch(x, y)

@@ -229,7 +229,7 @@ class CheckpointManager:
         return self._next
 
     def _in_pieces(self, variable: Saved) -> bool:
-        """Whether a variable is written some rows at a time. Quantization needs all rows at once."""
+        """Whether a variable is written some rows at a time, which quantized ones are not."""
         in_pieces = getattr(variable, "pieces", None) is not None
         return in_pieces and self._bits_of(variable) is None
 

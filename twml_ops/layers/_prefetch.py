@@ -9,7 +9,9 @@ import tensorflow as tf
 from twml_ops import _keras
 
 
-def prefetch_rows(dataset: tf.data.Dataset, model: tf.keras.Model, ahead: int = 1) -> tf.data.Dataset:
+def prefetch_rows(
+    dataset: tf.data.Dataset, model: tf.keras.Model, ahead: int = 1
+) -> tf.data.Dataset:
     """Announces each batch to the tables of a model that have `storage=Tiered(...)`.
 
     Their rows are then read while the model is trained on the batches before. For each batch the

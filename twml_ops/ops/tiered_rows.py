@@ -1,4 +1,4 @@
-"""Tables that are larger than memory: a variable has some of the rows, and a file has the others."""
+"""Tables larger than memory: a variable has some of the rows, and a file has the others."""
 
 from __future__ import annotations
 

@@ -48,7 +48,9 @@ class KerasHost(tf.keras.optimizers.Optimizer):
             return
         places = [placement.placement_of(v) for v in variables]
         self._has_shards = any(place.is_sharded for place in places)
-        if any(place.splits_gradients for place in places) and (self.clipnorm or self.global_clipnorm):
+        if any(place.splits_gradients for place in places) and (
+            self.clipnorm or self.global_clipnorm
+        ):
             raise ValueError(
                 "clipnorm and global_clipnorm need the norm of a whole table, but with "
                 'placement="sharded" each replica has only a part of it; use clipvalue'
@@ -80,7 +82,7 @@ class KerasHost(tf.keras.optimizers.Optimizer):
             self.gradient_accumulation_steps = steps
 
     def save_own_variables(self, store: Any) -> None:
-        """Writes the step and the slots to a file; nothing if a variable has only some rows of a table.
+        """Writes the step and the slots to a file; nothing if a variable has some rows only.
 
         A file would have the slots of these rows only. Keras begins with new slots where a file
         has none.

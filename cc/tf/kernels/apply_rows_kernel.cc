@@ -160,7 +160,7 @@ class ApplyRowsOp : public UpdateOp {
                      LockedTieredTable* tiered) const {
     const RowMap<Id> map = MapOf<Id>(ctx, tiered);
     return ToTieredStatus(ApplyRows(SpanOf<Id>(Input(ctx, 0)), MatrixOf(Input(ctx, 1)), table,
-                                  IntraOp(ctx), tiered == nullptr ? nullptr : &map));
+                                    IntraOp(ctx), tiered == nullptr ? nullptr : &map));
   }
 };
 
@@ -243,8 +243,8 @@ class SparseLinearBackwardApplyOp : public UpdateOp {
     const auto apply = [&](const auto& batch, auto id) {
       const auto map = MapOf<decltype(id)>(ctx, tiered);
       return ToTieredStatus(SparseLinearBackwardApply(*batch, MatrixOf(Input(ctx, 1)), table,
-                                                    IntraOp(ctx),
-                                                    tiered == nullptr ? nullptr : &map));
+                                                      IntraOp(ctx),
+                                                      tiered == nullptr ? nullptr : &map));
     };
     return std::visit([&](const auto& batch) { return apply(batch, IdOf(*batch)); }, groups.batch);
   }

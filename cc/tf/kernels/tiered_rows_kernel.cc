@@ -267,7 +267,7 @@ class WriteTieredRowsOp : public RowsOfPartOp {
     }
     TF_RETURN_IF_ERROR(CheckRange(table, begin, values.dim_size(0)));
     return ToTieredStatus(table->WritePart(part_, begin, values.dim_size(0),
-                                         static_cast<const char*>(values.data()), table.cache()));
+                                           static_cast<const char*>(values.data()), table.cache()));
   }
 };
 
@@ -323,7 +323,7 @@ class TieredProductOp : public Kernel {
     }
     Scratch<Id> rows(batch.ids.size());
     TF_RETURN_IF_ERROR(ToTieredStatus(table->Map(batch.ids, table.cache(), counts,
-                                               /*changes=*/false, IntraOp(ctx), rows.data())));
+                                                 /*changes=*/false, IntraOp(ctx), rows.data())));
     batch.ids = {rows.data(), batch.ids.size()};
     return VisitWeightType(table.weights(), [&](auto weight) {
       return body(batch, MatrixOf<decltype(weight)>(table.weights()));
