@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,9 +35,6 @@ class Restorable(Protocol):
 
     def assign(self, value: np.ndarray) -> None:
         """Sets the value."""
-
-    def assign_pieces(self, pieces: Iterable[np.ndarray]) -> None:
-        """Sets a value that comes in pieces of neighboring rows."""
 
 
 class Restoration:
@@ -86,10 +83,11 @@ class Restoration:
 
     def _assign(self, variables: Sequence[Restorable]) -> None:
         for variable in variables:
-            if getattr(variable, "pieces", None) is None:
+            assign_pieces = getattr(variable, "assign_pieces", None)
+            if assign_pieces is None or getattr(variable, "pieces", None) is None:
                 variable.assign(self._checkpoint.read(variable.name))
-            else:
-                variable.assign_pieces(self._checkpoint.read_pieces(variable.name))
+            else:  # it may be larger than memory
+                assign_pieces(self._checkpoint.read_pieces(variable.name))
             del self._left[variable.name]
 
     def _check(self, variables: Sequence[Restorable], entries: Mapping[str, VariableEntry]) -> None:

@@ -107,15 +107,6 @@ class NamedVariable:
             with tf.device(variable.device):
                 variable.assign(value)
 
-    def assign_pieces(self, pieces: Iterable[np.ndarray]) -> None:
-        """Sets a value that comes in pieces of neighboring rows.
-
-        Args:
-            pieces: of a type and shapes that `fits` together.
-        """
-        found = list(pieces)
-        self.assign(found[0] if len(found) == 1 else np.concatenate(found))
-
 
 @dataclasses.dataclass(frozen=True)
 class NamedTieredRows(NamedVariable):
@@ -157,7 +148,11 @@ class NamedTieredRows(NamedVariable):
         self.assign_pieces([value])
 
     def assign_pieces(self, pieces: Iterable[np.ndarray]) -> None:
-        """See `NamedVariable.assign_pieces`."""
+        """Sets a value that comes in pieces.
+
+        Args:
+            pieces: neighboring rows, in order.
+        """
         assert self.rows is not None
         begin = 0
         for piece in pieces:

@@ -37,8 +37,8 @@ def constant_of(initializer: Any) -> float | None:
         return 0.0
     if isinstance(initializer, kinds.Ones):
         return 1.0
-    value = getattr(initializer, "value", None)
-    if isinstance(initializer, kinds.Constant) and np.ndim(value) == 0 and value is not None:
+    value: Any = getattr(initializer, "value", None)
+    if isinstance(initializer, kinds.Constant) and np.ndim(value) == 0:
         return float(value)
     return None
 
