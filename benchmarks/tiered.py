@@ -78,13 +78,13 @@ def print_rows(found: Sequence[dict[str, Any]]) -> None:
         found: of `measure`.
     """
     for r in found:
+        speeds = [r[k] for k in ("steps_per_second", "memory_steps_per_second")]
         print(
-            f"Zipf {r['skew']:<5} {r['policy']} {r['mode']:<11} "
-            f"{r['steps_per_second']:6.2f} steps/s (memory "
-            f"{r['memory_steps_per_second']:6.2f}, device {r['device_steps_per_second']:7.2f}): "
-            f"{r['of_bound']:.2f} of the bound; hit rate {r['hit_rate']:.4f} (simulated {r['simulated_hit_rate']:.4f}); rows read a step "
-            f"{r['reads_per_step']:.0f}; memory {r['resident'] / r['asked']:.2f} of "
-            f"{r['asked'] >> 20} MiB",
+            f"Zipf {r['skew']:<5} {r['policy']} {r['mode']:<11} {speeds[0]:6.2f} steps/s (memory "
+            f"{speeds[1]:6.2f}, device {r['device_steps_per_second']:7.2f}): {r['of_bound']:.2f} "
+            f"of the bound; hit rate {r['hit_rate']:.4f} (simulated {r['simulated_hit_rate']:.4f})"
+            f"; rows read a step {r['reads_per_step']:.0f}; memory "
+            f"{r['resident'] / r['asked']:.2f} of {r['asked'] >> 20} MiB",
             flush=True,
         )
 
