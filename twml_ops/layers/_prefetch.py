@@ -53,7 +53,7 @@ def prefetch_rows(
         with tf.control_dependencies(counts):
             return tf.nest.map_structure(tf.identity, whole, expand_composites=True)
 
-    return dataset.map(announce, deterministic=True).prefetch(ahead)
+    return dataset.map(announce).prefetch(ahead)
 
 
 def _input_of(layer: Any) -> Any:
