@@ -70,7 +70,7 @@ INCLUDES = {
 }
 # And by angle brackets, beside the standard library.
 SYSTEM_INCLUDES = {
-    "cc/core": r"sys/mman\.h",
+    "cc/core": r"(sys/(file|mman|stat|syscall)|linux/io_uring)\.h",
     "cc/core/scorer": r"fcntl\.h|sys/(mman|stat)\.h|unistd\.h",
     "cc/core/simd": r"immintrin\.h",
     "python": r"pybind11/.*",

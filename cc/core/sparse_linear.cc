@@ -55,20 +55,21 @@ class RowUpdater {
         slot_dim_(info_.rowwise_slots ? 1 : table.weights.dim),
         update_(GetRowKernels().ForWeights<W>().update[static_cast<int>(table.rule)]) {}
 
-  __attribute__((always_inline)) void Prefetch(int64_t id) const {
-    PrefetchRow(table_.weights.data + id * table_.weights.dim, table_.weights.dim);
+  __attribute__((always_inline)) void Prefetch(int64_t row) const {
+    PrefetchRow(table_.weights.data + row * table_.weights.dim, table_.weights.dim);
     for (int s = 0; s < info_.num_slots; ++s)
-      PrefetchRow(table_.slots[s] + id * slot_dim_, slot_dim_);
+      PrefetchRow(table_.slots[s] + row * slot_dim_, slot_dim_);
   }
 
-  void operator()(int64_t id, const float* gradient) const {
+  // The id, which is the row except in a cache, determines the bits of stochastic rounding.
+  void operator()(int64_t row, int64_t id, const float* gradient) const {
     float* slots[kMaxSlots] = {};
-    for (int s = 0; s < info_.num_slots; ++s) slots[s] = table_.slots[s] + id * slot_dim_;
+    for (int s = 0; s < info_.num_slots; ++s) slots[s] = table_.slots[s] + row * slot_dim_;
     uint32_t seed = 0;
     if constexpr (!std::is_same_v<W, float>) {
       seed = static_cast<uint32_t>(Mix64(table_.seed + Mix64(static_cast<uint64_t>(id))));
     }
-    update_(table_.weights.data + id * table_.weights.dim, slots, gradient, table_.weights.dim,
+    update_(table_.weights.data + row * table_.weights.dim, slots, gradient, table_.weights.dim,
             table_.hyper, seed);
   }
 
@@ -79,20 +80,44 @@ class RowUpdater {
   const UpdateRow<W> update_;
 };
 
+// The rows of different ids in the matrix of a table: the ids themselves, without a map.
+template <class Id>
+class MappedRows {
+ public:
+  Status Find(Span<const Id> ids, const RowMap<Id>* map) {
+    rows_ = ids.data();
+    if (map == nullptr || ids.empty()) return Status();
+    found_ = Scratch<Id>(ids.size());
+    rows_ = found_.data();
+    return map->find(ids, found_.data());
+  }
+  const Id* data() const { return rows_; }
+
+ private:
+  const Id* rows_ = nullptr;
+  Scratch<Id> found_;
+};
+
 // UpdateGroups with a kernel that updates a range of groups.
 template <class Id>
 void UpdateGroupsWithKernel(GroupUpdater<Id> kernel, const Groups<Id, int32_t>& groups,
-                            Matrix<const float> grad, const OptimizedTable<float>& table,
-                            const ParallelFor& parallel_for) {
+                            const Id* rows, Matrix<const float> grad,
+                            const OptimizedTable<float>& table, const ParallelFor& parallel_for) {
   if (groups.num_groups == 0) return;
   const Span<const int64_t> splits(groups.splits.data(), groups.num_groups + 1);
   const int64_t cost = CostOfEntry(grad.dim);
   const EntrySum<float, int32_t> sum_entries{grad.data, grad.dim, groups.rows.data(),
                                              groups.values.data(), splits[groups.num_groups]};
   const LongSegments pieces(splits, grad.dim, cost, parallel_for, sum_entries);
-  const GroupUpdates<Id> all = {groups.ids.data(),  splits.data(),      sum_entries.num_entries,
-                                sum_entries.ids,    sum_entries.values, grad.data,
-                                table.weights.data, table.slots,        table.hyper};
+  const GroupUpdates<Id> all = {rows,
+                                splits.data(),
+                                sum_entries.num_entries,
+                                sum_entries.ids,
+                                sum_entries.values,
+                                grad.data,
+                                table.weights.data,
+                                table.slots,
+                                table.hyper};
   const RowUpdater<float> update(table);
   ForSegments(splits, 2, cost, parallel_for, [&](int64_t begin, int64_t end) {
     pieces.Visit(
@@ -100,25 +125,30 @@ void UpdateGroupsWithKernel(GroupUpdater<Id> kernel, const Groups<Id, int32_t>& 
         [&](int64_t u) {
           std::vector<float> sum(grad.dim);
           pieces.Sum(u, sum.data());
-          update(groups.ids[u], sum.data());
+          update(rows[u], groups.ids[u], sum.data());
         });
   });
 }
 
 // Sums the gradient of each group and immediately updates its row.
 template <class Id, class Row, class W>
-void UpdateGroups(const Groups<Id, Row>& groups, Matrix<const float> grad,
-                  const OptimizedTable<W>& table, const ParallelFor& parallel_for) {
+Status UpdateGroups(const Groups<Id, Row>& groups, Matrix<const float> grad,
+                    const OptimizedTable<W>& table, const ParallelFor& parallel_for,
+                    const RowMap<Id>* map) {
+  MappedRows<Id> rows;
+  TWML_RETURN_IF_ERROR(rows.Find({groups.ids.data(), groups.num_groups}, map));
   if constexpr (std::is_same_v<W, float> && std::is_same_v<Row, int32_t>) {
     if (const auto kernel = GetGroupKernels().ForIds<Id>(table.rule, grad.dim)) {
-      return UpdateGroupsWithKernel<Id>(kernel, groups, grad, table, parallel_for);
+      UpdateGroupsWithKernel<Id>(kernel, groups, rows.data(), grad, table, parallel_for);
+      return Status();
     }
   }
   const RowUpdater<W> update(table);
   SumGroups(
       groups, grad, parallel_for, [](int64_t, float* scratch) { return scratch; },
-      [&](int64_t u) __attribute__((always_inline)) { update.Prefetch(groups.ids[u]); },
-      [&](int64_t u, const float* sum) { update(groups.ids[u], sum); });
+      [&](int64_t u) __attribute__((always_inline)) { update.Prefetch(rows.data()[u]); },
+      [&](int64_t u, const float* sum) { update(rows.data()[u], groups.ids[u], sum); });
+  return Status();
 }
 
 template <class Id>
@@ -235,24 +265,28 @@ Status SumDuplicates(Span<const Id> ids, Matrix<const float> rows, const Paralle
 
 template <class Id, class W>
 Status ApplyRows(Span<const Id> ids, Matrix<const float> rows, const OptimizedTable<W>& table,
-                 const ParallelFor& parallel_for) {
-  TWML_RETURN_IF_ERROR(CheckIds(ids, table.weights.rows, parallel_for));
+                 const ParallelFor& parallel_for, const RowMap<Id>* map) {
+  const int64_t num_rows = map == nullptr ? table.weights.rows : map->num_rows;
+  TWML_RETURN_IF_ERROR(CheckIds(ids, num_rows, parallel_for));
   TWML_RETURN_IF_ERROR(CheckRows(ids, rows));
   TWML_RETURN_IF_ERROR(CheckTableDim(rows, table.weights.dim));
   if (table.weights.dim == 0) return Status();  // the mean over no columns is undefined
   if (!StrictlyAscending(ids)) {
+    Status status;
     WithRowType(ids.size(), [&](auto row) {
-      UpdateGroups(GroupById<Id, decltype(row)>(ids, {}, {}, table.weights.rows, parallel_for),
-                   rows, table, parallel_for);
+      status = UpdateGroups(GroupById<Id, decltype(row)>(ids, {}, {}, num_rows, parallel_for), rows,
+                            table, parallel_for, map);
     });
-    return Status();
+    return status;
   }
+  MappedRows<Id> targets;
+  TWML_RETURN_IF_ERROR(targets.Find(ids, map));
   const RowUpdater<W> update(table);
   parallel_for(ids.size(), 10 + rows.dim / 4, [&](int64_t begin, int64_t end) {
     constexpr int64_t kAhead = 6;
     for (int64_t u = begin; u < end; ++u) {
-      if (u + kAhead < end) update.Prefetch(ids[u + kAhead]);
-      update(ids[u], rows.data + u * rows.dim);
+      if (u + kAhead < end) update.Prefetch(targets.data()[u + kAhead]);
+      update(targets.data()[u], ids[u], rows.data + u * rows.dim);
     }
   });
   return Status();
@@ -260,23 +294,25 @@ Status ApplyRows(Span<const Id> ids, Matrix<const float> rows, const OptimizedTa
 
 template <class Id, class W>
 Status SparseLinearBackwardApply(const GroupedBatch<Id>& batch, Matrix<const float> grad,
-                                 const OptimizedTable<W>& table, const ParallelFor& parallel_for) {
-  if (batch.input_dim > table.weights.rows) {
+                                 const OptimizedTable<W>& table, const ParallelFor& parallel_for,
+                                 const RowMap<Id>* map) {
+  const int64_t num_rows = map == nullptr ? table.weights.rows : map->num_rows;
+  if (batch.input_dim > num_rows) {
     const int64_t last = std::visit(
         [](const auto& groups) {
           return groups.num_groups == 0 ? int64_t{-1} : int64_t{groups.ids[groups.num_groups - 1]};
         },
         batch.groups);
-    if (last >= table.weights.rows) {
-      return Invalid("groups must have ids in [0, ", table.weights.rows, "), got ", last);
+    if (last >= num_rows) {
+      return Invalid("groups must have ids in [0, ", num_rows, "), got ", last);
     }
   }
   TWML_RETURN_IF_ERROR(CheckGrad(batch.num_rows, grad));
   TWML_RETURN_IF_ERROR(CheckTableDim(grad, table.weights.dim));
   if (table.weights.dim == 0) return Status();
-  std::visit([&](const auto& groups) { UpdateGroups(groups, grad, table, parallel_for); },
-             batch.groups);
-  return Status();
+  return std::visit(
+      [&](const auto& groups) { return UpdateGroups(groups, grad, table, parallel_for, map); },
+      batch.groups);
 }
 
 #define TWML_INSTANTIATE(Id)                                                                 \
@@ -294,9 +330,10 @@ Status SparseLinearBackwardApply(const GroupedBatch<Id>& batch, Matrix<const flo
   template Status SparseLinearValuesGrad<Id, W>(const Csr<Id>&, Matrix<const W>,                  \
                                                 Matrix<const float>, const ParallelFor&, float*); \
   template Status ApplyRows<Id, W>(Span<const Id>, Matrix<const float>, const OptimizedTable<W>&, \
-                                   const ParallelFor&);                                           \
+                                   const ParallelFor&, const RowMap<Id>*);                        \
   template Status SparseLinearBackwardApply<Id, W>(const GroupedBatch<Id>&, Matrix<const float>,  \
-                                                   const OptimizedTable<W>&, const ParallelFor&);
+                                                   const OptimizedTable<W>&, const ParallelFor&,  \
+                                                   const RowMap<Id>*);
 TWML_INSTANTIATE(int32_t)
 TWML_INSTANTIATE(int64_t)
 #undef TWML_INSTANTIATE

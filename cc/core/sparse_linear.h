@@ -75,18 +75,27 @@ struct OptimizedTable {
   uint64_t seed = 0;             // of this step, for stochastic rounding of Bfloat16 weights
 };
 
+// Where the rows of a table are whose matrix has only some of them, as a cache. `find` is called
+// once in an update, with different ids in [0, num_rows), and writes their rows in the matrix.
+template <class Id>
+struct RowMap {
+  int64_t num_rows = 0;
+  std::function<Status(Span<const Id> ids, Id* rows)> find;
+};
+
 // Updates the rows `ids` of a table with the gradient rows `rows`. Rows of repeated ids are summed
-// first.
+// first. With a `map`, that is where the rows of the ids are.
 template <class Id, class W>
 Status ApplyRows(Span<const Id> ids, Matrix<const float> rows, const OptimizedTable<W>& table,
-                 const ParallelFor& parallel_for);
+                 const ParallelFor& parallel_for, const RowMap<Id>* map = nullptr);
 
 // SparseLinearWeightsGrad and ApplyRows in one pass. The result is bit-identical, but the gradient
 // is not stored: memory is O(entries + threads * dim). Several tables that are multiplied by the
-// same batch can be updated from one grouping.
+// same batch can be updated from one grouping. `map` is that of ApplyRows.
 template <class Id, class W>
 Status SparseLinearBackwardApply(const GroupedBatch<Id>& batch, Matrix<const float> grad,
-                                 const OptimizedTable<W>& table, const ParallelFor& parallel_for);
+                                 const OptimizedTable<W>& table, const ParallelFor& parallel_for,
+                                 const RowMap<Id>* map = nullptr);
 
 }  // namespace twml
 

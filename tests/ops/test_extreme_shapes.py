@@ -72,7 +72,7 @@ def test_a_handle_without_a_variable_is_refused():
 
 
 FUZZ = """
-import json, random, resource, sys
+import itertools, json, pathlib, random, resource, sys, tempfile
 import tensorflow as tf
 from twml_ops.ops._library import library
 
@@ -80,8 +80,11 @@ status = open("/proc/self/status").read()
 most = int(status.split("VmSize:")[1].split()[0]) * 1024 + 2**31
 resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
-# Of every op: its inputs (v, w, x, y: variables, g: a grouped batch, n: negative, []: a list) and
-# attributes.
+# Of every op: its inputs (v, w, x, y: variables, g: a grouped batch, n: negative, c: the cache of a
+# table in a file, r: the rows of such a table, []: a list) and attributes.
+FILES = pathlib.Path(tempfile.mkdtemp())
+FILE = {"path": str(FILES / "open"), "num_rows": 20, "prefetch_rows": 4, "policy": "lru",
+        "direct": False, "io_uring": True}
 NORM = {"epsilon": 0.1, "nonfinite": "zero"}
 BUCKETS = {"side": "left", "missing": "drop", "unknown": "pass"}
 OPS = {
@@ -115,6 +118,14 @@ OPS = {
     "keep_changed_rows": ("v i i", {}),
     "mark_changed_rows": ("v i", {"all": False}),
     "release_changed_rows": ("v i", {}),
+    "open_tiered_rows": ("v f", FILE),
+    "attach_slots": ("r [vv] [ff]", {}),
+    "prefetch_rows": ("r i", {}),
+    "read_tiered_rows": ("r i i", {"part": 0, "dtype": tf.float32}),
+    "write_tiered_rows": ("r i f", {"part": 0}),
+    "tiered_statistics": ("r", {}),
+    "tiered_sparse_linear": ("i f i c", {"binary": True, "input_dim": 20}),
+    "tiered_sparse_linear_values_grad": ("i i c f", {"input_dim": 20}),
     "quantile_sketch_update": ("d i d i j f i f f", {"has_weights": True}),
     "quantile_sketch_merge": ("d i d i j f d i d i j f", {}),
     "quantile_sketch_quantiles": ("d i d i j f i d", {}),
@@ -128,7 +139,8 @@ DTYPES = {"i": tf.int64, "j": tf.int32, "f": tf.float32, "d": tf.float64, "u": t
           "y": tf.uint8}
 LIKELY = {"i": [[], [1], [5], [0]], "f": [[0], [0, HUGE], [4, 0], [0, 2**34]], "b": [[]],
           "n": [[]],
-          "v": [[0, HUGE], [3, 2], [0, 2**34], [HUGE, 0]], "w": [[3]], "x": [[8]], "y": [[4, 2]]}
+          "v": [[0, HUGE], [3, 2], [16, 2], [0, 2**34], [HUGE, 0]],
+          "w": [[3]], "x": [[8]], "y": [[4, 2]]}
 ANY = [[], [0], [1], [3], [0, 0], [2, 3], [3, 0], [5, 2], [0, HUGE], [HUGE, 0], [0, 2**34],
        [0, HUGE, HUGE], [0, 2, 3], [1, 2, 2], [0, 0, HUGE, 0]]
 
@@ -145,9 +157,22 @@ def groups(rng):
         made = library.twml_group_batch(ids, tf.zeros([0]), splits, input_dim, [], binary=True)
     return made if rng.random() < 0.9 else tf.stack([made])
 
+numbers = itertools.count()
+
+def rows_in_file(kind, rng, variables):
+    cache = tf.Variable(tf.zeros([16, 2]))
+    options = {**FILE, "path": str(FILES / str(next(numbers)))}
+    rows = library.twml_open_tiered_rows(cache.handle, tf.zeros([2]), **options)
+    variables += [cache, rows]
+    if rng.random() < 0.1:
+        return tf.stack([cache.handle, rows])[:0]
+    return rows if kind == "r" else cache.handle
+
 def make(kind, rng, variables):
     if kind == "g":
         return groups(rng)
+    if kind in "cr":
+        return rows_in_file(kind, rng, variables)
     shape = rng.choice(LIKELY.get(kind, ANY) if rng.random() < 0.7 else ANY)
     value = rng.choice([0, 0, 0, 0, 1, -1, 2**50, HUGE, 2**63 - 1]) if kind == "i" else 1
     value = -1 if kind == "n" else value

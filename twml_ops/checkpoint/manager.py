@@ -155,14 +155,17 @@ class CheckpointManager:
         if self._follower is not None:
             taken = self._follower.take(variables, lambda name: (self.folder / name).is_dir())
         rows = taken.rows if taken else {}
+        left = [v for v in variables if v.name not in rows]
+        # A value that may be larger than memory is not copied, so it is written before the
+        # training goes on.
+        background = self.background and not any(map(self._in_pieces, left))
         whole = [
-            (v, self._copy(v) if self.background else v.view())
-            for v in variables
-            if v.name not in rows
+            (v, None if self._in_pieces(v) else self._copy(v) if background else v.view())
+            for v in left
         ]
         changed = [(v, *rows[v.name]) for v in variables if v.name in rows]
         arguments = path, sequence, step, whole, changed, values, taken
-        if not self.background:
+        if not background:
             self._write(*arguments)
             return
         self._thread = threading.Thread(
@@ -225,6 +228,14 @@ class CheckpointManager:
         self._next = max(map(_number, folders), default=-1) + 1
         return self._next
 
+    def _in_pieces(self, variable: Saved) -> bool:
+        """Whether a variable is written some rows at a time, which quantized ones are not."""
+        in_pieces = getattr(variable, "pieces", None) is not None
+        return in_pieces and self._bits_of(variable) is None
+
+    def _bits_of(self, variable: Saved) -> int | None:
+        return self._tables.bits_of(variable.label) if getattr(variable, "table", "") else None
+
     def _copy(self, variable: Saved) -> np.ndarray:
         view = variable.view()
         buffer = self._buffers.get(variable.name)
@@ -244,7 +255,7 @@ class CheckpointManager:
         path: Path,
         sequence: int,
         step: int,
-        whole: Sequence[tuple[Saved, np.ndarray]],
+        whole: Sequence[tuple[Saved, np.ndarray | None]],
         changed: Sequence[tuple[Saved, np.ndarray | None, np.ndarray]],
         values: Mapping[str, Any],
         taken: Taken | None,
@@ -263,9 +274,11 @@ class CheckpointManager:
             taken.written(path.name, size)
         self._remove_except([c.folder.name for c in self.all()[-self.keep :]])
 
-    def _add(self, writer: CheckpointWriter, variable: Saved, array: np.ndarray) -> None:
-        bits = self._tables.bits_of(variable.label) if getattr(variable, "table", "") else None
-        if bits is None:
+    def _add(self, writer: CheckpointWriter, variable: Any, array: np.ndarray | None) -> None:
+        if array is None:
+            dtype, shape = variable.variable.dtype.name, variable.shape
+            writer.add(variable.name, variable.label, variable.pieces, dtype=dtype, shape=shape)
+        elif self._bits_of(variable) is None:
             writer.add(variable.name, variable.label, [array])
         else:
             self._add_rows(writer, variable, None, array)
@@ -274,7 +287,7 @@ class CheckpointManager:
         self, writer: CheckpointWriter, variable: Any, ids: np.ndarray | None, rows: np.ndarray
     ) -> int:
         """Writes rows of a table; returns the number of bytes."""
-        shape = [int(n) for n in variable.variable.shape]
+        shape = [int(n) for n in variable.shape]
         bits = self._tables.bits_of(variable.label)
         encoded = encode_rows(rows, ids, shape[0], bits)
         writer.add(

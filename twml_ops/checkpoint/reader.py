@@ -111,6 +111,36 @@ class CheckpointReader:
             .reshape(entry.shape)
         )
 
+    def read_pieces(self, name: str) -> Iterator[np.ndarray]:
+        """Reads the value of a variable in pieces, where it is written as it is.
+
+        The bytes are not compared with their checksum: `verify` does that.
+
+        Args:
+            name: of the variable, which has rows.
+
+        Yields:
+            Neighboring rows, at most 16 MiB; or the whole value, if it is encoded.
+
+        Raises:
+            KeyError: there is no such variable.
+            CheckpointError: the file is damaged.
+        """
+        entry = self._entries[name]
+        row_bytes = entry.bytes // max(1, entry.shape[0]) if entry.shape else 0
+        if entry.encoding != RAW or not row_bytes:
+            yield self.read(name)
+            return
+        dtype, left = tf.as_dtype(entry.dtype).as_numpy_dtype, b""
+        for piece in self._pieces(entry):
+            data = left + piece
+            whole = len(data) // row_bytes * row_bytes
+            left = data[whole:]
+            if whole:
+                yield np.frombuffer(data, dtype, whole // np.dtype(dtype).itemsize).reshape(
+                    -1, *entry.shape[1:]
+                )
+
     def _read_rows(self, entry: VariableEntry) -> np.ndarray:
         """Replays the changes, from the complete value on."""
         changes: list[tuple[np.ndarray, np.ndarray]] = []

@@ -83,7 +83,11 @@ class Restoration:
 
     def _assign(self, variables: Sequence[Restorable]) -> None:
         for variable in variables:
-            variable.assign(self._checkpoint.read(variable.name))
+            assign_pieces = getattr(variable, "assign_pieces", None)
+            if assign_pieces is None or getattr(variable, "pieces", None) is None:
+                variable.assign(self._checkpoint.read(variable.name))
+            else:  # it may be larger than memory
+                assign_pieces(self._checkpoint.read_pieces(variable.name))
             del self._left[variable.name]
 
     def _check(self, variables: Sequence[Restorable], entries: Mapping[str, VariableEntry]) -> None:
@@ -91,7 +95,8 @@ class Restoration:
         entries, wrong = dict(entries), []
         for variable in variables:
             entry = entries.pop(variable.name, None)
-            mine = f"{variable.variable.dtype.name} {list(variable.variable.shape)}"
+            shape = getattr(variable, "shape", variable.variable.shape)
+            mine = f"{variable.variable.dtype.name} {list(shape)}"
             if entry is None:
                 wrong.append(f"{variable.label} ({mine}) is not in it")
             elif not variable.fits(entry.dtype, entry.shape):

@@ -7,7 +7,7 @@ layers of the same kind within a process.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,14 @@ from twml_ops.checkpoint.errors import CheckpointError
 from twml_ops.layers._tables import TableLayer
 from twml_ops.ops import ChangedRows
 from twml_ops.ops._tape import tf_variable
-from twml_ops.placement import placement_of
+from twml_ops.ops.tiered_rows import TieredRows
+from twml_ops.placement import TieredPlacement, placement_of
 
 # Variables of the model in Keras 2: a setting, and counters that `fit` sets to 0 when it begins.
 _NO_VARIABLES = ("_steps_per_execution", "_train_counter", "_test_counter", "_predict_counter")
 _NO_STATE = (tf.keras.layers.Layer, tf.types.experimental.GenericFunction, type)
 _TABLE_LAYERS = (TableLayer, tf.keras.layers.Embedding)
+_PIECE_BYTES = 16 << 20
 _PACKAGE = __name__.partition(".")[0]
 
 
@@ -48,6 +50,16 @@ class NamedVariable:
     def variable(self) -> tf.Variable:
         """The first of the copies."""
         return self.copies[0]
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """The sizes of all dimensions; None for those that are open."""
+        return tuple(self.variable.shape)
+
+    @property
+    def pieces(self) -> Iterable[np.ndarray] | None:
+        """The value in pieces of neighboring rows, if it may be larger than memory."""
+        return None
 
     def view(self) -> np.ndarray:
         """The current value, without a copy where the device is the host.
@@ -82,8 +94,8 @@ class NamedVariable:
         Returns:
             Whether they are those of the variable, of which some sizes may be open.
         """
-        mine = self.variable
-        return bool(mine.dtype.name == dtype and mine.shape.is_compatible_with(list(shape)))
+        mine = tf.TensorShape(self.shape)
+        return bool(self.variable.dtype.name == dtype and mine.is_compatible_with(list(shape)))
 
     def assign(self, value: np.ndarray) -> None:
         """Sets the value; that of a variable of varying size may have another size.
@@ -94,6 +106,58 @@ class NamedVariable:
         for variable in self.copies:
             with tf.device(variable.device):
                 variable.assign(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedTieredRows(NamedVariable):
+    """A table whose rows are in a file, or one of its slots.
+
+    Attributes:
+        rows: of the table.
+        part: 0 for the table, s + 1 for slot s.
+    """
+
+    rows: TieredRows | None = None
+    part: int = 0
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """That of the whole table or slot."""
+        assert self.rows is not None
+        return (self.rows.num_rows, *self.variable.shape[1:])
+
+    @property
+    def pieces(self) -> Iterable[np.ndarray]:
+        """The rows, at most 16 MiB at once."""
+        return self._pieces()
+
+    def _pieces(self) -> Iterator[np.ndarray]:
+        assert self.rows is not None
+        width = max(1, self.variable.shape[1:].num_elements()) * self.variable.dtype.size
+        per_piece = max(1, _PIECE_BYTES // width)
+        for begin in range(0, self.rows.num_rows, per_piece):
+            count = min(per_piece, self.rows.num_rows - begin)
+            yield np.asarray(self.rows.read(begin, count, self.part).numpy())
+
+    def view(self) -> np.ndarray:
+        """The whole value, which takes its memory."""
+        return np.concatenate(list(self.pieces))
+
+    def assign(self, value: np.ndarray) -> None:
+        """See `NamedVariable.assign`."""
+        self.assign_pieces([value])
+
+    def assign_pieces(self, pieces: Iterable[np.ndarray]) -> None:
+        """Sets a value that comes in pieces.
+
+        Args:
+            pieces: neighboring rows, in order.
+        """
+        assert self.rows is not None
+        begin = 0
+        for piece in pieces:
+            self.rows.write(begin, piece, self.part)
+            begin += len(piece)
 
 
 def variables_of(
@@ -134,7 +198,25 @@ def variables_of(
         finder.scan(f"model/{i}", layer.name, layer)
     for name, value in (more or {}).items():
         finder.visit(f"more/{name}", name, value)
-    return _with_tables(finder.found, model, optimizer)
+    return _with_tables(_with_tiered_rows(finder.found, weights.values()), model, optimizer)
+
+
+def _with_tiered_rows(
+    found: Sequence[NamedVariable], weights: Iterable[Sequence[Any]]
+) -> list[NamedVariable]:
+    """The variables, with whole tables where a variable is the cache of one."""
+    rows: dict[int, tuple[TieredRows, int]] = {}
+    for table in (v for of_layer in weights for v in of_layer):
+        place = placement_of(table)
+        if isinstance(place, TieredPlacement):
+            opened = place.rows(table)
+            rows.update((id(v), (opened, part)) for part, v in enumerate(opened.variables))
+    return [
+        NamedTieredRows(v.name, v.label, v.copies, v.table, *rows[id(v.variable)])
+        if id(v.variable) in rows
+        else v
+        for v in found
+    ]
 
 
 def _with_tables(

@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -64,7 +64,7 @@ class CheckpointWriter:
         self,
         name: str,
         label: str,
-        pieces: Sequence[np.ndarray],
+        pieces: Iterable[np.ndarray],
         *,
         dtype: str | None = None,
         shape: Sequence[int] | None = None,
@@ -85,10 +85,12 @@ class CheckpointWriter:
         Raises:
             CheckpointError: the disk is full, or the file cannot be written for another reason.
         """
+        first: Any = None
         with _clear_errors(self._folder):
             self._write(b"\0" * (-self._offset % _ALIGNMENT))
             start, crc = self._offset, 0
             for array in pieces:
+                first = array if first is None else first
                 data = _bytes_of(array)
                 for i in range(0, len(data), PIECE_BYTES):
                     piece = data[i : i + PIECE_BYTES]
@@ -97,8 +99,8 @@ class CheckpointWriter:
         entry = VariableEntry(
             name,
             label,
-            dtype or pieces[0].dtype.name,
-            tuple(int(n) for n in (pieces[0].shape if shape is None else shape)),
+            dtype or first.dtype.name,
+            tuple(int(n) for n in (first.shape if shape is None else shape)),
             DATA_FILE,
             start,
             self._offset - start,

@@ -2,6 +2,7 @@
 
 from twml_ops.layers._category_counts import CategoryCounts
 from twml_ops.layers._id_row_map import IdCounts
+from twml_ops.layers._prefetch import prefetch_rows
 from twml_ops.layers.boosted_trees import BoostedTrees
 from twml_ops.layers.category_rows import CategoryRows
 from twml_ops.layers.choose_crosses import choose_crosses
@@ -25,6 +26,7 @@ from twml_ops.layers.platt_scaling import PlattScaling
 from twml_ops.layers.sparse_linear import SparseLinear
 from twml_ops.layers.string_hash import StringHash
 from twml_ops.layers.target_statistics import TargetStatistics
+from twml_ops.placement.tiered import Tiered
 
 __all__ = [
     "BoostedTrees",
@@ -53,5 +55,7 @@ __all__ = [
     "SparseTable",
     "StringHash",
     "TargetStatistics",
+    "Tiered",
     "choose_crosses",
+    "prefetch_rows",
 ]

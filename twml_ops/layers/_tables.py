@@ -9,10 +9,12 @@ import tensorflow as tf
 
 from twml_ops import placement
 from twml_ops._keras import KERAS_3, direct_variables
+from twml_ops.ops._library import library
+from twml_ops.placement.tiered import tiered_placement_of
 
 
 class TableLayer(tf.keras.layers.Layer):
-    """Base of layers whose weights may be bfloat16 or divided among replicas.
+    """Base of layers whose weights may be bfloat16, divided among replicas, or rows in a file.
 
     HDF5 has no bfloat16. Keras 3 handles that itself; with Keras 2 such weights are written as
     float32, without loss.
@@ -49,6 +51,35 @@ class TableLayer(tf.keras.layers.Layer):
             )
         for i, variable in enumerate(variables):
             placement.placement_of(variable).assign(variable, store[f"{i}"][...])
+
+    @property
+    def has_tiered_tables(self) -> bool:
+        """Whether the rows of a table of the layer, which is built, are in a file."""
+        return any(tiered_placement_of(v) is not None for v in direct_variables(self))
+
+    def prefetch_rows(self, inputs: Any) -> tf.Tensor:
+        """Announces a later batch to the tables whose rows are in files.
+
+        Their rows are then read ahead; see the function `prefetch_rows`. Batches must be announced
+        in the order in which the layer is called with them.
+
+        Args:
+            inputs: as of `call`.
+
+        Returns:
+            int64 scalar, the number of ids that were announced.
+        """
+        counts = [tf.constant(0, tf.int64)]
+        with library.on_host():
+            for table, ids in self._ids_of_tables(inputs):
+                place = tiered_placement_of(table)
+                if place is not None:
+                    counts.append(place.prefetch(ids, table))
+        return tf.add_n(counts)
+
+    def _ids_of_tables(self, inputs: Any) -> list[tuple[Any, tf.Tensor]]:
+        """The tables and the ids of their rows that a batch needs."""
+        raise NotImplementedError
 
     def _divided(self) -> bool:
         return any(placement.placement_of(v).is_sharded for v in direct_variables(self))

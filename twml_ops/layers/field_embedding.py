@@ -18,6 +18,7 @@ from twml_ops.layers._tables import TableLayer
 from twml_ops.layers._weights import add_table
 from twml_ops.ops._library import library
 from twml_ops.placement.sharded import NotCheckpointable
+from twml_ops.placement.tiered import Tiered, storage_of, storage_placement
 
 Combiner = Literal["sum", "mean", "sqrtn"]
 _COMBINERS = ("sum", "mean", "sqrtn")
@@ -56,6 +57,8 @@ class FieldEmbedding(TableLayer):
             adds to their gradient that of `l2` times the mean over the rows of the batch of the sum
             of the squares of their vectors. Rows that a batch does not touch are not changed, and
             the loss that Keras reports does not contain the penalty.
+        storage: None: the tables are in memory. `Tiered`: their rows are in files, and some of them
+            in memory.
         **kwargs: of `tf.keras.layers.Layer`.
 
     Raises:
@@ -73,6 +76,7 @@ class FieldEmbedding(TableLayer):
         kernel_dtype: Literal["float32", "bfloat16"] = "float32",
         projected_units: int | None = None,
         l2: float = 0.0,
+        storage: Tiered | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("autocast", False)  # weights of bags keep float32 in mixed precision
@@ -114,6 +118,7 @@ class FieldEmbedding(TableLayer):
         self.embeddings_initializer = tf.keras.initializers.get(embeddings_initializer)
         self.kernel_dtype = kernel_dtype
         self.l2 = float(l2)
+        self.storage = storage_of(storage)
         self.supports_jit = False  # the ops are no XLA ops
         self._tables = [
             _FieldTable(width, [f for f, w in enumerate(widths) if w == width], self.num_rows)
@@ -134,8 +139,9 @@ class FieldEmbedding(TableLayer):
     def build(self, input_shape: Any = None) -> None:
         """Creates the tables."""
         del input_shape
-        place = placement.current_placement()
+        total = sum(table.num_rows for table in self._tables)
         for table in self._tables:
+            place = storage_placement(self.storage, (table.num_rows, total))
             name = "embeddings" if len(self._tables) == 1 else f"embeddings_{table.units}"
             table.variable = place.create(
                 partial(add_table, self, name, dtype=self.kernel_dtype),
@@ -202,6 +208,10 @@ class FieldEmbedding(TableLayer):
             power = {"sum": 0.0, "mean": 1.0, "sqrtn": 0.5}[self.pooling]
             joined /= float(len(self.num_rows)) ** power
         return joined
+
+    def _ids_of_tables(self, inputs: Any) -> list[tuple[Any, tf.Tensor]]:
+        ids, bags = self._split(inputs)
+        return [(t.variable, self._segments(t, ids, bags, False).ids) for t in self._tables]
 
     def _by_field(self, vectors: Sequence[tf.Tensor]) -> Iterator[tuple[int, tf.Tensor]]:
         """(field, its vectors [B, units]) of the vectors of all tables."""
@@ -303,6 +313,7 @@ class FieldEmbedding(TableLayer):
             "kernel_dtype": self.kernel_dtype,
             "projected_units": self.projected_units,
             "l2": self.l2,
+            "storage": None if self.storage is None else self.storage.get_config(),
         }
 
 

@@ -16,6 +16,7 @@ from twml_ops.layers._tables import TableLayer
 from twml_ops.layers._weights import add_table
 from twml_ops.ops._library import library
 from twml_ops.placement.sharded import NotCheckpointable
+from twml_ops.placement.tiered import Tiered, storage_of, storage_placement
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +28,8 @@ class SparseTable:
         units: D, width of its rows.
         initializer: Keras initializer of the table [N, D].
         dtype: "float32", or "bfloat16" as for `SparseLinear`'s `kernel_dtype`.
+        storage: None: the table is in memory. `Tiered`: its rows are in a file, and some of them in
+            memory.
 
     Raises:
         ValueError: An attribute is out of range.
@@ -36,6 +39,7 @@ class SparseTable:
     units: int
     initializer: Any = "glorot_uniform"
     dtype: Literal["float32", "bfloat16"] = "float32"
+    storage: Tiered | None = None
 
     def __post_init__(self) -> None:
         for name in ("input_dim", "units"):
@@ -44,6 +48,7 @@ class SparseTable:
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
         if self.dtype not in ("float32", "bfloat16"):
             raise ValueError(f'dtype must be "float32" or "bfloat16", got {self.dtype!r}')
+        object.__setattr__(self, "storage", storage_of(self.storage))
 
 
 @serializable
@@ -91,9 +96,10 @@ class GroupedSparseLinear(TableLayer):
     def build(self, input_shape: Any = None) -> None:
         """Creates the tables."""
         del input_shape  # ids name the rows: the inputs' widths say nothing
-        place = placement.current_placement()
-        place = place if place.supports_grouped_tables else placement.REPLICATED
+        current = placement.current_placement()
+        current = current if current.supports_grouped_tables else placement.REPLICATED
         for name, table in self.tables.items():
+            place = storage_placement(table.storage) if table.storage else current
             self.kernels[name] = place.create(
                 partial(add_table, self, name, dtype=table.dtype),
                 (table.input_dim, table.units),
@@ -101,7 +107,7 @@ class GroupedSparseLinear(TableLayer):
                 f"{self.name}/{name}",
                 table.dtype,
             )
-        if place.is_sharded:
+        if any(placement.placement_of(kernel).is_sharded for kernel in self.kernels.values()):
             self._whole_files_only = NotCheckpointable()
         # Checkpoints follow attributes; in Keras 3 not those that are dicts.
         for i, kernel in enumerate(self.kernels.values()):
@@ -131,6 +137,9 @@ class GroupedSparseLinear(TableLayer):
         cast = [tf.cast(output, self.compute_dtype) for output in outputs]
         return dict(zip(self.features, cast, strict=True))
 
+    def _ids_of_tables(self, inputs: Mapping[str, Any]) -> list[tuple[Any, tf.Tensor]]:
+        return [(self.kernels[t], parse(inputs[f])[0].ids) for f, t in self.features.items()]
+
     def compute_output_shape(self, input_shape: Any) -> dict[str, tuple[None, int]]:
         """Feature → [B, units]."""
         del input_shape  # the shapes of batch forms do not tell the number of rows
@@ -148,6 +157,7 @@ class GroupedSparseLinear(TableLayer):
                 "units": table.units,
                 "initializer": tf.keras.initializers.serialize(initializer),
                 "dtype": table.dtype,
+                "storage": None if table.storage is None else table.storage.get_config(),
             }
         return {**config, "tables": tables, "features": self.features}
 

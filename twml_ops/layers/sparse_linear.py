@@ -14,6 +14,7 @@ from twml_ops.layers._weights import add_table
 from twml_ops.ops._library import library
 from twml_ops.placement.entries import entries_of_shard
 from twml_ops.placement.sharded import NotCheckpointable, sharded_placement
+from twml_ops.placement.tiered import Tiered, storage_of, storage_placement
 
 
 @serializable
@@ -45,6 +46,8 @@ class SparseLinear(TableLayer):
             "sharded": each of its k replicas has input_dim / k rows, and they exchange ids and
             sums; without replicas both are the same. A sharded layer can be saved in .keras and
             .weights.h5 files but not in checkpoints, and its optimizer must not clip by norm.
+        storage: None: the kernel is in memory. `Tiered`: its rows, with the optimizer's slots, are
+            in a file, and some of them in memory.
         **kwargs: Arguments of `tf.keras.layers.Layer`.
 
     Raises:
@@ -64,6 +67,7 @@ class SparseLinear(TableLayer):
         partition_axis: Literal["row", "column"] = "row",
         kernel_dtype: Literal["float32", "bfloat16"] = "float32",
         placement: Literal["auto", "sharded"] = "auto",
+        storage: Tiered | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("autocast", False)  # values keep float32 under mixed precision
@@ -90,6 +94,12 @@ class SparseLinear(TableLayer):
         if placement == "sharded" and num_partitions > 1:
             raise ValueError(
                 f'num_partitions must be 1 for placement="sharded", got {num_partitions}'
+            )
+        self.storage = storage_of(storage)
+        if self.storage is not None and (num_partitions > 1 or placement == "sharded"):
+            raise ValueError(
+                'storage needs num_partitions 1 and placement "auto", got '
+                f"{num_partitions} and {placement!r}"
             )
         self.units = int(units)
         self.input_dim = int(input_dim)
@@ -153,7 +163,7 @@ class SparseLinear(TableLayer):
         place = (
             sharded_placement(rows)
             if self.placement == "sharded"
-            else placement.current_placement()
+            else storage_placement(self.storage)
         )
         shape = (rows, units or self.units)
         kernel = place.create(add, shape, initializer, f"{self.name}/{name}", self.kernel_dtype)
@@ -184,6 +194,10 @@ class SparseLinear(TableLayer):
             outputs = tf.nn.bias_add(outputs, tf.convert_to_tensor(self.bias))
         outputs = tf.cast(outputs, self.compute_dtype)
         return outputs if self.activation is None else self.activation(outputs)
+
+    def _ids_of_tables(self, inputs: Any) -> list[tuple[Any, tf.Tensor]]:
+        batch, _ = parse(inputs)
+        return [(self.kernel, batch.ids)] if len(self.kernels) == 1 else []
 
     def _part_of(self, batch: Any, p: int) -> Any:
         """The entries that partition p multiplies."""
@@ -218,4 +232,5 @@ class SparseLinear(TableLayer):
             "partition_axis": self.partition_axis,
             "kernel_dtype": self.kernel_dtype,
             "placement": self.placement,
+            "storage": None if self.storage is None else self.storage.get_config(),
         }

@@ -42,12 +42,13 @@ def share_groups_of(ids: tf.Tensor) -> None:
         shared.of_ids.setdefault(ids.ref(), None)
 
 
-def group_ids(ids: tf.Tensor, table: tf.Tensor) -> list[tf.Tensor]:
+def group_ids(ids: tf.Tensor, table: tf.Tensor, num_rows: int | None = None) -> list[tf.Tensor]:
     """The ids grouped, as the list input `groups` of an op takes them.
 
     Args:
         ids: Integer [K].
         table: Handle of a variable with a row for each id.
+        num_rows: N, if the variable is the cache of a table [N, D] whose rows are in a file.
 
     Returns:
         The grouping that all callers with these ids in this graph share, or nothing if the op has
@@ -58,12 +59,17 @@ def group_ids(ids: tf.Tensor, table: tf.Tensor) -> list[tf.Tensor]:
         return []
     groups = shared.of_ids[ids.ref()]
     if groups is None:
-        groups = shared.of_ids[ids.ref()] = library.twml_group_ids(ids, _input_dim(table))
+        groups = shared.of_ids[ids.ref()] = library.twml_group_ids(ids, _input_dim(table, num_rows))
     return [groups]
 
 
 def group_batch(
-    ids: tf.Tensor, values: tf.Tensor, row_splits: tf.Tensor, binary: bool, table: tf.Tensor
+    ids: tf.Tensor,
+    values: tf.Tensor,
+    row_splits: tf.Tensor,
+    binary: bool,
+    table: tf.Tensor,
+    num_rows: int | None = None,
 ) -> list[tf.Tensor]:
     """The entries of a batch grouped, as the list input `groups` of an op takes them.
 
@@ -73,6 +79,7 @@ def group_batch(
         row_splits: int64 [B + 1], CSR offsets.
         binary: Whether the batch is binary.
         table: Handle of a variable with a row for each id.
+        num_rows: N, if the variable is the cache of a table [N, D] whose rows are in a file.
 
     Returns:
         The grouping that all callers with this batch in this graph share, or nothing if the op has
@@ -83,22 +90,31 @@ def group_batch(
         return []
     key = (ids.ref(), values.ref(), row_splits.ref(), binary)
     if key not in shared.of_batch:
-        shared.of_batch[key] = new_group_batch(ids, values, row_splits, binary, table)
+        shared.of_batch[key] = new_group_batch(ids, values, row_splits, binary, table, num_rows)
     return [shared.of_batch[key]]
 
 
 def new_group_batch(
-    ids: tf.Tensor, values: tf.Tensor, row_splits: tf.Tensor, binary: bool, table: tf.Tensor
+    ids: tf.Tensor,
+    values: tf.Tensor,
+    row_splits: tf.Tensor,
+    binary: bool,
+    table: tf.Tensor,
+    num_rows: int | None = None,
 ) -> tf.Tensor:
     """A grouping that is not shared; see `group_batch`."""
-    groups = group_ids(ids, table)
-    return library.twml_group_batch(
-        ids, values, row_splits, _input_dim(table), groups, binary=binary
-    )
+    groups = group_ids(ids, table, num_rows)
+    input_dim = _input_dim(table, num_rows)
+    return library.twml_group_batch(ids, values, row_splits, input_dim, groups, binary=binary)
 
 
-def _input_dim(table: tf.Tensor) -> tf.Tensor:
-    return tf.raw_ops.VariableShape(input=table, out_type=tf.int64)[0]
+def _input_dim(table: tf.Tensor, num_rows: int | None) -> tf.Tensor:
+    of_variable = tf.raw_ops.VariableShape(input=table, out_type=tf.int64)[0]
+    if num_rows is None:
+        return of_variable
+    # Not a constant. A cache may be a little larger than its table; the ops that take the groups
+    # check ids beyond the table.
+    return tf.maximum(of_variable, tf.constant(num_rows, tf.int64))
 
 
 def _shared_groups() -> _SharedGroups | None:

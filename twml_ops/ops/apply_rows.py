@@ -13,6 +13,7 @@ from twml_ops.ops._shared_groups import group_batch, new_group_batch
 from twml_ops.ops._tape import has_kernel_for, in_same_control_flow, tf_variable
 from twml_ops.ops.changed_rows import writes_unmarked
 from twml_ops.ops.sparse_linear import WEIGHTS_GRAD_OP
+from twml_ops.ops.tiered_rows import rows_in_file
 
 
 def apply_rows(
@@ -73,7 +74,7 @@ def apply_rows(
             rule=rule,
             hogwild=hogwild,
         )
-    groups = groups_of(product, handle)
+    groups = groups_of(product, var)
     with tf.control_dependencies(product.control_inputs):
         return library.twml_sparse_linear_backward_apply(
             handle,
@@ -132,19 +133,20 @@ def sparse_linear_gradient_inputs(gradient: tf.IndexedSlices) -> GradientInputs 
     return GradientInputs(ids, values, row_splits, grad, op.get_attr("binary"), control_inputs)
 
 
-def groups_of(product: GradientInputs, table: tf.Tensor) -> tf.Tensor:
+def groups_of(product: GradientInputs, table: Any) -> tf.Tensor:
     """The entries of a batch grouped by id, which all updates from this batch share if they can.
 
     Args:
         product: Of the gradient by the table.
-        table: Handle of any variable with a row for each id.
+        table: Any variable with a row for each id, or the cache of such a table.
 
     Returns:
         Variant scalar, the output of Twml>GroupBatch.
     """
-    batch = (product.ids, product.values, product.row_splits, product.binary, table)
-    shared = group_batch(*batch)
-    return shared[0] if shared else new_group_batch(*batch)
+    batch = (product.ids, product.values, product.row_splits, product.binary)
+    rows = (tf_variable(table).handle, rows_in_file(table))
+    shared = group_batch(*batch, *rows)
+    return shared[0] if shared else new_group_batch(*batch, *rows)
 
 
 def is_sparse_linear_gradient(gradient: tf.IndexedSlices) -> bool:

@@ -53,6 +53,7 @@ def average_rows(
         ValueError: The momentum is not in [0, 1].
         tf.errors.InvalidArgumentError: An id is out of range, or shapes do not match. Nothing is
             changed then.
+        tf.errors.UnimplementedError: The rows of the table are in a file.
     """
     log_momentum = log_of_momentum(momentum)
     in_library = has_kernel_for(var)
@@ -64,7 +65,7 @@ def average_rows(
     with tf.control_dependencies(waits):
         return ops.twml_average_rows(
             *(tf_variable(v).handle for v in (var, average, steps)),
-            gradient.indices if product is None else groups_of(product, tf_variable(var).handle),
+            gradient.indices if product is None else groups_of(product, var),
             tf.cast(step, tf.int64),
             log_momentum,
             hogwild=hogwild,

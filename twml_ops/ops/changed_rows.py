@@ -17,11 +17,12 @@ _COMPARED = "_twml_rows_are_compared"  # attribute of a variable that writers wi
 _WATCHED = "_twml_marks_rows_of"  # attribute of a variable: the tables whose rows its writes mark
 _KEY = secrets.randbits(128)  # of the digests of this process
 _PIECE = 1 << 16  # rows that are converted at once
-_WRITES = (
+VARIABLE_WRITES = (
     *("assign", "assign_add", "assign_sub", "batch_scatter_update"),
     *(f"scatter_{kind}" for kind in ("add", "div", "max", "min", "mul", "sub", "update")),
     *(f"scatter_nd_{kind}" for kind in ("add", "max", "min", "sub", "update")),
 )
+"""The methods of `tf.Variable` that write it."""
 
 
 class TakenRows:
@@ -186,7 +187,7 @@ def _mark_after_writes(variable: tf.Variable, table: tf.Variable) -> None:
     if watched is None:
         watched = []
         setattr(variable, _WATCHED, watched)
-        for name in _WRITES:
+        for name in VARIABLE_WRITES:
             if hasattr(type(variable), name):
                 setattr(variable, name, _marking(getattr(type(variable), name), variable))
     if all(each() is not table for each in watched):

@@ -131,6 +131,7 @@ def weights_grad(
     shape: tf.Tensor,
     binary: bool,
     table: tf.Tensor | None = None,
+    num_rows: int | None = None,
 ) -> tf.IndexedSlices:
     """The gradient of `sparse_linear` by its weights.
 
@@ -143,11 +144,14 @@ def weights_grad(
         binary: Whether the batch is binary.
         table: Handle of the weights, if they are a variable. In a graph, the gradients and updates
             of all tables with the same batch then share one grouping of its entries.
+        num_rows: N, if the variable is the cache of a table [N, D] whose rows are in a file.
 
     Returns:
         Unique ascending ids and their summed rows.
     """
-    groups = [] if table is None else group_batch(ids, values, row_splits, binary, table)
+    groups = []
+    if table is not None:
+        groups = group_batch(ids, values, row_splits, binary, table, num_rows)
     unique_ids, rows = library.twml_sparse_linear_weights_grad(
         ids, values, row_splits, grad, shape[0], groups, binary=binary
     )

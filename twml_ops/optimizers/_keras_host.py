@@ -44,15 +44,25 @@ class KerasHost(tf.keras.optimizers.Optimizer):
             variables: all that the optimizer will update.
 
         Raises:
-            ValueError: a table is divided among replicas, and gradients are clipped by norm.
+            ValueError: a table is divided among replicas, and gradients are clipped by norm; or
+                the rows of a table are in a file, and `use_ema` is set.
         """
         if getattr(self, "_slots", None) is not None:
             return
-        self._has_shards = any(placement.placement_of(v).is_sharded for v in variables)
-        if self._has_shards and (self.clipnorm or self.global_clipnorm):
+        places = [placement.placement_of(v) for v in variables]
+        self._has_shards = any(place.is_sharded for place in places)
+        if any(place.splits_gradients for place in places) and (
+            self.clipnorm or self.global_clipnorm
+        ):
             raise ValueError(
                 "clipnorm and global_clipnorm need the norm of a whole table, but with "
                 'placement="sharded" each replica has only a part of it; use clipvalue'
+            )
+        if self.use_ema and any(isinstance(p, placement.TieredPlacement) for p in places):
+            raise ValueError(
+                "use_ema is not supported for tables with storage=Tiered(...), whose averages "
+                "would be as large as the tables: leave use_ema out, or train these tables with "
+                "another optimizer of a CompositeOptimizer"
             )
         warn_of_dense_loss_scaling(self)
         self._build_keras(variables)
@@ -62,6 +72,10 @@ class KerasHost(tf.keras.optimizers.Optimizer):
             name: [self._add_slot(v, slots[s]) for v, slots in specs]
             for s, name in enumerate(self.slot_names)
         }
+        with tf.init_scope():
+            for v in variables:
+                if isinstance(placement.placement_of(v), placement.TieredPlacement):
+                    self._attach_slots(v)
 
     def _build_keras(self, variables: Sequence[Any]) -> None:
         steps = getattr(self, "gradient_accumulation_steps", None)
@@ -75,9 +89,9 @@ class KerasHost(tf.keras.optimizers.Optimizer):
             super().build(variables)
 
     def save_own_variables(self, store: Any) -> None:
-        """Writes the step and the slots to a file; nothing if a table is divided among replicas.
+        """Writes the step and the slots to a file; nothing if a variable has some rows only.
 
-        A file would have the slots of one replica only. Keras begins with new slots where a file
+        A file would have the slots of these rows only. Keras begins with new slots where a file
         has none.
 
         Args:
@@ -125,13 +139,22 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         if self.use_ema:
             step = self.average_step()
             self.average_of(variable).advance(gradient, step, self.ema_momentum, self.concurrency)
-        return self.update_variable(
-            gradient,
-            table,
-            [s for s, n in zip(slots, self.slot_names, strict=True) if n not in AVERAGE_SLOTS],
-            rate,
-            weight_decay=self.weight_decay_of(variable),
-        )
+        attached = self._attach_slots(variable)
+        with tf.control_dependencies([] if attached is None else [attached]):
+            return self.update_variable(
+                gradient,
+                table,
+                [s for s, n in zip(slots, self.slot_names, strict=True) if n not in AVERAGE_SLOTS],
+                rate,
+                weight_decay=self.weight_decay_of(variable),
+            )
+
+    def _attach_slots(self, variable: Any) -> Any:
+        place = placement.placement_of(variable)
+        if place is placement.REPLICATED:
+            return None
+        values = [float(spec.initial_value) for spec in self.slot_specs(variable)]
+        return place.attach_slots(variable, self.slots_of(variable), values)
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         """Keras 3: unscales sparse gradients as sparse ones, then applies all as Keras does.

@@ -23,6 +23,7 @@ from twml_ops.placement.base import (
 from twml_ops.placement.collectives import received_bytes
 from twml_ops.placement.entries import CsrEntries
 from twml_ops.placement.sharded import ShardedPlacement
+from twml_ops.placement.tiered import Tiered, TieredPlacement
 
 __all__ = [
     "REPLICATED",
@@ -30,6 +31,8 @@ __all__ = [
     "CsrEntries",
     "Placement",
     "ShardedPlacement",
+    "Tiered",
+    "TieredPlacement",
     "current_placement",
     "grouped_sparse_linear",
     "in_replica_group",

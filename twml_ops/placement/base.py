@@ -38,6 +38,11 @@ class Placement:
     is_sharded = False
     supports_grouped_tables = True
 
+    @property
+    def splits_gradients(self) -> bool:
+        """Whether the gradient that a replica has is that of some rows or columns only."""
+        return self.is_sharded
+
     def create(
         self, add: AddWeight, shape: Sequence[int], initializer: Any, name: str, dtype: Any
     ) -> Any:
@@ -96,6 +101,22 @@ class Placement:
             The gradient that this replica updates its variable with; ids may repeat.
         """
         return gradients.reduce_gradient(gradient)
+
+    def attach_slots(
+        self, table: Any, slots: Sequence[Any], initial_values: Sequence[float]
+    ) -> Any:
+        """Tells the placement which slots an optimizer has for a table, before each update.
+
+        Args:
+            table: A variable that `create` has returned.
+            slots: Variables of the optimizer.
+            initial_values: Of each slot.
+
+        Returns:
+            An operation that must run before the update, or None.
+        """
+        del table, slots, initial_values  # only a table that is not in memory needs them
+        return None
 
     def read(self, variable: Any) -> tf.Tensor:
         """Reads the whole table.
@@ -159,7 +180,10 @@ def placement_of(variable: Any) -> Placement:
     Returns:
         The placement that `set_placement` has registered for it, or `REPLICATED`.
     """
-    return getattr(tf_variable(variable), _ATTRIBUTE, REPLICATED)
+    # A variable of Keras 3 may have got its value after the placement was registered.
+    of_keras: Placement = getattr(variable, _ATTRIBUTE, REPLICATED)
+    found: Placement = getattr(tf_variable(variable), _ATTRIBUTE, of_keras)
+    return found
 
 
 def grouped_sparse_linear(batches: Sequence[CsrEntries], tables: Sequence[Any]) -> list[tf.Tensor]:

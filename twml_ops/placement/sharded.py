@@ -120,9 +120,9 @@ def sharded_placement(num_rows: int) -> Placement:
 
 
 class NotCheckpointable(tf.train.experimental.PythonState):
-    """Makes checkpoints and SavedModels of a layer with shards fail.
+    """Makes checkpoints and SavedModels of a layer fail whose variables are no whole tables.
 
-    TensorFlow would save one replica's shard as if it were the whole table.
+    TensorFlow would save such a variable as if it were the whole table.
     """
 
     def serialize(self) -> str:
@@ -132,9 +132,10 @@ class NotCheckpointable(tf.train.experimental.PythonState):
             ValueError: Always.
         """
         raise ValueError(
-            'a table with placement="sharded" cannot be in a TensorFlow checkpoint or SavedModel, '
-            "which would keep one replica's shard only: save the model, or its weights, as .keras "
-            "or .weights.h5, which hold the whole table and load without replicas too"
+            'a table with placement="sharded" or storage=Tiered(...) cannot be in a TensorFlow '
+            "checkpoint or SavedModel, which would keep some of its rows only: save the model, or "
+            "its weights, as .keras or .weights.h5, which hold the whole table, and load the "
+            "weights into a model without these arguments"
         )
 
     def deserialize(self, string_value: str) -> None:

@@ -2,6 +2,7 @@
 #include "cc/tf/kernels/changed_rows.h"
 #include "cc/tf/kernels/table.h"
 #include "cc/tf/kernels/tensor_util.h"
+#include "cc/tf/kernels/tiered_rows.h"
 
 namespace twml {
 namespace {
@@ -33,9 +34,11 @@ class UpdateOp : public Kernel {
   const Tensor& Input(OpKernelContext* ctx, int i) const {
     return ctx->input(1 + info_->num_slots + i);
   }
-  virtual absl::Status Update(OpKernelContext* ctx, const OptimizedTable<float>& table) const = 0;
-  virtual absl::Status Update(OpKernelContext* ctx,
-                              const OptimizedTable<Bfloat16>& table) const = 0;
+  // `tiered` is null if the table is whole.
+  virtual absl::Status Update(OpKernelContext* ctx, const OptimizedTable<float>& table,
+                              LockedTieredTable* tiered) const = 0;
+  virtual absl::Status Update(OpKernelContext* ctx, const OptimizedTable<Bfloat16>& table,
+                              LockedTieredTable* tiered) const = 0;
   // Validates the inputs before a shared table is copied for writing.
   virtual absl::Status Check(OpKernelContext* ctx) const = 0;
   // Marks the rows that Update writes.
@@ -75,6 +78,16 @@ class UpdateOp : public Kernel {
                                                        shape.DebugString()));
       }
     }
+    LockedTieredTable tiered;
+    auto in_file = FindTieredTable(tables.var(0));
+    const bool is_tiered = in_file != nullptr;
+    if (is_tiered) {
+      if (hogwild_) {
+        return absl::UnimplementedError(
+            "concurrency=\"hogwild\" is not supported for a table whose rows are in a file");
+      }
+      TF_RETURN_IF_ERROR(tiered.Use(ctx, std::move(in_file), &tables, 1 + info_->num_slots));
+    }
     const auto changes = FindTableChanges(tables.var(0));
     for (int i = 0; changes != nullptr && i <= info_->num_slots; ++i) {
       changes->NoticeAssignment(*tables.var(i), tables.tensor(i).data());
@@ -99,7 +112,7 @@ class UpdateOp : public Kernel {
       for (int i = 0; i <= info_->num_slots; ++i) {
         huge_pages_[i].Advise(tables.tensor(i).data(), tables.tensor(i).TotalBytes());
       }
-      return Update(ctx, table);
+      return Update(ctx, table, is_tiered ? &tiered : nullptr);
     });
   }
 
@@ -108,6 +121,16 @@ class UpdateOp : public Kernel {
   bool hogwild_;
   HugePages huge_pages_[1 + kMaxSlots];
 };
+
+// Brings the rows of an update into the cache, if the table is tiered.
+template <class Id>
+RowMap<Id> MapOf(OpKernelContext* ctx, LockedTieredTable* tiered) {
+  if (tiered == nullptr) return {};
+  return {(*tiered)->num_rows(), [ctx, tiered](Span<const Id> ids, Id* rows) {
+            return (*tiered)->Map(ids, tiered->cache(), /*counts=*/false, /*changes=*/true,
+                                  IntraOp(ctx), rows);
+          }};
+}
 
 template <class Id>
 class ApplyRowsOp : public UpdateOp {
@@ -119,11 +142,13 @@ class ApplyRowsOp : public UpdateOp {
     TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(Input(ctx, 0), 1, "ids")));
     return ToAbslStatus(CheckRows(Input(ctx, 1), "rows"));
   }
-  absl::Status Update(OpKernelContext* ctx, const OptimizedTable<float>& table) const override {
-    return Apply(ctx, table);
+  absl::Status Update(OpKernelContext* ctx, const OptimizedTable<float>& table,
+                      LockedTieredTable* tiered) const override {
+    return Apply(ctx, table, tiered);
   }
-  absl::Status Update(OpKernelContext* ctx, const OptimizedTable<Bfloat16>& table) const override {
-    return Apply(ctx, table);
+  absl::Status Update(OpKernelContext* ctx, const OptimizedTable<Bfloat16>& table,
+                      LockedTieredTable* tiered) const override {
+    return Apply(ctx, table, tiered);
   }
   void Mark(OpKernelContext* ctx, ChangedRows* changed) const override {
     changed->Mark(SpanOf<Id>(Input(ctx, 0)), IntraOp(ctx));
@@ -131,9 +156,11 @@ class ApplyRowsOp : public UpdateOp {
 
  private:
   template <class W>
-  absl::Status Apply(OpKernelContext* ctx, const OptimizedTable<W>& table) const {
-    return ToAbslStatus(
-        ApplyRows(SpanOf<Id>(Input(ctx, 0)), MatrixOf(Input(ctx, 1)), table, IntraOp(ctx)));
+  absl::Status Apply(OpKernelContext* ctx, const OptimizedTable<W>& table,
+                     LockedTieredTable* tiered) const {
+    const RowMap<Id> map = MapOf<Id>(ctx, tiered);
+    return ToTieredStatus(ApplyRows(SpanOf<Id>(Input(ctx, 0)), MatrixOf(Input(ctx, 1)), table,
+                                    IntraOp(ctx), tiered == nullptr ? nullptr : &map));
   }
 };
 
@@ -188,6 +215,11 @@ class GroupBatchOp : public Kernel {
   bool binary_;
 };
 
+template <class Id>
+Id IdOf(const GroupedBatch<Id>&) {
+  return {};
+}
+
 class SparseLinearBackwardApplyOp : public UpdateOp {
  public:
   using UpdateOp::UpdateOp;
@@ -201,11 +233,13 @@ class SparseLinearBackwardApplyOp : public UpdateOp {
     }
     return ToAbslStatus(CheckRank(Input(ctx, 1), 2, "grad"));
   }
-  absl::Status Update(OpKernelContext* ctx, const OptimizedTable<float>& table) const override {
-    return Apply(ctx, table);
+  absl::Status Update(OpKernelContext* ctx, const OptimizedTable<float>& table,
+                      LockedTieredTable* tiered) const override {
+    return Apply(ctx, table, tiered);
   }
-  absl::Status Update(OpKernelContext* ctx, const OptimizedTable<Bfloat16>& table) const override {
-    return Apply(ctx, table);
+  absl::Status Update(OpKernelContext* ctx, const OptimizedTable<Bfloat16>& table,
+                      LockedTieredTable* tiered) const override {
+    return Apply(ctx, table, tiered);
   }
   void Mark(OpKernelContext* ctx, ChangedRows* changed) const override {
     const auto mark = [&](const auto& groups) {
@@ -218,14 +252,16 @@ class SparseLinearBackwardApplyOp : public UpdateOp {
 
  private:
   template <class W>
-  absl::Status Apply(OpKernelContext* ctx, const OptimizedTable<W>& table) const {
+  absl::Status Apply(OpKernelContext* ctx, const OptimizedTable<W>& table,
+                     LockedTieredTable* tiered) const {
     const auto& groups = *Input(ctx, 0).scalar<tensorflow::Variant>()().get<BatchGroups>();
-    return std::visit(
-        [&](const auto& batch) {
-          return ToAbslStatus(
-              SparseLinearBackwardApply(*batch, MatrixOf(Input(ctx, 1)), table, IntraOp(ctx)));
-        },
-        groups.batch);
+    const auto apply = [&](const auto& batch, auto id) {
+      const auto map = MapOf<decltype(id)>(ctx, tiered);
+      return ToTieredStatus(SparseLinearBackwardApply(*batch, MatrixOf(Input(ctx, 1)), table,
+                                                      IntraOp(ctx),
+                                                      tiered == nullptr ? nullptr : &map));
+    };
+    return std::visit([&](const auto& batch) { return apply(batch, IdOf(*batch)); }, groups.batch);
   }
 };
 

@@ -3,6 +3,7 @@
 #include "cc/tf/kernels/changed_rows.h"
 #include "cc/tf/kernels/table.h"
 #include "cc/tf/kernels/tensor_util.h"
+#include "cc/tf/kernels/tiered_rows.h"
 
 namespace twml {
 namespace {
@@ -28,6 +29,10 @@ class AverageRowsOp : public Kernel {
     TF_RETURN_IF_ERROR(tables.Add(ctx, kAverage, 2, access_));
     if (!tables.distinct()) {
       return absl::InvalidArgumentError("var, average and steps must be different variables");
+    }
+    if (FindTieredTable(tables.var(kVar)) != nullptr) {
+      return absl::UnimplementedError(
+          "moving averages are not supported for a table whose rows are in a file");
     }
     tables.Lock();
     TF_RETURN_IF_ERROR(CheckVariables(tables));

@@ -3,6 +3,7 @@
 #include <unordered_map>
 
 #include "cc/tf/kernels/changed_rows.h"
+#include "cc/tf/kernels/tiered_rows.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/refcount.h"
 
@@ -82,7 +83,11 @@ class TakeChangedRowsOp : public Kernel {
     }
     tables.Lock();
     TF_RETURN_IF_ERROR(CheckVariables(ctx, tables));
-    const int64_t num_rows = tables.tensor(0).dim_size(0);
+    LockedTieredTable tiered;
+    auto in_file = FindTieredTable(tables.var(0));
+    const bool is_tiered = in_file != nullptr;
+    if (is_tiered) TF_RETURN_IF_ERROR(tiered.Use(ctx, std::move(in_file), &tables, num_vars_));
+    const int64_t num_rows = is_tiered ? tiered->num_rows() : tables.tensor(0).dim_size(0);
     const auto changes = FindOrAddTableChanges(tables.var(0), num_rows);
     for (int i = 0; i < num_vars_; ++i) {
       changes->NoticeAssignment(*tables.var(i), tables.tensor(i).data());
@@ -97,13 +102,23 @@ class TakeChangedRowsOp : public Kernel {
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, 2, "interval", {}, &out_interval));
     std::copy(ids.begin(), ids.end(), out_ids->flat<int64_t>().data());
     out_all->scalar<bool>()() = all;
+    std::vector<char*> parts;
     for (int i = 0; i < num_vars_; ++i) {
       const Tensor& table = tables.tensor(i);
       auto dims = table.shape().dim_sizes();
       dims[0] = count;
       Tensor* rows;
       TF_RETURN_IF_ERROR(AllocateOutput(ctx, 3 + i, "rows", dims, &rows));
-      Copy(ctx, table, all ? nullptr : ids.data(), count, rows);
+      parts.push_back(static_cast<char*>(rows->data()));
+      if (!is_tiered) {
+        Copy(ctx, table, all ? nullptr : ids.data(), count, rows);
+      } else if (all) {
+        TF_RETURN_IF_ERROR(
+            ToTieredStatus(tiered->ReadPart(i, 0, num_rows, tiered.cache(), parts.back())));
+      }
+    }
+    if (is_tiered && !all) {
+      TF_RETURN_IF_ERROR(ToTieredStatus(tiered->ReadRows(ids, tiered.cache(), parts)));
     }
     out_interval->scalar<int64_t>()() = changes->rows.EndInterval();
     return absl::OkStatus();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "cc/core/huge_pages.h"
@@ -92,19 +93,25 @@ class LockedTables {
         return absl::InvalidArgumentError(
             absl::StrCat("input ", i, " must be one variable, got ", ctx->input(i).NumElements()));
       }
-      tables_.push_back({{}, access});
-      TF_RETURN_IF_ERROR(LookupResource(ctx, HandleFromInput(ctx, i), &tables_.back().var));
-      tensorflow::mutex* const mu = tables_.back().var->mu();
-      const auto at = std::find_if(locks_.begin(), locks_.end(),
-                                   [mu](const HeldLock& lock) { return lock.mu >= mu; });
-      if (at == locks_.end() || at->mu != mu) {
-        locks_.insert(at, {mu, access != Access::kUpdate});
-      } else if (access == Access::kUpdate) {
-        at->shared = false;
-      }
+      tensorflow::core::RefCountPtr<tensorflow::Var> var;
+      TF_RETURN_IF_ERROR(LookupResource(ctx, HandleFromInput(ctx, i), &var));
+      Add(std::move(var), access);
     }
     return absl::OkStatus();
   }
+  void Add(tensorflow::core::RefCountPtr<tensorflow::Var> var, Access access) {
+    tensorflow::mutex* const mu = var->mu();
+    tables_.push_back({std::move(var), access});
+    const auto at = std::find_if(locks_.begin(), locks_.end(),
+                                 [mu](const HeldLock& lock) { return lock.mu >= mu; });
+    if (at == locks_.end() || at->mu != mu) {
+      locks_.insert(at, {mu, access != Access::kUpdate});
+    } else if (access == Access::kUpdate) {
+      at->shared = false;
+    }
+  }
+
+  int size() const { return static_cast<int>(tables_.size()); }
 
   // Whether all variables are different.
   bool distinct() const { return locks_.size() == tables_.size(); }

@@ -77,6 +77,14 @@ LIBRARY_ONLY = {
     "twml_keep_changed_rows": _NO_MARKS,
     "twml_release_changed_rows": _NO_MARKS,
     "twml_mark_changed_rows": _NO_MARKS,
+    **dict.fromkeys(
+        (
+            *("twml_open_tiered_rows", "twml_attach_slots", "twml_prefetch_rows"),
+            *("twml_read_tiered_rows", "twml_write_tiered_rows", "twml_tiered_statistics"),
+            *("twml_tiered_sparse_linear", "twml_tiered_sparse_linear_values_grad"),
+        ),
+        "they do not read or write files",
+    ),
     "twml_group_ids": _NO_GROUPS,
     "twml_group_batch": _NO_GROUPS,
     "twml_sparse_linear_backward_apply": "it fuses a gradient op of the library with the update",

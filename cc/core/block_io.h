@@ -1,0 +1,70 @@
+// Asynchronous reads and writes of a file.
+#ifndef TWML_CORE_BLOCK_IO_H_
+#define TWML_CORE_BLOCK_IO_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace twml {
+
+// One read or write. `done` is called once, on a thread of the BlockIo, with 0, a value of errno,
+// or kEndOfFile. It must not wait for other requests.
+struct BlockRequest {
+  static constexpr int kEndOfFile = -1;
+
+  bool write = false;
+  int64_t offset = 0;
+  int64_t bytes = 0;
+  char* buffer = nullptr;
+  std::function<void(int error)> done;
+};
+
+// What went wrong, for the message of a status.
+std::string DescribeError(int error);
+
+// Runs requests on a file, up to `depth` of them at the same time, in any order. On Linux one
+// thread submits them with io_uring. Where that is missing or not permitted, threads call pread and
+// pwrite.
+class BlockIo {
+ public:
+  BlockIo(int fd, int depth, bool use_io_uring);
+  // All requests must be done.
+  ~BlockIo();
+  BlockIo(const BlockIo&) = delete;
+  BlockIo& operator=(const BlockIo&) = delete;
+
+  // Starts a request. Urgent ones overtake those that have not been started.
+  void Submit(BlockRequest request, bool urgent);
+
+  int depth() const { return depth_; }
+  bool uses_io_uring() const { return ring_ != nullptr; }
+
+ private:
+  class Ring;
+
+  // Takes up to `limit` waiting requests. Waits for one if `wait`; an empty result then means that
+  // the threads shall end.
+  std::vector<BlockRequest> Take(int limit, bool wait);
+  void RunWithIoUring();
+  void RunWithSystemCalls();
+
+  const int fd_;
+  const int depth_;
+  std::unique_ptr<Ring> ring_;
+  std::mutex mu_;
+  std::condition_variable changed_;
+  std::deque<BlockRequest> waiting_;
+  bool ends_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace twml
+
+#endif  // TWML_CORE_BLOCK_IO_H_

@@ -1,0 +1,547 @@
+#include "cc/core/row_store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <utility>
+
+namespace twml {
+namespace {
+
+constexpr char kMagic[] = "twml_ops row store 1\n";
+constexpr int64_t kPage = 4096;
+constexpr int64_t kMaxSegmentBytes = int64_t{256} << 10;
+constexpr int64_t kTargetSegments = 256;
+constexpr int64_t kMinSpareSegments = 12;
+constexpr int64_t kSpare = 4;                   // one spare segment for so many
+constexpr int64_t kMaxGap = int64_t{16} << 10;  // that is read along with its neighbors
+constexpr int64_t kMaxRun = int64_t{1} << 20;
+
+int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+Status FileError(const std::string& path, const char* what, int error) {
+  return FileStatus(path, " cannot be ", what, ": ", DescribeError(error));
+}
+
+}  // namespace
+
+AlignedBuffer::AlignedBuffer(int64_t bytes) {
+  if (bytes == 0) return;
+  void* const data = std::aligned_alloc(kPage, RoundUp(bytes, kPage));
+  if (data == nullptr) throw std::bad_alloc();
+  data_.reset(static_cast<char*>(data));
+}
+
+void AlignedBuffer::Free::operator()(char* data) const { std::free(data); }
+
+Status RowStore::SizesOf(const RowStoreOptions& options, Sizes* sizes) {
+  if (options.num_rows < 1) return Invalid("num_rows must be positive, got ", options.num_rows);
+  if (options.row_bytes < 1 || options.row_bytes > (int64_t{1} << 30)) {
+    return Invalid("row_bytes must be in [1, 2^30], got ", options.row_bytes);
+  }
+  const int64_t with_number = options.row_bytes + static_cast<int64_t>(sizeof(int64_t));
+  int64_t bytes = options.segment_bytes;
+  if (bytes == 0) {
+    bytes = options.num_rows / kTargetSegments * with_number;
+    bytes = std::min(bytes, kMaxSegmentBytes);
+  }
+  bytes = RoundUp(std::max(bytes, with_number + 8), kPage);
+  sizes->segment_bytes = bytes;
+  sizes->rows_per_segment = (bytes - 8) / with_number;
+  const int64_t filled = (options.num_rows + sizes->rows_per_segment - 1) / sizes->rows_per_segment;
+  sizes->num_segments = filled + std::max(kMinSpareSegments, filled / kSpare);
+  if (sizes->num_segments * sizes->rows_per_segment >= kNowhere) {
+    return Invalid("num_rows must be less than 2^32 with the spare room of the file, got ",
+                   options.num_rows);
+  }
+  return Status();
+}
+
+int64_t RowStore::MemoryBytes(const RowStoreOptions& options) {
+  Sizes sizes = {};
+  if (!SizesOf(options, &sizes).ok()) return 0;
+  const int64_t read_buffer = RoundUp(options.row_bytes, kPage) + kPage;
+  return options.num_rows * static_cast<int64_t>(sizeof(uint32_t)) +
+         sizes.num_segments * static_cast<int64_t>(sizeof(Segment)) +
+         (kNumBuffers + kCleanedAtOnce) * sizes.segment_bytes + options.depth * read_buffer;
+}
+
+Status RowStore::Create(const std::string& path, const RowStoreOptions& options,
+                        std::unique_ptr<RowStore>* store) {
+  std::unique_ptr<RowStore> made(new RowStore(path, options));
+  TWML_RETURN_IF_ERROR(SizesOf(options, &made->sizes_));
+  TWML_RETURN_IF_ERROR(made->Open());
+  RowStore* const s = made.get();
+  s->places_.assign(options.num_rows, kNowhere);
+  s->segments_.resize(s->sizes_.num_segments);
+  for (int64_t i = s->sizes_.num_segments - 1; i >= 0; --i) s->free_.push_back(i);
+  for (int i = 0; i < kNumBuffers; ++i) {
+    s->buffers_.emplace_back(s->sizes_.segment_bytes);
+    s->free_buffers_.push_back(i);
+  }
+  s->clean_buffer_ = AlignedBuffer(kCleanedAtOnce * s->sizes_.segment_bytes);
+  s->io_ = std::make_unique<BlockIo>(s->fd_, options.depth, options.use_io_uring);
+  s->read_bytes_ =
+      s->direct_ ? RoundUp(options.row_bytes, s->alignment_) + s->alignment_ : options.row_bytes;
+  for (int i = 0; i < s->io_->depth(); ++i) {
+    s->read_buffers_.emplace_back(s->read_bytes_);
+    s->free_read_buffers_.push_back(s->read_buffers_.back().data());
+  }
+  s->cleaner_ = std::thread([s] { s->Clean(); });
+  *store = std::move(made);
+  return Status();
+}
+
+Status RowStore::Open() {
+  const int flags = O_RDWR | O_CREAT | O_CLOEXEC;
+  const int fd = open(path_.c_str(), flags, 0600);
+  if (fd < 0) return FileError(path_, "created", errno);
+  fd_ = fd;
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    const int error = errno;
+    close(fd);
+    fd_ = -1;
+    if (error == EWOULDBLOCK) return FileStatus(path_, " is in use by another table");
+    return FileError(path_, "locked", error);
+  }
+  std::string header(kHeaderBytes, '\0');
+  const ssize_t n = pread(fd, header.data(), header.size(), 0);
+  if (n != 0 && header.compare(0, sizeof(kMagic), std::string(kMagic, sizeof(kMagic))) != 0) {
+    close(fd);
+    fd_ = -1;  // it is not removed
+    return FileStatus(path_, " exists and is not a row store");
+  }
+  header.assign(kHeaderBytes, '\0');
+  header.replace(0, sizeof(kMagic), kMagic, sizeof(kMagic));
+  if (ftruncate(fd, 0) != 0) return FileError(path_, "emptied", errno);
+  if (pwrite(fd, header.data(), header.size(), 0) != kHeaderBytes) {
+    return FileError(path_, "written", errno == 0 ? ENOSPC : errno);
+  }
+  // All space is reserved now, so that a disk that is too small is noticed at once.
+  const int64_t size = SegmentOffset(sizes_.num_segments);
+#ifdef __linux__
+  if (fallocate(fd, 0, 0, size) != 0) {
+    if (errno != EOPNOTSUPP && errno != ENOSYS) {
+      return FileStatus(path_, " cannot have the ", size, " bytes that ", options_.num_rows,
+                        " rows of ", options_.row_bytes, " bytes need: ", DescribeError(errno));
+    }
+    if (ftruncate(fd, size) != 0) return FileError(path_, "enlarged", errno);
+  }
+#else
+  if (ftruncate(fd, size) != 0) return FileError(path_, "enlarged", errno);
+#endif
+#ifdef O_DIRECT
+  if (options_.direct && fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_DIRECT) == 0) {
+    // The alignment that the file system needs is found by trying.
+    const AlignedBuffer probe(kPage);
+    for (alignment_ = 512; alignment_ <= kPage && !direct_; alignment_ *= 2) {
+      direct_ = pread(fd, probe.data(), alignment_, kHeaderBytes + alignment_) == alignment_;
+    }
+    alignment_ = direct_ ? alignment_ / 2 : 1;
+    if (!direct_) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_DIRECT);
+  }
+#endif
+  return Status();
+}
+
+RowStore::~RowStore() {
+  {
+    std::unique_lock<std::mutex> lock(mu_);
+    ends_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return running_ == 0 && waiting_reads_.empty(); });
+  }
+  if (cleaner_.joinable()) cleaner_.join();
+  io_.reset();
+  if (fd_ >= 0) {
+    unlink(path_.c_str());
+    close(fd_);
+  }
+}
+
+char* RowStore::RecordInMemory(uint32_t place) const {
+  const Segment& segment = segments_[place / sizes_.rows_per_segment];
+  if (segment.buffer < 0) return nullptr;
+  return buffers_[segment.buffer].data() + place % sizes_.rows_per_segment * options_.row_bytes;
+}
+
+// The numbers of the rows of a segment, behind its records.
+int64_t* RowStore::RowsOf(const char* segment) const {
+  return reinterpret_cast<int64_t*>(
+      const_cast<char*>(segment) +
+      RoundUp(sizes_.rows_per_segment * options_.row_bytes, sizeof(int64_t)));
+}
+
+bool RowStore::CanOpen(int stream) const {
+  const auto keep = stream == kMoved ? 0 : kMinFree;
+  return !free_buffers_.empty() && static_cast<int64_t>(free_.size()) > keep;
+}
+
+Status RowStore::PlaceFor(int stream, std::unique_lock<std::mutex>* lock, uint32_t* place) {
+  if (open_[stream] >= 0 && used_[stream] == sizes_.rows_per_segment) {
+    Seal(open_[stream]);
+    open_[stream] = -1;
+  }
+  if (open_[stream] < 0) {
+    changed_.notify_all();  // the cleaner may be needed
+    // A segment that somebody still reads is not written.
+    const auto usable = [&] {
+      return std::find_if(free_.rbegin(), free_.rend(),
+                          [&](int64_t s) { return segments_[s].readers == 0; });
+    };
+    changed_.wait(*lock, [&] {
+      return ends_ || write_error_ != 0 || (stream != kMoved && clean_error_ != 0) ||
+             (CanOpen(stream) && usable() != free_.rend());
+    });
+    if (!CanOpen(stream) || usable() == free_.rend()) {
+      if (write_error_ != 0) return FileError(path_, "written", write_error_);
+      if (clean_error_ != 0) return FileError(path_, "read", clean_error_);
+      return FileStatus(path_, " is being closed");
+    }
+    const auto chosen = std::next(usable()).base();
+    const int64_t segment = *chosen;
+    free_.erase(chosen);
+    segments_[segment] = {0, 0, static_cast<int16_t>(free_buffers_.back()), State::kOpen};
+    free_buffers_.pop_back();
+    open_[stream] = segment;
+    used_[stream] = 0;
+  }
+  *place = static_cast<uint32_t>(open_[stream] * sizes_.rows_per_segment + used_[stream]++);
+  return Status();
+}
+
+void RowStore::Seal(int64_t number) {
+  Segment& segment = segments_[number];
+  segment.state = State::kWriting;
+  ++running_;
+  statistics_.bytes_written += sizes_.segment_bytes;
+  BlockRequest request;
+  request.write = true;
+  request.offset = SegmentOffset(number);
+  request.bytes = sizes_.segment_bytes;
+  request.buffer = buffers_[segment.buffer].data();
+  request.done = [this, number](int error) {
+    std::lock_guard<std::mutex> lock(mu_);
+    Segment& written = segments_[number];
+    if (error != 0) {
+      written.state = State::kFailed;  // the content stays in memory
+      write_error_ = error;
+    } else {
+      free_buffers_.push_back(written.buffer);
+      written.buffer = -1;
+      written.state = State::kFull;
+      FreeIfEmpty(number);
+    }
+    --running_;
+    changed_.notify_all();
+  };
+  io_->Submit(std::move(request), /*urgent=*/false);
+}
+
+void RowStore::FreeIfEmpty(int64_t number) {
+  Segment& segment = segments_[number];
+  if (segment.state != State::kFull || segment.live != 0) return;
+  segment.state = State::kFree;
+  free_.push_back(number);
+  changed_.notify_all();
+}
+
+Status RowStore::Append(Span<const int64_t> rows, const std::function<void(int64_t, char*)>& write,
+                        int64_t* stored) {
+  *stored = 0;
+  std::unique_lock<std::mutex> lock(mu_);
+  for (int64_t i = 0; i < rows.size(); ++i) {
+    uint32_t place = 0;
+    TWML_RETURN_IF_ERROR(PlaceFor(0, &lock, &place));
+    write(i, RecordInMemory(place));
+    const int64_t segment = place / sizes_.rows_per_segment;
+    RowsOf(buffers_[segments_[segment].buffer].data())[place % sizes_.rows_per_segment] = rows[i];
+    Forget(rows[i]);
+    places_[rows[i]] = place;
+    ++segments_[segment].live;
+    ++statistics_.rows_written;
+    ++*stored;
+  }
+  return Status();
+}
+
+bool RowStore::Has(int64_t row) const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return places_[row] != kNowhere;
+}
+
+void RowStore::Forget(Span<const int64_t> rows) {
+  std::lock_guard<std::mutex> lock(mu_);
+  for (const int64_t row : rows) Forget(row);
+}
+
+void RowStore::Forget(int64_t row) {
+  const uint32_t place = places_[row];
+  if (place == kNowhere) return;
+  places_[row] = kNowhere;
+  const int64_t segment = place / sizes_.rows_per_segment;
+  --segments_[segment].live;
+  FreeIfEmpty(segment);
+}
+
+void RowStore::Read(int64_t row, bool urgent, Receive receive) {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (free_read_buffers_.empty()) {
+    WaitingRead read = {row, std::move(receive)};
+    if (urgent) {
+      waiting_reads_.push_front(std::move(read));
+    } else {
+      waiting_reads_.push_back(std::move(read));
+    }
+    return;
+  }
+  StartRead(row, std::move(receive), urgent);
+}
+
+void RowStore::StartRead(int64_t row, Receive receive, bool urgent) {
+  const uint32_t place = places_[row];
+  if (place == kNowhere) return receive(nullptr, ENOENT);
+  if (const char* const record = RecordInMemory(place)) return receive(record, 0);
+  const int64_t number = place / sizes_.rows_per_segment;
+  const int64_t at = SegmentOffset(number) + place % sizes_.rows_per_segment * options_.row_bytes;
+  char* const buffer = free_read_buffers_.back();
+  free_read_buffers_.pop_back();
+  ++segments_[number].readers;
+  ++running_;
+  BlockRequest request;
+  request.offset = at / alignment_ * alignment_;
+  request.bytes = RoundUp(at + options_.row_bytes, alignment_) - request.offset;
+  request.buffer = buffer;
+  ++statistics_.rows_read;
+  statistics_.bytes_read += request.bytes;
+  const int64_t skipped = at - request.offset;
+  request.done = [this, number, buffer, skipped, receive = std::move(receive)](int error) {
+    receive(error == 0 ? buffer + skipped : nullptr, error);
+    std::lock_guard<std::mutex> lock(mu_);
+    free_read_buffers_.push_back(buffer);
+    if (--segments_[number].readers == 0) changed_.notify_all();
+    --running_;
+    while (!free_read_buffers_.empty() && !waiting_reads_.empty()) {
+      WaitingRead next = std::move(waiting_reads_.front());
+      waiting_reads_.pop_front();
+      StartRead(next.row, std::move(next.receive), /*urgent=*/false);
+    }
+    if (running_ == 0) changed_.notify_all();
+  };
+  io_->Submit(std::move(request), urgent);
+}
+
+Status RowStore::ReadRange(int64_t begin, int64_t count,
+                           const std::function<void(int64_t, const char*)>& receive) {
+  struct Wanted {
+    int64_t at, row;
+  };
+  std::vector<Wanted> wanted;
+  std::unique_lock<std::mutex> lock(mu_);
+  for (int64_t row = begin; row < begin + count; ++row) {
+    const uint32_t place = places_[row];
+    if (place == kNowhere) continue;
+    if (const char* const record = RecordInMemory(place)) {
+      receive(row, record);
+      continue;
+    }
+    const int64_t number = place / sizes_.rows_per_segment;
+    ++segments_[number].readers;  // so that it is not overwritten
+    wanted.push_back(
+        {SegmentOffset(number) + place % sizes_.rows_per_segment * options_.row_bytes, row});
+  }
+  lock.unlock();
+  std::sort(wanted.begin(), wanted.end(),
+            [](const Wanted& a, const Wanted& b) { return a.at < b.at; });
+  // Several runs of neighboring records are read at the same time.
+  struct Run {
+    size_t first, last;
+    int64_t offset, bytes;
+  };
+  std::vector<Run> runs;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const int64_t end = RoundUp(wanted[i].at + options_.row_bytes, alignment_);
+    if (!runs.empty() && wanted[i].at - (runs.back().offset + runs.back().bytes) <= kMaxGap &&
+        end - runs.back().offset <= kMaxRun) {
+      runs.back().last = i + 1;
+      runs.back().bytes = std::max(runs.back().bytes, end - runs.back().offset);
+    } else {
+      const int64_t offset = wanted[i].at / alignment_ * alignment_;
+      runs.push_back({i, i + 1, offset, end - offset});
+    }
+  }
+  constexpr int64_t kMaxBytes = 8 * kMaxRun;  // in memory at the same time
+  int error = 0;
+  for (size_t next = 0; next < runs.size() && error == 0;) {
+    size_t end = next;
+    int64_t bytes = 0;
+    while (end < runs.size() && end - next < 256 &&
+           (end == next || bytes + runs[end].bytes <= kMaxBytes)) {
+      bytes += RoundUp(runs[end++].bytes, kPage);
+    }
+    const AlignedBuffer buffer(bytes);
+    std::mutex mu;
+    std::condition_variable done;
+    size_t left = end - next;
+    int64_t at = 0;
+    for (size_t i = next; i < end; ++i) {
+      BlockRequest request;
+      request.offset = runs[i].offset;
+      request.bytes = runs[i].bytes;
+      request.buffer = buffer.data() + at;
+      request.done = [&](int e) {
+        std::lock_guard<std::mutex> guard(mu);
+        if (e != 0) error = e;
+        if (--left == 0) done.notify_one();
+      };
+      at += RoundUp(runs[i].bytes, kPage);
+      io_->Submit(std::move(request), /*urgent=*/true);
+    }
+    {
+      std::unique_lock<std::mutex> guard(mu);
+      done.wait(guard, [&] { return left == 0; });
+    }
+    at = 0;
+    for (size_t i = next; i < end && error == 0; ++i) {
+      for (size_t k = runs[i].first; k < runs[i].last; ++k) {
+        receive(wanted[k].row, buffer.data() + at + wanted[k].at - runs[i].offset);
+      }
+      at += RoundUp(runs[i].bytes, kPage);
+    }
+    next = end;
+  }
+  lock.lock();
+  for (const Wanted& each : wanted) {
+    --segments_[(each.at - kHeaderBytes) / sizes_.segment_bytes].readers;
+  }
+  changed_.notify_all();
+  lock.unlock();
+  return error == 0 ? Status() : FileError(path_, "read", error);
+}
+
+Status RowStore::RetryWrites() {
+  std::unique_lock<std::mutex> lock(mu_);
+  if (write_error_ == 0 && clean_error_ == 0) return Status();
+  if (write_error_ != 0) {
+    write_error_ = 0;
+    int64_t failed = 0;
+    for (int64_t i = 0; i < sizes_.num_segments; ++i) {
+      if (segments_[i].state != State::kFailed) continue;
+      ++failed;
+      Seal(i);
+    }
+    changed_.wait(lock, [&] {
+      return std::none_of(segments_.begin(), segments_.end(),
+                          [](const Segment& s) { return s.state == State::kWriting; });
+    });
+    if (write_error_ != 0) return FileError(path_, "written", write_error_);
+  }
+  clean_error_ = 0;
+  changed_.notify_all();
+  return Status();
+}
+
+Status RowStore::Rename(const std::string& path) {
+  if (std::rename(path_.c_str(), path.c_str()) != 0) return FileError(path_, "renamed", errno);
+  path_ = path;
+  return Status();
+}
+
+RowStore::Statistics RowStore::statistics() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return statistics_;
+}
+
+// The full segments with the fewest valid records, at most kCleanedAtOnce.
+std::vector<int64_t> RowStore::SegmentsToClean() const {
+  std::vector<int64_t> found;
+  for (int64_t i = 0; i < sizes_.num_segments; ++i) {
+    const Segment& segment = segments_[i];
+    if (segment.state == State::kFull && segment.live < sizes_.rows_per_segment) found.push_back(i);
+  }
+  const auto number = std::min<int64_t>(kCleanedAtOnce, found.size());
+  std::partial_sort(found.begin(), found.begin() + number, found.end(),
+                    [this](int64_t a, int64_t b) { return segments_[a].live < segments_[b].live; });
+  found.resize(number);
+  return found;
+}
+
+void RowStore::Clean() {
+  const int64_t wanted = kMinFree + std::max<int64_t>(4, sizes_.num_segments / 32);
+  std::unique_lock<std::mutex> lock(mu_);
+  for (;;) {
+    std::vector<int64_t> segments;
+    changed_.wait(lock, [&] {
+      if (ends_) return true;
+      if (clean_error_ != 0 || write_error_ != 0) return false;
+      if (static_cast<int64_t>(free_.size()) >= wanted) return false;
+      segments = SegmentsToClean();
+      return !segments.empty();
+    });
+    if (ends_) return;
+    ReadSegments(segments, &lock);
+    for (size_t i = 0; i < segments.size(); ++i) {
+      const char* const content = clean_buffer_.data() + i * sizes_.segment_bytes;
+      if (clean_error_ == 0) MoveRecords(segments[i], content, &lock);
+      segments_[segments[i]].state = State::kFull;
+      FreeIfEmpty(segments[i]);
+    }
+    --running_;
+    changed_.notify_all();
+  }
+}
+
+void RowStore::ReadSegments(const std::vector<int64_t>& segments,
+                            std::unique_lock<std::mutex>* lock) {
+  ++running_;
+  for (const int64_t number : segments) segments_[number].state = State::kCleaned;
+  statistics_.bytes_read += static_cast<int64_t>(segments.size()) * sizes_.segment_bytes;
+  lock->unlock();
+  size_t left = segments.size();  // guarded by mu_
+  for (size_t i = 0; i < segments.size(); ++i) {
+    BlockRequest request;
+    request.offset = SegmentOffset(segments[i]);
+    request.bytes = sizes_.segment_bytes;
+    request.buffer = clean_buffer_.data() + i * sizes_.segment_bytes;
+    request.done = [&](int error) {
+      std::lock_guard<std::mutex> guard(mu_);
+      if (error != 0) clean_error_ = error;
+      if (--left == 0) changed_.notify_all();
+    };
+    io_->Submit(std::move(request), /*urgent=*/true);
+  }
+  lock->lock();
+  changed_.wait(*lock, [&] { return left == 0; });
+}
+
+// Moves the valid records of a segment to the stream of moved records.
+void RowStore::MoveRecords(int64_t number, const char* content,
+                           std::unique_lock<std::mutex>* lock) {
+  const int64_t* const rows = RowsOf(content);
+  for (int64_t i = 0; i < sizes_.rows_per_segment; ++i) {
+    const auto place = static_cast<uint32_t>(number * sizes_.rows_per_segment + i);
+    const int64_t row = rows[i];
+    if (row < 0 || row >= options_.num_rows || places_[row] != place) continue;
+    uint32_t to = 0;
+    if (!PlaceFor(kMoved, lock, &to).ok()) return;
+    Segment& segment = segments_[to / sizes_.rows_per_segment];
+    int64_t* const row_at = RowsOf(buffers_[segment.buffer].data()) + to % sizes_.rows_per_segment;
+    *row_at = -1;
+    if (places_[row] != place) continue;  // PlaceFor has waited; the place stays unused
+    std::memcpy(RecordInMemory(to), content + i * options_.row_bytes, options_.row_bytes);
+    *row_at = row;
+    places_[row] = to;
+    ++segment.live;
+    --segments_[number].live;
+  }
+}
+
+}  // namespace twml

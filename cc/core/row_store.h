@@ -1,0 +1,198 @@
+// Records of fixed size in a file, which are read one by one and written in large pieces.
+//
+// The file is divided into segments. Written records are collected in a segment in memory, which is
+// written as a whole when it is full, so writing costs few operations of the device, and no block
+// is ever read in order to change a part of it (Rosenblum and Ousterhout, 1992, "The Design and
+// Implementation of a Log-Structured File System"). An index in memory has the place of each row. A
+// thread frees segments in which few records are still valid: it appends these to a segment of
+// their own and makes the old one available.
+//
+// The file is scratch memory: its content is useless without the index of the process, and it is
+// removed with the store.
+#ifndef TWML_CORE_ROW_STORE_H_
+#define TWML_CORE_ROW_STORE_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cc/core/block_io.h"
+#include "cc/core/span.h"
+#include "cc/core/status.h"
+
+namespace twml {
+
+// A status about a file that the system cannot create, read or write, and whether a status is one.
+// All other statuses of this file and of its users are about invalid arguments.
+template <class... Parts>
+Status FileStatus(const std::string& path, const Parts&... what) {
+  return Invalid("the file ", path, what...);
+}
+inline bool IsFileStatus(const Status& status) {
+  return status.message().rfind("the file ", 0) == 0;
+}
+
+struct RowStoreOptions {
+  int64_t num_rows = 0;
+  int64_t row_bytes = 0;
+  bool direct = true;         // past the page cache, if the file system can do that
+  bool use_io_uring = true;   // if the system has it
+  int depth = 64;             // requests at the same time
+  int64_t segment_bytes = 0;  // 0: at most 256 KiB, and so that there are about 256 segments
+};
+
+// Memory that is aligned for direct reads and writes.
+class AlignedBuffer {
+ public:
+  explicit AlignedBuffer(int64_t bytes);
+  char* data() const { return data_.get(); }
+
+ private:
+  struct Free {
+    void operator()(char* data) const;
+  };
+  std::unique_ptr<char, Free> data_;
+};
+
+// All functions may be called from any thread.
+class RowStore {
+ public:
+  struct Statistics {
+    int64_t rows_read = 0;      // from the file
+    int64_t rows_written = 0;   // by Append
+    int64_t bytes_written = 0;  // to the file, with those of rows that were moved
+    int64_t bytes_read = 0;     // from the file
+  };
+  // Receives a record, or an error. It runs on any thread, with the store locked if the record is
+  // in memory, so it must not call the store.
+  using Receive = std::function<void(const char* record, int error)>;
+
+  // Creates the file, or replaces one that an ended process left there. A file of another kind, or
+  // one that is in use, is an error.
+  static Status Create(const std::string& path, const RowStoreOptions& options,
+                       std::unique_ptr<RowStore>* store);
+  // Removes the file.
+  ~RowStore();
+  RowStore(const RowStore&) = delete;
+  RowStore& operator=(const RowStore&) = delete;
+
+  // The memory of a store, in bytes.
+  static int64_t MemoryBytes(const RowStoreOptions& options);
+
+  // Stores records. write(i, record) writes that of rows[i]. Returns an error if the file cannot be
+  // written; then `*stored` records have been stored, and none of them is lost.
+  Status Append(Span<const int64_t> rows, const std::function<void(int64_t, char*)>& write,
+                int64_t* stored);
+
+  // Whether there is a valid record of a row.
+  bool Has(int64_t row) const;
+
+  // Makes the records of rows invalid. Rows that have none are ignored.
+  void Forget(Span<const int64_t> rows);
+
+  // Reads the record of a row that has one. `receive` is called once.
+  void Read(int64_t row, bool urgent, Receive receive);
+
+  // Reads the records of rows [begin, begin + count), in pieces as large as possible; calls
+  // receive(row, record) for those that have one.
+  Status ReadRange(int64_t begin, int64_t count,
+                   const std::function<void(int64_t row, const char* record)>& receive);
+
+  // Tries again to write what could not be written. Returns an error if it still cannot.
+  Status RetryWrites();
+
+  // Renames the file. No other thread may use the store meanwhile.
+  Status Rename(const std::string& path);
+
+  int64_t num_rows() const { return options_.num_rows; }
+  int64_t row_bytes() const { return options_.row_bytes; }
+  bool direct() const { return direct_; }
+  bool uses_io_uring() const { return io_->uses_io_uring(); }
+  const std::string& path() const { return path_; }
+  Statistics statistics() const;
+
+ private:
+  static constexpr uint32_t kNowhere = UINT32_MAX;
+  static constexpr int kNumStreams = 2;  // new records, and those that are moved
+  static constexpr int kMoved = 1;
+  static constexpr int kNumBuffers = 6;
+  static constexpr int64_t kCleanedAtOnce = 4;
+  static constexpr int64_t kMinFree = kCleanedAtOnce;  // segments that are left for moved records
+
+  enum class State : uint8_t { kFree, kOpen, kWriting, kFull, kFailed, kCleaned };
+  struct Segment {
+    int32_t live = 0;     // valid records
+    int32_t readers = 0;  // reads of the file that have begun
+    int16_t buffer = -1;  // while the content is in memory
+    State state = State::kFree;
+  };
+  struct WaitingRead {
+    int64_t row;
+    Receive receive;
+  };
+  struct Sizes {
+    int64_t segment_bytes, rows_per_segment, num_segments;
+  };
+
+  RowStore(std::string path, const RowStoreOptions& options) : path_(path), options_(options) {}
+  static Status SizesOf(const RowStoreOptions& options, Sizes* sizes);
+  Status Open();
+  int64_t SegmentOffset(int64_t segment) const {
+    return kHeaderBytes + segment * sizes_.segment_bytes;
+  }
+  char* RecordInMemory(uint32_t place) const;
+  int64_t* RowsOf(const char* segment) const;
+
+  // These need the lock. `lock` is released while they wait.
+  Status PlaceFor(int stream, std::unique_lock<std::mutex>* lock, uint32_t* place);
+  bool CanOpen(int stream) const;
+  void Seal(int64_t segment);
+  void Forget(int64_t row);
+  void StartRead(int64_t row, Receive receive, bool urgent);
+  void FreeIfEmpty(int64_t segment);
+
+  void Clean();
+  std::vector<int64_t> SegmentsToClean() const;
+  void ReadSegments(const std::vector<int64_t>& segments, std::unique_lock<std::mutex>* lock);
+  void MoveRecords(int64_t number, const char* content, std::unique_lock<std::mutex>* lock);
+
+  static constexpr int64_t kHeaderBytes = 4096;
+  std::string path_;
+  const RowStoreOptions options_;
+  Sizes sizes_ = {};
+  int fd_ = -1;
+  bool direct_ = false;
+  int64_t alignment_ = 1;
+  int64_t read_bytes_ = 0;  // of the aligned blocks around a record
+
+  mutable std::mutex mu_;
+  std::condition_variable changed_;
+  std::vector<uint32_t> places_;  // of each row
+  std::vector<Segment> segments_;
+  std::vector<int64_t> free_;
+  int64_t open_[kNumStreams] = {-1, -1};
+  int64_t used_[kNumStreams] = {0, 0};  // records in the open segments
+  std::vector<AlignedBuffer> buffers_;
+  std::vector<int> free_buffers_;
+  std::vector<char*> free_read_buffers_;
+  std::deque<WaitingRead> waiting_reads_;
+  int64_t running_ = 0;  // requests
+  int write_error_ = 0, clean_error_ = 0;
+  Statistics statistics_;
+  bool ends_ = false;
+
+  std::vector<AlignedBuffer> read_buffers_;
+  AlignedBuffer clean_buffer_{0};
+  std::unique_ptr<BlockIo> io_;
+  std::thread cleaner_;
+};
+
+}  // namespace twml
+
+#endif  // TWML_CORE_ROW_STORE_H_
