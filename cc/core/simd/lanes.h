@@ -4,6 +4,7 @@
 #define TWML_CORE_SIMD_LANES_H_
 
 #include "cc/core/simd/row_kernels.h"
+#include "cc/core/simd/update_steps.h"
 
 namespace twml::TWML_SIMD_LEVEL {
 namespace {
@@ -34,14 +35,6 @@ inline Vec Load(const Bfloat16* p) {
   const Words wide = __builtin_convertvector(*reinterpret_cast<const Halves*>(p), Words) << 16;
   return reinterpret_cast<const Vec&>(wide);
 }
-inline float ToFloat(float w) { return w; }
-inline float ToFloat(Bfloat16 w) {
-  const uint32_t bits = static_cast<uint32_t>(w.bits) << 16;
-  float out;
-  __builtin_memcpy(&out, &bits, sizeof(out));
-  return out;
-}
-
 // Prefetches the cache lines of n weights of a row, which may begin within a line.
 template <int64_t n, class W>
 __attribute__((always_inline)) inline void PrefetchColumns(const W* row) {

@@ -5,14 +5,10 @@
 
 #include <cstdint>
 
+#include "cc/core/bfloat16.h"
 #include "cc/core/update_rules.h"
 
 namespace twml {
-
-// The upper half of a float.
-struct Bfloat16 {
-  uint16_t bits;
-};
 
 template <class Id, class W>
 struct IdKernels {
