@@ -57,7 +57,7 @@ train: setup ## train the example model on real flights
 test: $(TEST_TFS:%=test-tf-%) test-cc ## run all tests on both TensorFlow versions
 
 # The result of these tests does not depend on the TensorFlow version. They run on the first of TEST_TFS only.
-ANY_TF_TESTS = tests/benchmarks tests/planning tests/tools tests/test_architecture.py tests/test_child_process.py \
+ANY_TF_TESTS = tests/benchmarks tests/cuda tests/planning tests/tools tests/test_architecture.py tests/test_child_process.py \
 	tests/checkpoint/test_killed.py tests/cli/commands/test_explain.py tests/cli/commands/test_plan.py \
 	tests/cli/commands/test_schema.py tests/cli/commands/test_stability.py tests/cli/commands/test_tune.py \
 	tests/cli/runs/test_choose_epochs.py tests/cli/runs/test_choose_model.py tests/cli/runs/test_config.py \
@@ -94,6 +94,7 @@ test-tsan: test-cc-tsan ## test C++ under the thread sanitizer
 
 test-cc-asan: .venv/tf-$(TF)/.built
 	TWML_OPS_SANITIZE=address .venv/tf-$(TF)/bin/python native_build.py test
+	.venv/tf-$(TF)/bin/python -m pytest tests/cuda/test_defects.py::test_sanitizers_find_nothing
 
 test-cc-tsan: .venv/tf-$(TF)/.built
 	TWML_OPS_SANITIZE=thread .venv/tf-$(TF)/bin/python native_build.py test
@@ -141,7 +142,7 @@ test-smoke: .venv/wheel/.installed $(SMOKE_TFS:%=.cache/tensorflow/%/VERSION) $(
 test-tpu: .venv/tpu/.built ## compile the models for TPUs
 	.venv/tpu/bin/python -m pytest tests/tpu
 
-CC_FILES = $(shell git ls-files 'cc/*.cc' 'cc/*.h' 'python/*.cc' 'python/*.h' 'tests/cc/*.cc')
+CC_FILES = $(shell git ls-files 'cc/*.cc' 'cc/*.cu' 'cc/*.h' 'tests/cuda/*.cc' 'tests/cuda/*.h' 'python/*.cc' 'python/*.h' 'tests/cc/*.cc')
 
 lint: .venv/lint/.installed ## run linters, type checker and format check
 	.venv/lint/bin/ruff check .

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import native_build
 
 ROOT = native_build.ROOT
+SOURCES = ROOT / "cc" / "cuda"
+ROOT_INCLUDE = f"-I{ROOT}"
 # The emulation runs fibers, of which longjmp with checks knows nothing.
 FLAGS = [
     "-std=c++17",
@@ -27,46 +30,81 @@ FLAGS = [
 ]
 
 
+@dataclass(frozen=True)
+class Edit:
+    """A change of one file of cc/cuda.
+
+    Attributes:
+        name: What the change is called.
+        file: The name of the file.
+        old: Text that occurs in it once.
+        new: What replaces it.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+    def apply(self, folder: Path) -> Path:
+        """Copies the sources to a folder and changes them there."""
+        copy = folder / SOURCES.relative_to(ROOT)
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(SOURCES, copy)
+        text = (copy / self.file).read_text()
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.name}: {self.file} must contain {self.old!r} once")
+        (copy / self.file).write_text(text.replace(self.old, self.new))
+        return folder
+
+
+def included_by(source: Path) -> set[str]:
+    """The files of cc/cuda that a file of this folder consists of."""
+    found, waiting = set(), {source.name}
+    while waiting:
+        name = waiting.pop()
+        found.add(name)
+        text = (SOURCES / name).read_text()
+        waiting |= set(re.findall(r'#include "cc/cuda/([^"]+)"', text)) - found
+    return found
+
+
 def has_compiler() -> bool:
     """Tells whether the compiler that native_build.py uses is installed."""
     return shutil.which(shlex.split(os.environ.get("CXX", "g++"))[-1]) is not None
 
 
 def emulated_library(
-    checks: native_build.Sanitizer = native_build.NONE,
-    mutant: str = "",
-    edits: Mapping[str, tuple[str, str]] | None = None,
+    checks: native_build.Sanitizer = native_build.NONE, edit: Edit | None = None
 ) -> Path:
     """Builds the library of emulated kernels.
 
     Args:
-        checks: the sanitizer to compile with.
-        mutant: name of a mutant, or "" for the sources as they are.
-        edits: what the mutant changes: the name of a file of cc/cuda -> (old text, new text).
+        checks: The sanitizer to compile with.
+        edit: A change of the sources. Only those that it affects are compiled again.
 
     Returns:
         The path of the library.
     """
-    sources = ROOT / "cc" / "cuda"
-    include = [f"-I{ROOT}"]
-    if mutant:
-        copy = ROOT / "build" / "mutants" / mutant
-        shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(sources, copy / "cc" / "cuda")
-        sources = copy / "cc" / "cuda"
-        include = [f"-I{copy}", *include]
-        for name, (old, new) in (edits or {}).items():
-            text = (sources / name).read_text()
-            if text.count(old) != 1:
-                raise ValueError(f"{mutant}: {name} must contain {old!r} once")
-            (sources / name).write_text(text.replace(old, new))
     ninja = native_build.NinjaFile(ROOT)
-    directory = f"{checks.prefix}cuda{mutant}"
-    flags = [*FLAGS, *include, *checks.flags, "-x", "c++"]
-    objects = [ninja.compile(source, directory, flags) for source in sorted(sources.glob("*.cu"))]
-    library = f"{directory}/libtwml_cuda_emulated.so"
+    directory = f"{checks.prefix}cuda"
+    flags = [*FLAGS, *checks.flags, "-x", "c++"]
+    objects = []
+    for source in sorted(SOURCES.glob("*.cu")):
+        if edit is not None and edit.file in included_by(source):
+            copy = edit.apply(ROOT / "build" / "mutants" / edit.name)
+            mutated = copy / source.relative_to(ROOT)
+            objects.append(
+                ninja.compile(
+                    mutated, directory, [*flags, "-O0", "-Wno-error", f"-I{copy}", ROOT_INCLUDE]
+                )
+            )
+        else:
+            objects.append(ninja.compile(source, directory, [*flags, ROOT_INCLUDE]))
+    name = "emulated" if edit is None else edit.name
+    library = f"{directory}/libtwml_cuda_{name}.so"
     ninja.link(library, objects, ["-shared", *checks.flags])
-    return native_build.run_ninja(ROOT, ninja, directory.replace("/", "-"), [library])[0]
+    return native_build.run_ninja(ROOT, ninja, f"{checks.name}cuda-{name}", [library])[0]
 
 
 def reference_library() -> Path:
@@ -78,3 +116,12 @@ def reference_library() -> Path:
     library = "cuda/libtwml_core_reference.so"
     ninja.link(library, [*objects, *core], ["-shared", "-pthread"])
     return native_build.run_ninja(ROOT, ninja, "cuda-reference", [library])[0]
+
+
+def emulation_program() -> Path:
+    """Builds the test program of the emulation and returns its path."""
+    ninja = native_build.NinjaFile(ROOT)
+    flags = [*FLAGS, ROOT_INCLUDE]
+    object_file = ninja.compile(ROOT / "tests" / "cuda" / "emulation.cc", "cuda", flags)
+    ninja.link("cuda/emulation", [object_file], [])
+    return native_build.run_ninja(ROOT, ninja, "cuda-emulation", ["cuda/emulation"])[0]

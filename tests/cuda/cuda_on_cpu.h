@@ -250,7 +250,7 @@ inline void RunBlock(dim3 block_idx) {
 }
 
 template <class... P, class... A>
-void Launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 threads, const A&... args) {
+void Launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 threads, A... args) {
   Block& block = machine.block;
   block = Block();
   block.kernel = name;

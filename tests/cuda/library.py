@@ -6,6 +6,7 @@ The same code calls the emulated library and, on a machine with a GPU, the real 
 from __future__ import annotations
 
 import ctypes
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,9 +43,7 @@ def _struct(name: str, fields: str) -> type[ctypes.Structure]:
 Call = _struct("Call", "stream:p allocate:p user:p errors:p")
 Batch = _struct("Batch", "ids:p wide_ids:i values:p row_splits:p num_entries:q num_rows:q")
 Table = _struct("Table", "data:p bfloat16:i rows:q dim:q")
-Groups = _struct(
-    "Groups", "ids:p splits:p num_groups:p rows:p values:p num_entries:q num_rows:q"
-)
+Groups = _struct("Groups", "ids:p splits:p num_groups:p rows:p values:p num_entries:q num_rows:q")
 Rule = _struct("Rule", "rule:i hyper:h seed:Q slots:s")
 Buckets = _struct(
     "Buckets",
@@ -79,12 +78,18 @@ class Result:
     errors: tuple[int, ...]
 
 
+# Bytes of ones (NaNs, or negative integers) before and after each array. Kernels that read them get
+# wrong results, and those that write them are found. The address sanitizer does better without.
+_FENCE = 0 if "asan" in os.environ.get("LD_PRELOAD", "") else 4096
+
+
 @dataclass
 class _Memory:
     """The arrays of one call on the device."""
 
     library: Any
     pointers: list[int] = field(default_factory=list)
+    fenced: list[tuple[int, int]] = field(default_factory=list)  # (first byte, bytes) of arrays
     budget: int | None = None  # bytes that the library may allocate
 
     def allocate(self, size: int) -> int | None:
@@ -100,11 +105,19 @@ class _Memory:
     def put(self, array: Array | None) -> int | None:
         if array is None:
             return None
-        array = np.ascontiguousarray(array)
-        pointer = self.allocate(array.nbytes)
+        data = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+        fence = np.full(_FENCE, 255, np.uint8)
+        data = np.concatenate([fence, data, fence])
+        pointer = self.allocate(data.nbytes)
         assert pointer is not None
-        assert self.library.twml_cuda_copy(pointer, array.ctypes.data, array.nbytes) == 0
-        return pointer
+        assert self.library.twml_cuda_copy(pointer, data.ctypes.data, data.nbytes) == 0
+        self.fenced.append((pointer + _FENCE, array.nbytes))
+        return pointer + _FENCE
+
+    def check_fences(self) -> None:
+        for first, size in self.fenced:
+            for fence in (first - _FENCE, first + size):
+                assert (self.get(fence, _FENCE, np.uint8) == 255).all(), "written out of bounds"
 
     def get(self, pointer: int, shape: Any, dtype: Any) -> Array:
         array = np.empty(shape, dtype)
@@ -316,6 +329,7 @@ class CudaLibrary:
         try:
             code, arrays = body(memory, ctypes.byref(call))
             found = memory.get(errors, len(NO_ERRORS), np.uint64)
+            memory.check_fences()
             return Result(code, arrays, tuple(int(e) for e in found))
         finally:
             memory.free()

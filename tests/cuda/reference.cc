@@ -22,8 +22,9 @@ Csr<Id> BatchOf(const void* ids, const float* values, const int64_t* splits, int
 // Calls run(Id{}, W{}) with the types of ids and weights.
 template <class Run>
 int Visit(int wide_ids, int bfloat16, Run run) {
-  const Status status = wide_ids ? (bfloat16 ? run(int64_t{}, Bfloat16{}) : run(int64_t{}, float{}))
-                                 : (bfloat16 ? run(int32_t{}, Bfloat16{}) : run(int32_t{}, float{}));
+  const Status status = wide_ids
+                            ? (bfloat16 ? run(int64_t{}, Bfloat16{}) : run(int64_t{}, float{}))
+                            : (bfloat16 ? run(int32_t{}, Bfloat16{}) : run(int32_t{}, float{}));
   return status.ok() ? 0 : 1;
 }
 
@@ -64,12 +65,12 @@ REFERENCE int reference_weights_grad(const void* ids, int wide_ids, const float*
                                      void* unique_ids, float* out, int64_t* num_groups) {
   return Visit(wide_ids, 0, [&](auto id, auto) {
     using Id = decltype(id);
-    return SparseLinearWeightsGrad<Id>(
-        BatchOf<Id>(ids, values, splits, n, rows), table_rows, Matrix<const float>{grad, rows, dim},
-        Serial, [&](int64_t number) {
-          *num_groups = number;
-          return RowsOutput<Id>{static_cast<Id*>(unique_ids), out};
-        });
+    return SparseLinearWeightsGrad<Id>(BatchOf<Id>(ids, values, splits, n, rows), table_rows,
+                                       Matrix<const float>{grad, rows, dim}, Serial,
+                                       [&](int64_t number) {
+                                         *num_groups = number;
+                                         return RowsOutput<Id>{static_cast<Id*>(unique_ids), out};
+                                       });
   });
 }
 
