@@ -10,6 +10,7 @@
 // be compiled with -fsanitize=address,undefined.
 //
 // Not simulated: concurrent blocks, the weak memory model, limits of registers and shared memory.
+// Shared memory keeps its content from block to block.
 #ifndef TESTS_CUDA_CUDA_ON_CPU_H_
 #define TESTS_CUDA_CUDA_ON_CPU_H_
 

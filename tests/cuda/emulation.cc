@@ -67,7 +67,7 @@ int main(int, char** arguments) {
   int in[kThreads], out[kThreads] = {};
   for (int i = 0; i < kThreads; ++i) in[i] = i * i + 1;
   const auto run = [&](const char* kernel, void (*function)(const int*, int*)) {
-    if (name == kernel) cuda_on_cpu::Launch(kernel, function, 2, kThreads, in, out);
+    if (name == kernel) cuda_on_cpu::Launch(kernel, function, 1, kThreads, in, out);
   };
   run("barrier", AddNeighbors<true>);
   run("no_barrier", AddNeighbors<false>);
