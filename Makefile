@@ -23,7 +23,7 @@ NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/simd/*.cc cc/core/simd/*.h 
 # Make must not delete stamp files of intermediate targets.
 .SECONDARY:
 
-.PHONY: help tensorflows setup train test test-cc test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-tpu lint format bench quality wheel test-wheel stubs docs bazel clean
+.PHONY: help tensorflows setup train test test-cc test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-tpu lint format bench quality cuda-library wheel test-wheel stubs docs bazel clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "TF=2.15 selects the TensorFlow version of a target, TEST_TFS=2.21 those of the tests."
@@ -205,6 +205,10 @@ quality: .venv/quality/.built ## compare the quality of trained models with othe
 wheel: .venv/wheel/.installed $(WHEEL_TFS:%=.cache/tensorflow/%/VERSION) ## build the wheel for all TensorFlow versions
 	rm -f dist/twml_ops-*.whl
 	.venv/wheel/bin/python tools/wheel.py dist $(WHEEL_TFS:%=.cache/tensorflow/%)
+
+# Compiles the CUDA kernels for GPUs, with a compiler that it unpacks in .cache/cuda.
+cuda-library: setup ## build the library of CUDA kernels
+	$(call venv,$(TF))/bin/python tools/cuda_library.py twml_ops/libtwml_cuda.so
 
 # Installs the wheel in new environments outside the checkout. It has no op library for FALLBACK_TFS.
 test-wheel: wheel ## test the wheel in new environments

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t kMissingBucket = -1;  // the bucket numbers that cc/core/discretize.cc hashes
 constexpr int64_t kPassThroughBucket = -2;
-constexpr int kKeepNaN = 0, kDropNaN = 1;               // MissingPolicy
-constexpr int kPass = 0, kDrop = 1, kUnknownError = 2;  // UnknownPolicy
+constexpr int kKeepNaN = 0, kDropNaN = 1;    // MissingPolicy
+constexpr int kDrop = 1, kUnknownError = 2;  // UnknownPolicy
 
 // The output entries of one input entry: at most the bucket and the kept input.
 struct Entries {

@@ -112,3 +112,31 @@ extern "C" __attribute__((visibility("default"))) int twml_cuda_group_batch(
   twml::cuda::Workspace workspace(*call);
   return twml::cuda::GroupById(&workspace, *call, *batch, input_dim, *groups);
 }
+
+namespace twml::cuda {
+namespace {
+
+template <class Id>
+__global__ void ConvertIds(const int64_t* ids, int64_t n, Id* out) {
+  for (int64_t k = ThreadIndex(); k < n; k += NumThreads()) out[k] = static_cast<Id>(ids[k]);
+}
+
+}  // namespace
+}  // namespace twml::cuda
+
+extern "C" __attribute__((visibility("default"))) int twml_cuda_copy_ids(void* stream,
+                                                                         const int64_t* ids,
+                                                                         int64_t n, int wide,
+                                                                         void* out) {
+  using namespace twml::cuda;
+  const auto s = static_cast<cudaStream_t>(stream);
+  if (n == 0) return 0;
+  if (wide) {
+    TWML_LAUNCH((ConvertIds<int64_t>), BlocksFor(n), kThreads, s, ids, n,
+                static_cast<int64_t*>(out));
+  } else {
+    TWML_LAUNCH((ConvertIds<int32_t>), BlocksFor(n), kThreads, s, ids, n,
+                static_cast<int32_t*>(out));
+  }
+  return static_cast<int>(cudaGetLastError());
+}

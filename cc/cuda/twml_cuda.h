@@ -80,6 +80,18 @@ int twml_cuda_num_devices(void); /* 0 without a driver */
 void* twml_cuda_allocate(size_t bytes);
 int twml_cuda_free(void* memory);
 int twml_cuda_copy(void* to, const void* from, size_t bytes);
+int twml_cuda_copy_async(void* stream, void* to, const void* from, size_t bytes);
+int twml_cuda_synchronize(void* stream);
+
+/* The reports of a device, of which the host has a copy. `fetch` queues the update of the copy, and
+ * `seen` returns it without waiting. Null: there is no memory. Reports exist until the process
+ * ends. */
+typedef struct TwmlCudaReports TwmlCudaReports;
+TwmlCudaReports* twml_cuda_reports_new(void* stream);
+TwmlCudaErrors* twml_cuda_reports_device(TwmlCudaReports* reports);
+int twml_cuda_reports_fetch(TwmlCudaReports* reports, void* stream);
+TwmlCudaErrors twml_cuda_reports_seen(const TwmlCudaReports* reports);
+int twml_cuda_reports_reset(TwmlCudaReports* reports, void* stream);
 
 /* out [num_rows, dim] = batch . table, for `count` batches and tables. */
 int twml_cuda_sparse_linear(const TwmlCudaCall* call, int count, const TwmlCudaBatch* batches,
@@ -92,6 +104,9 @@ int twml_cuda_values_grad(const TwmlCudaCall* call, const TwmlCudaBatch* batch,
 /* Groups a batch with ids in [0, input_dim). The caller allocates the arrays of `groups`. */
 int twml_cuda_group_batch(const TwmlCudaCall* call, const TwmlCudaBatch* batch, int64_t input_dim,
                           const TwmlCudaGroups* groups);
+
+/* Copies the ids of `n` groups, as int64_t if `wide`, else as int32_t. */
+int twml_cuda_copy_ids(void* stream, const int64_t* ids, int64_t n, int wide, void* out);
 
 /* rows [*num_groups, dim]: for each group, the sum of its entries' values times their rows of grad
  * [groups.num_rows, dim]. */

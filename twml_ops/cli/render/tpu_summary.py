@@ -1,4 +1,4 @@
-"""What `twml-ops tpu-check` prints."""
+"""What `twml-ops tpu-check` and `twml-ops gpu-check` print."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from twml_ops.tpu import CompileReport, chips
+from twml_ops.tpu import CompileReport
 
 
 def print_compile_report(console: Console, report: CompileReport, batch_size: int) -> None:
@@ -44,6 +44,7 @@ def print_compile_report(console: Console, report: CompileReport, batch_size: in
             f"{report.memory_seconds * 1e3:.3f} ms at peak bandwidth",
         ),
         ("step, minimum", f"{report.seconds * 1e3:.3f} ms", f"{bound}-bound"),
+        ("tables", "in place" if report.in_place else "copied in every step", ""),
         ("memory", _mib(compiled.memory), f"{share:.1%} of {chip.hbm >> 30} GiB"),
         ("  weights, slots, batch", _mib(compiled.arguments), ""),
         ("  temporary", _mib(compiled.temporary), ""),
@@ -71,7 +72,7 @@ def print_compile_report(console: Console, report: CompileReport, batch_size: in
         console.print(table)
     if not report.fits:
         console.print("[bold red]does not fit[/] in memory with the whole tables on each device")
-    console.print(f"[dim]peak FLOP/s, bandwidth and memory of the chip: {chips.SOURCE}[/]")
+    console.print(f"[dim]peak FLOP/s, bandwidth and memory of the chip: {chip.source}[/]")
 
 
 def _mib(size: int) -> str:
