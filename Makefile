@@ -23,7 +23,7 @@ NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/simd/*.cc cc/core/simd/*.h 
 # Make must not delete stamp files of intermediate targets.
 .SECONDARY:
 
-.PHONY: help tensorflows setup train test test-cc test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-tpu lint format bench quality cuda-library wheel test-wheel stubs docs bazel clean
+.PHONY: help tensorflows setup train test test-cc test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-gpu test-tpu lint format bench quality cuda-library wheel test-wheel stubs docs bazel clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "TF=2.15 selects the TensorFlow version of a target, TEST_TFS=2.21 those of the tests."
@@ -107,6 +107,11 @@ test-ops-asan: .venv/tf-$(TF)/.built
 		$(CURDIR)/.venv/tf-$(TF)/bin/python -m pytest -c $(CURDIR)/pyproject.toml \
 		-o pythonpath="$(CURDIR)/build/address $(CURDIR)" \
 		$(ASAN_SKIPPED:%=--ignore=$(CURDIR)/%) $(ASAN_TESTS:%=$(CURDIR)/%)
+
+# Runs the tests of the CUDA kernels on the GPU of this machine.
+test-gpu: cuda-library ## test the CUDA kernels on a GPU
+	TWML_CUDA_LIBRARY=$(CURDIR)/twml_ops/libtwml_cuda.so $(call venv,$(TF))/bin/python -m pytest \
+		tests/cuda/test_kernels.py
 
 test-slow: $(TEST_TFS:%=.venv/tf-%/.built) ## run the tests that take minutes
 	for tf in $(TEST_TFS); do .venv/tf-$$tf/bin/python -m pytest $(PYTEST_FLAGS) -m slow || [ $$? = 5 ]; done

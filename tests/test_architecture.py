@@ -61,14 +61,19 @@ LAZY = {"twml_ops"}
 INCLUDES = {
     "cc/core": ("cc/core/",),
     "cc/core/simd": ("cc/core/",),
+    "cc/cuda": ("cc/core/bfloat16.h", "cc/core/hash.h", "cc/core/simd/update_steps.h", "cc/cuda/"),
     "cc/tf/ops": ("cc/core/", "cc/tf/ops/", "tensorflow/"),
-    "cc/tf/kernels": ("cc/core/", "cc/tf/kernels/", "absl/", "tensorflow/"),
+    "cc/tf/kernels": (
+        *("cc/core/", "cc/cuda/twml_cuda.h", "cc/tf/kernels/", "absl/", "tensorflow/"),
+        "xla/stream_executor/stream.h",
+    ),
     "python": ("cc/core/", "python/"),
 }
 # And by angle brackets, beside the standard library.
 SYSTEM_INCLUDES = {
     "cc/core": r"sys/mman\.h",
     "cc/core/simd": r"immintrin\.h",
+    "cc/cuda": r"cub/device/.*",
     "python": r"pybind11/.*",
 }
 
