@@ -12,7 +12,10 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "requirements"
 FILES = sorted(p.name for p in FOLDER.glob("*.txt"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-INSTALL_THE_PACKAGE = ("tf-2.15.txt", "tf-2.21.txt", "bench.txt", "quality.txt", "tpu.txt")
+INSTALL_THE_PACKAGE = (
+    *("tf-2.15.txt", "tf-2.21.txt"),
+    *("bench.txt", "gpu-check.txt", "quality.txt", "tpu.txt"),
+)
 INSTALLED_WITH_TENSORFLOW = {"numpy", "tensorboard"}
 
 

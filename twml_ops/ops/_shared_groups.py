@@ -4,6 +4,9 @@ The gradients of tables, their updates, the gradient of a normalization's bias a
 all need the entries of a batch grouped by id. In a graph they take one grouping. Eager ops group by
 themselves.
 
+A grouping is in the memory of one device, so ops share it only if they run on the same one (see
+`library.beside`). On a GPU only whole batches are grouped.
+
 A grouping is a variant that cannot be a constant of a graph. TensorFlow would replace an op whose
 inputs are all constants by its output, so the size of the id space is read from a variable.
 """
@@ -21,7 +24,7 @@ _ATTRIBUTE = "_twml_shared_groups"  # of a graph
 
 
 class _SharedGroups:
-    """The groupings of one graph, by the tensors that they were made of."""
+    """The groupings of one graph, by the tensors that they were made of and the device."""
 
     def __init__(self) -> None:
         self.of_ids: dict[Any, tf.Tensor | None] = {}  # None: not made yet
@@ -54,7 +57,7 @@ def group_ids(ids: tf.Tensor, table: tf.Tensor) -> list[tf.Tensor]:
         to group them by itself.
     """
     shared = _shared_groups()
-    if shared is None or ids.ref() not in shared.of_ids:
+    if shared is None or library.runs_on_gpu or ids.ref() not in shared.of_ids:
         return []
     groups = shared.of_ids[ids.ref()]
     if groups is None:
@@ -81,7 +84,7 @@ def group_batch(
     shared = _shared_groups()
     if shared is None:
         return []
-    key = (ids.ref(), values.ref(), row_splits.ref(), binary)
+    key = (ids.ref(), values.ref(), row_splits.ref(), binary, library.device)
     if key not in shared.of_batch:
         shared.of_batch[key] = new_group_batch(ids, values, row_splits, binary, table)
     return [shared.of_batch[key]]
@@ -98,7 +101,9 @@ def new_group_batch(
 
 
 def _input_dim(table: tf.Tensor) -> tf.Tensor:
-    return tf.raw_ops.VariableShape(input=table, out_type=tf.int64)[0]
+    shape = tf.raw_ops.VariableShape(input=table, out_type=tf.int64)
+    with library.on_host():
+        return shape[0]
 
 
 def _shared_groups() -> _SharedGroups | None:
