@@ -34,13 +34,13 @@ OPTIMIZERS = {
 }
 
 
-def table_of(placement, **kwargs):
+def table_of(placement, rows=N, **kwargs):
     kwargs = {
         "use_bias": False,
         "kernel_initializer": tf.keras.initializers.Constant(0.01),
         **kwargs,
     }
-    return layers.SparseLinear(D, N, placement=placement, **kwargs)
+    return layers.SparseLinear(D, rows, placement=placement, **kwargs)
 
 
 def train(placement, name, form="ragged", **kwargs):
@@ -77,10 +77,10 @@ def tables_on_the_gpu_train_like_tables_on_the_host():
     return found
 
 
-def train_shared(placements, optimizer):
+def train_shared(placements, sizes, optimizer):
     """Trains tables with the same normalized batch. Returns the variables and the step's graph."""
     norm = layers.MaxNorm(N)
-    tables = [table_of(placement) for placement in placements]
+    tables = [table_of(p, rows) for p, rows in zip(placements, sizes, strict=True)]
     inputs, labels = batch("ragged")
 
     def call(inputs):
@@ -96,23 +96,27 @@ def train_shared(placements, optimizer):
 
 @scenario
 def tables_with_the_same_batch_share_its_groups_on_each_device():
-    placements = ["host", "device", "host", "device"]
-    kernels, graph = train_shared(placements, OPTIMIZERS["adagrad"]())
-    on_host, _ = train_shared(["host"] * 4, OPTIMIZERS["adagrad"]())
+    placements = ["host", "device", "host", "device", "device"]
+    sizes = [N, N, 2 * N, N, 2 * N]
+    kernels, graph = train_shared(placements, sizes, OPTIMIZERS["adagrad"]())
+    on_host, _ = train_shared(["host"] * 5, sizes, OPTIMIZERS["adagrad"]())
     for kernel, expected in zip(kernels, on_host, strict=True):
         np.testing.assert_allclose(kernel, expected, rtol=1e-5, atol=1e-7)
     groups = [op for op in graph.get_operations() if op.type == "Twml>GroupBatch"]
     if has_gpu():
         assert_on("CPU", kernels[0], kernels[2])
-        assert_on("GPU", kernels[1], kernels[3])
+        assert_on("GPU", kernels[1], kernels[3], kernels[4])
         assert sorted(tf.DeviceSpec.from_string(op.device).device_type for op in groups) == [
             "CPU",
             "GPU",
+            "GPU",  # for the larger table
         ]
+        numbers = []
         for op in groups:
             updates = [t for t in op.outputs[0].consumers() if "Apply" in t.type]
-            assert len(updates) == 2
             assert {t.device for t in updates} == {op.device}
+            numbers.append(len(updates))
+        assert sorted(numbers) == [1, 2, 2]
     else:
         assert len(groups) == 1
     return weights_of(*on_host)

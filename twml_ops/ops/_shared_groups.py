@@ -66,7 +66,12 @@ def group_ids(ids: tf.Tensor, table: tf.Tensor) -> list[tf.Tensor]:
 
 
 def group_batch(
-    ids: tf.Tensor, values: tf.Tensor, row_splits: tf.Tensor, binary: bool, table: tf.Tensor
+    ids: tf.Tensor,
+    values: tf.Tensor,
+    row_splits: tf.Tensor,
+    binary: bool,
+    table: tf.Tensor,
+    num_rows: int | None = None,
 ) -> list[tf.Tensor]:
     """The entries of a batch grouped, as the list input `groups` of an op takes them.
 
@@ -76,15 +81,18 @@ def group_batch(
         row_splits: int64 [B + 1], CSR offsets.
         binary: Whether the batch is binary.
         table: Handle of a variable with a row for each id.
+        num_rows: The number of its rows, if it is known. On a GPU only tables with as many rows
+            share a grouping, because an update there does not check ids again.
 
     Returns:
         The grouping that all callers with this batch in this graph share, or nothing if the op has
         to group it by itself.
     """
     shared = _shared_groups()
-    if shared is None:
+    if shared is None or (library.runs_on_gpu and num_rows is None):
         return []
-    key = (ids.ref(), values.ref(), row_splits.ref(), binary, library.device)
+    place = (library.device, num_rows if library.runs_on_gpu else None)
+    key = (ids.ref(), values.ref(), row_splits.ref(), binary, *place)
     if key not in shared.of_batch:
         shared.of_batch[key] = new_group_batch(ids, values, row_splits, binary, table)
     return [shared.of_batch[key]]

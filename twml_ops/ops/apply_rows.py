@@ -77,7 +77,7 @@ def apply_rows(
                 hogwild=hogwild,
             )
     with library.beside(device_of(var)):
-        groups = groups_of(product, handle)
+        groups = groups_of(product, tf_variable(var))
     with library.beside(device_of(var)), tf.control_dependencies(product.control_inputs):
         return library.twml_sparse_linear_backward_apply(
             handle,
@@ -136,18 +136,18 @@ def sparse_linear_gradient_inputs(gradient: tf.IndexedSlices) -> GradientInputs 
     return GradientInputs(ids, values, row_splits, grad, op.get_attr("binary"), control_inputs)
 
 
-def groups_of(product: GradientInputs, table: tf.Tensor) -> tf.Tensor:
+def groups_of(product: GradientInputs, table: tf.Variable) -> tf.Tensor:
     """The entries of a batch grouped by id, which all updates from this batch share if they can.
 
     Args:
         product: Of the gradient by the table.
-        table: Handle of any variable with a row for each id.
+        table: Any variable with a row for each id.
 
     Returns:
         Variant scalar, the output of Twml>GroupBatch.
     """
-    batch = (product.ids, product.values, product.row_splits, product.binary, table)
-    shared = group_batch(*batch)
+    batch = (product.ids, product.values, product.row_splits, product.binary, table.handle)
+    shared = group_batch(*batch, num_rows=table.shape[0])
     return shared[0] if shared else new_group_batch(*batch)
 
 

@@ -64,7 +64,7 @@ def average_rows(
     with tf.control_dependencies(waits):
         return ops.twml_average_rows(
             *(tf_variable(v).handle for v in (var, average, steps)),
-            gradient.indices if product is None else groups_of(product, tf_variable(var).handle),
+            gradient.indices if product is None else groups_of(product, tf_variable(var)),
             tf.cast(step, tf.int64),
             log_momentum,
             hogwild=hogwild,
