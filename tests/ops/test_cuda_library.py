@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from twml_ops import layers, ops
+from twml_ops import layers
 from twml_ops.ops import _cuda_library, _library
 from twml_ops.ops._cuda_library import CudaKernels, find_library
 
@@ -25,7 +25,7 @@ def test_a_problem_is_explained(tmp_path, monkeypatch):
     assert not missing.are_available()
 
 
-@pytest.mark.skipif(not ops.is_native(), reason="stock ops have no such function")
+@pytest.mark.skipif(not _library.is_native(), reason="stock ops have no such function")
 def test_a_file_that_is_not_the_library_is_a_problem_with_its_name(monkeypatch):
     # The registration happens once per process, so a process tries only one file.
     monkeypatch.setenv(_cuda_library.LIBRARY_VARIABLE, "/nowhere/libtwml_cuda.so")
