@@ -91,8 +91,8 @@ REFERENCE int reference_update(const void* ids, int wide_ids, const float* value
     optimized.hyper = hyper;
     optimized.seed = seed;
     GroupedBatch<Id> grouped;
-    const Status status = GroupBatch(BatchOf<Id>(ids, values, splits, n, rows), table_rows, nullptr,
-                                     Serial, &grouped);
+    const Status status = GroupBatch<Id>(BatchOf<Id>(ids, values, splits, n, rows), table_rows,
+                                         nullptr, Serial, &grouped);
     if (!status.ok()) return status;
     return SparseLinearBackwardApply(grouped, Matrix<const float>{grad, rows, dim}, optimized,
                                      Serial);
