@@ -23,7 +23,7 @@ NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/scorer/*.cc cc/core/scorer/
 # Make must not delete stamp files of intermediate targets.
 .SECONDARY:
 
-.PHONY: help tensorflows setup train test test-cc test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-tpu lint format bench quality wheel test-wheel stubs docs bazel clean
+.PHONY: help tensorflows setup train test test-cc test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-gpu test-gpu-check test-tpu lint format bench quality cuda-library wheel test-wheel stubs docs bazel clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "TF=2.15 selects the TensorFlow version of a target, TEST_TFS=2.21 those of the tests."
@@ -57,7 +57,7 @@ train: setup ## train the example model on real flights
 test: $(TEST_TFS:%=test-tf-%) test-cc ## run all tests on both TensorFlow versions
 
 # The result of these tests does not depend on the TensorFlow version. They run on the first of TEST_TFS only.
-ANY_TF_TESTS = tests/benchmarks tests/core/test_reuse_distance.py tests/core/test_scorer.py tests/planning tests/serving \
+ANY_TF_TESTS = tests/benchmarks tests/cuda tests/core/test_reuse_distance.py tests/core/test_scorer.py tests/planning tests/serving \
 	tests/tools tests/test_architecture.py tests/test_child_process.py tests/test_deferred_imports.py \
 	tests/checkpoint/test_killed.py tests/cli/commands/test_explain.py tests/cli/commands/test_plan.py \
 	tests/cli/commands/test_schema.py tests/cli/commands/test_stability.py tests/cli/commands/test_tables.py tests/cli/commands/test_tune.py \
@@ -95,6 +95,7 @@ test-tsan: test-cc-tsan ## test C++ under the thread sanitizer
 
 test-cc-asan: .venv/tf-$(TF)/.built
 	TWML_OPS_SANITIZE=address .venv/tf-$(TF)/bin/python native_build.py test
+	.venv/tf-$(TF)/bin/python -m pytest tests/cuda/test_defects.py::test_sanitizers_find_nothing
 
 test-cc-tsan: .venv/tf-$(TF)/.built
 	TWML_OPS_SANITIZE=thread .venv/tf-$(TF)/bin/python native_build.py test
@@ -107,6 +108,11 @@ test-ops-asan: .venv/tf-$(TF)/.built
 		$(CURDIR)/.venv/tf-$(TF)/bin/python -m pytest -c $(CURDIR)/pyproject.toml \
 		-o pythonpath="$(CURDIR)/build/address $(CURDIR)" \
 		$(ASAN_SKIPPED:%=--ignore=$(CURDIR)/%) $(ASAN_TESTS:%=$(CURDIR)/%)
+
+# Runs the tests of the CUDA kernels on the GPU of this machine.
+test-gpu: cuda-library ## test the CUDA kernels on a GPU
+	TWML_CUDA_LIBRARY=$(CURDIR)/twml_ops/libtwml_cuda.so $(call venv,$(TF))/bin/python -m pytest \
+		tests/cuda/test_kernels.py
 
 test-slow: $(TEST_TFS:%=.venv/tf-%/.built) ## run the tests that take minutes
 	for tf in $(TEST_TFS); do .venv/tf-$$tf/bin/python -m pytest $(PYTEST_FLAGS) -m slow || [ $$? = 5 ]; done
@@ -142,7 +148,22 @@ test-smoke: .venv/wheel/.installed $(SMOKE_TFS:%=.cache/tensorflow/%/VERSION) $(
 test-tpu: .venv/tpu/.built ## compile the models for TPUs
 	.venv/tpu/bin/python -m pytest tests/tpu
 
-CC_FILES = $(shell git ls-files 'cc/*.cc' 'cc/*.h' 'examples/*.c' 'examples/*.cc' 'python/*.cc' 'python/*.h' 'tests/cc/*.cc' 'twml_ops/include/*.h')
+# The same with XLA for GPUs, which needs no GPU.
+.venv/gpu-check/.installed: pyproject.toml requirements/pins.txt requirements/tf-2.21.txt requirements/gpu-check.txt
+	$(PYTHON) -m venv .venv/gpu-check
+	.venv/gpu-check/bin/pip install -q -c requirements/tf-2.21.txt "setuptools>=77" wheel pybind11 ninja
+	.venv/gpu-check/bin/pip install -q -c requirements/tf-2.21.txt "tensorflow-cpu==2.21.*" -r requirements/gpu-check.txt
+	.venv/gpu-check/bin/pip install -q -c requirements/tf-2.21.txt --no-build-isolation -e ".[cpu,test]"
+	touch $@
+
+.venv/gpu-check/.built: .venv/gpu-check/.installed $(NATIVE)
+	.venv/gpu-check/bin/python setup.py -q build_ext --inplace
+	touch $@
+
+test-gpu-check: .venv/gpu-check/.built ## compile the models for GPUs
+	.venv/gpu-check/bin/python -m pytest tests/tpu/test_gpu_check.py
+
+CC_FILES = $(shell git ls-files 'cc/*.cc' 'cc/*.cu' 'cc/*.h' 'examples/*.c' 'examples/*.cc' 'python/*.cc' 'python/*.h' 'tests/cc/*.cc' 'tests/cuda/*.cc' 'tests/cuda/*.h' 'twml_ops/include/*.h')
 
 lint: .venv/lint/.installed ## run linters, type checker and format check
 	.venv/lint/bin/ruff check .
@@ -205,6 +226,10 @@ quality: .venv/quality/.built ## compare the quality of trained models with othe
 wheel: .venv/wheel/.installed $(WHEEL_TFS:%=.cache/tensorflow/%/VERSION) ## build the wheel for all TensorFlow versions
 	rm -f dist/twml_ops-*.whl
 	.venv/wheel/bin/python tools/wheel.py dist $(WHEEL_TFS:%=.cache/tensorflow/%)
+
+# Compiles the CUDA kernels for GPUs, with a compiler that it unpacks in .cache/cuda.
+cuda-library: setup ## build the library of CUDA kernels
+	$(call venv,$(TF))/bin/python tools/cuda_library.py twml_ops/libtwml_cuda.so
 
 # Installs the wheel in new environments outside the checkout. It has no op library for FALLBACK_TFS.
 test-wheel: wheel ## test the wheel in new environments

@@ -63,9 +63,13 @@ INCLUDES = {
     "cc/core": ("cc/core/",),
     "cc/core/scorer": ("cc/core/",),
     "cc/core/simd": ("cc/core/",),
+    "cc/cuda": ("cc/core/bfloat16.h", "cc/core/hash.h", "cc/core/simd/update_steps.h", "cc/cuda/"),
     "cc/serving": ("cc/core/", "cc/serving/", "twml_ops/include/"),
     "cc/tf/ops": ("cc/core/", "cc/tf/ops/", "tensorflow/"),
-    "cc/tf/kernels": ("cc/core/", "cc/tf/kernels/", "absl/", "tensorflow/"),
+    "cc/tf/kernels": (
+        *("cc/core/", "cc/cuda/twml_cuda.h", "cc/tf/kernels/", "absl/", "tensorflow/"),
+        "xla/stream_executor/stream.h",
+    ),
     "python": ("cc/core/", "cc/serving/", "python/"),
 }
 # And by angle brackets, beside the standard library.
@@ -73,6 +77,7 @@ SYSTEM_INCLUDES = {
     "cc/core": r"(sys/(file|mman|stat|syscall)|linux/io_uring)\.h",
     "cc/core/scorer": r"fcntl\.h|sys/(mman|stat)\.h|unistd\.h",
     "cc/core/simd": r"immintrin\.h",
+    "cc/cuda": r"cub/device/.*",
     "python": r"pybind11/.*",
 }
 

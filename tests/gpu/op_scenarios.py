@@ -75,14 +75,11 @@ def stock_and_xla_ops_run_on_any_device():
 
 
 @scenario
-def a_table_on_a_gpu_is_rejected():
+def a_state_on_a_gpu_is_rejected():
     if not has_gpu():
         return {}
-    table = tf.Variable(tf.ones([N, D]), name="mine")
     state = tf.Variable(tf.ones(N), name="mine")
     message = "'mine:0' must be on the host"
-    with pytest.raises(ValueError, match=message):
-        ops.sparse_linear([0], None, [0, 1], table)
     with pytest.raises(ValueError, match=message):
         ops.max_norm([0], [1.0], state)
     return {}

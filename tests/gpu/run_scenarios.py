@@ -10,10 +10,16 @@ import traceback
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from tests.gpu import layer_scenarios, model_scenarios, op_scenarios, optimizer_scenarios
+from tests.gpu import (
+    device_scenarios,
+    layer_scenarios,
+    model_scenarios,
+    op_scenarios,
+    optimizer_scenarios,
+)
 from tests.gpu.scenario import SCENARIOS, load_gpu, run_scenario
 
-MODULES = (layer_scenarios, model_scenarios, op_scenarios, optimizer_scenarios)
+MODULES = (device_scenarios, layer_scenarios, model_scenarios, op_scenarios, optimizer_scenarios)
 
 
 def main(library):

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.cuda.build import emulated_library
 from tests.gpu.run_scenarios import SCENARIOS, run_scenario
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +46,11 @@ def fake_gpu():
 
 @pytest.fixture(scope="module")
 def outcomes():
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+        "TWML_OPS_CUDA_LIBRARY": str(emulated_library()),
+    }
     done = subprocess.run(
         [sys.executable, "-m", "tests.gpu.run_scenarios", str(fake_gpu())],
         env=env,

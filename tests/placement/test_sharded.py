@@ -107,5 +107,5 @@ def test_formats_and_options_that_need_whole_tables_are_rejected(pair, tmp_path)
         build(pair, optimizers.SGD(0.1, global_clipnorm=1.0))
     with pytest.raises(ValueError, match="num_partitions must be 1"):
         layers.SparseLinear(4, 10, num_partitions=2, placement="sharded")
-    with pytest.raises(ValueError, match='placement must be "auto" or "sharded"'):
+    with pytest.raises(ValueError, match='placement must be "auto", "host", "device" or "sharded"'):
         layers.SparseLinear(4, 10, placement="cpu")

@@ -10,6 +10,7 @@ from twml_ops.cli.commands import (
     evaluate,
     explain,
     export,
+    gpu_check,
     info,
     launch,
     plan,
@@ -50,6 +51,7 @@ app.command()(schema.schema)
 app.command()(tune.tune)
 app.command()(tune_input.tune_input)
 app.command()(tpu_check.tpu_check)
+app.command()(gpu_check.gpu_check)
 app.command()(stability.stability)
 app.command()(launch.launch)
 app.command()(plan.plan)

@@ -17,7 +17,7 @@ def add_table(
     dtype: str = "float32",
     trainable: bool = True,
 ) -> Any:
-    """Adds a weight to `layer` on the device of the active ops; for use in the layer's `build`.
+    """Adds a weight to `layer` where its placement wants it; for use in the layer's `build`.
 
     Args:
         layer: The layer.
@@ -32,7 +32,7 @@ def add_table(
     """
     return add_weight_in_scope(
         layer,
-        library.on_host,
+        library.table_scope(),
         initializer=initializer,
         name=name,
         shape=shape,

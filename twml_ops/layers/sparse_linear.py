@@ -12,6 +12,7 @@ from twml_ops._keras import no_autocast, serializable
 from twml_ops.layers._tables import TableLayer
 from twml_ops.layers._weights import add_table
 from twml_ops.ops._library import library
+from twml_ops.placement.device import device_placement
 from twml_ops.placement.entries import entries_of_shard
 from twml_ops.placement.sharded import NotCheckpointable, sharded_placement
 from twml_ops.placement.tiered import Tiered, storage_of, storage_placement
@@ -42,10 +43,13 @@ class SparseLinear(TableLayer):
         kernel_dtype: "float32", or "bfloat16", which halves memory and traffic. Sums are float32.
             The optimizers of this package round updates stochastically, so that small ones are not
             lost; their slots are float32.
-        placement: "auto": every replica of a `tf.distribute.MirroredStrategy` has the whole table.
+        placement: "auto": every replica of a `tf.distribute.MirroredStrategy` has the whole table,
+            in the memory of the host. "host": the same, also within a `placement_scope`. "device":
+            in the memory of the GPU, if there is one; this needs the library of CUDA kernels.
             "sharded": each of its k replicas has input_dim / k rows, and they exchange ids and
-            sums; without replicas both are the same. A sharded layer can be saved in .keras and
-            .weights.h5 files but not in checkpoints, and its optimizer must not clip by norm.
+            sums; without replicas this is the same as "auto". A sharded layer can be saved in
+            .keras and .weights.h5 files but not in checkpoints, and its optimizer must not clip by
+            norm.
         storage: None: the kernel is in memory. `Tiered`: its rows, with the optimizer's slots, are
             in a file, and some of them in memory.
         **kwargs: Arguments of `tf.keras.layers.Layer`.
@@ -66,7 +70,7 @@ class SparseLinear(TableLayer):
         num_partitions: int = 1,
         partition_axis: Literal["row", "column"] = "row",
         kernel_dtype: Literal["float32", "bfloat16"] = "float32",
-        placement: Literal["auto", "sharded"] = "auto",
+        placement: Literal["auto", "host", "device", "sharded"] = "auto",
         storage: Tiered | None = None,
         **kwargs: Any,
     ) -> None:
@@ -89,16 +93,18 @@ class SparseLinear(TableLayer):
             raise ValueError(
                 f"num_partitions must not exceed input_dim {input_dim}, got {num_partitions}"
             )
-        if placement not in ("auto", "sharded"):
-            raise ValueError(f'placement must be "auto" or "sharded", got {placement!r}')
+        if placement not in ("auto", "host", "device", "sharded"):
+            raise ValueError(
+                f'placement must be "auto", "host", "device" or "sharded", got {placement!r}'
+            )
         if placement == "sharded" and num_partitions > 1:
             raise ValueError(
                 f'num_partitions must be 1 for placement="sharded", got {num_partitions}'
             )
         self.storage = storage_of(storage)
-        if self.storage is not None and (num_partitions > 1 or placement == "sharded"):
+        if self.storage is not None and (num_partitions > 1 or placement in ("device", "sharded")):
             raise ValueError(
-                'storage needs num_partitions 1 and placement "auto", got '
+                'storage needs num_partitions 1 and placement "auto" or "host", got '
                 f"{num_partitions} and {placement!r}"
             )
         self.units = int(units)
@@ -160,11 +166,7 @@ class SparseLinear(TableLayer):
         def add(shape: Any, initializer: Any) -> Any:
             return add_table(self, name, shape, initializer, self.kernel_dtype)
 
-        place = (
-            sharded_placement(rows)
-            if self.placement == "sharded"
-            else storage_placement(self.storage)
-        )
+        place = self._place(rows)
         shape = (rows, units or self.units)
         kernel = place.create(add, shape, initializer, f"{self.name}/{name}", self.kernel_dtype)
         if place.is_sharded:
@@ -172,6 +174,15 @@ class SparseLinear(TableLayer):
         # Checkpoints follow attributes; in Keras 3 not those that are lists.
         setattr(self, f"_{name}", kernel)
         return kernel
+
+    def _place(self, rows: int) -> placement.Placement:
+        if self.storage is not None:
+            return storage_placement(self.storage)
+        if self.placement == "sharded":
+            return sharded_placement(rows)
+        if self.placement == "device":
+            return device_placement()
+        return placement.REPLICATED if self.placement == "host" else placement.current_placement()
 
     def call(self, inputs: Any) -> tf.Tensor:
         """Multiplies a batch by the kernel.

@@ -7,7 +7,7 @@ import functools
 import importlib
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.ops import stock
+from twml_ops.ops._cuda_library import CudaKernels
 from twml_ops.ops.xla import static_shapes
 
 _HOST = "CPU:0"
@@ -113,14 +114,19 @@ def _has_accelerator() -> bool:
 class _Library:
     """The active op wrappers: those loaded, or those of the innermost `override` block.
 
-    The op library has kernels for CPUs only. With an accelerator TensorFlow would by default place
-    variables there, where these ops cannot reach them. `on_host` is the device scope that prevents
-    it. Stock ops run on any device and need no scope.
+    Most ops of the library have kernels for CPUs only. With an accelerator TensorFlow would by
+    default place variables there, where these ops cannot reach them. `on_host` is the device scope
+    that prevents it. Stock ops run on any device and need no scope.
+
+    A table may be on a CUDA GPU if `cuda` has kernels. Its ops run there, in the scope `beside`.
     """
 
     def __init__(self, loaded: Any) -> None:
         self.loaded = loaded
+        self.cuda = CudaKernels(None if loaded is stock.library else path_of(tf.__version__))
         self._active: ContextVar[Any] = ContextVar("library", default=loaded)
+        self._device: ContextVar[str] = ContextVar("device", default=_HOST)
+        self._table_device: ContextVar[str | None] = ContextVar("table_device", default=None)
 
     def __getattr__(self, name: str) -> Any:
         active = self._active.get()
@@ -138,7 +144,7 @@ class _Library:
 
     def _run_on_host(self, op: Any) -> Any:
         def on_host(*args: Any, **kwargs: Any) -> Any:
-            with tf.device(_HOST):
+            with tf.device(self._device.get()):
                 return op(*args, **kwargs)
 
         return on_host
@@ -155,6 +161,52 @@ class _Library:
         nothing.
         """
         return tf.device(_HOST) if self.is_host_only else _ANYWHERE
+
+    @contextlib.contextmanager
+    def beside(self, device: str | None) -> Iterator[None]:
+        """Runs ops in the block on `device` if it is a GPU, and on the host otherwise.
+
+        Args:
+            device: The device of a table, or of a product with it.
+        """
+        if not self.is_on_gpu(device):
+            yield
+            return
+        token = self._device.set(str(device))
+        try:
+            yield
+        finally:
+            self._device.reset(token)
+
+    @property
+    def device(self) -> str:
+        """Where ops that have kernels for more than the host run now (see `beside`)."""
+        return self._device.get()
+
+    @property
+    def runs_on_gpu(self) -> bool:
+        """Whether that is a GPU."""
+        return self.device != _HOST
+
+    def is_on_gpu(self, device: str | None) -> bool:
+        """Whether the active ops on tables run on `device`, which is a GPU."""
+        if not self.is_host_only or tf.DeviceSpec.from_string(device or "").device_type != "GPU":
+            return False
+        return self.cuda.are_available()
+
+    @contextlib.contextmanager
+    def tables_on(self, device: str) -> Iterator[None]:
+        """Creates the tables of the block on `device`."""
+        token = self._table_device.set(device)
+        try:
+            yield
+        finally:
+            self._table_device.reset(token)
+
+    def table_scope(self) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+        """A function that enters the device scope of the tables that are created now."""
+        device = self._table_device.get()
+        return self.on_host if device is None else functools.partial(tf.device, device)
 
     @property
     def uses_static_shapes(self) -> bool:

@@ -4,6 +4,9 @@ The gradients of tables, their updates, the gradient of a normalization's bias a
 all need the entries of a batch grouped by id. In a graph they take one grouping. Eager ops group by
 themselves.
 
+A grouping is in the memory of one device, so ops share it only if they run on the same one (see
+`library.beside`). On a GPU only whole batches are grouped.
+
 A grouping is a variant that cannot be a constant of a graph. TensorFlow would replace an op whose
 inputs are all constants by its output, so the size of the id space is read from a variable.
 """
@@ -21,7 +24,7 @@ _ATTRIBUTE = "_twml_shared_groups"  # of a graph
 
 
 class _SharedGroups:
-    """The groupings of one graph, by the tensors that they were made of."""
+    """The groupings of one graph, by the tensors that they were made of and the device."""
 
     def __init__(self) -> None:
         self.of_ids: dict[Any, tf.Tensor | None] = {}  # None: not made yet
@@ -55,7 +58,7 @@ def group_ids(ids: tf.Tensor, table: tf.Tensor, num_rows: int | None = None) -> 
         to group them by itself.
     """
     shared = _shared_groups()
-    if shared is None or ids.ref() not in shared.of_ids:
+    if shared is None or library.runs_on_gpu or ids.ref() not in shared.of_ids:
         return []
     groups = shared.of_ids[ids.ref()]
     if groups is None:
@@ -79,16 +82,19 @@ def group_batch(
         row_splits: int64 [B + 1], CSR offsets.
         binary: Whether the batch is binary.
         table: Handle of a variable with a row for each id.
-        num_rows: N, if the variable is the cache of a table [N, D] whose rows are in a file.
+        num_rows: N, the number of rows of the table, if it is known. It is needed if the variable
+            is the cache of a table whose rows are in a file. On a GPU only tables with as many rows
+            share a grouping, because an update there does not check ids again.
 
     Returns:
         The grouping that all callers with this batch in this graph share, or nothing if the op has
         to group it by itself.
     """
     shared = _shared_groups()
-    if shared is None:
+    if shared is None or (library.runs_on_gpu and num_rows is None):
         return []
-    key = (ids.ref(), values.ref(), row_splits.ref(), binary)
+    place = (library.device, num_rows if library.runs_on_gpu else None)
+    key = (ids.ref(), values.ref(), row_splits.ref(), binary, *place)
     if key not in shared.of_batch:
         shared.of_batch[key] = new_group_batch(ids, values, row_splits, binary, table, num_rows)
     return [shared.of_batch[key]]
@@ -109,12 +115,14 @@ def new_group_batch(
 
 
 def _input_dim(table: tf.Tensor, num_rows: int | None) -> tf.Tensor:
-    of_variable = tf.raw_ops.VariableShape(input=table, out_type=tf.int64)[0]
-    if num_rows is None:
-        return of_variable
-    # Not a constant. A cache may be a little larger than its table; the ops that take the groups
-    # check ids beyond the table.
-    return tf.maximum(of_variable, tf.constant(num_rows, tf.int64))
+    shape = tf.raw_ops.VariableShape(input=table, out_type=tf.int64)
+    with library.on_host():
+        of_variable = shape[0]
+        if num_rows is None:
+            return of_variable
+        # Not a constant. A cache may be a little larger than its table; the ops that take the
+        # groups check ids beyond the table.
+        return tf.maximum(of_variable, tf.constant(num_rows, tf.int64))
 
 
 def _shared_groups() -> _SharedGroups | None:

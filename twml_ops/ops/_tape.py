@@ -27,13 +27,25 @@ def tf_variable(variable: Any) -> tf.Variable:
     return value if isinstance(value, tf.Variable) else variable
 
 
-def has_kernel_for(variable: Any) -> bool:
+def has_kernel_for(variable: Any, *, as_table: bool = False) -> bool:
     """Whether the active ops have kernels for the device of `variable`.
 
     A variable of a version 1 graph may have no device yet; TensorFlow then places it where its ops
     run.
+
+    Args:
+        variable: A variable.
+        as_table: Whether the op is one of those that also run on GPUs: products with a table, their
+            gradients, and updates of it.
     """
-    return not library.is_host_only or _device_type(variable) in (None, "CPU")
+    if not library.is_host_only or _device_type(variable) in (None, "CPU"):
+        return True
+    return as_table and library.is_on_gpu(device_of(variable))
+
+
+def device_of(value: Any) -> str:
+    """The device of a variable or a tensor, or an empty string."""
+    return str(getattr(tf_variable(value), "device", None) or "")
 
 
 def device_scope_of(value: Any) -> contextlib.AbstractContextManager[Any]:
@@ -48,12 +60,15 @@ def device_scope_of(value: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 def _device_type(value: Any) -> str | None:
-    device = getattr(tf_variable(value), "device", None) or ""
-    return tf.DeviceSpec.from_string(device).device_type
+    return tf.DeviceSpec.from_string(device_of(value)).device_type
 
 
-def table_handle(variable: Any) -> tf.Tensor:
+def table_handle(variable: Any, *, as_table: bool = False) -> tf.Tensor:
     """Records a read of `variable` on the tape and returns its resource handle.
+
+    Args:
+        variable: The variable.
+        as_table: See `has_kernel_for`.
 
     Raises:
         ValueError: The active ops have no kernels for the variable's device.
@@ -63,11 +78,13 @@ def table_handle(variable: Any) -> tf.Tensor:
     # Outside of the replicas, as while a model is built in a strategy's scope, use any replica.
     if tf.distribute.in_cross_replica_context() and hasattr(table, "values"):
         table = table.values[0]
-    if not has_kernel_for(table):
+    if not has_kernel_for(table, as_table=as_table):
         name = getattr(variable, "path", table.name)  # a tf.Variable has no path
+        why = library.cuda.problem() if as_table else None
         raise ValueError(
-            f"variable {name!r} must be on the host, since this op has kernels for CPUs only, "
-            f"got device {table.device}; create or load it under tf.device('CPU:0')"
+            f"variable {name!r} must be on the host, since this op has kernels for CPUs only"
+            + (f" ({why})" if why else "")
+            + f", got device {table.device}; create or load it under tf.device('CPU:0')"
         )
     return table.handle
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from twml_ops.ops import stock
 from twml_ops.ops._library import library
 from twml_ops.ops._shared_groups import group_batch, new_group_batch
-from twml_ops.ops._tape import has_kernel_for, in_same_control_flow, tf_variable
+from twml_ops.ops._tape import device_of, has_kernel_for, in_same_control_flow, tf_variable
 from twml_ops.ops.changed_rows import writes_unmarked
 from twml_ops.ops.sparse_linear import WEIGHTS_GRAD_OP
 from twml_ops.ops.tiered_rows import rows_in_file
@@ -37,7 +37,8 @@ def apply_rows(
         rule: "sgd", "momentum", "adagrad", "rowwise_adagrad", "lazy_adam" or "ftrl". The rule
             determines `slots` and `hyper`; see the function `apply_RULE` of each.
         var: Variable float32 or bfloat16 [N, D]. bfloat16 rows are updated in float32 and stored
-            with stochastic rounding. A variable on a GPU is updated there, by stock TensorFlow ops.
+            with stochastic rounding. A variable on a GPU is updated there, by stock TensorFlow ops
+            if there are no CUDA kernels.
         slots: Variables float32 [N, D], or [N] for row-wise slots, as many as the rule has.
         gradient: Ids [K] and rows [K, D]. Rows of repeated ids are summed first.
         hyper: Float scalars: learning_rate, decay, then the hyperparameters of the rule. `decay` is
@@ -59,23 +60,26 @@ def apply_rows(
     handle = tf_variable(var).handle
     slot_handles = [tf_variable(s).handle for s in slots]
     scalars = [tf.cast(h, tf.float32) for h in hyper]
-    in_library = has_kernel_for(var)
+    stored = tf_variable(var).dtype.base_dtype
+    in_library = has_kernel_for(var, as_table=stored in (tf.float32, tf.bfloat16))
     product = sparse_linear_gradient_inputs(gradient) if fuse and in_library else None
+    if not in_library or not library.marks_rows or library.is_on_gpu(device_of(var)):
+        writes_unmarked([var, *slots])
     if product is None:
-        if not (in_library and library.marks_rows):
-            writes_unmarked([var, *slots])
-        return (library if in_library else stock.library).twml_apply_rows(
-            handle,
-            slot_handles,
-            gradient.indices,
-            gradient.values,
-            scalars,
-            tf.cast(seed, tf.int64),
-            rule=rule,
-            hogwild=hogwild,
-        )
-    groups = groups_of(product, var)
-    with tf.control_dependencies(product.control_inputs):
+        with library.beside(device_of(var)):
+            return (library if in_library else stock.library).twml_apply_rows(
+                handle,
+                slot_handles,
+                gradient.indices,
+                gradient.values,
+                scalars,
+                tf.cast(seed, tf.int64),
+                rule=rule,
+                hogwild=hogwild,
+            )
+    with library.beside(device_of(var)):
+        groups = groups_of(product, var)
+    with library.beside(device_of(var)), tf.control_dependencies(product.control_inputs):
         return library.twml_sparse_linear_backward_apply(
             handle,
             slot_handles,
@@ -144,7 +148,10 @@ def groups_of(product: GradientInputs, table: Any) -> tf.Tensor:
         Variant scalar, the output of Twml>GroupBatch.
     """
     batch = (product.ids, product.values, product.row_splits, product.binary)
-    rows = (tf_variable(table).handle, rows_in_file(table))
+    num_rows = rows_in_file(table)
+    if num_rows is None and library.runs_on_gpu:
+        num_rows = tf_variable(table).shape[0]
+    rows = (tf_variable(table).handle, num_rows)
     shared = group_batch(*batch, *rows)
     return shared[0] if shared else new_group_batch(*batch, *rows)
 

@@ -11,7 +11,12 @@ from twml_ops.ops._csr_inputs import csr_inputs
 from twml_ops.ops._gradients import needs_gradient, register_gradient
 from twml_ops.ops._library import library
 from twml_ops.ops._shared_groups import group_batch
-from twml_ops.ops._tape import check_not_written_since, table_handle, tf_variable
+from twml_ops.ops._tape import (
+    check_not_written_since,
+    device_of,
+    table_handle,
+    tf_variable,
+)
 from twml_ops.ops.stock.bfloat16 import cast_to_float32
 from twml_ops.ops.stock.sparse_linear import searchsorted
 
@@ -61,8 +66,11 @@ def sparse_linear(
     else:
         table = in_scope if in_scope.dtype == tf.float32 else cast_to_float32(in_scope)
     if isinstance(table, tf.Variable):
-        handle = table_handle(table)
-        out = library.twml_resource_sparse_linear(ids, values, row_splits, handle, binary=binary)
+        handle = table_handle(table, as_table=True)
+        with library.beside(device_of(table)):
+            out = library.twml_resource_sparse_linear(
+                ids, values, row_splits, handle, binary=binary
+            )
     else:
         table = tf.convert_to_tensor(table, tf.float32)
         out = library.twml_sparse_linear(ids, values, row_splits, table, binary=binary)
@@ -152,8 +160,10 @@ def weights_grad(
     groups = []
     if table is not None:
         groups = group_batch(ids, values, row_splits, binary, table, num_rows)
+    with library.on_host():
+        input_dim = shape[0]
     unique_ids, rows = library.twml_sparse_linear_weights_grad(
-        ids, values, row_splits, grad, shape[0], groups, binary=binary
+        ids, values, row_splits, grad, input_dim, groups, binary=binary
     )
     return tf.IndexedSlices(rows, unique_ids, shape)
 
@@ -175,10 +185,11 @@ def _resource_sparse_linear_grad(op: Any, grad: tf.Tensor) -> list[Any]:
     ids, values, row_splits, handle = op.inputs
     binary = op.get_attr("binary")
     by_values = None
-    if not binary and needs_gradient(op, 1):
-        by_values = resource_values_grad(op.outputs[0], ids, row_splits, handle, grad)
     shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
-    by_weights = weights_grad(ids, values, row_splits, grad, shape, binary, handle)
+    with library.beside(device_of(op.outputs[0])):
+        if not binary and needs_gradient(op, 1):
+            by_values = resource_values_grad(op.outputs[0], ids, row_splits, handle, grad)
+        by_weights = weights_grad(ids, values, row_splits, grad, shape, binary, handle)
     return [None, by_values, None, by_weights]
 
 
@@ -211,10 +222,11 @@ def _resource_values_grad_grad(op: Any, grad: tf.Tensor) -> list[Any]:
     ids, row_splits, handle, of_output = op.inputs
     shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
     by_weights = by_gradient = None
-    if needs_gradient(op, 2):
-        by_weights = weights_grad(ids, grad, row_splits, of_output, shape, False, handle)
-    if needs_gradient(op, 3):
-        by_gradient = library.twml_resource_sparse_linear(ids, grad, row_splits, handle)
+    with library.beside(device_of(op.outputs[0])):
+        if needs_gradient(op, 2):
+            by_weights = weights_grad(ids, grad, row_splits, of_output, shape, False, handle)
+        if needs_gradient(op, 3):
+            by_gradient = library.twml_resource_sparse_linear(ids, grad, row_splits, handle)
     return [None, None, by_weights, by_gradient]
 
 

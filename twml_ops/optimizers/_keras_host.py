@@ -17,6 +17,7 @@ from twml_ops.optimizers._gradients import map_values
 from twml_ops.optimizers._moving_average import AVERAGE_SLOTS, MovingAverage
 from twml_ops.optimizers.loss_scale import warn_of_dense_loss_scaling
 from twml_ops.optimizers.update_rules import SlotSpec
+from twml_ops.placement.device import memory_errors_of
 
 
 class KerasHost(tf.keras.optimizers.Optimizer):
@@ -343,8 +344,9 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         return int(self._index_dict[self._var_key(variable)])
 
     def _add_slot(self, variable: Any, spec: SlotSpec) -> Any:
-        with device_scope_of(variable):
-            owner = str(getattr(variable, "path", variable.name))  # A tf.Variable has no path.
+        owner = str(getattr(variable, "path", variable.name))  # A tf.Variable has no path.
+        what = f"slot {spec.name!r} of {owner!r}"
+        with memory_errors_of(what, spec.shape, spec.dtype), device_scope_of(variable):
             if KERAS_3 or spec.dtype != variable.dtype:  # Keras 2 would take the variable's dtype.
                 return self.add_variable(
                     shape=spec.shape,

@@ -21,6 +21,7 @@ from twml_ops.placement.base import (
     set_placement,
 )
 from twml_ops.placement.collectives import received_bytes
+from twml_ops.placement.device import DevicePlacement
 from twml_ops.placement.entries import CsrEntries
 from twml_ops.placement.sharded import ShardedPlacement
 from twml_ops.placement.tiered import Tiered, TieredPlacement
@@ -29,6 +30,7 @@ __all__ = [
     "REPLICATED",
     "AddWeight",
     "CsrEntries",
+    "DevicePlacement",
     "Placement",
     "ShardedPlacement",
     "Tiered",

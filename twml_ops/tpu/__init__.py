@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from twml_ops._deprecated import deprecated_aliases
 from twml_ops.tpu.check import CompileReport, TableMemory, check
-from twml_ops.tpu.chips import CHIPS, Chip
+from twml_ops.tpu.chips import CHIPS, GPUS, Chip
 from twml_ops.tpu.compile_subprocess import Compiled
 from twml_ops.tpu.embedding import (
     copy_tables_from_embedding,
@@ -21,6 +21,7 @@ from twml_ops.tpu.step import CompileProblem, training_step
 
 __all__ = [
     "CHIPS",
+    "GPUS",
     "Chip",
     "CompileProblem",
     "CompileReport",

@@ -1,4 +1,4 @@
-"""Compiles a model's training step for a TPU without a TPU, and estimates its cost."""
+"""Compiles a model's training step for a TPU or a GPU that is not there, and estimates its cost."""
 
 from __future__ import annotations
 
@@ -59,6 +59,12 @@ class CompileReport:
         return self.compiled is not None and self.compiled.memory <= self.chip.hbm
 
     @property
+    def in_place(self) -> bool:
+        """Whether the step updates the tables in their own memory, without a copy."""
+        tables = sum(table.bytes for table in self.tables)
+        return self.compiled is not None and self.compiled.aliased >= tables
+
+    @property
     def compute_seconds(self) -> float:
         """Time of the step's operations at the chip's peak, in seconds."""
         return self.compiled.flops / self.chip.flops if self.compiled else 0.0
@@ -70,8 +76,17 @@ class CompileReport:
 
     @property
     def seconds(self) -> float:
-        """Lower bound of the step's time in seconds: the longer of both times."""
+        """Estimate of the step's time in seconds: the longer of both times."""
         return max(self.compute_seconds, self.memory_seconds)
+
+    @property
+    def seconds_are_lower_bound(self) -> bool:
+        """Whether a step cannot take less than `seconds`.
+
+        For an absent GPU, XLA counts operations and bytes before it fuses operations, so that a
+        step may take less.
+        """
+        return self.chip.gpu is None
 
 
 def check(
@@ -82,22 +97,24 @@ def check(
     max_entries: int = 32,
     topology: str | None = None,
 ) -> CompileReport:
-    """Compiles the training step of a model with the TPU compiler, without a TPU.
+    """Compiles the training step of a model with XLA, without a TPU or GPU.
 
     Args:
         model: A functional model with dense, padded or ragged inputs; ragged inputs get padded
             batches. If it is not compiled, this compiles it with Adagrad and binary cross-entropy.
-        chip: The name of a chip in `CHIPS`.
+        chip: The name of a chip in `CHIPS` or `GPUS`.
         batch_size: Examples per device and step.
         max_entries: Entries of an example, in inputs whose width is unknown.
-        topology: The topology of the slice, in chips, such as "4x4"; None: one host.
+        topology: The topology of the slice of TPUs, in chips, such as "4x4"; None: one host, or
+            one GPU.
 
     Returns:
         What does not compile, or the compiler's figures.
 
     Raises:
         ValueError: There is no chip of that name, or the model's inputs are unknown or sparse.
-        ImportError: The packages of the extra `twml_ops[tpu]` are not installed.
+        ImportError: The packages of the extra `twml_ops[tpu]` or `twml_ops[gpu-check]` are not
+            installed.
     """
     target = chips.get_chip(chip)
     shape = topology or target.topology
@@ -107,7 +124,10 @@ def check(
         with tf.device("CPU"):
             step.prepare_model(model)
             hlo = step.lower_to_hlo(step.training_step(model), model, batch)
-        compiled = compile_for(hlo, f"{target.name}:{shape}")
+        if target.gpu is None:
+            compiled = compile_for(hlo, f"{target.name}:{shape}")
+        else:
+            compiled = compile_for(hlo, shape, chips.gpu_target_config(target))
     except step.NotCompilableError as e:
         problem = e.problem
     except CompileError as e:

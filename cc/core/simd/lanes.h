@@ -4,6 +4,7 @@
 #define TWML_CORE_SIMD_LANES_H_
 
 #include "cc/core/simd/row_kernels.h"
+#include "cc/core/simd/update_steps.h"
 
 namespace twml::TWML_SIMD_LEVEL {
 namespace {
@@ -51,14 +52,6 @@ inline typename Lanes<n>::Floats Load(const Bfloat16* p) {
   __builtin_memcpy(&floats, &wide, sizeof(floats));
   return floats;
 }
-inline float ToFloat(float w) { return w; }
-inline float ToFloat(Bfloat16 w) {
-  const uint32_t bits = static_cast<uint32_t>(w.bits) << 16;
-  float out;
-  __builtin_memcpy(&out, &bits, sizeof(out));
-  return out;
-}
-
 // Prefetches the cache lines of n weights of a row, which may begin within a line.
 template <int64_t n, class W>
 __attribute__((always_inline)) inline void PrefetchColumns(const W* row) {

@@ -50,7 +50,8 @@ void SumNarrow(const W* table, int64_t dim, const Id* ids, const float* values, 
 }
 
 // Sums rows of one column, which is a gather and a dot product. Independent sums hide the latency
-// of the additions. Their number is fixed, so the result is the same on every SIMD level.
+// of the additions. Their number is fixed, so the result is the same on every SIMD level with fused
+// multiply-add.
 template <bool kBinary, class Id, class W>
 void SumScalars(const W* table, const Id* ids, const float* values, int64_t n, int64_t readable,
                 float* out) {
@@ -63,13 +64,13 @@ void SumScalars(const W* table, const Id* ids, const float* values, int64_t n, i
     }
     for (int i = 0; i < kSums; ++i) {
       const float w = ToFloat(table[ids[k + i]]);
-      sum[i] += kBinary ? w : values[k + i] * w;
+      sum[i] = kBinary ? sum[i] + w : MulAdd(values[k + i], w, sum[i]);
     }
   }
   for (int i = 0; k < n; ++k, ++i) {
     if (k + kNarrowAhead < readable) __builtin_prefetch(table + ids[k + kNarrowAhead]);
     const float w = ToFloat(table[ids[k]]);
-    sum[i] += kBinary ? w : values[k] * w;
+    sum[i] = kBinary ? sum[i] + w : MulAdd(values[k], w, sum[i]);
   }
   for (int i = 1; i < kSums; ++i) sum[0] += sum[i];
   out[0] = sum[0];

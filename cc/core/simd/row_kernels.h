@@ -5,14 +5,10 @@
 
 #include <cstdint>
 
+#include "cc/core/bfloat16.h"
 #include "cc/core/update_rules.h"
 
 namespace twml {
-
-// The upper half of a float.
-struct Bfloat16 {
-  uint16_t bits;
-};
 
 // Segment s has the entries splits[s] to splits[s + 1]. out[s] [dim] = sum over its entries k of
 // values[k] * table[ids[k]], in the order of k. All values are 1 if `values` is null.

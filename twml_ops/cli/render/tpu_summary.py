@@ -1,4 +1,4 @@
-"""What `twml-ops tpu-check` prints."""
+"""What `twml-ops tpu-check` and `twml-ops gpu-check` print."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from twml_ops.tpu import CompileReport, chips
+from twml_ops.tpu import CompileReport
 
 
 def print_compile_report(console: Console, report: CompileReport, batch_size: int) -> None:
@@ -30,6 +30,7 @@ def print_compile_report(console: Console, report: CompileReport, batch_size: in
         f"[bold green]compiles[/] for {compiled.device} ({chip.name}:{report.topology}, "
         f"{compiled.devices} devices), {batch_size:,} examples per device in a step"
     )
+    time = "step, minimum" if report.seconds_are_lower_bound else "step, estimate"
     bound = "memory" if report.memory_seconds >= report.compute_seconds else "compute"
     share = compiled.memory / chip.hbm
     rows = [
@@ -43,7 +44,8 @@ def print_compile_report(console: Console, report: CompileReport, batch_size: in
             f"{compiled.bytes:,.0f}",
             f"{report.memory_seconds * 1e3:.3f} ms at peak bandwidth",
         ),
-        ("step, minimum", f"{report.seconds * 1e3:.3f} ms", f"{bound}-bound"),
+        (time, f"{report.seconds * 1e3:.3f} ms", f"{bound}-bound"),
+        ("tables", "in place" if report.in_place else "copied in every step", ""),
         ("memory", _mib(compiled.memory), f"{share:.1%} of {chip.hbm >> 30} GiB"),
         ("  weights, slots, batch", _mib(compiled.arguments), ""),
         ("  temporary", _mib(compiled.temporary), ""),
@@ -71,7 +73,12 @@ def print_compile_report(console: Console, report: CompileReport, batch_size: in
         console.print(table)
     if not report.fits:
         console.print("[bold red]does not fit[/] in memory with the whole tables on each device")
-    console.print(f"[dim]peak FLOP/s, bandwidth and memory of the chip: {chips.SOURCE}[/]")
+    if not report.seconds_are_lower_bound:
+        console.print(
+            "[dim]FLOPs and bytes are counted before XLA fuses operations, so a step may take less "
+            "than the estimate[/]"
+        )
+    console.print(f"[dim]peak FLOP/s, bandwidth and memory of the chip: {chip.source}[/]")
 
 
 def _mib(size: int) -> str:

@@ -1,4 +1,4 @@
-"""`twml-ops tpu-check`: compiles the training step of a model for a TPU."""
+"""`twml-ops tpu-check` and `gpu-check`: compile the training step of a model for a TPU or GPU."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def check_model(
     max_entries: int,
     as_json: bool,
 ) -> None:
-    """Compiles a training step for a TPU, and prints what the compiler reports.
+    """Compiles a training step for a TPU or GPU, and prints what the compiler reports.
 
     Args:
         model: name, folder or file of the model; see `tpu_models.load`.
-        chip: name of the TPU chip.
+        chip: name of the chip.
         topology: topology of the slice; None: one host.
         batch_size: number of examples of a device in a step.
         max_entries: entries of a row in inputs of unknown width.
@@ -44,6 +44,8 @@ def check_model(
         )
     if as_json:
         values = {**dataclasses.asdict(report), "fits": report.fits, "seconds": report.seconds}
+        values["seconds_are_lower_bound"] = report.seconds_are_lower_bound
+        values["in_place"] = report.in_place
         values["chip"] = chip
         values["problem"] = report.problem._asdict() if report.problem else None
         print_json(values)

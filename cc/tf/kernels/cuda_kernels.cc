@@ -1,0 +1,554 @@
+// The kernels for CUDA GPUs of the ops that use tables. They are registered when twml_use_cuda has
+// loaded the library of CUDA kernels; on machines without one they do not exist.
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cc/tf/kernels/cuda_library.h"
+#include "cc/tf/kernels/table.h"
+#include "cc/tf/kernels/tensor_util.h"
+#include "tensorflow/core/framework/variant.h"
+#include "tensorflow/core/framework/variant_encode_decode.h"
+#include "tensorflow/core/framework/variant_tensor_data.h"
+#include "xla/stream_executor/stream.h"
+
+namespace twml {
+namespace {
+
+using tensorflow::DEVICE_GPU;
+
+CudaLibrary cuda;
+bool strict = false;  // whether every kernel waits for its reports
+
+void* StreamOf(OpKernelContext* ctx) {
+  return ctx->op_device_context()->stream()->platform_specific_handle().stream;
+}
+
+// The reports of each device. They are never deleted, because kernels that are still queued may
+// write them.
+TwmlCudaReports* ReportsOf(OpKernelContext* ctx) {
+  static std::mutex mu;
+  static auto* const reports = new std::map<std::string, TwmlCudaReports*>;
+  const std::lock_guard<std::mutex> lock(mu);
+  TwmlCudaReports*& found = (*reports)[ctx->device()->name()];
+  if (found == nullptr) found = cuda.reports_new(StreamOf(ctx));
+  return found;
+}
+
+absl::Status ErrorOf(const TwmlCudaErrors& errors) {
+  std::string what;
+  if (errors.bad_ids > 0) {
+    absl::StrAppend(&what, errors.bad_ids, " ids are out of range, one of them is ids[",
+                    errors.first_bad_id, "]");
+  }
+  if (errors.bad_splits > 0) {
+    absl::StrAppend(&what, what.empty() ? "" : "; ", errors.bad_splits,
+                    " items of row_splits decrease or do not fit the entries");
+  }
+  if (what.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("In this or an earlier step on the GPU, ", what,
+                   ". These entries were skipped. TWML_OPS_CUDA_STRICT=1 reports them in the op "
+                   "that has them, and is slower"));
+}
+
+// Subclasses implement Queue, which queues work on the stream of the device.
+class CudaKernel : public Kernel {
+ public:
+  using Kernel::Kernel;
+
+ protected:
+  // What kernels are called with. Working memory is kept until the call ends, after which only work
+  // of the same stream can get it.
+  struct Scope {
+    OpKernelContext* ctx;
+    TwmlCudaReports* reports;
+    std::vector<Tensor> memory = {};
+    std::string failure = "";
+    TwmlCudaCall call = {};
+  };
+
+  virtual absl::Status Queue(OpKernelContext* ctx, Scope* scope) = 0;
+
+  // The status of a code that the library has returned. `table` describes the table for messages.
+  absl::Status ToStatus(int code, const Scope& scope, const std::string& table) const {
+    if (code == 0) return absl::OkStatus();
+    if (code == TWML_CUDA_TOO_LARGE) {
+      return absl::InvalidArgumentError(
+          "a batch must have less than 2^31 entries and rows on a GPU");
+    }
+    if (code == TWML_CUDA_OUT_OF_MEMORY) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          type_string(), " could not allocate its working memory on the GPU for ", table, ": ",
+          scope.failure, ". placement=\"host\" keeps the table in the memory of the host"));
+    }
+    return absl::InternalError(
+        absl::StrCat(type_string(), " failed on ", table, " with CUDA error ", code));
+  }
+
+ private:
+  absl::Status Run(OpKernelContext* ctx) final {
+    Scope scope{ctx, ReportsOf(ctx)};
+    if (scope.reports == nullptr) {
+      return absl::ResourceExhaustedError("no GPU memory for the reports of bad input");
+    }
+    // What earlier kernels have reported, as far as the host has seen it.
+    TF_RETURN_IF_ERROR(Raise(scope.reports, StreamOf(ctx)));
+    scope.call = {StreamOf(ctx), Allocate, &scope, cuda.reports_device(scope.reports)};
+    TF_RETURN_IF_ERROR(Queue(ctx, &scope));
+    cuda.reports_fetch(scope.reports, StreamOf(ctx));
+    if (!strict) return absl::OkStatus();
+    cuda.synchronize(StreamOf(ctx));
+    return Raise(scope.reports, StreamOf(ctx));
+  }
+
+  static absl::Status Raise(TwmlCudaReports* reports, void* stream) {
+    const absl::Status status = ErrorOf(cuda.reports_seen(reports));
+    if (!status.ok()) cuda.reports_reset(reports, stream);
+    return status;
+  }
+
+  static void* Allocate(void* user, size_t bytes) {
+    auto* scope = static_cast<Scope*>(user);
+    Tensor memory;
+    const absl::Status status = scope->ctx->allocate_temp(
+        tensorflow::DT_INT8, TensorShape({static_cast<int64_t>(bytes)}), &memory);
+    if (!status.ok()) {
+      scope->failure = std::string(status.message());
+      return nullptr;
+    }
+    scope->memory.push_back(memory);
+    return memory.data();
+  }
+};
+
+std::string Describe(const tensorflow::ResourceHandle& handle, const Tensor& table) {
+  return absl::StrCat("table '", handle.name(), "' of shape ", table.shape().DebugString());
+}
+
+TwmlCudaTable TableOf(const Tensor& table) {
+  return {table.data(), table.dtype() == tensorflow::DT_BFLOAT16, table.dim_size(0),
+          RowSize(table.shape())};
+}
+
+// Checks the shapes of a batch, whose content is on the device.
+absl::Status BatchOf(const Tensor& ids, const Tensor& values, const Tensor& row_splits, bool binary,
+                     TwmlCudaBatch* batch) {
+  TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ids, 1, "ids")));
+  TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(row_splits, 1, "row_splits")));
+  if (row_splits.NumElements() == 0) {
+    return absl::InvalidArgumentError(
+        "row_splits must not be empty: it has one more item than the batch has rows");
+  }
+  const int64_t n = ids.NumElements(), expected = binary ? 0 : n;
+  if (values.dims() != 1 || values.NumElements() != expected) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("values must have ", expected, " items, got ", values.shape().DebugString()));
+  }
+  *batch = {ids.data(),
+            ids.dtype() == tensorflow::DT_INT64,
+            binary ? nullptr : values.flat<float>().data(),
+            row_splits.flat<int64_t>().data(),
+            n,
+            row_splits.NumElements() - 1};
+  return absl::OkStatus();
+}
+
+absl::Status CheckShape(const Tensor& t, const char* name, int64_t rows, int64_t dim) {
+  if (t.dims() == 2 && t.dim_size(0) == rows && t.dim_size(1) == dim) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, " must have shape [", rows, ", ", dim,
+                                                 "], got ", t.shape().DebugString()));
+}
+
+class CudaSparseLinearOp : public CudaKernel {
+ public:
+  explicit CudaSparseLinearOp(OpKernelConstruction* ctx) : CudaKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("binary", &binary_));
+  }
+
+ private:
+  absl::Status Queue(OpKernelContext* ctx, Scope* scope) override {
+    TwmlCudaBatch batch;
+    TF_RETURN_IF_ERROR(BatchOf(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch));
+    LockedTables tables;
+    TF_RETURN_IF_ERROR(LockForReading(ctx, 3, 1, TableDType::kFloat32OrBfloat16, &tables));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(tables.tensor(), 2, "weights")));
+    const TwmlCudaTable table = TableOf(tables.tensor());
+    Tensor* out;
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "output", {batch.num_rows, table.dim}, &out));
+    float* data = out->flat<float>().data();
+    return ToStatus(cuda.sparse_linear(&scope->call, 1, &batch, &table, &data), *scope,
+                    Describe(HandleFromInput(ctx, 3), tables.tensor()));
+  }
+
+  bool binary_;
+};
+
+class CudaValuesGradOp : public CudaKernel {
+ public:
+  using CudaKernel::CudaKernel;
+
+ private:
+  absl::Status Queue(OpKernelContext* ctx, Scope* scope) override {
+    const Tensor no_values(tensorflow::DT_FLOAT, TensorShape({0}));
+    TwmlCudaBatch batch;
+    TF_RETURN_IF_ERROR(BatchOf(ctx->input(0), no_values, ctx->input(1), true, &batch));
+    LockedTables tables;
+    TF_RETURN_IF_ERROR(LockForReading(ctx, 2, 1, TableDType::kFloat32OrBfloat16, &tables));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(tables.tensor(), 2, "weights")));
+    const TwmlCudaTable table = TableOf(tables.tensor());
+    const Tensor& grad = ctx->input(3);
+    TF_RETURN_IF_ERROR(CheckShape(grad, "grad", batch.num_rows, table.dim));
+    Tensor* out;
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "values_grad", {batch.num_entries}, &out));
+    return ToStatus(cuda.values_grad(&scope->call, &batch, &table, grad.flat<float>().data(),
+                                     out->flat<float>().data()),
+                    *scope, Describe(HandleFromInput(ctx, 2), tables.tensor()));
+  }
+};
+
+// The groups of a batch, in memory of the device. The variant itself is on the host.
+struct CudaGroups {
+  Tensor ids, splits, num_groups, rows, values;
+  int64_t num_rows = 0, input_dim = 0;
+  bool binary = false;
+  std::string device;
+
+  std::string TypeName() const { return "twml::CudaGroups"; }
+  void Encode(tensorflow::VariantTensorData*) const {}
+  bool Decode(const tensorflow::VariantTensorData&) { return false; }
+
+  absl::Status Allocate(OpKernelContext* ctx, const TwmlCudaBatch& batch) {
+    const int64_t n = batch.num_entries;
+    const auto allocate = [&](tensorflow::DataType dtype, int64_t size, Tensor* t) {
+      return ctx->allocate_temp(dtype, TensorShape({size}), t);
+    };
+    num_rows = batch.num_rows;
+    binary = batch.values == nullptr;
+    device = ctx->device()->name();
+    TF_RETURN_IF_ERROR(allocate(tensorflow::DT_INT64, n, &ids));
+    TF_RETURN_IF_ERROR(allocate(tensorflow::DT_INT64, n + 1, &splits));
+    TF_RETURN_IF_ERROR(allocate(tensorflow::DT_INT64, 1, &num_groups));
+    TF_RETURN_IF_ERROR(allocate(tensorflow::DT_INT32, n, &rows));
+    return allocate(tensorflow::DT_FLOAT, batch.values == nullptr ? 0 : n, &values);
+  }
+
+  TwmlCudaGroups Get() const {
+    const auto data = [](const Tensor& t) { return t.data(); };
+    return {static_cast<int64_t*>(data(ids)),
+            static_cast<int64_t*>(data(splits)),
+            static_cast<int64_t*>(data(num_groups)),
+            static_cast<int32_t*>(data(rows)),
+            binary || values.NumElements() == 0 ? nullptr : static_cast<float*>(data(values)),
+            ids.NumElements(),
+            num_rows};
+  }
+};
+
+// The groups in a tensor, which must be those of a batch for a table with input_dim rows, made on
+// the device that runs this op. Groups of the host have another type.
+absl::Status ReadGroups(OpKernelContext* ctx, const Tensor& tensor, int64_t input_dim,
+                        const CudaGroups** groups) {
+  TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(tensor, 0, "groups")));
+  *groups = tensor.scalar<tensorflow::Variant>()().get<CudaGroups>();
+  if (*groups == nullptr || (*groups)->device != ctx->device()->name()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "groups must be an output of GroupBatch on ", ctx->device()->name(), ", got one of ",
+        *groups == nullptr ? "another kind of device" : (*groups)->device));
+  }
+  if ((*groups)->input_dim != input_dim) {
+    return absl::InvalidArgumentError(absl::StrCat("groups must have ids in [0, ", input_dim,
+                                                   "), got [0, ", (*groups)->input_dim, ")"));
+  }
+  return absl::OkStatus();
+}
+
+// Reads the number of rows of a table, an input in host memory.
+absl::Status ReadInputDim(const Tensor& input, int64_t* input_dim) {
+  TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(input, 0, "input_dim")));
+  *input_dim = input.scalar<int64_t>()();
+  if (*input_dim >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("input_dim must not be negative, got ", *input_dim));
+}
+
+template <class Id>
+class CudaWeightsGradOp : public CudaKernel {
+ public:
+  explicit CudaWeightsGradOp(OpKernelConstruction* ctx) : CudaKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("binary", &binary_));
+  }
+
+ private:
+  // The number of distinct ids determines the shape of the outputs, so this waits for the device.
+  absl::Status Queue(OpKernelContext* ctx, Scope* scope) override {
+    TwmlCudaBatch batch;
+    TF_RETURN_IF_ERROR(BatchOf(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch));
+    const Tensor& grad = ctx->input(3);
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(grad, 2, "grad")));
+    int64_t input_dim;
+    TF_RETURN_IF_ERROR(ReadInputDim(ctx->input(4), &input_dim));
+    const int64_t dim = grad.dim_size(1);
+    TF_RETURN_IF_ERROR(CheckShape(grad, "grad", batch.num_rows, dim));
+    const std::string table = absl::StrCat("a table of shape [", input_dim, ", ", dim, "]");
+    OpInputList shared;
+    TF_RETURN_IF_ERROR(ctx->input_list("groups", &shared));
+    CudaGroups memory;
+    TwmlCudaGroups groups;
+    if (shared.size() == 0) {
+      TF_RETURN_IF_ERROR(memory.Allocate(ctx, batch));
+      groups = memory.Get();
+      TF_RETURN_IF_ERROR(
+          ToStatus(cuda.group_batch(&scope->call, &batch, input_dim, &groups), *scope, table));
+    } else {
+      const CudaGroups* found;
+      TF_RETURN_IF_ERROR(ReadGroups(ctx, shared[0], input_dim, &found));
+      if (shared.size() != 1 || found->num_rows != batch.num_rows || found->binary != binary_ ||
+          found->ids.NumElements() != batch.num_entries) {
+        return absl::InvalidArgumentError(
+            "groups must be none or one output of GroupBatch for the same batch");
+      }
+      groups = found->Get();
+    }
+    int64_t number = 0;
+    TF_RETURN_IF_ERROR(ToStatus(
+        cuda.copy_async(StreamOf(ctx), &number, groups.num_groups, sizeof(number)), *scope, table));
+    TF_RETURN_IF_ERROR(ToStatus(cuda.synchronize(StreamOf(ctx)), *scope, table));
+    Tensor *ids, *rows;
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "unique_ids", {number}, &ids));
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 1, "rows", {number, dim}, &rows));
+    TF_RETURN_IF_ERROR(
+        ToStatus(cuda.copy_ids(StreamOf(ctx), groups.ids, number, sizeof(Id) == 8, ids->data()),
+                 *scope, table));
+    return ToStatus(cuda.sum_groups(&scope->call, &groups, grad.flat<float>().data(), dim,
+                                    rows->flat<float>().data()),
+                    *scope, table);
+  }
+
+  bool binary_;
+};
+
+class CudaGroupBatchOp : public CudaKernel {
+ public:
+  explicit CudaGroupBatchOp(OpKernelConstruction* ctx) : CudaKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("binary", &binary_));
+  }
+
+ private:
+  absl::Status Queue(OpKernelContext* ctx, Scope* scope) override {
+    TwmlCudaBatch batch;
+    TF_RETURN_IF_ERROR(BatchOf(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch));
+    if (ctx->num_inputs() != 4) {
+      return absl::InvalidArgumentError("groups must be empty, since GroupIds has no kernel here");
+    }
+    CudaGroups memory;
+    TF_RETURN_IF_ERROR(ReadInputDim(ctx->input(3), &memory.input_dim));
+    const std::string name = absl::StrCat("a table of ", memory.input_dim, " rows");
+    TF_RETURN_IF_ERROR(memory.Allocate(ctx, batch));
+    const TwmlCudaGroups groups = memory.Get();
+    TF_RETURN_IF_ERROR(
+        ToStatus(cuda.group_batch(&scope->call, &batch, memory.input_dim, &groups), *scope, name));
+    Tensor out(tensorflow::DT_VARIANT, TensorShape({}));
+    out.scalar<tensorflow::Variant>()() = std::move(memory);
+    ctx->set_output(0, out);
+    return absl::OkStatus();
+  }
+
+  bool binary_;
+};
+
+// The base of both update ops. Input 0 is var, inputs 1 to num_slots are its slots, and the last
+// inputs are hyper and seed.
+class CudaUpdateOp : public CudaKernel {
+ public:
+  explicit CudaUpdateOp(OpKernelConstruction* ctx) : CudaKernel(ctx) {
+    std::string rule;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("rule", &rule));
+    rule_ = FindUpdateRule(rule);
+    OP_REQUIRES(ctx, rule_ >= 0,
+                absl::InvalidArgumentError(absl::StrCat("rule '", rule, "' is not known")));
+    int num_slots, num_hyper;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_slots", &num_slots));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_hyper", &num_hyper));
+    const UpdateRuleInfo& info = kUpdateRules[rule_];
+    OP_REQUIRES(ctx, num_slots == info.num_slots && num_hyper == info.num_hyper,
+                absl::InvalidArgumentError(absl::StrCat("rule '", rule, "' takes ", info.num_slots,
+                                                        " slots and ", info.num_hyper, " hyper")));
+    num_slots_ = num_slots;
+  }
+
+ protected:
+  const Tensor& Input(OpKernelContext* ctx, int i) const { return ctx->input(1 + num_slots_ + i); }
+  // Makes the groups of the ids to update and finds their gradients [groups' rows, dim].
+  virtual absl::Status Gradient(OpKernelContext* ctx, Scope* scope, const TwmlCudaTable& table,
+                                CudaGroups* groups, const float** grad) const = 0;
+
+ private:
+  absl::Status Queue(OpKernelContext* ctx, Scope* scope) override {
+    TwmlCudaRule rule = {};
+    rule.rule = rule_;
+    OpInputList hyper;
+    TF_RETURN_IF_ERROR(ctx->input_list("hyper", &hyper));
+    for (int i = 0; i < hyper.size(); ++i) {
+      TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(hyper[i], 0, "hyper")));
+      rule.hyper[i] = hyper[i].scalar<float>()();
+    }
+    const Tensor* seed;
+    TF_RETURN_IF_ERROR(ctx->input("seed", &seed));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(*seed, 0, "seed")));
+    rule.seed = static_cast<uint64_t>(seed->scalar<int64_t>()());
+    LockedTables tables;
+    TF_RETURN_IF_ERROR(tables.Add(ctx, 0, 1 + num_slots_, Access::kUpdate));
+    if (!tables.distinct()) {
+      return absl::InvalidArgumentError("var and slots must be different variables");
+    }
+    tables.Lock();
+    const Tensor& var = tables.tensor(0);
+    TF_RETURN_IF_ERROR(CheckTable(var, "var", TableDType::kFloat32OrBfloat16));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRows(var, "var")));
+    for (int s = 0; s < num_slots_; ++s) {
+      const Tensor& slot = tables.tensor(1 + s);
+      TF_RETURN_IF_ERROR(CheckTable(slot, "slots"));
+      const bool fits = kUpdateRules[rule_].rowwise_slots ? slot.NumElements() == var.dim_size(0)
+                                                          : slot.shape() == var.shape();
+      if (!fits) {
+        return absl::InvalidArgumentError(absl::StrCat("slots[", s, "] must fit var ",
+                                                       var.shape().DebugString(), ", got ",
+                                                       slot.shape().DebugString()));
+      }
+    }
+    const std::string name = Describe(HandleFromInput(ctx, 0), var);
+    CudaGroups memory;
+    const float* grad = nullptr;
+    TF_RETURN_IF_ERROR(Gradient(ctx, scope, TableOf(var), &memory, &grad));
+    for (int i = 0; i <= num_slots_; ++i) {
+      TF_RETURN_IF_ERROR(MakeWritable(ctx, tables.var(i), *scope, name));
+    }
+    for (int s = 0; s < num_slots_; ++s) {
+      rule.slots[s] = static_cast<float*>(tables.tensor(1 + s).data());
+    }
+    const TwmlCudaTable table = TableOf(tables.tensor(0));
+    const TwmlCudaGroups groups = memory.Get();
+    return ToStatus(cuda.update_groups(&scope->call, 1, &groups, &grad, &table, &rule), *scope,
+                    name);
+  }
+
+  // Copies the buffer of a variable if something else refers to it.
+  absl::Status MakeWritable(OpKernelContext* ctx, tensorflow::Var* var, const Scope& scope,
+                            const std::string& name) {
+    Tensor* const table = var->tensor();
+    if (table->NumElements() == 0 || table->RefCountIsOne()) return absl::OkStatus();
+    Tensor copy;
+    const absl::Status allocated = ctx->allocate_temp(table->dtype(), table->shape(), &copy);
+    if (!allocated.ok()) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "a copy of ", name, " could not be allocated on the GPU: ", allocated.message(),
+          ". placement=\"host\" keeps the table in the memory of the host"));
+    }
+    TF_RETURN_IF_ERROR(
+        ToStatus(cuda.copy_async(StreamOf(ctx), copy.data(), table->data(), table->TotalBytes()),
+                 scope, name));
+    *table = copy;
+    return absl::OkStatus();
+  }
+
+  int rule_, num_slots_;
+};
+
+class CudaApplyRowsOp : public CudaUpdateOp {
+ public:
+  using CudaUpdateOp::CudaUpdateOp;
+
+ private:
+  absl::Status Gradient(OpKernelContext* ctx, Scope* scope, const TwmlCudaTable& table,
+                        CudaGroups* memory, const float** grad) const override {
+    const Tensor &ids = Input(ctx, 0), &rows = Input(ctx, 1);
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ids, 1, "ids")));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRows(rows, "rows")));
+    if (rows.dim_size(0) != ids.NumElements() || RowSize(rows.shape()) != table.dim) {
+      return absl::InvalidArgumentError(absl::StrCat("rows must have one row of ", table.dim,
+                                                     " items for each of the ", ids.NumElements(),
+                                                     " ids, got ", rows.shape().DebugString()));
+    }
+    const int64_t n = ids.NumElements();
+    const TwmlCudaBatch batch = {
+        ids.data(), ids.dtype() == tensorflow::DT_INT64, nullptr, nullptr, n, n};
+    TF_RETURN_IF_ERROR(memory->Allocate(ctx, batch));
+    *grad = rows.flat<float>().data();
+    const TwmlCudaGroups groups = memory->Get();
+    return ToStatus(cuda.group_batch(&scope->call, &batch, table.rows, &groups), *scope,
+                    "the table");
+  }
+};
+
+class CudaBackwardApplyOp : public CudaUpdateOp {
+ public:
+  using CudaUpdateOp::CudaUpdateOp;
+
+ private:
+  absl::Status Gradient(OpKernelContext* ctx, Scope*, const TwmlCudaTable& table,
+                        CudaGroups* memory, const float** grad) const override {
+    const CudaGroups* groups;
+    TF_RETURN_IF_ERROR(ReadGroups(ctx, Input(ctx, 0), table.rows, &groups));
+    TF_RETURN_IF_ERROR(CheckShape(Input(ctx, 1), "grad", groups->num_rows, table.dim));
+    *memory = *groups;
+    *grad = Input(ctx, 1).flat<float>().data();
+    return absl::OkStatus();
+  }
+};
+
+template <class Op>
+void Register(const char* name, std::vector<const char*> on_host) {
+  tensorflow::KernelDefBuilder builder(name);
+  builder.Device(DEVICE_GPU);
+  for (const char* argument : on_host) builder.HostMemory(argument);
+  tensorflow::kernel_factory::OpKernelRegistrar(
+      builder.Build(), "TwmlCuda",
+      [](OpKernelConstruction* ctx) -> tensorflow::OpKernel* { return new Op(ctx); });
+}
+
+void RegisterAll() {
+  Register<CudaSparseLinearOp>("Twml>ResourceSparseLinear", {"weights"});
+  Register<CudaValuesGradOp>("Twml>ResourceSparseLinearValuesGrad", {"weights"});
+  Register<CudaGroupBatchOp>("Twml>GroupBatch", {"input_dim", "groups", "grouped"});
+  const std::vector<const char*> update = {"var", "slots", "hyper", "seed"};
+  Register<CudaApplyRowsOp>("Twml>ApplyRows", update);
+  Register<CudaBackwardApplyOp>("Twml>SparseLinearBackwardApply",
+                                {"var", "slots", "groups", "hyper", "seed"});
+  const auto weights_grad = [](const char* argument_type, auto make, tensorflow::DataType type) {
+    tensorflow::KernelDefBuilder builder("Twml>SparseLinearWeightsGrad");
+    builder.Device(DEVICE_GPU).TypeConstraint(argument_type, type);
+    builder.HostMemory("input_dim").HostMemory("groups");
+    tensorflow::kernel_factory::OpKernelRegistrar(builder.Build(), "TwmlCuda", make);
+  };
+  weights_grad(
+      "T",
+      [](OpKernelConstruction* ctx) -> tensorflow::OpKernel* {
+        return new CudaWeightsGradOp<int32_t>(ctx);
+      },
+      tensorflow::DT_INT32);
+  weights_grad(
+      "T",
+      [](OpKernelConstruction* ctx) -> tensorflow::OpKernel* {
+        return new CudaWeightsGradOp<int64_t>(ctx);
+      },
+      tensorflow::DT_INT64);
+}
+
+}  // namespace
+}  // namespace twml
+
+// Loads the library of CUDA kernels and registers kernels for GPUs, once per process. Returns null,
+// or why that failed.
+extern "C" __attribute__((visibility("default"))) const char* twml_use_cuda(const char* path,
+                                                                            int strict) {
+  static std::string error;
+  static std::once_flag once;
+  std::call_once(once, [&] {
+    twml::strict = strict != 0;
+    error = twml::cuda.Load(path);
+    if (error.empty()) twml::RegisterAll();
+  });
+  return error.empty() ? nullptr : error.c_str();
+}

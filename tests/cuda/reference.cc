@@ -1,0 +1,100 @@
+// The CPU's kernels behind a C interface, as the reference for the CUDA kernels.
+#include <cstdint>
+
+#include "cc/core/simd_dispatch.h"
+#include "cc/core/sparse_linear.h"
+
+namespace {
+
+using namespace twml;
+
+template <class Id>
+Csr<Id> BatchOf(const void* ids, const float* values, const int64_t* splits, int64_t n,
+                int64_t rows) {
+  Csr<Id> batch;
+  batch.ids = {static_cast<const Id*>(ids), n};
+  batch.binary = values == nullptr;
+  if (values != nullptr) batch.values = {values, n};
+  batch.row_splits = {splits, rows + 1};
+  return batch;
+}
+
+// Calls run(Id{}, W{}) with the types of ids and weights.
+template <class Run>
+int Visit(int wide_ids, int bfloat16, Run run) {
+  const Status status = wide_ids
+                            ? (bfloat16 ? run(int64_t{}, Bfloat16{}) : run(int64_t{}, float{}))
+                            : (bfloat16 ? run(int32_t{}, Bfloat16{}) : run(int32_t{}, float{}));
+  return status.ok() ? 0 : 1;
+}
+
+}  // namespace
+
+#define REFERENCE extern "C" __attribute__((visibility("default")))
+
+REFERENCE const char* reference_simd_level() { return GetRowKernels().level; }
+
+REFERENCE int reference_sparse_linear(const void* ids, int wide_ids, const float* values,
+                                      const int64_t* splits, int64_t n, int64_t rows,
+                                      const void* table, int bfloat16, int64_t table_rows,
+                                      int64_t dim, float* out) {
+  return Visit(wide_ids, bfloat16, [&](auto id, auto w) {
+    using W = decltype(w);
+    return SparseLinear(BatchOf<decltype(id)>(ids, values, splits, n, rows),
+                        Matrix<const W>{static_cast<const W*>(table), table_rows, dim}, Serial,
+                        out);
+  });
+}
+
+REFERENCE int reference_values_grad(const void* ids, int wide_ids, const int64_t* splits, int64_t n,
+                                    int64_t rows, const void* table, int bfloat16,
+                                    int64_t table_rows, int64_t dim, const float* grad,
+                                    float* out) {
+  return Visit(wide_ids, bfloat16, [&](auto id, auto w) {
+    using W = decltype(w);
+    return SparseLinearValuesGrad(BatchOf<decltype(id)>(ids, nullptr, splits, n, rows),
+                                  Matrix<const W>{static_cast<const W*>(table), table_rows, dim},
+                                  Matrix<const float>{grad, rows, dim}, Serial, out);
+  });
+}
+
+// unique_ids and out have n rows, of which the first *num_groups are written.
+REFERENCE int reference_weights_grad(const void* ids, int wide_ids, const float* values,
+                                     const int64_t* splits, int64_t n, int64_t rows,
+                                     int64_t table_rows, int64_t dim, const float* grad,
+                                     void* unique_ids, float* out, int64_t* num_groups) {
+  return Visit(wide_ids, 0, [&](auto id, auto) {
+    using Id = decltype(id);
+    return SparseLinearWeightsGrad<Id>(BatchOf<Id>(ids, values, splits, n, rows), table_rows,
+                                       Matrix<const float>{grad, rows, dim}, Serial,
+                                       [&](int64_t number) {
+                                         *num_groups = number;
+                                         return RowsOutput<Id>{static_cast<Id*>(unique_ids), out};
+                                       });
+  });
+}
+
+// Sums the gradients of equal ids and updates their rows.
+REFERENCE int reference_update(const void* ids, int wide_ids, const float* values,
+                               const int64_t* splits, int64_t n, int64_t rows, void* table,
+                               int bfloat16, int64_t table_rows, int64_t dim, const float* grad,
+                               int rule, const float* hyper, uint64_t seed, float* slot0,
+                               float* slot1) {
+  return Visit(wide_ids, bfloat16, [&](auto id, auto w) {
+    using Id = decltype(id);
+    using W = decltype(w);
+    OptimizedTable<W> optimized;
+    optimized.weights = {static_cast<W*>(table), table_rows, dim};
+    optimized.slots[0] = slot0;
+    optimized.slots[1] = slot1;
+    optimized.rule = static_cast<UpdateRule>(rule);
+    optimized.hyper = hyper;
+    optimized.seed = seed;
+    GroupedBatch<Id> grouped;
+    const Status status = GroupBatch<Id>(BatchOf<Id>(ids, values, splits, n, rows), table_rows,
+                                         nullptr, Serial, &grouped);
+    if (!status.ok()) return status;
+    return SparseLinearBackwardApply(grouped, Matrix<const float>{grad, rows, dim}, optimized,
+                                     Serial);
+  });
+}

@@ -1,0 +1,279 @@
+"""Tables on the GPU, with emulated CUDA kernels (tests/cuda); without a GPU, on the host."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.gpu.scenario import (
+    WIDTH,
+    B,
+    D,
+    N,
+    assert_on,
+    batch,
+    copied_bytes,
+    has_gpu,
+    scenario,
+    slots_of,
+    step_of,
+    weights_of,
+)
+from twml_ops import core, layers, ops, optimizers
+from twml_ops.ops._library import library
+
+OPTIMIZERS = {
+    "sgd": lambda: optimizers.SGD(0.1),
+    "momentum": lambda: optimizers.Momentum(0.1, nesterov=True),
+    "adagrad": lambda: optimizers.Adagrad(0.1, weight_decay=0.01),
+    "rowwise": lambda: optimizers.RowWiseAdagrad(0.1),
+    "lazy_adam": lambda: optimizers.LazyAdam(0.01),
+    "ftrl": lambda: optimizers.Ftrl(0.1, l1_regularization_strength=0.001),
+}
+
+
+def table_of(placement, rows=N, **kwargs):
+    kwargs = {
+        "use_bias": False,
+        "kernel_initializer": tf.keras.initializers.Constant(0.01),
+        **kwargs,
+    }
+    return layers.SparseLinear(D, rows, placement=placement, **kwargs)
+
+
+def train(placement, name, form="ragged", **kwargs):
+    """Trains a table for some steps. Returns it, its optimizer, and a function that does a step."""
+    linear, optimizer = table_of(placement, **kwargs), OPTIMIZERS[name]()
+    inputs, labels = batch(form)
+
+    def call(inputs):
+        return tf.reduce_sum(tf.tanh(linear(inputs)), axis=1, keepdims=True)
+
+    call(inputs)
+    step = step_of(call, optimizer, lambda: linear.trainable_variables)
+    for _ in range(3):
+        step(inputs, labels)
+    return linear, optimizer, lambda: step(inputs, labels)
+
+
+@scenario
+def tables_on_the_gpu_train_like_tables_on_the_host():
+    found = {}
+    for name in OPTIMIZERS:
+        for dtype in ("float32", "bfloat16"):
+            device = train("device", name, kernel_dtype=dtype)
+            host = train("host", name, kernel_dtype=dtype)
+            assert_on("GPU", device[0].kernel, *slots_of(device[1], (N, D), (N,)))
+            assert_on("CPU", host[0].kernel, *slots_of(host[1], (N, D), (N,)))
+            weights = [np.array(tf.cast(run[0].kernel, tf.float32)) for run in (device, host)]
+            # TensorFlow's ops give both the same gradients, so the tables have the same bits.
+            if (
+                name != "rowwise" and core.simd_level() != "baseline"
+            ) or core.simd_level() == "avx512":
+                np.testing.assert_array_equal(*weights)
+            found[f"{name} {dtype}"] = weights[1][::50]
+    return found
+
+
+def train_shared(placements, sizes, optimizer):
+    """Trains tables with the same normalized batch. Returns the variables and the step's graph."""
+    norm = layers.MaxNorm(N)
+    tables = [table_of(p, rows) for p, rows in zip(placements, sizes, strict=True)]
+    inputs, labels = batch("ragged")
+
+    def call(inputs):
+        normed = norm(inputs, training=True)
+        return tf.add_n([tf.reduce_sum(tf.tanh(t(normed)), 1, keepdims=True) for t in tables])
+
+    call(inputs)
+    step = step_of(call, optimizer, lambda: [v for t in tables for v in t.trainable_variables])
+    for _ in range(3):
+        step(inputs, labels)
+    return [t.kernel for t in tables], step.get_concrete_function(inputs, labels).graph
+
+
+@scenario
+def tables_with_the_same_batch_share_its_groups_on_each_device():
+    placements = ["host", "device", "host", "device", "device"]
+    sizes = [N, N, 2 * N, N, 2 * N]
+    kernels, graph = train_shared(placements, sizes, OPTIMIZERS["adagrad"]())
+    on_host, _ = train_shared(["host"] * 5, sizes, OPTIMIZERS["adagrad"]())
+    for kernel, expected in zip(kernels, on_host, strict=True):
+        np.testing.assert_allclose(kernel, expected, rtol=1e-5, atol=1e-7)
+    groups = [op for op in graph.get_operations() if op.type == "Twml>GroupBatch"]
+    if has_gpu():
+        assert_on("CPU", kernels[0], kernels[2])
+        assert_on("GPU", kernels[1], kernels[3], kernels[4])
+        assert sorted(tf.DeviceSpec.from_string(op.device).device_type for op in groups) == [
+            "CPU",
+            "GPU",
+            "GPU",  # for the larger table
+        ]
+        numbers = []
+        for op in groups:
+            updates = [t for t in op.outputs[0].consumers() if "Apply" in t.type]
+            assert {t.device for t in updates} == {op.device}
+            numbers.append(len(updates))
+        assert sorted(numbers) == [1, 2, 2]
+    else:
+        assert len(groups) == 1
+    return weights_of(*on_host)
+
+
+@scenario
+def groups_of_one_device_are_refused_on_another():
+    if not has_gpu():
+        return {}
+    ids, values, splits = (
+        tf.constant([1, 2]),
+        tf.constant([1.0, 2.0]),
+        tf.constant([0, 2], tf.int64),
+    )
+    devices = ["/device:CPU:0", "/device:GPU:0", "/device:GPU:1"]
+
+    def gradient(of_groups, of_op):
+        def at(device):
+            return library.beside(device if "GPU" in device else None)
+
+        @tf.function
+        def run():
+            size = tf.constant(N, tf.int64)
+            with at(of_groups):
+                groups = library.twml_group_batch(ids, values, splits, size, [])
+            with at(of_op):
+                rows = tf.ones([1, D])
+                return library.twml_sparse_linear_weights_grad(
+                    ids, values, splits, rows, size, [groups]
+                )
+
+        return run()
+
+    for of_groups in devices:
+        for of_op in devices:
+            if of_groups == of_op:
+                assert gradient(of_groups, of_op)[0].numpy().tolist() == [1, 2]
+            else:
+                with pytest.raises(tf.errors.InvalidArgumentError, match="groups must be"):
+                    gradient(of_groups, of_op)
+    return {}
+
+
+@scenario
+def averages_of_tables_on_the_gpu_are_those_of_tables_on_the_host():
+    found = []
+    for placement in ("device", "host"):
+        optimizer = optimizers.Adagrad(0.1, use_ema=True, ema_momentum=0.9)
+        linear = table_of(placement)
+        inputs, labels = batch("ragged")
+
+        def call(inputs, linear=linear):
+            return tf.reduce_sum(tf.tanh(linear(inputs)), axis=1, keepdims=True)
+
+        call(inputs)
+        step = step_of(call, optimizer, lambda linear=linear: linear.trainable_variables)
+        for _ in range(3):
+            step(inputs, labels)
+        table = linear.trainable_variables[0]
+        optimizer.finalize_variable_values([table])
+        found.append(np.array(linear.kernel))
+    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-7)
+    return {"averages": found[1]}
+
+
+@scenario
+def a_step_with_a_table_on_the_gpu_moves_the_batch_only():
+    for form in ("ragged", "padded", "sparse"):
+        _, _, step = train("device", "adagrad", form)
+        to_device, to_host, largest = copied_bytes(step)
+        entries = B * WIDTH
+        assert to_device <= entries * (8 + 4) + B * 64 + 4096, to_device
+        assert to_host <= 4096, to_host
+        assert largest <= entries * 8, largest
+    return {}
+
+
+@scenario
+def eager_gradients_and_updates_of_tables_on_the_gpu():
+    found = []
+    for placement in ("device", "host"):
+        linear = table_of(placement)
+        (ids, values), _ = batch("ragged")
+        flat, splits = values.flat_values, ids.row_splits
+        linear((ids, values))
+        with tf.GradientTape() as tape:
+            tape.watch(flat)
+            y = ops.sparse_linear(ids.flat_values, flat, splits, linear.kernel)
+            loss = tf.reduce_sum(tf.sin(y))
+        by_table, by_values = tape.gradient(loss, [linear.trainable_variables[0], flat])
+        optimizer = optimizers.Adagrad(0.1)
+        optimizer.apply_gradients([(by_table, linear.trainable_variables[0])])
+        found.append(
+            [by_table.indices, by_table.values, by_values, tf.convert_to_tensor(linear.kernel)]
+        )
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    return {str(i): np.array(a) for i, a in enumerate(found[1])}
+
+
+@scenario
+def bad_ids_of_a_table_on_the_gpu_raise_at_the_latest_in_the_next_step():
+    if not has_gpu():
+        return {}
+    linear = table_of("device")
+    bad, good = (tf.ragged.constant([[1, i]], dtype=tf.int64) for i in (N + 5, 1))
+    linear(bad)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"1 ids are out of range.*ids\[1\]"):
+        linear(good)
+    y = linear(good)  # reported once
+    np.testing.assert_allclose(y, np.full((1, D), 0.02), rtol=1e-6)
+    return {}
+
+
+@scenario
+def files_and_checkpoints_move_between_the_host_and_the_gpu():
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for source, target in (("device", "host"), ("host", "device")):
+            first, _, _ = train(source, "adagrad")
+            inputs = tf.keras.Input((None,), dtype="int64", ragged=True)
+            model = tf.keras.Model(inputs, first(inputs))
+            path = str(Path(folder) / f"{source}.weights.h5")
+            model.save_weights(path)
+            second = table_of(target)
+            other = tf.keras.Model(inputs, second(inputs))
+            other.load_weights(path)
+            np.testing.assert_array_equal(second.kernel, first.kernel)
+            assert_on("CPU" if target == "host" else "GPU", second.kernel)
+            path = str(Path(folder) / f"{source}.keras")
+            model.save(path)
+            loaded = tf.keras.models.load_model(path)
+            kernel = loaded.trainable_variables[0]
+            np.testing.assert_array_equal(kernel, first.kernel)
+            assert_on("CPU" if source == "host" else "GPU", kernel)
+            found[source] = np.array(first.kernel)[::50]
+    return found
+
+
+@scenario
+def a_table_that_does_not_fit_into_the_gpu_is_an_error_that_names_it():
+    if not has_gpu():
+        return {}
+    linear = layers.SparseLinear(
+        20, 1 << 26, kernel_initializer="zeros", placement="device", name="huge"
+    )
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="'huge/kernel'.*placement=\"host\""):
+        linear.build()
+    return {}
+
+
+@scenario
+def fit_trains_a_table_on_the_gpu():
+    inputs, labels = batch("padded")
+    model = tf.keras.Sequential([table_of("device"), tf.keras.layers.Dense(1)])
+    model.compile(optimizers.LazyAdam(0.01), "mse")
+    data = tf.data.Dataset.from_tensors((inputs, labels)).repeat(4)
+    model.fit(data, epochs=1, verbose=0)
+    assert_on("GPU", model.layers[0].kernel)
+    return weights_of(*model.layers[0].trainable_variables)
