@@ -73,6 +73,9 @@ def save(state: RunState, folder: str, changes: ChangedShards | None = None) -> 
         tf.io.gfile.makedirs(path)
         _write(state, path, step, changes)
     except BaseException:
+        # Several servers may have failed. An error that is still under way would be raised by the
+        # next op on its server, which has nothing to do with it.
+        tf.experimental.async_clear_error()
         with contextlib.suppress(tf.errors.OpError):  # it would fill the disk
             tf.io.gfile.rmtree(path)
         raise
