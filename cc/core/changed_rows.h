@@ -1,16 +1,18 @@
 // A record of the rows of a table that changed, for any number of consumers that copy them.
 //
 // Time is divided into intervals, and each row has the number of the interval in which it was last
-// marked. During an interval a mark is one bit, so that the marks of a large table stay in a near
-// cache; the interval numbers are written when a consumer collects rows. A consumer that has
-// everything up to the end of interval i needs the rows that were marked after it. Collecting for a
-// consumer ends the current interval, so later marks are distinguished from earlier ones. A
+// marked. During an interval a mark is a byte that is set without being read, which costs less than
+// setting a bit; the interval numbers are written when a consumer collects rows. A consumer that
+// has everything up to the end of interval i needs the rows that were marked after it. Collecting
+// for a consumer ends the current interval, so later marks are distinguished from earlier ones. A
 // consumer whose copy got lost collects the same rows again, and more.
 #ifndef TWML_CORE_CHANGED_ROWS_H_
 #define TWML_CORE_CHANGED_ROWS_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -29,7 +31,7 @@ class ChangedRows {
   explicit ChangedRows(int64_t num_rows)
       : num_rows_(num_rows),
         marks_(new uint32_t[num_rows]()),
-        current_(new std::atomic<uint64_t>[NumWords()]()) {}
+        current_(new uint8_t[num_rows + kWord]()) {}
 
   int64_t num_rows() const { return num_rows_; }
 
@@ -38,15 +40,11 @@ class ChangedRows {
   void Mark(Span<const Id> ids, const ParallelFor& parallel_for) {
     constexpr int64_t kNsPerMark = 1;
     parallel_for(ids.size(), kNsPerMark, [&](int64_t begin, int64_t end) {
+      const auto num_rows = static_cast<uint64_t>(num_rows_);
       for (int64_t i = begin; i < end; ++i) {
-        const auto id = static_cast<uint64_t>(ids[i]);
-        if (id >= static_cast<uint64_t>(num_rows_)) continue;
-        std::atomic<uint64_t>& word = current_[id / kWord];
-        const uint64_t bit = uint64_t{1} << (id % kWord);
-        // Most rows of a batch are marked already, and a read is cheaper than an atomic write.
-        if ((word.load(std::memory_order_relaxed) & bit) == 0) {
-          word.fetch_or(bit, std::memory_order_relaxed);
-        }
+        // The byte after those of the rows takes the ids that are ignored, without a branch.
+        const uint64_t row = std::min(static_cast<uint64_t>(ids[i]), num_rows);
+        __atomic_store_n(&current_[row], 1, __ATOMIC_RELAXED);
       }
     });
   }
@@ -72,24 +70,26 @@ class ChangedRows {
   }
 
  private:
-  static constexpr int64_t kWord = 64;
-
-  int64_t NumWords() const { return (num_rows_ + kWord - 1) / kWord; }
+  static constexpr int64_t kWord = sizeof(uint64_t);
 
   // Gives the rows that were marked in this interval its number.
   void WriteNumbers() {
     const auto now = static_cast<uint32_t>(interval_.load());
-    for (int64_t w = 0; w < NumWords(); ++w) {
-      uint64_t bits = current_[w].load(std::memory_order_relaxed);
-      if (bits == 0) continue;
-      current_[w].store(0, std::memory_order_relaxed);
-      for (; bits != 0; bits &= bits - 1) marks_[w * kWord + __builtin_ctzll(bits)] = now;
+    for (int64_t first = 0; first < num_rows_; first += kWord) {
+      uint64_t marks;
+      std::memcpy(&marks, &current_[first], kWord);
+      if (marks == 0) continue;
+      const int64_t end = std::min(first + kWord, num_rows_);
+      for (int64_t row = first; row < end; ++row) {
+        if (current_[row] != 0) marks_[row] = now;
+      }
+      std::memset(&current_[first], 0, kWord);
     }
   }
 
   const int64_t num_rows_;
   std::unique_ptr<uint32_t[]> marks_;
-  std::unique_ptr<std::atomic<uint64_t>[]> current_;  // a bit for each row, of this interval
+  std::unique_ptr<uint8_t[]> current_;  // a byte for each row, of this interval; and padding
   std::atomic<int64_t> interval_{1};
   std::atomic<int64_t> all_marked_{1};  // the last interval in which all rows were marked
 };

@@ -58,8 +58,8 @@ class ChangedRows:
 
     The kernels of this package that write tables (fused updates, those by slices, normalizations)
     mark the rows in the same moment, under the lock of the table, so rows are neither lost nor torn
-    when training steps run in other threads, Hogwild included. A record takes 4 bytes and one bit
-    for each row of the table. Assignments mark all rows: `load_weights`, the methods of
+    when training steps run in other threads, Hogwild included. A record takes 5 bytes for each row
+    of the table. Assignments mark all rows: `load_weights`, the methods of
     `tf.Variable`, and restoring a `tf.train.Checkpoint`. A function that assigns to the table in
     place by TensorFlow ops must be traced after this object is made. Two restored values in a row,
     with no step between them, count as one assignment or none if TensorFlow gives the second the
