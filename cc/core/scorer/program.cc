@@ -15,7 +15,8 @@ constexpr int64_t kFormat = 1;
 constexpr const char* kFile = "scorer.json";
 
 MakeStep FindStep(const std::string& op) {
-  for (const auto find : {FindDenseStep, FindFieldStep, FindSparseStep}) {
+  for (const auto find :
+       {FindArrayStep, FindDenseStep, FindFieldStep, FindInteractionStep, FindSparseStep}) {
     if (const MakeStep make = find(op)) return make;
   }
   return nullptr;

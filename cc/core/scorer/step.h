@@ -198,6 +198,12 @@ class Step {
   std::vector<Register> in, out;
 };
 
+// One float for each float of an input.
+class ElementwiseStep : public Step {
+ public:
+  Status Shape(Shapes* shapes) const override { return shapes->Set(out[0], shapes->dims(in[0])); }
+};
+
 // Checks that ids are in [0, limit).
 Status CheckEntryIds(const Frame& frame, Register ids, int64_t limit);
 
