@@ -5,6 +5,7 @@ import pytest
 from tests.child_process import ChildProcess
 from tests.distribute.hybrid_child_tests import child_test
 
+
 @pytest.fixture(scope="module")
 def child():
     with ChildProcess(["-m", "tests.distribute.hybrid_child_tests"]) as child:

@@ -143,7 +143,6 @@ def test_checkpoints_of_another_run_are_not_overwritten(libsvm, tmp_path, capsys
         (["--checkpoint-policy", "often"], "checkpoint_policy: expected one of full, one-shot, "),
         (["--checkpoint-bits", "5"], "checkpoint_bits: expected one of 32, 8, 4, 3, 2, got 5"),
         (["--checkpoint-slot-bits", "0"], "checkpoint_slot_bits: expected one of 32, 8, "),
-        (["--model", "auto", "--checkpoint-bits", "8"], "--model auto trains several models and"),
     ],
 )
 def test_table_options_that_are_not_possible_are_named(libsvm, tmp_path, capsys, options, message):

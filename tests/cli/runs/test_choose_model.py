@@ -46,6 +46,50 @@ def test_the_run_is_that_of_the_trial_with_the_lowest_loss(chosen):
     assert list(chosen.glob("tensorboard/trials/1_dcn/validation/events*"))
 
 
+def test_a_search_that_was_interrupted_goes_on_after_its_last_trial(tmp_path, capsys, monkeypatch):
+    data = write_libsvm(tmp_path / "a.svm", 150)
+    options = [*AUTO, "--max-epochs", "1", "--time-limit", "3600"]
+    main(["train", "--data", data, "--out", str(tmp_path / "whole"), *options])
+    trials = facts_of(tmp_path / "whole")["model_choice"]["trials"]
+    done = []
+
+    def run_trial(*args, **kwargs):
+        if len(done) == 4:
+            raise KeyboardInterrupt
+        done.append(original(*args, **kwargs))
+        return done[-1]
+
+    original = choose_model.run_trial
+    arguments = ["train", "--data", data, "--out", str(tmp_path / "run"), *options]
+    monkeypatch.setattr("sys.argv", ["twml-ops", *arguments])
+    with monkeypatch.context() as patch:
+        patch.setattr(choose_model, "run_trial", run_trial)
+        with pytest.raises(SystemExit):
+            main(arguments)
+    error = " ".join(capsys.readouterr().err.split())
+    assert "interrupted; the finished trials are kept; to continue: twml-ops train" in error
+    with pytest.raises(SystemExit):
+        main(arguments)  # neither --resume nor --overwrite
+    assert "has checkpoints of a run that has not finished" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*arguments, "--resume", "--seed", "7"])
+    assert "has the trials of a run with seed 0, not 7" in " ".join(capsys.readouterr().err.split())
+    done.clear()
+
+    def count_trials(*args, **kwargs):
+        done.append(original(*args, **kwargs))
+        return done[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(choose_model, "run_trial", count_trials)
+        main([*arguments, "--resume"])
+    assert len(done) == len(trials) - 4
+    found = facts_of(tmp_path / "run")["model_choice"]["trials"]
+    assert [t["losses"] for t in found] == [t["losses"] for t in trials]
+    np.testing.assert_array_equal(weights(tmp_path / "run"), weights(tmp_path / "whole"))
+    assert not (tmp_path / "run.checkpoints").exists()
+
+
 def test_all_models_are_tried_and_then_options_of_the_best(chosen):
     trials = facts_of(chosen)["model_choice"]["trials"]
     assert [t["model"] for t in trials[:3]] == ["dcn", "sparse_mlp", "logistic"]

@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 from twml_ops.cli.errors import UserError
-from twml_ops.cli.runs.config import RunConfig
 
 _EVERY = re.compile(r"(\d+)([sm]?)")
 
@@ -30,17 +29,6 @@ class CheckpointOptions:
 
 
 NO_CHECKPOINTS = CheckpointOptions(seconds=None)
-
-
-def has_table_policy(config: RunConfig) -> bool:
-    """Whether checkpoints have changed or quantized rows of tables.
-
-    Args:
-        config: configuration of the run.
-    """
-    default = RunConfig.checkpoint_policy, RunConfig.checkpoint_bits, RunConfig.checkpoint_slot_bits
-    chosen = config.checkpoint_policy, config.checkpoint_bits, config.checkpoint_slot_bits
-    return chosen != default
 
 
 def checkpoint_options(

@@ -26,6 +26,7 @@ from twml_ops.cli.runs.checkpoint_options import CheckpointOptions
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.member_store import MemberStore
 from twml_ops.cli.runs.runner import FittedModel
+from twml_ops.cli.runs.trial_store import KeptTrials, TrialStore
 
 
 class RunCheckpoints:
@@ -51,9 +52,11 @@ class RunCheckpoints:
         self._manager = CheckpointManager(folder, keep=options.keep, tables=table_policy(config))
         self._config, self._options = config, options
         self._members = MemberStore(folder / "members")
+        self._trials = TrialStore(folder)
         chosen = self._saved("choice")
         self.choice = EpochChoice.from_json(chosen) if chosen else None
-        if options.resume or not (self._manager.latest() or self._members.has_members):
+        kept = self._members.has_members or self._trials.has_trials
+        if options.resume or not (self._manager.latest() or kept):
             return
         if not overwrite:
             raise UserError(
@@ -95,6 +98,30 @@ class RunCheckpoints:
             self._members.save(number, fitted)
         except OSError as e:
             _show(CheckpointError(f"the member {number} cannot be kept: {e.strerror}"))
+
+    def load_trials(self) -> KeptTrials | None:
+        """The trials of `--model auto` that an earlier process has done.
+
+        Returns:
+            The trials; None if there are none.
+
+        Raises:
+            UserError: their file is damaged or of another run.
+        """
+        return self._trials.load(self._config) if self._options.resume else None
+
+    def keep_trials(self, kept: KeptTrials) -> None:
+        """Keeps the trials of `--model auto`, which a run that is continued does not repeat.
+
+        Args:
+            kept: all trials so far.
+        """
+        if not self.wanted:
+            return
+        try:
+            self._trials.save(self._config, kept)
+        except OSError as e:
+            _show(CheckpointError(f"the trials cannot be kept: {e.strerror}"))
 
     def callback(
         self,
@@ -157,12 +184,15 @@ class RunCheckpoints:
     def interrupted(self) -> RunInterrupted:
         """The error of a run that a signal has ended; says how to continue."""
         latest = self._manager.latest()
-        if latest is None:
+        if latest is not None:
+            when = f"interrupted after step {latest.manifest.step:,}"
+        elif self._trials.has_trials:
+            when = "interrupted; the finished trials are kept"
+        else:
             return RunInterrupted("interrupted; no checkpoint could be written")
         command = [a for a in sys.argv[1:] if a not in ("--resume", "--overwrite")]
         return RunInterrupted(
-            f"interrupted after step {latest.manifest.step:,}; to continue: "
-            f"{shlex.join(['twml-ops', *command, '--resume'])}"
+            f"{when}; to continue: {shlex.join(['twml-ops', *command, '--resume'])}"
         )
 
     def close(self) -> None:
@@ -179,6 +209,7 @@ class RunCheckpoints:
             UserError: another process uses the folder.
         """
         self._members.remove()
+        self._trials.remove()
         try:
             self._manager.remove_all()
         except CheckpointError as e:

@@ -54,8 +54,8 @@ def choose(
         parts: the same in two parts; None: there are no validation data.
         logs: folder of the TensorBoard logs of the run.
         console: terminal for the output.
-        checkpoints: those of the run, with the number of epochs if it was chosen before the run was
-            stopped; None: there are none.
+        checkpoints: those of the run, with what was chosen before the run was stopped; None: there
+            are none.
 
     Raises:
         UserError: there are no validation data to choose a model, or no model can be trained.
@@ -63,15 +63,13 @@ def choose(
     """
     before = checkpoints.choice if checkpoints else None
     chosen = Choices(config, parts, before)
-    if before is not None:
-        return chosen
     with original_errors(data, *(parts or ())):
         if config.model == AUTO:
-            config, epochs, model = choose_model(
-                config, data.schema, parts, logs / "trials", console
-            )
-            chosen = Choices(config, parts, epochs, model)
-        if parts is not None and (chosen.epochs is None or not config.refit):
+            config, epochs, model = _choose_model(config, data, parts, logs, console, checkpoints)
+            chosen = Choices(config, parts, before or epochs, model)
+            if checkpoints and config.refit:
+                checkpoints.choice = chosen.epochs
+        if before is None and parts is not None and (chosen.epochs is None or not config.refit):
             logs = logs / ("early_stopping" if config.refit else "")
             runner = LocalRunner(config, logs, console, checkpoints)
             epochs, kept = choose_epochs(config, runner, model_maker(config), parts, console)
@@ -81,3 +79,20 @@ def choose(
                 checkpoints.choice = epochs
             chosen = chosen._replace(epochs=epochs, kept=kept)
     return chosen
+
+
+def _choose_model(
+    config: RunConfig,
+    data: Source,
+    parts: TrainingParts | None,
+    logs: Path,
+    console: Console,
+    checkpoints: RunCheckpoints | None,
+) -> tuple[RunConfig, EpochChoice, ModelChoice]:
+    """Chooses the model, and keeps the trials that are done if a signal ends the run."""
+    try:
+        return choose_model(config, data.schema, parts, logs / "trials", console, checkpoints)
+    except KeyboardInterrupt:
+        if checkpoints is None or not checkpoints.wanted:
+            raise
+        raise checkpoints.interrupted() from None

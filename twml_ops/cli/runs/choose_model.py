@@ -14,11 +14,14 @@ from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import trial_table
 from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.results.model_choice import ModelChoice
+from twml_ops.cli.runs.checkpoints import RunCheckpoints
 from twml_ops.cli.runs.choose_crosses import with_crosses
 from twml_ops.cli.runs.config import DEFAULT_TIME_LIMIT, RunConfig
 from twml_ops.cli.runs.make_model import with_learning_rate
 from twml_ops.cli.runs.model_options import options_of
-from twml_ops.cli.runs.trial import TrialResult, TrialStopped, run_trial
+from twml_ops.cli.runs.trial import TrialStopped, run_trial
+from twml_ops.cli.runs.trial_result import TrialResult
+from twml_ops.cli.runs.trial_store import KeptTrials
 from twml_ops.data import Schema, TrainingParts
 
 _MODELS = ("dcn", "deepfm", "sparse_mlp", "logistic")
@@ -66,6 +69,7 @@ def choose_model(
     parts: TrainingParts | None,
     log_dir: Path,
     console: Console,
+    checkpoints: RunCheckpoints | None = None,
 ) -> tuple[RunConfig, EpochChoice, ModelChoice]:
     """Tries models, then changes one option of the best one at a time.
 
@@ -81,6 +85,8 @@ def choose_model(
         parts: training data and validation data; None: there are too few examples.
         log_dir: folder of the TensorBoard logs, with one folder for each trial.
         console: terminal for the output.
+        checkpoints: those of the run, which keep the trials that are done. A run that is continued
+            does not repeat them, and their time counts. None: none are kept.
 
     Returns:
         (the configuration with the chosen model, its number of epochs, the trials).
@@ -91,7 +97,7 @@ def choose_model(
     """
     if parts is None:
         raise UserError("--model auto needs validation data, for which there are too few examples")
-    search = _Search(config, parts, log_dir, console)
+    search = _Search(config, parts, log_dir, console, checkpoints)
     trial_table.print_header(console, parts.validation.name, parts.validation.num_examples())
     for name in _names(schema):
         search.attempt(dataclasses.replace(config, model=name))
@@ -126,11 +132,19 @@ class _Search:
     """The trials so far, and the best of them."""
 
     def __init__(
-        self, config: RunConfig, parts: TrainingParts, log_dir: Path, console: Console
+        self,
+        config: RunConfig,
+        parts: TrainingParts,
+        log_dir: Path,
+        console: Console,
+        checkpoints: RunCheckpoints | None,
     ) -> None:
         self._parts, self._log_dir, self._console = parts, log_dir, console
         self._given, self._limit = config, config.time_limit or DEFAULT_TIME_LIMIT
-        self._start = time.perf_counter()
+        self._checkpoints = checkpoints
+        kept = checkpoints.load_trials() if checkpoints else None
+        self._earlier = list(kept.results) if kept else []  # in the order of the attempts
+        self._start = time.perf_counter() - (kept.seconds if kept else 0.0)
         self._results: list[TrialResult] = []
         self.best: TrialResult | None = None
 
@@ -146,22 +160,29 @@ class _Search:
 
     def attempt(self, config: RunConfig) -> bool:
         """Does a trial if there is time for one; whether it is the best one so far."""
-        if self.best is not None and self._elapsed() >= self._limit:
+        if self._earlier:
+            result = self._earlier.pop(0)
+        elif self.best is not None and self._elapsed() >= self._limit:
             return False
-        number = len(self._results) + 1
-        log_dir = self._log_dir / f"{number}_{config.model}"
-        with self._console.status(f"trying {config.model}"):
-            config = with_crosses(config, self._parts, Console(quiet=True))
-            result = run_trial(
-                config, self._parts, log_dir=log_dir, on_epoch=self._stop_after_the_limit
-            )
+        else:
+            result = self._run(config)
         self._results.append(result)
         best = self.best is None or result.trial.log_loss < self.best.trial.log_loss
         better = result.choice is not None and best
         if better:
             self.best = result
-        trial_table.print_trial(self._console, number, result.trial, better)
+        if self._checkpoints and not self._earlier:
+            self._checkpoints.keep_trials(KeptTrials(self._results, self._elapsed()))
+        trial_table.print_trial(self._console, len(self._results), result.trial, better)
         return better
+
+    def _run(self, config: RunConfig) -> TrialResult:
+        log_dir = self._log_dir / f"{len(self._results) + 1}_{config.model}"
+        with self._console.status(f"trying {config.model}"):
+            config = with_crosses(config, self._parts, Console(quiet=True))
+            return run_trial(
+                config, self._parts, log_dir=log_dir, on_epoch=self._stop_after_the_limit
+            )
 
     def neighbor(self, option: str, direction: int) -> RunConfig | None:
         """The best configuration with the next value of an option; None: there is none."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from rich.markup import escape
 
 from twml_ops.analysis import leaking_features, scoring
-from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import run_summary
 from twml_ops.cli.render.leaks import print_leaks
 from twml_ops.cli.render.terminal import make_console
@@ -21,11 +20,7 @@ from twml_ops.cli.runs import (
     ensemble,
     saved_slots,
 )
-from twml_ops.cli.runs.checkpoint_options import (
-    NO_CHECKPOINTS,
-    CheckpointOptions,
-    has_table_policy,
-)
+from twml_ops.cli.runs.checkpoint_options import NO_CHECKPOINTS, CheckpointOptions
 from twml_ops.cli.runs.checkpoints import RunCheckpoints
 from twml_ops.cli.runs.choices import choose
 from twml_ops.cli.runs.choose_crosses import with_crosses
@@ -81,7 +76,6 @@ def run_task(
         train(config, out, out)
     elif role == "alone":
         config = dataclasses.replace(config, cluster=None)
-        checkpoints = _possible(config, checkpoints)
         with new_folder(out, overwrite) as folder:
             saved = RunCheckpoints(cluster.checkpoint_dir(out), config, checkpoints, overwrite)
             with contextlib.closing(saved):
@@ -90,20 +84,6 @@ def run_task(
     else:
         with new_folder(out, overwrite) as folder:
             train(config, folder, out)
-
-
-def _possible(config: RunConfig, checkpoints: CheckpointOptions) -> CheckpointOptions:
-    """The options for checkpoints, or those for none where the model is to be chosen.
-
-    Raises:
-        UserError: the model is to be chosen, and the user asked for checkpoints.
-    """
-    if config.model != AUTO:
-        return checkpoints
-    wanted = checkpoints not in (CheckpointOptions(), NO_CHECKPOINTS)
-    if wanted or has_table_policy(config):
-        raise UserError("--model auto trains several models and keeps no checkpoints of them")
-    return NO_CHECKPOINTS
 
 
 def train(

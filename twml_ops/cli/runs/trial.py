@@ -7,19 +7,19 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 from rich.console import Console
 
 from twml_ops.cli.errors import UserError
-from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.results.trial import Outcome, Trial
 from twml_ops.cli.runs.callbacks import mean_losses
 from twml_ops.cli.runs.choose_epochs import choose_epochs
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.local_runner import LocalRunner
 from twml_ops.cli.runs.make_model import model_maker, with_learning_rate
+from twml_ops.cli.runs.trial_result import TrialResult
 from twml_ops.data import DataError, TrainingParts
 
 OnEpoch = Callable[[int, float], None]
@@ -28,14 +28,6 @@ OnEpoch = Callable[[int, float], None]
 
 class TrialStopped(Exception):
     """Raised by an `OnEpoch` to end the trial. Its message says why."""
-
-
-class TrialResult(NamedTuple):
-    """A trial, its configuration, and the chosen number of epochs if it is finished."""
-
-    trial: Trial
-    config: RunConfig
-    choice: EpochChoice | None
 
 
 def run_trial(
