@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs.checkpoint_options import CheckpointOptions, checkpoint_options
 from twml_ops.cli.runs.checkpoints import table_policy
 from twml_ops.cli.runs.config import RunConfig
+from twml_ops.cli.runs.local_runner import HistoryCallback
 from twml_ops.cli.runs.trained_run import TrainedRun
 
 MODEL = Path(__file__).with_name("signalling_model.py")
@@ -172,6 +174,25 @@ def test_an_ensemble_goes_on_with_the_member_that_was_stopped(libsvm, tmp_path):
     for mine, theirs in zip(weights(out), weights(tmp_path / "undisturbed"), strict=True):
         np.testing.assert_array_equal(mine, theirs)
     assert not members.parent.exists()
+
+
+def test_a_signal_after_the_last_step_of_a_member_ends_the_run(
+    libsvm, tmp_path, capsys, monkeypatch
+):
+    options = ["--ensemble", "2", "--epochs", "1", "--checkpoint-every", "1"]
+    members = tmp_path / "run.checkpoints" / "members"
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            HistoryCallback, "on_train_end", lambda *_: signal.raise_signal(signal.SIGINT)
+        )
+        with pytest.raises(SystemExit) as ended:
+            train(libsvm, tmp_path / "run", *options)
+    assert ended.value.code == 130
+    assert "to continue: " in capsys.readouterr().err
+    assert [path.name for path in members.iterdir()] == ["0"]
+    train(libsvm, tmp_path / "run", "--resume", *options)
+    train(libsvm, tmp_path / "undisturbed", *options)
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "undisturbed")
 
 
 def test_tables_and_slots_have_the_widths_of_the_options(libsvm):

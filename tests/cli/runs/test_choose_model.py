@@ -67,7 +67,7 @@ def test_a_search_that_was_interrupted_goes_on_after_its_last_trial(tmp_path, ca
         with pytest.raises(SystemExit):
             main(arguments)
     error = " ".join(capsys.readouterr().err.split())
-    assert "interrupted; the finished trials are kept; to continue: twml-ops train" in error
+    assert "interrupted; what has been trained is kept; to continue: twml-ops train" in error
     with pytest.raises(SystemExit):
         main(arguments)  # neither --resume nor --overwrite
     assert "has checkpoints of a run that has not finished" in capsys.readouterr().err

@@ -40,6 +40,8 @@ class RunCheckpoints:
 
     Attributes:
         choice: how the number of epochs was chosen, in this process or before; None: not yet.
+        interrupted_after_last_step: whether a signal has asked for the end of the run when the
+            training of a model was over. `stop_if_interrupted` obeys it.
 
     Raises:
         UserError: the folder has checkpoints, and the run is neither to continue nor to replace
@@ -55,6 +57,7 @@ class RunCheckpoints:
         self._trials = TrialStore(folder)
         chosen = self._saved("choice")
         self.choice = EpochChoice.from_json(chosen) if chosen else None
+        self.interrupted_after_last_step = False
         kept = self._members.has_members or self._trials.has_trials
         if options.resume or not (self._manager.latest() or kept):
             return
@@ -186,14 +189,23 @@ class RunCheckpoints:
         latest = self._manager.latest()
         if latest is not None:
             when = f"interrupted after step {latest.manifest.step:,}"
-        elif self._trials.has_trials:
-            when = "interrupted; the finished trials are kept"
+        elif self._trials.has_trials or self._members.has_members:
+            when = "interrupted; what has been trained is kept"
         else:
             return RunInterrupted("interrupted; no checkpoint could be written")
         command = [a for a in sys.argv[1:] if a not in ("--resume", "--overwrite")]
         return RunInterrupted(
             f"{when}; to continue: {shlex.join(['twml-ops', *command, '--resume'])}"
         )
+
+    def stop_if_interrupted(self) -> None:
+        """Ends the run before it trains another model.
+
+        Raises:
+            RunInterrupted: a signal has asked for it after the last step of the model before.
+        """
+        if self.interrupted_after_last_step:
+            raise self.interrupted()
 
     def close(self) -> None:
         """Waits for a checkpoint that is being written, and ends the use of the folder."""

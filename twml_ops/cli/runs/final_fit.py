@@ -39,6 +39,10 @@ def final_fit(
         logs: folder of the TensorBoard logs of the run.
         console: terminal for the output.
         checkpoints: those of the run; None: none are written.
+
+    Returns:
+        The function. It raises `RunInterrupted` if a signal arrived after the last step of the
+        model before.
     """
     chosen, parts = choices.epochs, choices.parts
     source = data if chosen is None or chosen.refit or parts is None else parts.fit
@@ -47,6 +51,8 @@ def final_fit(
         first = number == 0
         if first and choices.kept is not None:
             return choices.kept
+        if checkpoints is not None:
+            checkpoints.stop_if_interrupted()
         make_model = model_maker(config)
         here = runner
         if not first:

@@ -138,6 +138,9 @@ class LocalRunner:
             except TrainingInterrupted:
                 assert self._checkpoints is not None
                 raise self._checkpoints.interrupted() from None
+        if interrupt.requested:  # in the last step or after it
+            assert self._checkpoints is not None
+            self._checkpoints.interrupted_after_last_step = True
         return FittedModel(model, history)
 
 
