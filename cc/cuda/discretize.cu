@@ -1,4 +1,6 @@
 // Discretization of continuous features, as cc/core/discretize.h.
+#include <limits>
+
 #include "cc/core/hash.h"
 #include "cc/cuda/platform.h"
 #include "cc/cuda/sort_and_scan.h"
@@ -129,6 +131,7 @@ TWML_API int twml_cuda_discretize_sizes(const TwmlCudaCall* call, const TwmlCuda
   using namespace twml::cuda;
   const cudaStream_t stream = StreamOf(*call);
   const int64_t n = batch->num_entries;
+  if (n > std::numeric_limits<int32_t>::max()) return TWML_CUDA_TOO_LARGE;
   Workspace workspace(*call);
   if (n > 0) {
     int64_t* counts = workspace.Allocate<int64_t>(n);
@@ -146,7 +149,7 @@ TWML_API int twml_cuda_discretize_sizes(const TwmlCudaCall* call, const TwmlCuda
               batch->num_rows, n, call->errors);
   TWML_LAUNCH(WriteSplits, BlocksFor(batch->num_rows + 1), kThreads, stream, *batch, ends,
               row_splits_out);
-  return static_cast<int>(cudaGetLastError());
+  return 0;
 }
 
 TWML_API int twml_cuda_discretize(const TwmlCudaCall* call, const TwmlCudaBatch* batch,
@@ -163,5 +166,5 @@ TWML_API int twml_cuda_discretize(const TwmlCudaCall* call, const TwmlCudaBatch*
     TWML_LAUNCH((WriteEntries<int32_t>), BlocksFor(n), kThreads, stream, *batch, *buckets, ends,
                 ids_out, values_out);
   }
-  return static_cast<int>(cudaGetLastError());
+  return 0;
 }

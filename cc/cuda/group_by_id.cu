@@ -79,7 +79,7 @@ int GroupIds(Workspace* workspace, const TwmlCudaCall& call, const TwmlCudaBatch
   TWML_CUDA_RETURN_IF_ERROR(InclusiveSum(workspace, stream, first, group_of, n));
   TWML_LAUNCH((WriteGroups<Key>), BlocksFor(n), kThreads, stream, sorted, sorted_positions,
               group_of, batch, limit, groups);
-  return static_cast<int>(cudaGetLastError());
+  return 0;
 }
 
 }  // namespace
@@ -97,8 +97,8 @@ int GroupById(Workspace* workspace, const TwmlCudaCall& call, const TwmlCudaBatc
                 batch.num_rows, n, call.errors);
   }
   if (n == 0 || batch.num_rows == 0) {
-    TWML_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(groups.splits, 0, sizeof(int64_t), stream));
-    return cudaMemsetAsync(groups.num_groups, 0, sizeof(int64_t), stream);
+    TWML_CUDA_RETURN_IF_ERROR(CodeOf(cudaMemsetAsync(groups.splits, 0, sizeof(int64_t), stream)));
+    return CodeOf(cudaMemsetAsync(groups.num_groups, 0, sizeof(int64_t), stream));
   }
   return batch.wide_ids ? GroupIds<int64_t>(workspace, call, batch, input_dim, groups)
                         : GroupIds<int32_t>(workspace, call, batch, input_dim, groups);
@@ -138,5 +138,5 @@ extern "C" __attribute__((visibility("default"))) int twml_cuda_copy_ids(void* s
     TWML_LAUNCH((ConvertIds<int32_t>), BlocksFor(n), kThreads, s, ids, n,
                 static_cast<int32_t*>(out));
   }
-  return static_cast<int>(cudaGetLastError());
+  return 0;
 }

@@ -9,27 +9,27 @@ TWML_API int twml_cuda_abi(void) { return TWML_CUDA_ABI; }
 
 TWML_API int twml_cuda_num_devices(void) {
   int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+  return twml::cuda::CodeOf(cudaGetDeviceCount(&count)) == 0 ? count : 0;
 }
 
 TWML_API void* twml_cuda_allocate(size_t bytes) {
   void* memory = nullptr;
-  return cudaMalloc(&memory, bytes) == cudaSuccess ? memory : nullptr;
+  return twml::cuda::CodeOf(cudaMalloc(&memory, bytes)) == 0 ? memory : nullptr;
 }
 
-TWML_API int twml_cuda_free(void* memory) { return static_cast<int>(cudaFree(memory)); }
+TWML_API int twml_cuda_free(void* memory) { return twml::cuda::CodeOf(cudaFree(memory)); }
 
 TWML_API int twml_cuda_copy(void* to, const void* from, size_t bytes) {
-  return static_cast<int>(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
+  return twml::cuda::CodeOf(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
 }
 
 TWML_API int twml_cuda_copy_async(void* stream, void* to, const void* from, size_t bytes) {
-  return static_cast<int>(
+  return twml::cuda::CodeOf(
       cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)));
 }
 
 TWML_API int twml_cuda_synchronize(void* stream) {
-  return static_cast<int>(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)));
+  return twml::cuda::CodeOf(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)));
 }
 
 // The reports of a device, and what the host has seen of them.
@@ -38,25 +38,31 @@ struct TwmlCudaReports {
   TwmlCudaErrors* host;  // pinned
 };
 
+// Waits for the stream, because copies that are queued would bring the old reports back.
 TWML_API int twml_cuda_reports_reset(TwmlCudaReports* reports, void* stream) {
+  using twml::cuda::CodeOf;
   const auto s = static_cast<cudaStream_t>(stream);
+  TWML_CUDA_RETURN_IF_ERROR(CodeOf(cudaStreamSynchronize(s)));
+  TWML_CUDA_RETURN_IF_ERROR(CodeOf(cudaMemsetAsync(reports->device, 0, sizeof(TwmlCudaErrors), s)));
+  TWML_CUDA_RETURN_IF_ERROR(CodeOf(cudaMemsetAsync(&reports->device->first_bad_id, 0xff,
+                                                   sizeof(reports->device->first_bad_id), s)));
   *reports->host = {0, ~0ull, 0, 0, 0};
-  TWML_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(reports->device, 0, sizeof(TwmlCudaErrors), s));
-  return static_cast<int>(cudaMemsetAsync(&reports->device->first_bad_id, 0xff,
-                                          sizeof(reports->device->first_bad_id), s));
+  return 0;
 }
 
 TWML_API TwmlCudaReports* twml_cuda_reports_new(void* stream) {
+  using twml::cuda::CodeOf;
   void *device = nullptr, *host = nullptr;
-  if (cudaMalloc(&device, sizeof(TwmlCudaErrors)) != cudaSuccess) return nullptr;
-  if (cudaMallocHost(&host, sizeof(TwmlCudaErrors)) != cudaSuccess) {
-    cudaFree(device);
-    return nullptr;
+  if (CodeOf(cudaMalloc(&device, sizeof(TwmlCudaErrors))) != 0) return nullptr;
+  if (CodeOf(cudaMallocHost(&host, sizeof(TwmlCudaErrors))) == 0) {
+    auto* reports = new TwmlCudaReports{static_cast<TwmlCudaErrors*>(device),
+                                        static_cast<TwmlCudaErrors*>(host)};
+    if (twml_cuda_reports_reset(reports, stream) == 0) return reports;
+    delete reports;
+    (void)CodeOf(cudaFreeHost(host));
   }
-  auto* reports =
-      new TwmlCudaReports{static_cast<TwmlCudaErrors*>(device), static_cast<TwmlCudaErrors*>(host)};
-  twml_cuda_reports_reset(reports, stream);
-  return reports;
+  (void)CodeOf(cudaFree(device));
+  return nullptr;
 }
 
 TWML_API TwmlCudaErrors* twml_cuda_reports_device(TwmlCudaReports* reports) {

@@ -11,7 +11,7 @@
 #include TWML_CUDA_EMULATION
 #else
 #include <cuda_runtime.h>
-#define TWML_LAUNCH(kernel, grid, threads, stream, ...) \
+#define TWML_QUEUE_KERNEL(kernel, grid, threads, stream, ...) \
   kernel<<<grid, threads, 0, stream>>>(__VA_ARGS__)
 #endif
 

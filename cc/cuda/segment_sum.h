@@ -30,7 +30,9 @@ struct LongSegments {
     int64_t segment;
     int32_t first_piece, num_pieces;
   };
-  int32_t* counts;        // [2]: the number of segments and of pieces, zero at first
+  // [2]: the number of segments and of pieces, zero at first. Invalid splits can ask for more than
+  // 2^31 pieces.
+  unsigned long long* counts;
   Segment* segments;      // [max_pieces]
   int32_t* piece_owners;  // [max_pieces], the position in `segments`
   float* sums;            // [max_pieces, dim]
@@ -198,6 +200,17 @@ struct Launch {
   Consume consumers[kTablesPerLaunch];
 };
 
+// Appends a segment to the list, unless there is no memory left.
+__device__ inline bool ListLongSegment(const LongSegments& longs, int64_t segment, int64_t pieces) {
+  const auto number = static_cast<unsigned long long>(pieces);
+  const auto first = static_cast<int64_t>(atomicAdd(&longs.counts[1], number));
+  if (first + pieces > longs.max_pieces) return false;
+  const auto at = static_cast<int32_t>(atomicAdd(&longs.counts[0], 1ull));
+  longs.segments[at] = {segment, static_cast<int32_t>(first), static_cast<int32_t>(pieces)};
+  for (int64_t i = 0; i < pieces; ++i) longs.piece_owners[first + i] = at;
+  return true;
+}
+
 template <class W, class Id, class Consume>
 __global__ void __launch_bounds__(kThreads) SumSegments(const Launch<W, Id, Consume> launch) {
   const Product<W, Id>& p = launch.products[blockIdx.y];
@@ -212,14 +225,12 @@ __global__ void __launch_bounds__(kThreads) SumSegments(const Launch<W, Id, Cons
     const int64_t size = range.end - range.begin;
     if (size <= kPiece) {
       consume(tile, s, RangeSum<W, Id>{p, range}, p.dim);
-    } else if (tile.lane == 0) {
-      const int32_t pieces = static_cast<int32_t>((size + kPiece - 1) / kPiece);
-      const int32_t first = atomicAdd(&p.longs.counts[1], pieces);
-      // Segments of invalid splits may overlap, and then be more than there is memory for.
-      if (first + pieces > p.longs.max_pieces) continue;
-      const int32_t at = atomicAdd(&p.longs.counts[0], 1);
-      p.longs.segments[at] = {s, first, pieces};
-      for (int32_t i = 0; i < pieces; ++i) p.longs.piece_owners[first + i] = at;
+    } else {
+      const int64_t pieces = (size + kPiece - 1) / kPiece;
+      int listed = 0;
+      if (tile.lane == 0) listed = ListLongSegment(p.longs, s, pieces);
+      // The segments of invalid splits may overlap, and then be more than there is memory for.
+      if (!tile.Shuffle(listed, 0)) consume(tile, s, RangeSum<W, Id>{p, {0, 0}}, p.dim);
     }
   }
 }
@@ -229,7 +240,7 @@ __global__ void __launch_bounds__(kThreads) SumPieces(const Launch<W, Id, Consum
   const Product<W, Id>& p = launch.products[blockIdx.y];
   if (p.longs.max_pieces == 0) return;
   const Tile tile(TileWidth(p.dim));
-  const int64_t reserved = p.longs.counts[1];
+  const auto reserved = static_cast<int64_t>(p.longs.counts[1]);
   const int64_t n = reserved < p.longs.max_pieces ? reserved : p.longs.max_pieces;
   for (int64_t i = tile.Index(); i < n; i += tile.Count()) {
     const int32_t owner = p.longs.piece_owners[i];
@@ -248,7 +259,7 @@ __global__ void __launch_bounds__(kThreads) AddPieces(const Launch<W, Id, Consum
   const Consume& consume = launch.consumers[blockIdx.y];
   if (p.longs.max_pieces == 0) return;
   const Tile tile(TileWidth(p.dim));
-  const int64_t n = p.longs.counts[0];
+  const auto n = static_cast<int64_t>(p.longs.counts[0]);
   for (int64_t i = tile.Index(); i < n; i += tile.Count()) {
     const LongSegments::Segment segment = p.longs.segments[i];
     const PiecesSum sum = {p.longs.sums + segment.first_piece * p.dim, segment.num_pieces, p.dim};
@@ -263,14 +274,14 @@ inline int PlanLongSegments(Workspace* workspace, cudaStream_t stream, int64_t n
   if (num_entries <= kPiece) return 0;
   // A segment of n > kPiece entries has less than 2 n / kPiece pieces.
   longs->max_pieces = 2 * num_entries / kPiece;
-  longs->counts = workspace->Allocate<int32_t>(2);
+  longs->counts = workspace->Allocate<unsigned long long>(2);
   longs->segments = workspace->Allocate<LongSegments::Segment>(longs->max_pieces);
   longs->piece_owners = workspace->Allocate<int32_t>(longs->max_pieces);
   longs->sums = workspace->Allocate<float>(longs->max_pieces * dim);
   if (!workspace->ok()) return TWML_CUDA_OUT_OF_MEMORY;
-  TWML_CUDA_RETURN_IF_ERROR(
-      cudaMemsetAsync(longs->piece_owners, 0xff, longs->max_pieces * sizeof(int32_t), stream));
-  return cudaMemsetAsync(longs->counts, 0, 2 * sizeof(int32_t), stream);
+  TWML_CUDA_RETURN_IF_ERROR(CodeOf(
+      cudaMemsetAsync(longs->piece_owners, 0xff, longs->max_pieces * sizeof(int32_t), stream)));
+  return CodeOf(cudaMemsetAsync(longs->counts, 0, 2 * sizeof(*longs->counts), stream));
 }
 
 // Sums the segments of `count` products, at most kTablesPerLaunch, and consumes the sums.
@@ -293,7 +304,7 @@ int SumAndConsume(cudaStream_t stream, int count, const Launch<W, Id, Consume>& 
     TWML_LAUNCH((SumPieces<W, Id, Consume>), grid, kThreads, stream, launch);
     TWML_LAUNCH((AddPieces<W, Id, Consume>), grid, kThreads, stream, launch);
   }
-  return static_cast<int>(cudaGetLastError());
+  return 0;
 }
 
 }  // namespace twml::cuda

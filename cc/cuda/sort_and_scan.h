@@ -25,24 +25,27 @@ int SortPairs(Workspace* workspace, cudaStream_t stream, const Key* keys, Key* s
 #if defined(TWML_CUDA_EMULATION)
   int32_t* order = workspace->Allocate<int32_t>(n);
   if (!workspace->ok()) return TWML_CUDA_OUT_OF_MEMORY;
-  (void)stream, (void)bits;
-  std::iota(order, order + n, 0);
-  std::stable_sort(order, order + n, [&](int32_t a, int32_t b) { return keys[a] < keys[b]; });
-  for (int64_t i = 0; i < n; ++i) {
-    sorted_keys[i] = keys[order[i]];
-    sorted_items[i] = items[order[i]];
-  }
-  return 0;
+  const Key mask = static_cast<Key>(~Key{0}) >> (8 * sizeof(Key) - bits);
+  return CodeOf(TWML_EMULATION_QUEUE(stream, [=] {
+    std::iota(order, order + n, 0);
+    std::stable_sort(order, order + n,
+                     [&](int32_t a, int32_t b) { return (keys[a] & mask) < (keys[b] & mask); });
+    for (int64_t i = 0; i < n; ++i) {
+      sorted_keys[i] = keys[order[i]];
+      sorted_items[i] = items[order[i]];
+    }
+  }));
 #else
   size_t bytes = 0;
   const auto sort = [&](void* memory) {
-    return cub::DeviceRadixSort::SortPairs(memory, bytes, keys, sorted_keys, items, sorted_items,
-                                           static_cast<int>(n), 0, bits, stream);
+    return CodeOf(cub::DeviceRadixSort::SortPairs(memory, bytes, keys, sorted_keys, items,
+                                                  sorted_items, static_cast<int>(n), 0, bits,
+                                                  stream));
   };
   TWML_CUDA_RETURN_IF_ERROR(sort(nullptr));
   void* memory = workspace->Allocate<char>(bytes);
   if (!workspace->ok()) return TWML_CUDA_OUT_OF_MEMORY;
-  return static_cast<int>(sort(memory));
+  return sort(memory);
 #endif
 }
 
@@ -51,18 +54,18 @@ template <class Item>
 int InclusiveSum(Workspace* workspace, cudaStream_t stream, const Item* items, Item* sums,
                  int64_t n) {
 #if defined(TWML_CUDA_EMULATION)
-  (void)workspace, (void)stream;
-  std::partial_sum(items, items + n, sums);
-  return 0;
+  (void)workspace;
+  return CodeOf(TWML_EMULATION_QUEUE(stream, [=] { std::partial_sum(items, items + n, sums); }));
 #else
   size_t bytes = 0;
   const auto scan = [&](void* memory) {
-    return cub::DeviceScan::InclusiveSum(memory, bytes, items, sums, static_cast<int>(n), stream);
+    return CodeOf(
+        cub::DeviceScan::InclusiveSum(memory, bytes, items, sums, static_cast<int>(n), stream));
   };
   TWML_CUDA_RETURN_IF_ERROR(scan(nullptr));
   void* memory = workspace->Allocate<char>(bytes);
   if (!workspace->ok()) return TWML_CUDA_OUT_OF_MEMORY;
-  return static_cast<int>(scan(memory));
+  return scan(memory);
 #endif
 }
 

@@ -83,9 +83,9 @@ int twml_cuda_copy(void* to, const void* from, size_t bytes);
 int twml_cuda_copy_async(void* stream, void* to, const void* from, size_t bytes);
 int twml_cuda_synchronize(void* stream);
 
-/* The reports of a device, of which the host has a copy. `fetch` queues the update of the copy, and
- * `seen` returns it without waiting. Null: there is no memory. Reports exist until the process
- * ends. */
+/* The reports of a device, of which the host has a copy. `fetch` queues the update of the copy,
+ * `seen` returns it without waiting, and `reset` waits for the stream and clears both. Null: there
+ * is no memory. Reports exist until the process ends. */
 typedef struct TwmlCudaReports TwmlCudaReports;
 TwmlCudaReports* twml_cuda_reports_new(void* stream);
 TwmlCudaErrors* twml_cuda_reports_device(TwmlCudaReports* reports);

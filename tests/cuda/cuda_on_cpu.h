@@ -9,6 +9,10 @@
 // that returns while others wait in __syncthreads, and threads that wait forever. The kernels can
 // be compiled with -fsanitize=address,undefined.
 //
+// Work on a stream is done at once, or, after cuda_on_cpu_defer(1), when something waits for it, so
+// a host that reads a result too early gets a wrong one. cuda_on_cpu_fail(n) makes the call after n
+// others fail.
+//
 // Not simulated: concurrent blocks, the weak memory model, limits of registers and shared memory.
 // Shared memory keeps its content from block to block.
 #ifndef TESTS_CUDA_CUDA_ON_CPU_H_
@@ -28,6 +32,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -43,6 +48,7 @@
 using cudaStream_t = void*;
 using cudaError_t = int;
 constexpr int cudaSuccess = 0;
+constexpr int cudaErrorUnknown = 999;
 constexpr int cudaMemcpyDefault = 4;
 
 struct dim3 {
@@ -250,6 +256,37 @@ inline void RunBlock(dim3 block_idx) {
   }
 }
 
+// What a program has queued, on all streams, and how many of its calls succeed from now on.
+inline std::vector<std::function<void()>> queue;
+inline bool deferred = false;
+inline int64_t calls_until_failure = -1;
+inline thread_local int last_error = cudaSuccess;
+
+// Whether this call of CUDA is the one to fail.
+inline bool FailsNow() {
+  if (calls_until_failure < 0 || calls_until_failure-- > 0) return false;
+  last_error = cudaErrorUnknown;
+  return true;
+}
+
+template <class Work>
+int Enqueue(Work work) {
+  if (FailsNow()) return cudaErrorUnknown;
+  if (deferred) {
+    queue.push_back(std::move(work));
+  } else {
+    work();
+  }
+  return cudaSuccess;
+}
+
+inline void Synchronize() {
+  if (!deferred) return;
+  const auto works = std::move(queue);
+  queue.clear();
+  for (const auto& work : works) work();
+}
+
 template <class... P, class... A>
 void Launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 threads, A... args) {
   Block& block = machine.block;
@@ -267,10 +304,16 @@ void Launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 threads, A..
   for (const unsigned i : order) RunBlock(dim3(i % grid.x, i / grid.x));
 }
 
+template <class... P, class... A>
+void Queue(const char* name, void (*kernel)(P...), dim3 grid, dim3 threads, A... args) {
+  Enqueue([=] { Launch(name, kernel, grid, threads, args...); });
+}
+
 }  // namespace cuda_on_cpu
 
-#define TWML_LAUNCH(kernel, grid, threads, stream, ...) \
-  (void)(stream), cuda_on_cpu::Launch(#kernel, kernel, grid, threads, __VA_ARGS__)
+#define TWML_QUEUE_KERNEL(kernel, grid, threads, stream, ...) \
+  (void)(stream), cuda_on_cpu::Queue(#kernel, kernel, grid, threads, __VA_ARGS__)
+#define TWML_EMULATION_QUEUE(stream, ...) ((void)(stream), cuda_on_cpu::Enqueue(__VA_ARGS__))
 
 #define threadIdx (cuda_on_cpu::machine.running->thread_idx)
 #define blockIdx (cuda_on_cpu::machine.block.block_idx)
@@ -303,9 +346,13 @@ T atomicMax(T* p, T v) {
   return old;
 }
 
-inline int cudaGetLastError() { return cudaSuccess; }
+inline int cudaGetLastError() { return std::exchange(cuda_on_cpu::last_error, cudaSuccess); }
 inline int cudaMemsetAsync(void* p, int byte, size_t bytes, cudaStream_t) {
-  std::memset(p, byte, bytes);
+  return cuda_on_cpu::Enqueue([=] { std::memset(p, byte, bytes); });
+}
+inline int cudaStreamSynchronize(cudaStream_t) {
+  if (cuda_on_cpu::FailsNow()) return cudaErrorUnknown;
+  cuda_on_cpu::Synchronize();
   return cudaSuccess;
 }
 inline int cudaMalloc(void** p, size_t bytes) {
@@ -313,26 +360,43 @@ inline int cudaMalloc(void** p, size_t bytes) {
   return *p == nullptr ? 2 : cudaSuccess;
 }
 inline int cudaFree(void* p) {
+  cuda_on_cpu::Synchronize();
   std::free(p);
   return cudaSuccess;
 }
 inline int cudaMemcpy(void* to, const void* from, size_t bytes, int) {
+  cuda_on_cpu::Synchronize();
   if (bytes > 0) std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
-inline int cudaMemcpyAsync(void* to, const void* from, size_t bytes, int kind, cudaStream_t) {
-  return cudaMemcpy(to, from, bytes, kind);
+inline int cudaMemcpyAsync(void* to, const void* from, size_t bytes, int, cudaStream_t) {
+  return cuda_on_cpu::Enqueue([=] { std::memcpy(to, from, bytes); });
 }
-inline int cudaMallocHost(void** p, size_t bytes) { return cudaMalloc(p, bytes); }
-inline int cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+inline int cudaMallocHost(void** p, size_t bytes) {
+  if (cuda_on_cpu::FailsNow()) return cudaErrorUnknown;
+  return cudaMalloc(p, bytes);
+}
+inline int cudaFreeHost(void* p) { return cudaFree(p); }
 inline int cudaGetDeviceCount(int* count) {
   *count = 1;
   return cudaSuccess;
 }
 
+#define CUDA_ON_CPU_API extern "C" __attribute__((visibility("default"), weak))
+
 // Chooses the order of blocks and threads.
-extern "C" __attribute__((visibility("default"), weak)) void cuda_on_cpu_seed(unsigned seed) {
-  cuda_on_cpu::seed = seed;
+CUDA_ON_CPU_API void cuda_on_cpu_seed(unsigned seed) { cuda_on_cpu::seed = seed; }
+
+// Chooses when the work of streams is done. Not for programs with several threads.
+CUDA_ON_CPU_API void cuda_on_cpu_defer(int deferred) {
+  cuda_on_cpu::Synchronize();
+  cuda_on_cpu::deferred = deferred != 0;
+}
+
+// Makes a call of CUDA fail, after `calls` that do not; never if that is negative. Returns how many
+// were left from the last time.
+CUDA_ON_CPU_API int64_t cuda_on_cpu_fail(int64_t calls) {
+  return std::exchange(cuda_on_cpu::calls_until_failure, calls);
 }
 
 #endif  // TESTS_CUDA_CUDA_ON_CPU_H_

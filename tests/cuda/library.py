@@ -143,11 +143,25 @@ class CudaLibrary:
         self.library.twml_cuda_free.argtypes = [ctypes.c_void_p]
         self.library.twml_cuda_copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
         assert self.library.twml_cuda_abi() == 1
+        self.is_emulated = hasattr(self.library, "cuda_on_cpu_seed")
+        if self.is_emulated:
+            # As on a GPU, work is done after the call that queues it.
+            self.library.cuda_on_cpu_defer(1)
+            self.library.cuda_on_cpu_fail.argtypes = [ctypes.c_int64]
+            self.library.cuda_on_cpu_fail.restype = ctypes.c_int64
 
     def seed(self, seed: int) -> None:
         """Chooses the order of blocks and threads, if the library is emulated."""
-        if hasattr(self.library, "cuda_on_cpu_seed"):
+        if self.is_emulated:
             self.library.cuda_on_cpu_seed(seed)
+
+    def fail_after(self, calls: int) -> int:
+        """Makes a call of CUDA fail after others that do not; a negative number: never.
+
+        Returns:
+            How many were left from the last time, negative if that call has failed.
+        """
+        return int(self.library.cuda_on_cpu_fail(calls))
 
     def sparse_linear(self, batches: list[Csr], tables: list[Array]) -> Result:
         """The products of batches with their tables."""
@@ -200,6 +214,8 @@ class CudaLibrary:
                     ctypes.c_int64(dim),
                     ctypes.c_void_p(out),
                 )
+            if code != 0:
+                return code, []
             number = int(memory.get(groups.num_groups, (), np.int64))
             ids = memory.get(groups.ids, len(batch.ids), np.int64)[:number]
             return code, [ids, memory.get(out, (len(batch.ids), dim), np.float32)[:number]]
@@ -269,10 +285,12 @@ class CudaLibrary:
             splits_out = memory.put(np.full(batch.num_rows + 1, -1, np.int64))
             arguments = (call, ctypes.byref(csr), ctypes.byref(buckets), ctypes.c_void_p(ends))
             code = self.library.twml_cuda_discretize_sizes(*arguments, ctypes.c_void_p(splits_out))
+            if code != 0:
+                return code, []
             total = int(memory.get(ends, n, np.int64)[-1]) if n else 0
             ids = memory.put(np.full(total, -1, np.int64))
             values = memory.put(np.full(total, np.nan, np.float32))
-            code = code or self.library.twml_cuda_discretize(
+            code = self.library.twml_cuda_discretize(
                 *arguments, ctypes.c_void_p(ids), ctypes.c_void_p(values)
             )
             return code, [
@@ -301,6 +319,10 @@ class CudaLibrary:
             return code, [*arrays, memory.get(state, len(max_abs), np.float32)]
 
         return self._run(run)
+
+    def reports(self) -> Reports:
+        """New reports of bad input."""
+        return Reports(self.library)
 
     def _group(self, memory: _Memory, call: Any, batch: Csr, input_dim: int) -> tuple[Any, int]:
         n = len(batch.ids)
@@ -333,6 +355,53 @@ class CudaLibrary:
             return Result(code, arrays, tuple(int(e) for e in found))
         finally:
             memory.free()
+
+
+class _Errors(ctypes.Structure):
+    _fields_ = [(f"e{i}", ctypes.c_uint64) for i in range(len(NO_ERRORS))]
+
+
+class Reports:
+    """The reports of bad input of a device, and the host's copy of them.
+
+    Args:
+        library: The loaded library.
+    """
+
+    def __init__(self, library: Any) -> None:
+        self.library = library
+        for name in ("new", "device", "fetch", "reset", "seen"):
+            getattr(library, f"twml_cuda_reports_{name}").argtypes = [ctypes.c_void_p] * (
+                2 if name in ("fetch", "reset") else 1
+            )
+        library.twml_cuda_reports_new.restype = ctypes.c_void_p
+        library.twml_cuda_reports_device.restype = ctypes.c_void_p
+        library.twml_cuda_reports_seen.restype = _Errors
+        self.pointer = library.twml_cuda_reports_new(None)
+        self.synchronize()
+
+    def report_bad_ids(self, number: int) -> None:
+        """Does on the device what kernels do that find bad ids."""
+        device = self.library.twml_cuda_reports_device(self.pointer)
+        value = np.array([number], np.uint64)
+        assert self.library.twml_cuda_copy(device, value.ctypes.data, value.nbytes) == 0
+
+    def fetch(self) -> None:
+        """Queues a copy to the host."""
+        assert self.library.twml_cuda_reports_fetch(self.pointer, None) == 0
+
+    def reset(self) -> None:
+        """Clears the reports and the copy."""
+        assert self.library.twml_cuda_reports_reset(self.pointer, None) == 0
+
+    def seen(self) -> tuple[int, ...]:
+        """The copy of the host."""
+        errors = self.library.twml_cuda_reports_seen(self.pointer)
+        return tuple(getattr(errors, name) for name, _ in _Errors._fields_)
+
+    def synchronize(self) -> None:
+        """Waits for what is queued."""
+        assert self.library.twml_cuda_synchronize(None) == 0
 
 
 def _batch(memory: _Memory, batch: Csr) -> Any:

@@ -48,17 +48,29 @@ DEFECTS = [
         "range.begin < 0",
     ),
     build.Edit(
+        "groups_are_counted_before_the_work_is_done",
+        "update_groups.cu",
+        "p.device_num_segments = groups.num_groups;",
+        "p.num_segments = *groups.num_groups;",
+    ),
+    build.Edit(
         "missing_tail_of_pieces",
         "segment_sum.h",
-        "(size + kPiece - 1) / kPiece",
-        "size / kPiece",
+        "const int64_t pieces = (size + kPiece - 1) / kPiece;",
+        "const int64_t pieces = size / kPiece;",
     ),
     build.Edit("rounded_products", "formulas.h", "#define TWML_CUDA 1\n", ""),
     build.Edit(
         "unstable_order_of_equal_ids",
         "sort_and_scan.h",
-        "return keys[a] < keys[b];",
+        "return (keys[a] & mask) < (keys[b] & mask);",
         "return keys[a] != keys[b] ? keys[a] < keys[b] : a > b;",
+    ),
+    build.Edit(
+        "sorted_by_too_few_bits",
+        "group_by_id.cu",
+        "limit >> bits != 0",
+        "limit >> bits > 1",
     ),
     build.Edit(
         "missing_squares_of_last_columns",

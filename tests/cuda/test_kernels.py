@@ -23,6 +23,7 @@ from twml_ops import core
 PAIRS = [Case(**c) for c in pairwise(FACTORS)]
 GRID = [Case(*c) for c in itertools.product(*FACTORS.values())]
 OUT_OF_MEMORY = -1
+UNKNOWN_ERROR = 999
 
 
 def test_every_pair_of_values_occurs_in_a_case():
@@ -284,3 +285,84 @@ def test_the_checker_finds_a_wrong_bit(checker, cuda):
     wrong.__dict__.update(vars(cuda))
     with pytest.raises(AssertionError):
         Checker(wrong, checker.core).check(Case(17, "sgd", "short", True, True, False, 1))
+
+
+CALLS = (
+    "sparse_linear",
+    "values_grad",
+    "weights_grad",
+    "update",
+    "max_norm",
+    "decayed_max_norm",
+    "discretize",
+)
+
+
+def calls_of(cuda):
+    """Calls of all functions that queue work, by name. Each returns a `Result`."""
+    random = np.random.default_rng(7)
+    batch = batch_of(Case(8, "adagrad", "long", True, True, False, 1))
+    table = random.normal(size=(TABLE_ROWS, 8)).astype(np.float32)
+    grad = random.normal(size=(batch.num_rows, 8)).astype(np.float32)
+    norm = Csr(batch.ids, batch.values, None), np.ones(TABLE_ROWS, np.float32), None
+    options = {"epsilon": 1e-6, "training": True, "nonfinite": 1}
+    features = np.array([2, 5]), np.array([-1, 0, 1], np.float32), np.array([0, 1, 3])
+    slots = [np.ones_like(table)]
+    calls = (
+        lambda: cuda.sparse_linear([batch], [table]),
+        lambda: cuda.values_grad(batch, table, grad),
+        lambda: cuda.weights_grad(batch, TABLE_ROWS, grad),
+        lambda: cuda.update([batch], [grad], [table], [slots], ["adagrad"]),
+        lambda: cuda.max_norm(*norm, decay=1, **options),
+        lambda: cuda.max_norm(*norm, decay=0.9, **options),
+        lambda: cuda.discretize(batch, *features, bits=4),
+    )
+    return dict(zip(CALLS, calls, strict=True))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_failure_of_cuda_is_returned_once(cuda, name):
+    if not cuda.is_emulated:
+        pytest.skip("a real library cannot be told to fail")
+    call = calls_of(cuda)[name]
+    want = call()
+    assert want.code == 0
+    failures = 0
+    while True:
+        cuda.fail_after(failures)
+        code = call().code
+        if cuda.fail_after(-1) >= 0:
+            break  # no call was left to fail
+        assert code == UNKNOWN_ERROR, failures
+        again = call()
+        assert again.code == 0, failures
+        for got, expected in zip(again.arrays, want.arrays, strict=True):
+            np.testing.assert_array_equal(got, expected)
+        failures += 1
+    assert code == 0
+    assert failures > 0
+
+
+def test_reports_are_fetched_and_reset(cuda):
+    reports = cuda.reports()
+    assert reports.seen() == NO_ERRORS
+    reports.report_bad_ids(3)
+    assert reports.seen() == NO_ERRORS  # not fetched yet
+    for _ in range(2):  # the second copy comes when the host has seen the first
+        reports.fetch()
+    reports.synchronize()
+    assert reports.seen() == (3, *NO_ERRORS[1:])
+    reports.fetch()
+    reports.reset()
+    reports.synchronize()
+    assert reports.seen() == NO_ERRORS
+
+
+def test_overlapping_long_rows_of_invalid_splits_are_skipped(cuda):
+    n, rows = 1 << 13, 1 << 9
+    batch = Csr(np.zeros(n, np.int32), None, np.tile(np.array([0, n]), rows))
+    result = cuda.sparse_linear([batch], [np.ones((1, 1), np.float32)])
+    assert result.code == 0
+    assert result.errors[2] > 0
+    np.testing.assert_array_equal(np.unique(result.arrays[0][::2]), [0, n])
+    np.testing.assert_array_equal(result.arrays[0][1::2], 0)

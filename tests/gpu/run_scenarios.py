@@ -8,6 +8,8 @@ import os
 import sys
 import traceback
 
+import pytest
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from tests.gpu import (
@@ -28,7 +30,7 @@ def main(library):
     for name in SCENARIOS:
         try:
             outcomes[name] = {"numbers": run_scenario(name)}
-        except Exception:
+        except (Exception, pytest.fail.Exception):
             outcomes[name] = {"error": traceback.format_exc()[-4000:]}
     print(json.dumps(outcomes))
 

@@ -94,18 +94,27 @@ class CudaKernel : public Kernel {
       return absl::ResourceExhaustedError("no GPU memory for the reports of bad input");
     }
     // What earlier kernels have reported, as far as the host has seen it.
-    TF_RETURN_IF_ERROR(Raise(scope.reports, StreamOf(ctx)));
+    TF_RETURN_IF_ERROR(Raise(scope));
     scope.call = {StreamOf(ctx), Allocate, &scope, cuda.reports_device(scope.reports)};
     TF_RETURN_IF_ERROR(Queue(ctx, &scope));
-    cuda.reports_fetch(scope.reports, StreamOf(ctx));
+    const std::string reports = "the reports of bad input";
+    TF_RETURN_IF_ERROR(ToStatus(cuda.reports_fetch(scope.reports, StreamOf(ctx)), scope, reports));
     if (!strict) return absl::OkStatus();
-    cuda.synchronize(StreamOf(ctx));
-    return Raise(scope.reports, StreamOf(ctx));
+    TF_RETURN_IF_ERROR(ToStatus(cuda.synchronize(StreamOf(ctx)), scope, reports));
+    return Raise(scope);
   }
 
-  static absl::Status Raise(TwmlCudaReports* reports, void* stream) {
-    const absl::Status status = ErrorOf(cuda.reports_seen(reports));
-    if (!status.ok()) cuda.reports_reset(reports, stream);
+  // Returns the error that the host has seen in the reports, and clears them.
+  absl::Status Raise(const Scope& scope) const {
+    if (ErrorOf(cuda.reports_seen(scope.reports)).ok()) return absl::OkStatus();
+    static std::mutex mu;
+    const std::lock_guard<std::mutex> lock(mu);
+    // The host may have seen a part of the reports, and another op may have raised the error.
+    void* const stream = StreamOf(scope.ctx);
+    const std::string reports = "the reports of bad input";
+    TF_RETURN_IF_ERROR(ToStatus(cuda.synchronize(stream), scope, reports));
+    const absl::Status status = ErrorOf(cuda.reports_seen(scope.reports));
+    TF_RETURN_IF_ERROR(ToStatus(cuda.reports_reset(scope.reports, stream), scope, reports));
     return status;
   }
 
