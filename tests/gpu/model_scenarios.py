@@ -108,11 +108,13 @@ def an_export_is_loaded_on_the_host():
         export.to_stock_tf(model, Path(folder) / "stock")
         with tf.device("CPU:0"):
             ours = tf.saved_model.load(str(Path(folder) / "ours"))
+        as_saved = tf.saved_model.LoadOptions(experimental_variable_policy="save_variable_devices")
+        placed = tf.saved_model.load(str(Path(folder) / "ours"), options=as_saved)
         stock = tf.saved_model.load(str(Path(folder) / "stock"))
         if has_gpu():  # on the GPU it fails instead of copying the table
             on_gpu = tf.saved_model.load(str(Path(folder) / "ours"))
             with pytest.raises(tf.errors.InvalidArgumentError, match="Cannot assign"):
                 on_gpu(inputs)
-    for loaded in (ours, stock):
+    for loaded in (ours, placed, stock):
         np.testing.assert_allclose(loaded(inputs), want, rtol=1e-4, atol=1e-6)
     return {"scores": want}

@@ -30,6 +30,10 @@ def to_tf(
 ) -> None:
     """Writes a SavedModel with the ops of this package, which must be imported to load it.
 
+    On a machine with a GPU, load it in the block `tf.device("CPU:0")`, or with
+    `tf.saved_model.LoadOptions(experimental_variable_policy="save_variable_devices")`, which puts
+    each variable where it was when it was saved. TensorFlow puts it on the GPU otherwise.
+
     The loaded object is called like the model. Its `serving_default` signature takes flat tensors:
     a ragged input `x` becomes `x` and `x_row_splits`; a sparse input `x` becomes `x_ids`,
     `x_values` and `x_row_splits`; dense inputs stay as they are. It returns the outputs by name.
@@ -54,7 +58,8 @@ def to_tf(
         ValueError: The model has no symbolic inputs and `inputs` is None, the model does not take
             the features of `schema`, or these are hashed by version 1.
     """
-    _save(_Served(model, ModelInputs(model, inputs), {}, output_names, _raw(model, schema)), path)
+    served = _Served(model, ModelInputs(model, inputs), {}, output_names, _raw(model, schema))
+    _save(served, path, keeps_devices=True)
 
 
 def to_stock_tf(
@@ -158,8 +163,12 @@ def _named(model: Any, outputs: Any, output_names: Sequence[str] | None) -> dict
     return dict(zip(names, flat, strict=True))
 
 
-def _save(served: _Served, path: Path) -> None:
-    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+def _save(served: _Served, path: Path, keeps_devices: bool = False) -> None:
+    # Readers that want to can then have the variables of our ops on the host, like these ops.
+    policy = "save_variable_devices" if keeps_devices else None
+    options = tf.saved_model.SaveOptions(
+        experimental_custom_gradients=False, experimental_variable_policy=policy
+    )
     signatures = dict(served.serving)
     tf.saved_model.save(served, os.fspath(path), signatures=signatures, options=options)
 
