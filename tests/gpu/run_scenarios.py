@@ -1,6 +1,6 @@
 """Runs scenarios with the simulated GPU, and prints the outcome of each as JSON.
 
-    python -m tests.gpu.run_scenarios LIBRARY [SCENARIO ...]
+python -m tests.gpu.run_scenarios LIBRARY [SCENARIO ...]
 """
 
 import json
@@ -18,11 +18,19 @@ from tests.gpu import (
     model_scenarios,
     op_scenarios,
     optimizer_scenarios,
+    replica_scenarios,
 )
 from tests.gpu.scenario import SCENARIOS, load_gpu, run_scenario
 
 # The CUDA kernels are loaded for the first table on a GPU, and stay: models and layers come first.
-MODULES = (model_scenarios, layer_scenarios, op_scenarios, optimizer_scenarios, device_scenarios)
+MODULES = (
+    model_scenarios,
+    layer_scenarios,
+    replica_scenarios,
+    op_scenarios,
+    optimizer_scenarios,
+    device_scenarios,
+)
 ORDER = [n for m in MODULES for n, s in SCENARIOS.items() if s.__module__ == m.__name__]
 
 

@@ -111,6 +111,33 @@ def _has_accelerator() -> bool:
     return any(d.device_type not in ("CPU", "TPU", "TPU_SYSTEM") for d in visible)
 
 
+class _OnHost:
+    """Says to a `tf.distribute.MirroredStrategy` that it shall create a variable on the host.
+
+    A strategy can create a variable on the devices of another one, of which it takes `_devices`.
+    """
+
+    def __init__(self, num_replicas: int) -> None:
+        self._devices = [_HOST] * num_replicas
+
+
+def _create_on_host(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+    strategy = tf.distribute.get_strategy()
+    if type(strategy) is tf.distribute.MirroredStrategy:
+        kwargs.setdefault("colocate_with", _OnHost(strategy.num_replicas_in_sync))
+    return next_creator(**kwargs)
+
+
+@contextlib.contextmanager
+def _host_scope() -> Iterator[None]:
+    with tf.device(_HOST):
+        if tf.distribute.has_strategy():  # it would create variables on its own devices
+            with tf.variable_creator_scope(_create_on_host):
+                yield
+        else:
+            yield
+
+
 class _Library:
     """The active op wrappers: those loaded, or those of the innermost `override` block.
 
@@ -157,10 +184,11 @@ class _Library:
     def on_host(self) -> contextlib.AbstractContextManager[Any]:
         """The device scope for the active ops and the variables that they use.
 
-        It keeps the job and the task of the enclosing scope. Where `is_host_only` is False it does
-        nothing.
+        It keeps the job and the task of the enclosing scope. A `tf.distribute.MirroredStrategy`
+        creates the variables of its replicas on the host in it. Where `is_host_only` is False it
+        does nothing.
         """
-        return tf.device(_HOST) if self.is_host_only else _ANYWHERE
+        return _host_scope() if self.is_host_only else _ANYWHERE
 
     @contextlib.contextmanager
     def beside(self, device: str | None) -> Iterator[None]:

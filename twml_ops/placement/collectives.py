@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops.ops._library import library
+
 Tensors = tuple[tf.Tensor, ...]
 _COUNTER = "_twml_traffic"
 
@@ -134,7 +136,9 @@ def _send(strategy: tf.distribute.Strategy, tensors_for: Any) -> Any:
 
     def receive(context: Any) -> tuple[Any, tf.Tensor]:
         receiver = context.replica_id_in_sync_group
-        with tf.device(strategy.extended.worker_devices[receiver]):
+        # Tables are on the host, and so are the ops that take what replicas send to each other.
+        device = strategy.extended.worker_devices[receiver]
+        with library.on_host() if library.is_host_only else tf.device(device):
             received = tf.nest.map_structure(tf.identity, tensors_for(receiver))
             by_sender = received if isinstance(received, list) else [received]
             foreign = [t for by in by_sender for sender, t in enumerate(by) if sender != receiver]

@@ -74,7 +74,14 @@ def device_placement() -> Placement:
 
     Raises:
         RuntimeError: TensorFlow has a GPU, but there are no kernels for it.
+        ValueError: The running strategy has several replicas.
     """
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    if replicas > 1:
+        raise ValueError(
+            f'placement="device" does not support strategies of several replicas, got {replicas}; '
+            'use placement="host"'
+        )
     if not library.is_host_only or not tf.config.list_logical_devices("GPU"):
         return REPLICATED
     problem = library.cuda.problem()

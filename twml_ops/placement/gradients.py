@@ -5,6 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from twml_ops import ops
+from twml_ops.ops._library import library
 from twml_ops.placement import collectives
 
 _FLOAT_BYTES, _LENGTH_BYTES = 4, 8
@@ -27,6 +28,11 @@ def reduce_gradient(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
     """
     if collectives.num_replicas() == 1:
         return gradient
+    with library.on_host():  # where the table is, and not on the device of the replica
+        return _reduce_gradient(gradient)
+
+
+def _reduce_gradient(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
     source = ops.sparse_linear_gradient_inputs(gradient)
     if source is None:
         pair = gradient.indices, gradient.values

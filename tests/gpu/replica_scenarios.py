@@ -1,0 +1,148 @@
+"""Replicas on two GPUs: each has its table on the host, and all tables have the same bits."""
+
+import contextlib
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.gpu.scenario import (
+    WIDTH,
+    B,
+    D,
+    N,
+    arrays,
+    assert_on,
+    copied_bytes,
+    has_gpu,
+    scenario,
+    slots_of,
+)
+from twml_ops import layers, optimizers
+from twml_ops.ops._tape import tf_variable
+
+REPLICAS = 2
+
+
+@functools.cache
+def strategy():
+    """A strategy of two GPUs, which the simulated GPU has no collectives for; else none."""
+    if not has_gpu():
+        return None
+    devices = [f"GPU:{i}" for i in range(REPLICAS)]
+    return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+
+
+def copies(variable):
+    """The values of a variable on all replicas."""
+    value = tf_variable(variable)
+    return [value] if strategy() is None else strategy().experimental_local_results(value)
+
+
+def assert_equal_on_the_host(*variables):
+    for variable in variables:
+        found = copies(variable)
+        assert_on("CPU", *found)
+        assert all(v.numpy().tobytes() == found[0].numpy().tobytes() for v in found), variable.name
+
+
+def make(norm=layers.MaxNorm, optimizer=optimizers.Adagrad, **kwargs):
+    """A model with a norm, a table and a dense layer, and its optimizer."""
+    with contextlib.nullcontext() if strategy() is None else strategy().scope():
+        draw = tf.keras.initializers.RandomNormal
+        inputs = [tf.keras.Input((None,), dtype=t, ragged=True) for t in ("int64", "float32")]
+        table = layers.SparseLinear(D, N, kernel_initializer=draw(0, 0.1, seed=1), **kwargs)
+        head = tf.keras.layers.Dense(1, kernel_initializer=draw(0, 0.3, seed=2))
+        normed = norm(N, name="norm")(inputs)
+        model = tf.keras.Model(inputs, head(table(normed)))
+        return model, table, optimizer(0.1)
+
+
+def batches():
+    """The batch of each replica, on the host."""
+    ids, values, labels = arrays()
+    parts = [slice(None)] if strategy() is None else [slice(0, B // 2), slice(B // 2, B)]
+    with tf.device("CPU:0"):
+        found = []
+        for part in parts:
+            splits = tf.constant(np.arange(len(ids[part]) + 1) * WIDTH)
+            flat = [tf.constant(a[part].ravel()) for a in (ids, values)]
+            ragged = [tf.RaggedTensor.from_row_splits(f, splits, validate=False) for f in flat]
+            found.append((*ragged, tf.constant(labels[part])))
+        return found
+
+
+def step_on_replicas(model, optimizer):
+    def replica(ids, values, labels):
+        with tf.GradientTape() as tape:
+            error = model([ids, values], training=True) - labels
+            loss = tf.reduce_sum(error**2) / B
+        variables = model.trainable_variables
+        gradients = tape.gradient(loss, variables)
+        optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+
+    found = batches()
+    if strategy() is None:
+        return tf.function(lambda: replica(*found[0]))
+    per_replica = strategy().experimental_distribute_values_from_function(
+        lambda context: found[context.replica_id_in_sync_group]
+    )
+    return tf.function(lambda: strategy().run(replica, args=per_replica))
+
+
+def trains_on_replicas(**kwargs):
+    model, table, optimizer = make(**kwargs)
+    step = step_on_replicas(model, optimizer)
+    for _ in range(3):
+        step()
+    to_device, to_host, largest = copied_bytes(step)
+    norm = model.get_layer("norm")
+    assert_equal_on_the_host(table.kernel, *norm.variables, *slots_of(optimizer, (N, D), (N,)))
+    activations = B * D * 4
+    dense = 8192  # the bias and the dense layer, which TensorFlow sends from GPU to GPU
+    assert to_device <= activations + dense, to_device
+    assert to_host <= activations + dense, to_host
+    assert largest <= activations, largest
+    return {str(i): copies(v)[0].numpy() for i, v in enumerate(model.variables)}
+
+
+@scenario
+def replicas_on_gpus_train_tables_on_the_host():
+    return trains_on_replicas()
+
+
+@scenario
+def replicas_on_gpus_train_with_a_slot_for_each_row():
+    return trains_on_replicas(norm=layers.OnlineStandardize, optimizer=optimizers.RowWiseAdagrad)
+
+
+@scenario
+def replicas_on_gpus_fit_with_mixed_precision():
+    """Batches are padded: TensorFlow 2.21 cannot hand ragged tensors of GPUs to `fit`."""
+    ids, values, labels = arrays()
+    with tf.device("CPU:0"):
+        data = tf.data.Dataset.from_tensor_slices(((ids, values), labels)).batch(B).repeat(4)
+    found = {}
+    for clip in ({"clipvalue": 0.01}, {"global_clipnorm": 0.5}):
+        tf.keras.mixed_precision.set_global_policy("mixed_float16")
+        with contextlib.nullcontext() if strategy() is None else strategy().scope():
+            table = layers.SparseLinear(D, N, kernel_initializer="ones")
+            inputs = [tf.keras.Input((WIDTH,), dtype=t) for t in ("int64", "float32")]
+            model = tf.keras.Model(inputs, tf.keras.layers.Dense(1, dtype="float32")(table(inputs)))
+            optimizer = optimizers.LossScaleOptimizer(optimizers.LazyAdam(0.01, **clip))
+            model.compile(optimizer, "mse", jit_compile=False, steps_per_execution=2)
+        model.fit(data, epochs=1, verbose=0)
+        tf.keras.mixed_precision.set_global_policy("float32")
+        assert_equal_on_the_host(table.kernel, *slots_of(optimizer, (N, D)))
+        (kind,) = clip
+        found[kind] = copies(table.kernel)[0].numpy()[::50]
+    return found
+
+
+@scenario
+def tables_on_gpus_are_refused_with_replicas():
+    if has_gpu():
+        with strategy().scope(), pytest.raises(ValueError, match='got 2; use placement="host"'):
+            layers.SparseLinear(D, N, placement="device").build()
+    return {}
