@@ -94,12 +94,14 @@ class Case:
         batches: the batches.
         grad_output: float32 [B, D], the gradient of the loss with respect to the layer's output.
         threads: number of threads to use.
+        torch_device: where PyTorch and FBGEMM compute, "cpu" or "cuda".
     """
 
     table: np.ndarray
     batches: Sequence[Batch]
     grad_output: np.ndarray
     threads: int = 2
+    torch_device: str = "cpu"
 
 
 def make_case(workload: Workload, batches: Sequence[Batch], threads: int, seed: int = 0) -> Case:

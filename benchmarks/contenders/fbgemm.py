@@ -1,4 +1,4 @@
-"""FBGEMM's table-batched embeddings on the CPU, whose backward pass updates the table."""
+"""FBGEMM's table-batched embeddings, whose backward pass updates the table."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ from benchmarks.workload import Case
 
 def _bags(case: Case, optimizer: OptimType) -> Any:
     rows, units = case.table.shape
+    where = (EmbeddingLocation.HOST, ComputeDevice.CPU)
+    if case.torch_device == "cuda":
+        where = (EmbeddingLocation.DEVICE, ComputeDevice.CUDA)
     bags = SplitTableBatchedEmbeddingBagsCodegen(
-        [(rows, units, EmbeddingLocation.HOST, ComputeDevice.CPU)],
+        [(rows, units, *where)],
         optimizer=optimizer,
         learning_rate=reference.LEARNING_RATE,
         eps=reference.EPSILON,
@@ -46,7 +49,7 @@ def forward(case: Case) -> PreparedContender:
 def step(optimizer: OptimType, case: Case) -> PreparedContender:
     """The forward pass, and a backward pass that includes the update."""
     inputs, bags = bag_inputs(case), _bags(case, optimizer)
-    grad = torch.from_numpy(case.grad_output)
+    grad = torch.from_numpy(case.grad_output).to(case.torch_device)
     if optimizer != OptimType.EXACT_SGD:
         bags.split_optimizer_states()[0][0].fill_(reference.INITIAL_ACCUMULATOR)
 
@@ -56,7 +59,7 @@ def step(optimizer: OptimType, case: Case) -> PreparedContender:
         output.backward(grad)
         return output.detach()
 
-    return PreparedContender(run, lambda: bags.split_embedding_weights()[0].detach().numpy())
+    return PreparedContender(run, lambda: bags.split_embedding_weights()[0].detach().cpu().numpy())
 
 
 def no_adam(case: Case) -> PreparedContender:

@@ -1,4 +1,4 @@
-"""PyTorch on the CPU."""
+"""PyTorch on the CPU, or on a GPU (`Case.torch_device`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
 from benchmarks import reference
@@ -21,12 +20,16 @@ torch.sparse.check_sparse_tensor_invariants.disable()
 def bag_inputs(case: Case) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """(ids, offsets [B + 1], values) of each batch; also sets the number of threads."""
     torch.set_num_threads(case.threads)
-    return [tuple(map(torch.from_numpy, (b.ids, b.row_splits, b.values))) for b in case.batches]
+    return [
+        tuple(torch.from_numpy(a).to(case.torch_device) for a in (b.ids, b.row_splits, b.values))
+        for b in case.batches
+    ]
 
 
-def native_copy(array: np.ndarray) -> torch.Tensor:
+def table_of(case: Case) -> torch.Tensor:
     """A copy in memory that PyTorch allocates (large NumPy arrays are on huge pages)."""
-    return torch.empty(array.shape).copy_(torch.from_numpy(array))
+    table = torch.empty(case.table.shape, device=case.torch_device)
+    return table.copy_(torch.from_numpy(case.table))
 
 
 def _bag(ids: Any, offsets: Any, values: Any, table: torch.Tensor, sparse: bool) -> torch.Tensor:
@@ -43,7 +46,7 @@ def _bag(ids: Any, offsets: Any, values: Any, table: torch.Tensor, sparse: bool)
 
 def forward_bag(case: Case) -> PreparedContender:
     """The forward pass of torch.nn.functional.embedding_bag."""
-    inputs, table = bag_inputs(case), native_copy(case.table)
+    inputs, table = bag_inputs(case), table_of(case)
 
     @torch.no_grad()
     def run(i: int) -> torch.Tensor:
@@ -54,7 +57,7 @@ def forward_bag(case: Case) -> PreparedContender:
 
 def forward_csr(case: Case) -> PreparedContender:
     """The product of a sparse CSR tensor and a dense tensor, computed by MKL."""
-    inputs, table = bag_inputs(case), native_copy(case.table)
+    inputs, table = bag_inputs(case), table_of(case)
     matrices = [
         torch.sparse_csr_tensor(offsets, ids, values, (len(offsets) - 1, len(table)))
         for ids, offsets, values in inputs
@@ -72,8 +75,8 @@ def step(
 ) -> PreparedContender:
     """embedding_bag with a sparse gradient, and an optimizer that accepts it."""
     inputs = bag_inputs(case)
-    table = torch.nn.Parameter(native_copy(case.table))
-    grad = torch.from_numpy(case.grad_output)
+    table = torch.nn.Parameter(table_of(case))
+    grad = torch.from_numpy(case.grad_output).to(case.torch_device)
     optimizer = make([table])
 
     def run(i: int) -> torch.Tensor:
@@ -83,7 +86,7 @@ def step(
         optimizer.zero_grad(set_to_none=True)
         return output.detach()
 
-    return PreparedContender(run, lambda: table.detach().numpy())
+    return PreparedContender(run, lambda: table.detach().cpu().numpy())
 
 
 def sgd(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
