@@ -23,7 +23,7 @@ NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/scorer/*.cc cc/core/scorer/
 # Make must not delete stamp files of intermediate targets.
 .SECONDARY:
 
-.PHONY: help tensorflows setup train test test-cc test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-gpu test-gpu-check test-tpu lint format bench quality cuda-library wheel test-wheel stubs docs bazel clean
+.PHONY: help tensorflows setup train test test-cc test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-gpu test-gpu-check test-tpu lint format bench bench-gpu quality cuda-library cuda-wheel wheel test-wheel stubs docs bazel clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "TF=2.15 selects the TensorFlow version of a target, TEST_TFS=2.21 those of the tests."
@@ -109,10 +109,26 @@ test-ops-asan: .venv/tf-$(TF)/.built
 		-o pythonpath="$(CURDIR)/build/address $(CURDIR)" \
 		$(ASAN_SKIPPED:%=--ignore=$(CURDIR)/%) $(ASAN_TESTS:%=$(CURDIR)/%)
 
-# Runs the tests of the CUDA kernels on the GPU of this machine.
-test-gpu: cuda-library ## test the CUDA kernels on a GPU
-	TWML_CUDA_LIBRARY=$(CURDIR)/twml_ops/libtwml_cuda.so $(call venv,$(TF))/bin/python -m pytest \
+# With the TensorFlow for GPUs, the peers of benchmarks/gpu.py, and the CUDA library in the package.
+.venv/gpu/.installed: pyproject.toml requirements/pins.txt requirements/tf-2.21.txt requirements/gpu.txt
+	$(PYTHON) -m venv .venv/gpu
+	.venv/gpu/bin/pip install -q -c requirements/tf-2.21.txt "setuptools>=77" wheel pybind11 ninja
+	.venv/gpu/bin/pip install -q -r requirements/gpu.txt
+	.venv/gpu/bin/pip install -q -c requirements/tf-2.21.txt --no-build-isolation -e ".[test]"
+	touch $@
+
+.venv/gpu/.built: .venv/gpu/.installed $(NATIVE)
+	.venv/gpu/bin/python setup.py -q build_ext --inplace
+	.venv/gpu/bin/python tools/cuda_library.py twml_ops/libtwml_cuda.so
+	touch $@
+
+test-gpu: .venv/gpu/.built ## test the CUDA kernels, and tables on the GPU, on a machine with a GPU
+	TWML_CUDA_LIBRARY=$(CURDIR)/twml_ops/libtwml_cuda.so .venv/gpu/bin/python -m pytest -m "" \
 		tests/cuda/test_kernels.py
+	TWML_REAL_GPU=1 CUDA_VISIBLE_DEVICES= .venv/gpu/bin/python -m pytest tests/gpu
+
+bench-gpu: .venv/gpu/.built ## measure on a machine with a GPU
+	.venv/gpu/bin/python -m benchmarks.gpu $(BENCH_GPU)
 
 test-slow: $(TEST_TFS:%=.venv/tf-%/.built) ## run the tests that take minutes
 	for tf in $(TEST_TFS); do .venv/tf-$$tf/bin/python -m pytest $(PYTEST_FLAGS) -m slow || [ $$? = 5 ]; done
@@ -230,6 +246,9 @@ wheel: .venv/wheel/.installed $(WHEEL_TFS:%=.cache/tensorflow/%/VERSION) ## buil
 # Compiles the CUDA kernels for GPUs, with a compiler that it unpacks in .cache/cuda.
 cuda-library: setup ## build the library of CUDA kernels
 	$(call venv,$(TF))/bin/python tools/cuda_library.py twml_ops/libtwml_cuda.so
+
+cuda-wheel: cuda-library ## pack the CUDA library into a wheel of its own
+	$(call venv,$(TF))/bin/python tools/cuda_wheel.py twml_ops/libtwml_cuda.so dist
 
 # Installs the wheel in new environments outside the checkout. It has no op library for FALLBACK_TFS.
 test-wheel: wheel ## test the wheel in new environments

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -114,6 +115,32 @@ def toolkit() -> Path:
     return root
 
 
+# Approximations, flushing of denormals, and functions of a library.
+_INEXACT = re.compile(
+    r"\b(?:(?:sqrt|rsqrt|rcp|div|ex2|lg2|sin|cos)\.(?:approx|full)|\w+\.ftz)[\w.]*"
+)
+_MAY_BE_INEXACT = "UpdateRuleE5E"  # Ftrl has a learning_rate_power, for which it calls powf
+
+
+def inexact_instructions(ptx: str) -> dict[str, set[str]]:
+    """Finds instructions that do not round as those of CPUs.
+
+    Args:
+        ptx: The assembly of kernels.
+
+    Returns:
+        Name of a function -> its instructions. Kernels of Ftrl are left out.
+    """
+    found = {}
+    for function in re.split(r"^(?=\.(?:visible|weak|func|entry)\b)", ptx, flags=re.MULTILINE):
+        head = re.match(r"[^(]*\b(_Z\w+)\(", function.replace("\n", " "))
+        name = head[1] if head else ""
+        inexact = set(_INEXACT.findall(function))
+        if inexact and _MAY_BE_INEXACT not in name:
+            found[name] = inexact
+    return found
+
+
 def build(output: Path, architectures: tuple[str, ...] = ARCHITECTURES) -> None:
     """Compiles the kernels and links the library.
 
@@ -133,8 +160,12 @@ def build(output: Path, architectures: tuple[str, ...] = ARCHITECTURES) -> None:
         include = [f"-I{ROOT}", "-isystem", cuda / "include"]
         run(
             compiler, "-x", "cuda", f"--cuda-path={cuda}", *offload, *FLAGS, *include,
-            "-c", source, "-o", compiled[-1], env=env,
+            "-save-temps=obj", "-c", source, "-o", compiled[-1], env=env,
         )  # fmt: skip
+        for ptx in objects.glob(f"{source.stem}-cuda-*.s"):
+            inexact = inexact_instructions(ptx.read_text())
+            if inexact:
+                raise SystemExit(f"{source.name} has instructions that round wrongly: {inexact}")
     partial = output.with_suffix(".partial")
     run(
         compiler, "-shared", *compiled, cuda / "lib" / "libcudart_static.a", "-o", partial,

@@ -193,7 +193,8 @@ struct StoreRows {
   }
 };
 
-// Products and consumers of one launch; blockIdx.y selects one.
+// Products and consumers of one launch; blockIdx.y selects one. Kernels copy the one that they
+// need: with references, each thread would copy all of them to its local memory.
 template <class W, class Id, class Consume>
 struct Launch {
   Product<W, Id> products[kTablesPerLaunch];
@@ -213,8 +214,8 @@ __device__ inline bool ListLongSegment(const LongSegments& longs, int64_t segmen
 
 template <class W, class Id, class Consume>
 __global__ void __launch_bounds__(kThreads) SumSegments(const Launch<W, Id, Consume> launch) {
-  const Product<W, Id>& p = launch.products[blockIdx.y];
-  const Consume& consume = launch.consumers[blockIdx.y];
+  const Product<W, Id> p = launch.products[blockIdx.y];
+  const Consume consume = launch.consumers[blockIdx.y];
   const Tile tile(TileWidth(p.dim));
   const int64_t n = NumSegments(p);
   for (int64_t s = tile.Index(); s < n; s += tile.Count()) {
@@ -237,7 +238,7 @@ __global__ void __launch_bounds__(kThreads) SumSegments(const Launch<W, Id, Cons
 
 template <class W, class Id, class Consume>
 __global__ void __launch_bounds__(kThreads) SumPieces(const Launch<W, Id, Consume> launch) {
-  const Product<W, Id>& p = launch.products[blockIdx.y];
+  const Product<W, Id> p = launch.products[blockIdx.y];
   if (p.longs.max_pieces == 0) return;
   const Tile tile(TileWidth(p.dim));
   const auto reserved = static_cast<int64_t>(p.longs.counts[1]);
@@ -255,8 +256,8 @@ __global__ void __launch_bounds__(kThreads) SumPieces(const Launch<W, Id, Consum
 
 template <class W, class Id, class Consume>
 __global__ void __launch_bounds__(kThreads) AddPieces(const Launch<W, Id, Consume> launch) {
-  const Product<W, Id>& p = launch.products[blockIdx.y];
-  const Consume& consume = launch.consumers[blockIdx.y];
+  const Product<W, Id> p = launch.products[blockIdx.y];
+  const Consume consume = launch.consumers[blockIdx.y];
   if (p.longs.max_pieces == 0) return;
   const Tile tile(TileWidth(p.dim));
   const auto n = static_cast<int64_t>(p.longs.counts[0]);

@@ -12,7 +12,7 @@ from tests.gpu.scenario import (
     assert_on,
     batch,
     copied_bytes,
-    has_gpu,
+    counts_copies,
     scenario,
     slots_of,
     step_of,
@@ -36,7 +36,7 @@ def trains(make_optimizer, form="binary", **kwargs):
     )
     assert_on("GPU", net.table.bias, *net.dense.trainable_variables)
     assert_on("GPU", *slots_of(optimizer, (D,), (D, 1)))
-    if has_gpu():
+    if counts_copies():
         activations = B * D * 4
         assert activations <= to_device <= activations + 1024, to_device
         assert activations <= to_host <= activations + 1024, to_host

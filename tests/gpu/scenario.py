@@ -15,12 +15,21 @@ from twml_ops.ops._tape import tf_variable
 
 N, D, B, WIDTH = 2000, 16, 64, 10
 SCENARIOS = {}
-_gpu = None  # the library of the simulated GPU, in the process that has one
+REAL_GPU = "real"
+_gpu = None  # the library of the simulated GPU, or REAL_GPU, in the process that has one
 
 
 def load_gpu(path):
-    """Registers the simulated GPU in this process."""
+    """Registers the simulated GPU in this process; or divides a real one into two."""
     global _gpu
+    if path == REAL_GPU:
+        _gpu = path
+        parts = [tf.config.LogicalDeviceConfiguration(memory_limit=4096)] * 2
+        first = tf.config.list_physical_devices("GPU")[0]
+        tf.config.set_visible_devices([first], "GPU")
+        tf.config.set_logical_device_configuration(first, parts)
+        tf.config.experimental.enable_tensor_float_32_execution(False)
+        return
     from tensorflow.python.framework import load_library
 
     load_library.load_pluggable_device_library(path)
@@ -33,6 +42,11 @@ def load_gpu(path):
 
 def has_gpu():
     return _gpu is not None
+
+
+def counts_copies():
+    """Whether the GPU counts the bytes of copies."""
+    return has_gpu() and _gpu != REAL_GPU
 
 
 def scenario(function):
@@ -58,7 +72,7 @@ def assert_on(kind, *variables):
 
 def copied_bytes(step):
     """Returns the bytes to the GPU, the bytes to the host and the largest copy of one call."""
-    if not has_gpu():
+    if not counts_copies():
         step()
         return 0, 0, 0
     _gpu.fake_gpu_reset()

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from tests.cuda.build import emulated_library
 from tests.gpu.run_scenarios import SCENARIOS, run_scenario
+from tests.gpu.scenario import REAL_GPU
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "gpu"
@@ -46,13 +47,15 @@ def fake_gpu():
 
 @pytest.fixture(scope="module")
 def outcomes():
-    env = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-        "TWML_OPS_CUDA_LIBRARY": str(emulated_library()),
-    }
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    if os.environ.get("TWML_REAL_GPU") == "1":  # which this process does not see: `make test-gpu`
+        gpu = REAL_GPU
+        env.pop("CUDA_VISIBLE_DEVICES", None)
+    else:
+        gpu = str(fake_gpu())
+        env["TWML_OPS_CUDA_LIBRARY"] = str(emulated_library())
     done = subprocess.run(
-        [sys.executable, "-m", "tests.gpu.run_scenarios", str(fake_gpu())],
+        [sys.executable, "-m", "tests.gpu.run_scenarios", gpu],
         env=env,
         capture_output=True,
         text=True,

@@ -14,7 +14,7 @@ FILES = sorted(p.name for p in FOLDER.glob("*.txt"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 INSTALL_THE_PACKAGE = (
     *("tf-2.15.txt", "tf-2.21.txt"),
-    *("bench.txt", "gpu-check.txt", "quality.txt", "tpu.txt"),
+    *("bench.txt", "gpu.txt", "gpu-check.txt", "quality.txt", "tpu.txt"),
 )
 INSTALLED_WITH_TENSORFLOW = {"numpy", "tensorboard"}
 

@@ -31,6 +31,15 @@ TWML_INLINE float MulAdd(float a, float b, float c) {
 #endif
 }
 
+// The square root, correctly rounded. Clang compiles sqrtf to an approximation for GPUs.
+TWML_INLINE float SquareRoot(float x) {
+#if defined(__CUDA_ARCH__)
+  return __fsqrt_rn(x);
+#else
+  return sqrtf(x);
+#endif
+}
+
 TWML_INLINE float ToFloat(float w) { return w; }
 TWML_INLINE float ToFloat(Bfloat16 w) {
   const uint32_t bits = static_cast<uint32_t>(w.bits) << 16;
@@ -105,7 +114,7 @@ struct AdagradStep {
   TWML_INLINE explicit AdagradStep(const float* hyper) : lr(hyper[0]), eps(hyper[2]) {}
   TWML_INLINE float operator()(float w, float g, float& a) const {
     a = MulAdd(g, g, a);
-    return w - lr * g / sqrtf(a + eps);
+    return w - lr * g / SquareRoot(a + eps);
   }
 };
 
@@ -113,7 +122,7 @@ struct AdagradStep {
 struct RowWiseAdagradStep {
   float step;
   TWML_INLINE RowWiseAdagradStep(const float* hyper, float a)
-      : step(hyper[0] / sqrtf(a + hyper[2])) {}
+      : step(hyper[0] / SquareRoot(a + hyper[2])) {}
   TWML_INLINE float operator()(float w, float g) const { return MulAdd(-step, g, w); }
 };
 
@@ -124,7 +133,7 @@ struct LazyAdamStep {
   TWML_INLINE float operator()(float w, float g, float& m, float& v) const {
     m = MulAdd(g - m, b1, m);
     v = MulAdd(MulAdd(g, g, -v), b2, v);
-    return w - lr * m / (sqrtf(v) + eps);
+    return w - lr * m / (SquareRoot(v) + eps);
   }
 };
 
@@ -134,11 +143,11 @@ struct FtrlStep {
       : lr(hyper[0]), power(-hyper[2]), l1(hyper[3]), l2(hyper[4]), shrink(hyper[5]) {}
   // Whether the rate is so small that only the decay changes a row.
   TWML_INLINE bool DecaysOnly() const { return fabsf(lr) < kMinFtrlRate; }
-  // Whether Root may be sqrtf, without a call of powf.
+  // Whether Root may be SquareRoot, without a call of powf.
   TWML_INLINE bool RootIsSquareRoot() const { return power == 0.5f; }
   template <bool kSquareRoot>
   TWML_INLINE float Root(float x) const {
-    return kSquareRoot ? sqrtf(x) : powf(x, power);
+    return kSquareRoot ? SquareRoot(x) : powf(x, power);
   }
   template <bool kSquareRoot>
   TWML_INLINE float Step(float w, float g, float& a, float& z) const {
