@@ -203,14 +203,15 @@ class CudaLibrary:
         """The gradient with respect to the table, as unique ids and their rows."""
 
         def run(memory: _Memory, call: Any) -> tuple[int, list[Array]]:
-            groups, code = self._group(memory, call, batch, input_dim)
             dim = grad.shape[1]
             out = memory.put(np.full((len(batch.ids), dim), np.nan, np.float32))
+            rows = memory.put(grad)
+            groups, code = self._group(memory, call, batch, input_dim)
             if code == 0:
                 code = self.library.twml_cuda_sum_groups(
                     call,
                     ctypes.byref(groups),
-                    ctypes.c_void_p(memory.put(grad)),
+                    ctypes.c_void_p(rows),
                     ctypes.c_int64(dim),
                     ctypes.c_void_p(out),
                 )
@@ -239,12 +240,13 @@ class CudaLibrary:
             groups, rows, pointers, entries = [], [], [], []
             code = 0
             for i, (batch, table) in enumerate(zip(batches, tables, strict=True)):
+                # Copies to the device wait for it: none is between the groups and their use.
+                rows.append(memory.put(grads[i]))
+                pointers.append([memory.put(a) for a in (table, *slots[i])])
                 group, code = self._group(memory, call, batch, table.shape[0])
                 if code != 0:
                     return code, []
                 groups.append(group)
-                rows.append(memory.put(grads[i]))
-                pointers.append([memory.put(a) for a in (table, *slots[i])])
                 number, _, hyper = RULES[rules[i]]
                 hyper = hyper if hypers is None else hypers[i]
                 entries.append(
