@@ -73,7 +73,7 @@ def batches():
         return found
 
 
-def step_on_replicas(model, optimizer):
+def replica_step(model, optimizer):
     def replica(ids, values, labels):
         with tf.GradientTape() as tape:
             error = model([ids, values], training=True) - labels
@@ -82,7 +82,11 @@ def step_on_replicas(model, optimizer):
         gradients = tape.gradient(loss, variables)
         optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
 
-    found = batches()
+    return replica
+
+
+def step_on_replicas(model, optimizer):
+    replica, found = replica_step(model, optimizer), batches()
     if strategy() is None:
         return tf.function(lambda: replica(*found[0]))
     per_replica = strategy().experimental_distribute_values_from_function(
@@ -91,9 +95,23 @@ def step_on_replicas(model, optimizer):
     return tf.function(lambda: strategy().run(replica, args=per_replica))
 
 
-def trains_on_replicas(**kwargs):
+def step_on_a_distributed_dataset(model, optimizer):
+    replica = replica_step(model, optimizer)
+    ids, values, labels = (tf.concat([b[i] for b in batches()], axis=0) for i in range(3))
+    with tf.device("CPU:0"):
+        data = tf.data.Dataset.from_tensors((ids, values, labels)).unbatch()
+        data = data.ragged_batch(B).repeat()
+    if strategy() is None:
+        found = next(iter(data))
+        return tf.function(lambda: replica(*found))
+    options = tf.distribute.InputOptions(experimental_fetch_to_device=False)
+    batch = next(iter(strategy().experimental_distribute_dataset(data, options)))
+    return tf.function(lambda: strategy().run(replica, args=batch))
+
+
+def trains_on_replicas(make_step=step_on_replicas, **kwargs):
     model, table, optimizer = make(**kwargs)
-    step = step_on_replicas(model, optimizer)
+    step = make_step(model, optimizer)
     for _ in range(3):
         step()
     to_device, to_host, largest = copied_bytes(step)
@@ -110,6 +128,11 @@ def trains_on_replicas(**kwargs):
 @scenario
 def replicas_on_gpus_train_tables_on_the_host():
     return trains_on_replicas()
+
+
+@scenario
+def replicas_on_gpus_train_with_a_distributed_dataset():
+    return trains_on_replicas(step_on_a_distributed_dataset)
 
 
 @scenario

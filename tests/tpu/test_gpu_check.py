@@ -40,8 +40,9 @@ def printed(report):
 
 @needs_compiler
 @pytest.mark.parametrize("gpu", GPUS)
-def test_sparse_mlp_compiles_with_its_tables_in_place(gpu, capsys):
-    main(["gpu-check", "sparse_mlp", "--gpu", gpu, "--batch-size", "64", "--json"])
+@pytest.mark.parametrize("name", ["sparse_mlp", "dcn"])
+def test_models_compile_with_their_tables_in_place(name, gpu, capsys):
+    main(["gpu-check", name, "--gpu", gpu, "--batch-size", "64", "--json"])
     report = json.loads(capsys.readouterr().out)
     assert report["problem"] is None
     assert report["fits"]
