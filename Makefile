@@ -23,7 +23,7 @@ NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/scorer/*.cc cc/core/scorer/
 # Make must not delete stamp files of intermediate targets.
 .SECONDARY:
 
-.PHONY: help tensorflows setup train test test-cc test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-gpu test-gpu-check test-tpu lint format bench bench-gpu quality cuda-library cuda-wheel wheel test-wheel stubs docs bazel clean
+.PHONY: help tensorflows setup train test test-cc test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-fake-gpu test-gpu test-gpu-check test-tpu lint format bench bench-gpu quality cuda-library cuda-wheel wheel test-wheel stubs docs bazel clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "TF=2.15 selects the TensorFlow version of a target, TEST_TFS=2.21 those of the tests."
@@ -121,6 +121,14 @@ test-ops-asan: .venv/tf-$(TF)/.built
 	.venv/gpu/bin/python setup.py -q build_ext --inplace
 	.venv/gpu/bin/python tools/cuda_library.py twml_ops/libtwml_cuda.so
 	touch $@
+
+# These tests do not know of GPUs. They run in a process with the simulated one.
+FAKE_GPU_TESTS = tests/distribute/test_mirrored.py tests/export/test_saved_model.py tests/optimizers/test_optimizers.py \
+	$(addprefix tests/layers/test_,grouped_sparse_linear.py max_norm.py online_standardize.py sparse_linear.py)
+
+test-fake-gpu: $(TEST_TFS:%=.venv/tf-%/.built) ## run tests of layers, optimizers, exports and replicas with a simulated GPU
+	for tf in $(TEST_TFS); do .venv/tf-$$tf/bin/python -m pytest -p tests.gpu.plugin -m "not slow" \
+		$(FAKE_GPU_TESTS) || exit 1; done
 
 test-gpu: .venv/gpu/.built ## test the CUDA kernels, and tables on the GPU, on a machine with a GPU
 	TWML_CUDA_LIBRARY=$(CURDIR)/twml_ops/libtwml_cuda.so .venv/gpu/bin/python -m pytest -m "" \

@@ -92,7 +92,8 @@ def fast(model, path):
     """The outputs of the signature of `to_tf`, by name."""
     export.to_tf(model, path)
     assert {"Twml>ResourceSparseLinear", "Twml>MaxNorm"} <= ops_of(path)
-    serve = tf.saved_model.load(str(path)).signatures["serving_default"]
+    with tf.device("CPU:0"):  # with a GPU, TensorFlow would restore the variables there
+        serve = tf.saved_model.load(str(path)).signatures["serving_default"]
     return serve(**{k: tf.constant(v) for k, v in flat().items()})
 
 

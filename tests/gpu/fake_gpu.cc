@@ -220,6 +220,7 @@ const Computed kComputed[] = {
     {"Square", {}},
     {"StridedSlice", {"begin", "end", "strides"}},
     {"StridedSliceGrad", {"shape", "begin", "end", "strides"}},
+    {"SquaredDifference", {}},
     {"Sub", {}},
     {"Sum", {"reduction_indices"}},
     {"Tanh", {}},

@@ -1,8 +1,4 @@
-"""`pytest -p tests.gpu.plugin`: runs other tests with the simulated GPU.
-
-`make test-fake-gpu` runs the tests of layers, optimizers and exports in this way. Tests of what
-the simulated GPU has no kernels for fail here, and are listed in OTHER.
-"""
+"""`pytest -p tests.gpu.plugin`: runs other tests with the simulated GPU; `make test-fake-gpu`."""
 
 import tests.conftest  # noqa: F401  (the logical CPUs come first)
 from tests.gpu.scenario import load_gpu
