@@ -41,7 +41,7 @@ def field_rows(
             "num_rows must be integers of at least 2, and first_row not negative, got "
             f"{num_rows!r} and {first_row!r}"
         )
-    if ids.shape.rank not in (None, 2) or ids.shape[1:].as_list() not in ([None], [len(sizes)]):
+    if not ids.shape.is_compatible_with([None, len(sizes)]):
         raise ValueError(f"ids must be [B, {len(sizes)}], got {ids.shape}")
     rows, row_splits = library.twml_field_rows(
         ids, num_rows=sizes, first_row=first_row, pooled=pooled
