@@ -8,11 +8,11 @@
 
 namespace twml {
 
-// The same result as GroupBatch. Entry k is one of field k mod F, and its id is in
-// [field_starts[F'], field_starts[F' + 1]) for this field F'. The ids of a field are counted in an
-// array of its rows, which takes one pass over its entries, and a second one writes them in order.
-// The batches that this is not made for (with values, rows of other lengths than 1 or F, few
-// entries for the size of the fields, or very large fields) are left to GroupBatch.
+// The same result as GroupBatch. Entry k is one of field f = k mod F, and its id is in
+// [field_starts[f], field_starts[f + 1]). The ids of a field that are present are found by flags in
+// an array of its rows, and their entries are counted, so that nothing is sorted. Batches for which
+// that would not be faster (with values, rows of other lengths than 1 or F, few entries for the
+// size of the fields, or very large fields) are left to GroupBatch.
 template <class Id>
 Status GroupByField(const Csr<Id>& batch, Span<const int64_t> field_starts, int64_t input_dim,
                     const ParallelFor& parallel_for, GroupedBatch<Id>* grouped);
