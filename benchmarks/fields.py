@@ -3,7 +3,8 @@
 `python -m benchmarks.fields` has the shape of Criteo: 26 categories and 13 bucketed numbers a row.
 The model is the lookup and a dense layer; all contenders compute the same from the same rows. The
 lookup alone (forward, gradient and update of `FieldEmbedding`, without a model) is compared with
-the time of its bytes as random rows, which a C++ loop measures in turns with the contenders.
+the time of its bytes as random rows, which a C++ loop measures in turns with the contenders. CPU
+time, of all threads, depends less on other programs of the machine than wall time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from benchmarks.workload import Batch
 
 CATEGORIES, NUMBERS, BUCKETS = 26, 13, 64
 OURS, KERAS, KERAS_OURS = "FieldEmbedding", "Embedding a field, Keras", "Embedding a field, ours"
-LOOKUP = "FieldEmbedding without a model"
+LOOKUP, CALL = "FieldEmbedding without a model", "the call of a function without work"
 
 
 def main(
@@ -39,41 +40,51 @@ def main(
     """Times a training step (forward, backward, Adagrad update) of each contender."""
     machine.limit_threads(threads)
     about = machine.describe(" ".join(["python -m benchmarks.fields", *sys.argv[1:]]))
-    times, floor = measure(batch_size, units, rows, rounds, threads)
+    times, floors = measure(batch_size, units, rows, rounds, threads)
     head = (
         f"{tables.machine(about)}\n\nB = {batch_size:,}, {CATEGORIES} fields of {rows:,} rows and "
         f"{NUMBERS} of {BUCKETS}, vectors of {units}, {threads} threads. Medians of {rounds} "
         "interleaved rounds."
     )
-    text = f"{head}\n\n{table(times, floor)}"
+    text = f"{head}\n\n{table(times, floors)}"
     print(text)
     if docs is not None:
         tables.insert(docs / "performance.md", "fields", text, by="benchmarks/fields.py")
 
 
-def table(times: dict[str, Any], floor: float) -> str:
+def table(times: dict[str, Any], floors: dict[str, float]) -> str:
     """The times of `measure` as a Markdown table.
 
     Args:
         times: timing of each contender.
-        floor: the random-row floor of the lookup, in seconds.
+        floors: the random-row floor of the lookup, in seconds and ("cpu") in CPU seconds.
     """
-    step = times[OURS]["median"]
-    header = ["a step with Adagrad", "ms", f"÷ {OURS}", "÷ random-row floor"]
+    header, clocks = ["a step with Adagrad"], {"median": "ms", "cpu": "CPU ms"}
+    for unit in clocks.values():
+        header += [unit, f"÷ {OURS}", "÷ random-row floor"]
     rows = []
     for name, found in times.items():
-        seconds = found["median"]
-        of_floor = tables.ratio(seconds, floor) if name == LOOKUP else "–"
-        against = "–" if name == LOOKUP else tables.ratio(seconds, step)
-        rows.append([name, tables.milliseconds(seconds), against, of_floor])
-    rows.append(["random-row floor of the lookup", tables.milliseconds(floor), "–", "1 ×"])
+        rows.append([name])
+        for clock in clocks:
+            alone = name in (LOOKUP, CALL)
+            rows[-1] += [
+                tables.milliseconds(found[clock]),
+                "–" if alone else tables.ratio(found[clock], times[OURS][clock]),
+                tables.ratio(found[clock], floors[clock]) if alone else "–",
+            ]
+    rows.append(["random-row floor of the lookup"])
+    for clock in clocks:
+        rows[-1] += [tables.milliseconds(floors[clock]), "–", "1 ×"]
     return tables.markdown(header, rows)
 
 
 def measure(
     batch_size: int, units: int, rows: int, rounds: int, threads: int
-) -> tuple[dict[str, Any], float]:
-    """Seconds a step of each contender on the same batches, and the floor of the lookup."""
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """Seconds a step of each contender on the same batches, and the floors of the lookup.
+
+    The clocks are those of `timing.Timing`: "median" and "cpu".
+    """
     import tensorflow as tf
 
     from twml_ops import optimizers
@@ -92,17 +103,23 @@ def measure(
         KERAS_OURS: (layer_a_field(sizes, units), optimizers.Adagrad(0.05)),
     }
     runs = {name: step_of(*pair, batches) for name, pair in contenders.items()}
-    runs[LOOKUP] = lookup_of(sizes, units, batches)
+    runs[LOOKUP], runs[CALL] = lookup_of(sizes, units, batches), call_alone(batches)
     table_rows = [_table_rows(ids.numpy(), sizes) for ids, _ in batches]
     table = np.zeros((sum(sizes), units), np.float32)
     stream = bandwidth_floor.BandwidthProbe(threads)
     random = random_row_floor.RandomRowProbe(table, table_rows, threads)
     indices = range(len(batches))
     timings = timing.interleave({**runs, **stream.runs(), **random.runs()}, indices, rounds=rounds)
-    memory = stream.bandwidth(*(timings.pop(name).median for name in stream.runs()))
-    of_rows = random.bandwidth(indices, *(timings.pop(name).median for name in random.runs()))
-    floor = np.mean([_floor(batch, units, memory, of_rows) for batch in table_rows])
-    return {name: asdict(found) for name, found in timings.items()}, float(floor)
+    found = {name: asdict(timing_) for name, timing_ in timings.items()}
+    probes = [[found.pop(name) for name in probe.runs()] for probe in (stream, random)]
+    floors = {}
+    for clock in ("median", "cpu"):
+        of_stream, of_random = ([passed[clock] for passed in probe] for probe in probes)
+        memory = stream.bandwidth(*of_stream)
+        of_rows = random.bandwidth(indices, *of_random)
+        each = [_floor(batch, units, memory, of_rows) for batch in table_rows]
+        floors[clock] = float(np.mean(each))
+    return found, floors
 
 
 def _table_rows(ids: np.ndarray, sizes: list[int]) -> Batch:
@@ -182,6 +199,14 @@ def lookup_of(sizes: list[int], units: int, batches: list[Any]) -> Callable[[int
         return vectors[0, 0, 0]
 
     concrete = step.get_concrete_function(batches[0][0])
+    return lambda i: concrete(batches[i][0]).numpy()
+
+
+def call_alone(batches: list[Any]) -> Callable[[int], object]:
+    """A function that takes the ids of a batch and returns one of them."""
+    import tensorflow as tf
+
+    concrete = tf.function(lambda ids: ids[0, 0]).get_concrete_function(batches[0][0])
     return lambda i: concrete(batches[i][0]).numpy()
 
 

@@ -30,6 +30,7 @@ class Timing:
         calls: number of calls that count.
         disturbed: number of turns with steal time (see `benchmarks.steal_time`). They are left out
             unless there are no others.
+        cpu: CPU seconds of all threads of the process, median of the turns.
     """
 
     median: float
@@ -37,17 +38,22 @@ class Timing:
     upper: float
     calls: int
     disturbed: int = 0
+    cpu: float = float("nan")
 
     @staticmethod
-    def of(seconds: Sequence[float], disturbed: int = 0) -> Timing:
+    def of(
+        seconds: Sequence[float], disturbed: int = 0, cpu_seconds: Sequence[float] = ()
+    ) -> Timing:
         """The quartiles of the calls.
 
         Args:
             seconds: of each call.
             disturbed: number of turns with steal time.
+            cpu_seconds: CPU seconds per call of each turn.
         """
         lower, median, upper = np.quantile(seconds, [0.25, 0.5, 0.75])
-        return Timing(float(median), float(lower), float(upper), len(seconds), disturbed)
+        cpu = float(np.median(cpu_seconds)) if cpu_seconds else float("nan")
+        return Timing(float(median), float(lower), float(upper), len(seconds), disturbed, cpu)
 
 
 class Turns:
@@ -56,15 +62,21 @@ class Turns:
     def __init__(self) -> None:
         self._counting: list[list[float]] = []
         self._disturbed: list[list[float]] = []
+        self._cpu: dict[bool, list[float]] = {True: [], False: []}
 
-    def add(self, seconds: list[float], undisturbed: bool) -> None:
+    def add(
+        self, seconds: list[float], undisturbed: bool, cpu_seconds: float | None = None
+    ) -> None:
         """Adds a turn.
 
         Args:
             seconds: of each call in the turn.
             undisturbed: whether there was no steal time to speak of.
+            cpu_seconds: per call, if they were measured.
         """
         (self._counting if undisturbed else self._disturbed).append(seconds)
+        if cpu_seconds is not None:
+            self._cpu[undisturbed].append(cpu_seconds)
 
     @property
     def counting(self) -> int:
@@ -80,12 +92,14 @@ class Turns:
         both = Turns()
         both._counting = self._counting + other._counting
         both._disturbed = self._disturbed + other._disturbed
+        both._cpu = {k: self._cpu[k] + other._cpu[k] for k in self._cpu}
         return both
 
     def timing(self) -> Timing:
         """The timing of the undisturbed turns, or of all turns if none is undisturbed."""
         turns = self._counting or self._disturbed
-        return Timing.of([s for turn in turns for s in turn], len(self._disturbed))
+        cpu = self._cpu[bool(self._counting)]
+        return Timing.of([s for turn in turns for s in turn], len(self._disturbed), cpu)
 
 
 def timed(call: Callable[[], object]) -> float:
@@ -118,7 +132,7 @@ def interleave(
         seed: of the random order.
 
     Returns:
-        name -> seconds per call.
+        name -> seconds per call, and CPU seconds.
     """
     rng = np.random.default_rng(seed)
     names = list(runs)
@@ -147,8 +161,12 @@ def interleave(
                 time.sleep(PAUSE_SECONDS)
                 name = remaining[i]
                 monitor = steal_time.StealTimeMonitor()
-                turn = [step(name) for _ in range(warm_up_calls[name] + timed_calls[name])]
-                turns[name].add(turn[warm_up_calls[name] :], monitor.undisturbed())
+                for _ in range(warm_up_calls[name]):
+                    step(name)
+                cpu = time.process_time()
+                turn = [step(name) for _ in range(timed_calls[name])]
+                cpu = (time.process_time() - cpu) / len(turn)
+                turns[name].add(turn, monitor.undisturbed(), cpu)
     finally:
         if enabled:
             gc.enable()

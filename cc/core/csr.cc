@@ -65,6 +65,20 @@ Status CheckCsrShape(const Csr<Id>& batch) {
 }
 
 template <class Id>
+bool HasRowsOfLength(const Csr<Id>& batch, int64_t length) {
+  if (batch.row_splits.empty() || batch.num_entries() != batch.num_rows() * length) return false;
+  constexpr int64_t kBlock = 4096;  // in which there is no early exit, as above
+  int64_t differences = 0, expected = 0;
+  for (int64_t begin = 0; differences == 0 && begin < batch.row_splits.size(); begin += kBlock) {
+    const int64_t end = std::min(begin + kBlock, batch.row_splits.size());
+    for (int64_t b = begin; b < end; ++b, expected += length) {
+      differences |= batch.row_splits[b] ^ expected;
+    }
+  }
+  return differences == 0;
+}
+
+template <class Id>
 Status CheckCsr(const Csr<Id>& batch, int64_t input_dim, const ParallelFor& parallel_for) {
   TWML_RETURN_IF_ERROR(CheckCsrShape(batch));
   return CheckIds(batch.ids, input_dim, parallel_for);
@@ -142,6 +156,7 @@ Status CsrFromIndices(Span<const int64_t> indices, int64_t num_rows,
   template bool IdsInRange<Id>(Span<const Id>, int64_t);                     \
   template Status CheckIds<Id>(Span<const Id>, int64_t, const ParallelFor&); \
   template Status CheckCsrShape<Id>(const Csr<Id>&);                         \
+  template bool HasRowsOfLength<Id>(const Csr<Id>&, int64_t);                \
   template Status CheckCsr<Id>(const Csr<Id>&, int64_t, const ParallelFor&);
 TWML_INSTANTIATE(int32_t)
 TWML_INSTANTIATE(int64_t)

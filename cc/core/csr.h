@@ -38,6 +38,10 @@ Status CheckIds(Span<const Id> ids, int64_t input_dim, const ParallelFor& parall
 template <class Id>
 Status CheckCsrShape(const Csr<Id>& batch);
 
+// Whether every row has `length` entries. If so, row_splits is valid.
+template <class Id>
+bool HasRowsOfLength(const Csr<Id>& batch, int64_t length);
+
 // CheckCsrShape and CheckIds.
 template <class Id>
 Status CheckCsr(const Csr<Id>& batch, int64_t input_dim, const ParallelFor& parallel_for);

@@ -175,7 +175,8 @@ Status CheckTableDim(Matrix<const float> grad, int64_t table_dim) {
 template <class Id, class W>
 Status SparseLinear(const Csr<Id>& batch, Matrix<const W> weights, const ParallelFor& parallel_for,
                     float* out) {
-  TWML_RETURN_IF_ERROR(CheckCsrShape(batch));
+  const bool row_per_entry = batch.binary && batch.values.empty() && HasRowsOfLength(batch, 1);
+  if (!row_per_entry) TWML_RETURN_IF_ERROR(CheckCsrShape(batch));
   if (batch.num_rows() == 0 || weights.dim == 0) {
     return CheckIds(batch.ids, weights.rows, parallel_for);
   }
@@ -189,20 +190,26 @@ Status SparseLinear(const Csr<Id>& batch, Matrix<const W> weights, const Paralle
     in_range.store(false, std::memory_order_relaxed);
     return false;
   };
+  const SegmentSums<Id, W> sums = {
+      weights.data, dim, splits.data(), batch.ids.data(), values, batch.num_entries(), out};
+  const auto& kernels = GetRowKernels().ForWeights<W>().template ForIds<Id>();
+  if (row_per_entry) {
+    parallel_for(batch.num_rows(), 2 + cost, [&](int64_t begin, int64_t end) {
+      if (check(begin, end)) kernels.gather_rows(sums, begin, end);
+    });
+    return in_range ? Status() : CheckIds(batch.ids, weights.rows, parallel_for);
+  }
   const EntrySum<W, Id> sum_entries{weights.data, dim, batch.ids.data(), values,
                                     batch.num_entries()};
   const LongSegments pieces(splits, dim, cost, parallel_for,
                             [&](int64_t begin, int64_t end, float* sum) {
                               if (check(begin, end)) sum_entries(begin, end, sum);
                             });
-  const SegmentSums<Id, W> sums = {
-      weights.data, dim, splits.data(), batch.ids.data(), values, batch.num_entries(), out};
-  const auto sum_segments = GetRowKernels().ForWeights<W>().template ForIds<Id>().sum_segments;
   ForSegments(splits, 2, cost, parallel_for, [&](int64_t begin, int64_t end) {
     pieces.Visit(
         begin, end,
         [&](int64_t from, int64_t to) {
-          if (check(splits[from], splits[to])) sum_segments(sums, from, to);
+          if (check(splits[from], splits[to])) kernels.sum_segments(sums, from, to);
         },
         [&](int64_t b) { pieces.Sum(b, out + b * dim); });
   });

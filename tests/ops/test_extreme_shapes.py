@@ -105,6 +105,7 @@ OPS = {
     "hash_ids": ("i", {"bits": 8}),
     "dynamic_lookup": ("i w w w x y w b i", {"min_count": 2, "eviction": "lru",
                                              "max_age": 0, "seed": 0}),
+    "field_rows": ("i", {"num_rows": [2, 7]}),
     "find_keys": ("i i", {}),
     "gather_dot": ("f i f", {}),
     "tree_sums": ("f i j f u j f j", {"max_depth": 3}),

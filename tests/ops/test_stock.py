@@ -67,6 +67,14 @@ def test_positions_of_keys(number):
     assert_equal(lambda: ops.find_keys(known, keys.reshape(1, -1)))
 
 
+@pytest.mark.parametrize("pooled", [False, True])
+def test_rows_of_fields(pooled):
+    sizes = [2, 3, 1 << 16]
+    ids = np.stack([EDGES] * 3, axis=1)
+    for some in (ids, ids[:0], np.array([[-1, 5, 7]], np.int32)):
+        assert_equal(lambda i=some: ops.field_rows(i, sizes, first_row=3, pooled=pooled))
+
+
 @pytest.mark.parametrize("rows", [0, 1, 70])
 @pytest.mark.parametrize("one_vector", [False, True])
 def test_dot_products_of_gathered_rows(rows, one_vector):

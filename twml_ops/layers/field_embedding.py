@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from twml_ops import placement
+from twml_ops import ops, placement
 from twml_ops._batch import SparseBatch, parse
 from twml_ops._keras import serializable
 from twml_ops.layers._arguments import check_positive_integer
@@ -229,11 +229,8 @@ class FieldEmbedding(TableLayer):
         columns = [field for field in table.fields if field < self.num_fields]
         if columns:
             chosen = ids if len(columns) == self.num_fields else tf.gather(ids, columns, axis=1)
-            rows = table.rows_of(chosen, 0, len(columns))
-            width = len(columns) if pooled else 1
-            entries = tf.size(rows, out_type=tf.int64)
-            splits = tf.range(0, entries + 1, width, dtype=tf.int64)
-            parts.append(SparseBatch(tf.reshape(rows, [-1]), None, splits))
+            rows, splits = table.rows_of(chosen, 0, len(columns), pooled)
+            parts.append(SparseBatch(rows, None, splits))
         for position in range(len(columns), len(table.fields)):
             bag = bags[table.fields[position] - self.num_fields]
             parts.append(self._bag(bag, table, position))
@@ -256,7 +253,7 @@ class FieldEmbedding(TableLayer):
 
     def _bag(self, bag: Any, table: _FieldTable, position: int) -> SparseBatch:
         batch, _ = parse(tuple(bag) if isinstance(bag, list) else bag)
-        rows = table.rows_of(batch.ids, position, position + 1)
+        rows, _ = table.rows_of(batch.ids[:, tf.newaxis], position, position + 1)
         if self.bag_combiner == "sum":
             return batch._replace(ids=rows)
         values = batch.values_or_ones()
@@ -339,12 +336,13 @@ class _FieldTable:
         """The first row of each field in the table, and the one after its last row."""
         return [(int(a), int(a + n)) for a, n in zip(self._starts, self._sizes, strict=True)]
 
-    def rows_of(self, ids: Any, first: int, last: int) -> tf.Tensor:
-        """The table's rows of ids [..., last - first] of its fields first .. last."""
-        ids = tf.cast(ids, tf.int64)
-        sizes = tf.constant(self._sizes[first:last] - 1, tf.int64)
-        starts = tf.constant(self._starts[first:last], tf.int64)
-        return starts + tf.where(ids < 0, tf.zeros_like(ids), 1 + tf.math.floormod(ids, sizes))
+    def rows_of(
+        self, ids: tf.Tensor, first: int, last: int, pooled: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """`ops.field_rows` of ids [B, last - first] of the table's fields first .. last."""
+        ids = ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int64)
+        sizes, first_row = self._sizes[first:last].tolist(), int(self._starts[first])
+        return ops.field_rows(ids, sizes, first_row=first_row, pooled=pooled)
 
 
 def _copied(initializer: Any) -> Any:

@@ -22,6 +22,7 @@ from twml_ops.ops.average_rows import average_rows
 from twml_ops.ops.changed_rows import ChangedRows, TakenRows
 from twml_ops.ops.discretize import hashing_discretize, percentile_discretize
 from twml_ops.ops.dynamic_lookup import dynamic_lookup
+from twml_ops.ops.field_rows import field_rows
 from twml_ops.ops.grouped_sparse_linear import grouped_sparse_linear
 from twml_ops.ops.hash import hash_ids
 from twml_ops.ops.lookups import find_keys, gather_dot
@@ -63,6 +64,7 @@ __all__ = [
     "csr_from_indices",
     "dynamic_lookup",
     "empty_sketch",
+    "field_rows",
     "find_keys",
     "gather_dot",
     "grouped_sparse_linear",

@@ -13,6 +13,8 @@ inputs are all constants by its output, so the size of the id space is read from
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -29,6 +31,7 @@ class _SharedGroups:
     def __init__(self) -> None:
         self.of_ids: dict[Any, tf.Tensor | None] = {}  # None: not made yet
         self.of_batch: dict[Any, tf.Tensor] = {}
+        self.field_starts: dict[Any, list[int]] = {}  # of ids that are rows of fields
 
 
 def share_groups_of(ids: tf.Tensor) -> None:
@@ -43,6 +46,20 @@ def share_groups_of(ids: tf.Tensor) -> None:
     shared = _shared_groups()
     if shared is not None:
         shared.of_ids.setdefault(ids.ref(), None)
+
+
+def declare_fields(ids: tf.Tensor, num_rows: Sequence[int], first_row: int) -> None:
+    """Declares that ids are rows of fields, whose entries can be grouped field by field.
+
+    Args:
+        ids: int64 [B F], of which entry k is one of field k mod F.
+        num_rows: Number of ids of each field, which follow those of the field before.
+        first_row: First id of the first field.
+    """
+    shared = _shared_groups()
+    if shared is not None:
+        starts = itertools.accumulate(num_rows, initial=first_row)
+        shared.field_starts.setdefault(ids.ref(), list(starts))
 
 
 def group_ids(ids: tf.Tensor, table: tf.Tensor, num_rows: int | None = None) -> list[tf.Tensor]:
@@ -111,7 +128,11 @@ def new_group_batch(
     """A grouping that is not shared; see `group_batch`."""
     groups = group_ids(ids, table, num_rows)
     input_dim = _input_dim(table, num_rows)
-    return library.twml_group_batch(ids, values, row_splits, input_dim, groups, binary=binary)
+    shared = _shared_groups()
+    starts = [] if shared is None else shared.field_starts.get(ids.ref(), [])
+    return library.twml_group_batch(
+        ids, values, row_splits, input_dim, groups, binary=binary, field_starts=starts
+    )
 
 
 def _input_dim(table: tf.Tensor, num_rows: int | None) -> tf.Tensor:

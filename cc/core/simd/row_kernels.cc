@@ -138,6 +138,31 @@ void SumSegments(const SegmentSums<Id, W>& s, int64_t begin, int64_t end) {
   }
 }
 
+template <int kBlock, class Id, class W>
+void GatherRowsOfSize(const SegmentSums<Id, W>& s, int64_t begin, int64_t end) {
+  const int64_t dim = s.dim, vectors = (dim + kLanes - 1) / kLanes;
+  const bool one_block = dim >= kLanes && vectors <= kMaxBlock;
+  if constexpr (kBlock > 0) {
+    if (one_block && vectors < kBlock) return GatherRowsOfSize<kBlock - 1>(s, begin, end);
+  }
+  for (int64_t k = begin; k < end; ++k) {
+    float* const out = s.out + k * dim;
+    if (one_block) {
+      if constexpr (kBlock > 0) {
+        SumBlock<kBlock, true>(s.table, dim, dim - kLanes, s.ids + k, nullptr, 1, s.num_entries - k,
+                               out);
+      }
+    } else {
+      SumRowsOfKind<true>(s.table, dim, s.ids + k, nullptr, 1, s.num_entries - k, out);
+    }
+  }
+}
+
+template <class Id, class W>
+void GatherRows(const SegmentSums<Id, W>& s, int64_t begin, int64_t end) {
+  GatherRowsOfSize<kMaxBlock>(s, begin, end);
+}
+
 inline float AddLanes(Vec v) {
   float lanes[kLanes];
   __builtin_memcpy(lanes, &v, sizeof(v));
@@ -198,14 +223,16 @@ void DotRows(const W* table, int64_t dim, const Id* ids, const float* row, int64
 
 #define TWML_STRING_OF(x) #x
 #define TWML_STRING(x) TWML_STRING_OF(x)
-#define TWML_TABLE(W, Row)                                                                   \
-  {                                                                                          \
-    {SumRows<int32_t, W>, SumSegments<int32_t, W>, DotRows<int32_t, W>},                     \
-        {SumRows<int64_t, W>, SumSegments<int64_t, W>, DotRows<int64_t, W>}, {               \
-      Update<UpdateRule::kSgd, Row, W>, Update<UpdateRule::kMomentum, Row, W>,               \
-          Update<UpdateRule::kAdagrad, Row, W>, Update<UpdateRule::kRowWiseAdagrad, Row, W>, \
-          Update<UpdateRule::kLazyAdam, Row, W>, Update<UpdateRule::kFtrl, Row, W>           \
-    }                                                                                        \
+#define TWML_TABLE(W, Row)                                                                       \
+  {                                                                                              \
+    {SumRows<int32_t, W>, SumSegments<int32_t, W>, GatherRows<int32_t, W>, DotRows<int32_t, W>}, \
+        {SumRows<int64_t, W>, SumSegments<int64_t, W>, GatherRows<int64_t, W>,                   \
+         DotRows<int64_t, W>},                                                                   \
+    {                                                                                            \
+      Update<UpdateRule::kSgd, Row, W>, Update<UpdateRule::kMomentum, Row, W>,                   \
+          Update<UpdateRule::kAdagrad, Row, W>, Update<UpdateRule::kRowWiseAdagrad, Row, W>,     \
+          Update<UpdateRule::kLazyAdam, Row, W>, Update<UpdateRule::kFtrl, Row, W>               \
+    }                                                                                            \
   }
 extern const RowKernels kRowKernels;
 const RowKernels kRowKernels = {

@@ -32,6 +32,8 @@ struct IdKernels {
                    int64_t readable, float* out);
   // Computes the sums of the segments [begin, end).
   void (*sum_segments)(const SegmentSums<Id, W>& sums, int64_t begin, int64_t end);
+  // The same if segment s has the entry s alone and all values are 1. `splits` is not read.
+  void (*gather_rows)(const SegmentSums<Id, W>& sums, int64_t begin, int64_t end);
   // out[k] = table[ids[k]] . row for k in [0, n). The kernel may read ids up to `readable`, as
   // above.
   void (*dot_rows)(const W* table, int64_t dim, const Id* ids, const float* row, int64_t n,

@@ -1,3 +1,4 @@
+#include "cc/core/group_by_field.h"
 #include "cc/tf/kernels/batch_groups.h"
 #include "cc/tf/kernels/changed_rows.h"
 #include "cc/tf/kernels/table.h"
@@ -194,6 +195,7 @@ class GroupBatchOp : public Kernel {
  public:
   explicit GroupBatchOp(OpKernelConstruction* ctx) : Kernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("binary", &binary_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("field_starts", &field_starts_));
   }
 
  private:
@@ -206,13 +208,16 @@ class GroupBatchOp : public Kernel {
     const GroupedBatch<Id>* grouped_ids;
     TF_RETURN_IF_ERROR(ReadGroups(ctx, &grouped_ids));
     auto grouped = std::make_shared<GroupedBatch<Id>>();
-    TF_RETURN_IF_ERROR(
-        ToAbslStatus(GroupBatch(batch, input_dim, grouped_ids, IntraOp(ctx), grouped.get())));
+    TF_RETURN_IF_ERROR(ToAbslStatus(
+        field_starts_.empty() || grouped_ids != nullptr
+            ? GroupBatch(batch, input_dim, grouped_ids, IntraOp(ctx), grouped.get())
+            : GroupByField(batch, field_starts_, input_dim, IntraOp(ctx), grouped.get())));
     ctx->set_output(0, TensorOf<Id>(std::move(grouped)));
     return absl::OkStatus();
   }
 
   bool binary_;
+  std::vector<int64_t> field_starts_;
 };
 
 template <class Id>

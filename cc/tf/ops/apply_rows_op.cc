@@ -47,10 +47,14 @@ REGISTER_OP("Twml>GroupBatch")
     .Attr("T: {int32, int64}")
     .Attr("num_groups: int >= 0")
     .Attr("binary: bool = false")
+    .Attr("field_starts: list(int) = []")
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(
         "Groups the entries of a batch by id, for the gradients and updates of all tables that are "
-        "multiplied by it. `groups` is the output of GroupIds for the same ids, or none.");
+        "multiplied by it. `groups` is the output of GroupIds for the same ids, or none. With F + "
+        "1 "
+        "field_starts, the id of entry k is one of field f = k mod F, whose ids are in "
+        "[field_starts[f], field_starts[f + 1]).");
 
 REGISTER_OP("Twml>SparseLinearBackwardApply")
     .Input("var: resource")

@@ -86,6 +86,8 @@ class LocalRunner:
             steps_per_execution=STEPS_PER_EXECUTION,
             jit_compile=False,
         )
+        # Keras would create the slots in the first trace of a step, which TensorFlow then repeats.
+        model.optimizer.build(model.trainable_variables)
         saved_slots.restore_slots(config, model)
         history = History(monitored=monitored.name if monitored else "evaluation")
         steps = -(-size // config.batch_size)

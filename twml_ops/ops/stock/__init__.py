@@ -19,7 +19,7 @@ from twml_ops.ops.stock.average_rows import average_rows
 from twml_ops.ops.stock.discretize import hashing_discretize, percentile_discretize
 from twml_ops.ops.stock.dynamic_lookup import dynamic_lookup
 from twml_ops.ops.stock.hash import hash_ids
-from twml_ops.ops.stock.lookups import find_keys, gather_dot
+from twml_ops.ops.stock.lookups import field_rows, find_keys, gather_dot
 from twml_ops.ops.stock.max_norm import max_norm
 from twml_ops.ops.stock.online_standardize import online_standardize
 from twml_ops.ops.stock.packed_entries import pack_entries, unpack_entries
@@ -43,6 +43,7 @@ _OPS = (
     average_rows,
     csr_from_indices,
     dynamic_lookup,
+    field_rows,
     find_keys,
     gather_dot,
     grouped_sparse_linear,

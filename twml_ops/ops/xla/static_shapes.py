@@ -18,6 +18,7 @@ from twml_ops.ops.stock import check, discretize, hash, norm
 from twml_ops.ops.stock.apply_rows import update_rows
 from twml_ops.ops.stock.average_rows import advance_rows
 from twml_ops.ops.stock.bfloat16 import cast_to_float32
+from twml_ops.ops.stock.lookups import field_rows
 from twml_ops.ops.stock.online_standardize import online_standardize as stock_online_standardize
 from twml_ops.ops.stock.sparse_linear import multiply_each
 
@@ -215,6 +216,7 @@ library = SimpleNamespace(
     twml_max_norm=max_norm,
     twml_online_standardize=online_standardize,
     twml_hash_ids=hash_ids,
+    twml_field_rows=field_rows,
     twml_percentile_discretize=partial(discretize.percentile_discretize, static=True),
     twml_hashing_discretize=partial(discretize.hashing_discretize, static=True),
 )
