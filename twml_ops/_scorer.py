@@ -95,6 +95,24 @@ class Scorer:
         """The names of the raw columns that `predict` takes; empty if it takes none."""
         return list(self._columns)
 
+    @property
+    def output_name(self) -> str:
+        """The name of the output that the model was exported with."""
+        return self._model.output_name
+
+    def describe(self, raw: bool = False) -> list[tuple[str, str, str, str, list[int] | None]]:
+        """Describes the arrays that `predict` takes.
+
+        Args:
+            raw: the raw columns, and not the features.
+
+        Returns:
+            For each array its name; its form: dense, strings, ids, values, row_splits or bag (the
+            strings of all rows); its type: float32, int64, bool or string; the name of its row
+            splits, "" without; and the shape of a row, None if the folder does not say.
+        """
+        return self._model.describe(raw)
+
     def predict(
         self,
         ids: ArrayLike | Mapping[str, ArrayLike],

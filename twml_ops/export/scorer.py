@@ -29,6 +29,7 @@ def to_scorer(
     *,
     tables: TableFormat = "float32",
     schema: Schema | None = None,
+    output_name: str | None = None,
 ) -> None:
     """Writes a model for `twml_ops.core.Scorer`, which predicts without TensorFlow.
 
@@ -49,6 +50,8 @@ def to_scorer(
             `to_stock_tf`.
         schema: The features of the model, if it takes batches of `data.Source.dataset`. The scorer
             then also takes a dict of raw columns; see `Scorer.predict`.
+        output_name: Name of the output in the answers of `twml-ops serve`. Default: that of the
+            model.
 
     Raises:
         ValueError: The model has an unsupported layer or activation, has not exactly one output, or
@@ -79,6 +82,7 @@ def to_scorer(
         "shapes": _dense_shapes(model, program),
         "steps": program.steps,
         "output": result,
+        "output_name": output_name or getattr(model, "output_names", ["output"])[0],
     }
     if raw is not None:
         text["raw"] = raw.to_json()

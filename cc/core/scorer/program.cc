@@ -41,6 +41,10 @@ class ProgramReader {
     if (program_.output == kNoRegister || registers_.info(program_.output).form != Form::kDense) {
       return Invalid("\"output\" must be a dense array, got '", output->string(), "'");
     }
+    if (const Json* const name = json_.Find("output_name")) {
+      if (!name->is(Json::Kind::kString)) return Invalid("\"output_name\" must be a string");
+      program_.output_name = name->string();
+    }
     registers_.Want(program_.output, Type::kFloat);
     TWML_RETURN_IF_ERROR(registers_.Resolve());
     Convert();

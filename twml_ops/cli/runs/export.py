@@ -49,4 +49,5 @@ def _convert(run: Path, folder: Path, form: Format, tables: TableDtype) -> None:
     if form == "stock":
         to_stock_tf(trained.model, folder, tables=tables, output_names=OUTPUT_NAMES, schema=schema)
     else:
-        to_scorer(trained.model, folder, tables=tables, schema=schema)
+        (name,) = OUTPUT_NAMES
+        to_scorer(trained.model, folder, tables=tables, schema=schema, output_name=name)
