@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 ARROWS = {
     "cli": "cli.commands cli.errors _deferred_imports _startup_log",
     "cli.commands": "cli.runs cli.errors checkpoint selfcheck",
-    "cli.runs": "cli.render cli.results cli.errors analysis export serving tpu distribute models layers "
-    "optimizers checkpoint data planning _keras _child ''",
+    "cli.runs": "cli.render cli.results cli.errors analysis export serving tpu distribute models "
+    "layers optimizers checkpoint data planning _keras _child ''",
     "cli.render": "cli.results analysis tpu data planning",
     "cli.results": "analysis planning",
     "cli.errors": "",

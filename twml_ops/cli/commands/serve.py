@@ -51,9 +51,7 @@ def serve(
     ] = 10.0,
     poll: Annotated[
         float,
-        typer.Option(
-            min=0, help="Seconds between two looks for a new version; 0: on request only."
-        ),
+        typer.Option(min=0, help="Seconds between looks for a new version; 0: only on request."),
     ] = 2.0,
     warmup: Annotated[
         Path | None,
