@@ -170,7 +170,9 @@ class PyScorer {
   }
 
   // Of each array: its name, form, type, row splits, and the shape of a row.
-  py::list Describe(bool raw) const {
+  using Description =
+      py::typing::Tuple<std::string, std::string, std::string, std::string, py::object>;
+  py::typing::List<Description> Describe(bool raw) const {
     const std::shared_ptr<const Scorer> current = model_->Get();
     constexpr const char* kTypes[] = {"float32", "int64", "bool"};
     py::list out;

@@ -97,7 +97,7 @@ class NativeScorer:
     def columns(self) -> list[tuple[str, str]]:
         """The names and the forms of the raw columns that it takes."""
 
-    def describe(self, raw: bool) -> list:
+    def describe(self, raw: bool) -> list[tuple[str, str, str, str, object]]:
         """Describes the arrays of a request.
 
         Args:

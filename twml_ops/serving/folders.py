@@ -54,12 +54,9 @@ def _version(number: int | None, folder: Path) -> VersionFolder | None:
         path = Path(os.path.realpath(folder))
         if not (path / PROGRAM_FILE).is_file():
             return None
-        files = tuple(
-            sorted(
-                (e.name, e.inode(), e.stat().st_size, e.stat().st_mtime_ns)
-                for e in os.scandir(path)
-            )
-        )
+        files = sorted((e.name, e.inode(), e.stat()) for e in os.scandir(path))
     except (FileNotFoundError, NotADirectoryError):  # removed meanwhile
         return None
-    return VersionFolder(number, path, (path, *files))
+    return VersionFolder(
+        number, path, (path, *((n, i, s.st_size, s.st_mtime_ns) for n, i, s in files))
+    )

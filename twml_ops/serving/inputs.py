@@ -202,6 +202,11 @@ def _is_bytes(value: Any) -> bool:
     return isinstance(value, dict) and value.keys() == {"b64"}
 
 
+def _is_number(value: Any) -> bool:
+    """Whether it is a number, or null: a missing one."""
+    return value is None or isinstance(value, (int, float))
+
+
 def _text(name: str, value: Any) -> Any:
     """A category: text, bytes, an integer, a bool or None."""
     if isinstance(value, list) and len(value) == 1:
@@ -237,9 +242,8 @@ def _array(one: Input, value: Any) -> NDArray[Any]:
         if array.size == 0:
             shape = array.shape if array.ndim > 1 else (0, *(one.dims or ()))
             return np.zeros(shape, one.dtype)
-        if array.dtype.kind == "O" and one.form == "dense":  # null is a missing number
-            if all(x is None or isinstance(x, (int, float)) for x in value):
-                array = np.array([np.nan if x is None else x for x in value], np.float64)
+        if array.dtype.kind == "O" and one.form == "dense" and all(map(_is_number, value)):
+            array = np.array([np.nan if x is None else x for x in value], np.float64)
         if array.dtype.kind in "iufb":
             return array
     except (ValueError, TypeError, OverflowError, RecursionError) as e:

@@ -1,10 +1,9 @@
 """The protocol messages of TensorFlow Serving that the server understands.
 
 They are described in a pool of their own: TensorFlow registers messages with the same names in the
-default pool, in the same process. Names and numbers of fields are those of
-tensorflow/core/framework/{tensor,tensor_shape,types}.proto, tensorflow/core/protobuf/meta_graph.proto
-and tensorflow_serving/{apis,util}/*.proto. Fields that are not listed are kept or ignored, as
-protocol buffers do with unknown fields.
+default pool, in the same process. Names and numbers of fields are those of the files tensor.proto,
+tensor_shape.proto, types.proto and meta_graph.proto of TensorFlow, and of those in
+tensorflow_serving/apis and tensorflow_serving/util. Fields that are not listed are ignored.
 """
 
 from __future__ import annotations
@@ -53,7 +52,8 @@ message StatusProto { int32 error_code = 1 string error_message = 2 }
 enum ModelVersionStatus.State { UNKNOWN = 0 START = 10 LOADING = 20 AVAILABLE = 30 UNLOADING = 40
     END = 50 }
 message ModelVersionStatus { int64 version = 1
-    tensorflow.serving.ModelVersionStatus.State state = 2 tensorflow.serving.StatusProto status = 3 }
+    tensorflow.serving.ModelVersionStatus.State state = 2
+    tensorflow.serving.StatusProto status = 3 }
 message GetModelStatusRequest { tensorflow.serving.ModelSpec model_spec = 1 }
 message GetModelStatusResponse {
     repeated tensorflow.serving.ModelVersionStatus model_version_status = 1 }

@@ -43,7 +43,7 @@ class Model:
         self,
         folder: Path,
         options: ServerOptions,
-        on_load: Callable[[bool], None] = lambda ok: None,
+        on_load: Callable[[bool], object] = bool,
     ) -> None:
         self.name = options.name or Path(folder).resolve().name
         self._folder, self._options, self._on_load = folder, options, on_load
@@ -118,16 +118,10 @@ class Model:
             ValueError: no version can be read.
         """
         if not self._folder.is_dir():
-            raise FileNotFoundError(f"{self._folder} is no folder")
-        if self.refresh():
-            return
-        if self._failed:
-            newest = max(self._failed.values(), key=lambda s: s.number)
-            raise ValueError(newest.error_message)
-        raise FileNotFoundError(
-            f"{self._folder} has neither a {PROGRAM_FILE} nor subfolders with numbers as names that "
-            "have one"
-        )
+            raise FileNotFoundError(
+                f"{self._folder} has no {PROGRAM_FILE}, and no subfolder that has one and a number as "
+                "its name"
+            )
 
     def states(self, number: int | None = None) -> list[State]:
         """The states of the versions, the newest first.

@@ -72,8 +72,8 @@ class Version:
                 does not fit the model.
         """
         scorer = Scorer.load(folder)
-        described = ([Input(*of, _dims(d)) for *of, d in scorer.describe(raw)] for raw in (0, 1))
-        version = cls(number, scorer, options, Signatures(*described), scorer.output_name)
+        signatures = Signatures(_inputs(scorer, raw=False), _inputs(scorer, raw=True))
+        version = cls(number, scorer, options, signatures, scorer.output_name)
         own = folder / WARMUP_FILE
         saved = own if own.exists() else options.warmup
         try:
@@ -138,14 +138,15 @@ class Version:
         """Computes made-up rows, so that memory is allocated and the program is in caches."""
         for known in self.signatures.by_name.values():
             for rows in _WARMUP_ROWS:
-                values = self.predict(
-                    known, {n: _rows_of(i, rows) for n, i in known.items()}
-                ).values
-                self.output_dims[:] = values.shape[1:]
+                arrays = {name: _rows_of(one, rows) for name, one in known.items()}
+                self.output_dims[:] = self.predict(known, arrays).values.shape[1:]
 
 
-def _dims(dims: list[int] | None) -> tuple[int, ...] | None:
-    return None if dims is None else tuple(dims)
+def _inputs(scorer: Scorer, raw: bool) -> list[Input]:
+    return [
+        Input(name, form, dtype, splits, None if dims is None else tuple(dims))
+        for name, form, dtype, splits, dims in scorer.describe(raw)
+    ]
 
 
 def _rows_of(one: Input, rows: int) -> NDArray[Any]:

@@ -27,6 +27,7 @@ def serve_folder(folder: Path, **options: Any) -> None:
     except ModuleNotFoundError as e:
         raise UserError(f'{e}: install the server by `pip install "twml_ops[serve]"`') from e
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         server = Server(folder, ServerOptions(**options))
         asyncio.run(_run(server))
