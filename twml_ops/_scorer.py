@@ -100,7 +100,7 @@ class Scorer:
         """The name of the output that the model was exported with."""
         return self._model.output_name
 
-    def describe(self, raw: bool = False) -> list[tuple[str, str, str, str, list[int] | None]]:
+    def describe(self, raw: bool = False) -> list[tuple[str, str, str, str, Any]]:
         """Describes the arrays that `predict` takes.
 
         Args:

@@ -54,9 +54,12 @@ def _version(number: int | None, folder: Path) -> VersionFolder | None:
         path = Path(os.path.realpath(folder))
         if not (path / PROGRAM_FILE).is_file():
             return None
-        files = sorted((e.name, e.inode(), e.stat()) for e in os.scandir(path))
+        files = sorted(map(_identity, os.scandir(path)))
     except (FileNotFoundError, NotADirectoryError):  # removed meanwhile
         return None
-    return VersionFolder(
-        number, path, (path, *((n, i, s.st_size, s.st_mtime_ns) for n, i, s in files))
-    )
+    return VersionFolder(number, path, (path, *files))
+
+
+def _identity(entry: os.DirEntry[str]) -> tuple[str, int, int, int]:
+    stat = entry.stat()
+    return entry.name, stat.st_ino, stat.st_size, stat.st_mtime_ns

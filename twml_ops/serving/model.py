@@ -118,10 +118,16 @@ class Model:
             ValueError: no version can be read.
         """
         if not self._folder.is_dir():
-            raise FileNotFoundError(
-                f"{self._folder} has no {PROGRAM_FILE}, and no subfolder that has one and a number as "
-                "its name"
-            )
+            raise FileNotFoundError(f"{self._folder} is no folder")
+        if self.refresh():
+            return
+        if self._failed:
+            newest = max(self._failed.values(), key=lambda s: s.number)
+            raise ValueError(newest.error_message)
+        raise FileNotFoundError(
+            f"{self._folder} has no {PROGRAM_FILE}, and no subfolder that has one and a number as "
+            "its name"
+        )
 
     def states(self, number: int | None = None) -> list[State]:
         """The states of the versions, the newest first.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -24,6 +25,31 @@ _SIGNATURES = "signature_def"
 _TYPE_URL = "type.googleapis.com/"
 
 
+class _Health(health.aio.HealthServicer):
+    """The health service, whose watchers do not keep a server from stopping."""
+
+    async def Watch(self, request: Any, context: Any) -> None:
+        """Sends the status whenever it changes, until the server stops."""
+        with contextlib.suppress(_WatchEnded):
+            await super().Watch(request, _Watcher(context))
+
+
+class _WatchEnded(Exception):
+    """The last status has been sent."""
+
+
+class _Watcher:
+    """The context of a watcher, which ends it after the status of a server that stops."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    async def write(self, response: Any) -> None:
+        await self._context.write(response)
+        if response.status == health_pb2.HealthCheckResponse.NOT_SERVING:
+            raise _WatchEnded
+
+
 class GrpcServer:
     """A server of gRPC, on the event loop that starts it.
 
@@ -38,9 +64,10 @@ class GrpcServer:
                 ("grpc.so_reuseport", 0),  # a port that is in use is an error
                 ("grpc.max_receive_message_length", options.max_bytes),
                 ("grpc.max_send_message_length", -1),
-            ]
+            ],
+            maximum_concurrent_rpcs=options.max_connections,
         )
-        self._health = health.aio.HealthServicer()
+        self._health = _Health()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         handlers = {
             PREDICTION_SERVICE: {"Predict": self._predict, "GetModelMetadata": self._metadata},

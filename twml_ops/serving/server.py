@@ -73,7 +73,7 @@ class Server:
                     lifespan="off",
                     ws="none",
                     server_header=False,
-                    limit_concurrency=options.max_connections,
+                    limit_concurrency=options.max_connections + 1,  # the first one that is refused
                     timeout_graceful_shutdown=max(1, round(options.grace)),
                 )
             )

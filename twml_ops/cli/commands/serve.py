@@ -40,7 +40,8 @@ def serve(
         int, typer.Option(min=0, help="Requests that wait for a thread; further ones are refused.")
     ] = 128,
     max_connections: Annotated[
-        int, typer.Option(min=1, help="HTTP connections; requests on further ones are refused.")
+        int,
+        typer.Option(min=1, help="HTTP connections, and gRPC calls at a time; more are refused."),
     ] = 1024,
     max_bytes: Annotated[int, typer.Option(min=1, help="Largest size of a request in bytes.")] = 16
     << 20,
