@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-pytest.importorskip("grpc", reason="needs the extra `serve`")
+pytest.importorskip("twml_ops.serving", reason="needs the extra `serve`")
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -6,8 +6,7 @@ import json
 import numpy as np
 import pytest
 
-for package in ("starlette", "uvicorn", "grpc", "grpc_health", "prometheus_client"):
-    pytest.importorskip(package, reason="needs the extra `serve`")
+pytest.importorskip("twml_ops.serving", reason="needs the extra `serve`")
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-pytest.importorskip("grpc", reason="needs the extra `serve`")
+pytest.importorskip("twml_ops.serving", reason="needs the extra `serve`")
 
 from tests.serving.clients import constant_model, raw_model, sparse_model
 from twml_ops.serving import ServerOptions

@@ -8,8 +8,7 @@ import socket
 import numpy as np
 import pytest
 
-for package in ("starlette", "uvicorn", "grpc", "grpc_health", "prometheus_client"):
-    pytest.importorskip(package, reason="needs the extra `serve`")
+pytest.importorskip("twml_ops.serving", reason="needs the extra `serve`")
 
 from tests.serving.clients import constant_model, raw_model, serving, sparse_model
 from tests.serving.test_model import damage

@@ -1,12 +1,11 @@
 """The gRPC interface of a server, with messages of this package and of TensorFlow."""
 
-import grpc
 import numpy as np
 import pytest
 
-for package in ("starlette", "uvicorn", "grpc_health", "prometheus_client"):
-    pytest.importorskip(package, reason="needs the extra `serve`")
+pytest.importorskip("twml_ops.serving", reason="needs the extra `serve`")
 
+import grpc
 from grpc_health.v1 import health_pb2
 
 from tests.serving import clients
