@@ -1,6 +1,7 @@
 """Requests in JSON and in tensors become the arrays that `core.Scorer` takes."""
 
 import base64
+import contextlib
 import json
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 pytest.importorskip("twml_ops.serving", reason="needs the extra `serve`")
 
+from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -217,10 +219,8 @@ def test_any_json_value_is_answered_or_refused(model, key, value, column, sparse
         {"x_ids": [1], "x_values": [1], "x_row_splits": [0, 1]} if model == "sparse" else COLUMNS
     )
     for body in (value, {key: value}, {"inputs": fitting | {column: value}}):
-        try:
+        with contextlib.suppress(RequestError):
             assert version.predict_json(body).values.dtype == np.float32
-        except RequestError:
-            pass
 
 
 @settings(max_examples=300)
@@ -232,10 +232,8 @@ def test_any_damaged_text_is_answered_or_refused(data, sparse):
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(text) - 1))
         text[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=4))
-    try:
+    with contextlib.suppress(RequestError):
         sparse.predict_json(read_json(bytes(text)))
-    except RequestError:
-        pass
 
 
 @settings(max_examples=300)
@@ -246,16 +244,10 @@ def test_any_damaged_message_is_answered_or_refused(data, sparse):
     message = bytearray(request.SerializeToString())
     for _ in range(data.draw(st.integers(1, 4))):
         message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
-    try:
+    with contextlib.suppress(RequestError, DecodeError):
         parsed = messages.PredictRequest.FromString(bytes(message))
-    except Exception as e:
-        assert type(e).__name__ == "DecodeError"
-        return
-    try:
         tensors = {n: array_of(n, t, 1 << 20) for n, t in parsed.inputs.items()}
         sparse.predict_arrays(parsed.model_spec.signature_name, tensors)
-    except RequestError:
-        pass
 
 
 def test_a_deeply_nested_text_is_refused():

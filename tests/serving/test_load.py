@@ -273,14 +273,11 @@ def test_the_command_serves_without_tensorflow_until_a_signal(tmp_path, number):
         ([".", "--name", "a/b"], "name must be a text"),
     ],
 )
-def test_the_command_says_in_one_line_what_is_wrong(
-    arguments, message, tmp_path, monkeypatch, capsys
-):
+def test_the_command_says_in_one_line_what_is_wrong(arguments, message, tmp_path, capsys):
     from twml_ops.cli import main
 
-    monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as end:
-        main(["serve", *arguments])
+        main(["serve", str(tmp_path / arguments[0]), *arguments[1:]])
     assert end.value.code == 1
     err = capsys.readouterr().err
     assert err.startswith("twml-ops: ")

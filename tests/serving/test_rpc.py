@@ -82,8 +82,10 @@ def test_tensorflow_reads_and_writes_the_same_bytes(served):
 
 @pytest.mark.parametrize(
     "dtype",
-    ["float32", "float64", "int32", "uint8", "int16", "int8", "int64", "bool", "bfloat16"]
-    + ["uint16", "float16", "uint32", "uint64", "string"],
+    [
+        *("float32", "float64", "float16", "bfloat16", "bool", "string"),
+        *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8"),
+    ],
 )
 def test_tensors_of_tensorflow_are_read_as_it_reads_them(dtype):
     tf = pytest.importorskip("tensorflow", reason="needs TensorFlow's messages")

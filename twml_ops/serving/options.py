@@ -19,8 +19,8 @@ class ServerOptions:
         threads: number of requests that are computed at the same time; 0 is one for each core.
         row_threads: number of threads that share the rows of a request.
         queue: number of requests that wait for a thread. Further ones are refused.
-        max_connections: number of HTTP connections, and of gRPC calls at the same time. Further ones
-            are refused.
+        max_connections: number of HTTP connections, and of gRPC calls at a time. Further ones are
+            refused.
         max_bytes: largest size of a request, in bytes, and of each array that it is decoded to.
         max_rows: largest number of rows of a request.
         timeout: seconds after which a request is answered with an error.

@@ -41,7 +41,7 @@ def serve(
     ] = 128,
     max_connections: Annotated[
         int,
-        typer.Option(min=1, help="HTTP connections, and gRPC calls at a time; more are refused."),
+        typer.Option(min=1, help="HTTP connections, and gRPC calls at a time."),
     ] = 1024,
     max_bytes: Annotated[int, typer.Option(min=1, help="Largest size of a request in bytes.")] = 16
     << 20,
