@@ -7,6 +7,8 @@ import json
 import time
 from typing import Any
 
+import numpy as np
+import orjson
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -119,6 +121,10 @@ def _predict(version: Version, body: bytes) -> tuple[bytes, int]:
     """The body of the answer, and the number of rows."""
     prediction = version.predict_json(read_json(body))
     key = "predictions" if prediction.by_row else "outputs"
+    if np.isfinite(prediction.values).all():
+        options = orjson.OPT_SERIALIZE_NUMPY
+        return orjson.dumps({key: prediction.values}, option=options), prediction.rows
+    # TensorFlow Serving writes NaN and Infinity, which are no JSON, and so does this module.
     return _dump({key: prediction.values.tolist()}), prediction.rows
 
 
@@ -146,7 +152,6 @@ async def _receive(request: Request, max_bytes: int) -> bytes:
 
 
 def _dump(value: Any) -> bytes:
-    # NaN and Infinity are written as such, as TensorFlow Serving does.
     return json.dumps(value, separators=(",", ":")).encode()
 
 

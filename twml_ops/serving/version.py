@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from twml_ops.core import Scorer
@@ -165,7 +167,9 @@ def read_json(data: bytes) -> Any:
     Raises:
         InvalidRequest: it is malformed.
     """
+    with contextlib.suppress(orjson.JSONDecodeError):
+        return orjson.loads(data)
     try:
-        return json.loads(data)
+        return json.loads(data)  # also takes NaN and Infinity, and is several times slower
     except (ValueError, RecursionError) as e:  # also of bytes that are not UTF-8
         raise InvalidRequest(f"the body must be JSON: {e}") from e
