@@ -4,5 +4,4 @@ from twml_ops._core import *  # noqa: F403
 from twml_ops._core import QuantileSketch as QuantileSketch  # a class that annotations refer to
 from twml_ops._core import ReuseDistances as ReuseDistances
 from twml_ops._core import mdl_boundaries as mdl_boundaries
-from twml_ops._scorer import PROGRAM_FILE as PROGRAM_FILE
 from twml_ops._scorer import Scorer as Scorer

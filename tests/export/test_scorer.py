@@ -44,6 +44,11 @@ def test_every_layer_of_the_package_scores_as_in_keras(tmp_path, partitions, axi
     np.testing.assert_array_equal(scorer.predict(named), got)
 
 
+def test_the_output_has_the_name_of_the_model_or_the_given_one(tmp_path, model):
+    assert scorer_of(model, tmp_path / "a").output_name == model.output_names[0]
+    assert scorer_of(model, tmp_path / "b", output_name="p").output_name == "p"
+
+
 def test_one_row_needs_no_offsets(tmp_path, model):
     scorer = scorer_of(model, tmp_path / "s")
     ids, values, _ = batch(1, 0)

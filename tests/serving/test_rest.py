@@ -57,6 +57,13 @@ def test_numbers_that_are_not_finite_are_written_as_tensorflow_serving_does(tmp_
     assert (status, body) == (200, b'{"predictions":[[Infinity,Infinity,Infinity]]}')
 
 
+def test_numbers_of_a_request_need_not_be_finite(served):
+    body = b'{"inputs": {"x_ids": [1], "x_values": [-Infinity], "x_row_splits": [0, 1]}}'
+    status, answer = served[2].post("/v1/models/m:predict", body)
+    assert status == 200
+    assert np.isinf(answer["outputs"]).all()
+
+
 def test_many_requests_use_one_connection(served):
     _, server, _ = served
     connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=300)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from twml_ops.core import PROGRAM_FILE
+from twml_ops._scorer import PROGRAM_FILE
 
 
 class VersionFolder(NamedTuple):

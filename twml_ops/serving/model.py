@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from twml_ops.core import PROGRAM_FILE
+from twml_ops._scorer import PROGRAM_FILE
 from twml_ops.serving.errors import NotFound
 from twml_ops.serving.folders import VersionFolder, find_versions
 from twml_ops.serving.options import ServerOptions

@@ -127,7 +127,11 @@ class Server:
         self.stop()
 
     def stop(self) -> None:
-        """Ends a server that was started as a context manager, after its running requests."""
+        """Ends a server that was started as a context manager, after its running requests.
+
+        Raises:
+            Exception: the server has failed in the meantime.
+        """
         assert self._thread is not None
         assert self._loop is not None
         assert self._stop is not None
