@@ -24,6 +24,7 @@ from tests.serving import clients
 from tests.serving.clients import constant_model, predict_request, serving
 from twml_ops import _child
 from twml_ops.serving import Server, ServerOptions, messages
+from twml_ops.serving.errors import RequestError
 
 ARRAYS = {"x_ids": np.array([1]), "x_row_splits": np.array([0, 1])}
 LONG = 1 << 20  # bytes of a request that runs on a thread
@@ -173,6 +174,20 @@ def test_a_request_that_runs_longer_than_the_timeout_keeps_its_slot(tmp_path):
         while (status := client.predict({"instances": [[1]]})[0]) == 503:
             pass
         assert status == 200
+
+
+@pytest.mark.parametrize("size", [1, LONG])
+def test_an_unexpected_error_is_one_of_the_server_and_frees_the_slot(tmp_path, size, caplog):
+    constant_model(1, tmp_path)
+    with serving(tmp_path, threads=1, queue=0) as (server, client):
+        with pytest.raises(RequestError, match="internal error"):
+            asyncio.run_coroutine_threadsafe(
+                server._service.run(lambda: 1 / 0, size, time.monotonic() + 1000), server._loop
+            ).result()
+        while (status := client.predict({"instances": [[1]]})[0]) == 503:
+            pass
+        assert status == 200
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_a_body_that_does_not_arrive_gets_an_error(tmp_path):

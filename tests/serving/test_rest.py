@@ -143,8 +143,13 @@ def test_bytes_that_are_not_http_do_not_stop_the_server(served):
 
 def test_a_client_that_leaves_in_the_middle_of_a_body_does_no_harm(served):
     _, server, client = served
+    name = 'twml_serving_requests_total{api="rest",code="canceled"}'
     with socket.create_connection(("127.0.0.1", server.rest_port), timeout=300) as connection:
         connection.sendall(b"POST /v1/models/m:predict HTTP/1.1\r\nContent-Length: 99\r\n\r\n{")
+        while not client.metric("twml_serving_running"):  # the server has begun to read
+            pass
+    while not client.metric(name):
+        pass
     assert client.predict(BODY)[0] == 200
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from twml_ops.serving.errors import Overloaded, RequestError
 
 _SECONDS = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
@@ -18,15 +21,11 @@ class Call:
     """A request that is being answered.
 
     Attributes:
-        code: its code in the end: the status of HTTP or the name of that of gRPC.
         rows: the rows that have been computed for it.
-        shed: whether it was refused because of too many requests.
     """
 
     def __init__(self) -> None:
-        self.code = ""
         self.rows = 0
-        self.shed = False
 
 
 class Metrics:
@@ -65,28 +64,33 @@ class Metrics:
         }
 
     @contextmanager
-    def call(self, api: str) -> Iterator[Call]:
-        """Counts a predict request.
+    def call(self, api: Literal["rest", "grpc"]) -> Iterator[Call]:
+        """Counts a predict request, whose code the outcome of the block decides.
 
         Args:
-            api: rest or grpc.
+            api: the interface of the request.
 
         Yields:
-            The request, of which the block sets the attributes.
+            The request, of which the block sets the rows.
         """
         seconds, rows, shed = self._by_api[api]
         call, begin = Call(), time.perf_counter()
+        code = "canceled"  # by the client
         self._running.inc()
         try:
             yield call
+            code = "200" if api == "rest" else "OK"
+        except RequestError as e:
+            code = str(e.http) if api == "rest" else e.grpc.name
+            if isinstance(e, Overloaded):
+                shed.inc()
+            raise
         finally:
             self._running.dec()
             seconds.observe(time.perf_counter() - begin)
-            self._requests.labels(api, call.code).inc()
+            self._requests.labels(api, code).inc()
             if call.rows:
                 rows.inc(call.rows)
-            if call.shed:
-                shed.inc()
 
     def count_load(self, ok: bool) -> None:
         """Counts a version that was loaded, or refused."""

@@ -160,7 +160,7 @@ class Model:
             number = 1 if self._current is None else self._current.number + 1
         try:
             version = Version.load(folder.path, number, self._options)
-        except (OSError, ValueError) as e:
+        except (OSError, ValueError, MemoryError) as e:
             LOG.error("version %d is refused: %s", number, e)
             self._failed[folder.identity] = State(number, "END", UNKNOWN, str(e))
             self._on_load(False)

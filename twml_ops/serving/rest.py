@@ -44,7 +44,8 @@ def application(service: Service) -> Starlette:
         Route("/readyz", rest.readyz),
         Route("/metrics", rest.metrics),
     ]
-    handlers: Any = {RequestError: _error, HTTPException: _http_error, Exception: _unknown_error}
+    handlers: Any = {RequestError: _error, HTTPException: _http_error}
+    handlers |= {ClientDisconnect: _gone, Exception: _unknown_error}
     return Starlette(routes=routes, exception_handlers=handlers)
 
 
@@ -56,25 +57,14 @@ class _Rest:
         service = self._service
         deadline = time.monotonic() + service.options.timeout
         with service.metrics.call("rest") as call:
+            version = self._version(request)
+            body = await _read_body(request, service.options.max_bytes, deadline)
 
-            async def answer() -> Response:
-                version = self._version(request)
-                body = await _read_body(request, service.options.max_bytes, deadline)
+            def work() -> tuple[bytes, int]:
+                return _predict(version, body)
 
-                def work() -> tuple[bytes, int]:
-                    return _predict(version, body)
-
-                text, call.rows = await service.run(work, len(body), deadline)
-                return _json(text)
-
-            try:
-                return await service.answer(call, "200", answer)
-            except RequestError as e:
-                call.code = str(e.http)
-                raise
-            except ClientDisconnect:
-                call.code = "499"
-                raise
+            text, call.rows = await service.run(work, len(body), deadline)
+            return _json(text)
 
     async def status(self, request: Request) -> Response:
         number = _number(request)
@@ -168,6 +158,10 @@ def _http_error(request: Request, error: HTTPException) -> Response:
     return _json(
         {"error": f"{request.method} {request.url.path}: {error.detail}"}, error.status_code
     )
+
+
+def _gone(request: Request, error: ClientDisconnect) -> Response:
+    return _json({"error": "the client has closed the connection"}, 499)  # nobody reads it
 
 
 def _unknown_error(request: Request, error: Exception) -> Response:

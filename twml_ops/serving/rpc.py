@@ -112,21 +112,16 @@ class GrpcServer:
         remaining = context.time_remaining()
         timeout = service.options.timeout if remaining is None else remaining
         deadline = time.monotonic() + min(timeout, service.options.timeout)
-        with service.metrics.call("grpc") as call:
 
-            def work() -> tuple[bytes, int]:
-                return _predict(service, data)
+        def work() -> tuple[bytes, int]:
+            return _predict(service, data)
 
-            async def answer() -> bytes:
+        try:
+            with service.metrics.call("grpc") as call:
                 made, call.rows = await service.run(work, len(data), deadline)
-                return made
-
-            try:
-                return await service.answer(call, "OK", answer)
-            except RequestError as e:
-                call.code = e.grpc.name
-                error = e
-        return await _abort(context, error)
+            return made
+        except RequestError as e:
+            return await _abort(context, e)
 
     async def _metadata(self, data: bytes, context: Any) -> bytes:
         async def answer() -> Any:

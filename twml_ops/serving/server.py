@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import threading
@@ -19,6 +20,8 @@ from twml_ops.serving.options import ServerOptions
 from twml_ops.serving.rest import application
 from twml_ops.serving.rpc import GrpcServer
 from twml_ops.serving.service import Service
+
+LOG = logging.getLogger(__name__)
 
 
 class Server:
@@ -79,26 +82,29 @@ class Server:
             )
             grpc = GrpcServer(service)
             self.grpc_port = await grpc.start()
-            tasks = [asyncio.create_task(rest.serve([listener]))]
-            if options.poll:
-                tasks.append(asyncio.create_task(self._poll()))
+            serving = asyncio.create_task(rest.serve([listener]))
+            polling = asyncio.create_task(self._poll())
+            stopping = asyncio.create_task(stop.wait())
             try:
                 started()
-                stopping = asyncio.create_task(stop.wait())
-                await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-                stopping.cancel()
+                await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 service.stopping = True
                 rest.should_exit = True
-                for task in tasks[1:]:
-                    task.cancel()
-                await asyncio.gather(grpc.stop(options.grace), *tasks, return_exceptions=True)
-                service.close()
+                polling.cancel()
+                stopping.cancel()
+                try:
+                    await asyncio.gather(grpc.stop(options.grace), serving)
+                finally:
+                    service.close()
 
     async def _poll(self) -> None:
-        while True:
+        while self._options.poll:
             await asyncio.sleep(self._options.poll)
-            await self._service.refresh()
+            try:
+                await self._service.refresh()
+            except Exception:
+                LOG.exception("looking for versions failed")
 
     def __enter__(self) -> Server:
         ready = threading.Event()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from twml_ops.serving.admission import Admission
-from twml_ops.serving.errors import DeadlineExceeded, Overloaded, RequestError
-from twml_ops.serving.metrics import Call, Metrics
+from twml_ops.serving.errors import DeadlineExceeded, RequestError
+from twml_ops.serving.metrics import Metrics
 from twml_ops.serving.model import Model
 from twml_ops.serving.options import ServerOptions
 
@@ -48,6 +48,15 @@ class Service:
             RequestError: the work raised it, too many requests wait, or time is over.
         """
         await self._admission.enter(deadline - time.monotonic())
+        try:
+            return await self._run_admitted(work, size, deadline)
+        except RequestError:
+            raise
+        except Exception as e:
+            LOG.exception("a request failed")
+            raise RequestError("internal error of the server; its log has the cause") from e
+
+    async def _run_admitted(self, work: Callable[[], T], size: int, deadline: float) -> T:
         if size <= _SHORT_BYTES:
             try:
                 return work()
@@ -67,27 +76,6 @@ class Service:
         """Looks for versions on a thread of its own; see `Model.refresh`."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._loader, self.model.refresh, retry)
-
-    async def answer(self, call: Call, ok: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Answers a predict request and sets its code.
-
-        Args:
-            call: the request.
-            ok: the code of a success.
-            work: answers it.
-
-        Raises:
-            RequestError: the answer is an error.
-        """
-        call.code = ok
-        try:
-            return await work()
-        except RequestError as e:
-            call.shed = isinstance(e, Overloaded)
-            raise
-        except Exception as e:
-            LOG.exception("a request failed")
-            raise RequestError("internal error of the server; its log has the cause") from e
 
     def close(self) -> None:
         """Waits for the threads."""
