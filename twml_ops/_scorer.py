@@ -14,6 +14,8 @@ from twml_ops import _core
 from twml_ops._raw_columns import numbers_of, strings_of
 
 FORMAT = 1
+FORMAT_WITH_BASE = 2
+"""Of a folder in which some arrays are those of another folder, with changed rows."""
 PROGRAM_FILE = "scorer.json"
 ACTIVATIONS = (
     "elu",

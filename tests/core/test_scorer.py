@@ -305,7 +305,7 @@ def edited(folders, tmp_path, name, edit):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda p: p.update(format=2), "has the format 2, this version reads 1"),
+        (lambda p: p.update(format=3), "has the format 3, this version reads 1 and 2"),
         (lambda p: p.pop("format"), "must have the number of a format"),
         (lambda p: p["steps"][0].update(op="conv"), r"step 0 \(conv\) is an operation that this"),
         (lambda p: p["steps"][0].update({"in": ["y"]}), "reads 'y', which is no input"),

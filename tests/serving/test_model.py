@@ -152,6 +152,21 @@ def test_a_version_may_have_other_inputs_and_outputs(base):
     assert model.current.output_dims == [4]
 
 
+def test_a_version_of_changed_rows_is_served_with_the_arrays_of_its_base(base):
+    from tests.export.test_scorer_files import changed, float_table, write
+
+    tables = float_table()
+    write(base / "1", tables)
+    model = load(base)
+    for number in (2, 3):
+        tables = changed(tables, [1, 7])
+        write(base / str(number), tables, base / str(number - 1))
+        assert model.refresh()
+        got = model.current.predict_json({"instances": [[1], [2], [7]]}).values
+        np.testing.assert_array_equal(got, tables["table"][[1, 2, 7]])
+    assert states(model)[0] == (3, "AVAILABLE")
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
