@@ -14,8 +14,10 @@ scorer before, `fast` and `stock` are SavedModels with and without the ops of th
 as a server would do it. `LightGBM` is its C API for one row, on a model that has at most the log
 loss of ours on other examples; the trees do not see the raw sparse features that the labels do not
 depend on. `ONNX Runtime` computes the dense part only, from the output of the sparse layers; it is
-left out if it is not installed. At the end the script prints the errors of int8 and bfloat16
-tables.
+left out if it is not installed. `REST` and `gRPC` are `twml-ops serve` in a process of its own on
+this machine: the time from an encoded request to the bytes of the answer. The server and its client
+share the cores, so the script also prints the CPU time of the server for a request. At the end it
+prints the errors of int8 and bfloat16 tables.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ import numpy as np
 import tensorflow as tf
 
 import twml_ops
-from benchmarks import machine, timing
+from benchmarks import machine, served, timing
 from tests.core.numpy_scorer import Scorer as NumPyScorer
 from twml_ops import export
 from twml_ops.core import Scorer
@@ -277,6 +279,27 @@ def onnx_call(folder: Path) -> Callable[[np.ndarray], np.ndarray] | None:
     return lambda x: session.run(["y"], {"x": x})[0]
 
 
+def time_server(
+    server: served.Served, model: tf.keras.Model, row_counts: list[int], calls: int
+) -> None:
+    """Prints the times of requests to a server, for one caller and for several."""
+    for rows in row_counts:
+        requests = [make_request(rows, seed) for seed in range(1, 9)]
+        expected = model(ragged_features(requests[0])).numpy()
+        for api in ("REST", "gRPC"):
+            encoded = [served.encode(api, r) for r in requests]
+            answer = served.decode(api, server.caller(api)(encoded[0]))
+            assert np.abs(answer - expected).max() < 1e-6, api
+            for callers in (1, 8):
+                n = max(30, calls // (10 * callers * max(1, rows // 10)))
+                load = server.load(api, encoded, callers, n)
+                print(
+                    f"{rows:5} rows  {api}, {callers} callers, {len(encoded[0])} bytes   "
+                    f"p50 {load.p50:8.0f} us  p99 {load.p99:8.0f} us  {load.rate:7.0f} requests/s  "
+                    f"server {load.cpu:6.0f} us of CPU"
+                )
+
+
 def time_requests(
     model: tf.keras.Model, row_counts: list[int], rounds: int, runs: int, calls_of_c: int
 ) -> None:
@@ -285,6 +308,8 @@ def time_requests(
         folder = Path(temporary)
         calls = contenders(model, folder)
         time_c(folder / "scorer", folder, row_counts, runs, calls_of_c)
+        with served.serve(folder / "scorer") as server:
+            time_server(server, model, row_counts, calls_of_c)
         onnx = onnx_call(folder / "scorer")
         tree_name, tree_call = lightgbm_call(model)
         for rows in row_counts:

@@ -169,6 +169,32 @@ class PyScorer {
     return Described(model_->Get()->columns());
   }
 
+  // Of each array: its name, form, type, row splits, and the shape of a row.
+  using Description =
+      py::typing::Tuple<std::string, std::string, std::string, std::string, py::object>;
+  py::typing::List<Description> Describe(bool raw) const {
+    const std::shared_ptr<const Scorer> current = model_->Get();
+    constexpr const char* kTypes[] = {"float32", "int64", "bool"};
+    py::list out;
+    for (const ProgramInput& input : raw ? current->columns() : current->features()) {
+      const char* type = "int64";  // of ids and row splits
+      if (input.form == Form::kDense) type = kTypes[static_cast<int>(input.type)];
+      if (input.form == Form::kValues) type = "float32";
+      if (input.form == Form::kStrings || input.form == Form::kBagStrings) type = "string";
+      std::string splits = current->row_splits_of(input);
+      // The columns of raw sparse features are registers with the names of features.
+      for (const ProgramInput& column : current->columns()) {
+        const bool own = !splits.empty() && column.r == input.row_splits;
+        if (raw && own && column.form == Form::kRowSplits) splits = column.name;
+      }
+      py::object dims = py::none();
+      if (input.shape_known) dims = py::cast(input.dims);
+      out.append(py::make_tuple(input.name, FormName(input.form), type, splits, dims));
+    }
+    return out;
+  }
+  std::string OutputName() const { return model_->Get()->output_name(); }
+
   FloatArray Predict(const Named& given, bool raw, int num_threads) const {
     const std::shared_ptr<const Scorer> current = model_->Get();
     const auto& inputs = raw ? current->columns() : current->features();
@@ -279,6 +305,15 @@ Raises:
                              "The names and the forms of the arrays that the model takes.")
       .def_property_readonly("columns", &PyScorer::Columns,
                              "The names and the forms of the raw columns that it takes.")
+      .def_property_readonly("output_name", &PyScorer::OutputName, "The name of the output.")
+      .def("describe", &PyScorer::Describe, "raw"_a, R"(Describes the arrays of a request.
+
+Args:
+  raw: the raw columns, and not the features.
+
+Returns:
+  For each array its name, its form, its type (float32, int64, bool or string), the name of its row
+  splits or "", and the shape of a row, or None if a model of an older version does not say.)")
       .def("predict", &PyScorer::Predict, "arrays"_a, "raw"_a = false, IntArg("num_threads") = 0,
            R"(Computes predictions.
 

@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 ARROWS = {
     "cli": "cli.commands cli.errors _deferred_imports _startup_log",
     "cli.commands": "cli.runs cli.errors checkpoint selfcheck",
-    "cli.runs": "cli.render cli.results cli.errors analysis export tpu distribute models layers "
-    "optimizers checkpoint data planning _keras _child ''",
+    "cli.runs": "cli.render cli.results cli.errors analysis export serving tpu distribute models "
+    "layers optimizers checkpoint data planning _keras _child ''",
     "cli.render": "cli.results analysis tpu data planning",
     "cli.results": "analysis planning",
     "cli.errors": "",
@@ -27,6 +27,7 @@ ARROWS = {
     "tpu": "layers optimizers placement _batch ops _keras _deprecated",
     "distribute": "checkpoint optimizers placement ops _keras _child _deprecated",
     "estimator": "export checkpoint optimizers ops _deprecated",
+    "serving": "core _scorer",
     "export": "models data layers ops ops.stock _scorer _category_hash _keras",
     "models": "data layers _batch ops _keras",
     "checkpoint": "layers optimizers data placement ops core _keras",

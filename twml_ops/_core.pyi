@@ -97,9 +97,24 @@ class NativeScorer:
     def columns(self) -> list[tuple[str, str]]:
         """The names and the forms of the raw columns that it takes."""
 
+    def describe(self, raw: bool) -> list[tuple[str, str, str, str, object]]:
+        """Describes the arrays of a request.
+
+        Args:
+          raw: the raw columns, and not the features.
+
+        Returns:
+          For each array its name, its form, its type (float32, int64, bool or string), the name of its row
+          splits or "", and the shape of a row, or None if a model of an older version does not say.
+        """
+
     @property
     def features(self) -> list[tuple[str, str]]:
         """The names and the forms of the arrays that the model takes."""
+
+    @property
+    def output_name(self) -> str:
+        """The name of the output."""
 
     def predict(self, arrays: dict[str, object], raw: bool = False, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
         """Computes predictions.

@@ -14,6 +14,8 @@ from twml_ops import _core
 from twml_ops._raw_columns import numbers_of, strings_of
 
 FORMAT = 1
+FORMAT_WITH_BASE = 2
+"""Of a folder in which some arrays are those of another folder, with changed rows."""
 PROGRAM_FILE = "scorer.json"
 ACTIVATIONS = (
     "elu",
@@ -94,6 +96,24 @@ class Scorer:
     def columns(self) -> list[str]:
         """The names of the raw columns that `predict` takes; empty if it takes none."""
         return list(self._columns)
+
+    @property
+    def output_name(self) -> str:
+        """The name of the output that the model was exported with."""
+        return self._model.output_name
+
+    def describe(self, raw: bool = False) -> list[tuple[str, str, str, str, Any]]:
+        """Describes the arrays that `predict` takes.
+
+        Args:
+            raw: the raw columns, and not the features.
+
+        Returns:
+            For each array its name; its form: dense, strings, ids, values, row_splits or bag (the
+            strings of all rows); its type: float32, int64, bool or string; the name of its row
+            splits, "" without; and the shape of a row, None if the folder does not say.
+        """
+        return self._model.describe(raw)
 
     def predict(
         self,

@@ -76,6 +76,41 @@ def test_rows_of_thousands_of_entries_equal_the_reference(folders, name):
     np.testing.assert_allclose(scorer.predict(request), want, rtol=1e-4, atol=1e-4)
 
 
+def test_a_scorer_describes_what_it_takes(tmp_path):
+    example = scorer_programs.Example()
+    numbers = example.number("numbers", 2, 3)
+    example.number("flags", 4, kind="bool")
+    batch = example.batch("x", 50)
+    example.step("reshape", [numbers], ["#r"], shape=[6])
+    example.step("sparse_linear", batch, ["#s"], scorer_programs.tables(50, 6, "float32"))
+    example.step("add", ["#r", "#s"], ["#0"])
+    scorer = core.Scorer.load(example.write(tmp_path / "with"))
+    assert scorer.output_name == "output"
+    described = [
+        ("flags", "dense", "float32", "", [4]),
+        ("numbers", "dense", "float32", "", [2, 3]),
+        ("x_ids", "ids", "int64", "x_row_splits", []),
+        ("x_row_splits", "row_splits", "int64", "", []),
+        ("x_values", "values", "float32", "x_row_splits", []),
+    ]
+    assert sorted(scorer.describe()) == described
+    assert scorer.describe(raw=True) == []
+    scorer = core.Scorer.load(example.write(tmp_path / "without", shapes=False))
+    assert dict((name, dims) for name, *_, dims in scorer.describe())["numbers"] is None
+
+
+@pytest.mark.parametrize(("value", "want"), [("p", "p"), (5, "must be a string")])
+def test_the_name_of_the_output_is_that_of_the_program(tmp_path, value, want):
+    EXAMPLES["mean"].write(tmp_path)
+    file = tmp_path / "scorer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"output_name": value}))
+    if value == "p":
+        assert core.Scorer.load(tmp_path).output_name == want
+    else:
+        with pytest.raises(ValueError, match=want):
+            core.Scorer.load(tmp_path)
+
+
 def test_folders_without_shapes_are_read(tmp_path):
     for name in ("dense_of_vectors", "conversions", "cross_0.5"):
         folder = EXAMPLES[name].write(tmp_path / name, shapes=False)
@@ -270,7 +305,7 @@ def edited(folders, tmp_path, name, edit):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda p: p.update(format=2), "has the format 2, this version reads 1"),
+        (lambda p: p.update(format=3), "has the format 3, this version reads 1 and 2"),
         (lambda p: p.pop("format"), "must have the number of a format"),
         (lambda p: p["steps"][0].update(op="conv"), r"step 0 \(conv\) is an operation that this"),
         (lambda p: p["steps"][0].update({"in": ["y"]}), "reads 'y', which is no input"),

@@ -1,4 +1,4 @@
-"""The manifests of docs/hybrid: their syntax, and that they describe one cluster."""
+"""The manifests of docs/hybrid and the container file: their syntax, and that they fit."""
 
 import json
 import re
@@ -6,8 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import typer
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "hybrid"
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs" / "hybrid"
 
 
 def containers():
@@ -47,3 +49,52 @@ def test_vertex_has_a_chief_workers_servers_and_an_evaluator():
         "workerPoolSpecs"
     ]
     assert [p["replicaCount"] for p in pools] == [1, 2, 2, 1]
+
+
+def container_instructions():
+    """The instructions of the container file, without comments, in which lines are joined."""
+    text = (ROOT / "docker" / "serve.Dockerfile").read_text(encoding="utf-8")
+    text = re.sub(r"^#.*\n", "", text, flags=re.M).replace("\\\n", " ")
+    return [line.split(None, 1) for line in text.splitlines() if line.strip()]
+
+
+def test_the_container_file_has_known_instructions_and_copies_what_is_there():
+    known = {"FROM", "RUN", "WORKDIR", "COPY", "USER", "ENV", "EXPOSE", "STOPSIGNAL"}
+    known |= {"HEALTHCHECK", "ENTRYPOINT", "CMD"}
+    instructions = container_instructions()
+    assert {name for name, _ in instructions} <= known
+    assert instructions[0][0] == "FROM"
+    copied = [words.split()[:-1] for name, words in instructions if name == "COPY"]
+    sources = [s for words in copied if not words[0].startswith("--") for s in words]
+    assert "twml_ops" in sources
+    assert [s for s in sources if not (ROOT / s).exists()] == []
+
+
+def test_the_shell_lines_of_the_container_file_are_shell():
+    for name, words in container_instructions():
+        if name == "RUN":
+            subprocess.run(["/bin/bash", "-n", "-c", words], check=True)
+
+
+def test_the_command_of_the_container_is_understood():
+    from twml_ops.cli.app import app
+
+    found = dict(container_instructions())
+    words = json.loads(found["ENTRYPOINT"]) + json.loads(found["CMD"])
+    assert words[:2] == ["twml-ops", "serve"]
+    command = typer.main.get_command(app).commands["serve"]
+    options = command.make_context("serve", words[2:]).params
+    assert options["host"] == "0.0.0.0"
+    assert found["EXPOSE"].split() == [str(options["grpc_port"]), str(options["rest_port"])]
+    health = json.loads(found["HEALTHCHECK"].partition("CMD ")[2])
+    assert f":{options['rest_port']}/readyz" in health[-1]
+    compile(health[-1], "the health check", "exec")
+
+
+def test_the_container_installs_what_the_extra_needs():
+    extras = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^serve = \[(.*?)\]", extras, re.M | re.S)
+    needed = {name.replace("_", "-") for name in re.findall(r'"([\w-]+)>=', block)}
+    lines = (ROOT / "requirements" / "serve.txt").read_text(encoding="utf-8").splitlines()
+    installed = {line.replace("_", "-") for line in lines if not line.startswith(("#", "-c"))}
+    assert needed | {"numpy", "typer"} == installed

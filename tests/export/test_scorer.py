@@ -44,6 +44,24 @@ def test_every_layer_of_the_package_scores_as_in_keras(tmp_path, partitions, axi
     np.testing.assert_array_equal(scorer.predict(named), got)
 
 
+def test_the_output_has_the_name_of_the_model_or_the_given_one(tmp_path, model):
+    assert scorer_of(model, tmp_path / "a").output_name == model.output_names[0]
+    assert scorer_of(model, tmp_path / "b", output_name="p").output_name == "p"
+
+
+def test_an_export_with_a_base_has_its_changed_rows(tmp_path):
+    inputs = tf.keras.Input([None], dtype="int64", ragged=True, name="x_ids")
+    layer = layers.SparseLinear(16, 20_000)
+    model = tf.keras.Model(inputs, layer(inputs))
+    export.to_scorer(model, tmp_path / "1")
+    table = layer.get_weights()[0]
+    table[[3, 5]] += 1
+    layer.set_weights([table, *layer.get_weights()[1:]])
+    scorer = scorer_of(model, tmp_path / "2", base=tmp_path / "1")
+    assert json.loads((tmp_path / "2" / "scorer.json").read_text())["base"]["folder"] == "1"
+    np.testing.assert_array_equal(scorer.predict([3, 4, 5], row_splits=[0, 1, 2, 3]), table[3:6])
+
+
 def test_one_row_needs_no_offsets(tmp_path, model):
     scorer = scorer_of(model, tmp_path / "s")
     ids, values, _ = batch(1, 0)
@@ -243,7 +261,7 @@ def test_bad_requests_get_one_clear_error(tmp_path, model):
         scorer.predict([1], [1.0], [0, 2])
     text = (tmp_path / "s" / "scorer.json").read_text()
     (tmp_path / "s" / "scorer.json").write_text(text.replace('"format": 1', '"format": 9'))
-    with pytest.raises(ValueError, match="has the format 9, this version reads 1"):
+    with pytest.raises(ValueError, match="has the format 9, this version reads 1 and 2"):
         core.Scorer.load(tmp_path / "s")
     with pytest.raises(FileNotFoundError):
         core.Scorer.load(tmp_path / "nowhere")

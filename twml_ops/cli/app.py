@@ -17,6 +17,7 @@ from twml_ops.cli.commands import (
     predict,
     schema,
     selfcheck,
+    serve,
     stability,
     tables,
     tpu_check,
@@ -46,6 +47,7 @@ app.command()(evaluate.evaluate)
 app.command()(predict.predict)
 app.command()(explain.explain)
 app.command()(export.export)
+app.command()(serve.serve)
 app.command()(info.info)
 app.command()(schema.schema)
 app.command()(tune.tune)

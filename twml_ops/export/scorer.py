@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,10 +12,10 @@ import tensorflow as tf
 
 from twml_ops import layers
 from twml_ops._keras import LayerCall, layer_calls, symbolic_inputs
-from twml_ops._scorer import FORMAT, PROGRAM_FILE
 from twml_ops.data import Schema
 from twml_ops.export.raw_columns import RawColumns
 from twml_ops.export.scorer_fields import FIELD_LAYERS
+from twml_ops.export.scorer_files import write_scorer
 from twml_ops.export.scorer_program import Batch, CompileLayer, Dense, Part, Program
 from twml_ops.export.tables import TableFormat
 from twml_ops.models import HashedIds, layout_of
@@ -29,6 +28,8 @@ def to_scorer(
     *,
     tables: TableFormat = "float32",
     schema: Schema | None = None,
+    output_name: str | None = None,
+    base: str | os.PathLike[str] | None = None,
 ) -> None:
     """Writes a model for `twml_ops.core.Scorer`, which predicts without TensorFlow.
 
@@ -49,11 +50,18 @@ def to_scorer(
             `to_stock_tf`.
         schema: The features of the model, if it takes batches of `data.Source.dataset`. The scorer
             then also takes a dict of raw columns; see `Scorer.predict`.
+        output_name: Name of the output in the answers of `twml-ops serve`. Default: that of the
+            model.
+        base: An earlier export in the same parent folder. Of arrays of at least 1 MiB, only the
+            rows that differ from it are written, unless they are more than a quarter. The scorer
+            maps the arrays of the base and replaces these rows in its own memory, so the base
+            must stay as it is. If the base has a base itself, that one is used.
 
     Raises:
+        FileNotFoundError: `base` is no scorer.
         ValueError: The model has an unsupported layer or activation, has not exactly one output, or
             is subclassed; or it does not take the features of `schema`, or these are hashed by
-            version 1.
+            version 1; or `base` is in another folder, or has no fingerprint.
     """
     outputs = getattr(model, "outputs", None)
     if symbolic_inputs(model) is None or not outputs or len(outputs) != 1:
@@ -69,20 +77,16 @@ def to_scorer(
     result = program.dense(output, model.name)
     if raw is not None:
         _check_features(program.inputs, raw)
-    folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    for file, array in program.files.items():
-        np.save(folder / file, array)
     text = {
-        "format": FORMAT,
         "inputs": program.inputs,
         "shapes": _dense_shapes(model, program),
         "steps": program.steps,
         "output": result,
+        "output_name": output_name or getattr(model, "output_names", ["output"])[0],
     }
     if raw is not None:
         text["raw"] = raw.to_json()
-    (folder / PROGRAM_FILE).write_text(json.dumps(text, indent=1) + "\n")
+    write_scorer(Path(path), text, program.files, base)
 
 
 def _dense_shapes(model: Any, program: Program) -> dict[str, list[int]]:

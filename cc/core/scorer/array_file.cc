@@ -53,10 +53,12 @@ class File {
     return Status();
   }
 
-  // The whole file, mapped.
-  Status Map(std::shared_ptr<const void>* out) const {
+  // The whole file, mapped. What is written to a writable mapping does not reach the file.
+  Status Map(bool writable, std::shared_ptr<const void>* out) const {
     const auto size = static_cast<size_t>(size_);
-    void* const memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor_, 0);
+    const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+    const int flags = writable ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED;
+    void* const memory = ::mmap(nullptr, size, protection, flags, descriptor_, 0);
     if (memory == MAP_FAILED) return Error("cannot be mapped");
     ::madvise(memory, size, MADV_RANDOM);
     out->reset(memory, [size](const void* p) { ::munmap(const_cast<void*>(p), size); });
@@ -155,7 +157,44 @@ Status ReadFile(const std::string& path, int64_t max_bytes, std::string* out) {
   return file.Read(0, file.size(), out->data());
 }
 
-Status ArrayFile::Open(const std::string& path, ArrayFile* out) {
+Status ArrayFile::Open(const std::string& path, ArrayFile* out) { return Open(path, false, out); }
+
+Status ArrayFile::OpenChanged(const std::string& path, const ArrayFile& rows,
+                              const ArrayFile& values, ArrayFile* out) {
+  TWML_RETURN_IF_ERROR(Open(path, true, out));
+  return out->Replace(rows, values);
+}
+
+// Needs memory that is writable: a private mapping or a copy.
+Status ArrayFile::Replace(const ArrayFile& rows, const ArrayFile& values) {
+  if (rows.type_ != ItemType::kInt64 || rows.shape_.size() != 1) {
+    return Invalid(rows.path_, " must have the numbers of rows, int64 of 1 dimension");
+  }
+  bool fits = values.type_ == type_ && !shape_.empty() && values.shape_.size() == shape_.size();
+  if (fits) {
+    fits = values.shape_[0] == rows.size_ &&
+           std::equal(shape_.begin() + 1, shape_.end(), values.shape_.begin() + 1);
+  }
+  if (!fits) {
+    return Invalid(values.path_, " must have ", rows.size_, " rows of the array in ", path_);
+  }
+  const int64_t num_rows = shape_[0];
+  const int64_t row_bytes = num_rows == 0 ? 0 : size_ / num_rows * SizeOf(type_);
+  char* const data = static_cast<char*>(const_cast<void*>(data_));
+  const auto* const from = static_cast<const char*>(values.data_);
+  const auto numbers = rows.items<int64_t>();
+  for (int64_t i = 0; i < rows.size_; ++i) {
+    if (numbers[i] < 0 || numbers[i] >= num_rows) {
+      return Invalid(rows.path_, " has the row ", numbers[i], " at ", i, ", out of range [0, ",
+                     num_rows, ")");
+    }
+    std::memcpy(data + numbers[i] * row_bytes, from + i * row_bytes,
+                static_cast<size_t>(row_bytes));
+  }
+  return Status();
+}
+
+Status ArrayFile::Open(const std::string& path, bool writable, ArrayFile* out) {
   *out = ArrayFile();
   out->path_ = path;
   File file;
@@ -191,7 +230,7 @@ Status ArrayFile::Open(const std::string& path, ArrayFile* out) {
     return Invalid(path, " must have ", bytes, " bytes of items, got ", file.size() - data_begin);
   }
   if (bytes >= kCopiedBytes && data_begin % SizeOf(out->type_) == 0) {
-    TWML_RETURN_IF_ERROR(file.Map(&out->memory_));
+    TWML_RETURN_IF_ERROR(file.Map(writable, &out->memory_));
     out->data_ = static_cast<const char*>(out->memory_.get()) + data_begin;
     return Status();
   }

@@ -28,6 +28,11 @@ class ArrayFile {
   // Reads version 1, 2 or 3 of the format with little-endian items.
   static Status Open(const std::string& path, ArrayFile* out);
 
+  // The array of a file in which some rows are replaced, row rows[i] by values[i]. The memory of
+  // the pages without such rows is that of the file.
+  static Status OpenChanged(const std::string& path, const ArrayFile& rows, const ArrayFile& values,
+                            ArrayFile* out);
+
   const std::string& path() const { return path_; }
   ItemType type() const { return type_; }
   const std::vector<int64_t>& shape() const { return shape_; }
@@ -40,6 +45,9 @@ class ArrayFile {
   }
 
  private:
+  static Status Open(const std::string& path, bool writable, ArrayFile* out);
+  Status Replace(const ArrayFile& rows, const ArrayFile& values);
+
   std::string path_;
   ItemType type_ = ItemType::kFloat32;
   std::vector<int64_t> shape_;

@@ -12,6 +12,8 @@ namespace twml::scorer {
 namespace {
 
 constexpr int64_t kFormat = 1;
+constexpr int64_t kFormatWithBase = 2;  // some arrays are those of another folder, with changes
+constexpr int64_t kMaxBytes = 1 << 26;
 constexpr const char* kFile = "scorer.json";
 
 MakeStep FindStep(const std::string& op) {
@@ -28,6 +30,7 @@ class ProgramReader {
       : folder_(folder), json_(json), program_(*program) {}
 
   Status Read() {
+    TWML_RETURN_IF_ERROR(ReadBase());
     TWML_RETURN_IF_ERROR(ReadInputs());
     if (const Json* const raw = json_.Find("raw")) {
       TWML_RETURN_IF_ERROR(ReadRawColumns(*raw, &registers_, &columns_, &program_.raw_steps));
@@ -41,6 +44,10 @@ class ProgramReader {
     if (program_.output == kNoRegister || registers_.info(program_.output).form != Form::kDense) {
       return Invalid("\"output\" must be a dense array, got '", output->string(), "'");
     }
+    if (const Json* const name = json_.Find("output_name")) {
+      if (!name->is(Json::Kind::kString)) return Invalid("\"output_name\" must be a string");
+      program_.output_name = name->string();
+    }
     registers_.Want(program_.output, Type::kFloat);
     TWML_RETURN_IF_ERROR(registers_.Resolve());
     Convert();
@@ -52,6 +59,29 @@ class ProgramReader {
   }
 
  private:
+  // Finds the folder of which this one has the changes, and checks that it is the one meant.
+  Status ReadBase() {
+    const Json* const base = json_.Find("base");
+    if (base == nullptr) return Status();
+    const Json* const name = base->Find("folder");
+    const Json* const fingerprint = base->Find("fingerprint");
+    if (name == nullptr || !IsFileName(*name) || fingerprint == nullptr ||
+        !fingerprint->is(Json::Kind::kString)) {
+      return Invalid("\"base\" must have the name of a folder beside this one and a fingerprint");
+    }
+    base_ = folder_ + "/../" + name->string();
+    std::string text;
+    Json program;
+    TWML_RETURN_IF_ERROR(ReadFile(base_ + "/" + kFile, kMaxBytes, &text));
+    TWML_RETURN_IF_ERROR(Json::Parse(text, &program));
+    const Json* const found = program.Find("fingerprint");
+    if (found != nullptr && found->is(Json::Kind::kString) &&
+        found->string() == fingerprint->string()) {
+      return Status();
+    }
+    return Invalid("the base ", base_, " has another fingerprint than \"base\" says");
+  }
+
   Status ReadInputs() {
     constexpr std::pair<const char*, Form> kRoles[] = {{"ids", Form::kIds},
                                                        {"values", Form::kValues},
@@ -100,7 +130,7 @@ class ProgramReader {
       return Invalid("\"steps\" must be an array");
     }
     for (const Json& item : steps->items()) {
-      StepReader reader(item, program_.steps.size(), folder_, &registers_, &typed_);
+      StepReader reader(item, program_.steps.size(), folder_, base_, &registers_, &typed_);
       TWML_RETURN_IF_ERROR(reader.status());
       const MakeStep make = FindStep(reader.op());
       if (make == nullptr) {
@@ -215,6 +245,7 @@ class ProgramReader {
   }
 
   const std::string& folder_;
+  std::string base_;  // empty: there is none
   const Json& json_;
   Program& program_;
   RegisterTable registers_;
@@ -228,14 +259,14 @@ Status Check(const std::string& folder, const Json& json) {
   if (format == nullptr || !format->is(Json::Kind::kInteger)) {
     return Invalid("must have the number of a format");
   }
-  if (format->integer() == kFormat) return Status();
-  return Invalid(folder, " has the format ", format->integer(), ", this version reads ", kFormat);
+  if (format->integer() == kFormat || format->integer() == kFormatWithBase) return Status();
+  return Invalid(folder, " has the format ", format->integer(), ", this version reads ", kFormat,
+                 " and ", kFormatWithBase);
 }
 
 }  // namespace
 
 Status Program::Read(const std::string& folder, Program* out) {
-  constexpr int64_t kMaxBytes = 1 << 26;
   const std::string path = folder + "/" + kFile;
   std::string text;
   TWML_RETURN_IF_ERROR(ReadFile(path, kMaxBytes, &text));

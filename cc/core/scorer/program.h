@@ -31,6 +31,7 @@ struct Program {
   std::vector<std::unique_ptr<Step>> steps;      // make the output of the features
   std::vector<ProgramInput> features, columns;   // the two sets of arrays that a request may have
   Register output = kNoRegister;                 // dense float
+  std::string output_name = "output";            // in the answers of a server
 };
 
 }  // namespace twml::scorer

@@ -50,6 +50,11 @@ class Scorer {
   // exported with a schema.
   const std::vector<ProgramInput>& features() const { return program_.features; }
   const std::vector<ProgramInput>& columns() const { return program_.columns; }
+  // The name of the row splits of entries; empty if there are none, or the model does not use them.
+  std::string row_splits_of(const ProgramInput& input) const {
+    return input.row_splits == kNoRegister ? "" : program_.registers[input.row_splits].name;
+  }
+  const std::string& output_name() const { return program_.output_name; }
 
   // The shape of a row of the output, which may depend on the shapes of the request's arrays.
   Status OutputShape(const Request& request, std::vector<int64_t>* dims) const;

@@ -14,6 +14,13 @@ const char* NameOf(Form form) {
 
 }  // namespace
 
+bool IsFileName(const Json& name) {
+  if (!name.is(Json::Kind::kString)) return false;
+  const std::string& text = name.string();
+  return !text.empty() && text != "." && text != ".." && text.find('/') == std::string::npos &&
+         text.find('\0') == std::string::npos;
+}
+
 Status RegisterTable::Add(const std::string& name, Form form, Register* out) {
   if (Find(name) != kNoRegister) return Invalid("'", name, "' is written twice");
   *out = AddHidden(name, form);
@@ -100,8 +107,9 @@ Status RegisterTable::ResolveRowSplits() {
 }
 
 StepReader::StepReader(const Json& step, size_t number, const std::string& folder,
-                       RegisterTable* registers, std::vector<TypedInput>* typed)
-    : folder_(folder), number_(number), registers_(registers), typed_(typed) {
+                       const std::string& base, RegisterTable* registers,
+                       std::vector<TypedInput>* typed)
+    : folder_(folder), base_(base), number_(number), registers_(registers), typed_(typed) {
   name_ = "step " + std::to_string(number);
   if (!step.is(Json::Kind::kObject)) {
     Fail("must be an object");
@@ -233,15 +241,38 @@ const Json* StepReader::Attribute(const char* name, Json::Kind kind) {
 
 bool StepReader::HasArray(const char* name) const { return ok() && arrays_->Find(name) != nullptr; }
 
+std::string StepReader::PathOf(const Json* file, const std::string& folder, const char* name) {
+  // A folder cannot make a scorer read files elsewhere.
+  if (file == nullptr || !IsFileName(*file)) {
+    Fail("must have the name of a file in the folder as \"" + std::string(name) + "\"");
+    return {};
+  }
+  return folder + "/" + file->string();
+}
+
 void StepReader::OpenArray(const char* name, ArrayFile* out) {
+  const Json* const entry = arrays_->Find(name);
+  if (entry != nullptr && entry->is(Json::Kind::kObject)) {
+    return OpenChangedArray(*entry, name, out);
+  }
   const Json* const file = Member(*arrays_, name, Json::Kind::kString);
   if (file == nullptr) return;
-  const std::string& text = file->string();
-  // A folder cannot make a scorer read files elsewhere.
-  if (text.empty() || text.find('/') != std::string::npos || text.find('\0') != std::string::npos) {
-    return Fail("must have the name of a file in the folder as \"" + std::string(name) + "\"");
-  }
-  const Status opened = ArrayFile::Open(folder_ + "/" + text, out);
+  const std::string path = PathOf(file, folder_, name);
+  if (!ok()) return;
+  const Status opened = ArrayFile::Open(path, out);
+  if (!opened.ok()) Fail(": " + opened.message());
+}
+
+void StepReader::OpenChangedArray(const Json& entry, const char* name, ArrayFile* out) {
+  if (base_.empty()) return Fail("has changed rows, but the program has no \"base\"");
+  const std::string file = PathOf(entry.Find("file"), base_, name);
+  const std::string rows_file = PathOf(entry.Find("rows"), folder_, name);
+  const std::string values_file = PathOf(entry.Find("values"), folder_, name);
+  if (!ok()) return;
+  ArrayFile rows, values;
+  Status opened = ArrayFile::Open(rows_file, &rows);
+  if (opened.ok()) opened = ArrayFile::Open(values_file, &values);
+  if (opened.ok()) opened = ArrayFile::OpenChanged(file, rows, values, out);
   if (!opened.ok()) Fail(": " + opened.message());
 }
 

@@ -61,11 +61,15 @@ struct TypedInput {
   Type type;
 };
 
+// Whether a value is the name of a file in a folder, without a path.
+bool IsFileName(const Json& name);
+
 // Reads one step. The first error is kept; what is read after it is empty.
 class StepReader {
  public:
-  StepReader(const Json& step, size_t number, const std::string& folder, RegisterTable* registers,
-             std::vector<TypedInput>* typed);
+  // `base` is the folder with the arrays of which only changed rows are in `folder`, or empty.
+  StepReader(const Json& step, size_t number, const std::string& folder, const std::string& base,
+             RegisterTable* registers, std::vector<TypedInput>* typed);
 
   const Status& status() const { return status_; }
   bool ok() const { return status_.ok(); }
@@ -115,10 +119,12 @@ class StepReader {
   Register Input(size_t i, Form form);
   Register Output(size_t i, Form form);
   void OpenArray(const char* name, ArrayFile* out);
+  void OpenChangedArray(const Json& entry, const char* name, ArrayFile* out);
+  std::string PathOf(const Json* file, const std::string& folder, const char* name);
   static std::vector<int64_t> ToIntegers(const Json& list, bool* ok);
 
   Status status_;
-  std::string op_, name_, folder_;
+  std::string op_, name_, folder_, base_;
   const Json* arrays_ = nullptr;
   const Json* attributes_ = nullptr;
   std::vector<const std::string*> in_names_, out_names_;

@@ -70,7 +70,9 @@ def test_exports_without_our_ops_predict_as_predict_does(libsvm, libsvm_run, tmp
     inputs = {name: rows.flat_values.numpy() for name, rows in features.items()}
     inputs["sparse_row_splits"] = features["sparse_ids"].row_splits.numpy()
     if form == "scorer":
-        got = Scorer.load(tmp_path / "served").predict(inputs)
+        scorer = Scorer.load(tmp_path / "served")
+        assert scorer.output_name == "probability"  # as in the signatures of SavedModels
+        got = scorer.predict(inputs)
     else:
         serve = tf.saved_model.load(str(tmp_path / "served")).signatures["serving_default"]
         got = serve(**{k: tf.constant(v) for k, v in inputs.items()})["probability"].numpy()

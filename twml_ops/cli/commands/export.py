@@ -41,9 +41,16 @@ def export(
     tables: Annotated[
         Tables, typer.Option(help="Data type of large tables; for stock and scorer.")
     ] = Tables.FLOAT32,
+    base: Annotated[
+        Path | None,
+        typer.Option(
+            help="Earlier scorer in the same folder as OUT: of large tables, only the rows that "
+            "differ from it are written."
+        ),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Writes the model of a run to a new folder, for serving."""
     from twml_ops.cli.runs.export import export_run
 
-    export_run(run, out, form.value, tables.value)
+    export_run(run, out, form.value, tables.value, base)

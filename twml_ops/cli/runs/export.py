@@ -13,7 +13,9 @@ Format = Literal["fast", "stock", "scorer"]
 TableDtype = Literal["float32", "bfloat16", "int8"]
 
 
-def export_run(run: Path, out: Path, form: Format, tables: TableDtype) -> None:
+def export_run(
+    run: Path, out: Path, form: Format, tables: TableDtype, base: Path | None = None
+) -> None:
     """Writes the model of a finished run to a new folder. "fast" does not import TensorFlow.
 
     Args:
@@ -22,23 +24,26 @@ def export_run(run: Path, out: Path, form: Format, tables: TableDtype) -> None:
         form: "fast", a SavedModel that needs the op library; "stock", a SavedModel for any
             TensorFlow; or "scorer", for `twml_ops.core.Scorer`.
         tables: data type of the rows of large tables.
+        base: an earlier scorer beside `out`, of which `out` has the changes.
 
     Raises:
-        UserError: the folder is not a finished run, `out` exists, or `tables` is not available for
-            this format.
+        UserError: the folder is not a finished run, `out` exists, `tables` or `base` is not
+            available for this format, or `base` cannot be used.
     """
     read_run(run)
     if form == "fast" and tables != "float32":
         raise UserError("--tables goes with --format stock or scorer")
+    if base is not None and form != "scorer":
+        raise UserError("--base goes with --format scorer")
     with new_folder(out) as folder:
         if form == "fast":
             shutil.copytree(run / SAVED_MODEL, folder, dirs_exist_ok=True)
         else:
-            _convert(run, folder, form, tables)
+            _convert(run, folder, form, tables, base)
     print(f"the {'scorer' if form == 'scorer' else 'SavedModel'} is in {out}")
 
 
-def _convert(run: Path, folder: Path, form: Format, tables: TableDtype) -> None:
+def _convert(run: Path, folder: Path, form: Format, tables: TableDtype, base: Path | None) -> None:
     from twml_ops.cli.runs.trained_run import TrainedRun
     from twml_ops.export import to_scorer, to_stock_tf
 
@@ -49,4 +54,5 @@ def _convert(run: Path, folder: Path, form: Format, tables: TableDtype) -> None:
     if form == "stock":
         to_stock_tf(trained.model, folder, tables=tables, output_names=OUTPUT_NAMES, schema=schema)
     else:
-        to_scorer(trained.model, folder, tables=tables, schema=schema)
+        (name,) = OUTPUT_NAMES
+        to_scorer(trained.model, folder, tables=tables, schema=schema, output_name=name, base=base)

@@ -1,0 +1,226 @@
+"""The REST interface of a server, by real connections."""
+
+import contextlib
+import http.client
+import json
+import socket
+
+import numpy as np
+import pytest
+
+pytest.importorskip("twml_ops.serving", reason="needs the extra `serve`")
+
+from tests.serving.clients import constant_model, raw_model, serving, sparse_model
+from tests.serving.test_model import damage
+from twml_ops import core
+
+BODY = {"instances": [{"x_ids": [1, 2], "x_values": [0.5, 2]}, {"x_ids": [], "x_values": []}]}
+ARRAYS = {"x_ids": [1, 2], "x_values": [0.5, 2], "x_row_splits": [0, 2, 2]}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    folder = sparse_model(tmp_path_factory.mktemp("sparse"))
+    with serving(folder, max_bytes=4000, max_rows=50) as (server, client):
+        yield folder, server, client
+
+
+def test_answers_are_those_of_the_scorer(served):
+    folder, _, client = served
+    want = core.Scorer.load(folder).predict(ARRAYS)
+    for path in ("/v1/models/m:predict", "/v1/models/m/versions/1:predict"):
+        status, answer = client.post(path, BODY)
+        assert status == 200
+        assert list(answer) == ["predictions"]
+        np.testing.assert_array_equal(np.float32(answer["predictions"]), want)
+        status, answer = client.post(path, {"inputs": ARRAYS})
+        assert list(answer) == ["outputs"]
+        np.testing.assert_array_equal(np.float32(answer["outputs"]), want)
+
+
+def test_long_requests_have_the_same_answers(tmp_path):
+    folder = sparse_model(tmp_path)
+    row = {"x_ids": [1, 2, 49], "x_values": [0.5, -2, 1e-3]}
+    body = {"instances": [row] * 2000}
+    assert len(json.dumps(body)) > 1 << 16  # which a thread answers
+    with serving(folder) as (_, client):
+        status, answer = client.predict(body)
+    splits = np.array([0, 3])
+    want = core.Scorer.load(folder).predict({**row, "x_row_splits": splits})
+    assert status == 200
+    np.testing.assert_array_equal(np.float32(answer["predictions"]), np.repeat(want, 2000, 0))
+
+
+def test_numbers_that_are_not_finite_are_written_as_tensorflow_serving_does(tmp_path):
+    with serving(constant_model(np.inf, tmp_path)) as (_, client):
+        status, body = client.raw("POST", "/v1/models/m:predict", b'{"instances": [[1]]}')
+    assert (status, body) == (200, b'{"predictions":[[Infinity,Infinity,Infinity]]}')
+
+
+def test_numbers_of_a_request_need_not_be_finite(served):
+    body = b'{"inputs": {"x_ids": [1], "x_values": [-Infinity], "x_row_splits": [0, 1]}}'
+    status, answer = served[2].post("/v1/models/m:predict", body)
+    assert status == 200
+    assert np.isinf(answer["outputs"]).all()
+
+
+def test_many_requests_use_one_connection(served):
+    _, server, _ = served
+    connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=300)
+    with contextlib.closing(connection):
+        for body in (BODY, {"instances": 5}, BODY):
+            connection.request("POST", "/v1/models/m:predict", json.dumps(body))
+            response = connection.getresponse()
+            json.loads(response.read())
+            assert response.getheader("connection") != "close"
+
+
+def test_chunked_bodies_are_read(served):
+    _, server, _ = served
+    connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=300)
+    text = json.dumps(BODY).encode()
+    with contextlib.closing(connection):
+        connection.request("POST", "/v1/models/m:predict", iter([text[:9], text[9:]]))
+        response = connection.getresponse()
+        assert (response.status, len(json.loads(response.read())["predictions"])) == (200, 2)
+        connection.request("POST", "/v1/models/m:predict", iter([b" " * 1500] * 3))
+        response = connection.getresponse()
+        assert (response.status, json.loads(response.read())) == (
+            413,
+            {"error": "the body has more than 4000 bytes"},
+        )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers", "status", "message"),
+    [
+        ("POST", "/v1/models/m:predict", b"{", {}, 400, "must be JSON"),
+        ("POST", "/v1/models/m:predict", b"", {}, 400, "must be JSON"),
+        ("POST", "/v1/models/m:predict", b"\xff\xfe", {}, 400, "must be JSON"),
+        ("POST", "/v1/models/m:predict", b"[1]", {}, 400, "instances or inputs"),
+        ("POST", "/v1/models/m:predict", b" " * 4001, {}, 413, "at most 4000"),
+        ("POST", "/v1/models/m:predict", b"x", {"Content-Encoding": "gzip"}, 415, "compressed"),
+        ("POST", "/v1/models/other:predict", b"{}", {}, 404, "no model 'other'"),
+        ("POST", "/v1/models/m/versions/7:predict", b"{}", {}, 404, "version 7"),
+        ("POST", "/v1/models/m/versions/x:predict", b"{}", {}, 404, "must be a number"),
+        ("POST", "/v1/models/m:classify", b"{}", {}, 405, "Method Not Allowed"),
+        ("GET", "/v1/models/m:predict", None, {}, 404, "no model 'm:predict'"),
+        ("GET", "/v1/models/m/versions/7", None, {}, 404, "version 7"),
+        ("GET", "/v1/models/other/metadata", None, {}, 404, "no model 'other'"),
+        ("GET", "/v1/models/m/versions/7/metadata", None, {}, 404, "version 7"),
+        ("POST", "/v1/models/other:reload", b"", {}, 404, "no model 'other'"),
+        ("GET", "/nothing", None, {}, 404, "Not Found"),
+        ("DELETE", "/v1/models/m", None, {}, 405, "Method Not Allowed"),
+    ],
+)
+def test_errors_have_an_object_and_a_status(served, method, path, body, headers, status, message):
+    got, text = served[2].raw(method, path, body, headers)
+    assert got == status
+    answer = json.loads(text)
+    assert list(answer) == ["error"]
+    assert message in answer["error"]
+
+
+def test_too_many_rows_are_413(served):
+    status, answer = served[2].predict({"instances": [{"x_ids": [], "x_values": []}] * 51})
+    assert (status, answer["error"]) == (413, "the request has 51 rows, at most 50 are allowed")
+
+
+def test_bytes_that_are_not_http_do_not_stop_the_server(served):
+    _, server, client = served
+    for data in (
+        b"\0" * 100,
+        b"POST / HTTP/9.9\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nContent-Length: x",
+    ):
+        with socket.create_connection(("127.0.0.1", server.rest_port), timeout=300) as connection:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(4096):
+                pass
+    assert client.predict(BODY)[0] == 200
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_body_does_no_harm(served):
+    _, server, client = served
+    name = 'twml_serving_requests_total{api="rest",code="canceled"}'
+    with socket.create_connection(("127.0.0.1", server.rest_port), timeout=300) as connection:
+        connection.sendall(b"POST /v1/models/m:predict HTTP/1.1\r\nContent-Length: 99\r\n\r\n{")
+        while not client.metric("twml_serving_running"):  # the server has begun to read
+            pass
+    while not client.metric(name):
+        pass
+    assert client.predict(BODY)[0] == 200
+
+
+def test_status_and_metadata_have_the_form_of_tensorflow_serving(tmp_path):
+    with serving(raw_model(tmp_path / "7"), name=None) as (_, client):
+        state = {
+            "version": "1",
+            "state": "AVAILABLE",
+            "status": {"error_code": "OK", "error_message": ""},
+        }
+        for path in ("/v1/models/7", "/v1/models/7/versions/1"):
+            assert client.get(path) == (200, {"model_version_status": [state]})
+        status, metadata = client.get("/v1/models/7/metadata")
+    assert status == 200
+    assert metadata["model_spec"] == {"name": "7", "signature_name": "", "version": "1"}
+    signatures = metadata["metadata"]["signature_def"]["signature_def"]
+    assert set(signatures) == {"serving_default", "raw"}
+    raw = signatures["raw"]
+    assert raw["method_name"] == "tensorflow/serving/predict"
+    assert {name: info["dtype"] for name, info in raw["inputs"].items()} == {
+        "age": "DT_FLOAT",
+        "height": "DT_FLOAT",
+        "city": "DT_STRING",
+        "tags": "DT_STRING",
+        "tags_row_splits": "DT_INT64",
+    }
+    assert raw["outputs"] == {
+        "probability": {
+            "dtype": "DT_FLOAT",
+            "tensor_shape": {
+                "dim": [{"size": "-1", "name": ""}, {"size": "4", "name": ""}],
+                "unknown_rank": False,
+            },
+            "name": "probability:0",
+        }
+    }
+
+
+def test_health_and_readiness(served):
+    client = served[2]
+    assert client.raw("GET", "/healthz") == (200, b"ok\n")
+    assert client.raw("GET", "/readyz") == (200, b"ready\n")
+
+
+def test_a_reload_serves_the_new_version_and_tells_what_is_damaged(tmp_path):
+    constant_model(1, tmp_path / "1")
+    with serving(tmp_path) as (_, client):
+        constant_model(2, tmp_path / "2")
+        damage(constant_model(3, tmp_path / "3"))
+        assert client.predict({"instances": [[1]]})[1]["predictions"] == [[1, 1, 1]]
+        status, answer = client.post("/v1/models/m:reload", b"")
+        assert status == 200
+        assert [(s["version"], s["state"]) for s in answer["model_version_status"]][:2] == [
+            ("3", "END"),
+            ("2", "AVAILABLE"),
+        ]
+        assert client.predict({"instances": [[1]]})[1]["predictions"] == [[2, 2, 2]]
+        assert client.metric('twml_serving_loads_total{result="refused"}') == 1
+        assert client.metric('twml_serving_loads_total{result="loaded"}') == 2
+        assert client.metric('twml_serving_model_version{model="m"}') == 2
+
+
+def test_metrics_count_requests_rows_and_times(tmp_path):
+    with serving(sparse_model(tmp_path)) as (_, client):
+        for body in (BODY, BODY, {"instances": 1}):
+            client.predict(body)
+        client.post("/v1/models/other:predict", {})
+        for code, count in (("200", 2), ("400", 1), ("404", 1)):
+            name = f'twml_serving_requests_total{{api="rest",code="{code}"}}'
+            assert client.metric(name) == count
+        assert client.metric('twml_serving_rows_total{api="rest"}') == 4
+        assert client.metric('twml_serving_request_seconds_count{api="rest"}') == 4
+        assert client.metric('twml_serving_shed_total{api="rest"}') == 0
+        assert client.metric("twml_serving_running") == 0

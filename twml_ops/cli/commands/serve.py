@@ -1,0 +1,91 @@
+"""`twml-ops serve`: serves a scorer by REST and gRPC."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from twml_ops.cli.commands.options import Debug
+
+
+def serve(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of a scorer, a link to one, or a folder with a scorer for each version, "
+            "with its number as the name.",
+            show_default=False,
+        ),
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="Name of the model. Default: the name of the folder.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    rest_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of HTTP; 0: a free one.")
+    ] = 8501,
+    grpc_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of gRPC; 0: a free one.")
+    ] = 8500,
+    threads: Annotated[
+        int,
+        typer.Option(min=0, help="Requests that are computed at the same time; 0: one per core."),
+    ] = 0,
+    row_threads: Annotated[
+        int, typer.Option(min=1, help="Threads that share the rows of a request.")
+    ] = 1,
+    queue: Annotated[
+        int, typer.Option(min=0, help="Requests that wait for a thread; further ones are refused.")
+    ] = 128,
+    max_connections: Annotated[
+        int,
+        typer.Option(min=1, help="HTTP connections, and gRPC calls at a time."),
+    ] = 1024,
+    max_bytes: Annotated[int, typer.Option(min=1, help="Largest size of a request in bytes.")] = 16
+    << 20,
+    max_rows: Annotated[int, typer.Option(min=1, help="Most rows of a request.")] = 10_000,
+    timeout: Annotated[
+        float,
+        typer.Option(min=1e-3, help="Seconds after which a request is answered with an error."),
+    ] = 10.0,
+    poll: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds between looks for a new version; 0: only on request."),
+    ] = 2.0,
+    warmup: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the body of a REST request, which a version has to answer before it is "
+            "served. Default: the file warmup.json of the version, or made-up rows."
+        ),
+    ] = None,
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds that requests have to end on SIGTERM.")
+    ] = 30.0,
+    debug: Debug = False,
+) -> None:
+    """Serves a scorer by the REST and gRPC interfaces of TensorFlow Serving, without TensorFlow.
+
+    Loads new versions while requests run. SIGTERM and Ctrl-C end it after the running requests.
+    """
+    from twml_ops.cli.runs.serve import serve_folder
+
+    serve_folder(
+        folder,
+        name=name,
+        host=host,
+        rest_port=rest_port,
+        grpc_port=grpc_port,
+        threads=threads,
+        row_threads=row_threads,
+        queue=queue,
+        max_connections=max_connections,
+        max_bytes=max_bytes,
+        max_rows=max_rows,
+        timeout=timeout,
+        poll=poll,
+        warmup=warmup,
+        grace=grace,
+    )

@@ -1,0 +1,251 @@
+"""What a model takes, and the arrays of a request made from JSON values and from tensors."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twml_ops.serving.errors import InvalidRequest, TooLarge
+
+FEATURES = "serving_default"
+COLUMNS = "raw"
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Input:
+    """An array that a model takes.
+
+    Attributes:
+        name: its name.
+        form: dense, strings, ids, values, row_splits or bag (strings of all rows).
+        dtype: float32, int64, bool or string.
+        row_splits: name of its row splits; empty if it has none.
+        dims: shape of a row; None if it is not known.
+    """
+
+    name: str
+    form: str
+    dtype: str
+    row_splits: str
+    dims: tuple[int, ...] | None
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The shape of the whole array, -1 for a number that depends on the request."""
+        return None if self.dims is None else (-1, *self.dims)
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether a row has any number of items."""
+        return self.form in ("ids", "values", "bag")
+
+
+class Signatures:
+    """The sets of arrays that a model takes, by the name of the signature.
+
+    Args:
+        features: the arrays of the features.
+        columns: the raw columns; empty if the model does not take any.
+    """
+
+    def __init__(self, features: Sequence[Input], columns: Sequence[Input]) -> None:
+        self.by_name = {FEATURES: {i.name: i for i in features}}
+        if columns:
+            self.by_name[COLUMNS] = {i.name: i for i in columns}
+
+    def find(
+        self, names: frozenset[str], signature: str, made: frozenset[str] = frozenset()
+    ) -> dict[str, Input]:
+        """The inputs that a request gives.
+
+        Args:
+            names: names of the arrays of the request.
+            signature: its name in the request. Without a name, the names of the arrays decide.
+            made: forms of inputs that are made from the others.
+
+        Raises:
+            InvalidRequest: there is no such signature, or it has other inputs.
+        """
+        if signature and signature not in self.by_name:
+            known = " and ".join(self.by_name)
+            raise InvalidRequest(f"signature_name must be {known}, got {signature!r}")
+        candidates = [self.by_name[signature]] if signature == COLUMNS else self.by_name.values()
+        wanted = []
+        for inputs in candidates:
+            wanted.append(sorted(n for n, i in inputs.items() if i.form not in made))
+            if names == frozenset(wanted[-1]):
+                return inputs
+        text = " or ".join(map(str, wanted))
+        raise InvalidRequest(f"the inputs must be {text}, got {sorted(names)}")
+
+
+def check_rows(inputs: Mapping[str, Input], arrays: Arrays, max_rows: int) -> int:
+    """The number of rows of a request.
+
+    Raises:
+        InvalidRequest: an array has no dimension.
+        TooLarge: it has more than `max_rows` rows.
+    """
+    most = 0
+    for name, array in arrays.items():
+        if array.ndim == 0:
+            raise InvalidRequest(f"input {name!r} must have at least 1 dimension, got 0")
+        form = inputs[name].form
+        if not inputs[name].has_entries:
+            most = max(most, array.shape[0] - (form == "row_splits"))
+    if most > max_rows:
+        raise TooLarge(f"the request has {most} rows, at most {max_rows} are allowed")
+    return most
+
+
+def columnar(signatures: Signatures, signature: str, given: Any) -> tuple[dict[str, Input], Arrays]:
+    """The arrays of the member `inputs` of a JSON body.
+
+    Raises:
+        InvalidRequest: the values do not fit the model.
+    """
+    if not isinstance(given, dict) or _is_bytes(given):
+        given = {_only_name(signatures): given}
+    inputs = signatures.find(frozenset(given), signature)
+    return inputs, {name: _array(inputs[name], value) for name, value in given.items()}
+
+
+def rows(signatures: Signatures, signature: str, given: Any) -> tuple[dict[str, Input], Arrays]:
+    """The arrays of the member `instances` of a JSON body, a list with one item for each row.
+
+    An item is an object with a value for each input, but none for row splits, which are made from
+    the lengths of the lists that a row has for ids, values and bags. If the model takes nothing but
+    one such input, an item may be the value itself.
+
+    Raises:
+        InvalidRequest: the values do not fit the model.
+    """
+    if not isinstance(given, list):
+        raise InvalidRequest(f"instances must be a list, got {_kind(given)}")
+    made = frozenset({"row_splits"})
+    if not given:
+        inputs = signatures.by_name[FEATURES]
+        return inputs, _empty(inputs)
+    if not isinstance(given[0], dict) or _is_bytes(given[0]):
+        name = _only_name(signatures)
+        inputs = signatures.find(frozenset({name}), signature, made)
+        columns = {name: given}
+    else:
+        names = frozenset(given[0])
+        for i, row in enumerate(given):
+            if not isinstance(row, dict) or row.keys() != names:
+                raise InvalidRequest(
+                    f"instances[{i}] must have the names of instances[0], {sorted(names)}"
+                )
+        inputs = signatures.find(names, signature, made)
+        columns = {name: [row[name] for row in given] for name in names}
+    arrays: Arrays = {}
+    splits: Arrays = {}
+    for name, values in columns.items():
+        if not inputs[name].has_entries:
+            arrays[name] = _array(inputs[name], values)
+            continue
+        lengths = np.zeros(len(values) + 1, np.int64)
+        entries: list[Any] = []
+        for i, value in enumerate(values):
+            if not isinstance(value, list):
+                raise InvalidRequest(f"instances[{i}].{name} must be a list, got {_kind(value)}")
+            entries += value
+            lengths[i + 1] = len(value)
+        arrays[name] = _array(inputs[name], entries)
+        own = np.cumsum(lengths)
+        key = inputs[name].row_splits
+        if key and not np.array_equal(splits.setdefault(key, own), own):
+            others = sorted(n for n in columns if inputs[n].row_splits == key)
+            raise InvalidRequest(f"the lists {others} of an instance must have the same length")
+    zeros = np.zeros(len(given) + 1, np.int64)  # of row splits that the model does not use
+    for name, one in inputs.items():
+        if one.form == "row_splits":
+            arrays[name] = splits.get(name, zeros)
+    return inputs, arrays
+
+
+def _empty(inputs: Mapping[str, Input]) -> Arrays:
+    return {
+        name: np.zeros(1, np.int64)
+        if one.form == "row_splits"
+        else np.zeros((0, *(one.dims or ())), one.dtype)
+        for name, one in inputs.items()
+    }
+
+
+def _only_name(signatures: Signatures) -> str:
+    for inputs in signatures.by_name.values():
+        names = [n for n, i in inputs.items() if i.form != "row_splits"]
+        if len(names) == 1:
+            return names[0]
+    names = sorted(signatures.by_name[FEATURES])
+    raise InvalidRequest(f"an object with the inputs {names} is required")
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    names: dict[type, str] = {dict: "an object", list: "a list", str: "a text", bool: "a bool"}
+    return names.get(type(value), "a number")
+
+
+def _is_bytes(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {"b64"}
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a number, or null: a missing one."""
+    return value is None or isinstance(value, (int, float))
+
+
+def _text(name: str, value: Any) -> Any:
+    """A category: text, bytes, an integer, a bool or None."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError as e:  # half of a surrogate pair
+            raise InvalidRequest(f"input {name!r} must hold Unicode text: {e}") from e
+    if _is_bytes(value) and isinstance(value["b64"], str):
+        try:
+            return base64.b64decode(value["b64"], validate=True)
+        except (binascii.Error, ValueError) as e:
+            raise InvalidRequest(f"input {name!r} has bytes that are not base64: {e}") from e
+    raise InvalidRequest(
+        f'input {name!r} must hold texts, {{"b64": ...}}, integers, bools or null, got '
+        f"{_kind(value)}"
+    )
+
+
+def _array(one: Input, value: Any) -> NDArray[Any]:
+    """The array of a JSON value."""
+    if not isinstance(value, list):
+        raise InvalidRequest(f"input {one.name!r} must be a list, got {_kind(value)}")
+    if one.dtype == "string":
+        texts = np.empty(len(value), object)
+        texts[:] = [_text(one.name, x) for x in value]
+        return texts
+    try:
+        array = np.asarray(value)
+        if array.size == 0:
+            shape = array.shape if array.ndim > 1 else (0, *(one.dims or ()))
+            return np.zeros(shape, one.dtype)
+        if array.dtype.kind == "O" and one.form == "dense" and all(map(_is_number, value)):
+            array = np.array([np.nan if x is None else x for x in value], np.float64)
+        if array.dtype.kind in "iufb":
+            return array
+    except (ValueError, TypeError, OverflowError, RecursionError) as e:
+        raise InvalidRequest(f"input {one.name!r} must be a regular array of numbers") from e
+    raise InvalidRequest(f"input {one.name!r} must hold numbers")

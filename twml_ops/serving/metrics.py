@@ -1,0 +1,103 @@
+"""The metrics of a server, for Prometheus."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from twml_ops.serving.errors import Overloaded, RequestError
+
+_SECONDS = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
+    *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+
+
+class Call:
+    """A request that is being answered.
+
+    Attributes:
+        rows: the rows that have been computed for it.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+
+class Metrics:
+    """The metrics of one server, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "twml_serving_requests", "Predict requests by code.", ["api", "code"], registry=registry
+        )
+        self._seconds = Histogram(
+            "twml_serving_request_seconds",
+            "Time from the first byte of a body to the answer.",
+            ["api"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._rows = Counter("twml_serving_rows", "Rows predicted.", ["api"], registry=registry)
+        self._shed = Counter(
+            "twml_serving_shed", "Requests refused for load.", ["api"], registry=registry
+        )
+        self._running = Gauge(
+            "twml_serving_running", "Predict requests that are running.", registry=registry
+        )
+        self._loads = Counter(
+            "twml_serving_loads", "Versions loaded or refused.", ["result"], registry=registry
+        )
+        self._version = Gauge(
+            "twml_serving_model_version", "Version that is served.", ["model"], registry=registry
+        )
+        for result in ("loaded", "refused"):
+            self._loads.labels(result)
+        self._by_api = {
+            api: (self._seconds.labels(api), self._rows.labels(api), self._shed.labels(api))
+            for api in ("rest", "grpc")
+        }
+
+    @contextmanager
+    def call(self, api: Literal["rest", "grpc"]) -> Iterator[Call]:
+        """Counts a predict request, whose code the outcome of the block decides.
+
+        Args:
+            api: the interface of the request.
+
+        Yields:
+            The request, of which the block sets the rows.
+        """
+        seconds, rows, shed = self._by_api[api]
+        call, begin = Call(), time.perf_counter()
+        code = "canceled"  # by the client
+        self._running.inc()
+        try:
+            yield call
+            code = "200" if api == "rest" else "OK"
+        except RequestError as e:
+            code = str(e.http) if api == "rest" else e.grpc.name
+            if isinstance(e, Overloaded):
+                shed.inc()
+            raise
+        finally:
+            self._running.dec()
+            seconds.observe(time.perf_counter() - begin)
+            self._requests.labels(api, code).inc()
+            if call.rows:
+                rows.inc(call.rows)
+
+    def count_load(self, ok: bool) -> None:
+        """Counts a version that was loaded, or refused."""
+        self._loads.labels("loaded" if ok else "refused").inc()
+
+    def text(self, model: str, version: int | None) -> bytes:
+        """The metrics in Prometheus' text format."""
+        if version is not None:
+            self._version.labels(model).set(version)
+        return generate_latest(self._registry)

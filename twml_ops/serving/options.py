@@ -1,0 +1,71 @@
+"""The options of a server."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """The options of a `Server`.
+
+    Attributes:
+        name: name of the model in requests. Default: the name of the folder.
+        host: address to listen on.
+        rest_port: port of HTTP; 0 is a free one.
+        grpc_port: port of gRPC; 0 is a free one.
+        threads: number of requests that are computed at the same time; 0 is one for each core.
+        row_threads: number of threads that share the rows of a request.
+        queue: number of requests that wait for a thread. Further ones are refused.
+        max_connections: number of HTTP connections, and of gRPC calls at a time. Further ones are
+            refused.
+        max_bytes: largest size of a request, in bytes, and of each array that it is decoded to.
+        max_rows: largest number of rows of a request.
+        timeout: seconds after which a request is answered with an error.
+        poll: seconds between two looks for a new version; 0: only when a client asks for it.
+        warmup: file with the body of a REST request that is computed before a version is served.
+            A file `warmup.json` in the folder of the version replaces it. Default: made-up rows.
+        grace: seconds that running requests have to end when the server stops.
+
+    Raises:
+        ValueError: a value is out of its range.
+    """
+
+    name: str | None = None
+    host: str = "127.0.0.1"
+    rest_port: int = 8501
+    grpc_port: int = 8500
+    threads: int = 0
+    row_threads: int = 1
+    queue: int = 128
+    max_connections: int = 1024
+    max_bytes: int = 16 << 20
+    max_rows: int = 10_000
+    timeout: float = 10.0
+    poll: float = 2.0
+    warmup: Path | None = None
+    grace: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.name is not None and (not self.name or set(self.name) & set("/:?#%")):
+            raise ValueError(f"name must be a text without any of /:?#%, got {self.name!r}")
+        for field, least in (
+            *(("rest_port", 0), ("grpc_port", 0), ("threads", 0), ("row_threads", 1)),
+            *(("queue", 0), ("max_connections", 1), ("max_bytes", 1), ("max_rows", 1)),
+            *(("poll", 0), ("grace", 0)),
+        ):
+            value = getattr(self, field)
+            if not value >= least:
+                raise ValueError(f"{field} must be at least {least}, got {value}")
+        for field in ("rest_port", "grpc_port"):
+            if getattr(self, field) > 65535:
+                raise ValueError(f"{field} must be at most 65535, got {getattr(self, field)}")
+        if not self.timeout > 0:
+            raise ValueError(f"timeout must be positive, got {self.timeout}")
+
+    @property
+    def workers(self) -> int:
+        """The number of requests that are computed at the same time."""
+        return self.threads or len(os.sched_getaffinity(0))

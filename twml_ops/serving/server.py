@@ -1,0 +1,170 @@
+"""The server: its start, its threads, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from twml_ops.serving.metrics import Metrics
+from twml_ops.serving.model import Model
+from twml_ops.serving.options import ServerOptions
+from twml_ops.serving.rest import application
+from twml_ops.serving.rpc import GrpcServer
+from twml_ops.serving.service import Service
+
+LOG = logging.getLogger(__name__)
+
+
+class Server:
+    """Serves a scorer, or the newest of its numbered versions, by REST and gRPC.
+
+    As a context manager it serves from a thread until the block ends. `run` serves on the event
+    loop of the caller.
+
+    Args:
+        folder: a folder that `export.to_scorer` wrote, a symbolic link to one, or a folder whose
+            subfolders with numbers as names are such folders.
+        options: its options; None: the default ones.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or it has no complete version.
+        ValueError: no version can be read.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], options: ServerOptions | None = None
+    ) -> None:
+        options = options or ServerOptions()
+        self._metrics = Metrics()
+        self.model = Model(Path(folder), options, self._metrics.count_load)
+        self._service = Service(self.model, options, self._metrics)
+        self._options = options
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._error: BaseException | None = None
+        self.rest_port = self.grpc_port = 0
+        self.model.load_first()
+
+    async def run(self, stop: asyncio.Event, started: Any = lambda: None) -> None:
+        """Serves until an event is set, and then ends the running requests.
+
+        Args:
+            stop: ends the server.
+            started: called without arguments when the ports are open.
+
+        Raises:
+            OSError: a port cannot be used.
+        """
+        options, service = self._options, self._service
+        with _listen(options.host, options.rest_port) as listener:
+            self.rest_port = listener.getsockname()[1]
+            rest = _HttpServer(
+                uvicorn.Config(
+                    application(service),
+                    log_config=None,
+                    access_log=False,
+                    lifespan="off",
+                    ws="none",
+                    server_header=False,
+                    limit_concurrency=options.max_connections + 1,  # the first one that is refused
+                    timeout_graceful_shutdown=max(1, round(options.grace)),
+                )
+            )
+            grpc = GrpcServer(service)
+            self.grpc_port = await grpc.start()
+            serving = asyncio.create_task(rest.serve([listener]))
+            polling = asyncio.create_task(self._poll())
+            stopping = asyncio.create_task(stop.wait())
+            try:
+                started()
+                await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                service.stopping = True
+                rest.should_exit = True
+                polling.cancel()
+                stopping.cancel()
+                try:
+                    await asyncio.gather(grpc.stop(options.grace), serving)
+                finally:
+                    service.close()
+
+    async def _poll(self) -> None:
+        while self._options.poll:
+            await asyncio.sleep(self._options.poll)
+            try:
+                await self._service.refresh()
+            except Exception:
+                LOG.exception("looking for versions failed")
+
+    def __enter__(self) -> Server:
+        ready = threading.Event()
+
+        async def run() -> None:
+            self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+            await self.run(self._stop, ready.set)
+
+        def target() -> None:
+            try:
+                asyncio.run(run())
+            except BaseException as e:
+                self._error = e
+            finally:
+                ready.set()
+
+        self._thread = threading.Thread(target=target, name="server")
+        self._thread.start()
+        ready.wait()
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends a server that was started as a context manager, after its running requests.
+
+        Raises:
+            Exception: the server has failed in the meantime.
+        """
+        assert self._thread is not None
+        assert self._loop is not None
+        assert self._stop is not None
+        with contextlib.suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+
+class _HttpServer(uvicorn.Server):
+    """Uvicorn without its signal handlers: the caller has its own."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol, asyncio sets TCP_NODELAY; answers would wait 40 ms otherwise.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
+    except OSError as e:
+        listener.close()
+        raise OSError(f"cannot listen on {host}:{port}: {e}") from e
+    return listener

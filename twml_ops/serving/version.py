@@ -1,0 +1,175 @@
+"""One version of a model: its scorer, and the answers to decoded requests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from twml_ops.core import Scorer
+from twml_ops.serving import inputs
+from twml_ops.serving.errors import InvalidRequest, RequestError
+from twml_ops.serving.inputs import Arrays, Input, Signatures, check_rows
+from twml_ops.serving.options import ServerOptions
+
+LOG = logging.getLogger(__name__)
+WARMUP_FILE = "warmup.json"
+_WARMUP_ROWS = (1, 64)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer to a request.
+
+    Attributes:
+        values: the output, float32 [B, ...].
+        rows: B.
+        by_row: whether a JSON body had `instances`.
+    """
+
+    values: NDArray[np.float32]
+    rows: int
+    by_row: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Version:
+    """A version of a model that can be served. Any number of threads may use it.
+
+    Attributes:
+        number: its number.
+        scorer: its scorer.
+        options: the limits of requests.
+        signatures: what it takes.
+        output_name: the name of its output.
+        output_dims: the shape of a row of its output; empty before the warm-up.
+    """
+
+    number: int
+    scorer: Scorer
+    options: ServerOptions
+    signatures: Signatures
+    output_name: str
+    output_dims: list[int] = field(default_factory=list)
+
+    @classmethod
+    def load(cls, folder: Path, number: int, options: ServerOptions) -> Version:
+        """Reads a version and warms it up.
+
+        Args:
+            folder: its folder.
+            number: its number.
+            options: those of the server.
+
+        Raises:
+            OSError: a file cannot be read.
+            ValueError: the folder is damaged, or the saved request of the warm-up is malformed or
+                does not fit the model.
+        """
+        scorer = Scorer.load(folder)
+        signatures = Signatures(_inputs(scorer, raw=False), _inputs(scorer, raw=True))
+        version = cls(number, scorer, options, signatures, scorer.output_name)
+        own = folder / WARMUP_FILE
+        saved = own if own.exists() else options.warmup
+        try:
+            if saved is None:
+                version._warm_up()
+            else:
+                prediction = version.predict_json(read_json(saved.read_bytes()))
+                version.output_dims[:] = prediction.values.shape[1:]
+        except RequestError as e:
+            if saved is not None:
+                raise ValueError(f"the warm-up request {saved} failed: {e}") from e
+            # A model may refuse made-up rows, for example unknown features.
+            LOG.info("version %d refused the made-up rows of the warm-up: %s", number, e)
+        return version
+
+    def predict_json(self, body: Any) -> Prediction:
+        """Answers the JSON value of a REST request.
+
+        Args:
+            body: the value.
+
+        Raises:
+            RequestError: the request is malformed, does not fit the model, or is too large.
+        """
+        if not isinstance(body, dict) or ("instances" in body) == ("inputs" in body):
+            raise InvalidRequest("the body must be an object with either instances or inputs")
+        unknown = body.keys() - {"instances", "inputs", "signature_name"}
+        signature = body.get("signature_name", "")
+        if unknown or not isinstance(signature, str):
+            raise InvalidRequest(
+                f"the body must have instances or inputs and the text signature_name, got also "
+                f"{sorted(unknown)}"
+            )
+        by_row = "instances" in body
+        given = body["instances" if by_row else "inputs"]
+        decode = inputs.rows if by_row else inputs.columnar
+        return self.predict(*decode(self.signatures, signature, given), by_row)
+
+    def predict_arrays(self, signature: str, arrays: Arrays) -> Prediction:
+        """Answers a request of arrays.
+
+        Args:
+            signature: name of the signature, or "".
+            arrays: the inputs by name.
+
+        Raises:
+            RequestError: the request does not fit the model, or is too large.
+        """
+        return self.predict(self.signatures.find(frozenset(arrays), signature), arrays)
+
+    def predict(self, known: dict[str, Input], arrays: Arrays, by_row: bool = False) -> Prediction:
+        """Computes the predictions of arrays; see `predict_arrays`."""
+        rows = check_rows(known, arrays, self.options.max_rows)
+        try:
+            with np.errstate(all="ignore"):  # a number beyond float32 is infinite
+                values = self.scorer.predict(arrays, num_threads=self.options.row_threads)
+        except (ValueError, TypeError, OverflowError) as e:
+            raise InvalidRequest(str(e)) from e
+        return Prediction(values, rows, by_row)
+
+    def _warm_up(self) -> None:
+        """Computes made-up rows, so that memory is allocated and the program is in caches."""
+        for known in self.signatures.by_name.values():
+            for rows in _WARMUP_ROWS:
+                arrays = {name: _rows_of(one, rows) for name, one in known.items()}
+                self.output_dims[:] = self.predict(known, arrays).values.shape[1:]
+
+
+def _inputs(scorer: Scorer, raw: bool) -> list[Input]:
+    return [
+        Input(name, form, dtype, splits, None if dims is None else tuple(dims))
+        for name, form, dtype, splits, dims in scorer.describe(raw)
+    ]
+
+
+def _rows_of(one: Input, rows: int) -> NDArray[Any]:
+    """Rows with one entry each: the number 0, the id 0, and the category "0"."""
+    if one.form == "row_splits":
+        return np.arange(rows + 1)
+    shape = (rows, *(one.dims or ()))
+    if one.dtype == "string":
+        return np.full(shape, b"0", object)
+    return np.zeros(shape, one.dtype)
+
+
+def read_json(data: bytes) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        InvalidRequest: it is malformed.
+    """
+    with contextlib.suppress(orjson.JSONDecodeError):
+        return orjson.loads(data)
+    try:
+        return json.loads(data)  # also takes NaN and Infinity, and is several times slower
+    except (ValueError, RecursionError) as e:  # also of bytes that are not UTF-8
+        raise InvalidRequest(f"the body must be JSON: {e}") from e
