@@ -21,6 +21,7 @@ CACHE_WAYS = 16
 _IS_CACHE = "_twml_is_cache_of"  # attribute of a variable that has only some rows
 _NUM_ROWS = "_twml_rows_in_file"  # attribute of the variable of a table
 _READS = ("value", "read_value", "numpy")
+_SAVES = ("_serialize_to_tensors", "_export_to_saved_model_graph")  # of checkpoints, SavedModels
 
 
 class TierStatistics(NamedTuple):
@@ -102,7 +103,7 @@ class TieredRows:
                 io_uring=io_uring,
             )
         setattr(self._table, _NUM_ROWS, num_rows)
-        _refuse_access(self._table, (*_READS, *VARIABLE_WRITES))
+        _refuse_access(self._table, (*_READS, *VARIABLE_WRITES, *_SAVES))
 
     @property
     def variables(self) -> tuple[tf.Variable, ...]:
@@ -308,11 +309,18 @@ def _refusing(method: str, variable: tf.Variable) -> Callable[..., Any]:
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         found = of()
+        name = found.name if found is not None else ""
+        if method in _SAVES:
+            raise ValueError(
+                f"the variable {name} cannot be in a TensorFlow checkpoint or SavedModel: it is the "
+                "cache of a table whose rows are in a file; save the model, or its weights, as "
+                ".keras or .weights.h5, which hold the whole table, and load the weights into a "
+                "model without storage"
+            )
         raise ValueError(
-            f"{method} is not possible for the variable {found.name if found is not None else ''}: "
-            "it is the cache of a table whose rows are in a file; use placement.placement_of("
-            "variable).read(variable) and .assign(variable, table), and an optimizer of "
-            "twml_ops.optimizers"
+            f"{method} is not possible for the variable {name}: it is the cache of a table whose "
+            "rows are in a file; use placement.placement_of(variable).read(variable) and .assign("
+            "variable, table), and an optimizer of twml_ops.optimizers"
         )
 
     return refuse
