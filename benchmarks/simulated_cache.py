@@ -102,7 +102,9 @@ class SetAssociative:
         while True:
             if _EMPTY in self._ids[s]:
                 return s, self._ids[s].index(_EMPTY)
-            way = min(range(WAYS), key=lambda w: (self._uses[s][w][1] == self._now, self._uses[s][w]))
+            way = min(
+                range(WAYS), key=lambda w: (self._uses[s][w][1] == self._now, self._uses[s][w])
+            )
             if self._uses[s][way][1] != self._now:
                 return s, way
             s = (s + 1) % self._sets

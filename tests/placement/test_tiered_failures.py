@@ -170,7 +170,9 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
     else:
         tmp_path.chmod(0o500)
         folder, why = tmp_path, "Permission denied"
-    with pytest.raises(tf.errors.UnknownError, match=f"linear_kernel.rows cannot be created: .*{why}"):
+    with pytest.raises(
+        tf.errors.UnknownError, match=f"linear_kernel.rows cannot be created: .*{why}"
+    ):
         table(folder)(tf.constant([[1]]))
 
 

@@ -312,8 +312,8 @@ def _refusing(method: str, variable: tf.Variable) -> Callable[..., Any]:
         name = found.name if found is not None else ""
         if method in _SAVES:
             raise ValueError(
-                f"the variable {name} cannot be in a TensorFlow checkpoint or SavedModel: it is the "
-                "cache of a table whose rows are in a file; save the model, or its weights, as "
+                f"the variable {name} cannot be in a TensorFlow checkpoint or SavedModel: it is "
+                "the cache of a table whose rows are in a file; save the model, or its weights, as "
                 ".keras or .weights.h5, which hold the whole table, and load the weights into a "
                 "model without storage"
             )
