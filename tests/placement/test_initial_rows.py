@@ -51,4 +51,6 @@ def test_pieces_have_the_bits_of_the_whole_table(monkeypatch, initializer, width
 def test_other_initializers_are_evaluated_at_once(monkeypatch, initializer):
     monkeypatch.setattr(module, "_PIECE_BYTES", PIECE)
     assert module._sliced(initializer, (N, 5), "float32") is None
-    np.testing.assert_array_equal(collect(initializer, 5, "float32"), whole(initializer, 5, "float32"))
+    np.testing.assert_array_equal(
+        collect(initializer, 5, "float32"), whole(initializer, 5, "float32")
+    )

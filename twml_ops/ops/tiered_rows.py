@@ -91,6 +91,7 @@ class TieredRows:
         self.num_rows = num_rows
         self.path = path
         self._parts = [self._table]
+        self._traced: tuple[Sequence[Any], Sequence[float]] | None = None  # slots of a function
         with tf.init_scope(), device_scope_of(self._table):
             self._handle = library.loaded.twml_open_tiered_rows(
                 self._table.handle,
@@ -134,7 +135,13 @@ class TieredRows:
         for slot in of_tf:
             _refuse_access(slot, _READS)  # TensorFlow assigns initial values after tracing
         self._parts = [self._table, *of_tf]
+        self._traced = None if tf.executing_eagerly() else (slots, initial_values)
         return done
+
+    def _attach_traced(self, part: int) -> None:
+        """Attaches the slots of a function that was traced and may not have run yet."""
+        if part and self._traced is not None and tf.executing_eagerly():
+            self.attach_slots(*self._traced)
 
     def prefetch(self, ids: Any) -> tf.Tensor:
         """Announces the ids of a later product, so that their rows are read ahead.
@@ -169,6 +176,7 @@ class TieredRows:
         Raises:
             tf.errors.UnknownError: the file cannot be read.
         """
+        self._attach_traced(part)
         variable = self._parts[part]
         with device_scope_of(self._table):
             rows: tf.Tensor = library.twml_read_tiered_rows(
@@ -191,6 +199,7 @@ class TieredRows:
         Raises:
             tf.errors.UnknownError: the file cannot be written.
         """
+        self._attach_traced(part)
         with device_scope_of(self._table):
             values = tf.cast(values, self._parts[part].dtype)
             library.twml_write_tiered_rows(
