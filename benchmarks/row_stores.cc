@@ -131,8 +131,7 @@ class SegmentStore : public Store {
   void Write(const std::vector<int64_t>& rows, const char* records) override {
     int64_t stored;
     Check(store_->Append(
-        rows,
-        [&](int64_t i, char* to) { std::memcpy(to, records + i * row_bytes_, row_bytes_); },
+        rows, [&](int64_t i, char* to) { std::memcpy(to, records + i * row_bytes_, row_bytes_); },
         &stored));
   }
 
@@ -340,7 +339,8 @@ void Probe(const Setting& setting) {
         idle.pop_back();
         ++running;
         twml::BlockRequest request;
-        request.offset = static_cast<int64_t>(random() % static_cast<uint64_t>(setting.rows)) * unit;
+        request.offset =
+            static_cast<int64_t>(random() % static_cast<uint64_t>(setting.rows)) * unit;
         request.bytes = unit;
         request.buffer = buffer.data() + slot * ((unit + kPage - 1) / kPage) * kPage;
         request.done = [&, slot](int error) {
@@ -394,9 +394,8 @@ void Measure(Store* store, const Setting& setting) {
   std::printf(
       "{\"rows_per_second\": %.0f, \"cpu_seconds_per_million\": %.2f, \"read_amplification\": "
       "%.2f, \"write_amplification\": %.2f}\n",
-      static_cast<double>(reads) / seconds,
-      (CpuSeconds() - cpu) * 1e6 / static_cast<double>(reads), moved("read_bytes"),
-      moved("write_bytes"));
+      static_cast<double>(reads) / seconds, (CpuSeconds() - cpu) * 1e6 / static_cast<double>(reads),
+      moved("read_bytes"), moved("write_bytes"));
 }
 
 }  // namespace

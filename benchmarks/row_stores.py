@@ -68,8 +68,8 @@ def table(found: dict[str, Any]) -> str:
         A table and the description of the machine.
     """
     lines = [
-        "| store | page cache | rows/s | share of the device's reads/s | bytes read | bytes written "
-        "| CPU s for 10⁶ rows |",
+        "| store | page cache | rows/s | of the device's reads/s | bytes read | bytes written "
+        "| CPU s for a million rows |",
         "|---|---|---|---|---|---|---|",
     ]
     for each in found["stores"]:

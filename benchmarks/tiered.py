@@ -263,8 +263,9 @@ def table(results: Sequence[dict[str, Any]]) -> str:
         A table.
     """
     lines = [
-        "| Zipf | policy | file | steps/s | in memory | device | of the bound | hit rate | simulated "
-        "| without sets | misses a step | MiB asked | resident | a larger cache: asked | resident |",
+        "| Zipf | policy | file | steps/s | in memory | device | of the bound | hit rate "
+        "| simulated | without sets | misses a step | MiB asked | resident "
+        "| a larger cache: asked | resident |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in results:
