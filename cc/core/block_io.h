@@ -15,7 +15,7 @@
 namespace twml {
 
 // One read or write. `done` is called once, on a thread of the BlockIo, with 0, a value of errno,
-// or kEndOfFile. It must not wait for other requests.
+// or kEndOfFile. It must not wait for other requests, and must not throw.
 struct BlockRequest {
   static constexpr int kEndOfFile = -1;
 

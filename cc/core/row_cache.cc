@@ -32,7 +32,7 @@ bool RowCache::Use(int64_t place) {
   uint64_t old = use.load(std::memory_order_relaxed);
   while ((old & kTimeMask) != now_) {
     uint64_t count = old >> kTimeBits;
-    if (policy_ == RowPolicy::kLfu && count < kMaxCount) ++count;
+    if (counts_ && count < kMaxCount) ++count;
     if (use.compare_exchange_weak(old, count << kTimeBits | now_, std::memory_order_relaxed)) {
       return true;
     }
@@ -40,8 +40,9 @@ bool RowCache::Use(int64_t place) {
   return false;
 }
 
-void RowCache::Begin() {
+void RowCache::Begin(bool counts) {
   ++now_;
+  counts_ = counts && policy_ == RowPolicy::kLfu;
   pinned_ = 0;
 }
 
@@ -110,7 +111,7 @@ Status RowCache::Place(Span<const int64_t> ids, std::vector<Placed>* placed) {
     CountPassing(id, chosen, 1);
     ids_[chosen] = id;
     dirty_[chosen] = 0;
-    const uint64_t count = policy_ == RowPolicy::kLfu ? 1 : 0;
+    const uint64_t count = counts_ ? 1 : 0;
     uses_[chosen].store(count << kTimeBits | now_, std::memory_order_relaxed);
     ++pinned_;
   }

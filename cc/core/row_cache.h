@@ -21,8 +21,8 @@
 namespace twml {
 
 // Which of the rows that are not pinned leaves a set. kLru: the one whose last use is the longest
-// time ago. kLfu: the one that was used in the fewest lookups since it is in the cache; of several,
-// the least recently used one. Of equal ones the first one leaves.
+// time ago. kLfu: the one that was used in the fewest lookups that count since it is in the cache;
+// of several, the least recently used one. Of equal ones the first one leaves.
 enum class RowPolicy { kLru, kLfu };
 
 class RowCache {
@@ -54,7 +54,8 @@ class RowCache {
   int64_t num_used() const { return pinned_; }
 
   // Begins a lookup. Rows that are found or placed from now on are pinned until the next one.
-  void Begin();
+  // `counts` is whether kLfu counts it; an update is not counted beside the lookup before it.
+  void Begin(bool counts);
 
   // Writes the place of each id, or kNoRow. Threads share the work.
   template <class Id>
@@ -95,6 +96,7 @@ class RowCache {
   const int64_t num_places_, num_sets_;
   const RowPolicy policy_;
   uint64_t now_ = 1;
+  bool counts_ = true;
   std::atomic<int64_t> pinned_{0};  // rows used by the current lookup
   std::vector<int64_t> ids_;
   std::unique_ptr<std::atomic<uint64_t>[]> uses_;

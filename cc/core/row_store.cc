@@ -13,6 +13,8 @@
 #include <new>
 #include <utility>
 
+#include "cc/core/hash.h"
+
 namespace twml {
 namespace {
 
@@ -28,10 +30,45 @@ constexpr int64_t kMaxRun = int64_t{1} << 20;
 int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 Status FileError(const std::string& path, const char* what, int error) {
-  return FileStatus(path, " cannot be ", what, ": ", DescribeError(error));
+  return FileStatus(path, " cannot be ", what, ": ", DescribeRowError(error));
+}
+
+// Calls a function of the system again until no signal interrupts it.
+template <class Call>
+auto Uninterrupted(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+// A hash of bytes. Four sums that do not wait for each other take 32 bytes at a time.
+uint32_t Checksum(const char* data, int64_t bytes, uint64_t seed) {
+  constexpr uint64_t kFactor = 0x9e3779b97f4a7c15;
+  uint64_t sums[4];
+  for (uint64_t& sum : sums) sum = seed = Mix64(seed + kFactor);
+  const auto add = [](uint64_t sum, uint64_t word) {
+    sum = (sum ^ word) * kFactor;
+    return sum ^ sum >> 32;
+  };
+  const auto word_at = [&](int64_t at) {
+    uint64_t word = 0;
+    std::memcpy(&word, data + at, std::min<int64_t>(8, bytes - at));
+    return word;
+  };
+  int64_t at = 0;
+  for (; at + 32 <= bytes; at += 32) {
+    for (int i = 0; i < 4; ++i) sums[i] = add(sums[i], word_at(at + 8 * i));
+  }
+  for (int i = 0; at < bytes; at += 8, ++i) sums[i] = add(sums[i], word_at(at));
+  return static_cast<uint32_t>(Mix64(add(add(add(sums[0], sums[1]), sums[2]), sums[3])));
 }
 
 }  // namespace
+
+std::string DescribeRowError(int error) {
+  if (error == kWrongRecord) return "a record is not the one that was written";
+  return DescribeError(error);
+}
 
 AlignedBuffer::AlignedBuffer(int64_t bytes) {
   if (bytes == 0) return;
@@ -43,19 +80,20 @@ AlignedBuffer::AlignedBuffer(int64_t bytes) {
 void AlignedBuffer::Free::operator()(char* data) const { std::free(data); }
 
 Status RowStore::SizesOf(const RowStoreOptions& options, Sizes* sizes) {
-  if (options.num_rows < 1) return Invalid("num_rows must be positive, got ", options.num_rows);
+  if (options.num_rows < 1 || options.num_rows >= kNowhere) {
+    return Invalid("num_rows must be in [1, 2^32 - 2], got ", options.num_rows);
+  }
   if (options.row_bytes < 1 || options.row_bytes > (int64_t{1} << 30)) {
     return Invalid("row_bytes must be in [1, 2^30], got ", options.row_bytes);
   }
-  const int64_t with_number = options.row_bytes + static_cast<int64_t>(sizeof(int64_t));
+  const int64_t record_bytes = options.row_bytes + static_cast<int64_t>(sizeof(Tag));
   int64_t bytes = options.segment_bytes;
   if (bytes == 0) {
-    bytes = options.num_rows / kTargetSegments * with_number;
-    bytes = std::min(bytes, kMaxSegmentBytes);
+    bytes = std::min(options.num_rows / kTargetSegments * record_bytes, kMaxSegmentBytes);
   }
-  bytes = RoundUp(std::max(bytes, with_number + 8), kPage);
+  bytes = RoundUp(std::max(bytes, record_bytes), kPage);
   sizes->segment_bytes = bytes;
-  sizes->rows_per_segment = (bytes - 8) / with_number;
+  sizes->rows_per_segment = bytes / record_bytes;
   const int64_t filled = (options.num_rows + sizes->rows_per_segment - 1) / sizes->rows_per_segment;
   sizes->num_segments = filled + std::max(kMinSpareSegments, filled / kSpare);
   if (sizes->num_segments * sizes->rows_per_segment >= kNowhere) {
@@ -68,7 +106,8 @@ Status RowStore::SizesOf(const RowStoreOptions& options, Sizes* sizes) {
 int64_t RowStore::MemoryBytes(const RowStoreOptions& options) {
   Sizes sizes = {};
   if (!SizesOf(options, &sizes).ok()) return 0;
-  const int64_t read_buffer = RoundUp(options.row_bytes, kPage) + kPage;
+  const int64_t record_bytes = options.row_bytes + static_cast<int64_t>(sizeof(Tag));
+  const int64_t read_buffer = RoundUp(record_bytes, kPage) + kPage;
   return options.num_rows * static_cast<int64_t>(sizeof(uint32_t)) +
          sizes.num_segments * static_cast<int64_t>(sizeof(Segment)) +
          (kNumBuffers + kCleanedAtOnce) * sizes.segment_bytes + options.depth * read_buffer;
@@ -78,6 +117,7 @@ Status RowStore::Create(const std::string& path, const RowStoreOptions& options,
                         std::unique_ptr<RowStore>* store) {
   std::unique_ptr<RowStore> made(new RowStore(path, options));
   TWML_RETURN_IF_ERROR(SizesOf(options, &made->sizes_));
+  made->record_bytes_ = options.row_bytes + static_cast<int64_t>(sizeof(Tag));
   TWML_RETURN_IF_ERROR(made->Open());
   RowStore* const s = made.get();
   s->places_.assign(options.num_rows, kNowhere);
@@ -90,7 +130,7 @@ Status RowStore::Create(const std::string& path, const RowStoreOptions& options,
   s->clean_buffer_ = AlignedBuffer(kCleanedAtOnce * s->sizes_.segment_bytes);
   s->io_ = std::make_unique<BlockIo>(s->fd_, options.depth, options.use_io_uring);
   s->read_bytes_ =
-      s->direct_ ? RoundUp(options.row_bytes, s->alignment_) + s->alignment_ : options.row_bytes;
+      s->direct_ ? RoundUp(s->record_bytes_, s->alignment_) + s->alignment_ : s->record_bytes_;
   for (int i = 0; i < s->io_->depth(); ++i) {
     s->read_buffers_.emplace_back(s->read_bytes_);
     s->free_read_buffers_.push_back(s->read_buffers_.back().data());
@@ -100,35 +140,50 @@ Status RowStore::Create(const std::string& path, const RowStoreOptions& options,
   return Status();
 }
 
-Status RowStore::Open() {
+// Opens the file and checks that it may be replaced. After an error it is not removed.
+Status RowStore::OpenAndLock() {
   const int flags = O_RDWR | O_CREAT | O_CLOEXEC;
-  const int fd = open(path_.c_str(), flags, 0600);
-  if (fd < 0) return FileError(path_, "created", errno);
-  fd_ = fd;
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    const int error = errno;
-    close(fd);
+  const auto give_up = [this](const Status& status) {
+    close(fd_);
     fd_ = -1;
-    if (error == EWOULDBLOCK) return FileStatus(path_, " is in use by another table");
-    return FileError(path_, "locked", error);
+    return status;
+  };
+  for (;;) {
+    fd_ = Uninterrupted([&] { return open(path_.c_str(), flags, 0600); });
+    if (fd_ < 0) return FileError(path_, "created", errno);
+    if (Uninterrupted([&] { return flock(fd_, LOCK_EX | LOCK_NB); }) != 0) {
+      if (errno == EWOULDBLOCK) return give_up(FileStatus(path_, " is in use by another table"));
+      return give_up(FileError(path_, "locked", errno));
+    }
+    // Another store may have removed the file after it was opened here.
+    struct stat of_fd, of_path;
+    if (fstat(fd_, &of_fd) == 0 && stat(path_.c_str(), &of_path) == 0 &&
+        of_fd.st_dev == of_path.st_dev && of_fd.st_ino == of_path.st_ino) {
+      break;
+    }
+    close(fd_);
   }
+  std::string header(sizeof(kMagic), '\0');
+  const auto n = Uninterrupted([&] { return pread(fd_, header.data(), header.size(), 0); });
+  if (n < 0) return give_up(FileError(path_, "read", errno));
+  if (n != 0 && header != std::string(kMagic, sizeof(kMagic))) {
+    return give_up(FileStatus(path_, " exists and is not a row store"));
+  }
+  return Status();
+}
+
+Status RowStore::Open() {
+  TWML_RETURN_IF_ERROR(OpenAndLock());
+  const int fd = fd_;
   std::string header(kHeaderBytes, '\0');
-  const ssize_t n = pread(fd, header.data(), header.size(), 0);
-  if (n != 0 && header.compare(0, sizeof(kMagic), std::string(kMagic, sizeof(kMagic))) != 0) {
-    close(fd);
-    fd_ = -1;  // it is not removed
-    return FileStatus(path_, " exists and is not a row store");
-  }
-  header.assign(kHeaderBytes, '\0');
   header.replace(0, sizeof(kMagic), kMagic, sizeof(kMagic));
   if (ftruncate(fd, 0) != 0) return FileError(path_, "emptied", errno);
-  if (pwrite(fd, header.data(), header.size(), 0) != kHeaderBytes) {
-    return FileError(path_, "written", errno == 0 ? ENOSPC : errno);
-  }
+  const auto n = Uninterrupted([&] { return pwrite(fd, header.data(), header.size(), 0); });
+  if (n != kHeaderBytes) return FileError(path_, "written", n < 0 ? errno : ENOSPC);
   // All space is reserved now, so that a disk that is too small is noticed at once.
   const int64_t size = SegmentOffset(sizes_.num_segments);
 #ifdef __linux__
-  if (fallocate(fd, 0, 0, size) != 0) {
+  if (Uninterrupted([&] { return fallocate(fd, 0, 0, size); }) != 0) {
     if (errno != EOPNOTSUPP && errno != ENOSYS) {
       return FileStatus(path_, " cannot have the ", size, " bytes that ", options_.num_rows,
                         " rows of ", options_.row_bytes, " bytes need: ", DescribeError(errno));
@@ -162,7 +217,7 @@ RowStore::~RowStore() {
   if (cleaner_.joinable()) cleaner_.join();
   io_.reset();
   if (fd_ >= 0) {
-    unlink(path_.c_str());
+    if (!path_.empty()) unlink(path_.c_str());
     close(fd_);
   }
 }
@@ -170,14 +225,17 @@ RowStore::~RowStore() {
 char* RowStore::RecordInMemory(uint32_t place) const {
   const Segment& segment = segments_[place / sizes_.rows_per_segment];
   if (segment.buffer < 0) return nullptr;
-  return buffers_[segment.buffer].data() + place % sizes_.rows_per_segment * options_.row_bytes;
+  return buffers_[segment.buffer].data() + place % sizes_.rows_per_segment * record_bytes_;
 }
 
-// The numbers of the rows of a segment, behind its records.
-int64_t* RowStore::RowsOf(const char* segment) const {
-  return reinterpret_cast<int64_t*>(
-      const_cast<char*>(segment) +
-      RoundUp(sizes_.rows_per_segment * options_.row_bytes, sizeof(int64_t)));
+RowStore::Tag RowStore::TagOf(const char* record, int64_t row, uint32_t version) const {
+  const auto number = static_cast<uint32_t>(row);
+  return {number, Checksum(record, options_.row_bytes, uint64_t{version} << 32 | number)};
+}
+
+int RowStore::CheckRecord(const char* record, int64_t row, uint32_t version) const {
+  const Tag expected = TagOf(record, row, version);
+  return std::memcmp(&expected, record + options_.row_bytes, sizeof(Tag)) == 0 ? 0 : kWrongRecord;
 }
 
 bool RowStore::CanOpen(int stream) const {
@@ -209,7 +267,8 @@ Status RowStore::PlaceFor(int stream, std::unique_lock<std::mutex>* lock, uint32
     const auto chosen = std::next(usable()).base();
     const int64_t segment = *chosen;
     free_.erase(chosen);
-    segments_[segment] = {0, 0, static_cast<int16_t>(free_buffers_.back()), State::kOpen};
+    segments_[segment] = {0, 0, segments_[segment].version + 1,
+                          static_cast<int16_t>(free_buffers_.back()), State::kOpen};
     free_buffers_.pop_back();
     open_[stream] = segment;
     used_[stream] = 0;
@@ -261,12 +320,14 @@ Status RowStore::Append(Span<const int64_t> rows, const std::function<void(int64
   for (int64_t i = 0; i < rows.size(); ++i) {
     uint32_t place = 0;
     TWML_RETURN_IF_ERROR(PlaceFor(0, &lock, &place));
-    write(i, RecordInMemory(place));
-    const int64_t segment = place / sizes_.rows_per_segment;
-    RowsOf(buffers_[segments_[segment].buffer].data())[place % sizes_.rows_per_segment] = rows[i];
+    Segment& segment = segments_[place / sizes_.rows_per_segment];
+    char* const record = RecordInMemory(place);
+    write(i, record);
+    const Tag tag = TagOf(record, rows[i], segment.version);
+    std::memcpy(record + options_.row_bytes, &tag, sizeof(tag));
     Forget(rows[i]);
     places_[rows[i]] = place;
-    ++segments_[segment].live;
+    ++segment.live;
     ++statistics_.rows_written;
     ++*stored;
   }
@@ -311,20 +372,24 @@ void RowStore::StartRead(int64_t row, Receive receive, bool urgent) {
   if (place == kNowhere) return receive(nullptr, ENOENT);
   if (const char* const record = RecordInMemory(place)) return receive(record, 0);
   const int64_t number = place / sizes_.rows_per_segment;
-  const int64_t at = SegmentOffset(number) + place % sizes_.rows_per_segment * options_.row_bytes;
+  const int64_t at = RecordOffset(place);
+  const uint32_t version = segments_[number].version;
   char* const buffer = free_read_buffers_.back();
   free_read_buffers_.pop_back();
   ++segments_[number].readers;
   ++running_;
   BlockRequest request;
   request.offset = at / alignment_ * alignment_;
-  request.bytes = RoundUp(at + options_.row_bytes, alignment_) - request.offset;
+  request.bytes = RoundUp(at + record_bytes_, alignment_) - request.offset;
   request.buffer = buffer;
   ++statistics_.rows_read;
   statistics_.bytes_read += request.bytes;
   const int64_t skipped = at - request.offset;
-  request.done = [this, number, buffer, skipped, receive = std::move(receive)](int error) {
-    receive(error == 0 ? buffer + skipped : nullptr, error);
+  request.done = [this, row, version, number, buffer, skipped,
+                  receive = std::move(receive)](int error) {
+    const char* const record = buffer + skipped;
+    if (error == 0) error = CheckRecord(record, row, version);
+    receive(error == 0 ? record : nullptr, error);
     std::lock_guard<std::mutex> lock(mu_);
     free_read_buffers_.push_back(buffer);
     if (--segments_[number].readers == 0) changed_.notify_all();
@@ -343,8 +408,19 @@ Status RowStore::ReadRange(int64_t begin, int64_t count,
                            const std::function<void(int64_t, const char*)>& receive) {
   struct Wanted {
     int64_t at, row;
+    uint32_t version;
   };
   std::vector<Wanted> wanted;
+  wanted.reserve(count);
+  // Whatever happens, the segments are not kept from being written any longer.
+  const auto release = [this](std::vector<Wanted>* read) {
+    std::lock_guard<std::mutex> guard(mu_);
+    for (const Wanted& each : *read) {
+      --segments_[(each.at - kHeaderBytes) / sizes_.segment_bytes].readers;
+    }
+    changed_.notify_all();
+  };
+  const std::unique_ptr<std::vector<Wanted>, decltype(release)> pinned(&wanted, release);
   std::unique_lock<std::mutex> lock(mu_);
   for (int64_t row = begin; row < begin + count; ++row) {
     const uint32_t place = places_[row];
@@ -355,8 +431,7 @@ Status RowStore::ReadRange(int64_t begin, int64_t count,
     }
     const int64_t number = place / sizes_.rows_per_segment;
     ++segments_[number].readers;  // so that it is not overwritten
-    wanted.push_back(
-        {SegmentOffset(number) + place % sizes_.rows_per_segment * options_.row_bytes, row});
+    wanted.push_back({RecordOffset(place), row, segments_[number].version});
   }
   lock.unlock();
   std::sort(wanted.begin(), wanted.end(),
@@ -368,7 +443,7 @@ Status RowStore::ReadRange(int64_t begin, int64_t count,
   };
   std::vector<Run> runs;
   for (size_t i = 0; i < wanted.size(); ++i) {
-    const int64_t end = RoundUp(wanted[i].at + options_.row_bytes, alignment_);
+    const int64_t end = RoundUp(wanted[i].at + record_bytes_, alignment_);
     if (!runs.empty() && wanted[i].at - (runs.back().offset + runs.back().bytes) <= kMaxGap &&
         end - runs.back().offset <= kMaxRun) {
       runs.back().last = i + 1;
@@ -411,19 +486,15 @@ Status RowStore::ReadRange(int64_t begin, int64_t count,
     }
     at = 0;
     for (size_t i = next; i < end && error == 0; ++i) {
-      for (size_t k = runs[i].first; k < runs[i].last; ++k) {
-        receive(wanted[k].row, buffer.data() + at + wanted[k].at - runs[i].offset);
+      for (size_t k = runs[i].first; k < runs[i].last && error == 0; ++k) {
+        const char* const record = buffer.data() + at + wanted[k].at - runs[i].offset;
+        error = CheckRecord(record, wanted[k].row, wanted[k].version);
+        if (error == 0) receive(wanted[k].row, record);
       }
       at += RoundUp(runs[i].bytes, kPage);
     }
     next = end;
   }
-  lock.lock();
-  for (const Wanted& each : wanted) {
-    --segments_[(each.at - kHeaderBytes) / sizes_.segment_bytes].readers;
-  }
-  changed_.notify_all();
-  lock.unlock();
   return error == 0 ? Status() : FileError(path_, "read", error);
 }
 
@@ -449,9 +520,11 @@ Status RowStore::RetryWrites() {
   return Status();
 }
 
-Status RowStore::Rename(const std::string& path) {
-  if (std::rename(path_.c_str(), path.c_str()) != 0) return FileError(path_, "renamed", errno);
-  path_ = path;
+Status RowStore::Replace(RowStore* other) {
+  if (std::rename(path_.c_str(), other->path_.c_str()) != 0) {
+    return FileError(path_, "renamed", errno);
+  }
+  path_ = std::exchange(other->path_, "");
   return Status();
 }
 
@@ -490,7 +563,7 @@ void RowStore::Clean() {
     ReadSegments(segments, &lock);
     for (size_t i = 0; i < segments.size(); ++i) {
       const char* const content = clean_buffer_.data() + i * sizes_.segment_bytes;
-      if (clean_error_ == 0) MoveRecords(segments[i], content, &lock);
+      if (clean_error_ == 0) clean_error_ = MoveRecords(segments[i], content, &lock);
       segments_[segments[i]].state = State::kFull;
       FreeIfEmpty(segments[i]);
     }
@@ -522,26 +595,29 @@ void RowStore::ReadSegments(const std::vector<int64_t>& segments,
   changed_.wait(*lock, [&] { return left == 0; });
 }
 
-// Moves the valid records of a segment to the stream of moved records.
-void RowStore::MoveRecords(int64_t number, const char* content,
-                           std::unique_lock<std::mutex>* lock) {
-  const int64_t* const rows = RowsOf(content);
+// Moves the valid records of a segment to the stream of moved records. Returns 0 or kWrongRecord.
+int RowStore::MoveRecords(int64_t number, const char* content, std::unique_lock<std::mutex>* lock) {
   for (int64_t i = 0; i < sizes_.rows_per_segment; ++i) {
     const auto place = static_cast<uint32_t>(number * sizes_.rows_per_segment + i);
-    const int64_t row = rows[i];
-    if (row < 0 || row >= options_.num_rows || places_[row] != place) continue;
+    const char* const record = content + i * record_bytes_;
+    Tag tag;
+    std::memcpy(&tag, record + options_.row_bytes, sizeof(tag));
+    const int64_t row = tag.row;
+    if (row >= options_.num_rows || places_[row] != place) continue;
+    if (CheckRecord(record, row, segments_[number].version) != 0) continue;
     uint32_t to = 0;
-    if (!PlaceFor(kMoved, lock, &to).ok()) return;
-    Segment& segment = segments_[to / sizes_.rows_per_segment];
-    int64_t* const row_at = RowsOf(buffers_[segment.buffer].data()) + to % sizes_.rows_per_segment;
-    *row_at = -1;
+    if (!PlaceFor(kMoved, lock, &to).ok()) return 0;
     if (places_[row] != place) continue;  // PlaceFor has waited; the place stays unused
-    std::memcpy(RecordInMemory(to), content + i * options_.row_bytes, options_.row_bytes);
-    *row_at = row;
+    Segment& segment = segments_[to / sizes_.rows_per_segment];
+    char* const moved = RecordInMemory(to);
+    std::memcpy(moved, record, options_.row_bytes);
+    tag = TagOf(moved, row, segment.version);
+    std::memcpy(moved + options_.row_bytes, &tag, sizeof(tag));
     places_[row] = to;
     ++segment.live;
     --segments_[number].live;
   }
+  return segments_[number].live == 0 ? 0 : kWrongRecord;
 }
 
 }  // namespace twml

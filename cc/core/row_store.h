@@ -7,6 +7,10 @@
 // thread frees segments in which few records are still valid: it appends these to a segment of
 // their own and makes the old one available.
 //
+// Behind each record are the number of its row and a checksum that depends on the record, the row
+// and how often the segment was written. So a record that is not the one that was written last (a
+// write that the system lost, a file that another process has changed) is an error.
+//
 // The file is scratch memory: its content is useless without the index of the process, and it is
 // removed with the store.
 #ifndef TWML_CORE_ROW_STORE_H_
@@ -37,6 +41,12 @@ Status FileStatus(const std::string& path, const Parts&... what) {
 inline bool IsFileStatus(const Status& status) {
   return status.message().rfind("the file ", 0) == 0;
 }
+
+// The error of a record that is not the one that was written; see DescribeRowError.
+constexpr int kWrongRecord = -2;
+
+// What went wrong with a read or write of a RowStore.
+std::string DescribeRowError(int error);
 
 struct RowStoreOptions {
   int64_t num_rows = 0;
@@ -107,8 +117,9 @@ class RowStore {
   // Tries again to write what could not be written. Returns an error if it still cannot.
   Status RetryWrites();
 
-  // Renames the file. No other thread may use the store meanwhile.
-  Status Rename(const std::string& path);
+  // Gives the file the place of that of another store, whose file is removed. After an error
+  // nothing has changed. No other thread may use the stores meanwhile.
+  Status Replace(RowStore* other);
 
   int64_t num_rows() const { return options_.num_rows; }
   int64_t row_bytes() const { return options_.row_bytes; }
@@ -127,9 +138,10 @@ class RowStore {
 
   enum class State : uint8_t { kFree, kOpen, kWriting, kFull, kFailed, kCleaned };
   struct Segment {
-    int32_t live = 0;     // valid records
-    int32_t readers = 0;  // reads of the file that have begun
-    int16_t buffer = -1;  // while the content is in memory
+    int32_t live = 0;      // valid records
+    int32_t readers = 0;   // reads of the file that have begun
+    uint32_t version = 0;  // how often it was opened
+    int16_t buffer = -1;   // while the content is in memory
     State state = State::kFree;
   };
   struct WaitingRead {
@@ -139,15 +151,26 @@ class RowStore {
   struct Sizes {
     int64_t segment_bytes, rows_per_segment, num_segments;
   };
+  // What is behind a record.
+  struct Tag {
+    uint32_t row, checksum;
+  };
 
   RowStore(std::string path, const RowStoreOptions& options) : path_(path), options_(options) {}
   static Status SizesOf(const RowStoreOptions& options, Sizes* sizes);
   Status Open();
+  Status OpenAndLock();
   int64_t SegmentOffset(int64_t segment) const {
     return kHeaderBytes + segment * sizes_.segment_bytes;
   }
+  int64_t RecordOffset(uint32_t place) const {
+    return SegmentOffset(place / sizes_.rows_per_segment) +
+           place % sizes_.rows_per_segment * record_bytes_;
+  }
   char* RecordInMemory(uint32_t place) const;
-  int64_t* RowsOf(const char* segment) const;
+  Tag TagOf(const char* record, int64_t row, uint32_t version) const;
+  // Returns 0 or kWrongRecord.
+  int CheckRecord(const char* record, int64_t row, uint32_t version) const;
 
   // These need the lock. `lock` is released while they wait.
   Status PlaceFor(int stream, std::unique_lock<std::mutex>* lock, uint32_t* place);
@@ -160,12 +183,13 @@ class RowStore {
   void Clean();
   std::vector<int64_t> SegmentsToClean() const;
   void ReadSegments(const std::vector<int64_t>& segments, std::unique_lock<std::mutex>* lock);
-  void MoveRecords(int64_t number, const char* content, std::unique_lock<std::mutex>* lock);
+  int MoveRecords(int64_t number, const char* content, std::unique_lock<std::mutex>* lock);
 
   static constexpr int64_t kHeaderBytes = 4096;
   std::string path_;
   const RowStoreOptions options_;
   Sizes sizes_ = {};
+  int64_t record_bytes_ = 0;  // with its tag
   int fd_ = -1;
   bool direct_ = false;
   int64_t alignment_ = 1;

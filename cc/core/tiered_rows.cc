@@ -24,6 +24,12 @@ uint64_t PowerOfTwo(int64_t at_least) {
   return n;
 }
 
+std::string InitialRecord(const std::vector<RowPart>& parts) {
+  std::string record;
+  for (const RowPart& part : parts) record += part.initial;
+  return record;
+}
+
 }  // namespace
 
 TieredRows::StagedIndex::StagedIndex(int64_t capacity)
@@ -75,34 +81,37 @@ Status TieredRows::Create(const TieredRowsOptions& options, std::vector<RowPart>
     return Invalid("depth must be in [1, 4096], got ", options.depth);
   }
   std::unique_ptr<TieredRows> made(new TieredRows(options));
-  made->parts_ = std::move(parts);
-  TWML_RETURN_IF_ERROR(made->OpenStore(options.path));
+  std::unique_ptr<RowStore> store;
+  TWML_RETURN_IF_ERROR(made->OpenStore(options.path, parts, &store));
+  made->Use(std::move(store), std::move(parts));
   *rows = std::move(made);
   return Status();
 }
 
-void TieredRows::SetRecord() {
-  row_bytes_ = 0;
-  initial_.clear();
-  for (const RowPart& part : parts_) {
-    row_bytes_ += part.bytes;
-    initial_ += part.initial;
-  }
-  staged_records_.resize(options_.prefetch_rows * row_bytes_);
+void TieredRows::Use(std::unique_ptr<RowStore> store, std::vector<RowPart> parts) {
+  std::string initial = InitialRecord(parts);
+  staged_records_.resize(options_.prefetch_rows * static_cast<int64_t>(initial.size()));
+  // Nothing below can fail.
+  store_ = std::move(store);
+  parts_ = std::move(parts);
+  initial_ = std::move(initial);
+  row_bytes_ = static_cast<int64_t>(initial_.size());
 }
 
-Status TieredRows::OpenStore(const std::string& path) {
-  SetRecord();
-  if (static_cast<int64_t>(initial_.size()) != row_bytes_) {
-    return Invalid("the initial record must have ", row_bytes_, " bytes, got ", initial_.size());
+Status TieredRows::OpenStore(const std::string& path, const std::vector<RowPart>& parts,
+                             std::unique_ptr<RowStore>* store) const {
+  for (const RowPart& part : parts) {
+    if (static_cast<int64_t>(part.initial.size()) == part.bytes) continue;
+    return Invalid("the initial part of a record must have ", part.bytes, " bytes, got ",
+                   part.initial.size());
   }
   RowStoreOptions options;
   options.num_rows = options_.num_rows;
-  options.row_bytes = row_bytes_;
+  options.row_bytes = static_cast<int64_t>(InitialRecord(parts).size());
   options.direct = options_.direct;
   options.use_io_uring = options_.use_io_uring;
   options.depth = options_.depth;
-  return RowStore::Create(path, options, &store_);
+  return RowStore::Create(path, options, store);
 }
 
 TieredRows::~TieredRows() {
@@ -144,34 +153,31 @@ Status TieredRows::SetParts(std::vector<RowPart> parts) {
   std::unique_lock<std::mutex> lock(mu_);
   DropPrefetched();
   // The new file is complete before anything of the old one changes.
-  std::unique_ptr<RowStore> old = std::move(store_);
-  std::vector<RowPart> old_parts = std::exchange(parts_, std::move(parts));
-  Status status = OpenStore(options_.path + ".new");
+  std::unique_ptr<RowStore> store;
+  TWML_RETURN_IF_ERROR(OpenStore(options_.path + ".new", parts, &store));
+  const std::string initial = InitialRecord(parts);
   const int64_t kept = parts_[0].bytes;
-  for (int64_t begin = 0; status.ok() && begin < options_.num_rows; begin += kPiece) {
+  for (int64_t begin = 0; begin < options_.num_rows; begin += kPiece) {
     const int64_t count = std::min(kPiece, options_.num_rows - begin);
     std::vector<int64_t> ids;
     std::vector<char> weights;
     weights.reserve(count * kept);
-    status = old->ReadRange(begin, count, [&](int64_t row, const char* record) {
+    TWML_RETURN_IF_ERROR(store_->ReadRange(begin, count, [&](int64_t row, const char* record) {
       ids.push_back(row);
       weights.insert(weights.end(), record, record + kept);
-    });
+    }));
     int64_t stored;
-    const auto write = [&](int64_t i, char* record) {
-      std::memcpy(record, initial_.data(), initial_.size());
-      std::memcpy(record, weights.data() + i * kept, kept);
-    };
-    if (status.ok()) status = store_->Append(ids, write, &stored);
+    TWML_RETURN_IF_ERROR(store->Append(
+        ids,
+        [&](int64_t i, char* record) {
+          std::memcpy(record, initial.data(), initial.size());
+          std::memcpy(record, weights.data() + i * kept, kept);
+        },
+        &stored));
   }
-  if (status.ok()) {
-    old.reset();
-    return store_->Rename(options_.path);
-  }
-  store_ = std::move(old);
-  parts_ = std::move(old_parts);
-  SetRecord();
-  return status;
+  TWML_RETURN_IF_ERROR(store->Replace(store_.get()));
+  Use(std::move(store), std::move(parts));
+  return Status();
 }
 
 template <class Id>
@@ -181,7 +187,7 @@ Status TieredRows::Map(Span<const Id> ids, Cache cache, bool counts, bool change
   TWML_RETURN_IF_ERROR(store_->RetryWrites());
   std::unique_lock<std::mutex> lock(mu_);
   std::vector<int64_t> places(ids.size());
-  cache_.Begin();
+  cache_.Begin(counts);
   cache_.Find(ids, parallel_for, places.data());
   std::vector<int64_t> missing;
   IdIndex numbers;
@@ -323,7 +329,8 @@ Status TieredRows::Load(const std::vector<RowCache::Placed>& placed, Cache cache
     }
     lock->lock();
     for (auto each = ready; each != waiting.end(); ++each) {
-      if (staged_[each->slot].state.load() == kFailed) errors[each->number] = EIO;
+      const Staged& read = staged_[each->slot];
+      if (read.state.load() == kFailed) errors[each->number] = read.error;
       ReleaseSlot(each->slot);
     }
     waiting.erase(ready, waiting.end());
@@ -342,7 +349,7 @@ Status TieredRows::Load(const std::vector<RowCache::Placed>& placed, Cache cache
     cache_.Undo(placed[i], /*restore=*/false);
   }
   if (error == 0) return Status();
-  return FileStatus(store_->path(), " cannot be read: ", DescribeError(error));
+  return FileStatus(store_->path(), " cannot be read: ", DescribeRowError(error));
 }
 
 int TieredRows::TakeSlot(int64_t id, int64_t first, int64_t last) {
@@ -427,6 +434,7 @@ void TieredRows::IssuePrefetches() {
       store_->Read(id, /*urgent=*/false, [this, slot](const char* record, int error) {
         if (error == 0) std::memcpy(StagedRecord(slot), record, row_bytes_);
         std::lock_guard<std::mutex> guard(ready_mu_);
+        staged_[slot].error = error;
         staged_[slot].state = error == 0 ? kReady : kFailed;
         ++completed_;
         ready_.notify_all();
@@ -533,7 +541,7 @@ Status TieredRows::ReadRows(Span<const int64_t> ids, Cache cache, const std::vec
   std::unique_lock<std::mutex> guard(ready_mu_);
   ready_.wait(guard, [&] { return left == 0; });
   if (failed == 0) return Status();
-  return FileStatus(store_->path(), " cannot be read: ", DescribeError(failed));
+  return FileStatus(store_->path(), " cannot be read: ", DescribeRowError(failed));
 }
 
 Status TieredRows::WritePart(int64_t part, int64_t begin, int64_t count, const char* values,

@@ -99,6 +99,7 @@ class TieredRows {
     int64_t id = RowCache::kNoRow;
     int64_t first = 0, last = 0;  // numbers of announcements
     bool used = false;            // by the lookup that runs
+    int error = 0;                // if it is kFailed
     std::atomic<int> state{kReady};
   };
   struct Announcement {
@@ -125,8 +126,9 @@ class TieredRows {
   };
 
   explicit TieredRows(const TieredRowsOptions& options);
-  void SetRecord();
-  Status OpenStore(const std::string& path);
+  Status OpenStore(const std::string& path, const std::vector<RowPart>& parts,
+                   std::unique_ptr<RowStore>* store) const;
+  void Use(std::unique_ptr<RowStore> store, std::vector<RowPart> parts);
   char* StagedRecord(int slot) { return staged_records_.data() + slot * row_bytes_; }
   void Gather(Cache cache, int64_t place, char* record) const;
   void Scatter(const char* record, Cache cache, int64_t place) const;

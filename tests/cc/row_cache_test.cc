@@ -13,9 +13,9 @@ namespace {
 
 // One lookup of different ids. Returns how many were in the cache.
 int64_t Lookup(RowCache* cache, const std::vector<int64_t>& ids,
-               std::vector<RowCache::Placed>* placed) {
+               std::vector<RowCache::Placed>* placed, bool counts = true) {
   std::vector<int64_t> places(ids.size()), missing;
-  cache->Begin();
+  cache->Begin(counts);
   cache->Find(Span<const int64_t>(ids), Serial, places.data());
   for (size_t i = 0; i < ids.size(); ++i) {
     if (places[i] == RowCache::kNoRow) missing.push_back(ids[i]);
@@ -51,6 +51,19 @@ TEST(RowCache, LfuKeepsTheRowsThatWereUsedInMoreLookups) {
   EXPECT_EQ(placed[0].old_id, 50);
 }
 
+TEST(RowCache, LfuDoesNotCountUpdates) {
+  RowCache cache(RowCache::kWays, RowPolicy::kLfu);
+  std::vector<RowCache::Placed> placed;
+  std::vector<int64_t> twice;
+  for (int64_t i = 1; i < RowCache::kWays; ++i) twice.push_back(i);
+  Lookup(&cache, {50}, &placed);
+  for (int i = 0; i < 2; ++i) Lookup(&cache, twice, &placed);
+  for (int i = 0; i < 5; ++i) Lookup(&cache, {50}, &placed, /*counts=*/false);
+  Lookup(&cache, {60}, &placed);
+  ASSERT_EQ(placed.size(), 1u);
+  EXPECT_EQ(placed[0].old_id, 50);
+}
+
 TEST(RowCache, EveryNumberOfPinnedRowsUpToTheSizeFits) {
   for (const int64_t size : {16, 32, 160, 1600}) {
     RowCache cache(size, RowPolicy::kLru);
@@ -74,7 +87,7 @@ TEST(RowCache, TooManyDistinctIdsAreAnErrorThatNamesTheSize) {
   std::vector<RowCache::Placed> placed;
   std::vector<int64_t> ids(17);
   for (int64_t i = 0; i < 17; ++i) ids[i] = i;
-  cache.Begin();
+  cache.Begin(/*counts=*/true);
   const Status status = cache.Place(ids, &placed);
   EXPECT_EQ(status.message(),
             "the 17 distinct ids of one lookup must fit into the cache: expected cache_rows of at "

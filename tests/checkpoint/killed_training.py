@@ -24,6 +24,7 @@ import tensorflow as tf
 
 from tests.checkpoint.training import BATCH, dataset, make_small_model
 from tests.child_process import serve_requests
+from twml_ops import layers
 from twml_ops.checkpoint import CheckpointCallback, CheckpointManager, TablePolicy, variables_of
 
 EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir")
@@ -63,12 +64,14 @@ def kill_at_event(number, folder):
     sys.addaudithook(count)
 
 
-def train(folder, moment, policy, report):
+def train(folder, moment, policy, in_file, report):
     """Continues the training, until the moment comes."""
     kind, *numbers = moment.split(":")
     numbers = [int(n) for n in numbers]
     callbacks = [Kill(numbers[0], [*numbers, None][1])] if kind in ("step", "bytes") else []
-    model = make_small_model()
+    # A batch has up to 45 distinct ids, so every batch evicts rows and reads others.
+    storage = layers.Tiered(Path(folder) / "rows", cache_rows=48) if in_file else None
+    model = make_small_model(storage=storage)
     tables = TablePolicy(policy)
     with CheckpointManager(Path(folder) / "checkpoints", keep=2, tables=tables) as manager:
         checkpoint = CheckpointCallback(
@@ -88,7 +91,7 @@ def train(folder, moment, policy, report):
     np.savez(Path(folder) / "result.npz", **{v.name: v.view() for v in variables_of(model)})
 
 
-def run(folder, moment, policy="full"):
+def run(folder, moment, policy="full", in_file=False):
     """Trains in a process of its own; its exit status, and the step that it has continued from."""
     reading, writing = os.pipe()
     Path(folder).mkdir(parents=True, exist_ok=True)
@@ -96,7 +99,8 @@ def run(folder, moment, policy="full"):
     if pid == 0:
         try:
             os.close(reading)
-            train(folder, moment, policy, lambda step: os.write(writing, f"{step}".encode()))
+            report = lambda step: os.write(writing, f"{step}".encode())  # noqa: E731
+            train(folder, moment, policy, in_file, report)
         except BaseException:
             traceback.print_exc()
             os._exit(1)

@@ -48,14 +48,17 @@ def moments(seed):
         yield f"cpu:{rng.integers(1, CPU_MS)}"
 
 
-def check_killed(child, folder, undisturbed, kills, seed, policy):
+def check_killed(child, folder, undisturbed, kills, seed, policy, in_file=False):
     """Kills trainings, each of which is continued until it has ended, and then another one."""
     run, step, killed, ended, accepted = folder / "run", 0, 0, 0, 0
     for moment in moments(seed):
-        status, start = child.request({"folder": str(run), "moment": moment, "policy": policy})
+        request = {"folder": str(run), "policy": policy, "in_file": in_file}
+        status, start = child.request({**request, "moment": moment})
         assert status in (0, *KILLED), moment
         assert start == step  # what was complete stays complete, and nothing else is accepted
         killed += status != 0
+        # The file that a killed process has left is used again.
+        assert len(list((run / "rows").glob("*.rows"))) <= in_file
         checkpoints = CheckpointManager(run / "checkpoints").all()
         for checkpoint in checkpoints:
             checkpoint.verify()
@@ -66,7 +69,8 @@ def check_killed(child, folder, undisturbed, kills, seed, policy):
             run, step, ended = folder / f"run{killed}-{ended}", 0, ended + 1
         if killed == kills:
             break
-    status, start = child.request({"folder": str(run), "moment": "end", "policy": policy})
+    request = {"folder": str(run), "policy": policy, "in_file": in_file}
+    status, start = child.request({**request, "moment": "end"})
     assert status == 0
     assert_same(result(run), undisturbed, start)
     print(
@@ -88,3 +92,10 @@ def test_training_that_is_killed_a_hundred_times_reaches_the_same_bits(
     child, tmp_path, undisturbed, policy
 ):
     check_killed(child, tmp_path, undisturbed, 100, seed=2, policy=policy)
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(100, marks=pytest.mark.slow)])
+def test_training_of_a_table_in_a_file_that_is_killed_reaches_the_bits_of_one_in_memory(
+    child, tmp_path, undisturbed, kills
+):
+    check_killed(child, tmp_path, undisturbed, kills, 3, "intermittent", in_file=True)

@@ -87,3 +87,21 @@ def test_quantized_checkpoints_are_those_of_a_table_in_memory(tmp_path):
         latest = CheckpointManager(folder).latest()
         read.append({name: latest.read(name).tobytes() for name in latest.entries})
     assert read[0] == read[1]
+
+
+def test_a_checkpoint_is_restored_before_the_first_step_where_the_slots_are_made_in_it(tmp_path):
+    found = list(batches(6))
+    undisturbed = make_model()
+    train(undisturbed, found)
+    model = make_model(tmp_path / "rows")
+    train(model, found[:4])
+    with CheckpointManager(tmp_path / "ckpt") as manager:
+        manager.save(4, variables_of(model), {})
+    resumed = make_model(tmp_path / "rows")
+    x, y = found[0]
+    resumed(x)
+    # It is traced and does not run.
+    tf.function(lambda: resumed.train_step((x, y))).get_concrete_function()
+    restore(CheckpointManager(tmp_path / "ckpt").latest(), variables_of(resumed))
+    train(resumed, found[4:])
+    np.testing.assert_array_equal(kernel(resumed), kernel(undisturbed))

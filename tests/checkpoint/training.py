@@ -44,12 +44,13 @@ def make_model(optimizer=None, units=4, dropout=0.5, **compile_options):
     return model
 
 
-def make_small_model(optimizer=None, **compile_options):
+def make_small_model(optimizer=None, storage=None, **compile_options):
     """A compiled model that is traced in a short time, with a table, dropout and a metric."""
     tf.keras.utils.set_random_seed(1)
     _keras.keep_random_state_in_variables()
     ids, values = tf.keras.Input([FIELDS], dtype="int64"), tf.keras.Input([FIELDS])
-    x = tf.keras.layers.Dropout(0.5)(layers.SparseLinear(4, N)((ids, values)))
+    linear = layers.SparseLinear(4, N, storage=storage)
+    x = tf.keras.layers.Dropout(0.5)(linear((ids, values)))
     model = tf.keras.Model([ids, values], tf.keras.layers.Dense(1, activation="sigmoid")(x))
     model.compile(optimizer or optimizers.Adagrad(0.1), "mse", metrics=["mae"], **compile_options)
     return model

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from twml_ops import layers, ops, optimizers
+from twml_ops import export, layers, ops, optimizers
 from twml_ops._keras import KERAS_3
 from twml_ops.layers import Tiered
 from twml_ops.ops._tape import tf_variable
-from twml_ops.placement import placement_of
+from twml_ops.placement import REPLICATED, LargeTables, Placement, placement_of, placement_scope
 from twml_ops.placement.tiered import tiered_placement_of
 
 N, UNITS, BATCH, ROW = 600, 5, 16, 6
@@ -317,11 +317,99 @@ def test_the_cache_cannot_be_mistaken_for_the_table(tmp_path):
         kernel.assign(tf.zeros(kernel.shape))
 
 
-def test_other_optimizers_are_refused(tmp_path):
+@pytest.mark.parametrize("options", [{}, {"run_eagerly": True}])
+@pytest.mark.parametrize("name", ["SGD", "Adam", "Adagrad"])
+def test_other_optimizers_are_refused_and_change_nothing(tmp_path, name, options):
     layer = linear(tmp_path)
-    model = model_of(layer, tf.keras.optimizers.SGD(0.1))
+    model = model_of(layer, getattr(tf.keras.optimizers, name)(0.1), **options)
+    x, y = next(batches(1))
+    before = model.predict_on_batch(x)
     with pytest.raises((ValueError, tf.errors.OpError)):
+        model.train_on_batch(x, y)
+    np.testing.assert_array_equal(model.predict_on_batch(x), before)
+
+
+def test_hogwild_updates_are_refused(tmp_path):
+    model = model_of(linear(tmp_path), optimizers.Adagrad(0.1, concurrency="hogwild"))
+    with pytest.raises(
+        tf.errors.UnimplementedError, match='"hogwild" is not supported for a table'
+    ):
         model.train_on_batch(*next(batches(1)))
+
+
+def test_functions_that_xla_compiles_are_refused(tmp_path):
+    layer = linear(tmp_path)
+    layer.build(None)
+    ids = tf.constant([[1, 2]], tf.int64)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Twml>TieredSparseLinear"):
+        tf.function(layer, jit_compile=True)(ids)
+
+
+def test_replicas_servers_and_graphs_of_version_1_are_refused(tmp_path):
+    with (
+        tf.distribute.MirroredStrategy(["CPU:0"]).scope(),
+        pytest.raises(ValueError, match="is for one process without replicas, got <"),
+    ):
+        linear(tmp_path).build(None)
+
+    class OnServers(Placement):
+        """As those of parameter servers and TPUs."""
+
+    with (
+        placement_scope(OnServers()),
+        pytest.raises(ValueError, match="cannot be used for tables on parameter servers or TPUs"),
+    ):
+        linear(tmp_path).build(None)
+    with tf.Graph().as_default(), pytest.raises(NotImplementedError, match="graph of version 1"):
+        linear(tmp_path)(tf.constant([[1, 2]], tf.int64))
+    with pytest.raises(ValueError, match="got 1 and 'sharded'"):
+        linear(tmp_path, placement="sharded")
+
+
+def test_layers_without_the_argument_refuse_it(tmp_path):
+    with pytest.raises((ValueError, TypeError), match="storage"):
+        layers.DynamicSparseLinear(2, N, storage=storage(tmp_path))
+
+
+def test_exports_that_would_have_a_part_of_the_table_are_refused(tmp_path):
+    layer = linear(tmp_path)
+    model = model_of(layer, optimizers.Adagrad(0.1))
+    model.train_on_batch(*next(batches(1)))
+    refused = "cannot be in a TensorFlow checkpoint or SavedModel"
+    with pytest.raises(ValueError, match=refused):
+        model.export(str(tmp_path / "export"))
+    with pytest.raises(ValueError, match=refused):
+        export.to_tf(model, tmp_path / "tf")
+    with pytest.raises(ValueError, match=refused):
+        tf.train.Checkpoint(v=tf_variable(layer.kernel)).save(str(tmp_path / "ckpt"))
+    with pytest.raises(NotImplementedError):
+        export.to_stock_tf(model, tmp_path / "stock")
+    with pytest.raises(ValueError, match="is the cache of a table"):
+        export.to_scorer(model, tmp_path / "scorer")
+
+
+def test_large_tables_of_a_scope_are_in_files_and_the_others_in_memory(tmp_path):
+    made = []
+    for large in (None, LargeTables(Tiered(tmp_path, cache_rows=240))):
+        with placement_scope(large or REPLICATED):
+            deep, wide = linear(), layers.SparseLinear(1, 240, kernel_initializer="ones")
+            deep.build(None)
+            wide.build(None)
+            dynamic = layers.DynamicSparseLinear(2, N)
+            dynamic.build(None)
+        optimizer = optimizers.LazyAdam(0.1)
+        weights = [deep.kernel, wide.kernel]
+        for (ids, values), _ in batches(4):
+            with tf.GradientTape() as tape:
+                y = tf.reduce_sum(deep((ids, values))) + tf.reduce_sum(wide((ids % 240, values)))
+            gradients = tape.gradient(y, [tf_variable(v) for v in weights])
+            optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        made.append([whole(v) for v in weights])
+        in_file = [tiered_placement_of(v) is not None for v in (*weights, dynamic.linear.kernel)]
+        assert in_file == [large is not None, False, False]
+    for got, expected in zip(*made, strict=True):
+        np.testing.assert_array_equal(got, expected)
+    assert deep.get_config()["storage"] is None
 
 
 def test_files_are_removed_with_the_table_and_are_never_shared(tmp_path):

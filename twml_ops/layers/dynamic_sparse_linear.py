@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops import placement
 from twml_ops._keras import serializable
 from twml_ops.layers._weights import add_table
 from twml_ops.layers.dynamic_lookup import DynamicLookup
@@ -93,8 +94,12 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
 
     def build(self, input_shape: Any = None) -> None:
         """Creates the state of the lookup, the kernel and the bias."""
-        self.lookup.build(input_shape)
-        self.linear.build(input_shape)
+        place = placement.current_placement()
+        if isinstance(place, placement.LargeTables):  # its rows are reset, so they are in memory
+            place = placement.REPLICATED
+        with placement.placement_scope(place):
+            self.lookup.build(input_shape)
+            self.linear.build(input_shape)
         kernel = self.linear.kernel
         rows = min(self.capacity, _MAX_INITIAL_ROWS)
 

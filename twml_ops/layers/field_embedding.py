@@ -159,7 +159,7 @@ class FieldEmbedding(TableLayer):
                     shape=shape,
                     initializer=tf.keras.initializers.RandomUniform(-scale, scale),
                 )
-        if place.is_sharded:
+        if any(placement.placement_of(t.variable).is_sharded for t in self._tables):
             self._whole_files_only = NotCheckpointable()
         super().build(None)
 

@@ -169,7 +169,7 @@ class SparseLinear(TableLayer):
         place = self._place(rows)
         shape = (rows, units or self.units)
         kernel = place.create(add, shape, initializer, f"{self.name}/{name}", self.kernel_dtype)
-        if place.is_sharded:
+        if placement.placement_of(kernel).is_sharded:
             self._whole_files_only = NotCheckpointable()
         # Checkpoints follow attributes; in Keras 3 not those that are lists.
         setattr(self, f"_{name}", kernel)

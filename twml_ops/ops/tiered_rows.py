@@ -21,6 +21,7 @@ CACHE_WAYS = 16
 _IS_CACHE = "_twml_is_cache_of"  # attribute of a variable that has only some rows
 _NUM_ROWS = "_twml_rows_in_file"  # attribute of the variable of a table
 _READS = ("value", "read_value", "numpy")
+_SAVES = ("_serialize_to_tensors", "_export_to_saved_model_graph")  # of checkpoints, SavedModels
 
 
 class TierStatistics(NamedTuple):
@@ -90,6 +91,7 @@ class TieredRows:
         self.num_rows = num_rows
         self.path = path
         self._parts = [self._table]
+        self._traced: tuple[Sequence[Any], Sequence[float]] | None = None  # slots of a function
         with tf.init_scope(), device_scope_of(self._table):
             self._handle = library.loaded.twml_open_tiered_rows(
                 self._table.handle,
@@ -102,7 +104,7 @@ class TieredRows:
                 io_uring=io_uring,
             )
         setattr(self._table, _NUM_ROWS, num_rows)
-        _refuse_access(self._table, (*_READS, *VARIABLE_WRITES))
+        _refuse_access(self._table, (*_READS, *VARIABLE_WRITES, *_SAVES))
 
     @property
     def variables(self) -> tuple[tf.Variable, ...]:
@@ -133,7 +135,13 @@ class TieredRows:
         for slot in of_tf:
             _refuse_access(slot, _READS)  # TensorFlow assigns initial values after tracing
         self._parts = [self._table, *of_tf]
+        self._traced = None if tf.executing_eagerly() else (slots, initial_values)
         return done
+
+    def _attach_traced(self, part: int) -> None:
+        """Attaches the slots of a function that was traced and may not have run yet."""
+        if part and self._traced is not None and tf.executing_eagerly():
+            self.attach_slots(*self._traced)
 
     def prefetch(self, ids: Any) -> tf.Tensor:
         """Announces the ids of a later product, so that their rows are read ahead.
@@ -168,6 +176,7 @@ class TieredRows:
         Raises:
             tf.errors.UnknownError: the file cannot be read.
         """
+        self._attach_traced(part)
         variable = self._parts[part]
         with device_scope_of(self._table):
             rows: tf.Tensor = library.twml_read_tiered_rows(
@@ -190,6 +199,7 @@ class TieredRows:
         Raises:
             tf.errors.UnknownError: the file cannot be written.
         """
+        self._attach_traced(part)
         with device_scope_of(self._table):
             values = tf.cast(values, self._parts[part].dtype)
             library.twml_write_tiered_rows(
@@ -308,11 +318,18 @@ def _refusing(method: str, variable: tf.Variable) -> Callable[..., Any]:
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         found = of()
+        name = found.name if found is not None else ""
+        if method in _SAVES:
+            raise ValueError(
+                f"the variable {name} cannot be in a TensorFlow checkpoint or SavedModel: it is "
+                "the cache of a table whose rows are in a file; save the model, or its weights, as "
+                ".keras or .weights.h5, which hold the whole table, and load the weights into a "
+                "model without storage"
+            )
         raise ValueError(
-            f"{method} is not possible for the variable {found.name if found is not None else ''}: "
-            "it is the cache of a table whose rows are in a file; use placement.placement_of("
-            "variable).read(variable) and .assign(variable, table), and an optimizer of "
-            "twml_ops.optimizers"
+            f"{method} is not possible for the variable {name}: it is the cache of a table whose "
+            "rows are in a file; use placement.placement_of(variable).read(variable) and .assign("
+            "variable, table), and an optimizer of twml_ops.optimizers"
         )
 
     return refuse

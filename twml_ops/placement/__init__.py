@@ -24,13 +24,14 @@ from twml_ops.placement.collectives import received_bytes
 from twml_ops.placement.device import DevicePlacement
 from twml_ops.placement.entries import CsrEntries
 from twml_ops.placement.sharded import ShardedPlacement
-from twml_ops.placement.tiered import Tiered, TieredPlacement
+from twml_ops.placement.tiered import LargeTables, Tiered, TieredPlacement
 
 __all__ = [
     "REPLICATED",
     "AddWeight",
     "CsrEntries",
     "DevicePlacement",
+    "LargeTables",
     "Placement",
     "ShardedPlacement",
     "Tiered",

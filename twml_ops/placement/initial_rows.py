@@ -17,10 +17,7 @@ _RANDOM = {
     "StatelessTruncatedNormalV2": 256,
 }
 _ELEMENTS = 4
-_ELEMENTWISE = {
-    *("AddV2", "Add", "Bitcast", "Cast", "Const", "Identity", "Mul", "NoOp", "Pack", "Sub"),
-    *("StatelessRandomGetAlg", "StatelessRandomGetKeyCounter", *_RANDOM),
-}
+_ELEMENTWISE = {"AddV2", "Add", "Cast", "Identity", "Mul", "Neg", "RealDiv", "Sub"}
 
 
 def constant_of(initializer: Any) -> float | None:
@@ -73,6 +70,24 @@ def initial_rows(
                 yield begin, draw(begin, count)
 
 
+def _is_elementwise_after(random: tf.Operation, operations: Sequence[tf.Operation]) -> bool:
+    """Whether what follows the random op treats its elements alike; seeds may be computed freely.
+
+    Args:
+        random: the random op.
+        operations: of its graph, each after its inputs.
+    """
+    later = {random}
+    for op in operations:
+        others = [x for x in op.inputs if x.op not in later]
+        if len(others) == len(op.inputs) or op is random:
+            continue
+        if op.type not in _ELEMENTWISE or any(x.shape.rank != 0 for x in others):
+            return False
+        later.add(op)
+    return True
+
+
 def _sliced(initializer: Any, shape: Sequence[int], dtype: str) -> Any:
     """A function (begin, count) -> rows, if the initializer is elementwise after a random op."""
 
@@ -84,8 +99,7 @@ def _sliced(initializer: Any, shape: Sequence[int], dtype: str) -> Any:
     graph = traced.graph
     operations = graph.get_operations()
     found = [op for op in operations if op.type in _RANDOM]
-    elementwise = all(op.type in _ELEMENTWISE for op in operations)
-    if traced.captured_inputs or len(found) != 1 or not elementwise:
+    if traced.captured_inputs or len(found) != 1 or not _is_elementwise_after(found[0], operations):
         return None
     shape_name, counter_name = found[0].inputs[0].name, found[0].inputs[2].name
     step = _RANDOM[found[0].type]

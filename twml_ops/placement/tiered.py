@@ -27,6 +27,7 @@ from twml_ops.placement.base import (
     Placement,
     current_placement,
     placement_of,
+    placement_scope,
     set_placement,
 )
 from twml_ops.placement.entries import CsrEntries
@@ -276,6 +277,14 @@ class TieredPlacement(Placement):
         """
         return self._open(table).prefetch(ids)
 
+    def num_weights(self) -> int:
+        """The number of weights of the whole table.
+
+        Returns:
+            N · D.
+        """
+        return self.shape[0] * self.shape[1]
+
     def read(self, variable: Any) -> tf.Tensor:
         """See `Placement.read`. The whole table must fit into memory."""
         return self._open(variable).read(0, self.shape[0])
@@ -352,6 +361,28 @@ class TieredPlacement(Placement):
                     rows.write(begin, values)
         self._rows, self._pending_slots, self._filled = rows, None, True
         return rows
+
+
+class LargeTables(Placement):
+    """Tables with more rows than the cache have them in files; the others are in memory.
+
+    For `placement_scope`, with models whose layers have no argument `storage`.
+
+    Args:
+        storage: of each table with more than `storage.cache_rows` rows.
+    """
+
+    def __init__(self, storage: Tiered) -> None:
+        self._storage = storage
+
+    def create(
+        self, add: AddWeight, shape: Sequence[int], initializer: Any, name: str, dtype: Any
+    ) -> Any:
+        """See `Placement.create` and `TieredPlacement.create`."""
+        large = int(shape[0]) > self._storage.cache_rows
+        place = TieredPlacement(self._storage) if large else REPLICATED
+        with placement_scope(REPLICATED):
+            return place.create(add, shape, initializer, name, dtype)
 
 
 def is_initialized(variable: tf.Variable) -> bool:

@@ -149,6 +149,27 @@ def train(
             "them. They take as much space as the weights or more.",
         ),
     ] = RunConfig.save_slots,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Keep the rows of large tables, with the optimizer's slots, in files in this "
+            "folder, on a fast local disk, and --cache-rows of each table in memory. The weights "
+            "of epochs are then not averaged.",
+            show_default=False,
+            rich_help_panel="Tables larger than memory",
+        ),
+    ] = RunConfig.storage,
+    cache_rows: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="With --storage: rows of a table in memory, at least the distinct ids of a batch. "
+            "Tables with at most so many rows are in memory as a whole. `twml-ops tables` "
+            "predicts the hit rates.",
+            rich_help_panel="Tables larger than memory",
+        ),
+    ] = RunConfig.cache_rows,
     validation: Annotated[
         str,
         typer.Option(

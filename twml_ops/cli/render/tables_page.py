@@ -140,6 +140,10 @@ def _conclusions(profile: DataProfile) -> Iterator[str]:
             if speed < 1:
                 line += f", which allows {speed * profile.examples_per_second:,.0f} examples/s"
         yield line
+        yield (
+            "        `twml-ops train --storage DIR --cache-rows N` keeps large tables in files: "
+            "docs/tiered.md"
+        )
 
 
 def _draw(profile: DataProfile) -> plots.Draw:

@@ -9,6 +9,7 @@ import tensorflow as tf
 from twml_ops import export
 from twml_ops.cli.render import report
 from twml_ops.cli.results.run_result import RunResult
+from twml_ops.cli.runs import tiered_tables
 from twml_ops.cli.runs.folder import (
     METRICS_FILE,
     MODEL_FILE,
@@ -28,7 +29,8 @@ def write(folder: Path, result: RunResult) -> None:
     model = result.model
     bare = tf.keras.Model(model.input, model.output, name=model.name)  # without optimizer slots
     bare.save(str(folder / MODEL_FILE))
-    export.to_tf(model, folder / SAVED_MODEL, output_names=OUTPUT_NAMES)
+    whole = tiered_tables.in_memory(model, folder / MODEL_FILE)
+    export.to_tf(whole, folder / SAVED_MODEL, output_names=OUTPUT_NAMES)
     (folder / REPORT_FILE).write_text(report.render(result), encoding="utf-8")
     write_json(folder / METRICS_FILE, result.metrics)
     write_json(folder / RUN_FILE, result.facts)

@@ -67,6 +67,9 @@ class RunConfig:
         new_categories: whether categories of the new data that the run of `from_run` has no row for
             get one.
         save_slots: whether the run keeps the optimizer's slots for runs that start from it.
+        storage: folder for the rows of large tables; None: all tables are in memory.
+        cache_rows: with `storage`: rows of a table in memory. Tables with at most so many rows are
+            in memory as a whole.
         checkpoint_policy: which rows of tables a checkpoint has, a policy of
             `twml_ops.checkpoint.TablePolicy`.
         checkpoint_bits: bits of a weight of a table in checkpoints; 32: as it is.
@@ -97,6 +100,8 @@ class RunConfig:
     from_run: str | None = None
     new_categories: bool = True
     save_slots: bool = False
+    storage: str | None = None
+    cache_rows: int = 1_000_000
     checkpoint_policy: Literal["full", "one-shot", "consecutive", "intermittent"] = "full"
     checkpoint_bits: Literal[32, 8, 4, 3, 2] = 32
     checkpoint_slot_bits: Literal[32, 8, 4, 3, 2] = 32

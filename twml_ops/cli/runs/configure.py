@@ -46,7 +46,8 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
         fields = RunConfig.from_json({"data": "", **values}).to_json()
         _warn_of_versions(values.get("versions"))
     if start is not None:  # the data of the earlier run are not those of this one
-        fields = {k: v for k, v in fields.items() if k not in ("data", "eval", "schema_file")}
+        other = ("data", "eval", "schema_file", "storage")
+        fields = {k: v for k, v in fields.items() if k not in other}
     if given.get("model", fields.get("model")) != fields.get("model"):
         fields.pop("model_options", None)
     if "epochs" in given:

@@ -16,7 +16,7 @@ from twml_ops.checkpoint import State, Stateful, TrainingInterrupted, deferred_i
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.progress import ProgressCallback
 from twml_ops.cli.results.history import Epoch, History, LossPoint
-from twml_ops.cli.runs import optimizers, saved_slots
+from twml_ops.cli.runs import optimizers, saved_slots, tiered_tables
 from twml_ops.cli.runs.callbacks import WEIGHTED_LOSS, WeightAveraging, mean_losses
 from twml_ops.cli.runs.checkpoints import RunCheckpoints
 from twml_ops.cli.runs.class_balance import weighted
@@ -57,7 +57,8 @@ class LocalRunner:
 
     def build(self, make_model: Callable[[], tf.keras.Model]) -> tf.keras.Model:
         """The model that `make_model` returns."""
-        return make_model()
+        with tiered_tables.scope(self._config):
+            return make_model()
 
     def fit(
         self,
@@ -70,7 +71,8 @@ class LocalRunner:
     ) -> FittedModel:
         """Trains a model; see `Runner.fit`.
 
-        The learning rate is constant, and each epoch ends with averaged weights.
+        The learning rate is constant, and each epoch ends with averaged weights, unless the rows of
+        tables are in files: the averages would take the memory of whole tables.
         """
         config, size = self._config, train.num_examples()
         layout = models.layout_of(model)
@@ -102,7 +104,7 @@ class LocalRunner:
             dataset = train.dataset(
                 config.batch_size, shuffle=True, seed=config.seed, layout=layout, **at
             )
-            return weighted(dataset, config.positive_weight)
+            return tiered_tables.read_ahead(weighted(dataset, config.positive_weight), model)
 
         logs = []
         if self._log_dir is not None:
@@ -114,9 +116,9 @@ class LocalRunner:
             ) as interrupt,
             ProgressCallback(self._console, history, size) as progress,
         ):
-            averaging = WeightAveraging(steps)
+            averaging = [WeightAveraging(steps)] if config.storage is None else []
             recorder = HistoryCallback(history, size, config.batch_size, progress)
-            every = [averaging, recorder, *callbacks]
+            every = [*averaging, recorder, *callbacks]
             checkpoint = self._checkpoints and self._checkpoints.callback(
                 model,
                 examples=size,
@@ -132,7 +134,7 @@ class LocalRunner:
                     **data,
                     validation_data=validation_data,
                     epochs=epochs,
-                    callbacks=[averaging, recorder, progress, *logs, *callbacks]
+                    callbacks=[*averaging, recorder, progress, *logs, *callbacks]
                     + ([checkpoint] if checkpoint else []),
                     shuffle=False,  # the dataset is shuffled already
                     verbose=0,

@@ -8,6 +8,7 @@ from rich.console import Console
 from twml_ops import layers
 from twml_ops._keras import all_layers
 from twml_ops.cli.render import run_summary
+from twml_ops.cli.runs import tiered_tables
 
 
 def print_model(console: Console, model: tf.keras.Model, optimizer: str) -> None:
@@ -21,4 +22,5 @@ def print_model(console: Console, model: tf.keras.Model, optimizer: str) -> None
     # A worker of a cluster may have a stand-in for the model that its chief has built.
     found = all_layers(model) if isinstance(model, tf.keras.Model) else []
     trees = [(x.num_folds, x.num_trees) for x in found if isinstance(x, layers.BoostedTrees)]
-    run_summary.print_model(console, model.name, model.count_params(), optimizer, trees)
+    weights = tiered_tables.num_weights(model)
+    run_summary.print_model(console, model.name, weights, optimizer, trees)

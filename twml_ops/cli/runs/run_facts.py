@@ -17,6 +17,7 @@ from twml_ops import _keras
 from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.results.member import Member
 from twml_ops.cli.results.model_choice import ModelChoice
+from twml_ops.cli.runs import tiered_tables
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.folder import FORMAT, FORMAT_KEY
 from twml_ops.data import Schema
@@ -53,7 +54,7 @@ def training_facts(
         "eval_source": evaluation[0],
         "train_examples": train[1],
         "eval_examples": evaluation[1],
-        "weights": int(model.count_params()),
+        "weights": tiered_tables.num_weights(model),
         "trained_epochs": epoch_choice.epochs if epoch_choice else config.fixed_epochs,
         "epoch_choice": epoch_choice and epoch_choice.facts(),
         "model_choice": model_choice and model_choice.facts(),

@@ -19,6 +19,7 @@ from twml_ops.cli.runs import (
     cluster,
     ensemble,
     saved_slots,
+    tiered_tables,
 )
 from twml_ops.cli.runs.checkpoint_options import NO_CHECKPOINTS, CheckpointOptions
 from twml_ops.cli.runs.checkpoints import RunCheckpoints
@@ -103,6 +104,7 @@ def train(
     """
     console = make_console()
     saved_slots.check(config)
+    tiered_tables.check(config)
     if config.model == AUTO:
         choose_model.check(config)
     start = WarmStart(config) if config.from_run is not None else None
