@@ -191,6 +191,7 @@ OTHERS = {
     *("QuantileSketch.merge", "QuantileSketch.values", "QuantileSketch.state"),
     # tests/core/test_scorer.py
     *("NativeScorer", "NativeScorer.predict", "NativeScorer.rank", "NativeScorer.reload"),
+    "NativeScorer.describe",
     "QuantileSketch.from_states",
 }
 ARGUMENTS = [(name, argument) for name, (_, arrays, _) in CALLS.items() for argument in arrays]

@@ -48,7 +48,8 @@ def test_the_run_is_that_of_the_trial_with_the_lowest_loss(chosen):
 
 def test_a_search_that_was_interrupted_goes_on_after_its_last_trial(tmp_path, capsys, monkeypatch):
     data = write_libsvm(tmp_path / "a.svm", 150)
-    options = [*AUTO, "--max-epochs", "1", "--time-limit", "3600"]
+    options = [*AUTO, "--max-epochs", "1", "--time-limit", "3600", "--learning-rate", "0.01"]
+    monkeypatch.setattr(choose_model, "_LADDERS", {"l2": (0.0, 0.0001), "units": (16, 32)})
     main(["train", "--data", data, "--out", str(tmp_path / "whole"), *options])
     trials = facts_of(tmp_path / "whole")["model_choice"]["trials"]
     done = []
