@@ -32,6 +32,7 @@ class GraphVariable:
         name: of the variable in the graph.
         label: the same.
         variable: the variable.
+        shape: its shape.
         table: name of the table; otherwise empty.
 
     Raises:
@@ -45,6 +46,7 @@ class GraphVariable:
             )
         self.name = self.label = variable.op.name
         self.variable, self.table = variable, table
+        self.shape = tuple(variable.shape.as_list())
         self._session = session
         self._read = variable.read_value()
         self._value = v1.placeholder(variable.dtype.base_dtype, variable.shape)
