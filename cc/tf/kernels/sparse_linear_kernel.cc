@@ -1,74 +1,44 @@
-#include "cc/core/sparse_linear.h"
 #include "cc/tf/kernels/batch_groups.h"
 #include "cc/tf/kernels/reusable_buffer.h"
+#include "cc/tf/kernels/sparse_product_op.h"
 #include "cc/tf/kernels/table.h"
-#include "cc/tf/kernels/tensor_util.h"
 
 namespace twml {
 namespace {
 
-// Calls body(weights) with the table at input i, which is a tensor or a variable. A variable is
-// locked for reading.
-template <bool kResource, class Body>
-absl::Status WithTable(OpKernelContext* ctx, int i, HugePages* huge_pages, Body body) {
-  const auto run = [&](const Tensor& table) -> absl::Status {
-    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(table, 2, "weights")));
-    return VisitWeightType(table,
-                           [&](auto weight) { return body(MatrixOf<decltype(weight)>(table)); });
-  };
-  if constexpr (kResource) {
-    LockedTables table;
-    TF_RETURN_IF_ERROR(LockForReading(ctx, i, 1, TableDType::kFloat32OrBfloat16, &table));
-    huge_pages->Advise(table.tensor().data(), table.tensor().TotalBytes());
-    return run(table.tensor());
-  } else {
-    return run(ctx->input(i));
-  }
-}
-
-template <class Id, bool kResource>
-class SparseLinearOp : public Kernel {
+// A table that is a tensor.
+class TensorTable {
  public:
-  explicit SparseLinearOp(OpKernelConstruction* ctx) : Kernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("binary", &binary_));
+  explicit TensorTable(OpKernelConstruction*) {}
+
+  template <class Id, class Body>
+  absl::Status With(OpKernelContext* ctx, int input, const Csr<Id>& batch, RowUse, Body body) {
+    return Visit(ctx->input(input), batch, body);
   }
 
- private:
-  absl::Status Run(OpKernelContext* ctx) override {
-    Csr<Id> batch;
-    TF_RETURN_IF_ERROR(
-        ToAbslStatus(CsrOf<Id>(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch)));
-    return WithTable<kResource>(ctx, 3, &huge_pages_, [&](const auto& weights) -> absl::Status {
-      Tensor* out;
-      TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "output", {batch.num_rows(), weights.dim}, &out));
-      return ToAbslStatus(SparseLinear(batch, weights, IntraOp(ctx), out->flat<float>().data()));
-    });
+ protected:
+  template <class Id, class Body>
+  static absl::Status Visit(const Tensor& table, const Csr<Id>& batch, Body body) {
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(table, 2, "weights")));
+    return VisitWeightType(
+        table, [&](auto weight) { return body(batch, MatrixOf<decltype(weight)>(table)); });
   }
-
-  bool binary_;
-  HugePages huge_pages_;
 };
 
-template <class Id, bool kResource>
-class SparseLinearValuesGradOp : public Kernel {
+// A table that is a variable, which is locked for reading.
+class VariableTable : public TensorTable {
  public:
-  using Kernel::Kernel;
+  using TensorTable::TensorTable;
 
- private:
-  absl::Status Run(OpKernelContext* ctx) override {
-    Csr<Id> batch;
-    const Tensor no_values(tensorflow::DT_FLOAT, TensorShape({0}));
-    TF_RETURN_IF_ERROR(
-        ToAbslStatus(CsrOf<Id>(ctx->input(0), no_values, ctx->input(1), true, &batch)));
-    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(3), 2, "grad")));
-    Tensor* out;
-    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "values_grad", {batch.num_entries()}, &out));
-    return WithTable<kResource>(ctx, 2, &huge_pages_, [&](const auto& weights) -> absl::Status {
-      return ToAbslStatus(SparseLinearValuesGrad(batch, weights, MatrixOf(ctx->input(3)),
-                                                 IntraOp(ctx), out->flat<float>().data()));
-    });
+  template <class Id, class Body>
+  absl::Status With(OpKernelContext* ctx, int input, const Csr<Id>& batch, RowUse, Body body) {
+    LockedTables table;
+    TF_RETURN_IF_ERROR(LockForReading(ctx, input, 1, TableDType::kFloat32OrBfloat16, &table));
+    huge_pages_.Advise(table.tensor().data(), table.tensor().TotalBytes());
+    return Visit(table.tensor(), batch, body);
   }
 
+ private:
   HugePages huge_pages_;
 };
 
@@ -212,16 +182,16 @@ class CsrFromIndicesOp : public Kernel {
 
 #define TWML_REGISTER(Id)                                                                        \
   REGISTER_KERNEL_BUILDER(Name("Twml>SparseLinear").Device(DEVICE_CPU).TypeConstraint<Id>("T"),  \
-                          SparseLinearOp<Id, false>);                                            \
+                          SparseLinearOp<Id, TensorTable>);                                      \
   REGISTER_KERNEL_BUILDER(                                                                       \
       Name("Twml>ResourceSparseLinear").Device(DEVICE_CPU).TypeConstraint<Id>("T"),              \
-      SparseLinearOp<Id, true>);                                                                 \
+      SparseLinearOp<Id, VariableTable>);                                                        \
   REGISTER_KERNEL_BUILDER(                                                                       \
       Name("Twml>SparseLinearValuesGrad").Device(DEVICE_CPU).TypeConstraint<Id>("T"),            \
-      SparseLinearValuesGradOp<Id, false>);                                                      \
+      SparseLinearValuesGradOp<Id, TensorTable>);                                                \
   REGISTER_KERNEL_BUILDER(                                                                       \
       Name("Twml>ResourceSparseLinearValuesGrad").Device(DEVICE_CPU).TypeConstraint<Id>("T"),    \
-      SparseLinearValuesGradOp<Id, true>);                                                       \
+      SparseLinearValuesGradOp<Id, VariableTable>);                                              \
   REGISTER_KERNEL_BUILDER(                                                                       \
       Name("Twml>SparseLinearWeightsGrad").Device(DEVICE_CPU).TypeConstraint<Id>("T"),           \
       SparseLinearWeightsGradOp<Id>);                                                            \

@@ -2,7 +2,7 @@
 #include <cstring>
 #include <unordered_map>
 
-#include "cc/core/sparse_linear.h"
+#include "cc/tf/kernels/sparse_product_op.h"
 #include "cc/tf/kernels/tiered_rows.h"
 #include "tensorflow/core/framework/resource_handle.h"
 #include "tensorflow/core/framework/types.h"
@@ -311,19 +311,17 @@ class TieredStatisticsOp : public Kernel {
   }
 };
 
-// The base of both products.
-template <class Id>
-class TieredProductOp : public Kernel {
+// A table whose rows are in a file.
+class TableInFile {
  public:
-  explicit TieredProductOp(OpKernelConstruction* ctx) : Kernel(ctx) {
+  explicit TableInFile(OpKernelConstruction* ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("input_dim", &input_dim_));
   }
 
- protected:
-  // Calls body(batch, weights) with the rows of the cache in place of the ids. They stay there
-  // until the variables are unlocked.
-  template <class Body>
-  absl::Status WithRows(OpKernelContext* ctx, int input, Csr<Id> batch, bool counts, Body body) {
+  // The ids of the batch become rows of the cache. They stay there until the variables are
+  // unlocked.
+  template <class Id, class Body>
+  absl::Status With(OpKernelContext* ctx, int input, Csr<Id> batch, RowUse use, Body body) {
     TF_RETURN_IF_ERROR(ToAbslStatus(CheckCsrShape(batch)));
     RefCountPtr<TieredTable> found;
     TF_RETURN_IF_ERROR(TableOfVariable(ctx, input, &found));
@@ -334,7 +332,7 @@ class TieredProductOp : public Kernel {
           absl::StrCat("input_dim must be ", table->num_rows(), ", got ", input_dim_));
     }
     Scratch<Id> rows(batch.ids.size());
-    TF_RETURN_IF_ERROR(ToTieredStatus(table->Map(batch.ids, table.cache(), counts,
+    TF_RETURN_IF_ERROR(ToTieredStatus(table->Map(batch.ids, table.cache(), use == RowUse::kCounts,
                                                  /*changes=*/false, IntraOp(ctx), rows.data())));
     batch.ids = {rows.data(), batch.ids.size()};
     return VisitWeightType(table.weights(), [&](auto weight) {
@@ -343,53 +341,7 @@ class TieredProductOp : public Kernel {
   }
 
  private:
-  int64_t input_dim_;
-};
-
-template <class Id>
-class TieredSparseLinearOp : public TieredProductOp<Id> {
- public:
-  explicit TieredSparseLinearOp(OpKernelConstruction* ctx) : TieredProductOp<Id>(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("binary", &binary_));
-  }
-
- private:
-  absl::Status Run(OpKernelContext* ctx) override {
-    Csr<Id> batch;
-    TF_RETURN_IF_ERROR(
-        ToAbslStatus(CsrOf<Id>(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch)));
-    return this->WithRows(
-        ctx, 3, batch, /*counts=*/true, [&](const auto& rows, const auto& weights) -> absl::Status {
-          Tensor* out;
-          TF_RETURN_IF_ERROR(
-              AllocateOutput(ctx, 0, "output", {rows.num_rows(), weights.dim}, &out));
-          return ToAbslStatus(SparseLinear(rows, weights, IntraOp(ctx), out->flat<float>().data()));
-        });
-  }
-
-  bool binary_;
-};
-
-template <class Id>
-class TieredValuesGradOp : public TieredProductOp<Id> {
- public:
-  using TieredProductOp<Id>::TieredProductOp;
-
- private:
-  absl::Status Run(OpKernelContext* ctx) override {
-    Csr<Id> batch;
-    const Tensor no_values(tensorflow::DT_FLOAT, TensorShape({0}));
-    TF_RETURN_IF_ERROR(
-        ToAbslStatus(CsrOf<Id>(ctx->input(0), no_values, ctx->input(1), true, &batch)));
-    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(3), 2, "grad")));
-    Tensor* out;
-    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "values_grad", {batch.num_entries()}, &out));
-    return this->WithRows(
-        ctx, 2, batch, /*counts=*/false, [&](const auto& rows, const auto& weights) {
-          return ToAbslStatus(SparseLinearValuesGrad(rows, weights, MatrixOf(ctx->input(3)),
-                                                     IntraOp(ctx), out->flat<float>().data()));
-        });
-  }
+  int64_t input_dim_ = 0;
 };
 
 REGISTER_KERNEL_BUILDER(Name("Twml>OpenTieredRows").Device(DEVICE_CPU), OpenTieredRowsOp);
@@ -402,10 +354,10 @@ REGISTER_KERNEL_BUILDER(Name("Twml>TieredStatistics").Device(DEVICE_CPU), Tiered
                           PrefetchRowsOp<Id>);                                                  \
   REGISTER_KERNEL_BUILDER(                                                                      \
       Name("Twml>TieredSparseLinear").Device(DEVICE_CPU).TypeConstraint<Id>("T"),               \
-      TieredSparseLinearOp<Id>);                                                                \
+      SparseLinearOp<Id, TableInFile>);                                                         \
   REGISTER_KERNEL_BUILDER(                                                                      \
       Name("Twml>TieredSparseLinearValuesGrad").Device(DEVICE_CPU).TypeConstraint<Id>("T"),     \
-      TieredValuesGradOp<Id>);
+      SparseLinearValuesGradOp<Id, TableInFile>);
 TWML_REGISTER(int32_t)
 TWML_REGISTER(int64_t)
 #undef TWML_REGISTER
