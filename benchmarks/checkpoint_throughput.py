@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -168,7 +167,7 @@ def main() -> None:
     for way in WAYS:
         lines.append(measure(training, way, options.rounds, options.share, batches))
         print(json.dumps(lines[-1]), flush=True)
-    command = " ".join(["python -m benchmarks.checkpoint_throughput", *sys.argv[1:]])
+    command = machine.command_line("benchmarks.checkpoint_throughput")
     found = {
         "machine": machine.describe(command),
         "rows": options.rows,

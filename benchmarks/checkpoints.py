@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -240,7 +239,7 @@ def main() -> None:
             arguments = options.intervals, options.share, test, further
             lines.append(measure_policy(training, policy, widths, *arguments))
             print(json.dumps(lines[-1]), flush=True)
-    command = " ".join(["python -m benchmarks.checkpoints", *sys.argv[1:]])
+    command = machine.command_line("benchmarks.checkpoints")
     found = {
         "machine": machine.describe(command),
         "rows": options.rows,

@@ -9,7 +9,6 @@ time, of all threads, depends less on other programs of the machine than wall ti
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -39,7 +38,7 @@ def main(
 ) -> None:
     """Times a training step (forward, backward, Adagrad update) of each contender."""
     machine.limit_threads(threads)
-    about = machine.describe(" ".join(["python -m benchmarks.fields", *sys.argv[1:]]))
+    about = machine.describe(machine.command_line("benchmarks.fields"))
     times, floors = measure(batch_size, units, rows, rounds, threads)
     head = (
         f"{tables.machine(about)}\n\nB = {batch_size:,}, {CATEGORIES} fields of {rows:,} rows and "

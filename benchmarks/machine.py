@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import re
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +27,30 @@ PACKAGES = (
     "fbgemm_gpu-cpu",
     "datasketches",
 )
+
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def command_line(module: str) -> str:
+    """The command of this process, as documents state it.
+
+    Absolute paths would name folders of one machine: those in the checkout are relative to it, and
+    of others only the name of the file or folder is left.
+
+    Args:
+        module: name of the module that `python -m` runs.
+
+    Returns:
+        The command with its arguments.
+    """
+    arguments = [re.sub(r"(?<![^=:])/\S+", _portable, each) for each in sys.argv[1:]]
+    return " ".join([f"python -m {module}", *arguments])
+
+
+def _portable(match: re.Match[str]) -> str:
+    path = Path(match.group())
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
 
 
 def describe(command: str, packages: Sequence[str] = PACKAGES) -> dict[str, Any]:

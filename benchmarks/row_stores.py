@@ -12,7 +12,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any
@@ -118,9 +117,7 @@ def measure(folder: Path, rows: int, row_bytes: int, seconds: float, rounds: int
         for (store, direct), found in results.items()
     ]
     return {
-        "machine": machine.describe(
-            " ".join(["python -m benchmarks.row_stores", *sys.argv[1:]]), packages=()
-        ),
+        "machine": machine.describe(machine.command_line("benchmarks.row_stores"), packages=()),
         "rows": rows,
         "row_bytes": row_bytes,
         "reads_per_second": statistics.median(reads),

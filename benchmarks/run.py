@@ -48,7 +48,7 @@ def main(
         if "mirrored" in wanted:
             machine.create_logical_cpus(2)
         log = _progress_log()
-        command = " ".join(["python -m benchmarks.run", *sys.argv[1:]])
+        command = machine.command_line("benchmarks.run")
         for part in wanted:
             if part == "distributed":
                 raw = measure_distributed(docs, command, quick=quick)

@@ -35,7 +35,7 @@ def main(
     ] = None,
 ) -> None:
     """Prints the table of the milestones."""
-    about = machine.describe(" ".join(["python -m benchmarks.startup", *sys.argv[1:]]))
+    about = machine.describe(machine.command_line("benchmarks.startup"))
     found = measure(data, models, rounds)
     text = f"{tables.machine(about)}\n\n{table(found, rounds)}"
     print(text)

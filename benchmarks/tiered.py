@@ -50,7 +50,7 @@ def main(
     page: Annotated[Path | None, typer.Option(help="Markdown file to put the table into.")] = None,
 ) -> None:
     """Compares tables in files with tables in memory."""
-    described = machine.describe(" ".join(["python -m benchmarks.tiered", *sys.argv[1:]]))
+    described = machine.describe(machine.command_line("benchmarks.tiered"))
     found = []
     for policy in policies.split(","):
         for skew in map(float, skews.split(",")):

@@ -37,10 +37,10 @@ def main(
     if reason is not None:
         print(f"benchmarks.distributed: {reason}", file=sys.stderr)
         raise SystemExit(1)
-    from benchmarks import run
+    from benchmarks import machine, run
 
     try:
-        command = " ".join(["python -m benchmarks.distributed", *sys.argv[1:]])
+        command = machine.command_line("benchmarks.distributed")
         run.measure_distributed(docs, command, seconds=seconds, quick=quick, only=only)
     except (NetworkError, HostError) as e:
         print(f"benchmarks.distributed: {e}", file=sys.stderr)
