@@ -1,68 +1,31 @@
-"""Tests of hybrid training, run by test_hybrid.py in a child process.
+"""Tests of hybrid training, run by test_hybrid.py in a child process."""
 
-The process contains three servers and is connected to them.
-"""
-
-import contextlib
 import os
-import resource
-import shutil
-import signal
 import tempfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.child_process import ChildTests, serve_requests
+from tests.distribute.hybrid_child import (
+    SERVERS,
+    WORKER,
+    ConnectedCluster,
+    child_test,
+    expect_error,
+    first_servers,
+    grouped_model,
+    train_alone,
+    trainer,
+)
 from tests.distribute.hybrid_model import ROWS, batches, builder, same, whole_batches
-from twml_ops import _keras, layers, optimizers
-from twml_ops.cli.runs import checkpoint_list
+from twml_ops import layers, optimizers
 from twml_ops.distribute.hybrid import (
     ChiefBuiltModel,
-    Cluster,
     ClusterError,
-    HybridTrainer,
-    iter_checkpoints,
 )
-from twml_ops.distribute.hybrid import checkpoint as checkpoints
-from twml_ops.distribute.hybrid.checkpoint_files import MANIFEST, shards_checkpoints
 from twml_ops.distribute.hybrid.chief_built_model import _heartbeat as heartbeat
-from twml_ops.distribute.hybrid.cluster import start_server
-from twml_ops.distribute.launch import Ports
 from twml_ops.ops._tape import tf_variable
-
-PORTS = Ports(4)
-*SERVERS, WORKER = [f"127.0.0.1:{port}" for port in PORTS.numbers]
-child_test = ChildTests()
-
-
-class ConnectedCluster(Cluster):
-    """A cluster to which this process is connected already."""
-
-    def connect(self, timeout):
-        del timeout
-
-
-def first_servers(count):
-    return ConnectedCluster(SERVERS[:count], [WORKER])
-
-
-_runs = iter(range(1000))
-
-
-def trainer(optimizer, servers=2, build=builder, loss="binary_crossentropy", **options):
-    options.setdefault("name", f"run{next(_runs)}")
-    return HybridTrainer(build, optimizer, loss, cluster=first_servers(servers), **options)
-
-
-def train_alone(optimizer, build=builder, steps=10, loss="binary_crossentropy"):
-    model = build()
-    model.compile(optimizer, loss, jit_compile=False)
-    for x, y in (whole_batches() * 2)[:steps]:
-        model.train_on_batch(x, y)
-    return model.get_weights()
 
 
 def table_only():
@@ -137,158 +100,6 @@ def evaluation_equals_that_of_the_exported_model():
     np.testing.assert_allclose(got["loss"], float(loss), rtol=1e-5)
 
 
-@child_test
-def a_checkpoint_is_restored_on_another_number_of_servers_and_the_other_axis():
-    want = train_alone(optimizers.RowWiseAdagrad(0.1), steps=8)
-    with tempfile.TemporaryDirectory() as folder:
-        for servers, axis, steps in ((2, "row", 4), (3, "row", 5), (1, "row", 6), (2, "column", 7)):
-            options = {"partition_axis": axis, "checkpoint_dir": folder, "checkpoint_every": 100}
-            hybrid = trainer(optimizers.RowWiseAdagrad(0.1), servers, **options)
-            result = hybrid.fit(batches, steps)
-            assert result.step == steps
-            assert result.own_steps == (4 if steps == 4 else 1)
-        hybrid = trainer(optimizers.RowWiseAdagrad(0.1), 3, partition_axis="row", **{
-            "checkpoint_dir": folder, "checkpoint_every": 100})  # fmt: skip
-        hybrid.fit(batches, 8)
-        # A step by column has an accumulator for each half of a row.
-        same(want, hybrid.export().get_weights(), 2e-2)
-        assert len(os.listdir(folder)) == checkpoints.MAX_TO_KEEP
-
-
-@child_test
-def changed_rows_of_shards_restore_what_all_rows_restore():
-    """On another number of servers and the other axis."""
-    weights = {}
-    for policy in ("full", "consecutive"):
-        with tempfile.TemporaryDirectory() as folder:
-            for servers, axis, steps in ((3, "row", 3), (2, "column", 5)):
-                options = {"partition_axis": axis, "checkpoint_dir": folder, "checkpoint_every": 1}
-                hybrid = trainer(
-                    optimizers.RowWiseAdagrad(0.1), servers, checkpoint_policy=policy, **options
-                )
-                hybrid.fit(batches, steps)
-            weights[policy] = hybrid.export().get_weights()
-            found = shards_checkpoints(Path(folder))
-            assert found[-1].step == 5
-            assert (found[-1].base is None) == (policy == "full")
-            found[-1].verify()
-            damage(next(Path(found[-1].path).glob("server-0*data*")))
-            expect_error(ValueError, "damaged", found[-1].verify)
-    for mine, full in zip(weights["consecutive"], weights["full"], strict=True):
-        np.testing.assert_array_equal(mine, full)
-
-
-@child_test
-def checkpoints_that_others_need_are_kept():
-    with tempfile.TemporaryDirectory() as folder:
-        options = {"checkpoint_dir": folder, "checkpoint_every": 1}
-        hybrid = trainer(optimizers.Adagrad(0.1), checkpoint_policy="one-shot", **options)
-        hybrid.fit(lambda _: whole_batches(), 4)
-        found = shards_checkpoints(Path(folder))
-        assert [each.step for each in found] == [1, 3, 4]
-        assert [each.base for each in found] == [None, found[0].name, found[0].name]
-        shutil.rmtree(found[0].path)
-        hybrid.save()  # its base is gone, so it has all rows
-        newest = shards_checkpoints(Path(folder))[-1]
-        assert newest.base is None
-        newest.verify()
-        expect_error(ValueError, "damaged", found[-1].verify)
-        listed = checkpoint_list.table(Path(folder)).splitlines()[1:]
-        assert [line.split()[0] for line in listed] == [found[-1].name, newest.name]
-        wrong = dict(checkpoint_list.problems(Path(folder)))
-        assert "No such file" in wrong[found[-1].name]
-        assert wrong[newest.name] is None
-
-
-def damage(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-@child_test
-def a_checkpoint_without_manifest_is_ignored():
-    with tempfile.TemporaryDirectory() as folder:
-        hybrid = trainer(optimizers.SGD(0.1), checkpoint_dir=folder, checkpoint_every=3)
-        hybrid.fit(batches, 3)
-        good = checkpoints.latest(folder)
-        os.makedirs(os.path.join(folder, "ckpt-000000000009-1"))
-        assert checkpoints.latest(folder) == good
-        manifest = Path(good) / MANIFEST
-        text = manifest.read_text()
-        for part in (0, 1, len(text) // 2, len(text) - 1):
-            manifest.write_text(text[:part])
-            assert checkpoints.latest(folder) is None
-        manifest.write_text(text)
-        assert checkpoints.latest(folder) == good
-        manifest.unlink()
-        assert checkpoints.latest(folder) is None
-
-
-@contextlib.contextmanager
-def small_files():
-    """No file can have more than 100 bytes; the error is that of a full disk."""
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
-
-
-@child_test
-def a_checkpoint_that_cannot_be_written_is_a_warning_and_its_rows_come_again():
-    with tempfile.TemporaryDirectory() as folder:
-        options = {"checkpoint_dir": folder, "checkpoint_every": 2, "partition_axis": "row"}
-        hybrid = trainer(optimizers.Adagrad(0.1), checkpoint_policy="consecutive", **options)
-        hybrid.fit(batches, 2)
-        hybrid.fit(lambda _: whole_batches()[2:], 3)
-        with small_files(), pytest.warns(RuntimeWarning, match="step 4 cannot be written.*large"):
-            hybrid.fit(lambda _: whole_batches()[3:], 5, on_step=None)
-        steps = [each.step for each in shards_checkpoints(Path(folder))]
-        assert steps == [2, 3]
-        assert len(os.listdir(folder)) == 2
-        hybrid.fit(lambda _: whole_batches()[5:], 6)
-        newest = shards_checkpoints(Path(folder))[-1]
-        assert newest.base is not None
-        again = trainer(optimizers.Adagrad(0.1), **options)
-        again.fit(batches, 6)
-        same(hybrid.export().get_weights(), again.export().get_weights())
-
-
-@child_test
-def the_manifest_is_written_after_all_files():
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        rename, found = tf.io.gfile.rename, []
-
-        def finish(part, manifest):
-            found.append(sorted(f for f in os.listdir(os.path.dirname(part)) if "index" in f))
-            rename(part, manifest)
-
-        patch.setattr(tf.io.gfile, "rename", finish)
-        hybrid = trainer(optimizers.SGD(0.1), 2, wide_model, checkpoint_dir=folder)
-        hybrid.fit(batches, 1)
-        assert found == [["dense.index", "server-0-of-2.index", "server-1-of-2.index"]]
-
-
-def wide_model():
-    inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
-    hidden = layers.SparseLinear(256, 100_000)(inputs)
-    return tf.keras.Model(inputs, tf.keras.layers.Dense(1)(hidden))
-
-
-@child_test
-def a_checkpoint_of_another_model_is_refused():
-    with tempfile.TemporaryDirectory() as folder:
-        trainer(optimizers.SGD(0.1), checkpoint_dir=folder).fit(batches, 1)
-        expect_error(
-            ValueError, "another model",
-            lambda: trainer(optimizers.Adagrad(0.1), checkpoint_dir=folder).fit(batches, 2),
-        )  # fmt: skip
-
-
 def train_with_stale_tables(optimizer, steps):
     """Trains with products of the table before the last update, computed in a simple way."""
     model = builder()
@@ -348,49 +159,6 @@ def each_fit_and_each_restore_starts_a_new_pipeline():
         assert second.fit(lambda _: few, 9).own_steps == 4
         assert first.fit(lambda _: few, 9).own_steps == 4
         same(first.export().get_weights(), second.export().get_weights(), 2e-6)
-
-
-def with_dropout():
-    tf.keras.utils.set_random_seed(5)
-    _keras.keep_random_state_in_variables()
-    inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
-    hidden = layers.SparseLinear(8, ROWS, activation="relu")(inputs)
-    hidden = tf.keras.layers.Dropout(0.5)(hidden)
-    return tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(hidden))
-
-
-@child_test
-def a_restored_run_goes_on_with_the_next_batch_and_the_same_random_numbers():
-    def seekable(context, first_batch):
-        del context
-        found = whole_batches()
-        return Rest(found[first_batch % len(found) :], found)
-
-    for dataset_fn in (batches, seekable):
-        weights = []
-        for stops in ((11,), (3, 4, 9, 11)):
-            with tempfile.TemporaryDirectory() as folder:
-                for done, steps in zip((0, *stops), stops, strict=False):
-                    hybrid = trainer(
-                        optimizers.Adagrad(0.1),
-                        build=with_dropout,
-                        partition_axis="row",
-                        checkpoint_dir=folder,
-                    )
-                    assert hybrid.fit(dataset_fn, steps).own_steps == steps - done
-            weights.append(hybrid.export().get_weights())
-        same(*weights)
-
-
-class Rest:
-    """A dataset whose first iteration is the rest of one."""
-
-    def __init__(self, first, others):
-        self._next, self._others = first, others
-
-    def __iter__(self):
-        found, self._next = self._next, self._others
-        return iter(found)
 
 
 @child_test
@@ -460,20 +228,6 @@ def models_may_have_several_tables_and_optimizers():
     hybrid = trainer(make(), build=build, partition_axis="column")
     hybrid.fit(batches, 10)
     same(train_alone(make(), build), hybrid.export().get_weights(), 1e-6)
-
-
-GROUP = {"user": layers.SparseTable(300, 4), "ad": layers.SparseTable(300, 6, "he_normal")}
-FEATURES = {"user": "user", "shown": "ad", "clicked": "ad"}  # two uses of one table
-
-
-def grouped_model():
-    """Tables of one layer: one is used with values, the other with and without."""
-    tf.keras.utils.set_random_seed(7)
-    inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
-    group = layers.GroupedSparseLinear(GROUP, FEATURES, name="ads")
-    found = group({"user": inputs, "shown": inputs[0], "clicked": inputs})
-    joined = tf.keras.layers.Concatenate()([found[f] for f in FEATURES])
-    return tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(joined))
 
 
 def optimizer_by_table():
@@ -564,41 +318,3 @@ def waiting_for_a_model_without_a_chief_times_out():
         expect_error(
             ClusterError, "no chief", lambda: ChiefBuiltModel(builder, path, other, timeout=0.3)
         )
-
-
-@child_test
-def iter_checkpoints_yields_each_checkpoint_as_an_ordinary_model():
-    with tempfile.TemporaryDirectory() as folder:
-        options = {"partition_axis": "row", "checkpoint_dir": folder, "checkpoint_every": 4}
-        hybrid = trainer(optimizers.LazyAdam(0.1), 3, grouped_model, **options)
-        found = iter_checkpoints(grouped_model, folder, 8)
-        for steps in (4, 8):
-            hybrid.fit(batches, steps)
-            step, model = next(found)
-            assert step == steps
-            same(hybrid.export().get_weights(), model.get_weights())
-        assert next(found, None) is None
-        expect_error(
-            ValueError, "another model", lambda: next(iter_checkpoints(small_model, folder))
-        )
-        endless = iter_checkpoints(grouped_model, folder)
-        assert next(endless)[0] == 8
-        shutil.rmtree(folder)
-        assert next(endless, None) is None
-        os.makedirs(folder)
-
-
-def small_model():
-    inputs = tf.keras.Input([None], dtype="int64", ragged=True)
-    return tf.keras.Model(inputs, layers.SparseLinear(1, 5)(inputs))
-
-
-def expect_error(kind, message, call):
-    with pytest.raises(kind, match=message):
-        call()
-
-
-if __name__ == "__main__":
-    running = [start_server(Cluster(SERVERS, job="ps", index=i)) for i in range(3)]
-    Cluster(SERVERS, [WORKER]).connect(120)
-    serve_requests(child_test.run)

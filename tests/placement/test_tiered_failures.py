@@ -1,9 +1,6 @@
 """Tables in files whose disk fails: errors are clear, and no row is lost or wrong."""
 
-import contextlib
 import os
-import resource
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,24 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.small_files import small_files
 from twml_ops import layers, optimizers
 from twml_ops.ops._tape import tf_variable
 from twml_ops.placement import placement_of
 
 N, UNITS, CACHE = 3000, 24, 32
-
-
-@contextlib.contextmanager
-def small_files(limit):
-    """No file can be written beyond some bytes; the error is that of a full disk."""
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
 
 
 def table(folder=None, **options):

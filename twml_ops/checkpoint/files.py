@@ -47,7 +47,11 @@ def publish(path: Path, content: bytes) -> None:
         OSError: the file cannot be written.
     """
     part = path.with_name(path.name + ".part")
-    _write(part, content)
+    try:
+        _write(part, content)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
     try:
         os.replace(part, path)
     except OSError as e:

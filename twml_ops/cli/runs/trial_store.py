@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from twml_ops.checkpoint.files import publish
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.results.trial import Trial
@@ -63,14 +64,8 @@ class TrialStore:
             for result in kept.results
         ]
         values = {"run": config.to_json(), "seconds": kept.seconds, "trials": trials}
-        part = self._path.with_suffix(".part")
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            part.write_text(json.dumps(values), encoding="utf-8")
-            part.replace(self._path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        publish(self._path, json.dumps(values).encode())
 
     def load(self, config: RunConfig) -> KeptTrials | None:
         """The trials that are kept.
