@@ -3,10 +3,10 @@
     python -m benchmarks.quality.access_requests FOLDER
 
 writes FOLDER/access_train.csv and FOLDER/access_test.csv, which are the same on every machine.
-People of a department with a job title ask for resources. Whether a request is granted depends on
-single columns, on pairs and triples of them, and on whether the department usually has the
-resource. Most pairs are rare, some columns follow from others, and one repeats another under a
-second name, as in real data of that kind.
+Each row is a request of an employee, who has a department and a job title, for a resource. Whether
+the request is granted depends on single columns, on pairs and triples of them, and on whether the
+department usually has the resource. Most pairs are rare, some columns follow from others, and one
+repeats another under a second name, as in real data of that kind.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class BlockIo {
   BlockIo(const BlockIo&) = delete;
   BlockIo& operator=(const BlockIo&) = delete;
 
-  // Starts a request. Urgent ones overtake those that have not been started.
+  // Queues a request: an urgent one before all others in the queue, any other at its end.
   void Submit(BlockRequest request, bool urgent);
 
   int depth() const { return depth_; }

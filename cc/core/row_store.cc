@@ -250,7 +250,7 @@ Status RowStore::PlaceFor(int stream, std::unique_lock<std::mutex>* lock, uint32
   }
   if (open_[stream] < 0) {
     changed_.notify_all();  // the cleaner may be needed
-    // A segment that somebody still reads is not written.
+    // A segment with unfinished reads is not written.
     const auto usable = [&] {
       return std::find_if(free_.rbegin(), free_.rend(),
                           [&](int64_t s) { return segments_[s].readers == 0; });

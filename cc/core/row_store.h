@@ -109,8 +109,8 @@ class RowStore {
   // Reads the record of a row that has one. `receive` is called once.
   void Read(int64_t row, bool urgent, Receive receive);
 
-  // Reads the records of rows [begin, begin + count), in pieces as large as possible; calls
-  // receive(row, record) for those that have one.
+  // Reads the rows [begin, begin + count), in pieces as large as possible, and calls
+  // receive(row, record) for each row that has a record.
   Status ReadRange(int64_t begin, int64_t count,
                    const std::function<void(int64_t row, const char* record)>& receive);
 
@@ -130,7 +130,7 @@ class RowStore {
 
  private:
   static constexpr uint32_t kNowhere = UINT32_MAX;
-  static constexpr int kNumStreams = 2;  // new records, and those that are moved
+  static constexpr int kNumStreams = 2;  // of new records, and of moved records
   static constexpr int kMoved = 1;
   static constexpr int kNumBuffers = 6;
   static constexpr int64_t kCleanedAtOnce = 4;

@@ -28,8 +28,8 @@ class ArrayFile {
   // Reads version 1, 2 or 3 of the format with little-endian items.
   static Status Open(const std::string& path, ArrayFile* out);
 
-  // The array of a file in which some rows are replaced, row rows[i] by values[i]. The memory of
-  // the pages without such rows is that of the file.
+  // The array of a file in which some rows are replaced, row rows[i] by values[i]. Pages
+  // without replaced rows are shared with the other processes that map the file.
   static Status OpenChanged(const std::string& path, const ArrayFile& rows, const ArrayFile& values,
                             ArrayFile* out);
 

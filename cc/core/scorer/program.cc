@@ -12,7 +12,7 @@ namespace twml::scorer {
 namespace {
 
 constexpr int64_t kFormat = 1;
-constexpr int64_t kFormatWithBase = 2;  // some arrays are those of another folder, with changes
+constexpr int64_t kFormatWithBase = 2;  // some arrays are the changes to arrays of another folder
 constexpr int64_t kMaxBytes = 1 << 26;
 constexpr const char* kFile = "scorer.json";
 

@@ -92,7 +92,7 @@ class StepReader {
   void EntriesOutput(size_t i, Form form, size_t like);  // `like`: ids with the same row splits
   void BatchOutput(size_t i);  // outputs i to i + 2, a new batch; values are null if in[1] is
 
-  // Arrays. The rank is that of the array.
+  // Arrays. `rank` is the number of dimensions that the array must have.
   ArrayFile Array(const char* name, ItemType type, size_t rank);
   bool OptionalArray(const char* name, ItemType type, size_t rank, ArrayFile* out);
   bool HasArray(const char* name) const;

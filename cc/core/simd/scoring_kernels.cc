@@ -69,7 +69,7 @@ inline Vec Exp(Vec x) {
 
 inline Vec Sigmoid(Vec x) { return 1.0f / (1.0f + Exp(-x)); }
 
-// tanh(x) with a relative error of about 1e-7; the polynomial is that of Cephes.
+// tanh(x) with a relative error of about 1e-7, by the polynomial of the Cephes library.
 inline Vec Tanh(Vec x) {
   const Vec magnitude =
       reinterpret_cast<Vec>(reinterpret_cast<Integers>(x) & static_cast<int32_t>(0x7fffffff));
