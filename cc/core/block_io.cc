@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <system_error>
 #include <utility>
@@ -90,6 +91,17 @@ class BlockIo::Ring {
     return 0;
   }
 
+  // Calls body(tag) for each request that was pushed and not submitted, which is forgotten.
+  template <class Body>
+  void TakeBack(Body body) {
+    for (; pushed_ > 0; --pushed_) {
+      const unsigned last = *submission_tail_ - 1;
+      const uint64_t tag = entries_[submission_array_[last & *submission_mask_]].user_data;
+      __atomic_store_n(submission_tail_, last, __ATOMIC_RELEASE);
+      body(tag);
+    }
+  }
+
   // Calls body(tag, result) for each completion.
   template <class Body>
   void ForCompletions(Body body) {
@@ -152,9 +164,11 @@ void BlockIo::RunWithIoUring() {
     idle.push_back(tag);
     done(error);
   };
+  std::vector<BlockRequest> taken;
+  taken.reserve(depth_);
   for (;;) {
     const bool nothing_runs = static_cast<int>(idle.size()) == depth_;
-    auto taken = Take(static_cast<int>(idle.size()), nothing_runs);
+    Take(static_cast<int>(idle.size()), nothing_runs, &taken);
     if (nothing_runs && taken.empty()) return;
     for (BlockRequest& request : taken) {
       const uint64_t tag = idle.back();
@@ -163,9 +177,11 @@ void BlockIo::RunWithIoUring() {
       ring_->Push(fd_, running[tag].request, 0, tag);
     }
     if (const int error = ring_->SubmitAndWait(); error != 0) {
-      // The kernel took none of them. Those that it had taken before are not affected.
-      std::this_thread::yield();
-      continue;
+      // The kernel took none of them. Those that it had taken before may still be completed.
+      ring_->TakeBack([&](uint64_t tag) { finish(tag, error); });
+      if (static_cast<int>(idle.size()) < depth_) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
     }
     ring_->ForCompletions([&](uint64_t tag, int result) {
       Running& each = running[tag];
@@ -201,8 +217,12 @@ BlockIo::BlockIo(int fd, int depth, bool use_io_uring) : fd_(fd), depth_(std::ma
     threads_.emplace_back([this] { RunWithIoUring(); });
     return;
   }
-  for (int i = 0; i < std::min(depth_, kMaxThreads); ++i) {
-    threads_.emplace_back([this] { RunWithSystemCalls(); });
+  const int count = std::min(depth_, kMaxThreads);
+  threads_.reserve(count);
+  try {
+    for (int i = 0; i < count; ++i) threads_.emplace_back([this] { RunWithSystemCalls(); });
+  } catch (const std::system_error&) {
+    if (threads_.empty()) throw;  // fewer threads are slower
   }
 }
 
@@ -227,22 +247,24 @@ void BlockIo::Submit(BlockRequest request, bool urgent) {
   changed_.notify_one();
 }
 
-std::vector<BlockRequest> BlockIo::Take(int limit, bool wait) {
-  std::vector<BlockRequest> taken;
+void BlockIo::Take(int limit, bool wait, std::vector<BlockRequest>* taken) {
+  taken->clear();
   std::unique_lock<std::mutex> lock(mu_);
   if (wait) changed_.wait(lock, [this] { return ends_ || !waiting_.empty(); });
-  while (!waiting_.empty() && static_cast<int>(taken.size()) < limit) {
-    taken.push_back(std::move(waiting_.front()));
+  while (!waiting_.empty() && static_cast<int>(taken->size()) < limit) {
+    taken->push_back(std::move(waiting_.front()));
     waiting_.pop_front();
   }
-  return taken;
 }
 
 void BlockIo::RunWithSystemCalls() {
+  std::vector<BlockRequest> taken;
+  taken.reserve(1);
   for (;;) {
-    auto taken = Take(1, true);
+    Take(1, true, &taken);
     if (taken.empty()) return;
-    taken[0].done(RunNow(fd_, taken[0]));
+    const auto done = std::move(taken[0].done);
+    done(RunNow(fd_, taken[0]));
   }
 }
 

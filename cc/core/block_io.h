@@ -40,7 +40,8 @@ class BlockIo {
   BlockIo(const BlockIo&) = delete;
   BlockIo& operator=(const BlockIo&) = delete;
 
-  // Queues a request: an urgent one before all others in the queue, any other at its end.
+  // Queues a request: an urgent one before all others in the queue, any other at its end. If this
+  // throws, the request has not been queued.
   void Submit(BlockRequest request, bool urgent);
 
   int depth() const { return depth_; }
@@ -49,9 +50,9 @@ class BlockIo {
  private:
   class Ring;
 
-  // Takes up to `limit` waiting requests. Waits for one if `wait`; an empty result then means that
-  // the threads shall end.
-  std::vector<BlockRequest> Take(int limit, bool wait);
+  // Takes up to `limit` waiting requests, without allocating. Waits for one if `wait`; if there are
+  // none then, the threads shall end.
+  void Take(int limit, bool wait, std::vector<BlockRequest>* taken);
   void RunWithIoUring();
   void RunWithSystemCalls();
 
