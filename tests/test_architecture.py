@@ -29,7 +29,7 @@ ARROWS = {
     "estimator": "export checkpoint optimizers ops _deprecated",
     "serving": "core _scorer",
     "export": "models data layers ops ops.stock _scorer _category_hash _keras",
-    "models": "data layers _batch ops _keras",
+    "models": "data layers placement _batch ops _keras",
     "checkpoint": "layers optimizers data placement ops core _keras",
     "planning": "_deprecated",
     "data": "core _category_hash",
