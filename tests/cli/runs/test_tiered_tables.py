@@ -100,7 +100,7 @@ def test_a_run_goes_on_from_another_one_in_files_as_in_memory(data, tmp_path):
     begin += ["--data", data, "--out", str(first)]
     main(["train", *begin, *options])
     runs = tmp_path / "memory", tmp_path / "file"
-    for out, cached in zip(runs, (IN_MEMORY, "200"), strict=True):
+    for out, cached in zip(runs, (IN_MEMORY, "320"), strict=True):
         again = ["--data", f"csv:{new}", "--from", str(first), "--out", str(out), *options]
         main(["train", *again, "--storage", str(tmp_path / "rows"), "--cache-rows", cached])
     assert_equal_weights(runs)
