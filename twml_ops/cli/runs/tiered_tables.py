@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 import tensorflow as tf
 
