@@ -44,7 +44,8 @@ struct Request {
 class Scorer {
  public:
   // Reads the folder that export.to_scorer wrote.
-  static Status Load(const std::string& folder, std::shared_ptr<const Scorer>* out);
+  static Status Load(const std::string& folder, const TableOptions& options,
+                     std::shared_ptr<const Scorer>* out);
 
   // The two sets of arrays that a request may have. There are no columns unless the model was
   // exported with a schema.
@@ -54,6 +55,9 @@ class Scorer {
   std::string row_splits_of(const ProgramInput& input) const {
     return input.row_splits == kNoRegister ? "" : program_.registers[input.row_splits].name;
   }
+  // Whether tables are in files, and what was read from them.
+  bool reads_files() const { return !program_.tables->empty(); }
+  const TableFiles& tables() const { return *program_.tables; }
   const std::string& output_name() const { return program_.output_name; }
 
   // The shape of a row of the output, which may depend on the shapes of the request's arrays.
