@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 _PAGE = 4096  # bytes
 _LEAST_BYTES = 1 << 20  # of an array whose items begin at a page
@@ -32,12 +33,25 @@ def save_array(path: Path, array: NDArray[Any]) -> list[int]:
     if array.nbytes < _LEAST_BYTES:
         np.save(path, array)
     else:
-        array = np.ascontiguousarray(array)
-        with path.open("wb") as file:
-            file.write(_header(array))
-            for begin in range(0, len(array), step := max(1, (_LEAST_BYTES * len(array)) // array.nbytes)):
-                file.write(array[begin : begin + step].data.cast("B"))
+        save_parts(path, array.shape, array.dtype, [array])
     return checksum(path)
+
+
+def save_parts(
+    path: Path, shape: Sequence[int], dtype: DTypeLike, parts: Iterable[NDArray[Any]]
+) -> None:
+    """Writes an array that is made part by part, so that it need not fit into memory.
+
+    Args:
+        path: the file.
+        shape: of the whole array.
+        dtype: of its items.
+        parts: the array, divided along its first axis.
+    """
+    with path.open("wb") as file:
+        file.write(_header(tuple(shape), np.dtype(dtype)))
+        for part in parts:
+            file.write(np.ascontiguousarray(part).data.cast("B"))
 
 
 def checksum(path: Path) -> list[int]:
@@ -50,9 +64,10 @@ def checksum(path: Path) -> list[int]:
         return [size, zlib.crc32(file.read(part), zlib.crc32(begin))]
 
 
-def _header(array: NDArray[Any]) -> bytes:
+def _header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
     """The header of version 1.0 of the format, filled up with spaces to the size of a page."""
-    text = str(npy.header_data_from_array_1_0(array)).encode("latin1")
+    fields = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    text = str(fields).encode("latin1")
     start = npy.magic(1, 0)
     length = _PAGE - len(start) - 2
     return start + length.to_bytes(2, "little") + text.ljust(length - 1) + b"\n"
