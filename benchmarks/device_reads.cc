@@ -51,9 +51,8 @@ int64_t Read(const Setting& setting, uint64_t seed) {
   std::vector<Clock::time_point> begins(setting.depth);
   int64_t done = 0;
   int running = 0;
-  const Clock::time_point end =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                         std::chrono::duration<double>(setting.seconds));
+  const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                                   std::chrono::duration<double>(setting.seconds));
   const auto push = [&](uint64_t tag) {
     const auto block = static_cast<int64_t>(random() % static_cast<uint64_t>(setting.blocks));
     begins[tag] = Clock::now();

@@ -9,8 +9,9 @@ fast as
 
     reads/s of the device / rows that a request misses.
 
-Latencies are those of requests that arrive at 0.7 of this rate. An injected latency is a lower limit
-of the time of each read, for media that are slower than this one.
+Latencies are those of requests that arrive at 0.7 of this rate, or of the throughput if that is less.
+An injected latency is a lower limit of the time of each read, for media that are slower than this
+one. The table in memory, without a limit, is beside them: it has no device to wait for.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ LOAD = 0.7  # of the bound, at which latencies are measured
 PART_ROWS = 1 << 16
 # Name, storage, format of rows, injected microseconds, share of the memory for rows, lists of ids.
 SETTINGS: tuple[tuple[str, str, str, int, float, int], ...] = (
+    ("in memory, without a limit", "memory", "float32", 0, 0.0, 0),
     ("O_DIRECT", "direct", "float32", 0, 0.75, 0),
     ("page cache", "file", "float32", 0, 0.5, 0),
     ("mapped", "mapped", "float32", 0, 0.0, 0),
@@ -140,8 +142,8 @@ def _measure_one(
 ) -> dict[str, Any]:
     name, storage, form, delay, share, lists = setting
     budget = sizes["rows"] * sizes["units"] * 4 // 10
-    options: dict[str, Any] = {"storage": "mapped", "least_bytes": 0}
-    if storage != "mapped":
+    options: dict[str, Any] = {"storage": storage, "least_bytes": 0}
+    if storage not in ("mapped", "memory"):
         options |= {
             "storage": "file",
             "direct": storage != "file",
@@ -154,7 +156,7 @@ def _measure_one(
         "folder": str(model),
         "options": options,
         "lists": lists,
-        "budget": budget if sizes["limit"] else 0,
+        "budget": budget if sizes["limit"] and storage != "memory" else 0,
     }
     callers = sizes["callers"]
     with Process(given) as process:
@@ -177,8 +179,8 @@ def _measure_one(
         made = total["requests"]
         # A mapped table does not know its misses: they are the pages that were read.
         read = total["misses"] or total["device_bytes"] / 4096
-        bound = device * made / max(read, 1)
-        rate = LOAD * min(bound, throughput / LOAD)
+        bound = None if storage == "memory" else device * made / max(read, 1)
+        rate = LOAD * (throughput if bound is None else min(bound, throughput))
         latency = process.turn(callers=4 * callers, seconds=1.5 * seconds, rate=max(rate, 1.0))
     return {
         "name": name,
@@ -193,7 +195,7 @@ def _measure_one(
         "reads_per_second": device,
         "requests_per_second": throughput,
         "bound": bound,
-        "of_bound": throughput / bound,
+        "of_bound": bound and throughput / bound,
         "distinct_rows": total["rows"] / made,
         "misses": read / made,
         "reads": total["reads"] / made,
@@ -366,9 +368,9 @@ def probe_device(
 
 def print_result(r: dict[str, Any]) -> None:
     """Prints a result of `measure` as a line."""
+    of_bound = "" if r["bound"] is None else f"{r['of_bound']:.2f} of {r['bound']:.0f} "
     print(
-        f"{r['name']:<27} {r['requests_per_second']:7.0f} requests/s, {r['of_bound']:.2f} of "
-        f"{r['bound']:.0f} (device {r['reads_per_second']:.0f} reads/s of {r['block']} bytes, "
+        f"{r['name']:<27} {r['requests_per_second']:7.0f} requests/s, {of_bound}(device {r['reads_per_second']:.0f} reads/s of {r['block']} bytes, "
         f"{r['misses']:.1f} misses and {r['reads']:.1f} reads of {r['distinct_rows']:.0f} rows a "
         f"request); at {r['rate']:.0f}/s p50 {1e3 * r['p50']:.2f} ms, p99 {1e3 * r['p99']:.2f} ms; "
         f"CPU {1e6 * r['cpu_seconds']:.0f} µs; hit rate {_percent(r['hit_rate'])}, of sums "
@@ -408,7 +410,7 @@ def table(result: dict[str, Any]) -> str:
     )
     header = [
         *("table", "hit rate", "of sums", "misses a request", "device, reads/s", "requests/s"),
-        *("of the bound", "p50 at 0.7", "p99 at 0.7", "CPU a request", "bytes read"),
+        *("device allows", "of that", "p50 at 0.7", "p99 at 0.7", "CPU a request", "bytes read"),
     ]
     rows = []
     for r in found:
@@ -420,7 +422,8 @@ def table(result: dict[str, Any]) -> str:
                 f"{r['misses']:.0f}",
                 f"{r['reads_per_second']:,.0f}",
                 f"{r['requests_per_second']:,.0f}",
-                f"{r['of_bound']:.2f}",
+                "" if r["bound"] is None else f"{r['bound']:,.0f}",
+                "" if r["bound"] is None else f"{r['of_bound']:.2f}",
                 f"{1e3 * r['p50']:.2f} ms",
                 f"{1e3 * r['p99']:.2f} ms",
                 f"{1e6 * r['cpu_seconds']:.0f} µs",

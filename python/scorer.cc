@@ -305,10 +305,16 @@ class PyScorer {
       return out;
     }
     Status status;
+    bool unreadable = false;
     {
       py::gil_scoped_release release;
-      status = num_threads == 1 ? current.Predict(request, Serial, data, size)
-                                : current.Predict(request, Parallel(num_threads), data, size);
+      status = num_threads == 1
+                   ? current.Predict(request, Serial, data, size, &unreadable)
+                   : current.Predict(request, Parallel(num_threads), data, size, &unreadable);
+    }
+    if (unreadable) {
+      PyErr_SetString(PyExc_OSError, status.message().c_str());
+      throw py::error_already_set();
     }
     RaiseIfError(status);
     return out;
@@ -382,7 +388,8 @@ Returns:
   float32 [B, ...].
 
 Raises:
-  ValueError: an array is missing, or has another type or shape; or an id is out of range.)")
+  ValueError: an array is missing, or has another type or shape; or an id is out of range.
+  OSError: a file with a table cannot be read any more.)")
       .def("rank", &PyScorer::Rank, "user"_a, "candidates"_a, "raw"_a = false,
            IntArg("num_threads") = 0, R"(Computes predictions for one user and many candidates.
 

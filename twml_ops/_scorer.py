@@ -238,6 +238,7 @@ class Scorer:
         Raises:
             ValueError: an input is missing or unexpected, a column has another type or length, an
                 id is out of range, or `row_splits` is not a valid sequence of offsets.
+            OSError: with `storage="file"`, a file cannot be read any more, or was changed.
         """
         if isinstance(ids, Mapping):
             if self._columns and ids.keys() != self._features.keys():
@@ -276,6 +277,7 @@ class Scorer:
         Raises:
             ValueError: as for `predict`, an array is in both mappings, or `candidates` does not
                 determine B.
+            OSError: as for `predict`.
         """
         names = user.keys() | candidates.keys()
         raw = bool(self._columns) and not names <= self._features.keys()

@@ -129,7 +129,7 @@ void CallBody(void* context, int64_t begin, int64_t end) {
 }
 
 Status Predict(const twml_ops_scorer& scorer, const twml_ops_request& request, float* out,
-               int64_t out_size) {
+               int64_t out_size, bool* unreadable) {
   if (request.set != TWML_OPS_FEATURES && request.set != TWML_OPS_COLUMNS) {
     return twml::Invalid("set must be TWML_OPS_FEATURES or TWML_OPS_COLUMNS, got ", request.set);
   }
@@ -150,7 +150,7 @@ Status Predict(const twml_ops_scorer& scorer, const twml_ops_request& request, f
       request.parallel_for(request.pool, total, cost, CallBody,
                            const_cast<std::function<void(int64_t, int64_t)>*>(&body));
     };
-    return current->Predict(converted, parallel_for, out, out_size);
+    return current->Predict(converted, parallel_for, out, out_size, unreadable);
   }
   if (request.threads != nullptr) {
     twml::serving::ThreadPool& pool = request.threads->pool;
@@ -158,9 +158,9 @@ Status Predict(const twml_ops_scorer& scorer, const twml_ops_request& request, f
                                       const std::function<void(int64_t, int64_t)>& body) {
       pool.Run(total, cost, pool.num_threads(), body);
     };
-    return current->Predict(converted, parallel_for, out, out_size);
+    return current->Predict(converted, parallel_for, out, out_size, unreadable);
   }
-  return current->Predict(converted, twml::Serial, out, out_size);
+  return current->Predict(converted, twml::Serial, out, out_size, unreadable);
 }
 
 }  // namespace
@@ -254,12 +254,14 @@ int64_t twml_ops_scorer_output_width(const twml_ops_scorer* scorer) {
 
 int32_t twml_ops_scorer_predict(const twml_ops_scorer* scorer, const twml_ops_request* request,
                                 float* out, int64_t out_size, char* error, size_t error_size) {
-  return Guard(error, error_size, [&] {
+  bool unreadable = false;
+  const int32_t code = Guard(error, error_size, [&] {
     if (scorer == nullptr || request == nullptr) {
       return twml::Invalid("scorer and request must not be null");
     }
-    return Predict(*scorer, *request, out, out_size);
+    return Predict(*scorer, *request, out, out_size, &unreadable);
   });
+  return unreadable ? TWML_OPS_SCORER_UNREADABLE : code;
 }
 
 }  // extern "C"

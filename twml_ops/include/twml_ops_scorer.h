@@ -32,7 +32,8 @@ TWML_OPS_SCORER_API int32_t twml_ops_scorer_abi_version(void);
 enum {
   TWML_OPS_SCORER_OK = 0,
   TWML_OPS_SCORER_INVALID = 1, /* an argument, a folder or a request is invalid */
-  TWML_OPS_SCORER_OUT_OF_MEMORY = 2
+  TWML_OPS_SCORER_OUT_OF_MEMORY = 2,
+  TWML_OPS_SCORER_UNREADABLE = 3 /* a file with a table was changed or cannot be read any more */
 };
 
 /* A model. */

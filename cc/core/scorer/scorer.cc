@@ -381,7 +381,7 @@ Status InParallel(const Plan& plan, int64_t total, int64_t cost, const ParallelF
 // Computes a request of a model with tables in files, in parts whose rows fit into memory. The rows
 // of tables that a part needs are fetched together, before it is computed.
 Status PredictFromFiles(const Plan& plan, Execution* execution, Workspace* workspace, int64_t rows,
-                        const ParallelFor& parallel_for) {
+                        const ParallelFor& parallel_for, bool* unreadable) {
   constexpr int64_t kPartRows = 512;
   const TableFiles& tables = *plan.program().tables;
   const int64_t block_rows = plan.block_rows();
@@ -389,7 +389,10 @@ Status PredictFromFiles(const Plan& plan, Execution* execution, Workspace* works
   for (int64_t begin = 0; begin < rows; begin += part_rows) {
     const int64_t end = std::min(rows, begin + part_rows);
     TWML_RETURN_IF_ERROR(execution->Collect(begin, end, workspace));
-    TWML_RETURN_IF_ERROR(tables.Fetch(&workspace->fetched));
+    if (Status fetched = tables.Fetch(&workspace->fetched); !fetched.ok()) {
+      if (unreadable != nullptr) *unreadable = true;
+      return fetched;
+    }
     const FetchedRows* const fetched = &workspace->fetched;
     TWML_RETURN_IF_ERROR(execution->RunOnce(workspace, fetched));
     // Threads take whole blocks, which are those that Collect has listed.
@@ -502,7 +505,7 @@ Status Scorer::OutputShape(const Request& request, std::vector<int64_t>* dims) c
 }
 
 Status Scorer::Predict(const Request& request, const ParallelFor& parallel_for, float* out,
-                       int64_t out_size) const {
+                       int64_t out_size, bool* unreadable) const {
   std::shared_ptr<const Plan> owner;
   const Plan* plan;
   TWML_RETURN_IF_ERROR(FindPlan(request, &owner, &plan));
@@ -516,7 +519,7 @@ Status Scorer::Predict(const Request& request, const ParallelFor& parallel_for, 
   if (request.rows == 0) return Status();
   const BorrowedWorkspace first(*plan);
   if (reads_files()) {
-    return PredictFromFiles(*plan, &execution, first.get(), request.rows, parallel_for);
+    return PredictFromFiles(*plan, &execution, first.get(), request.rows, parallel_for, unreadable);
   }
   TWML_RETURN_IF_ERROR(execution.RunOnce(first.get()));
   if (request.rows <= plan->block_rows()) {

@@ -67,9 +67,10 @@ class Scorer {
 
   // Writes the predictions, float [rows, width]; out_size is its number of floats. Rows are divided
   // among the threads of `parallel_for`; the result does not depend on how. Nothing is allocated
-  // after the first requests of a size. On an error the content of `out` is undefined.
+  // after the first requests of a size. On an error the content of `out` is undefined. If a
+  // file with a table is to blame for it, and not the request, `unreadable` is set to true.
   Status Predict(const Request& request, const ParallelFor& parallel_for, float* out,
-                 int64_t out_size) const;
+                 int64_t out_size, bool* unreadable = nullptr) const;
 
  private:
   Status FindPlan(const Request& request, std::shared_ptr<const Plan>* owner,
