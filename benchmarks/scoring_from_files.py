@@ -1,15 +1,15 @@
 """Scoring with a table of 10 times the memory, from files, under a limit of memory.
 
 `python -m benchmarks.scoring_from_files --folder FOLDER`: processes score Zipf-distributed requests
-with the same model, one process for each way to keep its table. The memory of a process, its share
-of the page cache included, is limited to a tenth of the float32 table (cgroup v1, for which root is
-needed). The random reads per second of the device are measured between the turns, with blocks of the
-size that the scorer reads, as many at the same time, and the same injected delay. A scorer can be as
-fast as
+with the same model, one process for each way to keep its table. The memory of a process, its
+share of the page cache included, is limited to a tenth of the float32 table (cgroup v1, for which
+root is needed). The random reads per second of the device are measured between the turns, with
+blocks of the size that the scorer reads, as many at the same time, and the same injected delay. A
+scorer can be as fast as
 
     reads/s of the device / rows that a request misses.
 
-Latencies are those of requests that arrive at 0.7 of this rate, or of the throughput if that is less.
+Latencies are those of requests that arrive at 0.7 of this rate, or of the throughput if it is less.
 An injected latency is a lower limit of the time of each read, for media that are slower than this
 one. The table in memory, without a limit, is beside them: it has no device to wait for.
 """
@@ -370,10 +370,11 @@ def print_result(r: dict[str, Any]) -> None:
     """Prints a result of `measure` as a line."""
     of_bound = "" if r["bound"] is None else f"{r['of_bound']:.2f} of {r['bound']:.0f} "
     print(
-        f"{r['name']:<27} {r['requests_per_second']:7.0f} requests/s, {of_bound}(device {r['reads_per_second']:.0f} reads/s of {r['block']} bytes, "
-        f"{r['misses']:.1f} misses and {r['reads']:.1f} reads of {r['distinct_rows']:.0f} rows a "
-        f"request); at {r['rate']:.0f}/s p50 {1e3 * r['p50']:.2f} ms, p99 {1e3 * r['p99']:.2f} ms; "
-        f"CPU {1e6 * r['cpu_seconds']:.0f} µs; hit rate {_percent(r['hit_rate'])}, of sums "
+        f"{r['name']:<27} {r['requests_per_second']:7.0f} requests/s, {of_bound}(device "
+        f"{r['reads_per_second']:.0f} reads/s of {r['block']} bytes, {r['misses']:.1f} misses and "
+        f"{r['reads']:.1f} reads of {r['distinct_rows']:.0f} rows a request); at {r['rate']:.0f}/s "
+        f"p50 {1e3 * r['p50']:.2f} ms, p99 {1e3 * r['p99']:.2f} ms; CPU "
+        f"{1e6 * r['cpu_seconds']:.0f} µs; hit rate {_percent(r['hit_rate'])}, of sums "
         f"{_percent(r['sum_hit_rate'])}; bytes read {_times(r['read_amplification'])}, of the "
         f"device {_times(r['device_amplification'])}",
         flush=True,
@@ -404,8 +405,8 @@ def table(result: dict[str, Any]) -> str:
         f"The table has {sizes['rows']:,} rows of {sizes['units']} numbers, "
         f"{first['table_bytes'] / 2**20:.0f} MiB as float32. The memory of the process for tables, "
         f"caches and pages of files is {limited} {first['budget'] / 2**20:.0f} MiB. A request has "
-        f"{sizes['candidates']} rows of {sizes['row_length']} ids on average, with the Zipf exponent "
-        f"{sizes['skew']:g}. {sizes['callers']} callers send requests, each of which reads up to "
+        f"{sizes['candidates']} rows of {sizes['row_length']} ids on average, with the Zipf "
+        f"exponent {sizes['skew']:g}. {sizes['callers']} callers send requests, each of which reads up to "
         f"{sizes['depth']} blocks at the same time."
     )
     header = [

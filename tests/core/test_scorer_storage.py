@@ -367,7 +367,9 @@ def test_a_file_with_another_checksum_is_refused(tmp_path, storage, at):
     else:
         content[100 if at == "header" else -1] ^= 1
     path.write_bytes(bytes(content))
-    with pytest.raises(ValueError, match=r"000_table.npy (has another checksum|must have \d+ bytes)"):
+    with pytest.raises(
+        ValueError, match=r"000_table.npy (has another checksum|must have \d+ bytes)"
+    ):
         core.Scorer.load(folder, storage=storage, **LEAST)
 
 

@@ -303,7 +303,9 @@ def test_models_on_fields_score_as_in_keras(tmp_path, name, tables):
     for group in ("bag_t", "sparse"):
         flat[f"{group}_row_splits"] = features[f"{group}_ids"].row_splits.numpy()
     got = scorer_of(model, tmp_path / "s", tables=tables).predict(flat)
-    np.testing.assert_allclose(got, model(features), atol={"float32": 1e-6, "int4": 0.2}.get(tables, 0.02))
+    np.testing.assert_allclose(
+        got, model(features), atol={"float32": 1e-6, "int4": 0.2}.get(tables, 0.02)
+    )
 
 
 @pytest.mark.parametrize("pooling", [None, "mean", "sqrtn"])

@@ -78,11 +78,12 @@ LIBRARY.twml_ops_scorer_output_width.restype = ctypes.c_int64
 class CScorer:
     """A scorer of the C interface."""
 
-    def __init__(self, folder, size=ctypes.sizeof(Options), **options):
+    def __init__(self, folder, size=None, **options):
         self.error = ctypes.create_string_buffer(256)
         self.handle = ctypes.c_void_p()
         path, handle = str(folder).encode(), ctypes.byref(self.handle)
         if options:
+            size = ctypes.sizeof(Options) if size is None else size
             given = ctypes.byref(Options(size=size, **options))
             code = LIBRARY.twml_ops_scorer_open(path, given, handle, self.error, 256)
         else:

@@ -42,7 +42,7 @@ def test_versions_replace_each_other_while_requests_read_files(tmp_path):
             found = set()
             while not end.is_set():
                 one, two, last = answers(client)
-                assert two == 2 * one and last == one
+                assert (two, last) == (2 * one, one)
                 found.add(one)
             return found
 

@@ -97,9 +97,7 @@ def store_rows(table: NDArray[np.float32], form: RowFormat) -> StoredRows:
         ValueError: `form` is unknown, or an item is not finite for int8 or int4.
     """
     if form not in ("float32", "bfloat16", *_BITS):
-        raise ValueError(
-            f"tables must be 'float32', 'bfloat16', 'int8' or 'int4', got {form!r}"
-        )
+        raise ValueError(f"tables must be 'float32', 'bfloat16', 'int8' or 'int4', got {form!r}")
     units = table.shape[1]
     bits = _BITS.get(form)
     if bits is None:

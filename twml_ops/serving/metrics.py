@@ -132,9 +132,7 @@ class Metrics:
         """Counts a version that was loaded, or refused."""
         self._loads.labels("loaded" if ok else "refused").inc()
 
-    def text(
-        self, model: str, version: int | None, tables: TableStatistics | None = None
-    ) -> bytes:
+    def text(self, model: str, version: int | None, tables: TableStatistics | None = None) -> bytes:
         """The metrics in Prometheus' text format.
 
         Args:

@@ -40,7 +40,8 @@ def export(
         ),
     ] = Format.FAST,
     tables: Annotated[
-        Tables, typer.Option(help="Data type of large tables; for stock and scorer, int4 for scorer.")
+        Tables,
+        typer.Option(help="Data type of large tables; for stock and scorer, int4 for scorer."),
     ] = Tables.FLOAT32,
     base: Annotated[
         Path | None,
