@@ -406,8 +406,8 @@ def table(result: dict[str, Any]) -> str:
         f"{first['table_bytes'] / 2**20:.0f} MiB as float32. The memory of the process for tables, "
         f"caches and pages of files is {limited} {first['budget'] / 2**20:.0f} MiB. A request has "
         f"{sizes['candidates']} rows of {sizes['row_length']} ids on average, with the Zipf "
-        f"exponent {sizes['skew']:g}. {sizes['callers']} callers send requests, each of which reads up to "
-        f"{sizes['depth']} blocks at the same time."
+        f"exponent {sizes['skew']:g}. {sizes['callers']} callers send requests, each of which "
+        f"reads up to {sizes['depth']} blocks at the same time."
     )
     header = [
         *("table", "hit rate", "of sums", "misses a request", "device, reads/s", "requests/s"),

@@ -178,7 +178,8 @@ class Scorer:
     @property
     def statistics(self) -> TableStatistics:
         """What was read of tables in files since the current model was loaded."""
-        return TableStatistics(**self._model.statistics())
+        counts: dict[str, Any] = dict(self._model.statistics())
+        return TableStatistics(**counts)
 
     @property
     def inputs(self) -> list[str]:
