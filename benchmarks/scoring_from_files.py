@@ -60,7 +60,6 @@ def main(
     candidates: Annotated[int, typer.Option(min=1, help="Rows of a request.")] = 10,
     row_length: Annotated[int, typer.Option(min=1, help="Mean ids of a row.")] = 40,
     skew: Annotated[float, typer.Option(help="Zipf exponent of the ids.")] = 1.05,
-    requests: Annotated[int, typer.Option(min=1, help="Different requests.")] = 6000,
     callers: Annotated[int, typer.Option(min=1, help="Requests at the same time.")] = 6,
     depth: Annotated[int, typer.Option(min=1, help="Reads of a request at the same time.")] = 64,
     seconds: Annotated[float, typer.Option(help="Of each measurement.")] = 3.0,
@@ -78,7 +77,6 @@ def main(
         "candidates": candidates,
         "row_length": row_length,
         "skew": skew,
-        "requests": requests,
         "callers": callers,
         "depth": depth,
         "limit": limit,
@@ -159,6 +157,7 @@ def _measure_one(
         "budget": budget if sizes["limit"] and storage != "memory" else 0,
     }
     callers = sizes["callers"]
+    drop_pages(model / "table.npy")
     with Process(given) as process:
         direct = process.statistics["direct"]
         process.turn(callers=callers, seconds=warm)
@@ -322,7 +321,10 @@ def write_model(folder: Path, sizes: dict[str, Any], form: str) -> None:
     inputs = {"x_ids": "ids", "x_values": "values", "x_row_splits": "row_splits"}
     program = {"format": FORMAT, "inputs": inputs, "steps": steps, "output": "#1"}
     (folder / PROGRAM_FILE).write_text(json.dumps(program))
-    # Pages of the file in memory would belong to this process, whose memory is not limited.
+
+
+def drop_pages(path: Path) -> None:
+    """Removes a file from the page cache: pages there may belong to processes without a limit."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -406,8 +408,8 @@ def table(result: dict[str, Any]) -> str:
         f"{first['table_bytes'] / 2**20:.0f} MiB as float32. The memory of the process for tables, "
         f"caches and pages of files is {limited} {first['budget'] / 2**20:.0f} MiB. A request has "
         f"{sizes['candidates']} rows of {sizes['row_length']} ids on average, with the Zipf "
-        f"exponent {sizes['skew']:g}. {sizes['callers']} callers send requests, each of which "
-        f"reads up to {sizes['depth']} blocks at the same time."
+        f"exponent {sizes['skew']:g}; none is repeated. {sizes['callers']} callers send requests, "
+        f"each of which reads up to {sizes['depth']} blocks at the same time."
     )
     header = [
         *("table", "hit rate", "of sums", "misses a request", "device, reads/s", "requests/s"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import resource
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.tiered_process import enter_group
-from benchmarks.workload import Workload
 from twml_ops import _core
 from twml_ops.core import Scorer
 
@@ -27,11 +28,11 @@ def main() -> None:
     setting = json.loads(sys.stdin.readline())
     # So that a sleep of microseconds does not take 50 more. Threads that are made later inherit it.
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
-    requests = make_requests(setting)
+    traffic = Traffic(setting)
     if setting["budget"]:
         # The memory of what is there already belongs to the group of before.
         (enter_group() / "memory.limit_in_bytes").write_text(str(setting["budget"]))
-    scoring = Scoring(setting, requests)
+    scoring = Scoring(setting, traffic)
     print(json.dumps(scoring.statistics()), flush=True)
     for line in sys.stdin:
         turn = json.loads(line)
@@ -42,39 +43,58 @@ def main() -> None:
         print(json.dumps({**counts, **measured}), flush=True)
 
 
-def make_requests(setting: dict[str, Any]) -> list[dict[str, np.ndarray]]:
-    """Requests with Zipf-distributed ids. With lists, a row has one of so many lists of ids.
+class Traffic:
+    """Requests with Zipf-distributed ids, which are made when they are needed.
+
+    A rank is the whole part of a number whose density is proportional to x^-skew, in [1, N + 1).
+    With lists, each row has one of so many lists of ids, whose ranks are such numbers.
 
     Args:
         setting: sizes and skew.
     """
-    workload = Workload(
-        setting["rows"],
-        batch_size=setting["candidates"],
-        row_length=setting["row_length"],
-        skew=setting["skew"],
-    )
-    if not setting["lists"]:
-        batches = workload.batches(setting["requests"])
-        return [
-            {"x_ids": b.ids, "x_values": b.values, "x_row_splits": b.row_splits} for b in batches
-        ]
-    (lists,) = workload.replace(batch_size=setting["lists"]).batches(1)
-    chosen = Workload(
-        setting["lists"], batch_size=1, row_length=setting["candidates"], skew=setting["skew"]
-    ).batches(setting["requests"], seed=2)
-    made = []
-    for rows in (batch.ids for batch in chosen):
-        parts = [slice(lists.row_splits[r], lists.row_splits[r + 1]) for r in rows]
-        lengths = [part.stop - part.start for part in parts]
-        made.append(
-            {
-                "x_ids": np.concatenate([lists.ids[part] for part in parts]),
-                "x_values": np.concatenate([lists.values[part] for part in parts]),
-                "x_row_splits": np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-            }
-        )
-    return made
+
+    BLOCK = 128  # requests that are made together
+
+    def __init__(self, setting: dict[str, Any]) -> None:
+        self._setting = setting
+        self._ids = np.random.default_rng(0).permutation(setting["rows"])
+        self._lists = None
+        if setting["lists"]:
+            self._lists = self._rows(np.random.default_rng(1), setting["lists"])
+
+    def block(self, number: int) -> list[dict[str, np.ndarray]]:
+        """The requests of a block, which depend on its number alone."""
+        rng = np.random.default_rng([2, number])
+        rows = self._setting["candidates"]
+        if self._lists is None:
+            ids, values, splits = self._rows(rng, self.BLOCK * rows)
+        else:
+            all_ids, all_values, all_splits = self._lists
+            chosen = self._ranks(rng, len(all_splits) - 1, self.BLOCK * rows)
+            lengths = all_splits[chosen + 1] - all_splits[chosen]
+            splits = np.concatenate([[0], np.cumsum(lengths)])
+            entries = np.arange(splits[-1]) + np.repeat(all_splits[chosen] - splits[:-1], lengths)
+            ids, values = all_ids[entries], all_values[entries]
+        made = []
+        for r in range(0, self.BLOCK * rows, rows):
+            part = slice(splits[r], splits[r + rows])
+            own = splits[r : r + rows + 1] - splits[r]
+            made.append({"x_ids": ids[part], "x_values": values[part], "x_row_splits": own})
+        return made
+
+    def _rows(self, rng: np.random.Generator, rows: int) -> tuple[np.ndarray, ...]:
+        """Ids, values and row splits of rows of random lengths."""
+        mean = self._setting["row_length"]
+        lengths = rng.integers((mean + 1) // 2, mean + mean // 2 + 1, rows)
+        splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        ids = self._ids[self._ranks(rng, len(self._ids), splits[-1])]
+        return ids, rng.uniform(0.5, 1.5, splits[-1]).astype(np.float32), splits
+
+    def _ranks(self, rng: np.random.Generator, number: int, count: int) -> np.ndarray:
+        u, power = rng.random(count), 1 - self._setting["skew"]
+        end = float(number + 1)
+        x = end**u if power == 0 else (1 + u * (end**power - 1)) ** (1 / power)
+        return np.clip(x.astype(np.int64) - 1, 0, number - 1)
 
 
 class Scoring:
@@ -82,14 +102,15 @@ class Scoring:
 
     Args:
         setting: the folder of the model and the options of the scorer.
-        requests: the requests, which are sent in order, again and again.
+        traffic: the requests.
     """
 
-    def __init__(self, setting: dict[str, Any], requests: list[dict[str, np.ndarray]]) -> None:
+    def __init__(self, setting: dict[str, Any], traffic: Traffic) -> None:
         # The delay is no option of `Scorer.load`.
         self._scorer = Scorer(_core.NativeScorer(setting["folder"], **setting["options"]))
-        self._requests = requests
-        self._next = 0
+        self._traffic = traffic
+        self._blocks = itertools.count()
+        self._requests: deque[dict[str, np.ndarray]] = deque()
         self._lock = threading.Lock()
 
     def statistics(self) -> dict[str, Any]:
@@ -112,7 +133,7 @@ class Scoring:
 
         def call(caller: int) -> None:
             while time.perf_counter() < end:
-                self._send(self._take())
+                self._send()
                 done[caller] += 1
 
         _run(callers, call)
@@ -132,7 +153,6 @@ class Scoring:
             requests that began more than 1 ms late, because all callers were busy.
         """
         total = int(rate * seconds)
-        first = self._take(total)
         begin = time.perf_counter() + 0.01
         latencies = np.zeros(total)
         late = np.zeros(total, bool)
@@ -150,21 +170,19 @@ class Scoring:
                 if wait > 0:
                     time.sleep(wait)
                 late[i] = time.perf_counter() - due > 1e-3
-                self._send(first + i)
+                self._send()
                 latencies[i] = time.perf_counter() - due
 
         _run(callers, call)
         percentiles = np.percentile(latencies, [50, 99])
         return {"p50": percentiles[0], "p99": percentiles[1], "late": float(late.mean())}
 
-    def _take(self, number: int = 1) -> int:
+    def _send(self) -> None:
         with self._lock:
-            first = self._next
-            self._next += number
-        return first
-
-    def _send(self, i: int) -> None:
-        self._scorer.predict(self._requests[i % len(self._requests)], num_threads=1)
+            if not self._requests:
+                self._requests.extend(self._traffic.block(next(self._blocks)))
+            request = self._requests.popleft()
+        self._scorer.predict(request, num_threads=1)
 
 
 def _run(callers: int, call: Callable[[int], None]) -> None:

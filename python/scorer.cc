@@ -354,7 +354,10 @@ Raises:
            "folder"_a, "storage"_a = "mapped", IntArg("cache_bytes") = 256 << 20,
            IntArg("sums_cache_bytes") = 0, IntArg("least_bytes") = 1 << 20, "direct"_a = false,
            IntArg("queue_depth") = 64, "use_io_uring"_a = true, IntArg("delay_nanoseconds") = 0)
-      .def("statistics", &PyScorer::Statistics, "What was read of tables in files.")
+      .def("statistics", &PyScorer::Statistics, R"(What was read of tables in files.
+
+Returns:
+  The counts by name; core.TableStatistics describes them.)")
       .def("reload", &PyScorer::Reload, "folder"_a, R"(Replaces the model by that of a folder.
 
 Args:

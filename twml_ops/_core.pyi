@@ -169,7 +169,11 @@ class NativeScorer:
         """
 
     def statistics(self) -> dict[str, int]:
-        """What was read of tables in files."""
+        """What was read of tables in files.
+
+        Returns:
+          The counts by name; core.TableStatistics describes them.
+        """
 
 class QuantileSketch:
     """Quantiles of many streams at once: one mergeable sketch per feature.

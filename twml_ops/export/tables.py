@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from twml_ops import _core
+from twml_ops import core
 from twml_ops._keras import all_layers
 from twml_ops.layers import FieldEmbedding, SparseLinear
 from twml_ops.ops._tape import tf_variable
@@ -105,7 +105,7 @@ def store_rows(table: NDArray[np.float32], form: RowFormat) -> StoredRows:
     if 8 + (units * bits + 7) // 8 >= 4 * units:
         return StoredRows(table, {})
     try:
-        rows = _core.quantize_scorer_rows(table, bits=bits)
+        rows = core.quantize_scorer_rows(table, bits=bits)
     except ValueError as e:
         raise ValueError(f"tables must be finite to be stored as {form}: {e}") from e
     return StoredRows(rows, {"row_format": form, "units": units})
