@@ -17,6 +17,7 @@ from typing import Annotated, Any, get_args
 
 import numpy as np
 import typer
+from numpy.typing import ArrayLike
 
 from benchmarks import machine, tables
 from benchmarks.quality import data_sets
@@ -127,10 +128,10 @@ def batches(
         yield {name: arrays[name] for name in names}, batch[1].numpy().reshape(-1)
 
 
-def log_loss(predicted: np.ndarray, labels: np.ndarray) -> float:
+def log_loss(predicted: ArrayLike, labels: ArrayLike) -> float:
     """The mean of -log of the probability of the labels, in float64."""
-    p = np.clip(predicted.astype(np.float64), 1e-12, 1 - 1e-12)
-    return float(-np.mean(np.where(labels > 0.5, np.log(p), np.log1p(-p))))
+    p = np.clip(np.asarray(predicted, np.float64), 1e-12, 1 - 1e-12)
+    return float(-np.mean(np.where(np.asarray(labels) > 0.5, np.log(p), np.log1p(-p))))
 
 
 def table(result: dict[str, Any]) -> str:

@@ -169,9 +169,13 @@ def _measure_one(
         turns: list[dict[str, Any]] = []
         for _ in range(rounds):
             file = str(model / "table.npy")
-            reads.append(probe_device(program, file, block, callers * sizes["depth"], 1.5, delay))
+            reads.append(
+                probe_device(program, file, block, callers * sizes["depth"], seconds / 2, delay)
+            )
             turns.append(process.turn(callers=callers, seconds=seconds))
-        reads.append(probe_device(program, file, block, callers * sizes["depth"], 1.5, delay))
+        reads.append(
+            probe_device(program, file, block, callers * sizes["depth"], seconds / 2, delay)
+        )
         total = {k: sum(turn[k] for turn in turns) for k in turns[0]}
         throughput = statistics.median(turn["requests"] / turn["seconds"] for turn in turns)
         device = statistics.median(reads)

@@ -58,6 +58,8 @@ class TableStatistics(NamedTuple):
         cache_bytes: memory of the cache of rows.
         direct: whether reads go past the page cache.
         io_uring: whether reads are submitted with io_uring; otherwise threads read.
+        hit_rate: the share of rows that were in the cache, NaN if there were none.
+        read_amplification: bytes read by bytes needed, NaN if nothing was read.
     """
 
     entries: int
