@@ -238,7 +238,9 @@ class Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            # Requests are made by the threads of all callers, and glibc would keep what they free
+            # for each of them.
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
         )
         self._send(setting)
         self.statistics = self._receive()

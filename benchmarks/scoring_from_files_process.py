@@ -29,6 +29,7 @@ def main() -> None:
     # So that a sleep of microseconds does not take 50 more. Threads that are made later inherit it.
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     traffic = Traffic(setting)
+    traffic.block(0)  # its memory is reused by later blocks
     if setting["budget"]:
         # The memory of what is there already belongs to the group of before.
         (enter_group() / "memory.limit_in_bytes").write_text(str(setting["budget"]))
@@ -53,7 +54,7 @@ class Traffic:
         setting: sizes and skew.
     """
 
-    BLOCK = 128  # requests that are made together
+    BLOCK = 32  # requests that are made together
 
     def __init__(self, setting: dict[str, Any]) -> None:
         self._setting = setting
