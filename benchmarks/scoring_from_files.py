@@ -20,7 +20,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,13 +29,14 @@ import numpy as np
 import typer
 
 from benchmarks import machine, tables
-from benchmarks.tiered_process import group_of
+from benchmarks.json_process import JsonProcess
 from twml_ops._scorer import FORMAT, PROGRAM_FILE
 
 ROOT = Path(__file__).resolve().parent.parent
 UNITS_OF_OUTPUT = 16
 LOAD = 0.7  # of the bound, at which latencies are measured
 PART_ROWS = 1 << 16
+WARM_TURNS = 3
 # Name, storage, format of rows, injected microseconds, share of the memory for rows, lists of ids.
 SETTINGS: tuple[tuple[str, str, str, int, float, int], ...] = (
     ("in memory, without a limit", "memory", "float32", 0, 0.0, 0),
@@ -63,7 +63,7 @@ def main(
     callers: Annotated[int, typer.Option(min=1, help="Requests at the same time.")] = 6,
     depth: Annotated[int, typer.Option(min=1, help="Reads of a request at the same time.")] = 64,
     seconds: Annotated[float, typer.Option(help="Of each measurement.")] = 3.0,
-    warm: Annotated[float, typer.Option(help="Seconds before the measurements.")] = 8.0,
+    warm: Annotated[float, typer.Option(help="Seconds, up to 3 times, to fill caches.")] = 6.0,
     rounds: Annotated[int, typer.Option(min=1, help="Measurements of the throughput.")] = 2,
     only: Annotated[str, typer.Option(help="Text in the names of the settings.")] = "",
     limit: Annotated[bool, typer.Option(help="Limits memory; needs root.")] = True,
@@ -108,7 +108,7 @@ def measure(
         sizes: of the table and the requests.
         chosen: items of `SETTINGS`.
         seconds: of each measurement.
-        warm: seconds before the measurements.
+        warm: seconds of a turn that fills the cache; there are up to 3 of them.
         rounds: measurements of the throughput.
 
     Returns:
@@ -160,7 +160,11 @@ def _measure_one(
     drop_pages(model / "table.npy")
     with Process(given) as process:
         direct = process.statistics["direct"]
-        process.turn(callers=callers, seconds=warm)
+        filled = 0
+        for _ in range(WARM_TURNS):
+            filled += process.turn(callers=callers, seconds=warm)["misses"]
+            if filled >= options.get("cache_bytes", 0) // _row_bytes(model):
+                break
         block = 4096
         if direct:
             probe = process.turn(callers=1, seconds=0.2)
@@ -214,6 +218,11 @@ def _measure_one(
     }
 
 
+def _row_bytes(model: Path) -> int:
+    table = np.load(model / "table.npy", mmap_mode="r")
+    return int(table.nbytes // len(table))
+
+
 def _share(hits: int, misses: int) -> float | None:
     return hits / (hits + misses) if hits + misses else None
 
@@ -222,7 +231,7 @@ def _ratio(a: float, b: float) -> float | None:
     return a / b if b else None
 
 
-class Process:
+class Process(JsonProcess):
     """A process of benchmarks/scoring_from_files_process.py.
 
     Args:
@@ -233,28 +242,11 @@ class Process:
     """
 
     def __init__(self, setting: dict[str, Any]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.scoring_from_files_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            # Requests are made by the threads of all callers, and glibc would keep what they free
-            # for each of them.
-            env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
-        )
-        self._send(setting)
+        # Requests are made by the threads of all callers, and glibc would keep what they free for
+        # each of them.
+        environment = {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+        super().__init__("benchmarks.scoring_from_files_process", setting, environment)
         self.statistics = self._receive()
-
-    def __enter__(self) -> Process:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-        group = group_of(self._process.pid)
-        if group.is_dir():
-            group.rmdir()
 
     def turn(self, **turn: float) -> dict[str, Any]:
         """Sends requests; see `Scoring`.
@@ -265,21 +257,7 @@ class Process:
         Returns:
             What was measured and counted.
         """
-        self._send(turn)
-        return self._receive()
-
-    def _send(self, value: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(value) + "\n")
-        self._process.stdin.flush()
-
-    def _receive(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the process ended with {self._process.wait()}")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        return self._ask(turn)
 
 
 def write_model(folder: Path, sizes: dict[str, Any], form: str) -> None:
