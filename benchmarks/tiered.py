@@ -14,10 +14,7 @@ per second of the device are measured between the turns. A table is as fast as i
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -27,7 +24,8 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks import machine, row_stores, simulated_cache, tables
-from benchmarks.tiered_process import group_of, workload_of
+from benchmarks.json_process import JsonProcess
+from benchmarks.tiered_process import workload_of
 
 MEMORY, DIRECT, CACHED = "in memory", "O_DIRECT", "page cache"
 WAYS = 16
@@ -179,7 +177,7 @@ def _speed(turns: Sequence[dict[str, Any]]) -> float:
     return len(seconds) / sum(seconds)
 
 
-class Trainer:
+class Trainer(JsonProcess):
     """A process that trains in turns.
 
     Args:
@@ -187,25 +185,7 @@ class Trainer:
     """
 
     def __init__(self, setting: dict[str, Any]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.tiered_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        )
-        self._send(json.dumps(setting))
-
-    def __enter__(self) -> Trainer:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-        group = group_of(self._process.pid)
-        if group.is_dir():
-            group.rmdir()
+        super().__init__("benchmarks.tiered_process", setting, {"TF_CPP_MIN_LOG_LEVEL": "3"})
 
     def turn(self, steps: int) -> dict[str, Any]:
         """Trains some steps.
@@ -216,18 +196,7 @@ class Trainer:
         Returns:
             What the process has measured.
         """
-        self._send(str(steps))
-        assert self._process.stdout is not None
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise RuntimeError(f"the process ended with {self._process.wait()}")
-        found: dict[str, Any] = json.loads(answer)
-        return found
-
-    def _send(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
+        return self._ask(steps)
 
 
 def simulate(setting: dict[str, Any], cache_rows: int, warm: int, steps: int) -> dict[str, float]:

@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "cc/core/io_ring.h"
+
 namespace twml {
 
 // One read or write. `done` is called once, on a thread of the BlockIo, with 0, a value of errno,
@@ -48,8 +50,6 @@ class BlockIo {
   bool uses_io_uring() const { return ring_ != nullptr; }
 
  private:
-  class Ring;
-
   // Takes up to `limit` waiting requests, without allocating. Waits for one if `wait`; if there are
   // none then, the threads shall end.
   void Take(int limit, bool wait, std::vector<BlockRequest>* taken);
@@ -58,7 +58,7 @@ class BlockIo {
 
   const int fd_;
   const int depth_;
-  std::unique_ptr<Ring> ring_;
+  std::unique_ptr<IoRing> ring_;
   std::mutex mu_;
   std::condition_variable changed_;
   std::deque<BlockRequest> waiting_;

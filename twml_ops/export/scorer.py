@@ -17,7 +17,7 @@ from twml_ops.export.raw_columns import RawColumns
 from twml_ops.export.scorer_fields import FIELD_LAYERS
 from twml_ops.export.scorer_files import write_scorer
 from twml_ops.export.scorer_program import Batch, CompileLayer, Dense, Part, Program
-from twml_ops.export.tables import TableFormat
+from twml_ops.export.tables import RowFormat
 from twml_ops.models import HashedIds, layout_of
 from twml_ops.ops._tape import tf_variable
 
@@ -26,7 +26,7 @@ def to_scorer(
     model: tf.keras.Model,
     path: str | os.PathLike[str],
     *,
-    tables: TableFormat = "float32",
+    tables: RowFormat = "float32",
     schema: Schema | None = None,
     output_name: str | None = None,
     base: str | os.PathLike[str] | None = None,
@@ -46,8 +46,11 @@ def to_scorer(
             Multiply, Rescaling and Reshape of Keras, and of functional models of these, such as the
             members of an ensemble.
         path: Folder to write.
-        tables: How the rows of `SparseLinear` kernels and `FieldEmbedding` are stored; see
-            `to_stock_tf`.
+        tables: How the rows of `SparseLinear` kernels and `FieldEmbedding` are stored: "float32";
+            "bfloat16", which rounds to nearest; or "int8" or "int4", which store a row of D items
+            as the nearest points of a grid with a scale and an offset of its own, in 8 + D or
+            8 + ceil(D / 2) bytes. The grid has the least squared error that the greedy search of
+            `core.quantize_rows` finds. Tables of one or two columns keep float32 then.
         schema: The features of the model, if it takes batches of `data.Source.dataset`. The scorer
             then also takes a dict of raw columns; see `Scorer.predict`.
         output_name: Name of the output in the answers of `twml-ops serve`. Default: that of the
@@ -125,7 +128,8 @@ def _sparse_linear(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     bias = tf_variable(layer.bias).numpy() if layer.use_bias else None
     out = program.new()
     table = program.table(_merge_partitions(layer))
-    program.step("sparse_linear", list(batch), [out], {**table, "bias": bias})
+    arrays = {"table": table.rows, "bias": bias}
+    program.step("sparse_linear", list(batch), [out], arrays, **table.attributes)
     return [Dense(program.activated(out, layer.activation, layer.name))]
 
 
@@ -153,7 +157,9 @@ def _grouped_sparse_linear(program: Program, layer: Any, call: LayerCall) -> lis
         batch, _ = program.batch(call, call.inputs[i * parts : (i + 1) * parts])
         kernel = tf_variable(layer.kernels[layer.features[feature]]).numpy().astype(np.float32)
         out = program.new()
-        program.step("sparse_linear", list(batch), [out], program.table(kernel))
+        table = program.table(kernel)
+        arrays = {"table": table.rows}
+        program.step("sparse_linear", list(batch), [out], arrays, **table.attributes)
         made.append(Dense(out))
     return made
 

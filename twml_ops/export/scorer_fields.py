@@ -111,7 +111,8 @@ def _field_embedding(program: Program, layer: Any, call: LayerCall) -> list[Any]
     table = program.table(tf_variable(layer.embeddings).numpy().astype(np.float32))
     out = program.new()
     options = {n: getattr(layer, n) for n in ("num_rows", "pooling", "bag_combiner")}
-    program.step("field_embedding", registers, [out], table, **options)
+    arrays = {"table": table.rows}
+    program.step("field_embedding", registers, [out], arrays, **options, **table.attributes)
     return [Dense(out)]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twml_ops._scorer import FORMAT, FORMAT_WITH_BASE, PROGRAM_FILE
+from twml_ops.export.array_files import save_array
 
 _LEAST_BYTES = 1 << 20  # smaller arrays are always written as a whole
 _LARGEST_SHARE = 0.25  # of the rows of an array; more of them are written as the whole array
@@ -53,12 +54,14 @@ def write_scorer(
             text["base"] = {"folder": whole.name, "fingerprint": fingerprint}
             text["steps"] = [_with_changes(step, changes) for step in program["steps"]]
     folder.mkdir(parents=True, exist_ok=True)
+    checksums = {}
     for file, array in files.items():
         if file not in changes:
-            np.save(folder / file, array)
+            checksums[file] = save_array(folder / file, array)
             continue
         for name, part in zip(_names(file), changes[file], strict=True):
-            np.save(folder / name, part)
+            checksums[name] = save_array(folder / name, part)
+    text["checksums"] = checksums
     (folder / PROGRAM_FILE).write_text(json.dumps(text, indent=1) + "\n")
 
 

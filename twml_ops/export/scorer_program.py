@@ -11,7 +11,7 @@ import tensorflow as tf
 from twml_ops._keras import LayerCall
 from twml_ops._scorer import ACTIVATIONS
 from twml_ops.export.model_inputs import row_splits_name
-from twml_ops.export.tables import TableFormat, store_table
+from twml_ops.export.tables import RowFormat, StoredRows, store_rows
 
 
 class Input(NamedTuple):
@@ -56,7 +56,7 @@ class Program:
         files: File name → array.
     """
 
-    def __init__(self, tables: TableFormat, layers: Mapping[Any, CompileLayer]) -> None:
+    def __init__(self, tables: RowFormat, layers: Mapping[Any, CompileLayer]) -> None:
         self.inputs: dict[str, str] = {}
         self.steps: list[dict[str, Any]] = []
         self.files: dict[str, Any] = {}
@@ -177,10 +177,9 @@ class Program:
         self.step("activation", [register], [out], name=name)
         return out
 
-    def table(self, table: Any) -> dict[str, Any]:
-        """The arrays of a sparse-linear kernel in the requested format."""
-        stored = store_table(table, self._tables)
-        return {"table": stored.rows, "scale": stored.scale}
+    def table(self, table: Any) -> StoredRows:
+        """The rows of a table in the requested format."""
+        return store_rows(table, self._tables)
 
 
 CompileLayer = Callable[[Program, Any, LayerCall], list[Any]]

@@ -8,7 +8,10 @@ from contextlib import contextmanager
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
+from twml_ops._scorer import TableStatistics
 from twml_ops.serving.errors import Overloaded, RequestError
 
 _SECONDS = (
@@ -26,6 +29,37 @@ class Call:
 
     def __init__(self) -> None:
         self.rows = 0
+
+
+class _TableCounters(Collector):
+    """Counters of tables in files, which the scorer of a version counts."""
+
+    def __init__(self) -> None:
+        self._labels: tuple[str, ...] = ()
+        self._counts: TableStatistics | None = None
+
+    def update(self, model: str, version: int | None, counts: TableStatistics | None) -> None:
+        """Replaces the counts by those of a version."""
+        self._labels = (model, str(version))
+        self._counts = counts if counts is not None and counts.tables else None
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """The counters; none without tables in files."""
+        s = self._counts
+        if s is None:
+            return
+        for name, text, by_result in (
+            ("rows", "Different rows of each request.", {"hit": s.hits, "miss": s.misses}),
+            ("sums", "Sums looked up in the cache.", {"hit": s.sum_hits, "miss": s.sum_misses}),
+            ("reads", "Reads of files.", {"": s.reads}),
+            ("read_bytes", "Bytes of these reads.", {"": s.bytes_read}),
+            ("needed_bytes", "Bytes of the rows that were read.", {"": s.bytes_needed}),
+        ):
+            labels = ["model", "version", *(["result"] if len(by_result) > 1 else [])]
+            family = CounterMetricFamily(f"twml_serving_table_{name}", text, labels=labels)
+            for result, count in by_result.items():
+                family.add_metric([*self._labels, *([result] if result else [])], count)
+            yield family
 
 
 class Metrics:
@@ -56,6 +90,8 @@ class Metrics:
         self._version = Gauge(
             "twml_serving_model_version", "Version that is served.", ["model"], registry=registry
         )
+        self._tables = _TableCounters()
+        registry.register(self._tables)
         for result in ("loaded", "refused"):
             self._loads.labels(result)
         self._by_api = {
@@ -96,8 +132,15 @@ class Metrics:
         """Counts a version that was loaded, or refused."""
         self._loads.labels("loaded" if ok else "refused").inc()
 
-    def text(self, model: str, version: int | None) -> bytes:
-        """The metrics in Prometheus' text format."""
+    def text(self, model: str, version: int | None, tables: TableStatistics | None = None) -> bytes:
+        """The metrics in Prometheus' text format.
+
+        Args:
+            model: the name of the model.
+            version: the version that is served.
+            tables: what its scorer has read of tables in files.
+        """
         if version is not None:
             self._version.labels(model).set(version)
+        self._tables.update(model, version, tables)
         return generate_latest(self._registry)

@@ -57,7 +57,8 @@ class Service:
             raise RequestError("internal error of the server; its log has the cause") from e
 
     async def _run_admitted(self, work: Callable[[], T], size: int, deadline: float) -> T:
-        if size <= _SHORT_BYTES:
+        # Tables in files make a thread wait, which must not be that of the event loop.
+        if size <= _SHORT_BYTES and self.options.storage != "file":
             try:
                 return work()
             finally:

@@ -26,8 +26,15 @@ MakeStep FindStep(const std::string& op) {
 
 class ProgramReader {
  public:
-  ProgramReader(const std::string& folder, const Json& json, Program* program)
-      : folder_(folder), json_(json), program_(*program) {}
+  ProgramReader(const std::string& folder, const Json& json, const TableOptions& options,
+                Program* program)
+      : json_(json), program_(*program) {
+    program_.tables = std::make_unique<TableFiles>(options);
+    folders_.folder = folder;
+    folders_.checksums = json.Find("checksums");
+    folders_.tables = program_.tables.get();
+    if (options.storage == TableStorage::kMemory) folders_.place = ArrayPlace::kMemory;
+  }
 
   Status Read() {
     TWML_RETURN_IF_ERROR(ReadBase());
@@ -36,6 +43,7 @@ class ProgramReader {
       TWML_RETURN_IF_ERROR(ReadRawColumns(*raw, &registers_, &columns_, &program_.raw_steps));
     }
     TWML_RETURN_IF_ERROR(ReadSteps());
+    program_.tables->Finish();
     const Json* const output = json_.Find("output");
     if (output == nullptr || !output->is(Json::Kind::kString)) {
       return Invalid("\"output\" must be the name of an array");
@@ -69,17 +77,17 @@ class ProgramReader {
         !fingerprint->is(Json::Kind::kString)) {
       return Invalid("\"base\" must have the name of a folder beside this one and a fingerprint");
     }
-    base_ = folder_ + "/../" + name->string();
+    folders_.base = folders_.folder + "/../" + name->string();
     std::string text;
-    Json program;
-    TWML_RETURN_IF_ERROR(ReadFile(base_ + "/" + kFile, kMaxBytes, &text));
-    TWML_RETURN_IF_ERROR(Json::Parse(text, &program));
-    const Json* const found = program.Find("fingerprint");
+    TWML_RETURN_IF_ERROR(ReadFile(folders_.base + "/" + kFile, kMaxBytes, &text));
+    TWML_RETURN_IF_ERROR(Json::Parse(text, &base_json_));
+    folders_.base_checksums = base_json_.Find("checksums");
+    const Json* const found = base_json_.Find("fingerprint");
     if (found != nullptr && found->is(Json::Kind::kString) &&
         found->string() == fingerprint->string()) {
       return Status();
     }
-    return Invalid("the base ", base_, " has another fingerprint than \"base\" says");
+    return Invalid("the base ", folders_.base, " has another fingerprint than \"base\" says");
   }
 
   Status ReadInputs() {
@@ -130,7 +138,7 @@ class ProgramReader {
       return Invalid("\"steps\" must be an array");
     }
     for (const Json& item : steps->items()) {
-      StepReader reader(item, program_.steps.size(), folder_, base_, &registers_, &typed_);
+      StepReader reader(item, program_.steps.size(), folders_, &registers_, &typed_);
       TWML_RETURN_IF_ERROR(reader.status());
       const MakeStep make = FindStep(reader.op());
       if (make == nullptr) {
@@ -244,8 +252,8 @@ class ProgramReader {
     return Status();
   }
 
-  const std::string& folder_;
-  std::string base_;  // empty: there is none
+  ArrayFolders folders_;
+  Json base_json_;
   const Json& json_;
   Program& program_;
   RegisterTable registers_;
@@ -266,14 +274,15 @@ Status Check(const std::string& folder, const Json& json) {
 
 }  // namespace
 
-Status Program::Read(const std::string& folder, Program* out) {
+Status Program::Read(const std::string& folder, const TableOptions& options, Program* out) {
+  TWML_RETURN_IF_ERROR(options.Check());
   const std::string path = folder + "/" + kFile;
   std::string text;
   TWML_RETURN_IF_ERROR(ReadFile(path, kMaxBytes, &text));
   Json json;
   Status status = Json::Parse(text, &json);
   if (status.ok()) status = Check(folder, json);
-  if (status.ok()) status = ProgramReader(folder, json, out).Read();
+  if (status.ok()) status = ProgramReader(folder, json, options, out).Read();
   if (status.ok()) return status;
   return Invalid(path, ": ", status.message());
 }

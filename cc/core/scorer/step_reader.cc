@@ -106,10 +106,9 @@ Status RegisterTable::ResolveRowSplits() {
   return Status();
 }
 
-StepReader::StepReader(const Json& step, size_t number, const std::string& folder,
-                       const std::string& base, RegisterTable* registers,
-                       std::vector<TypedInput>* typed)
-    : folder_(folder), base_(base), number_(number), registers_(registers), typed_(typed) {
+StepReader::StepReader(const Json& step, size_t number, const ArrayFolders& folders,
+                       RegisterTable* registers, std::vector<TypedInput>* typed)
+    : folders_(folders), number_(number), registers_(registers), typed_(typed) {
   name_ = "step " + std::to_string(number);
   if (!step.is(Json::Kind::kObject)) {
     Fail("must be an object");
@@ -241,13 +240,26 @@ const Json* StepReader::Attribute(const char* name, Json::Kind kind) {
 
 bool StepReader::HasArray(const char* name) const { return ok() && arrays_->Find(name) != nullptr; }
 
-std::string StepReader::PathOf(const Json* file, const std::string& folder, const char* name) {
+// The path of a file whose size and checksum are those that the program says.
+std::string StepReader::PathOf(const Json* file, bool base, const char* name) {
   // A folder cannot make a scorer read files elsewhere.
   if (file == nullptr || !IsFileName(*file)) {
     Fail("must have the name of a file in the folder as \"" + std::string(name) + "\"");
     return {};
   }
-  return folder + "/" + file->string();
+  const std::string path = (base ? folders_.base : folders_.folder) + "/" + file->string();
+  const Json* const all = base ? folders_.base_checksums : folders_.checksums;
+  const Json* const known = all == nullptr ? nullptr : all->Find(file->string());
+  if (known == nullptr) return path;
+  bool integers;
+  const std::vector<int64_t> items = ToIntegers(*known, &integers);
+  if (!integers || items.size() != 2) {
+    Fail("must have the size and the checksum of " + file->string() + " in \"checksums\"");
+    return {};
+  }
+  const Status same = CheckFile(path, items[0], static_cast<uint32_t>(items[1]));
+  if (!same.ok()) Fail(": " + same.message());
+  return path;
 }
 
 void StepReader::OpenArray(const char* name, ArrayFile* out) {
@@ -257,22 +269,22 @@ void StepReader::OpenArray(const char* name, ArrayFile* out) {
   }
   const Json* const file = Member(*arrays_, name, Json::Kind::kString);
   if (file == nullptr) return;
-  const std::string path = PathOf(file, folder_, name);
+  const std::string path = PathOf(file, false, name);
   if (!ok()) return;
-  const Status opened = ArrayFile::Open(path, out);
+  const Status opened = ArrayFile::Open(path, folders_.place, out);
   if (!opened.ok()) Fail(": " + opened.message());
 }
 
 void StepReader::OpenChangedArray(const Json& entry, const char* name, ArrayFile* out) {
-  if (base_.empty()) return Fail("has changed rows, but the program has no \"base\"");
-  const std::string file = PathOf(entry.Find("file"), base_, name);
-  const std::string rows_file = PathOf(entry.Find("rows"), folder_, name);
-  const std::string values_file = PathOf(entry.Find("values"), folder_, name);
+  if (folders_.base.empty()) return Fail("has changed rows, but the program has no \"base\"");
+  const std::string file = PathOf(entry.Find("file"), true, name);
+  const std::string rows_file = PathOf(entry.Find("rows"), false, name);
+  const std::string values_file = PathOf(entry.Find("values"), false, name);
   if (!ok()) return;
   ArrayFile rows, values;
-  Status opened = ArrayFile::Open(rows_file, &rows);
-  if (opened.ok()) opened = ArrayFile::Open(values_file, &values);
-  if (opened.ok()) opened = ArrayFile::OpenChanged(file, rows, values, out);
+  Status opened = ArrayFile::Open(rows_file, ArrayPlace::kMapped, &rows);
+  if (opened.ok()) opened = ArrayFile::Open(values_file, ArrayPlace::kMapped, &values);
+  if (opened.ok()) opened = ArrayFile::OpenChanged(file, folders_.place, rows, values, out);
   if (!opened.ok()) Fail(": " + opened.message());
 }
 
@@ -296,19 +308,42 @@ bool StepReader::OptionalArray(const char* name, ItemType type, size_t rank, Arr
   return ok();
 }
 
-ArrayFile StepReader::Table(const char* name) {
-  ArrayFile array;
-  if (!ok()) return array;
-  OpenArray(name, &array);
-  if (!ok()) return ArrayFile();
-  const ItemType type = array.type();
-  const bool known =
-      type == ItemType::kFloat32 || type == ItemType::kUint16 || type == ItemType::kInt8;
-  if (!known || array.shape().size() != 2) {
-    Fail("must have a table [N, D] of float32, uint16 (bfloat16) or int8 in " + array.path());
-    return ArrayFile();
+// Opens a table that is large enough to stay in a file.
+Status StepReader::OpenTableFile(const Json& entry, const char* name, TableArray* out) {
+  const bool changed = entry.is(Json::Kind::kObject);
+  if (changed && folders_.base.empty()) return Status();  // OpenArray fails
+  const std::string path = PathOf(changed ? entry.Find("file") : &entry, changed, name);
+  const std::string rows = changed ? PathOf(entry.Find("rows"), false, name) : "";
+  const std::string values = changed ? PathOf(entry.Find("values"), false, name) : "";
+  if (!ok()) return Status();
+  const TableOptions& options = folders_.tables->options();
+  ArrayHeader header;
+  TWML_RETURN_IF_ERROR(ReadArrayHeader(path, &header));
+  const int64_t bytes = header.size * SizeOf(header.type);
+  if (header.shape.size() != 2 || bytes == 0 || bytes < options.least_bytes) return Status();
+  return FileTable::Open(path, rows, values, options.direct, &out->file);
+}
+
+TableArray StepReader::Table(const char* name) {
+  TableArray table;
+  if (!ok()) return table;
+  const Json* const entry = arrays_->Find(name);
+  if (entry != nullptr && folders_.tables->options().storage == TableStorage::kFile) {
+    const Status opened = OpenTableFile(*entry, name, &table);
+    if (!opened.ok()) Fail(": " + opened.message());
+    if (!ok() || table.file != nullptr) return table;
   }
-  return array;
+  OpenArray(name, &table.array);
+  if (!ok()) return TableArray();
+  const ItemType type = table.array.type();
+  const bool known = type == ItemType::kFloat32 || type == ItemType::kUint16 ||
+                     type == ItemType::kInt8 || type == ItemType::kUint8;
+  if (!known || table.array.shape().size() != 2) {
+    Fail("must have a table [N, D] of float32, uint16 (bfloat16), int8 or uint8 in " +
+         table.array.path());
+    return TableArray();
+  }
+  return table;
 }
 
 int64_t StepReader::Integer(const char* name) {
