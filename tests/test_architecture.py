@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # "" is twml_ops/__init__.py. Each line names the rooms that a room imports, all of them on lines
 # further down, so that there is no cycle. A room that the list does not name is an error.
 ARROWS = {
-    "cli": "cli.commands cli.errors _deferred_imports _startup_log",
+    "cli": "cli.commands cli.errors _deferred_imports _garbage_collection _startup_log",
     "cli.commands": "cli.runs cli.errors checkpoint selfcheck",
     "cli.runs": "cli.render cli.results cli.errors analysis export serving tpu distribute models "
     "layers optimizers placement checkpoint data planning _keras _child ''",
@@ -51,6 +51,7 @@ ARROWS = {
     "_child": "",
     "_startup_log": "_tensorflow_import",
     "_deferred_imports": "_tensorflow_import",
+    "_garbage_collection": "_tensorflow_import",
     "_tensorflow_import": "",
     "_core": "",
     "": "",
