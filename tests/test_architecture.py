@@ -23,7 +23,7 @@ ARROWS = {
     "cli.results": "analysis planning",
     "cli.errors": "",
     "selfcheck": "core ops _keras _startup_log ''",
-    "analysis": "layers metrics data _batch ops _core _deprecated",
+    "analysis": "layers metrics data _batch ops _core _keras _deprecated",
     "tpu": "layers optimizers placement _batch ops _keras _deprecated",
     "distribute": "checkpoint optimizers placement ops _keras _child _deprecated",
     "estimator": "export checkpoint optimizers ops _deprecated",
