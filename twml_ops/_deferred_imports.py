@@ -56,7 +56,7 @@ class _Finder:
         found = (f.find_spec(name, path, target) for f in others)
         spec = next((s for s in found if s is not None), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
         return spec
 
 

@@ -30,6 +30,9 @@ class Feature(NamedTuple):
     dim: int | None = None
 
 
+DEFAULT_LABELS = ("label",)
+
+
 @dataclass(frozen=True)
 class Schema:
     """The features of a source.
@@ -57,7 +60,7 @@ class Schema:
     label: str
     bags: tuple[str, ...] = ()
     bag_weights: Mapping[str, str] = field(default_factory=dict)
-    labels: tuple[str, ...] = ("label",)
+    labels: tuple[str, ...] = DEFAULT_LABELS
     weight: str | None = None
     time: str | None = None
     group: str | None = None
