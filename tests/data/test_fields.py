@@ -1,5 +1,6 @@
 """Batches that keep fields: matrices with marks for what is missing, weights, several labels."""
 
+import dataclasses
 import math
 from itertools import chain, pairwise
 
@@ -227,3 +228,15 @@ def test_a_csv_column_cannot_be_both_number_and_text(use, tmp_path):
     schema = Schema(("age",), ("city",), 0, "x", **use)
     with pytest.raises(DataError, match=f"uses {next(iter(use.values()))} as both"):
         open_source(f"csv:{tmp_path}/x.csv", schema=schema)
+
+
+@pytest.mark.parametrize("name", ["csv", "parquet", "tfrecord"])
+def test_examples_without_labels_are_read_for_prediction(name, open_examples, rows_of):
+    source = open_examples(name)
+    unlabeled = open_source(source.name, like=source.schema.without_labels())
+    assert not any(block.labels.any() for block in unlabeled.blocks())
+    want = [features for _, *features in rows_of(source.blocks())]
+    assert [features for _, *features in rows_of(unlabeled.blocks())] == want
+    only = dataclasses.replace(source.schema.without_labels(), continuous=("nope",))
+    with pytest.raises(DataError, match="nope"):
+        list(open_source(source.name, like=only).blocks())

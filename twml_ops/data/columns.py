@@ -70,6 +70,8 @@ def block_of(columns: Columns, schema: Schema, where: Where, dim: int | None) ->
         DataError: a column is not there, or has a value that cannot be used.
     """
     labels = [binary_labels(columns.numbers(n), where, n) for n in schema.labels]
+    if not labels:
+        labels = [np.zeros(columns.count, np.float32)]
     groups: dict[str, Group] = {}
     if schema.continuous:
         table = np.stack([columns.numbers(name) for name in schema.continuous], axis=1)

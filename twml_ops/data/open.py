@@ -49,6 +49,7 @@ def open_source(
         like: the schema of the training data, when this is data for the same model: the id
             space and the hash of categories are the same, and features that are missing are an
             error. Columns of CSV, Parquet and TFRecord files that it does not name are left out.
+            `like=schema.without_labels()` reads examples that are only predicted.
         schema: the uses of the columns of CSV, Parquet or TFRecord files: a schema, or the path
             of a file as `twml-ops schema` writes it. Default: by the types of the columns.
         hash_version: of the hash of categories: 1 for the ids of runs that were written before
@@ -88,8 +89,10 @@ def open_source(
     if match["start"] is not None:
         start, stop = match["start"], match["stop"]
         opened = RowRange(opened, int(start or 0), int(stop) if stop else None)
-    if given is not None and opened.schema != given:
-        raise DataError(f"{source}: {_difference(opened.schema, given)}")
+    if given is not None:
+        got = opened.schema if given.labels else opened.schema.without_labels()
+        if got != given:
+            raise DataError(f"{source}: {_difference(got, given)}")
     return opened
 
 
