@@ -46,6 +46,16 @@ def print_best(console: Console, choice: ModelChoice) -> None:
     )
 
 
+def print_second(console: Console, trial: Trial, log_loss: float, chosen: bool) -> None:
+    """Prints the second model, its loss, that of the default model, and which one is chosen."""
+    name = escape(describe(trial))
+    console.print(
+        f"[bold]second[/] {name}: validation loss {loss_of(trial)}, the first model has "
+        f"{log_loss:.5f}; {'chosen' if chosen else 'not chosen'}",
+        soft_wrap=True,
+    )
+
+
 def one_line(trial: Trial) -> str:
     """The options of a trial, and its loss or why it has none."""
     result = f"log loss {loss_of(trial)}" if trial.outcome == "finished" else trial.outcome

@@ -10,17 +10,17 @@ from twml_ops.cli.results.trial import Trial
 
 @dataclasses.dataclass(frozen=True)
 class ModelChoice:
-    """The trials of `--model auto`.
+    """The trials of `--model auto`, or of the default model and the one that it is compared with.
 
     Attributes:
         trials: in the order in which they were done.
         seconds: duration of the search.
-        time_limit: seconds after which no further trial was to start.
+        time_limit: seconds after which no further trial was to start; None: there is no limit.
     """
 
     trials: tuple[Trial, ...]
     seconds: float
-    time_limit: float
+    time_limit: float | None
 
     @property
     def best(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +19,8 @@ from twml_ops.cli.runs.ensemble import without_optimizer
 from twml_ops.cli.runs.local_runner import LocalRunner
 from twml_ops.cli.runs.make_model import model_maker
 from twml_ops.cli.runs.runner import FittedModel
+from twml_ops.cli.runs.second_model import compared, try_second_model
+from twml_ops.cli.runs.trial_result import TrialResult
 from twml_ops.data import Source, TrainingParts, original_errors
 
 
@@ -45,8 +49,11 @@ def choose(
     logs: Path,
     console: Console,
     checkpoints: RunCheckpoints | None = None,
+    second: RunConfig | None = None,
 ) -> Choices:
     """Chooses the model if it is "auto", and the number of epochs if there are validation data.
+
+    A default model is compared with a second one.
 
     Args:
         config: configuration of the run.
@@ -56,6 +63,7 @@ def choose(
         console: terminal for the output.
         checkpoints: those of the run, with what was chosen before the run was stopped; None: there
             are none.
+        second: configuration with the second model; None: there is none.
 
     Raises:
         UserError: there are no validation data to choose a model, or no model can be trained.
@@ -69,6 +77,9 @@ def choose(
             chosen = Choices(config, parts, before or epochs, model)
             if checkpoints and config.refit:
                 checkpoints.choice = chosen.epochs
+        trial = None
+        if second is not None and parts is not None:
+            trial = _try_second_model(second, parts, logs, console, checkpoints)
         if before is None and parts is not None and (chosen.epochs is None or not config.refit):
             logs = logs / ("early_stopping" if config.refit else "")
             runner = LocalRunner(config, logs, console, checkpoints)
@@ -78,7 +89,23 @@ def choose(
             if checkpoints:
                 checkpoints.choice = epochs
             chosen = chosen._replace(epochs=epochs, kept=kept)
+    if trial is not None and chosen.epochs is not None:
+        config, epochs, model = compared(config, chosen.epochs, trial, console)
+        chosen = chosen._replace(config=config, epochs=epochs, model=model)
+        if checkpoints:
+            checkpoints.choice = epochs
     return chosen
+
+
+def _try_second_model(
+    config: RunConfig,
+    parts: TrainingParts,
+    logs: Path,
+    console: Console,
+    checkpoints: RunCheckpoints | None,
+) -> TrialResult:
+    with _continued(checkpoints):
+        return try_second_model(config, parts, logs / "second_model", console, checkpoints)
 
 
 def _choose_model(
@@ -89,9 +116,15 @@ def _choose_model(
     console: Console,
     checkpoints: RunCheckpoints | None,
 ) -> tuple[RunConfig, EpochChoice, ModelChoice]:
-    """Chooses the model, and keeps the trials that are done if a signal ends the run."""
-    try:
+    with _continued(checkpoints):
         return choose_model(config, data.schema, parts, logs / "trials", console, checkpoints)
+
+
+@contextlib.contextmanager
+def _continued(checkpoints: RunCheckpoints | None) -> Iterator[None]:
+    """If a signal ends a search, says how to go on with the trials that are done."""
+    try:
+        yield
     except KeyboardInterrupt:
         if checkpoints is None or not checkpoints.wanted:
             raise

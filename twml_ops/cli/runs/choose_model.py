@@ -16,9 +16,10 @@ from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.results.model_choice import ModelChoice
 from twml_ops.cli.runs.checkpoints import RunCheckpoints
 from twml_ops.cli.runs.choose_crosses import with_crosses
-from twml_ops.cli.runs.config import DEFAULT_TIME_LIMIT, RunConfig
+from twml_ops.cli.runs.config import DEFAULT, DEFAULT_TIME_LIMIT, RunConfig
 from twml_ops.cli.runs.make_model import with_learning_rate
 from twml_ops.cli.runs.model_options import options_of
+from twml_ops.cli.runs.second_model import second_model
 from twml_ops.cli.runs.trial import TrialStopped, run_trial
 from twml_ops.cli.runs.trial_result import TrialResult
 from twml_ops.cli.runs.trial_store import KeptTrials
@@ -101,6 +102,8 @@ def choose_model(
     trial_table.print_header(console, parts.validation.name, parts.validation.num_examples())
     for name in _names(schema):
         search.attempt(dataclasses.replace(config, model=name))
+    if second := second_model(dataclasses.replace(config, model=DEFAULT, refit=True), schema):
+        search.attempt(second)
     best = search.best
     if best is None:
         raise UserError(f"--model auto: every model failed, the first with: {search.first_note}")

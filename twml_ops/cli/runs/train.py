@@ -37,6 +37,7 @@ from twml_ops.cli.runs.make_model import with_defaults, with_learning_rate
 from twml_ops.cli.runs.model_options import builder_of
 from twml_ops.cli.runs.run_facts import training_facts
 from twml_ops.cli.runs.runner import Runner
+from twml_ops.cli.runs.second_model import second_model
 from twml_ops.cli.runs.sources import open_pair
 from twml_ops.cli.runs.warm_start import WarmStart
 from twml_ops.data import original_errors
@@ -117,6 +118,7 @@ def train(
         runner.connect()
     like = start.schema if start else None
     data, held_out = open_pair(config.data, config.eval, like, config.schema_file)
+    second = second_model(config, data.schema)
     if config.model != AUTO:
         config = with_defaults(config, data.schema)
         builder_of(config.model)  # fails before the examples are read
@@ -131,7 +133,7 @@ def train(
         examined = parts.validation if parts else held_out
         leaks = leaking_features(examined.blocks(), data.schema)
     print_leaks(console, leaks, examined.name)
-    choices = choose(config, data, parts, folder / TENSORBOARD, console, checkpoints)
+    choices = choose(config, data, parts, folder / TENSORBOARD, console, checkpoints, second)
     config, choice = choices.config, choices.epochs
     if runner is None:
         runner = LocalRunner(config, folder / TENSORBOARD, console, checkpoints)
