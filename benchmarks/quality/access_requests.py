@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.quality.planted_files import write_files
+
 Array = npt.NDArray[np.int64]
 
 ROWS, TEST_SHARE = 40_000, 0.2
@@ -89,27 +91,5 @@ def _frequent(rng: np.random.Generator, column: str, rows: int) -> Array:
     return rng.permutation(size)[rng.choice(size, rows, p=weights / weights.sum())]
 
 
-def write(folder: Path) -> tuple[Path, Path]:
-    """Writes the files.
-
-    Args:
-        folder: it is made if it does not exist.
-
-    Returns:
-        (path of the training data, path of the test data).
-    """
-    columns, labels = generate()
-    folder.mkdir(parents=True, exist_ok=True)
-    start = round(len(labels) * (1 - TEST_SHARE))
-    paths = folder / "access_train.csv", folder / "access_test.csv"
-    for path, rows in zip(paths, (slice(start), slice(start, None)), strict=True):
-        with path.open("w") as file:
-            file.write(",".join(["label", *columns]) + "\n")
-            parts = [labels[rows], *(column[rows] for column in columns.values())]
-            for label, *values in zip(*parts, strict=True):
-                file.write(",".join([str(label), *(f"v{value}" for value in values)]) + "\n")
-    return paths
-
-
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    write_files(Path(sys.argv[1]), "access", *generate(), TEST_SHARE)

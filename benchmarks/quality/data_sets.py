@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.quality import access_requests, film_ratings
+from benchmarks.quality.planted_files import write_files
 from twml_ops import data
 
 DEFAULT_FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -38,7 +41,8 @@ def get(text: str, folder: Path = DEFAULT_FOLDER) -> DataSet:
     """A data set by its name, or of the form NAME=SOURCE or NAME=SOURCE,EVALUATION.
 
     Args:
-        text: `criteo`, `flights`, `a9a`, or one of the forms above.
+        text: `criteo`, `flights`, `a9a`, the planted data `access` or `films`, or one of the forms
+            above.
         folder: of the files of `criteo` and `a9a`.
 
     Raises:
@@ -70,6 +74,29 @@ def get(text: str, folder: Path = DEFAULT_FOLDER) -> DataSet:
             "UCI Adult as LIBSVM's a9a: 123 binary features, with its own test data.",
         ),
     }
+    if name in _PLANTED:
+        return _planted(name)
     if name not in known:
-        raise ValueError(f"unknown data set {text!r}: expected {', '.join(known)} or NAME=SOURCE")
+        names = ", ".join([*known, *_PLANTED])
+        raise ValueError(f"unknown data set {text!r}: expected {names} or NAME=SOURCE")
     return known[name]
+
+
+_PLANTED = {
+    "access": (access_requests, "requests of employees for resources, of 9 categories"),
+    "films": (film_ratings, "films that users have chosen, and random ones, of 4 categories"),
+}
+
+
+def _planted(name: str) -> DataSet:
+    """Planted data, in files of the folder for temporary files."""
+    module, description = _PLANTED[name]
+    folder = Path(tempfile.gettempdir()) / "twml_ops_planted"
+    train, test = write_files(folder, name, *module.generate(), module.TEST_SHARE)
+    return DataSet(
+        name,
+        f"csv:{train}",
+        f"csv:{test}",
+        f"Planted data (`benchmarks/quality/{module.__name__.rpartition('.')[2]}.py`): "
+        f"{description}. The last {module.TEST_SHARE:.0%} of the rows are the test data.",
+    )

@@ -1,0 +1,40 @@
+"""Writes planted data of categories as CSV files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+
+def write_files(
+    folder: Path,
+    stem: str,
+    columns: Mapping[str, npt.NDArray[Any]],
+    labels: npt.NDArray[Any],
+    test_share: float,
+) -> tuple[Path, Path]:
+    """Writes the training data and the test data, which are the last rows.
+
+    Args:
+        folder: it is made if it does not exist.
+        stem: the files are STEM_train.csv and STEM_test.csv.
+        columns: the numbers of the categories by the name of the column, [rows] each.
+        labels: 0 or 1, [rows].
+        test_share: share of the rows that are test data.
+
+    Returns:
+        (path of the training data, path of the test data).
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    start = round(len(labels) * (1 - test_share))
+    paths = folder / f"{stem}_train.csv", folder / f"{stem}_test.csv"
+    for path, rows in zip(paths, (slice(start), slice(start, None)), strict=True):
+        with path.open("w") as file:
+            file.write(",".join(["label", *columns]) + "\n")
+            parts = [labels[rows], *(column[rows] for column in columns.values())]
+            for label, *values in zip(*parts, strict=True):
+                file.write(",".join([str(label), *(f"v{value}" for value in values)]) + "\n")
+    return paths
