@@ -18,8 +18,8 @@ from twml_ops.export.scorer_fields import FIELD_LAYERS
 from twml_ops.export.scorer_files import write_scorer
 from twml_ops.export.scorer_program import Batch, CompileLayer, Dense, Part, Program
 from twml_ops.export.tables import TableFormat
+from twml_ops.export.values import Values
 from twml_ops.models import HashedIds, layout_of
-from twml_ops.ops._tape import tf_variable
 
 
 def to_scorer(
@@ -63,6 +63,32 @@ def to_scorer(
             is subclassed; or it does not take the features of `schema`, or these are hashed by
             version 1; or `base` is in another folder, or has no fingerprint.
     """
+    text, files = scorer_program(model, tables, schema, output_name)
+    write_scorer(Path(path), text, files, base)
+
+
+def scorer_program(
+    model: tf.keras.Model,
+    tables: TableFormat = "float32",
+    schema: Schema | None = None,
+    output_name: str | None = None,
+    values: Values | None = None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The program of a scorer and its arrays.
+
+    Args:
+        model: see `to_scorer`.
+        tables: see `to_scorer`.
+        schema: see `to_scorer`.
+        output_name: see `to_scorer`.
+        values: where the values of variables come from. Default: the variables.
+
+    Returns:
+        The program, as its file has it, and the arrays by the names of their files.
+
+    Raises:
+        ValueError: see `to_scorer`.
+    """
     outputs = getattr(model, "outputs", None)
     if symbolic_inputs(model) is None or not outputs or len(outputs) != 1:
         raise ValueError(
@@ -70,7 +96,7 @@ def to_scorer(
             f"got {len(outputs or [])}"
         )
     raw = None if schema is None else RawColumns(schema, layout_of(model))
-    program = Program(tables, _LAYERS)
+    program = Program(tables, _LAYERS, values or Values())
     made, (output,) = layer_calls(outputs)
     for call in made:
         program.add(call)
@@ -86,7 +112,7 @@ def to_scorer(
     }
     if raw is not None:
         text["raw"] = raw.to_json()
-    write_scorer(Path(path), text, program.files, base)
+    return text, program.files
 
 
 def _dense_shapes(model: Any, program: Program) -> dict[str, list[int]]:
@@ -122,22 +148,11 @@ def _pair(batch: Batch, sparse: bool, call: LayerCall) -> list[Any]:
 
 def _sparse_linear(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     batch, _ = program.batch(call)
-    bias = tf_variable(layer.bias).numpy() if layer.use_bias else None
+    bias = program.value(layer.bias) if layer.use_bias else None
     out = program.new()
-    table = program.table(_merge_partitions(layer))
+    table = program.table(layer.kernels, layer.partition_axis)
     program.step("sparse_linear", list(batch), [out], {**table, "bias": bias})
     return [Dense(program.activated(out, layer.activation, layer.name))]
-
-
-def _merge_partitions(layer: Any) -> Any:
-    """The kernel [input_dim, units], merged from its partitions."""
-    parts = [tf_variable(k).numpy().astype(np.float32) for k in layer.kernels]
-    if layer.partition_axis == "column":
-        return np.concatenate(parts, axis=1)
-    whole = np.empty((layer.input_dim, layer.units), np.float32)
-    for p, part in enumerate(parts):
-        whole[p :: len(parts)] = part
-    return whole
 
 
 def _grouped_sparse_linear(program: Program, layer: Any, call: LayerCall) -> list[Any]:
@@ -151,9 +166,9 @@ def _grouped_sparse_linear(program: Program, layer: Any, call: LayerCall) -> lis
     made = []
     for i, feature in enumerate(features):
         batch, _ = program.batch(call, call.inputs[i * parts : (i + 1) * parts])
-        kernel = tf_variable(layer.kernels[layer.features[feature]]).numpy().astype(np.float32)
+        table = program.table([layer.kernels[layer.features[feature]]])
         out = program.new()
-        program.step("sparse_linear", list(batch), [out], program.table(kernel))
+        program.step("sparse_linear", list(batch), [out], table)
         made.append(Dense(out))
     return made
 
@@ -162,7 +177,7 @@ def _max_norm(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     batch, sparse = program.batch(call)
     out = program.new()
     arrays = {"max_abs": layer.max_abs, "bias": layer.bias if layer.use_bias else None}
-    arrays = {k: None if v is None else tf_variable(v).numpy() for k, v in arrays.items()}
+    arrays = {k: None if v is None else program.value(v) for k, v in arrays.items()}
     options = {"epsilon": layer.epsilon, "nonfinite": layer.nonfinite}
     program.step("max_norm", list(batch), [out], arrays, **options)
     return _pair(batch._replace(values=out), sparse, call)
@@ -174,7 +189,7 @@ def _discretizer(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     values = None if batch.values is None else f"{register}v"
     made = Batch(f"{register}i", values, f"{register}s")
     names = ("feature_ids", "boundaries", "boundary_splits")
-    arrays = {n: v.numpy() for n, v in zip(names, layer.state_variables, strict=True)}
+    arrays = {n: program.value(v) for n, v in zip(names, layer.state_variables, strict=True)}
     hashing = isinstance(layer, layers.HashingDiscretizer)
     bits = "output_bits" if hashing else "pass_through_bits"
     options = {n: getattr(layer, n) for n in ("side", "missing", "unknown", bits, "keep_inputs")}
@@ -193,8 +208,8 @@ def _hashed_ids(program: Program, layer: Any, call: LayerCall) -> list[Any]:
 def _dense(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     out = program.new()
     arrays = {
-        "kernel": tf_variable(layer.kernel).numpy(),
-        "bias": tf_variable(layer.bias).numpy() if layer.use_bias else None,
+        "kernel": program.value(layer.kernel),
+        "bias": program.value(layer.bias) if layer.use_bias else None,
     }
     program.step("dense", [program.dense(call.inputs[0], layer.name)], [out], arrays)
     return [Dense(program.activated(out, layer.activation, layer.name))]
@@ -205,9 +220,9 @@ def _cross(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     factors = [layer.kernel] if layer.rank is None else [layer.kernel_u, layer.kernel_v]
     product = x
     for factor in factors:
-        arrays = {"kernel": tf_variable(factor).numpy()}
+        arrays = {"kernel": program.value(factor)}
         if layer.use_bias and factor is factors[-1]:
-            arrays["bias"] = tf_variable(layer.bias).numpy()
+            arrays["bias"] = program.value(layer.bias)
         before, product = product, program.new()
         program.step("dense", [before], [product], arrays)
     product = program.activated(product, layer.activation, layer.name)
@@ -246,12 +261,12 @@ def _merge(op: str) -> CompileLayer:
 def _batch_normalization(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     if layer.axis not in (1, -1, [1], [-1]):
         raise ValueError(f"layer {layer.name!r} must normalize the last axis, got {layer.axis}")
-    factor = 1 / np.sqrt(tf_variable(layer.moving_variance).numpy() + layer.epsilon)
+    factor = 1 / np.sqrt(program.value(layer.moving_variance) + layer.epsilon)
     if layer.scale:
-        factor = factor * tf_variable(layer.gamma).numpy()
-    offset = -tf_variable(layer.moving_mean).numpy() * factor
+        factor = factor * program.value(layer.gamma)
+    offset = -program.value(layer.moving_mean) * factor
     if layer.center:
-        offset = offset + tf_variable(layer.beta).numpy()
+        offset = offset + program.value(layer.beta)
     register, out = program.dense(call.inputs[0], layer.name), program.new()
     arrays = {"factor": factor.astype(np.float32), "offset": offset.astype(np.float32)}
     program.step("affine", [register], [out], arrays)

@@ -11,7 +11,10 @@ import tensorflow as tf
 from twml_ops._keras import LayerCall
 from twml_ops._scorer import ACTIVATIONS
 from twml_ops.export.model_inputs import row_splits_name
+from twml_ops.export.scorer_files import RowChanges
 from twml_ops.export.tables import TableFormat, store_table
+from twml_ops.export.values import Values
+from twml_ops.ops._tape import tf_variable
 
 
 class Input(NamedTuple):
@@ -49,18 +52,21 @@ class Program:
         tables: Format of tables.
         layers: Class of a layer → the function that appends the steps of a call of it and returns
             what its outputs are: `Batch`, `Part` or `Dense`.
+        values: Where the values of variables come from.
 
     Attributes:
         inputs: Name → role: "ids", "values", "row_splits" or "dense".
         steps: Steps in order.
-        files: File name → array.
+        files: File name → array, or the changed rows of one.
     """
 
-    def __init__(self, tables: TableFormat, layers: Mapping[Any, CompileLayer]) -> None:
+    def __init__(
+        self, tables: TableFormat, layers: Mapping[Any, CompileLayer], values: Values
+    ) -> None:
         self.inputs: dict[str, str] = {}
         self.steps: list[dict[str, Any]] = []
         self.files: dict[str, Any] = {}
-        self._tables, self._layers = tables, layers
+        self._tables, self._layers, self._values = tables, layers, values
         self._made: dict[Any, Any] = {}
 
     def add(self, call: LayerCall) -> None:
@@ -101,7 +107,8 @@ class Program:
         for key, array in (arrays or {}).items():
             if array is not None:
                 names[key] = f"{len(self.steps):03}_{op}_{key}.npy"
-                self.files[names[key]] = np.asarray(array)
+                is_whole = not isinstance(array, RowChanges)
+                self.files[names[key]] = np.asarray(array) if is_whole else array
         step = {"op": op, "in": inputs, "out": outputs, "arrays": names, "attributes": attributes}
         self.steps.append(step)
 
@@ -177,10 +184,29 @@ class Program:
         self.step("activation", [register], [out], name=name)
         return out
 
-    def table(self, table: Any) -> dict[str, Any]:
-        """The arrays of a sparse-linear kernel in the requested format."""
-        stored = store_table(table, self._tables)
-        return {"table": stored.rows, "scale": stored.scale}
+    def value(self, variable: Any) -> Any:
+        """The value of a variable of a layer."""
+        return self._values.read(tf_variable(variable))
+
+    def table(self, parts: Sequence[Any], axis: str = "row") -> dict[str, Any]:
+        """The arrays of a table in the requested format.
+
+        Args:
+            parts: The variables that the table is divided into.
+            axis: "row": row r is in part r modulo the number of parts; or "column".
+
+        Returns:
+            The arrays `table` and `scale`: whole ones, or `RowChanges`.
+        """
+        changed = self._values.changed_rows([tf_variable(part) for part in parts], axis)
+        stored = store_table(changed.values.astype(np.float32), self._tables)
+        arrays: dict[str, Any] = {"table": stored.rows, "scale": stored.scale}
+        if changed.rows is None:
+            return arrays
+        return {
+            name: None if rows is None else RowChanges(changed.rows, rows, changed.num_rows)
+            for name, rows in arrays.items()
+        }
 
 
 CompileLayer = Callable[[Program, Any, LayerCall], list[Any]]

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <utility>
 
+#include "cc/core/crc32.h"
+
 namespace twml::scorer {
 namespace {
 
@@ -157,6 +159,10 @@ Status ReadFile(const std::string& path, int64_t max_bytes, std::string* out) {
   return file.Read(0, file.size(), out->data());
 }
 
+uint32_t ArrayFile::Checksum() const {
+  return Crc32(data_, static_cast<size_t>(size_ * SizeOf(type_)));
+}
+
 Status ArrayFile::Open(const std::string& path, ArrayFile* out) { return Open(path, false, out); }
 
 Status ArrayFile::OpenChanged(const std::string& path, const ArrayFile& rows,
@@ -231,6 +237,7 @@ Status ArrayFile::Open(const std::string& path, bool writable, ArrayFile* out) {
   }
   if (bytes >= kCopiedBytes && data_begin % SizeOf(out->type_) == 0) {
     TWML_RETURN_IF_ERROR(file.Map(writable, &out->memory_));
+    out->mapped_ = true;
     out->data_ = static_cast<const char*>(out->memory_.get()) + data_begin;
     return Status();
   }

@@ -1,8 +1,10 @@
 #include "cc/core/scorer/program.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
+#include "cc/core/crc32.h"
 #include "cc/core/scorer/array_file.h"
 #include "cc/core/scorer/json.h"
 #include "cc/core/scorer/raw_columns.h"
@@ -24,12 +26,39 @@ MakeStep FindStep(const std::string& op) {
   return nullptr;
 }
 
+// A program whose first member is "crc32" has the checksum of all that follows its comma.
+Status CheckText(const std::string& path, const std::string& text) {
+  constexpr std::string_view kStart = "{\"crc32\": ";
+  if (std::string_view(text).substr(0, kStart.size()) != kStart) return Status();
+  uint64_t expected = 0;
+  size_t at = kStart.size();
+  for (; at < text.size() && text[at] >= '0' && text[at] <= '9' && expected <= UINT32_MAX; ++at) {
+    expected = expected * 10 + static_cast<uint64_t>(text[at] - '0');
+  }
+  const bool complete = at < text.size() && text[at] == ',';
+  if (complete && Crc32(text.data() + at + 1, text.size() - at - 1) == expected) return Status();
+  return Invalid(path,
+                 " is damaged, or was edited, which needs the member \"crc32\" to be removed: its "
+                 "checksum differs");
+}
+
+Status ReadJson(const std::string& path, Json* out) {
+  std::string text;
+  TWML_RETURN_IF_ERROR(ReadFile(path, kMaxBytes, &text));
+  TWML_RETURN_IF_ERROR(CheckText(path, text));
+  const Status parsed = Json::Parse(text, out);
+  return parsed.ok() ? parsed : Invalid(path, ": ", parsed.message());
+}
+
 class ProgramReader {
  public:
   ProgramReader(const std::string& folder, const Json& json, Program* program)
-      : folder_(folder), json_(json), program_(*program) {}
+      : json_(json), program_(*program) {
+    files_.folder = folder;
+  }
 
   Status Read() {
+    files_.checksums = json_.Find("checksums");
     TWML_RETURN_IF_ERROR(ReadBase());
     TWML_RETURN_IF_ERROR(ReadInputs());
     if (const Json* const raw = json_.Find("raw")) {
@@ -69,17 +98,29 @@ class ProgramReader {
         !fingerprint->is(Json::Kind::kString)) {
       return Invalid("\"base\" must have the name of a folder beside this one and a fingerprint");
     }
-    base_ = folder_ + "/../" + name->string();
-    std::string text;
+    files_.base = files_.folder + "/../" + name->string();
     Json program;
-    TWML_RETURN_IF_ERROR(ReadFile(base_ + "/" + kFile, kMaxBytes, &text));
-    TWML_RETURN_IF_ERROR(Json::Parse(text, &program));
+    TWML_RETURN_IF_ERROR(ReadJson(files_.base + "/" + kFile, &program));
     const Json* const found = program.Find("fingerprint");
-    if (found != nullptr && found->is(Json::Kind::kString) &&
-        found->string() == fingerprint->string()) {
-      return Status();
+    if (found == nullptr || !found->is(Json::Kind::kString) ||
+        found->string() != fingerprint->string()) {
+      return Invalid("the base ", files_.base, " has another fingerprint than \"base\" says");
     }
-    return Invalid("the base ", base_, " has another fingerprint than \"base\" says");
+    return CheckLayout(program);
+  }
+
+  // Rows of tables have the same meaning in the base if what leads to them is the same. Earlier
+  // exports do not say.
+  Status CheckLayout(const Json& base) const {
+    const Json* const mine = json_.Find("layout");
+    const Json* const its = base.Find("layout");
+    if (mine == nullptr || its == nullptr) return Status();
+    for (const auto& [part, digest] : mine->members()) {
+      const Json* const other = its->Find(part);
+      if (other != nullptr && other->string() == digest.string()) continue;
+      return Invalid("the base ", files_.base, " has another layout: its ", part, " differs");
+    }
+    return Status();
   }
 
   Status ReadInputs() {
@@ -130,7 +171,7 @@ class ProgramReader {
       return Invalid("\"steps\" must be an array");
     }
     for (const Json& item : steps->items()) {
-      StepReader reader(item, program_.steps.size(), folder_, base_, &registers_, &typed_);
+      StepReader reader(item, program_.steps.size(), files_, &registers_, &typed_);
       TWML_RETURN_IF_ERROR(reader.status());
       const MakeStep make = FindStep(reader.op());
       if (make == nullptr) {
@@ -244,8 +285,7 @@ class ProgramReader {
     return Status();
   }
 
-  const std::string& folder_;
-  std::string base_;  // empty: there is none
+  ArrayFiles files_;
   const Json& json_;
   Program& program_;
   RegisterTable registers_;
@@ -268,11 +308,9 @@ Status Check(const std::string& folder, const Json& json) {
 
 Status Program::Read(const std::string& folder, Program* out) {
   const std::string path = folder + "/" + kFile;
-  std::string text;
-  TWML_RETURN_IF_ERROR(ReadFile(path, kMaxBytes, &text));
   Json json;
-  Status status = Json::Parse(text, &json);
-  if (status.ok()) status = Check(folder, json);
+  TWML_RETURN_IF_ERROR(ReadJson(path, &json));
+  Status status = Check(folder, json);
   if (status.ok()) status = ProgramReader(folder, json, out).Read();
   if (status.ok()) return status;
   return Invalid(path, ": ", status.message());

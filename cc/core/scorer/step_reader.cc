@@ -106,10 +106,9 @@ Status RegisterTable::ResolveRowSplits() {
   return Status();
 }
 
-StepReader::StepReader(const Json& step, size_t number, const std::string& folder,
-                       const std::string& base, RegisterTable* registers,
-                       std::vector<TypedInput>* typed)
-    : folder_(folder), base_(base), number_(number), registers_(registers), typed_(typed) {
+StepReader::StepReader(const Json& step, size_t number, const ArrayFiles& files,
+                       RegisterTable* registers, std::vector<TypedInput>* typed)
+    : files_(files), number_(number), registers_(registers), typed_(typed) {
   name_ = "step " + std::to_string(number);
   if (!step.is(Json::Kind::kObject)) {
     Fail("must be an object");
@@ -257,23 +256,35 @@ void StepReader::OpenArray(const char* name, ArrayFile* out) {
   }
   const Json* const file = Member(*arrays_, name, Json::Kind::kString);
   if (file == nullptr) return;
-  const std::string path = PathOf(file, folder_, name);
+  const std::string path = PathOf(file, files_.folder, name);
   if (!ok()) return;
-  const Status opened = ArrayFile::Open(path, out);
+  const Status opened = OpenChecked(path, false, out);
   if (!opened.ok()) Fail(": " + opened.message());
 }
 
 void StepReader::OpenChangedArray(const Json& entry, const char* name, ArrayFile* out) {
-  if (base_.empty()) return Fail("has changed rows, but the program has no \"base\"");
-  const std::string file = PathOf(entry.Find("file"), base_, name);
-  const std::string rows_file = PathOf(entry.Find("rows"), folder_, name);
-  const std::string values_file = PathOf(entry.Find("values"), folder_, name);
+  if (files_.base.empty()) return Fail("has changed rows, but the program has no \"base\"");
+  const std::string file = PathOf(entry.Find("file"), files_.base, name);
+  const std::string rows_file = PathOf(entry.Find("rows"), files_.folder, name);
+  const std::string values_file = PathOf(entry.Find("values"), files_.folder, name);
   if (!ok()) return;
   ArrayFile rows, values;
-  Status opened = ArrayFile::Open(rows_file, &rows);
-  if (opened.ok()) opened = ArrayFile::Open(values_file, &values);
+  Status opened = OpenChecked(rows_file, true, &rows);
+  if (opened.ok()) opened = OpenChecked(values_file, true, &values);
   if (opened.ok()) opened = ArrayFile::OpenChanged(file, rows, values, out);
   if (!opened.ok()) Fail(": " + opened.message());
+}
+
+// Large arrays are mapped and not read as a whole, except those of changed rows, which are copied.
+Status StepReader::OpenChecked(const std::string& path, bool even_mapped, ArrayFile* out) const {
+  TWML_RETURN_IF_ERROR(ArrayFile::Open(path, out));
+  if (files_.checksums == nullptr || (out->mapped() && !even_mapped)) return Status();
+  const Json* const expected = files_.checksums->Find(path.substr(path.rfind('/') + 1));
+  if (expected == nullptr || !expected->is(Json::Kind::kInteger)) {
+    return Invalid(path, " has no checksum in the program");
+  }
+  if (expected->integer() == static_cast<int64_t>(out->Checksum())) return Status();
+  return Invalid(path, " is damaged: its checksum differs");
 }
 
 ArrayFile StepReader::Array(const char* name, ItemType type, size_t rank) {

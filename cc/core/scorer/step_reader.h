@@ -64,12 +64,18 @@ struct TypedInput {
 // Whether a value is the name of a file in a folder, without a path.
 bool IsFileName(const Json& name);
 
+// Where the arrays of a program are.
+struct ArrayFiles {
+  std::string folder;
+  std::string base;  // the folder with the arrays of which only changed rows are in `folder`
+  const Json* checksums = nullptr;  // CRC-32 by the name of a file in `folder`, if it is known
+};
+
 // Reads one step. The first error is kept; what is read after it is empty.
 class StepReader {
  public:
-  // `base` is the folder with the arrays of which only changed rows are in `folder`, or empty.
-  StepReader(const Json& step, size_t number, const std::string& folder, const std::string& base,
-             RegisterTable* registers, std::vector<TypedInput>* typed);
+  StepReader(const Json& step, size_t number, const ArrayFiles& files, RegisterTable* registers,
+             std::vector<TypedInput>* typed);
 
   const Status& status() const { return status_; }
   bool ok() const { return status_.ok(); }
@@ -120,11 +126,13 @@ class StepReader {
   Register Output(size_t i, Form form);
   void OpenArray(const char* name, ArrayFile* out);
   void OpenChangedArray(const Json& entry, const char* name, ArrayFile* out);
+  Status OpenChecked(const std::string& path, bool even_mapped, ArrayFile* out) const;
   std::string PathOf(const Json* file, const std::string& folder, const char* name);
   static std::vector<int64_t> ToIntegers(const Json& list, bool* ok);
 
   Status status_;
-  std::string op_, name_, folder_, base_;
+  std::string op_, name_;
+  const ArrayFiles& files_;
   const Json* arrays_ = nullptr;
   const Json* attributes_ = nullptr;
   std::vector<const std::string*> in_names_, out_names_;
