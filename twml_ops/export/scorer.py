@@ -40,7 +40,8 @@ def to_scorer(
         model: A functional or sequential model with one output, of the layers Bias, BoostedTrees,
             CategoryRows, CountStatistics, Cross, DotInteraction, FactorizationMachine,
             FieldEmbedding, FieldLogarithms, FieldQuantiles, GroupedSparseLinear, HashedIds,
-            HashingDiscretizer, MaxNorm, MeanLogit, PercentileDiscretizer, SparseLinear and
+            HashingDiscretizer, IsotonicCalibration, MaxNorm, MDLDiscretizer, MeanLogit,
+            OnlineStandardize, PercentileDiscretizer, PlattScaling, SparseLinear and
             TargetStatistics of this package, and
             Activation, Add, Average, BatchNormalization, Concatenate, Dense, Dot, Dropout, Flatten,
             Multiply, Rescaling and Reshape of Keras, and of functional models of these, such as the
@@ -183,6 +184,29 @@ def _max_norm(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     return _pair(batch._replace(values=out), sparse, call)
 
 
+def _standardize(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    batch, sparse = program.batch(call)
+    out = program.new()
+    bias = program.value(layer.bias) if layer.use_bias else None
+    arrays = {"moments": program.value(layer.moments), "bias": bias}
+    options = {name: getattr(layer, name) for name in ("epsilon", "clip", "nonfinite")}
+    program.step("online_standardize", list(batch), [out], arrays, **options)
+    return _pair(batch._replace(values=out), sparse, call)
+
+
+def _calibration(op: str, *options: str) -> CompileLayer:
+    def compile_layer(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+        if not layer.fitted:
+            raise ValueError(f"layer {layer.name!r} is not fitted: call fit(scores, labels)")
+        register, out = program.dense(call.inputs[0], layer.name), program.new()
+        variables = zip(layer.state_names, layer.state_variables, strict=True)
+        arrays = {name: program.value(variable) for name, variable in variables}
+        program.step(op, [register], [out], arrays, **{n: getattr(layer, n) for n in options})
+        return [Dense(out)]
+
+    return compile_layer
+
+
 def _discretizer(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     batch, sparse = program.batch(call)
     register = program.new()
@@ -289,8 +313,11 @@ _LAYERS: dict[Any, CompileLayer] = {
     layers.FactorizationMachine: _factorization_machine,
     layers.GroupedSparseLinear: _grouped_sparse_linear,
     layers.HashingDiscretizer: _discretizer,
+    layers.IsotonicCalibration: _calibration("isotonic_calibration", "nan"),
     layers.MaxNorm: _max_norm,
+    layers.OnlineStandardize: _standardize,
     layers.PercentileDiscretizer: _discretizer,
+    layers.PlattScaling: _calibration("platt_scaling", "from_logits", "nan"),
     layers.SparseLinear: _sparse_linear,
     tf.keras.Model: _nested_model,
     tf.keras.layers.Activation: _activation,

@@ -56,6 +56,12 @@ class Metrics:
         self._version = Gauge(
             "twml_serving_model_version", "Version that is served.", ["model"], registry=registry
         )
+        self._step = Gauge(
+            "twml_serving_model_step",
+            "Step of the training that the served version is of; -1 if it does not say.",
+            ["model"],
+            registry=registry,
+        )
         for result in ("loaded", "refused"):
             self._loads.labels(result)
         self._by_api = {
@@ -96,8 +102,14 @@ class Metrics:
         """Counts a version that was loaded, or refused."""
         self._loads.labels("loaded" if ok else "refused").inc()
 
-    def text(self, model: str, version: int | None) -> bytes:
-        """The metrics in Prometheus' text format."""
-        if version is not None:
-            self._version.labels(model).set(version)
+    def text(self, model: str, version: int, step: int | None) -> bytes:
+        """The metrics in Prometheus' text format.
+
+        Args:
+            model: name of the model.
+            version: the one that is served.
+            step: of its training; None if it does not say.
+        """
+        self._version.labels(model).set(version)
+        self._step.labels(model).set(-1 if step is None else step)
         return generate_latest(self._registry)

@@ -19,8 +19,8 @@ constexpr int64_t kMaxBytes = 1 << 26;
 constexpr const char* kFile = "scorer.json";
 
 MakeStep FindStep(const std::string& op) {
-  for (const auto find :
-       {FindArrayStep, FindDenseStep, FindFieldStep, FindInteractionStep, FindSparseStep}) {
+  for (const auto find : {FindArrayStep, FindCalibrationStep, FindDenseStep, FindFieldStep,
+                          FindInteractionStep, FindSparseStep}) {
     if (const MakeStep make = find(op)) return make;
   }
   return nullptr;
