@@ -346,3 +346,54 @@ def test_models_with_several_labels_are_refused(tmp_path):
     with pytest.raises(ValueError, match="with one output, got 2"):
         export.to_scorer(field_model("mmoe", SCHEMAS["everything"]), tmp_path / "s")
     assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("kind", ["platt", "platt_of_logits", "isotonic"])
+def test_calibrated_models_score_as_in_keras(tmp_path, model, kind):
+    if kind == "isotonic":
+        pytest.importorskip("sklearn")
+        layer = layers.IsotonicCalibration(nan="base_rate", name="calibration")
+    else:
+        layer = layers.PlattScaling(from_logits=kind != "platt", name="calibration")
+    calibrated = tf.keras.Model(model.input, layer(model.output))
+    with pytest.raises(ValueError, match="'calibration' is not fitted"):
+        export.to_scorer(calibrated, tmp_path / "s")
+    rng = np.random.default_rng(2)
+    scores = rng.random(500).astype(np.float32)
+    layer.fit(scores, (rng.random(500) < scores**2).astype(np.float32))
+    ids, values, splits = batch(50, 4)
+    got = scorer_of(calibrated, tmp_path / "s").predict(ids, values, splits)
+    np.testing.assert_allclose(got, calibrated(ragged(ids, values, splits)), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_standardized_values_score_as_in_keras(tmp_path, use_bias):
+    inputs = [
+        tf.keras.Input([None], dtype="int64", ragged=True, name="f_ids"),
+        tf.keras.Input([None], dtype="float32", ragged=True, name="f_values"),
+    ]
+    norm = layers.OnlineStandardize(N, use_bias=use_bias, bias_initializer="ones")
+    model = tf.keras.Model(inputs, layers.SparseLinear(3, N)(norm(inputs)))
+    norm(ragged(*batch(200, 1)), training=True)
+    ids, values, splits = batch(50, 4)
+    values[::7] = np.nan
+    got = scorer_of(model, tmp_path / "s").predict(ids, values, splits)
+    want = model(ragged(ids, values, splits))
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
+def test_boundaries_by_the_labels_score_as_in_keras(tmp_path):
+    inputs = [
+        tf.keras.Input([None], dtype="int64", ragged=True, name="f_ids"),
+        tf.keras.Input([None], dtype="float32", ragged=True, name="f_values"),
+    ]
+    discretizer = layers.MDLDiscretizer(pass_through_bits=8)
+    ids, values, splits = batch(300, 1)
+    labels = np.arange(300) % 2
+    values += np.repeat(labels, np.diff(splits)).astype(np.float32)
+    discretizer.adapt((ragged(ids, values, splits), labels))
+    linear = layers.SparseLinear(3, discretizer.output_dim)
+    model = tf.keras.Model(inputs, linear(discretizer(inputs)))
+    ids, values, splits = batch(50, 4)
+    got = scorer_of(model, tmp_path / "s").predict(ids, values, splits)
+    np.testing.assert_allclose(got, model(ragged(ids, values, splits)), rtol=0, atol=1e-6)
