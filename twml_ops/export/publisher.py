@@ -45,6 +45,8 @@ class ScorerPublisher:
         tables: see `to_scorer`.
         schema: see `to_scorer`.
         output_name: see `to_scorer`.
+        changed_rows: whether a version may have the changed rows of another one. Otherwise all
+            versions are whole.
         keep: how many versions to keep, the last ones, beside the whole one that they need.
         trained: the model that the checkpoints are of. Default: `model`.
 
@@ -60,13 +62,14 @@ class ScorerPublisher:
         tables: TableFormat = "float32",
         schema: Schema | None = None,
         output_name: str | None = None,
+        changed_rows: bool = True,
         keep: int = 2,
         trained: tf.keras.Model | None = None,
     ) -> None:
         if keep < 1:
             raise ValueError(f"keep must be at least 1, got {keep}")
         self._model, self._trained = model, trained or model
-        self._folder, self._keep = Path(folder), keep
+        self._folder, self._keep, self._changed_rows = Path(folder), keep, changed_rows
         self._options: dict[str, Any] = {
             "tables": tables,
             "schema": schema,
@@ -122,6 +125,8 @@ class ScorerPublisher:
         return self._write(program, files, self._newest_version())
 
     def _newest_version(self) -> Path | None:
+        if not self._changed_rows:
+            return None
         found = [v for v in version_folders(self._folder) if (v / PROGRAM_FILE).is_file()]
         return found[-1] if found else None
 
