@@ -231,7 +231,12 @@ def _newest_rows(
     entry: VariableEntry, changes: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The rows of several checkpoints, the newest of which is the first."""
-    ids = np.unique(np.concatenate([ids for ids, _ in changes] or [np.zeros(0, np.int64)]))
+    if len(changes) == 1:
+        return changes[0]
+    changed = np.zeros(entry.shape[0], np.bool_)
+    for ids, _ in changes:
+        changed[ids] = True
+    ids = np.flatnonzero(changed)
     rows = np.empty((len(ids), *entry.shape[1:]), tf.as_dtype(entry.dtype).as_numpy_dtype)
     for changed, values in reversed(changes):
         rows[np.searchsorted(ids, changed)] = values

@@ -222,7 +222,9 @@ class EarlierScorer:
         if not (self._path / names[0]).exists():
             return new
         old_rows, old_values = (np.load(self._path / name, mmap_mode="r") for name in names)
-        rows = np.union1d(old_rows, new.rows).astype(np.int64)
+        changed = np.zeros(new.num_rows, np.bool_)
+        changed[old_rows] = changed[new.rows] = True
+        rows = np.flatnonzero(changed).astype(np.int64)
         values = np.empty((len(rows), *new.values.shape[1:]), new.values.dtype)
         values[np.searchsorted(rows, old_rows)] = old_values
         values[np.searchsorted(rows, new.rows)] = new.values

@@ -199,7 +199,7 @@ class Program:
             The arrays `table` and `scale`: whole ones, or `RowChanges`.
         """
         changed = self._values.changed_rows([tf_variable(part) for part in parts], axis)
-        stored = store_table(changed.values.astype(np.float32), self._tables)
+        stored = store_table(changed.values.astype(np.float32, copy=False), self._tables)
         arrays: dict[str, Any] = {"table": stored.rows, "scale": stored.scale}
         if changed.rows is None:
             return arrays
