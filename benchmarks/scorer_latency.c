@@ -5,9 +5,9 @@
  * REQUESTS is a file of int64 numbers: the number of requests, and for each request the number of
  * rows, and for each array its number of items and its bytes, padded to 8. CALLERS threads make
  * requests for SECONDS seconds, every one with THREADS threads that share the rows. All callers
- * begin and end at the same time: with a number of requests for each, the last ones would run alone.
- * Prints the 50th and 99th percentile of the latency in microseconds, the requests per second of all
- * callers, and the CPU time of a request in microseconds. */
+ * begin and end at the same time: with a number of requests for each, the last ones would run
+ * alone. Prints the 50th and 99th percentile of the latency in microseconds, the requests per
+ * second of all callers, and the CPU time of a request in microseconds. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -34,7 +34,8 @@ typedef struct {
   pthread_barrier_t* start;
   double* seconds; /* of the first MAX_SAMPLES requests */
   int64_t calls;
-  double begin, end;
+  clockid_t cpu_clock; /* of the thread, or of the process if it is the only caller */
+  double begin, end, cpu;
 } caller;
 
 static double read_clock(clockid_t clock) {
@@ -65,6 +66,7 @@ static void* run(void* argument) {
       warm = 1;
       calls = 0;
       pthread_barrier_wait(c->start);
+      c->cpu = read_clock(c->cpu_clock);
       c->begin = before = now();
       stop = before + c->duration;
     }
@@ -86,6 +88,7 @@ static void* run(void* argument) {
   }
   c->calls = calls;
   c->end = before;
+  c->cpu = read_clock(c->cpu_clock) - c->cpu;
   free(out);
   return NULL;
 }
@@ -143,15 +146,14 @@ int main(int argc, char** argv) {
     all[i].duration = atof(argv[5]);
     all[i].threads = pool;
     all[i].start = &start;
+    all[i].cpu_clock = callers == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_THREAD_CPUTIME_ID;
     all[i].seconds = seconds + i * MAX_SAMPLES;
   }
-  pthread_barrier_init(&start, NULL, (unsigned)callers + 1);
+  pthread_barrier_init(&start, NULL, (unsigned)callers);
   for (int64_t i = 0; i < callers; ++i) {
     pthread_create(&started[i], NULL, run, &all[i]);
   }
-  pthread_barrier_wait(&start);
-  const double cpu = read_clock(CLOCK_PROCESS_CPUTIME_ID);
-  double begin = 0, end = 0;
+  double begin = 0, end = 0, cpu = 0;
   int64_t n = 0, samples = 0;
   for (int64_t i = 0; i < callers; ++i) {
     pthread_join(started[i], NULL);
@@ -161,11 +163,11 @@ int main(int argc, char** argv) {
     memmove(seconds + samples, all[i].seconds, sizeof(double) * (size_t)own);
     samples += own;
     n += all[i].calls;
+    cpu += all[i].cpu;
   }
-  const double used = read_clock(CLOCK_PROCESS_CPUTIME_ID) - cpu;
   qsort(seconds, (size_t)samples, sizeof(double), compare);
   printf("%.3f %.3f %.1f %.3f\n", 1e6 * seconds[samples / 2], 1e6 * seconds[samples * 99 / 100],
-         (double)n / (end - begin), 1e6 * used / (double)n);
+         (double)n / (end - begin), 1e6 * cpu / (double)n);
   twml_ops_threads_free(pool);
   twml_ops_scorer_free(scorer);
   free(started);
