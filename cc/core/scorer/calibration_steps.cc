@@ -17,7 +17,8 @@ class CalibrationStep : public ElementwiseStep {
     const auto& dims = shapes->dims(in[0]);
     const int64_t last = dims.empty() ? 1 : dims.back();
     if (last != units()) {
-      return Invalid("'", shapes->name(in[0]), "' must have ", units(), " numbers on its last axis");
+      return Invalid("'", shapes->name(in[0]), "' must have ", units(),
+                     " numbers on its last axis");
     }
     return ElementwiseStep::Shape(shapes);
   }
