@@ -473,13 +473,13 @@ def latency(found: dict[str, Any]) -> str:
     ]:
         cells = [cell(each["rows"]) for each in found["python"]]
         rows.append([title, *(f"{c['p50']:,.1f} / {c['p99']:,.1f}" if c else "" for c in cells)])
-    header = ["p50 / p99, µs", *(f"{each['rows']:,} rows" for each in found["python"])]
+    header = ["p50 / p99, µs", *(size_text(each["rows"]) for each in found["python"])]
     lines = [tables.markdown(header, rows), ""]
     for (size, callers, threads), c in single.items():
         if callers > 1 or threads > 1:
             who = f"{callers} callers" if callers > 1 else f"{threads} threads for a request"
             lines.append(
-                f"- {size:,} {'row' if size == 1 else 'rows'}, {who}: p50 {c['p50']:,.1f} µs, p99 "
+                f"- {size_text(size)}, {who}: p50 {c['p50']:,.1f} µs, p99 "
                 f"{c['p99']:,.1f} µs, {c['rate']:,.0f} requests/s, {c['cpu']:.2f} µs of CPU each."
             )
     q = found["LightGBM"]
@@ -494,6 +494,11 @@ def latency(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def size_text(rows: int) -> str:
+    """The size of a request, as a text."""
+    return "1 row" if rows == 1 else f"{rows:,} rows"
+
+
 def server_table(found: dict[str, Any]) -> str:
     """The table of the server."""
     pairs: dict[tuple[int, str], dict[int, dict[str, Any]]] = {}
@@ -505,7 +510,7 @@ def server_table(found: dict[str, Any]) -> str:
     ]
     rows = [
         [
-            *(f"{rows:,} rows, {api}", f"{one['bytes']:,}"),
+            *(f"{size_text(rows)}, {api}", f"{one['bytes']:,}"),
             *(f"{one['p50']:,.0f}", f"{one['p99']:,.0f}", f"{eight['rate']:,.0f}"),
             f"{one['cpu']:,.0f} to {eight['cpu']:,.0f}"
             if one["cpu"] < eight["cpu"]

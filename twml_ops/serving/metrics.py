@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+    multiprocess,
+)
 
 from twml_ops.serving.errors import Overloaded, RequestError
+
+SHARED_DIR = "PROMETHEUS_MULTIPROC_DIR"
+"""Variable of the environment: the folder of the values of processes that share the ports."""
 
 _SECONDS = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
@@ -48,19 +60,27 @@ class Metrics:
             "twml_serving_shed", "Requests refused for load.", ["api"], registry=registry
         )
         self._running = Gauge(
-            "twml_serving_running", "Predict requests that are running.", registry=registry
+            "twml_serving_running",
+            "Predict requests that are running.",
+            registry=registry,
+            multiprocess_mode="livesum",
         )
         self._loads = Counter(
             "twml_serving_loads", "Versions loaded or refused.", ["result"], registry=registry
         )
         self._version = Gauge(
-            "twml_serving_model_version", "Version that is served.", ["model"], registry=registry
+            "twml_serving_model_version",
+            "Version that is served, the oldest one of all processes.",
+            ["model"],
+            registry=registry,
+            multiprocess_mode="livemin",
         )
         self._step = Gauge(
             "twml_serving_model_step",
             "Step of the training that the served version is of; -1 if it does not say.",
             ["model"],
             registry=registry,
+            multiprocess_mode="livemin",
         )
         for result in ("loaded", "refused"):
             self._loads.labels(result)
@@ -102,14 +122,26 @@ class Metrics:
         """Counts a version that was loaded, or refused."""
         self._loads.labels("loaded" if ok else "refused").inc()
 
-    def text(self, model: str, version: int, step: int | None) -> bytes:
-        """The metrics in Prometheus' text format.
+    def set_version(self, model: str, version: int, step: int | None) -> None:
+        """Tells which version is served from now on.
 
         Args:
             model: name of the model.
-            version: the one that is served.
+            version: its version.
             step: of its training; None if it does not say.
         """
         self._version.labels(model).set(version)
         self._step.labels(model).set(-1 if step is None else step)
-        return generate_latest(self._registry)
+
+    def text(self) -> bytes:
+        """The metrics in Prometheus' text format, of all processes that share the ports."""
+        shared = os.environ.get(SHARED_DIR)
+        if shared is None:
+            return generate_latest(self._registry)
+        for file in Path(shared).glob("gauge_live*_*.db"):
+            pid = file.stem.rpartition("_")[2]
+            if not Path(f"/proc/{pid}").exists():  # of a process that was killed
+                multiprocess.mark_process_dead(pid, shared)
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry, shared)
+        return generate_latest(registry)

@@ -28,6 +28,7 @@ class ServerOptions:
         warmup: file with the body of a REST request that is computed before a version is served.
             A file `warmup.json` in the folder of the version replaces it. Default: made-up rows.
         grace: seconds that running requests have to end when the server stops.
+        share_ports: whether other processes may listen on the same ports (SO_REUSEPORT).
 
     Raises:
         ValueError: a value is out of its range.
@@ -47,6 +48,7 @@ class ServerOptions:
     poll: float = 2.0
     warmup: Path | None = None
     grace: float = 30.0
+    share_ports: bool = False
 
     def __post_init__(self) -> None:
         if self.name is not None and (not self.name or set(self.name) & set("/:?#%")):
