@@ -112,7 +112,8 @@ Status Predict(const twml_ops_scorer& scorer, const twml_ops_request& request, f
   if (out == nullptr && out_size > 0) return twml::Invalid("out must not be null");
   const std::shared_ptr<const Scorer> current = scorer.model->Get();
   const auto expected = static_cast<int64_t>(InputsOf(*current, request.set).size());
-  if (request.num_arrays != expected || (request.arrays == nullptr && expected > 0)) {
+  const bool complete = request.num_arrays == expected && request.arrays != nullptr;
+  if (expected > 0 && !complete) {
     return twml::Invalid("a request must have ", expected, " arrays, got ",
                          request.arrays == nullptr ? 0 : request.num_arrays);
   }
@@ -120,8 +121,8 @@ Status Predict(const twml_ops_scorer& scorer, const twml_ops_request& request, f
   Request converted;
   converted.raw = request.set == TWML_OPS_COLUMNS;
   converted.rows = request.num_rows;
-  converted.arrays = Arrays(&arrays).Convert(request.arrays, request.num_arrays);
-  converted.user = Arrays(&user).Convert(request.user, request.num_arrays);
+  converted.arrays = Arrays(&arrays).Convert(request.arrays, expected);
+  converted.user = Arrays(&user).Convert(request.user, expected);
   if (request.parallel_for != nullptr) {
     const auto parallel_for = [&request](int64_t total, int64_t cost,
                                          const std::function<void(int64_t, int64_t)>& body) {

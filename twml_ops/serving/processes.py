@@ -24,8 +24,8 @@ LOG = logging.getLogger(__name__)
 class ServerProcesses:
     """Serves a folder from several processes, among which the kernel divides the connections.
 
-    A process that ends is replaced if it has served. The processes share the memory of mapped tables, and each
-    finds new versions by itself. Metrics are added up over all of them.
+    A process that ends is replaced if it has served. The processes share the memory of mapped
+    tables, and each finds new versions by itself. Metrics are added up over all of them.
 
     Args:
         folder: see `Server`.
