@@ -22,6 +22,7 @@ BOUNDARIES = {  # name -> (features, minimum and maximum number of boundaries of
     "100,000 features, 1 to 63 each": (100_000, 1, 63),
 }
 ENTRY_BYTES = 8 + 4  # an int64 id and a float32 value, read and written
+VALUE_BYTES = 4  # what peers read, a float32 value, and what tf.searchsorted writes, an int32
 
 
 def measure(*, threads: int, rounds: int, quick: bool, log: Log) -> dict[str, Any]:

@@ -26,7 +26,7 @@ NAMES = {
     "rocksdb": "RocksDB",
 }
 ROOT = Path(__file__).resolve().parent.parent
-CORE = ("block_io", "row_store")
+CORE = ("aligned_buffer", "block_io", "io_ring", "row_file", "row_store")
 
 
 def main(

@@ -18,8 +18,7 @@ get of the raw sparse features only those that the labels depend on. `ONNX Runti
 dense part only, from the output of the sparse layers; it is
 left out if it is not installed. `REST` and `gRPC` are `twml-ops serve` in a process of its own on
 this machine: the time from an encoded request to the bytes of the answer. The server and its client
-share the cores, so the table has the CPU time of the server for a request. The last table has the
-errors of int8 and bfloat16 tables.
+share the cores, so the table has the CPU time of the server for a request.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ from tests.core.numpy_scorer import Scorer as NumPyScorer
 from twml_ops import export
 from twml_ops.core import Scorer
 from twml_ops.data import Schema
-from twml_ops.export import TableFormat
 from twml_ops.models import sparse_mlp
 from twml_ops.optimizers import Adagrad
 
@@ -53,7 +51,6 @@ SPARSE_PER_ROW = 150
 PACKAGE = Path(twml_ops.__file__).parent
 PROGRAM = Path(__file__).with_name("scorer_latency.c")
 DISTINCT_REQUESTS = {1: 1024, 20: 64, 200: 8}  # a request has been received: it is in a cache
-FORMATS: tuple[TableFormat, ...] = ("float32", "bfloat16", "int8")
 SIGNALS = (30, 50, 70, 90)  # sparse features that the labels depend on
 TEST_ROWS = 5000
 TREES, ONNX = "LightGBM, C API", "ONNX Runtime, dense part"
@@ -413,26 +410,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 timed[ONNX] = lambda i, q=hidden: onnx(q[i])
             times = time_python(timed, options.runs, options.seconds)
             found["python"].append({"rows": rows, "calls": times})
-    found["tables"] = [accuracy(model, form, options.dir) for form in FORMATS]
     if onnx is None:
         print("ONNX Runtime is not installed: pip install onnx onnxruntime")
     return found
-
-
-def accuracy(model: tf.keras.Model, form: TableFormat, directory: str) -> dict[str, Any]:
-    """The size and the error of a table format."""
-    flat = make_request(2000, 99)
-    expected = model(ragged_features(flat)).numpy()
-    with tempfile.TemporaryDirectory(dir=directory) as folder:
-        export.to_scorer(model, folder, tables=form)
-        size = sum(f.stat().st_size for f in Path(folder).iterdir())
-        error = np.abs(Scorer.load(folder).predict(flat) - expected)
-    return {
-        "form": form,
-        "MB": size / 1e6,
-        "mean error": float(error.mean()),
-        "largest error": float(error.max()),
-    }
 
 
 def sections(found: dict[str, Any]) -> dict[str, str]:
@@ -444,16 +424,6 @@ def sections(found: dict[str, Any]) -> dict[str, str]:
     return {
         "latency": latency(found),
         "server": server_table(found),
-        "tables": tables.markdown(
-            ["tables", "files, MB", "mean error of the probability", "largest error"],
-            [
-                [
-                    t["form"],
-                    *(f"{t['MB']:.1f}", f"{t['mean error']:.1e}", f"{t['largest error']:.1e}"),
-                ]
-                for t in found["tables"]
-            ],
-        ),
     }
 
 

@@ -4,10 +4,12 @@ Each round runs, in processes of their own and in random order: Python with Tens
 alone, and `twml-ops train` of each model for one epoch with everything written.
 The milestones are written by the command's own process (`benchmarks/startup_process.py`). CPU
 seconds count all threads; they depend less on other programs of the machine than wall seconds.
+The modules of the package are compiled to bytecode before, as those of installed packages are.
 """
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import statistics
@@ -20,9 +22,11 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+import twml_ops
 from benchmarks import machine, tables
 
 IMPORT = "import tensorflow"
+_UNSET = ("TF_CPP_MIN_LOG_LEVEL", "PYTHONDONTWRITEBYTECODE")
 Milestones = dict[str, tuple[float, float]]  # name -> wall seconds, CPU seconds
 
 
@@ -54,6 +58,7 @@ def measure(data: str, models: list[str], rounds: int) -> dict[str, list[Milesto
     Returns:
         The milestones of each run, by command.
     """
+    compileall.compile_dir(Path(twml_ops.__file__).parent, quiet=2)
     rng = np.random.default_rng(0)
     names = [IMPORT, *models]
     found: dict[str, list[Milestones]] = {name: [] for name in names}
@@ -68,7 +73,7 @@ def _run(name: str, data: str) -> Milestones:
         out = Path(folder) / "milestones.json"
         options = ["train", "--data", data, "--model", name, "--epochs", "1"]
         command = [] if name == IMPORT else [*options, "--out", str(Path(folder) / "run")]
-        environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+        environment = {k: v for k, v in os.environ.items() if k not in _UNSET}
         subprocess.run(
             [sys.executable, "-m", "benchmarks.startup_process", str(out), *command],
             check=True,

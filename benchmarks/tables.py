@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contender import EAGER, FORWARD, SLICES, TWML_OPS
+from benchmarks.features import ENTRY_BYTES, VALUE_BYTES
 from benchmarks.plots import LABELS, TITLES
 
 TASK_TITLES = {
@@ -157,17 +158,24 @@ def floors_of(result: dict[str, Any]) -> dict[str, str]:
 
 
 def _task_table(result: dict[str, Any], task: str, distributions: Sequence[str]) -> str:
-    times = result["times"][task]
-    header = ["ms", *(cell for d in distributions for cell in (f"{d} ids", "÷ twml_ops"))]
+    times, floors = result["times"][task], floors_of(result)
+    floor = list(floors.values())[-1]  # the random-row floor, if there is one
+
+    def cells(seconds: Callable[[str], float | None]) -> list[str]:
+        out = []
+        for d in distributions:
+            out += [milliseconds(seconds(d)), ratio(seconds(d), median(times, TWML_OPS, d))]
+            out.append(ratio(seconds(d), result[floor][task][d]))
+        return out
+
+    header = ["ms"]
+    for d in distributions:
+        header += [f"{d} ids", "÷ twml_ops", f"÷ {list(floors)[-1]}"]
     rows = [
-        [name, *_cells([result[kind][task][d] for d in distributions], times, distributions)]
-        for name, kind in floors_of(result).items()
+        [name, *cells(lambda d, kind=kind: result[kind][task][d])] for name, kind in floors.items()
     ]
-    contenders = [
-        [name, *_cells([median(times, name, d) for d in distributions], times, distributions)]
-        for name in times
-    ]
-    for column in range(1, 1 + 2 * len(distributions), 2):
+    contenders = [[name, *cells(lambda d, name=name: median(times, name, d))] for name in times]
+    for column in range(1, 1 + 3 * len(distributions), 3):
         mark_best(contenders, column)
     rows += contenders
     lines = [f"### {TASK_TITLES[task]}", "", markdown(header, rows)]
@@ -175,14 +183,6 @@ def _task_table(result: dict[str, Any], task: str, distributions: Sequence[str])
     if missing:
         lines += ["", "Not measured: " + "; ".join(f"{n}: {why}" for n, why in missing.items())]
     return "\n".join(lines)
-
-
-def _cells(
-    seconds: Sequence[float | None], times: dict[str, Any], distributions: Sequence[str]
-) -> list[str]:
-    baselines = [median(times, TWML_OPS, d) for d in distributions]
-    pairs = zip(seconds, baselines, strict=True)
-    return [cell for s, b in pairs for cell in (milliseconds(s), ratio(s, b))]
 
 
 def sweeps(result: dict[str, Any], images: str) -> str:
@@ -292,15 +292,21 @@ def features(result: dict[str, Any]) -> str:
         stock = times.get("tf.searchsorted", {}).get("median", stock)
         rate, share = _millions(result["entries"], seconds), f"{result['floor'] / seconds:.0%}"
         rows.append([case, rate, ratio(stock, seconds), share])
-    rows.append(["tf.searchsorted, 100 boundaries", _millions(result["entries"], stock), "", ""])
+    if stock is not None:
+        rate = _millions(result["entries"], stock)
+        share = f"{result['floor'] * VALUE_BYTES / ENTRY_BYTES / stock:.0%}"
+        rows.append(["tf.searchsorted, 100 boundaries", rate, "1 ×", share])
     header = ["buckets", "M values/s", "÷ tf.searchsorted", "of the bandwidth limit"]
     buckets = markdown(header, rows)
-    rows = [
-        [f"{case}: {name}", _millions(t["values"], t["median"])]
-        for case, times in result["sketch"].items()
-        for name, t in times.items()
-    ]
-    updates = markdown(["sketch updates, one thread", "M values/s"], rows)
+    rows = []
+    for case, times in result["sketch"].items():
+        for name, t in times.items():
+            size = ENTRY_BYTES if name == TWML_OPS else VALUE_BYTES
+            limit = t["values"] * size / bandwidth["read"]
+            share = f"{limit / t['median']:.1%}"
+            rows.append([f"{case}: {name}", _millions(t["values"], t["median"]), share])
+    header = ["sketch updates, one thread", "M values/s", "of the bandwidth limit"]
+    updates = markdown(header, rows)
     rows = []
     for stream, found in result["errors"].items():
         for name, e in found.items():

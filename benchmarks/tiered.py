@@ -2,10 +2,11 @@
 
 `python -m benchmarks.tiered --folder FOLDER`: for each skew of the ids, processes train in turns:
 one with the table in memory, one with it in a file past the page cache (O_DIRECT), and one with it
-in a file through the page cache. The memory of those with files is limited (cgroup v1, for
-which root is needed) to what was asked for, `Tiered.memory_bytes`, a tenth more, and 64 MiB for the
-steps. The random reads per second of the device are measured between the turns. A table is as fast
-as it can be at
+in a file through the page cache. What the steps themselves take (gradients, sorted ids, traced
+functions, input pipeline) is what the process with the table in memory takes beside its table. The
+memory of those with files is limited (cgroup v1, for which root is needed) to what was asked for,
+`Tiered.memory_bytes`, a tenth more, that of the steps, and 16 MiB for the kernel. The random reads
+per second of the device are measured between the turns. A table is as fast as it can be at
 
     min(steps/s in memory, reads/s of the device / misses per step).
 """
@@ -13,10 +14,7 @@ as it can be at
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -26,7 +24,8 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks import machine, row_stores, simulated_cache, tables
-from benchmarks.tiered_process import group_of, workload_of
+from benchmarks.json_process import JsonProcess
+from benchmarks.tiered_process import workload_of
 
 MEMORY, DIRECT, CACHED = "in memory", "O_DIRECT", "page cache"
 WAYS = 16
@@ -87,9 +86,9 @@ def print_rows(found: Sequence[dict[str, Any]]) -> None:
             f"{speeds[1]:6.2f}, device {r['device_steps_per_second']:7.2f}): {r['of_bound']:.2f} "
             f"of the bound; hit rate {r['hit_rate']:.4f} (simulated {r['simulated_hit_rate']:.4f}"
             f", without sets {r['fully_associative_hit_rate']:.4f}); a step misses "
-            f"{r['misses_per_step']:.0f} and reads {r['reads_per_step']:.0f}; memory "
-            f"{r['resident'] >> 20} MiB, asked {r['asked'] >> 20}, limit {r['limit'] >> 20}; more "
-            f"than with a smaller cache: {r['more_resident'] >> 20}, asked {r['more_asked'] >> 20}",
+            f"{r['misses_per_step']:.0f} and reads {r['reads_per_step']:.0f}; the table takes "
+            f"{r['of_table'] >> 20} MiB, asked {r['asked'] >> 20}; the steps "
+            f"{r['of_steps'] >> 20}; limit {r['limit'] >> 20}",
             flush=True,
         )
 
@@ -118,10 +117,8 @@ def measure(
         # In the first turn caches are filled and pages are touched.
         first = {MEMORY: in_memory.turn(warm)}
         trainers = {MEMORY: in_memory}
-        # What both caches take beside themselves (gradients, traced functions) cancels out.
-        smaller = _storage(scratch, setting["policy"], cache_rows * 5 // 8, True)
-        with Trainer(setting | {"storage": smaller}) as trainer:
-            small = trainer.turn(warm)
+        of_steps = first[MEMORY]["resident"] - setting["rows"] * 8 * setting["units"]
+        setting = setting | {"of_steps": max(0, of_steps)}
         for mode, direct in ((DIRECT, True), (CACHED, False)):
             storage = _storage(scratch, setting["policy"], cache_rows, direct)
             made = Trainer(setting | {"storage": storage})
@@ -144,6 +141,7 @@ def measure(
         misses = total["misses"] / (steps * rounds)
         device = statistics.median(reads) / max(misses, 1e-9)
         speed = _speed(turns[mode])
+        resident = max(t["resident"] for t in turns[mode])
         results.append(
             {
                 **{k: setting[k] for k in ("rows", "units", "skew", "policy", "ahead")},
@@ -160,10 +158,10 @@ def measure(
                 "hit_rate": 1 - total["misses"] / total["rows"],
                 **simulated,
                 "asked": first[mode]["asked"],
-                "resident": max(t["resident"] for t in turns[mode]),
+                "resident": resident,
+                "of_steps": setting["of_steps"],
+                "of_table": resident - setting["of_steps"],
                 "limit": first[mode]["limit"],
-                "more_asked": first[mode]["asked"] - small["asked"],
-                "more_resident": first[mode]["resident"] - small["resident"],
                 "direct": turns[mode][-1]["direct"],
             }
         )
@@ -179,7 +177,7 @@ def _speed(turns: Sequence[dict[str, Any]]) -> float:
     return len(seconds) / sum(seconds)
 
 
-class Trainer:
+class Trainer(JsonProcess):
     """A process that trains in turns.
 
     Args:
@@ -187,25 +185,7 @@ class Trainer:
     """
 
     def __init__(self, setting: dict[str, Any]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.tiered_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        )
-        self._send(json.dumps(setting))
-
-    def __enter__(self) -> Trainer:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-        group = group_of(self._process.pid)
-        if group.is_dir():
-            group.rmdir()
+        super().__init__("benchmarks.tiered_process", setting, {"TF_CPP_MIN_LOG_LEVEL": "3"})
 
     def turn(self, steps: int) -> dict[str, Any]:
         """Trains some steps.
@@ -216,18 +196,7 @@ class Trainer:
         Returns:
             What the process has measured.
         """
-        self._send(str(steps))
-        assert self._process.stdout is not None
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise RuntimeError(f"the process ended with {self._process.wait()}")
-        found: dict[str, Any] = json.loads(answer)
-        return found
-
-    def _send(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
+        return self._ask(steps)
 
 
 def simulate(setting: dict[str, Any], cache_rows: int, warm: int, steps: int) -> dict[str, float]:
@@ -264,9 +233,8 @@ def table(results: Sequence[dict[str, Any]]) -> str:
     """
     lines = [
         "| Zipf | policy | file | steps/s | in memory | device | of the bound | hit rate "
-        "| simulated | without sets | misses a step | MiB asked | resident "
-        "| a larger cache: asked | resident |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| simulated | without sets | misses a step | MiB asked | of the table | of the steps |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in results:
         lines.append(
@@ -274,8 +242,8 @@ def table(results: Sequence[dict[str, Any]]) -> str:
             f"| {r['memory_steps_per_second']:.2f} | {r['device_steps_per_second']:.2f} "
             f"| {r['of_bound']:.2f} | {r['hit_rate']:.4f} | {r['simulated_hit_rate']:.4f} "
             f"| {r['fully_associative_hit_rate']:.4f} | {r['misses_per_step']:,.0f} "
-            f"| {r['asked'] / 2**20:.0f} | {r['resident'] / 2**20:.0f} "
-            f"| {r['more_asked'] / 2**20:.0f} | {r['more_resident'] / 2**20:.0f} |"
+            f"| {r['asked'] / 2**20:.0f} | {r['of_table'] / 2**20:.0f} "
+            f"| {r['of_steps'] / 2**20:.0f} |"
         )
     return "\n".join(lines)
 

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks import machine
 from benchmarks.workload import Workload
 
-SLACK_BYTES = 64 << 20  # for what a step takes: gradients, sorted ids, pages of the kernel
+SLACK_BYTES = 16 << 20  # for pages of the kernel
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ class Training:
     Args:
         setting: sizes, skew, storage and whether memory is limited.
         group: of this process, whose memory is limited, once the batches are there, to what it
-            has, what the table asks for, a tenth of that, and `SLACK_BYTES`.
+            has, what the table asks for, a tenth of that, what the steps take, and `SLACK_BYTES`.
     """
 
     def __init__(self, setting: dict[str, Any], group: Path | None) -> None:
@@ -57,7 +57,10 @@ class Training:
             tier = layers.Tiered(**storage)
             self.asked = tier.memory_bytes(setting["rows"], 8 * setting["units"])
             if group is not None:
-                self.limit = self._before + int(1.1 * self.asked) + SLACK_BYTES
+                # Pages of libraries may be those of another group, so the resident memory is more.
+                used = int((group / "memory.usage_in_bytes").read_text())
+                more = int(1.1 * self.asked) + setting["of_steps"] + SLACK_BYTES
+                self.limit = used + more
                 (group / "memory.limit_in_bytes").write_text(str(self.limit))
         # A table of zeros would not be read from the file. In memory the random numbers of a whole
         # table would take memory that the process keeps.

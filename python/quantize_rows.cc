@@ -1,5 +1,6 @@
 #include "cc/core/quantize_rows.h"
 
+#include "cc/core/simd/scoring_kernels.h"
 #include "python/bind.h"
 #include "python/threads.h"
 
@@ -25,6 +26,24 @@ py::array_t<uint8_t> Quantized(const ArrayLike& rows, int bits, int bins, float 
     py::gil_scoped_release release;
     const Matrix<const float> view = {matrix.data(), matrix.shape(0), matrix.shape(1)};
     status = QuantizeRows(view, options, Threads(num_threads), allocate);
+  }
+  RaiseIfError(status);
+  return out;
+}
+
+py::array_t<uint8_t> QuantizedForScorer(const ArrayLike& rows, int bits, int num_threads) {
+  const auto matrix = ToArray<float>(rows, "rows");
+  RequireRank(matrix, 2, "rows");
+  if (bits != 8 && bits != 4) RaiseIfError(Invalid("bits must be 8 or 4, got ", bits));
+  QuantizeOptions options;
+  options.bits = bits;
+  py::array_t<uint8_t> out({matrix.shape(0), QuantizedRowBytes(matrix.shape(1), bits)});
+  uint8_t* const data = out.mutable_data();
+  Status status;
+  {
+    py::gil_scoped_release release;
+    const Matrix<const float> view = {matrix.data(), matrix.shape(0), matrix.shape(1)};
+    status = QuantizeToRows(view, options, Threads(num_threads), data);
   }
   RaiseIfError(status);
   return out;
@@ -79,6 +98,23 @@ Returns:
 
 Raises:
   ValueError: an argument is out of its range, or rows is not a matrix of real numbers.)");
+  m.def("quantize_scorer_rows", &QuantizedForScorer, "rows"_a, py::kw_only(), IntArg("bits"),
+        IntArg("num_threads") = 0, R"(Quantizes the rows of a table of a scorer.
+
+The grid of a row is that of quantize_rows, but rows have one size each: a float32 scale, a float32
+offset, and the codes. The items are offset + scale * code.
+
+Args:
+  rows: float32 [R, D], finite.
+  bits: 8 or 4. Of 4 bits, byte i of the codes has the code of item i in its low half and that of
+    item i + ceil(D / 2) in its high half.
+  num_threads: maximum number of threads; 0 means one per core.
+
+Returns:
+  uint8 [R, 8 + D] for 8 bits, and [R, 8 + ceil(D / 2)] for 4 bits.
+
+Raises:
+  ValueError: bits is out of its range, or rows is not a matrix of finite numbers.)");
   m.def("dequantize_rows", &Dequantized, "quantized"_a, py::kw_only(), IntArg("num_threads") = 0,
         R"(Makes rows of the bytes that quantize_rows wrote.
 

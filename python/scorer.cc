@@ -20,6 +20,8 @@ using scorer::ProgramInput;
 using scorer::Request;
 using scorer::RequestArray;
 using scorer::Scorer;
+using scorer::TableOptions;
+using scorer::TableStorage;
 using scorer::Type;
 using serving::ServedModel;
 using serving::ThreadPool;
@@ -146,11 +148,51 @@ class Arrays {
 
 class PyScorer {
  public:
-  explicit PyScorer(const std::string& folder) {
-    py::gil_scoped_release release;
-    Status status = ServedModel::Load(folder, &model_);
-    py::gil_scoped_acquire acquire;
+  PyScorer(const std::string& folder, const std::string& storage, int64_t cache_bytes,
+           int64_t sums_cache_bytes, int64_t least_bytes, bool direct, int queue_depth,
+           bool use_io_uring, int64_t delay_nanoseconds) {
+    TableOptions options;
+    constexpr std::pair<const char*, TableStorage> kStorages[] = {{"mapped", TableStorage::kMapped},
+                                                                  {"memory", TableStorage::kMemory},
+                                                                  {"file", TableStorage::kFile}};
+    const auto* const found =
+        std::find_if(std::begin(kStorages), std::end(kStorages),
+                     [&storage](const auto& known) { return storage == known.first; });
+    if (found == std::end(kStorages)) {
+      RaiseIfError(Invalid("storage must be 'mapped', 'memory' or 'file', got '", storage, "'"));
+    }
+    options.storage = found->second;
+    options.cache_bytes = cache_bytes;
+    options.sums_cache_bytes = sums_cache_bytes;
+    options.least_bytes = least_bytes;
+    options.direct = direct;
+    options.reader = {queue_depth, use_io_uring, delay_nanoseconds};
+    Status status;
+    {
+      py::gil_scoped_release release;
+      status = ServedModel::Load(folder, options, &model_);
+    }
     RaiseIfError(status);
+  }
+
+  py::typing::Dict<std::string, py::int_> Statistics() const {
+    const std::shared_ptr<const Scorer> current = model_->Get();
+    const scorer::TableStatistics s = current->tables().statistics();
+    py::dict out;
+    out["entries"] = s.entries;
+    out["rows"] = s.rows;
+    out["hits"] = s.hits;
+    out["misses"] = s.misses;
+    out["reads"] = s.reads;
+    out["bytes_read"] = s.bytes_read;
+    out["bytes_needed"] = s.bytes_needed;
+    out["sum_hits"] = s.sum_hits;
+    out["sum_misses"] = s.sum_misses;
+    out["tables"] = current->tables().size();
+    out["cache_bytes"] = current->tables().cache_bytes();
+    out["direct"] = current->tables().direct();
+    out["io_uring"] = current->tables().uses_io_uring();
+    return out;
   }
 
   void Reload(const std::string& folder) {
@@ -258,15 +300,21 @@ class PyScorer {
     const int64_t size = out.size();
     // A short call keeps the lock of the interpreter: it would take longer to get it back.
     constexpr int64_t kShortRows = 4;
-    if (request.rows <= kShortRows) {
+    if (request.rows <= kShortRows && !current.reads_files()) {
       RaiseIfError(current.Predict(request, Serial, data, size));
       return out;
     }
     Status status;
+    bool unreadable = false;
     {
       py::gil_scoped_release release;
-      status = num_threads == 1 ? current.Predict(request, Serial, data, size)
-                                : current.Predict(request, Parallel(num_threads), data, size);
+      status = num_threads == 1
+                   ? current.Predict(request, Serial, data, size, &unreadable)
+                   : current.Predict(request, Parallel(num_threads), data, size, &unreadable);
+    }
+    if (unreadable) {
+      PyErr_SetString(PyExc_OSError, status.message().c_str());
+      throw py::error_already_set();
     }
     RaiseIfError(status);
     return out;
@@ -290,10 +338,26 @@ void BindScorer(py::module_& m) {
 
 Args:
   folder: the folder that export.to_scorer wrote.
+  storage: "mapped", "memory" or "file", where the large tables are.
+  cache_bytes: of the cache of rows of tables in files.
+  sums_cache_bytes: of the cache of sums of rows.
+  least_bytes: smaller tables are in memory.
+  direct: whether reads go past the page cache.
+  queue_depth: reads of a request that run at the same time.
+  use_io_uring: whether to use it, if the kernel has it.
+  delay_nanoseconds: how long a read takes at least, for experiments.
 
 Raises:
-  ValueError: the folder cannot be read.)")
-      .def(py::init<const std::string&>(), "folder"_a)
+  ValueError: the folder cannot be read, or an option is out of range.)")
+      .def(py::init<const std::string&, const std::string&, int64_t, int64_t, int64_t, bool, int,
+                    bool, int64_t>(),
+           "folder"_a, "storage"_a = "mapped", IntArg("cache_bytes") = 256 << 20,
+           IntArg("sums_cache_bytes") = 0, IntArg("least_bytes") = 1 << 20, "direct"_a = false,
+           IntArg("queue_depth") = 64, "use_io_uring"_a = true, IntArg("delay_nanoseconds") = 0)
+      .def("statistics", &PyScorer::Statistics, R"(What was read of tables in files.
+
+Returns:
+  The counts by name; core.TableStatistics describes them.)")
       .def("reload", &PyScorer::Reload, "folder"_a, R"(Replaces the model by that of a folder.
 
 Args:
@@ -327,7 +391,8 @@ Returns:
   float32 [B, ...].
 
 Raises:
-  ValueError: an array is missing, or has another type or shape; or an id is out of range.)")
+  ValueError: an array is missing, or has another type or shape; or an id is out of range.
+  OSError: a file with a table cannot be read any more.)")
       .def("rank", &PyScorer::Rank, "user"_a, "candidates"_a, "raw"_a = false,
            IntArg("num_threads") = 0, R"(Computes predictions for one user and many candidates.
 

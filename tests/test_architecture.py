@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # "" is twml_ops/__init__.py. Each line names the rooms that a room imports, all of them on lines
 # further down, so that there is no cycle. A room that the list does not name is an error.
 ARROWS = {
-    "cli": "cli.commands cli.errors _deferred_imports _startup_log",
+    "cli": "cli.commands cli.errors _deferred_imports _garbage_collection _startup_log",
     "cli.commands": "cli.runs cli.errors checkpoint selfcheck",
     "cli.runs": "cli.render cli.results cli.errors analysis export serving tpu distribute models "
     "layers optimizers placement checkpoint data planning _keras _child ''",
@@ -23,13 +23,13 @@ ARROWS = {
     "cli.results": "analysis planning",
     "cli.errors": "",
     "selfcheck": "core ops _keras _startup_log ''",
-    "analysis": "layers metrics data _batch ops _core _deprecated",
+    "analysis": "layers metrics data _batch ops _core _keras _deprecated",
     "tpu": "layers optimizers placement _batch ops _keras _deprecated",
     "distribute": "checkpoint optimizers placement ops _keras _child _deprecated",
     "estimator": "export checkpoint optimizers ops _deprecated",
     "serving": "core _scorer",
-    "export": "models checkpoint data layers ops ops.stock _scorer _category_hash _keras",
-    "models": "data layers _batch ops _keras",
+    "export": "models checkpoint data layers ops ops.stock core _scorer _category_hash _keras",
+    "models": "data layers placement _batch ops _keras",
     "checkpoint": "layers optimizers data placement ops core _keras",
     "planning": "_deprecated",
     "data": "core _category_hash",
@@ -51,6 +51,7 @@ ARROWS = {
     "_child": "",
     "_startup_log": "_tensorflow_import",
     "_deferred_imports": "_tensorflow_import",
+    "_garbage_collection": "_tensorflow_import",
     "_tensorflow_import": "",
     "_core": "",
     "": "",

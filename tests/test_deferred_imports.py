@@ -58,6 +58,42 @@ def test_packages_load_at_their_first_use_after_tensorflow(packages):
     assert done.stdout.splitlines() == ["no sklearn", "sklearn pyplot"]
 
 
+def test_asking_a_deferred_module_where_it_is_does_not_load_it(packages):
+    code = """
+from twml_ops._deferred_imports import deferred
+with deferred():
+    import matplotlib.pyplot as plt
+print(plt.__name__, plt.__file__.rpartition("/")[2], plt.__doc__, "pyplot" in sys.loaded)
+print(hasattr(plt, "nothing"), sys.loaded.count("pyplot"), type(plt).__name__, plt.VALUE)
+"""
+    done = run(code, packages)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "matplotlib.pyplot pyplot.py None False",
+        "False 1 module pyplot",
+    ]
+
+
+def test_a_deferred_module_that_fails_to_load_fails_each_time(packages):
+    (packages / "matplotlib" / "pyplot.py").write_text(
+        "import sys\nimport matplotlib.pyplot as itself\nassert not hasattr(itself, 'VALUE')\n"
+        "sys.loaded.append('pyplot')\nraise ImportError('no display')"
+    )
+    code = """
+from twml_ops._deferred_imports import deferred
+with deferred():
+    import matplotlib.pyplot as plt
+for _ in range(2):
+    try:
+        plt.VALUE
+    except ImportError as e:
+        print(e, sys.loaded.count("pyplot"))
+"""
+    done = run(code, packages)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["no display 1", "no display 2"]
+
+
 def test_packages_that_are_not_installed_stay_so(packages):
     code = """
 from twml_ops._deferred_imports import deferred

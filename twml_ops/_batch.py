@@ -212,8 +212,15 @@ def _parse_static(ids: tf.Tensor, values: tf.Tensor | None) -> tuple[SparseBatch
 def _require_equal(ids_size: Any, values_size: Any, what: str, values: tf.Tensor) -> tf.Tensor:
     """`values`, after a check that both numbers are equal, also in version 1 graphs."""
     message = f"ids and values must have the same {what}"
-    check = tf.debugging.assert_equal(ids_size, values_size, message, summarize=8)
-    with tf.control_dependencies([] if check is None else [check]):
+    if tf.executing_eagerly():
+        tf.debugging.assert_equal(ids_size, values_size, message, summarize=8)
+        return values
+    # In a graph `tf.debugging` would trace two functions of a `cond` for each check.
+    data = [tf.constant(f"{message}, got"), ids_size, tf.constant("and"), values_size]
+    check = tf.raw_ops.Assert(
+        condition=tf.reduce_all(tf.equal(ids_size, values_size)), data=data, summarize=8
+    )
+    with tf.control_dependencies([check]):
         return tf.identity(values)
 
 

@@ -86,12 +86,20 @@ class NativeScorer:
 
     Args:
       folder: the folder that export.to_scorer wrote.
+      storage: "mapped", "memory" or "file", where the large tables are.
+      cache_bytes: of the cache of rows of tables in files.
+      sums_cache_bytes: of the cache of sums of rows.
+      least_bytes: smaller tables are in memory.
+      direct: whether reads go past the page cache.
+      queue_depth: reads of a request that run at the same time.
+      use_io_uring: whether to use it, if the kernel has it.
+      delay_nanoseconds: how long a read takes at least, for experiments.
 
     Raises:
-      ValueError: the folder cannot be read.
+      ValueError: the folder cannot be read, or an option is out of range.
     """
 
-    def __init__(self, folder: str) -> None: ...
+    def __init__(self, folder: str, storage: str = 'mapped', cache_bytes: int = 268435456, sums_cache_bytes: int = 0, least_bytes: int = 1048576, direct: bool = False, queue_depth: int = 64, use_io_uring: bool = True, delay_nanoseconds: int = 0) -> None: ...
 
     @property
     def columns(self) -> list[tuple[str, str]]:
@@ -130,6 +138,7 @@ class NativeScorer:
 
         Raises:
           ValueError: an array is missing, or has another type or shape; or an id is out of range.
+          OSError: a file with a table cannot be read any more.
         """
 
     def rank(self, user: dict[str, object], candidates: dict[str, object], raw: bool = False, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
@@ -157,6 +166,13 @@ class NativeScorer:
 
         Raises:
           ValueError: the folder cannot be read, or its model takes other inputs.
+        """
+
+    def statistics(self) -> dict[str, int]:
+        """What was read of tables in files.
+
+        Returns:
+          The counts by name; core.TableStatistics describes them.
         """
 
 class QuantileSketch:
@@ -726,6 +742,25 @@ def quantize_rows(rows: numpy.typing.ArrayLike, *, bits: int, bins: int = 32, ra
 
     Raises:
       ValueError: an argument is out of its range, or rows is not a matrix of real numbers.
+    """
+
+def quantize_scorer_rows(rows: numpy.typing.ArrayLike, *, bits: int, num_threads: int = 0) -> numpy.typing.NDArray[numpy.uint8]:
+    """Quantizes the rows of a table of a scorer.
+
+    The grid of a row is that of quantize_rows, but rows have one size each: a float32 scale, a float32
+    offset, and the codes. The items are offset + scale * code.
+
+    Args:
+      rows: float32 [R, D], finite.
+      bits: 8 or 4. Of 4 bits, byte i of the codes has the code of item i in its low half and that of
+        item i + ceil(D / 2) in its high half.
+      num_threads: maximum number of threads; 0 means one per core.
+
+    Returns:
+      uint8 [R, 8 + D] for 8 bits, and [R, 8 + ceil(D / 2)] for 4 bits.
+
+    Raises:
+      ValueError: bits is out of its range, or rows is not a matrix of finite numbers.
     """
 
 def row_splits_from_indices(row_indices: numpy.typing.ArrayLike, num_rows: int, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.int64]:

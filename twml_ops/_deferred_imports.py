@@ -7,11 +7,12 @@ take about as long as Keras itself.
 from __future__ import annotations
 
 import importlib.machinery
-import importlib.util
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 from twml_ops import _tensorflow_import
 
@@ -55,5 +56,44 @@ class _Finder:
         found = (f.find_spec(name, path, target) for f in others)
         spec = next((s for s in found if s is not None), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = importlib.util.LazyLoader(spec.loader)
+            spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
         return spec
+
+
+class _Loader:
+    """Makes a module that is loaded when it is asked for an attribute that it does not have.
+
+    `importlib.util.LazyLoader` would load it for any attribute. AutoGraph asks each module of the
+    process for its `__file__`.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        return _Module(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module._loader = self._loader  # type: ignore[attr-defined]
+
+
+class _Module(ModuleType):
+    """A module that is not loaded yet; a `ModuleType` once it is."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._lock = threading.RLock()
+
+    def __getattr__(self, name: str) -> Any:
+        with self._lock:
+            loader = self.__dict__.pop("_loader", None)
+            if loader is not None:
+                try:
+                    loader.exec_module(self)
+                except BaseException:
+                    self._loader = loader
+                    raise
+                self.__class__ = ModuleType  # type: ignore[assignment]
+        if type(self) is _Module:  # asked for while it is made or loaded
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return getattr(self, name)

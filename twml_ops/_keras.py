@@ -14,6 +14,13 @@ import tensorflow as tf
 VERSION: str = importlib.metadata.version(tf.keras.Model.__module__.partition(".")[0])
 KERAS_3: bool = VERSION.startswith("3.")
 
+AUTOGRAPH: bool = not KERAS_3
+"""Argument `autograph` of functions that call a model and are plain Python themselves.
+
+Keras 2 converts the Python control flow of a user's layer if AutoGraph converts the function that
+calls the model. Keras 3 never does, so converting the function would only take time.
+"""
+
 PACKAGE = "Twml"
 
 serializable = tf.keras.utils.register_keras_serializable(package=PACKAGE)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,6 +35,58 @@ ACTIVATIONS = (
 _PARTS = ("ids", "values", "row_splits")
 
 
+Storage = Literal["mapped", "memory", "file"]
+"""Where a scorer has its large tables; see `Scorer.load`."""
+
+
+class TableStatistics(NamedTuple):
+    """What a scorer has read of tables in files. Without such tables all numbers are 0.
+
+    Attributes:
+        entries: ids whose rows were added up or copied.
+        rows: different rows of each request, in all tables. A request of more than 512 rows counts
+            as several.
+        hits: of these rows, those that were in the cache.
+        misses: of these rows, those that were not.
+        reads: reads of files; a read has all rows of a request that are in the same or in
+            neighboring blocks.
+        bytes_read: bytes of these reads.
+        bytes_needed: bytes of the rows that were read.
+        sum_hits: sums that were in the cache of sums.
+        sum_misses: sums that were not.
+        tables: number of tables in files.
+        cache_bytes: memory of the cache of rows.
+        direct: whether reads go past the page cache.
+        io_uring: whether reads are submitted with io_uring; otherwise threads read.
+        hit_rate: the share of rows that were in the cache, NaN if there were none.
+        read_amplification: bytes read by bytes needed, NaN if nothing was read.
+    """
+
+    entries: int
+    rows: int
+    hits: int
+    misses: int
+    reads: int
+    bytes_read: int
+    bytes_needed: int
+    sum_hits: int
+    sum_misses: int
+    tables: int
+    cache_bytes: int
+    direct: bool
+    io_uring: bool
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of rows that were in the cache, NaN if there were none."""
+        return self.hits / self.rows if self.rows else math.nan
+
+    @property
+    def read_amplification(self) -> float:
+        """Bytes read by bytes needed, NaN if nothing was read."""
+        return self.bytes_read / self.bytes_needed if self.bytes_needed else math.nan
+
+
 class Scorer:
     """A model that `twml_ops.export.to_scorer` wrote. Use `Scorer.load` to read it.
 
@@ -53,13 +106,40 @@ class Scorer:
         self._ids, self._values, self._splits = (by_form.get(part) for part in _PARTS)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Scorer:
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        storage: Storage = "mapped",
+        cache_bytes: int = 256 << 20,
+        sums_cache_bytes: int = 0,
+        direct: bool = False,
+        queue_depth: int = 64,
+        least_bytes: int = 1 << 20,
+    ) -> Scorer:
         """Reads a model from a folder.
 
+        The files of the folder must not be changed while the scorer exists; see `reload`.
+        Predictions do not depend on the options, which are kept by `reload`. All options but
+        `storage` are for `storage="file"`.
+
         Args:
-            path: the folder that `to_scorer` wrote. Tables are memory-mapped: processes on one
-                machine share their memory, and rows that are not used are not loaded. The files
-                must not be changed while the scorer exists; see `reload`.
+            path: the folder that `to_scorer` wrote.
+            storage: where large tables are. "mapped": memory-mapped files; processes on one
+                machine share their memory, and rows that are not used are not loaded. "memory": in
+                memory of this process. "file": in the files, with the rows that are used most in a
+                cache in memory; the rows that a request does not find there are read together. See
+                "Supporting Massive DLRM Inference Through Software Defined Memory" (Ardestani et
+                al., 2021).
+            cache_bytes: memory for the cache of rows, which the tables share by their sizes; at
+                least 16 rows of each. `reload` needs it twice for as long as the old model is used.
+            sums_cache_bytes: memory for a cache of the sums of rows by the exact list of their
+                ids and values; 0 is none. It pays where lists are repeated.
+            direct: whether reads go past the page cache (O_DIRECT), where the file system can do
+                that. Reads are then of whole blocks of the file system, and all memory is that of
+                `cache_bytes`.
+            queue_depth: number of reads of a request that run at the same time, at most 4,096.
+            least_bytes: tables that are smaller are in memory.
 
         Returns:
             The scorer.
@@ -67,9 +147,19 @@ class Scorer:
         Raises:
             FileNotFoundError: the folder or its program does not exist.
             ValueError: the folder has a format that this version of the package cannot read, or
-                its files are damaged.
+                its files are damaged; or an option is out of its range, or needs `storage="file"`.
         """
-        return cls(_core.NativeScorer(_folder(path)))
+        return cls(
+            _core.NativeScorer(
+                _folder(path),
+                storage=storage,
+                cache_bytes=cache_bytes,
+                sums_cache_bytes=sums_cache_bytes,
+                direct=direct,
+                queue_depth=queue_depth,
+                least_bytes=least_bytes,
+            )
+        )
 
     def reload(self, path: str | os.PathLike[str]) -> None:
         """Replaces the model by that of another folder.
@@ -86,6 +176,12 @@ class Scorer:
                 width.
         """
         self._model.reload(_folder(path))
+
+    @property
+    def statistics(self) -> TableStatistics:
+        """What was read of tables in files since the current model was loaded."""
+        counts: dict[str, Any] = dict(self._model.statistics())
+        return TableStatistics(**counts)
 
     @property
     def inputs(self) -> list[str]:
@@ -145,6 +241,7 @@ class Scorer:
         Raises:
             ValueError: an input is missing or unexpected, a column has another type or length, an
                 id is out of range, or `row_splits` is not a valid sequence of offsets.
+            OSError: with `storage="file"`, a file cannot be read any more, or was changed.
         """
         if isinstance(ids, Mapping):
             if self._columns and ids.keys() != self._features.keys():
@@ -183,6 +280,7 @@ class Scorer:
         Raises:
             ValueError: as for `predict`, an array is in both mappings, or `candidates` does not
                 determine B.
+            OSError: as for `predict`.
         """
         names = user.keys() | candidates.keys()
         raw = bool(self._columns) and not names <= self._features.keys()

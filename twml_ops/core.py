@@ -5,3 +5,4 @@ from twml_ops._core import QuantileSketch as QuantileSketch  # a class that anno
 from twml_ops._core import ReuseDistances as ReuseDistances
 from twml_ops._core import mdl_boundaries as mdl_boundaries
 from twml_ops._scorer import Scorer as Scorer
+from twml_ops._scorer import TableStatistics as TableStatistics

@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "cc/core/io_ring.h"
+
 namespace twml {
 
 // One read or write. `done` is called once, on a thread of the BlockIo, with 0, a value of errno,
@@ -40,24 +42,23 @@ class BlockIo {
   BlockIo(const BlockIo&) = delete;
   BlockIo& operator=(const BlockIo&) = delete;
 
-  // Queues a request: an urgent one before all others in the queue, any other at its end.
+  // Queues a request: an urgent one before all others in the queue, any other at its end. If this
+  // throws, the request has not been queued.
   void Submit(BlockRequest request, bool urgent);
 
   int depth() const { return depth_; }
   bool uses_io_uring() const { return ring_ != nullptr; }
 
  private:
-  class Ring;
-
-  // Takes up to `limit` waiting requests. Waits for one if `wait`; an empty result then means that
-  // the threads shall end.
-  std::vector<BlockRequest> Take(int limit, bool wait);
+  // Takes up to `limit` waiting requests, without allocating. Waits for one if `wait`; if there are
+  // none then, the threads shall end.
+  void Take(int limit, bool wait, std::vector<BlockRequest>* taken);
   void RunWithIoUring();
   void RunWithSystemCalls();
 
   const int fd_;
   const int depth_;
-  std::unique_ptr<Ring> ring_;
+  std::unique_ptr<IoRing> ring_;
   std::mutex mu_;
   std::condition_variable changed_;
   std::deque<BlockRequest> waiting_;

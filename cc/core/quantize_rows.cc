@@ -1,6 +1,7 @@
 #include "cc/core/quantize_rows.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -150,20 +151,36 @@ class RowEncoder {
       std::memcpy(record + kOffsetAt, &item, sizeof(item));
       return;
     }
-    // The largest magnitude gets into [1, 2), as far as the exponent fits into 8 bits.
-    const int exponent =
-        std::max(-126, std::ilogb(std::max(std::abs(range.min), std::abs(range.max))));
-    const double factor = std::ldexp(1.0, -exponent);
-    kernels_.scale(row, cols_, factor, scaled_.data());
-    const RowRange scaled = {static_cast<float>(range.min * factor),
-                             static_cast<float>(range.max * factor), true};
-    const Candidate c = Search(scaled_.data(), cols_, scaled, options_, kernels_);
+    int exponent;
+    const Candidate c = FindGrid(row, range, &exponent);
     std::memcpy(record + kScaleAt, &c.scale_bits, sizeof(c.scale_bits));
     record[kExponentAt] = static_cast<uint8_t>(static_cast<int8_t>(exponent));
     std::memcpy(record + kOffsetAt, &c.offset_bits, sizeof(c.offset_bits));
     std::memset(record + kCodesAt, 0, RecordBytes(cols_, options_.bits) - kCodesAt);
-    kernels_.encode(scaled_.data(), cols_, c.grid, codes_.data());
     PackCodes(codes_.data(), cols_, options_.bits, record + kCodesAt);
+  }
+
+  // Writes a row for ScoringKernels::sum_quantized_rows. Its items must be finite.
+  void EncodeForScoring(const float* row, RowRange range, uint8_t* out) const {
+    float grid[2] = {0, cols_ == 0 ? 0 : row[0]};  // scale and offset
+    const bool constant = cols_ == 0 || range.min == range.max;
+    if (!constant) {
+      int exponent;
+      const Candidate c = FindGrid(row, range, &exponent);
+      grid[0] = std::ldexp(c.grid.scale, exponent);
+      grid[1] = std::ldexp(c.grid.offset, exponent);
+    }
+    std::memcpy(out, grid, sizeof(grid));
+    uint8_t* const codes = out + kQuantizedRowHead;
+    const int64_t half = (cols_ + 1) / 2;
+    const auto code = [&](int64_t i) { return constant || i >= cols_ ? 0 : codes_.data()[i]; };
+    if (options_.bits == 8) {
+      for (int64_t i = 0; i < cols_; ++i) codes[i] = static_cast<uint8_t>(code(i));
+      return;
+    }
+    for (int64_t i = 0; i < half; ++i) {
+      codes[i] = static_cast<uint8_t>(code(i) | code(i + half) << 4);
+    }
   }
 
   RowRange Range(const float* row) const {
@@ -171,6 +188,19 @@ class RowEncoder {
   }
 
  private:
+  // Finds the grid of a row whose items differ, in units of 2^exponent, and its codes.
+  Candidate FindGrid(const float* row, RowRange range, int* exponent) const {
+    // The largest magnitude gets into [1, 2), as far as the exponent fits into 8 bits.
+    *exponent = std::max(-126, std::ilogb(std::max(std::abs(range.min), std::abs(range.max))));
+    const double factor = std::ldexp(1.0, -*exponent);
+    kernels_.scale(row, cols_, factor, scaled_.data());
+    const RowRange scaled = {static_cast<float>(range.min * factor),
+                             static_cast<float>(range.max * factor), true};
+    const Candidate c = Search(scaled_.data(), cols_, scaled, options_, kernels_);
+    kernels_.encode(scaled_.data(), cols_, c.grid, codes_.data());
+    return c;
+  }
+
   const int64_t cols_;
   const QuantizeOptions options_;
   const QuantizeKernels& kernels_;
@@ -219,11 +249,7 @@ Status CheckHeader(const Header& h, int64_t size) {
   return Status();
 }
 
-}  // namespace
-
-Status QuantizeRows(const Matrix<const float>& rows, const QuantizeOptions& options,
-                    const ParallelFor& parallel_for, const AllocateBytes& allocate) {
-  if (!IsWidth(options.bits)) return Invalid("bits must be 8, 4, 3 or 2, got ", options.bits);
+Status CheckOptions(const Matrix<const float>& rows, const QuantizeOptions& options) {
   if (options.bins < 0 || options.bins > kMaxBins) {
     return Invalid("bins must be in [0, ", kMaxBins, "], got ", options.bins);
   }
@@ -233,6 +259,22 @@ Status QuantizeRows(const Matrix<const float>& rows, const QuantizeOptions& opti
   if (rows.dim > kMaxCols) {
     return Invalid("rows must have at most ", kMaxCols, " columns, got ", rows.dim);
   }
+  return Status();
+}
+
+// About the nanoseconds that the search takes for a row.
+int64_t CostOfRow(int64_t cols, const QuantizeOptions& options) {
+  const int64_t passes =
+      2 + 2 * static_cast<int64_t>(static_cast<float>(options.bins) * options.ratio);
+  return cols * passes / 2 + 50;
+}
+
+}  // namespace
+
+Status QuantizeRows(const Matrix<const float>& rows, const QuantizeOptions& options,
+                    const ParallelFor& parallel_for, const AllocateBytes& allocate) {
+  if (!IsWidth(options.bits)) return Invalid("bits must be 8, 4, 3 or 2, got ", options.bits);
+  TWML_RETURN_IF_ERROR(CheckOptions(rows, options));
   const int64_t n = rows.rows, cols = rows.dim;
   const int64_t record_bytes = RecordBytes(cols, options.bits);
   const QuantizeKernels& kernels = GetQuantizeKernels();
@@ -254,9 +296,7 @@ Status QuantizeRows(const Matrix<const float>& rows, const QuantizeOptions& opti
   uint8_t* const records = out + sizeof(header);
   uint8_t* const raw = records + n * record_bytes;
   const auto tasks = static_cast<int64_t>(first_raw.size()) - 1;
-  const int64_t passes =
-      2 + 2 * static_cast<int64_t>(static_cast<float>(options.bins) * options.ratio);
-  parallel_for(tasks, kRowsPerTask * (cols * passes / 2 + 50), [&](int64_t begin, int64_t end) {
+  parallel_for(tasks, kRowsPerTask * CostOfRow(cols, options), [&](int64_t begin, int64_t end) {
     const RowEncoder encoder(cols, options);
     for (int64_t t = begin; t < end; ++t) {
       int64_t next_raw = first_raw[t];
@@ -275,6 +315,34 @@ Status QuantizeRows(const Matrix<const float>& rows, const QuantizeOptions& opti
     }
   });
   return Status();
+}
+
+Status QuantizeToRows(const Matrix<const float>& rows, const QuantizeOptions& options,
+                      const ParallelFor& parallel_for, uint8_t* out) {
+  if (options.bits != 8 && options.bits != 4) {
+    return Invalid("bits must be 8 or 4, got ", options.bits);
+  }
+  TWML_RETURN_IF_ERROR(CheckOptions(rows, options));
+  const int64_t n = rows.rows, cols = rows.dim;
+  const int64_t row_bytes = QuantizedRowBytes(cols, options.bits);
+  std::atomic<int64_t> first_bad{n};
+  parallel_for(n, CostOfRow(cols, options), [&](int64_t begin, int64_t end) {
+    const RowEncoder encoder(cols, options);
+    for (int64_t r = begin; r < end; ++r) {
+      const float* const row = rows.data + r * cols;
+      const RowRange range = encoder.Range(row);
+      if (range.finite) {
+        encoder.EncodeForScoring(row, range, out + r * row_bytes);
+        continue;
+      }
+      int64_t bad = first_bad.load();
+      while (r < bad && !first_bad.compare_exchange_weak(bad, r)) {
+      }
+      return;
+    }
+  });
+  if (first_bad == n) return Status();
+  return Invalid("rows must be finite, got NaN or infinity in row ", first_bad.load());
 }
 
 Status DequantizeRows(Span<const uint8_t> quantized, const ParallelFor& parallel_for,

@@ -45,6 +45,11 @@ Status QuantizeRows(const Matrix<const float>& rows, const QuantizeOptions& opti
 Status DequantizeRows(Span<const uint8_t> quantized, const ParallelFor& parallel_for,
                       const AllocateMatrix& allocate);
 
+// Writes rows of the form that ScoringKernels::sum_quantized_rows reads, QuantizedRowBytes each,
+// with the same grids: `bits` is 8 or 4, and the items of a row must be finite.
+Status QuantizeToRows(const Matrix<const float>& rows, const QuantizeOptions& options,
+                      const ParallelFor& parallel_for, uint8_t* out);
+
 }  // namespace twml
 
 #endif  // TWML_CORE_QUANTIZE_ROWS_H_

@@ -1,14 +1,8 @@
 #include "cc/core/row_store.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -18,28 +12,15 @@
 namespace twml {
 namespace {
 
-constexpr char kMagic[] = "twml_ops row store 1\n";
-constexpr int64_t kPage = 4096;
+constexpr int64_t kPage = AlignedBuffer::kPage;
 constexpr int64_t kMaxSegmentBytes = int64_t{256} << 10;
 constexpr int64_t kTargetSegments = 256;
 constexpr int64_t kMinSpareSegments = 12;
 constexpr int64_t kSpare = 4;                   // one spare segment for so many
 constexpr int64_t kMaxGap = int64_t{16} << 10;  // that is read along with its neighbors
-constexpr int64_t kMaxRun = int64_t{1} << 20;
+constexpr int64_t kMaxRun = int64_t{256} << 10;
 
 int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-
-Status FileError(const std::string& path, const char* what, int error) {
-  return FileStatus(path, " cannot be ", what, ": ", DescribeRowError(error));
-}
-
-// Calls a function of the system again until no signal interrupts it.
-template <class Call>
-auto Uninterrupted(Call call) {
-  auto result = call();
-  while (result < 0 && errno == EINTR) result = call();
-  return result;
-}
 
 // A hash of bytes. Four sums that do not wait for each other take 32 bytes at a time.
 uint32_t Checksum(const char* data, int64_t bytes, uint64_t seed) {
@@ -63,6 +44,51 @@ uint32_t Checksum(const char* data, int64_t bytes, uint64_t seed) {
   return static_cast<uint32_t>(Mix64(add(add(add(sums[0], sums[1]), sums[2]), sums[3])));
 }
 
+// Requests whose buffers belong to a scope, which is not left before they are done.
+class ScopedRequests {
+ public:
+  explicit ScopedRequests(BlockIo* io) : io_(io) {}
+  ~ScopedRequests() { Wait(); }
+
+  void Read(int64_t offset, int64_t bytes, char* buffer) {
+    BlockRequest request;
+    request.offset = offset;
+    request.bytes = bytes;
+    request.buffer = buffer;
+    request.done = [this](int error) { Finish(error); };
+    Add(1);
+    try {
+      io_->Submit(std::move(request), /*urgent=*/true);
+    } catch (...) {
+      Add(-1);
+      throw;
+    }
+  }
+
+  // Returns 0, or the error of one of them.
+  int Wait() {
+    std::unique_lock<std::mutex> lock(mu_);
+    done_.wait(lock, [this] { return left_ == 0; });
+    return error_;
+  }
+
+ private:
+  void Add(int count) {
+    std::lock_guard<std::mutex> lock(mu_);
+    left_ += count;
+  }
+  void Finish(int error) {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (error != 0) error_ = error;
+    if (--left_ == 0) done_.notify_all();
+  }
+
+  BlockIo* const io_;
+  std::mutex mu_;
+  std::condition_variable done_;
+  int left_ = 0, error_ = 0;
+};
+
 }  // namespace
 
 std::string DescribeRowError(int error) {
@@ -70,14 +96,9 @@ std::string DescribeRowError(int error) {
   return DescribeError(error);
 }
 
-AlignedBuffer::AlignedBuffer(int64_t bytes) {
-  if (bytes == 0) return;
-  void* const data = std::aligned_alloc(kPage, RoundUp(bytes, kPage));
-  if (data == nullptr) throw std::bad_alloc();
-  data_.reset(static_cast<char*>(data));
+Status RowStore::Error(const char* what, int error) const {
+  return FileStatus(path(), " cannot be ", what, ": ", DescribeRowError(error));
 }
-
-void AlignedBuffer::Free::operator()(char* data) const { std::free(data); }
 
 Status RowStore::SizesOf(const RowStoreOptions& options, Sizes* sizes) {
   if (options.num_rows < 1 || options.num_rows >= kNowhere) {
@@ -103,107 +124,35 @@ Status RowStore::SizesOf(const RowStoreOptions& options, Sizes* sizes) {
   return Status();
 }
 
-int64_t RowStore::MemoryBytes(const RowStoreOptions& options) {
-  Sizes sizes = {};
-  if (!SizesOf(options, &sizes).ok()) return 0;
-  const int64_t record_bytes = options.row_bytes + static_cast<int64_t>(sizeof(Tag));
-  const int64_t read_buffer = RoundUp(record_bytes, kPage) + kPage;
-  return options.num_rows * static_cast<int64_t>(sizeof(uint32_t)) +
-         sizes.num_segments * static_cast<int64_t>(sizeof(Segment)) +
-         (kNumBuffers + kCleanedAtOnce) * sizes.segment_bytes + options.depth * read_buffer;
-}
-
 Status RowStore::Create(const std::string& path, const RowStoreOptions& options,
                         std::unique_ptr<RowStore>* store) {
-  std::unique_ptr<RowStore> made(new RowStore(path, options));
-  TWML_RETURN_IF_ERROR(SizesOf(options, &made->sizes_));
-  made->record_bytes_ = options.row_bytes + static_cast<int64_t>(sizeof(Tag));
-  TWML_RETURN_IF_ERROR(made->Open());
+  std::unique_ptr<RowStore> made(new RowStore(options));
   RowStore* const s = made.get();
+  TWML_RETURN_IF_ERROR(SizesOf(options, &s->sizes_));
+  s->record_bytes_ = options.row_bytes + static_cast<int64_t>(sizeof(Tag));
+  const std::string content =
+      std::to_string(options.num_rows) + " rows of " + std::to_string(options.row_bytes) + " bytes";
+  TWML_RETURN_IF_ERROR(RowFile::Create(path, s->SegmentOffset(s->sizes_.num_segments),
+                                       options.direct, content, &s->file_));
   s->places_.assign(options.num_rows, kNowhere);
   s->segments_.resize(s->sizes_.num_segments);
+  // Threads that cannot report an error add to these lists; the memory is there.
+  s->free_.reserve(s->sizes_.num_segments);
+  s->free_buffers_.reserve(kNumBuffers);
   for (int64_t i = s->sizes_.num_segments - 1; i >= 0; --i) s->free_.push_back(i);
   for (int i = 0; i < kNumBuffers; ++i) {
     s->buffers_.emplace_back(s->sizes_.segment_bytes);
     s->free_buffers_.push_back(i);
   }
   s->clean_buffer_ = AlignedBuffer(kCleanedAtOnce * s->sizes_.segment_bytes);
-  s->io_ = std::make_unique<BlockIo>(s->fd_, options.depth, options.use_io_uring);
-  s->read_bytes_ =
-      s->direct_ ? RoundUp(s->record_bytes_, s->alignment_) + s->alignment_ : s->record_bytes_;
-  for (int i = 0; i < s->io_->depth(); ++i) {
-    s->read_buffers_.emplace_back(s->read_bytes_);
-    s->free_read_buffers_.push_back(s->read_buffers_.back().data());
-  }
+  s->io_ = std::make_unique<BlockIo>(s->file_->fd(), options.depth, options.use_io_uring);
+  const int64_t alignment = s->file_->alignment();
+  s->read_bytes_ = RoundUp(s->record_bytes_, alignment) + (s->direct() ? alignment : 0);
+  s->reads_.resize(s->io_->depth());
+  s->read_buffers_ = AlignedBuffer(s->io_->depth() * s->read_bytes_);
+  for (int i = s->io_->depth() - 1; i >= 0; --i) s->free_reads_.push_back(i);
   s->cleaner_ = std::thread([s] { s->Clean(); });
   *store = std::move(made);
-  return Status();
-}
-
-// Opens the file and checks that it may be replaced. After an error it is not removed.
-Status RowStore::OpenAndLock() {
-  const int flags = O_RDWR | O_CREAT | O_CLOEXEC;
-  const auto give_up = [this](const Status& status) {
-    close(fd_);
-    fd_ = -1;
-    return status;
-  };
-  for (;;) {
-    fd_ = Uninterrupted([&] { return open(path_.c_str(), flags, 0600); });
-    if (fd_ < 0) return FileError(path_, "created", errno);
-    if (Uninterrupted([&] { return flock(fd_, LOCK_EX | LOCK_NB); }) != 0) {
-      if (errno == EWOULDBLOCK) return give_up(FileStatus(path_, " is in use by another table"));
-      return give_up(FileError(path_, "locked", errno));
-    }
-    // Another store may have removed the file after it was opened here.
-    struct stat of_fd, of_path;
-    if (fstat(fd_, &of_fd) == 0 && stat(path_.c_str(), &of_path) == 0 &&
-        of_fd.st_dev == of_path.st_dev && of_fd.st_ino == of_path.st_ino) {
-      break;
-    }
-    close(fd_);
-  }
-  std::string header(sizeof(kMagic), '\0');
-  const auto n = Uninterrupted([&] { return pread(fd_, header.data(), header.size(), 0); });
-  if (n < 0) return give_up(FileError(path_, "read", errno));
-  if (n != 0 && header != std::string(kMagic, sizeof(kMagic))) {
-    return give_up(FileStatus(path_, " exists and is not a row store"));
-  }
-  return Status();
-}
-
-Status RowStore::Open() {
-  TWML_RETURN_IF_ERROR(OpenAndLock());
-  const int fd = fd_;
-  std::string header(kHeaderBytes, '\0');
-  header.replace(0, sizeof(kMagic), kMagic, sizeof(kMagic));
-  if (ftruncate(fd, 0) != 0) return FileError(path_, "emptied", errno);
-  const auto n = Uninterrupted([&] { return pwrite(fd, header.data(), header.size(), 0); });
-  if (n != kHeaderBytes) return FileError(path_, "written", n < 0 ? errno : ENOSPC);
-  // All space is reserved now, so that a disk that is too small is noticed at once.
-  const int64_t size = SegmentOffset(sizes_.num_segments);
-#ifdef __linux__
-  if (Uninterrupted([&] { return fallocate(fd, 0, 0, size); }) != 0) {
-    if (errno != EOPNOTSUPP && errno != ENOSYS) {
-      return FileStatus(path_, " cannot have the ", size, " bytes that ", options_.num_rows,
-                        " rows of ", options_.row_bytes, " bytes need: ", DescribeError(errno));
-    }
-    if (ftruncate(fd, size) != 0) return FileError(path_, "enlarged", errno);
-  }
-#else
-  if (ftruncate(fd, size) != 0) return FileError(path_, "enlarged", errno);
-#endif
-#ifdef O_DIRECT
-  if (options_.direct && fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_DIRECT) == 0) {
-    // The alignment that the file system needs is found by trying.
-    const AlignedBuffer probe(kPage);
-    for (alignment_ = 512; alignment_ <= kPage && !direct_; alignment_ *= 2) {
-      direct_ = pread(fd, probe.data(), alignment_, kHeaderBytes + alignment_) == alignment_;
-    }
-    alignment_ = direct_ ? alignment_ / 2 : 1;
-    if (!direct_) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_DIRECT);
-  }
-#endif
   return Status();
 }
 
@@ -216,10 +165,6 @@ RowStore::~RowStore() {
   }
   if (cleaner_.joinable()) cleaner_.join();
   io_.reset();
-  if (fd_ >= 0) {
-    if (!path_.empty()) unlink(path_.c_str());
-    close(fd_);
-  }
 }
 
 char* RowStore::RecordInMemory(uint32_t place) const {
@@ -260,9 +205,9 @@ Status RowStore::PlaceFor(int stream, std::unique_lock<std::mutex>* lock, uint32
              (CanOpen(stream) && usable() != free_.rend());
     });
     if (!CanOpen(stream) || usable() == free_.rend()) {
-      if (write_error_ != 0) return FileError(path_, "written", write_error_);
-      if (clean_error_ != 0) return FileError(path_, "read", clean_error_);
-      return FileStatus(path_, " is being closed");
+      if (write_error_ != 0) return Error("written", write_error_);
+      if (clean_error_ != 0) return Error("read", clean_error_);
+      return FileStatus(path(), " is being closed");
     }
     const auto chosen = std::next(usable()).base();
     const int64_t segment = *chosen;
@@ -277,11 +222,9 @@ Status RowStore::PlaceFor(int stream, std::unique_lock<std::mutex>* lock, uint32
   return Status();
 }
 
+// Begins to write a segment. If this throws, nothing has changed.
 void RowStore::Seal(int64_t number) {
   Segment& segment = segments_[number];
-  segment.state = State::kWriting;
-  ++running_;
-  statistics_.bytes_written += sizes_.segment_bytes;
   BlockRequest request;
   request.write = true;
   request.offset = SegmentOffset(number);
@@ -303,6 +246,9 @@ void RowStore::Seal(int64_t number) {
     changed_.notify_all();
   };
   io_->Submit(std::move(request), /*urgent=*/false);
+  segment.state = State::kWriting;
+  ++running_;
+  statistics_.bytes_written += sizes_.segment_bytes;
 }
 
 void RowStore::FreeIfEmpty(int64_t number) {
@@ -355,7 +301,7 @@ void RowStore::Forget(int64_t row) {
 
 void RowStore::Read(int64_t row, bool urgent, Receive receive) {
   std::lock_guard<std::mutex> lock(mu_);
-  if (free_read_buffers_.empty()) {
+  if (free_reads_.empty()) {
     WaitingRead read = {row, std::move(receive)};
     if (urgent) {
       waiting_reads_.push_front(std::move(read));
@@ -371,37 +317,43 @@ void RowStore::StartRead(int64_t row, Receive receive, bool urgent) {
   const uint32_t place = places_[row];
   if (place == kNowhere) return receive(nullptr, ENOENT);
   if (const char* const record = RecordInMemory(place)) return receive(record, 0);
-  const int64_t number = place / sizes_.rows_per_segment;
-  const int64_t at = RecordOffset(place);
-  const uint32_t version = segments_[number].version;
-  char* const buffer = free_read_buffers_.back();
-  free_read_buffers_.pop_back();
-  ++segments_[number].readers;
-  ++running_;
+  const int64_t segment = place / sizes_.rows_per_segment;
+  const int64_t alignment = file_->alignment(), at = RecordOffset(place);
+  const int number = free_reads_.back();
   BlockRequest request;
-  request.offset = at / alignment_ * alignment_;
-  request.bytes = RoundUp(at + record_bytes_, alignment_) - request.offset;
-  request.buffer = buffer;
+  request.offset = at / alignment * alignment;
+  request.bytes = RoundUp(at + record_bytes_, alignment) - request.offset;
+  request.buffer = read_buffers_.data() + number * read_bytes_;
+  const int64_t bytes = request.bytes;
+  RunningRead& read = reads_[number];
+  read = {row, segment, segments_[segment].version, at - request.offset, std::move(receive)};
+  request.done = [this, number](int error) { FinishRead(number, error); };
+  try {
+    io_->Submit(std::move(request), urgent);
+  } catch (const std::bad_alloc&) {
+    return std::exchange(read.receive, nullptr)(nullptr, ENOMEM);
+  }
+  free_reads_.pop_back();
+  ++segments_[segment].readers;
+  ++running_;
   ++statistics_.rows_read;
-  statistics_.bytes_read += request.bytes;
-  const int64_t skipped = at - request.offset;
-  request.done = [this, row, version, number, buffer, skipped,
-                  receive = std::move(receive)](int error) {
-    const char* const record = buffer + skipped;
-    if (error == 0) error = CheckRecord(record, row, version);
-    receive(error == 0 ? record : nullptr, error);
-    std::lock_guard<std::mutex> lock(mu_);
-    free_read_buffers_.push_back(buffer);
-    if (--segments_[number].readers == 0) changed_.notify_all();
-    --running_;
-    while (!free_read_buffers_.empty() && !waiting_reads_.empty()) {
-      WaitingRead next = std::move(waiting_reads_.front());
-      waiting_reads_.pop_front();
-      StartRead(next.row, std::move(next.receive), /*urgent=*/false);
-    }
-    if (running_ == 0) changed_.notify_all();
-  };
-  io_->Submit(std::move(request), urgent);
+  statistics_.bytes_read += bytes;
+}
+
+void RowStore::FinishRead(int number, int error) {
+  RunningRead& read = reads_[number];
+  const char* const record = read_buffers_.data() + number * read_bytes_ + read.skipped;
+  if (error == 0) error = CheckRecord(record, read.row, read.version);
+  std::exchange(read.receive, nullptr)(error == 0 ? record : nullptr, error);
+  std::lock_guard<std::mutex> lock(mu_);
+  if (--segments_[read.segment].readers == 0) changed_.notify_all();
+  free_reads_.push_back(number);
+  while (!free_reads_.empty() && !waiting_reads_.empty()) {
+    WaitingRead next = std::move(waiting_reads_.front());
+    waiting_reads_.pop_front();
+    StartRead(next.row, std::move(next.receive), /*urgent=*/false);
+  }
+  if (--running_ == 0) changed_.notify_all();
 }
 
 Status RowStore::ReadRange(int64_t begin, int64_t count,
@@ -416,7 +368,7 @@ Status RowStore::ReadRange(int64_t begin, int64_t count,
   const auto release = [this](std::vector<Wanted>* read) {
     std::lock_guard<std::mutex> guard(mu_);
     for (const Wanted& each : *read) {
-      --segments_[(each.at - kHeaderBytes) / sizes_.segment_bytes].readers;
+      --segments_[(each.at - RowFile::kHeaderBytes) / sizes_.segment_bytes].readers;
     }
     changed_.notify_all();
   };
@@ -437,19 +389,20 @@ Status RowStore::ReadRange(int64_t begin, int64_t count,
   std::sort(wanted.begin(), wanted.end(),
             [](const Wanted& a, const Wanted& b) { return a.at < b.at; });
   // Several runs of neighboring records are read at the same time.
+  const int64_t alignment = file_->alignment();
   struct Run {
     size_t first, last;
     int64_t offset, bytes;
   };
   std::vector<Run> runs;
   for (size_t i = 0; i < wanted.size(); ++i) {
-    const int64_t end = RoundUp(wanted[i].at + record_bytes_, alignment_);
+    const int64_t end = RoundUp(wanted[i].at + record_bytes_, alignment);
     if (!runs.empty() && wanted[i].at - (runs.back().offset + runs.back().bytes) <= kMaxGap &&
         end - runs.back().offset <= kMaxRun) {
       runs.back().last = i + 1;
       runs.back().bytes = std::max(runs.back().bytes, end - runs.back().offset);
     } else {
-      const int64_t offset = wanted[i].at / alignment_ * alignment_;
+      const int64_t offset = wanted[i].at / alignment * alignment;
       runs.push_back({i, i + 1, offset, end - offset});
     }
   }
@@ -463,27 +416,13 @@ Status RowStore::ReadRange(int64_t begin, int64_t count,
       bytes += RoundUp(runs[end++].bytes, kPage);
     }
     const AlignedBuffer buffer(bytes);
-    std::mutex mu;
-    std::condition_variable done;
-    size_t left = end - next;
+    ScopedRequests requests(io_.get());
     int64_t at = 0;
     for (size_t i = next; i < end; ++i) {
-      BlockRequest request;
-      request.offset = runs[i].offset;
-      request.bytes = runs[i].bytes;
-      request.buffer = buffer.data() + at;
-      request.done = [&](int e) {
-        std::lock_guard<std::mutex> guard(mu);
-        if (e != 0) error = e;
-        if (--left == 0) done.notify_one();
-      };
+      requests.Read(runs[i].offset, runs[i].bytes, buffer.data() + at);
       at += RoundUp(runs[i].bytes, kPage);
-      io_->Submit(std::move(request), /*urgent=*/true);
     }
-    {
-      std::unique_lock<std::mutex> guard(mu);
-      done.wait(guard, [&] { return left == 0; });
-    }
+    error = requests.Wait();
     at = 0;
     for (size_t i = next; i < end && error == 0; ++i) {
       for (size_t k = runs[i].first; k < runs[i].last && error == 0; ++k) {
@@ -495,7 +434,7 @@ Status RowStore::ReadRange(int64_t begin, int64_t count,
     }
     next = end;
   }
-  return error == 0 ? Status() : FileError(path_, "read", error);
+  return error == 0 ? Status() : Error("read", error);
 }
 
 Status RowStore::RetryWrites() {
@@ -503,47 +442,45 @@ Status RowStore::RetryWrites() {
   if (write_error_ == 0 && clean_error_ == 0) return Status();
   if (write_error_ != 0) {
     write_error_ = 0;
-    int64_t failed = 0;
-    for (int64_t i = 0; i < sizes_.num_segments; ++i) {
-      if (segments_[i].state != State::kFailed) continue;
-      ++failed;
-      Seal(i);
+    try {
+      for (int64_t i = 0; i < sizes_.num_segments; ++i) {
+        if (segments_[i].state == State::kFailed) Seal(i);
+      }
+    } catch (const std::bad_alloc&) {
+      write_error_ = ENOMEM;
     }
     changed_.wait(lock, [&] {
       return std::none_of(segments_.begin(), segments_.end(),
                           [](const Segment& s) { return s.state == State::kWriting; });
     });
-    if (write_error_ != 0) return FileError(path_, "written", write_error_);
+    if (write_error_ != 0) return Error("written", write_error_);
   }
   clean_error_ = 0;
   changed_.notify_all();
   return Status();
 }
 
-Status RowStore::Replace(RowStore* other) {
-  if (std::rename(path_.c_str(), other->path_.c_str()) != 0) {
-    return FileError(path_, "renamed", errno);
-  }
-  path_ = std::exchange(other->path_, "");
-  return Status();
-}
+Status RowStore::Replace(RowStore* other) { return file_->Replace(other->file_.get()); }
 
 RowStore::Statistics RowStore::statistics() const {
   std::lock_guard<std::mutex> lock(mu_);
   return statistics_;
 }
 
-// The full segments with the fewest valid records, at most kCleanedAtOnce.
-std::vector<int64_t> RowStore::SegmentsToClean() const {
-  std::vector<int64_t> found;
+// The full segments with the fewest valid records.
+RowStore::Cleaned RowStore::SegmentsToClean() const {
+  Cleaned found;
   for (int64_t i = 0; i < sizes_.num_segments; ++i) {
     const Segment& segment = segments_[i];
-    if (segment.state == State::kFull && segment.live < sizes_.rows_per_segment) found.push_back(i);
+    if (segment.state != State::kFull || segment.live == sizes_.rows_per_segment) continue;
+    int at = found.count;
+    while (at > 0 && segments_[found.segments[at - 1]].live > segment.live) --at;
+    if (at == kCleanedAtOnce) continue;
+    if (found.count < kCleanedAtOnce) ++found.count;
+    std::copy_backward(found.segments + at, found.segments + found.count - 1,
+                       found.segments + found.count);
+    found.segments[at] = i;
   }
-  const auto number = std::min<int64_t>(kCleanedAtOnce, found.size());
-  std::partial_sort(found.begin(), found.begin() + number, found.end(),
-                    [this](int64_t a, int64_t b) { return segments_[a].live < segments_[b].live; });
-  found.resize(number);
   return found;
 }
 
@@ -551,52 +488,51 @@ void RowStore::Clean() {
   const int64_t wanted = kMinFree + std::max<int64_t>(4, sizes_.num_segments / 32);
   std::unique_lock<std::mutex> lock(mu_);
   for (;;) {
-    std::vector<int64_t> segments;
+    Cleaned cleaned;
     changed_.wait(lock, [&] {
       if (ends_) return true;
       if (clean_error_ != 0 || write_error_ != 0) return false;
       if (static_cast<int64_t>(free_.size()) >= wanted) return false;
-      segments = SegmentsToClean();
-      return !segments.empty();
+      cleaned = SegmentsToClean();
+      return cleaned.count > 0;
     });
     if (ends_) return;
-    ReadSegments(segments, &lock);
-    for (size_t i = 0; i < segments.size(); ++i) {
+    ++running_;
+    for (int i = 0; i < cleaned.count; ++i) segments_[cleaned.segments[i]].state = State::kCleaned;
+    statistics_.bytes_read += cleaned.count * sizes_.segment_bytes;
+    lock.unlock();
+    const int error = ReadSegments(cleaned);
+    lock.lock();
+    if (error != 0) clean_error_ = error;
+    for (int i = 0; i < cleaned.count; ++i) {
+      const int64_t number = cleaned.segments[i];
       const char* const content = clean_buffer_.data() + i * sizes_.segment_bytes;
-      if (clean_error_ == 0) clean_error_ = MoveRecords(segments[i], content, &lock);
-      segments_[segments[i]].state = State::kFull;
-      FreeIfEmpty(segments[i]);
+      if (clean_error_ == 0) clean_error_ = MoveRecords(number, content, &lock);
+      segments_[number].state = State::kFull;
+      FreeIfEmpty(number);
     }
     --running_;
     changed_.notify_all();
   }
 }
 
-void RowStore::ReadSegments(const std::vector<int64_t>& segments,
-                            std::unique_lock<std::mutex>* lock) {
-  ++running_;
-  for (const int64_t number : segments) segments_[number].state = State::kCleaned;
-  statistics_.bytes_read += static_cast<int64_t>(segments.size()) * sizes_.segment_bytes;
-  lock->unlock();
-  size_t left = segments.size();  // guarded by mu_
-  for (size_t i = 0; i < segments.size(); ++i) {
-    BlockRequest request;
-    request.offset = SegmentOffset(segments[i]);
-    request.bytes = sizes_.segment_bytes;
-    request.buffer = clean_buffer_.data() + i * sizes_.segment_bytes;
-    request.done = [&](int error) {
-      std::lock_guard<std::mutex> guard(mu_);
-      if (error != 0) clean_error_ = error;
-      if (--left == 0) changed_.notify_all();
-    };
-    io_->Submit(std::move(request), /*urgent=*/true);
+// Reads segments into the buffer. Returns 0 or an error.
+int RowStore::ReadSegments(const Cleaned& cleaned) {
+  try {
+    ScopedRequests requests(io_.get());
+    for (int i = 0; i < cleaned.count; ++i) {
+      requests.Read(SegmentOffset(cleaned.segments[i]), sizes_.segment_bytes,
+                    clean_buffer_.data() + i * sizes_.segment_bytes);
+    }
+    return requests.Wait();
+  } catch (const std::bad_alloc&) {
+    return ENOMEM;
   }
-  lock->lock();
-  changed_.wait(*lock, [&] { return left == 0; });
 }
 
-// Moves the valid records of a segment to the stream of moved records. Returns 0 or kWrongRecord.
-int RowStore::MoveRecords(int64_t number, const char* content, std::unique_lock<std::mutex>* lock) {
+// Moves the valid records of a segment to the stream of moved records. Returns 0 or an error.
+int RowStore::MoveRecords(int64_t number, const char* content,
+                          std::unique_lock<std::mutex>* lock) try {
   for (int64_t i = 0; i < sizes_.rows_per_segment; ++i) {
     const auto place = static_cast<uint32_t>(number * sizes_.rows_per_segment + i);
     const char* const record = content + i * record_bytes_;
@@ -618,6 +554,8 @@ int RowStore::MoveRecords(int64_t number, const char* content, std::unique_lock<
     --segments_[number].live;
   }
   return segments_[number].live == 0 ? 0 : kWrongRecord;
+} catch (const std::bad_alloc&) {
+  return ENOMEM;
 }
 
 }  // namespace twml

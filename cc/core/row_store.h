@@ -26,21 +26,13 @@
 #include <thread>
 #include <vector>
 
+#include "cc/core/aligned_buffer.h"
 #include "cc/core/block_io.h"
+#include "cc/core/row_file.h"
 #include "cc/core/span.h"
 #include "cc/core/status.h"
 
 namespace twml {
-
-// A status about a file that the system cannot create, read or write, and whether a status is one.
-// All other statuses of this file and of its users are about invalid arguments.
-template <class... Parts>
-Status FileStatus(const std::string& path, const Parts&... what) {
-  return Invalid("the file ", path, what...);
-}
-inline bool IsFileStatus(const Status& status) {
-  return status.message().rfind("the file ", 0) == 0;
-}
 
 // The error of a record that is not the one that was written; see DescribeRowError.
 constexpr int kWrongRecord = -2;
@@ -57,19 +49,6 @@ struct RowStoreOptions {
   int64_t segment_bytes = 0;  // 0: at most 256 KiB, and so that there are about 256 segments
 };
 
-// Memory that is aligned for direct reads and writes.
-class AlignedBuffer {
- public:
-  explicit AlignedBuffer(int64_t bytes);
-  char* data() const { return data_.get(); }
-
- private:
-  struct Free {
-    void operator()(char* data) const;
-  };
-  std::unique_ptr<char, Free> data_;
-};
-
 // All functions may be called from any thread.
 class RowStore {
  public:
@@ -80,7 +59,7 @@ class RowStore {
     int64_t bytes_read = 0;     // from the file
   };
   // Receives a record, or an error. It runs on any thread, with the store locked if the record is
-  // in memory, so it must not call the store.
+  // in memory, so it must not call the store. It must not throw.
   using Receive = std::function<void(const char* record, int error)>;
 
   // Creates the file, or replaces one that an ended process left there. A file of another kind, or
@@ -91,9 +70,6 @@ class RowStore {
   ~RowStore();
   RowStore(const RowStore&) = delete;
   RowStore& operator=(const RowStore&) = delete;
-
-  // The memory of a store, in bytes.
-  static int64_t MemoryBytes(const RowStoreOptions& options);
 
   // Stores records. write(i, record) writes that of rows[i]. Returns an error if the file cannot be
   // written; then `*stored` records have been stored, and none of them is lost.
@@ -106,7 +82,7 @@ class RowStore {
   // Makes the records of rows invalid. Rows that have none are ignored.
   void Forget(Span<const int64_t> rows);
 
-  // Reads the record of a row that has one. `receive` is called once.
+  // Reads the record of a row that has one. `receive` is called once, unless this throws.
   void Read(int64_t row, bool urgent, Receive receive);
 
   // Reads the rows [begin, begin + count), in pieces as large as possible, and calls
@@ -123,9 +99,9 @@ class RowStore {
 
   int64_t num_rows() const { return options_.num_rows; }
   int64_t row_bytes() const { return options_.row_bytes; }
-  bool direct() const { return direct_; }
+  bool direct() const { return file_->direct(); }
   bool uses_io_uring() const { return io_->uses_io_uring(); }
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_->path(); }
   Statistics statistics() const;
 
  private:
@@ -148,6 +124,18 @@ class RowStore {
     int64_t row;
     Receive receive;
   };
+  // A read of the file that has begun.
+  struct RunningRead {
+    int64_t row, segment;
+    uint32_t version;
+    int64_t skipped;  // bytes of the aligned blocks before the record
+    Receive receive;
+  };
+  // Segments that are cleaned at the same time.
+  struct Cleaned {
+    int64_t segments[kCleanedAtOnce];
+    int count = 0;
+  };
   struct Sizes {
     int64_t segment_bytes, rows_per_segment, num_segments;
   };
@@ -156,12 +144,11 @@ class RowStore {
     uint32_t row, checksum;
   };
 
-  RowStore(std::string path, const RowStoreOptions& options) : path_(path), options_(options) {}
+  explicit RowStore(const RowStoreOptions& options) : options_(options) {}
   static Status SizesOf(const RowStoreOptions& options, Sizes* sizes);
-  Status Open();
-  Status OpenAndLock();
+  Status Error(const char* what, int error) const;
   int64_t SegmentOffset(int64_t segment) const {
-    return kHeaderBytes + segment * sizes_.segment_bytes;
+    return RowFile::kHeaderBytes + segment * sizes_.segment_bytes;
   }
   int64_t RecordOffset(uint32_t place) const {
     return SegmentOffset(place / sizes_.rows_per_segment) +
@@ -179,20 +166,17 @@ class RowStore {
   void Forget(int64_t row);
   void StartRead(int64_t row, Receive receive, bool urgent);
   void FreeIfEmpty(int64_t segment);
+  Cleaned SegmentsToClean() const;
 
+  void FinishRead(int number, int error);
   void Clean();
-  std::vector<int64_t> SegmentsToClean() const;
-  void ReadSegments(const std::vector<int64_t>& segments, std::unique_lock<std::mutex>* lock);
+  int ReadSegments(const Cleaned& cleaned);
   int MoveRecords(int64_t number, const char* content, std::unique_lock<std::mutex>* lock);
 
-  static constexpr int64_t kHeaderBytes = 4096;
-  std::string path_;
   const RowStoreOptions options_;
   Sizes sizes_ = {};
   int64_t record_bytes_ = 0;  // with its tag
-  int fd_ = -1;
-  bool direct_ = false;
-  int64_t alignment_ = 1;
+  std::unique_ptr<RowFile> file_;
   int64_t read_bytes_ = 0;  // of the aligned blocks around a record
 
   mutable std::mutex mu_;
@@ -204,15 +188,15 @@ class RowStore {
   int64_t used_[kNumStreams] = {0, 0};  // records in the open segments
   std::vector<AlignedBuffer> buffers_;
   std::vector<int> free_buffers_;
-  std::vector<char*> free_read_buffers_;
+  std::vector<RunningRead> reads_;
+  std::vector<int> free_reads_;
   std::deque<WaitingRead> waiting_reads_;
   int64_t running_ = 0;  // requests
   int write_error_ = 0, clean_error_ = 0;
   Statistics statistics_;
   bool ends_ = false;
 
-  std::vector<AlignedBuffer> read_buffers_;
-  AlignedBuffer clean_buffer_{0};
+  AlignedBuffer read_buffers_, clean_buffer_;
   std::unique_ptr<BlockIo> io_;
   std::thread cleaner_;
 };

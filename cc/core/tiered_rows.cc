@@ -1,28 +1,58 @@
 #include "cc/core/tiered_rows.h"
 
-#include <errno.h>
-
 #include <algorithm>
+#include <condition_variable>
 #include <cstring>
 #include <utility>
 
 #include "cc/core/csr.h"
-#include "cc/core/hash.h"
 #include "cc/core/id_index.h"
 
 namespace twml {
 namespace {
 
 constexpr int64_t kCostPerRow = 300;
-// Announcements that no lookup has come to after so many lookups are forgotten.
-constexpr int64_t kMaxAge = 64;
-constexpr int64_t kPiece = 4096;  // rows that are moved at once
+constexpr int64_t kPieceBytes = int64_t{1} << 20;  // of rows that are moved at once
 
-uint64_t PowerOfTwo(int64_t at_least) {
-  uint64_t n = 1;
-  while (n < static_cast<uint64_t>(at_least)) n *= 2;
-  return n;
-}
+// Single reads into memory of a scope, which is not left before they are done.
+class ScopedReads {
+ public:
+  explicit ScopedReads(RowStore* store) : store_(store) {}
+  ~ScopedReads() { Wait(); }
+
+  // Calls receive(record) on any thread, or sets the error.
+  template <class Receive>
+  void Read(int64_t id, int* error, Receive receive) {
+    Add(1);
+    try {
+      store_->Read(id, /*urgent=*/true, [this, error, receive](const char* record, int e) {
+        if (e == 0) receive(record);
+        std::lock_guard<std::mutex> lock(mu_);
+        if (e != 0) *error = e;
+        if (--left_ == 0) done_.notify_all();
+      });
+    } catch (...) {
+      Add(-1);
+      throw;
+    }
+  }
+
+  void Wait() {
+    std::unique_lock<std::mutex> lock(mu_);
+    done_.wait(lock, [this] { return left_ == 0; });
+  }
+
+ private:
+  void Add(int count) {
+    std::lock_guard<std::mutex> lock(mu_);
+    left_ += count;
+  }
+
+  RowStore* const store_;
+  std::mutex mu_;
+  std::condition_variable done_;
+  int64_t left_ = 0;
+};
 
 std::string InitialRecord(const std::vector<RowPart>& parts) {
   std::string record;
@@ -32,43 +62,10 @@ std::string InitialRecord(const std::vector<RowPart>& parts) {
 
 }  // namespace
 
-TieredRows::StagedIndex::StagedIndex(int64_t capacity)
-    : items_(PowerOfTwo(2 * capacity + 1), Item{0, -1}), mask_(items_.size() - 1) {}
-
-int TieredRows::StagedIndex::Find(int64_t id) const {
-  for (uint64_t at = Mix64(static_cast<uint64_t>(id));; ++at) {
-    const Item& item = items_[at & mask_];
-    if (item.slot < 0 || item.id == id) return item.slot;
-  }
-}
-
-void TieredRows::StagedIndex::Insert(int64_t id, int slot) {
-  uint64_t at = Mix64(static_cast<uint64_t>(id));
-  while (items_[at & mask_].slot >= 0) ++at;
-  items_[at & mask_] = {id, slot};
-}
-
-void TieredRows::StagedIndex::Remove(int64_t id) {
-  uint64_t hole = Mix64(static_cast<uint64_t>(id)) & mask_;
-  while (items_[hole].id != id || items_[hole].slot < 0) hole = (hole + 1) & mask_;
-  for (uint64_t at = (hole + 1) & mask_; items_[at].slot >= 0; at = (at + 1) & mask_) {
-    // An item may move to the hole unless its home lies behind the hole.
-    const uint64_t home = Mix64(static_cast<uint64_t>(items_[at].id)) & mask_;
-    if (((at - home) & mask_) < ((at - hole) & mask_)) continue;
-    items_[hole] = items_[at];
-    hole = at;
-  }
-  items_[hole].slot = -1;
-}
-
 TieredRows::TieredRows(const TieredRowsOptions& options)
     : options_(options),
       cache_(options.cache_rows, options.policy),
-      announced_(options.prefetch_rows > 0 ? cache_.num_places() : 0),
-      staged_(new Staged[options.prefetch_rows]),
-      staged_index_(options.prefetch_rows) {
-  for (int64_t i = options.prefetch_rows - 1; i >= 0; --i) free_slots_.push_back(i);
-}
+      ahead_(options.prefetch_rows, &cache_) {}
 
 Status TieredRows::Create(const TieredRowsOptions& options, std::vector<RowPart> parts,
                           std::unique_ptr<TieredRows>* rows) {
@@ -90,12 +87,14 @@ Status TieredRows::Create(const TieredRowsOptions& options, std::vector<RowPart>
 
 void TieredRows::Use(std::unique_ptr<RowStore> store, std::vector<RowPart> parts) {
   std::string initial = InitialRecord(parts);
-  staged_records_.resize(options_.prefetch_rows * static_cast<int64_t>(initial.size()));
+  const auto row_bytes = static_cast<int64_t>(initial.size());
+  AlignedBuffer records = ahead_.RecordsOf(row_bytes);
   // Nothing below can fail.
+  ahead_.Use(store.get(), std::move(records), row_bytes);
   store_ = std::move(store);
   parts_ = std::move(parts);
   initial_ = std::move(initial);
-  row_bytes_ = static_cast<int64_t>(initial_.size());
+  row_bytes_ = row_bytes;
 }
 
 Status TieredRows::OpenStore(const std::string& path, const std::vector<RowPart>& parts,
@@ -116,20 +115,7 @@ Status TieredRows::OpenStore(const std::string& path, const std::vector<RowPart>
 
 TieredRows::~TieredRows() {
   std::unique_lock<std::mutex> lock(mu_);
-  DropPrefetched();
-}
-
-int64_t TieredRows::MemoryBytes(const TieredRowsOptions& options, int64_t row_bytes) {
-  RowStoreOptions store;
-  store.num_rows = options.num_rows;
-  store.row_bytes = row_bytes;
-  store.depth = options.depth;
-  const auto index = static_cast<int64_t>(PowerOfTwo(2 * options.prefetch_rows + 1)) * 16;
-  const int64_t staged = options.prefetch_rows * (row_bytes + 32 + 8) + index;
-  const int64_t announced =
-      options.prefetch_rows > 0 ? 8 * RowCache::PlacesFor(options.cache_rows) : 0;
-  return RowCache::MemoryBytes(options.cache_rows) + RowStore::MemoryBytes(store) + staged +
-         announced;
+  ahead_.Clear();
 }
 
 void TieredRows::Gather(Cache cache, int64_t place, char* record) const {
@@ -151,14 +137,14 @@ Status TieredRows::SetParts(std::vector<RowPart> parts) {
     return Invalid("the first part must have ", parts_[0].bytes, " bytes");
   }
   std::unique_lock<std::mutex> lock(mu_);
-  DropPrefetched();
+  ahead_.Clear();
   // The new file is complete before anything of the old one changes.
   std::unique_ptr<RowStore> store;
   TWML_RETURN_IF_ERROR(OpenStore(options_.path + ".new", parts, &store));
   const std::string initial = InitialRecord(parts);
-  const int64_t kept = parts_[0].bytes;
-  for (int64_t begin = 0; begin < options_.num_rows; begin += kPiece) {
-    const int64_t count = std::min(kPiece, options_.num_rows - begin);
+  const int64_t kept = parts_[0].bytes, piece = std::max<int64_t>(1, kPieceBytes / kept);
+  for (int64_t begin = 0; begin < options_.num_rows; begin += piece) {
+    const int64_t count = std::min(piece, options_.num_rows - begin);
     std::vector<int64_t> ids;
     std::vector<char> weights;
     weights.reserve(count * kept);
@@ -198,7 +184,7 @@ Status TieredRows::Map(Span<const Id> ids, Cache cache, bool counts, bool change
   }
   std::vector<RowCache::Placed> placed;
   TWML_RETURN_IF_ERROR(cache_.Place(missing, &placed));
-  ++lookups_;
+  ahead_.BeginLookup();
   if (counts) {
     ++statistics_.lookups;
     statistics_.rows += cache_.num_used();
@@ -230,45 +216,53 @@ void TieredRows::MarkChanged(Span<const int64_t> places) {
   store_->Forget(outdated);
 }
 
-// Stores the changed rows among those that leave the cache. After an error all of `placed` is
-// undone.
+// Takes rows out of the cache whose content is not there.
+void TieredRows::UndoAll(const std::vector<RowCache::Placed>& placed) {
+  for (size_t i = placed.size(); i-- > 0;) cache_.Undo(placed[i], /*restore=*/false);
+}
+
+// Stores the changed rows among those that leave the cache. After an error or an exception all of
+// `placed` is undone.
 Status TieredRows::Evict(const std::vector<RowCache::Placed>& placed, Cache cache) {
   std::vector<int64_t> ids, places;
   std::vector<size_t> which;
-  for (size_t i = 0; i < placed.size(); ++i) {
-    if (!placed[i].old_is_dirty) continue;
-    ids.push_back(placed[i].old_id);
-    places.push_back(placed[i].place);
-    which.push_back(i);
-  }
   int64_t stored = 0;
-  const Status status = store_->Append(
-      ids, [&](int64_t i, char* record) { Gather(cache, places[i], record); }, &stored);
-  statistics_.written_back += stored;
-  if (!status.ok()) {
-    const size_t first_kept = which[stored];
+  const auto undo = [&] {
+    statistics_.written_back += stored;
+    const size_t first_kept = stored == 0 ? 0 : which[stored];
     for (size_t i = placed.size(); i-- > 0;) {
       // A row that was stored is no longer needed here; one that is not dirty is in the file.
       cache_.Undo(placed[i], /*restore=*/i >= first_kept || !placed[i].old_is_dirty);
     }
-    return status;
+  };
+  try {
+    for (size_t i = 0; i < placed.size(); ++i) {
+      if (!placed[i].old_is_dirty) continue;
+      ids.push_back(placed[i].old_id);
+      places.push_back(placed[i].place);
+      which.push_back(i);
+    }
+    const Status status = store_->Append(
+        ids, [&](int64_t i, char* record) { Gather(cache, places[i], record); }, &stored);
+    if (!status.ok()) {
+      undo();
+      return status;
+    }
+  } catch (...) {
+    undo();
+    throw;
   }
-  if (announced_.empty()) return Status();
+  statistics_.written_back += stored;
   for (const RowCache::Placed& each : placed) {
-    // A row that an announced lookup needs stays in memory.
-    const int64_t announced = std::exchange(announced_[each.place], 0);
-    if (each.old_id == RowCache::kNoRow || announced <= consumed_) continue;
-    if (announcements_.empty() || staged_index_.Find(each.old_id) >= 0) continue;
-    const int slot = TakeSlot(each.old_id, announced, announced);
-    if (slot < 0) continue;
-    Gather(cache, each.place, StagedRecord(slot));
-    staged_[slot].state = kReady;
+    if (char* const record = ahead_.Keep(each.old_id, each.place)) {
+      Gather(cache, each.place, record);
+    }
   }
   return Status();
 }
 
 // Brings the rows that entered the cache. After an error those that could not be read are not in
-// the cache.
+// the cache; after an exception none of them is.
 Status TieredRows::Load(const std::vector<RowCache::Placed>& placed, Cache cache,
                         const ParallelFor& parallel_for, std::unique_lock<std::mutex>* lock) {
   struct Waiting {
@@ -277,71 +271,63 @@ Status TieredRows::Load(const std::vector<RowCache::Placed>& placed, Cache cache
     size_t number;
   };
   std::vector<Waiting> waiting;
-  std::vector<int> errors(placed.size(), 0);
-  int64_t left = 0;  // reads of rows that were not read ahead; guarded by ready_mu_
-  int64_t newest = consumed_;
-  for (size_t i = 0; i < placed.size(); ++i) {
-    const int64_t id = placed[i].id, place = placed[i].place;
-    const int slot = options_.prefetch_rows > 0 ? staged_index_.Find(id) : -1;
-    if (slot >= 0) {
-      waiting.push_back({place, slot, i});
-      staged_[slot].used = true;
-      announced_[place] = staged_[slot].last;
-      newest = std::max(newest, staged_[slot].first);
-    } else if (!store_->Has(id)) {
-      Scatter(initial_.data(), cache, place);
-    } else {
-      {
-        std::lock_guard<std::mutex> guard(ready_mu_);
-        ++left;
+  std::vector<int> errors;
+  try {
+    errors.resize(placed.size());
+    ScopedReads reads(store_.get());
+    const auto read = [&](size_t number) {
+      reads.Read(placed[number].id, &errors[number],
+                 [this, cache, place = placed[number].place](const char* record) {
+                   Scatter(record, cache, place);
+                 });
+    };
+    for (size_t i = 0; i < placed.size(); ++i) {
+      const int64_t id = placed[i].id, place = placed[i].place;
+      waiting.push_back({place, -1, i});
+      const int slot = waiting.back().slot = ahead_.Take(id, place);
+      if (slot >= 0) continue;
+      waiting.pop_back();
+      if (store_->Has(id)) {
+        read(i);
+      } else {
+        Scatter(initial_.data(), cache, place);
       }
-      store_->Read(id, /*urgent=*/true, [&, i, place](const char* record, int error) {
-        if (error == 0) Scatter(record, cache, place);
-        std::lock_guard<std::mutex> guard(ready_mu_);
-        errors[i] = error;
-        ++completed_;
-        --left;
-        ready_.notify_all();
+    }
+    statistics_.prefetched += static_cast<int64_t>(waiting.size());
+    ahead_.EndTaking();
+    while (!waiting.empty()) {
+      const int64_t arrivals = ahead_.arrivals();
+      const auto ready = std::partition(waiting.begin(), waiting.end(), [&](const Waiting& each) {
+        return !ahead_.Ready(each.slot);
       });
-    }
-  }
-  statistics_.prefetched += static_cast<int64_t>(waiting.size());
-  DropBefore(newest);
-  while (!waiting.empty()) {
-    int64_t completed;
-    {
-      std::lock_guard<std::mutex> guard(ready_mu_);
-      completed = completed_;
-    }
-    const auto ready = std::stable_partition(
-        waiting.begin(), waiting.end(),
-        [&](const Waiting& each) { return staged_[each.slot].state.load() == kReading; });
-    lock->unlock();
-    const int64_t first = ready - waiting.begin();
-    parallel_for(waiting.end() - ready, kCostPerRow, [&](int64_t begin, int64_t end) {
-      for (int64_t i = first + begin; i < first + end; ++i) {
-        Scatter(StagedRecord(waiting[i].slot), cache, waiting[i].place);
+      lock->unlock();
+      const int64_t first = ready - waiting.begin();
+      parallel_for(waiting.end() - ready, kCostPerRow, [&](int64_t begin, int64_t end) {
+        for (int64_t i = first + begin; i < first + end; ++i) {
+          Scatter(ahead_.RecordAt(waiting[i].slot), cache, waiting[i].place);
+        }
+      });
+      if (ready == waiting.end()) ahead_.WaitForArrival(arrivals);
+      lock->lock();
+      for (int64_t count = waiting.end() - ready; count > 0; --count, waiting.pop_back()) {
+        const Waiting& each = waiting.back();
+        const bool failed = ahead_.Failed(each.slot);
+        ahead_.Release(each.slot);
+        if (failed) read(each.number);  // which gives the error, if it fails again
       }
-    });
-    if (ready == waiting.end()) {
-      std::unique_lock<std::mutex> guard(ready_mu_);
-      ready_.wait(guard, [&] { return completed_ != completed; });
+      ahead_.Issue();
     }
+    lock->unlock();
+    reads.Wait();
     lock->lock();
-    for (auto each = ready; each != waiting.end(); ++each) {
-      const Staged& read = staged_[each->slot];
-      if (read.state.load() == kFailed) errors[each->number] = read.error;
-      ReleaseSlot(each->slot);
+  } catch (...) {  // The reads are done.
+    if (!lock->owns_lock()) lock->lock();
+    for (const Waiting& each : waiting) {
+      if (each.slot >= 0) ahead_.PutBack(each.slot);
     }
-    waiting.erase(ready, waiting.end());
-    IssuePrefetches();
+    UndoAll(placed);
+    throw;
   }
-  lock->unlock();
-  {
-    std::unique_lock<std::mutex> guard(ready_mu_);
-    ready_.wait(guard, [&] { return left == 0; });
-  }
-  lock->lock();
   int error = 0;
   for (size_t i = 0; i < placed.size(); ++i) {
     if (errors[i] == 0) continue;
@@ -352,134 +338,17 @@ Status TieredRows::Load(const std::vector<RowCache::Placed>& placed, Cache cache
   return FileStatus(store_->path(), " cannot be read: ", DescribeRowError(error));
 }
 
-int TieredRows::TakeSlot(int64_t id, int64_t first, int64_t last) {
-  CollectAbandoned();
-  if (free_slots_.empty()) return -1;
-  const int slot = free_slots_.back();
-  free_slots_.pop_back();
-  staged_[slot].id = id;
-  staged_[slot].first = first;
-  staged_[slot].last = last;
-  staged_[slot].state = kReading;
-  staged_index_.Insert(id, slot);
-  for (auto each = announcements_.rbegin(); each != announcements_.rend(); ++each) {
-    if (each->number <= last || std::next(each) == announcements_.rend()) {
-      each->staged.push_back(slot);
-      break;
-    }
-  }
-  return slot;
-}
-
-void TieredRows::ReleaseSlot(int slot) {
-  if (staged_[slot].id != RowCache::kNoRow) staged_index_.Remove(staged_[slot].id);
-  staged_[slot].id = RowCache::kNoRow;
-  staged_[slot].used = false;
-  if (staged_[slot].state.load() == kReading) {
-    abandoned_.push_back(slot);  // its memory is still written
-  } else {
-    free_slots_.push_back(slot);
-  }
-}
-
-void TieredRows::CollectAbandoned() {
-  if (!free_slots_.empty()) return;
-  const auto done = std::partition(abandoned_.begin(), abandoned_.end(), [&](int slot) {
-    return staged_[slot].state.load() == kReading;
-  });
-  free_slots_.insert(free_slots_.end(), done, abandoned_.end());
-  abandoned_.erase(done, abandoned_.end());
-}
-
-// Forgets the announcements before one that a lookup has come to, and those that are too old.
-void TieredRows::DropBefore(int64_t number) {
-  consumed_ = std::max(consumed_, number);
-  while (!announcements_.empty() && (announcements_.front().number < consumed_ ||
-                                     lookups_ - announcements_.front().lookup > kMaxAge)) {
-    const Announcement dropped = std::move(announcements_.front());
-    announcements_.pop_front();
-    for (const int slot : dropped.staged) {
-      Staged& each = staged_[slot];
-      // The slot may have been released, and may have another row.
-      if (each.id == RowCache::kNoRow || each.first > dropped.number || each.used) continue;
-      if (each.last > dropped.number && !announcements_.empty()) {
-        announcements_.front().staged.push_back(slot);
-      } else {
-        ReleaseSlot(slot);
-      }
-    }
-  }
-}
-
-void TieredRows::IssuePrefetches() {
-  for (Announcement& announcement : announcements_) {
-    while (!announcement.waiting.empty()) {
-      CollectAbandoned();
-      if (free_slots_.empty()) return;
-      const int64_t id = announcement.waiting.back();
-      announcement.waiting.pop_back();
-      const int64_t place = cache_.Peek(id);
-      if (place != RowCache::kNoRow) {
-        announced_[place] = std::max(announced_[place], announcement.number);
-        continue;
-      }
-      const int known = staged_index_.Find(id);
-      if (known >= 0) {
-        staged_[known].last = std::max(staged_[known].last, announcement.number);
-        continue;
-      }
-      if (!store_->Has(id)) continue;
-      const int slot = TakeSlot(id, announcement.number, announcement.number);
-      ++statistics_.prefetches;
-      store_->Read(id, /*urgent=*/false, [this, slot](const char* record, int error) {
-        if (error == 0) std::memcpy(StagedRecord(slot), record, row_bytes_);
-        std::lock_guard<std::mutex> guard(ready_mu_);
-        staged_[slot].error = error;
-        staged_[slot].state = error == 0 ? kReady : kFailed;
-        ++completed_;
-        ready_.notify_all();
-      });
-    }
-  }
-}
-
-void TieredRows::DropPrefetched() {
-  announcements_.clear();
-  {
-    std::unique_lock<std::mutex> guard(ready_mu_);
-    ready_.wait(guard, [&] {
-      return std::none_of(staged_.get(), staged_.get() + options_.prefetch_rows,
-                          [](const Staged& each) { return each.state.load() == kReading; });
-    });
-  }
-  for (int64_t i = 0; i < options_.prefetch_rows; ++i) {
-    if (staged_[i].id != RowCache::kNoRow) ReleaseSlot(static_cast<int>(i));
-  }
-}
-
 template <class Id>
 Status TieredRows::Prefetch(Span<const Id> ids) {
   TWML_RETURN_IF_ERROR(CheckIds(ids, options_.num_rows, Serial));
-  if (options_.prefetch_rows == 0) return Status();
+  if (ahead_.empty()) return Status();
   IdIndex distinct;
   std::vector<int64_t> unique;
   for (const Id id : ids) {
     if (distinct.FindOrAdd(id) == static_cast<int64_t>(unique.size())) unique.push_back(id);
   }
   std::lock_guard<std::mutex> lock(mu_);
-  DropBefore(consumed_);
-  Announcement announcement = {++last_announcement_, lookups_, {}, {}};
-  for (const int64_t id : unique) {
-    const int64_t place = cache_.Peek(id);
-    if (place != RowCache::kNoRow) {
-      announced_[place] = announcement.number;
-    } else {
-      announcement.waiting.push_back(id);
-    }
-  }
-  std::reverse(announcement.waiting.begin(), announcement.waiting.end());
-  announcements_.push_back(std::move(announcement));
-  IssuePrefetches();
+  ahead_.Announce(unique);
   return Status();
 }
 template Status TieredRows::Prefetch<int32_t>(Span<const int32_t>);
@@ -512,10 +381,10 @@ Status TieredRows::ReadRows(Span<const int64_t> ids, Cache cache, const std::vec
       record += parts_[p].bytes;
     }
   };
-  int64_t left = 0;  // guarded by ready_mu_, as `failed`
   int failed = 0;
-  std::unique_lock<std::mutex> lock(mu_);
   std::string record(row_bytes_, '\0');
+  ScopedReads reads(store_.get());
+  std::unique_lock<std::mutex> lock(mu_);
   for (int64_t i = 0; i < ids.size(); ++i) {
     const int64_t place = cache_.Peek(ids[i]);
     if (place != RowCache::kNoRow) {
@@ -524,22 +393,11 @@ Status TieredRows::ReadRows(Span<const int64_t> ids, Cache cache, const std::vec
     } else if (!store_->Has(ids[i])) {
       write(initial_.data(), i);
     } else {
-      {
-        std::lock_guard<std::mutex> guard(ready_mu_);
-        ++left;
-      }
-      store_->Read(ids[i], /*urgent=*/true, [&, i](const char* from, int error) {
-        if (error == 0) write(from, i);
-        std::lock_guard<std::mutex> guard(ready_mu_);
-        if (error != 0) failed = error;
-        --left;
-        ready_.notify_all();
-      });
+      reads.Read(ids[i], &failed, [&write, i](const char* from) { write(from, i); });
     }
   }
   lock.unlock();
-  std::unique_lock<std::mutex> guard(ready_mu_);
-  ready_.wait(guard, [&] { return left == 0; });
+  reads.Wait();
   if (failed == 0) return Status();
   return FileStatus(store_->path(), " cannot be read: ", DescribeRowError(failed));
 }
@@ -551,9 +409,10 @@ Status TieredRows::WritePart(int64_t part, int64_t begin, int64_t count, const c
   for (int64_t p = 0; p < part; ++p) offset += parts_[p].bytes;
   TWML_RETURN_IF_ERROR(store_->RetryWrites());
   std::unique_lock<std::mutex> lock(mu_);
-  DropPrefetched();
-  for (int64_t start = 0; start < count; start += kPiece) {
-    const int64_t number = std::min(kPiece, count - start);
+  ahead_.Clear();
+  const int64_t piece = std::max<int64_t>(1, kPieceBytes / row_bytes_);
+  for (int64_t start = 0; start < count; start += piece) {
+    const int64_t number = std::min(piece, count - start);
     std::vector<char> records(number * row_bytes_);
     for (int64_t i = 0; i < number; ++i) {
       std::memcpy(records.data() + i * row_bytes_, initial_.data(), row_bytes_);
@@ -567,17 +426,19 @@ Status TieredRows::WritePart(int64_t part, int64_t begin, int64_t count, const c
     std::vector<int64_t> cached, stored_ids, positions;
     for (int64_t i = 0; i < number; ++i) {
       const int64_t id = begin + start + i, place = cache_.Peek(id);
-      const char* const value = values + (start + i) * bytes;
       if (place != RowCache::kNoRow) {
-        std::memcpy(cache[part] + place * bytes, value, bytes);
         cached.push_back(place);
       } else {
-        std::memcpy(records.data() + i * row_bytes_ + offset, value, bytes);
+        std::memcpy(records.data() + i * row_bytes_ + offset, values + (start + i) * bytes, bytes);
         stored_ids.push_back(id);
         positions.push_back(i);
       }
     }
     MarkChanged(cached);
+    for (const int64_t place : cached) {
+      const int64_t i = cache_.id_at(place) - begin;
+      std::memcpy(cache[part] + place * bytes, values + i * bytes, bytes);
+    }
     int64_t stored;
     TWML_RETURN_IF_ERROR(store_->Append(
         stored_ids,
@@ -592,6 +453,7 @@ Status TieredRows::WritePart(int64_t part, int64_t begin, int64_t count, const c
 TieredRows::Statistics TieredRows::statistics() const {
   std::lock_guard<std::mutex> lock(mu_);
   Statistics found = statistics_;
+  found.prefetches = ahead_.num_reads();
   found.store = store_->statistics();
   return found;
 }

@@ -6,10 +6,7 @@
 #ifndef TWML_CORE_TIERED_ROWS_H_
 #define TWML_CORE_TIERED_ROWS_H_
 
-#include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -17,6 +14,7 @@
 
 #include "cc/core/parallel.h"
 #include "cc/core/row_cache.h"
+#include "cc/core/row_read_ahead.h"
 #include "cc/core/row_store.h"
 #include "cc/core/span.h"
 #include "cc/core/status.h"
@@ -58,9 +56,6 @@ class TieredRows {
                        std::unique_ptr<TieredRows>* rows);
   ~TieredRows();
 
-  // The memory of such rows without the matrices of the cache, in bytes.
-  static int64_t MemoryBytes(const TieredRowsOptions& options, int64_t row_bytes);
-
   // Replaces the parts after the first one. All rows get their initial content; the caller sets
   // that of the rows in the cache. For a moment there are two files.
   Status SetParts(std::vector<RowPart> parts);
@@ -93,57 +88,17 @@ class TieredRows {
   Statistics statistics() const;
 
  private:
-  static constexpr int kReading = 0, kReady = 1, kFailed = 2;
-  // A row that is being read ahead or has been.
-  struct Staged {
-    int64_t id = RowCache::kNoRow;
-    int64_t first = 0, last = 0;  // numbers of announcements
-    bool used = false;            // by the lookup that runs
-    int error = 0;                // if it is kFailed
-    std::atomic<int> state{kReady};
-  };
-  struct Announcement {
-    int64_t number;
-    int64_t lookup;                // the number of calls of Map before it
-    std::vector<int64_t> waiting;  // ids that are not read yet, the next one last
-    std::vector<int> staged;       // those that are read
-  };
-  // The place of each id among the staged rows.
-  class StagedIndex {
-   public:
-    explicit StagedIndex(int64_t capacity);
-    int Find(int64_t id) const;
-    void Insert(int64_t id, int slot);
-    void Remove(int64_t id);
-
-   private:
-    struct Item {
-      int64_t id;
-      int slot;
-    };
-    std::vector<Item> items_;
-    uint64_t mask_;
-  };
-
   explicit TieredRows(const TieredRowsOptions& options);
   Status OpenStore(const std::string& path, const std::vector<RowPart>& parts,
                    std::unique_ptr<RowStore>* store) const;
   void Use(std::unique_ptr<RowStore> store, std::vector<RowPart> parts);
-  char* StagedRecord(int slot) { return staged_records_.data() + slot * row_bytes_; }
   void Gather(Cache cache, int64_t place, char* record) const;
   void Scatter(const char* record, Cache cache, int64_t place) const;
   Status Evict(const std::vector<RowCache::Placed>& placed, Cache cache);
   Status Load(const std::vector<RowCache::Placed>& placed, Cache cache,
               const ParallelFor& parallel_for, std::unique_lock<std::mutex>* lock);
+  void UndoAll(const std::vector<RowCache::Placed>& placed);
   void MarkChanged(Span<const int64_t> places);
-
-  // Of the rows that are read ahead; with the lock.
-  int TakeSlot(int64_t id, int64_t first, int64_t last);
-  void ReleaseSlot(int slot);
-  void DropBefore(int64_t number);
-  void IssuePrefetches();
-  void CollectAbandoned();
-  void DropPrefetched();
 
   const TieredRowsOptions options_;
   std::vector<RowPart> parts_;
@@ -153,20 +108,8 @@ class TieredRows {
 
   mutable std::mutex mu_;
   RowCache cache_;
-  std::vector<int64_t> announced_;  // of each place: the last announcement that has its id
+  RowReadAhead ahead_;
   Statistics statistics_;
-  int64_t lookups_ = 0;
-
-  std::vector<char> staged_records_;
-  std::unique_ptr<Staged[]> staged_;
-  std::vector<int> free_slots_, abandoned_;
-  StagedIndex staged_index_;
-  std::deque<Announcement> announcements_;
-  int64_t last_announcement_ = 0, consumed_ = 0;
-
-  std::mutex ready_mu_;
-  std::condition_variable ready_;
-  int64_t completed_ = 0;
 };
 
 }  // namespace twml

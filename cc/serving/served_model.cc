@@ -27,16 +27,17 @@ Status CheckSameInputs(const char* kind, const std::vector<ProgramInput>& old_in
 
 }  // namespace
 
-Status ServedModel::Load(const std::string& folder, std::unique_ptr<ServedModel>* out) {
+Status ServedModel::Load(const std::string& folder, const scorer::TableOptions& options,
+                         std::unique_ptr<ServedModel>* out) {
   std::shared_ptr<const Scorer> loaded;
-  TWML_RETURN_IF_ERROR(Scorer::Load(folder, &loaded));
-  out->reset(new ServedModel(std::move(loaded)));
+  TWML_RETURN_IF_ERROR(Scorer::Load(folder, options, &loaded));
+  out->reset(new ServedModel(options, std::move(loaded)));
   return Status();
 }
 
 Status ServedModel::Reload(const std::string& folder) {
   std::shared_ptr<const Scorer> loaded;
-  TWML_RETURN_IF_ERROR(Scorer::Load(folder, &loaded));
+  TWML_RETURN_IF_ERROR(Scorer::Load(folder, options_, &loaded));
   const std::shared_ptr<const Scorer> old = Get();
   TWML_RETURN_IF_ERROR(CheckSameInputs("inputs", old->features(), loaded->features()));
   TWML_RETURN_IF_ERROR(CheckSameInputs("columns", old->columns(), loaded->columns()));

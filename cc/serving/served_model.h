@@ -15,7 +15,9 @@ namespace twml::serving {
 // Any number of threads may call all functions.
 class ServedModel {
  public:
-  static Status Load(const std::string& folder, std::unique_ptr<ServedModel>* out);
+  // `options` are also those of the models that replace it.
+  static Status Load(const std::string& folder, const scorer::TableOptions& options,
+                     std::unique_ptr<ServedModel>* out);
 
   // The current version. It lives as long as it is held, also if it is replaced.
   std::shared_ptr<const scorer::Scorer> Get() const {
@@ -29,8 +31,10 @@ class ServedModel {
   Status Reload(const std::string& folder);
 
  private:
-  explicit ServedModel(std::shared_ptr<const scorer::Scorer> scorer) : scorer_(std::move(scorer)) {}
+  ServedModel(const scorer::TableOptions& options, std::shared_ptr<const scorer::Scorer> scorer)
+      : options_(options), scorer_(std::move(scorer)) {}
 
+  const scorer::TableOptions options_;
   mutable std::mutex mu_;
   std::shared_ptr<const scorer::Scorer> scorer_;
 };

@@ -76,6 +76,33 @@ int32_t KindOf(const ProgramInput& input) {
   return -1;
 }
 
+Status Convert(const twml_ops_scorer_options* given, twml::scorer::TableOptions* out) {
+  if (given == nullptr) return Status();
+  if (given->size < sizeof(given->size)) {
+    return twml::Invalid("size must be sizeof(twml_ops_scorer_options), got ", given->size);
+  }
+  // A program that was compiled with an earlier header has fewer options, and one with a later
+  // header must not set those that this library does not know.
+  twml_ops_scorer_options options = {};
+  const auto* const bytes = reinterpret_cast<const char*>(given);
+  std::memcpy(&options, bytes, std::min(given->size, sizeof(options)));
+  for (size_t i = sizeof(options); i < given->size; ++i) {
+    if (bytes[i] != 0)
+      return twml::Invalid("options has an option that this library does not know");
+  }
+  if (options.storage < TWML_OPS_TABLES_MAPPED || options.storage > TWML_OPS_TABLES_FILE) {
+    return twml::Invalid("storage must be TWML_OPS_TABLES_MAPPED, _MEMORY or _FILE, got ",
+                         options.storage);
+  }
+  out->storage = static_cast<twml::scorer::TableStorage>(options.storage);
+  out->direct = options.direct != 0;
+  out->sums_cache_bytes = options.sums_cache_bytes;
+  if (options.queue_depth != 0) out->reader.depth = options.queue_depth;
+  if (options.cache_bytes != 0) out->cache_bytes = options.cache_bytes;
+  if (options.least_bytes != 0) out->least_bytes = options.least_bytes;
+  return Status();
+}
+
 // The arrays of a request in the form of the core. Memory is kept for the next call of the thread.
 class Arrays {
  public:
@@ -102,7 +129,7 @@ void CallBody(void* context, int64_t begin, int64_t end) {
 }
 
 Status Predict(const twml_ops_scorer& scorer, const twml_ops_request& request, float* out,
-               int64_t out_size) {
+               int64_t out_size, bool* unreadable) {
   if (request.set != TWML_OPS_FEATURES && request.set != TWML_OPS_COLUMNS) {
     return twml::Invalid("set must be TWML_OPS_FEATURES or TWML_OPS_COLUMNS, got ", request.set);
   }
@@ -129,7 +156,7 @@ Status Predict(const twml_ops_scorer& scorer, const twml_ops_request& request, f
       request.parallel_for(request.pool, total, cost, CallBody,
                            const_cast<std::function<void(int64_t, int64_t)>*>(&body));
     };
-    return current->Predict(converted, parallel_for, out, out_size);
+    return current->Predict(converted, parallel_for, out, out_size, unreadable);
   }
   if (request.threads != nullptr) {
     twml::serving::ThreadPool& pool = request.threads->pool;
@@ -137,9 +164,9 @@ Status Predict(const twml_ops_scorer& scorer, const twml_ops_request& request, f
                                       const std::function<void(int64_t, int64_t)>& body) {
       pool.Run(total, cost, pool.num_threads(), body);
     };
-    return current->Predict(converted, parallel_for, out, out_size);
+    return current->Predict(converted, parallel_for, out, out_size, unreadable);
   }
-  return current->Predict(converted, twml::Serial, out, out_size);
+  return current->Predict(converted, twml::Serial, out, out_size, unreadable);
 }
 
 }  // namespace
@@ -150,13 +177,37 @@ int32_t twml_ops_scorer_abi_version(void) { return TWML_OPS_SCORER_ABI_VERSION; 
 
 int32_t twml_ops_scorer_load(const char* folder, twml_ops_scorer** scorer, char* error,
                              size_t error_size) {
+  return twml_ops_scorer_open(folder, nullptr, scorer, error, error_size);
+}
+
+int32_t twml_ops_scorer_open(const char* folder, const twml_ops_scorer_options* options,
+                             twml_ops_scorer** scorer, char* error, size_t error_size) {
   return Guard(error, error_size, [&] {
     if (folder == nullptr || scorer == nullptr) {
       return twml::Invalid("folder and scorer must not be null");
     }
+    twml::scorer::TableOptions converted;
+    TWML_RETURN_IF_ERROR(Convert(options, &converted));
     auto loaded = std::make_unique<twml_ops_scorer>();
-    TWML_RETURN_IF_ERROR(twml::serving::ServedModel::Load(folder, &loaded->model));
+    TWML_RETURN_IF_ERROR(twml::serving::ServedModel::Load(folder, converted, &loaded->model));
     *scorer = loaded.release();
+    return Status();
+  });
+}
+
+int32_t twml_ops_scorer_get_statistics(const twml_ops_scorer* scorer,
+                                       twml_ops_scorer_statistics* statistics, char* error,
+                                       size_t error_size) {
+  return Guard(error, error_size, [&] {
+    if (scorer == nullptr || statistics == nullptr) {
+      return twml::Invalid("scorer and statistics must not be null");
+    }
+    const twml::scorer::TableStatistics s = scorer->model->Get()->tables().statistics();
+    const twml_ops_scorer_statistics all = {
+        statistics->size, s.entries,    s.rows,         s.hits,     s.misses,
+        s.reads,          s.bytes_read, s.bytes_needed, s.sum_hits, s.sum_misses};
+    // A program that was compiled with an earlier header has a smaller struct.
+    std::memcpy(statistics, &all, std::min(statistics->size, sizeof(all)));
     return Status();
   });
 }
@@ -214,12 +265,14 @@ int64_t twml_ops_scorer_output_width(const twml_ops_scorer* scorer) {
 
 int32_t twml_ops_scorer_predict(const twml_ops_scorer* scorer, const twml_ops_request* request,
                                 float* out, int64_t out_size, char* error, size_t error_size) {
-  return Guard(error, error_size, [&] {
+  bool unreadable = false;
+  const int32_t code = Guard(error, error_size, [&] {
     if (scorer == nullptr || request == nullptr) {
       return twml::Invalid("scorer and request must not be null");
     }
-    return Predict(*scorer, *request, out, out_size);
+    return Predict(*scorer, *request, out, out_size, &unreadable);
   });
+  return unreadable ? TWML_OPS_SCORER_UNREADABLE : code;
 }
 
 }  // extern "C"

@@ -70,7 +70,10 @@ def train(folder, moment, policy, in_file, report):
     numbers = [int(n) for n in numbers]
     callbacks = [Kill(numbers[0], [*numbers, None][1])] if kind in ("step", "bytes") else []
     # A batch has up to 45 distinct ids, so every batch evicts rows and reads others.
-    storage = layers.Tiered(Path(folder) / "rows", cache_rows=48) if in_file else None
+    # The limit of a file's size is an error instead of a signal past the page cache, and for writes
+    # of io_uring.
+    plain = {"direct": False, "io_uring": False} if kind == "bytes" else {}
+    storage = layers.Tiered(Path(folder) / "rows", cache_rows=48, **plain) if in_file else None
     model = make_small_model(storage=storage)
     tables = TablePolicy(policy)
     with CheckpointManager(Path(folder) / "checkpoints", keep=2, tables=tables) as manager:

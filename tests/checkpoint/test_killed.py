@@ -94,7 +94,7 @@ def test_training_that_is_killed_a_hundred_times_reaches_the_same_bits(
     check_killed(child, tmp_path, undisturbed, 100, seed=2, policy=policy)
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(100, marks=pytest.mark.slow, id="hundred")])
 def test_training_of_a_table_in_a_file_that_is_killed_reaches_the_bits_of_one_in_memory(
     child, tmp_path, undisturbed, kills
 ):

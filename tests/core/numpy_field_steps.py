@@ -20,6 +20,17 @@ Registers = dict[str, Any]
 Step = Callable[[Registers], None]
 
 
+def dequantized(table: Array, row_format: str | None = None, units: int | None = None) -> Array:
+    """The table itself, or float32 [N, D] if its rows are scales, offsets and codes."""
+    if row_format is None:
+        return table
+    scale, offset = table[:, :8].copy().view(np.float32).T[..., None]
+    codes = table[:, 8:]
+    if row_format == "int4":
+        codes = np.concatenate([codes & 15, codes >> 4], axis=1)[:, :units]
+    return (offset + scale * codes.astype(np.float32)).astype(np.float32)
+
+
 def table_rows(table: Array, scale: Array | None, ids: Array) -> Array:
     """Rows of a table, float32 [..., D]."""
     rows = table[ids]
@@ -91,7 +102,9 @@ def _field_embedding(
     num_rows: list[int],
     pooling: str | None,
     bag_combiner: str,
+    **row_format: Any,
 ) -> Step:
+    table = dequantized(table, **row_format)
     *parts, out = registers
     bags = [parts[i : i + 3] for i in range(0, len(parts), 3)]
     sizes = np.array(num_rows, np.int64)

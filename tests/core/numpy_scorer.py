@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tests.core.numpy_field_steps import FIELD_STEPS, Array, Registers, Step, table_rows
+from tests.core.numpy_field_steps import (
+    FIELD_STEPS,
+    Array,
+    Registers,
+    Step,
+    dequantized,
+    table_rows,
+)
 from tests.core.numpy_raw_columns import RawColumns
 from twml_ops import _core
 
@@ -154,7 +161,9 @@ def _sparse_linear(
     table: Array,
     scale: Array | None = None,
     bias: Array | None = None,
+    **row_format: Any,
 ) -> Step:
+    table = dequantized(table, **row_format)
     compressed = table.dtype != np.float32
 
     def step(r: Registers) -> None:

@@ -9,6 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from twml_ops import _core
+
+BITS = {"int8": 8, "int4": 4}
+FORMS = ("float32", "bfloat16", "scaled_int8", "int8", "int4")
 WIDTHS = (1, 3, 4, 5, 16, 17, 33)  # around the widths of vectors and of panels
 
 
@@ -98,13 +102,20 @@ def _normal(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
+def row_format(form: str, width: int) -> dict[str, Any]:
+    """The attributes of a step with such a table."""
+    return {"row_format": form, "units": width} if form in BITS else {}
+
+
 def tables(rows: int, width: int, form: str, seed: int = 0) -> dict[str, np.ndarray]:
-    """A table in the format float32, bfloat16 or int8."""
+    """A table in the format float32, bfloat16, scaled_int8, int8 or int4."""
     table = _normal(rows, width, seed=seed)
     if form == "float32":
         return {"table": table}
     if form == "bfloat16":
         return {"table": (table.view(np.uint32) >> 16).astype(np.uint16)}
+    if form in BITS:
+        return {"table": _core.quantize_scorer_rows(table, bits=BITS[form])}
     scale = (np.abs(table).max(axis=1) / 127).astype(np.float32)
     return {"table": np.rint(table / scale[:, None]).astype(np.int8), "scale": scale}
 
@@ -112,7 +123,7 @@ def tables(rows: int, width: int, form: str, seed: int = 0) -> dict[str, np.ndar
 def _sparse_linear(form: str, width: int, values: bool, bias: bool = True) -> Example:
     e = Example()
     arrays = tables(50, width, form) | ({"bias": _normal(width, seed=1)} if bias else {})
-    e.step("sparse_linear", e.batch("x", 50, values), ["#0"], arrays)
+    e.step("sparse_linear", e.batch("x", 50, values), ["#0"], arrays, **row_format(form, width))
     return e
 
 
@@ -153,6 +164,7 @@ def _embedding(form: str, pooling: str | None, combiner: str, fields: int, bags:
     for i in range(bags):
         inputs += e.batch(f"bag{i}", 12, values=i % 2 == 0)
     options = {"num_rows": sizes, "pooling": pooling, "bag_combiner": combiner}
+    options |= row_format(form, 6)
     e.step("field_embedding", inputs, ["#0"], tables(sum(sizes), 6, form), **options)
     if combiner == "mean" and bags:  # weights that do not add up to nearly 0
         e.groups = {s: (i, None, n) for s, (i, _, n) in e.groups.items()}
@@ -323,7 +335,7 @@ def _casts() -> Example:
 def examples() -> dict[str, Example]:
     """An example of every operation and of its options."""
     made: dict[str, Example] = {}
-    for form in ("float32", "bfloat16", "int8"):
+    for form in FORMS:
         for width in WIDTHS:
             made[f"sparse_linear_{form}_{width}"] = _sparse_linear(form, width, width % 2 == 0)
         made[f"sparse_linear_{form}_values"] = _sparse_linear(form, 17, True, bias=False)

@@ -68,7 +68,9 @@ def test_a_row_has_the_same_bits_in_every_batch(folders, name):
         np.testing.assert_array_equal(scorer.predict(one), whole[b : b + 1])
 
 
-@pytest.mark.parametrize("name", ["sparse_linear_float32_17", "sparse_linear_int8_5", "hash_ids"])
+@pytest.mark.parametrize(
+    "name", ["sparse_linear_float32_17", "sparse_linear_int8_5", "sparse_linear_int4_5", "hash_ids"]
+)
 def test_rows_of_thousands_of_entries_equal_the_reference(folders, name):
     scorer, reference = (kind.load(folders(name)) for kind in (core.Scorer, NumPyScorer))
     request = EXAMPLES[name].request(3, longest=9000)

@@ -1,5 +1,6 @@
 """Batches that keep fields: matrices with marks for what is missing, weights, several labels."""
 
+import dataclasses
 import math
 from itertools import chain, pairwise
 
@@ -201,3 +202,41 @@ def test_keras_fits_weighted_examples(path, fresh_keras):
     batches = batches.map(lambda x, y, w: ({"continuous": x["continuous"]}, y, w))
     history = model.fit(batches, epochs=2, verbose=0)
     assert np.isfinite(history.history["loss"]).all()
+
+
+@pytest.mark.parametrize("name", ["csv", "parquet", "tfrecord"])
+def test_labels_can_have_other_names(name, open_examples):
+    data = open_examples(name).name
+    schema = open_source(data, labels=("x",)).schema
+    assert (schema.labels, schema.continuous) == (("x",), ("label",))
+    with pytest.raises(DataError, match=r"`nope`.*--label NAME"):
+        open_source(data, labels=("x", "nope"))
+    with pytest.raises(DataError, match="no feature.* besides `x`, `label`"):
+        open_source(data, labels=("x", "label"))
+    with pytest.raises(ValueError, match="together with labels"):
+        open_source(data, labels=("x",), schema=schema)
+
+
+def test_a_source_with_a_fixed_label_takes_no_other(criteo_file, criteo_row):
+    with pytest.raises(DataError, match="`criteo` takes no labels"):
+        open_source(f"criteo:{criteo_file([criteo_row()])}", labels=("x",))
+
+
+@pytest.mark.parametrize("use", [{"weight": "city"}, {"time": "city"}, {"group": "age"}])
+def test_a_csv_column_cannot_be_both_number_and_text(use, tmp_path):
+    (tmp_path / "x.csv").write_text("label,age,city\n1,7,a\n")
+    schema = Schema(("age",), ("city",), 0, "x", **use)
+    with pytest.raises(DataError, match=f"uses {next(iter(use.values()))} as both"):
+        open_source(f"csv:{tmp_path}/x.csv", schema=schema)
+
+
+@pytest.mark.parametrize("name", ["csv", "parquet", "tfrecord"])
+def test_examples_without_labels_are_read_for_prediction(name, open_examples, rows_of):
+    source = open_examples(name)
+    unlabeled = open_source(source.name, like=source.schema.without_labels())
+    assert not any(block.labels.any() for block in unlabeled.blocks())
+    want = [features for _, *features in rows_of(source.blocks())]
+    assert [features for _, *features in rows_of(unlabeled.blocks())] == want
+    only = dataclasses.replace(source.schema.without_labels(), continuous=("nope",))
+    with pytest.raises(DataError, match="nope"):
+        list(open_source(source.name, like=only).blocks())

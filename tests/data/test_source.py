@@ -48,6 +48,21 @@ def test_a_row_range_beyond_the_data_is_an_error(path):
         list(beyond.blocks())
 
 
+@pytest.mark.parametrize("name", ["data.libsvm", "data.libsvm.gz"])
+@pytest.mark.parametrize(("start", "stop"), [(0, 3), (0, 32), (32, None), (5, 39), (39, 40)])
+def test_a_range_of_counted_data_is_counted_without_a_pass(
+    start, stop, name, path, text_file, monkeypatch
+):
+    file = text_file("".join(f"{i % 2} {i + 1}:{i}.5\n" for i in range(LINES)), name)
+    counted = open_source(f"libsvm:{file}")
+    counted.num_examples()
+    ranges = [source.RowRange(s, start, stop) for s in (counted, open_source(f"libsvm:{file}"))]
+    by_reading = [piece.unit_rows() for piece in ranges[1]._pieces()]
+    monkeypatch.setattr(text, "existing_file", None)  # nothing can be read
+    assert [piece.unit_rows() for piece in ranges[0]._pieces()] == by_reading
+    assert ranges[0].num_examples() == len(range(LINES)[start:stop])
+
+
 @pytest.mark.parametrize("limit", [0, 200, 1 << 30])
 def test_every_pass_gives_the_same_rows_cached_or_not(limit, path, rows_of, monkeypatch):
     monkeypatch.setattr(source, "CACHE_BYTES", limit)

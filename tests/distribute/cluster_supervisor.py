@@ -125,6 +125,7 @@ class Supervisor:
         self.addresses = [f"{name}:{port}" for name, port in numbered]
         self.alive, self.pipes, self.stopped = {}, {}, []
         self.kill_at = None  # the time of the next kill, when its step has been reached
+        self.kills, self.aimed = [], {}  # those to come; process -> the kill that was its own
         self.died_since = set()  # tasks that have died since others were stopped
         self.reported = {str(i): 0 for i in range(workers)}
         self.found = {"step": 0, "loss": {}, "own": {}, "weights": None, "final": None}
@@ -184,8 +185,10 @@ class Supervisor:
             self.signal((job, index), signal.SIGCONT if reachable else signal.SIGSTOP)
 
     def signal(self, victim, number):
-        for pid in [p for p, t in self.alive.items() if t == victim]:
+        pids = [p for p, t in self.alive.items() if t == victim]
+        for pid in pids:
             os.kill(pid, number)
+        return pids
 
     def inject_faults(self, kills, stops, resume_after):
         """Injects the faults that are due at the step that the run has reached."""
@@ -193,8 +196,8 @@ class Supervisor:
         if kills and step >= kills[0][0] and self.kill_at is None:
             self.kill_at = time.monotonic() + (kills[0][3] if len(kills[0]) > 3 else 0) / 1e3
         if self.kill_at is not None and time.monotonic() >= self.kill_at:
-            _, job, index, *_ = kills.pop(0)
-            self.signal((job, index), signal.SIGKILL)
+            kill = kills.pop(0)
+            self.aimed |= dict.fromkeys(self.signal(tuple(kill[1:3]), signal.SIGKILL), kill)
             self.kill_at = None
         if stops and step >= stops[0][0]:
             _, *victim = stops.pop(0)
@@ -215,8 +218,11 @@ class Supervisor:
         os.close(pipe)
         _, status = os.waitpid(pid, 0)
         job, index = self.alive.pop(pid)
+        aimed = self.aimed.pop(pid, None)
         if not status:
             return False
+        if aimed is not None and status != signal.SIGKILL:
+            self.kills.insert(0, aimed)  # it had ended before the kill: its successor is killed
         self.found["deaths"].append([job, index, status])
         self.died_since.add((job, index))
         if os.waitstatus_to_exitcode(status) == 1:
@@ -228,6 +234,7 @@ class Supervisor:
         for job, count in (("ps", self.servers), ("worker", self.workers)):
             for index in range(count):
                 self.start(job, index)
+        self.kills = kills
         deadline, failed = time.monotonic() + limit, False
         while not failed and any(job == "worker" for job, _ in self.alive.values()):
             until = deadline if self.kill_at is None else min(deadline, self.kill_at)

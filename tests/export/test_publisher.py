@@ -41,8 +41,8 @@ def predict(model):
     return model(rows, training=False).numpy()
 
 
-def scores(folder):
-    return Scorer.load(folder).predict(PROBE, row_splits=np.arange(len(PROBE) + 1))
+def scores(folder, **options):
+    return Scorer.load(folder, **options).predict(PROBE, row_splits=np.arange(len(PROBE) + 1))
 
 
 def manager_of(tmp_path, policy, **options):
@@ -74,7 +74,7 @@ def test_every_checkpoint_is_served_as_the_model_of_its_moment(tmp_path, policy,
     assert sorted(p.name for p in served.iterdir()) == ["1", "3", "4"]  # the last two and the base
 
 
-@pytest.mark.parametrize("tables", ["bfloat16", "int8"])
+@pytest.mark.parametrize("tables", ["bfloat16", "int8", "int4"])
 def test_smaller_tables_are_published_as_changed_rows(tmp_path, tables):
     model = make_model()
     publisher = export.ScorerPublisher(model, tmp_path / "served", tables=tables)
@@ -85,7 +85,9 @@ def test_smaller_tables_are_published_as_changed_rows(tmp_path, tables):
     export.to_scorer(model, tmp_path / "whole", tables=tables)
     newest = tmp_path / "served" / "3"
     assert program_of(newest)["format"] == 2
-    np.testing.assert_array_equal(scores(newest), scores(tmp_path / "whole"))
+    want = scores(tmp_path / "whole")
+    for options in ({}, {"storage": "memory"}, {"storage": "file", "least_bytes": 0}):
+        np.testing.assert_array_equal(scores(newest, **options), want)
 
 
 def test_a_version_that_failed_is_in_the_next_one(tmp_path, monkeypatch):

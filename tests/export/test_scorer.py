@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.core.numpy_field_steps import dequantized
 from tests.export.conftest import N, batch, build, ragged
 from tests.models.test_field_models import SCHEMAS, features_of
 from tests.models.test_field_models import build as field_model
 from twml_ops import core, export, layers, models
 from twml_ops.data import Schema
+from twml_ops.export.tables import store_rows
 
 WITHOUT_TENSORFLOW = """
 import sys, json
@@ -208,9 +210,9 @@ def test_models_of_any_batch_form_take_csr(tmp_path, form):
     np.testing.assert_allclose(got, model(argument), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(("tables", "error"), [("bfloat16", 8e-3), ("int8", 8e-3)])
+@pytest.mark.parametrize(("tables", "error"), [("bfloat16", 8e-3), ("int8", 8e-3), ("int4", 0.1)])
 @pytest.mark.parametrize("binary", [False, True])
-def test_smaller_tables_predict_as_the_stock_export_of_them(tmp_path, tables, error, binary):
+def test_smaller_tables_predict_as_their_rows_in_float32(tmp_path, tables, error, binary):
     names = ["x_ids"] if binary else ["x_ids", "x_values"]
     inputs = [
         tf.keras.Input((None,), dtype="int64" if n == "x_ids" else "float32", ragged=True, name=n)
@@ -227,9 +229,16 @@ def test_smaller_tables_predict_as_the_stock_export_of_them(tmp_path, tables, er
     pair = list(ragged(ids, values, splits))
     argument = pair[0] if binary else pair
     assert 0 < np.abs(got - model(argument)).max() < error
-    export.to_stock_tf(model, tmp_path / "t", tables=tables)
-    stock = tf.saved_model.load(str(tmp_path / "t"))(argument)
-    np.testing.assert_allclose(got, stock, rtol=0, atol=1e-6)
+    if tables == "bfloat16":
+        export.to_stock_tf(model, tmp_path / "t", tables=tables)
+        want = tf.saved_model.load(str(tmp_path / "t"))(argument)
+    else:
+        stored = store_rows(linear.get_weights()[0], tables)
+        assert stored.rows.shape == (5000, 8 + (64 if tables == "int8" else 32))
+        bias = linear.get_weights()[1]
+        linear.set_weights([dequantized(stored.rows, **stored.attributes), bias])
+        want = model(argument)
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
     with pytest.raises(ValueError, match=r"ids\[0\] = 5000 is out of range \[0, 5000\)"):
         scorer.predict([5000], None if binary else [1.0])
 
@@ -281,7 +290,7 @@ def test_threads_may_share_a_scorer(tmp_path, model):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("tables", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("tables", ["float32", "bfloat16", "int8", "int4"])
 @pytest.mark.parametrize("name", [n for n in models.names() if n != "sparse_mlp"])
 def test_models_on_fields_score_as_in_keras(tmp_path, name, tables):
     schema = SCHEMAS["everything"]
@@ -296,7 +305,9 @@ def test_models_on_fields_score_as_in_keras(tmp_path, name, tables):
     for group in ("bag_t", "sparse"):
         flat[f"{group}_row_splits"] = features[f"{group}_ids"].row_splits.numpy()
     got = scorer_of(model, tmp_path / "s", tables=tables).predict(flat)
-    np.testing.assert_allclose(got, model(features), atol=1e-6 if tables == "float32" else 0.02)
+    np.testing.assert_allclose(
+        got, model(features), atol={"float32": 1e-6, "int4": 0.2}.get(tables, 0.02)
+    )
 
 
 @pytest.mark.parametrize("pooling", [None, "mean", "sqrtn"])

@@ -84,7 +84,7 @@ def test_a_reload_of_changed_rows_replaces_the_model(tmp_path):
         assert program_of(tmp_path / str(number))["base"]["folder"] == "1"
 
 
-@pytest.mark.parametrize("form", ["bfloat16", "int8"])
+@pytest.mark.parametrize("form", ["bfloat16", "scaled_int8"])
 def test_smaller_tables_have_changed_rows_too(tmp_path, form):
     old = scorer_programs.tables(4 * ROWS, WIDTH, form)
     new = {key: array.copy() for key, array in old.items()}
@@ -165,7 +165,7 @@ def edit(folder, change):
         (lambda p: p.pop("base"), 'has no "base"'),
         (lambda p: p["steps"][0]["arrays"]["table"].update(file="../x"), "the name of a file"),
         (lambda p: p["steps"][0]["arrays"]["table"].pop("rows"), "the name of a file"),
-        (lambda p: p["steps"][0]["arrays"]["table"].update(values="x.npy"), "cannot be opened"),
+        (lambda p: p["steps"][0]["arrays"]["table"].update(values="x.npy"), "checksums of x.npy"),
     ],
 )
 def test_a_damaged_program_is_refused(pair, tmp_path, change, message):

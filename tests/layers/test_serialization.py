@@ -83,7 +83,7 @@ def test_everything_public_is_here(module, known):
     # Functions, a part of a layer's config, and what optimizers are made of.
     others = {"average_precision", "roc_auc", "CategoryCounts", "FieldMoments", "IdCounts"}
     others |= {"SparseTable", "SlotSpec", "SparseOptimizer", "UpdateRule", "choose_crosses"}
-    others |= {"averaged_weights", "SwapEMAWeights", "Tiered", "prefetch_rows"}
+    others |= {"averaged_weights", "SwapEMAWeights", "Tiered", "prefetch_rows", "save_model"}
     assert set(known) == set(module.__all__) - others
 
 

@@ -18,7 +18,8 @@ from twml_ops import core
 PACKAGE = Path(twml_ops.__file__).parent
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "scorer"
 LIBRARY = ctypes.CDLL(str(PACKAGE / "libtwml_ops_scorer.so"))
-OK, INVALID = 0, 1
+OK, INVALID, UNREADABLE = 0, 1, 3
+MAPPED, MEMORY, FILE = 0, 1, 2
 
 
 class Input(ctypes.Structure):
@@ -47,6 +48,24 @@ class Request(ctypes.Structure):
     )
 
 
+class Options(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("storage", ctypes.c_int32),
+        ("direct", ctypes.c_int32),
+        ("queue_depth", ctypes.c_int32),
+        ("cache_bytes", ctypes.c_int64),
+        ("sums_cache_bytes", ctypes.c_int64),
+        ("least_bytes", ctypes.c_int64),
+    )
+
+
+class Statistics(ctypes.Structure):
+    COUNTS = ("entries", "rows", "hits", "misses", "reads", "bytes_read", "bytes_needed")
+    COUNTS += ("sum_hits", "sum_misses")
+    _fields_ = (("size", ctypes.c_size_t), *((name, ctypes.c_int64) for name in COUNTS))
+
+
 BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 PARALLEL_FOR = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, BODY, ctypes.c_void_p
@@ -59,12 +78,16 @@ LIBRARY.twml_ops_scorer_output_width.restype = ctypes.c_int64
 class CScorer:
     """A scorer of the C interface."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, size=None, **options):
         self.error = ctypes.create_string_buffer(256)
         self.handle = ctypes.c_void_p()
-        code = LIBRARY.twml_ops_scorer_load(
-            str(folder).encode(), ctypes.byref(self.handle), self.error, 256
-        )
+        path, handle = str(folder).encode(), ctypes.byref(self.handle)
+        if options:
+            size = ctypes.sizeof(Options) if size is None else size
+            given = ctypes.byref(Options(size=size, **options))
+            code = LIBRARY.twml_ops_scorer_open(path, given, handle, self.error, 256)
+        else:
+            code = LIBRARY.twml_ops_scorer_load(path, handle, self.error, 256)
         if code != OK:
             raise ValueError(self.error.value.decode())
 
@@ -102,8 +125,14 @@ class CScorer:
             ctypes.c_size_t(error_size),
         )
         if code != OK:
-            raise ValueError(error.value.decode())
+            raise (OSError if code == UNREADABLE else ValueError)(error.value.decode())
         return out
+
+    def statistics(self):
+        made = Statistics(size=ctypes.sizeof(Statistics))
+        arguments = (self.handle, ctypes.byref(made), self.error, ctypes.c_size_t(256))
+        assert LIBRARY.twml_ops_scorer_get_statistics(*arguments) == OK
+        return {name: getattr(made, name) for name in Statistics.COUNTS}
 
 
 @pytest.fixture
@@ -191,6 +220,49 @@ def test_errors_have_a_text_that_fits(example, scorer):
         scorer.predict(arrays, 7, set=1)
     with pytest.raises(ValueError, match="cannot be opened"):
         CScorer("/nowhere")
+
+
+@pytest.mark.parametrize("storage", [MAPPED, MEMORY, FILE])
+def test_tables_are_where_the_options_say(example, storage):
+    request = example[0].request(20)
+    opened = CScorer(example[1], storage=storage, least_bytes=1)
+    want = core.Scorer.load(example[1]).predict(request)
+    for _ in range(2):
+        np.testing.assert_array_equal(opened.predict(ordered(opened, request), 20), want)
+    found = opened.statistics()
+    opened.close()
+    assert (found["rows"] > 0) == (storage == FILE)
+    assert found["hits"] + found["misses"] == found["rows"]
+
+
+def test_an_unreadable_file_has_a_code_of_its_own(example):
+    opened = CScorer(example[1], storage=FILE, least_bytes=1)
+    table = next(example[1].glob("*table.npy"))
+    os.truncate(table, 200)
+    with pytest.raises(OSError, match="table.npy"):
+        opened.predict(ordered(opened, example[0].request(20)), 20)
+    opened.close()
+
+
+def test_options_are_checked(example):
+    with pytest.raises(ValueError, match=r"size must be sizeof\(twml_ops_scorer_options\), got 0"):
+        CScorer(example[1], size=0, storage=FILE)
+    with pytest.raises(ValueError, match="storage must be TWML_OPS_TABLES_MAPPED"):
+        CScorer(example[1], storage=3)
+    with pytest.raises(ValueError, match="direct needs tables in files"):
+        CScorer(example[1], storage=MAPPED, direct=1)
+    # A program with an earlier header has fewer options; unknown ones of a later one must be 0.
+    CScorer(example[1], size=16, storage=FILE, cache_bytes=-1).close()
+    buffer = (ctypes.c_char * 256)()
+    Options.from_buffer(buffer).size = 256
+    arguments = (str(example[1]).encode(), buffer)
+    handle, error = ctypes.c_void_p(), ctypes.create_string_buffer(256)
+    rest = (ctypes.byref(handle), error, 256)
+    assert LIBRARY.twml_ops_scorer_open(*arguments, *rest) == OK
+    LIBRARY.twml_ops_scorer_free(handle)
+    buffer[200] = 1
+    assert LIBRARY.twml_ops_scorer_open(*arguments, *rest) == INVALID
+    assert b"has an option that this library does not know" in error.value
 
 
 def test_a_folder_is_reloaded(example, scorer, tmp_path):

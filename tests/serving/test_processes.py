@@ -9,10 +9,12 @@ import signal
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("twml_ops.serving", reason="needs the extra `serve`")
 
+from tests.core import scorer_programs
 from tests.serving.clients import constant_model
 from twml_ops import _child
 from twml_ops.cli import main
@@ -80,6 +82,23 @@ def test_metrics_are_those_of_all_processes_and_a_killed_one_is_replaced(tmp_pat
         while before[0] in (now := children(process.pid)) or len(now) < 2:
             pass
         assert metric(port, "twml_serving_requests_total") == 30
+
+
+def test_tables_in_files_are_counted_over_all_processes(tmp_path):
+    rows = 1 << 14  # 1 MiB, from which on tables are in files
+    example = scorer_programs.Example()
+    table = np.ones((rows, 16), np.float32)
+    example.step("sparse_linear", example.batch("x", rows, False), ["#0"], {"table": table})
+    example.write(tmp_path / "ranking" / "1")
+    with served(tmp_path / "ranking", "--storage", "file") as (_, (port, _)):
+        assert metric(port, "twml_serving_table_rows_total") == 0
+        body = json.dumps({"instances": [[1, 2, 3]]})
+        for _ in range(20):
+            ask(port, "POST", PREDICT, body)
+        # A request has three rows, and the first one of a process has those of the warm-up too.
+        counts = {metric(port, "twml_serving_table_rows_total") for _ in range(5)}
+        assert len(counts) == 1
+        assert counts.pop() >= 60
 
 
 @pytest.mark.parametrize(

@@ -93,14 +93,17 @@ def _permute(features: Features, keys: tuple[str, ...], mask: Array, order: Arra
     """`features` with the masked entries of row order[r] moved to row r."""
     if not isinstance(features[keys[0]], tf.RaggedTensor):
         return {**features, **{key: _permute_matrix(features[key], mask, order) for key in keys}}
-    rows = features[keys[0]].value_rowids().numpy()
-    place = np.argsort(order)
-    moved = np.where(mask, place[rows], rows)
+    lengths = np.diff(features[keys[0]].row_splits.numpy())
+    # A stable sort of 16-bit integers is a radix sort.
+    rows = np.arange(len(order), dtype=np.min_scalar_type(len(order)))
+    place = np.empty_like(rows)
+    place[order] = rows
+    moved = np.where(mask, np.repeat(place, lengths), np.repeat(rows, lengths))
     entries = np.argsort(moved, kind="stable")
     splits = np.concatenate([[0], np.cumsum(np.bincount(moved, minlength=len(order)))])
     new = {
         key: tf.RaggedTensor.from_row_splits(
-            tf.gather(features[key].flat_values, entries), splits, validate=False
+            tf.constant(features[key].flat_values.numpy()[entries]), splits, validate=False
         )
         for key in keys
     }

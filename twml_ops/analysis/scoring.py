@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from twml_ops._keras import AUTOGRAPH
 from twml_ops.metrics import (
     CalibrationRatio,
     NormalizedEntropy,
@@ -96,13 +97,20 @@ def predictor(model: tf.keras.Model) -> Callable[[Any], Any]:
 
 
 def compiled(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Compiles a function of the features of a batch into one graph for batches of any size."""
+    """Compiles a function of the features of a batch into one graph for batches of any size.
+
+    Args:
+        function: plain Python, without control flow that depends on tensors; it may call models.
+
+    Returns:
+        The compiled function.
+    """
     graph: list[Callable[[Any], Any]] = []
 
     def call(features: Any) -> Any:
         if not graph:
             spec = tf.nest.map_structure(_any_size, features)
-            graph.append(tf.function(function, input_signature=[spec]))
+            graph.append(tf.function(function, input_signature=[spec], autograph=AUTOGRAPH))
         return graph[0](features)
 
     return call

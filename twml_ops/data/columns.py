@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from twml_ops.data.hashing import hash_column
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, Schema
 
 Where = Callable[[int], str]
+LABEL_HINT = "; `twml-ops schema DATA --label NAME` writes a schema with another label"
 
 
 class Columns(ABC):
@@ -69,6 +70,8 @@ def block_of(columns: Columns, schema: Schema, where: Where, dim: int | None) ->
         DataError: a column is not there, or has a value that cannot be used.
     """
     labels = [binary_labels(columns.numbers(n), where, n) for n in schema.labels]
+    if not labels:
+        labels = [np.zeros(columns.count, np.float32)]
     groups: dict[str, Group] = {}
     if schema.continuous:
         table = np.stack([columns.numbers(name) for name in schema.continuous], axis=1)
@@ -221,22 +224,30 @@ class ArrowColumns(Columns):
         return DataError(f"{self._where(0)}: column {name} has type {kind}, expected {expected}")
 
 
-def infer(columns: pa.Schema, path: str) -> Schema:
+def infer(columns: pa.Schema, path: str, labels: Sequence[str]) -> Schema:
     """The schema that the types of columns suggest; `sparse_dim` is -1 if there is `ids`.
 
     Numbers are continuous; text, bools and dictionaries categorical; lists of text or integers
     bags; and lists of numbers called `ids` and `values` raw sparse features.
 
+    Args:
+        columns: names and types of the columns.
+        path: of the file, for messages.
+        labels: names of the label columns.
+
     Raises:
         DataError: there is no label, no feature, or a column of another type.
     """
     types = dict(zip(columns.names, columns.types, strict=True))
-    if not is_number(types.get("label", pa.null())) and types.get("label") != pa.bool_():
-        got = f"got {types['label']}" if "label" in types else f"the columns are {[*types]}"
-        raise DataError(f"{path}: expected a number or bool column `label`, {got}")
+    for label in labels:
+        if not is_number(types.get(label, pa.null())) and types.get(label) != pa.bool_():
+            got = f"got {types[label]}" if label in types else f"the columns are {[*types]}"
+            raise DataError(
+                f"{path}: expected a number or bool column `{label}`, {got}{LABEL_HINT}"
+            )
     continuous, categorical, bags, has_sparse = [], [], [], False
     for name, kind in types.items():
-        if name == "label":
+        if name in labels:
             continue
         if name in (SPARSE_IDS, SPARSE_VALUES) and is_list(kind) and is_number(kind.value_type):
             has_sparse |= name == SPARSE_IDS
@@ -250,9 +261,11 @@ def infer(columns: pa.Schema, path: str) -> Schema:
         else:
             raise DataError(f"{path}: column {name} has type {kind}, expected number, text or bool")
     if not (continuous or categorical or has_sparse):
-        raise DataError(f"{path}: no feature columns besides `label`")
+        raise DataError(f"{path}: no feature columns besides {', '.join(f'`{n}`' for n in labels)}")
     names = (tuple(continuous), tuple(categorical))
-    return Schema(*names, -1 if has_sparse else 0, "the label is 1", tuple(bags))
+    return Schema(
+        *names, -1 if has_sparse else 0, "the label is 1", tuple(bags), labels=tuple(labels)
+    )
 
 
 def is_number(kind: pa.DataType) -> bool:

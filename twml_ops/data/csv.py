@@ -25,7 +25,7 @@ from twml_ops.data.block import Array, Block
 from twml_ops.data.columns import ArrowColumns, Columns, block_of, infer
 from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import files_of
-from twml_ops.data.schema import Schema
+from twml_ops.data.schema import DEFAULT_LABELS, Schema
 from twml_ops.data.source import Source
 from twml_ops.data.text import Chunk, read_chunks, text_pieces
 from twml_ops.data.units import Piece
@@ -45,6 +45,7 @@ class CsvSource(Source):
         *,
         schema: Schema | None = None,
         hash_version: int = VERSION,
+        labels: Sequence[str] = DEFAULT_LABELS,
     ) -> None:
         """Only the beginning of each file is read.
 
@@ -53,6 +54,7 @@ class CsvSource(Source):
             glob: path or pattern of the files, read in sorted order.
             schema: the uses of the columns; None: by the types that the first file suggests.
             hash_version: of the category ids, if there is no schema.
+            labels: names of the label columns, if there is no schema.
 
         Raises:
             FileNotFoundError: no file matches.
@@ -65,7 +67,8 @@ class CsvSource(Source):
         self._header = _header(first, self._delimiter)
         if schema is None:
             columns = self._guess(first)
-            schema = dataclasses.replace(infer(columns, self._files[0]), hash_version=hash_version)
+            schema = infer(columns, self._files[0], labels)
+            schema = dataclasses.replace(schema, hash_version=hash_version)
         if schema.sparse_dim:
             raise DataError(f"{name}: CSV files hold no raw sparse features")
         self._schema = schema
@@ -74,6 +77,13 @@ class CsvSource(Source):
                 raise DataError(
                     f"{self._files[0]}: there is no column {column}, the columns are {self._header}"
                 )
+        numbers = {*schema.continuous, *schema.labels, schema.weight, schema.time}
+        both = [n for n in self._header if n in numbers and n in _text_columns(schema)]
+        if both:
+            raise DataError(
+                f"{name}: a column of a CSV file is read as numbers or as text; the schema uses "
+                f"{', '.join(both)} as both"
+            )
         self._types = {n: _type_of(n, schema) for n in schema.columns}
         self._plain = _plain_format(self._header, schema)
 
@@ -302,8 +312,11 @@ def _after_first_line(chunk: Chunk) -> Chunk:
 
 
 def _type_of(name: str, schema: Schema) -> pa.DataType:
-    text = {*schema.categorical, *schema.bag_weights.values(), schema.group}
-    return pa.binary() if name in text else pa.float64()
+    return pa.binary() if name in _text_columns(schema) else pa.float64()
+
+
+def _text_columns(schema: Schema) -> set[str | None]:
+    return {*schema.categorical, *schema.bag_weights.values(), schema.group}
 
 
 def _guessed(kind: pa.DataType) -> pa.DataType:

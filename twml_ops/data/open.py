@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from twml_ops._category_hash import VERSION
@@ -14,7 +15,7 @@ from twml_ops.data.flights import FlightsSource
 from twml_ops.data.hashing import check_version
 from twml_ops.data.libsvm import LibsvmSource
 from twml_ops.data.parquet import ParquetSource
-from twml_ops.data.schema import Schema
+from twml_ops.data.schema import DEFAULT_LABELS, Schema
 from twml_ops.data.schema_file import read_schema
 from twml_ops.data.source import RowRange, Source
 from twml_ops.data.tfrecord import TFRecordSource
@@ -35,6 +36,7 @@ def open_source(
     like: Schema | None = None,
     schema: Schema | str | Path | None = None,
     hash_version: int | None = None,
+    labels: Sequence[str] | None = None,
 ) -> Source:
     """The reader of a SOURCE string.
 
@@ -47,16 +49,20 @@ def open_source(
         like: the schema of the training data, when this is data for the same model: the id
             space and the hash of categories are the same, and features that are missing are an
             error. Columns of CSV, Parquet and TFRecord files that it does not name are left out.
+            `like=schema.without_labels()` reads examples that are only predicted.
         schema: the uses of the columns of CSV, Parquet or TFRecord files: a schema, or the path
             of a file as `twml-ops schema` writes it. Default: by the types of the columns.
         hash_version: of the hash of categories: 1 for the ids of runs that were written before
             version 2. Default: that of `like` or `schema`, or the newest.
+        labels: names of the label columns of CSV, Parquet or TFRecord files without a `schema`.
+            Default: `label`.
 
     Returns:
         The source; only its beginning has been read.
 
     Raises:
-        ValueError: there is no such `hash_version`, or both `like` and `schema` are given.
+        ValueError: there is no such `hash_version`, or more than one of `like`, `schema` and
+            `labels` are given.
         FileNotFoundError: nothing is there.
         DataError: an unknown kind of source, or data that cannot be read or is not `like`.
     """
@@ -66,6 +72,8 @@ def open_source(
         raise DataError(f"unknown source {quote(source)}: expected one of {', '.join(SCHEMES)}")
     if like is not None and schema is not None:
         raise ValueError("only one of like and schema can be given, got both")
+    if labels is not None and (like is not None or schema is not None):
+        raise ValueError("a schema has its own labels: it cannot be given together with labels")
     given = read_schema(schema) if isinstance(schema, (str, Path)) else schema or like
     if hash_version is None:
         hash_version = VERSION if given is None else given.hash_version
@@ -74,12 +82,17 @@ def open_source(
         given = dataclasses.replace(given, hash_version=hash_version)
     if schema is not None and scheme in _FIXED:
         raise DataError(f"{quote(source)}: `{scheme}` takes no schema, its features are fixed")
-    opened = _open(scheme, match["path"], match["dim"], source, given, hash_version)
+    if labels is not None and scheme in _FIXED:
+        raise DataError(f"{quote(source)}: `{scheme}` takes no labels, its label is fixed")
+    names = DEFAULT_LABELS if labels is None else tuple(labels)
+    opened = _open(scheme, match["path"], match["dim"], source, given, hash_version, names)
     if match["start"] is not None:
         start, stop = match["start"], match["stop"]
         opened = RowRange(opened, int(start or 0), int(stop) if stop else None)
-    if given is not None and opened.schema != given:
-        raise DataError(f"{source}: {_difference(opened.schema, given)}")
+    if given is not None:
+        got = opened.schema if given.labels else opened.schema.without_labels()
+        if got != given:
+            raise DataError(f"{source}: {_difference(got, given)}")
     return opened
 
 
@@ -90,6 +103,7 @@ def _open(
     source: str,
     schema: Schema | None,
     hash_version: int,
+    labels: Sequence[str],
 ) -> Source:
     if scheme == "flights":
         if path or dim:
@@ -102,7 +116,7 @@ def _open(
         if dim:
             raise DataError(f"{quote(source)}: `{scheme}` takes no dim")
         if scheme == "csv":
-            return CsvSource(name, path, schema=schema, hash_version=hash_version)
+            return CsvSource(name, path, schema=schema, hash_version=hash_version, labels=labels)
         return CriteoSource(name, path, hash_version=hash_version)
     if dim is not None and int(dim) < 1:
         raise DataError(f"{quote(source)}: dim must be at least 1")
@@ -110,7 +124,7 @@ def _open(
     if scheme == "libsvm":
         return LibsvmSource(name, path, size, hash_version=hash_version)
     reader = ParquetSource if scheme == "parquet" else TFRecordSource
-    return reader(name, path, size, schema=schema, hash_version=hash_version)
+    return reader(name, path, size, schema=schema, hash_version=hash_version, labels=labels)
 
 
 def _difference(got: Schema, expected: Schema) -> str:

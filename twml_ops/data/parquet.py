@@ -19,7 +19,7 @@ from twml_ops.data.block import Block
 from twml_ops.data.columns import ArrowColumns, block_of, check_types, infer
 from twml_ops.data.errors import DataError, one_line
 from twml_ops.data.files import files_of, sparse_dim_of
-from twml_ops.data.schema import Schema
+from twml_ops.data.schema import DEFAULT_LABELS, Schema
 from twml_ops.data.source import Source
 from twml_ops.data.units import Piece, SingleUnit, Unit
 
@@ -38,6 +38,7 @@ class ParquetSource(Source):
         *,
         schema: Schema | None = None,
         hash_version: int = VERSION,
+        labels: Sequence[str] = DEFAULT_LABELS,
     ) -> None:
         """Only the footers are read.
 
@@ -47,6 +48,7 @@ class ParquetSource(Source):
             dim: the size of the id space of `ids`; None: found by a pass over the data.
             schema: the uses of the columns; None: by their types.
             hash_version: of the category ids, if there is no schema.
+            labels: names of the label columns, if there is no schema.
 
         Raises:
             FileNotFoundError: no file matches.
@@ -60,7 +62,8 @@ class ParquetSource(Source):
             if not file.schema_arrow.equals(columns):
                 raise DataError(f"{path}: its columns differ from those of {first_path}")
         if schema is None:
-            schema = dataclasses.replace(infer(columns, first_path), hash_version=hash_version)
+            schema = infer(columns, first_path, labels)
+            schema = dataclasses.replace(schema, hash_version=hash_version)
         check_types(columns, schema, first_path)
         self._columns = [name for name in columns.names if name in schema.columns]
         if schema.sparse_dim and dim is not None:

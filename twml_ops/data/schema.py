@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from twml_ops._category_hash import VERSION
@@ -30,6 +30,9 @@ class Feature(NamedTuple):
     dim: int | None = None
 
 
+DEFAULT_LABELS = ("label",)
+
+
 @dataclass(frozen=True)
 class Schema:
     """The features of a source.
@@ -41,7 +44,7 @@ class Schema:
         label: what a label of 1 means, in words.
         bags: those of `categorical` that hold any number of tokens a row.
         bag_weights: bag → the column with a weight for each of its tokens.
-        labels: names of the label columns.
+        labels: names of the label columns. None: the examples have no labels, and get 0.
         weight: the column of sample weights, or None.
         time: the column with the time of an example, or None.
         group: the column that examples of one user or request share, or None.
@@ -57,7 +60,7 @@ class Schema:
     label: str
     bags: tuple[str, ...] = ()
     bag_weights: Mapping[str, str] = field(default_factory=dict)
-    labels: tuple[str, ...] = ("label",)
+    labels: tuple[str, ...] = DEFAULT_LABELS
     weight: str | None = None
     time: str | None = None
     group: str | None = None
@@ -75,13 +78,19 @@ class Schema:
         ):
             if unknown:
                 raise ValueError(f"{what} must name bags, got {sorted(unknown)}")
-        if not self.labels:
-            raise ValueError("labels must name at least one column, got none")
 
     @property
     def fields(self) -> tuple[str, ...]:
         """Names of the categorical columns with one token a row; a field's id is its position."""
         return tuple(name for name in self.categorical if name not in self.bags)
+
+    def without_labels(self) -> Schema:
+        """The features alone, of examples that are only predicted.
+
+        Returns:
+            The schema without labels, sample weights, times and groups.
+        """
+        return replace(self, labels=(), weight=None, time=None, group=None)
 
     @property
     def columns(self) -> tuple[str, ...]:

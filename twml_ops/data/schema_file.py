@@ -82,6 +82,8 @@ def schema_from_dict(content: Any, where: str) -> Schema:
     labels = [labels] if isinstance(labels, str) else labels
     if not isinstance(labels, list) or not all(isinstance(n, str) for n in labels):
         raise DataError(f"{where}: `labels` must be a list of names, got {labels!r}")
+    if not labels:
+        raise DataError(f"{where}: `labels` must name at least one column, got none")
     one_name = {
         name: _text(content, name, where) for name in ("weight", "time", "group") if name in content
     }

@@ -18,10 +18,10 @@ import tensorflow as tf
 
 from twml_ops._category_hash import VERSION
 from twml_ops.data.block import Array, Block
-from twml_ops.data.columns import Columns, as_tokens, block_of
+from twml_ops.data.columns import LABEL_HINT, Columns, as_tokens, block_of
 from twml_ops.data.errors import DataError, one_line
 from twml_ops.data.files import files_of, sparse_dim_of
-from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, Schema
+from twml_ops.data.schema import DEFAULT_LABELS, SPARSE_IDS, SPARSE_VALUES, Schema
 from twml_ops.data.source import Source
 from twml_ops.data.units import Piece, StreamPiece, Unit
 
@@ -41,6 +41,7 @@ class TFRecordSource(Source):
         *,
         schema: Schema | None = None,
         hash_version: int = VERSION,
+        labels: Sequence[str] = DEFAULT_LABELS,
     ) -> None:
         """Only the first records are read, to learn the features.
 
@@ -50,6 +51,7 @@ class TFRecordSource(Source):
             dim: the size of the id space of `ids`; None: found by a pass over the data.
             schema: the uses of the features; None: by their types.
             hash_version: of the category ids, if there is no schema.
+            labels: names of the label columns, if there is no schema.
 
         Raises:
             FileNotFoundError: no file matches.
@@ -59,7 +61,8 @@ class TFRecordSource(Source):
         self._files = files_of(glob)
         self._kinds, several = self._learn_kinds()
         if schema is None:
-            schema = dataclasses.replace(self._infer(several), hash_version=hash_version)
+            schema = self._infer(several, labels)
+            schema = dataclasses.replace(schema, hash_version=hash_version)
         if schema.sparse_dim and dim is not None:
             schema = dataclasses.replace(schema, sparse_dim=dim)
         self._schema = schema
@@ -73,15 +76,21 @@ class TFRecordSource(Source):
             self._schema = dataclasses.replace(self._schema, sparse_dim=dim)
         return self._schema
 
-    def _infer(self, several: set[str]) -> Schema:
+    def _infer(self, several: set[str], labels: Sequence[str]) -> Schema:
         kinds = self._kinds
-        if kinds.get("label", tf.string) == tf.string:
-            raise DataError(f"{self.name}: expected a number `label`, features are {sorted(kinds)}")
+        for label in labels:
+            if kinds.get(label, tf.string) == tf.string:
+                raise DataError(
+                    f"{self.name}: expected a number `{label}`, features are {sorted(kinds)}"
+                    f"{LABEL_HINT}"
+                )
         if kinds.get(SPARSE_IDS, tf.int64) != tf.int64:
             raise DataError(f"{self.name}: `ids` must be integers, got {kinds[SPARSE_IDS].name}")
-        if not kinds.keys() - {"label", SPARSE_VALUES}:
-            raise DataError(f"{self.name}: no features besides `label`")
-        rest = {n: k for n, k in kinds.items() if n not in ("label", SPARSE_IDS, SPARSE_VALUES)}
+        if not kinds.keys() - {*labels, SPARSE_VALUES}:
+            raise DataError(
+                f"{self.name}: no features besides {', '.join(f'`{n}`' for n in labels)}"
+            )
+        rest = {n: k for n, k in kinds.items() if n not in (*labels, SPARSE_IDS, SPARSE_VALUES)}
         categorical = tuple(n for n, k in rest.items() if k == tf.string)
         return Schema(
             tuple(n for n, k in rest.items() if k != tf.string),
@@ -89,6 +98,7 @@ class TFRecordSource(Source):
             -1 if SPARSE_IDS in kinds else 0,
             "the label is 1",
             bags=tuple(n for n in categorical if n in several),
+            labels=tuple(labels),
         )
 
     def _learn_kinds(self) -> tuple[dict[str, tf.DType], set[str]]:

@@ -231,6 +231,26 @@ class _CutPiece(Piece):
             first += unit.rows()
         self._cut.read_to_end(self._index, first - begin)
 
+    def unit_rows(self) -> list[int]:
+        """See `Piece`; takes no pass if those of the whole piece are known."""
+        known = self._whole.known_unit_rows()
+        if self._unit_rows is None and known is not None:
+            self._unit_rows = self._cut_rows(known)
+        return super().unit_rows()
+
+    def _cut_rows(self, whole: list[int]) -> list[int]:
+        first = self._cut.first_row(self._index)
+        start, stop = self._cut.start, self._cut.stop
+        rows = []
+        for count in [] if first is None else whole:
+            assert first is not None
+            if stop is not None and first >= stop:
+                break
+            last = first + count if stop is None else min(first + count, stop)
+            rows.append(max(last - max(first, start), 0))
+            first += count
+        return rows
+
 
 def in_range(blocks: Iterable[Block], start: int, stop: int | None) -> Iterator[Block]:
     """The examples start .. stop of `blocks`, which are not read further than needed."""

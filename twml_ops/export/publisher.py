@@ -15,7 +15,7 @@ from twml_ops.checkpoint import CheckpointReader
 from twml_ops.data import Schema
 from twml_ops.export.scorer import scorer_program
 from twml_ops.export.scorer_files import Written, base_name, version_folders, write_scorer
-from twml_ops.export.tables import TableFormat
+from twml_ops.export.tables import RowFormat
 from twml_ops.export.values import CheckpointValues, names_of
 
 LOG = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class ScorerPublisher:
         model: tf.keras.Model,
         folder: str | os.PathLike[str],
         *,
-        tables: TableFormat = "float32",
+        tables: RowFormat = "float32",
         schema: Schema | None = None,
         output_name: str | None = None,
         changed_rows: bool = True,

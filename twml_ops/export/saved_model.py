@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from twml_ops._keras import all_layers
+from twml_ops._keras import AUTOGRAPH, all_layers
 from twml_ops.data import Schema
 from twml_ops.export.model_inputs import ModelInputs
 from twml_ops.export.raw_columns import RawColumns
@@ -120,27 +121,29 @@ class _Served(tf.Module):
         self.state = [v for la in all_layers(model) for v in getattr(la, "state_variables", ())]
         self.tables = list(tables.values())
 
-        @tf.function(input_signature=[features.specs])
+        function = functools.partial(tf.function, autograph=AUTOGRAPH)
+
+        @function(input_signature=[features.specs])
         def call(inputs: Any) -> Any:
             return model(inputs, training=False)
 
-        @tf.function(input_signature=[features.flat_specs()])
+        @function(input_signature=[features.flat_specs()])
         def serve(tensors: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             return predict(features.assemble(tensors))
 
         def predict(inputs: Any) -> dict[str, tf.Tensor]:
-            return _named(model, model(inputs, training=False), output_names)
+            return _named(model, call(inputs), output_names)
 
         self.__call__ = call
         serving = {"serving_default": serve}
         if raw is not None:
             columns = raw
 
-            @tf.function(input_signature=[{s.name: s for s in raw.specs().values()}])
+            @function(input_signature=[{s.name: s for s in raw.specs().values()}])
             def serve_raw(tensors: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
                 return predict(features.select(columns.features(columns.by_column(tensors))))
 
-            @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "examples")])
+            @function(input_signature=[tf.TensorSpec([None], tf.string, "examples")])
             def serve_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
                 return predict(features.select(columns.features(columns.parse(examples))))
 

@@ -17,7 +17,7 @@ from twml_ops.export.raw_columns import RawColumns
 from twml_ops.export.scorer_fields import FIELD_LAYERS
 from twml_ops.export.scorer_files import write_scorer
 from twml_ops.export.scorer_program import Batch, CompileLayer, Dense, Part, Program
-from twml_ops.export.tables import TableFormat
+from twml_ops.export.tables import RowFormat
 from twml_ops.export.values import Values
 from twml_ops.models import HashedIds, layout_of
 
@@ -26,7 +26,7 @@ def to_scorer(
     model: tf.keras.Model,
     path: str | os.PathLike[str],
     *,
-    tables: TableFormat = "float32",
+    tables: RowFormat = "float32",
     schema: Schema | None = None,
     output_name: str | None = None,
     base: str | os.PathLike[str] | None = None,
@@ -47,8 +47,11 @@ def to_scorer(
             Multiply, Rescaling and Reshape of Keras, and of functional models of these, such as the
             members of an ensemble.
         path: Folder to write.
-        tables: How the rows of `SparseLinear` kernels and `FieldEmbedding` are stored; see
-            `to_stock_tf`.
+        tables: How the rows of `SparseLinear` kernels and `FieldEmbedding` are stored: "float32";
+            "bfloat16", which rounds to nearest; or "int8" or "int4", which store a row of D items
+            as the nearest points of a grid with a scale and an offset of its own, in 8 + D or
+            8 + ceil(D / 2) bytes. The grid has the least squared error that the greedy search of
+            `core.quantize_rows` finds. Tables of one or two columns keep float32 then.
         schema: The features of the model, if it takes batches of `data.Source.dataset`. The scorer
             then also takes a dict of raw columns; see `Scorer.predict`.
         output_name: Name of the output in the answers of `twml-ops serve`. Default: that of the
@@ -70,7 +73,7 @@ def to_scorer(
 
 def scorer_program(
     model: tf.keras.Model,
-    tables: TableFormat = "float32",
+    tables: RowFormat = "float32",
     schema: Schema | None = None,
     output_name: str | None = None,
     values: Values | None = None,
@@ -151,8 +154,9 @@ def _sparse_linear(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     batch, _ = program.batch(call)
     bias = program.value(layer.bias) if layer.use_bias else None
     out = program.new()
-    table = program.table(layer.kernels, layer.partition_axis)
-    program.step("sparse_linear", list(batch), [out], {**table, "bias": bias})
+    table, attributes = program.table(layer.kernels, layer.partition_axis)
+    arrays = {"table": table, "bias": bias}
+    program.step("sparse_linear", list(batch), [out], arrays, **attributes)
     return [Dense(program.activated(out, layer.activation, layer.name))]
 
 
@@ -167,9 +171,9 @@ def _grouped_sparse_linear(program: Program, layer: Any, call: LayerCall) -> lis
     made = []
     for i, feature in enumerate(features):
         batch, _ = program.batch(call, call.inputs[i * parts : (i + 1) * parts])
-        table = program.table([layer.kernels[layer.features[feature]]])
+        table, attributes = program.table([layer.kernels[layer.features[feature]]])
         out = program.new()
-        program.step("sparse_linear", list(batch), [out], table)
+        program.step("sparse_linear", list(batch), [out], {"table": table}, **attributes)
         made.append(Dense(out))
     return made
 

@@ -107,10 +107,11 @@ def _field_embedding(program: Program, layer: Any, call: LayerCall) -> list[Any]
         batch, _ = program.batch(call, keys[: 1 + pair])
         registers += list(batch)
         del keys[: 1 + pair]
-    table = program.table([layer.embeddings])
+    table, attributes = program.table([layer.embeddings])
     out = program.new()
     options = {n: getattr(layer, n) for n in ("num_rows", "pooling", "bag_combiner")}
-    program.step("field_embedding", registers, [out], table, **options)
+    options |= attributes
+    program.step("field_embedding", registers, [out], {"table": table}, **options)
     return [Dense(out)]
 
 

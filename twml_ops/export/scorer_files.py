@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from twml_ops._scorer import FORMAT, FORMAT_WITH_BASE, PROGRAM_FILE
 from twml_ops.checkpoint.files import publish, sync
-from twml_ops.export.scorer_layout import bytes_of, difference, layout_of
+from twml_ops.export.array_files import bytes_of, save_array
+from twml_ops.export.scorer_layout import difference, layout_of
 
 _LEAST_BYTES = 1 << 20  # smaller arrays are always written as a whole
 _LARGEST_SHARE = 0.25  # of the rows of an array; more of them are written as the whole array
@@ -114,14 +115,13 @@ def write_scorer(
     elif reason:
         text["whole"] = reason
     folder.mkdir(parents=True, exist_ok=True)
-    checksums: dict[str, int] = {}
+    checksums: dict[str, list[int]] = {}
     for file, array in made.items():
         parts = zip(_names(file), array[:2], strict=True) if file in changes else [(file, array)]
         for name, part in parts:
-            np.save(folder / name, part)
-            if part.nbytes >= _LEAST_BYTES:  # scorers map it and do not compare its checksum
+            checksums[name] = save_array(folder / name, part)
+            if part.nbytes >= _LEAST_BYTES:  # scorers may map it and not compare all bytes
                 sync(folder / name)
-            checksums[name] = zlib.crc32(bytes_of(part))
     text["checksums"] = checksums
     publish(folder / PROGRAM_FILE, _with_checksum(text))
     size = sum((folder / name).stat().st_size for name in (*checksums, PROGRAM_FILE))

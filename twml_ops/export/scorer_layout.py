@@ -7,8 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from twml_ops.export.array_files import bytes_of
 
 PARTS = ("schema", "steps", "boundaries", "vocabulary", "calibration")
 """What a layout has a digest of."""
@@ -73,11 +72,6 @@ def difference(mine: Mapping[str, str], other: Mapping[str, str]) -> str | None:
     """The parts in which two layouts differ, as a text; None if there are none."""
     parts = [part for part in mine if other.get(part) != mine[part]]
     return " and ".join(parts) or None
-
-
-def bytes_of(array: NDArray[Any]) -> Any:
-    """The bytes of an array in C order."""
-    return np.ascontiguousarray(array).data.cast("B") if array.size else b""
 
 
 def _text(value: Any) -> bytes:

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from twml_ops._keras import LayerCall
 from twml_ops._scorer import ACTIVATIONS
 from twml_ops.export.model_inputs import row_splits_name
 from twml_ops.export.scorer_files import RowChanges
-from twml_ops.export.tables import TableFormat, store_table
+from twml_ops.export.tables import RowFormat, store_rows
 from twml_ops.export.values import Values
 from twml_ops.ops._tape import tf_variable
 
@@ -61,7 +62,7 @@ class Program:
     """
 
     def __init__(
-        self, tables: TableFormat, layers: Mapping[Any, CompileLayer], values: Values
+        self, tables: RowFormat, layers: Mapping[Any, CompileLayer], values: Values
     ) -> None:
         self.inputs: dict[str, str] = {}
         self.steps: list[dict[str, Any]] = []
@@ -188,25 +189,23 @@ class Program:
         """The value of a variable of a layer."""
         return self._values.read(tf_variable(variable))
 
-    def table(self, parts: Sequence[Any], axis: str = "row") -> dict[str, Any]:
-        """The arrays of a table in the requested format.
+    def table(
+        self, parts: Sequence[Any], axis: str = "row"
+    ) -> tuple[NDArray[Any] | RowChanges, dict[str, Any]]:
+        """The rows of a table in the requested format.
 
         Args:
             parts: The variables that the table is divided into.
             axis: "row": row r is in part r modulo the number of parts; or "column".
 
         Returns:
-            The arrays `table` and `scale`: whole ones, or `RowChanges`.
+            All rows, or those that changed, and what the step has to say about their format.
         """
         changed = self._values.changed_rows([tf_variable(part) for part in parts], axis)
-        stored = store_table(changed.values.astype(np.float32, copy=False), self._tables)
-        arrays: dict[str, Any] = {"table": stored.rows, "scale": stored.scale}
+        stored = store_rows(changed.values.astype(np.float32, copy=False), self._tables)
         if changed.rows is None:
-            return arrays
-        return {
-            name: None if rows is None else RowChanges(changed.rows, rows, changed.num_rows)
-            for name, rows in arrays.items()
-        }
+            return stored.rows, stored.attributes
+        return RowChanges(changed.rows, stored.rows, changed.num_rows), stored.attributes
 
 
 CompileLayer = Callable[[Program, Any, LayerCall], list[Any]]

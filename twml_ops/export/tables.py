@@ -8,12 +8,16 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from twml_ops import core
 from twml_ops._keras import all_layers
 from twml_ops.layers import FieldEmbedding, SparseLinear
 from twml_ops.ops._tape import tf_variable
 
 TableFormat = Literal["float32", "bfloat16", "int8"]
-"""How exported tables are stored; see `to_stock_tf`."""
+"""How the tables of a SavedModel are stored; see `to_stock_tf`."""
+RowFormat = Literal["float32", "bfloat16", "int8", "int4"]
+"""How the rows of the tables of a scorer are stored; see `to_scorer`."""
+_BITS = {"int8": 8, "int4": 4}
 
 
 class StoredTable(NamedTuple):
@@ -60,6 +64,51 @@ def store_table(table: NDArray[np.float32], form: TableFormat) -> StoredTable:
     scale = (np.abs(table).max(axis=1, initial=0) / 127).astype(np.float32)
     divisor = np.where(scale > 0, scale, 1)
     return StoredTable(np.rint(table / divisor[:, None]).astype(np.int8), scale)
+
+
+class StoredRows(NamedTuple):
+    """A table [N, D] of which each row is stored by itself.
+
+    Attributes:
+        rows: float32 or uint16 (bfloat16) [N, D], or uint8 [N, R] with scale, offset and codes.
+        attributes: what a step has to say about rows of uint8: the format and D.
+    """
+
+    rows: NDArray[Any]
+    attributes: dict[str, Any]
+
+
+def store_rows(table: NDArray[np.float32], form: RowFormat) -> StoredRows:
+    """Converts a table to rows in the format of a scorer.
+
+    int8 and int4 store a row as the nearest points of a grid of 256 or 16 points, with a scale and
+    an offset for each row; see `core.quantize_rows` for the choice of the grid. A row of D items
+    takes 8 + D or 8 + ceil(D / 2) bytes. Tables whose rows would not become smaller by that (of one
+    or two columns) keep float32.
+
+    Args:
+        table: float32 [N, D].
+        form: "float32", "bfloat16", "int8" or "int4".
+
+    Returns:
+        The stored rows.
+
+    Raises:
+        ValueError: `form` is unknown, or an item is not finite for int8 or int4.
+    """
+    if form not in ("float32", "bfloat16", *_BITS):
+        raise ValueError(f"tables must be 'float32', 'bfloat16', 'int8' or 'int4', got {form!r}")
+    units = table.shape[1]
+    bits = _BITS.get(form)
+    if bits is None:
+        return StoredRows(store_table(table, form).rows, {})  # type: ignore[arg-type]
+    if 8 + (units * bits + 7) // 8 >= 4 * units:
+        return StoredRows(table, {})
+    try:
+        rows = core.quantize_scorer_rows(table, bits=bits)
+    except ValueError as e:
+        raise ValueError(f"tables must be finite to be stored as {form}: {e}") from e
+    return StoredRows(rows, {"row_format": form, "units": units})
 
 
 class StoredVariable(tf.Module):

@@ -32,7 +32,8 @@ TWML_OPS_SCORER_API int32_t twml_ops_scorer_abi_version(void);
 enum {
   TWML_OPS_SCORER_OK = 0,
   TWML_OPS_SCORER_INVALID = 1, /* an argument, a folder or a request is invalid */
-  TWML_OPS_SCORER_OUT_OF_MEMORY = 2
+  TWML_OPS_SCORER_OUT_OF_MEMORY = 2,
+  TWML_OPS_SCORER_UNREADABLE = 3 /* a file with a table was changed or cannot be read any more */
 };
 
 /* A model. */
@@ -45,6 +46,51 @@ typedef struct twml_ops_threads twml_ops_threads;
  * is in use. Write new weights to a new folder, and call twml_ops_scorer_reload. */
 TWML_OPS_SCORER_API int32_t twml_ops_scorer_load(const char* folder, twml_ops_scorer** scorer,
                                                  char* error, size_t error_size);
+
+/* Where the large tables of a model are. */
+enum {
+  TWML_OPS_TABLES_MAPPED = 0, /* in their files, mapped into memory */
+  TWML_OPS_TABLES_MEMORY = 1, /* in memory of the process */
+  TWML_OPS_TABLES_FILE = 2    /* in their files; a cache has the rows that are used most */
+};
+
+/* Options of twml_ops_scorer_open. Initialize it with zeros, set `size`, and set what is needed. */
+typedef struct {
+  size_t size;     /* sizeof(twml_ops_scorer_options) */
+  int32_t storage; /* TWML_OPS_TABLES_MAPPED and so on */
+  /* Of TWML_OPS_TABLES_FILE alone: */
+  int32_t direct;           /* whether reads go past the page cache, if the file system can do it */
+  int32_t queue_depth;      /* reads of one request that run at the same time; 0: 64 */
+  int64_t cache_bytes;      /* memory for the rows that are used most; 0: 256 MiB */
+  int64_t sums_cache_bytes; /* memory for sums by the list of their ids and values; 0: none */
+  int64_t least_bytes;      /* smaller tables are in memory; 0: 1 MiB */
+} twml_ops_scorer_options;
+
+/* twml_ops_scorer_load with options, which are also those of the models that replace it. Null: the
+ * defaults. */
+TWML_OPS_SCORER_API int32_t twml_ops_scorer_open(const char* folder,
+                                                 const twml_ops_scorer_options* options,
+                                                 twml_ops_scorer** scorer, char* error,
+                                                 size_t error_size);
+
+/* What was read of tables in files since the current model was loaded. Set `size` before the call.
+ */
+typedef struct {
+  size_t size;          /* sizeof(twml_ops_scorer_statistics) */
+  int64_t entries;      /* ids whose rows were added up or copied */
+  int64_t rows;         /* different rows of each request */
+  int64_t hits;         /* of these, rows that were in the cache, */
+  int64_t misses;       /* and rows that were not */
+  int64_t reads;        /* of files; a read may have several rows */
+  int64_t bytes_read;   /* by these */
+  int64_t bytes_needed; /* of the rows that were read */
+  int64_t sum_hits;     /* sums that were in the cache of sums, */
+  int64_t sum_misses;   /* and sums that were not */
+} twml_ops_scorer_statistics;
+
+TWML_OPS_SCORER_API int32_t twml_ops_scorer_get_statistics(const twml_ops_scorer* scorer,
+                                                           twml_ops_scorer_statistics* statistics,
+                                                           char* error, size_t error_size);
 
 /* Replaces the model by that of another folder, with the same inputs and the same width of the
  * output. Requests that have begun end with the old model, whose memory is freed with the last of

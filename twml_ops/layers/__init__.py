@@ -3,6 +3,7 @@
 from twml_ops.layers._category_counts import CategoryCounts
 from twml_ops.layers._id_row_map import IdCounts
 from twml_ops.layers._prefetch import prefetch_rows
+from twml_ops.layers._save_tables import save_model
 from twml_ops.layers.boosted_trees import BoostedTrees
 from twml_ops.layers.category_rows import CategoryRows
 from twml_ops.layers.choose_crosses import choose_crosses
@@ -58,4 +59,5 @@ __all__ = [
     "Tiered",
     "choose_crosses",
     "prefetch_rows",
+    "save_model",
 ]

@@ -31,8 +31,9 @@ def prefetch_rows(
         The dataset, with the same elements.
 
     Raises:
-        ValueError: `ahead` is less than 1, the model is not a functional one, or a layer with a
-            table is used several times.
+        ValueError: `ahead` is less than 1, the model is not a functional one, a layer with a table
+            is used several times, or the model is compiled with an optimizer of Keras, which cannot
+            update such tables.
     """
     if int(ahead) != ahead or ahead < 1:
         raise ValueError(f"ahead must be a positive integer, got {ahead!r}")
@@ -41,6 +42,7 @@ def prefetch_rows(
     found = [each for each in _keras.all_layers(model) if getattr(each, "has_tiered_tables", False)]
     if not found:
         return dataset
+    _check_optimizer(getattr(model, "optimizer", None), found[0].name)
     inputs = [_input_of(layer) for layer in found]
     to_tables = tf.keras.Model(_keras.symbolic_inputs(model), tf.nest.flatten(inputs))
 
@@ -65,3 +67,13 @@ def _input_of(layer: Any) -> Any:
             f"the layer {layer.name!r} must be used once in the model; call the layers' "
             "prefetch_rows instead"
         ) from e
+
+
+def _check_optimizer(optimizer: Any, layer: str) -> None:
+    """Refuses the optimizers of Keras, which fail in the first step because of the shapes."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
+    if type(optimizer).__module__.partition(".")[0] in ("keras", "tf_keras"):
+        raise ValueError(
+            f"the layer {layer!r} has a table with storage=Tiered(...), which the optimizers of "
+            f"twml_ops.optimizers can update; got {type(optimizer).__name__} of Keras"
+        )

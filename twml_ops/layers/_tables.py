@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from twml_ops import placement
 from twml_ops._keras import KERAS_3, direct_variables
+from twml_ops.layers._save_tables import placeholder
 from twml_ops.ops._library import library
 from twml_ops.placement.tiered import tiered_placement_of
 
@@ -35,8 +36,11 @@ class TableLayer(tf.keras.layers.Layer):
             super().save_own_variables(store)
             return
         for i, variable in enumerate(direct_variables(self)):
-            wide = tf.float32 if variable.dtype == "bfloat16" else variable.dtype
-            store[f"{i}"] = tf.cast(placement.placement_of(variable).read(variable), wide).numpy()
+            value = placeholder(variable)
+            if value is None:
+                wide = tf.float32 if variable.dtype == "bfloat16" else variable.dtype
+                value = tf.cast(placement.placement_of(variable).read(variable), wide).numpy()
+            store[f"{i}"] = value
 
     def load_own_variables(self, store: Any) -> None:
         """Reads the weights."""

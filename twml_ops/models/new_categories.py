@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from twml_ops import _keras
+from twml_ops import _keras, placement
 from twml_ops.data import Schema
 from twml_ops.layers import CategoryRows, FieldEmbedding
 from twml_ops.models._adapt_fields import ids_by_field
@@ -100,7 +100,7 @@ def with_new_categories(
         if isinstance(before, FieldEmbedding):
             _copy_rows(before, after)
         elif not isinstance(before, CategoryRows):
-            after.set_weights(before.get_weights())
+            placement.copy_weights(before.weights, after.weights)
     return EnlargedModel(enlarged, [n - o for o, n in zip(old, new, strict=True)])
 
 
@@ -150,11 +150,11 @@ def _rows_in(old: Sequence[tuple[int, int]], new: Sequence[tuple[int, int]]) -> 
 
 def _copy_rows(before: FieldEmbedding, after: FieldEmbedding) -> None:
     for old, new in zip(before.tables, after.tables, strict=True):
-        values = np.array(tf_variable(old.variable).numpy())
+        values = np.array(placement.placement_of(old.variable).read(old.variable))
         wide = np.empty((new.num_rows, old.units), values.dtype)
         for (start, _), (first, stop) in zip(old.ranges, new.ranges, strict=True):
             wide[first:stop] = values[start + _SHARED_ROW]
         wide[_rows_in(old.ranges, new.ranges)] = values
-        tf_variable(new.variable).assign(wide)
+        placement.placement_of(new.variable).assign(new.variable, wide)
         if old.projection is not None:
             tf_variable(new.projection).assign(tf_variable(old.projection))

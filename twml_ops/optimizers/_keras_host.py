@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -350,12 +350,17 @@ class KerasHost(tf.keras.optimizers.Optimizer):
             if KERAS_3 or spec.dtype != variable.dtype:  # Keras 2 would take the variable's dtype.
                 return self.add_variable(
                     shape=spec.shape,
-                    initializer=tf.keras.initializers.Constant(spec.initial_value),
+                    initializer=_filled_with(spec.initial_value),
                     dtype=spec.dtype.name if KERAS_3 else spec.dtype,
                     name=f"{owner.replace('/', '_').replace(':', '_')}_{spec.name}",
                 )
-            initial = tf.fill(spec.shape, tf.cast(spec.initial_value, spec.dtype))
+            initial = _filled_with(spec.initial_value)(spec.shape, spec.dtype)
             return self.add_variable_from_reference(variable, spec.name, initial_value=initial)
+
+
+def _filled_with(value: float) -> Callable[..., tf.Tensor]:
+    """An initializer. That of Keras 3 (`Constant`) takes the memory of the variable twice."""
+    return lambda shape, dtype: tf.fill(shape, tf.cast(value, dtype))
 
 
 @contextlib.contextmanager

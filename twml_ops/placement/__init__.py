@@ -25,6 +25,7 @@ from twml_ops.placement.device import DevicePlacement
 from twml_ops.placement.entries import CsrEntries
 from twml_ops.placement.sharded import ShardedPlacement
 from twml_ops.placement.tiered import LargeTables, Tiered, TieredPlacement
+from twml_ops.placement.whole_tables import ZeroTables, copy_weights
 
 __all__ = [
     "REPLICATED",
@@ -36,6 +37,8 @@ __all__ = [
     "ShardedPlacement",
     "Tiered",
     "TieredPlacement",
+    "ZeroTables",
+    "copy_weights",
     "current_placement",
     "grouped_sparse_linear",
     "in_replica_group",

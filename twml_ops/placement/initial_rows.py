@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-_PIECE_BYTES = 16 << 20
+_PIECE_BYTES = 4 << 20
 # Random ops, and how many values of their counter-based generator (Salmon et al. 2011, "Parallel
 # random numbers: as easy as 1, 2, 3") four elements take.
 _RANDOM = {

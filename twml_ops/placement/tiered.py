@@ -33,9 +33,13 @@ from twml_ops.placement.base import (
 from twml_ops.placement.entries import CsrEntries
 from twml_ops.placement.initial_rows import constant_of, initial_rows
 
-_PIECE_BYTES = 16 << 20
+_PIECE_BYTES = 4 << 20
 _MAX_FILES = 10_000
-_BYTES_PER_PLACE = 8 + 8 + 1 + 1  # id, last use, whether it is changed, share of the set's counter
+# Of `memory_bytes`; see cc/core/row_cache.h, row_read_ahead.h and row_store.h.
+_PLACE_BYTES = 8 + 8 + 1 + 4 / CACHE_WAYS  # id, last use, changed, share of the set's counter
+_SLOT_BYTES, _INDEX_BYTES = 40 + 4 + 4, 16
+_SEGMENTS_IN_MEMORY, _SEGMENT_BYTES = 6 + 4, 256 << 10
+_READS, _PAGE = 64, 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +102,9 @@ class Tiered:
         return dataclasses.asdict(self)
 
     def memory_bytes(self, num_rows: int, row_bytes: int) -> int:
-        """The memory that a table takes: its cache, what is read ahead, and the index of the file.
+        """The memory that a table takes, at most: the rows of its cache and those that are read
+        ahead, with what is known of each; the place of each row in the file; and the buffers of
+        reads and writes. The gradients and sorted ids of a step are not part of it.
 
         Args:
             num_rows: N, rows of the table.
@@ -107,10 +113,15 @@ class Tiered:
         Returns:
             Bytes.
         """
-        cached = self.rows_in_memory(num_rows)
-        ahead = self.rows_ahead(num_rows)
-        of_file = 4 * num_rows + 7 * (256 << 10) + 64 * (4096 + -(-row_bytes // 4096) * 4096)
-        return cached * (row_bytes + _BYTES_PER_PLACE + 8) + ahead * (row_bytes + 80) + of_file
+        cached, ahead = self.rows_in_memory(num_rows), self.rows_ahead(num_rows)
+        record = row_bytes + 8
+        cache = cached * (row_bytes + _PLACE_BYTES + (8 if ahead else 0))
+        index = _INDEX_BYTES << (2 * ahead).bit_length()
+        staged = ahead * (row_bytes + _SLOT_BYTES) + index
+        segment = max(min(num_rows // 256 * record, _SEGMENT_BYTES), record)
+        segment = -(-segment // _PAGE) * _PAGE
+        reads = _READS * (-(-record // _PAGE) * _PAGE + _PAGE)
+        return int(cache + staged + 4 * num_rows + _SEGMENTS_IN_MEMORY * segment + reads)
 
     def rows_in_memory(self, num_rows: int) -> int:
         """The rows of the cache of a table.
@@ -297,7 +308,7 @@ class TieredPlacement(Placement):
             part: 0 for the table, s + 1 for slot s.
 
         Yields:
-            Rows [count, ...], at most 16 MiB, in order.
+            Rows [count, ...], at most 4 MiB, in order.
         """
         rows = self._open(variable)
         for begin, count in self._ranges(rows, part):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from prometheus_client import (
     multiprocess,
 )
 
+from twml_ops._scorer import TableStatistics
 from twml_ops.serving.errors import Overloaded, RequestError
 
 SHARED_DIR = "PROMETHEUS_MULTIPROC_DIR"
@@ -38,6 +40,45 @@ class Call:
 
     def __init__(self) -> None:
         self.rows = 0
+
+
+class _TableCounters:
+    """Counters of tables in files, of all versions of a model, which their scorers count.
+
+    Args:
+        registry: where the counters are registered.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            labels = ("model", *labels)
+            return Counter(f"twml_serving_table_{name}", text, labels, registry=registry)
+
+        self._rows = counter("rows", "Different rows of each request.", "result")
+        self._sums = counter("sums", "Sums looked up in the cache.", "result")
+        self._reads = counter("reads", "Reads of files.")
+        self._read_bytes = counter("read_bytes", "Bytes of these reads.")
+        self._needed_bytes = counter("needed_bytes", "Bytes of the rows that were read.")
+        self._source: weakref.ref[object] | None = None
+        self._counts: TableStatistics | None = None
+
+    def update(self, model: str, source: object, counts: TableStatistics) -> None:
+        """Adds the counts of a version since the last call; see `Metrics.count_tables`."""
+        before = self._counts
+        if self._source is None or self._source() is not source:
+            self._source, before = weakref.ref(source), None
+        self._counts = counts
+        for field, counter, *result in (
+            ("hits", self._rows, "hit"),
+            ("misses", self._rows, "miss"),
+            ("sum_hits", self._sums, "hit"),
+            ("sum_misses", self._sums, "miss"),
+            ("reads", self._reads),
+            ("bytes_read", self._read_bytes),
+            ("bytes_needed", self._needed_bytes),
+        ):
+            added = getattr(counts, field) - (0 if before is None else getattr(before, field))
+            counter.labels(model, *result).inc(max(0, added))
 
 
 class Metrics:
@@ -82,6 +123,7 @@ class Metrics:
             registry=registry,
             multiprocess_mode="livemin",
         )
+        self._tables: _TableCounters | None = None
         for result in ("loaded", "refused"):
             self._loads.labels(result)
         self._by_api = {
@@ -132,6 +174,20 @@ class Metrics:
         """
         self._version.labels(model).set(version)
         self._step.labels(model).set(-1 if step is None else step)
+
+    def count_tables(self, model: str, source: object, counts: TableStatistics) -> None:
+        """Counts what was read of tables in files since the last call.
+
+        Args:
+            model: the name of the model.
+            source: the version whose scorer counted; another one counts from 0.
+            counts: the counts of the scorer.
+        """
+        if not counts.tables:
+            return
+        if self._tables is None:  # servers without tables in files have no such metrics
+            self._tables = _TableCounters(self._registry)
+        self._tables.update(model, source, counts)
 
     def text(self) -> bytes:
         """The metrics in Prometheus' text format, of all processes that share the ports."""

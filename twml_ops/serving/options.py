@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from twml_ops._scorer import Storage
+
 
 @dataclass(frozen=True)
 class ServerOptions:
@@ -29,6 +31,14 @@ class ServerOptions:
             A file `warmup.json` in the folder of the version replaces it. Default: made-up rows.
         grace: seconds that running requests have to end when the server stops.
         share_ports: whether other processes may listen on the same ports (SO_REUSEPORT).
+        storage: where large tables are: "mapped", "memory" or "file"; see `core.Scorer.load`, also
+            for the options that follow, which are for "file".
+        cache_bytes: memory for the rows that are used most. A version that replaces another one
+            has a cache of its own, so that both take memory until the last request of the old one
+            ends.
+        sums_cache_bytes: memory for sums of rows by the list of their ids and values.
+        direct: whether reads go past the page cache.
+        queue_depth: number of reads of a request that run at the same time.
 
     Raises:
         ValueError: a value is out of its range.
@@ -49,6 +59,11 @@ class ServerOptions:
     warmup: Path | None = None
     grace: float = 30.0
     share_ports: bool = False
+    storage: Storage = "mapped"
+    cache_bytes: int = 256 << 20
+    sums_cache_bytes: int = 0
+    direct: bool = False
+    queue_depth: int = 64
 
     def __post_init__(self) -> None:
         if self.name is not None and (not self.name or set(self.name) & set("/:?#%")):
@@ -57,6 +72,7 @@ class ServerOptions:
             *(("rest_port", 0), ("grpc_port", 0), ("threads", 0), ("row_threads", 1)),
             *(("queue", 0), ("max_connections", 1), ("max_bytes", 1), ("max_rows", 1)),
             *(("poll", 0), ("grace", 0)),
+            *(("cache_bytes", 0), ("sums_cache_bytes", 0), ("queue_depth", 1)),
         ):
             value = getattr(self, field)
             if not value >= least:
@@ -64,6 +80,10 @@ class ServerOptions:
         for field in ("rest_port", "grpc_port"):
             if getattr(self, field) > 65535:
                 raise ValueError(f"{field} must be at most 65535, got {getattr(self, field)}")
+        if self.storage not in ("mapped", "memory", "file"):
+            raise ValueError(f"storage must be mapped, memory or file, got {self.storage!r}")
+        if self.storage != "file" and (self.direct or self.sums_cache_bytes):
+            raise ValueError("direct and sums_cache_bytes need the storage file")
         if not self.timeout > 0:
             raise ValueError(f"timeout must be positive, got {self.timeout}")
 

@@ -55,9 +55,14 @@ class Service:
         except Exception as e:
             LOG.exception("a request failed")
             raise RequestError("internal error of the server; its log has the cause") from e
+        finally:
+            if self.options.storage == "file":
+                version = self.model.current
+                self.metrics.count_tables(self.model.name, version, version.statistics)
 
     async def _run_admitted(self, work: Callable[[], T], size: int, deadline: float) -> T:
-        if size <= _SHORT_BYTES:
+        # Tables in files make a thread wait, which must not be that of the event loop.
+        if size <= _SHORT_BYTES and self.options.storage != "file":
             try:
                 return work()
             finally:

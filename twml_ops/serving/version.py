@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from twml_ops._scorer import PROGRAM_FILE
+from twml_ops._scorer import PROGRAM_FILE, TableStatistics
 from twml_ops.core import Scorer
 from twml_ops.serving import inputs
 from twml_ops.serving.errors import InvalidRequest, RequestError
@@ -78,7 +78,14 @@ class Version:
             ValueError: the folder is damaged, or the saved request of the warm-up is malformed or
                 does not fit the model.
         """
-        scorer = Scorer.load(folder)
+        scorer = Scorer.load(
+            folder,
+            storage=options.storage,
+            cache_bytes=options.cache_bytes,
+            sums_cache_bytes=options.sums_cache_bytes,
+            direct=options.direct,
+            queue_depth=options.queue_depth,
+        )
         signatures = Signatures(_inputs(scorer, raw=False), _inputs(scorer, raw=True))
         program = json.loads((folder / PROGRAM_FILE).read_bytes())
         version = cls(
@@ -100,6 +107,11 @@ class Version:
             # A model may refuse made-up rows, for example unknown features.
             LOG.info("version %d refused the made-up rows of the warm-up: %s", number, e)
         return version
+
+    @property
+    def statistics(self) -> TableStatistics:
+        """What the scorer has read of tables in files."""
+        return self.scorer.statistics
 
     def predict_json(self, body: Any) -> Prediction:
         """Answers the JSON value of a REST request.
@@ -133,6 +145,7 @@ class Version:
 
         Raises:
             RequestError: the request does not fit the model, or is too large.
+            OSError: a file with a table cannot be read any more.
         """
         return self.predict(self.signatures.find(frozenset(arrays), signature), arrays)
 

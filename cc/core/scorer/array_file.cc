@@ -136,6 +136,70 @@ class Header {
   const std::string_view text_;
 };
 
+Status ReadHeader(const std::string& path, const File& file, ArrayHeader* out) {
+  *out = ArrayHeader();
+  constexpr std::string_view kMagic = "\x93NUMPY";
+  char start[12];
+  const int64_t known = std::min<int64_t>(file.size(), sizeof(start));
+  TWML_RETURN_IF_ERROR(file.Read(0, known, start));
+  if (known < 10 || std::string_view(start, kMagic.size()) != kMagic) {
+    return Invalid(path, " is not a file of the format NPY");
+  }
+  const int version = start[6];
+  if (version < 1 || version > 3) {
+    return Invalid(path, " has the version ", version, " of the format NPY, expected 1 to 3");
+  }
+  const int64_t header_begin = version == 1 ? 10 : 12;
+  uint32_t header_size = 0;
+  if (known < header_begin) return Invalid(path, " ends in its header");
+  std::memcpy(&header_size, start + 8, static_cast<size_t>(header_begin - 8));
+  constexpr uint32_t kMaxHeader = 1 << 16;
+  out->data_begin = header_begin + header_size;
+  if (header_size > kMaxHeader || out->data_begin > file.size()) {
+    return Invalid(path, " ends in its header");
+  }
+  std::string text(header_size, '\0');
+  TWML_RETURN_IF_ERROR(file.Read(header_begin, header_size, text.data()));
+  const Header header(text);
+  if (!header.ParseType(&out->type) || !header.ParseShape(&out->shape, &out->size)) {
+    return Invalid(path, " has an array that a scorer does not read: ", text.substr(0, 200));
+  }
+  const int64_t bytes = out->size * SizeOf(out->type);
+  if (file.size() - out->data_begin < bytes) {
+    return Invalid(path, " must have ", bytes, " bytes of items, got ",
+                   file.size() - out->data_begin);
+  }
+  return Status();
+}
+
+Status Damaged(const std::string& path) {
+  return Invalid(path, " has another checksum than the program says: it is damaged, or is a file ",
+                 "of another export");
+}
+
+// Memory at the start of a cache line.
+char* NewLines(int64_t bytes, std::shared_ptr<const void>* owner) {
+  constexpr int64_t kLine = 64;
+  void* const memory = std::aligned_alloc(static_cast<size_t>(kLine),
+                                          static_cast<size_t>((bytes / kLine + 1) * kLine));
+  if (memory == nullptr) throw std::bad_alloc();
+  owner->reset(memory, [](const void* p) { std::free(const_cast<void*>(p)); });
+  return static_cast<char*>(memory);
+}
+
+// Memory of large pages, if the system has them.
+char* NewPages(int64_t bytes, std::shared_ptr<const void>* owner) {
+  const auto size = static_cast<size_t>(bytes);
+  void* const memory =
+      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  owner->reset(memory, [size](const void* p) { ::munmap(const_cast<void*>(p), size); });
+#ifdef MADV_HUGEPAGE
+  ::madvise(memory, size, MADV_HUGEPAGE);
+#endif
+  return static_cast<char*>(memory);
+}
+
 }  // namespace
 
 const char* NameOf(ItemType type) {
@@ -159,15 +223,37 @@ Status ReadFile(const std::string& path, int64_t max_bytes, std::string* out) {
   return file.Read(0, file.size(), out->data());
 }
 
-uint32_t ArrayFile::Checksum() const {
-  return Crc32(data_, static_cast<size_t>(size_ * SizeOf(type_)));
+Status ReadArrayHeader(const std::string& path, ArrayHeader* out) {
+  File file;
+  TWML_RETURN_IF_ERROR(file.Open(path));
+  return ReadHeader(path, file, out);
 }
 
-Status ArrayFile::Open(const std::string& path, ArrayFile* out) { return Open(path, false, out); }
+Status CheckFile(const std::string& path, int64_t bytes, uint32_t checksum) {
+  File file;
+  TWML_RETURN_IF_ERROR(file.Open(path));
+  if (file.size() != bytes) {
+    return Invalid(path, " must have ", bytes, " bytes, got ", file.size());
+  }
+  const int64_t part = std::min(bytes, kChecksumBytes);
+  std::string text(static_cast<size_t>(2 * part), '\0');
+  TWML_RETURN_IF_ERROR(file.Read(0, part, text.data()));
+  TWML_RETURN_IF_ERROR(file.Read(bytes - part, part, text.data() + part));
+  return Crc32(text.data(), text.size()) == checksum ? Status() : Damaged(path);
+}
 
-Status ArrayFile::OpenChanged(const std::string& path, const ArrayFile& rows,
+Status ArrayFile::CheckItems(uint32_t checksum) const {
+  const auto bytes = static_cast<size_t>(size_ * SizeOf(type_));
+  return Crc32(data_, bytes) == checksum ? Status() : Damaged(path_);
+}
+
+Status ArrayFile::Open(const std::string& path, ArrayPlace place, ArrayFile* out) {
+  return Open(path, place, false, out);
+}
+
+Status ArrayFile::OpenChanged(const std::string& path, ArrayPlace place, const ArrayFile& rows,
                               const ArrayFile& values, ArrayFile* out) {
-  TWML_RETURN_IF_ERROR(Open(path, true, out));
+  TWML_RETURN_IF_ERROR(Open(path, place, true, out));
   return out->Replace(rows, values);
 }
 
@@ -200,54 +286,27 @@ Status ArrayFile::Replace(const ArrayFile& rows, const ArrayFile& values) {
   return Status();
 }
 
-Status ArrayFile::Open(const std::string& path, bool writable, ArrayFile* out) {
+Status ArrayFile::Open(const std::string& path, ArrayPlace place, bool writable, ArrayFile* out) {
   *out = ArrayFile();
   out->path_ = path;
   File file;
   TWML_RETURN_IF_ERROR(file.Open(path));
-  constexpr std::string_view kMagic = "\x93NUMPY";
-  char start[12];
-  const int64_t known = std::min<int64_t>(file.size(), sizeof(start));
-  TWML_RETURN_IF_ERROR(file.Read(0, known, start));
-  if (known < 10 || std::string_view(start, kMagic.size()) != kMagic) {
-    return Invalid(path, " is not a file of the format NPY");
-  }
-  const int version = start[6];
-  if (version < 1 || version > 3) {
-    return Invalid(path, " has the version ", version, " of the format NPY, expected 1 to 3");
-  }
-  const int64_t header_begin = version == 1 ? 10 : 12;
-  uint32_t header_size = 0;
-  if (known < header_begin) return Invalid(path, " ends in its header");
-  std::memcpy(&header_size, start + 8, static_cast<size_t>(header_begin - 8));
-  constexpr uint32_t kMaxHeader = 1 << 16;
-  const int64_t data_begin = header_begin + header_size;
-  if (header_size > kMaxHeader || data_begin > file.size()) {
-    return Invalid(path, " ends in its header");
-  }
-  std::string text(header_size, '\0');
-  TWML_RETURN_IF_ERROR(file.Read(header_begin, header_size, text.data()));
-  const Header header(text);
-  if (!header.ParseType(&out->type_) || !header.ParseShape(&out->shape_, &out->size_)) {
-    return Invalid(path, " has an array that a scorer does not read: ", text.substr(0, 200));
-  }
-  const int64_t bytes = out->size_ * SizeOf(out->type_);
-  if (file.size() - data_begin < bytes) {
-    return Invalid(path, " must have ", bytes, " bytes of items, got ", file.size() - data_begin);
-  }
-  if (bytes >= kCopiedBytes && data_begin % SizeOf(out->type_) == 0) {
+  ArrayHeader header;
+  TWML_RETURN_IF_ERROR(ReadHeader(path, file, &header));
+  out->type_ = header.type;
+  out->shape_ = std::move(header.shape);
+  out->size_ = header.size;
+  const int64_t bytes = out->size_ * SizeOf(out->type_), begin = header.data_begin;
+  const bool large = bytes >= kCopiedBytes;
+  if (large && place == ArrayPlace::kMapped && begin % SizeOf(out->type_) == 0) {
     TWML_RETURN_IF_ERROR(file.Map(writable, &out->memory_));
     out->mapped_ = true;
-    out->data_ = static_cast<const char*>(out->memory_.get()) + data_begin;
+    out->data_ = static_cast<const char*>(out->memory_.get()) + begin;
     return Status();
   }
-  constexpr int64_t kLine = 64;
-  void* const memory = std::aligned_alloc(static_cast<size_t>(kLine),
-                                          static_cast<size_t>((bytes / kLine + 1) * kLine));
-  if (memory == nullptr) throw std::bad_alloc();
-  out->memory_.reset(memory, [](const void* p) { std::free(const_cast<void*>(p)); });
+  char* const memory = large ? NewPages(bytes, &out->memory_) : NewLines(bytes, &out->memory_);
   out->data_ = memory;
-  return file.Read(data_begin, bytes, static_cast<char*>(memory));
+  return file.Read(begin, bytes, memory);
 }
 
 }  // namespace twml::scorer

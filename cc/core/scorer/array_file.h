@@ -20,18 +20,39 @@ int64_t SizeOf(ItemType type);
 // Reads a whole file of at most `max_bytes`.
 Status ReadFile(const std::string& path, int64_t max_bytes, std::string* out);
 
+// What the header of a file says, and where its items are.
+struct ArrayHeader {
+  ItemType type = ItemType::kFloat32;
+  std::vector<int64_t> shape;
+  int64_t size = 0;        // the number of items
+  int64_t data_begin = 0;  // the offset of the first item
+};
+
+// Reads the header of version 1, 2 or 3 of the format with little-endian items, and checks that the
+// file has all items.
+Status ReadArrayHeader(const std::string& path, ArrayHeader* out);
+
+// Checks the size of a file, and the CRC-32 of its first and last kChecksumBytes bytes: a file that
+// was cut, copied in part, or is of another export is found without reading all of it.
+constexpr int64_t kChecksumBytes = 8192;
+Status CheckFile(const std::string& path, int64_t bytes, uint32_t checksum);
+
+// Where the items of a large array are.
+enum class ArrayPlace {
+  kMapped,  // in the file, mapped into memory: processes share them, and they are loaded when used
+  kMemory,  // in memory of this process
+};
+
 // An array in C order. It is immutable; copies share its memory. Arrays of less than 1 MiB are
-// copied from the file, and larger ones are mapped: processes share their memory, and rows that are
-// not used are not loaded. A mapped file must not be truncated or written while it is in use.
+// always copied from the file. A mapped file must not be truncated or written while it is in use.
 class ArrayFile {
  public:
-  // Reads version 1, 2 or 3 of the format with little-endian items.
-  static Status Open(const std::string& path, ArrayFile* out);
+  static Status Open(const std::string& path, ArrayPlace place, ArrayFile* out);
 
   // The array of a file in which some rows are replaced, row rows[i] by values[i]. Pages
   // without replaced rows are shared with the other processes that map the file.
-  static Status OpenChanged(const std::string& path, const ArrayFile& rows, const ArrayFile& values,
-                            ArrayFile* out);
+  static Status OpenChanged(const std::string& path, ArrayPlace place, const ArrayFile& rows,
+                            const ArrayFile& values, ArrayFile* out);
 
   const std::string& path() const { return path_; }
   ItemType type() const { return type_; }
@@ -39,8 +60,8 @@ class ArrayFile {
   int64_t size() const { return size_; }
   // Whether the items are those of a mapped file, which have not all been read.
   bool mapped() const { return mapped_; }
-  // CRC-32 of the items.
-  uint32_t Checksum() const;
+  // Compares the CRC-32 of all items.
+  Status CheckItems(uint32_t checksum) const;
 
   // The items, whose type must be that of T: float, int64_t, int32_t, int8_t, uint8_t, uint16_t.
   template <class T>
@@ -49,7 +70,7 @@ class ArrayFile {
   }
 
  private:
-  static Status Open(const std::string& path, bool writable, ArrayFile* out);
+  static Status Open(const std::string& path, ArrayPlace place, bool writable, ArrayFile* out);
   Status Replace(const ArrayFile& rows, const ArrayFile& values);
 
   std::string path_;

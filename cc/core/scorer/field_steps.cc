@@ -316,28 +316,56 @@ class FieldEmbeddingStep : public Step {
     return shapes->Set(out[0], {static_cast<int64_t>(sizes_.size()), table_.dim()});
   }
 
+  bool reads_files() const override { return table_.in_file(); }
+
+  Status Collect(const Frame& frame, FetchedRows* fetched) const override {
+    if (fields_ > 0) {
+      const int64_t* const rows = MatrixRows(frame);
+      for (int64_t r = 0; r < frame.rows; ++r) {
+        if (pooled_) {
+          table_.CollectSum(rows + r * fields_, nullptr, fields_, fetched);
+        } else {
+          table_.CollectCopies(rows + r * fields_, fields_, fetched);
+        }
+      }
+    }
+    for (size_t i = 1; i < in.size(); i += 3) {
+      ForBag(frame, i, [&](int64_t, const int64_t* rows, const float* factors, int64_t n, int64_t) {
+        table_.CollectSum(rows, factors, n, fetched);
+      });
+    }
+    return Status();
+  }
+
   Status Run(const Frame& frame) const override {
     const auto y = frame.Out<float>(out[0]);
     const int64_t dim = table_.dim();
+    TableRows table(table_, frame);
     if (fields_ > 0) {
-      const auto ids = frame.In<int64_t>(in[0]);
       const int64_t n = frame.rows * fields_;
-      int64_t* const rows = frame.memory->New<int64_t>(n);
-      for (int64_t r = 0; r < frame.rows; ++r) {
-        for (int64_t f = 0; f < fields_; ++f) rows[r * fields_ + f] = RowOf(ids[r][f], f);
-      }
+      const int64_t* const rows = MatrixRows(frame);
       for (int64_t r = 0; r < frame.rows; ++r) {
         const int64_t* const row = rows + r * fields_;
         if (pooled_) {
-          table_.Sum(row, nullptr, fields_, n - r * fields_, y[r], frame.memory);
+          table.Sum(row, nullptr, fields_, n - r * fields_, y[r]);
           continue;
         }
-        for (int64_t f = 0; f < fields_; ++f) table_.Copy(row[f], y[r] + f * dim);
+        for (int64_t f = 0; f < fields_; ++f) table.Copy(row[f], y[r] + f * dim);
       }
     } else if (pooled_) {
       for (int64_t r = 0; r < frame.rows; ++r) std::fill_n(y[r], dim, 0.0f);
     }
-    for (size_t i = 1; i < in.size(); i += 3) AddBag(frame, i, y);
+    float* const sum = frame.memory->New<float>(dim);
+    for (size_t i = 1; i < in.size(); i += 3) {
+      // Adds the vector of the bag to the sums, or writes it to its place.
+      const int64_t field = fields_ + static_cast<int64_t>(i / 3);
+      ForBag(
+          frame, i,
+          [&](int64_t r, const int64_t* rows, const float* factors, int64_t n, int64_t readable) {
+            table.Sum(rows, factors, n, readable, pooled_ ? sum : y[r] + field * dim);
+            for (int64_t d = 0; pooled_ && d < dim; ++d) y[r][d] += sum[d];
+          });
+    }
     if (pooled_ && pooling_ != Combiner::kSum) {
       const auto count = static_cast<float>(sizes_.size());
       const float divisor = pooling_ == Combiner::kMean ? count : std::sqrt(count);
@@ -358,9 +386,20 @@ class FieldEmbeddingStep : public Step {
     return starts_[field] + (id < 0 ? 0 : 1 + id % (sizes_[field] - 1));
   }
 
-  // Adds the vector of the bag at in[i] to the sums, or writes it to its place.
-  void AddBag(const Frame& frame, size_t i, Rows<float> y) const {
-    const int64_t dim = table_.dim();
+  // The rows of the matrix of ids, [rows, fields].
+  const int64_t* MatrixRows(const Frame& frame) const {
+    const auto ids = frame.In<int64_t>(in[0]);
+    int64_t* const rows = frame.memory->New<int64_t>(frame.rows * fields_);
+    for (int64_t r = 0; r < frame.rows; ++r) {
+      for (int64_t f = 0; f < fields_; ++f) rows[r * fields_ + f] = RowOf(ids[r][f], f);
+    }
+    return rows;
+  }
+
+  // Calls body(r, rows, factors, n, readable) for each row r of the block: the n rows of the table
+  // in the bag at in[i], and their factors or null. `rows` is valid up to `readable`.
+  template <class Body>
+  void ForBag(const Frame& frame, size_t i, const Body& body) const {
     const int64_t field = fields_ + static_cast<int64_t>(i / 3);
     const RowSplits splits = frame.Splits(in[i + 2]);
     const int64_t n = splits.num_entries();
@@ -368,7 +407,6 @@ class FieldEmbeddingStep : public Step {
     const auto* const values = frame.Entries<float>(in[i + 1]);
     int64_t* const rows = frame.memory->New<int64_t>(n);
     float* const weights = frame.memory->New<float>(n);
-    float* const sum = frame.memory->New<float>(dim);
     for (int64_t k = 0; k < n; ++k) rows[k] = RowOf(ids[k], field);
     for (int64_t r = 0; r < frame.rows; ++r) {
       const int64_t begin = splits.begin(r), end = splits.end(r);
@@ -380,9 +418,7 @@ class FieldEmbeddingStep : public Step {
         }
         factors = weights + begin;
       }
-      float* const to = pooled_ ? sum : y[r] + field * dim;
-      table_.Sum(rows + begin, factors, end - begin, n - begin, to, frame.memory);
-      for (int64_t d = 0; pooled_ && d < dim; ++d) y[r][d] += sum[d];
+      body(r, rows + begin, factors, end - begin, n - begin);
     }
   }
 

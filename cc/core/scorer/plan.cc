@@ -96,6 +96,7 @@ Status Plan::Make(const Program& program, PlanKey key, std::unique_ptr<const Pla
   }
   plan->shapes_ = shapes.Take();
   TWML_RETURN_IF_ERROR(plan->FindVariations(steps));
+  TWML_RETURN_IF_ERROR(plan->FindCollected(steps));
   plan->PlaceRegisters();
   plan->PlaceBases();
   *out = std::move(plan);
@@ -151,6 +152,41 @@ Status Plan::FindVariations(const std::vector<const Step*>& steps) {
                                       : Variation::kVarying;
     }
   }
+  return Status();
+}
+
+Status Plan::FindCollected(const std::vector<const Step*>& steps) {
+  std::vector<uint8_t> needed(shapes_.size());
+  const auto need = [&](Register r) {
+    if (r == kNoRegister) return;
+    needed[r] = 1;
+    if (program_.registers[r].row_splits != kNoRegister) {
+      needed[program_.registers[r].row_splits] = 1;
+    }
+  };
+  std::vector<const Step*> collected;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    const auto& outputs = (*step)->out;
+    const bool read = std::any_of(outputs.begin(), outputs.end(),
+                                  [&](Register r) { return r != kNoRegister && needed[r] != 0; });
+    const bool reads_files = (*step)->reads_files();
+    if (read && reads_files) {
+      return Invalid((*step)->name, " reads a table in a file, and ids of another table in a file ",
+                     "depend on it; load the model with its tables in memory");
+    }
+    if (!read && !reads_files) continue;
+    collected.push_back(*step);
+    for (const Register r : (*step)->in) need(r);
+  }
+  const auto keep = [&](const std::vector<const Step*>& all, std::vector<const Step*>* kept) {
+    for (const Step* step : all) {
+      if (std::find(collected.begin(), collected.end(), step) != collected.end()) {
+        kept->push_back(step);
+      }
+    }
+  };
+  keep(once_, &collect_once_);
+  keep(each_, &collect_each_);
   return Status();
 }
 
@@ -214,6 +250,7 @@ void Plan::ReturnWorkspace(std::unique_ptr<Workspace> workspace) const {
   constexpr int64_t kKeptBytes = int64_t{1} << 26;
   workspace->entries.Trim(kKeptBytes);
   workspace->base_entries.Trim(kKeptBytes);
+  if (workspace->fetched.bytes() > kKeptBytes) workspace->fetched = FetchedRows();
   for (auto& slot : pool_) {
     Workspace* expected = nullptr;
     if (slot.compare_exchange_strong(expected, workspace.get(), std::memory_order_release,

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "cc/core/scorer/fetched_rows.h"
 #include "cc/core/scorer/program.h"
 #include "cc/core/scorer/step.h"
 #include "cc/core/status.h"
@@ -49,6 +50,8 @@ class Workspace {
   std::vector<View> base_views;
   std::vector<StringColumn> base_strings;
   EntryMemory base_entries;
+  // The rows of tables in files, of the request whose caller has this memory.
+  FetchedRows fetched;
 
  private:
   struct Free {
@@ -72,6 +75,9 @@ class Plan {
   // In order: the steps that are computed once, and those of each block.
   const std::vector<const Step*>& once() const { return once_; }
   const std::vector<const Step*>& each() const { return each_; }
+  // Of these, the steps that read files and those on which the ids of their rows depend.
+  const std::vector<const Step*>& collect_once() const { return collect_once_; }
+  const std::vector<const Step*>& collect_each() const { return collect_each_; }
   // Whether a register of this plan is written by one of each().
   bool written(Register r) const { return offsets_[r] >= 0; }
 
@@ -90,6 +96,7 @@ class Plan {
  private:
   Plan(const Program& program, PlanKey key);
   Status FindVariations(const std::vector<const Step*>& steps);
+  Status FindCollected(const std::vector<const Step*>& steps);
   void PlaceRegisters();
   void PlaceBases();
 
@@ -99,7 +106,7 @@ class Plan {
   const PlanKey key_;
   std::vector<RowShape> shapes_;
   std::vector<Variation> variations_;
-  std::vector<const Step*> once_, each_;
+  std::vector<const Step*> once_, each_, collect_once_, collect_each_;
   std::vector<int64_t> offsets_, base_offsets_;
   int64_t block_rows_ = 1, cost_of_row_ = 0, dense_bytes_ = 0, base_bytes_ = 0;
   mutable std::atomic<Workspace*> pool_[kPool] = {};

@@ -52,19 +52,24 @@ Status ReadJson(const std::string& path, Json* out) {
 
 class ProgramReader {
  public:
-  ProgramReader(const std::string& folder, const Json& json, Program* program)
+  ProgramReader(const std::string& folder, const Json& json, const TableOptions& options,
+                Program* program)
       : json_(json), program_(*program) {
-    files_.folder = folder;
+    program_.tables = std::make_unique<TableFiles>(options);
+    folders_.folder = folder;
+    folders_.checksums = json.Find("checksums");
+    folders_.tables = program_.tables.get();
+    if (options.storage == TableStorage::kMemory) folders_.place = ArrayPlace::kMemory;
   }
 
   Status Read() {
-    files_.checksums = json_.Find("checksums");
     TWML_RETURN_IF_ERROR(ReadBase());
     TWML_RETURN_IF_ERROR(ReadInputs());
     if (const Json* const raw = json_.Find("raw")) {
       TWML_RETURN_IF_ERROR(ReadRawColumns(*raw, &registers_, &columns_, &program_.raw_steps));
     }
     TWML_RETURN_IF_ERROR(ReadSteps());
+    program_.tables->Finish();
     const Json* const output = json_.Find("output");
     if (output == nullptr || !output->is(Json::Kind::kString)) {
       return Invalid("\"output\" must be the name of an array");
@@ -98,27 +103,27 @@ class ProgramReader {
         !fingerprint->is(Json::Kind::kString)) {
       return Invalid("\"base\" must have the name of a folder beside this one and a fingerprint");
     }
-    files_.base = files_.folder + "/../" + name->string();
-    Json program;
-    TWML_RETURN_IF_ERROR(ReadJson(files_.base + "/" + kFile, &program));
-    const Json* const found = program.Find("fingerprint");
+    folders_.base = folders_.folder + "/../" + name->string();
+    TWML_RETURN_IF_ERROR(ReadJson(folders_.base + "/" + kFile, &base_json_));
+    folders_.base_checksums = base_json_.Find("checksums");
+    const Json* const found = base_json_.Find("fingerprint");
     if (found == nullptr || !found->is(Json::Kind::kString) ||
         found->string() != fingerprint->string()) {
-      return Invalid("the base ", files_.base, " has another fingerprint than \"base\" says");
+      return Invalid("the base ", folders_.base, " has another fingerprint than \"base\" says");
     }
-    return CheckLayout(program);
+    return CheckLayout();
   }
 
   // Rows of tables have the same meaning in the base if what leads to them is the same. Earlier
   // exports do not say.
-  Status CheckLayout(const Json& base) const {
+  Status CheckLayout() const {
     const Json* const mine = json_.Find("layout");
-    const Json* const its = base.Find("layout");
+    const Json* const its = base_json_.Find("layout");
     if (mine == nullptr || its == nullptr) return Status();
     for (const auto& [part, digest] : mine->members()) {
       const Json* const other = its->Find(part);
       if (other != nullptr && other->string() == digest.string()) continue;
-      return Invalid("the base ", files_.base, " has another layout: its ", part, " differs");
+      return Invalid("the base ", folders_.base, " has another layout: its ", part, " differs");
     }
     return Status();
   }
@@ -171,7 +176,7 @@ class ProgramReader {
       return Invalid("\"steps\" must be an array");
     }
     for (const Json& item : steps->items()) {
-      StepReader reader(item, program_.steps.size(), files_, &registers_, &typed_);
+      StepReader reader(item, program_.steps.size(), folders_, &registers_, &typed_);
       TWML_RETURN_IF_ERROR(reader.status());
       const MakeStep make = FindStep(reader.op());
       if (make == nullptr) {
@@ -285,7 +290,8 @@ class ProgramReader {
     return Status();
   }
 
-  ArrayFiles files_;
+  ArrayFolders folders_;
+  Json base_json_;
   const Json& json_;
   Program& program_;
   RegisterTable registers_;
@@ -306,12 +312,13 @@ Status Check(const std::string& folder, const Json& json) {
 
 }  // namespace
 
-Status Program::Read(const std::string& folder, Program* out) {
+Status Program::Read(const std::string& folder, const TableOptions& options, Program* out) {
+  TWML_RETURN_IF_ERROR(options.Check());
   const std::string path = folder + "/" + kFile;
   Json json;
   TWML_RETURN_IF_ERROR(ReadJson(path, &json));
   Status status = Check(folder, json);
-  if (status.ok()) status = ProgramReader(folder, json, out).Read();
+  if (status.ok()) status = ProgramReader(folder, json, options, out).Read();
   if (status.ok()) return status;
   return Invalid(path, ": ", status.message());
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cc/core/scorer/step.h"
+#include "cc/core/scorer/table_files.h"
 #include "cc/core/status.h"
 
 namespace twml::scorer {
@@ -24,8 +25,9 @@ struct ProgramInput {
 
 struct Program {
   // Reads the folder that export.to_scorer wrote.
-  static Status Read(const std::string& folder, Program* out);
+  static Status Read(const std::string& folder, const TableOptions& options, Program* out);
 
+  std::unique_ptr<TableFiles> tables;  // those that are in files
   std::vector<RegisterInfo> registers;
   std::vector<std::unique_ptr<Step>> raw_steps;  // make the features of the columns
   std::vector<std::unique_ptr<Step>> steps;      // make the output of the features

@@ -37,8 +37,65 @@ class Execution {
     return CheckArrays(false);
   }
 
-  // Computes what is the same for all rows.
-  Status RunOnce(Workspace* workspace) {
+  // Computes what is the same for all rows. `fetched`: rows of tables in files, or null.
+  Status RunOnce(Workspace* workspace, const FetchedRows* fetched = nullptr) {
+    return ForUser(workspace, plan_.once(), [&](const Step& step, Frame& frame) {
+      frame.fetched = fetched;
+      // A step whose inputs are the same for all rows is complete.
+      frame.is_base = std::any_of(step.in.begin(), step.in.end(), [&](Register r) {
+        return r != kNoRegister && plan_.variation(r) == Variation::kSplit;
+      });
+      return step.Run(frame);
+    });
+  }
+
+  // Computes the rows [begin, end), whose first block has the number `block` in `fetched`.
+  Status RunRows(int64_t begin, int64_t end, Workspace* workspace,
+                 const FetchedRows* fetched = nullptr, int64_t block = 0) const {
+    for (int64_t first = begin; first < end; first += plan_.block_rows(), ++block) {
+      const int64_t rows = std::min(plan_.block_rows(), end - first);
+      const bool direct = plan_.written(program_.output);
+      float* const out = out_ + first * width_;
+      View& view = workspace->views[program_.output];
+      const View own = view;
+      Frame frame = BeginBlock(first, rows, workspace);
+      if (direct) view = {out, width_};
+      frame.fetched = fetched;
+      frame.block = block;
+      for (const Step* step : plan_.each()) TWML_RETURN_IF_ERROR(step->Run(frame));
+      if (!direct) {
+        const auto y = frame.In<float>(program_.output);
+        for (int64_t r = 0; r < rows; ++r) std::copy_n(y[r], width_, out + r * width_);
+      }
+      if (direct) workspace->views[program_.output] = own;
+    }
+    return Status();
+  }
+
+  // Lists the rows of tables in files that the user and the rows [begin, end) need. The user's are
+  // those of block 0, and the first block of rows has the number 1.
+  Status Collect(int64_t begin, int64_t end, Workspace* workspace) {
+    FetchedRows& fetched = workspace->fetched;
+    const int64_t block_rows = plan_.block_rows();
+    const int64_t blocks = (end - begin + block_rows - 1) / block_rows;
+    fetched.Begin(program_.tables->size(), 1 + blocks);
+    const auto collect = [&](const Step& step, Frame& frame) {
+      return step.Collect(frame, &fetched);
+    };
+    TWML_RETURN_IF_ERROR(ForUser(workspace, plan_.collect_once(), collect));
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t first = begin + block * block_rows;
+      Frame frame = BeginBlock(first, std::min(block_rows, end - first), workspace);
+      fetched.BeginBlock(1 + block);
+      for (const Step* step : plan_.collect_each()) TWML_RETURN_IF_ERROR(collect(*step, frame));
+    }
+    return Status();
+  }
+
+ private:
+  // Calls body(step, frame) for steps on what is the same for all rows.
+  template <class Body>
+  Status ForUser(Workspace* workspace, const std::vector<const Step*>& steps, const Body& body) {
     base_ = workspace;
     workspace->base_entries.Reset();
     if (!plan_.key().ranking) return Status();
@@ -50,41 +107,19 @@ class Execution {
     }
     std::fill(workspace->limits.begin(), workspace->limits.end(), 0);
     Frame frame = MakeFrame(1, workspace->base_views.data(), &workspace->base_entries, workspace);
-    for (const Step* step : plan_.once()) {
-      // A step whose inputs are the same for all rows is complete.
-      frame.is_base = std::any_of(step->in.begin(), step->in.end(), [&](Register r) {
-        return r != kNoRegister && plan_.variation(r) == Variation::kSplit;
-      });
-      TWML_RETURN_IF_ERROR(step->Run(frame));
-    }
+    for (const Step* step : steps) TWML_RETURN_IF_ERROR(body(*step, frame));
     return Status();
   }
 
-  // Computes the rows [begin, end).
-  Status RunRows(int64_t begin, int64_t end, Workspace* workspace) const {
-    for (int64_t first = begin; first < end; first += plan_.block_rows()) {
-      const int64_t rows = std::min(plan_.block_rows(), end - first);
-      workspace->entries.Reset();
-      BindBlock(first, rows, workspace);
-      const bool direct = plan_.written(program_.output);
-      float* const out = out_ + first * width_;
-      View& view = workspace->views[program_.output];
-      const View own = view;
-      if (direct) view = {out, width_};
-      std::fill(workspace->limits.begin(), workspace->limits.end(), 0);
-      Frame frame = MakeFrame(rows, workspace->views.data(), &workspace->entries, workspace);
-      if (plan_.key().ranking) frame.bases = base_->base_views.data();
-      for (const Step* step : plan_.each()) TWML_RETURN_IF_ERROR(step->Run(frame));
-      if (!direct) {
-        const auto y = frame.In<float>(program_.output);
-        for (int64_t r = 0; r < rows; ++r) std::copy_n(y[r], width_, out + r * width_);
-      }
-      if (direct) workspace->views[program_.output] = own;
-    }
-    return Status();
+  Frame BeginBlock(int64_t first, int64_t rows, Workspace* workspace) const {
+    workspace->entries.Reset();
+    BindBlock(first, rows, workspace);
+    std::fill(workspace->limits.begin(), workspace->limits.end(), 0);
+    Frame frame = MakeFrame(rows, workspace->views.data(), &workspace->entries, workspace);
+    if (plan_.key().ranking) frame.bases = base_->base_views.data();
+    return frame;
   }
 
- private:
   Frame MakeFrame(int64_t rows, View* views, EntryMemory* memory, Workspace* workspace) const {
     Frame frame;
     frame.rows = rows;
@@ -325,11 +360,67 @@ PlanKey KeyOf(const std::vector<ProgramInput>& inputs, bool raw) {
   return key;
 }
 
+// Calls body(begin, end, workspace) on ranges of [0, total), and returns the first error by
+// position. One of the threads uses the workspace `first`.
+template <class Body>
+Status InParallel(const Plan& plan, int64_t total, int64_t cost, const ParallelFor& parallel_for,
+                  Workspace* first, const Body& body) {
+  FirstError error;
+  std::atomic<bool> first_taken{false};
+  const std::function<void(int64_t, int64_t)> range = [&](int64_t begin, int64_t end) {
+    try {
+      Status status;
+      if (!first_taken.exchange(true)) {
+        status = body(begin, end, first);
+      } else {
+        const BorrowedWorkspace own(plan);
+        status = body(begin, end, own.get());
+      }
+      if (!status.ok()) error.Record(begin, std::move(status));
+    } catch (const std::bad_alloc&) {
+      error.Record(begin, Invalid("out of memory"));
+    }
+  };
+  parallel_for(total, cost, range);
+  return error.Take();
+}
+
+// Computes a request of a model with tables in files, in parts whose rows fit into memory. The rows
+// of tables that a part needs are fetched together, before it is computed.
+Status PredictFromFiles(const Plan& plan, Execution* execution, Workspace* workspace, int64_t rows,
+                        const ParallelFor& parallel_for, bool* unreadable) {
+  constexpr int64_t kPartRows = 512;
+  const TableFiles& tables = *plan.program().tables;
+  const int64_t block_rows = plan.block_rows();
+  const int64_t part_rows = (kPartRows + block_rows - 1) / block_rows * block_rows;
+  for (int64_t begin = 0; begin < rows; begin += part_rows) {
+    const int64_t end = std::min(rows, begin + part_rows);
+    TWML_RETURN_IF_ERROR(execution->Collect(begin, end, workspace));
+    if (Status fetched = tables.Fetch(&workspace->fetched); !fetched.ok()) {
+      if (unreadable != nullptr) *unreadable = true;
+      return fetched;
+    }
+    const FetchedRows* const fetched = &workspace->fetched;
+    TWML_RETURN_IF_ERROR(execution->RunOnce(workspace, fetched));
+    // Threads take whole blocks, which are those that Collect has listed.
+    const auto run = [&](int64_t first, int64_t last, Workspace* own) {
+      return execution->RunRows(begin + first * block_rows,
+                                std::min(end, begin + last * block_rows), own, fetched, 1 + first);
+    };
+    const int64_t blocks = (end - begin + block_rows - 1) / block_rows;
+    TWML_RETURN_IF_ERROR(blocks == 1 ? run(0, 1, workspace)
+                                     : InParallel(plan, blocks, plan.cost_of_row() * block_rows,
+                                                  parallel_for, workspace, run));
+  }
+  return Status();
+}
+
 }  // namespace
 
-Status Scorer::Load(const std::string& folder, std::shared_ptr<const Scorer>* out) {
+Status Scorer::Load(const std::string& folder, const TableOptions& options,
+                    std::shared_ptr<const Scorer>* out) {
   auto scorer = std::make_shared<Scorer>();
-  TWML_RETURN_IF_ERROR(Program::Read(folder, &scorer->program_));
+  TWML_RETURN_IF_ERROR(Program::Read(folder, options, &scorer->program_));
   const Program& program = scorer->program_;
   for (const bool raw : {false, true}) {
     const auto& inputs = raw ? program.columns : program.features;
@@ -421,7 +512,7 @@ Status Scorer::OutputShape(const Request& request, std::vector<int64_t>* dims) c
 }
 
 Status Scorer::Predict(const Request& request, const ParallelFor& parallel_for, float* out,
-                       int64_t out_size) const {
+                       int64_t out_size, bool* unreadable) const {
   std::shared_ptr<const Plan> owner;
   const Plan* plan;
   TWML_RETURN_IF_ERROR(FindPlan(request, &owner, &plan));
@@ -434,28 +525,17 @@ Status Scorer::Predict(const Request& request, const ParallelFor& parallel_for, 
   TWML_RETURN_IF_ERROR(execution.Check());
   if (request.rows == 0) return Status();
   const BorrowedWorkspace first(*plan);
+  if (reads_files()) {
+    return PredictFromFiles(*plan, &execution, first.get(), request.rows, parallel_for, unreadable);
+  }
   TWML_RETURN_IF_ERROR(execution.RunOnce(first.get()));
   if (request.rows <= plan->block_rows()) {
     return execution.RunRows(0, request.rows, first.get());
   }
-  FirstError error;
-  std::atomic<bool> first_taken{false};
-  const std::function<void(int64_t, int64_t)> body = [&](int64_t begin, int64_t end) {
-    try {
-      Status status;
-      if (!first_taken.exchange(true)) {
-        status = execution.RunRows(begin, end, first.get());
-      } else {
-        const BorrowedWorkspace own(*plan);
-        status = execution.RunRows(begin, end, own.get());
-      }
-      if (!status.ok()) error.Record(begin, std::move(status));
-    } catch (const std::bad_alloc&) {
-      error.Record(begin, Invalid("out of memory"));
-    }
-  };
-  parallel_for(request.rows, plan->cost_of_row(), body);
-  return error.Take();
+  return InParallel(*plan, request.rows, plan->cost_of_row(), parallel_for, first.get(),
+                    [&](int64_t begin, int64_t end, Workspace* workspace) {
+                      return execution.RunRows(begin, end, workspace);
+                    });
 }
 
 }  // namespace twml::scorer

@@ -44,7 +44,8 @@ struct Request {
 class Scorer {
  public:
   // Reads the folder that export.to_scorer wrote.
-  static Status Load(const std::string& folder, std::shared_ptr<const Scorer>* out);
+  static Status Load(const std::string& folder, const TableOptions& options,
+                     std::shared_ptr<const Scorer>* out);
 
   // The two sets of arrays that a request may have. There are no columns unless the model was
   // exported with a schema.
@@ -54,6 +55,9 @@ class Scorer {
   std::string row_splits_of(const ProgramInput& input) const {
     return input.row_splits == kNoRegister ? "" : program_.registers[input.row_splits].name;
   }
+  // Whether tables are in files, and what was read from them.
+  bool reads_files() const { return !program_.tables->empty(); }
+  const TableFiles& tables() const { return *program_.tables; }
   const std::string& output_name() const { return program_.output_name; }
 
   // The shape of a row of the output, which may depend on the shapes of the request's arrays.
@@ -63,9 +67,10 @@ class Scorer {
 
   // Writes the predictions, float [rows, width]; out_size is its number of floats. Rows are divided
   // among the threads of `parallel_for`; the result does not depend on how. Nothing is allocated
-  // after the first requests of a size. On an error the content of `out` is undefined.
+  // after the first requests of a size. On an error the content of `out` is undefined. If a
+  // file with a table is to blame for it, and not the request, `unreadable` is set to true.
   Status Predict(const Request& request, const ParallelFor& parallel_for, float* out,
-                 int64_t out_size) const;
+                 int64_t out_size, bool* unreadable = nullptr) const;
 
  private:
   Status FindPlan(const Request& request, std::shared_ptr<const Plan>* owner,

@@ -31,8 +31,22 @@ class SparseLinearStep : public Step {
   }
 
   SplitEntries split_entries() const override { return SplitEntries::kSums; }
+  bool reads_files() const override { return table_.in_file(); }
 
   Status Shape(Shapes* shapes) const override { return shapes->Set(out[0], {table_.dim()}); }
+
+  Status Collect(const Frame& frame, FetchedRows* fetched) const override {
+    TWML_RETURN_IF_ERROR(CheckEntryIds(frame, in[0], table_.rows()));
+    const RowSplits splits = frame.Splits(in[2]);
+    const auto* const ids = frame.Entries<int64_t>(in[0]);
+    const auto* const values = frame.Entries<float>(in[1]);
+    for (int64_t r = 0; r < frame.rows; ++r) {
+      const int64_t k = splits.begin(r);
+      table_.CollectSum(ids + k, values == nullptr ? nullptr : values + k, splits.end(r) - k,
+                        fetched);
+    }
+    return Status();
+  }
 
   Status Run(const Frame& frame) const override {
     TWML_RETURN_IF_ERROR(CheckEntryIds(frame, in[0], table_.rows()));
@@ -41,12 +55,13 @@ class SparseLinearStep : public Step {
     const auto* const values = frame.Entries<float>(in[1]);
     const int64_t total = splits.num_entries(), dim = table_.dim();
     const auto y = frame.Out<float>(out[0]);
+    TableRows rows(table_, frame);
     const float* const base =
         frame.bases == nullptr ? nullptr : static_cast<const float*>(frame.bases[out[0]].data);
     for (int64_t r = 0; r < frame.rows; ++r) {
       const int64_t k = splits.begin(r);
-      table_.Sum(ids + k, values == nullptr ? nullptr : values + k, splits.end(r) - k, total - k,
-                 y[r], frame.memory);
+      rows.Sum(ids + k, values == nullptr ? nullptr : values + k, splits.end(r) - k, total - k,
+               y[r]);
       if (frame.is_base) continue;
       if (base != nullptr) {
         for (int64_t d = 0; d < dim; ++d) y[r][d] += base[d];

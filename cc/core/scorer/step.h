@@ -133,6 +133,8 @@ struct RowSplits {
   int64_t total() const { return stride == 0 ? rows * data[1] : num_entries(); }
 };
 
+struct FetchedRows;
+
 // A block of rows that goes through the steps on one thread.
 struct Frame {
   int64_t rows = 0;  // at least 1
@@ -146,6 +148,9 @@ struct Frame {
   // whether the frame computes what the candidates' sums start from.
   const View* bases = nullptr;
   bool is_base = false;
+  // The rows of tables in files, and the number of this block among those that were collected.
+  const FetchedRows* fetched = nullptr;
+  int64_t block = 0;
 
   int64_t width(Register r) const { return shapes[r].width; }
   template <class T>
@@ -182,6 +187,12 @@ enum class SplitEntries {
 class Step {
  public:
   virtual ~Step() = default;
+
+  // Whether rows of its tables are in files. They are fetched between Collect and Run.
+  virtual bool reads_files() const { return false; }
+  // Lists the rows that Run will read. Of a step without files, computes the outputs, on which the
+  // ids of others depend.
+  virtual Status Collect(const Frame& frame, FetchedRows* /*fetched*/) const { return Run(frame); }
 
   virtual SplitEntries split_entries() const { return SplitEntries::kRefused; }
 

@@ -106,9 +106,9 @@ Status RegisterTable::ResolveRowSplits() {
   return Status();
 }
 
-StepReader::StepReader(const Json& step, size_t number, const ArrayFiles& files,
+StepReader::StepReader(const Json& step, size_t number, const ArrayFolders& folders,
                        RegisterTable* registers, std::vector<TypedInput>* typed)
-    : files_(files), number_(number), registers_(registers), typed_(typed) {
+    : folders_(folders), number_(number), registers_(registers), typed_(typed) {
   name_ = "step " + std::to_string(number);
   if (!step.is(Json::Kind::kObject)) {
     Fail("must be an object");
@@ -240,13 +240,44 @@ const Json* StepReader::Attribute(const char* name, Json::Kind kind) {
 
 bool StepReader::HasArray(const char* name) const { return ok() && arrays_->Find(name) != nullptr; }
 
-std::string StepReader::PathOf(const Json* file, const std::string& folder, const char* name) {
+// A file whose size and ends are those that the program says.
+struct StepReader::CheckedFile {
+  static constexpr int64_t kUnknown = -1;
+  std::string path;
+  int64_t checksum = kUnknown;  // CRC-32 of its items
+};
+
+StepReader::CheckedFile StepReader::Find(const Json* file, bool base, const char* name) {
   // A folder cannot make a scorer read files elsewhere.
   if (file == nullptr || !IsFileName(*file)) {
     Fail("must have the name of a file in the folder as \"" + std::string(name) + "\"");
     return {};
   }
-  return folder + "/" + file->string();
+  CheckedFile out;
+  out.path = (base ? folders_.base : folders_.folder) + "/" + file->string();
+  const Json* const all = base ? folders_.base_checksums : folders_.checksums;
+  if (all == nullptr) return out;
+  const Json* const known = all->Find(file->string());
+  bool integers = known != nullptr;
+  std::vector<int64_t> items;
+  if (integers) items = ToIntegers(*known, &integers);
+  if (!integers || (items.size() != 2 && items.size() != 3)) {
+    Fail("must have the size and the checksums of " + file->string() + " in \"checksums\"");
+    return {};
+  }
+  const Status same = CheckFile(out.path, items[0], static_cast<uint32_t>(items[1]));
+  if (!same.ok()) Fail(": " + same.message());
+  if (items.size() == 3) out.checksum = items[2];
+  return out;
+}
+
+// Large arrays that are mapped are not read as a whole, except those of changed rows, which are
+// copied.
+Status StepReader::OpenChecked(const CheckedFile& file, ArrayPlace place, bool even_mapped,
+                               ArrayFile* out) {
+  TWML_RETURN_IF_ERROR(ArrayFile::Open(file.path, place, out));
+  if (file.checksum == CheckedFile::kUnknown || (out->mapped() && !even_mapped)) return Status();
+  return out->CheckItems(static_cast<uint32_t>(file.checksum));
 }
 
 void StepReader::OpenArray(const char* name, ArrayFile* out) {
@@ -254,37 +285,27 @@ void StepReader::OpenArray(const char* name, ArrayFile* out) {
   if (entry != nullptr && entry->is(Json::Kind::kObject)) {
     return OpenChangedArray(*entry, name, out);
   }
-  const Json* const file = Member(*arrays_, name, Json::Kind::kString);
-  if (file == nullptr) return;
-  const std::string path = PathOf(file, files_.folder, name);
+  const Json* const json = Member(*arrays_, name, Json::Kind::kString);
+  if (json == nullptr) return;
+  const CheckedFile file = Find(json, false, name);
   if (!ok()) return;
-  const Status opened = OpenChecked(path, false, out);
+  const Status opened = OpenChecked(file, folders_.place, false, out);
   if (!opened.ok()) Fail(": " + opened.message());
 }
 
 void StepReader::OpenChangedArray(const Json& entry, const char* name, ArrayFile* out) {
-  if (files_.base.empty()) return Fail("has changed rows, but the program has no \"base\"");
-  const std::string file = PathOf(entry.Find("file"), files_.base, name);
-  const std::string rows_file = PathOf(entry.Find("rows"), files_.folder, name);
-  const std::string values_file = PathOf(entry.Find("values"), files_.folder, name);
+  if (folders_.base.empty()) return Fail("has changed rows, but the program has no \"base\"");
+  const CheckedFile file = Find(entry.Find("file"), true, name);
+  const CheckedFile rows_file = Find(entry.Find("rows"), false, name);
+  const CheckedFile values_file = Find(entry.Find("values"), false, name);
   if (!ok()) return;
   ArrayFile rows, values;
-  Status opened = OpenChecked(rows_file, true, &rows);
-  if (opened.ok()) opened = OpenChecked(values_file, true, &values);
-  if (opened.ok()) opened = ArrayFile::OpenChanged(file, rows, values, out);
-  if (!opened.ok()) Fail(": " + opened.message());
-}
-
-// Large arrays are mapped and not read as a whole, except those of changed rows, which are copied.
-Status StepReader::OpenChecked(const std::string& path, bool even_mapped, ArrayFile* out) const {
-  TWML_RETURN_IF_ERROR(ArrayFile::Open(path, out));
-  if (files_.checksums == nullptr || (out->mapped() && !even_mapped)) return Status();
-  const Json* const expected = files_.checksums->Find(path.substr(path.rfind('/') + 1));
-  if (expected == nullptr || !expected->is(Json::Kind::kInteger)) {
-    return Invalid(path, " has no checksum in the program");
+  Status opened = OpenChecked(rows_file, ArrayPlace::kMapped, true, &rows);
+  if (opened.ok()) opened = OpenChecked(values_file, ArrayPlace::kMapped, true, &values);
+  if (opened.ok()) {
+    opened = ArrayFile::OpenChanged(file.path, folders_.place, rows, values, out);
   }
-  if (expected->integer() == static_cast<int64_t>(out->Checksum())) return Status();
-  return Invalid(path, " is damaged: its checksum differs");
+  if (!opened.ok()) Fail(": " + opened.message());
 }
 
 ArrayFile StepReader::Array(const char* name, ItemType type, size_t rank) {
@@ -307,19 +328,44 @@ bool StepReader::OptionalArray(const char* name, ItemType type, size_t rank, Arr
   return ok();
 }
 
-ArrayFile StepReader::Table(const char* name) {
-  ArrayFile array;
-  if (!ok()) return array;
-  OpenArray(name, &array);
-  if (!ok()) return ArrayFile();
-  const ItemType type = array.type();
-  const bool known =
-      type == ItemType::kFloat32 || type == ItemType::kUint16 || type == ItemType::kInt8;
-  if (!known || array.shape().size() != 2) {
-    Fail("must have a table [N, D] of float32, uint16 (bfloat16) or int8 in " + array.path());
-    return ArrayFile();
+// Opens a table that is large enough to stay in a file.
+Status StepReader::OpenTableFile(const Json& entry, const char* name, TableArray* out) {
+  const bool changed = entry.is(Json::Kind::kObject);
+  if (changed && folders_.base.empty()) return Status();  // OpenArray fails
+  const CheckedFile file = Find(changed ? entry.Find("file") : &entry, changed, name);
+  const CheckedFile rows = changed ? Find(entry.Find("rows"), false, name) : CheckedFile();
+  const CheckedFile values = changed ? Find(entry.Find("values"), false, name) : CheckedFile();
+  if (!ok()) return Status();
+  const TableOptions& options = folders_.tables->options();
+  ArrayHeader header;
+  TWML_RETURN_IF_ERROR(ReadArrayHeader(file.path, &header));
+  const int64_t bytes = header.size * SizeOf(header.type);
+  if (header.shape.size() != 2 || bytes == 0 || bytes < options.least_bytes) return Status();
+  ArrayFile numbers;
+  if (changed) TWML_RETURN_IF_ERROR(OpenChecked(rows, ArrayPlace::kMapped, true, &numbers));
+  return FileTable::Open(file.path, numbers, values.path, options.direct, &out->file);
+}
+
+TableArray StepReader::Table(const char* name) {
+  TableArray table;
+  if (!ok()) return table;
+  const Json* const entry = arrays_->Find(name);
+  if (entry != nullptr && folders_.tables->options().storage == TableStorage::kFile) {
+    const Status opened = OpenTableFile(*entry, name, &table);
+    if (!opened.ok()) Fail(": " + opened.message());
+    if (!ok() || table.file != nullptr) return table;
   }
-  return array;
+  OpenArray(name, &table.array);
+  if (!ok()) return TableArray();
+  const ItemType type = table.array.type();
+  const bool known = type == ItemType::kFloat32 || type == ItemType::kUint16 ||
+                     type == ItemType::kInt8 || type == ItemType::kUint8;
+  if (!known || table.array.shape().size() != 2) {
+    Fail("must have a table [N, D] of float32, uint16 (bfloat16), int8 or uint8 in " +
+         table.array.path());
+    return TableArray();
+  }
+  return table;
 }
 
 int64_t StepReader::Integer(const char* name) {

@@ -12,6 +12,7 @@
 #include "cc/core/scorer/array_file.h"
 #include "cc/core/scorer/json.h"
 #include "cc/core/scorer/step.h"
+#include "cc/core/scorer/table_files.h"
 #include "cc/core/status.h"
 
 namespace twml::scorer {
@@ -65,16 +66,27 @@ struct TypedInput {
 bool IsFileName(const Json& name);
 
 // Where the arrays of a program are.
-struct ArrayFiles {
+struct ArrayFolders {
   std::string folder;
-  std::string base;  // the folder with the arrays of which only changed rows are in `folder`
-  const Json* checksums = nullptr;  // CRC-32 by the name of a file in `folder`, if it is known
+  std::string base;  // has the arrays of which only changed rows are in `folder`; empty: none
+  // For each file the name, and its size, the CRC-32 of its ends (see CheckFile) and that of its
+  // items, which is not in all exports. Null: not known.
+  const Json* checksums = nullptr;
+  const Json* base_checksums = nullptr;
+  ArrayPlace place = ArrayPlace::kMapped;
+  TableFiles* tables = nullptr;
+};
+
+// A table in memory, or a file from which its rows are read.
+struct TableArray {
+  ArrayFile array;
+  std::unique_ptr<FileTable> file;
 };
 
 // Reads one step. The first error is kept; what is read after it is empty.
 class StepReader {
  public:
-  StepReader(const Json& step, size_t number, const ArrayFiles& files, RegisterTable* registers,
+  StepReader(const Json& step, size_t number, const ArrayFolders& folders, RegisterTable* registers,
              std::vector<TypedInput>* typed);
 
   const Status& status() const { return status_; }
@@ -102,8 +114,9 @@ class StepReader {
   ArrayFile Array(const char* name, ItemType type, size_t rank);
   bool OptionalArray(const char* name, ItemType type, size_t rank, ArrayFile* out);
   bool HasArray(const char* name) const;
-  // An array of float32, bfloat16 (uint16) or int8.
-  ArrayFile Table(const char* name);
+  // An array [N, D] of float32, bfloat16 (uint16), int8, or uint8 (rows of codes).
+  TableArray Table(const char* name);
+  TableFiles* table_files() const { return folders_.tables; }
 
   // Attributes.
   int64_t Integer(const char* name);
@@ -126,13 +139,16 @@ class StepReader {
   Register Output(size_t i, Form form);
   void OpenArray(const char* name, ArrayFile* out);
   void OpenChangedArray(const Json& entry, const char* name, ArrayFile* out);
-  Status OpenChecked(const std::string& path, bool even_mapped, ArrayFile* out) const;
-  std::string PathOf(const Json* file, const std::string& folder, const char* name);
+  Status OpenTableFile(const Json& entry, const char* name, TableArray* out);
+  struct CheckedFile;
+  CheckedFile Find(const Json* file, bool base, const char* name);
+  static Status OpenChecked(const CheckedFile& file, ArrayPlace place, bool even_mapped,
+                            ArrayFile* out);
   static std::vector<int64_t> ToIntegers(const Json& list, bool* ok);
 
   Status status_;
+  const ArrayFolders& folders_;
   std::string op_, name_;
-  const ArrayFiles& files_;
   const Json* arrays_ = nullptr;
   const Json* attributes_ = nullptr;
   std::vector<const std::string*> in_names_, out_names_;

@@ -322,6 +322,112 @@ void SumInt8Rows(const int8_t* table, const float* scale, int64_t dim, const int
   if (d < dim) SumInt8Narrow(table + d, scale, dim, dim - d, ids, values, n, out + d);
 }
 
+// Rows of codes: the factor of the codes of a row, and what its items begin with.
+struct RowGrid {
+  float factor, offset;
+};
+
+inline RowGrid GridOf(const uint8_t* row, const float* value) {
+  float scale, offset;
+  __builtin_memcpy(&scale, row, sizeof(scale));
+  __builtin_memcpy(&offset, row + sizeof(scale), sizeof(offset));
+  if (value == nullptr) return {scale, offset};
+  return {*value * scale, *value * offset};
+}
+
+// Loads kLanes codes of 8 bits as integers.
+inline Integers LoadCodes(const uint8_t* p) {
+  typedef uint8_t Bytes __attribute__((vector_size(kLanes), aligned(1), may_alias));
+  return __builtin_convertvector(*reinterpret_cast<const Bytes*>(p), Integers);
+}
+
+// Sums kVecs vectors of bytes that begin at `at` in the codes. Of 4 bits, `out` gets the sums of
+// the low halves and `high` those of the high ones.
+template <int kBits, int kVecs>
+__attribute__((always_inline)) inline void SumCodesBlock(const uint8_t* rows, int64_t row_bytes,
+                                                         int64_t at, const int64_t* ids,
+                                                         const float* values, int64_t n, float* out,
+                                                         float* high) {
+  constexpr int64_t kAhead = 12;
+  Vec sums[kVecs] = {}, high_sums[kVecs] = {};
+  float offsets = 0;
+  for (int64_t k = 0; k < n; ++k) {
+    if (k + kAhead < n) {
+      const uint8_t* const next = rows + ids[k + kAhead] * row_bytes;
+      __builtin_prefetch(next);
+      __builtin_prefetch(next + row_bytes - 1);
+    }
+    const uint8_t* const row = rows + ids[k] * row_bytes;
+    const RowGrid grid = GridOf(row, values == nullptr ? nullptr : values + k);
+    offsets += grid.offset;
+    const uint8_t* const codes = row + kQuantizedRowHead + at;
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) {
+      const Integers loaded = LoadCodes(codes + v * kLanes);
+      if (kBits == 8) {
+        sums[v] += grid.factor * __builtin_convertvector(loaded, Vec);
+      } else {
+        sums[v] += grid.factor * __builtin_convertvector(loaded & 15, Vec);
+        high_sums[v] += grid.factor * __builtin_convertvector(loaded >> 4, Vec);
+      }
+    }
+  }
+  for (int v = 0; v < kVecs; ++v) {
+    VecAt(out + v * kLanes) = sums[v] + offsets;
+    if (kBits == 4) VecAt(high + v * kLanes) = high_sums[v] + offsets;
+  }
+}
+
+// The same for `width` bytes, fewer than a vector.
+template <int kBits>
+void SumCodesNarrow(const uint8_t* rows, int64_t row_bytes, int64_t at, int64_t width,
+                    const int64_t* ids, const float* values, int64_t n, float* out, float* high) {
+  float sums[kLanes] = {}, high_sums[kLanes] = {};
+  float offsets = 0;
+  for (int64_t k = 0; k < n; ++k) {
+    const uint8_t* const row = rows + ids[k] * row_bytes;
+    const RowGrid grid = GridOf(row, values == nullptr ? nullptr : values + k);
+    offsets += grid.offset;
+    const uint8_t* const codes = row + kQuantizedRowHead + at;
+    for (int64_t i = 0; i < width; ++i) {
+      sums[i] += grid.factor * static_cast<float>(kBits == 8 ? codes[i] : codes[i] & 15);
+      if (kBits == 4) high_sums[i] += grid.factor * static_cast<float>(codes[i] >> 4);
+    }
+  }
+  for (int64_t i = 0; i < width; ++i) {
+    out[i] = sums[i] + offsets;
+    if (kBits == 4) high[i] = high_sums[i] + offsets;
+  }
+}
+
+template <int kBits>
+void SumQuantizedRows(const uint8_t* rows, int64_t dim, const int64_t* ids, const float* values,
+                      int64_t n, float* out) {
+  const int64_t row_bytes = QuantizedRowBytes(dim, kBits);
+  // With an odd number of items, the last byte has no second code.
+  const int64_t half = (dim + 1) / 2, bytes = kBits == 8 ? dim : dim / 2;
+  float* const high = out + half;
+  int64_t d = 0;
+  for (; d + 4 * kLanes <= bytes; d += 4 * kLanes) {
+    SumCodesBlock<kBits, 4>(rows, row_bytes, d, ids, values, n, out + d, high + d);
+  }
+  if (d + 2 * kLanes <= bytes) {
+    SumCodesBlock<kBits, 2>(rows, row_bytes, d, ids, values, n, out + d, high + d);
+    d += 2 * kLanes;
+  }
+  if (d + kLanes <= bytes) {
+    SumCodesBlock<kBits, 1>(rows, row_bytes, d, ids, values, n, out + d, high + d);
+    d += kLanes;
+  }
+  if (d < bytes) {
+    SumCodesNarrow<kBits>(rows, row_bytes, d, bytes - d, ids, values, n, out + d, high + d);
+  }
+  if (kBits == 4 && bytes < half) {
+    float unused[kLanes];
+    SumCodesNarrow<kBits>(rows, row_bytes, bytes, 1, ids, values, n, out + bytes, unused);
+  }
+}
+
 bool Normalize(const IdNormalization* states, const int64_t* ids, const float* values, int64_t n,
                float* y) {
   constexpr float kLargest = 3.40282347e38f;
@@ -352,6 +458,8 @@ bool Normalize(const IdNormalization* states, const int64_t* ids, const float* v
 }  // namespace
 
 extern const ScoringKernels kScoringKernels;
-const ScoringKernels kScoringKernels = {Dense, ActivateAll, PairProducts, SumInt8Rows, Normalize};
+const ScoringKernels kScoringKernels = {
+    Dense,    ActivateAll, PairProducts, SumInt8Rows, {SumQuantizedRows<8>, SumQuantizedRows<4>},
+    Normalize};
 
 }  // namespace twml::TWML_SIMD_LEVEL

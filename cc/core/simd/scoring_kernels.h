@@ -36,6 +36,13 @@ struct IdNormalization {
   float bias;
 };
 
+constexpr int64_t kQuantizedRowHead = 8;  // bytes of scale and offset
+
+// The bytes of a row of codes of 4 or 8 bits.
+constexpr int64_t QuantizedRowBytes(int64_t dim, int bits) {
+  return kQuantizedRowHead + (bits == 8 ? dim : (dim + 1) / 2);
+}
+
 struct ScoringKernels {
   // y[r] = activation(bias + x[r] . weights) for each of the rows. Strides are numbers of floats; a
   // stride of 0 repeats a row. `bias` is [out], or null.
@@ -50,6 +57,11 @@ struct ScoringKernels {
   // 1 if `values` is null.
   void (*sum_int8_rows)(const int8_t* table, const float* scale, int64_t dim, const int64_t* ids,
                         const float* values, int64_t n, float* out);
+  // out[0, dim) = sum over k in [0, n) of values[k] * row ids[k] of rows of codes, of 8 bits and of
+  // 4 bits. A row is a float scale, a float offset and the codes, and has the items offset + scale
+  // * code. Of 4 bits, byte i has the code of item i in its low half and that of i + (dim + 1) / 2.
+  void (*sum_quantized_rows[2])(const uint8_t* rows, int64_t dim, const int64_t* ids,
+                                const float* values, int64_t n, float* out);
   // y[k] = clip(values[k] / max_abs, -1, 1) + bias of ids[k]; the bias where the value is not
   // finite. Returns whether all values are finite. All values are 1 if `values` is null.
   bool (*normalize)(const IdNormalization* states, const int64_t* ids, const float* values,

@@ -162,6 +162,18 @@ def test_a_run_of_a_model_on_fields_is_evaluated_explained_and_calibrated(
     main(["predict", str(calibrated), "--data", TrainedRun(fields_run).facts["data"]])
 
 
+def test_prediction_needs_the_columns_of_the_features_only(fields_run, tmp_path, capsys):
+    data = write_criteo(tmp_path / "c.tsv", 20, seed=3)
+    names = [*(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27))]
+    features = [line.partition("\t")[2] for line in (tmp_path / "c.tsv").read_text().splitlines()]
+    (tmp_path / "features.tsv").write_text("\n".join(["\t".join(names), *features, ""]))
+    capsys.readouterr()
+    main(["predict", str(fields_run), "--data", data])
+    want = capsys.readouterr().out
+    main(["predict", str(fields_run), "--data", f"csv:{tmp_path}/features.tsv"])
+    assert capsys.readouterr().out == want
+
+
 @pytest.mark.parametrize("form", ["stock", "scorer"])
 def test_exports_take_the_raw_columns_of_a_run(fields_run, tmp_path, form, capsys):
     data = write_criteo(tmp_path / "c.tsv", 20, seed=3)

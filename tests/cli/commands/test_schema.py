@@ -39,3 +39,16 @@ def test_json_is_what_json_reads(data, capsys):
     content = json.loads(capsys.readouterr().out)
     assert content["features"][0] == {"name": "age", "kind": "continuous"}
     assert content["labels"] == ["label"]
+
+
+def test_other_columns_can_be_the_labels(tmp_path, capsys):
+    (tmp_path / "x.csv").write_text("click,age,buy\n1,7,0\n0,8,1\n")
+    data = f"csv:{tmp_path}/x.csv"
+    with pytest.raises(SystemExit):
+        main(["schema", data])
+    assert "`twml-ops schema DATA --label NAME`" in capsys.readouterr().err
+    main(["schema", data, "--label", "click", "--label", "buy", "--format", "json"])
+    path = tmp_path / "features.json"
+    path.write_text(capsys.readouterr().out)
+    schema = open_source(data, schema=path).schema
+    assert (schema.labels, schema.continuous) == (("click", "buy"), ("age",))

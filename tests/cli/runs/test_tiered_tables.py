@@ -3,6 +3,7 @@
 import gc
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -66,6 +67,46 @@ def test_the_files_of_the_run_have_whole_tables(in_file):
     assert (in_file / "saved_model" / "saved_model.pb").exists()
 
 
+def assert_equal_weights(runs):
+    for mine, theirs in zip(*map(weights, runs), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+IN_MEMORY = "1000000"  # rows, which no table has
+
+
+def test_the_weights_of_the_best_epoch_are_kept_in_a_file(data, tmp_path):
+    options = ["--batch-size", "32", "--model", "sparse_mlp", "--no-refit", "--patience", "1"]
+    options += ["--validation", "random", "--learning-rate", "2"]
+    runs = []
+    for rows in (CACHE, IN_MEMORY):
+        out, folder = tmp_path / f"run{rows}", tmp_path / f"rows{rows}"
+        where = ["--storage", str(folder), "--cache-rows", rows, "--max-epochs", "4"]
+        main(["train", "--data", data, "--out", str(out), *options, *where])
+        runs.append(out)
+    assert_equal_weights(runs)
+    assert json.loads((runs[0] / "run.json").read_text())["trained_epochs"] == 1  # of two
+    gc.collect()
+    assert list((tmp_path / f"rows{CACHE}").iterdir()) == []
+
+
+def test_a_run_goes_on_from_another_one_in_files_as_in_memory(data, tmp_path):
+    """With categories that are new, and with slots of the optimizer."""
+    new = tmp_path / "b.csv"
+    new.write_text(Path(data.removeprefix("csv:")).read_text().replace(",u1", ",new1"))
+    options = ["--batch-size", "32", "--epochs", "1"]
+    first = tmp_path / "first"
+    begin = ["--model", "dcn", "--set", "min_count=1", "--save-slots"]
+    begin += ["--data", data, "--out", str(first)]
+    main(["train", *begin, *options])
+    runs = tmp_path / "memory", tmp_path / "file"
+    for out, cached in zip(runs, (IN_MEMORY, "320"), strict=True):
+        again = ["--data", f"csv:{new}", "--from", str(first), "--out", str(out), *options]
+        main(["train", *again, "--storage", str(tmp_path / "rows"), "--cache-rows", cached])
+    assert_equal_weights(runs)
+    assert (tmp_path / "rows").exists()  # a table was large enough
+
+
 def test_a_run_that_was_interrupted_continues_with_the_same_bits(data, tmp_path):
     storage = ["--storage", str(tmp_path / "rows"), "--cache-rows", CACHE, "--epochs", "2"]
     done = run_steps(data, tmp_path / "undisturbed", "", *storage)
@@ -84,8 +125,8 @@ def test_a_run_that_was_interrupted_continues_with_the_same_bits(data, tmp_path)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--no-refit"], "--storage: --no-refit keeps a copy of the best weights in memory"),
         (["--ensemble", "2"], "--storage: --ensemble keeps the trained models in memory"),
+        (["--model", "auto"], "--storage: --model auto trains models in memory"),
         (["--cache-rows", "1"], "the .* distinct ids of one lookup must fit into the cache"),
     ],
 )

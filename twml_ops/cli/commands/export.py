@@ -25,6 +25,7 @@ class Tables(str, enum.Enum):
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
     INT8 = "int8"
+    INT4 = "int4"
 
 
 def export(
@@ -39,7 +40,8 @@ def export(
         ),
     ] = Format.FAST,
     tables: Annotated[
-        Tables, typer.Option(help="Data type of large tables; for stock and scorer.")
+        Tables,
+        typer.Option(help="Data type of large tables; for stock and scorer, int4 for scorer."),
     ] = Tables.FLOAT32,
     base: Annotated[
         Path | None,

@@ -20,7 +20,10 @@ def predict(
     batch_size: BatchSize = 8192,
     debug: Debug = False,
 ) -> None:
-    """Writes the predicted probability of each example on a line of its own, in order."""
+    """Writes the predicted probability of each example on a line of its own, in order.
+
+    CSV, Parquet and TFRecord files need the columns of the features only.
+    """
     from twml_ops.cli.runs.evaluate import predict_run
 
     predict_run(run, data, batch_size, out)

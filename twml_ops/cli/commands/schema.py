@@ -21,6 +21,10 @@ class Format(str, Enum):
 def schema(
     data: Annotated[str, typer.Argument(help=f"Examples: {SOURCES}.", show_default=False)],
     format: Annotated[Format, typer.Option(help="Format of the output.")] = Format.YAML,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="Name of the label column; repeat for several. Default: label."),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Writes the features of a data set: their names and kinds.
@@ -30,4 +34,4 @@ def schema(
     """
     from twml_ops.cli.runs.schema import show_schema
 
-    show_schema(data, format.value)
+    show_schema(data, format.value, label)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from twml_ops.cli.commands.options import Debug
+
+
+class Storage(str, enum.Enum):
+    """Where the large tables of a scorer are."""
+
+    MAPPED = "mapped"
+    MEMORY = "memory"
+    FILE = "file"
 
 
 def serve(
@@ -71,6 +80,28 @@ def serve(
     grace: Annotated[
         float, typer.Option(min=0, help="Seconds that requests have to end on SIGTERM.")
     ] = 30.0,
+    storage: Annotated[
+        Storage,
+        typer.Option(
+            help="Where large tables are. mapped: memory-mapped files. memory: memory of the "
+            "process. file: files, with the rows that are used most in a cache."
+        ),
+    ] = Storage.MAPPED,
+    cache_bytes: Annotated[
+        int, typer.Option(min=0, help="Memory for the rows that are used most; for file.")
+    ] = 256 << 20,
+    sums_cache_bytes: Annotated[
+        int, typer.Option(min=0, help="Memory for sums by their list of ids; for file.")
+    ] = 0,
+    direct: Annotated[
+        bool, typer.Option("--direct", help="Reads past the page cache (O_DIRECT); for file.")
+    ] = False,
+    queue_depth: Annotated[
+        int,
+        typer.Option(
+            min=1, max=4096, help="Reads of a request that run at the same time; for file."
+        ),
+    ] = 64,
     debug: Debug = False,
 ) -> None:
     """Serves a scorer by the REST and gRPC interfaces of TensorFlow Serving, without TensorFlow.
@@ -96,4 +127,9 @@ def serve(
         poll=poll,
         warmup=warmup,
         grace=grace,
+        storage=storage.value,
+        cache_bytes=cache_bytes,
+        sums_cache_bytes=sums_cache_bytes,
+        direct=direct,
+        queue_depth=queue_depth,
     )

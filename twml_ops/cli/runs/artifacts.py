@@ -19,6 +19,7 @@ from twml_ops.cli.runs.folder import (
     SAVED_MODEL,
     write_json,
 )
+from twml_ops.layers import save_model
 
 
 def write(folder: Path, result: RunResult) -> None:
@@ -28,9 +29,8 @@ def write(folder: Path, result: RunResult) -> None:
     """
     model = result.model
     bare = tf.keras.Model(model.input, model.output, name=model.name)  # without optimizer slots
-    bare.save(str(folder / MODEL_FILE))
-    whole = tiered_tables.in_memory(model, folder / MODEL_FILE)
-    export.to_tf(whole, folder / SAVED_MODEL, output_names=OUTPUT_NAMES)
+    save_model(bare, folder / MODEL_FILE)
+    export.to_tf(tiered_tables.in_memory(bare), folder / SAVED_MODEL, output_names=OUTPUT_NAMES)
     (folder / REPORT_FILE).write_text(report.render(result), encoding="utf-8")
     write_json(folder / METRICS_FILE, result.metrics)
     write_json(folder / RUN_FILE, result.facts)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from twml_ops.checkpoint import State
 from twml_ops.cli.errors import UserError
+from twml_ops.cli.runs import kept_weights
 
 SNAPSHOTS = 8  # of the second half of an epoch
 WEIGHTED_LOSS = "weighted_loss"
@@ -131,7 +132,8 @@ class EarlyStopping(tf.keras.callbacks.Callback):
         loss = mean_losses(logs)["val_loss"]
         if loss < self.best_loss:
             self.best_epoch, self.best_loss = epoch + 1, loss
-            self._weights = self.model.get_weights() if self._restore else None
+            self._weights = None  # before the next copy is made
+            self._weights = kept_weights.copy_of(self.model) if self._restore else None
         elif epoch + 1 - self.best_epoch >= self._patience:
             self.model.stop_training = True
 
@@ -159,5 +161,5 @@ class EarlyStopping(tf.keras.callbacks.Callback):
                 "the loss on the validation data is not finite: try a lower --learning-rate"
             )
         if self._weights is not None:
-            self.model.set_weights(self._weights)
+            kept_weights.give_back(self.model, self._weights)
             self._weights = None

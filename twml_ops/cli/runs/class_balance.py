@@ -15,7 +15,7 @@ _SEED = 1  # unlike that of the validation data: the two choices are independent
 
 
 def check(config: RunConfig, schema: Schema) -> None:
-    """Checks the options about the balance of the classes.
+    """Checks the options about the balance of the classes, and that there is one label.
 
     Raises:
         UserError: an option is out of range, or the data have several labels.
@@ -26,12 +26,11 @@ def check(config: RunConfig, schema: Schema) -> None:
         raise UserError(
             f"--negative-rate must be greater than 0 and at most 1, got {config.negative_rate:g}"
         )
-    for option, used in (
-        ("--positive-weight", config.positive_weight != 1),
-        ("--negative-rate", config.negative_rate < 1),
-    ):
-        if used and len(schema.labels) > 1:
-            raise UserError(f"{option} needs a single label, got {', '.join(schema.labels)}")
+    if len(schema.labels) > 1:
+        raise UserError(
+            f"the commands train on one label, and the schema names {', '.join(schema.labels)}: "
+            "leave one of them, or train with model.fit in Python, where each has an output"
+        )
 
 
 def training_examples(config: RunConfig, source: Source) -> Source:

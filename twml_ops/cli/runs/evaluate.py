@@ -96,7 +96,7 @@ def predict_run(run: Path, data: str, batch_size: int, out: Path | None) -> None
 
     Args:
         run: folder of the run.
-        data: SOURCE of the examples.
+        data: SOURCE of the examples, without labels if it is of CSV, Parquet or TFRecord files.
         batch_size: number of examples in a batch.
         out: file to write; None: the standard output.
 
@@ -105,7 +105,7 @@ def predict_run(run: Path, data: str, batch_size: int, out: Path | None) -> None
         ValueError: data cannot be read.
     """
     trained = TrainedRun(run)
-    source = trained.source(data)
+    source = trained.unlabeled_source(data)
     with original_errors(source):
         scores = score_source(
             trained.model, source, make_error_console(), title=source.name, batch_size=batch_size

@@ -10,7 +10,7 @@ from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs.folder import OUTPUT_NAMES, SAVED_MODEL, new_folder, read_run
 
 Format = Literal["fast", "stock", "scorer"]
-TableDtype = Literal["float32", "bfloat16", "int8"]
+TableDtype = Literal["float32", "bfloat16", "int8", "int4"]
 
 
 def export_run(
@@ -33,6 +33,8 @@ def export_run(
     read_run(run)
     if form == "fast" and tables != "float32":
         raise UserError("--tables goes with --format stock or scorer")
+    if form == "stock" and tables == "int4":
+        raise UserError("--tables int4 goes with --format scorer")
     if base is not None and form != "scorer":
         raise UserError("--base goes with --format scorer")
     with new_folder(out) as folder:
@@ -52,6 +54,7 @@ def _convert(run: Path, folder: Path, form: Format, tables: TableDtype, base: Pa
     old = trained.schema.categorical and trained.schema.hash_version == 1
     schema = None if old else trained.schema
     if form == "stock":
+        assert tables != "int4"
         to_stock_tf(trained.model, folder, tables=tables, output_names=OUTPUT_NAMES, schema=schema)
     else:
         (name,) = OUTPUT_NAMES

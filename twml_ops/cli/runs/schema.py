@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from twml_ops.cli.render.schema_table import schema_table
@@ -9,18 +10,21 @@ from twml_ops.cli.render.terminal import make_console
 from twml_ops.data import open_source, schema_to_text
 
 
-def show_schema(data: str, format: Literal["yaml", "json", "table"]) -> None:
+def show_schema(
+    data: str, format: Literal["yaml", "json", "table"], labels: Sequence[str] | None = None
+) -> None:
     """Prints the features of `data`.
 
     Args:
         data: SOURCE string.
         format: "yaml" or "json", which `open_source` reads, or a table for the terminal.
+        labels: names of the label columns; None: `label`.
 
     Raises:
         FileNotFoundError: the data do not exist.
         DataError: the data cannot be read.
     """
-    schema = open_source(data).schema
+    schema = open_source(data, labels=labels).schema
     if format == "table":
         make_console().print(schema_table(schema))
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 import tensorflow as tf
 
@@ -14,7 +13,7 @@ from twml_ops.cli.runs.config import AUTO, RunConfig
 
 
 def check(config: RunConfig) -> None:
-    """Checks that a run with `storage` asks for nothing that copies whole tables while it trains.
+    """Checks that a run with `storage` asks for nothing that needs several models in memory.
 
     Args:
         config: configuration of the run.
@@ -28,10 +27,8 @@ def check(config: RunConfig) -> None:
         raise UserError(f"--cache-rows must be at least 1, got {config.cache_rows}")
     for wrong, why in (
         (config.cluster is not None, "the tables of a cluster are in the memory of its servers"),
-        (config.model == AUTO, "--model auto keeps copies of models in memory; name a model"),
-        (config.ensemble > 1, "--ensemble keeps the trained models in memory"),
-        (config.from_run is not None, "--from loads the tables of the run into memory"),
-        (not config.refit, "--no-refit keeps a copy of the best weights in memory"),
+        (config.model == AUTO, "--model auto trains models in memory; name a model"),
+        (config.ensemble > 1, "--ensemble keeps the trained models in memory; train single runs"),
     ):
         if wrong:
             raise UserError(f"--storage: {why}")
@@ -76,14 +73,16 @@ def num_weights(model: tf.keras.Model) -> int:
     return count
 
 
-def in_memory(model: tf.keras.Model, file: Path) -> tf.keras.Model:
+def in_memory(model: tf.keras.Model) -> tf.keras.Model:
     """The model, or the same one with all tables in memory.
 
     Args:
         model: the trained model.
-        file: the file to which it has been saved.
     """
     places = [placement.placement_of(variable) for variable in model.variables]
     if not any(isinstance(place, placement.TieredPlacement) for place in places):
         return model
-    return tf.keras.models.load_model(str(file), compile=False)
+    with placement.placement_scope(placement.ZeroTables()):
+        whole = tf.keras.models.clone_model(model)
+    placement.copy_weights(model.variables, whole.variables)
+    return whole

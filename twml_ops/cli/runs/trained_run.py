@@ -82,6 +82,20 @@ class TrainedRun:
             return self.calibration_pair(self.calibration["data"], self.calibration["eval"])[1]
         return self._held_out()
 
+    def unlabeled_source(self, data: str) -> Source:
+        """Opens a SOURCE of which only the features are used.
+
+        CSV, Parquet and TFRecord files need no labels, weights, times or groups.
+
+        Args:
+            data: the SOURCE.
+
+        Raises:
+            FileNotFoundError: a file does not exist.
+            DataError: data cannot be read, or have other features.
+        """
+        return open_source(data, like=self.schema.without_labels())
+
     def calibration_pair(self, data: str | None, evaluation: str | None) -> tuple[Source, Source]:
         """Opens the data of a calibration.
 
