@@ -364,7 +364,7 @@ def build_tests(root: Path, checks: Sanitizer = NONE) -> Path | None:
     if found.returncode != 0:
         return None
     ninja = NinjaFile(root)
-    core = core_objects(ninja, root, checks)
+    core = [*core_objects(ninja, root, checks), *serving_objects(ninja, root, checks)]
     flags = [*TARGETS["COPTS"], f"-I{root}", *checks.flags]
     name = f"{checks.prefix}core_tests"
     tests = [ninja.compile(s, name, flags) for s in sources(root, "tests/cc", "TEST_SOURCES")]

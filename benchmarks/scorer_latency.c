@@ -1,11 +1,13 @@
 /* Latency of requests through the C ABI of the scorer; benchmarks/serving.py compiles and runs it.
  *
- *     scorer_latency MODEL REQUESTS CALLERS THREADS CALLS
+ *     scorer_latency MODEL REQUESTS CALLERS THREADS SECONDS
  *
  * REQUESTS is a file of int64 numbers: the number of requests, and for each request the number of
  * rows, and for each array its number of items and its bytes, padded to 8. CALLERS threads make
- * CALLS requests each, every one with THREADS threads that share the rows. Prints the 50th and 99th
- * percentile of the latency in microseconds, and the requests per second of all callers. */
+ * requests for SECONDS seconds, every one with THREADS threads that share the rows. All callers
+ * begin and end at the same time: with a number of requests for each, the last ones would run
+ * alone. Prints the 50th and 99th percentile of the latency in microseconds, the requests per
+ * second of all callers, and the CPU time of a request in microseconds. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -16,6 +18,7 @@
 #include "twml_ops_scorer.h"
 
 #define MAX_ARRAYS 64
+#define MAX_SAMPLES 200000 /* of a caller */
 
 typedef struct {
   int64_t rows;
@@ -25,18 +28,23 @@ typedef struct {
 typedef struct {
   const twml_ops_scorer* scorer;
   const request_data* requests;
-  int64_t num_requests, num_arrays, calls, width;
+  int64_t num_requests, num_arrays, width, first;
+  double duration;
   twml_ops_threads* threads;
   pthread_barrier_t* start;
-  double* seconds;
-  double begin, end;
+  double* seconds; /* of the first MAX_SAMPLES requests */
+  int64_t calls;
+  clockid_t cpu_clock; /* of the thread, or of the process if it is the only caller */
+  double begin, end, cpu;
 } caller;
 
-static double now(void) {
+static double read_clock(clockid_t clock) {
   struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(clock, &t);
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
+
+static double now(void) { return read_clock(CLOCK_MONOTONIC); }
 
 static void fail(const char* message) {
   fprintf(stderr, "%s\n", message);
@@ -51,26 +59,36 @@ static void* run(void* argument) {
     if (c->requests[i].rows > most) most = c->requests[i].rows;
   }
   float* out = malloc(sizeof(float) * (size_t)(most * c->width + 1));
-  for (int64_t i = -c->calls / 4 - 2 * c->num_requests; i < c->calls; ++i) {
-    if (i == 0) {
+  int64_t calls = 0, at = c->first;
+  double before = now(), stop = before + c->duration / 4;
+  for (int warm = 0; before < stop || !warm; ++calls) {
+    if (!warm && (before >= stop || calls == MAX_SAMPLES)) {
+      warm = 1;
+      calls = 0;
       pthread_barrier_wait(c->start);
-      c->begin = now();
+      c->cpu = read_clock(c->cpu_clock);
+      c->begin = before = now();
+      stop = before + c->duration;
     }
-    const request_data* r = &c->requests[(i + 1000 * c->num_requests * c->calls) % c->num_requests];
+    const request_data* r = &c->requests[at];
+    at = at + 1 < c->num_requests ? at + 1 : 0;
     twml_ops_request request;
     memset(&request, 0, sizeof(request));
     request.num_rows = r->rows;
     request.arrays = r->arrays;
     request.num_arrays = c->num_arrays;
     request.threads = c->threads;
-    const double before = now();
     if (twml_ops_scorer_predict(c->scorer, &request, out, r->rows * c->width, error,
                                 sizeof(error)) != TWML_OPS_SCORER_OK) {
       fail(error);
     }
-    if (i >= 0) c->seconds[i] = now() - before;
+    const double after = now();
+    if (calls < MAX_SAMPLES) c->seconds[calls] = after - before;
+    before = after;
   }
-  c->end = now();
+  c->calls = calls;
+  c->end = before;
+  c->cpu = read_clock(c->cpu_clock) - c->cpu;
   free(out);
   return NULL;
 }
@@ -81,8 +99,8 @@ static int compare(const void* a, const void* b) {
 }
 
 int main(int argc, char** argv) {
-  if (argc != 6) fail("usage: scorer_latency MODEL REQUESTS CALLERS THREADS CALLS");
-  const int64_t callers = atoll(argv[3]), threads = atoll(argv[4]), calls = atoll(argv[5]);
+  if (argc != 6) fail("usage: scorer_latency MODEL REQUESTS CALLERS THREADS SECONDS");
+  const int64_t callers = atoll(argv[3]), threads = atoll(argv[4]);
   char error[256];
   twml_ops_scorer* scorer;
   if (twml_ops_scorer_load(argv[1], &scorer, error, sizeof(error)) != TWML_OPS_SCORER_OK) {
@@ -112,29 +130,44 @@ int main(int argc, char** argv) {
       at += 16 + (bytes + 7) / 8 * 8;
     }
   }
-  double* seconds = malloc(sizeof(double) * (size_t)(callers * calls));
+  double* seconds = malloc(sizeof(double) * (size_t)(callers * MAX_SAMPLES));
   caller* all = calloc((size_t)callers, sizeof(caller));
   pthread_t* started = calloc((size_t)callers, sizeof(pthread_t));
   pthread_barrier_t start;
-  pthread_barrier_init(&start, NULL, (unsigned)callers);
   twml_ops_threads* pool = threads > 1 ? twml_ops_threads_new((int32_t)threads) : NULL;
   for (int64_t i = 0; i < callers; ++i) {
-    all[i] = (caller){scorer,     requests, num_requests,
-                      num_arrays, calls,    twml_ops_scorer_output_width(scorer),
-                      pool,       &start,   seconds + i * calls,
-                      0,          0};
+    memset(&all[i], 0, sizeof(all[i]));
+    all[i].scorer = scorer;
+    all[i].requests = requests;
+    all[i].num_requests = num_requests;
+    all[i].num_arrays = num_arrays;
+    all[i].width = twml_ops_scorer_output_width(scorer);
+    all[i].first = i * num_requests / callers;
+    all[i].duration = atof(argv[5]);
+    all[i].threads = pool;
+    all[i].start = &start;
+    all[i].cpu_clock = callers == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_THREAD_CPUTIME_ID;
+    all[i].seconds = seconds + i * MAX_SAMPLES;
+  }
+  pthread_barrier_init(&start, NULL, (unsigned)callers);
+  for (int64_t i = 0; i < callers; ++i) {
     pthread_create(&started[i], NULL, run, &all[i]);
   }
-  double begin = 0, end = 0;
+  double begin = 0, end = 0, cpu = 0;
+  int64_t n = 0, samples = 0;
   for (int64_t i = 0; i < callers; ++i) {
     pthread_join(started[i], NULL);
     if (i == 0 || all[i].begin < begin) begin = all[i].begin;
     if (all[i].end > end) end = all[i].end;
+    const int64_t own = all[i].calls < MAX_SAMPLES ? all[i].calls : MAX_SAMPLES;
+    memmove(seconds + samples, all[i].seconds, sizeof(double) * (size_t)own);
+    samples += own;
+    n += all[i].calls;
+    cpu += all[i].cpu;
   }
-  const int64_t n = callers * calls;
-  qsort(seconds, (size_t)n, sizeof(double), compare);
-  printf("%.3f %.3f %.1f\n", 1e6 * seconds[n / 2], 1e6 * seconds[n * 99 / 100],
-         (double)n / (end - begin));
+  qsort(seconds, (size_t)samples, sizeof(double), compare);
+  printf("%.3f %.3f %.1f %.3f\n", 1e6 * seconds[samples / 2], 1e6 * seconds[samples * 99 / 100],
+         (double)n / (end - begin), 1e6 * cpu / (double)n);
   twml_ops_threads_free(pool);
   twml_ops_scorer_free(scorer);
   free(started);

@@ -111,13 +111,14 @@ class Served:
 
 
 @contextlib.contextmanager
-def serve(model: Path) -> Iterator[Served]:
+def serve(model: Path, poll: float = 0) -> Iterator[Served]:
     """Starts `twml-ops serve` on free ports, and ends it after the block.
 
     Args:
         model: the folder of the exported model, which is served by its name.
+        poll: seconds between two looks for a new version; 0: none.
     """
-    options = ["--rest-port", "0", "--grpc-port", "0", "--poll", "0"]
+    options = ["--rest-port", "0", "--grpc-port", "0", "--poll", str(poll)]
     command = _child.command("twml_ops.cli", "serve", str(model), *options)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -28,7 +28,7 @@ ARROWS = {
     "distribute": "checkpoint optimizers placement ops _keras _child _deprecated",
     "estimator": "export checkpoint optimizers ops _deprecated",
     "serving": "core _scorer",
-    "export": "models data layers ops ops.stock core _scorer _category_hash _keras",
+    "export": "models checkpoint data layers ops ops.stock core _scorer _category_hash _keras",
     "models": "data layers placement _batch ops _keras",
     "checkpoint": "layers optimizers data placement ops core _keras",
     "planning": "_deprecated",

@@ -23,12 +23,12 @@ struct ThreadPool::Job {
 };
 
 ThreadPool::ThreadPool(int num_threads) {
+  jobs_.reserve(64);  // before there are threads, which read it
   try {
     for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this] { Work(); });
   } catch (const std::system_error&) {
     // The threads that there are do the work.
   }
-  jobs_.reserve(64);
 }
 
 ThreadPool::~ThreadPool() {

@@ -137,13 +137,19 @@ Status Predict(const twml_ops_scorer& scorer, const twml_ops_request& request, f
     return twml::Invalid("a request must have threads or parallel_for, not both");
   }
   if (out == nullptr && out_size > 0) return twml::Invalid("out must not be null");
+  const std::shared_ptr<const Scorer> current = scorer.model->Get();
+  const auto expected = static_cast<int64_t>(InputsOf(*current, request.set).size());
+  const bool complete = request.num_arrays == expected && request.arrays != nullptr;
+  if (expected > 0 && !complete) {
+    return twml::Invalid("a request must have ", expected, " arrays, got ",
+                         request.arrays == nullptr ? 0 : request.num_arrays);
+  }
   thread_local std::vector<RequestArray> arrays, user;
   Request converted;
   converted.raw = request.set == TWML_OPS_COLUMNS;
   converted.rows = request.num_rows;
-  converted.arrays = Arrays(&arrays).Convert(request.arrays, request.num_arrays);
-  converted.user = Arrays(&user).Convert(request.user, request.num_arrays);
-  const std::shared_ptr<const Scorer> current = scorer.model->Get();
+  converted.arrays = Arrays(&arrays).Convert(request.arrays, expected);
+  converted.user = Arrays(&user).Convert(request.user, expected);
   if (request.parallel_for != nullptr) {
     const auto parallel_for = [&request](int64_t total, int64_t cost,
                                          const std::function<void(int64_t, int64_t)>& body) {
@@ -219,8 +225,9 @@ int32_t twml_ops_scorer_reload(twml_ops_scorer* scorer, const char* folder, char
 void twml_ops_scorer_free(twml_ops_scorer* scorer) { delete scorer; }
 
 twml_ops_threads* twml_ops_threads_new(int32_t num_threads) {
+  constexpr int32_t kMost = 1024;
   try {
-    return new twml_ops_threads(num_threads);
+    return new twml_ops_threads(std::min(num_threads, kMost));
   } catch (const std::exception&) {
     return nullptr;
   }
@@ -229,11 +236,15 @@ twml_ops_threads* twml_ops_threads_new(int32_t num_threads) {
 void twml_ops_threads_free(twml_ops_threads* threads) { delete threads; }
 
 int64_t twml_ops_scorer_num_inputs(const twml_ops_scorer* scorer, int32_t set) {
+  if (scorer == nullptr || (set != TWML_OPS_FEATURES && set != TWML_OPS_COLUMNS)) return -1;
   return static_cast<int64_t>(InputsOf(*scorer->model->Get(), set).size());
 }
 
 int32_t twml_ops_scorer_input(const twml_ops_scorer* scorer, int32_t set, int64_t i,
                               twml_ops_input* input) {
+  if (i >= twml_ops_scorer_num_inputs(scorer, set) || input == nullptr) {
+    return TWML_OPS_SCORER_INVALID;
+  }
   const std::shared_ptr<const Scorer> current = scorer->model->Get();
   const auto& inputs = InputsOf(*current, set);
   if (i < 0 || i >= static_cast<int64_t>(inputs.size())) return TWML_OPS_SCORER_INVALID;
@@ -249,7 +260,7 @@ int32_t twml_ops_scorer_input(const twml_ops_scorer* scorer, int32_t set, int64_
 }
 
 int64_t twml_ops_scorer_output_width(const twml_ops_scorer* scorer) {
-  return scorer->model->Get()->output_width();
+  return scorer == nullptr ? -1 : scorer->model->Get()->output_width();
 }
 
 int32_t twml_ops_scorer_predict(const twml_ops_scorer* scorer, const twml_ops_request* request,

@@ -48,7 +48,7 @@ class TableFilesTest : public testing::TestWithParam<bool> {
     files_ = std::make_unique<TableFiles>(options);
     for (const char* name : {"first.npy", "second.npy"}) {
       std::unique_ptr<FileTable> table;
-      const Status opened = FileTable::Open(WriteTable(name), "", "", false, &table);
+      const Status opened = FileTable::Open(WriteTable(name), ArrayFile(), "", false, &table);
       ASSERT_TRUE(opened.ok()) << opened.message();
       files_->Add(std::move(table));
     }

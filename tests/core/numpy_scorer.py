@@ -215,6 +215,91 @@ def _max_norm(
     return step
 
 
+def _online_standardize(
+    ids: str,
+    values: str | None,
+    row_splits: str,
+    out: str,
+    *,
+    moments: Array,
+    bias: Array | None = None,
+    epsilon: float,
+    clip: float,
+    nonfinite: str,
+) -> Step:
+    del row_splits
+    count, mean, m2 = moments.T
+
+    def step(r: Registers) -> None:
+        i = r[ids]
+        v = np.ones(len(i), np.float32) if values is None else r[values]
+        if nonfinite == "error" and np.isinf(v).any():
+            raise ValueError("values is not finite")
+        known = np.isfinite(v) & (count[i] > 0)
+        with np.errstate(all="ignore"):
+            sd = np.sqrt(np.maximum(m2[i] / count[i], 0))
+            z = np.where(known, (v - mean[i]) / np.maximum(sd, epsilon), 0)
+        y = np.clip(z, -clip, clip).astype(np.float32)
+        r[out] = y if bias is None else y + bias[i]
+
+    return step
+
+
+def _calibrated(curve: Callable[[Array, int], Array], nan: str, base_rates: Array) -> Any:
+    """A step that applies the curve of each unit to its column."""
+
+    def at(x: Array) -> Array:
+        columns = x.reshape(-1, len(base_rates))
+        y = np.empty_like(columns)
+        for unit, rate in enumerate(base_rates):
+            scores = columns[:, unit]
+            missing = np.isnan(scores)
+            y[:, unit] = curve(np.where(missing, 0, scores).astype(np.float32), unit)
+            y[missing, unit] = rate if nan == "base_rate" else np.nan
+        return y.reshape(x.shape)
+
+    return at
+
+
+def _platt_scaling(
+    x: str,
+    out: str,
+    *,
+    slopes: Array,
+    intercepts: Array,
+    base_rates: Array,
+    from_logits: bool,
+    nan: str,
+) -> Step:
+    def curve(scores: Array, unit: int) -> Array:
+        if not from_logits:
+            p = np.clip(scores, np.float32(1e-7), np.float32(1 - 1e-7))
+            scores = np.log(p) - np.log1p(-p)
+        product = scores * slopes[unit] if slopes[unit] else np.zeros_like(scores)
+        return _sigmoid(product + intercepts[unit])
+
+    at = _calibrated(curve, nan, base_rates)
+
+    def step(r: Registers) -> None:
+        r[out] = at(r[x])
+
+    return step
+
+
+def _isotonic_calibration(
+    x: str, out: str, *, corner_scores: Array, corner_values: Array, base_rates: Array, nan: str
+) -> Step:
+    def curve(scores: Array, unit: int) -> Array:
+        return np.interp(scores, corner_scores[unit], corner_values[unit]).astype(np.float32)
+
+    at = _calibrated(curve, nan, base_rates)
+
+    def step(r: Registers) -> None:
+        r[out] = at(r[x])
+
+    return step
+
+
 def _discretizer(method: str) -> Callable[..., Step]:
     def make(
         ids: str,
@@ -361,8 +446,11 @@ _STEPS: dict[str, Callable[..., Step]] = {
     "factorization_machine": _factorization_machine,
     "hash_ids": _hash_ids,
     "hashing_discretize": _discretizer("hashing_discretize"),
+    "isotonic_calibration": _isotonic_calibration,
     "max_norm": _max_norm,
     "multiply": _merge("multiply"),
+    "online_standardize": _online_standardize,
     "percentile_discretize": _discretizer("percentile_discretize"),
+    "platt_scaling": _platt_scaling,
     "sparse_linear": _sparse_linear,
 }

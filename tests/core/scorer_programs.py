@@ -276,6 +276,43 @@ def _norm(bias: bool, nonfinite: str, values: bool = True) -> Example:
     return e
 
 
+def _standardize(bias: bool, nonfinite: str, values: bool = True) -> Example:
+    e = Example()
+    ids, values_name, splits = e.batch("x", 40, values)
+    moments = np.abs(np.random.default_rng(4).normal(size=(40, 3)))
+    moments[::5] = 0  # never seen
+    moments[1::5, 2] = 0  # always the same value
+    arrays = {"moments": moments, "bias": _normal(40) if bias else None}
+    options = {"epsilon": 1e-2, "clip": 1.5, "nonfinite": nonfinite}
+    e.step("online_standardize", [ids, values_name, splits], ["#v"], arrays, **options)
+    e.step("sparse_linear", [ids, "#v", splits], ["#0"], tables(40, 7, "float32"))
+    return e
+
+
+def _platt(units: int, from_logits: bool, nan: str) -> Example:
+    e = Example()
+    x = e.number("x", units)
+    if nan == "base_rate":  # a column of NaN
+        offset = np.zeros(units, np.float32)
+        offset[0] = np.nan
+        x = e.step("affine", [x], ["#a"], {"factor": np.ones_like(offset), "offset": offset})[0]
+    slopes = _normal(units)
+    slopes[-1] = 0
+    arrays = {"slopes": slopes, "intercepts": _normal(units, seed=1)}
+    arrays["base_rates"] = np.full(units, 0.25, np.float32)
+    e.step("platt_scaling", [x], ["#0"], arrays, from_logits=from_logits, nan=nan)
+    return e
+
+
+def _isotonic(units: int, corners: int) -> Example:
+    e = Example()
+    axes = np.sort(np.random.default_rng(8).normal(size=(2, units, corners)).astype(np.float32))
+    arrays = {"corner_scores": axes[0], "corner_values": axes[1]}
+    arrays["base_rates"] = np.full(units, 0.25, np.float32)
+    e.step("isotonic_calibration", [e.number("x", units)], ["#0"], arrays, nan="propagate")
+    return e
+
+
 def _hash() -> Example:
     e = Example()
     ids, _, splits = e.batch("x", 1 << 40, values=False)
@@ -369,6 +406,14 @@ def examples() -> dict[str, Example]:
     for nonfinite in ("error", "zero"):
         made[f"max_norm_{nonfinite}"] = _norm(nonfinite == "zero", nonfinite)
     made["max_norm_binary"] = _norm(True, "error", values=False)
+    for nonfinite in ("error", "zero"):
+        made[f"online_standardize_{nonfinite}"] = _standardize(nonfinite == "zero", nonfinite)
+    made["online_standardize_binary"] = _standardize(True, "error", values=False)
+    made["platt_scaling"] = _platt(1, False, "propagate")
+    made["platt_scaling_of_logits"] = _platt(3, True, "base_rate")
+    made["isotonic_calibration"] = _isotonic(1, 9)
+    made["isotonic_calibration_of_columns"] = _isotonic(3, 2)
+    made["isotonic_calibration_of_one_corner"] = _isotonic(2, 1)
     made["hash_ids"] = _hash()
     made["conversions"] = _casts()
     return made

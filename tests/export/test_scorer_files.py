@@ -59,7 +59,6 @@ def test_predictions_are_those_of_the_whole_export(tmp_path, rows):
     assert size_of(delta) < size_of(whole) / 2
     want = core.Scorer.load(whole).predict(IDS)
     np.testing.assert_array_equal(core.Scorer.load(delta).predict(IDS), want)
-    assert program_of(delta)["fingerprint"] == program_of(whole)["fingerprint"]
 
 
 def test_the_base_is_unchanged_in_the_file_and_in_scorers_that_use_it(tmp_path):
@@ -128,9 +127,7 @@ def test_a_base_elsewhere_or_without_a_fingerprint_is_refused(tmp_path):
         write(base, float_table(), base)
     with pytest.raises(FileNotFoundError):
         write(tmp_path / "2", float_table(), tmp_path / "nothing")
-    program = program_of(base)
-    del program["fingerprint"]
-    (base / "scorer.json").write_text(json.dumps(program))
+    edit(base, lambda program: program.pop("fingerprint"))
     with pytest.raises(ValueError, match="must have a fingerprint"):
         write(tmp_path / "2", float_table(), base)
 
@@ -152,6 +149,7 @@ def copied(pair, root):
 
 def edit(folder, change):
     program = program_of(folder)
+    del program["crc32"]  # as its error asks for
     change(program)
     (folder / "scorer.json").write_text(json.dumps(program))
 
@@ -167,7 +165,7 @@ def edit(folder, change):
         (lambda p: p.pop("base"), 'has no "base"'),
         (lambda p: p["steps"][0]["arrays"]["table"].update(file="../x"), "the name of a file"),
         (lambda p: p["steps"][0]["arrays"]["table"].pop("rows"), "the name of a file"),
-        (lambda p: p["steps"][0]["arrays"]["table"].update(values="x.npy"), "cannot be opened"),
+        (lambda p: p["steps"][0]["arrays"]["table"].update(values="x.npy"), "checksums of x.npy"),
     ],
 )
 def test_a_damaged_program_is_refused(pair, tmp_path, change, message):
@@ -194,7 +192,7 @@ def test_rows_that_do_not_fit_are_refused(pair, tmp_path, rows, values, message)
     _, delta = copied(pair, tmp_path)
     np.save(delta / "000_table_rows.npy", np.array(rows))
     np.save(delta / "000_table_values.npy", values)
-    edit(delta, lambda p: p.pop("checksums"))
+    edit(delta, lambda program: program.pop("checksums"))
     with pytest.raises(ValueError, match=message):
         core.Scorer.load(delta)
 

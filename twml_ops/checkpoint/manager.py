@@ -60,6 +60,8 @@ class CheckpointManager:
             disk, and copies nothing but changed rows.
         tables: what checkpoints have of the tables and their slots: all rows or those that changed,
             and how many bits of a weight. Default: all, as they are.
+        on_written: called with each checkpoint when it is on the disk, by the thread that writes,
+            before the next one is begun. What it raises is raised as an error of the checkpoint.
 
     Raises:
         ValueError: `keep` is less than 1.
@@ -72,11 +74,12 @@ class CheckpointManager:
         keep: int = 3,
         background: bool = True,
         tables: TablePolicy | None = None,
+        on_written: Callable[[CheckpointReader], object] | None = None,
     ) -> None:
         if keep < 1:
             raise ValueError(f"keep must be at least 1, got {keep}")
         self.folder = Path(folder)
-        self.keep, self.background = keep, background
+        self.keep, self.background, self.on_written = keep, background, on_written
         self._lock = contextlib.ExitStack()
         self._next: int | None = None
         self._thread: threading.Thread | None = None
@@ -273,6 +276,8 @@ class CheckpointManager:
         if taken is not None:
             taken.written(path.name, size)
         self._remove_except([c.folder.name for c in self.all()[-self.keep :]])
+        if self.on_written is not None:
+            self.on_written(CheckpointReader(path))
 
     def _add(self, writer: CheckpointWriter, variable: Any, array: np.ndarray | None) -> None:
         if array is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -99,7 +99,7 @@ class CheckpointReader:
         """
         entry = self._entries[name]
         if entry.encoding == ROWS:
-            return self._read_rows(entry)
+            return self.changed_rows(name)[1]
         if entry.encoding != RAW:
             raise CheckpointError(
                 f"{self.folder}: {entry.label} has the encoding {entry.encoding!r}, which this "
@@ -141,11 +141,32 @@ class CheckpointReader:
                     -1, *entry.shape[1:]
                 )
 
-    def _read_rows(self, entry: VariableEntry) -> np.ndarray:
-        """Replays the changes, from the complete value on."""
+    def changed_rows(
+        self, name: str, since: Collection[str] = ()
+    ) -> tuple[np.ndarray | None, np.ndarray]:
+        """Reads the rows of a table that may have changed since an earlier checkpoint.
+
+        Replays the changes, from one of the earlier checkpoints or the complete value on.
+
+        Args:
+            name: of the variable.
+            since: names of the folders of earlier checkpoints of the same training, of which the
+                consumer has the rows of the newest.
+
+        Returns:
+            The numbers of the rows, int64 [C] in ascending order, and the rows [C, ...]; or None
+            and all rows [N, ...], if this checkpoint does not have the changes to any of `since`.
+
+        Raises:
+            KeyError: there is no such variable.
+            CheckpointError: a file is damaged, or a base is missing.
+        """
+        entry = self._entries[name]
         changes: list[tuple[np.ndarray, np.ndarray]] = []
         reader: CheckpointReader | None = self
         while reader is not None:
+            if reader.folder.name in since:
+                return _newest_rows(entry, changes)
             current = reader.entries.get(entry.name)
             if current is None or (current.dtype, current.shape) != (entry.dtype, entry.shape):
                 raise CheckpointError(f"{reader.folder}: does not have {entry.label} {entry.shape}")
@@ -160,8 +181,10 @@ class CheckpointReader:
             if ids is None:
                 for ids, changed in reversed(changes):
                     rows[ids] = changed
-                return rows
+                return None, rows
             changes.append((ids, rows))
+            if reader.manifest.base in since:
+                return _newest_rows(entry, changes)
             reader = reader.base()
         raise self._damaged(entry, "no checkpoint has all of its rows")
 
@@ -202,3 +225,19 @@ class CheckpointReader:
 
     def _damaged(self, entry: VariableEntry, why: str) -> CheckpointError:
         return CheckpointError(f"{self.folder / entry.file}: {entry.label} is damaged: {why}")
+
+
+def _newest_rows(
+    entry: VariableEntry, changes: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of several checkpoints, the newest of which is the first."""
+    if len(changes) == 1:
+        return changes[0]
+    changed = np.zeros(entry.shape[0], np.bool_)
+    for ids, _ in changes:
+        changed[ids] = True
+    ids = np.flatnonzero(changed)
+    rows = np.empty((len(ids), *entry.shape[1:]), tf.as_dtype(entry.dtype).as_numpy_dtype)
+    for changed, values in reversed(changes):
+        rows[np.searchsorted(ids, changed)] = values
+    return ids, rows

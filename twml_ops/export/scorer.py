@@ -18,8 +18,8 @@ from twml_ops.export.scorer_fields import FIELD_LAYERS
 from twml_ops.export.scorer_files import write_scorer
 from twml_ops.export.scorer_program import Batch, CompileLayer, Dense, Part, Program
 from twml_ops.export.tables import RowFormat
+from twml_ops.export.values import Values
 from twml_ops.models import HashedIds, layout_of
-from twml_ops.ops._tape import tf_variable
 
 
 def to_scorer(
@@ -40,7 +40,8 @@ def to_scorer(
         model: A functional or sequential model with one output, of the layers Bias, BoostedTrees,
             CategoryRows, CountStatistics, Cross, DotInteraction, FactorizationMachine,
             FieldEmbedding, FieldLogarithms, FieldQuantiles, GroupedSparseLinear, HashedIds,
-            HashingDiscretizer, MaxNorm, MeanLogit, PercentileDiscretizer, SparseLinear and
+            HashingDiscretizer, IsotonicCalibration, MaxNorm, MDLDiscretizer, MeanLogit,
+            OnlineStandardize, PercentileDiscretizer, PlattScaling, SparseLinear and
             TargetStatistics of this package, and
             Activation, Add, Average, BatchNormalization, Concatenate, Dense, Dot, Dropout, Flatten,
             Multiply, Rescaling and Reshape of Keras, and of functional models of these, such as the
@@ -66,6 +67,32 @@ def to_scorer(
             is subclassed; or it does not take the features of `schema`, or these are hashed by
             version 1; or `base` is in another folder, or has no fingerprint.
     """
+    text, files = scorer_program(model, tables, schema, output_name)
+    write_scorer(Path(path), text, files, base)
+
+
+def scorer_program(
+    model: tf.keras.Model,
+    tables: RowFormat = "float32",
+    schema: Schema | None = None,
+    output_name: str | None = None,
+    values: Values | None = None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The program of a scorer and its arrays.
+
+    Args:
+        model: see `to_scorer`.
+        tables: see `to_scorer`.
+        schema: see `to_scorer`.
+        output_name: see `to_scorer`.
+        values: where the values of variables come from. Default: the variables.
+
+    Returns:
+        The program, as its file has it, and the arrays by the names of their files.
+
+    Raises:
+        ValueError: see `to_scorer`.
+    """
     outputs = getattr(model, "outputs", None)
     if symbolic_inputs(model) is None or not outputs or len(outputs) != 1:
         raise ValueError(
@@ -73,7 +100,7 @@ def to_scorer(
             f"got {len(outputs or [])}"
         )
     raw = None if schema is None else RawColumns(schema, layout_of(model))
-    program = Program(tables, _LAYERS)
+    program = Program(tables, _LAYERS, values or Values())
     made, (output,) = layer_calls(outputs)
     for call in made:
         program.add(call)
@@ -89,7 +116,7 @@ def to_scorer(
     }
     if raw is not None:
         text["raw"] = raw.to_json()
-    write_scorer(Path(path), text, program.files, base)
+    return text, program.files
 
 
 def _dense_shapes(model: Any, program: Program) -> dict[str, list[int]]:
@@ -125,23 +152,12 @@ def _pair(batch: Batch, sparse: bool, call: LayerCall) -> list[Any]:
 
 def _sparse_linear(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     batch, _ = program.batch(call)
-    bias = tf_variable(layer.bias).numpy() if layer.use_bias else None
+    bias = program.value(layer.bias) if layer.use_bias else None
     out = program.new()
-    table = program.table(_merge_partitions(layer))
-    arrays = {"table": table.rows, "bias": bias}
-    program.step("sparse_linear", list(batch), [out], arrays, **table.attributes)
+    table, attributes = program.table(layer.kernels, layer.partition_axis)
+    arrays = {"table": table, "bias": bias}
+    program.step("sparse_linear", list(batch), [out], arrays, **attributes)
     return [Dense(program.activated(out, layer.activation, layer.name))]
-
-
-def _merge_partitions(layer: Any) -> Any:
-    """The kernel [input_dim, units], merged from its partitions."""
-    parts = [tf_variable(k).numpy().astype(np.float32) for k in layer.kernels]
-    if layer.partition_axis == "column":
-        return np.concatenate(parts, axis=1)
-    whole = np.empty((layer.input_dim, layer.units), np.float32)
-    for p, part in enumerate(parts):
-        whole[p :: len(parts)] = part
-    return whole
 
 
 def _grouped_sparse_linear(program: Program, layer: Any, call: LayerCall) -> list[Any]:
@@ -155,11 +171,9 @@ def _grouped_sparse_linear(program: Program, layer: Any, call: LayerCall) -> lis
     made = []
     for i, feature in enumerate(features):
         batch, _ = program.batch(call, call.inputs[i * parts : (i + 1) * parts])
-        kernel = tf_variable(layer.kernels[layer.features[feature]]).numpy().astype(np.float32)
+        table, attributes = program.table([layer.kernels[layer.features[feature]]])
         out = program.new()
-        table = program.table(kernel)
-        arrays = {"table": table.rows}
-        program.step("sparse_linear", list(batch), [out], arrays, **table.attributes)
+        program.step("sparse_linear", list(batch), [out], {"table": table}, **attributes)
         made.append(Dense(out))
     return made
 
@@ -168,10 +182,33 @@ def _max_norm(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     batch, sparse = program.batch(call)
     out = program.new()
     arrays = {"max_abs": layer.max_abs, "bias": layer.bias if layer.use_bias else None}
-    arrays = {k: None if v is None else tf_variable(v).numpy() for k, v in arrays.items()}
+    arrays = {k: None if v is None else program.value(v) for k, v in arrays.items()}
     options = {"epsilon": layer.epsilon, "nonfinite": layer.nonfinite}
     program.step("max_norm", list(batch), [out], arrays, **options)
     return _pair(batch._replace(values=out), sparse, call)
+
+
+def _standardize(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    batch, sparse = program.batch(call)
+    out = program.new()
+    bias = program.value(layer.bias) if layer.use_bias else None
+    arrays = {"moments": program.value(layer.moments), "bias": bias}
+    options = {name: getattr(layer, name) for name in ("epsilon", "clip", "nonfinite")}
+    program.step("online_standardize", list(batch), [out], arrays, **options)
+    return _pair(batch._replace(values=out), sparse, call)
+
+
+def _calibration(op: str, *options: str) -> CompileLayer:
+    def compile_layer(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+        if not layer.fitted:
+            raise ValueError(f"layer {layer.name!r} is not fitted: call fit(scores, labels)")
+        register, out = program.dense(call.inputs[0], layer.name), program.new()
+        variables = zip(layer.state_names, layer.state_variables, strict=True)
+        arrays = {name: program.value(variable) for name, variable in variables}
+        program.step(op, [register], [out], arrays, **{n: getattr(layer, n) for n in options})
+        return [Dense(out)]
+
+    return compile_layer
 
 
 def _discretizer(program: Program, layer: Any, call: LayerCall) -> list[Any]:
@@ -180,7 +217,7 @@ def _discretizer(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     values = None if batch.values is None else f"{register}v"
     made = Batch(f"{register}i", values, f"{register}s")
     names = ("feature_ids", "boundaries", "boundary_splits")
-    arrays = {n: v.numpy() for n, v in zip(names, layer.state_variables, strict=True)}
+    arrays = {n: program.value(v) for n, v in zip(names, layer.state_variables, strict=True)}
     hashing = isinstance(layer, layers.HashingDiscretizer)
     bits = "output_bits" if hashing else "pass_through_bits"
     options = {n: getattr(layer, n) for n in ("side", "missing", "unknown", bits, "keep_inputs")}
@@ -199,8 +236,8 @@ def _hashed_ids(program: Program, layer: Any, call: LayerCall) -> list[Any]:
 def _dense(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     out = program.new()
     arrays = {
-        "kernel": tf_variable(layer.kernel).numpy(),
-        "bias": tf_variable(layer.bias).numpy() if layer.use_bias else None,
+        "kernel": program.value(layer.kernel),
+        "bias": program.value(layer.bias) if layer.use_bias else None,
     }
     program.step("dense", [program.dense(call.inputs[0], layer.name)], [out], arrays)
     return [Dense(program.activated(out, layer.activation, layer.name))]
@@ -211,9 +248,9 @@ def _cross(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     factors = [layer.kernel] if layer.rank is None else [layer.kernel_u, layer.kernel_v]
     product = x
     for factor in factors:
-        arrays = {"kernel": tf_variable(factor).numpy()}
+        arrays = {"kernel": program.value(factor)}
         if layer.use_bias and factor is factors[-1]:
-            arrays["bias"] = tf_variable(layer.bias).numpy()
+            arrays["bias"] = program.value(layer.bias)
         before, product = product, program.new()
         program.step("dense", [before], [product], arrays)
     product = program.activated(product, layer.activation, layer.name)
@@ -252,12 +289,12 @@ def _merge(op: str) -> CompileLayer:
 def _batch_normalization(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     if layer.axis not in (1, -1, [1], [-1]):
         raise ValueError(f"layer {layer.name!r} must normalize the last axis, got {layer.axis}")
-    factor = 1 / np.sqrt(tf_variable(layer.moving_variance).numpy() + layer.epsilon)
+    factor = 1 / np.sqrt(program.value(layer.moving_variance) + layer.epsilon)
     if layer.scale:
-        factor = factor * tf_variable(layer.gamma).numpy()
-    offset = -tf_variable(layer.moving_mean).numpy() * factor
+        factor = factor * program.value(layer.gamma)
+    offset = -program.value(layer.moving_mean) * factor
     if layer.center:
-        offset = offset + tf_variable(layer.beta).numpy()
+        offset = offset + program.value(layer.beta)
     register, out = program.dense(call.inputs[0], layer.name), program.new()
     arrays = {"factor": factor.astype(np.float32), "offset": offset.astype(np.float32)}
     program.step("affine", [register], [out], arrays)
@@ -280,8 +317,11 @@ _LAYERS: dict[Any, CompileLayer] = {
     layers.FactorizationMachine: _factorization_machine,
     layers.GroupedSparseLinear: _grouped_sparse_linear,
     layers.HashingDiscretizer: _discretizer,
+    layers.IsotonicCalibration: _calibration("isotonic_calibration", "nan"),
     layers.MaxNorm: _max_norm,
+    layers.OnlineStandardize: _standardize,
     layers.PercentileDiscretizer: _discretizer,
+    layers.PlattScaling: _calibration("platt_scaling", "from_logits", "nan"),
     layers.SparseLinear: _sparse_linear,
     tf.keras.Model: _nested_model,
     tf.keras.layers.Activation: _activation,

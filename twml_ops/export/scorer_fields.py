@@ -11,7 +11,6 @@ from twml_ops import layers
 from twml_ops._keras import LayerCall
 from twml_ops.export.scorer_program import CompileLayer, Dense, Part, Program
 from twml_ops.models import Bias, MeanLogit
-from twml_ops.ops._tape import tf_variable
 
 
 def _dot_interaction(program: Program, layer: Any, call: LayerCall) -> list[Any]:
@@ -40,7 +39,7 @@ def _reshape(program: Program, layer: Any, call: LayerCall) -> list[Any]:
 
 
 def _bias(program: Program, layer: Any, call: LayerCall) -> list[Any]:
-    offset = tf_variable(layer.bias).numpy()
+    offset = program.value(layer.bias)
     register, out = program.dense(call.inputs[0], layer.name), program.new()
     program.step("affine", [register], [out], {"factor": np.ones_like(offset), "offset": offset})
     return [Dense(out)]
@@ -49,7 +48,7 @@ def _bias(program: Program, layer: Any, call: LayerCall) -> list[Any]:
 def _field_quantiles(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     registers: list[str | None] = [program.dense(key, layer.name) for key in call.inputs]
     new = program.new()
-    boundaries = tf_variable(layer.boundaries).numpy()
+    boundaries = program.value(layer.boundaries)
     outputs: list[str | None] = [f"{new}b", f"{new}r"]
     program.step("field_quantiles", registers, outputs, {"boundaries": boundaries})
     return [Dense(f"{new}b"), Dense(f"{new}r")]
@@ -57,7 +56,7 @@ def _field_quantiles(program: Program, layer: Any, call: LayerCall) -> list[Any]
 
 def _field_logarithms(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     registers: list[str | None] = [program.dense(key, layer.name) for key in call.inputs]
-    arrays = {name: tf_variable(getattr(layer, name)).numpy() for name in ("scale", "offset")}
+    arrays = {name: program.value(getattr(layer, name)) for name in ("scale", "offset")}
     out = program.new()
     program.step("field_logarithms", registers, [out], arrays, limit=layer.limit)
     return [Dense(out)]
@@ -74,7 +73,7 @@ def _rescaling(program: Program, layer: Any, call: LayerCall) -> list[Any]:
 
 
 def _category_rows(program: Program, layer: Any, call: LayerCall) -> list[Any]:
-    keys, rows, _ = (v.numpy() for v in layer.state_variables)
+    keys, rows, _ = (program.value(v) for v in layer.state_variables)
     single = layer.num_fields - layer.num_bags
     inputs: list[str | None] = []
     made: list[Any] = []
@@ -108,17 +107,17 @@ def _field_embedding(program: Program, layer: Any, call: LayerCall) -> list[Any]
         batch, _ = program.batch(call, keys[: 1 + pair])
         registers += list(batch)
         del keys[: 1 + pair]
-    table = program.table(tf_variable(layer.embeddings).numpy().astype(np.float32))
+    table, attributes = program.table([layer.embeddings])
     out = program.new()
     options = {n: getattr(layer, n) for n in ("num_rows", "pooling", "bag_combiner")}
-    arrays = {"table": table.rows}
-    program.step("field_embedding", registers, [out], arrays, **options, **table.attributes)
+    options |= attributes
+    program.step("field_embedding", registers, [out], {"table": table}, **options)
     return [Dense(out)]
 
 
 def _category_statistics(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     """In inference a statistic is a function of the category, so each has one number."""
-    keys = layer.state_variables[0].numpy()
+    keys = program.value(layer.state_variables[0])
     totals = layer.state_variables[-1].read_value()
     used = tf.ones([1, layer.num_folds])
     rows = np.append(np.arange(len(keys)), -1)[:, np.newaxis]  # -1: an unknown category
@@ -137,7 +136,7 @@ def _category_statistics(program: Program, layer: Any, call: LayerCall) -> list[
 def _boosted_trees(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     registers: list[str | None] = [program.dense(key, layer.name) for key in call.inputs]
     variables = zip(layer.state_names, layer.state_variables, strict=True)
-    arrays = {name: variable.numpy() for name, variable in variables}
+    arrays = {name: program.value(variable) for name, variable in variables}
     out = program.new()
     options = {name: getattr(layer, name) for name in ("num_optional", "max_depth")}
     program.step("boosted_trees", registers, [out], arrays, **options)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+import re
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,91 +15,241 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twml_ops._scorer import FORMAT, FORMAT_WITH_BASE, PROGRAM_FILE
-from twml_ops.export.array_files import save_array
+from twml_ops.checkpoint.files import publish, sync
+from twml_ops.export.array_files import bytes_of, save_array
+from twml_ops.export.scorer_layout import difference, layout_of
 
 _LEAST_BYTES = 1 << 20  # smaller arrays are always written as a whole
 _LARGEST_SHARE = 0.25  # of the rows of an array; more of them are written as the whole array
 _BLOCK_BYTES = 1 << 22
 
 
-class _Changes(NamedTuple):
+class RowChanges(NamedTuple):
+    """Rows of a large array that replace those of an earlier scorer.
+
+    Attributes:
+        rows: int64 [C], their numbers, ascending.
+        values: [C, ...].
+        num_rows: rows of the whole array.
+    """
+
     rows: NDArray[np.int64]
     values: NDArray[Any]
+    num_rows: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the whole array."""
+        return (self.num_rows, *self.values.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of an item."""
+        return self.values.dtype
+
+
+Files = Mapping[str, "NDArray[Any] | RowChanges"]
+
+
+class Written(NamedTuple):
+    """What `write_scorer` wrote.
+
+    Attributes:
+        folder: the folder.
+        base: the folder of which it has the changed rows; None: all arrays are whole.
+        rows: number of changed rows of all arrays.
+        bytes: size of all files.
+        reason: why all arrays are whole, or "".
+    """
+
+    folder: Path
+    base: Path | None
+    rows: int
+    bytes: int
+    reason: str
 
 
 def write_scorer(
     folder: Path,
     program: dict[str, Any],
-    files: Mapping[str, NDArray[Any]],
+    files: Files,
     base: str | os.PathLike[str] | None = None,
-) -> None:
+) -> Written:
     """Writes a scorer. The program is written last: without it the folder is not complete.
+
+    With a base, large arrays are written as changed rows if the two have the same layout (see
+    `layout_of`).
 
     Args:
         folder: where to write; it is created.
         program: what `PROGRAM_FILE` has, without the format.
-        files: the arrays by the names of their files, to which the steps of the program refer.
+        files: the arrays by the names of their files, to which the steps of the program refer. Of
+            large ones, the rows that changed since `base` are enough.
         base: an earlier scorer in the same parent folder, of which the large arrays are used with
-            the changes. If it has a base itself, that one is used.
+            the changes. If it has a base itself, that one is used, with its changes.
+
+    Returns:
+        What was written.
 
     Raises:
         FileNotFoundError: `base` is no scorer.
-        ValueError: `base` is in another parent folder, is `folder`, or has no fingerprint.
+        ValueError: `base` is in another parent folder, is `folder`, or has no fingerprint; or there
+            are changed rows of an array that `base` does not have.
     """
-    text = {"format": FORMAT, **program, "fingerprint": _fingerprint(program, files)}
-    changes: dict[str, _Changes] = {}
-    if base is not None:
-        whole, fingerprint = _whole_base(Path(base), folder)
-        changes = dict(_changes(whole, files))
-        if changes:
-            text["format"] = FORMAT_WITH_BASE
-            text["base"] = {"folder": whole.name, "fingerprint": fingerprint}
-            text["steps"] = [_with_changes(step, changes) for step in program["steps"]]
+    layout = layout_of(program, {f: (a.dtype.str, a.shape) for f, a in files.items()}, files)
+    text = {"format": FORMAT, **program, "layout": layout}
+    earlier = None if base is None else EarlierScorer(Path(base), folder)
+    reason = "there is no earlier version" if earlier is None else earlier.differs(layout)
+    made: dict[str, Any] = dict(files)
+    if earlier is not None:
+        made = {f: earlier.whole_or_changed(f, a, not reason) for f, a in files.items()}
+        if not reason and not any(isinstance(a, RowChanges) for a in made.values()):
+            reason = "it has no large array of which few rows changed"
+    changes = {file: array for file, array in made.items() if isinstance(array, RowChanges)}
+    text["fingerprint"] = _fingerprint(program, made, earlier)
+    if changes:
+        assert earlier is not None
+        text["format"] = FORMAT_WITH_BASE
+        text["base"] = {"folder": earlier.whole.name, "fingerprint": earlier.fingerprint}
+        text["steps"] = [_with_changes(step, changes) for step in program["steps"]]
+    elif reason:
+        text["whole"] = reason
     folder.mkdir(parents=True, exist_ok=True)
-    checksums = {}
-    for file, array in files.items():
-        if file not in changes:
-            checksums[file] = save_array(folder / file, array)
-            continue
-        for name, part in zip(_names(file), changes[file], strict=True):
+    checksums: dict[str, list[int]] = {}
+    for file, array in made.items():
+        parts = zip(_names(file), array[:2], strict=True) if file in changes else [(file, array)]
+        for name, part in parts:
             checksums[name] = save_array(folder / name, part)
+            if part.nbytes >= _LEAST_BYTES:  # scorers may map it and not compare all bytes
+                sync(folder / name)
     text["checksums"] = checksums
-    (folder / PROGRAM_FILE).write_text(json.dumps(text, indent=1) + "\n")
+    publish(folder / PROGRAM_FILE, _with_checksum(text))
+    size = sum((folder / name).stat().st_size for name in (*checksums, PROGRAM_FILE))
+    rows = sum(len(c.rows) for c in changes.values())
+    return Written(folder, earlier.whole if earlier and changes else None, rows, size, reason)
 
 
-def _fingerprint(program: dict[str, Any], files: Mapping[str, NDArray[Any]]) -> str:
+def version_folders(folder: Path) -> list[Path]:
+    """The folders whose names are numbers of versions, from the oldest to the newest."""
+    found = [path for path in folder.glob("*") if re.fullmatch(r"[0-9]{1,18}", path.name)]
+    return sorted(found, key=lambda path: int(path.name))
+
+
+def base_name(folder: Path) -> str | None:
+    """The name of the folder of which a scorer has the changed rows; None if it is whole."""
+    try:
+        program = json.loads((folder / PROGRAM_FILE).read_text())
+    except FileNotFoundError:
+        return None
+    return program["base"]["folder"] if "base" in program else None
+
+
+class EarlierScorer:
+    """A scorer that a new one has the changes to.
+
+    Args:
+        path: its folder.
+        folder: that of the new one, in the same parent folder.
+
+    Attributes:
+        whole: the folder that has all arrays as a whole: this one, or its base.
+        fingerprint: that of `whole`.
+
+    Raises:
+        FileNotFoundError: it is no scorer.
+        ValueError: it is in another parent folder, is `folder`, or has no fingerprint.
+    """
+
+    def __init__(self, path: Path, folder: Path) -> None:
+        self._path = path.resolve()
+        self._program = program = json.loads((self._path / PROGRAM_FILE).read_text())
+        self.whole = self._path
+        if "base" in program:
+            self.whole = self._path.parent / program["base"]["folder"]
+            program = json.loads((self.whole / PROGRAM_FILE).read_text())
+        parent = folder.resolve().parent
+        if self.whole.parent != parent or self.whole == folder.resolve():
+            raise ValueError(f"base must be another folder in {parent}, got {self.whole}")
+        if "fingerprint" not in program:
+            raise ValueError(f"base must have a fingerprint; export {self.whole} again")
+        self.fingerprint: str = program["fingerprint"]
+        self._layout: dict[str, str] | None = program.get("layout")
+
+    def differs(self, layout: Mapping[str, str]) -> str:
+        """Why a scorer with this layout cannot have the changed rows of this one, or ""."""
+        if self._layout is None:
+            return f"{self.whole.name} does not say what its rows mean"
+        parts = difference(layout, self._layout)
+        return f"the {parts} of {self.whole.name} differ" if parts else ""
+
+    def whole_or_changed(
+        self, file: str, array: NDArray[Any] | RowChanges, same_layout: bool
+    ) -> NDArray[Any] | RowChanges:
+        """The rows of an array that differ from the base, or the whole array if they are many.
+
+        Args:
+            file: the name of its file.
+            array: the array, or the rows that changed since this scorer.
+            same_layout: whether changed rows are possible.
+
+        Raises:
+            ValueError: rows changed of an array that this scorer does not have.
+        """
+        base = None
+        if (self.whole / file).exists():
+            base = np.load(self.whole / file, mmap_mode="r")
+            if base.dtype != array.dtype or base.shape != array.shape:
+                base = None
+        if isinstance(array, RowChanges):
+            if base is None:
+                raise ValueError(f"{self.whole} has no array {file} of {array.shape}")
+            changed = self._added_up(file, array)
+            if same_layout and len(changed.rows) <= _LARGEST_SHARE * changed.num_rows:
+                return changed
+            whole = np.array(base)
+            whole[changed.rows] = changed.values
+            return whole
+        if base is None or not same_layout or array.nbytes < _LEAST_BYTES:
+            return array
+        rows = _different_rows(base, array)
+        if len(rows) > _LARGEST_SHARE * len(array):
+            return array
+        return RowChanges(rows, array[rows], len(array))
+
+    def _added_up(self, file: str, new: RowChanges) -> RowChanges:
+        """The changes to the base: those that this scorer has, and new ones."""
+        names = _names(file)
+        if not (self._path / names[0]).exists():
+            return new
+        old_rows, old_values = (np.load(self._path / name, mmap_mode="r") for name in names)
+        changed = np.zeros(new.num_rows, np.bool_)
+        changed[old_rows] = changed[new.rows] = True
+        rows = np.flatnonzero(changed).astype(np.int64)
+        values = np.empty((len(rows), *new.values.shape[1:]), new.values.dtype)
+        values[np.searchsorted(rows, old_rows)] = old_values
+        values[np.searchsorted(rows, new.rows)] = new.values
+        return RowChanges(rows, values, new.num_rows)
+
+
+def _fingerprint(program: dict[str, Any], files: Files, earlier: EarlierScorer | None) -> str:
+    """Tells whether two folders are the same export."""
     digest = hashlib.blake2b(json.dumps(program).encode(), digest_size=16)
     for file, array in files.items():
         digest.update(f"{file} {array.dtype.str} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+        if isinstance(array, RowChanges):
+            assert earlier is not None
+            digest.update(earlier.fingerprint.encode())
+            digest.update(bytes_of(array.rows))
+            digest.update(bytes_of(array.values))
+        else:
+            digest.update(bytes_of(array))
     return digest.hexdigest()
 
 
-def _whole_base(base: Path, folder: Path) -> tuple[Path, str]:
-    """The folder that has all arrays as a whole, and its fingerprint."""
-    base = base.resolve()
-    program = json.loads((base / PROGRAM_FILE).read_text())
-    if "base" in program:
-        base = base.parent / program["base"]["folder"]
-        program = json.loads((base / PROGRAM_FILE).read_text())
-    if base.parent != folder.resolve().parent or base == folder.resolve():
-        raise ValueError(f"base must be another folder in {folder.resolve().parent}, got {base}")
-    if "fingerprint" not in program:
-        raise ValueError(f"base must have a fingerprint; export {base} again")
-    return base, program["fingerprint"]
-
-
-def _changes(base: Path, files: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, _Changes]]:
-    """The changed rows of each large array of which not too many rows differ."""
-    for file, array in files.items():
-        if array.nbytes < _LEAST_BYTES or not (base / file).exists():
-            continue
-        old = np.load(base / file, mmap_mode="r")
-        if old.dtype != array.dtype or old.shape != array.shape:
-            continue
-        rows = _different_rows(old, array)
-        if len(rows) <= _LARGEST_SHARE * len(array):
-            yield file, _Changes(rows, array[rows])
+def _with_checksum(text: dict[str, Any]) -> bytes:
+    """The text of a program. The first member is the checksum of what follows its comma."""
+    rest = json.dumps(text, indent=1).encode().removeprefix(b"{") + b"\n"
+    return b'{"crc32": %d,' % zlib.crc32(rest) + rest
 
 
 def _different_rows(old: NDArray[Any], new: NDArray[Any]) -> NDArray[np.int64]:
@@ -120,7 +272,7 @@ def _names(file: str) -> tuple[str, str]:
     return f"{stem}_rows.npy", f"{stem}_values.npy"
 
 
-def _with_changes(step: dict[str, Any], changes: Mapping[str, _Changes]) -> dict[str, Any]:
+def _with_changes(step: dict[str, Any], changes: Mapping[str, RowChanges]) -> dict[str, Any]:
     arrays = {
         key: dict(zip(("file", "rows", "values"), (file, *_names(file)), strict=True))
         if file in changes

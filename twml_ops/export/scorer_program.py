@@ -7,11 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from twml_ops._keras import LayerCall
 from twml_ops._scorer import ACTIVATIONS
 from twml_ops.export.model_inputs import row_splits_name
-from twml_ops.export.tables import RowFormat, StoredRows, store_rows
+from twml_ops.export.scorer_files import RowChanges
+from twml_ops.export.tables import RowFormat, store_rows
+from twml_ops.export.values import Values
+from twml_ops.ops._tape import tf_variable
 
 
 class Input(NamedTuple):
@@ -49,18 +53,21 @@ class Program:
         tables: Format of tables.
         layers: Class of a layer → the function that appends the steps of a call of it and returns
             what its outputs are: `Batch`, `Part` or `Dense`.
+        values: Where the values of variables come from.
 
     Attributes:
         inputs: Name → role: "ids", "values", "row_splits" or "dense".
         steps: Steps in order.
-        files: File name → array.
+        files: File name → array, or the changed rows of one.
     """
 
-    def __init__(self, tables: RowFormat, layers: Mapping[Any, CompileLayer]) -> None:
+    def __init__(
+        self, tables: RowFormat, layers: Mapping[Any, CompileLayer], values: Values
+    ) -> None:
         self.inputs: dict[str, str] = {}
         self.steps: list[dict[str, Any]] = []
         self.files: dict[str, Any] = {}
-        self._tables, self._layers = tables, layers
+        self._tables, self._layers, self._values = tables, layers, values
         self._made: dict[Any, Any] = {}
 
     def add(self, call: LayerCall) -> None:
@@ -101,7 +108,8 @@ class Program:
         for key, array in (arrays or {}).items():
             if array is not None:
                 names[key] = f"{len(self.steps):03}_{op}_{key}.npy"
-                self.files[names[key]] = np.asarray(array)
+                is_whole = not isinstance(array, RowChanges)
+                self.files[names[key]] = np.asarray(array) if is_whole else array
         step = {"op": op, "in": inputs, "out": outputs, "arrays": names, "attributes": attributes}
         self.steps.append(step)
 
@@ -177,9 +185,27 @@ class Program:
         self.step("activation", [register], [out], name=name)
         return out
 
-    def table(self, table: Any) -> StoredRows:
-        """The rows of a table in the requested format."""
-        return store_rows(table, self._tables)
+    def value(self, variable: Any) -> Any:
+        """The value of a variable of a layer."""
+        return self._values.read(tf_variable(variable))
+
+    def table(
+        self, parts: Sequence[Any], axis: str = "row"
+    ) -> tuple[NDArray[Any] | RowChanges, dict[str, Any]]:
+        """The rows of a table in the requested format.
+
+        Args:
+            parts: The variables that the table is divided into.
+            axis: "row": row r is in part r modulo the number of parts; or "column".
+
+        Returns:
+            All rows, or those that changed, and what the step has to say about their format.
+        """
+        changed = self._values.changed_rows([tf_variable(part) for part in parts], axis)
+        stored = store_rows(changed.values.astype(np.float32, copy=False), self._tables)
+        if changed.rows is None:
+            return stored.rows, stored.attributes
+        return RowChanges(changed.rows, stored.rows, changed.num_rows), stored.attributes
 
 
 CompileLayer = Callable[[Program, Any, LayerCall], list[Any]]

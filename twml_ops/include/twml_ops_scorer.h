@@ -101,8 +101,8 @@ TWML_OPS_SCORER_API int32_t twml_ops_scorer_reload(twml_ops_scorer* scorer, cons
 /* No call with the scorer may be in progress. Null is ignored. */
 TWML_OPS_SCORER_API void twml_ops_scorer_free(twml_ops_scorer* scorer);
 
-/* Threads for twml_ops_scorer_predict: the calling thread and num_threads - 1 others. Returns null
- * if there is no memory. */
+/* Threads for twml_ops_scorer_predict: the calling thread and num_threads - 1 others, at most 1023,
+ * and fewer if the system does not allow more. Returns null if there is no memory. */
 TWML_OPS_SCORER_API twml_ops_threads* twml_ops_threads_new(int32_t num_threads);
 TWML_OPS_SCORER_API void twml_ops_threads_free(twml_ops_threads* threads);
 
@@ -131,14 +131,14 @@ typedef struct {
   int64_t width;    /* of a dense array; -1: any. 0 for other arrays. */
 } twml_ops_input;
 
-/* The number of arrays of a request. */
+/* The number of arrays of a request; -1 if the scorer is null or there is no such set. */
 TWML_OPS_SCORER_API int64_t twml_ops_scorer_num_inputs(const twml_ops_scorer* scorer, int32_t set);
 
-/* Describes array i of a request. Fails if there is none. */
+/* Describes array i of a request. Fails if there is none, or an argument is null. */
 TWML_OPS_SCORER_API int32_t twml_ops_scorer_input(const twml_ops_scorer* scorer, int32_t set,
                                                   int64_t i, twml_ops_input* input);
 
-/* The number of floats that a row gets; -1 if it depends on the request. */
+/* The number of floats that a row gets; -1 if it depends on the request, or the scorer is null. */
 TWML_OPS_SCORER_API int64_t twml_ops_scorer_output_width(const twml_ops_scorer* scorer);
 
 /* An array of a request. */

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+    multiprocess,
+)
 
 from twml_ops._scorer import TableStatistics
 from twml_ops.serving.errors import Overloaded, RequestError
+
+SHARED_DIR = "PROMETHEUS_MULTIPROC_DIR"
+"""Variable of the environment: the folder of the values of processes that share the ports."""
 
 _SECONDS = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
@@ -31,35 +42,43 @@ class Call:
         self.rows = 0
 
 
-class _TableCounters(Collector):
-    """Counters of tables in files, which the scorer of a version counts."""
+class _TableCounters:
+    """Counters of tables in files, of all versions of a model, which their scorers count.
 
-    def __init__(self) -> None:
-        self._labels: tuple[str, ...] = ()
+    Args:
+        registry: where the counters are registered.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            labels = ("model", *labels)
+            return Counter(f"twml_serving_table_{name}", text, labels, registry=registry)
+
+        self._rows = counter("rows", "Different rows of each request.", "result")
+        self._sums = counter("sums", "Sums looked up in the cache.", "result")
+        self._reads = counter("reads", "Reads of files.")
+        self._read_bytes = counter("read_bytes", "Bytes of these reads.")
+        self._needed_bytes = counter("needed_bytes", "Bytes of the rows that were read.")
+        self._source: weakref.ref[object] | None = None
         self._counts: TableStatistics | None = None
 
-    def update(self, model: str, version: int | None, counts: TableStatistics | None) -> None:
-        """Replaces the counts by those of a version."""
-        self._labels = (model, str(version))
-        self._counts = counts if counts is not None and counts.tables else None
-
-    def collect(self) -> Iterator[CounterMetricFamily]:
-        """The counters; none without tables in files."""
-        s = self._counts
-        if s is None:
-            return
-        for name, text, by_result in (
-            ("rows", "Different rows of each request.", {"hit": s.hits, "miss": s.misses}),
-            ("sums", "Sums looked up in the cache.", {"hit": s.sum_hits, "miss": s.sum_misses}),
-            ("reads", "Reads of files.", {"": s.reads}),
-            ("read_bytes", "Bytes of these reads.", {"": s.bytes_read}),
-            ("needed_bytes", "Bytes of the rows that were read.", {"": s.bytes_needed}),
+    def update(self, model: str, source: object, counts: TableStatistics) -> None:
+        """Adds the counts of a version since the last call; see `Metrics.count_tables`."""
+        before = self._counts
+        if self._source is None or self._source() is not source:
+            self._source, before = weakref.ref(source), None
+        self._counts = counts
+        for field, counter, *result in (
+            ("hits", self._rows, "hit"),
+            ("misses", self._rows, "miss"),
+            ("sum_hits", self._sums, "hit"),
+            ("sum_misses", self._sums, "miss"),
+            ("reads", self._reads),
+            ("bytes_read", self._read_bytes),
+            ("bytes_needed", self._needed_bytes),
         ):
-            labels = ["model", "version", *(["result"] if len(by_result) > 1 else [])]
-            family = CounterMetricFamily(f"twml_serving_table_{name}", text, labels=labels)
-            for result, count in by_result.items():
-                family.add_metric([*self._labels, *([result] if result else [])], count)
-            yield family
+            added = getattr(counts, field) - (0 if before is None else getattr(before, field))
+            counter.labels(model, *result).inc(max(0, added))
 
 
 class Metrics:
@@ -82,16 +101,29 @@ class Metrics:
             "twml_serving_shed", "Requests refused for load.", ["api"], registry=registry
         )
         self._running = Gauge(
-            "twml_serving_running", "Predict requests that are running.", registry=registry
+            "twml_serving_running",
+            "Predict requests that are running.",
+            registry=registry,
+            multiprocess_mode="livesum",
         )
         self._loads = Counter(
             "twml_serving_loads", "Versions loaded or refused.", ["result"], registry=registry
         )
         self._version = Gauge(
-            "twml_serving_model_version", "Version that is served.", ["model"], registry=registry
+            "twml_serving_model_version",
+            "Version that is served, the oldest one of all processes.",
+            ["model"],
+            registry=registry,
+            multiprocess_mode="livemin",
         )
-        self._tables = _TableCounters()
-        registry.register(self._tables)
+        self._step = Gauge(
+            "twml_serving_model_step",
+            "Step of the training that the served version is of; -1 if it does not say.",
+            ["model"],
+            registry=registry,
+            multiprocess_mode="livemin",
+        )
+        self._tables: _TableCounters | None = None
         for result in ("loaded", "refused"):
             self._loads.labels(result)
         self._by_api = {
@@ -132,15 +164,40 @@ class Metrics:
         """Counts a version that was loaded, or refused."""
         self._loads.labels("loaded" if ok else "refused").inc()
 
-    def text(self, model: str, version: int | None, tables: TableStatistics | None = None) -> bytes:
-        """The metrics in Prometheus' text format.
+    def set_version(self, model: str, version: int, step: int | None) -> None:
+        """Tells which version is served from now on.
+
+        Args:
+            model: name of the model.
+            version: its version.
+            step: of its training; None if it does not say.
+        """
+        self._version.labels(model).set(version)
+        self._step.labels(model).set(-1 if step is None else step)
+
+    def count_tables(self, model: str, source: object, counts: TableStatistics) -> None:
+        """Counts what was read of tables in files since the last call.
 
         Args:
             model: the name of the model.
-            version: the version that is served.
-            tables: what its scorer has read of tables in files.
+            source: the version whose scorer counted; another one counts from 0.
+            counts: the counts of the scorer.
         """
-        if version is not None:
-            self._version.labels(model).set(version)
-        self._tables.update(model, version, tables)
-        return generate_latest(self._registry)
+        if not counts.tables:
+            return
+        if self._tables is None:  # servers without tables in files have no such metrics
+            self._tables = _TableCounters(self._registry)
+        self._tables.update(model, source, counts)
+
+    def text(self) -> bytes:
+        """The metrics in Prometheus' text format, of all processes that share the ports."""
+        shared = os.environ.get(SHARED_DIR)
+        if shared is None:
+            return generate_latest(self._registry)
+        for file in Path(shared).glob("gauge_live*_*.db"):
+            pid = file.stem.rpartition("_")[2]
+            if not Path(f"/proc/{pid}").exists():  # of a process that was killed
+                multiprocess.mark_process_dead(pid, shared)
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry, shared)
+        return generate_latest(registry)

@@ -168,6 +168,6 @@ class Model:
         if self._current is not None:
             self._retired.add(self._current)
         self._current, self._identity = version, folder.identity
-        LOG.info("version %d of %s is served", number, self.name)
+        LOG.info("version %d of %s is served (%s)", number, self.name, version.update)
         self._on_load(True)
         return True

@@ -30,6 +30,7 @@ class ServerOptions:
         warmup: file with the body of a REST request that is computed before a version is served.
             A file `warmup.json` in the folder of the version replaces it. Default: made-up rows.
         grace: seconds that running requests have to end when the server stops.
+        share_ports: whether other processes may listen on the same ports (SO_REUSEPORT).
         storage: where large tables are: "mapped", "memory" or "file"; see `core.Scorer.load`, also
             for the options that follow, which are for "file".
         cache_bytes: memory for the rows that are used most. A version that replaces another one
@@ -57,6 +58,7 @@ class ServerOptions:
     poll: float = 2.0
     warmup: Path | None = None
     grace: float = 30.0
+    share_ports: bool = False
     storage: Storage = "mapped"
     cache_bytes: int = 256 << 20
     sums_cache_bytes: int = 0

@@ -90,10 +90,7 @@ class _Rest:
         )
 
     async def metrics(self, request: Request) -> Response:
-        model = self._service.model
-        text = self._service.metrics.text(
-            model.name, model.current.number, model.current.statistics
-        )
+        text = self._service.metrics.text()
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def _version(self, request: Request) -> Version:

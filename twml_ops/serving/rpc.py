@@ -61,7 +61,7 @@ class GrpcServer:
         self._service, options = service, service.options
         self._server = grpc.aio.server(
             options=[
-                ("grpc.so_reuseport", 0),  # a port that is in use is an error
+                ("grpc.so_reuseport", int(options.share_ports)),
                 ("grpc.max_receive_message_length", options.max_bytes),
                 ("grpc.max_send_message_length", -1),
             ],

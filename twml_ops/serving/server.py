@@ -45,7 +45,7 @@ class Server:
     ) -> None:
         options = options or ServerOptions()
         self._metrics = Metrics()
-        self.model = Model(Path(folder), options, self._metrics.count_load)
+        self.model = Model(Path(folder), options, self._count_load)
         self._service = Service(self.model, options, self._metrics)
         self._options = options
         self._thread: threading.Thread | None = None
@@ -66,7 +66,7 @@ class Server:
             OSError: a port cannot be used.
         """
         options, service = self._options, self._service
-        with _listen(options.host, options.rest_port) as listener:
+        with _listen(options.host, options.rest_port, options.share_ports) as listener:
             self.rest_port = listener.getsockname()[1]
             rest = _HttpServer(
                 uvicorn.Config(
@@ -97,6 +97,12 @@ class Server:
                     await asyncio.gather(grpc.stop(options.grace), serving)
                 finally:
                     service.close()
+
+    def _count_load(self, ok: bool) -> None:
+        self._metrics.count_load(ok)
+        if ok:
+            current = self.model.current
+            self._metrics.set_version(self.model.name, current.number, current.step)
 
     async def _poll(self) -> None:
         while self._options.poll:
@@ -156,12 +162,14 @@ class _HttpServer(uvicorn.Server):
         yield
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, shared: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol, asyncio sets TCP_NODELAY; answers would wait 40 ms otherwise.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((host, port))
         listener.listen(2048)
     except OSError as e:

@@ -55,6 +55,10 @@ class Service:
         except Exception as e:
             LOG.exception("a request failed")
             raise RequestError("internal error of the server; its log has the cause") from e
+        finally:
+            if self.options.storage == "file":
+                version = self.model.current
+                self.metrics.count_tables(self.model.name, version, version.statistics)
 
     async def _run_admitted(self, work: Callable[[], T], size: int, deadline: float) -> T:
         # Tables in files make a thread wait, which must not be that of the event loop.

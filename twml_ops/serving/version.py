@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from twml_ops._scorer import TableStatistics
+from twml_ops._scorer import PROGRAM_FILE, TableStatistics
 from twml_ops.core import Scorer
 from twml_ops.serving import inputs
 from twml_ops.serving.errors import InvalidRequest, RequestError
@@ -51,6 +51,8 @@ class Version:
         signatures: what it takes.
         output_name: the name of its output.
         output_dims: the shape of a row of its output; empty before the warm-up.
+        step: the step of the training that its weights are of; None if it does not say.
+        update: how it differs from earlier versions, as a text.
     """
 
     number: int
@@ -59,6 +61,8 @@ class Version:
     signatures: Signatures
     output_name: str
     output_dims: list[int] = field(default_factory=list)
+    step: int | None = None
+    update: str = ""
 
     @classmethod
     def load(cls, folder: Path, number: int, options: ServerOptions) -> Version:
@@ -83,7 +87,12 @@ class Version:
             queue_depth=options.queue_depth,
         )
         signatures = Signatures(_inputs(scorer, raw=False), _inputs(scorer, raw=True))
-        version = cls(number, scorer, options, signatures, scorer.output_name)
+        program = json.loads((folder / PROGRAM_FILE).read_bytes())
+        version = cls(
+            *(number, scorer, options, signatures, scorer.output_name),
+            step=step if isinstance(step := program.get("step"), int) else None,
+            update=_update(program),
+        )
         own = folder / WARMUP_FILE
         saved = own if own.exists() else options.warmup
         try:
@@ -156,6 +165,13 @@ class Version:
             for rows in _WARMUP_ROWS:
                 arrays = {name: _rows_of(one, rows) for name, one in known.items()}
                 self.output_dims[:] = self.predict(known, arrays).values.shape[1:]
+
+
+def _update(program: dict[str, Any]) -> str:
+    """What a version has: changed rows, or all arrays and the reason."""
+    if "base" in program:
+        return f"changed rows of {program['base']['folder']}"
+    return f"whole: {program['whole']}" if "whole" in program else "whole"
 
 
 def _inputs(scorer: Scorer, raw: bool) -> list[Input]:

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <utility>
 
+#include "cc/core/crc32.h"
+
 namespace twml::scorer {
 namespace {
 
@@ -170,14 +172,9 @@ Status ReadHeader(const std::string& path, const File& file, ArrayHeader* out) {
   return Status();
 }
 
-// The checksum of zlib and PNG: the polynomial 0x04c11db7 with reversed bits.
-uint32_t Crc32(std::string_view text) {
-  uint32_t crc = ~0u;
-  for (const char c : text) {
-    crc ^= static_cast<uint8_t>(c);
-    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ (crc & 1 ? 0xedb88320u : 0u);
-  }
-  return ~crc;
+Status Damaged(const std::string& path) {
+  return Invalid(path, " has another checksum than the program says: it is damaged, or is a file ",
+                 "of another export");
 }
 
 // Memory at the start of a cache line.
@@ -242,9 +239,12 @@ Status CheckFile(const std::string& path, int64_t bytes, uint32_t checksum) {
   std::string text(static_cast<size_t>(2 * part), '\0');
   TWML_RETURN_IF_ERROR(file.Read(0, part, text.data()));
   TWML_RETURN_IF_ERROR(file.Read(bytes - part, part, text.data() + part));
-  if (Crc32(text) == checksum) return Status();
-  return Invalid(path, " has another checksum than the program says: it is damaged, or is a file ",
-                 "of another export");
+  return Crc32(text.data(), text.size()) == checksum ? Status() : Damaged(path);
+}
+
+Status ArrayFile::CheckItems(uint32_t checksum) const {
+  const auto bytes = static_cast<size_t>(size_ * SizeOf(type_));
+  return Crc32(data_, bytes) == checksum ? Status() : Damaged(path_);
 }
 
 Status ArrayFile::Open(const std::string& path, ArrayPlace place, ArrayFile* out) {
@@ -300,6 +300,7 @@ Status ArrayFile::Open(const std::string& path, ArrayPlace place, bool writable,
   const bool large = bytes >= kCopiedBytes;
   if (large && place == ArrayPlace::kMapped && begin % SizeOf(out->type_) == 0) {
     TWML_RETURN_IF_ERROR(file.Map(writable, &out->memory_));
+    out->mapped_ = true;
     out->data_ = static_cast<const char*>(out->memory_.get()) + begin;
     return Status();
   }

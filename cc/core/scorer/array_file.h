@@ -58,6 +58,10 @@ class ArrayFile {
   ItemType type() const { return type_; }
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t size() const { return size_; }
+  // Whether the items are those of a mapped file, which have not all been read.
+  bool mapped() const { return mapped_; }
+  // Compares the CRC-32 of all items.
+  Status CheckItems(uint32_t checksum) const;
 
   // The items, whose type must be that of T: float, int64_t, int32_t, int8_t, uint8_t, uint16_t.
   template <class T>
@@ -73,6 +77,7 @@ class ArrayFile {
   ItemType type_ = ItemType::kFloat32;
   std::vector<int64_t> shape_;
   int64_t size_ = 0;
+  bool mapped_ = false;
   const void* data_ = nullptr;
   std::shared_ptr<const void> memory_;
 };

@@ -1,8 +1,10 @@
 #include "cc/core/scorer/program.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
+#include "cc/core/crc32.h"
 #include "cc/core/scorer/array_file.h"
 #include "cc/core/scorer/json.h"
 #include "cc/core/scorer/raw_columns.h"
@@ -17,11 +19,35 @@ constexpr int64_t kMaxBytes = 1 << 26;
 constexpr const char* kFile = "scorer.json";
 
 MakeStep FindStep(const std::string& op) {
-  for (const auto find :
-       {FindArrayStep, FindDenseStep, FindFieldStep, FindInteractionStep, FindSparseStep}) {
+  for (const auto find : {FindArrayStep, FindCalibrationStep, FindDenseStep, FindFieldStep,
+                          FindInteractionStep, FindSparseStep}) {
     if (const MakeStep make = find(op)) return make;
   }
   return nullptr;
+}
+
+// A program whose first member is "crc32" has the checksum of all that follows its comma.
+Status CheckText(const std::string& path, const std::string& text) {
+  constexpr std::string_view kStart = "{\"crc32\": ";
+  if (std::string_view(text).substr(0, kStart.size()) != kStart) return Status();
+  uint64_t expected = 0;
+  size_t at = kStart.size();
+  for (; at < text.size() && text[at] >= '0' && text[at] <= '9' && expected <= UINT32_MAX; ++at) {
+    expected = expected * 10 + static_cast<uint64_t>(text[at] - '0');
+  }
+  const bool complete = at < text.size() && text[at] == ',';
+  if (complete && Crc32(text.data() + at + 1, text.size() - at - 1) == expected) return Status();
+  return Invalid(path,
+                 " is damaged, or was edited, which needs the member \"crc32\" to be removed: its "
+                 "checksum differs");
+}
+
+Status ReadJson(const std::string& path, Json* out) {
+  std::string text;
+  TWML_RETURN_IF_ERROR(ReadFile(path, kMaxBytes, &text));
+  TWML_RETURN_IF_ERROR(CheckText(path, text));
+  const Status parsed = Json::Parse(text, out);
+  return parsed.ok() ? parsed : Invalid(path, ": ", parsed.message());
 }
 
 class ProgramReader {
@@ -78,16 +104,28 @@ class ProgramReader {
       return Invalid("\"base\" must have the name of a folder beside this one and a fingerprint");
     }
     folders_.base = folders_.folder + "/../" + name->string();
-    std::string text;
-    TWML_RETURN_IF_ERROR(ReadFile(folders_.base + "/" + kFile, kMaxBytes, &text));
-    TWML_RETURN_IF_ERROR(Json::Parse(text, &base_json_));
+    TWML_RETURN_IF_ERROR(ReadJson(folders_.base + "/" + kFile, &base_json_));
     folders_.base_checksums = base_json_.Find("checksums");
     const Json* const found = base_json_.Find("fingerprint");
-    if (found != nullptr && found->is(Json::Kind::kString) &&
-        found->string() == fingerprint->string()) {
-      return Status();
+    if (found == nullptr || !found->is(Json::Kind::kString) ||
+        found->string() != fingerprint->string()) {
+      return Invalid("the base ", folders_.base, " has another fingerprint than \"base\" says");
     }
-    return Invalid("the base ", folders_.base, " has another fingerprint than \"base\" says");
+    return CheckLayout();
+  }
+
+  // Rows of tables have the same meaning in the base if what leads to them is the same. Earlier
+  // exports do not say.
+  Status CheckLayout() const {
+    const Json* const mine = json_.Find("layout");
+    const Json* const its = base_json_.Find("layout");
+    if (mine == nullptr || its == nullptr) return Status();
+    for (const auto& [part, digest] : mine->members()) {
+      const Json* const other = its->Find(part);
+      if (other != nullptr && other->string() == digest.string()) continue;
+      return Invalid("the base ", folders_.base, " has another layout: its ", part, " differs");
+    }
+    return Status();
   }
 
   Status ReadInputs() {
@@ -277,11 +315,9 @@ Status Check(const std::string& folder, const Json& json) {
 Status Program::Read(const std::string& folder, const TableOptions& options, Program* out) {
   TWML_RETURN_IF_ERROR(options.Check());
   const std::string path = folder + "/" + kFile;
-  std::string text;
-  TWML_RETURN_IF_ERROR(ReadFile(path, kMaxBytes, &text));
   Json json;
-  Status status = Json::Parse(text, &json);
-  if (status.ok()) status = Check(folder, json);
+  TWML_RETURN_IF_ERROR(ReadJson(path, &json));
+  Status status = Check(folder, json);
   if (status.ok()) status = ProgramReader(folder, json, options, out).Read();
   if (status.ok()) return status;
   return Invalid(path, ": ", status.message());

@@ -30,16 +30,11 @@ class Execution {
         out_(out),
         width_(plan.shapes()[program_.output].width) {}
 
-  // Checks sizes and row splits.
+  // Checks sizes and row splits. The row splits come first, as the sizes of entries follow from
+  // their last item.
   Status Check() const {
-    const auto& inputs = plan_.inputs();
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      TWML_RETURN_IF_ERROR(CheckArray(inputs[i], i, request_.arrays, request_.rows));
-      if (plan_.key().ranking) {
-        TWML_RETURN_IF_ERROR(CheckArray(inputs[i], i, request_.user, 1));
-      }
-    }
-    return Status();
+    TWML_RETURN_IF_ERROR(CheckArrays(true));
+    return CheckArrays(false);
   }
 
   // Computes what is the same for all rows. `fetched`: rows of tables in files, or null.
@@ -143,6 +138,18 @@ class Execution {
       if (inputs[i].r == input.row_splits) return &arrays[i];
     }
     return nullptr;
+  }
+
+  Status CheckArrays(bool row_splits) const {
+    const auto& inputs = plan_.inputs();
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if ((inputs[i].form == Form::kRowSplits) != row_splits) continue;
+      TWML_RETURN_IF_ERROR(CheckArray(inputs[i], i, request_.arrays, request_.rows));
+      if (plan_.key().ranking) {
+        TWML_RETURN_IF_ERROR(CheckArray(inputs[i], i, request_.user, 1));
+      }
+    }
+    return Status();
   }
 
   Status CheckArray(const ProgramInput& input, size_t i, Span<const RequestArray> arrays,

@@ -143,6 +143,70 @@ class MaxNormStep : public EntryStep {
   bool zero_ = false;
 };
 
+// clip((value - mean) / max(sd, epsilon), -clip, clip) + bias[id]; see online_standardize.h. A NaN
+// and the values of an id that training has not seen give the bias.
+class StandardizeStep : public EntryStep {
+ public:
+  static std::unique_ptr<Step> Make(StepReader& reader) {
+    reader.RequireInputs(3);
+    reader.BatchInput(0);
+    reader.EntriesOutput(0, Form::kValues, 0);
+    auto step = std::make_unique<StandardizeStep>();
+    const ArrayFile moments = reader.Array("moments", ItemType::kFloat64, 2);
+    ArrayFile bias;
+    const bool has_bias = reader.OptionalArray("bias", ItemType::kFloat32, 1, &bias);
+    const double epsilon = reader.Number("epsilon");
+    step->clip_ = reader.Number("clip");
+    step->zero_ = reader.Choice("nonfinite", {"error", "zero"}) == 1;
+    if (!reader.ok()) return nullptr;
+    const int64_t n = moments.shape()[0];
+    if (moments.shape()[1] != 3 || (has_bias && bias.size() != n)) {
+      reader.Fail("must have three moments and a bias for each id");
+    } else if (!(epsilon > 0) || !(step->clip_ > 0)) {
+      reader.Fail("must have a positive epsilon and clip");
+    }
+    if (!reader.ok()) return nullptr;
+    step->ids_.resize(n);
+    for (int64_t i = 0; i < n; ++i) {
+      Normalization& id = step->ids_[i];
+      const double* const m = moments.items<double>().data() + 3 * i;
+      if (m[0] > 0) id.scale = 1 / std::max(std::sqrt(std::max(0.0, m[2] / m[0])), epsilon);
+      if (m[0] > 0) id.mean = m[1];
+      if (has_bias) id.bias = bias.items<float>()[i];
+    }
+    return step;
+  }
+
+  Status Run(const Frame& frame) const override {
+    TWML_RETURN_IF_ERROR(CheckEntryIds(frame, in[0], static_cast<int64_t>(ids_.size())));
+    const int64_t n = frame.Splits(in[2]).num_entries();
+    const auto* const ids = frame.Entries<int64_t>(in[0]);
+    const auto* const values = frame.Entries<float>(in[1]);
+    float* const y = frame.memory->New<float>(n);
+    for (int64_t k = 0; k < n; ++k) {
+      const Normalization& id = ids_[ids[k]];
+      const float value = values == nullptr ? 1 : values[k];
+      if (std::isinf(value) && !zero_) {
+        return Invalid("values[", frame.views[in[0]].stride + k, "] = ", value, " is not finite");
+      }
+      const double z = std::isfinite(value) ? (value - id.mean) * id.scale : 0;
+      y[k] = static_cast<float>(std::clamp(z, -clip_, clip_)) + id.bias;
+    }
+    frame.SetEntries(out[0], y, in[0]);
+    return Status();
+  }
+
+ private:
+  struct Normalization {
+    double mean = 0, scale = 0;
+    float bias = 0;
+  };
+
+  std::vector<Normalization> ids_;
+  double clip_ = 0;
+  bool zero_ = false;
+};
+
 class HashIdsStep : public EntryStep {
  public:
   static std::unique_ptr<Step> Make(StepReader& reader) {
@@ -243,6 +307,7 @@ MakeStep FindSparseStep(const std::string& op) {
       {"hash_ids", HashIdsStep::Make},
       {"hashing_discretize", DiscretizeStep<BucketIds::kHashed>::Make},
       {"max_norm", MaxNormStep::Make},
+      {"online_standardize", StandardizeStep::Make},
       {"percentile_discretize", DiscretizeStep<BucketIds::kContiguous>::Make},
       {"sparse_linear", SparseLinearStep::Make}};
   for (const auto& [name, make] : kSteps) {

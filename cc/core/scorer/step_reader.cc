@@ -240,26 +240,44 @@ const Json* StepReader::Attribute(const char* name, Json::Kind kind) {
 
 bool StepReader::HasArray(const char* name) const { return ok() && arrays_->Find(name) != nullptr; }
 
-// The path of a file whose size and checksum are those that the program says.
-std::string StepReader::PathOf(const Json* file, bool base, const char* name) {
+// A file whose size and ends are those that the program says.
+struct StepReader::CheckedFile {
+  static constexpr int64_t kUnknown = -1;
+  std::string path;
+  int64_t checksum = kUnknown;  // CRC-32 of its items
+};
+
+StepReader::CheckedFile StepReader::Find(const Json* file, bool base, const char* name) {
   // A folder cannot make a scorer read files elsewhere.
   if (file == nullptr || !IsFileName(*file)) {
     Fail("must have the name of a file in the folder as \"" + std::string(name) + "\"");
     return {};
   }
-  const std::string path = (base ? folders_.base : folders_.folder) + "/" + file->string();
+  CheckedFile out;
+  out.path = (base ? folders_.base : folders_.folder) + "/" + file->string();
   const Json* const all = base ? folders_.base_checksums : folders_.checksums;
-  const Json* const known = all == nullptr ? nullptr : all->Find(file->string());
-  if (known == nullptr) return path;
-  bool integers;
-  const std::vector<int64_t> items = ToIntegers(*known, &integers);
-  if (!integers || items.size() != 2) {
-    Fail("must have the size and the checksum of " + file->string() + " in \"checksums\"");
+  if (all == nullptr) return out;
+  const Json* const known = all->Find(file->string());
+  bool integers = known != nullptr;
+  std::vector<int64_t> items;
+  if (integers) items = ToIntegers(*known, &integers);
+  if (!integers || (items.size() != 2 && items.size() != 3)) {
+    Fail("must have the size and the checksums of " + file->string() + " in \"checksums\"");
     return {};
   }
-  const Status same = CheckFile(path, items[0], static_cast<uint32_t>(items[1]));
+  const Status same = CheckFile(out.path, items[0], static_cast<uint32_t>(items[1]));
   if (!same.ok()) Fail(": " + same.message());
-  return path;
+  if (items.size() == 3) out.checksum = items[2];
+  return out;
+}
+
+// Large arrays that are mapped are not read as a whole, except those of changed rows, which are
+// copied.
+Status StepReader::OpenChecked(const CheckedFile& file, ArrayPlace place, bool even_mapped,
+                               ArrayFile* out) {
+  TWML_RETURN_IF_ERROR(ArrayFile::Open(file.path, place, out));
+  if (file.checksum == CheckedFile::kUnknown || (out->mapped() && !even_mapped)) return Status();
+  return out->CheckItems(static_cast<uint32_t>(file.checksum));
 }
 
 void StepReader::OpenArray(const char* name, ArrayFile* out) {
@@ -267,24 +285,26 @@ void StepReader::OpenArray(const char* name, ArrayFile* out) {
   if (entry != nullptr && entry->is(Json::Kind::kObject)) {
     return OpenChangedArray(*entry, name, out);
   }
-  const Json* const file = Member(*arrays_, name, Json::Kind::kString);
-  if (file == nullptr) return;
-  const std::string path = PathOf(file, false, name);
+  const Json* const json = Member(*arrays_, name, Json::Kind::kString);
+  if (json == nullptr) return;
+  const CheckedFile file = Find(json, false, name);
   if (!ok()) return;
-  const Status opened = ArrayFile::Open(path, folders_.place, out);
+  const Status opened = OpenChecked(file, folders_.place, false, out);
   if (!opened.ok()) Fail(": " + opened.message());
 }
 
 void StepReader::OpenChangedArray(const Json& entry, const char* name, ArrayFile* out) {
   if (folders_.base.empty()) return Fail("has changed rows, but the program has no \"base\"");
-  const std::string file = PathOf(entry.Find("file"), true, name);
-  const std::string rows_file = PathOf(entry.Find("rows"), false, name);
-  const std::string values_file = PathOf(entry.Find("values"), false, name);
+  const CheckedFile file = Find(entry.Find("file"), true, name);
+  const CheckedFile rows_file = Find(entry.Find("rows"), false, name);
+  const CheckedFile values_file = Find(entry.Find("values"), false, name);
   if (!ok()) return;
   ArrayFile rows, values;
-  Status opened = ArrayFile::Open(rows_file, ArrayPlace::kMapped, &rows);
-  if (opened.ok()) opened = ArrayFile::Open(values_file, ArrayPlace::kMapped, &values);
-  if (opened.ok()) opened = ArrayFile::OpenChanged(file, folders_.place, rows, values, out);
+  Status opened = OpenChecked(rows_file, ArrayPlace::kMapped, true, &rows);
+  if (opened.ok()) opened = OpenChecked(values_file, ArrayPlace::kMapped, true, &values);
+  if (opened.ok()) {
+    opened = ArrayFile::OpenChanged(file.path, folders_.place, rows, values, out);
+  }
   if (!opened.ok()) Fail(": " + opened.message());
 }
 
@@ -312,16 +332,18 @@ bool StepReader::OptionalArray(const char* name, ItemType type, size_t rank, Arr
 Status StepReader::OpenTableFile(const Json& entry, const char* name, TableArray* out) {
   const bool changed = entry.is(Json::Kind::kObject);
   if (changed && folders_.base.empty()) return Status();  // OpenArray fails
-  const std::string path = PathOf(changed ? entry.Find("file") : &entry, changed, name);
-  const std::string rows = changed ? PathOf(entry.Find("rows"), false, name) : "";
-  const std::string values = changed ? PathOf(entry.Find("values"), false, name) : "";
+  const CheckedFile file = Find(changed ? entry.Find("file") : &entry, changed, name);
+  const CheckedFile rows = changed ? Find(entry.Find("rows"), false, name) : CheckedFile();
+  const CheckedFile values = changed ? Find(entry.Find("values"), false, name) : CheckedFile();
   if (!ok()) return Status();
   const TableOptions& options = folders_.tables->options();
   ArrayHeader header;
-  TWML_RETURN_IF_ERROR(ReadArrayHeader(path, &header));
+  TWML_RETURN_IF_ERROR(ReadArrayHeader(file.path, &header));
   const int64_t bytes = header.size * SizeOf(header.type);
   if (header.shape.size() != 2 || bytes == 0 || bytes < options.least_bytes) return Status();
-  return FileTable::Open(path, rows, values, options.direct, &out->file);
+  ArrayFile numbers;
+  if (changed) TWML_RETURN_IF_ERROR(OpenChecked(rows, ArrayPlace::kMapped, true, &numbers));
+  return FileTable::Open(file.path, numbers, values.path, options.direct, &out->file);
 }
 
 TableArray StepReader::Table(const char* name) {

@@ -69,7 +69,8 @@ bool IsFileName(const Json& name);
 struct ArrayFolders {
   std::string folder;
   std::string base;  // has the arrays of which only changed rows are in `folder`; empty: none
-  // Sizes and checksums of the files by their names; null: not known.
+  // For each file the name, and its size, the CRC-32 of its ends (see CheckFile) and that of its
+  // items, which is not in all exports. Null: not known.
   const Json* checksums = nullptr;
   const Json* base_checksums = nullptr;
   ArrayPlace place = ArrayPlace::kMapped;
@@ -139,7 +140,10 @@ class StepReader {
   void OpenArray(const char* name, ArrayFile* out);
   void OpenChangedArray(const Json& entry, const char* name, ArrayFile* out);
   Status OpenTableFile(const Json& entry, const char* name, TableArray* out);
-  std::string PathOf(const Json* file, bool base, const char* name);
+  struct CheckedFile;
+  CheckedFile Find(const Json* file, bool base, const char* name);
+  static Status OpenChecked(const CheckedFile& file, ArrayPlace place, bool even_mapped,
+                            ArrayFile* out);
   static std::vector<int64_t> ToIntegers(const Json& list, bool* ok);
 
   Status status_;
@@ -158,6 +162,7 @@ using MakeStep = std::unique_ptr<Step> (*)(StepReader& reader);
 
 // The function that makes the steps of an operation, or null if there is none.
 MakeStep FindArrayStep(const std::string& op);
+MakeStep FindCalibrationStep(const std::string& op);
 MakeStep FindDenseStep(const std::string& op);
 MakeStep FindFieldStep(const std::string& op);
 MakeStep FindInteractionStep(const std::string& op);

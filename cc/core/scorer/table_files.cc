@@ -12,17 +12,16 @@ constexpr int64_t kLargestRead = 128 << 10;        // of neighboring rows
 
 }  // namespace
 
-Status FileTable::Open(const std::string& path, const std::string& rows_path,
+Status FileTable::Open(const std::string& path, const ArrayFile& rows,
                        const std::string& values_path, bool direct,
                        std::unique_ptr<FileTable>* out) {
   auto table = std::make_unique<FileTable>();
   TWML_RETURN_IF_ERROR(RowFile::Open(path, direct, &table->base_));
-  if (!rows_path.empty()) {
+  if (!values_path.empty()) {
     TWML_RETURN_IF_ERROR(RowFile::Open(values_path, direct, &table->values_));
-    TWML_RETURN_IF_ERROR(ArrayFile::Open(rows_path, ArrayPlace::kMapped, &table->rows_));
-    const ArrayFile& rows = table->rows_;
+    table->rows_ = rows;
     if (rows.type() != ItemType::kInt64 || rows.shape().size() != 1) {
-      return Invalid(rows_path, " must have the numbers of rows, int64 of 1 dimension");
+      return Invalid(rows.path(), " must have the numbers of rows, int64 of 1 dimension");
     }
     const ArrayHeader &base = table->base_->header(), &values = table->values_->header();
     if (values.type != base.type || values.shape[0] != rows.size() ||
@@ -32,7 +31,7 @@ Status FileTable::Open(const std::string& path, const std::string& rows_path,
     int64_t least = 0;
     for (const int64_t row : rows.items<int64_t>()) {
       if (row < least || row >= base.shape[0]) {
-        return Invalid(rows_path, " must have ascending numbers of rows below ", base.shape[0],
+        return Invalid(rows.path(), " must have ascending numbers of rows below ", base.shape[0],
                        ", got ", row);
       }
       least = row + 1;

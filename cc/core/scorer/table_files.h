@@ -22,9 +22,10 @@ namespace twml::scorer {
 // One table: an array in a file, some rows of which may be replaced by those of another file.
 class FileTable {
  public:
-  // `rows_path` has the numbers of the replaced rows, in ascending order; empty: none.
-  static Status Open(const std::string& path, const std::string& rows_path,
-                     const std::string& values_path, bool direct, std::unique_ptr<FileTable>* out);
+  // `rows` are the numbers of the replaced rows, in ascending order, which are in the file
+  // `values_path`; empty: none are replaced.
+  static Status Open(const std::string& path, const ArrayFile& rows, const std::string& values_path,
+                     bool direct, std::unique_ptr<FileTable>* out);
 
   const ArrayHeader& header() const { return base_->header(); }
   const std::string& path() const { return base_->path(); }

@@ -38,6 +38,13 @@ def serve(
     grpc_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of gRPC; 0: a free one.")
     ] = 8500,
+    processes: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Processes that serve on the same ports. The other limits are those of each.",
+        ),
+    ] = 1,
     threads: Annotated[
         int,
         typer.Option(min=0, help="Requests that are computed at the same time; 0: one per core."),
@@ -109,6 +116,7 @@ def serve(
         host=host,
         rest_port=rest_port,
         grpc_port=grpc_port,
+        processes=processes,
         threads=threads,
         row_threads=row_threads,
         queue=queue,

@@ -280,6 +280,16 @@ def train(
             rich_help_panel="Checkpoints",
         ),
     ] = False,
+    publish: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write each checkpoint, and the final model, to this folder as the next version "
+            "of a scorer, for `twml-ops serve DIR`: the rows of tables that changed, or all.",
+            show_default=False,
+            rich_help_panel="Checkpoints",
+        ),
+    ] = None,
     timeout: Annotated[
         float,
         typer.Option(
@@ -302,5 +312,8 @@ def train(
 
     given = given_options(ctx)
     in_cluster = cluster.role() != "alone"
-    checkpoints = checkpoint_options(checkpoint_every, checkpoint_keep, resume, given, in_cluster)
+    given.pop("publish", None)
+    checkpoints = checkpoint_options(
+        *(checkpoint_every, checkpoint_keep, resume, given, in_cluster, publish)
+    )
     run_task(configure(config, given, options or []), out, overwrite, checkpoints)

@@ -25,8 +25,10 @@ from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.runs.checkpoint_options import CheckpointOptions
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.member_store import MemberStore
+from twml_ops.cli.runs.publish import RunPublisher
 from twml_ops.cli.runs.runner import FittedModel
 from twml_ops.cli.runs.trial_store import KeptTrials, TrialStore
+from twml_ops.data import Schema
 
 
 class RunCheckpoints:
@@ -45,7 +47,7 @@ class RunCheckpoints:
 
     Raises:
         UserError: the folder has checkpoints, and the run is neither to continue nor to replace
-            them; or it is in use.
+            them; or it is in use; or versions are to be published of several models.
     """
 
     def __init__(
@@ -53,6 +55,9 @@ class RunCheckpoints:
     ) -> None:
         self._manager = CheckpointManager(folder, keep=options.keep, tables=table_policy(config))
         self._config, self._options = config, options
+        self._publisher = RunPublisher(options.publish, config) if options.publish else None
+        if self._publisher is not None:
+            self._manager.on_written = self._publisher.publish
         self._members = MemberStore(folder / "members")
         self._trials = TrialStore(folder)
         chosen = self._saved("choice")
@@ -129,6 +134,7 @@ class RunCheckpoints:
     def callback(
         self,
         model: tf.keras.Model,
+        schema: Schema,
         *,
         examples: int,
         seed: int,
@@ -141,6 +147,7 @@ class RunCheckpoints:
 
         Args:
             model: compiled model.
+            schema: its features.
             examples: number of examples in an epoch.
             seed: of the order of the examples.
             phase: "choice" of the number of epochs, "fit" for this number, or "member N" for the
@@ -158,6 +165,8 @@ class RunCheckpoints:
         options, config = self._options, self._config
         if not self.wanted:
             return None
+        if self._publisher is not None:
+            self._publisher.follow(model, schema)
         choice = self.choice and self.choice.to_json()
         facts = {**config.to_json(), "phase": phase, "choice": choice}
         callback = CheckpointCallback(
@@ -183,6 +192,19 @@ class RunCheckpoints:
                 f"(epoch {callback.position.epoch + 1}) of {self._manager.folder}"
             )
         return callback
+
+    def publish_final(self, model: tf.keras.Model, schema: Schema) -> None:
+        """Publishes the model of the finished run, if its checkpoints are published.
+
+        Args:
+            model: the model.
+            schema: its features.
+
+        Raises:
+            OSError: the version cannot be written.
+        """
+        if self._publisher is not None:
+            self._publisher.publish_final(model, schema)
 
     def interrupted(self) -> RunInterrupted:
         """The error of a run that a signal has ended; says how to continue."""

@@ -121,6 +121,7 @@ class LocalRunner:
             every = [*averaging, recorder, *callbacks]
             checkpoint = self._checkpoints and self._checkpoints.callback(
                 model,
+                train.schema,
                 examples=size,
                 seed=config.seed,
                 phase="choice" if monitored and monitored.name == "validation" else self._fit_phase,

@@ -171,5 +171,7 @@ def train(
     if config.save_slots:
         saved_slots.write(folder, fitted.model)
     artifacts.write(folder, result)
+    if checkpoints is not None:
+        checkpoints.publish_final(fitted.model, data.schema)
     run_summary.print_result(console, result, "the report, the model and the metrics", out)
     return result

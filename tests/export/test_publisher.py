@@ -1,0 +1,208 @@
+"""Checkpoints become versions of a served model: changed rows where that is enough."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from twml_ops import export, layers, optimizers
+from twml_ops.checkpoint import CheckpointManager, TablePolicy, variables_of
+from twml_ops.core import Scorer
+from twml_ops.export.scorer_layout import difference, layout_of
+
+N, UNITS = 20_000, 16  # 1.28 MB
+PROBE = np.arange(0, N, 7)
+
+
+def make_model(partitions=1, axis="row", activation="relu"):
+    tf.keras.utils.set_random_seed(1)
+    inputs = tf.keras.Input([None], dtype="int64", ragged=True, name="x_ids")
+    table = layers.SparseLinear(
+        UNITS, N, num_partitions=partitions, partition_axis=axis, name="table"
+    )
+    hidden = tf.keras.layers.BatchNormalization(name="bn")(table(inputs))
+    hidden = tf.keras.layers.Activation(activation)(hidden)
+    output = tf.keras.layers.Dense(1, activation="sigmoid")(hidden)
+    model = tf.keras.Model(inputs, output)
+    model.compile(optimizers.Adagrad(0.1), "binary_crossentropy")
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def train(model, seed, entries=400):
+    rng = np.random.default_rng(seed)
+    ids = tf.RaggedTensor.from_uniform_row_length(tf.constant(rng.integers(0, N, entries)), 10)
+    model.train_on_batch(ids, tf.constant(rng.random((entries // 10, 1)) > 0.5, tf.float32))
+
+
+def predict(model):
+    rows = tf.RaggedTensor.from_uniform_row_length(tf.constant(PROBE), 1)
+    return model(rows, training=False).numpy()
+
+
+def scores(folder, **options):
+    return Scorer.load(folder, **options).predict(PROBE, row_splits=np.arange(len(PROBE) + 1))
+
+
+def manager_of(tmp_path, policy, **options):
+    return CheckpointManager(
+        tmp_path / "checkpoints", background=False, tables=TablePolicy(policy), **options
+    )
+
+
+def program_of(folder):
+    return json.loads((folder / "scorer.json").read_text())
+
+
+@pytest.mark.parametrize("policy", ["full", "one-shot", "consecutive", "intermittent"])
+@pytest.mark.parametrize(("partitions", "axis"), [(1, "row"), (3, "row"), (2, "column")])
+def test_every_checkpoint_is_served_as_the_model_of_its_moment(tmp_path, policy, partitions, axis):
+    model = make_model(partitions, axis)
+    served = tmp_path / "served"
+    publisher = export.ScorerPublisher(model, served)
+    written = []
+    hook = lambda checkpoint: written.append(publisher.publish(checkpoint))  # noqa: E731
+    with manager_of(tmp_path, policy, on_written=hook) as manager:
+        for step in range(4):
+            train(model, step)
+            manager.save(step + 1, variables_of(model), {})
+            np.testing.assert_allclose(scores(served / str(step + 1)), predict(model), atol=1e-6)
+    assert [w.base and w.base.name for w in written] == [None, "1", "1", "1"]
+    assert all(w.bytes < written[0].bytes / 2 for w in written[1:])
+    assert [program_of(w.folder)["step"] for w in written[2:]] == [3, 4]
+    assert sorted(p.name for p in served.iterdir()) == ["1", "3", "4"]  # the last two and the base
+
+
+@pytest.mark.parametrize("tables", ["bfloat16", "int8", "int4"])
+def test_smaller_tables_are_published_as_changed_rows(tmp_path, tables):
+    model = make_model()
+    publisher = export.ScorerPublisher(model, tmp_path / "served", tables=tables)
+    with manager_of(tmp_path, "consecutive", on_written=publisher.publish) as manager:
+        for step in range(3):
+            train(model, step)
+            manager.save(step, variables_of(model), {})
+    export.to_scorer(model, tmp_path / "whole", tables=tables)
+    newest = tmp_path / "served" / "3"
+    assert program_of(newest)["format"] == 2
+    want = scores(tmp_path / "whole")
+    for options in ({}, {"storage": "memory"}, {"storage": "file", "least_bytes": 0}):
+        np.testing.assert_array_equal(scores(newest, **options), want)
+
+
+def test_a_version_that_failed_is_in_the_next_one(tmp_path, monkeypatch):
+    model = make_model()
+    publisher = export.ScorerPublisher(model, tmp_path / "served")
+    failures = [None, OSError("no space left"), None]
+
+    def hook(checkpoint):
+        failure = failures.pop(0)
+        if failure is None:
+            publisher.publish(checkpoint)
+
+    with manager_of(tmp_path, "consecutive", keep=3, on_written=hook) as manager:
+        for step in range(3):
+            train(model, step)
+            manager.save(step, variables_of(model), {})
+    np.testing.assert_allclose(scores(tmp_path / "served" / "2"), predict(model), atol=1e-6)
+
+
+def test_a_new_publisher_goes_on_with_the_versions_that_are_there(tmp_path):
+    model, served = make_model(), tmp_path / "served"
+    export.ScorerPublisher(model, served).publish_model()
+    train(model, 1)
+    publisher = export.ScorerPublisher(model, served)
+    with manager_of(tmp_path, "consecutive", on_written=publisher.publish) as manager:
+        manager.save(1, variables_of(model), {})
+        assert program_of(served / "2")["base"]["folder"] == "1"
+        np.testing.assert_allclose(scores(served / "2"), predict(model), atol=1e-6)
+        export.ScorerPublisher(model, served).publish_model()  # by somebody else
+        train(model, 2)
+        manager.save(2, variables_of(model), {})
+    np.testing.assert_allclose(scores(served / "4"), predict(model), atol=1e-6)
+
+
+def test_another_layout_is_a_whole_version_with_the_reason(tmp_path):
+    served = tmp_path / "served"
+    export.ScorerPublisher(make_model(), served).publish_model()
+    written = export.ScorerPublisher(make_model(activation="tanh"), served).publish_model()
+    assert written.base is None
+    assert written.reason == "the steps of 1 differ"
+    assert program_of(written.folder)["whole"] == written.reason
+    same = export.ScorerPublisher(make_model(activation="tanh"), served).publish_model()
+    assert (same.base.name, same.rows) == ("2", 0)
+
+
+def test_many_changed_rows_are_a_whole_version(tmp_path):
+    model, served = make_model(), tmp_path / "served"
+    publisher = export.ScorerPublisher(model, served)
+    with manager_of(tmp_path, "consecutive", on_written=publisher.publish) as manager:
+        for step in range(3):
+            train(model, step, entries=4000)
+            manager.save(step, variables_of(model), {})
+            newest = served / str(step + 1)
+            np.testing.assert_allclose(scores(newest), predict(model), atol=1e-6)
+    assert "base" in program_of(served / "2")
+    assert "few rows" in program_of(served / "3")["whole"]  # the changes have added up
+
+
+def test_the_training_may_go_on_while_a_checkpoint_is_published(tmp_path):
+    model = make_model()
+    publisher = export.ScorerPublisher(model, tmp_path / "served")
+    with manager_of(tmp_path, "consecutive") as manager:
+        for step in range(2):
+            train(model, step)
+            manager.save(step, variables_of(model), {})
+            expected = predict(model)
+            train(model, 100 + step)  # not in the checkpoint
+            publisher.publish(manager.latest())
+            newest = tmp_path / "served" / str(step + 1)
+            np.testing.assert_allclose(scores(newest), expected, atol=1e-6)
+
+
+def test_a_damaged_checkpoint_is_not_published(tmp_path):
+    model, served = make_model(), tmp_path / "served"
+    publisher = export.ScorerPublisher(model, served)
+    with manager_of(tmp_path, "consecutive") as manager:
+        manager.save(1, variables_of(model), {})
+        publisher.publish(manager.latest())
+        train(model, 1)
+        manager.save(2, variables_of(model), {})
+        newest = manager.latest()
+        data = newest.folder / "data-00000"
+        content = bytearray(data.read_bytes())
+        content[len(content) // 2 :: 997] = b"\xff" * len(content[len(content) // 2 :: 997])
+        data.write_bytes(bytes(content))
+        with pytest.raises(Exception, match="damaged"):
+            publisher.publish(newest)
+    assert [p.name for p in served.iterdir()] == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("op", "array", "part"),
+    [
+        ("percentile_discretize", "boundaries", "boundaries"),
+        ("category_rows", "keys", "vocabulary"),
+        ("isotonic_calibration", "corner_values", "calibration"),
+        ("dense", "kernel", None),
+        ("max_norm", "max_abs", None),
+    ],
+)
+def test_a_layout_has_a_digest_of_all_that_is_not_trained(op, array, part):
+    step = {"op": op, "in": ["x"], "out": ["y"], "arrays": {array: "a.npy"}, "attributes": {}}
+    program = {"inputs": {"x": "dense"}, "steps": [step], "output": "y"}
+
+    def layout(value, program=program):
+        made = np.full(3, value, np.float32)
+        return layout_of(program, {"a.npy": (made.dtype.str, made.shape)}, {"a.npy": made})
+
+    assert difference(layout(1), layout(1)) is None
+    assert difference(layout(1), layout(2)) == part
+    assert difference(layout(1, {**program, "raw": {}}), layout(1)) == "schema"
+    other = [{**step, "attributes": {"axis": 1}}]
+    assert difference(layout(1, {**program, "steps": other}), layout(1)) == "steps"
+
+
+def test_keep_must_be_positive(tmp_path):
+    with pytest.raises(ValueError, match="keep must be at least 1"):
+        export.ScorerPublisher(make_model(), tmp_path, keep=0)

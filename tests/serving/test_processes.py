@@ -1,0 +1,121 @@
+"""Several processes serve on the same ports, with metrics of all of them."""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("twml_ops.serving", reason="needs the extra `serve`")
+
+from tests.core import scorer_programs
+from tests.serving.clients import constant_model
+from twml_ops import _child
+from twml_ops.cli import main
+
+PREDICT = "/v1/models/ranking:predict"
+
+
+@contextlib.contextmanager
+def served(folder, *options):
+    """The process of `twml-ops serve` with two processes, and its ports."""
+    ports = ["--rest-port", "0", "--grpc-port", "0", "--processes", "2", "--poll", "0.05"]
+    command = _child.command("twml_ops.cli", "serve", str(folder), *ports, *options)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stdout.readline()
+            yield process, [int(port) for port in re.findall(r"port (\d+)", line)]
+        finally:
+            process.terminate()
+            rest = process.communicate()[0]
+    assert "stopped" in rest
+    assert process.returncode == 0
+
+
+def ask(port, method, path, body=None):
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=300)) as c:
+        c.request(method, path, body)
+        answer = c.getresponse()
+        assert answer.status == 200
+        return answer.read()
+
+
+def metric(port, name):
+    text = ask(port, "GET", "/metrics").decode()
+    return sum(float(v) for v in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.M))
+
+
+def children(pid):
+    """The processes that serve; one more tracks resources."""
+    found = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(int(child))
+    return found
+
+
+def test_metrics_are_those_of_all_processes_and_a_killed_one_is_replaced(tmp_path):
+    constant_model(1, tmp_path / "ranking" / "1")
+    with served(tmp_path / "ranking") as (process, (port, _)):
+        before = children(process.pid)
+        assert len(before) == 2
+        body = json.dumps({"instances": [[1]]})
+        for _ in range(20):  # on new connections, which the kernel divides
+            assert json.loads(ask(port, "POST", PREDICT, body)) == {"predictions": [[1.0] * 3]}
+        counts = [metric(port, "twml_serving_requests_total") for _ in range(5)]
+        assert counts == [20.0] * 5
+        assert metric(port, "twml_serving_running") == 0
+        constant_model(2, tmp_path / "ranking" / "2")
+        while metric(port, "twml_serving_model_version") < 2:  # until both have it
+            pass
+        for _ in range(10):
+            assert json.loads(ask(port, "POST", PREDICT, body)) == {"predictions": [[2.0] * 3]}
+        assert metric(port, "twml_serving_requests_total") == 30
+        os.kill(before[0], signal.SIGKILL)
+        while before[0] in (now := children(process.pid)) or len(now) < 2:
+            pass
+        assert metric(port, "twml_serving_requests_total") == 30
+
+
+def test_tables_in_files_are_counted_over_all_processes(tmp_path):
+    rows = 1 << 14  # 1 MiB, from which on tables are in files
+    example = scorer_programs.Example()
+    table = np.ones((rows, 16), np.float32)
+    example.step("sparse_linear", example.batch("x", rows, False), ["#0"], {"table": table})
+    example.write(tmp_path / "ranking" / "1")
+    with served(tmp_path / "ranking", "--storage", "file") as (_, (port, _)):
+        assert metric(port, "twml_serving_table_rows_total") == 0
+        body = json.dumps({"instances": [[1, 2, 3]]})
+        for _ in range(20):
+            ask(port, "POST", PREDICT, body)
+        # A request has three rows, and the first one of a process has those of the warm-up too.
+        counts = {metric(port, "twml_serving_table_rows_total") for _ in range(5)}
+        assert len(counts) == 1
+        assert counts.pop() >= 60
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--poll", "0"], "--processes needs --poll"),
+        (["--threads", "-1"], "threads"),
+    ],
+)
+def test_wrong_options_are_errors(tmp_path, capsys, options, message):
+    constant_model(1, tmp_path / "1")
+    with pytest.raises(SystemExit):
+        main(["serve", str(tmp_path), "--processes", "2", *options])
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_without_a_version_is_an_error(tmp_path, capfd):
+    with pytest.raises(SystemExit):
+        main(["serve", str(tmp_path), "--processes", "2", "--rest-port", "0", "--grpc-port", "0"])
+    assert "no scorer.json" in capfd.readouterr().err

@@ -1,0 +1,79 @@
+"""The checkpoints of a run as versions of a served model: `twml-ops train --publish`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tensorflow as tf
+
+from twml_ops.checkpoint import CheckpointError, CheckpointReader
+from twml_ops.cli.errors import UserError
+from twml_ops.cli.render.terminal import make_error_console
+from twml_ops.cli.runs.class_balance import corrected
+from twml_ops.cli.runs.config import AUTO, RunConfig
+from twml_ops.cli.runs.folder import OUTPUT_NAMES
+from twml_ops.data import Schema
+from twml_ops.export import ScorerPublisher
+
+
+class RunPublisher:
+    """Publishes the checkpoints of a run, and its final model.
+
+    Args:
+        folder: of the versions.
+        config: configuration of the run.
+
+    Raises:
+        UserError: the run trains several models.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig) -> None:
+        if config.ensemble > 1 or config.model == AUTO:
+            option = "--ensemble" if config.ensemble > 1 else "--model auto"
+            raise UserError(f"--publish goes with the training of one model, not with {option}")
+        self._folder, self._config = folder, config
+        self._publisher: ScorerPublisher | None = None
+
+    def follow(self, model: tf.keras.Model, schema: Schema) -> None:
+        """Publishes the checkpoints of a model from now on.
+
+        Args:
+            model: the model that is trained.
+            schema: its features.
+        """
+        served = corrected(model, self._config)
+        self._publisher = self._made(served, schema, trained=model)
+
+    def publish(self, checkpoint: CheckpointReader) -> None:
+        """Publishes a checkpoint. An error is a warning: the training goes on."""
+        assert self._publisher is not None
+        try:
+            self._publisher.publish(checkpoint)
+        except (OSError, CheckpointError) as e:
+            make_error_console().print(
+                f"[yellow]warning[/]  {self._folder}: step {checkpoint.manifest.step:,} is not "
+                f"published: {e}",
+                soft_wrap=True,
+            )
+
+    def publish_final(self, model: tf.keras.Model, schema: Schema) -> None:
+        """Publishes the model of the finished run.
+
+        Args:
+            model: the model.
+            schema: its features.
+
+        Raises:
+            OSError: the version cannot be written.
+        """
+        self._made(model, schema).publish_model()
+
+    def _made(
+        self, model: tf.keras.Model, schema: Schema, trained: tf.keras.Model | None = None
+    ) -> ScorerPublisher:
+        # Raw columns are hashed as the readers hash them now, not as those of older runs did.
+        old = schema.categorical and schema.hash_version == 1
+        (name,) = OUTPUT_NAMES
+        return ScorerPublisher(
+            model, self._folder, schema=None if old else schema, output_name=name, trained=trained
+        )

@@ -1,0 +1,162 @@
+"""Checkpoints of a training as versions of a served scorer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops._scorer import PROGRAM_FILE
+from twml_ops.checkpoint import CheckpointReader
+from twml_ops.data import Schema
+from twml_ops.export.scorer import scorer_program
+from twml_ops.export.scorer_files import Written, base_name, version_folders, write_scorer
+from twml_ops.export.tables import RowFormat
+from twml_ops.export.values import CheckpointValues, names_of
+
+LOG = logging.getLogger(__name__)
+
+
+class ScorerPublisher:
+    """Writes checkpoints of a training as versions that `twml-ops serve` serves.
+
+        publisher = ScorerPublisher(model, "served/ranking")
+        manager = CheckpointManager("run.checkpoints", tables=TablePolicy("consecutive"),
+                                    on_written=publisher.publish)
+
+    The first version has all arrays. A later one has the rows of tables that changed since the
+    whole version that it is based on, and all small arrays; it is whole again if the layout of the
+    model differs (its schema, steps, boundaries, vocabulary or calibration), or if more than a
+    quarter of the rows of a table changed. Checkpoints that have changed rows (`TablePolicy`) are
+    published without reading or writing the rest of a table.
+
+    Weights come from the checkpoint, so the model may be trained meanwhile. With `use_ema` they are
+    the weights that are trained, not their averages. A variable that is not in the checkpoint has
+    its current value.
+
+    Args:
+        model: the model that is trained, or one with the same variables, such as one that ends in
+            further layers.
+        folder: of the versions; it is created.
+        tables: see `to_scorer`.
+        schema: see `to_scorer`.
+        output_name: see `to_scorer`.
+        changed_rows: whether a version may have the changed rows of another one. Otherwise all
+            versions are whole.
+        keep: how many versions to keep, the last ones, beside the whole one that they need.
+        trained: the model that the checkpoints are of. Default: `model`.
+
+    Raises:
+        ValueError: `keep` is less than 1.
+    """
+
+    def __init__(
+        self,
+        model: tf.keras.Model,
+        folder: str | os.PathLike[str],
+        *,
+        tables: RowFormat = "float32",
+        schema: Schema | None = None,
+        output_name: str | None = None,
+        changed_rows: bool = True,
+        keep: int = 2,
+        trained: tf.keras.Model | None = None,
+    ) -> None:
+        if keep < 1:
+            raise ValueError(f"keep must be at least 1, got {keep}")
+        self._model, self._trained = model, trained or model
+        self._folder, self._keep, self._changed_rows = Path(folder), keep, changed_rows
+        self._options: dict[str, Any] = {
+            "tables": tables,
+            "schema": schema,
+            "output_name": output_name,
+        }
+        self._names: dict[int, str] | None = None
+        self._published: set[str] = set()  # checkpoints whose rows the newest version has
+        self._newest: Path | None = None  # the version that this object wrote last
+
+    def publish(self, checkpoint: CheckpointReader) -> Written:
+        """Writes a checkpoint as the next version.
+
+        Args:
+            checkpoint: of the training, newer than those that were published before.
+
+        Returns:
+            What was written.
+
+        Raises:
+            CheckpointError: the checkpoint is damaged.
+            OSError: the version cannot be written; it is not served then.
+            ValueError: see `to_scorer`.
+        """
+        if self._names is None:
+            self._names = names_of(self._trained)
+        newest = self._newest_version()
+        since = self._published if newest is not None and newest == self._newest else ()
+        values = CheckpointValues(self._names, checkpoint, since)
+        program, files = scorer_program(self._model, **self._options, values=values)
+        written = self._write({**program, "step": checkpoint.manifest.step}, files, newest)
+        if not since:
+            self._published.clear()
+        self._published.add(checkpoint.folder.name)
+        return written
+
+    def publish_model(self, step: int | None = None) -> Written:
+        """Writes the current weights as the next version.
+
+        Args:
+            step: of the optimizer, which the version tells. Default: it tells none.
+
+        Returns:
+            What was written.
+
+        Raises:
+            OSError: the version cannot be written; it is not served then.
+            ValueError: see `to_scorer`.
+        """
+        program, files = scorer_program(self._model, **self._options)
+        if step is not None:
+            program["step"] = step
+        self._published.clear()
+        return self._write(program, files, self._newest_version())
+
+    def _newest_version(self) -> Path | None:
+        if not self._changed_rows:
+            return None
+        found = [v for v in version_folders(self._folder) if (v / PROGRAM_FILE).is_file()]
+        return found[-1] if found else None
+
+    def _write(self, program: dict[str, Any], files: Any, base: Path | None) -> Written:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        folders = version_folders(self._folder)
+        number = int(folders[-1].name) + 1 if folders else 1
+        folder = self._folder / str(number)
+        try:
+            written = write_scorer(folder, program, files, base)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        self._newest = folder
+        if written.base is None:
+            LOG.info("version %d is whole: %s", number, written.reason)
+        else:
+            LOG.info(
+                "version %d has %d changed rows of version %s, %d bytes",
+                *(number, written.rows, written.base.name, written.bytes),
+            )
+        self._remove_old()
+        return written
+
+    def _remove_old(self) -> None:
+        folders = version_folders(self._folder)
+        kept = {v.name for v in folders[-self._keep :]}
+        needed = kept | {base_name(self._folder / name) for name in kept}
+        for folder in folders:
+            if folder.name in needed:
+                continue
+            (folder / PROGRAM_FILE).unlink(missing_ok=True)  # no server begins to read it
+            shutil.rmtree(folder, ignore_errors=True)
