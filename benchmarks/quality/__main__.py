@@ -36,7 +36,9 @@ LIBRARIES = ("tensorflow-cpu", "keras", "scikit-learn", "lightgbm", "catboost")
 def main(
     data: Annotated[
         list[str],
-        typer.Option(help="criteo, flights, a9a, access, films or NAME=SOURCE[,EVALUATION]. Repeatable."),
+        typer.Option(
+            help="criteo, flights, a9a, access, films or NAME=SOURCE[,EVALUATION]. Repeatable."
+        ),
     ] = DATA,
     contender: Annotated[
         list[str],
