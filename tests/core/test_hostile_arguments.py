@@ -121,6 +121,7 @@ CALLS = {
         {"delimiter": "\t", "kinds": "ic", "keys": [(1, 2)]},
     ),
     "quantize_rows": (core.quantize_rows, {"rows": WEIGHTS}, {"bits": 4}),
+    "quantize_scorer_rows": (core.quantize_scorer_rows, {"rows": WEIGHTS}, {"bits": 4}),
     "dequantize_rows": (
         core.dequantize_rows,
         {"quantized": core.quantize_rows(WEIGHTS, bits=4)},
@@ -191,7 +192,7 @@ OTHERS = {
     *("QuantileSketch.merge", "QuantileSketch.values", "QuantileSketch.state"),
     # tests/core/test_scorer.py
     *("NativeScorer", "NativeScorer.predict", "NativeScorer.rank", "NativeScorer.reload"),
-    "NativeScorer.describe",
+    *("NativeScorer.describe", "NativeScorer.statistics"),
     "QuantileSketch.from_states",
 }
 ARGUMENTS = [(name, argument) for name, (_, arrays, _) in CALLS.items() for argument in arrays]
