@@ -148,7 +148,7 @@ void RowReadAhead::CollectAbandoned() {
   abandoned_.erase(done, abandoned_.end());
 }
 
-// Forgets the announcements before one that a lookup has come to, and those that are too old.
+// Drops the announcements that precede the one of the current lookup, and the expired ones.
 void RowReadAhead::DropBefore(int64_t number) {
   consumed_ = std::max(consumed_, number);
   while (!announcements_.empty() && (announcements_.front().number < consumed_ ||

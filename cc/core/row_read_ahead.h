@@ -21,7 +21,7 @@
 
 namespace twml {
 
-// The caller excludes calls from each other, except where it says so.
+// The caller must serialize all calls, except where a comment says otherwise.
 class RowReadAhead {
  public:
   // Has room for `capacity` rows. The cache must exist as long as this object.
@@ -79,7 +79,7 @@ class RowReadAhead {
     int64_t number;
     int64_t lookup;                // the number of lookups before it
     std::vector<int64_t> waiting;  // ids that are not read yet, the next one last
-    std::vector<int> slots;        // of those that are read
+    std::vector<int> slots;        // of the rows that are read
   };
   // The slot of each id.
   class Index {

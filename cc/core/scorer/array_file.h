@@ -58,7 +58,7 @@ class ArrayFile {
   ItemType type() const { return type_; }
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t size() const { return size_; }
-  // Whether the items are those of a mapped file, which have not all been read.
+  // Whether the items are in a mapped file, so that not all of them have been read.
   bool mapped() const { return mapped_; }
   // Compares the CRC-32 of all items.
   Status CheckItems(uint32_t checksum) const;

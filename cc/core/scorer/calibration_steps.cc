@@ -44,7 +44,7 @@ class CalibrationStep : public ElementwiseStep {
 
   int64_t units() const { return static_cast<int64_t>(base_rates_.size()); }
 
-  // Reads what all curves have. `arrays` are those of the curves, whose first dimension is units.
+  // Reads the attributes that all curves share. The first dimension of `arrays` is units.
   void ReadUnits(StepReader& reader, std::initializer_list<const ArrayFile*> arrays) {
     reader.RequireInputs(1);
     reader.DenseInput(0, Type::kFloat);

@@ -27,7 +27,7 @@ struct Program {
   // Reads the folder that export.to_scorer wrote.
   static Status Read(const std::string& folder, const TableOptions& options, Program* out);
 
-  std::unique_ptr<TableFiles> tables;  // those that are in files
+  std::unique_ptr<TableFiles> tables;  // the tables in files
   std::vector<RegisterInfo> registers;
   std::vector<std::unique_ptr<Step>> raw_steps;  // make the features of the columns
   std::vector<std::unique_ptr<Step>> steps;      // make the output of the features

@@ -402,7 +402,7 @@ Status PredictFromFiles(const Plan& plan, Execution* execution, Workspace* works
     }
     const FetchedRows* const fetched = &workspace->fetched;
     TWML_RETURN_IF_ERROR(execution->RunOnce(workspace, fetched));
-    // Threads take whole blocks, which are those that Collect has listed.
+    // Threads take the whole blocks that Collect has listed.
     const auto run = [&](int64_t first, int64_t last, Workspace* own) {
       return execution->RunRows(begin + first * block_rows,
                                 std::min(end, begin + last * block_rows), own, fetched, 1 + first);

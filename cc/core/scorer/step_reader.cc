@@ -240,7 +240,7 @@ const Json* StepReader::Attribute(const char* name, Json::Kind kind) {
 
 bool StepReader::HasArray(const char* name) const { return ok() && arrays_->Find(name) != nullptr; }
 
-// A file whose size and ends are those that the program says.
+// A file whose size and ends agree with the program.
 struct StepReader::CheckedFile {
   static constexpr int64_t kUnknown = -1;
   std::string path;

@@ -44,12 +44,12 @@ struct TableStatistics {
   int64_t entries = 0;  // ids whose rows were added up or copied
   int64_t rows = 0;     // different rows of each request, in the tables of all steps
   int64_t hits = 0;     // of these, rows that were in the cache
-  int64_t misses = 0;   // and those that were not
+  int64_t misses = 0;   // rows that were not in the cache
   int64_t reads = 0;    // of files; a read may have several rows
   int64_t bytes_read = 0;
   int64_t bytes_needed = 0;  // of the rows that were read
   int64_t sum_hits = 0;      // sums of rows that were in the cache of sums
-  int64_t sum_misses = 0;    // and those that were not
+  int64_t sum_misses = 0;    // rows that were not in the cache
 };
 
 }  // namespace twml::scorer
