@@ -49,7 +49,7 @@ struct TableStatistics {
   int64_t bytes_read = 0;
   int64_t bytes_needed = 0;  // of the rows that were read
   int64_t sum_hits = 0;      // sums of rows that were in the cache of sums
-  int64_t sum_misses = 0;    // rows that were not in the cache
+  int64_t sum_misses = 0;    // bags whose sum was not in the cache
 };
 
 }  // namespace twml::scorer
