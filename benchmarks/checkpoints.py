@@ -247,10 +247,8 @@ def main() -> None:
         "marks": marks,
         "policies": lines,
     }
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
-    if options.page:
-        tables.insert(options.page, "policies", markdown(found), "benchmarks/checkpoints.py")
+    sections = {"policies": markdown(found)}
+    tables.record(found, options.json, options.page, sections, "benchmarks/checkpoints.py")
 
 
 if __name__ == "__main__":

@@ -43,11 +43,8 @@ def main(
         for result in measure(data_sets.get(data, folder), model, epochs)
     ]
     result = {"machine": described, "data": data, "results": found}
-    if json_file is not None:
-        json_file.write_text(json.dumps(result, indent=2) + "\n")
-    if page is not None:
-        text = f"{table(result)}\n\n{tables.machine(described)}"
-        tables.insert(page, "formats", text, "benchmarks/row_formats.py")
+    text = f"{table(result)}\n\n{tables.machine(described)}"
+    tables.record(result, json_file, page, {"formats": text}, "benchmarks/row_formats.py")
 
 
 def measure(data: data_sets.DataSet, model: str, epochs: int) -> list[dict[str, Any]]:

@@ -51,10 +51,8 @@ def main(
             f"{each['write_amplification']:10.2f} {each['cpu_seconds_per_million']:10.1f}"
         )
     print(f"random reads of the device: {found['reads_per_second']:.0f} a second")
-    if json_file is not None:
-        json_file.write_text(json.dumps(found, indent=2) + "\n")
-    if page is not None:
-        tables.insert(page, "stores", table(found), "benchmarks/row_stores.py")
+    sections = {"stores": table(found)}
+    tables.record(found, json_file, page, sections, "benchmarks/row_stores.py")
 
 
 def table(found: dict[str, Any]) -> str:

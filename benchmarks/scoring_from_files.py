@@ -86,11 +86,8 @@ def main(
     described = machine.describe(command, packages=("numpy",))
     found = measure(folder, sizes, chosen, seconds, warm, rounds)
     result = {"machine": described, "sizes": sizes, "results": found}
-    if json_file is not None:
-        json_file.write_text(json.dumps(result, indent=2) + "\n")
-    if page is not None:
-        text = f"{table(result)}\n\n{tables.machine(described)}"
-        tables.insert(page, "files", text, "benchmarks/scoring_from_files.py")
+    text = f"{table(result)}\n\n{tables.machine(described)}"
+    tables.record(result, json_file, page, {"files": text}, "benchmarks/scoring_from_files.py")
 
 
 def measure(

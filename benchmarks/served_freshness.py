@@ -275,10 +275,8 @@ def main() -> None:
         **{name: getattr(options, name) for name in ("rows", "units", "every", "poll")},
         "ways": lines,
     }
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
-    if options.page:
-        tables.insert(options.page, "freshness", markdown(found), "benchmarks/served_freshness.py")
+    sections = {"freshness": markdown(found)}
+    tables.record(found, options.json, options.page, sections, "benchmarks/served_freshness.py")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -50,13 +51,36 @@ def insert(document: Path, name: str, text: str, by: str = "benchmarks/run.py") 
     document.write_text(new if found else f"{old.rstrip()}\n\n{section}\n")
 
 
+def record(
+    found: dict[str, Any],
+    json_file: Path | None,
+    page: Path | None,
+    sections: dict[str, str],
+    by: str,
+) -> None:
+    """Writes the results of a benchmark where its options say.
+
+    Args:
+        found: the results.
+        json_file: file for the results, or None.
+        page: Markdown file that gets the sections, or None.
+        sections: name and text of each.
+        by: the script that generates them.
+    """
+    if json_file is not None:
+        json_file.write_text(json.dumps(found, indent=2) + "\n")
+    if page is not None:
+        for name, text in sections.items():
+            insert(page, name, text, by)
+
+
 def machine(m: dict[str, Any]) -> str:
     """A paragraph with the machine, the versions, the date and the command."""
-    versions = ", ".join(f"{name} {version}" for name, version in m["versions"].items())
+    versions = "".join(f", {name} {version}" for name, version in m["versions"].items())
     together = f" ({m['arithmetic']} × the arithmetic speed of one)" if "arithmetic" in m else ""
     return (
         f"{m['cpu']} ({m['simd']}), {m['cores']} cores{together}, {m['last_level_cache']} of "
-        f"last-level cache, {m['memory_gib']} GiB of memory, {m['system']}; Python {m['python']}, "
+        f"last-level cache, {m['memory_gib']} GiB of memory, {m['system']}; Python {m['python']}"
         f"{versions}. {m['date']}, load average before the run {m['load_before']}. `{m['command']}`"
     )
 

@@ -66,11 +66,9 @@ def main(
             }
             found += measure(folder, setting, steps, rounds, warm)
             print_rows(found[-2:])
-    if json_file is not None:
-        json_file.write_text(json.dumps({"machine": described, "results": found}, indent=2) + "\n")
-    if page is not None:
-        text = f"{table(found)}\n\n{tables.machine(described)}"
-        tables.insert(page, "training", text, "benchmarks/tiered.py")
+    result = {"machine": described, "results": found}
+    text = f"{table(found)}\n\n{tables.machine(described)}"
+    tables.record(result, json_file, page, {"training": text}, "benchmarks/tiered.py")
 
 
 def print_rows(found: Sequence[dict[str, Any]]) -> None:
