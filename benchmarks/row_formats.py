@@ -6,7 +6,6 @@ each format, and compares the log loss of the scorers on the test data.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys

@@ -13,7 +13,6 @@ per second of the device are measured between the turns. A table is as fast as i
 
 from __future__ import annotations
 
-import json
 import statistics
 import tempfile
 from collections.abc import Sequence
