@@ -80,12 +80,14 @@ TF_OPS_TESTS = $(addprefix tests/layers/test_,boosted_trees.py boundaries.py cal
 	$(addprefix tests/metrics/test_,ranking.py replicas.py segmented.py standard_error.py windowed.py) \
 	tests/optimizers/test_hogwild.py tests/optimizers/test_update_rules.py
 
-ignored_on = $(if $(filter $(1),$(firstword $(TEST_TFS))),,$(ANY_TF_TESTS:%=--ignore=%))
+# So do single tests with the marker one_tf.
+chosen_on = $(if $(filter $(1),$(firstword $(TEST_TFS))),-m "not slow",-m "not slow and not one_tf" \
+	$(ANY_TF_TESTS:%=--ignore=%))
 
 test-tf-%: .venv/tf-%/.built
-	.venv/tf-$*/bin/python -m pytest $(PYTEST_FLAGS) -m "not slow" $(call ignored_on,$*)
+	.venv/tf-$*/bin/python -m pytest $(PYTEST_FLAGS) $(call chosen_on,$*)
 	if [ $* = 2.21 ]; then TF_USE_LEGACY_KERAS=1 .venv/tf-$*/bin/python -m pytest $(PYTEST_FLAGS) \
-		-m "not slow" -k "not python_block or tfrs" $(TF_OPS_TESTS:%=--ignore=%) $(LEGACY_KERAS_TESTS); fi
+		-m "not slow and not one_tf" -k "not python_block or tfrs" $(TF_OPS_TESTS:%=--ignore=%) $(LEGACY_KERAS_TESTS); fi
 
 test-cc: .venv/tf-$(TF)/.built ## run the C++ tests
 	.venv/tf-$(TF)/bin/python native_build.py test

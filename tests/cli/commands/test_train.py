@@ -73,6 +73,7 @@ def weights(folder):
     return np.concatenate([np.ravel(w) for w in TrainedRun(folder).model.get_weights()])
 
 
+@pytest.mark.one_tf
 def test_same_seed_gives_the_same_model_and_another_seed_another(libsvm, libsvm_run, tmp_path):
     again = train(libsvm, tmp_path / "again")
     other = train(libsvm, tmp_path / "other", "--seed", "1")
@@ -90,6 +91,7 @@ def test_without_a_terminal_the_output_is_a_few_plain_lines(tmp_path, capsys):
     assert len(out.splitlines()) < 25
 
 
+@pytest.mark.one_tf
 def test_one_class_only_is_trained_and_reported(tmp_path):
     (tmp_path / "a.svm").write_text("+1 1:1 2:1\n" * 50)
     out = train(f"libsvm:{tmp_path}/a.svm", tmp_path / "run")
@@ -108,6 +110,7 @@ def stopped_run(libsvm, tmp_path_factory):
     return out
 
 
+@pytest.mark.one_tf
 def test_a_run_that_stopped_early_says_how(stopped_run):
     facts = json.loads((stopped_run / "run.json").read_text())
     choice = facts["epoch_choice"]
@@ -125,6 +128,7 @@ def test_a_run_that_stopped_early_says_how(stopped_run):
     assert list(stopped_run.glob("tensorboard/early_stopping/validation/events*"))
 
 
+@pytest.mark.one_tf
 def test_the_model_after_early_stopping_is_that_of_the_chosen_number_of_epochs(
     stopped_run, libsvm, tmp_path
 ):
@@ -134,6 +138,7 @@ def test_the_model_after_early_stopping_is_that_of_the_chosen_number_of_epochs(
     np.testing.assert_array_equal(weights(stopped_run), weights(tmp_path / "run"))
 
 
+@pytest.mark.one_tf
 def test_without_a_refit_the_model_has_the_lowest_validation_loss(libsvm, tmp_path):
     main(["train", "--data", libsvm, "--out", str(tmp_path / "run"), *STOPPED, "--no-refit"])
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -147,6 +152,7 @@ def test_without_a_refit_the_model_has_the_lowest_validation_loss(libsvm, tmp_pa
     assert "The model has the weights of that epoch." in page
 
 
+@pytest.mark.one_tf
 def test_few_examples_are_trained_for_a_fixed_number_of_epochs(tmp_path):
     out = tmp_path / "run"
     main(["train", "--data", write_libsvm(tmp_path / "a.svm", 200), "--out", str(out)])
@@ -180,6 +186,7 @@ def test_a_model_of_the_user_is_trained_and_read_again(tmp_path):
     assert trained.model({"categorical_ids": features["categorical_ids"]}).shape == (32, 1)
 
 
+@pytest.mark.one_tf
 def test_after_training_on_some_negatives_the_probabilities_are_those_of_all_examples(tmp_path):
     data = write_libsvm(tmp_path / "a.svm", 4000)
     options = [*MODEL, "--epochs", "3", "--negative-rate", "0.2", "--learning-rate", "0.1"]
@@ -251,6 +258,7 @@ WRONG = {
 }
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize("case", WRONG)
 def test_an_error_of_the_user_is_one_line_and_leaves_no_folder(tmp_path, capfd, case):
     data, options, message = WRONG[case]
@@ -266,6 +274,7 @@ def test_an_error_of_the_user_is_one_line_and_leaves_no_folder(tmp_path, capfd, 
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.one_tf
 def test_id_beyond_the_training_id_space_is_one_line(tmp_path, capfd):
     (tmp_path / "big.svm").write_text("+1 1:1\n-1 77:1\n")
     with pytest.raises(SystemExit):

@@ -105,6 +105,7 @@ def test_signals_leave_a_run_that_can_be_continued(libsvm, tmp_path, undisturbed
     assert TrainedRun(out).facts["checkpoint_policy"] == "consecutive"
 
 
+@pytest.mark.one_tf
 def test_a_run_that_was_killed_is_continued(libsvm, tmp_path, undisturbed):
     out = tmp_path / "run"
     for signals in ("20:SIGKILL", f"{CHOICE_STEPS}:SIGKILL"):
@@ -116,6 +117,7 @@ def test_a_run_that_was_killed_is_continued(libsvm, tmp_path, undisturbed):
     check_equal(out, undisturbed)
 
 
+@pytest.mark.one_tf
 def test_checkpoints_of_another_run_are_not_overwritten(libsvm, tmp_path, capsys, monkeypatch):
     out, model = tmp_path / "run", f"{MODEL}:build"
     monkeypatch.setenv("SIGNALS", "9:SIGINT")
@@ -139,6 +141,7 @@ def test_checkpoints_of_another_run_are_not_overwritten(libsvm, tmp_path, capsys
     assert not out.with_name("run.checkpoints").exists()
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -154,6 +157,7 @@ def test_table_options_that_are_not_possible_are_named(libsvm, tmp_path, capsys,
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.one_tf
 def test_an_ensemble_goes_on_with_the_member_that_was_stopped(libsvm, tmp_path):
     options = ["--ensemble", "3", "--epochs", "1", "--checkpoint-every", "1"]
     done = run_steps(libsvm, tmp_path / "undisturbed", "", *options)
@@ -176,6 +180,7 @@ def test_an_ensemble_goes_on_with_the_member_that_was_stopped(libsvm, tmp_path):
     assert not members.parent.exists()
 
 
+@pytest.mark.one_tf
 def test_a_signal_after_the_last_step_of_a_member_ends_the_run(
     libsvm, tmp_path, capsys, monkeypatch
 ):
@@ -205,6 +210,7 @@ def test_tables_and_slots_have_the_widths_of_the_options(libsvm):
     assert [policy.bits_of(label) for label in labels] == [None, 4]
 
 
+@pytest.mark.one_tf
 def test_a_run_without_checkpoints_begins_at_the_beginning(libsvm, tmp_path, capsys):
     train(libsvm, tmp_path / "run", "--resume", "--epochs", "1", "--checkpoint-every", "0")
     assert "continuing" not in capsys.readouterr().out

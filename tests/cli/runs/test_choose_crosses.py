@@ -35,6 +35,7 @@ def train(source, out, *options):
     return json.loads((out / "run.json").read_text())
 
 
+@pytest.mark.one_tf
 def test_train_chooses_crosses_and_warns_of_leaks(source, tmp_path, capsys):
     schema = tmp_path / "schema.yaml"
     schema.write_text(

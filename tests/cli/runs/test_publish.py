@@ -48,6 +48,7 @@ def _array(name, entries):
     return np.arange(entries) if name.endswith("ids") else np.ones(entries, np.float32)
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -75,6 +75,7 @@ def assert_equal_weights(runs):
 IN_MEMORY = "1000000"  # rows, which no table has
 
 
+@pytest.mark.one_tf
 def test_the_weights_of_the_best_epoch_are_kept_in_a_file(data, tmp_path):
     options = ["--batch-size", "32", "--model", "sparse_mlp", "--no-refit", "--patience", "1"]
     options += ["--validation", "random", "--learning-rate", "2"]
@@ -90,6 +91,7 @@ def test_the_weights_of_the_best_epoch_are_kept_in_a_file(data, tmp_path):
     assert list((tmp_path / f"rows{CACHE}").iterdir()) == []
 
 
+@pytest.mark.one_tf
 def test_a_run_goes_on_from_another_one_in_files_as_in_memory(data, tmp_path):
     """With categories that are new, and with slots of the optimizer."""
     new = tmp_path / "b.csv"
@@ -122,6 +124,7 @@ def test_a_run_that_was_interrupted_continues_with_the_same_bits(data, tmp_path)
         np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize(
     ("options", "message"),
     [
