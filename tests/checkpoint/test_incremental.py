@@ -16,7 +16,7 @@ from twml_ops.checkpoint import (
 from twml_ops.checkpoint.incremental import tables_of
 from twml_ops.checkpoint.policy import baseline_pays
 from twml_ops.checkpoint.rows import decode_rows, encode_rows
-from twml_ops.optimizers import Adagrad, LazyAdam
+from twml_ops.optimizers import Adagrad, CompositeOptimizer, LazyAdam, LossScaleOptimizer
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
 
@@ -122,8 +122,21 @@ def test_the_policies_differ_in_their_bases(tmp_path):
             assert bases(manager) == expected
 
 
-def test_a_checkpoint_has_only_the_rows_that_changed(tmp_path):
-    model = trained()
+def parts():
+    return CompositeOptimizer(tf.keras.optimizers.Adam(), {"kernel": Adagrad(0.1)})
+
+
+WRAPPED = {
+    "alone": lambda: Adagrad(0.1),
+    "part of a composite": parts,
+    "with a scaled loss": lambda: LossScaleOptimizer(Adagrad(0.1)),
+    "part of a composite with a scaled loss": lambda: LossScaleOptimizer(parts()),
+}
+
+
+@pytest.mark.parametrize("optimizer", WRAPPED)
+def test_a_checkpoint_has_only_the_rows_that_changed(tmp_path, optimizer):
+    model = trained(WRAPPED[optimizer]())
     (group,) = tables_of(variables_of(model)).values()
     assert len(group) == 2  # the table and its accumulator
     with CheckpointManager(tmp_path, tables=TablePolicy("consecutive")) as manager:

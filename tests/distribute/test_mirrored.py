@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tests.distribute.conftest import copies, ragged_batch, replicas_of
 from twml_ops import distribute, layers, ops, optimizers
+from twml_ops._keras import KERAS_3
 
 N, D, B, STEPS = 200, 8, 16, 4
 TOLERANCE = 2e-6  # of weights near 0.1; the dense gradients are added in another order
@@ -89,6 +90,14 @@ want, _ = train(None, OPTIMIZERS["rowwise"])
 for g, w in zip(got.variables, want.variables, strict=True):
     np.testing.assert_allclose(g.numpy(), w.numpy(), rtol=1e-5, atol=TOLERANCE)
 """
+
+
+@pytest.mark.skipif(not KERAS_3, reason="an option of Keras 3")
+def test_each_replica_divides_its_gradients_by_the_loss_scale(pair):
+    got, _ = train(pair, lambda: optimizers.SGD(6.4, loss_scale_factor=64.0))
+    want, _ = train(pair, lambda: optimizers.SGD(0.1))
+    for g, w in zip(got.variables, want.variables, strict=True):
+        np.testing.assert_array_equal(g.numpy(), w.numpy())
 
 
 def test_a_strategy_with_collectives_trains_the_same():

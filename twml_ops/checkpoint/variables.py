@@ -19,6 +19,7 @@ from twml_ops.layers._tables import TableLayer
 from twml_ops.ops import ChangedRows
 from twml_ops.ops._tape import tf_variable
 from twml_ops.ops.tiered_rows import TieredRows
+from twml_ops.optimizers import CompositeOptimizer
 from twml_ops.placement import TieredPlacement, placement_of
 
 # Variables of the model in Keras 2: a setting, and counters that `fit` sets to 0 when it begins.
@@ -223,22 +224,36 @@ def _with_tables(
     found: Sequence[NamedVariable], model: tf.keras.Model, optimizer: Any
 ) -> list[NamedVariable]:
     """The variables, with `table` where an optimizer of this package updates rows."""
-    if not hasattr(optimizer, "slots_of") or not _keras.is_built(optimizer):
-        return list(found)
     names = {id(copy): v.name for v in found for copy in v.copies}
     tables: dict[str, str] = {}
     layers = (each for each in _keras.all_layers(model) if isinstance(each, _TABLE_LAYERS))
     for weight in (v for layer in layers for v in _keras.direct_variables(layer) if v.trainable):
         table = tf_variable(weight)
-        if table.shape.rank != 2:
+        row_optimizer = _row_optimizer(optimizer, weight)
+        if table.shape.rank != 2 or row_optimizer is None:
             continue
         replicas = getattr(table, "values", (table,))
-        for slot in [table, *optimizer.slots_of(weight)]:
+        for slot in [table, *row_optimizer.slots_of(weight)]:
             each = getattr(slot, "values", (slot,))
             for of_table, of_slot in zip(replicas, each, strict=False):
                 if of_slot.shape.rank and of_slot.shape[0] == of_table.shape[0]:
                     tables[names.get(id(of_slot), "")] = names.get(id(of_table), "")
     return [dataclasses.replace(v, table=tables.get(v.name, "")) for v in found]
+
+
+def _row_optimizer(optimizer: Any, weight: Any) -> Any:
+    """The optimizer of this package that updates a weight; None: there is none, or it is not built.
+
+    It may scale the loss of `optimizer`, or be a part of it.
+    """
+    while not hasattr(optimizer, "slots_of"):
+        if hasattr(optimizer, "inner_optimizer"):  # of a LossScaleOptimizer
+            optimizer = optimizer.inner_optimizer
+        elif isinstance(optimizer, CompositeOptimizer):
+            optimizer = optimizer.optimizer_of(weight)
+        else:
+            return None
+    return optimizer if _keras.is_built(optimizer) else None
 
 
 class _Finder:

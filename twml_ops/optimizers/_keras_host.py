@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import tensorflow as tf
@@ -19,13 +20,28 @@ from twml_ops.optimizers.loss_scale import warn_of_dense_loss_scaling
 from twml_ops.optimizers.update_rules import SlotSpec
 from twml_ops.placement.device import memory_errors_of
 
+_unscaled: ContextVar[bool] = ContextVar("unscaled", default=False)
+
 
 class KerasHost(tf.keras.optimizers.Optimizer):
     """The base of `SparseOptimizer`: overrides methods of Keras in terms of its interface."""
 
-    loss_scale_factor: float | None
     _has_shards = False
+    _loss_scale_factor: float | None = None
     _accumulators: Accumulators | None = None
+
+    @property
+    def loss_scale_factor(self) -> float | None:
+        """Keras 3: the factor of the loss, by which gradients are divided.
+
+        None while `apply` passes divided gradients on to Keras, in the thread that does so: the
+        replicas of a strategy have one optimizer and a thread each.
+        """
+        return None if _unscaled.get() else self._loss_scale_factor
+
+    @loss_scale_factor.setter
+    def loss_scale_factor(self, value: float | None) -> None:
+        self._loss_scale_factor = value
 
     def _build_learning_rate(self, learning_rate: Any) -> Any:
         """Keras 2: keeps a schedule in a graph of version 1 as it is.
@@ -172,8 +188,11 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         if scale is None:
             super().apply(grads, trainable_variables)
             return
-        with _temporarily(self, loss_scale_factor=None):
+        token = _unscaled.set(True)
+        try:
             super().apply([map_values(g, lambda t: t / scale) for g in grads], trainable_variables)
+        finally:
+            _unscaled.reset(token)
 
     def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Any) -> None:
         """Keras 3: one update, or with `gradient_accumulation_steps` one step towards it."""
