@@ -78,9 +78,9 @@ LEGACY_KERAS_TESTS = tests/test_batch.py tests/layers tests/optimizers tests/met
 TF_OPS_TESTS = $(addprefix tests/layers/test_,boosted_trees.py boundaries.py calibration.py category_statistics.py \
 	discretizers.py dot_interaction.py field_logarithms.py field_quantiles.py mdl_discretizer.py string_hash.py) \
 	$(addprefix tests/metrics/test_,ranking.py replicas.py segmented.py standard_error.py windowed.py) \
-	tests/optimizers/test_hogwild.py tests/optimizers/test_update_rules.py
+	tests/optimizers/test_fusion.py tests/optimizers/test_hogwild.py tests/optimizers/test_update_rules.py
 
-# So do single tests with the marker one_tf.
+# The single tests with the marker one_tf run on the first of TEST_TFS only as well.
 chosen_on = $(if $(filter $(1),$(firstword $(TEST_TFS))),-m "not slow",-m "not slow and not one_tf" \
 	$(ANY_TF_TESTS:%=--ignore=%))
 

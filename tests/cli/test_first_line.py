@@ -59,6 +59,7 @@ OTHER = b"a line of another library\n"
         ("no number", [ABSL, INFO, SECOND, OTHER, OLD, SECOND, ERROR, FATAL]),
     ],
 )
+@pytest.mark.one_tf
 def test_a_level_hides_messages_below_it(level, kept):
     keep = _startup_log.line_filter(level)
     lines = [ABSL, INFO, SECOND, OTHER, OLD, SECOND, ERROR, FATAL]
@@ -130,6 +131,7 @@ cli.main(sys.argv[1:])
 """
 
 
+@pytest.mark.one_tf
 def test_the_first_step_does_not_wait_for_packages_that_it_does_not_use(libsvm, tmp_path):
     out = str(tmp_path / "run")
     options = ["train", "--data", libsvm, "--out", out, "--epochs", "1", "--model", "sparse_mlp"]

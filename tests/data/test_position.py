@@ -26,6 +26,7 @@ def views(opened):
 
 @pytest.mark.parametrize("view", range(4))
 @pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.one_tf
 def test_the_rest_from_a_position_is_that_of_an_uninterrupted_run(
     view, name, open_examples, numbers_in, monkeypatch
 ):
@@ -57,6 +58,7 @@ def test_repeated_epochs_begin_with_the_position_in_each_iteration(open_examples
         assert numbers_in(endless.take(len(expected))) == expected
 
 
+@pytest.mark.one_tf
 def test_the_order_does_not_depend_on_the_batch_size_or_on_what_is_kept_in_memory(
     open_examples, numbers_in, monkeypatch
 ):
@@ -72,6 +74,7 @@ def test_the_order_does_not_depend_on_the_batch_size_or_on_what_is_kept_in_memor
 
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.one_tf
 def test_what_was_consumed_is_not_parsed_again(name, shuffle, open_examples, numbers_in, parsed):
     opened = open_examples(name)
     position = InputPosition(0 if shuffle else None, 1, 50)

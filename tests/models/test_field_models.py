@@ -117,6 +117,7 @@ def test_a_stock_export_predicts_the_same(name, tmp_path):
 
 
 @every_model
+@pytest.mark.one_tf
 def test_untrained_models_predict_about_the_base_rate(name):
     schema = SCHEMAS["categories"]
     labels = (np.arange(30) < 6).astype(np.float32)[:, None]
@@ -129,6 +130,7 @@ def test_untrained_models_predict_about_the_base_rate(name):
 
 
 @every_model
+@pytest.mark.one_tf
 def test_the_same_seed_gives_the_same_model(name):
     schema = SCHEMAS["everything"]
     one, other = build(name, schema).get_weights(), build(name, schema).get_weights()

@@ -64,6 +64,7 @@ def test_the_statistics_of_layers_go_on(day_1, tmp_path):
     assert data
 
 
+@pytest.mark.one_tf
 def test_a_start_from_a_run_is_better_than_none(day_1, tmp_path):
     data = write_libsvm(tmp_path / "2.svm", 200, seed=2)
     train(data, tmp_path / "warm", "--from", str(day_1))
@@ -85,6 +86,7 @@ def test_saved_slots_are_those_of_the_next_run(day_1, tmp_path):
         assert (second[name] > before).any(), name
 
 
+@pytest.mark.one_tf
 def test_damaged_slots_are_an_error_and_another_optimizer_needs_none(day_1, tmp_path, capsys):
     data, damaged = write_libsvm(tmp_path / "2.svm", 200), tmp_path / "damaged"
     shutil.copytree(day_1, damaged)
@@ -116,6 +118,7 @@ def slots(run):
         (["--negative-rate", "0.5"], "--save-slots: a run with --negative-rate cannot be"),
     ],
 )
+@pytest.mark.one_tf
 def test_slots_that_nobody_can_use_are_not_saved(tmp_path, capsys, options, message):
     data = write_libsvm(tmp_path / "1.svm", 200)
     with pytest.raises(SystemExit):
@@ -123,6 +126,7 @@ def test_slots_that_nobody_can_use_are_not_saved(tmp_path, capsys, options, mess
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.one_tf
 def test_a_chain_of_runs_can_be_repeated(day_1, tmp_path):
     data = write_libsvm(tmp_path / "2.svm", 200, seed=2)
     first = train(data, tmp_path / "a", "--from", str(day_1))
@@ -148,6 +152,7 @@ def test_a_model_on_fields_keeps_its_rows(fields_run, tmp_path):
         (["--config", "x.json"], "--from: the model is that of the run, got --config as well"),
     ],
 )
+@pytest.mark.one_tf
 def test_what_the_run_decides_cannot_be_chosen(day_1, tmp_path, capsys, options, message):
     data = write_libsvm(tmp_path / "2.svm", 200)
     with pytest.raises(SystemExit):
@@ -155,6 +160,7 @@ def test_what_the_run_decides_cannot_be_chosen(day_1, tmp_path, capsys, options,
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.one_tf
 def test_other_features_are_refused(day_1, tmp_path, capsys):
     wide = write_libsvm(tmp_path / "wide.svm", 200, dim=12)
     other = write_criteo(tmp_path / "other.tsv", 200)
@@ -170,6 +176,7 @@ def test_other_features_are_refused(day_1, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.one_tf
 def test_a_folder_that_is_no_run_and_missing_data_are_named(day_1, tmp_path, capsys):
     data = write_libsvm(tmp_path / "2.svm", 200)
     with pytest.raises(SystemExit):
@@ -180,6 +187,7 @@ def test_a_folder_that_is_no_run_and_missing_data_are_named(day_1, tmp_path, cap
     assert "--data is missing" in capsys.readouterr().err
 
 
+@pytest.mark.one_tf
 def test_a_corrected_run_is_refused(tmp_path, capsys):
     data = write_libsvm(tmp_path / "1.svm", 300)
     train(data, tmp_path / "run", "--negative-rate", "0.5")
@@ -222,6 +230,7 @@ def test_new_categories_get_rows_and_new_slots(fields_run, tmp_path):
         assert (after[name][added] < before[name].max()).all()
 
 
+@pytest.mark.one_tf
 def test_rows_stay_as_they_are_if_that_is_asked_for(fields_run, tmp_path):
     new = with_new_tokens(tmp_path / "2.tsv", 300, seed=3)
     run = train(new, tmp_path / "b", "--from", str(fields_run), "--no-new-categories")
