@@ -107,7 +107,8 @@ class Arrays {
     arrays_[i].num_bytes = bytes.size();
     arrays_[i].size = std::max<int64_t>(0, offsets.size() - 1);
     arrays_[i].offsets = static_cast<const int64_t*>(offsets.data());
-    if (input.form == Form::kStrings) SetRows(input, arrays_[i].size);
+    const int64_t row = input.num_strings();
+    if (input.form == Form::kStrings) SetRows(input, row == 0 ? 0 : arrays_[i].size / row);
   }
 
   void Add(size_t i, const ProgramInput& input, const py::handle& object) {
@@ -236,6 +237,14 @@ class PyScorer {
     return out;
   }
   std::string OutputName() const { return model_->Get()->output_name(); }
+
+  py::typing::List<py::typing::Tuple<std::string, py::typing::List<py::int_>>> Outputs() const {
+    py::list out;
+    for (const scorer::ProgramOutput& output : model_->Get()->outputs()) {
+      out.append(py::make_tuple(output.name, py::cast(output.dims)));
+    }
+    return out;
+  }
 
   FloatArray Predict(const Named& given, bool raw, int num_threads) const {
     const std::shared_ptr<const Scorer> current = model_->Get();
@@ -370,6 +379,8 @@ Raises:
       .def_property_readonly("columns", &PyScorer::Columns,
                              "The names and the forms of the raw columns that it takes.")
       .def_property_readonly("output_name", &PyScorer::OutputName, "The name of the output.")
+      .def_property_readonly("outputs", &PyScorer::Outputs,
+                             "The names of several outputs and the shapes of their rows.")
       .def("describe", &PyScorer::Describe, "raw"_a, R"(Describes the arrays of a request.
 
 Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -120,6 +120,26 @@ def symbolic_inputs(model: Any) -> Any:
         return inputs[0] if len(inputs) == 1 else inputs
 
 
+def symbolic_outputs(model: Any) -> dict[str, Any]:
+    """The symbolic output tensors of a functional model by name, in the order of `model.outputs`.
+
+    A model that returns a mapping names its outputs by the keys. Names that Keras has given twice
+    are replaced by output_0, output_1, ….
+    """
+    try:
+        structure = model.output
+    except (AttributeError, ValueError):
+        structure = None
+    if isinstance(structure, Mapping) and len(structure) == len(model.outputs):
+        by_key = {_key(tensor): str(name) for name, tensor in structure.items()}
+        names = [by_key.get(_key(tensor), "") for tensor in model.outputs]
+    else:
+        names = [str(name) for name in getattr(model, "output_names", [])]
+    if len(set(names)) != len(model.outputs) or "" in names:
+        names = [f"output_{i}" for i in range(len(model.outputs))]
+    return dict(zip(names, model.outputs, strict=True))
+
+
 def input_spec(tensor: Any) -> Any:
     """The `tf.TypeSpec` of a symbolic input of a model: dense, ragged or sparse."""
     if not KERAS_3:
@@ -183,11 +203,13 @@ class LayerCall(NamedTuple):
         layer: The layer, or in Keras 3 any operation.
         inputs: Keys of the input tensors, in order.
         outputs: Keys of the output tensors.
+        named: Keys of the input tensors by their names, if the first argument is a mapping.
     """
 
     layer: Any
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
+    named: dict[str, Any]
 
 
 def layer_calls(outputs: Any) -> tuple[list[LayerCall], list[Any]]:
@@ -211,10 +233,27 @@ def layer_calls(outputs: Any) -> tuple[list[LayerCall], list[Any]]:
             results = node.output_tensors if KERAS_3 else tf.nest.flatten(node.outputs)
             is_input = isinstance(layer, tf.keras.layers.InputLayer)
             arguments = () if is_input else tuple(visit(t) for t in inputs)
-            ordered.append(LayerCall(layer, arguments, tuple(map(_key, results))))
+            named = {} if is_input else _named_inputs(node)
+            ordered.append(LayerCall(layer, arguments, tuple(map(_key, results)), named))
         return _key(tensor)
 
     return ordered, [visit(t) for t in tf.nest.flatten(outputs)]
+
+
+def input_specs(model: Any) -> dict[Any, Any]:
+    """The `tf.TypeSpec` of each symbolic input of a model, by its key."""
+    return {_key(t): input_spec(t) for t in tf.nest.flatten(symbolic_inputs(model))}
+
+
+def _named_inputs(node: Any) -> dict[str, Any]:
+    """The keys of the tensors of a mapping that a layer is called with, by their names."""
+    arguments = node.arguments if KERAS_3 else node
+    positional = arguments.args if KERAS_3 else arguments.call_args
+    keywords = arguments.kwargs if KERAS_3 else arguments.call_kwargs
+    first = next(iter([*positional, *keywords.values()]), None)
+    if not isinstance(first, Mapping):
+        return {}
+    return {k: _key(t) for k, t in first.items() if hasattr(t, "_keras_history")}
 
 
 def _key(tensor: Any) -> Any:

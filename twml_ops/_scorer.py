@@ -17,6 +17,8 @@ from twml_ops._raw_columns import numbers_of, strings_of
 FORMAT = 1
 FORMAT_WITH_BASE = 2
 """Of a folder in which some arrays are those of another folder, with changed rows."""
+FORMAT_WITH_OUTPUTS = 3
+"""Of a folder with several outputs, and possibly such arrays."""
 PROGRAM_FILE = "scorer.json"
 ACTIVATIONS = (
     "elu",
@@ -100,6 +102,9 @@ class Scorer:
         self._model = model
         self._features = dict(model.features)
         self._columns = dict(model.columns)
+        self._outputs = [(name, tuple(dims)) for name, dims in model.outputs]
+        self._strings = {n: f for n, f in model.features if f in ("strings", "bag")}
+        self._row_dims = {n: d for n, f, _, _, d in model.describe(False) if f == "strings"}
         forms = list(self._features.values())
         by_form = {form: name for name, form in model.features}
         self._one_batch = set(forms) <= set(_PARTS) and len(forms) == len(set(forms))
@@ -195,8 +200,19 @@ class Scorer:
 
     @property
     def output_name(self) -> str:
-        """The name of the output that the model was exported with."""
+        """The name of the output that the model was exported with.
+
+        With several outputs it is that of the first one; see `outputs`.
+        """
         return self._model.output_name
+
+    @property
+    def outputs(self) -> dict[str, tuple[int, ...] | None]:
+        """The name of each output and the shape of its rows.
+
+        The shape of a single output is None: it may depend on the request.
+        """
+        return dict(self._outputs) if self._outputs else {self.output_name: None}
 
     def describe(self, raw: bool = False) -> list[tuple[str, str, str, str, Any]]:
         """Describes the arrays that `predict` takes.
@@ -218,7 +234,7 @@ class Scorer:
         row_splits: ArrayLike | None = None,
         *,
         num_threads: int = 0,
-    ) -> NDArray[np.float32]:
+    ) -> Any:
         """Computes the predictions of a batch.
 
         Args:
@@ -229,14 +245,15 @@ class Scorer:
                 [B]: numbers, in which None and NaN are missing values; and categories as text,
                 bytes, integers or bools, in which None, NaN and "" are missing values. A bag in the
                 column `tags` is `tags` [K] and `tags_row_splits` [B + 1]. Other entries of such a
-                mapping are ignored.
+                mapping are ignored. Categories of a model with a `StringHash` are given like
+                those of columns.
             values: float32 [K], the values of the features, or None if the model takes no values.
             row_splits: int64 [B + 1], the CSR offsets of the rows, or None for a single row.
             num_threads: the largest number of threads that share the rows; 0 is one for each core.
                 A thread gets at least 50 µs of work. The result does not depend on it.
 
         Returns:
-            The model's output, float32 [B, …].
+            The model's output, float32 [B, …]; of several outputs a dict of them by name.
 
         Raises:
             ValueError: an input is missing or unexpected, a column has another type or length, an
@@ -245,13 +262,17 @@ class Scorer:
         """
         if isinstance(ids, Mapping):
             if self._columns and ids.keys() != self._features.keys():
-                return self._model.predict(self._raw(ids), raw=True, num_threads=num_threads)
+                made = self._model.predict(self._raw(ids), raw=True, num_threads=num_threads)
+                return self._split(made) if self._outputs else made
             given: dict[str, Any] = ids if isinstance(ids, dict) else dict(ids)
         else:
             given = self._batch(ids, values, row_splits)
         if given.keys() != self._features.keys():
             raise ValueError(f"the inputs must be {self.inputs}, got {sorted(given)}")
-        return self._model.predict(given, num_threads=num_threads)
+        if self._strings:
+            given = self._with_strings(given)
+        made = self._model.predict(given, num_threads=num_threads)
+        return self._split(made) if self._outputs else made
 
     def rank(
         self,
@@ -259,7 +280,7 @@ class Scorer:
         candidates: Mapping[str, ArrayLike],
         *,
         num_threads: int = 0,
-    ) -> NDArray[np.float32]:
+    ) -> Any:
         """Computes the predictions of one user and B candidates.
 
         What depends on the user alone is computed once. A sparse batch may have entries of the
@@ -275,7 +296,8 @@ class Scorer:
             num_threads: as for `predict`.
 
         Returns:
-            The model's output for each candidate, float32 [B, …].
+            The model's output for each candidate, float32 [B, …]; of several outputs a dict of them
+            by name.
 
         Raises:
             ValueError: as for `predict`, an array is in both mappings, or `candidates` does not
@@ -287,10 +309,39 @@ class Scorer:
         unknown = sorted(names - self._features.keys())
         if raw:
             of_user, of_rows = (self._raw(part, partial=True) for part in (user, candidates))
-            return self._model.rank(of_user, of_rows, raw=True, num_threads=num_threads)
+            return self._split(
+                self._model.rank(of_user, of_rows, raw=True, num_threads=num_threads)
+            )
         if unknown:
             raise ValueError(f"the inputs must be {self.inputs}, got {unknown}")
-        return self._model.rank(dict(user), dict(candidates), num_threads=num_threads)
+        parts = self._with_strings(user), self._with_strings(candidates)
+        return self._split(self._model.rank(*parts, num_threads=num_threads))
+
+    def _split(self, made: NDArray[np.float32]) -> Any:
+        """The outputs by name, which are side by side in `made`, or the only one."""
+        if not self._outputs:
+            return made
+        outputs, first = {}, 0
+        for name, dims in self._outputs:
+            width = math.prod(dims)
+            outputs[name] = made[:, first : first + width].reshape(len(made), *dims)
+            first += width
+        return outputs
+
+    def _with_strings(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The features, with strings as the native scorer takes them."""
+        made = dict(given)
+        for name, form in self._strings.items():
+            if name not in made:
+                continue
+            array = np.asarray(made[name])
+            dims = tuple(self._row_dims[name]) if form == "strings" else ()
+            if array.ndim == 0 or array.shape[1:] != dims:
+                raise ValueError(
+                    f"{name} must have the shape {('B', *dims)}, got {array.shape}"
+                )
+            made[name] = strings_of(name, array.ravel())
+        return made
 
     def _batch(
         self, ids: ArrayLike, values: ArrayLike | None, row_splits: ArrayLike | None

@@ -31,13 +31,9 @@ Status CheckState(const State& state) {
     if (size == capacity) return Status();
     return Invalid(name, " must have ", capacity, " items, as keys, got ", size);
   };
-  if (capacity < 2) return Invalid("keys must have at least 2 items, got ", capacity);
+  TWML_RETURN_IF_ERROR(CheckDynamicIndex(capacity, state.index.size()));
   TWML_RETURN_IF_ERROR(same_size("last_used", state.last_used.size()));
   TWML_RETURN_IF_ERROR(same_size("counts", state.counts.size()));
-  if (!IsPowerOfTwo(state.index.size()) || state.index.size() / 2 < capacity) {
-    return Invalid("index must have a power of two of at least 2 * ", capacity, " items, got ",
-                   state.index.size());
-  }
   const int64_t width = state.sketch.size() / kSketchDepth;
   if (state.sketch.size() % kSketchDepth != 0 || (width != 0 && !IsPowerOfTwo(width))) {
     return Invalid("sketch must have ", kSketchDepth, " rows of a power of two, got ",
@@ -182,6 +178,19 @@ void ChooseVictims(const MutableDynamicRows& state, const DynamicLookupOptions& 
 }
 
 }  // namespace
+
+Status CheckDynamicIndex(int64_t num_keys, int64_t index_size) {
+  if (num_keys < 2) return Invalid("keys must have at least 2 items, got ", num_keys);
+  if (IsPowerOfTwo(index_size) && index_size / 2 >= num_keys) return Status();
+  return Invalid("index must have a power of two of at least 2 * ", num_keys, " items, got ",
+                 index_size);
+}
+
+void FindDynamicRowsSerially(Span<const int64_t> ids, Span<const int64_t> keys,
+                             Span<const int32_t> index, int64_t seed, int64_t* rows) {
+  FindAll(ids, RowIndex<const int32_t>(index, keys, seed), Serial, rows);
+  for (int64_t k = 0; k < ids.size(); ++k) rows[k] = std::max<int64_t>(rows[k], 0);
+}
 
 Status FindDynamicRows(Span<const int64_t> ids, const ConstDynamicRows& state,
                        const DynamicLookupOptions& options, const ParallelFor& parallel_for,

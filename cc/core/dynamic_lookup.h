@@ -47,7 +47,15 @@ Status FindDynamicRows(Span<const int64_t> ids, const ConstDynamicRows& state,
                        const DynamicLookupOptions& options, const ParallelFor& parallel_for,
                        int64_t* rows);
 
-// The same after the ids were counted and new ones got rows, in the order of their first
+// Checks the sizes of the keys and of the index of a state that is only read.
+Status CheckDynamicIndex(int64_t num_keys, int64_t index_size);
+
+// FindDynamicRows on the calling thread, from the keys and the index alone, whose sizes were
+// checked. Rows are in [0, keys.size()) whatever the arrays hold.
+void FindDynamicRowsSerially(Span<const int64_t> ids, Span<const int64_t> keys,
+                             Span<const int32_t> index, int64_t seed, int64_t* rows);
+
+// FindDynamicRows after the ids were counted and new ones got rows, in the order of their first
 // occurrence. `reset` receives the rows that have a new id, in the order in which they were given.
 //
 // An id without a row gets one after min_count sightings, which a count-min sketch counts (Cormode

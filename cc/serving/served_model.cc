@@ -7,6 +7,7 @@ namespace twml::serving {
 namespace {
 
 using scorer::ProgramInput;
+using scorer::ProgramOutput;
 using scorer::Scorer;
 
 Status CheckSameInputs(const char* kind, const std::vector<ProgramInput>& old_inputs,
@@ -23,6 +24,15 @@ Status CheckSameInputs(const char* kind, const std::vector<ProgramInput>& old_in
   if (same) return Status();
   return Invalid("the new model must have the ", old_inputs.size(), " ", kind,
                  " of the old one, got ", new_inputs.size());
+}
+
+Status CheckSameOutputs(const std::vector<ProgramOutput>& old_outputs,
+                        const std::vector<ProgramOutput>& new_outputs) {
+  bool same = old_outputs.size() == new_outputs.size();
+  for (size_t i = 0; same && i < old_outputs.size(); ++i) {
+    same = old_outputs[i].name == new_outputs[i].name && old_outputs[i].dims == new_outputs[i].dims;
+  }
+  return same ? Status() : Invalid("the new model must have the outputs of the old one");
 }
 
 }  // namespace
@@ -45,6 +55,7 @@ Status ServedModel::Reload(const std::string& folder) {
     return Invalid("the output of the new model must have ", old->output_width(),
                    " numbers for each row, as that of the old one, got ", loaded->output_width());
   }
+  TWML_RETURN_IF_ERROR(CheckSameOutputs(old->outputs(), loaded->outputs()));
   std::lock_guard<std::mutex> lock(mu_);
   scorer_.swap(loaded);  // `loaded` frees the old version after the lock, if nobody holds it
   return Status();

@@ -256,6 +256,28 @@ int32_t twml_ops_scorer_input(const twml_ops_scorer* scorer, int32_t set, int64_
     input->width = found.shape_known ? 1 : -1;
     for (const int64_t dim : found.dims) input->width *= dim;
   }
+  if (found.form == Form::kStrings) input->width = found.num_strings();
+  return TWML_OPS_SCORER_OK;
+}
+
+int64_t twml_ops_scorer_num_outputs(const twml_ops_scorer* scorer) {
+  if (scorer == nullptr) return -1;
+  return std::max<int64_t>(1, static_cast<int64_t>(scorer->model->Get()->outputs().size()));
+}
+
+int32_t twml_ops_scorer_output(const twml_ops_scorer* scorer, int64_t i, twml_ops_output* output) {
+  if (i < 0 || i >= twml_ops_scorer_num_outputs(scorer) || output == nullptr) {
+    return TWML_OPS_SCORER_INVALID;
+  }
+  const std::shared_ptr<const Scorer> current = scorer->model->Get();
+  const auto& outputs = current->outputs();
+  if (outputs.empty()) {
+    *output = {current->output_name().c_str(), 0, current->output_width()};
+    return TWML_OPS_SCORER_OK;
+  }
+  if (i >= static_cast<int64_t>(outputs.size())) return TWML_OPS_SCORER_INVALID;
+  const twml::scorer::ProgramOutput& found = outputs[static_cast<size_t>(i)];
+  *output = {found.name.c_str(), found.first, found.width};
   return TWML_OPS_SCORER_OK;
 }
 

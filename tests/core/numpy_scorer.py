@@ -22,8 +22,9 @@ from tests.core.numpy_field_steps import (
 )
 from tests.core.numpy_raw_columns import RawColumns
 from twml_ops import _core
+from twml_ops._raw_columns import strings_of
 
-FORMAT = 1
+FORMATS = (1, 3)  # without changed rows
 PROGRAM_FILE = "scorer.json"
 
 
@@ -39,6 +40,7 @@ class Scorer:
             which they are called.
         output: the name of the array that `predict` returns.
         raw: makes the inputs of raw columns; None: the scorer takes no raw columns.
+        outputs: the shapes of several outputs, whose numbers are side by side in `output`.
     """
 
     def __init__(
@@ -47,11 +49,12 @@ class Scorer:
         steps: list[Step],
         output: str,
         raw: RawColumns | None = None,
+        outputs: Mapping[str, list[int]] | None = None,
     ) -> None:
         self._raw = raw
         self._inputs = dict(inputs)
         self._steps = steps
-        self._output = output
+        self._output, self._outputs = output, outputs or {}
         self._roles = {role: name for name, role in inputs.items()}
         self._one_batch = len(self._roles) == len(self._inputs) and "dense" not in self._roles
 
@@ -72,9 +75,9 @@ class Scorer:
         """
         folder = Path(path)
         program = json.loads((folder / PROGRAM_FILE).read_text())
-        if program["format"] != FORMAT:
+        if program["format"] not in FORMATS:
             raise ValueError(
-                f"{folder} has the format {program['format']}, this version reads {FORMAT}"
+                f"{folder} has the format {program['format']}, this version reads {FORMATS}"
             )
         steps = []
         for step in program["steps"]:
@@ -87,7 +90,8 @@ class Scorer:
             make = _STEPS[step["op"]]
             steps.append(make(*step["in"], *step["out"], **arrays, **step["attributes"]))
         raw = RawColumns(**program["raw"]) if "raw" in program else None
-        return cls(program["inputs"], steps, program["output"], raw)
+        outputs = {o["name"]: o["shape"] for o in program.get("outputs", [])}
+        return cls(program["inputs"], steps, program["output"], raw, outputs)
 
     @property
     def inputs(self) -> list[str]:
@@ -104,7 +108,7 @@ class Scorer:
         ids: ArrayLike | Mapping[str, ArrayLike],
         values: ArrayLike | None = None,
         row_splits: ArrayLike | None = None,
-    ) -> Array:
+    ) -> Any:
         """Computes the predictions of a batch.
 
         Args:
@@ -120,7 +124,7 @@ class Scorer:
             row_splits: int64 [B + 1], the CSR offsets of the rows, or None for a single row.
 
         Returns:
-            The model's output, float32 [B, …].
+            The model's output, float32 [B, …]; of several outputs a dict of them by name.
 
         Raises:
             ValueError: an input is missing or unexpected, a column has another type or length, an
@@ -146,7 +150,15 @@ class Scorer:
             raise ValueError(f"the inputs must be {self.inputs}, got {sorted(registers)}")
         for step in self._steps:
             step(registers)
-        return registers[self._output]
+        made = registers[self._output]
+        if not self._outputs:
+            return made
+        ends = np.cumsum([math.prod(shape) for shape in self._outputs.values()])
+        parts = np.split(made, ends[:-1], axis=1)
+        return {
+            name: part.reshape(len(part), *shape)
+            for (name, shape), part in zip(self._outputs.items(), parts, strict=True)
+        }
 
 
 # Steps ------------------------------------------------------------------------------------------
@@ -336,6 +348,74 @@ def _hash_ids(ids: str, out: str, *, bits: int) -> Step:
     return step
 
 
+def _dynamic_lookup(ids: str, out: str, *, keys: Array, index: Array, seed: int) -> Step:
+    del seed  # of the hash table, which leads to the same rows as a search
+    used = np.unique(index[index >= 0])
+    known = dict(zip(keys[used].tolist(), used.tolist(), strict=True))
+
+    def step(r: Registers) -> None:
+        rows = [known.get(i, 0) for i in np.asarray(r[ids]).tolist()]
+        r[out] = np.array(rows, np.int64)
+
+    return step
+
+
+def _hashes(values: Any, key: list[int]) -> Array:
+    data, offsets = strings_of("x", np.asarray(values))
+    ids = _core.hash_strings(data, offsets, tuple(key), num_buckets=1 << 62)
+    return np.where(np.diff(offsets) == 0, -1, ids)
+
+
+def _hash_strings(x: str, out: str, *, kind: str, keys: list[list[int]]) -> Step:
+    del kind
+
+    def step(r: Registers) -> None:
+        columns = np.asarray(r[x]).reshape(-1, len(keys)).T
+        ids = [_hashes(column, key) for column, key in zip(columns, keys, strict=True)]
+        r[out] = np.stack(ids, axis=1)
+
+    return step
+
+
+def _hash_bag(
+    x: str,
+    values: None,
+    row_splits: str,
+    out: str,
+    out_values: None,
+    out_splits: str,
+    *,
+    kind: str,
+    keys: list[list[int]],
+) -> Step:
+    del values, out_values, kind
+
+    def step(r: Registers) -> None:
+        ids = _hashes(r[x], keys[0])
+        r[out] = ids[ids != -1]
+        r[out_splits] = np.concatenate([[0], np.cumsum(ids != -1)])[r[row_splits]]
+
+    return step
+
+
+def _slice(x: str, out: str, *, begin: int, size: int) -> Step:
+    def step(r: Registers) -> None:
+        r[out] = r[x][:, begin : begin + size]
+
+    return step
+
+
+def _outputs(*registers: str) -> Step:
+    *terms, out = registers
+
+    def step(r: Registers) -> None:
+        arrays = [np.asarray(r[t], np.float32) for t in terms]
+        flat = [x.reshape(len(x), math.prod(x.shape[1:])) for x in arrays]
+        r[out] = np.concatenate(flat, axis=1)
+
+    return step
+
+
 def _dense(x: str, out: str, *, kernel: Array, bias: Array | None = None) -> Step:
     def step(r: Registers) -> None:
         y = r[x] @ kernel
@@ -443,14 +523,19 @@ _STEPS: dict[str, Callable[..., Step]] = {
     "concatenate": _merge("concatenate"),
     "cross": _cross,
     "dense": _dense,
+    "dynamic_lookup": _dynamic_lookup,
     "factorization_machine": _factorization_machine,
+    "hash_bag": _hash_bag,
+    "hash_strings": _hash_strings,
     "hash_ids": _hash_ids,
     "hashing_discretize": _discretizer("hashing_discretize"),
     "isotonic_calibration": _isotonic_calibration,
     "max_norm": _max_norm,
     "multiply": _merge("multiply"),
     "online_standardize": _online_standardize,
+    "outputs": _outputs,
     "percentile_discretize": _discretizer("percentile_discretize"),
     "platt_scaling": _platt_scaling,
+    "slice": _slice,
     "sparse_linear": _sparse_linear,
 }

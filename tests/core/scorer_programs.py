@@ -23,25 +23,28 @@ class Example:
     Attributes:
         inputs: name -> role.
         steps: (op, inputs, outputs, arrays, attributes), in order.
-        dense: name -> (shape of a row, "float", "integer" or "bool").
-        groups: name of row splits -> (name of ids or None, name of values or None, number of ids).
+        dense: name -> (shape of a row, "float", "integer", "bool" or "string").
+        groups: name of row splits -> (name of ids or None, name of values or None, number of ids);
+            0 ids: the entries are strings.
+        outputs: name -> shape of a row, if there are several.
     """
 
     inputs: dict[str, str] = field(default_factory=dict)
     steps: list[tuple[Any, ...]] = field(default_factory=list)
     dense: dict[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
     groups: dict[str, tuple[str | None, str | None, int]] = field(default_factory=dict)
+    outputs: dict[str, list[int]] = field(default_factory=dict)
 
     def number(self, name: str, *shape: int, kind: str = "float") -> str:
         """Adds a dense input."""
-        self.inputs[name] = "dense"
+        self.inputs[name] = "strings" if kind == "string" else "dense"
         self.dense[name] = shape, kind
         return name
 
     def batch(self, name: str, num_ids: int, values: bool = True) -> list[str | None]:
         """Adds a sparse input; returns the names of its parts."""
         ids, splits = f"{name}_ids", f"{name}_row_splits"
-        self.inputs |= {ids: "ids", splits: "row_splits"}
+        self.inputs |= {ids: "ids" if num_ids else "bag", splits: "row_splits"}
         weights = f"{name}_values" if values else None
         if weights:
             self.inputs[weights] = "values"
@@ -72,6 +75,9 @@ class Example:
         }
         if shapes:
             program["shapes"] = {name: list(shape) for name, (shape, _) in self.dense.items()}
+        if self.outputs:
+            program["format"] = 3
+            program["outputs"] = [{"name": n, "shape": s} for n, s in self.outputs.items()]
         (folder / "scorer.json").write_text(json.dumps(program))
         return folder
 
@@ -85,17 +91,24 @@ class Example:
                 made[name] = (rng.normal(size=size) * 2).astype(np.float32)
             elif kind == "integer":
                 made[name] = rng.integers(-1, 12, size)
+            elif kind == "string":
+                made[name] = _CATEGORIES[rng.integers(0, len(_CATEGORIES), size)]
             else:
                 made[name] = rng.random(size) < 0.8
         for splits, (ids, values, num_ids) in self.groups.items():
             lengths = rng.integers(0, longest, rows)
             made[splits] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
             total = int(lengths.sum())
-            if ids:
+            if ids and num_ids:
                 made[ids] = rng.integers(0, num_ids, total)
+            elif ids:
+                made[ids] = _CATEGORIES[rng.integers(0, len(_CATEGORIES), total)]
             if values:
                 made[values] = rng.normal(size=total).astype(np.float32)
         return made
+
+
+_CATEGORIES = np.array([b"", b"a", "Zürich".encode(), b"x" * 40, b"\0", b"12"], object)
 
 
 def _normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -332,6 +345,59 @@ def _casts() -> Example:
     return e
 
 
+def dynamic_state(ids: np.ndarray, capacity: int, seed: int) -> dict[str, np.ndarray]:
+    """The keys and the index of a `DynamicLookup` that has seen ids."""
+    size = 1 << (2 * capacity - 1).bit_length()
+    state = {name: np.zeros(capacity, np.int64) for name in ("keys", "last_used", "counts")}
+    state["index"] = np.full(size, -1, np.int32)
+    state |= {"sketch": np.zeros((4, 0), np.uint8), "header": np.zeros(4, np.int64)}
+    arrays = [state[n] for n in ("keys", "last_used", "counts", "index", "sketch", "header")]
+    _core.dynamic_lookup(ids, *arrays, training=True, seed=seed)
+    return {name: state[name] for name in ("keys", "index")}
+
+
+def _dynamic(capacity: int, seed: int = 3) -> Example:
+    e = Example()
+    batch = e.batch("x", 60)
+    seen = np.random.default_rng(0).permutation(60)[:40]
+    e.step("dynamic_lookup", batch[:1], ["#i"], dynamic_state(seen, capacity, seed), seed=seed)
+    e.step("sparse_linear", ["#i", *batch[1:]], ["#0"], tables(capacity, 5, "float32"))
+    return e
+
+
+def _hash_strings(kind: str, columns: int) -> Example:
+    e = Example()
+    x = e.number("x", columns, kind=kind)
+    keys = [[i, i + 7] for i in range(columns)]
+    kinds = {"string": "strings", "integer": "integers", "bool": "bools"}
+    e.step("hash_strings", [x], ["#i"], kind=kinds[kind], keys=keys)
+    e.step("affine", ["#i"], ["#0"], {"factor": np.float32([1e-18]), "offset": np.float32([0])})
+    return e
+
+
+def _hash_bag(num_ids: int) -> Example:
+    e = Example()
+    x, _, splits = e.batch("x", num_ids, values=False)
+    kind = "integers" if num_ids else "strings"
+    e.step("hash_bag", [x, None, splits], ["#i", None, "#s"], kind=kind, keys=[[5, 6]])
+    e.step("hash_ids", ["#i"], ["#h"], bits=5)
+    e.step("sparse_linear", ["#h", None, "#s"], ["#0"], tables(32, 4, "float32"))
+    return e
+
+
+def _outputs() -> Example:
+    """Three outputs: a part of another one, a matrix, and integers."""
+    e = Example()
+    x, n = e.number("x", 2, 3), e.number("n", 2, kind="integer")
+    e.step("reshape", [x], ["#r"], shape=[6])
+    e.step("slice", ["#r"], ["#s"], begin=1, size=2)
+    keys = [[1, 2], [3, 4]]
+    e.step("hash_strings", [n], ["#n"], kind="integers", keys=keys)
+    e.step("outputs", ["#s", x, "#n"], ["#0"])
+    e.outputs = {"part": [2], "matrix": [2, 3], "ids": [2]}
+    return e
+
+
 def examples() -> dict[str, Example]:
     """An example of every operation and of its options."""
     made: dict[str, Example] = {}
@@ -361,6 +427,14 @@ def examples() -> dict[str, Example]:
         made[f"field_embedding_{combiner}"] = _embedding("float32", None, combiner, 2, 3)
         made[f"field_embedding_{combiner}_pooled"] = _embedding("float32", "sum", combiner, 0, 3)
     made["field_embedding_matrix"] = _embedding("float32", None, "sum", 5, 0)
+    made["dynamic_lookup"] = _dynamic(50)
+    made["dynamic_lookup_full"] = _dynamic(16)
+    for kind in ("string", "integer", "bool"):
+        made[f"hash_strings_{kind}"] = _hash_strings(kind, 3)
+    made["hash_bag"] = _hash_bag(0)
+    made["hash_bag_integers"] = _hash_bag(9)
+    made["outputs"] = _outputs()
+    made["slice"] = _merge("slice", (5,), begin=2, size=3)
     made["category_rows"] = _category_rows(2, 0)
     made["category_rows_bags"] = _category_rows(2, 2)
     made["category_rows_bags_only"] = _category_rows(0, 2)

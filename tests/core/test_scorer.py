@@ -18,6 +18,16 @@ from tests.core.numpy_scorer import Scorer as NumPyScorer
 from twml_ops import core
 
 EXAMPLES = scorer_programs.examples()
+
+
+def side_by_side(prediction):
+    """The array of a prediction; of several outputs, all of them side by side."""
+    if not isinstance(prediction, dict):
+        return prediction
+    flat = [x.reshape(len(x), np.prod(x.shape[1:], dtype=int)) for x in prediction.values()]
+    return np.concatenate(flat, axis=1)
+
+
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}  # sums of up to 100 products of about 4
 
 
@@ -38,14 +48,15 @@ def assert_equals_reference(folder, example, rows=(0, 1, 7, 200)):
     scorer, reference = core.Scorer.load(folder), NumPyScorer.load(folder)
     for b in rows:
         request = example.request(b, seed=b)
-        got = scorer.predict(request, num_threads=1)
+        got = side_by_side(scorer.predict(request, num_threads=1))
         with np.errstate(all="ignore"):
-            want = np.asarray(reference.predict(request), np.float32)
+            want = np.asarray(side_by_side(reference.predict(request)), np.float32)
         assert got.dtype == np.float32
         assert got.shape == want.shape
         np.testing.assert_allclose(got, want, **TOLERANCE)
         for threads in (2, 8):
-            np.testing.assert_array_equal(got, scorer.predict(request, num_threads=threads))
+            more = side_by_side(scorer.predict(request, num_threads=threads))
+            np.testing.assert_array_equal(got, more)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -58,14 +69,14 @@ def test_a_row_has_the_same_bits_in_every_batch(folders, name):
     example = EXAMPLES[name]
     scorer = core.Scorer.load(folders(name))
     request = example.request(70, seed=5)
-    whole = scorer.predict(request)
+    whole = side_by_side(scorer.predict(request))
     for b in (0, 31, 32, 69):
         one = {n: request[n][b : b + 1] for n in example.dense}
         for splits, (ids, values, _) in example.groups.items():
             begin, end = request[splits][b : b + 2]
             one[splits] = np.array([0, end - begin])
             one |= {n: request[n][begin:end] for n in (ids, values) if n}
-        np.testing.assert_array_equal(scorer.predict(one), whole[b : b + 1])
+        np.testing.assert_array_equal(side_by_side(scorer.predict(one)), whole[b : b + 1])
 
 
 @pytest.mark.parametrize(
@@ -113,6 +124,79 @@ def test_the_name_of_the_output_is_that_of_the_program(tmp_path, value, want):
             core.Scorer.load(tmp_path)
 
 
+def test_several_outputs_have_their_names_and_shapes(folders):
+    scorer = core.Scorer.load(folders("outputs"))
+    assert scorer.outputs == {"part": (2,), "matrix": (2, 3), "ids": (2,)}
+    request = EXAMPLES["outputs"].request(4)
+    made = scorer.predict(request)
+    assert {name: x.shape for name, x in made.items()} == {
+        "part": (4, 2),
+        "matrix": (4, 2, 3),
+        "ids": (4, 2),
+    }
+    np.testing.assert_array_equal(made["matrix"], request["x"])
+    np.testing.assert_array_equal(made["part"], request["x"].reshape(4, 6)[:, 1:3])
+    user = {"n": request["n"][:1]}
+    ranked = scorer.rank(user, {"x": request["x"]})
+    same = scorer.predict({"x": request["x"], "n": np.repeat(user["n"], 4, axis=0)})
+    np.testing.assert_equal(ranked, same)
+
+
+def test_categories_of_the_user_are_those_of_all_candidates(folders):
+    scorer = core.Scorer.load(folders("hash_bag"))
+    rows = EXAMPLES["hash_bag"].request(3, seed=3)
+    np.testing.assert_array_equal(scorer.rank({}, rows), scorer.predict(rows))
+    example = scorer_programs.Example()
+    x, y = example.number("x", 2, kind="string"), example.number("y", 1)
+    keys = [[1, 2], [3, 4]]
+    example.step("hash_strings", [x], ["#h"], kind="strings", keys=keys)
+    example.step("outputs", ["#h", y], ["#0"])
+    scorer = core.Scorer.load(example.write(folders("hash_bag").parent / "of_user"))
+    texts, y = [["a", "b"]], np.float32([[1], [2], [3]])
+    np.testing.assert_array_equal(
+        scorer.rank({"x": texts}, {"y": y}), scorer.predict({"x": texts * 3, "y": y})
+    )
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ({"a": [2], "b": [3]}, r'the output has 10 numbers for each row, "outputs" has 5'),
+        ([{"name": "a", "shape": [5]}] * 2, "has 'a' twice"),
+        ([{"name": "a", "shape": [-1]}], "must have names and shapes"),
+        ([{"name": 1, "shape": []}], "must have names and shapes"),
+        ([], "must be an array of outputs"),
+        ([{"name": "a", "shape": [1 << 30, 1 << 30, 1 << 30]}], "must have names and shapes"),
+    ],
+)
+def test_outputs_that_do_not_fit_are_refused(tmp_path, outputs, message):
+    if isinstance(outputs, dict):
+        outputs = [{"name": n, "shape": s} for n, s in outputs.items()]
+    EXAMPLES["outputs"].write(tmp_path)
+    file = tmp_path / "scorer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"outputs": outputs}))
+    with pytest.raises(ValueError, match=message):
+        core.Scorer.load(tmp_path)
+
+
+def test_a_model_with_other_outputs_does_not_replace_a_scorer(folders, tmp_path):
+    scorer = core.Scorer.load(folders("outputs"))
+    other = scorer_programs.examples()["outputs"]
+    other.outputs = {"part": [2], "matrix": [6], "ids": [2]}
+    with pytest.raises(ValueError, match="must have the outputs of the old one"):
+        scorer.reload(other.write(tmp_path / "other"))
+    scorer.reload(folders("outputs"))
+
+
+def test_strings_of_another_shape_are_refused(folders):
+    scorer = core.Scorer.load(folders("hash_strings_string"))
+    for x in (["a", "b", "c"], [["a", "b"]], "a"):
+        with pytest.raises(ValueError, match=r"x must have the shape \('B', 3\), got"):
+            scorer.predict({"x": x})
+    with pytest.raises(ValueError, match="must hold strings, integers or bools, got float64"):
+        scorer.predict({"x": np.zeros((1, 3))})
+
+
 def test_folders_without_shapes_are_read(tmp_path):
     for name in ("dense_of_vectors", "conversions", "cross_0.5"):
         folder = EXAMPLES[name].write(tmp_path / name, shapes=False)
@@ -126,7 +210,7 @@ from twml_ops import core
 made = {}
 for name, example in scorer_programs.examples().items():
     folder = example.write(__import__("pathlib").Path(sys.argv[1]) / name)
-    made[name] = core.Scorer.load(folder).predict(example.request(7))
+    made[name] = side_by_side(core.Scorer.load(folder).predict(example.request(7)))
 np.savez(sys.argv[2], level=core.simd_level(), **made)
 """
 
@@ -142,7 +226,7 @@ def test_all_simd_levels_equal_the_reference(folders, tmp_path, level):
         for name, example in EXAMPLES.items():
             reference = NumPyScorer.load(folders(name))
             with np.errstate(all="ignore"):
-                want = reference.predict(example.request(7))
+                want = side_by_side(reference.predict(example.request(7)))
             np.testing.assert_allclose(made[name], want, **TOLERANCE, err_msg=name)
 
 
@@ -307,7 +391,7 @@ def edited(folders, tmp_path, name, edit):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda p: p.update(format=3), "has the format 3, this version reads 1 and 2"),
+        (lambda p: p.update(format=4), "has the format 4, this version reads 1 to 3"),
         (lambda p: p.pop("format"), "must have the number of a format"),
         (lambda p: p["steps"][0].update(op="conv"), r"step 0 \(conv\) is an operation that this"),
         (lambda p: p["steps"][0].update({"in": ["y"]}), "reads 'y', which is no input"),
@@ -320,7 +404,7 @@ def edited(folders, tmp_path, name, edit):
         (lambda p: p["shapes"].update(x=[-4]), "must be a list of sizes"),
         (lambda p: p.update(output="#9"), "must be a dense array, got '#9'"),
         (lambda p: p["inputs"].update(x="ids"), "must be a dense array, got ids"),
-        (lambda p: p["inputs"].update(x="texts"), "must be ids, values, row_splits or dense"),
+        (lambda p: p["inputs"].update(x="texts"), "must be ids, values, row_splits, dense, strings or bag"),
     ],
 )
 def test_programs_that_make_no_sense_are_refused(folders, tmp_path, edit, message):

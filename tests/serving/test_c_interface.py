@@ -26,6 +26,10 @@ class Input(ctypes.Structure):
     _fields_ = (("name", ctypes.c_char_p), ("kind", ctypes.c_int32), ("width", ctypes.c_int64))
 
 
+class Output(ctypes.Structure):
+    _fields_ = (("name", ctypes.c_char_p), ("first", ctypes.c_int64), ("width", ctypes.c_int64))
+
+
 class Array(ctypes.Structure):
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -73,6 +77,7 @@ PARALLEL_FOR = ctypes.CFUNCTYPE(
 LIBRARY.twml_ops_threads_new.restype = ctypes.c_void_p
 LIBRARY.twml_ops_scorer_num_inputs.restype = ctypes.c_int64
 LIBRARY.twml_ops_scorer_output_width.restype = ctypes.c_int64
+LIBRARY.twml_ops_scorer_num_outputs.restype = ctypes.c_int64
 
 
 class CScorer:
@@ -101,6 +106,15 @@ class CScorer:
             arguments = (self.handle, kind, ctypes.c_int64(i), ctypes.byref(described))
             assert LIBRARY.twml_ops_scorer_input(*arguments) == OK
             made.append((described.name.decode(), described.kind, described.width))
+        return made
+
+    def outputs(self):
+        made = []
+        for i in range(LIBRARY.twml_ops_scorer_num_outputs(self.handle)):
+            output = Output()
+            arguments = (self.handle, ctypes.c_int64(i), ctypes.byref(output))
+            assert LIBRARY.twml_ops_scorer_output(*arguments) == OK
+            made.append((output.name.decode(), output.first, output.width))
         return made
 
     def predict(self, arrays, rows, error_size=256, out_size=None, **options):
@@ -346,3 +360,42 @@ def test_the_library_exports_its_functions_only():
     names = [line.split()[-1] for line in symbols if " T " in line]
     assert names
     assert all(name.startswith("twml_ops_") for name in names)
+
+
+def test_outputs_are_columns_with_names(tmp_path):
+    example = scorer_programs.examples()["outputs"]
+    scorer = CScorer(example.write(tmp_path / "several"))
+    assert scorer.outputs() == [("part", 0, 2), ("matrix", 2, 6), ("ids", 8, 2)]
+    request = example.request(5)
+    got = scorer.predict([request["x"], request["n"]], 5)
+    want = core.Scorer.load(tmp_path / "several").predict(request)
+    for name, first, width in scorer.outputs():
+        columns = got[:, first : first + width]
+        np.testing.assert_array_equal(columns, want[name].reshape(5, -1))
+    for i in (-1, 3):
+        code = LIBRARY.twml_ops_scorer_output(
+            scorer.handle, ctypes.c_int64(i), ctypes.byref(Output())
+        )
+        assert code == INVALID
+    assert LIBRARY.twml_ops_scorer_output(scorer.handle, ctypes.c_int64(0), None) == INVALID
+    scorer.close()
+    assert LIBRARY.twml_ops_scorer_num_outputs(None) == -1
+    one = CScorer(scorer_programs.examples()["mean"].write(tmp_path / "one"))
+    assert one.outputs() == [("output", 0, 5)]
+    one.close()
+
+
+def test_strings_have_a_width(tmp_path):
+    example = scorer_programs.examples()["hash_strings_string"]
+    folder = example.write(tmp_path)
+    scorer = CScorer(folder)
+    assert scorer.inputs() == [("x", 3, 3)]
+    texts = [b"a", b"", b"bc", b"d", b"e", b"f"]
+    data = np.frombuffer(b"".join(texts), np.uint8)
+    offsets = np.cumsum([0, *map(len, texts)])
+    got = scorer.predict([(data, offsets)], 2)
+    want = core.Scorer.load(folder).predict({"x": np.array(texts, object).reshape(2, 3)})
+    np.testing.assert_array_equal(got, want)
+    with pytest.raises(ValueError, match="must have 9 strings, 3 for each row, got 6"):
+        scorer.predict([(data, offsets)], 3)
+    scorer.close()

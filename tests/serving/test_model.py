@@ -148,8 +148,8 @@ def test_a_version_may_have_other_inputs_and_outputs(base):
     raw_model(base / "2")
     assert model.refresh()
     assert set(model.current.signatures.by_name) == {"serving_default", "raw"}
-    assert model.current.output_name == "probability"
-    assert model.current.output_dims == [4]
+    assert model.current.output_names == ["probability"]
+    assert model.current.output_dims == {"probability": (4,)}
 
 
 def test_a_version_of_changed_rows_is_served_with_the_arrays_of_its_base(base):
@@ -189,7 +189,7 @@ def test_a_version_that_refuses_the_saved_request_is_refused(base, tmp_path, pla
     saved = base / "1" / "warmup.json" if place == "version" else tmp_path / "saved.json"
     saved.write_text(json.dumps(body))
     model = load(base, warmup=None if place == "version" else saved)
-    assert model.current.output_dims == [16]
+    assert model.current.output_dims == {"output": (16,)}
     constant_model(2, base / "2")
     if place == "version":
         shutil.copy(saved, base / "2")

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("twml_ops.serving", reason="needs the extra `serve`")
 
+from tests.core import scorer_programs
 from tests.serving.clients import constant_model, raw_model, serving, sparse_model
 from tests.serving.test_model import damage
 from twml_ops import core
@@ -224,3 +225,41 @@ def test_metrics_count_requests_rows_and_times(tmp_path):
         assert client.metric('twml_serving_request_seconds_count{api="rest"}') == 4
         assert client.metric('twml_serving_shed_total{api="rest"}') == 0
         assert client.metric("twml_serving_running") == 0
+
+
+def test_several_outputs_have_names(tmp_path):
+    folder = scorer_programs.examples()["outputs"].write(tmp_path / "m")
+    x, n = np.arange(12, dtype=np.float32).reshape(2, 2, 3), np.array([[1, 2], [3, 4]])
+    want = core.Scorer.load(folder).predict({"x": x, "n": n})
+    with serving(folder) as (_, client):
+        status, columns = client.predict({"inputs": {"x": x.tolist(), "n": n.tolist()}})
+        assert status == 200
+        for name, array in want.items():
+            np.testing.assert_array_equal(np.float32(columns["outputs"][name]), array)
+        body = {"instances": [{"x": a.tolist(), "n": b.tolist()} for a, b in zip(x, n, strict=True)]}
+        status, rows = client.predict(body)
+        assert [list(row) for row in rows["predictions"]] == [["part", "matrix", "ids"]] * 2
+        for name, array in want.items():
+            got = np.float32([row[name] for row in rows["predictions"]])
+            np.testing.assert_array_equal(got, array)
+        body["instances"][0]["x"][0][1] = None
+        _, text = client.raw("POST", "/v1/models/m:predict", json.dumps(body).replace("null", "NaN"))
+        assert b'"part":[NaN,2.0]' in text
+        _, metadata = client.get("/v1/models/m/metadata")
+    outputs = metadata["metadata"]["signature_def"]["signature_def"]["serving_default"]["outputs"]
+    sizes = {n: [d["size"] for d in o["tensor_shape"]["dim"]] for n, o in outputs.items()}
+    assert sizes == {"part": ["-1", "2"], "matrix": ["-1", "2", "3"], "ids": ["-1", "2"]}
+
+
+def test_categories_may_be_features(tmp_path):
+    folder = scorer_programs.examples()["hash_strings_string"].write(tmp_path / "m")
+    texts = [["a", "", "b"], ["c", "d", "Zürich"]]
+    want = core.Scorer.load(folder).predict({"x": texts})
+    with serving(folder) as (_, client):
+        for body in ({"inputs": {"x": texts}}, {"instances": [{"x": t} for t in texts]}):
+            _, answer = client.predict(body)
+            (values,) = answer.values()
+            np.testing.assert_array_equal(np.float32(values), want)
+        status, answer = client.predict({"inputs": {"x": ["a", "b"]}})
+    assert status == 400
+    assert answer["error"] == "input 'x' must have a list of 3 texts for each row"

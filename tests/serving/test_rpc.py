@@ -8,6 +8,7 @@ pytest.importorskip("twml_ops.serving", reason="needs the extra `serve`")
 import grpc
 from grpc_health.v1 import health_pb2
 
+from tests.core import scorer_programs
 from tests.serving import clients
 from tests.serving.clients import constant_model, predict_request, raw_model, serving, sparse_model
 from twml_ops import core
@@ -217,3 +218,23 @@ def test_requests_and_errors_are_counted(tmp_path):
         name = 'twml_serving_requests_total{api="grpc",code="INVALID_ARGUMENT"}'
         assert client.metric(name) == 1
         assert client.metric('twml_serving_rows_total{api="grpc"}') == 1
+
+
+def test_several_outputs_have_names_and_may_be_filtered(tmp_path):
+    folder = scorer_programs.examples()["outputs"].write(tmp_path / "m")
+    arrays = {"x": np.ones([2, 2, 3], np.float32), "n": np.array([[1, 2], [3, 4]])}
+    want = core.Scorer.load(folder).predict(arrays)
+    with serving(folder) as (_, client):
+        for wanted in ([], ["ids"], ["matrix", "part"]):
+            request = predict_request(arrays)
+            request.output_filter.extend(wanted)
+            answer = predict(client, request)
+            assert sorted(answer.outputs) == sorted(wanted or want)
+            for name, tensor in answer.outputs.items():
+                assert [d.size for d in tensor.tensor_shape.dim] == list(want[name].shape)
+                np.testing.assert_array_equal(np.float32(tensor.float_val), want[name].ravel())
+        for wanted in (["other"], ["ids", "ids"]):
+            request = predict_request(arrays)
+            request.output_filter.extend(wanted)
+            with pytest.raises(grpc.RpcError, match="output_filter must have names of"):
+                predict(client, request)

@@ -11,15 +11,16 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops import layers
-from twml_ops._keras import LayerCall, layer_calls, symbolic_inputs
+from twml_ops._keras import LayerCall, input_specs, layer_calls, symbolic_inputs, symbolic_outputs
 from twml_ops.data import Schema
 from twml_ops.export.raw_columns import RawColumns
 from twml_ops.export.scorer_fields import FIELD_LAYERS
 from twml_ops.export.scorer_files import write_scorer
+from twml_ops.export.scorer_strings import hash_strings
 from twml_ops.export.scorer_program import Batch, CompileLayer, Dense, Part, Program
 from twml_ops.export.tables import RowFormat
 from twml_ops.export.values import Values
-from twml_ops.models import HashedIds, layout_of
+from twml_ops.models import HashedIds, SplitLabels, layout_of
 
 
 def to_scorer(
@@ -37,15 +38,12 @@ def to_scorer(
     CSR batches, whatever batch form the model takes.
 
     Args:
-        model: A functional or sequential model with one output, of the layers Bias, BoostedTrees,
-            CategoryRows, CountStatistics, Cross, DotInteraction, FactorizationMachine,
-            FieldEmbedding, FieldLogarithms, FieldQuantiles, GroupedSparseLinear, HashedIds,
-            HashingDiscretizer, IsotonicCalibration, MaxNorm, MDLDiscretizer, MeanLogit,
-            OnlineStandardize, PercentileDiscretizer, PlattScaling, SparseLinear and
-            TargetStatistics of this package, and
-            Activation, Add, Average, BatchNormalization, Concatenate, Dense, Dot, Dropout, Flatten,
-            Multiply, Rescaling and Reshape of Keras, and of functional models of these, such as the
-            members of an ensemble.
+        model: A functional or sequential model of the layers of this package (`twml_ops.layers`
+            and `twml_ops.models`), of Activation, Add, Average, BatchNormalization, Concatenate,
+            Dense, Dot, Dropout, Flatten, Multiply, Rescaling and Reshape of Keras, and of
+            functional models of these, such as the members of an ensemble. With several outputs,
+            for example a label each, the scorer returns them by name. A `DynamicLookup` becomes
+            a map from the ids that have a row to their rows; all other ids have row 0.
         path: Folder to write.
         tables: How the rows of `SparseLinear` kernels and `FieldEmbedding` are stored: "float32";
             "bfloat16", which rounds to nearest; or "int8" or "int4", which store a row of D items
@@ -55,7 +53,7 @@ def to_scorer(
         schema: The features of the model, if it takes batches of `data.Source.dataset`. The scorer
             then also takes a dict of raw columns; see `Scorer.predict`.
         output_name: Name of the output in the answers of `twml-ops serve`. Default: that of the
-            model.
+            model. Several outputs keep the names that they have in the model.
         base: An earlier export in the same parent folder. Of arrays of at least 1 MiB, only the
             rows that differ from it are written, unless they are more than a quarter. The scorer
             maps the arrays of the base and replaces these rows in its own memory, so the base
@@ -63,9 +61,10 @@ def to_scorer(
 
     Raises:
         FileNotFoundError: `base` is no scorer.
-        ValueError: The model has an unsupported layer or activation, has not exactly one output, or
-            is subclassed; or it does not take the features of `schema`, or these are hashed by
-            version 1; or `base` is in another folder, or has no fingerprint.
+        ValueError: The model has an unsupported layer or activation, or is subclassed; or
+            `output_name` is given for several outputs, or one of these has no known shape; or the
+            model does not take the features of `schema`, or these are hashed by version 1; or
+            `base` is in another folder, or has no fingerprint.
     """
     text, files = scorer_program(model, tables, schema, output_name)
     write_scorer(Path(path), text, files, base)
@@ -94,37 +93,58 @@ def scorer_program(
         ValueError: see `to_scorer`.
     """
     outputs = getattr(model, "outputs", None)
-    if symbolic_inputs(model) is None or not outputs or len(outputs) != 1:
-        raise ValueError(
-            f"model {model.name!r} must be functional or sequential with one output, "
-            f"got {len(outputs or [])}"
-        )
+    if symbolic_inputs(model) is None or not outputs:
+        raise ValueError(f"model {model.name!r} must be functional or sequential")
     raw = None if schema is None else RawColumns(schema, layout_of(model))
-    program = Program(tables, _LAYERS, values or Values())
-    made, (output,) = layer_calls(outputs)
+    program = Program(tables, input_specs(model), _LAYERS, values or Values())
+    made, keys = layer_calls(outputs)
     for call in made:
         program.add(call)
-    result = program.dense(output, model.name)
+    result = program.dense(keys[0], model.name)
+    described = []
+    if len(keys) > 1:
+        described = _outputs(model, output_name)
+        registers: list[str | None] = [program.dense(key, model.name) for key in keys]
+        result = program.new()
+        program.step("outputs", registers, [result])
     if raw is not None:
         _check_features(program.inputs, raw)
     text = {
         "inputs": program.inputs,
-        "shapes": _dense_shapes(model, program),
+        "shapes": _shapes(program),
         "steps": program.steps,
         "output": result,
         "output_name": output_name or getattr(model, "output_names", ["output"])[0],
     }
+    if described:
+        text["outputs"] = described
     if raw is not None:
         text["raw"] = raw.to_json()
     return text, program.files
 
 
-def _dense_shapes(model: Any, program: Program) -> dict[str, list[int]]:
-    """The shapes of the rows of dense inputs, if they are known."""
+def _outputs(model: Any, output_name: str | None) -> list[dict[str, Any]]:
+    """The names and the shapes of several outputs."""
+    if output_name is not None:
+        raise ValueError(
+            f"output_name must be None for model {model.name!r} with {len(model.outputs)} outputs, "
+            f"got {output_name!r}"
+        )
+    described = []
+    for name, tensor in symbolic_outputs(model).items():
+        dims = list(tensor.shape)[1:]
+        if None in dims:
+            raise ValueError(f"output {name!r} must have a known shape, got {tensor.shape}")
+        described.append({"name": name, "shape": [int(dim) for dim in dims]})
+    return described
+
+
+def _shapes(program: Program) -> dict[str, list[int]]:
+    """The shapes of the rows of dense inputs and of strings, if they are known."""
     shapes = {}
-    for tensor in tf.nest.flatten(symbolic_inputs(model)):
-        name, dims = tensor.name.split(":")[0], list(tensor.shape)[1:]
-        if program.inputs.get(name) == "dense" and None not in dims:
+    for name, spec in program.specs_by_name.items():
+        dims = list(spec.shape)[1:]
+        if program.inputs.get(name) in ("dense", "strings") and None not in dims:
             shapes[name] = [int(dim) for dim in dims]
     return shapes
 
@@ -152,12 +172,35 @@ def _pair(batch: Batch, sparse: bool, call: LayerCall) -> list[Any]:
 
 def _sparse_linear(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     batch, _ = program.batch(call)
+    return [_product(program, layer, batch)]
+
+
+def _product(program: Program, layer: Any, batch: Batch) -> Dense:
+    """What a `SparseLinear` makes of a batch."""
     bias = program.value(layer.bias) if layer.use_bias else None
     out = program.new()
     table, attributes = program.table(layer.kernels, layer.partition_axis)
     arrays = {"table": table, "bias": bias}
     program.step("sparse_linear", list(batch), [out], arrays, **attributes)
-    return [Dense(program.activated(out, layer.activation, layer.name))]
+    return Dense(program.activated(out, layer.activation, layer.name))
+
+
+def _dynamic_lookup(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    batch, sparse = program.batch(call)
+    return _pair(batch._replace(ids=_rows_of_ids(program, layer, batch.ids)), sparse, call)
+
+
+def _rows_of_ids(program: Program, lookup: Any, ids: str) -> str:
+    out = program.new()
+    arrays = {"keys": program.value(lookup._keys), "index": program.value(lookup._index)}
+    program.step("dynamic_lookup", [ids], [out], arrays, seed=lookup.seed)
+    return out
+
+
+def _dynamic_sparse_linear(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    batch, _ = program.batch(call)
+    batch = batch._replace(ids=_rows_of_ids(program, layer.lookup, batch.ids))
+    return [_product(program, layer.linear, batch)]
 
 
 def _grouped_sparse_linear(program: Program, layer: Any, call: LayerCall) -> list[Any]:
@@ -286,6 +329,16 @@ def _merge(op: str) -> CompileLayer:
     return compile_layer
 
 
+def _split_labels(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    register = program.dense(call.inputs[0], layer.name)
+    columns: dict[str, Dense] = {}
+    for i, label in enumerate(layer.labels):
+        out = program.new()
+        program.step("slice", [register], [out], begin=i, size=1)
+        columns[label] = Dense(out)
+    return [columns[label] for label in sorted(layer.labels)]  # as Keras flattens dicts
+
+
 def _batch_normalization(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     if layer.axis not in (1, -1, [1], [-1]):
         raise ValueError(f"layer {layer.name!r} must normalize the last axis, got {layer.axis}")
@@ -313,7 +366,10 @@ def _nested_model(program: Program, layer: Any, call: LayerCall) -> list[Any]:
 _LAYERS: dict[Any, CompileLayer] = {
     **FIELD_LAYERS,
     HashedIds: _hashed_ids,
+    SplitLabels: _split_labels,
     layers.Cross: _cross,
+    layers.DynamicLookup: _dynamic_lookup,
+    layers.DynamicSparseLinear: _dynamic_sparse_linear,
     layers.FactorizationMachine: _factorization_machine,
     layers.GroupedSparseLinear: _grouped_sparse_linear,
     layers.HashingDiscretizer: _discretizer,
@@ -323,6 +379,7 @@ _LAYERS: dict[Any, CompileLayer] = {
     layers.PercentileDiscretizer: _discretizer,
     layers.PlattScaling: _calibration("platt_scaling", "from_logits", "nan"),
     layers.SparseLinear: _sparse_linear,
+    layers.StringHash: hash_strings,
     tf.keras.Model: _nested_model,
     tf.keras.layers.Activation: _activation,
     tf.keras.layers.Add: _merge("add"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -93,26 +94,94 @@ def _category_rows(program: Program, layer: Any, call: LayerCall) -> list[Any]:
 
 
 def _field_embedding(program: Program, layer: Any, call: LayerCall) -> list[Any]:
-    if not isinstance(layer.units, int) or layer.projected_units is not None:
-        raise ValueError(
-            f"layer {layer.name!r} must have one width of all fields and no projected_units, got "
-            f"units {layer.units} and projected_units {layer.projected_units}"
-        )
     keys = list(call.inputs)
     matrix = program.dense(keys.pop(0), layer.name) if layer.num_fields else None
-    registers: list[str | None] = [matrix]
+    bags: list[list[str | None]] = []
     while keys:
         # The ids and the weights of a bag have the same row splits.
         pair = len(keys) > 1 and program.row_splits(keys[0]) == program.row_splits(keys[1])
         batch, _ = program.batch(call, keys[: 1 + pair])
-        registers += list(batch)
+        bags.append(list(batch))
         del keys[: 1 + pair]
-    table, attributes = program.table([layer.embeddings])
+    if isinstance(layer.units, int) and layer.projected_units is None:
+        (table,) = layer.tables
+        return [Dense(_vectors(program, layer, table, matrix, bags, layer.pooling))]
+    of_fields: dict[int, str] = {}
+    for table in layer.tables:
+        of_fields |= _vectors_of_fields(program, layer, table, matrix, bags)
+    in_order = [of_fields[field] for field in sorted(of_fields)]
+    if layer.projected_units is None:
+        return [Dense(vector) for vector in in_order]
+    return [Dense(_pooled(program, in_order, layer.projected_units, layer.pooling))]
+
+
+def _vectors(
+    program: Program,
+    layer: Any,
+    table: Any,
+    matrix: str | None,
+    bags: list[list[str | None]],
+    pooling: str | None,
+) -> str:
+    """The vectors [B, F, units] of the fields of a table of a `FieldEmbedding`."""
+    columns = [field for field in table.fields if field < layer.num_fields]
+    if not columns:
+        matrix = None
+    elif len(columns) < layer.num_fields:
+        ids: list[str | None] = [_columns(program, str(matrix), c, 1) for c in columns]
+        matrix = program.new()
+        program.step("concatenate", ids, [matrix], axis=-1)
+    registers = [matrix]
+    for field in table.fields[len(columns) :]:
+        registers += bags[field - layer.num_fields]
+    rows, attributes = program.table([table.variable])
+    options = {
+        "num_rows": [layer.num_rows[field] for field in table.fields],
+        "pooling": pooling,
+        "bag_combiner": layer.bag_combiner,
+    }
     out = program.new()
-    options = {n: getattr(layer, n) for n in ("num_rows", "pooling", "bag_combiner")}
-    options |= attributes
-    program.step("field_embedding", registers, [out], {"table": table}, **options)
-    return [Dense(out)]
+    program.step("field_embedding", registers, [out], {"table": rows}, **options, **attributes)
+    return out
+
+
+def _vectors_of_fields(
+    program: Program, layer: Any, table: Any, matrix: str | None, bags: list[list[str | None]]
+) -> dict[int, str]:
+    """The vectors [B, units] of each field of a table, projected if the layer does that."""
+    stacked = _vectors(program, layer, table, matrix, bags, None)
+    flat = program.new()
+    program.step("reshape", [stacked], [flat], shape=[-1])
+    vectors = {}
+    projections = None if table.projection is None else program.value(table.projection)
+    for i, field in enumerate(table.fields):
+        vectors[field] = _columns(program, flat, i * table.units, table.units)
+        if projections is not None:
+            out = program.new()
+            program.step("dense", [vectors[field]], [out], {"kernel": projections[i]})
+            vectors[field] = out
+    return vectors
+
+
+def _pooled(program: Program, vectors: Sequence[str], units: int, pooling: str | None) -> str:
+    """Vectors [B, units] as [B, F, units], or their sum, mean or sum / sqrt(F)."""
+    registers: list[str | None] = list(vectors)
+    joined, out = program.new(), f"{program.new()}p"
+    if pooling is None:
+        program.step("concatenate", registers, [joined], axis=-1)
+        program.step("reshape", [joined], [out], shape=[len(vectors), units])
+        return out
+    program.step("add", registers, [joined])
+    power = {"sum": 0.0, "mean": 1.0, "sqrtn": 0.5}[pooling]
+    factor = np.asarray([float(len(vectors)) ** -power], np.float32)
+    program.step("affine", [joined], [out], {"factor": factor, "offset": np.zeros(1, np.float32)})
+    return out
+
+
+def _columns(program: Program, register: str, begin: int, size: int) -> str:
+    out = program.new()
+    program.step("slice", [register], [out], begin=begin, size=size)
+    return out
 
 
 def _category_statistics(program: Program, layer: Any, call: LayerCall) -> list[Any]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from twml_ops._scorer import FORMAT, FORMAT_WITH_BASE, PROGRAM_FILE
+from twml_ops._scorer import FORMAT, FORMAT_WITH_BASE, FORMAT_WITH_OUTPUTS, PROGRAM_FILE
 from twml_ops.checkpoint.files import publish, sync
 from twml_ops.export.array_files import bytes_of, save_array
 from twml_ops.export.scorer_layout import difference, layout_of
@@ -97,7 +97,7 @@ def write_scorer(
             are changed rows of an array that `base` does not have.
     """
     layout = layout_of(program, {f: (a.dtype.str, a.shape) for f, a in files.items()}, files)
-    text = {"format": FORMAT, **program, "layout": layout}
+    text = {"format": _format(program, False), **program, "layout": layout}
     earlier = None if base is None else EarlierScorer(Path(base), folder)
     reason = "there is no earlier version" if earlier is None else earlier.differs(layout)
     made: dict[str, Any] = dict(files)
@@ -109,7 +109,7 @@ def write_scorer(
     text["fingerprint"] = _fingerprint(program, made, earlier)
     if changes:
         assert earlier is not None
-        text["format"] = FORMAT_WITH_BASE
+        text["format"] = _format(program, True)
         text["base"] = {"folder": earlier.whole.name, "fingerprint": earlier.fingerprint}
         text["steps"] = [_with_changes(step, changes) for step in program["steps"]]
     elif reason:
@@ -127,6 +127,13 @@ def write_scorer(
     size = sum((folder / name).stat().st_size for name in (*checksums, PROGRAM_FILE))
     rows = sum(len(c.rows) for c in changes.values())
     return Written(folder, earlier.whole if earlier and changes else None, rows, size, reason)
+
+
+def _format(program: Mapping[str, Any], has_base: bool) -> int:
+    """The oldest format that has all of a program, so that earlier versions read most folders."""
+    if "outputs" in program:
+        return FORMAT_WITH_OUTPUTS
+    return FORMAT_WITH_BASE if has_base else FORMAT
 
 
 def version_folders(folder: Path) -> list[Path]:

@@ -26,6 +26,7 @@ _PART_OF_STEP = {
     "boosted_trees": "boundaries",
     "category_rows": "vocabulary",
     "category_statistics": "vocabulary",
+    "dynamic_lookup": "vocabulary",
     "field_logarithms": "boundaries",
     "field_quantiles": "boundaries",
     "hashing_discretize": "boundaries",
@@ -55,6 +56,8 @@ def layout_of(
     """
     made = {part: hashlib.blake2b(digest_size=16) for part in PARTS}
     schema = {key: program.get(key) for key in ("inputs", "shapes", "raw", "output")}
+    if "outputs" in program:
+        schema["outputs"] = program["outputs"]
     made["schema"].update(_text(schema))
     for i, step in enumerate(program["steps"]):
         shapes = {key: arrays[file] for key, file in step["arrays"].items()}

@@ -19,10 +19,25 @@ from twml_ops.ops._tape import tf_variable
 
 
 class Input(NamedTuple):
-    """An input of the model, whose role (ids, values, dense) depends on what reads it."""
+    """An input of the model, whose role (ids, values, dense) depends on what reads it.
+
+    Attributes:
+        name: Its name.
+        spec: Its `tf.TypeSpec`.
+    """
 
     name: str
-    sparse: bool
+    spec: Any
+
+    @property
+    def sparse(self) -> bool:
+        """Whether it is a SparseTensor."""
+        return isinstance(self.spec, tf.SparseTensorSpec)
+
+    @property
+    def ragged(self) -> bool:
+        """Whether it is a ragged tensor."""
+        return isinstance(self.spec, tf.RaggedTensorSpec)
 
 
 class Batch(NamedTuple):
@@ -51,23 +66,30 @@ class Program:
 
     Args:
         tables: Format of tables.
+        specs: Key of an input → its `tf.TypeSpec`.
         layers: Class of a layer → the function that appends the steps of a call of it and returns
             what its outputs are: `Batch`, `Part` or `Dense`.
         values: Where the values of variables come from.
 
     Attributes:
-        inputs: Name → role: "ids", "values", "row_splits" or "dense".
+        inputs: Name → role: "ids", "values", "row_splits", "dense", "strings" or "bag".
+        specs_by_name: Name of an input of the model → its `tf.TypeSpec`.
         steps: Steps in order.
         files: File name → array, or the changed rows of one.
     """
 
     def __init__(
-        self, tables: RowFormat, layers: Mapping[Any, CompileLayer], values: Values
+        self,
+        tables: RowFormat,
+        specs: Mapping[Any, Any],
+        layers: Mapping[Any, CompileLayer],
+        values: Values,
     ) -> None:
         self.inputs: dict[str, str] = {}
+        self.specs_by_name: dict[str, Any] = {}
         self.steps: list[dict[str, Any]] = []
         self.files: dict[str, Any] = {}
-        self._tables, self._layers, self._values = tables, layers, values
+        self._tables, self._specs, self._layers, self._values = tables, specs, layers, values
         self._made: dict[Any, Any] = {}
 
     def add(self, call: LayerCall) -> None:
@@ -75,7 +97,8 @@ class Program:
         layer = call.layer
         if isinstance(layer, tf.keras.layers.InputLayer):
             name = layer.name
-            self._made[call.outputs[0]] = Input(name, bool(getattr(layer, "sparse", False)))
+            spec = self.specs_by_name[name] = self._specs[call.outputs[0]]
+            self._made[call.outputs[0]] = Input(name, spec)
             return
         for kind, compile_layer in self._layers.items():
             if isinstance(layer, kind):
@@ -121,7 +144,7 @@ class Program:
         """The register of a dense tensor."""
         made = self._made[key]
         if isinstance(made, Input) and not made.sparse:
-            return self._feed(made.name, "dense")
+            return self.feed(made.name, "dense")
         if not isinstance(made, Dense):
             raise ValueError(
                 f"layer {where!r} must be called with dense tensors, got a sparse batch"
@@ -149,24 +172,25 @@ class Program:
             return first, True
         if isinstance(first, Input) and first.sparse:
             name = first.name
-            ids, values = (self._feed(f"{name}_{p}", p) for p in ("ids", "values"))
-            return Batch(ids, values, self._feed(row_splits_name(name), "row_splits")), True
+            ids, values = (self.feed(f"{name}_{p}", p) for p in ("ids", "values"))
+            return Batch(ids, values, self.feed(row_splits_name(name), "row_splits")), True
         parts = [
             self._part(m, role, call) for m, role in zip(made, ("ids", "values"), strict=False)
         ]
         row_splits = parts[0].row_splits
         if isinstance(first, Input):
-            self._feed(row_splits, "row_splits")
+            self.feed(row_splits, "row_splits")
         return Batch(parts[0].register, parts[1].register if parts[1:] else None, row_splits), False
 
     def _part(self, made: Any, role: str, call: LayerCall) -> Part:
         if isinstance(made, Input):
-            return Part(self._feed(made.name, role), row_splits_name(made.name))
+            return Part(self.feed(made.name, role), row_splits_name(made.name))
         if isinstance(made, Part):
             return made
         raise ValueError(f"layer {call.layer.name!r} must be called with a sparse batch")
 
-    def _feed(self, name: str, role: str) -> str:
+    def feed(self, name: str, role: str) -> str:
+        """The register of an input in a role."""
         if self.inputs.setdefault(name, role) != role:
             raise ValueError(f"input {name!r} is used both as {self.inputs[name]} and as {role}")
         return name

@@ -92,8 +92,7 @@ TWML_OPS_SCORER_API int32_t twml_ops_scorer_get_statistics(const twml_ops_scorer
                                                            twml_ops_scorer_statistics* statistics,
                                                            char* error, size_t error_size);
 
-/* Replaces the model by that of another folder, with the same inputs and the same width of the
- * output. Requests that have begun end with the old model, whose memory is freed with the last of
+/* Replaces the model by that of another folder, with the same inputs and the same outputs. Requests that have begun end with the old model, whose memory is freed with the last of
  * them. */
 TWML_OPS_SCORER_API int32_t twml_ops_scorer_reload(twml_ops_scorer* scorer, const char* folder,
                                                    char* error, size_t error_size);
@@ -111,7 +110,7 @@ enum {
   TWML_OPS_FLOATS = 0,     /* float [B, width] */
   TWML_OPS_INTEGERS = 1,   /* int64_t [B, width] */
   TWML_OPS_BOOLS = 2,      /* uint8_t [B, width], 0 or 1 */
-  TWML_OPS_STRINGS = 3,    /* B strings */
+  TWML_OPS_STRINGS = 3,    /* [B, width] strings */
   TWML_OPS_IDS = 4,        /* int64_t [K]: the ids of the entries of all rows */
   TWML_OPS_VALUES = 5,     /* float [K]: the values of these entries */
   TWML_OPS_ROW_SPLITS = 6, /* int64_t [B + 1]: row b has the entries row_splits[b] to
@@ -128,7 +127,7 @@ enum {
 typedef struct {
   const char* name; /* valid until the scorer is freed or reloaded */
   int32_t kind;     /* TWML_OPS_FLOATS and so on */
-  int64_t width;    /* of a dense array; -1: any. 0 for other arrays. */
+  int64_t width;    /* of a dense array, -1: any; of strings. 0 for other arrays. */
 } twml_ops_input;
 
 /* The number of arrays of a request; -1 if the scorer is null or there is no such set. */
@@ -140,6 +139,21 @@ TWML_OPS_SCORER_API int32_t twml_ops_scorer_input(const twml_ops_scorer* scorer,
 
 /* The number of floats that a row gets; -1 if it depends on the request, or the scorer is null. */
 TWML_OPS_SCORER_API int64_t twml_ops_scorer_output_width(const twml_ops_scorer* scorer);
+
+/* An output of the model. A model with several labels has an output for each, and a prediction has
+ * their floats one after the other. */
+typedef struct {
+  const char* name; /* valid until the scorer is freed or reloaded */
+  int64_t first;    /* the position of its first float among those of a row */
+  int64_t width;    /* the number of its floats; -1: it depends on the request */
+} twml_ops_output;
+
+/* The number of outputs, at least 1; -1 if the scorer is null. */
+TWML_OPS_SCORER_API int64_t twml_ops_scorer_num_outputs(const twml_ops_scorer* scorer);
+
+/* Describes output i. Fails if there is none, or an argument is null. */
+TWML_OPS_SCORER_API int32_t twml_ops_scorer_output(const twml_ops_scorer* scorer, int64_t i,
+                                                   twml_ops_output* output);
 
 /* An array of a request. */
 typedef struct {

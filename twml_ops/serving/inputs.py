@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -177,7 +178,7 @@ def _empty(inputs: Mapping[str, Input]) -> Arrays:
     return {
         name: np.zeros(1, np.int64)
         if one.form == "row_splits"
-        else np.zeros((0, *(one.dims or ())), one.dtype)
+        else np.zeros((0, *(one.dims or ())), "O" if one.dtype == "string" else one.dtype)
         for name, one in inputs.items()
     }
 
@@ -229,14 +230,27 @@ def _text(name: str, value: Any) -> Any:
     )
 
 
+def _row_of_texts(one: Input, row: Any, width: int) -> list[Any]:
+    """The texts of a row, which may be a single text if the row has one."""
+    if width == 1 and not isinstance(row, list):
+        return [row]
+    if isinstance(row, list) and len(row) == width and len(one.dims or ()) == 1:
+        return row
+    raise InvalidRequest(f"input {one.name!r} must have a list of {width} texts for each row")
+
+
 def _array(one: Input, value: Any) -> NDArray[Any]:
     """The array of a JSON value."""
     if not isinstance(value, list):
         raise InvalidRequest(f"input {one.name!r} must be a list, got {_kind(value)}")
     if one.dtype == "string":
-        texts = np.empty(len(value), object)
-        texts[:] = [_text(one.name, x) for x in value]
-        return texts
+        width = math.prod(one.dims or ())
+        rows = value
+        if one.dims:  # a list for each row
+            rows = [x for row in value for x in _row_of_texts(one, row, width)]
+        texts = np.empty(len(rows), object)
+        texts[:] = [_text(one.name, x) for x in rows]
+        return texts.reshape(-1, *(one.dims or ())) if width else texts
     try:
         array = np.asarray(value)
         if array.size == 0:

@@ -109,12 +109,20 @@ def _number(request: Request) -> int | None:
 def _predict(version: Version, body: bytes) -> tuple[bytes, int]:
     """The body of the answer, and the number of rows."""
     prediction = version.predict_json(read_json(body))
-    key = "predictions" if prediction.by_row else "outputs"
-    if np.isfinite(prediction.values).all():
-        options = orjson.OPT_SERIALIZE_NUMPY
-        return orjson.dumps({key: prediction.values}, option=options), prediction.rows
+    outputs = prediction.outputs
+    answer: Any
+    if len(outputs) > 1:
+        by_name = {name: array.tolist() for name, array in outputs.items()}
+        answer = {"outputs": by_name}
+        if prediction.by_row:
+            rows = zip(*by_name.values(), strict=True)
+            answer = {"predictions": [dict(zip(by_name, row, strict=True)) for row in rows]}
+    else:
+        answer = {"predictions" if prediction.by_row else "outputs": prediction.values}
+    if all(np.isfinite(array).all() for array in outputs.values()):
+        return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), prediction.rows
     # TensorFlow Serving writes NaN and Infinity, which are no JSON, and so does this module.
-    return _dump({key: prediction.values.tolist()}), prediction.rows
+    return _dump(answer, default=np.ndarray.tolist), prediction.rows
 
 
 async def _read_body(request: Request, max_bytes: int, deadline: float) -> bytes:
@@ -140,8 +148,8 @@ async def _receive(request: Request, max_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-def _dump(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+def _dump(value: Any, default: Any = None) -> bytes:
+    return json.dumps(value, separators=(",", ":"), default=default).encode()
 
 
 def _json(text: bytes | dict[str, Any], status: int = 200) -> Response:

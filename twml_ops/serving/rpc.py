@@ -192,15 +192,16 @@ def _predict(service: Service, data: bytes) -> tuple[bytes, int]:
     request = _parse(messages.PredictRequest, data)
     spec = request.model_spec
     version = _version(service, spec)
-    output = version.output_name
-    if request.output_filter and list(request.output_filter) != [output]:
+    wanted = list(request.output_filter) or version.output_names
+    if len(set(wanted)) != len(wanted) or not set(wanted) <= set(version.output_names):
         raise InvalidRequest(
-            f"output_filter must be [{output!r}], got {list(request.output_filter)}"
+            f"output_filter must have names of {version.output_names}, each once, got {wanted}"
         )
     limit = service.options.max_bytes
     arrays = {name: array_of(name, tensor, limit) for name, tensor in request.inputs.items()}
     prediction = version.predict_arrays(spec.signature_name, arrays)
     made = messages.PredictResponse()
-    write_floats(prediction.values, made.outputs[output])
+    for output in wanted:
+        write_floats(prediction.outputs[output], made.outputs[output])
     _write_spec(made.model_spec, spec.name, version.number, spec.signature_name or FEATURES)
     return made.SerializeToString(), prediction.rows

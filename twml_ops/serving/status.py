@@ -20,8 +20,10 @@ _Tensors = dict[str, tuple[str, tuple[int, ...] | None]]
 
 def signatures_of(version: Version) -> dict[str, tuple[_Tensors, _Tensors]]:
     """The inputs and the outputs of each signature, with their types and shapes."""
-    shape = (-1, *version.output_dims) if version.output_dims else None
-    outputs: _Tensors = {version.output_name: ("float32", shape)}
+    outputs: _Tensors = {}
+    for name in version.output_names:
+        dims = version.output_dims.get(name)
+        outputs[name] = "float32", None if dims is None else (-1, *dims)
     return {
         name: ({one.name: (one.dtype, one.shape) for one in inputs.values()}, outputs)
         for name, inputs in version.signatures.by_name.items()

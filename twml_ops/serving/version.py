@@ -30,14 +30,19 @@ class Prediction:
     """The answer to a request.
 
     Attributes:
-        values: the output, float32 [B, ...].
+        outputs: each output by its name, float32 [B, ...].
         rows: B.
         by_row: whether a JSON body had `instances`.
     """
 
-    values: NDArray[np.float32]
+    outputs: dict[str, NDArray[np.float32]]
     rows: int
     by_row: bool = False
+
+    @property
+    def values(self) -> Any:
+        """The only output; of several the dict of them."""
+        return self.outputs if len(self.outputs) > 1 else next(iter(self.outputs.values()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +54,8 @@ class Version:
         scorer: its scorer.
         options: the limits of requests.
         signatures: what it takes.
-        output_name: the name of its output.
-        output_dims: the shape of a row of its output; empty before the warm-up.
+        output_names: the names of its outputs.
+        output_dims: the shapes of their rows by name; empty before the warm-up.
         step: the step of the training that its weights are of; None if it does not say.
         update: how it differs from earlier versions, as a text.
     """
@@ -59,8 +64,8 @@ class Version:
     scorer: Scorer
     options: ServerOptions
     signatures: Signatures
-    output_name: str
-    output_dims: list[int] = field(default_factory=list)
+    output_names: list[str]
+    output_dims: dict[str, tuple[int, ...]] = field(default_factory=dict)
     step: int | None = None
     update: str = ""
 
@@ -89,7 +94,7 @@ class Version:
         signatures = Signatures(_inputs(scorer, raw=False), _inputs(scorer, raw=True))
         program = json.loads((folder / PROGRAM_FILE).read_bytes())
         version = cls(
-            *(number, scorer, options, signatures, scorer.output_name),
+            *(number, scorer, options, signatures, list(scorer.outputs)),
             step=step if isinstance(step := program.get("step"), int) else None,
             update=_update(program),
         )
@@ -99,8 +104,7 @@ class Version:
             if saved is None:
                 version._warm_up()
             else:
-                prediction = version.predict_json(read_json(saved.read_bytes()))
-                version.output_dims[:] = prediction.values.shape[1:]
+                version._learn_shapes(version.predict_json(read_json(saved.read_bytes())))
         except RequestError as e:
             if saved is not None:
                 raise ValueError(f"the warm-up request {saved} failed: {e}") from e
@@ -157,14 +161,19 @@ class Version:
                 values = self.scorer.predict(arrays, num_threads=self.options.row_threads)
         except (ValueError, TypeError, OverflowError) as e:
             raise InvalidRequest(str(e)) from e
-        return Prediction(values, rows, by_row)
+        outputs = values if isinstance(values, dict) else {self.output_names[0]: values}
+        return Prediction(outputs, rows, by_row)
+
+    def _learn_shapes(self, prediction: Prediction) -> None:
+        for name, array in prediction.outputs.items():
+            self.output_dims[name] = array.shape[1:]
 
     def _warm_up(self) -> None:
         """Computes made-up rows, so that memory is allocated and the program is in caches."""
         for known in self.signatures.by_name.values():
             for rows in _WARMUP_ROWS:
                 arrays = {name: _rows_of(one, rows) for name, one in known.items()}
-                self.output_dims[:] = self.predict(known, arrays).values.shape[1:]
+                self._learn_shapes(self.predict(known, arrays))
 
 
 def _update(program: dict[str, Any]) -> str:

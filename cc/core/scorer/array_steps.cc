@@ -210,6 +210,72 @@ class ReshapeStep : public Step {
   std::vector<int64_t> dims_;
 };
 
+// The columns [begin, begin + size) of vectors.
+class SliceStep : public Step {
+ public:
+  static std::unique_ptr<Step> Make(StepReader& reader) {
+    reader.RequireInputs(1);
+    reader.DenseInputOfAnyType(0);
+    reader.DenseOutputOfInputType(0);
+    auto step = std::make_unique<SliceStep>();
+    step->begin_ = reader.Integer("begin");
+    step->size_ = reader.Integer("size");
+    if (reader.ok() && (step->begin_ < 0 || step->size_ < 0)) {
+      reader.Fail("must have a begin and a size that are not negative");
+    }
+    return step;
+  }
+
+  Status Shape(Shapes* shapes) const override {
+    TWML_RETURN_IF_ERROR(shapes->RequireVector(in[0], -1));
+    const int64_t width = shapes->width(in[0]);
+    if (begin_ <= width && size_ <= width - begin_) return shapes->Set(out[0], {size_});
+    return Invalid("the columns ", begin_, " and the ", size_, " from there on must be among the ",
+                   width, " of '", shapes->name(in[0]), "'");
+  }
+
+  Status Run(const Frame& frame) const override {
+    const int64_t item = SizeOf(frame.registers[out[0]].type);
+    const auto x = frame.In<char>(in[0]);
+    const auto y = frame.Out<char>(out[0]);
+    for (int64_t r = 0; r < frame.rows && size_ > 0; ++r) {
+      std::memcpy(y.data + r * y.stride * item, x.data + (r * x.stride + begin_) * item,
+                  static_cast<size_t>(size_ * item));
+    }
+    return Status();
+  }
+
+ private:
+  int64_t begin_ = 0, size_ = 0;
+};
+
+// The outputs of a model side by side, of any shapes.
+class OutputsStep : public Step {
+ public:
+  static std::unique_ptr<Step> Make(StepReader& reader) {
+    for (size_t i = 0; i < reader.num_inputs(); ++i) reader.DenseInput(i, Type::kFloat);
+    reader.DenseOutput(0, Type::kFloat);
+    return std::make_unique<OutputsStep>();
+  }
+
+  Status Shape(Shapes* shapes) const override {
+    int64_t width = 0;
+    for (const Register r : in) width += shapes->width(r);
+    return shapes->Set(out[0], {width});
+  }
+
+  Status Run(const Frame& frame) const override {
+    const auto y = frame.Out<float>(out[0]);
+    int64_t at = 0;
+    for (const Register r : in) {
+      const auto x = frame.In<float>(r);
+      for (int64_t b = 0; b < frame.rows; ++b) std::copy_n(x[b], frame.width(r), y[b] + at);
+      at += frame.width(r);
+    }
+    return Status();
+  }
+};
+
 template <class From, class To>
 class CastStep : public ElementwiseStep {
  public:
@@ -268,7 +334,9 @@ MakeStep FindArrayStep(const std::string& op) {
       {"concatenate", ConcatenateStep::Make},
       {"mean", MeanStep::Make},
       {"multiply", MergeStep<MergeKind::kMultiply>::Make},
-      {"reshape", ReshapeStep::Make}};
+      {"outputs", OutputsStep::Make},
+      {"reshape", ReshapeStep::Make},
+      {"slice", SliceStep::Make}};
   for (const auto& [name, make] : kSteps) {
     if (op == name) return make;
   }

@@ -80,7 +80,8 @@ Status Plan::Make(const Program& program, PlanKey key, std::unique_ptr<const Pla
   Shapes shapes(program.registers);
   const auto& inputs = plan->inputs();
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i].r == kNoRegister || inputs[i].form != Form::kDense) continue;
+    const bool shaped = inputs[i].form == Form::kDense || inputs[i].form == Form::kStrings;
+    if (inputs[i].r == kNoRegister || !shaped) continue;
     TWML_RETURN_IF_ERROR(shapes.Set(inputs[i].r, plan->key_.dims[i]));
   }
   std::vector<const Step*> steps;
@@ -95,12 +96,22 @@ Status Plan::Make(const Program& program, PlanKey key, std::unique_ptr<const Pla
     plan->cost_of_row_ += step->CostOfRow(shapes);
   }
   plan->shapes_ = shapes.Take();
+  TWML_RETURN_IF_ERROR(plan->CheckOutputs());
   TWML_RETURN_IF_ERROR(plan->FindVariations(steps));
   TWML_RETURN_IF_ERROR(plan->FindCollected(steps));
   plan->PlaceRegisters();
   plan->PlaceBases();
   *out = std::move(plan);
   return Status();
+}
+
+Status Plan::CheckOutputs() const {
+  if (program_.outputs.empty()) return Status();
+  const ProgramOutput& last = program_.outputs.back();
+  const int64_t width = shapes_[program_.output].width;
+  if (last.first + last.width == width) return Status();
+  return Invalid("the output has ", width, " numbers for each row, \"outputs\" has ",
+                 last.first + last.width);
 }
 
 Status Plan::FindVariations(const std::vector<const Step*>& steps) {

@@ -95,6 +95,7 @@ class Plan {
 
  private:
   Plan(const Program& program, PlanKey key);
+  Status CheckOutputs() const;
   Status FindVariations(const std::vector<const Step*>& steps);
   Status FindCollected(const std::vector<const Step*>& steps);
   void PlaceRegisters();

@@ -15,12 +15,13 @@ namespace {
 
 constexpr int64_t kFormat = 1;
 constexpr int64_t kFormatWithBase = 2;  // some arrays are the changes to arrays of another folder
+constexpr int64_t kFormatWithOutputs = 3;  // several outputs, and possibly such arrays
 constexpr int64_t kMaxBytes = 1 << 26;
 constexpr const char* kFile = "scorer.json";
 
 MakeStep FindStep(const std::string& op) {
   for (const auto find : {FindArrayStep, FindCalibrationStep, FindDenseStep, FindFieldStep,
-                          FindInteractionStep, FindSparseStep}) {
+                          FindInteractionStep, FindSparseStep, FindStringStep}) {
     if (const MakeStep make = find(op)) return make;
   }
   return nullptr;
@@ -82,6 +83,7 @@ class ProgramReader {
       if (!name->is(Json::Kind::kString)) return Invalid("\"output_name\" must be a string");
       program_.output_name = name->string();
     }
+    TWML_RETURN_IF_ERROR(ReadOutputs());
     registers_.Want(program_.output, Type::kFloat);
     TWML_RETURN_IF_ERROR(registers_.Resolve());
     Convert();
@@ -132,7 +134,9 @@ class ProgramReader {
     constexpr std::pair<const char*, Form> kRoles[] = {{"ids", Form::kIds},
                                                        {"values", Form::kValues},
                                                        {"row_splits", Form::kRowSplits},
-                                                       {"dense", Form::kDense}};
+                                                       {"dense", Form::kDense},
+                                                       {"strings", Form::kStrings},
+                                                       {"bag", Form::kBagStrings}};
     const Json* const inputs = json_.Find("inputs");
     if (inputs == nullptr || !inputs->is(Json::Kind::kObject)) {
       return Invalid("\"inputs\" must be an object");
@@ -143,13 +147,15 @@ class ProgramReader {
                        [&text = role.string()](const auto& known) { return text == known.first; });
       if (found == std::end(kRoles)) {
         return Invalid("the role of the input '", name,
-                       "' must be ids, values, row_splits or dense");
+                       "' must be ids, values, row_splits, dense, strings or bag");
       }
       ProgramInput input;
       input.name = name;
       input.form = found->second;
       TWML_RETURN_IF_ERROR(registers_.Add(name, input.form, &input.r));
-      if (input.form == Form::kDense) TWML_RETURN_IF_ERROR(ReadShape(&input));
+      if (input.form == Form::kDense || input.form == Form::kStrings) {
+        TWML_RETURN_IF_ERROR(ReadShape(&input));
+      }
       program_.features.push_back(std::move(input));
     }
     return Status();
@@ -160,14 +166,54 @@ class ProgramReader {
     const Json* const shapes = json_.Find("shapes");
     const Json* const shape = shapes == nullptr ? nullptr : shapes->Find(input->name);
     input->shape_known = shape != nullptr;
-    if (shape == nullptr) return Status();
-    bool valid = shape->is(Json::Kind::kArray) && shape->items().size() <= 8;
-    for (const Json& dim : shape->items()) {
-      valid = valid && dim.is(Json::Kind::kInteger) && dim.integer() >= 0;
-      input->dims.push_back(dim.integer());
+    if (shape == nullptr && input->form == Form::kStrings) {
+      return Invalid("the shape of the strings '", input->name, "' must be known");
     }
-    if (valid) return Status();
+    if (shape == nullptr) return Status();
+    int64_t width = 1;
+    if (ReadDims(*shape, &input->dims, &width)) return Status();
     return Invalid("the shape of the input '", input->name, "' must be a list of sizes");
+  }
+
+  // Reads the sizes of a row of at most 2^24 items, and multiplies them.
+  static bool ReadDims(const Json& shape, std::vector<int64_t>* dims, int64_t* width) {
+    constexpr int64_t kMost = 1 << 24;
+    bool valid = shape.is(Json::Kind::kArray) && shape.items().size() <= 8;
+    for (const Json& dim : shape.items()) {
+      valid = valid && dim.is(Json::Kind::kInteger) && dim.integer() >= 0 &&
+              !__builtin_mul_overflow(*width, dim.integer(), width) && *width <= kMost;
+      dims->push_back(dim.integer());
+    }
+    return valid;
+  }
+
+  // The names and the shapes of several outputs, whose numbers are side by side.
+  Status ReadOutputs() {
+    const Json* const outputs = json_.Find("outputs");
+    if (outputs == nullptr) return Status();
+    if (!outputs->is(Json::Kind::kArray) || outputs->items().empty()) {
+      return Invalid("\"outputs\" must be an array of outputs");
+    }
+    int64_t first = 0;
+    for (const Json& item : outputs->items()) {
+      const Json *const name = item.Find("name"), *const shape = item.Find("shape");
+      ProgramOutput output;
+      output.first = first;
+      output.width = 1;
+      if (name == nullptr || !name->is(Json::Kind::kString) || shape == nullptr ||
+          !ReadDims(*shape, &output.dims, &output.width)) {
+        return Invalid("\"outputs\" must have names and shapes");
+      }
+      output.name = name->string();
+      first += output.width;
+      for (const ProgramOutput& other : program_.outputs) {
+        if (other.name == output.name) {
+          return Invalid("\"outputs\" has '", output.name, "' twice");
+        }
+      }
+      program_.outputs.push_back(std::move(output));
+    }
+    return Status();
   }
 
   Status ReadSteps() {
@@ -305,9 +351,10 @@ Status Check(const std::string& folder, const Json& json) {
   if (format == nullptr || !format->is(Json::Kind::kInteger)) {
     return Invalid("must have the number of a format");
   }
-  if (format->integer() == kFormat || format->integer() == kFormatWithBase) return Status();
+  static_assert(kFormat < kFormatWithBase && kFormatWithBase < kFormatWithOutputs);
+  if (format->integer() >= kFormat && format->integer() <= kFormatWithOutputs) return Status();
   return Invalid(folder, " has the format ", format->integer(), ", this version reads ", kFormat,
-                 " and ", kFormatWithBase);
+                 " to ", kFormatWithOutputs);
 }
 
 }  // namespace

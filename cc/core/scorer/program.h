@@ -20,7 +20,21 @@ struct ProgramInput {
   Register row_splits = kNoRegister;  // of entries
   Type type = Type::kFloat;           // of a dense array
   bool shape_known = true;            // of a dense array
-  std::vector<int64_t> dims;          // of a row, if it is known
+  std::vector<int64_t> dims;          // of a row of numbers or strings, if it is known
+
+  // The number of strings of a row; 1 for columns.
+  int64_t num_strings() const {
+    int64_t number = 1;
+    for (const int64_t dim : dims) number *= dim;
+    return number;
+  }
+};
+
+// One of several outputs of a model: some columns of the output of its program.
+struct ProgramOutput {
+  std::string name;
+  std::vector<int64_t> dims;  // of a row
+  int64_t first = 0, width = 0;
 };
 
 struct Program {
@@ -34,6 +48,8 @@ struct Program {
   std::vector<ProgramInput> features, columns;   // the two sets of arrays that a request may have
   Register output = kNoRegister;                 // dense float
   std::string output_name = "output";            // in the answers of a server
+  // If the model has several outputs, which are the columns of `output`; otherwise empty.
+  std::vector<ProgramOutput> outputs;
 };
 
 }  // namespace twml::scorer

@@ -3,23 +3,10 @@
 #include <cmath>
 #include <utility>
 
-#include "cc/core/siphash.h"
+#include "cc/core/scorer/category_id.h"
 
 namespace twml::scorer {
 namespace {
-
-constexpr int64_t kBuckets = int64_t{1} << 62;
-constexpr int64_t kMissing = -1;
-
-// The id of the category in string `i` of a column, or kMissing for an empty one.
-int64_t CategoryId(const StringColumn& column, int64_t i, SipKey key) {
-  const int64_t begin = column.offsets[i], size = column.offsets[i + 1] - begin;
-  return size == 0 ? kMissing : BucketOf(SipHash24(key, column.bytes + begin, size), kBuckets);
-}
-
-const StringColumn& ColumnOf(const Frame& frame, Register r) {
-  return *static_cast<const StringColumn*>(frame.views[r].data);
-}
 
 class RawStep : public Step {
  public:
@@ -109,7 +96,7 @@ class RawBag : public RawStep {
     for (int64_t r = 0; r < frame.rows; ++r) {
       for (int64_t k = given.begin(r); k < given.end(r); ++k) {
         const int64_t id = CategoryId(column, k, key_);
-        if (id == kMissing) continue;
+        if (id == kMissingCategory) continue;
         ids[n] = id;
         values[n++] = weights == nullptr ? 1.0f : weights[k];
       }
@@ -152,7 +139,7 @@ class RawRaggedCategories : public RawStep {
         }
         for (int64_t k = begin; k < end; ++k) {
           const int64_t id = CategoryId(ColumnOf(frame, part.column), k, part.key);
-          if (id != kMissing) ids[n++] = id;
+          if (id != kMissingCategory) ids[n++] = id;
         }
       }
       splits[r + 1] = n;

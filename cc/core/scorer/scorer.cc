@@ -181,9 +181,9 @@ class Execution {
                        " rows, got ", array.size);
       }
       case Form::kStrings:
-        if (array.size != rows) {
-          return Invalid("'", input.name, "' must have ", rows, " strings, one for each row, got ",
-                         array.size);
+        if (array.size != rows * input.num_strings()) {
+          return Invalid("'", input.name, "' must have ", rows * input.num_strings(), " strings, ",
+                         input.num_strings(), " for each row, got ", array.size);
         }
         return CheckOffsets(input, array);
       case Form::kRowSplits:
@@ -275,8 +275,9 @@ class Execution {
           break;
         }
         case Form::kStrings:
-          workspace->strings[i] = {reinterpret_cast<const uint8_t*>(data), array.offsets + first};
-          view = {&workspace->strings[i], 1};
+          workspace->strings[i] = {reinterpret_cast<const uint8_t*>(data),
+                                   array.offsets + first * input.num_strings()};
+          view = {&workspace->strings[i], input.num_strings()};
           break;
         case Form::kRowSplits: {
           auto* const splits = workspace->entries.New<int64_t>(rows + 1);

@@ -59,6 +59,8 @@ class Scorer {
   bool reads_files() const { return !program_.tables->empty(); }
   const TableFiles& tables() const { return *program_.tables; }
   const std::string& output_name() const { return program_.output_name; }
+  // The outputs of a model with several, which are columns of the predictions; otherwise empty.
+  const std::vector<ProgramOutput>& outputs() const { return program_.outputs; }
 
   // The shape of a row of the output, which may depend on the shapes of the request's arrays.
   Status OutputShape(const Request& request, std::vector<int64_t>* dims) const;

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "cc/core/discretize.h"
+#include "cc/core/dynamic_lookup.h"
 #include "cc/core/hash.h"
 #include "cc/core/parallel.h"
 #include "cc/core/scorer/step_reader.h"
@@ -236,6 +237,40 @@ class HashIdsStep : public EntryStep {
   int bits_ = 1;
 };
 
+// The rows that a DynamicLookup has given to ids; 0 for ids without one.
+class DynamicLookupStep : public EntryStep {
+ public:
+  static std::unique_ptr<Step> Make(StepReader& reader) {
+    reader.RequireInputs(1);
+    reader.IdsInput(0);
+    reader.EntriesOutput(0, Form::kIds, 0);
+    auto step = std::make_unique<DynamicLookupStep>();
+    step->keys_ = reader.Array("keys", ItemType::kInt64, 1);
+    step->index_ = reader.Array("index", ItemType::kInt32, 1);
+    step->seed_ = reader.Integer("seed");
+    if (!reader.ok()) return nullptr;
+    const Status valid = CheckDynamicIndex(step->keys_.size(), step->index_.size());
+    if (!valid.ok()) reader.Fail(": " + valid.message());
+    return step;
+  }
+
+  Status Run(const Frame& frame) const override {
+    const int64_t n = frame.SplitsOf(in[0]).num_entries();
+    const auto* const ids = frame.Entries<int64_t>(in[0]);
+    int64_t* const rows = frame.memory->New<int64_t>(n);
+    FindDynamicRowsSerially({ids, n}, keys_.items<int64_t>(), index_.items<int32_t>(), seed_, rows);
+    frame.SetEntries(out[0], rows, in[0]);
+    frame.limits[out[0]] = keys_.size();
+    return Status();
+  }
+
+  int64_t CostOfRow(const Shapes&) const override { return 200; }
+
+ private:
+  ArrayFile keys_, index_;
+  int64_t seed_ = 0;
+};
+
 template <BucketIds kind>
 class DiscretizeStep : public EntryStep {
  public:
@@ -304,6 +339,7 @@ class DiscretizeStep : public EntryStep {
 
 MakeStep FindSparseStep(const std::string& op) {
   constexpr std::pair<const char*, MakeStep> kSteps[] = {
+      {"dynamic_lookup", DynamicLookupStep::Make},
       {"hash_ids", HashIdsStep::Make},
       {"hashing_discretize", DiscretizeStep<BucketIds::kHashed>::Make},
       {"max_norm", MaxNormStep::Make},

@@ -192,6 +192,13 @@ void StepReader::DenseInputOfAnyType(size_t i) { Input(i, Form::kDense); }
 
 void StepReader::IdsInput(size_t i) { Input(i, Form::kIds); }
 
+void StepReader::StringsInput(size_t i) { Input(i, Form::kStrings); }
+
+void StepReader::BagInput(size_t i) {
+  const Register strings = Input(i, Form::kBagStrings);
+  registers_->JoinEntries(strings, Input(i + 2, Form::kRowSplits));
+}
+
 void StepReader::BatchInput(size_t i) {
   const Register ids = Input(i, Form::kIds);
   const Register values = has_input(i + 1) ? Input(i + 1, Form::kValues) : kNoRegister;

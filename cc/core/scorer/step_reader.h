@@ -104,6 +104,8 @@ class StepReader {
   void DenseInputOfAnyType(size_t i);
   bool has_input(size_t i) const { return i < in_names_.size() && in_names_[i] != nullptr; }
   void IdsInput(size_t i);
+  void StringsInput(size_t i);
+  void BagInput(size_t i);    // inputs i to i + 2: the strings of bags, null, row splits
   void BatchInput(size_t i);  // inputs i to i + 2: ids, values or null, row splits
   void DenseOutput(size_t i, Type type);
   void DenseOutputOfInputType(size_t i);                 // all inputs and the output have one type
@@ -167,6 +169,7 @@ MakeStep FindDenseStep(const std::string& op);
 MakeStep FindFieldStep(const std::string& op);
 MakeStep FindInteractionStep(const std::string& op);
 MakeStep FindSparseStep(const std::string& op);
+MakeStep FindStringStep(const std::string& op);
 
 // A step that converts a dense register.
 std::unique_ptr<Step> MakeCast(Register from, Type from_type, Register to, Type to_type);
