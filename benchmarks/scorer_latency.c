@@ -4,12 +4,13 @@
  *
  * REQUESTS is a file of int64 numbers: the number of requests, and for each request the number of
  * rows, and for each array its number of items and its bytes, padded to 8. CALLERS threads make
- * requests for SECONDS seconds, every one with THREADS threads that share the rows. All callers
- * begin and end at the same time: with a number of requests for each, the last ones would run
- * alone. Prints the 50th and 99th percentile of the latency in microseconds, the requests per
+ * requests for SECONDS seconds, every one with THREADS threads that share the rows. The requests of
+ * all callers are counted in the same SECONDS, a request at the end in part: a caller that the
+ * system starts late would otherwise run alone at the end. Prints the 50th and 99th percentile of the latency in microseconds, the requests per
  * second of all callers, and the CPU time of a request in microseconds. */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,10 +33,12 @@ typedef struct {
   double duration;
   twml_ops_threads* threads;
   pthread_barrier_t* start;
+  _Atomic double* begin; /* of all callers; 0: none has begun */
   double* seconds; /* of the first MAX_SAMPLES requests */
-  int64_t calls;
+  double calls; /* within the time */
+  int64_t num_samples;
   clockid_t cpu_clock; /* of the thread, or of the process if it is the only caller */
-  double begin, end, cpu;
+  double cpu;
 } caller;
 
 static double read_clock(clockid_t clock) {
@@ -60,15 +63,17 @@ static void* run(void* argument) {
   }
   float* out = malloc(sizeof(float) * (size_t)(most * c->width + 1));
   int64_t calls = 0, at = c->first;
-  double before = now(), stop = before + c->duration / 4;
+  double last = 0, before = now(), stop = before + c->duration / 4;
   for (int warm = 0; before < stop || !warm; ++calls) {
     if (!warm && (before >= stop || calls == MAX_SAMPLES)) {
       warm = 1;
       calls = 0;
       pthread_barrier_wait(c->start);
       c->cpu = read_clock(c->cpu_clock);
-      c->begin = before = now();
-      stop = before + c->duration;
+      before = now();
+      double begin = 0;
+      if (atomic_compare_exchange_strong(c->begin, &begin, before)) begin = before;
+      stop = begin + c->duration;
     }
     const request_data* r = &c->requests[at];
     at = at + 1 < c->num_requests ? at + 1 : 0;
@@ -84,10 +89,13 @@ static void* run(void* argument) {
     }
     const double after = now();
     if (calls < MAX_SAMPLES) c->seconds[calls] = after - before;
+    last = before;
     before = after;
   }
-  c->calls = calls;
-  c->end = before;
+  c->num_samples = calls < MAX_SAMPLES ? calls : MAX_SAMPLES;
+  c->calls = (double)calls;
+  const double late = before - stop, of = before - last; /* of the last request */
+  c->calls -= late < of ? late / of : 1;
   c->cpu = read_clock(c->cpu_clock) - c->cpu;
   free(out);
   return NULL;
@@ -134,6 +142,7 @@ int main(int argc, char** argv) {
   caller* all = calloc((size_t)callers, sizeof(caller));
   pthread_t* started = calloc((size_t)callers, sizeof(pthread_t));
   pthread_barrier_t start;
+  _Atomic double begin = 0;
   twml_ops_threads* pool = threads > 1 ? twml_ops_threads_new((int32_t)threads) : NULL;
   for (int64_t i = 0; i < callers; ++i) {
     memset(&all[i], 0, sizeof(all[i]));
@@ -146,6 +155,7 @@ int main(int argc, char** argv) {
     all[i].duration = atof(argv[5]);
     all[i].threads = pool;
     all[i].start = &start;
+    all[i].begin = &begin;
     all[i].cpu_clock = callers == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_THREAD_CPUTIME_ID;
     all[i].seconds = seconds + i * MAX_SAMPLES;
   }
@@ -153,21 +163,19 @@ int main(int argc, char** argv) {
   for (int64_t i = 0; i < callers; ++i) {
     pthread_create(&started[i], NULL, run, &all[i]);
   }
-  double begin = 0, end = 0, cpu = 0;
-  int64_t n = 0, samples = 0;
+  double calls = 0, cpu = 0;
+  int64_t samples = 0;
   for (int64_t i = 0; i < callers; ++i) {
     pthread_join(started[i], NULL);
-    if (i == 0 || all[i].begin < begin) begin = all[i].begin;
-    if (all[i].end > end) end = all[i].end;
-    const int64_t own = all[i].calls < MAX_SAMPLES ? all[i].calls : MAX_SAMPLES;
+    const int64_t own = all[i].num_samples;
     memmove(seconds + samples, all[i].seconds, sizeof(double) * (size_t)own);
     samples += own;
-    n += all[i].calls;
+    calls += all[i].calls;
     cpu += all[i].cpu;
   }
   qsort(seconds, (size_t)samples, sizeof(double), compare);
   printf("%.3f %.3f %.1f %.3f\n", 1e6 * seconds[samples / 2], 1e6 * seconds[samples * 99 / 100],
-         (double)n / (end - begin), 1e6 * cpu / (double)n);
+         calls / atof(argv[5]), 1e6 * cpu / calls);
   twml_ops_threads_free(pool);
   twml_ops_scorer_free(scorer);
   free(started);

@@ -41,13 +41,15 @@ Status ServedModel::Load(const std::string& folder, const scorer::TableOptions& 
                          std::unique_ptr<ServedModel>* out) {
   std::shared_ptr<const Scorer> loaded;
   TWML_RETURN_IF_ERROR(Scorer::Load(folder, options, &loaded));
-  out->reset(new ServedModel(options, std::move(loaded)));
+  out->reset(new ServedModel(options));
+  (*out)->Replace(loaded);
   return Status();
 }
 
 Status ServedModel::Reload(const std::string& folder) {
   std::shared_ptr<const Scorer> loaded;
   TWML_RETURN_IF_ERROR(Scorer::Load(folder, options_, &loaded));
+  std::lock_guard<std::mutex> lock(reload_);
   const std::shared_ptr<const Scorer> old = Get();
   TWML_RETURN_IF_ERROR(CheckSameInputs("inputs", old->features(), loaded->features()));
   TWML_RETURN_IF_ERROR(CheckSameInputs("columns", old->columns(), loaded->columns()));
@@ -56,9 +58,18 @@ Status ServedModel::Reload(const std::string& folder) {
                    " numbers for each row, as that of the old one, got ", loaded->output_width());
   }
   TWML_RETURN_IF_ERROR(CheckSameOutputs(old->outputs(), loaded->outputs()));
-  std::lock_guard<std::mutex> lock(mu_);
-  scorer_.swap(loaded);  // `loaded` frees the old version after the lock, if nobody holds it
+  Replace(loaded);
   return Status();
+}
+
+void ServedModel::Replace(const std::shared_ptr<const Scorer>& scorer) {
+  for (Slot& slot : slots_) {
+    // Has a counter of its own, and holds one of the counter of `scorer`.
+    auto held = std::make_shared<std::shared_ptr<const Scorer>>(scorer);
+    std::shared_ptr<const Scorer> made(held, held->get());
+    std::lock_guard<std::mutex> lock(slot.mu);
+    slot.scorer.swap(made);  // `made` frees the old version after the lock, if nobody holds it
+  }
 }
 
 }  // namespace twml::serving

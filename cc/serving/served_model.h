@@ -9,6 +9,7 @@
 
 #include "cc/core/scorer/scorer.h"
 #include "cc/core/status.h"
+#include "cc/core/thread_number.h"
 
 namespace twml::serving {
 
@@ -21,8 +22,9 @@ class ServedModel {
 
   // The current version. It lives as long as it is held, also if it is replaced.
   std::shared_ptr<const scorer::Scorer> Get() const {
-    std::lock_guard<std::mutex> lock(mu_);
-    return scorer_;
+    const Slot& slot = slots_[ThreadNumber() % kSlots];
+    std::lock_guard<std::mutex> lock(slot.mu);
+    return slot.scorer;
   }
 
   // Replaces the scorer by that of a folder. Requests that have begun end with the old version; its
@@ -31,12 +33,21 @@ class ServedModel {
   Status Reload(const std::string& folder);
 
  private:
-  ServedModel(const scorer::TableOptions& options, std::shared_ptr<const scorer::Scorer> scorer)
-      : options_(options), scorer_(std::move(scorer)) {}
+  explicit ServedModel(const scorer::TableOptions& options) : options_(options) {}
+
+  void Replace(const std::shared_ptr<const scorer::Scorer>& scorer);
+
+  // Threads with different slots share neither a lock nor a counter of references, so no thread
+  // waits for one that the system has interrupted.
+  struct alignas(64) Slot {
+    mutable std::mutex mu;
+    std::shared_ptr<const scorer::Scorer> scorer;
+  };
+  static constexpr uint32_t kSlots = 64;
 
   const scorer::TableOptions options_;
-  mutable std::mutex mu_;
-  std::shared_ptr<const scorer::Scorer> scorer_;
+  std::mutex reload_;
+  Slot slots_[kSlots];
 };
 
 }  // namespace twml::serving

@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "cc/core/thread_number.h"
+
 namespace twml::scorer {
 namespace {
 
@@ -72,7 +74,7 @@ Plan::Plan(const Program& program, PlanKey key)
       base_offsets_(program.registers.size(), -1) {}
 
 Plan::~Plan() {
-  for (auto& slot : pool_) delete slot.load();
+  for (auto& slot : pool_) delete slot.workspace.load();
 }
 
 Status Plan::Make(const Program& program, PlanKey key, std::unique_ptr<const Plan>* out) {
@@ -248,7 +250,9 @@ void Plan::PlaceBases() {
 }
 
 std::unique_ptr<Workspace> Plan::TakeWorkspace() const {
-  for (auto& slot : pool_) {
+  const uint32_t first = ThreadNumber();
+  for (uint32_t i = 0; i < kPool; ++i) {
+    auto& slot = pool_[(first + i) % kPool].workspace;
     if (slot.load(std::memory_order_relaxed) == nullptr) continue;
     if (Workspace* const found = slot.exchange(nullptr, std::memory_order_acquire)) {
       return std::unique_ptr<Workspace>(found);
@@ -262,7 +266,9 @@ void Plan::ReturnWorkspace(std::unique_ptr<Workspace> workspace) const {
   workspace->entries.Trim(kKeptBytes);
   workspace->base_entries.Trim(kKeptBytes);
   if (workspace->fetched.bytes() > kKeptBytes) workspace->fetched = FetchedRows();
-  for (auto& slot : pool_) {
+  const uint32_t first = ThreadNumber();
+  for (uint32_t i = 0; i < kPool; ++i) {
+    auto& slot = pool_[(first + i) % kPool].workspace;
     Workspace* expected = nullptr;
     if (slot.compare_exchange_strong(expected, workspace.get(), std::memory_order_release,
                                      std::memory_order_relaxed)) {

@@ -89,7 +89,8 @@ class Plan {
   int64_t base_bytes() const { return base_bytes_; }
   const std::vector<int64_t>& base_offsets() const { return base_offsets_; }
 
-  // Workspaces are kept for later calls. Neither waits for another thread.
+  // Workspaces are kept for later calls, and a thread usually gets the one that it returned, which
+  // is in its cache. Neither function waits for another thread.
   std::unique_ptr<Workspace> TakeWorkspace() const;
   void ReturnWorkspace(std::unique_ptr<Workspace> workspace) const;
 
@@ -101,7 +102,11 @@ class Plan {
   void PlaceRegisters();
   void PlaceBases();
 
-  static constexpr int kPool = 64;
+  static constexpr uint32_t kPool = 64;
+  // A cache line each.
+  struct alignas(64) PoolSlot {
+    std::atomic<Workspace*> workspace{nullptr};
+  };
 
   const Program& program_;
   const PlanKey key_;
@@ -110,7 +115,7 @@ class Plan {
   std::vector<const Step*> once_, each_, collect_once_, collect_each_;
   std::vector<int64_t> offsets_, base_offsets_;
   int64_t block_rows_ = 1, cost_of_row_ = 0, dense_bytes_ = 0, base_bytes_ = 0;
-  mutable std::atomic<Workspace*> pool_[kPool] = {};
+  mutable PoolSlot pool_[kPool];
 };
 
 }  // namespace twml::scorer
