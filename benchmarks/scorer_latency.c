@@ -6,8 +6,9 @@
  * rows, and for each array its number of items and its bytes, padded to 8. CALLERS threads make
  * requests for SECONDS seconds, every one with THREADS threads that share the rows. The requests of
  * all callers are counted in the same SECONDS, a request at the end in part: a caller that the
- * system starts late would otherwise run alone at the end. Prints the 50th and 99th percentile of the latency in microseconds, the requests per
- * second of all callers, and the CPU time of a request in microseconds. */
+ * system starts late would otherwise run alone at the end. Prints the 50th and 99th percentile of
+ * the latency in microseconds, the requests per second of all callers, and the CPU time of a
+ * request in microseconds. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -34,8 +35,8 @@ typedef struct {
   twml_ops_threads* threads;
   pthread_barrier_t* start;
   _Atomic double* begin; /* of all callers; 0: none has begun */
-  double* seconds; /* of the first MAX_SAMPLES requests */
-  double calls; /* within the time */
+  double* seconds;       /* of the first MAX_SAMPLES requests */
+  double calls;          /* within the time */
   int64_t num_samples;
   clockid_t cpu_clock; /* of the thread, or of the process if it is the only caller */
   double cpu;

@@ -24,157 +24,26 @@ share the cores, so the table has the CPU time of the server for a request.
 from __future__ import annotations
 
 import argparse
-import ctypes
-import importlib.util
 import json
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-import twml_ops
 from benchmarks import machine, served, tables
+from benchmarks.serving_c_program import CProgram, Percentiles, median
+from benchmarks.serving_page import sections
+from benchmarks.serving_peers import LightGBM, onnx_call, tree_features
+from benchmarks.serving_requests import make_request, ragged_features, train_model
 from tests.core.numpy_scorer import Scorer as NumPyScorer
 from twml_ops import export
 from twml_ops.core import Scorer
-from twml_ops.data import Schema
-from twml_ops.models import sparse_mlp
-from twml_ops.optimizers import Adagrad
 
-SCHEMA = Schema(tuple(f"n{i}" for i in range(13)), tuple(f"c{i}" for i in range(26)), 1 << 18, "x")
-SPARSE_PER_ROW = 150
-PACKAGE = Path(twml_ops.__file__).parent
-PROGRAM = Path(__file__).with_name("scorer_latency.c")
-DISTINCT_REQUESTS = {1: 1024, 20: 64, 200: 8}  # a request has been received: it is in a cache
-SIGNALS = (30, 50, 70, 90)  # sparse features that the labels depend on
-TEST_ROWS = 5000
 TREES, ONNX = "LightGBM, C API", "ONNX Runtime, dense part"
-
-
-def make_request(rows: int, seed: int) -> dict[str, np.ndarray]:
-    """The flat arrays of a request, with all columns and SPARSE_PER_ROW sparse features per row."""
-    rng = np.random.default_rng(seed)
-    numbers, categories = len(SCHEMA.continuous), len(SCHEMA.categorical)
-    sparse = np.minimum(rng.zipf(1.3, (rows, SPARSE_PER_ROW)), SCHEMA.sparse_dim) - 1
-    return {
-        "continuous_ids": np.tile(np.arange(numbers), rows),
-        "continuous_values": rng.normal(size=rows * numbers).astype(np.float32),
-        "continuous_row_splits": np.arange(rows + 1) * numbers,
-        "categorical_ids": rng.integers(0, 1 << 40, rows * categories),
-        "categorical_row_splits": np.arange(rows + 1) * categories,
-        "sparse_ids": sparse.ravel(),
-        "sparse_values": rng.random(rows * SPARSE_PER_ROW).astype(np.float32),
-        "sparse_row_splits": np.arange(rows + 1) * SPARSE_PER_ROW,
-    }
-
-
-def ragged_features(flat: dict[str, np.ndarray]) -> dict[str, tf.RaggedTensor]:
-    """Converts the flat arrays to the inputs of the Keras model."""
-    return {
-        name: tf.RaggedTensor.from_row_splits(
-            flat[name], flat[f"{name.rsplit('_', 1)[0]}_row_splits"]
-        )
-        for name in flat
-        if not name.endswith("row_splits")
-    }
-
-
-def labels_of(flat: dict[str, np.ndarray], seed: int) -> np.ndarray:
-    """Random labels that depend on two numbers and on `SIGNALS`."""
-    rows = len(flat["sparse_row_splits"]) - 1
-    numbers = flat["continuous_values"].reshape(rows, -1)
-    logit = 2 * numbers[:, 0] - numbers[:, 1] * np.abs(numbers[:, 1])
-    logit = logit + signals_of(flat) @ np.array([2, -2, 2, -2])
-    return np.random.default_rng(seed).random(rows) < 1 / (1 + np.exp(-logit))
-
-
-def signals_of(flat: dict[str, np.ndarray]) -> np.ndarray:
-    """Which rows have the sparse features that the labels depend on, [B, 4]."""
-    rows = len(flat["sparse_row_splits"]) - 1
-    sparse = flat["sparse_ids"].reshape(rows, -1)
-    return np.stack([(sparse == signal).any(1) for signal in SIGNALS], axis=1)
-
-
-def train_model(rows: int, epochs: int) -> tf.keras.Model:
-    """Trains the model on random examples."""
-    flat = make_request(rows, 0)
-    labels = labels_of(flat, 0).astype(np.float32)[:, None]
-    data = tf.data.Dataset.from_tensor_slices((ragged_features(flat), labels)).batch(200)
-    tf.keras.utils.set_random_seed(0)
-    model = sparse_mlp(SCHEMA, data)
-    model.compile(Adagrad(0.05), "binary_crossentropy", jit_compile=False)
-    model.fit(data, epochs=epochs, verbose=0)
-    return model
-
-
-class Percentiles(NamedTuple):
-    """Of one run.
-
-    Attributes:
-        p50: microseconds.
-        p99: microseconds.
-        rate: requests per second of all callers.
-        cpu: CPU time of a request in microseconds.
-    """
-
-    p50: float
-    p99: float
-    rate: float
-    cpu: float
-
-
-def median(runs: Sequence[Percentiles]) -> dict[str, float]:
-    """The medians over runs."""
-    return Percentiles(*np.median(np.array(runs), axis=0).tolist())._asdict()
-
-
-class CProgram:
-    """The program that makes requests through the C interface.
-
-    Args:
-        folder: where it is compiled, and its requests are written.
-        model: the folder of the exported model.
-    """
-
-    def __init__(self, folder: Path, model: Path) -> None:
-        self._folder, self._model = folder, model
-        self._program = folder / "scorer_latency"
-        command = ["gcc", "-O2", "-std=c11", f"-I{PACKAGE / 'include'}", str(PROGRAM)]
-        command += ["-o", str(self._program), f"-L{PACKAGE}", "-ltwml_ops_scorer", "-pthread"]
-        subprocess.run([*command, f"-Wl,-rpath,{PACKAGE}"], check=True)
-
-    def write_requests(self, rows: int) -> None:
-        """Writes the requests of a size; scorer_latency.c describes the file."""
-        names = list(json.loads((self._model / "scorer.json").read_text())["inputs"])
-        count = DISTINCT_REQUESTS.get(rows, 64)
-        with (self._folder / f"requests{rows}").open("wb") as file:
-            file.write(np.int64(count).tobytes())
-            for seed in range(1, count + 1):
-                request = make_request(rows, seed)
-                file.write(np.int64(rows).tobytes())
-                for name in names:
-                    data = request[name].tobytes()
-                    file.write(np.array([request[name].size, len(data)]).tobytes())
-                    file.write(data + bytes(-len(data) % 8))
-
-    def run(self, rows: int, callers: int, threads: int, seconds: float) -> Percentiles:
-        """Makes requests.
-
-        Args:
-            rows: rows of a request.
-            callers: number of threads that make requests.
-            threads: number of threads that share the rows of a request.
-            seconds: for which they do.
-        """
-        arguments = [self._model, self._folder / f"requests{rows}", callers, threads, seconds]
-        command = [str(self._program), *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return Percentiles(*map(float, done.stdout.split()))
 
 
 def time_c(
@@ -212,124 +81,6 @@ def contenders(model: tf.keras.Model, folder: Path) -> dict[str, Any]:
 
         calls[f"TensorFlow, {name}"] = call
     return calls
-
-
-def tree_features(flat: dict[str, np.ndarray]) -> np.ndarray:
-    """What LightGBM gets of a request, float64 [B, 43]: numbers, categories, and `SIGNALS`."""
-    rows = len(flat["sparse_row_splits"]) - 1
-    numbers = flat["continuous_values"].reshape(rows, -1)
-    categories = flat["categorical_ids"].reshape(rows, -1) % 1000
-    return np.column_stack([numbers, categories, signals_of(flat)]).astype(np.float64)
-
-
-class LightGBM:
-    """Trees that are as good as the model, called by LightGBM's C API on one thread.
-
-    Args:
-        model: the model, trained on the same examples.
-        rows: their number.
-
-    Attributes:
-        quality: number of trees, and log loss and AUC of both on other examples.
-    """
-
-    def __init__(self, model: tf.keras.Model, rows: int) -> None:
-        import lightgbm
-        from lightgbm.basic import _LIB
-
-        flat, others = make_request(rows, 0), make_request(TEST_ROWS, 99)
-        x, y = tree_features(flat), labels_of(flat, 0)
-        probe, labels = tree_features(others), labels_of(others, 99)
-        ours = model.predict(ragged_features(others), verbose=0)[:, 0]
-        parameters = {"objective": "binary", "num_leaves": 31, "verbose": -1, "seed": 1}
-        for trees in (5, 10, 20, 30, 40, 50, 70, 100, 150, 200, 400):
-            self._booster = lightgbm.train(parameters, lightgbm.Dataset(x, y), trees)
-            theirs = np.asarray(self._booster.predict(probe))
-            if log_loss(theirs, labels) <= log_loss(ours, labels):
-                break
-        self.quality = {
-            "trees": trees,
-            "log loss": log_loss(theirs, labels),
-            "AUC": auc(theirs, labels),
-            "our log loss": log_loss(ours, labels),
-            "our AUC": auc(ours, labels),
-        }
-        self._library, self._columns = _LIB, x.shape[1]
-        self._config = ctypes.c_void_p()
-        options = (0, 0, -1, 1, self._columns, b"num_threads=1")  # normal, all trees, float64
-        code = _LIB.LGBM_BoosterPredictForMatSingleRowFastInit(
-            self._booster._handle, *options, ctypes.byref(self._config)
-        )
-        assert code == 0, code
-        self._size = ctypes.c_int64()
-
-    def call(self, x: np.ndarray) -> np.ndarray:
-        """The probabilities of rows, float64 [B]."""
-        out = np.empty(len(x))
-        result = ctypes.byref(self._size), ctypes.c_void_p(out.ctypes.data)
-        data = ctypes.c_void_p(x.ctypes.data)
-        if len(x) == 1:
-            function = self._library.LGBM_BoosterPredictForMatSingleRowFast
-            code = function(self._config, data, *result)
-        else:
-            function = self._library.LGBM_BoosterPredictForMat
-            shape = (1, len(x), self._columns, 1)  # float64, by row
-            options = (0, 0, -1, b"num_threads=1")
-            code = function(self._booster._handle, data, *shape, *options, *result)
-        assert code == 0, code
-        return out
-
-
-def log_loss(p: np.ndarray, y: np.ndarray) -> float:
-    """The mean log loss."""
-    p = np.clip(p, 1e-7, 1 - 1e-7)
-    return float(-np.mean(y * np.log(p) + (1 - y) * np.log1p(-p)))
-
-
-def auc(p: np.ndarray, y: np.ndarray) -> float:
-    """The area under the ROC curve."""
-    metric = tf.keras.metrics.AUC(num_thresholds=2000)
-    metric.update_state(y, np.clip(p, 0, 1))
-    return float(metric.result())
-
-
-def onnx_call(folder: Path) -> Callable[[np.ndarray], np.ndarray] | None:
-    """The dense layers of the model in ONNX Runtime on one thread, or None without it."""
-    if any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxruntime")):
-        return None
-    import onnx
-    import onnxruntime
-    from onnx import TensorProto, helper, numpy_helper
-
-    steps = json.loads((folder / "scorer.json").read_text())["steps"]
-    nodes, weights, name = [], [], "x"
-    for step in (s for s in steps if s["op"] == "dense"):
-        arrays = {key: np.load(folder / file) for key, file in step["arrays"].items()}
-        inputs = [name]
-        for key in ("kernel", "bias"):
-            if key in arrays:
-                weights.append(numpy_helper.from_array(arrays[key], f"{step['out'][0]}{key}"))
-                inputs.append(weights[-1].name)
-        nodes.append(helper.make_node("Gemm", inputs, [step["out"][0]]))
-        name = step["out"][0]
-        if arrays["kernel"].shape[1] > 1:
-            nodes.append(helper.make_node("Relu", [name], [f"{name}r"]))
-            name = f"{name}r"
-    nodes.append(helper.make_node("Sigmoid", [name], ["y"]))
-    width = next(w.dims[0] for w in weights if len(w.dims) == 2)
-    ends = [
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, [None, w])]
-        for n, w in (("x", width), ("y", 1))
-    ]
-    graph = helper.make_graph(nodes, "dense", *ends, weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.checker.check_model(model)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return lambda x: session.run(["y"], {"x": x})[0]
 
 
 def time_server(
@@ -413,83 +164,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     if onnx is None:
         print("ONNX Runtime is not installed: pip install onnx onnxruntime")
     return found
-
-
-def sections(found: dict[str, Any]) -> dict[str, str]:
-    """The sections of docs/serving.md, by name.
-
-    Args:
-        found: what `main` has measured.
-    """
-    return {
-        "latency": latency(found),
-        "server": server_table(found),
-    }
-
-
-def latency(found: dict[str, Any]) -> str:
-    """The table of the scorer and its peers, and the throughput of several callers."""
-    names = list(dict.fromkeys(n for each in found["python"] for n in each["calls"]))
-    single = {(c["rows"], c["callers"], c["threads"]): c for c in found["c"]}
-    rows = []
-    for title, cell in [("C", lambda rows: single[rows, 1, 1])] + [
-        (
-            name,
-            lambda rows, n=name: next(
-                (e["calls"].get(n) for e in found["python"] if e["rows"] == rows), None
-            ),
-        )
-        for name in names
-    ]:
-        cells = [cell(each["rows"]) for each in found["python"]]
-        rows.append([title, *(f"{c['p50']:,.1f} / {c['p99']:,.1f}" if c else "" for c in cells)])
-    header = ["p50 / p99, µs", *(size_text(each["rows"]) for each in found["python"])]
-    lines = [tables.markdown(header, rows), ""]
-    for (size, callers, threads), c in single.items():
-        if callers > 1 or threads > 1:
-            who = f"{callers} callers" if callers > 1 else f"{threads} threads for a request"
-            lines.append(
-                f"- {size_text(size)}, {who}: p50 {c['p50']:,.1f} µs, p99 "
-                f"{c['p99']:,.1f} µs, {c['rate']:,.0f} requests/s, {c['cpu']:.2f} µs of CPU each."
-            )
-    q = found["LightGBM"]
-    lines += [
-        "",
-        f"LightGBM has {q['trees']} trees, with a log loss of {q['log loss']:.4f} and an AUC of "
-        f"{q['AUC']:.4f} on other examples; our model has {q['our log loss']:.4f} and "
-        f"{q['our AUC']:.4f}.",
-        "",
-        tables.machine(found["machine"]),
-    ]
-    return "\n".join(lines)
-
-
-def size_text(rows: int) -> str:
-    """The size of a request, as a text."""
-    return "1 row" if rows == 1 else f"{rows:,} rows"
-
-
-def server_table(found: dict[str, Any]) -> str:
-    """The table of the server."""
-    pairs: dict[tuple[int, str], dict[int, dict[str, Any]]] = {}
-    for each in found["server"]:
-        pairs.setdefault((each["rows"], each["api"]), {})[each["callers"]] = each
-    header = [
-        *("request", "bytes", "p50, one caller, µs", "p99, µs", "requests/s, 8 callers"),
-        "CPU of the server for a request, µs",
-    ]
-    rows = [
-        [
-            *(f"{size_text(rows)}, {api}", f"{one['bytes']:,}"),
-            *(f"{one['p50']:,.0f}", f"{one['p99']:,.0f}", f"{eight['rate']:,.0f}"),
-            f"{one['cpu']:,.0f} to {eight['cpu']:,.0f}"
-            if one["cpu"] < eight["cpu"]
-            else f"{eight['cpu']:,.0f} to {one['cpu']:,.0f}",
-        ]
-        for (rows, api), by_callers in pairs.items()
-        for one, eight in [(by_callers[1], by_callers[8])]
-    ]
-    return tables.markdown(header, rows) + "\n\n" + tables.machine(found["machine"])
 
 
 def main() -> None:

@@ -124,6 +124,10 @@ class NativeScorer:
     def output_name(self) -> str:
         """The name of the output."""
 
+    @property
+    def outputs(self) -> list[tuple[str, list[int]]]:
+        """The names of several outputs and the shapes of their rows."""
+
     def predict(self, arrays: dict[str, object], raw: bool = False, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
         """Computes predictions.
 

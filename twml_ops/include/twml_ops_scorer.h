@@ -92,8 +92,8 @@ TWML_OPS_SCORER_API int32_t twml_ops_scorer_get_statistics(const twml_ops_scorer
                                                            twml_ops_scorer_statistics* statistics,
                                                            char* error, size_t error_size);
 
-/* Replaces the model by that of another folder, with the same inputs and the same outputs. Requests that have begun end with the old model, whose memory is freed with the last of
- * them. */
+/* Replaces the model by that of another folder, with the same inputs and the same outputs. Requests
+ * that have begun end with the old model, whose memory is freed with the last of them. */
 TWML_OPS_SCORER_API int32_t twml_ops_scorer_reload(twml_ops_scorer* scorer, const char* folder,
                                                    char* error, size_t error_size);
 

@@ -131,12 +131,9 @@ class ProgramReader {
   }
 
   Status ReadInputs() {
-    constexpr std::pair<const char*, Form> kRoles[] = {{"ids", Form::kIds},
-                                                       {"values", Form::kValues},
-                                                       {"row_splits", Form::kRowSplits},
-                                                       {"dense", Form::kDense},
-                                                       {"strings", Form::kStrings},
-                                                       {"bag", Form::kBagStrings}};
+    constexpr std::pair<const char*, Form> kRoles[] = {
+        {"ids", Form::kIds},     {"values", Form::kValues},   {"row_splits", Form::kRowSplits},
+        {"dense", Form::kDense}, {"strings", Form::kStrings}, {"bag", Form::kBagStrings}};
     const Json* const inputs = json_.Find("inputs");
     if (inputs == nullptr || !inputs->is(Json::Kind::kObject)) {
       return Invalid("\"inputs\" must be an object");

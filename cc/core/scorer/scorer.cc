@@ -1,351 +1,15 @@
 #include "cc/core/scorer/scorer.h"
 
 #include <algorithm>
-#include <cstring>
-#include <functional>
-#include <new>
 #include <utility>
 
-#include "cc/core/csr.h"
+#include "cc/core/scorer/divide_rows.h"
+#include "cc/core/scorer/execution.h"
 
 namespace twml::scorer {
 namespace {
 
 constexpr size_t kMaxPlans = 64;
-
-const int64_t kNoEntries[] = {0, 0};  // row splits of a row without entries
-
-bool IsSparse(Form form) {
-  return form == Form::kIds || form == Form::kValues || form == Form::kRowSplits ||
-         form == Form::kBagStrings;
-}
-
-// Checks the arrays of a request, or of its user, and computes blocks of rows.
-class Execution {
- public:
-  Execution(const Plan& plan, const Request& request, float* out)
-      : plan_(plan),
-        program_(plan.program()),
-        request_(request),
-        out_(out),
-        width_(plan.shapes()[program_.output].width) {}
-
-  // Checks sizes and row splits. The row splits come first, as the sizes of entries follow from
-  // their last item.
-  Status Check() const {
-    TWML_RETURN_IF_ERROR(CheckArrays(true));
-    return CheckArrays(false);
-  }
-
-  // Computes what is the same for all rows. `fetched`: rows of tables in files, or null.
-  Status RunOnce(Workspace* workspace, const FetchedRows* fetched = nullptr) {
-    return ForUser(workspace, plan_.once(), [&](const Step& step, Frame& frame) {
-      frame.fetched = fetched;
-      // A step whose inputs are the same for all rows is complete.
-      frame.is_base = std::any_of(step.in.begin(), step.in.end(), [&](Register r) {
-        return r != kNoRegister && plan_.variation(r) == Variation::kSplit;
-      });
-      return step.Run(frame);
-    });
-  }
-
-  // Computes the rows [begin, end), whose first block has the number `block` in `fetched`.
-  Status RunRows(int64_t begin, int64_t end, Workspace* workspace,
-                 const FetchedRows* fetched = nullptr, int64_t block = 0) const {
-    for (int64_t first = begin; first < end; first += plan_.block_rows(), ++block) {
-      const int64_t rows = std::min(plan_.block_rows(), end - first);
-      const bool direct = plan_.written(program_.output);
-      float* const out = out_ + first * width_;
-      View& view = workspace->views[program_.output];
-      const View own = view;
-      Frame frame = BeginBlock(first, rows, workspace);
-      if (direct) view = {out, width_};
-      frame.fetched = fetched;
-      frame.block = block;
-      for (const Step* step : plan_.each()) TWML_RETURN_IF_ERROR(step->Run(frame));
-      if (!direct) {
-        const auto y = frame.In<float>(program_.output);
-        for (int64_t r = 0; r < rows; ++r) std::copy_n(y[r], width_, out + r * width_);
-      }
-      if (direct) workspace->views[program_.output] = own;
-    }
-    return Status();
-  }
-
-  // Lists the rows of tables in files that the user and the rows [begin, end) need. The user's are
-  // those of block 0, and the first block of rows has the number 1.
-  Status Collect(int64_t begin, int64_t end, Workspace* workspace) {
-    FetchedRows& fetched = workspace->fetched;
-    const int64_t block_rows = plan_.block_rows();
-    const int64_t blocks = (end - begin + block_rows - 1) / block_rows;
-    fetched.Begin(program_.tables->size(), 1 + blocks);
-    const auto collect = [&](const Step& step, Frame& frame) {
-      return step.Collect(frame, &fetched);
-    };
-    TWML_RETURN_IF_ERROR(ForUser(workspace, plan_.collect_once(), collect));
-    for (int64_t block = 0; block < blocks; ++block) {
-      const int64_t first = begin + block * block_rows;
-      Frame frame = BeginBlock(first, std::min(block_rows, end - first), workspace);
-      fetched.BeginBlock(1 + block);
-      for (const Step* step : plan_.collect_each()) TWML_RETURN_IF_ERROR(collect(*step, frame));
-    }
-    return Status();
-  }
-
- private:
-  // Calls body(step, frame) for steps on what is the same for all rows.
-  template <class Body>
-  Status ForUser(Workspace* workspace, const std::vector<const Step*>& steps, const Body& body) {
-    base_ = workspace;
-    workspace->base_entries.Reset();
-    if (!plan_.key().ranking) return Status();
-    const auto& inputs = plan_.inputs();
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (inputs[i].r == kNoRegister) continue;
-      BindUser(inputs[i], request_.user[i], &workspace->base_strings[i],
-               &workspace->base_views[inputs[i].r]);
-    }
-    std::fill(workspace->limits.begin(), workspace->limits.end(), 0);
-    Frame frame = MakeFrame(1, workspace->base_views.data(), &workspace->base_entries, workspace);
-    for (const Step* step : steps) TWML_RETURN_IF_ERROR(body(*step, frame));
-    return Status();
-  }
-
-  Frame BeginBlock(int64_t first, int64_t rows, Workspace* workspace) const {
-    workspace->entries.Reset();
-    BindBlock(first, rows, workspace);
-    std::fill(workspace->limits.begin(), workspace->limits.end(), 0);
-    Frame frame = MakeFrame(rows, workspace->views.data(), &workspace->entries, workspace);
-    if (plan_.key().ranking) frame.bases = base_->base_views.data();
-    return frame;
-  }
-
-  Frame MakeFrame(int64_t rows, View* views, EntryMemory* memory, Workspace* workspace) const {
-    Frame frame;
-    frame.rows = rows;
-    frame.views = views;
-    frame.shapes = plan_.shapes().data();
-    frame.registers = program_.registers.data();
-    frame.memory = memory;
-    frame.limits = workspace->limits.data();
-    return frame;
-  }
-
-  // The row splits of entries of a part of the request.
-  const RequestArray* SplitsOf(const ProgramInput& input, Span<const RequestArray> arrays) const {
-    const auto& inputs = plan_.inputs();
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (inputs[i].r == input.row_splits) return &arrays[i];
-    }
-    return nullptr;
-  }
-
-  Status CheckArrays(bool row_splits) const {
-    const auto& inputs = plan_.inputs();
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if ((inputs[i].form == Form::kRowSplits) != row_splits) continue;
-      TWML_RETURN_IF_ERROR(CheckArray(inputs[i], i, request_.arrays, request_.rows));
-      if (plan_.key().ranking) {
-        TWML_RETURN_IF_ERROR(CheckArray(inputs[i], i, request_.user, 1));
-      }
-    }
-    return Status();
-  }
-
-  Status CheckArray(const ProgramInput& input, size_t i, Span<const RequestArray> arrays,
-                    int64_t rows) const {
-    if (input.r == kNoRegister) return Status();
-    const RequestArray& array = arrays[i];
-    const bool strings = input.form == Form::kStrings || input.form == Form::kBagStrings;
-    const int64_t bytes = strings ? array.num_bytes : array.size;
-    if (array.size < 0 || bytes < 0 || (array.data == nullptr && bytes > 0)) {
-      return Invalid("'", input.name, "' has no data");
-    }
-    const bool user = plan_.key().ranking && arrays.data() == request_.user.data();
-    const Variation variation = plan_.variation(input.r);
-    if (user ? variation == Variation::kVarying : variation == Variation::kConstant) {
-      if (array.data == nullptr && array.size == 0) return Status();
-      return Invalid("'", input.name, "' must be given for the user or for the rows, not for both");
-    }
-    if (variation == Variation::kSplit && array.data == nullptr && array.size == 0) {
-      // No entries. The row splits are then missing, too.
-      const RequestArray* const splits =
-          input.form == Form::kRowSplits ? nullptr : SplitsOf(input, arrays);
-      if (splits == nullptr || LastOf(*splits) <= 0) return Status();
-    }
-    switch (input.form) {
-      case Form::kDense: {
-        const int64_t expected = rows * plan_.shapes()[input.r].width;
-        if (array.size == expected) return Status();
-        return Invalid("'", input.name, "' must have ", expected, " numbers for ", rows,
-                       " rows, got ", array.size);
-      }
-      case Form::kStrings:
-        if (array.size != rows * input.num_strings()) {
-          return Invalid("'", input.name, "' must have ", rows * input.num_strings(), " strings, ",
-                         input.num_strings(), " for each row, got ", array.size);
-        }
-        return CheckOffsets(input, array);
-      case Form::kRowSplits:
-        if (array.size != rows + 1) {
-          return Invalid("'", input.name, "' must have ", rows + 1, " items, one more than rows, ",
-                         "got ", array.size);
-        }
-        return CheckRowSplits(input, {static_cast<const int64_t*>(array.data), array.size});
-      case Form::kBagStrings:
-        TWML_RETURN_IF_ERROR(CheckOffsets(input, array));
-        [[fallthrough]];
-      case Form::kIds:
-      case Form::kValues: {
-        const RequestArray* const splits = SplitsOf(input, arrays);
-        const int64_t last = splits == nullptr ? -1 : LastOf(*splits);
-        if (array.size == last) return Status();
-        if (last < 0) return Invalid("'", SplitsName(input), "' must not be empty");
-        return Invalid(SplitsName(input), "[", splits->size - 1, "] must be the number of entries ",
-                       array.size, ", got ", last);
-      }
-    }
-    return Status();
-  }
-
-  // The last item of row splits, or -1.
-  static int64_t LastOf(const RequestArray& splits) {
-    if (splits.data == nullptr || splits.size < 1) return -1;
-    return static_cast<const int64_t*>(splits.data)[splits.size - 1];
-  }
-
-  static Status CheckOffsets(const ProgramInput& input, const RequestArray& array) {
-    if (array.offsets == nullptr) return Invalid("'", input.name, "' must have offsets");
-    bool valid = array.offsets[0] >= 0;
-    for (int64_t i = 0; i < array.size; ++i) valid &= array.offsets[i] <= array.offsets[i + 1];
-    valid &= array.offsets[array.size] <= array.num_bytes;
-    if (valid) return Status();
-    return Invalid("the offsets of '", input.name, "' must be non-decreasing, from 0 to at most ",
-                   array.num_bytes);
-  }
-
-  std::string SplitsName(const ProgramInput& input) const {
-    for (const ProgramInput& other : plan_.inputs()) {
-      if (other.r == input.row_splits) return other.name;
-    }
-    return "row_splits";
-  }
-
-  static Status CheckRowSplits(const ProgramInput& input, Span<const int64_t> splits) {
-    // The last item is compared with the number of entries where they are checked.
-    const Status valid = twml::CheckRowSplits(splits, splits[splits.size() - 1]);
-    if (valid.ok()) return valid;
-    return Invalid(input.name, ": ", valid.message());
-  }
-
-  // The view of an array of which all rows are the same.
-  void BindUser(const ProgramInput& input, const RequestArray& array, StringColumn* strings,
-                View* view) const {
-    if (input.form == Form::kRowSplits && array.data == nullptr) {
-      *view = {kNoEntries, 0};
-    } else if (input.form == Form::kStrings || input.form == Form::kBagStrings) {
-      *strings = {static_cast<const uint8_t*>(array.data), array.offsets};
-      *view = {strings, 0};
-    } else {
-      *view = {array.data, 0};
-    }
-  }
-
-  // The views of the rows [first, first + rows).
-  void BindBlock(int64_t first, int64_t rows, Workspace* workspace) const {
-    std::vector<View>& views = workspace->views;
-    if (plan_.key().ranking) {
-      for (size_t r = 0; r < views.size(); ++r) {
-        if (plan_.variation(static_cast<Register>(r)) == Variation::kConstant) {
-          views[r] = {base_->base_views[r].data, 0};
-        }
-      }
-    }
-    const auto& inputs = plan_.inputs();
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      const ProgramInput& input = inputs[i];
-      if (input.r == kNoRegister || plan_.variation(input.r) == Variation::kConstant) continue;
-      const RequestArray& array = request_.arrays[i];
-      const auto* const data = static_cast<const char*>(array.data);
-      View& view = views[input.r];
-      switch (input.form) {
-        case Form::kDense: {
-          const int64_t width = plan_.shapes()[input.r].width;
-          view = {data + first * width * SizeOf(input.type), width};
-          break;
-        }
-        case Form::kStrings:
-          workspace->strings[i] = {reinterpret_cast<const uint8_t*>(data),
-                                   array.offsets + first * input.num_strings()};
-          view = {&workspace->strings[i], input.num_strings()};
-          break;
-        case Form::kRowSplits: {
-          auto* const splits = workspace->entries.New<int64_t>(rows + 1);
-          const auto* const given = static_cast<const int64_t*>(array.data);
-          for (int64_t r = 0; r <= rows; ++r) {
-            splits[r] = given == nullptr ? 0 : given[first + r] - given[first];
-          }
-          view = {splits, 1};
-          break;
-        }
-        case Form::kIds:
-        case Form::kValues:
-        case Form::kBagStrings: {
-          const RequestArray* const splits = SplitsOf(input, request_.arrays);
-          const auto* const offsets =
-              splits == nullptr ? nullptr : static_cast<const int64_t*>(splits->data);
-          const int64_t begin = offsets == nullptr ? 0 : offsets[first];
-          if (input.form == Form::kBagStrings) {
-            workspace->strings[i] = {reinterpret_cast<const uint8_t*>(data), array.offsets + begin};
-            view = {&workspace->strings[i], begin};
-          } else {
-            const int64_t size = input.form == Form::kIds ? 8 : 4;
-            view = {data == nullptr ? nullptr : data + begin * size, begin};
-          }
-          break;
-        }
-      }
-    }
-  }
-
-  const Plan& plan_;
-  const Program& program_;
-  const Request& request_;
-  float* const out_;
-  const int64_t width_;
-  const Workspace* base_ = nullptr;
-};
-
-// The first error of a request by the position of its rows, whatever thread finds it first.
-class FirstError {
- public:
-  void Record(int64_t row, Status status) {
-    std::lock_guard<std::mutex> lock(mu_);
-    if (row >= row_) return;
-    row_ = row;
-    status_ = std::move(status);
-  }
-  Status Take() { return std::move(status_); }
-
- private:
-  std::mutex mu_;
-  int64_t row_ = INT64_MAX;
-  Status status_;
-};
-
-// Takes a workspace of a plan and returns it.
-class BorrowedWorkspace {
- public:
-  explicit BorrowedWorkspace(const Plan& plan) : plan_(plan), workspace_(plan.TakeWorkspace()) {}
-  ~BorrowedWorkspace() { plan_.ReturnWorkspace(std::move(workspace_)); }
-  BorrowedWorkspace(const BorrowedWorkspace&) = delete;
-  BorrowedWorkspace& operator=(const BorrowedWorkspace&) = delete;
-  Workspace* get() const { return workspace_.get(); }
-
- private:
-  const Plan& plan_;
-  std::unique_ptr<Workspace> workspace_;
-};
 
 bool ShapesKnown(const std::vector<ProgramInput>& inputs) {
   return std::all_of(inputs.begin(), inputs.end(),
@@ -359,31 +23,6 @@ PlanKey KeyOf(const std::vector<ProgramInput>& inputs, bool raw) {
     key.dims.push_back(raw && input.form == Form::kDense ? std::vector<int64_t>{1} : input.dims);
   }
   return key;
-}
-
-// Calls body(begin, end, workspace) on ranges of [0, total), and returns the first error by
-// position. One of the threads uses the workspace `first`.
-template <class Body>
-Status InParallel(const Plan& plan, int64_t total, int64_t cost, const ParallelFor& parallel_for,
-                  Workspace* first, const Body& body) {
-  FirstError error;
-  std::atomic<bool> first_taken{false};
-  const std::function<void(int64_t, int64_t)> range = [&](int64_t begin, int64_t end) {
-    try {
-      Status status;
-      if (!first_taken.exchange(true)) {
-        status = body(begin, end, first);
-      } else {
-        const BorrowedWorkspace own(plan);
-        status = body(begin, end, own.get());
-      }
-      if (!status.ok()) error.Record(begin, std::move(status));
-    } catch (const std::bad_alloc&) {
-      error.Record(begin, Invalid("out of memory"));
-    }
-  };
-  parallel_for(total, cost, range);
-  return error.Take();
 }
 
 // Computes a request of a model with tables in files, in parts whose rows fit into memory. The rows
@@ -410,7 +49,7 @@ Status PredictFromFiles(const Plan& plan, Execution* execution, Workspace* works
     };
     const int64_t blocks = (end - begin + block_rows - 1) / block_rows;
     TWML_RETURN_IF_ERROR(blocks == 1 ? run(0, 1, workspace)
-                                     : InParallel(plan, blocks, plan.cost_of_row() * block_rows,
+                                     : DivideRows(plan, blocks, plan.cost_of_row() * block_rows,
                                                   parallel_for, workspace, run));
   }
   return Status();
@@ -522,8 +161,8 @@ Status Scorer::Predict(const Request& request, const ParallelFor& parallel_for, 
     return Invalid("out must have ", request.rows * width, " floats, ", width,
                    " for each row, got ", out_size);
   }
+  TWML_RETURN_IF_ERROR(CheckRequest(*plan, request));
   Execution execution(*plan, request, out);
-  TWML_RETURN_IF_ERROR(execution.Check());
   if (request.rows == 0) return Status();
   const BorrowedWorkspace first(*plan);
   if (reads_files()) {
@@ -533,7 +172,7 @@ Status Scorer::Predict(const Request& request, const ParallelFor& parallel_for, 
   if (request.rows <= plan->block_rows()) {
     return execution.RunRows(0, request.rows, first.get());
   }
-  return InParallel(*plan, request.rows, plan->cost_of_row(), parallel_for, first.get(),
+  return DivideRows(*plan, request.rows, plan->cost_of_row(), parallel_for, first.get(),
                     [&](int64_t begin, int64_t end, Workspace* workspace) {
                       return execution.RunRows(begin, end, workspace);
                     });

@@ -2,7 +2,6 @@
 #ifndef TWML_CORE_SCORER_SCORER_H_
 #define TWML_CORE_SCORER_SCORER_H_
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -12,34 +11,10 @@
 #include "cc/core/parallel.h"
 #include "cc/core/scorer/plan.h"
 #include "cc/core/scorer/program.h"
-#include "cc/core/span.h"
+#include "cc/core/scorer/request.h"
 #include "cc/core/status.h"
 
 namespace twml::scorer {
-
-// An array of a request.
-struct RequestArray {
-  // Dense: float, int64_t or uint8_t [rows, …]. Ids: int64_t. Values: float. Row splits: int64_t
-  // [rows + 1]. Strings: the bytes of all of them.
-  const void* data = nullptr;
-  int64_t size = 0;  // the number of items, or of strings
-  // Strings: the offset of each, and the end of the last one, [size + 1]; and the number of bytes.
-  const int64_t* offsets = nullptr;
-  int64_t num_bytes = 0;
-  // The shape of a row of a dense array, if the scorer does not know it. Null: a vector.
-  const std::vector<int64_t>* dims = nullptr;
-};
-
-// The arrays of a request, in the order of Scorer::features or Scorer::columns.
-struct Request {
-  bool raw = false;  // `arrays` are columns
-  Span<const RequestArray> arrays;
-  // For a ranking request, the user's part of each array, or no items. Of sparse batches, each row
-  // has the user's entries, followed by its own; either may have none. Of all other arrays, one of
-  // the two parts is given, and the other has no data.
-  Span<const RequestArray> user;
-  int64_t rows = 0;
-};
 
 class Scorer {
  public:

@@ -30,8 +30,8 @@ int64_t IdOfInteger(int64_t number, SipKey key) {
 
 int64_t IdOfBool(bool value, SipKey key) {
   const char* const text = value ? "true" : "false";
-  return CategoryId(reinterpret_cast<const uint8_t*>(text),
-                    static_cast<int64_t>(std::strlen(text)), key);
+  return CategoryId(reinterpret_cast<const uint8_t*>(text), static_cast<int64_t>(std::strlen(text)),
+                    key);
 }
 
 // A matrix of categories, with a key for each column, to ids. Integers and bools are hashed as
