@@ -337,9 +337,7 @@ class Scorer:
             array = np.asarray(made[name])
             dims = tuple(self._row_dims[name]) if form == "strings" else ()
             if array.ndim == 0 or array.shape[1:] != dims:
-                raise ValueError(
-                    f"{name} must have the shape {('B', *dims)}, got {array.shape}"
-                )
+                raise ValueError(f"{name} must have the shape {('B', *dims)}, got {array.shape}")
             made[name] = strings_of(name, array.ravel())
         return made
 

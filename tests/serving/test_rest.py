@@ -236,14 +236,15 @@ def test_several_outputs_have_names(tmp_path):
         assert status == 200
         for name, array in want.items():
             np.testing.assert_array_equal(np.float32(columns["outputs"][name]), array)
-        body = {"instances": [{"x": a.tolist(), "n": b.tolist()} for a, b in zip(x, n, strict=True)]}
+        body = {"instances": [{"x": x[i].tolist(), "n": n[i].tolist()} for i in range(2)]}
         status, rows = client.predict(body)
         assert [list(row) for row in rows["predictions"]] == [["part", "matrix", "ids"]] * 2
         for name, array in want.items():
             got = np.float32([row[name] for row in rows["predictions"]])
             np.testing.assert_array_equal(got, array)
         body["instances"][0]["x"][0][1] = None
-        _, text = client.raw("POST", "/v1/models/m:predict", json.dumps(body).replace("null", "NaN"))
+        nan = json.dumps(body).replace("null", "NaN")
+        _, text = client.raw("POST", "/v1/models/m:predict", nan)
         assert b'"part":[NaN,2.0]' in text
         _, metadata = client.get("/v1/models/m/metadata")
     outputs = metadata["metadata"]["signature_def"]["signature_def"]["serving_default"]["outputs"]

@@ -16,8 +16,8 @@ from twml_ops.data import Schema
 from twml_ops.export.raw_columns import RawColumns
 from twml_ops.export.scorer_fields import FIELD_LAYERS
 from twml_ops.export.scorer_files import write_scorer
-from twml_ops.export.scorer_strings import hash_strings
 from twml_ops.export.scorer_program import Batch, CompileLayer, Dense, Part, Program
+from twml_ops.export.scorer_strings import hash_strings
 from twml_ops.export.tables import RowFormat
 from twml_ops.export.values import Values
 from twml_ops.models import HashedIds, SplitLabels, layout_of
