@@ -104,7 +104,9 @@ class Scorer:
         self._columns = dict(model.columns)
         self._outputs = [(name, tuple(dims)) for name, dims in model.outputs]
         self._strings = {n: f for n, f in model.features if f in ("strings", "bag")}
-        self._row_dims = {n: d for n, f, _, _, d in model.describe(False) if f == "strings"}
+        self._row_dims: dict[str, Any] = {
+            name: dims for name, form, _, _, dims in model.describe(False) if form == "strings"
+        }
         forms = list(self._features.values())
         by_form = {form: name for name, form in model.features}
         self._one_batch = set(forms) <= set(_PARTS) and len(forms) == len(set(forms))
