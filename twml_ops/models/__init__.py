@@ -45,6 +45,7 @@ from twml_ops.models.new_categories import (
     with_new_categories,
 )
 from twml_ops.models.shared_bottom import shared_bottom
+from twml_ops.models.sigmoid_of_mean_logit import SigmoidOfMeanLogit
 from twml_ops.models.sparse_mlp import sparse_mlp
 from twml_ops.models.split_labels import SplitLabels
 
@@ -69,6 +70,7 @@ __all__ = [
     "EnlargedTable",
     "HashedIds",
     "MeanLogit",
+    "SigmoidOfMeanLogit",
     "SplitLabels",
     "choose_crosses",
     "dcn",

@@ -274,9 +274,7 @@ class Fields:
         )
         return linear(self._sparse)
 
-    def logits(
-        self, x: Any, name: str = "deep_logit", initializer: str = "glorot_uniform"
-    ) -> Any:
+    def logits(self, x: Any, name: str = "deep_logit", initializer: str = "glorot_uniform") -> Any:
         """A term [B, L] that is linear in the outputs x [B, any] of a part of the model."""
         labels = len(self.labels)
         dense = tf.keras.layers.Dense(
