@@ -28,9 +28,9 @@ CHOSEN, DATA = list(PARTS), ["mixed", "criteo", "flights"]
 
 
 def main(
-    part: Annotated[list[str], typer.Option(help="dhen, shampoo or snapshots. Repeatable.")] = list(
-        PARTS
-    ),
+    part: Annotated[
+        list[str], typer.Option(help="dhen, shampoo or snapshots. Repeatable.")
+    ] = CHOSEN,
     data: Annotated[
         list[str],
         typer.Option(help="mixed (planted), criteo, flights or NAME=SOURCE. Repeatable."),
