@@ -4,7 +4,8 @@
     python -m benchmarks.published --part dhen --data mixed --seeds 10
     python -m benchmarks.published --part shampoo --data criteo --seeds 5
 
-Each training is recorded when it is complete, so an interrupted command resumes. All figures are on test data, which decide nothing.
+Each training is recorded when it is complete, so an interrupted command resumes. All figures are on
+test data, which decide nothing.
 """
 
 from __future__ import annotations

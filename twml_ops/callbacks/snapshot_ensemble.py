@@ -92,6 +92,9 @@ class SnapshotEnsemble(tf.keras.callbacks.Callback):
 
         Args:
             logs: not used.
+
+        Raises:
+            ValueError: see the class.
         """
         del logs
         self._steps = self.cycle_steps or self._steps_of_fit()

@@ -107,6 +107,9 @@ class FieldInteraction(tf.keras.layers.Layer, abc.ABC):
 
         Args:
             name: Its name.
+
+        Returns:
+            The value, in the shape of the weight.
         """
         return tf.convert_to_tensor(getattr(self, name))
 
@@ -206,7 +209,11 @@ class FieldDot(FieldInteraction):
         self.hidden = tuple(int(width) for width in hidden)
 
     def build_interaction(self, fields: int, width: int, outputs: int) -> None:
-        """See the base class."""
+        """See the base class.
+
+        Raises:
+            ValueError: The input does not fit.
+        """
         if fields < 2:
             raise ValueError(f"inputs of {self.name!r} must have at least two vectors, got one")
         widths = [fields * (fields - 1) // 2, *self.hidden, outputs * width]
@@ -267,7 +274,11 @@ class FieldAttention(FieldInteraction):
         self.epsilon = float(epsilon)
 
     def build_interaction(self, fields: int, width: int, outputs: int) -> None:
-        """See the base class."""
+        """See the base class.
+
+        Raises:
+            ValueError: The input does not fit.
+        """
         if width % self.num_heads:
             raise ValueError(f"num_heads must divide the width {width}, got {self.num_heads}")
         for name in ("query", "key", "value", "output_projection"):

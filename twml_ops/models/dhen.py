@@ -8,11 +8,13 @@ fields ──┬─ vectors ─────────────┘          
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import tensorflow as tf
 
 from twml_ops.data import Schema
 from twml_ops.layers import DHENBlock
+from twml_ops.layers.dhen_block import Ensemble
 from twml_ops.models._fields import Fields, dense_net
 from twml_ops.models._layouts import takes
 
@@ -84,8 +86,9 @@ def dhen(
         number = dense_net(fields.numbers, [*bottom, units], 0.0, name="bottom")
         number = tf.keras.layers.Reshape((1, units), name="bottom_field")(number)
         x = tf.keras.layers.Concatenate(axis=1, name="vectors")([number, x])
+    joined = cast(Ensemble, ensemble)  # the block checks it
     for i in range(depth):
-        x = DHENBlock(modules, outputs, ensemble, name=f"block_{i}")(x)
+        x = DHENBlock(modules, outputs, joined, name=f"block_{i}")(x)
     x = tf.keras.layers.Flatten(name="flat")(x)
     # The vectors are normalized, so that other weights would predict far from the base rate.
     deep = fields.logits(dense_net(x, hidden, dropout), initializer="zeros")

@@ -266,15 +266,15 @@ class Shampoo(tf.keras.optimizers.Optimizer):
     ) -> None:
         """Updates the copy of a weight on each replica."""
         assert self._state is not None
-        shape = preconditioned_shape(variable.shape)
+        devices, shape = self._state.devices, preconditioned_shape(variable.shape)
 
         def received(context: Any) -> tf.Tensor:
-            with tf.device(self._state.devices[context.replica_id_in_sync_group] or None):
+            with tf.device(devices[context.replica_id_in_sync_group] or None):
                 whole = join_blocks(parts, shape, self.max_preconditioner_dim)
                 whole = tf.reshape(whole * tf.cast(learning_rate, whole.dtype), variable.shape)
                 return tf.cast(whole, variable.dtype)
 
-        if len(self._state.devices) == 1:
+        if len(devices) == 1:
             variable.assign_sub(received(_ONE_REPLICA))
             return
         change = strategy.experimental_distribute_values_from_function(received)
