@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.published.task import (
+    L2,
+    TRIAL,
     BestEpoch,
     Done,
     Measured,
@@ -13,6 +15,7 @@ from benchmarks.published.task import (
     entropy_on,
     fit,
     make,
+    regularized,
 )
 from twml_ops import layers, models, optimizers
 
@@ -25,15 +28,16 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "DHEN, all modules": ("dhen", {"modules": ALL}),
     **{f"DHEN, {name} alone": ("dhen", {"modules": (name,)}) for name in ALL},
     "dcn": ("dcn", {"trees": False}),
-    "deepfm": ("deepfm", {"l2": 0.01, "linear_l2": 0.001}),
-    "dlrm": ("dlrm", {"l2": 0.01, "linear_l2": 0.001}),
+    "deepfm": ("deepfm", {}),
+    "dlrm": ("dlrm", {}),
 }
-_WEAK = {"l2": 0.01, "linear_l2": 0.001}
 _RATE = 0.002
 
 
 def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:
-    """Trains every contender with Adam, for the number of epochs that the validation part chooses.
+    """Trains every contender with Adam and each strength of regularization.
+
+    The validation part chooses the strength and the number of epochs.
 
     Args:
         task: the data.
@@ -42,19 +46,26 @@ def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:
         done: contenders that are measured.
 
     Yields:
-        Contender, and its `entropy` on the test part and number of `epochs`.
+        Trials; then the contender, and its `entropy` on the test part, its `l2` and its number of
+        `epochs`.
     """
     for contender, (name, options) in CONTENDERS.items():
         if contender in done:
             continue
-        build = models.get(name)
-        model = make(build, task, {**(_WEAK if name == "dhen" else {}), **options}, seed)
-        best = BestEpoch(task, build)
-        fit(model, task, build, optimizers.LazyAdam(_RATE), settings, seed, callbacks=[best])
-        yield (
-            contender,
-            {
-                "entropy": entropy_on(model, task, task.test, build),
-                "epochs": float(1 + best.entropies.index(min(best.entropies))),
-            },
-        )
+        build, tried = models.get(name), []
+        for l2 in L2:
+            trial = f"{contender}{TRIAL}{l2:g}"
+            found = done.get(trial)
+            if found is None:
+                model = make(build, task, regularized(options, l2), seed)
+                best = BestEpoch(task, build)
+                fit(model, task, build, optimizers.LazyAdam(_RATE), settings, seed, [best])
+                found = {
+                    "entropy": entropy_on(model, task, task.test, build),
+                    "lowest": min(best.entropies),
+                    "epochs": float(1 + best.entropies.index(min(best.entropies))),
+                    "l2": l2,
+                }
+                yield trial, found
+            tried.append(found)
+        yield contender, min(tried, key=lambda each: float(each["lowest"]))

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks import tables
-from benchmarks.published.task import WITH_RATE
+from benchmarks.published.task import TRIAL
 from benchmarks.quality.page import difference
 
 _TITLES = {
     "entropy": "normalized entropy, test",
     "epochs": "epochs",
     "rate": "learning rate",
+    "l2": "L2",
     "lowest": "lowest normalized entropy, validation",
     "steps": "steps to the best diagonal one",
     "step_time": "time of a step, ratio",
@@ -41,9 +42,9 @@ def page(content: Mapping[str, Any], claims: Mapping[str, str]) -> str:
 def _section(
     key: str, runs: Mapping[str, Any], about: Mapping[str, Any], claims: Mapping[str, str]
 ) -> str:
-    contenders = {name: found for name, found in runs.items() if WITH_RATE not in name}
+    contenders = {name: found for name, found in runs.items() if TRIAL not in name}
     if not contenders:
-        return f"### {key}\n\nThe learning rates are being chosen."
+        return f"### {key}\n\nThe settings are being chosen."
     seeds = max(len(found) for found in contenders.values())
     names = [m for m in _TITLES if any(m in r for by in contenders.values() for r in by.values())]
     order = sorted(contenders, key=lambda c: _mean(contenders[c], "entropy"))

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.published.task import (
+    L2,
     READ_BATCH_SIZE,
+    TRIAL,
     Done,
     Measured,
     Metrics,
@@ -19,6 +21,7 @@ from benchmarks.published.task import (
     make,
     normalized_entropy,
     predict,
+    regularized,
 )
 from twml_ops import models, optimizers
 from twml_ops.callbacks import SnapshotEnsemble
@@ -30,7 +33,7 @@ CLAIM = (
     "equal compute. Directed perturbation: an inverted U, too little and too much diversity hurt."
 )
 MODEL = "deepfm"
-OPTIONS = {"l2": 0.01, "linear_l2": 0.001}
+OPTIONS: dict[str, Any] = {}
 RATE, SNAPSHOTS, RUNS = 0.002, 5, 3
 SCHEDULES: tuple[Schedule, ...] = ("cyclic", "constant")
 SIZES = (0.0, 0.01, 0.03, 0.1, 0.3)
@@ -47,23 +50,36 @@ def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:
         done: contenders that are measured.
 
     Yields:
-        Contender, and its `entropy` on the test part; of snapshots also the `deviation` of the
-        members there.
+        Trials of the single run with each strength of regularization, of which the validation part
+        chooses the one for all. Then the contender, and its `entropy` on the test part; of
+        snapshots also the `deviation` of the members there.
     """
     build = models.get(MODEL)
     test = task.batches(task.test, build, READ_BATCH_SIZE)
 
     def run(callbacks: Any = (), number: int = 0) -> Any:
         own_seed = seed + 1000 * number
-        model = make(build, task, OPTIONS, own_seed)
+        model = make(build, task, regularized(OPTIONS, l2), own_seed)
         fit(model, task, build, optimizers.LazyAdam(RATE), settings, own_seed, callbacks)
         return model
 
     def entropy(model: Any) -> Metrics:
         return {"entropy": entropy_on(model, task, task.test, build)}
 
+    tried = []
+    for l2 in L2:
+        trial = f"single run{TRIAL}{l2:g}"
+        found = done.get(trial)
+        if found is None:
+            model = run()
+            lowest = entropy_on(model, task, task.validation, build)
+            found = {**entropy(model), "lowest": lowest, "l2": l2}
+            yield trial, found
+        tried.append(found)
+    chosen = min(tried, key=lambda each: float(each["lowest"]))
+    l2 = chosen["l2"]
     if "single run" not in done:
-        yield "single run", entropy(run())
+        yield "single run", chosen
     if "late checkpoints averaged" not in done:
         steps = -(-task.train.num_examples() // settings.batch_size)
         yield "late checkpoints averaged", entropy(run([WeightAveraging(steps)]))

@@ -18,8 +18,10 @@ from twml_ops import models
 from twml_ops.data import Source, open_source
 
 READ_BATCH_SIZE = 4096
-WITH_RATE = ", rate "
-"""In the names of trainings that only choose a learning rate; the tables leave them out."""
+TRIAL = ", trial "
+"""In the names of trainings that only choose a setting; the tables leave them out."""
+L2 = (0.0, 0.001, 0.01)
+"""The strengths of the regularization of vectors; that of linear weights is a tenth of it."""
 Metrics = dict[str, Any]
 Done = Mapping[str, Metrics]
 """The metrics of the contenders that are measured."""
@@ -160,3 +162,8 @@ class BestEpoch(tf.keras.callbacks.Callback):
         """Restores the best epoch."""
         del logs
         self.model.set_weights(self._weights)
+
+
+def regularized(options: dict[str, Any], l2: float) -> dict[str, Any]:
+    """The options of a model with a strength of the regularization."""
+    return {**options, "l2": l2, "linear_l2": l2 / 10}
