@@ -21,6 +21,7 @@ ARROWS = {
     "layers optimizers placement checkpoint data planning _keras _child ''",
     "cli.render": "cli.results analysis tpu data planning",
     "cli.results": "analysis planning",
+    "callbacks": "models placement",
     "cli.errors": "",
     "selfcheck": "core ops _keras _startup_log ''",
     "analysis": "layers metrics data _batch ops _core _keras _deprecated",

@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 _SUBMODULES = (
     *(
         "analysis",
+        "callbacks",
         "checkpoint",
         "cli",
         "core",

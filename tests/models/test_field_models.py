@@ -13,6 +13,7 @@ from twml_ops.optimizers import Adagrad
 SMALL = {
     "dcn": {"units": 4, "hidden": (3,)},
     "deepfm": {"units": 4, "hidden": (3,)},
+    "dhen": {"units": 4, "hidden": (3,), "depth": 2, "outputs": 2},
     "dlrm": {"units": 4, "hidden": (3,), "bottom": (3,)},
     "fm": {"units": 4},
     "logistic": {},

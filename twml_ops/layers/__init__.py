@@ -9,11 +9,20 @@ from twml_ops.layers.category_rows import CategoryRows
 from twml_ops.layers.choose_crosses import choose_crosses
 from twml_ops.layers.count_statistics import CountStatistics
 from twml_ops.layers.cross import Cross
+from twml_ops.layers.dhen_block import DHEN_MODULES, DHENBlock
 from twml_ops.layers.dot_interaction import DotInteraction
 from twml_ops.layers.dynamic_lookup import DynamicLookup
 from twml_ops.layers.dynamic_sparse_linear import DynamicSparseLinear
 from twml_ops.layers.factorization_machine import FactorizationMachine
 from twml_ops.layers.field_embedding import FieldEmbedding
+from twml_ops.layers.field_interactions import (
+    FieldAttention,
+    FieldConvolution,
+    FieldCross,
+    FieldDot,
+    FieldInteraction,
+    FieldLinear,
+)
 from twml_ops.layers.field_logarithms import FieldLogarithms, FieldMoments
 from twml_ops.layers.field_quantiles import FieldQuantiles
 from twml_ops.layers.grouped_sparse_linear import GroupedSparseLinear, SparseTable
@@ -30,16 +39,24 @@ from twml_ops.layers.target_statistics import TargetStatistics
 from twml_ops.placement.tiered import Tiered
 
 __all__ = [
+    "DHEN_MODULES",
     "BoostedTrees",
     "CategoryCounts",
     "CategoryRows",
     "CountStatistics",
     "Cross",
+    "DHENBlock",
     "DotInteraction",
     "DynamicLookup",
     "DynamicSparseLinear",
     "FactorizationMachine",
+    "FieldAttention",
+    "FieldConvolution",
+    "FieldCross",
+    "FieldDot",
     "FieldEmbedding",
+    "FieldInteraction",
+    "FieldLinear",
     "FieldLogarithms",
     "FieldMoments",
     "FieldQuantiles",

@@ -8,6 +8,7 @@
 | `deepfm` | factorization machine and dense net (Guo et al., 2017) |
 | `dlrm` | dot products of the vectors of fields, and a dense net (Naumov et al., 2019) |
 | `dcn` | Deep & Cross Network, version 2 (Wang et al., 2021) |
+| `dhen` | Deep and Hierarchical Ensemble Network (Zhang et al., 2022) |
 | `shared_bottom` | several labels share a dense net (Caruana, 1997) |
 | `mmoe` | several labels share a multi-gate mixture of experts (Ma et al., 2018) |
 
@@ -29,6 +30,7 @@ from twml_ops.models._layouts import layout_of, takes
 from twml_ops.models.bias import Bias
 from twml_ops.models.dcn import dcn
 from twml_ops.models.deepfm import deepfm
+from twml_ops.models.dhen import dhen
 from twml_ops.models.dlrm import dlrm
 from twml_ops.models.ensemble import ensemble, ensemble_members
 from twml_ops.models.fm import fm
@@ -43,6 +45,7 @@ from twml_ops.models.new_categories import (
     with_new_categories,
 )
 from twml_ops.models.shared_bottom import shared_bottom
+from twml_ops.models.sigmoid_of_mean_logit import SigmoidOfMeanLogit
 from twml_ops.models.sparse_mlp import sparse_mlp
 from twml_ops.models.split_labels import SplitLabels
 
@@ -51,6 +54,7 @@ ModelBuilder = Callable[..., tf.keras.Model]
 _BUILDERS: tuple[ModelBuilder, ...] = (
     dcn,
     deepfm,
+    dhen,
     dlrm,
     fm,
     logistic,
@@ -66,11 +70,13 @@ __all__ = [
     "EnlargedTable",
     "HashedIds",
     "MeanLogit",
+    "SigmoidOfMeanLogit",
     "SplitLabels",
     "choose_crosses",
     "dcn",
     "deepfm",
     "default_name",
+    "dhen",
     "dlrm",
     "enlarged_tables",
     "ensemble",

@@ -274,10 +274,13 @@ class Fields:
         )
         return linear(self._sparse)
 
-    def logits(self, x: Any, name: str = "deep_logit") -> Any:
+    def logits(self, x: Any, name: str = "deep_logit", initializer: str = "glorot_uniform") -> Any:
         """A term [B, L] that is linear in the outputs x [B, any] of a part of the model."""
         labels = len(self.labels)
-        return tf.keras.layers.Dense(labels, use_bias=False, name=name)(x)
+        dense = tf.keras.layers.Dense(
+            labels, use_bias=False, kernel_initializer=initializer, name=name
+        )
+        return dense(x)
 
     def pairs(self, vectors: Any) -> Any:
         """A term [B, L]: the second-order term of a factorization machine.

@@ -7,22 +7,31 @@ inputs ──┬─ member_0 ─┬─ mean
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
+import numpy as np
 import tensorflow as tf
 
 from twml_ops._keras import input_spec, symbolic_inputs
+from twml_ops.models.sigmoid_of_mean_logit import SigmoidOfMeanLogit
 
 
-def ensemble(members: Sequence[tf.keras.Model], name: str = "ensemble") -> tf.keras.Model:
+def ensemble(
+    members: Sequence[tf.keras.Model],
+    name: str = "ensemble",
+    *,
+    combination: Literal["mean_probability", "mean_logit"] = "mean_probability",
+    weights: Sequence[float] | None = None,
+) -> tf.keras.Model:
     """Combines trained models to one model that returns the mean of their probabilities.
 
     Members that differ only in their seed make different errors. The mean has a lower log loss than
     a member has on average, because the log loss is convex in the probability (Lakshminarayanan et
     al., "Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles", NIPS 2017).
-    Probabilities are averaged, as in that paper, and not logits: the mean prediction of the
-    ensemble is then the mean of those of its members, so it is calibrated if they are.
+    By default probabilities are averaged, as in that paper, and not logits: the mean prediction of
+    the ensemble is then the mean of those of its members, so it is calibrated if they are.
 
     The result is a functional Keras model of stock layers, with the members nested in it. It is
     saved, loaded, calibrated and exported as any other model. It shares its weights with the
@@ -32,13 +41,18 @@ def ensemble(members: Sequence[tf.keras.Model], name: str = "ensemble") -> tf.ke
         members: functional models with the same inputs, by name, shape and type, and the same
             outputs: probabilities [B, 1], or a dict of them by label.
         name: name of the model.
+        combination: "mean_probability"; or "mean_logit", the probability of the mean of the logits,
+            which the scorer does not support.
+        weights: of the members in the mean of the probabilities, not negative with sum 1; None:
+            equal ones.
 
     Returns:
         An uncompiled model with the inputs and the outputs of a member. `ensemble_members` returns
         its members.
 
     Raises:
-        ValueError: there are fewer than two members, or they differ in inputs or outputs.
+        ValueError: there are fewer than two members, or they differ in inputs or outputs; or the
+            weights do not fit.
     """
     if len(members) < 2:
         raise ValueError(f"members must be at least two models, got {len(members)}")
@@ -49,6 +63,7 @@ def ensemble(members: Sequence[tf.keras.Model], name: str = "ensemble") -> tf.ke
                 "members must have the same inputs and outputs: members[0] has "
                 f"{signatures[0]}, members[{i}] has {signature}"
             )
+    mean_of = _combination(combination, weights, len(members))
     inputs = tf.nest.map_structure(_new_input, symbolic_inputs(members[0]))
     outputs = [
         # A model around the layers has a name of its own, and no optimizer with its slots.
@@ -57,11 +72,11 @@ def ensemble(members: Sequence[tf.keras.Model], name: str = "ensemble") -> tf.ke
     ]
     if isinstance(outputs[0], dict):
         mean: Any = {
-            label: _mean([output[label] for output in outputs], f"mean_{i}")
+            label: mean_of([output[label] for output in outputs], f"mean_{i}")
             for i, label in enumerate(outputs[0])
         }
     else:
-        mean = _mean(outputs, "mean")
+        mean = mean_of(outputs, "mean")
     return tf.keras.Model(inputs, mean, name=name)
 
 
@@ -78,8 +93,32 @@ def ensemble_members(model: tf.keras.Model) -> list[tf.keras.Model]:
     return [layer for layer in model.layers if isinstance(layer, tf.keras.Model)]
 
 
-def _mean(outputs: Sequence[Any], name: str) -> Any:
-    return tf.keras.layers.Average(name=name, dtype="float32")(outputs)
+def _combination(
+    combination: str, weights: Sequence[float] | None, count: int
+) -> Callable[[Sequence[Any], str], Any]:
+    """The function (outputs, name) that combines the members' outputs of a label."""
+    if combination == "mean_logit":
+        if weights is not None:
+            raise ValueError("weights must be None with combination='mean_logit'")
+        return lambda outputs, name: SigmoidOfMeanLogit(name=name, dtype="float32")(outputs)
+    if combination != "mean_probability":
+        raise ValueError(f"combination must be mean_probability or mean_logit, got {combination!r}")
+    if weights is None:
+        return lambda outputs, name: tf.keras.layers.Average(name=name, dtype="float32")(outputs)
+    fit = len(weights) == count and all(0 <= w <= 1 for w in weights)
+    if not fit or not math.isclose(sum(weights), 1, rel_tol=1e-6):
+        raise ValueError(f"weights must be {count} numbers >= 0 with sum 1, got {list(weights)}")
+    kernel = np.asarray(weights, np.float32)[:, None]
+
+    def weighted(outputs: Sequence[Any], name: str) -> Any:
+        # Layers that every export knows. The kernel comes back from files.
+        mean = tf.keras.layers.Dense(1, use_bias=False, trainable=False, name=name, dtype="float32")
+        joined = tf.keras.layers.Concatenate(name=f"{name}_members", dtype="float32")(outputs)
+        result = mean(joined)
+        mean.set_weights([kernel])
+        return result
+
+    return weighted
 
 
 def _new_input(tensor: Any) -> Any:

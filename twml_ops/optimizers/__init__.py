@@ -12,6 +12,7 @@ from twml_ops.optimizers.lazy_adam import LazyAdam
 from twml_ops.optimizers.loss_scale import LossScaleOptimizer
 from twml_ops.optimizers.schedules import LinearScalingWarmup
 from twml_ops.optimizers.sgd import SGD, Momentum
+from twml_ops.optimizers.shampoo import Shampoo
 from twml_ops.optimizers.sparse_optimizer import SparseOptimizer
 from twml_ops.optimizers.update_rules import SlotSpec, UpdateRule
 
@@ -25,6 +26,7 @@ __all__ = [
     "LossScaleOptimizer",
     "Momentum",
     "RowWiseAdagrad",
+    "Shampoo",
     "SlotSpec",
     "SparseOptimizer",
     "SwapEMAWeights",

@@ -7,16 +7,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops._keras import KERAS_3, VERSION, optimizer_takes
+from twml_ops._keras import KERAS_3
 from twml_ops.ops._tape import tf_variable
 from twml_ops.optimizers._gradients import clip
 from twml_ops.optimizers._keras_host import KerasHost, replicas
+from twml_ops.optimizers._keras_options import check_options_of_keras_2, options_of_keras_3
 from twml_ops.optimizers._moving_average import AVERAGE_SLOTS, average_slots
 from twml_ops.optimizers.apply_update import Concurrency, apply_update
 from twml_ops.optimizers.update_rules import SlotSpec, UpdateRule
-
-# Keras 2 writes them into configs, and needs the second one to load them.
-_OF_KERAS_2 = ("jit_compile", "is_legacy_optimizer")
 
 
 class SparseOptimizer(KerasHost):
@@ -118,7 +116,7 @@ class SparseOptimizer(KerasHost):
         gradient_accumulation_steps: int | None = None,
         **kwargs: Any,
     ) -> None:
-        _check_options_of_keras_2(kwargs)
+        check_options_of_keras_2(kwargs)
         if concurrency not in ("locked", "hogwild"):
             raise ValueError(f'concurrency must be "locked" or "hogwild", got {concurrency!r}')
         options = {
@@ -130,7 +128,7 @@ class SparseOptimizer(KerasHost):
             "use_ema": use_ema,
             "ema_momentum": ema_momentum,
             "ema_overwrite_frequency": ema_overwrite_frequency,
-            **_options_of_keras_3(
+            **options_of_keras_3(
                 loss_scale_factor=loss_scale_factor,
                 gradient_accumulation_steps=gradient_accumulation_steps,
             ),
@@ -290,32 +288,3 @@ class SparseOptimizer(KerasHost):
             concurrency=self.concurrency,
             rounding_seed=self.rounding_seed,
         )
-
-
-def _check_options_of_keras_2(options: dict[str, Any]) -> None:
-    """Checks options that only configs of Keras 2 have.
-
-    Raises:
-        TypeError: there is no such option.
-        ValueError: one has another value than in these configs.
-    """
-    for option, value in options.items():
-        if option not in _OF_KERAS_2:
-            raise TypeError(f"optimizers of twml_ops have no argument {option!r}")
-        if value:
-            raise ValueError(f"{option} must be False, got {value!r}")
-
-
-def _options_of_keras_3(**options: Any) -> dict[str, Any]:
-    """Those options that the running Keras has.
-
-    Raises:
-        ValueError: one that it does not have is given.
-    """
-    for option, value in options.items():
-        if value is not None and not optimizer_takes(option):
-            raise ValueError(
-                f"{option} is an option of Keras 3 that the running Keras {VERSION} does not have, "
-                f"expected None, got {value!r}"
-            )
-    return {k: v for k, v in options.items() if optimizer_takes(k)}

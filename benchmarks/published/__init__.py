@@ -1,0 +1,1 @@
+"""Published systems beside the standard models: docs/published.md."""

@@ -1,0 +1,82 @@
+"""Measures published systems beside the standard ones: docs/published.md.
+
+    python -m benchmarks.published                                   # what is not yet measured
+    python -m benchmarks.published --part dhen --data mixed --seeds 10
+    python -m benchmarks.published --part shampoo --data criteo --seeds 5
+
+Each training is recorded when it is complete, so an interrupted command resumes. All figures are on
+test data, which decide nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from benchmarks import machine, tables
+from benchmarks.published import dhen, page, shampoo, snapshots
+from benchmarks.published.task import Settings, Task, open_task
+from benchmarks.quality import data_sets, mixed_orders
+from benchmarks.quality.results import Results
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PARTS: dict[str, Any] = {"dhen": dhen, "shampoo": shampoo, "snapshots": snapshots}
+
+CHOSEN, DATA = list(PARTS), ["mixed", "criteo", "flights"]
+
+
+def main(
+    part: Annotated[
+        list[str], typer.Option(help="dhen, shampoo or snapshots. Repeatable.")
+    ] = CHOSEN,
+    data: Annotated[
+        list[str],
+        typer.Option(help="mixed (planted), criteo, flights or NAME=SOURCE. Repeatable."),
+    ] = DATA,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...")] = 5,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training data.")] = 4,
+    batch_size: Annotated[int, typer.Option(min=1, help="Examples of a step.")] = 256,
+    rows: Annotated[int, typer.Option(min=10, help="Rows of the planted data.")] = (
+        mixed_orders.ROWS
+    ),
+    threads: Annotated[int, typer.Option(min=1, help="For TensorFlow.")] = 2,
+    folder: Annotated[
+        Path, typer.Option(help="Folder of the files of criteo.")
+    ] = data_sets.DEFAULT_FOLDER,
+    results: Annotated[Path, typer.Option(help="JSON file of the results.")] = DOCS
+    / "published.json",
+) -> None:
+    """Measures what the results do not have yet, and writes the tables beside them."""
+    machine.limit_threads(threads)
+    console, found = Console(), Results(results)
+    command, settings = "python -m benchmarks.published", Settings(epochs, batch_size)
+    for name in part:
+        for data_set in data:
+            title = data_set.partition("=")[0]
+            for seed in range(seeds):
+                key = f"{name} on {title}"
+                runs = found.content["runs"].get(key, {})
+                done = {
+                    c: by_seed[str(seed)] for c, by_seed in runs.items() if str(seed) in by_seed
+                }
+                task = open_task(data_set, seed, rows, folder)
+                for contender, metrics in PARTS[name].measure(task, seed, settings, done):
+                    found.content["machine"] = machine.describe(command)
+                    found.content["data"][key] = {**_describe(task), **settings._asdict()}
+                    found.add(key, contender, seed, metrics)
+                    console.print(f"{key}, seed {seed}: {contender}", highlight=False)
+    document = results.with_suffix(".md")
+    claims = {name: module.CLAIM for name, module in PARTS.items()}
+    tables.insert(document, "tables", page.page(found.content, claims), command)
+
+
+def _describe(task: Task) -> dict[str, Any]:
+    parts = {"train": task.train, "validation": task.validation, "test": task.test}
+    return {name: part.num_examples() for name, part in parts.items()}
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,87 @@
+"""The tables of docs/published.md."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks import tables
+from benchmarks.published.task import TRIAL
+from benchmarks.quality.page import difference
+
+_TITLES = {
+    "entropy": "normalized entropy, test",
+    "epochs": "epochs",
+    "rate": "learning rate",
+    "l2": "L2",
+    "lowest": "lowest normalized entropy, validation",
+    "steps": "steps to the best diagonal one",
+    "step_time": "time of a step, ratio",
+    "memory": "state of a replica of two",
+    "deviation": "deviation of the members",
+}
+
+
+def page(content: Mapping[str, Any], claims: Mapping[str, str]) -> str:
+    """A section for each part and data set, after a description of the machine.
+
+    Args:
+        content: of `Results`.
+        claims: what the paper of each part says.
+    """
+    if not content["runs"]:
+        return "Nothing has been measured yet."
+    parts = [tables.machine(content["machine"])]
+    for key, runs in content["runs"].items():
+        parts.append(_section(key, runs, content["data"][key], claims))
+    return "\n\n".join(parts)
+
+
+def _section(
+    key: str, runs: Mapping[str, Any], about: Mapping[str, Any], claims: Mapping[str, str]
+) -> str:
+    contenders = {name: found for name, found in runs.items() if TRIAL not in name}
+    if not contenders:
+        return f"### {key}\n\nThe settings are being chosen."
+    seeds = max(len(found) for found in contenders.values())
+    names = [m for m in _TITLES if any(m in r for by in contenders.values() for r in by.values())]
+    order = sorted(contenders, key=lambda c: _mean(contenders[c], "entropy"))
+    best = contenders[order[0]]
+    rows = []
+    for contender in order:
+        found = contenders[contender]
+        rows.append([contender, *(_cell(found, name) for name in names), _difference(found, best)])
+    header = ["", *(_TITLES[name] for name in names), "− lowest, 95 % interval"]
+    claim = claims[key.partition(" on ")[0]]
+    return (
+        f"### {key}\n\n{claim} Here: {about['train']:,} training, {about['validation']:,} "
+        f"validation and {about['test']:,} test rows, {about['epochs']} epochs at most, batches of "
+        f"{about['batch_size']:,}, {seeds} seed(s).\n\n" + tables.markdown(header, rows)
+    )
+
+
+def _mean(by_seed: Mapping[str, Mapping[str, float]], metric: str) -> float:
+    return statistics.fmean(m[metric] for m in by_seed.values())
+
+
+def _cell(by_seed: Mapping[str, Mapping[str, float]], metric: str) -> str:
+    values = [m[metric] for m in by_seed.values() if metric in m]
+    if not values:
+        return ""
+    known = [v for v in values if not math.isnan(v)]
+    if len(known) < len(values):
+        return (
+            f"{statistics.fmean(known):.4g} ({len(known)} of {len(values)})" if known else "never"
+        )
+    return f"{statistics.fmean(values):.4g}"
+
+
+def _difference(ours: Any, best: Any) -> str:
+    if ours is best:
+        return ""
+    found = difference(ours, best, "entropy")
+    if math.isnan(found.low):
+        return f"{found.mean:+.4f} (one seed)"
+    return f"{found.mean:+.4f} ({found.low:+.4f} to {found.high:+.4f})"

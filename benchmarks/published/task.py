@@ -1,0 +1,169 @@
+"""Data and trainings that all parts of the benchmark share."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from benchmarks.quality import data_sets, mixed_orders
+from benchmarks.quality.planted_files import write_files
+from twml_ops import models
+from twml_ops.data import Source, open_source
+
+READ_BATCH_SIZE = 4096
+TRIAL = ", trial "
+"""In the names of trainings that only choose a setting; the tables leave them out."""
+L2 = (0.0, 0.001, 0.01)
+"""The strengths of the regularization of vectors; that of linear weights is a tenth of it."""
+Metrics = dict[str, Any]
+Done = Mapping[str, Metrics]
+"""The metrics of the contenders that are measured."""
+Measured = Iterator[tuple[str, Metrics]]
+
+
+class Settings(NamedTuple):
+    """What all trainings of a measurement have in common.
+
+    Attributes:
+        epochs: passes over the training part.
+        batch_size: examples of a step.
+    """
+
+    epochs: int
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """A data set, divided into three parts.
+
+    Attributes:
+        name: of the data set.
+        train: what models are trained on.
+        validation: what chooses epochs, rates and weights.
+        test: what the figures are computed on.
+    """
+
+    name: str
+    train: Source
+    validation: Source
+    test: Source
+
+    def batches(
+        self, part: Source, build: Any, batch_size: int, seed: int | None = None
+    ) -> tf.data.Dataset:
+        """Batches in the layout that a model of `models.get` takes; shuffled with a seed."""
+        part.num_examples()  # so that the dataset knows its length
+        return part.dataset(
+            batch_size, shuffle=seed is not None, seed=seed or 0, layout=models.layout_of(build)
+        )
+
+
+def open_task(name: str, seed: int, rows: int, folder: Path) -> Task:
+    """Opens a data set.
+
+    Args:
+        name: "mixed", of which each seed is another task; "criteo"; "flights"; or NAME=SOURCE.
+        seed: of the planted data.
+        rows: of the planted data.
+        folder: of the files of criteo.
+
+    Returns:
+        The task. A fifth of the training data is validation data, as `Source.split` divides it.
+    """
+    if name == "mixed":
+        where = Path(tempfile.gettempdir()) / "twml_ops_planted" / f"mixed_{seed}_{rows}"
+        paths = write_files(
+            where, "mixed", *mixed_orders.generate(seed, rows), mixed_orders.TEST_SHARE
+        )
+        source, test = (open_source(f"csv:{path}") for path in paths)
+        source.num_examples()
+    else:
+        source, test = data_sets.get(name, folder).open()
+    train, validation = source.split()
+    return Task(name, train, validation, test)
+
+
+def normalized_entropy(labels: npt.NDArray[Any], probabilities: npt.NDArray[Any]) -> float:
+    """The log loss, divided by that of the share of positives (He et al. 2014)."""
+    y = labels.astype(np.float64)
+    p = np.clip(probabilities.astype(np.float64), 1e-7, 1 - 1e-7)
+    loss = -np.mean(np.where(y > 0.5, np.log(p), np.log1p(-p)))
+    base = y.mean()
+    return float(loss / -(base * np.log(base) + (1 - base) * np.log1p(-base)))
+
+
+def predict(model: tf.keras.Model, batches: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """(labels, probabilities), [R] each."""
+    labels, predicted = [], []
+    for features, y, *_ in batches:
+        labels.append(np.asarray(y).reshape(-1))
+        predicted.append(np.asarray(model(features, training=False)).reshape(-1))
+    return np.concatenate(labels), np.concatenate(predicted)
+
+
+def entropy_on(model: tf.keras.Model, task: Task, part: Source, build: Any) -> float:
+    """The normalized entropy of a model on a part of the data."""
+    return normalized_entropy(*predict(model, task.batches(part, build, READ_BATCH_SIZE)))
+
+
+def make(build: Any, task: Task, options: dict[str, Any], seed: int) -> tf.keras.Model:
+    """An untrained model, whose weights depend on the seed only."""
+    tf.keras.utils.set_random_seed(seed)
+    batches = task.batches(task.train, build, READ_BATCH_SIZE)
+    return build(task.train.schema, batches, **options)
+
+
+def fit(
+    model: tf.keras.Model,
+    task: Task,
+    build: Any,
+    optimizer: Any,
+    settings: Settings,
+    seed: int,
+    callbacks: Sequence[Any] = (),
+) -> None:
+    """Trains a model on the training part."""
+    model.compile(optimizer, "binary_crossentropy", jit_compile=False)
+    batches = task.batches(task.train, build, settings.batch_size, seed)
+    epochs, every = settings.epochs, list(callbacks)
+    model.fit(batches, epochs=epochs, verbose=0, shuffle=False, callbacks=every)
+
+
+class BestEpoch(tf.keras.callbacks.Callback):
+    """Keeps the weights of the epoch with the lowest normalized entropy on the validation part.
+
+    Attributes:
+        entropies: after each epoch.
+    """
+
+    def __init__(self, task: Task, build: Any) -> None:
+        super().__init__()
+        self._task, self._build = task, build
+        self.entropies: list[float] = []
+        self._weights: Any = None
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Evaluates the epoch."""
+        del epoch, logs
+        entropy = entropy_on(self.model, self._task, self._task.validation, self._build)
+        if entropy < min(self.entropies, default=np.inf):
+            self._weights = self.model.get_weights()
+        self.entropies.append(entropy)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Restores the best epoch."""
+        del logs
+        self.model.set_weights(self._weights)
+
+
+def regularized(options: dict[str, Any], l2: float) -> dict[str, Any]:
+    """The options of a model with a strength of the regularization."""
+    return {**options, "l2": l2, "linear_l2": l2 / 10}

@@ -1,0 +1,75 @@
+"""The benchmark of published systems runs on tiny data, resumes, and writes its page."""
+
+import json
+
+import pytest
+
+from benchmarks.published import __main__ as published
+from benchmarks.published import dhen, shampoo, snapshots
+from benchmarks.published.task import TRIAL, Settings, open_task
+
+
+@pytest.fixture
+def task(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return open_task("mixed", 0, 300, tmp_path)
+
+
+TINY = Settings(epochs=1, batch_size=64)
+
+
+def test_the_three_parts_of_a_task_are_disjoint_and_the_test_rows_are_the_last(task):
+    counts = [p.num_examples() for p in (task.train, task.validation, task.test)]
+    assert sum(counts) == 300
+    assert counts[2] == 60
+
+
+def test_dhen_is_measured_beside_its_modules(task, monkeypatch):
+    kept = ("DHEN, all modules", "DHEN, linear alone")
+    monkeypatch.setattr(dhen, "L2", (0.0,))
+    monkeypatch.setattr(dhen, "CONTENDERS", {name: dhen.CONTENDERS[name] for name in kept})
+    found = dict(dhen.measure(task, 0, TINY, {}))
+    assert {name for name in found if TRIAL not in name} == set(kept)
+    assert all(0.3 < metrics["entropy"] < 3 for metrics in found.values())
+
+
+def test_shampoo_is_measured_beside_diagonal_optimizers(task, monkeypatch):
+    monkeypatch.setattr(shampoo, "RATES", (0.001,))
+    monkeypatch.setattr(shampoo, "FREQUENCY", 2)
+    monkeypatch.setattr(shampoo, "OPTIONS", {"hidden": (4,), "bottom": (4,)})
+    monkeypatch.setattr(shampoo, "memory_of_a_replica", lambda: 0.5)
+    found = dict(shampoo.measure(task, 0, TINY, {}))
+    assert found["Shampoo"]["step_time"] > 0
+    lowest = min(found[name]["lowest"] for name in shampoo.DIAGONAL)
+    chosen = {name: found[name] for name in shampoo.CONTENDERS}
+    reached = [m["steps"] for m in chosen.values() if m["lowest"] <= lowest]
+    assert reached
+    assert all(steps > 0 for steps in reached)
+    assert list(shampoo.measure(task, 0, TINY, found)) == []
+
+
+@pytest.mark.slow
+def test_two_replicas_have_about_half_of_the_state_each():
+    assert 0.5 <= shampoo.memory_of_a_replica() <= 0.55
+
+
+def test_snapshots_are_measured_and_the_command_resumes(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(snapshots, "SIZES", (0.1,))
+    monkeypatch.setattr(snapshots, "L2", (0.0,))
+    monkeypatch.setattr(snapshots, "RUNS", 1)
+    monkeypatch.setattr(snapshots, "SNAPSHOTS", 2)
+    monkeypatch.setattr(published.machine, "limit_threads", lambda threads: None)
+    results = tmp_path / "published.json"
+    arguments = {
+        **{"part": ["snapshots"], "data": ["mixed"], "seeds": 1, "rows": 300, "threads": 2},
+        **{"folder": tmp_path, "results": results, "epochs": 1, "batch_size": 64},
+    }
+    published.main(**arguments)
+    runs = json.loads(results.read_text())["runs"]["snapshots on mixed"]
+    assert len(runs) == 1 + 3 + 2 * 4
+    monkeypatch.setattr(snapshots, "fit", None)  # a second training would fail
+    published.main(**arguments)
+    text = results.with_suffix(".md").read_text()
+    assert "cyclic, perturbation 0.1, greedy" in text
+    assert snapshots.CLAIM in text

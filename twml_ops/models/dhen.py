@@ -1,0 +1,95 @@
+"""The Deep and Hierarchical Ensemble Network (DHEN) on fields.
+
+numbers ── dense net ── vector ──┬─ block ─ block ─ dense net ──(+)─ sigmoid
+fields ──┬─ vectors ─────────────┘                              │
+         └─ linear ─────────────────────────────────────────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import tensorflow as tf
+
+from twml_ops.data import Schema
+from twml_ops.layers import DHENBlock
+from twml_ops.layers.dhen_block import Ensemble
+from twml_ops.models._fields import Fields, dense_net
+from twml_ops.models._layouts import takes
+
+
+@takes("fields")
+def dhen(
+    schema: Schema,
+    dataset: tf.data.Dataset,
+    *,
+    units: int = 8,
+    modules: Sequence[str] = ("dot", "attention", "linear", "cross", "convolution"),
+    depth: int = 2,
+    outputs: int = 8,
+    ensemble: str = "concat",
+    bottom: Sequence[int] = (64,),
+    hidden: Sequence[int] = (64,),
+    dropout: float = 0.2,
+    embedding_dropout: float = 0.2,
+    l2: float = 0.1,
+    linear_l2: float = 0.01,
+    num_bins: int = 20,
+    min_count: int = 2,
+    max_rows: int = 1 << 18,
+    stddev: float = 0.1,
+) -> tf.keras.Model:
+    """Builds a DHEN.
+
+    The vectors of the fields, and a vector that a dense net makes of the numbers, go through
+    `depth` blocks (`layers.DHENBlock`), each of which joins the outputs of all `modules`. A dense
+    net on the vectors of the last block gives the logit. See Zhang et al., "DHEN: A Deep and
+    Hierarchical Ensemble Network for Large-Scale Click-Through Rate Prediction", 2022. Unlike
+    there, the logit of `logistic` is added.
+
+    Args:
+        schema: the features and labels.
+        dataset: batches in the layout "fields", usually the training data, from which quantiles,
+            frequent categories and the initial bias are computed in one pass.
+        units: width D of the vectors.
+        modules: the interactions of each block: some of dot, attention, linear, cross and
+            convolution.
+        depth: number of blocks, positive.
+        outputs: number of vectors of each interaction.
+        ensemble: how a block joins them: concat, sum or weighted.
+        bottom: widths of the dense layers on the numbers, before one of width `units`.
+        hidden: widths of the dense layers.
+        dropout: share of the outputs of the dense layers that is dropped in training.
+        embedding_dropout: share of the components of the vectors that is dropped in training.
+        l2: strength of the L2 regularization of the vectors that a batch looks up.
+        linear_l2: the same for the weights of the linear part.
+        num_bins: largest number of buckets of a continuous field.
+        min_count: smallest number of occurrences of a category with a row of its own; all rarer
+            categories of a field share one.
+        max_rows: largest number of rows of a field, for its most frequent categories.
+        stddev: standard deviation of the initial vectors.
+
+    Returns:
+        An uncompiled model: features in the layout "fields" → probabilities [B, 1]; of several
+        labels a dict of them.
+
+    Raises:
+        ValueError: the schema has fewer than two fields, or an option is out of range.
+    """
+    if depth < 1:
+        raise ValueError(f"depth must be positive, got {depth}")
+    fields = Fields(schema, dataset, num_bins=num_bins, min_count=min_count, max_rows=max_rows)
+    vectors = fields.vectors(units, stddev=stddev, l2=l2)
+    x = tf.keras.layers.Dropout(embedding_dropout, name="embedding_dropout")(vectors)
+    if fields.numbers is not None:
+        number = dense_net(fields.numbers, [*bottom, units], 0.0, name="bottom")
+        number = tf.keras.layers.Reshape((1, units), name="bottom_field")(number)
+        x = tf.keras.layers.Concatenate(axis=1, name="vectors")([number, x])
+    joined = cast(Ensemble, ensemble)  # the block checks it
+    for i in range(depth):
+        x = DHENBlock(modules, outputs, joined, name=f"block_{i}")(x)
+    x = tf.keras.layers.Flatten(name="flat")(x)
+    # The vectors are normalized, so that other weights would predict far from the base rate.
+    deep = fields.logits(dense_net(x, hidden, dropout), initializer="zeros")
+    return fields.model("dhen", [*fields.linear(l2=linear_l2), deep])
