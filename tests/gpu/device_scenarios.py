@@ -21,7 +21,7 @@ from tests.gpu.scenario import (
     step_of,
     weights_of,
 )
-from twml_ops import core, layers, ops, optimizers
+from twml_ops import checkpoint, core, layers, ops, optimizers
 from twml_ops.ops._library import library
 
 OPTIMIZERS = {
@@ -253,6 +253,65 @@ def files_and_checkpoints_move_between_the_host_and_the_gpu():
             np.testing.assert_array_equal(kernel, first.kernel)
             assert_on("CPU" if source == "host" else "GPU", kernel)
             found[source] = np.array(first.kernel)[::50]
+    return found
+
+
+def small_model(placement):
+    inputs = tf.keras.Input((None,), dtype="int64", ragged=True)
+    table = table_of(placement)
+    model = tf.keras.Model(inputs, tf.keras.layers.Dense(1, name="head")(table(inputs)))
+    model.compile(OPTIMIZERS["lazy_adam"](), "mse", jit_compile=False)
+    return model, table
+
+
+def save_with_tensorflow(model, folder):
+    return tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(str(folder / "ckpt"))
+
+
+def restore_with_tensorflow(model, path):
+    saved = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    saved.read(path).assert_existing_objects_matched()
+
+
+def save_with_manager(model, folder):
+    with checkpoint.CheckpointManager(folder, background=False) as manager:
+        manager.save(1, checkpoint.variables_of(model), {})
+    return folder
+
+
+def restore_with_manager(model, folder):
+    with checkpoint.CheckpointManager(folder) as manager:
+        checkpoint.restore(manager.latest(), checkpoint.variables_of(model))
+
+
+CHECKPOINTS = {
+    "tensorflow": (save_with_tensorflow, restore_with_tensorflow),
+    "manager": (save_with_manager, restore_with_manager),
+}
+
+
+@scenario
+def a_checkpoint_goes_on_where_another_placement_ended():
+    """Trains three steps, saves, restores with the other placement, and trains three more."""
+    (ids, _), labels = batch("ragged")
+    found = {}
+    for kind, (save, restore) in CHECKPOINTS.items():
+        for source, target in (("device", "host"), ("host", "device")):
+            models = [small_model(p) for p in (source, target)]
+            for model, table in models:
+                model.train_on_batch(ids, labels)  # creates the slots
+                assert_on("GPU" if table.placement == "device" else "CPU", table.kernel)
+            (first, _), (second, table) = models
+            first.train_on_batch(ids, labels)
+            with tempfile.TemporaryDirectory() as folder:
+                restore(second, save(first, Path(folder)))
+            for model, _ in models:
+                model.train_on_batch(ids, labels)
+            where = "GPU" if target == "device" else "CPU"
+            assert_on(where, table.kernel, *slots_of(second.optimizer, (N, D)))
+            for a, b in zip(first.get_weights(), second.get_weights(), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+            found[f"{kind} {source}"] = np.array(table.kernel)[::50]
     return found
 
 
