@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops.ops import stock
 from twml_ops.ops._library import library
+from twml_ops.ops.stock import hash as stock_hash
 
 
 def hash_ids(ids: Any, bits: int, salt: int = 0) -> tf.Tensor:
@@ -47,7 +47,7 @@ def hash_keys(keys: Any, bits: int, salt: int = 0) -> tf.Tensor:
         See `hash_ids`.
     """
     if library.uses_static_shapes:
-        return stock.hash_ids(tf.convert_to_tensor(keys, dtype_hint=tf.int64), bits, salt)
+        return stock_hash.hash_ids(tf.convert_to_tensor(keys, dtype_hint=tf.int64), bits, salt)
     return hash_ids(keys, bits, salt)
 
 
