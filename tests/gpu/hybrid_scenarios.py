@@ -1,6 +1,6 @@
 """Hybrid training in which the worker and the servers have GPUs: tables stay on the servers' hosts.
 
-The process connects to its own servers and stays connected, so these scenarios come last.
+The process connects to its own servers and stays connected, so these scenarios have a process of their own.
 """
 
 import tensorflow as tf
@@ -15,7 +15,7 @@ STEPS, UNITS = 10, 8
 
 
 def batches_on_host(context):
-    with tf.device("CPU:0"):
+    with tf.device("/job:worker/task:0/device:CPU:0"):
         return batches(context)
 
 

@@ -33,9 +33,10 @@ MODULES = (
     optimizer_scenarios,
     device_scenarios,
     benchmark_scenarios,
-    hybrid_scenarios,
 )
 ORDER = [n for m in MODULES for n, s in SCENARIOS.items() if s.__module__ == m.__name__]
+# TensorFlow 2.15 cannot connect to a cluster after it has run ops.
+IN_OWN_PROCESS = [n for n, s in SCENARIOS.items() if s.__module__ == hybrid_scenarios.__name__]
 
 
 def main(library, *names):
