@@ -1,6 +1,7 @@
 """Hybrid training in which the worker and the servers have GPUs: tables stay on the servers' hosts.
 
-The process connects to its own servers and stays connected, so these scenarios have a process of their own.
+The process connects to its own servers and stays connected, so these scenarios have a process of
+their own.
 """
 
 import tensorflow as tf
