@@ -80,12 +80,23 @@ TF_OPS_TESTS = $(addprefix tests/layers/test_,boosted_trees.py boundaries.py cal
 	$(addprefix tests/metrics/test_,ranking.py replicas.py segmented.py standard_error.py windowed.py) \
 	tests/optimizers/test_fusion.py tests/optimizers/test_hogwild.py tests/optimizers/test_update_rules.py
 
+# These tests, in which variables and ops have to be on the right device, run with the simulated GPU as well. On the
+# second TensorFlow those of them that Keras 2 on TensorFlow 2.21 runs without a GPU run with it only.
+FAKE_GPU_TESTS = tests/distribute/test_mirrored.py tests/export/test_saved_model.py $(ONCE_IN_KERAS_2)
+ONCE_IN_KERAS_2 = tests/optimizers/test_optimizers.py \
+	$(addprefix tests/layers/test_,grouped_sparse_linear.py max_norm.py online_standardize.py sparse_linear.py)
+
 # The single tests with the marker one_tf run on the first of TEST_TFS only as well.
-chosen_on = $(if $(filter $(1),$(firstword $(TEST_TFS))),-m "not slow",-m "not slow and not one_tf" \
-	$(ANY_TF_TESTS:%=--ignore=%))
+on_first = $(filter $(1),$(firstword $(TEST_TFS)))
+marked_on = -m "not slow$(if $(call on_first,$(1)),, and not one_tf)"
+ignored_on = $(if $(call on_first,$(1)),,$(patsubst %,--ignore=%,$(ANY_TF_TESTS) $(ONCE_IN_KERAS_2)))
+# Slow tests of which the GPU changes little: `make test-fake-gpu` runs them.
+not_fake_gpu_on = -k "not (stock_export or collectives$(if $(call on_first,$(1)), or bfloat16_kernel_trains))"
 
 test-tf-%: .venv/tf-%/.built
-	.venv/tf-$*/bin/python -m pytest $(PYTEST_FLAGS) $(call chosen_on,$*)
+	.venv/tf-$*/bin/python -m pytest $(PYTEST_FLAGS) $(call marked_on,$*) $(call ignored_on,$*)
+	.venv/tf-$*/bin/python -m pytest $(PYTEST_FLAGS) -p tests.gpu.plugin $(call marked_on,$*) $(call not_fake_gpu_on,$*) \
+		$(FAKE_GPU_TESTS)
 	if [ $* = 2.21 ]; then TF_USE_LEGACY_KERAS=1 .venv/tf-$*/bin/python -m pytest $(PYTEST_FLAGS) \
 		-m "not slow and not one_tf" -k "not python_block or tfrs" $(TF_OPS_TESTS:%=--ignore=%) $(LEGACY_KERAS_TESTS); fi
 
@@ -127,12 +138,8 @@ test-ops-asan: .venv/tf-$(TF)/.built
 	.venv/gpu/bin/python tools/cuda_library.py twml_ops/libtwml_cuda.so
 	touch $@
 
-# These tests do not know of GPUs. They run in a process with the simulated one.
-FAKE_GPU_TESTS = tests/distribute/test_mirrored.py tests/export/test_saved_model.py tests/optimizers/test_optimizers.py \
-	$(addprefix tests/layers/test_,grouped_sparse_linear.py max_norm.py online_standardize.py sparse_linear.py)
-
-test-fake-gpu: $(TEST_TFS:%=.venv/tf-%/.built) ## run tests of layers, optimizers, exports and replicas with a simulated GPU
-	for tf in $(TEST_TFS); do .venv/tf-$$tf/bin/python -m pytest -p tests.gpu.plugin -m "not slow" \
+test-fake-gpu: $(TEST_TFS:%=.venv/tf-%/.built) ## run all tests of layers, optimizers, exports and replicas with a simulated GPU
+	for tf in $(TEST_TFS); do .venv/tf-$$tf/bin/python -m pytest $(PYTEST_FLAGS) -p tests.gpu.plugin -m "not slow" \
 		$(FAKE_GPU_TESTS) || exit 1; done
 
 test-gpu: .venv/gpu/.built ## test the CUDA kernels, and tables on the GPU, on a machine with a GPU

@@ -1,5 +1,6 @@
 """Tables on the GPU, with emulated CUDA kernels (tests/cuda); without a GPU, on the host."""
 
+import contextlib
 import tempfile
 from pathlib import Path
 
@@ -15,14 +16,17 @@ from tests.gpu.scenario import (
     assert_on,
     batch,
     copied_bytes,
+    counts_copies,
+    full_gpu,
     has_gpu,
     scenario,
     slots_of,
     step_of,
     weights_of,
 )
-from twml_ops import core, layers, ops, optimizers
+from twml_ops import checkpoint, core, layers, ops, optimizers
 from twml_ops.ops._library import library
+from twml_ops.placement import DevicePlacement, placement_scope
 
 OPTIMIZERS = {
     "sgd": lambda: optimizers.SGD(0.1),
@@ -256,6 +260,65 @@ def files_and_checkpoints_move_between_the_host_and_the_gpu():
     return found
 
 
+def small_model(placement):
+    inputs = tf.keras.Input((None,), dtype="int64", ragged=True)
+    table = table_of(placement)
+    model = tf.keras.Model(inputs, tf.keras.layers.Dense(1, name="head")(table(inputs)))
+    model.compile(OPTIMIZERS["lazy_adam"](), "mse", jit_compile=False)
+    return model, table
+
+
+def save_with_tensorflow(model, folder):
+    return tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(str(folder / "ckpt"))
+
+
+def restore_with_tensorflow(model, path):
+    saved = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    saved.read(path).assert_existing_objects_matched()
+
+
+def save_with_manager(model, folder):
+    with checkpoint.CheckpointManager(folder, background=False) as manager:
+        manager.save(1, checkpoint.variables_of(model), {})
+    return folder
+
+
+def restore_with_manager(model, folder):
+    with checkpoint.CheckpointManager(folder) as manager:
+        checkpoint.restore(manager.latest(), checkpoint.variables_of(model))
+
+
+CHECKPOINTS = {
+    "tensorflow": (save_with_tensorflow, restore_with_tensorflow),
+    "manager": (save_with_manager, restore_with_manager),
+}
+
+
+@scenario
+def a_checkpoint_goes_on_where_another_placement_ended():
+    """Trains three steps, saves, restores with the other placement, and trains three more."""
+    (ids, _), labels = batch("ragged")
+    found = {}
+    for kind, (save, restore) in CHECKPOINTS.items():
+        for source, target in (("device", "host"), ("host", "device")):
+            models = [small_model(p) for p in (source, target)]
+            for model, table in models:
+                model.train_on_batch(ids, labels)  # creates the slots
+                assert_on("GPU" if table.placement == "device" else "CPU", table.kernel)
+            (first, _), (second, table) = models
+            first.train_on_batch(ids, labels)
+            with tempfile.TemporaryDirectory() as folder:
+                restore(second, save(first, Path(folder)))
+            for model, _ in models:
+                model.train_on_batch(ids, labels)
+            where = "GPU" if target == "device" else "CPU"
+            assert_on(where, table.kernel, *slots_of(second.optimizer, (N, D)))
+            for a, b in zip(first.get_weights(), second.get_weights(), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+            found[f"{kind} {source}"] = np.array(table.kernel)[::50]
+    return found
+
+
 @scenario
 def a_table_that_does_not_fit_into_the_gpu_is_an_error_that_names_it():
     if not has_gpu():
@@ -266,6 +329,80 @@ def a_table_that_does_not_fit_into_the_gpu_is_an_error_that_names_it():
     with pytest.raises(tf.errors.ResourceExhaustedError, match="'huge/kernel'.*placement=\"host\""):
         linear.build()
     return {}
+
+
+@scenario
+def a_batch_or_slots_that_do_not_fit_are_errors_that_name_the_table():
+    """TensorFlow waits 10 s for memory before each of these errors."""
+    if not counts_copies():  # a real GPU may have enough memory
+        return {}
+    error = tf.errors.ResourceExhaustedError
+    linear = layers.SparseLinear(
+        1 << 22, 4, kernel_initializer="zeros", use_bias=False, placement="device", name="wide"
+    )
+    linear.build()
+    with pytest.raises(error, match="(?s)table '.*kernel.* of shape .*placement=.host"):
+        linear(tf.ragged.constant([[1]] * 300, dtype=tf.int64))  # a result of more than 4 GiB
+    one_row = tf.RaggedTensor.from_row_splits(tf.zeros([1 << 20], tf.int64), [0, 1 << 20])
+    with pytest.raises(error, match="(?s)table '.*kernel.* its working memory.*placement=.host"):
+        linear(one_row)
+    optimizer = optimizers.Momentum(0.1)
+    with full_gpu(), pytest.raises(error, match="(?s)'.*kernel.*placement=.host"):
+        optimizer.build(linear.trainable_variables)
+    return {}
+
+
+def grouped(place):
+    """Trains two tables of one layer, with and without values. Returns the layer and its op."""
+    with contextlib.nullcontext() if place is None else placement_scope(place):
+        layer = layers.GroupedSparseLinear(
+            {"a": layers.SparseTable(N, D), "b": layers.SparseTable(N, 8, dtype="bfloat16")},
+            {"x": "a", "y": "b", "z": "a"},
+        )
+        layer.build()
+    for i, (name, table) in enumerate(sorted(layer.kernels.items())):
+        start = np.random.default_rng(i).normal(size=table.shape)
+        table.assign(tf.cast(start, table.dtype))
+        assert name in "ab"
+    inputs, labels = batch("ragged")
+    features = {"x": inputs, "y": inputs[0], "z": inputs}
+
+    def call(features):
+        return tf.add_n(
+            [tf.reduce_sum(tf.tanh(y), 1, keepdims=True) for y in layer(features).values()]
+        )
+
+    step = step_of(call, optimizers.Adagrad(0.1), lambda: layer.trainable_variables)
+    for _ in range(3):
+        step(features, labels)
+    graph = step.get_concrete_function(features, labels).graph
+    return layer, [op for op in graph.get_operations() if op.type == "Twml>GroupedSparseLinear"]
+
+
+@scenario
+def grouped_tables_on_the_gpu_are_multiplied_in_one_op_and_train_like_those_on_the_host():
+    device = DevicePlacement() if has_gpu() else None
+    (on_gpu, ops_on_gpu), (on_host, _) = grouped(device), grouped(None)
+    assert_on("GPU", *on_gpu.kernels.values())
+    assert_on("CPU", *on_host.kernels.values())
+    (op,) = ops_on_gpu
+    assert not has_gpu() or tf.DeviceSpec.from_string(op.device).device_type == "GPU"
+    found = [weights_of(*layer.kernels.values()) for layer in (on_gpu, on_host)]
+    for name, expected in found[1].items():
+        np.testing.assert_allclose(found[0][name], expected, rtol=1e-5, atol=1e-6)
+    return {name: value[::50] for name, value in found[1].items()}
+
+
+@scenario
+def grouped_tables_on_both_devices_are_multiplied_one_by_one():
+    (ids, values), _ = batch("ragged")
+    entries = [(ids.flat_values, values.flat_values, ids.row_splits)] * 2
+    tables = [table_of(p) for p in ("device", "host")]
+    for table in tables:
+        table.build()
+    products = ops.grouped_sparse_linear(entries, [table.kernel for table in tables])
+    np.testing.assert_allclose(*products, rtol=1e-6, atol=1e-7)
+    return {"product": products[1]}
 
 
 @scenario

@@ -42,6 +42,8 @@ void Count(std::atomic<int64_t>& direction, uint64_t bytes) {
 
 // Memory and streams -----------------------------------------------------------------------------
 
+std::atomic<bool> is_full{false};  // then TensorFlow gets no more memory
+
 void Ok(TF_Status* status) { TF_SetStatus(status, TF_OK, ""); }
 
 void* Allocate(uint64_t size, uint64_t alignment) {
@@ -69,8 +71,8 @@ void Between(SP_DeviceMemoryBase* to, const SP_DeviceMemoryBase* from, uint64_t 
 void FillMemory(SP_StreamExecutor* e) {
   e->allocate = [](const SP_Device*, uint64_t size, int64_t, SP_DeviceMemoryBase* memory) {
     memory->struct_size = SP_DEVICE_MEMORY_BASE_STRUCT_SIZE;
-    memory->opaque = Allocate(size, 256);
-    memory->size = size;
+    memory->opaque = is_full ? nullptr : Allocate(size, 256);
+    memory->size = is_full ? 0 : size;
   };
   e->deallocate = [](const SP_Device*, SP_DeviceMemoryBase* memory) {
     std::free(memory->opaque);
@@ -102,8 +104,8 @@ void FillMemory(SP_StreamExecutor* e) {
     std::memset(at->opaque, 0, size);
     Ok(s);
   };
-  e->memset = [](const SP_Device*, SP_Stream, SP_DeviceMemoryBase* at, uint8_t value,
-                 uint64_t size, TF_Status* s) {
+  e->memset = [](const SP_Device*, SP_Stream, SP_DeviceMemoryBase* at, uint8_t value, uint64_t size,
+                 TF_Status* s) {
     std::memset(at->opaque, value, size);
     Ok(s);
   };
@@ -261,9 +263,9 @@ class RunsCpuKernel : public tensorflow::OpKernel {
 tensorflow::OpKernel* MakeKernel(tensorflow::OpKernelConstruction* ctx) {
   auto* device = static_cast<tensorflow::DeviceBase*>(ctx->device());
   absl::Status status;
-  auto kernel = tensorflow::CreateOpKernel(
-      tensorflow::DEVICE_CPU, device, device->GetAllocator(tensorflow::AllocatorAttributes()),
-      ctx->def(), ctx->graph_def_version(), &status);
+  auto kernel = tensorflow::CreateOpKernel(tensorflow::DEVICE_CPU, device,
+                                           device->GetAllocator(tensorflow::AllocatorAttributes()),
+                                           ctx->def(), ctx->graph_def_version(), &status);
   if (!status.ok()) {
     ctx->SetStatus(status);
     return nullptr;
@@ -273,13 +275,15 @@ tensorflow::OpKernel* MakeKernel(tensorflow::OpKernelConstruction* ctx) {
 
 }  // namespace
 
-// What the test and TensorFlow call ----------------------------------------------------------------
+// What the test and TensorFlow call
+// ----------------------------------------------------------------
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
 EXPORTED int64_t fake_gpu_bytes_to_device() { return to_device; }
 EXPORTED int64_t fake_gpu_bytes_to_host() { return to_host; }
 EXPORTED int64_t fake_gpu_largest_copy() { return largest; }
+EXPORTED void fake_gpu_set_full(int full) { is_full = full != 0; }
 EXPORTED void fake_gpu_reset() { to_device = to_host = largest = 0; }
 
 EXPORTED void SE_InitPlugin(SE_PlatformRegistrationParams* params, TF_Status* status) {

@@ -15,6 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from tests.gpu import (
     benchmark_scenarios,
     device_scenarios,
+    hybrid_scenarios,
     layer_scenarios,
     model_scenarios,
     op_scenarios,
@@ -34,6 +35,8 @@ MODULES = (
     benchmark_scenarios,
 )
 ORDER = [n for m in MODULES for n, s in SCENARIOS.items() if s.__module__ == m.__name__]
+# TensorFlow 2.15 cannot connect to a cluster after it has run ops.
+IN_OWN_PROCESS = [n for n, s in SCENARIOS.items() if s.__module__ == hybrid_scenarios.__name__]
 
 
 def main(library, *names):

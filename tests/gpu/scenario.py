@@ -5,6 +5,7 @@ process with the simulated GPU, where it also checks devices and copies, and in 
 without a GPU, whose numbers are the expected ones.
 """
 
+import contextlib
 import ctypes
 
 import numpy as np
@@ -79,6 +80,16 @@ def copied_bytes(step):
     step()
     counters = ("fake_gpu_bytes_to_device", "fake_gpu_bytes_to_host", "fake_gpu_largest_copy")
     return tuple(getattr(_gpu, name)() for name in counters)
+
+
+@contextlib.contextmanager
+def full_gpu():
+    """In the block the simulated GPU has no more memory than TensorFlow has got already."""
+    _gpu.fake_gpu_set_full(1)
+    try:
+        yield
+    finally:
+        _gpu.fake_gpu_set_full(0)
 
 
 def weights_of(*variables):

@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 
 from tests.cuda.build import emulated_library
-from tests.gpu.run_scenarios import SCENARIOS, run_scenario
+from tests.gpu.run_scenarios import IN_OWN_PROCESS, SCENARIOS, run_scenario
 from tests.gpu.scenario import REAL_GPU
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,15 +54,18 @@ def outcomes():
     else:
         gpu = str(fake_gpu())
         env["TWML_OPS_CUDA_LIBRARY"] = str(emulated_library())
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.gpu.run_scenarios", gpu],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    found = {}
+    for names in ([], IN_OWN_PROCESS):
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.gpu.run_scenarios", gpu, *names],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        found |= json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 @pytest.mark.usefixtures("fresh_keras")

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from twml_ops import layers, ops
 from twml_ops.models import HashedIds
+from twml_ops.ops.hash import hash_keys
 
 N, D, B, M = 20, 5, 6, 4
 
@@ -152,3 +153,80 @@ def test_a_batch_of_unknown_shape_is_refused():
     call = tf.function(lambda i: layer(i), input_signature=[tf.TensorSpec([None, M], tf.int64)])
     with ops.xla_compatible(), pytest.raises(ValueError, match="must have a known shape"):
         call.get_concrete_function()
+
+
+def fields(rows=40):
+    """Ids of three fields, some of them missing or unknown, and row keys."""
+    rng = np.random.default_rng(3)
+    ids = rng.integers(-1, 6, (rows, 3))
+    return tf.constant(ids, tf.int64), tf.constant(rng.integers(-99, 99, rows), tf.int64)
+
+
+def test_category_rows():
+    layer = layers.CategoryRows(3, min_count=2)
+    ids, _ = fields()
+    layer.adapt([ids[:20]])
+    assert len(np.unique(layer(ids))) > 4
+    np.testing.assert_array_equal(compiled(layer)(ids), layer(ids))
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("kind", [layers.TargetStatistics, layers.CountStatistics])
+@pytest.mark.parametrize("options", [{}, {"time_boundaries": [-20, 30]}], ids=["folds", "times"])
+def test_category_statistics(kind, options, training):
+    layer = kind(3, crosses=[[0, 1], [0, 1, 2]], **options)
+    ids, row_keys = fields()
+    labels = np.random.default_rng(0).integers(0, 2, len(ids)).astype(np.float32)
+    layer.adapt([((ids[:30], row_keys[:30]), labels[:30])])
+    got = compiled(lambda i, k: layer((i, k), training=training))(ids, row_keys)
+    want = layer((ids, row_keys), training=training)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_field_quantiles():
+    layer = layers.FieldQuantiles(3, 5)
+    rng = np.random.default_rng(1)
+    x, present = rng.normal(size=(40, 3)).astype(np.float32), rng.random((40, 3)) < 0.8
+    x[:, 2] = 1  # one distinct value
+    layer.adapt([(x, present)])
+    inputs = tf.constant(x), tf.constant(present)
+    for got, want in zip(compiled(lambda *i: layer(i))(*inputs), layer(inputs), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"pooling": "mean"}, {"projected_units": 2}], ids=str)
+def test_field_embedding(options):
+    layer = layers.FieldEmbedding([7, 3, 9], 4, **options)
+    ids, _ = fields()
+    np.testing.assert_allclose(compiled(layer)(ids), layer(ids), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_boosted_trees(training):
+    pytest.importorskip("lightgbm")
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(400, 3)).astype(np.float32)
+    x[rng.random(x.shape) < 0.1] = np.nan
+    keys = np.arange(400)
+    layer = layers.BoostedTrees(3, max_trees=4, min_examples=10)
+    layer.adapt([([x, keys], (x[:, 0] > 0).astype(np.float32))])
+    inputs = tf.constant(x), tf.constant(keys)
+    got = compiled(lambda *i: layer([*i], training=training))(*inputs)
+    np.testing.assert_allclose(got, layer([*inputs], training=training), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("known", [0, 1, 2, 3, 4, 5, 63, 64, 65])
+def test_find_keys(known):
+    keys = np.arange(-1, 2 * known + 2)
+    odd = np.arange(1, 2 * known, 2)
+    limits = np.array([np.iinfo(np.int64).min, np.iinfo(np.int64).max])
+    odd = np.concatenate([limits[:1], odd, limits[1:]]) if known > 3 else odd
+    keys = tf.constant(np.concatenate([keys, limits]).reshape(1, -1))
+    got = compiled(ops.find_keys)(tf.constant(odd, tf.int64), keys)
+    np.testing.assert_array_equal(got, ops.find_keys(odd, keys))
+
+
+def test_keys_are_no_padding():
+    keys = tf.constant([-1, -7, 0, 5], tf.int64)
+    got = compiled(lambda k: hash_keys(k, 30, 3))(keys)
+    np.testing.assert_array_equal(got, ops.hash_ids(keys, 30, 3))

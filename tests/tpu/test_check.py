@@ -31,6 +31,14 @@ def test_sparse_mlp_compiles(chip, capsys):
 
 
 @needs_compiler
+def test_dcn_compiles(capsys):
+    main(["tpu-check", "dcn", "--batch-size", "64", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["problem"] is None
+    assert report["in_place"]
+
+
+@needs_compiler
 def test_a_step_that_does_not_fit_into_memory_is_reported():
     inputs = tf.keras.Input([2], dtype="int64")
     from twml_ops import layers

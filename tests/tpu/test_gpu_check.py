@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from tests.tpu.test_step import Picks, model
-from twml_ops import layers, tpu
+from twml_ops import tpu
 from twml_ops.cli import main
 from twml_ops.cli.render.tpu_summary import print_compile_report
 from twml_ops.tpu import compile_subprocess
@@ -40,8 +40,9 @@ def printed(report):
 
 @needs_compiler
 @pytest.mark.parametrize("gpu", GPUS)
-def test_sparse_mlp_compiles_with_its_tables_in_place(gpu, capsys):
-    main(["gpu-check", "sparse_mlp", "--gpu", gpu, "--batch-size", "64", "--json"])
+@pytest.mark.parametrize("name", ["sparse_mlp", "dcn"])
+def test_a_model_compiles_with_its_tables_in_place(name, gpu, capsys):
+    main(["gpu-check", name, "--gpu", gpu, "--batch-size", "64", "--json"])
     report = json.loads(capsys.readouterr().out)
     assert report["problem"] is None
     assert report["fits"]
@@ -50,14 +51,6 @@ def test_sparse_mlp_compiles_with_its_tables_in_place(gpu, capsys):
     assert report["compiled"]["flops"] > 0
     assert report["seconds"] > 0
     assert report["seconds_are_lower_bound"] is False
-
-
-@needs_compiler
-@pytest.mark.parametrize("gpu", GPUS)
-def test_a_deep_and_cross_network_compiles_with_its_tables_in_place(gpu):
-    report = tpu.check(model(layers.Cross(), layers.Cross(rank=2)), gpu, batch_size=8)
-    assert report.problem is None
-    assert report.in_place
 
 
 @pytest.mark.parametrize("chip", GPUS.values(), ids=GPUS)

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from twml_ops import layers, optimizers
+from twml_ops import layers, models, optimizers
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs import tpu_models
+from twml_ops.data import Schema
 from twml_ops.tpu import chips, step
 from twml_ops.tpu.check import tables
 
@@ -81,19 +82,53 @@ def test_the_layer_that_does_not_compile_is_named(layer, why):
     assert e.value.problem.layer == "culprit"
 
 
+def assert_step_equals_fit(build, features, labels):
+    ours, theirs = build(), build()
+    theirs.set_weights(ours.get_weights())
+    before = ours.get_weights()
+    for made in (ours, theirs):
+        made.compile(optimizers.Adagrad(0.1), "binary_crossentropy", jit_compile=False)
+    ours.optimizer.build(ours.trainable_variables)
+    on_device = tf.nest.map_structure(tf.constant, features)
+    step.training_step(ours)(on_device, tf.constant(labels))
+    theirs.fit(features, labels, batch_size=len(labels), verbose=0)
+    for got, want in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+    assert any((a != b).any() for a, b in zip(before, ours.get_weights(), strict=True))
+
+
 def test_the_step_equals_a_step_of_fit():
     rng = np.random.default_rng(0)
     features = [rng.integers(0, N, (B, 5)), rng.normal(size=(B, 5)).astype(np.float32)]
     labels = np.array([[0.0], [1.0], [1.0], [0.0]], np.float32)
-    ours, theirs = model(), model()
-    theirs.set_weights(ours.get_weights())
-    for made in (ours, theirs):
-        made.compile(optimizers.Adagrad(0.1), "binary_crossentropy", jit_compile=False)
-    ours.optimizer.build(ours.trainable_variables)
-    step.training_step(ours)([tf.constant(x) for x in features], tf.constant(labels))
-    theirs.fit(features, labels, batch_size=B, verbose=0)
-    for got, want in zip(ours.get_weights(), theirs.get_weights(), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    assert_step_equals_fit(model, features, labels)
+
+
+def test_the_step_of_a_deep_and_cross_network_equals_a_step_of_fit():
+    rng = np.random.default_rng(0)
+    rows = 60
+    features = {
+        "continuous": rng.normal(size=(rows, 2)).astype(np.float32),
+        "continuous_present": rng.random((rows, 2)) < 0.8,
+        "categorical": rng.integers(-1, 5, (rows, 3)),
+        "row_keys": np.arange(rows),
+    }
+    labels = rng.integers(0, 2, (rows, 1)).astype(np.float32)
+    schema = Schema(("a", "b"), ("c", "d", "e"), 0, "label")
+    data = tf.data.Dataset.from_tensors((features, labels))
+
+    def build():
+        return models.dcn(
+            schema, data, crosses=["c*d"], hidden=[8], dropout=0, embedding_dropout=0, trees=False
+        )
+
+    assert_step_equals_fit(build, features, labels)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", models.names())
+def test_the_steps_of_all_models_are_lowered(name):
+    assert len(hlo(tpu_models.load(name))) > 1000
 
 
 def test_batches_are_padded_and_have_static_shapes():

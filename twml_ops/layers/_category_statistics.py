@@ -13,6 +13,7 @@ from twml_ops._category_keys import category_keys
 from twml_ops.layers._arguments import check_positive_integer
 from twml_ops.layers._category_counts import CategoryCounts, fold_of
 from twml_ops.layers._resizable_state import ResizableState
+from twml_ops.ops.hash import hash_keys
 
 _STATE = ("keys", "counts", "label_sums", "totals")
 
@@ -144,7 +145,7 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
             raise ValueError("inputs must be a pair (ids, row_keys) in training, got ids alone")
         totals = self._totals.read_value()
         # The hashes do not depend on the check, so layers that compute the same ones share them.
-        keys = category_keys(ids, self.crosses, ops.hash_ids, tf.stack)
+        keys = category_keys(ids, self.crosses, hash_keys, tf.stack)
         with tf.control_dependencies([tf.debugging.assert_positive(tf.size(totals), not_adapted)]):
             known = self._keys.read_value()
         used = tf.ones([1, self.num_folds])
@@ -155,7 +156,7 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
     def _folds_used(self, row_keys: Any) -> tf.Tensor:
         """float32 [B, K]: 1 for the folds whose statistics a row may see in training."""
         row_keys = tf.reshape(tf.cast(tf.convert_to_tensor(row_keys), tf.int64), [-1])
-        own = fold_of(row_keys, self.num_folds, self.time_boundaries, ops.hash_ids, tf.searchsorted)
+        own = fold_of(row_keys, self.num_folds, self.time_boundaries, hash_keys, tf.searchsorted)
         folds, own = tf.range(self.num_folds), tf.cast(own, tf.int32)[:, tf.newaxis]
         used = folds != own if self.time_boundaries is None else folds < own
         return tf.cast(used, tf.float32)

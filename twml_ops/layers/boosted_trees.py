@@ -14,6 +14,7 @@ from twml_ops.layers._category_counts import fold_of
 from twml_ops.layers._resizable_state import ResizableState
 from twml_ops.layers._row_sample import RowSample
 from twml_ops.layers._tree_arrays import TreeOptions, load_lightgbm, train_folds
+from twml_ops.ops.hash import hash_keys
 
 _STATE = {
     "features": (tf.int32, 1),
@@ -232,7 +233,7 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
 
     def _own_ensembles(self, row_keys: tf.Tensor) -> tf.Tensor:
         """int64 [B]: the ensembles that have not seen the labels of the rows."""
-        return fold_of(row_keys, self.num_folds, None, ops.hash_ids, tf.searchsorted)
+        return fold_of(row_keys, self.num_folds, None, hash_keys, tf.searchsorted)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """`[B, 1]`."""

@@ -14,6 +14,7 @@ from twml_ops._keras import serializable
 from twml_ops.layers._arguments import check_positive_integer
 from twml_ops.layers._id_row_map import IdCounts, IdRowMap
 from twml_ops.layers._resizable_state import ResizableState
+from twml_ops.ops.hash import hash_keys
 
 
 @serializable
@@ -185,7 +186,7 @@ class CategoryRows(ResizableState, tf.keras.layers.Layer):
 
     def _rows_of(self, ids: Any, fields: Any, known: tf.Tensor) -> tf.Tensor:
         ids = tf.cast(ids, tf.int64)
-        positions = ops.find_keys(known, id_keys(ids, fields, ops.hash_ids))
+        positions = ops.find_keys(known, id_keys(ids, fields, hash_keys))
         # The first key is that of no id, and its row the shared one.
         rows = tf.gather(self._rows.read_value(), tf.maximum(positions, 0))
         return tf.where(ids < 0, tf.constant(-1, tf.int64), rows)

@@ -11,7 +11,7 @@ from twml_ops._keras import stateless_value
 from twml_ops.ops._csr_inputs import csr_inputs
 from twml_ops.ops._gradients import needs_gradient, register_gradient
 from twml_ops.ops._library import library
-from twml_ops.ops._tape import table_handle
+from twml_ops.ops._tape import device_of, table_handle, tf_variable
 from twml_ops.ops.sparse_linear import resource_values_grad, sparse_linear, weights_grad
 
 
@@ -44,21 +44,30 @@ def grouped_sparse_linear(
         )
     if any(stateless_value(w) is not None for w in weights):  # tensors: the op takes handles
         return [sparse_linear(*b, w) for b, w in zip(batches, weights, strict=True)]
+    devices = {device_of(tf_variable(w)) for w in weights}
+    if len(devices) > 1 and any(library.is_on_gpu(d) for d in devices):
+        return [sparse_linear(*b, w) for b, w in zip(batches, weights, strict=True)]
     ids, values, row_splits, binary = map(
         list, zip(*(csr_inputs(*b) for b in batches), strict=True)
     )
     if len({i.dtype for i in ids}) > 1:
         ids = [tf.cast(i, tf.int64) for i in ids]
-    outputs: list[tf.Tensor] = library.twml_grouped_sparse_linear(
-        ids, values, row_splits, [table_handle(w) for w in weights], binary=binary
-    )
+    handles = [table_handle(w, as_table=True) for w in weights]
+    with library.beside(devices.pop()):
+        outputs: list[tf.Tensor] = library.twml_grouped_sparse_linear(
+            ids, values, row_splits, handles, binary=binary
+        )
     return outputs
 
 
 @register_gradient("Twml>GroupedSparseLinear")
 def _grouped_sparse_linear_grad(op: Any, *grads: Any) -> list[Any]:
+    with library.beside(device_of(op.outputs[0])):
+        return _grads(op, grads, list(op.inputs))
+
+
+def _grads(op: Any, grads: Sequence[Any], inputs: list[Any]) -> list[Any]:
     n = len(grads)
-    inputs = list(op.inputs)
     values_grads: list[Any] = [None] * n
     table_grads: list[Any] = [None] * n
     for i, (grad, binary) in enumerate(zip(grads, op.get_attr("binary"), strict=True)):

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.ops._library import library
+from twml_ops.ops.stock import hash as stock_hash
 
 
 def hash_ids(ids: Any, bits: int, salt: int = 0) -> tf.Tensor:
@@ -32,6 +33,22 @@ def hash_ids(ids: Any, bits: int, salt: int = 0) -> tf.Tensor:
     """
     ids = tf.convert_to_tensor(ids, dtype_hint=tf.int64)
     return library.twml_hash_ids(ids, bits=bits, salt=salt)
+
+
+def hash_keys(keys: Any, bits: int, salt: int = 0) -> tf.Tensor:
+    """`hash_ids` of integers that are no entries of a batch, of which -1 is padding for XLA.
+
+    Args:
+        keys: See `hash_ids`.
+        bits: See `hash_ids`.
+        salt: See `hash_ids`.
+
+    Returns:
+        See `hash_ids`.
+    """
+    if library.uses_static_shapes:
+        return stock_hash.hash_ids(tf.convert_to_tensor(keys, dtype_hint=tf.int64), bits, salt)
+    return hash_ids(keys, bits, salt)
 
 
 tf.no_gradient("Twml>HashIds")

@@ -67,24 +67,23 @@ class CudaKernel : public Kernel {
     std::vector<Tensor> memory = {};
     std::string failure = "";
     TwmlCudaCall call = {};
+    std::string table = "a table";  // for messages
   };
 
   virtual absl::Status Queue(OpKernelContext* ctx, Scope* scope) = 0;
 
-  // The status of a code that the library has returned. `table` describes the table for messages.
-  absl::Status ToStatus(int code, const Scope& scope, const std::string& table) const {
+  // The status of a code that the library has returned.
+  absl::Status ToStatus(int code, const Scope& scope) const {
     if (code == 0) return absl::OkStatus();
     if (code == TWML_CUDA_TOO_LARGE) {
       return absl::InvalidArgumentError(
           "a batch must have less than 2^31 entries and rows on a GPU");
     }
     if (code == TWML_CUDA_OUT_OF_MEMORY) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          type_string(), " could not allocate its working memory on the GPU for ", table, ": ",
-          scope.failure, ". placement=\"host\" keeps the table in the memory of the host"));
+      return absl::ResourceExhaustedError(absl::StrCat("its working memory: ", scope.failure));
     }
     return absl::InternalError(
-        absl::StrCat(type_string(), " failed on ", table, " with CUDA error ", code));
+        absl::StrCat(type_string(), " failed on ", scope.table, " with CUDA error ", code));
   }
 
  private:
@@ -96,12 +95,20 @@ class CudaKernel : public Kernel {
     // What earlier kernels have reported, as far as the host has seen it.
     TF_RETURN_IF_ERROR(Raise(scope));
     scope.call = {StreamOf(ctx), Allocate, &scope, cuda.reports_device(scope.reports)};
-    TF_RETURN_IF_ERROR(Queue(ctx, &scope));
-    const std::string reports = "the reports of bad input";
-    TF_RETURN_IF_ERROR(ToStatus(cuda.reports_fetch(scope.reports, StreamOf(ctx)), scope, reports));
+    const absl::Status queued = Queue(ctx, &scope);
+    if (absl::IsResourceExhausted(queued)) return WithTable(queued, scope.table);
+    TF_RETURN_IF_ERROR(queued);
+    TF_RETURN_IF_ERROR(ToStatus(cuda.reports_fetch(scope.reports, StreamOf(ctx)), scope));
     if (!strict) return absl::OkStatus();
-    TF_RETURN_IF_ERROR(ToStatus(cuda.synchronize(StreamOf(ctx)), scope, reports));
+    TF_RETURN_IF_ERROR(ToStatus(cuda.synchronize(StreamOf(ctx)), scope));
     return Raise(scope);
+  }
+
+  // An error about memory that names the table and says what to do.
+  absl::Status WithTable(const absl::Status& status, const std::string& table) const {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        type_string(), " '", name(), "' of ", table, " ran out of memory on the GPU: ",
+        status.message(), ". placement=\"host\" keeps the table in the memory of the host"));
   }
 
   // Returns the error that the host has seen in the reports, and clears them.
@@ -111,10 +118,9 @@ class CudaKernel : public Kernel {
     const std::lock_guard<std::mutex> lock(mu);
     // The host may have seen a part of the reports, and another op may have raised the error.
     void* const stream = StreamOf(scope.ctx);
-    const std::string reports = "the reports of bad input";
-    TF_RETURN_IF_ERROR(ToStatus(cuda.synchronize(stream), scope, reports));
+    TF_RETURN_IF_ERROR(ToStatus(cuda.synchronize(stream), scope));
     const absl::Status status = ErrorOf(cuda.reports_seen(scope.reports));
-    TF_RETURN_IF_ERROR(ToStatus(cuda.reports_reset(scope.reports, stream), scope, reports));
+    TF_RETURN_IF_ERROR(ToStatus(cuda.reports_reset(scope.reports, stream), scope));
     return status;
   }
 
@@ -183,15 +189,59 @@ class CudaSparseLinearOp : public CudaKernel {
     LockedTables tables;
     TF_RETURN_IF_ERROR(LockForReading(ctx, 3, 1, TableDType::kFloat32OrBfloat16, &tables));
     TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(tables.tensor(), 2, "weights")));
+    scope->table = Describe(HandleFromInput(ctx, 3), tables.tensor());
     const TwmlCudaTable table = TableOf(tables.tensor());
     Tensor* out;
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "output", {batch.num_rows, table.dim}, &out));
     float* data = out->flat<float>().data();
-    return ToStatus(cuda.sparse_linear(&scope->call, 1, &batch, &table, &data), *scope,
-                    Describe(HandleFromInput(ctx, 3), tables.tensor()));
+    return ToStatus(cuda.sparse_linear(&scope->call, 1, &batch, &table, &data), *scope);
   }
 
   bool binary_;
+};
+
+// The products of several tables in one launch for each type of ids and weights.
+class CudaGroupedSparseLinearOp : public CudaKernel {
+ public:
+  explicit CudaGroupedSparseLinearOp(OpKernelConstruction* ctx) : CudaKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_tables", &num_tables_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("binary", &binary_));
+    OP_REQUIRES(
+        ctx, static_cast<int>(binary_.size()) == num_tables_,
+        absl::InvalidArgumentError(absl::StrCat("binary must have one item for each of ",
+                                                num_tables_, " tables, got ", binary_.size())));
+  }
+
+ private:
+  absl::Status Queue(OpKernelContext* ctx, Scope* scope) override {
+    const int n = num_tables_;
+    std::vector<TwmlCudaBatch> batches(n);
+    std::vector<TwmlCudaTable> tables(n);
+    std::vector<float*> outs(n);
+    LockedTables locked;
+    TF_RETURN_IF_ERROR(LockForReading(ctx, 3 * n, n, TableDType::kFloat32OrBfloat16, &locked));
+    for (int i = 0; i < n; ++i) {
+      scope->table = Describe(HandleFromInput(ctx, 3 * n + i), locked.tensor(i));
+      TF_RETURN_IF_ERROR(InTable(i, BatchOf(ctx->input(i), ctx->input(n + i), ctx->input(2 * n + i),
+                                            binary_[i], &batches[i])));
+      TF_RETURN_IF_ERROR(InTable(i, ToAbslStatus(CheckRank(locked.tensor(i), 2, "weights"))));
+      tables[i] = TableOf(locked.tensor(i));
+      Tensor* out;
+      TF_RETURN_IF_ERROR(
+          AllocateOutput(ctx, i, "output", {batches[i].num_rows, tables[i].dim}, &out));
+      outs[i] = out->flat<float>().data();
+    }
+    return ToStatus(cuda.sparse_linear(&scope->call, n, batches.data(), tables.data(), outs.data()),
+                    *scope);
+  }
+
+  static absl::Status InTable(int i, const absl::Status& s) {
+    if (s.ok()) return s;
+    return absl::InvalidArgumentError(absl::StrCat("table ", i, ": ", s.message()));
+  }
+
+  int num_tables_;
+  std::vector<bool> binary_;
 };
 
 class CudaValuesGradOp : public CudaKernel {
@@ -206,6 +256,7 @@ class CudaValuesGradOp : public CudaKernel {
     LockedTables tables;
     TF_RETURN_IF_ERROR(LockForReading(ctx, 2, 1, TableDType::kFloat32OrBfloat16, &tables));
     TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(tables.tensor(), 2, "weights")));
+    scope->table = Describe(HandleFromInput(ctx, 2), tables.tensor());
     const TwmlCudaTable table = TableOf(tables.tensor());
     const Tensor& grad = ctx->input(3);
     TF_RETURN_IF_ERROR(CheckShape(grad, "grad", batch.num_rows, table.dim));
@@ -213,7 +264,7 @@ class CudaValuesGradOp : public CudaKernel {
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "values_grad", {batch.num_entries}, &out));
     return ToStatus(cuda.values_grad(&scope->call, &batch, &table, grad.flat<float>().data(),
                                      out->flat<float>().data()),
-                    *scope, Describe(HandleFromInput(ctx, 2), tables.tensor()));
+                    *scope);
   }
 };
 
@@ -300,7 +351,7 @@ class CudaWeightsGradOp : public CudaKernel {
     TF_RETURN_IF_ERROR(ReadInputDim(ctx->input(4), &input_dim));
     const int64_t dim = grad.dim_size(1);
     TF_RETURN_IF_ERROR(CheckShape(grad, "grad", batch.num_rows, dim));
-    const std::string table = absl::StrCat("a table of shape [", input_dim, ", ", dim, "]");
+    scope->table = absl::StrCat("a table of shape [", input_dim, ", ", dim, "]");
     OpInputList shared;
     TF_RETURN_IF_ERROR(ctx->input_list("groups", &shared));
     CudaGroups memory;
@@ -309,7 +360,7 @@ class CudaWeightsGradOp : public CudaKernel {
       TF_RETURN_IF_ERROR(memory.Allocate(ctx, batch));
       groups = memory.Get();
       TF_RETURN_IF_ERROR(
-          ToStatus(cuda.group_batch(&scope->call, &batch, input_dim, &groups), *scope, table));
+          ToStatus(cuda.group_batch(&scope->call, &batch, input_dim, &groups), *scope));
     } else {
       const CudaGroups* found;
       TF_RETURN_IF_ERROR(ReadGroups(ctx, shared[0], input_dim, &found));
@@ -322,17 +373,16 @@ class CudaWeightsGradOp : public CudaKernel {
     }
     int64_t number = 0;
     TF_RETURN_IF_ERROR(ToStatus(
-        cuda.copy_async(StreamOf(ctx), &number, groups.num_groups, sizeof(number)), *scope, table));
-    TF_RETURN_IF_ERROR(ToStatus(cuda.synchronize(StreamOf(ctx)), *scope, table));
+        cuda.copy_async(StreamOf(ctx), &number, groups.num_groups, sizeof(number)), *scope));
+    TF_RETURN_IF_ERROR(ToStatus(cuda.synchronize(StreamOf(ctx)), *scope));
     Tensor *ids, *rows;
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "unique_ids", {number}, &ids));
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, 1, "rows", {number, dim}, &rows));
-    TF_RETURN_IF_ERROR(
-        ToStatus(cuda.copy_ids(StreamOf(ctx), groups.ids, number, sizeof(Id) == 8, ids->data()),
-                 *scope, table));
+    TF_RETURN_IF_ERROR(ToStatus(
+        cuda.copy_ids(StreamOf(ctx), groups.ids, number, sizeof(Id) == 8, ids->data()), *scope));
     return ToStatus(cuda.sum_groups(&scope->call, &groups, grad.flat<float>().data(), dim,
                                     rows->flat<float>().data()),
-                    *scope, table);
+                    *scope);
   }
 
   bool binary_;
@@ -353,11 +403,11 @@ class CudaGroupBatchOp : public CudaKernel {
     }
     CudaGroups memory;
     TF_RETURN_IF_ERROR(ReadInputDim(ctx->input(3), &memory.input_dim));
-    const std::string name = absl::StrCat("a table of ", memory.input_dim, " rows");
+    scope->table = absl::StrCat("a table of ", memory.input_dim, " rows");
     TF_RETURN_IF_ERROR(memory.Allocate(ctx, batch));
     const TwmlCudaGroups groups = memory.Get();
     TF_RETURN_IF_ERROR(
-        ToStatus(cuda.group_batch(&scope->call, &batch, memory.input_dim, &groups), *scope, name));
+        ToStatus(cuda.group_batch(&scope->call, &batch, memory.input_dim, &groups), *scope));
     Tensor out(tensorflow::DT_VARIANT, TensorShape({}));
     out.scalar<tensorflow::Variant>()() = std::move(memory);
     ctx->set_output(0, out);
@@ -427,37 +477,29 @@ class CudaUpdateOp : public CudaKernel {
                                                        slot.shape().DebugString()));
       }
     }
-    const std::string name = Describe(HandleFromInput(ctx, 0), var);
+    scope->table = Describe(HandleFromInput(ctx, 0), var);
     CudaGroups memory;
     const float* grad = nullptr;
     TF_RETURN_IF_ERROR(Gradient(ctx, scope, TableOf(var), &memory, &grad));
     for (int i = 0; i <= num_slots_; ++i) {
-      TF_RETURN_IF_ERROR(MakeWritable(ctx, tables.var(i), *scope, name));
+      TF_RETURN_IF_ERROR(MakeWritable(ctx, tables.var(i), *scope));
     }
     for (int s = 0; s < num_slots_; ++s) {
       rule.slots[s] = static_cast<float*>(tables.tensor(1 + s).data());
     }
     const TwmlCudaTable table = TableOf(tables.tensor(0));
     const TwmlCudaGroups groups = memory.Get();
-    return ToStatus(cuda.update_groups(&scope->call, 1, &groups, &grad, &table, &rule), *scope,
-                    name);
+    return ToStatus(cuda.update_groups(&scope->call, 1, &groups, &grad, &table, &rule), *scope);
   }
 
   // Copies the buffer of a variable if something else refers to it.
-  absl::Status MakeWritable(OpKernelContext* ctx, tensorflow::Var* var, const Scope& scope,
-                            const std::string& name) {
+  absl::Status MakeWritable(OpKernelContext* ctx, tensorflow::Var* var, const Scope& scope) {
     Tensor* const table = var->tensor();
     if (table->NumElements() == 0 || table->RefCountIsOne()) return absl::OkStatus();
     Tensor copy;
-    const absl::Status allocated = ctx->allocate_temp(table->dtype(), table->shape(), &copy);
-    if (!allocated.ok()) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "a copy of ", name, " could not be allocated on the GPU: ", allocated.message(),
-          ". placement=\"host\" keeps the table in the memory of the host"));
-    }
-    TF_RETURN_IF_ERROR(
-        ToStatus(cuda.copy_async(StreamOf(ctx), copy.data(), table->data(), table->TotalBytes()),
-                 scope, name));
+    TF_RETURN_IF_ERROR(ctx->allocate_temp(table->dtype(), table->shape(), &copy));
+    TF_RETURN_IF_ERROR(ToStatus(
+        cuda.copy_async(StreamOf(ctx), copy.data(), table->data(), table->TotalBytes()), scope));
     *table = copy;
     return absl::OkStatus();
   }
@@ -486,8 +528,7 @@ class CudaApplyRowsOp : public CudaUpdateOp {
     TF_RETURN_IF_ERROR(memory->Allocate(ctx, batch));
     *grad = rows.flat<float>().data();
     const TwmlCudaGroups groups = memory->Get();
-    return ToStatus(cuda.group_batch(&scope->call, &batch, table.rows, &groups), *scope,
-                    "the table");
+    return ToStatus(cuda.group_batch(&scope->call, &batch, table.rows, &groups), *scope);
   }
 };
 
@@ -519,6 +560,7 @@ void Register(const char* name, std::vector<const char*> on_host) {
 
 void RegisterAll() {
   Register<CudaSparseLinearOp>("Twml>ResourceSparseLinear", {"weights"});
+  Register<CudaGroupedSparseLinearOp>("Twml>GroupedSparseLinear", {"weights"});
   Register<CudaValuesGradOp>("Twml>ResourceSparseLinearValuesGrad", {"weights"});
   Register<CudaGroupBatchOp>("Twml>GroupBatch", {"input_dim", "groups", "grouped"});
   const std::vector<const char*> update = {"var", "slots", "hyper", "seed"};

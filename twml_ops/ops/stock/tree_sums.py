@@ -20,8 +20,13 @@ def tree_sums(
     x, roots, children = map(tf.convert_to_tensor, (x, roots, children))
     every = tf.reshape(roots, [1, -1])
     every = tf.broadcast_to(every, [tf.shape(x)[0], tf.shape(every)[1]])
-    all_of_them = tf.equal(tf.size(ensembles), 0)
-    nodes = tf.cond(all_of_them, lambda: every, lambda: tf.gather(roots, ensembles))
+    # XLA compiles a branch with one static shape, which both branches have if B is known.
+    known = tf.convert_to_tensor(ensembles).shape[0]
+    all_of_them = tf.equal(tf.size(ensembles), 0) if known is None else tf.constant(known == 0)
+    if known is None:
+        nodes = tf.cond(all_of_them, lambda: every, lambda: tf.gather(roots, ensembles))
+    else:
+        nodes = every if known == 0 else tf.gather(roots, ensembles)
     below = tf.reshape(children, [-1])
     for _ in range(max_depth):
         number = tf.gather(x, tf.gather(features, nodes), batch_dims=1)

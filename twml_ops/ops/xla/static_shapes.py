@@ -18,11 +18,13 @@ from twml_ops.ops.stock import check, discretize, hash, norm
 from twml_ops.ops.stock.apply_rows import update_rows
 from twml_ops.ops.stock.average_rows import advance_rows
 from twml_ops.ops.stock.bfloat16 import cast_to_float32
-from twml_ops.ops.stock.lookups import field_rows
+from twml_ops.ops.stock.lookups import field_rows, gather_dot
 from twml_ops.ops.stock.online_standardize import online_standardize as stock_online_standardize
 from twml_ops.ops.stock.sparse_linear import multiply_each
+from twml_ops.ops.stock.tree_sums import tree_sums
 
 PADDING_ID = -1
+_BITS_OF_SIZES = 31
 
 
 def sparse_linear(
@@ -176,6 +178,20 @@ def hash_ids(ids: tf.Tensor, bits: int, salt: int = 0) -> tf.Tensor:
     return tf.where(_present(ids), hash.hash_ids(ids, bits, salt), PADDING_ID)
 
 
+def find_keys(known: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+    """The op Twml>FindKeys, by a binary search: XLA's own compares each key with all known ones."""
+    size = tf.size(known)
+    padded = tf.concat([known, tf.zeros([1], tf.int64)], axis=0)  # there is an item to gather
+    below = tf.zeros_like(keys, tf.int32)  # how many known keys are certainly less than each
+    for bit in reversed(range(_BITS_OF_SIZES)):
+        # Sizes are known to XLA only, so the number of steps is that of the largest size.
+        more = below + tf.minimum(1 << bit, size - below)
+        less = (more > below) & (tf.gather(padded, tf.maximum(more - 1, 0)) < keys)
+        below = tf.where(less, more, below)
+    there = (below < size) & tf.equal(tf.gather(padded, below), keys)
+    return tf.where(there, tf.cast(below, tf.int64), tf.constant(-1, tf.int64))
+
+
 def _product(
     ids: tf.Tensor, values: tf.Tensor, row_splits: tf.Tensor, rows: tf.Tensor, binary: bool
 ) -> tf.Tensor:
@@ -217,6 +233,9 @@ library = SimpleNamespace(
     twml_online_standardize=online_standardize,
     twml_hash_ids=hash_ids,
     twml_field_rows=field_rows,
+    twml_find_keys=find_keys,
+    twml_gather_dot=gather_dot,
+    twml_tree_sums=tree_sums,
     twml_percentile_discretize=partial(discretize.percentile_discretize, static=True),
     twml_hashing_discretize=partial(discretize.hashing_discretize, static=True),
 )
