@@ -11,11 +11,9 @@ import tensorflow as tf
 from twml_ops import _keras
 from twml_ops.distribute.hybrid import updates
 from twml_ops.distribute.hybrid.cluster import Cluster
+from twml_ops.distribute.hybrid.exchange import TableProduct
 from twml_ops.distribute.hybrid.gradient_queues import GradientQueues, effects_so_far
-from twml_ops.distribute.hybrid.parameter_server_placement import (
-    ParameterServerPlacement,
-    TableProduct,
-)
+from twml_ops.distribute.hybrid.parameter_server_placement import ParameterServerPlacement
 from twml_ops.distribute.hybrid.prefetch_checks import check_only_read, variables_read_by
 from twml_ops.distribute.hybrid.remote_table import RemoteTable
 from twml_ops.distribute.hybrid.remote_variable import RemoteVariable
@@ -52,6 +50,9 @@ class StepGraph:
         default_factory=list, init=False
     )
     _stored: dict[str, RemoteVariable] = dataclasses.field(default_factory=dict, init=False)
+    _scalars: dict[tuple[int, str], tuple[tf.Tensor, tf.Tensor]] = dataclasses.field(
+        default_factory=dict, init=False
+    )
     _random_states: list[tuple[Any, int]] = dataclasses.field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -159,12 +160,13 @@ class StepGraph:
         products: list[TableProduct] | None,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         loss, products, gradients = self._backward(x, y, weights, products)
+        self._send_gradients()
         used = [p for p in products if p.gradient is not None]
         by_server = self._gradients_by_server(used)
         not_counted = tf.zeros([0], tf.int64)
         if self.queues is None:
             self._update(used, [[uses] for uses in by_server], gradients)
-            return loss, self._count_step(), self._count_own_step()
+            return loss, self._count_step(number), self._count_own_step()
         num_rows = tf.cast(tf.shape(tf.nest.flatten(y)[0])[0], tf.float32)
         own = self._contributions(by_server, gradients, num_rows)
         if self.queues.worker:
@@ -177,19 +179,44 @@ class StepGraph:
         with tf.control_dependencies([*arrived, begun]):
             self._update(used, *self._combine(collected, len(used), gradients))
         with tf.control_dependencies(effects_so_far()):
-            step = self._count_step()
+            step = self._count_step(number)
         with tf.control_dependencies([step]):
             self.state.set_updating(False)
         self.queues.release_followers(step)
         return loss, step, not_counted
 
+    def _send_gradients(self) -> None:
+        """Sends the gradients of the products, and the learning rates and steps with the first."""
+        optimizers = updates.component_optimizers(self.optimizer)
+        self._scalars = {}
+        # The gradients of an exchange may depend on gradients by values of later ones.
+        for exchange in reversed(self.placement.exchanges):
+            scalars = None
+            if not self._scalars:
+                rates = [each.current_learning_rate() for each in optimizers]
+                steps = [tf.cast(tf_variable(each.iterations), tf.int64) for each in optimizers]
+                bits = tf.reshape(tf.bitcast(tf.stack(steps), tf.float32), [-1])
+                scalars = tf.concat([tf.stack(rates), bits], axis=0)
+            sent = exchange.send_gradients(scalars)
+            for device, numbers in zip(self.cluster.devices, sent, strict=False):
+                with tf.device(device):
+                    rates = tf.unstack(numbers[: len(optimizers)], len(optimizers))
+                    bits = tf.reshape(numbers[len(optimizers) :], [-1, 2])
+                    steps = tf.unstack(tf.bitcast(bits, tf.int64), len(optimizers))
+                for each, rate, step in zip(optimizers, rates, steps, strict=True):
+                    self._scalars[id(each), device] = rate, step
+
+    def _rate_and_step(self, optimizer: Any, device: str) -> tuple[tf.Tensor, Any]:
+        """Returns the learning rate and the step of an optimizer, on a server if it has them."""
+        return self._scalars.get((id(optimizer), device)) or (
+            optimizer.current_learning_rate(),
+            optimizer.iterations,
+        )
+
     def _gradients_by_server(self, used: list[TableProduct]) -> list[list[ShardGradient]]:
         """Returns [server][use]: entries and gradients of each product, on the servers."""
         servers = range(len(self.cluster.devices))
-        return [
-            [(u.shard_entries[p], self.placement.send_gradient_shard(u, p)) for u in used]
-            for p in servers
-        ]
+        return [[(u.shard_entries[p], u.sent_gradients[p]) for u in used] for p in servers]
 
     def _contributions(
         self, by_server: list[list[ShardGradient]], gradients: list[Any], num_rows: tf.Tensor
@@ -271,10 +298,10 @@ class StepGraph:
             if not uses:
                 continue
             optimizer = updates.optimizer_of(self.optimizer, table)
-            rate = optimizer.current_learning_rate()
             for p, workers in enumerate(sparse):
                 by_use = [([worker[i] for worker in workers], used[i].binary) for i in uses]
-                updates.update_shard(optimizer, table, p, by_use, rate)
+                rate, step = self._rate_and_step(optimizer, table.shards[p].device)
+                updates.update_shard(optimizer, table, p, by_use, rate, step)
         self._update_dense(gradients)
 
     def _update_dense(self, gradients: list[Any]) -> None:
@@ -293,17 +320,19 @@ class StepGraph:
         shared_variables = {id(s.local): s for s in self.state.shared_variables}
         for gradient, v in pairs:
             optimizer, shared = updates.optimizer_of(self.optimizer, v), shared_variables[id(v)]
-            rate = optimizer.current_learning_rate()
+            rate, step = self._rate_and_step(optimizer, shared.remote.device)
+            decay = optimizer.weight_decay_of(v)
             updates.update_dense_variable(
-                optimizer, gradient, shared.remote, shared.slots, optimizer.weight_decay_of(v), rate
+                optimizer, gradient, shared.remote, shared.slots, decay, rate, step
             )
         if self.cluster.is_chief:  # states of layers, such as moving means
             for shared in self.state.shared_variables:
                 if not shared.trained:
                     shared.push()
 
-    def _count_step(self) -> tf.Tensor:
-        return self.state.step.assign_add(tf.constant(1, tf.int64))
+    def _count_step(self, number: tf.Tensor) -> tf.Tensor:
+        step = self.state.step.assign_add(tf.constant(1, tf.int64))
+        return step if len(self.cluster.workers) > 1 else number + 1  # without a message
 
     def _count_own_step(self) -> tf.Tensor:
         if not self.bounded:
@@ -324,7 +353,8 @@ class StepGraph:
         """
         with tf.device(self.cluster.own_device):
             self.pull()
-            prediction = self.model(x, training=False)
+            with self.placement.recording():
+                prediction = self.model(x, training=False)
             return prediction, self.model.compute_loss(x, y, prediction, weights)
 
     def pull(self) -> None:
