@@ -8,6 +8,14 @@ from collections.abc import Mapping
 
 from benchmarks.cluster_cost.perf import Stack
 
+# Functions of thread pools and of the beginning of threads. A stack that has no others belongs to a
+# thread that waits for work, looks for it or wakes up.
+_POOL = re.compile(
+    r"ThreadPool|EventCount|RunQueue|WaitForWork|UnboundedWorkQueue|EigenEnvironment|7PThread"
+    r"|start_thread|clone3|ThreadInternalsPosix|internal_any_invocable|pthread_cond|futex"
+)
+IDLE = "threads that wait or look for work"
+
 # Part -> the functions, as "library:mangled name", whose time belongs to it. The innermost function
 # of a stack that belongs to a part decides. The first part of several is meant.
 PARTS = {
@@ -27,13 +35,11 @@ PARTS = {
     "other kernels": r"OpKernel|5Eigen|Op7ComputeE|dnnl|mkl|functor",
     "executors": r"Executor|PropagatorState|PendingCounts|NodeItem|CancellationManager",
     "Python": r"python|:_?Py|pybind|_pywrap",
-    "other": r"tensorflow|tsl",
 }
 COPIES = "copies"
-UNKNOWN = "other"
+OTHER = "other"
 _RULES = {part: re.compile(rule) for part, rule in PARTS.items()}
 _COPY = re.compile(r"mem(cpy|move)")
-_IDLE = re.compile(r"ThreadPool|EventCount|RunQueue|WaitForWork")
 
 
 def part_of(stack: Stack) -> str:
@@ -45,13 +51,12 @@ def part_of(stack: Stack) -> str:
     outside = [function for function in stack if not function.startswith("[kernel")]
     if outside and _COPY.search(outside[0]):
         return COPIES
-    for function in outside:
-        if _IDLE.search(function):
-            continue
+    tasks = [function for function in outside if not _POOL.search(function)]
+    for function in tasks:
         for part, rule in _RULES.items():
             if rule.search(function):
                 return part
-    return UNKNOWN
+    return IDLE if len(tasks) < len(outside) else OTHER
 
 
 def by_part(stacks: Mapping[Stack, int]) -> dict[str, float]:
@@ -64,4 +69,4 @@ def by_part(stacks: Mapping[Stack, int]) -> dict[str, float]:
     for stack, count in stacks.items():
         counts[part_of(stack)] += count
     total = sum(counts.values()) or 1
-    return {part: counts[part] / total for part in (*PARTS, COPIES) if counts[part]}
+    return {part: counts[part] / total for part in (*PARTS, COPIES, IDLE, OTHER) if counts[part]}

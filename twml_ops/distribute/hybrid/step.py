@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import _keras
-from twml_ops.distribute.hybrid import updates
+from twml_ops.distribute.hybrid import dense_gradients, updates, wire
 from twml_ops.distribute.hybrid.cluster import Cluster
 from twml_ops.distribute.hybrid.exchange import TableProduct
 from twml_ops.distribute.hybrid.gradient_queues import GradientQueues, effects_so_far
@@ -17,7 +17,7 @@ from twml_ops.distribute.hybrid.parameter_server_placement import ParameterServe
 from twml_ops.distribute.hybrid.prefetch_checks import check_only_read, variables_read_by
 from twml_ops.distribute.hybrid.remote_table import RemoteTable
 from twml_ops.distribute.hybrid.remote_variable import RemoteVariable
-from twml_ops.distribute.hybrid.state import RunState
+from twml_ops.distribute.hybrid.state import RunState, SharedVariable
 from twml_ops.distribute.hybrid.updates import ShardGradient
 from twml_ops.distribute.hybrid.wire import ShardEntries
 from twml_ops.ops._tape import tf_variable
@@ -229,7 +229,8 @@ class StepGraph:
             if uses
         }
         dense = [g for g in gradients if g is not None]
-        own[devices[0], "dense"] = [num_rows, *tf.nest.flatten(dense, expand_composites=True)]
+        packed = dense_gradients.pack(dense)
+        own[devices[0], "dense"] = [num_rows, *tf.nest.flatten(packed, expand_composites=True)]
         return own
 
     def _combine(self, collected: Any, uses: int, gradients: list[Any]) -> tuple[Any, Any]:
@@ -256,12 +257,14 @@ class StepGraph:
                 )
         rows = [w[0] for w in collected[devices[0], "dense"]]
         shares = [n / tf.add_n(rows) for n in rows]
-        structure = [g for g in gradients if g is not None]
+        like = [g for g in gradients if g is not None]
+        structure = dense_gradients.pack(like)
         by_worker = [
             tf.nest.pack_sequence_as(structure, w[1:], expand_composites=True)
             for w in collected[devices[0], "dense"]
         ]
-        means = iter([_weighted_sum(g, shares) for g in zip(*by_worker, strict=True)])
+        packed = [_weighted_sum(g, shares) for g in zip(*by_worker, strict=True)]
+        means = iter(dense_gradients.unpack(packed, like))
         return sparse, [None if g is None else next(means) for g in gradients]
 
     def _pull_state(self) -> None:
@@ -284,6 +287,9 @@ class StepGraph:
         gradients = tape.gradient(loss, sources)
         for product, gradient in zip(recorded, gradients[len(trained) :], strict=True):
             product.gradient = gradient
+        for gradient, v in zip(gradients, trained, strict=False):
+            if isinstance(gradient, tf.Tensor):
+                gradient.set_shape(v.shape)
         return loss, recorded, gradients[: len(trained)]
 
     def _update(
@@ -318,6 +324,21 @@ class StepGraph:
                 each.iterations.assign(steps)
             return
         shared_variables = {id(s.local): s for s in self.state.shared_variables}
+        for device in self.cluster.devices:
+            of_device = [
+                (g, v) for g, v in pairs if shared_variables[id(v)].remote.device == device
+            ]
+            sent = dense_gradients.send([g for g, _ in of_device], device)
+            of_device = [(g, v) for g, (_, v) in zip(sent, of_device, strict=True)]
+            self._update_shared(of_device, shared_variables)
+        if self.cluster.is_chief:  # states of layers, such as moving means
+            for shared in self.state.shared_variables:
+                if not shared.trained:
+                    shared.push()
+
+    def _update_shared(
+        self, pairs: list[tuple[Any, Any]], shared_variables: dict[int, Any]
+    ) -> None:
         for gradient, v in pairs:
             optimizer, shared = updates.optimizer_of(self.optimizer, v), shared_variables[id(v)]
             rate, step = self._rate_and_step(optimizer, shared.remote.device)
@@ -325,13 +346,10 @@ class StepGraph:
             updates.update_dense_variable(
                 optimizer, gradient, shared.remote, shared.slots, decay, rate, step
             )
-        if self.cluster.is_chief:  # states of layers, such as moving means
-            for shared in self.state.shared_variables:
-                if not shared.trained:
-                    shared.push()
 
     def _count_step(self, number: tf.Tensor) -> tf.Tensor:
-        step = self.state.step.assign_add(tf.constant(1, tf.int64))
+        with tf.device(self.state.step.device):  # the number needs no message, either
+            step = self.state.step.assign_add(tf.constant(1, tf.int64))
         return step if len(self.cluster.workers) > 1 else number + 1  # without a message
 
     def _count_own_step(self) -> tf.Tensor:
@@ -358,9 +376,17 @@ class StepGraph:
             return prediction, self.model.compute_loss(x, y, prediction, weights)
 
     def pull(self) -> None:
-        """Reads the dense weights that all workers share."""
+        """Reads the dense weights that all workers share, those of a server in one message."""
+        by_server: dict[Any, list[SharedVariable]] = {}
         for shared in self.state.shared_variables:
-            shared.pull()
+            key = (shared.remote.device, shared.remote.dtype)
+            by_server.setdefault(key, []).append(shared)
+        for (device, _), group in by_server.items():
+            with tf.device(device):
+                flat = tf.concat([tf.reshape(s.remote.value(), [-1]) for s in group], axis=0)
+            parts = wire.split_flat(flat, [s.remote.shape.num_elements() for s in group])
+            for shared, part in zip(group, parts, strict=True):
+                tf_variable(shared.local).assign(tf.reshape(part, shared.remote.shape))
 
 
 def _weighted_sum(gradients: Any, shares: list[tf.Tensor]) -> Any:
