@@ -51,16 +51,16 @@ def chained_model():
     """A model in which the values of a table's entries depend on the product with another one."""
     tf.keras.utils.set_random_seed(5)
     ids, values = (tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32"))
-    scale = layers.SparseLinear(1, ROWS, activation="sigmoid", name="scale")([ids, values])
+    scale = layers.SparseLinear(2, ROWS, activation="sigmoid", name="scale")([ids, values])
     scaled = ScaleRows()([values, scale])
     hidden = [layers.SparseLinear(4, ROWS, name="second")([ids, scaled])]
-    hidden.append(layers.SparseLinear(3, ROWS, name="first")([ids, values]))
+    hidden.append(layers.SparseLinear(6, ROWS, name="first")([ids, values]))
     joined = tf.keras.layers.Concatenate()(hidden)
     return tf.keras.Model([ids, values], tf.keras.layers.Dense(1, activation="sigmoid")(joined))
 
 
 class ScaleRows(tf.keras.layers.Layer):
-    """Multiplies the values of each row by a number [B, 1]."""
+    """Multiplies the values of each row by the first of two numbers [B, 2]."""
 
     def call(self, inputs):
         values, scale = inputs

@@ -56,10 +56,15 @@ class StepGraph:
     _random_states: list[tuple[Any, int]] = dataclasses.field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        """Finds the random states, and makes a seed of each and of the number of the worker."""
+        """Makes a seed of each random state and of the number of the worker, and variables."""
         worker = bytes([self.cluster.index % 256])
         for each in map(tf_variable, _keras.random_states(self.model)):
             self._random_states.append((each, zlib.crc32(each.numpy().tobytes() + worker)))
+        counted = len(self.cluster.workers) if self.bounded else 0
+        with tf.device(self.cluster.own_device):
+            self._loss = tf.Variable(0.0, dtype=tf.keras.backend.floatx(), trainable=False)
+            self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self._worker_steps = tf.Variable(tf.zeros([counted], tf.int64), trainable=False)
 
     def train(
         self,
@@ -69,8 +74,8 @@ class StepGraph:
         weights: Any,
         prefetched: Any = None,
         next_x: Any = None,
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Any]:
-        """Runs one training step.
+    ) -> list[tf.Tensor]:
+        """Runs one training step, whose results `results` returns.
 
         Random layers get a state that depends on their initial state, the worker and `number`, so
         that a step which is repeated after a failure is the same step.
@@ -86,20 +91,39 @@ class StepGraph:
                 are updated; None: they are not.
 
         Returns:
-            The loss; the run's step after this step; the steps of each worker, or an empty tensor
-            if they are not counted; the products of the next batch.
+            The products of the next batch.
         """
         with tf.device(self.cluster.own_device):
             self._pull_state()
             self._set_random_states(number)
             if next_x is None:
-                return (*self._train(number, x, y, weights, None), [])
+                self._keep_results(*self._train(number, x, y, weights, None))
+                return []
             # Before the variables that hold this batch's messages are overwritten.
             products = self._restore_products(prefetched)
             next_products, read = self._prefetch(next_x)
-            result = self._train(number, x, y, weights, products)
+            self._keep_results(*self._train(number, x, y, weights, products))
             check_only_read(read)
-            return (*result, next_products)
+            return next_products
+
+    def results(self) -> tuple[tf.Tensor, int, Any]:
+        """Returns the results of the last step.
+
+        Returns:
+            The loss; the run's step after this step; the steps of each worker, or an empty array if
+            they are not counted.
+        """
+        return self._loss.read_value(), int(self._step.numpy()), self._worker_steps.numpy()
+
+    def _keep_results(self, loss: tf.Tensor, step: tf.Tensor, worker_steps: tf.Tensor) -> None:
+        """Keeps results in variables of this process.
+
+        TensorFlow lets the tensors that a function returns wait for all ops of the function that
+        have effects. For each such op a server would send a message.
+        """
+        self._loss.assign(tf.cast(loss, self._loss.dtype))
+        self._step.assign(step)
+        self._worker_steps.assign(worker_steps)
 
     def prefetch(self, x: Any) -> list[tf.Tensor]:
         """Computes the products of a batch and keeps its entries on the servers.
