@@ -1,7 +1,8 @@
 """`python -m benchmarks.cluster_cost`: CPU milliseconds of a step by part, alone and in a cluster.
 
 The cluster has 2 parameter servers and 1 worker, all on this machine. Figures are CPU time, not
-elapsed time, so that they hardly depend on the other programs of the machine.
+elapsed time, but a busy machine increases them as well, mostly where threads wait for others.
+`perf` of Linux samples the stacks; it needs the rights of `perf record`.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def main(
             found[name][ALONE].append(measure_alone(name, steps))
             found[name][CLUSTER].append(measure_cluster(name, steps, partition_axis=axis))
     results = {
-        name: {k: _medians(runs, steps) for k, runs in v.items()} for name, v in found.items()
+        name: {k: medians(runs, steps) for k, runs in v.items()} for name, v in found.items()
     }
     text = "\n\n".join(table(name, result) for name, result in results.items())
     text = f"{tables.machine(about)}\n\n{text}\n\nMedians of {rounds} runs of {steps} steps."
@@ -119,8 +120,13 @@ def _addresses(count: int) -> Iterator[list[str]]:
         yield [f"127.0.0.1:{port}" for port in ports.numbers]
 
 
-def _medians(runs: list[Measured], steps: int) -> dict[str, dict[str, float]]:
-    """Milliseconds a step by part, of the worker or the one process, and of all servers together."""
+def medians(runs: list[Measured], steps: int) -> dict[str, dict[str, float]]:
+    """Milliseconds a step by part: of the one process, or of the worker and of all servers.
+
+    Args:
+        runs: what was measured.
+        steps: measured steps of a run.
+    """
     found: dict[str, dict[str, float]] = {}
     for kind in ("process", "worker", "server"):
         of_runs = [_sum([m for name, m in run.items() if name.startswith(kind)]) for run in runs]
@@ -161,7 +167,8 @@ def table(name: str, result: dict[str, dict[str, dict[str, float]]]) -> str:
         rows.append([part, *(f"{x:.2f}" for x in (alone, *cluster, sum(cluster)))])
     header = [f"{name}: CPU ms a step", *columns, "cluster"]
     alone, *cluster = (c["all"] for c in columns.values())
-    return f"{tables.markdown(header, rows)}\n\nThe cluster uses {sum(cluster) / alone:.1f} × the CPU time."
+    ratio = f"The cluster uses {sum(cluster) / alone:.1f} × the CPU time."
+    return f"{tables.markdown(header, rows)}\n\n{ratio}"
 
 
 if __name__ == "__main__":

@@ -70,12 +70,20 @@ def sampled(processes: Sequence[int]) -> Iterator[dict[int, Counter[Stack]]]:
             "--no-demangle",
         ]
         text = subprocess.run(script, capture_output=True, text=True, check=True).stdout
-    for process, stack in _parse(text):
+    for process, stack in parse(text):
         if process in found:
             found[process][stack] += 1
 
 
-def _parse(text: str) -> Iterator[tuple[int, Stack]]:
+def parse(text: str) -> Iterator[tuple[int, Stack]]:
+    """Reads the output of `perf script`.
+
+    Args:
+        text: samples with the fields pid, ip, sym and dso.
+
+    Yields:
+        The process and the stack of each sample.
+    """
     for sample in text.split("\n\n"):
         lines = sample.strip("\n").splitlines()
         if not lines:

@@ -1,8 +1,8 @@
 """A process of a measured training: all of it, a worker, or a parameter server.
 
-It reads its setting from a line of JSON, and answers once when it is ready and then each line. After
-"start" its CPU time counts. A server answers "stop", a trainer the end of the measured steps, with
-the CPU time that it has used.
+It reads its setting from a line of JSON, and answers once when it is ready and then each line. Its
+CPU time counts after "start". A server answers "stop", a trainer the end of the measured steps,
+with the CPU time that it has used.
 """
 
 from __future__ import annotations

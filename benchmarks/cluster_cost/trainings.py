@@ -1,4 +1,4 @@
-"""The trainings whose steps are measured: `twml-ops train --data flights` and the reference workload."""
+"""The measured trainings: that of `twml-ops train --data flights`, and the reference workload."""
 
 from __future__ import annotations
 

@@ -74,5 +74,6 @@ def model(workload: Workload) -> tf.keras.Model:
 
 
 def inputs(batch: Batch) -> tuple[Any, Any]:
+    """A batch as the model takes it, and labels that are all 1."""
     ragged = tf.RaggedTensor.from_row_splits(batch.ids, batch.row_splits)
     return ragged, tf.ones([batch.num_rows, 1])
