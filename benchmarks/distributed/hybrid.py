@@ -31,7 +31,7 @@ def build(
     single_machine = strategy == "single machine"
     cluster = Cluster() if single_machine else Cluster(servers, workers, "worker", index)
     trainer = HybridTrainer(
-        lambda: _model(workload),
+        lambda: model(workload),
         optimizers.SGD(RATE),
         "mse",
         cluster=cluster,
@@ -40,7 +40,7 @@ def build(
         timeout=PEER_SECONDS,
         name=name,
     )
-    data = [_inputs(b) for b in batches]
+    data = [inputs(b) for b in batches]
     steps_done = 0
 
     def run(count: int) -> list[float]:
@@ -62,7 +62,7 @@ def build(
     return run, free
 
 
-def _model(workload: Workload) -> tf.keras.Model:
+def model(workload: Workload) -> tf.keras.Model:
     """The model of the stock strategies: a wide layer whose outputs are added up."""
     ids = tf.keras.Input([None], dtype="int64", ragged=True)
     initial = tf.keras.initializers.Constant(INITIAL)
@@ -73,6 +73,7 @@ def _model(workload: Workload) -> tf.keras.Model:
     return tf.keras.Model(ids, total(y))
 
 
-def _inputs(batch: Batch) -> tuple[Any, Any]:
+def inputs(batch: Batch) -> tuple[Any, Any]:
+    """A batch as the model takes it, and labels that are all 1."""
     ragged = tf.RaggedTensor.from_row_splits(batch.ids, batch.row_splits)
     return ragged, tf.ones([batch.num_rows, 1])

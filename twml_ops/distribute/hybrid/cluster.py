@@ -171,7 +171,12 @@ def start_server(cluster: Cluster) -> Any:
     """Starts the `tf.distribute.Server` of this task; its kernels are those of the op library."""
     require_native("A parameter server")
     spec = tf.train.ClusterSpec({"ps": list(cluster.servers)})
-    return tf.distribute.Server(spec, job_name="ps", task_index=cluster.index, protocol="grpc")
+    # A server waits for most of a step. By default its threads would look for work all the time.
+    config = tf.compat.v1.ConfigProto()
+    config.experimental.disable_thread_spinning = True
+    return tf.distribute.Server(
+        spec, job_name="ps", task_index=cluster.index, protocol="grpc", config=config
+    )
 
 
 @contextlib.contextmanager

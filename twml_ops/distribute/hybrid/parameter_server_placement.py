@@ -12,50 +12,10 @@ import tensorflow as tf
 
 from twml_ops import placement
 from twml_ops.distribute.hybrid import wire
+from twml_ops.distribute.hybrid.deferred_tensor import DeferredTensor
+from twml_ops.distribute.hybrid.exchange import Exchange, TableProduct
 from twml_ops.distribute.hybrid.remote_table import RemoteTable
-from twml_ops.distribute.hybrid.remote_variable import RemoteVariable
-from twml_ops.ops._library import library
 from twml_ops.placement.entries import CsrEntries
-
-
-@dataclasses.dataclass
-class TableProduct:
-    """The product of one batch with one table, which a step uses once.
-
-    Attributes:
-        table: The table.
-        messages: For each server, the message that it was sent; none if the table is in this
-            process.
-        shard_entries: For each server, the entries in its message.
-        output: float32 [B, D], on the worker, watched by the gradient tape of the step.
-        sent_gradients: Server -> the gradient of `output` that it was sent already.
-        binary: Whether the entries have no values.
-        entries: The batch that the messages were made of; None for a prefetched product.
-        gradient: [B, D], the gradient of the loss with respect to `output`, once it is known.
-    """
-
-    table: RemoteTable
-    messages: list[tf.Tensor]
-    shard_entries: list[wire.ShardEntries]
-    output: Any
-    sent_gradients: dict[int, tf.Tensor]
-    binary: bool
-    entries: CsrEntries | None = None
-    gradient: Any = None
-
-    def tensors_to_store(self) -> list[tuple[tuple[int, str], tf.Tensor]]:
-        """Returns the tensors that a later step needs of this product, on their servers.
-
-        Returns:
-            ((number, device), tensor) of each tensor.
-        """
-        if not self.messages:
-            device = self.table.shards[0].device
-            return [((i, device), t) for i, t in enumerate(self.shard_entries[0])]
-        return [
-            ((p, s.device), m)
-            for p, (s, m) in enumerate(zip(self.table.shards, self.messages, strict=True))
-        ]
 
 
 @dataclasses.dataclass
@@ -87,6 +47,7 @@ class ParameterServerPlacement(placement.Placement):
     Attributes:
         tables: The tables, in the order in which layers have created them.
         batch_sizes: The products that were asked for before the tables were on servers.
+        exchanges: The messages of the last `recording`, in the order in which they are sent.
     """
 
     is_sharded = True
@@ -100,8 +61,10 @@ class ParameterServerPlacement(placement.Placement):
         self.deduplicate = deduplicate
         self.tables: list[RemoteTable] = []
         self.batch_sizes: list[BatchSize] = []
+        self.exchanges: list[Exchange] = []
         self._in_process = len(self.devices) == 1 and self.devices[0].startswith("/job:localhost")
         self._tape: Any = None
+        self._graph: Any = None  # in which products are recorded
         self._recorded: list[TableProduct] | None = None
         self._prefetched: Iterator[TableProduct] | None = None
 
@@ -135,7 +98,10 @@ class ParameterServerPlacement(placement.Placement):
     def recording(
         self, tape: Any = None, prefetched: Sequence[TableProduct] | None = None
     ) -> Iterator[list[TableProduct]]:
-        """Records the products that are computed in the `with` block.
+        """Records the products that are computed in the `with` block. Used in a graph.
+
+        The products are requested from the servers together, at the end of the block, except those
+        that the entries of others depend on.
 
         Args:
             tape: The gradient tape of the step, which watches the products; None: there is none.
@@ -147,10 +113,14 @@ class ParameterServerPlacement(placement.Placement):
         """
         self._tape, self._recorded = tape, []
         self._prefetched = None if prefetched is None else iter(prefetched)
+        self._graph = tf.compat.v1.get_default_graph()
+        self.exchanges = [self._new_exchange(prefetched or ())]
         try:
             yield self._recorded
+            if prefetched is None and self.exchanges[-1].products:
+                self.exchanges[-1].determine_products()
         finally:
-            self._tape = self._recorded = self._prefetched = None
+            self._tape = self._recorded = self._prefetched = self._graph = None
 
     def sparse_linear(self, entries: CsrEntries, table: RemoteTable) -> tf.Tensor:
         """See `Placement.sparse_linear`. All servers multiply at the same time."""
@@ -171,60 +141,47 @@ class ParameterServerPlacement(placement.Placement):
         return product.output
 
     def _multiply(self, entries: CsrEntries, table: RemoteTable) -> TableProduct:
-        ids, values, _ = entries
-        devices = [shard.device for shard in table.shards]
-        sent_gradients: dict[int, tf.Tensor] = {}
-        if self._in_process:
-            shard_entries, messages = [wire.ShardEntries(*_with_values(entries))], []
-        else:
-            messages = wire.send_entries(
-                entries, table.by_row, table.shape[0], devices, self.deduplicate
-            )
-            shard_entries = self._unpack(table, messages)
-
-        def forward() -> tf.Tensor:
-            products = [
-                self._multiply_shard(e, shard, values is None)
-                for e, shard in zip(shard_entries, table.shards, strict=True)
-            ]
-            return self._combine(products, table)
-
-        def make(output: Any, gradient: Any = None) -> TableProduct:
-            binary = values is None
-            return TableProduct(
-                table, messages, shard_entries, output, sent_gradients, binary, entries, gradient
-            )
-
+        values = entries[1]
+        product = TableProduct(table, values is None, entries)
         if values is None:
-            return make(tf.stop_gradient(forward()))
+            product.output = tf.stop_gradient(self._request(product))
+            return product
 
         @tf.custom_gradient
         def multiply_values(values: tf.Tensor) -> Any:
             del values  # they are in the message
 
             def gradient(upstream: tf.Tensor) -> tf.Tensor:
-                product = make(None, upstream)
-                by_server = []
-                for p, (e, shard) in enumerate(zip(shard_entries, table.shards, strict=True)):
-                    upstream_shard = self.send_gradient_shard(product, p)
-                    with tf.device(shard.device):
-                        by_server.append(
-                            library.twml_resource_sparse_linear_values_grad(
-                                e.ids, e.row_splits, shard.handle, upstream_shard
-                            )
-                        )
-                if len(by_server) == 1:
-                    return tf.identity(by_server[0])
-                if not table.by_row:
-                    return tf.add_n(by_server)
-                server_of_entry = tf.cast(ids % len(by_server), tf.int32)
-                positions = tf.range(tf.size(ids))
-                positions = tf.dynamic_partition(positions, server_of_entry, len(by_server))
-                return tf.dynamic_stitch(positions, by_server)
+                if self._is_deferred(product):  # until the gradients of all products are known
+                    product.values_gradient = DeferredTensor([None])
+                    return product.values_gradient.tensor
+                product.gradient = upstream
+                exchange = self._new_exchange([product])
+                exchange.send_gradients()
+                return exchange.values_gradients([product])[0]
 
-            return forward(), gradient
+            return self._request(product), gradient
 
-        return make(multiply_values(values))
+        product.output = multiply_values(values)
+        return product
+
+    def _request(self, product: TableProduct) -> tf.Tensor:
+        """Returns the product, which is computed together with others in the graph of a step."""
+        assert product.entries is not None
+        if self._graph is not tf.compat.v1.get_default_graph():
+            return self._new_exchange([product]).multiply()[0]
+        if self.exchanges[-1].is_needed_for(product.entries):
+            self.exchanges[-1].determine_products()
+            self.exchanges.append(self._new_exchange())
+        return self.exchanges[-1].add(product)
+
+    def _is_deferred(self, product: TableProduct) -> bool:
+        return any(product in exchange.products for exchange in self.exchanges)
+
+    def _new_exchange(self, products: Sequence[TableProduct] = ()) -> Exchange:
+        exchange = Exchange(self.devices, self.wire_dtype, self.deduplicate, self._in_process)
+        exchange.products += products
+        return exchange
 
     def restore_product(
         self, table: RemoteTable, stored: Sequence[tf.Tensor], output: tf.Tensor, binary: bool
@@ -241,10 +198,12 @@ class ParameterServerPlacement(placement.Placement):
             The product, without the batch's entries.
         """
         if self._in_process:
-            shard_entries = [wire.ShardEntries(*stored)]
+            shard_entries, messages = [wire.ShardEntries(*stored)], []
         else:
-            shard_entries = self._unpack(table, stored)
-        return TableProduct(table, list(stored), shard_entries, output, {}, binary, None)
+            shard_entries, messages = self._unpack(table, stored), list(stored)
+        return TableProduct(
+            table, binary, messages=messages, shard_entries=shard_entries, output=output
+        )
 
     def _unpack(self, table: RemoteTable, messages: Sequence[tf.Tensor]) -> list[wire.ShardEntries]:
         shard_entries = []
@@ -252,48 +211,3 @@ class ParameterServerPlacement(placement.Placement):
             with tf.device(shard.device):
                 shard_entries.append(wire.receive_entries(message, shard.shape[0]))
         return shard_entries
-
-    def _multiply_shard(
-        self, entries: wire.ShardEntries, shard: RemoteVariable, binary: bool
-    ) -> tf.Tensor:
-        """Returns the product with one shard, on its server, in the type in which it is sent."""
-        with tf.device(shard.device):
-            product = library.twml_resource_sparse_linear(
-                entries.ids, entries.values, entries.row_splits, shard.handle, binary=binary
-            )
-            return wire.cast_for_wire(product, self.wire_dtype)
-
-    def _combine(self, products: Sequence[tf.Tensor], table: RemoteTable) -> tf.Tensor:
-        """Returns [B, D] on the worker, from the products of the servers."""
-        outputs = []
-        for product, shard in zip(products, table.shards, strict=True):
-            product.set_shape([None, shard.shape[1]])
-            outputs.append(tf.cast(product, tf.float32))
-        if len(outputs) == 1:
-            return outputs[0]
-        return tf.add_n(outputs) if table.by_row else tf.concat(outputs, axis=1)
-
-    def send_gradient_shard(self, product: TableProduct, p: int) -> tf.Tensor:
-        """Sends server `p` the part of a product's gradient that it needs, once.
-
-        Args:
-            product: A product whose gradient is known.
-            p: The number of the server.
-
-        Returns:
-            float32 [B, D], or [B, D / P] if the table is sharded by column, on the server.
-        """
-        if p not in product.sent_gradients:
-            shards = product.table.shards
-            gradient = product.gradient
-            if not product.table.by_row:
-                gradient = tf.split(gradient, len(shards), axis=1)[p]
-            gradient = wire.cast_for_wire(gradient, self.wire_dtype)
-            with tf.device(shards[p].device):
-                product.sent_gradients[p] = tf.cast(tf.identity(gradient), tf.float32)
-        return product.sent_gradients[p]
-
-
-def _with_values(entries: CsrEntries) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    ids, values, splits = entries
-    return ids, tf.zeros([0]) if values is None else values, splits

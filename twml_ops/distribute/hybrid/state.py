@@ -52,10 +52,6 @@ class SharedVariable:
             self.slots.append(RemoteVariable(name, slot.shape, slot.dtype, device))
             self._initial_slots.append(slot.initial_value)
 
-    def pull(self) -> None:
-        """Copies the server's value to this process."""
-        tf_variable(self.local).assign(self.remote.value())
-
     def push(self) -> None:
         """Copies this process' value to the server."""
         self.remote.assign(tf_variable(self.local).read_value())

@@ -9,17 +9,15 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import _keras
-from twml_ops.distribute.hybrid import updates
+from twml_ops.distribute.hybrid import dense_gradients, updates, wire
 from twml_ops.distribute.hybrid.cluster import Cluster
+from twml_ops.distribute.hybrid.exchange import TableProduct
 from twml_ops.distribute.hybrid.gradient_queues import GradientQueues, effects_so_far
-from twml_ops.distribute.hybrid.parameter_server_placement import (
-    ParameterServerPlacement,
-    TableProduct,
-)
+from twml_ops.distribute.hybrid.parameter_server_placement import ParameterServerPlacement
 from twml_ops.distribute.hybrid.prefetch_checks import check_only_read, variables_read_by
 from twml_ops.distribute.hybrid.remote_table import RemoteTable
 from twml_ops.distribute.hybrid.remote_variable import RemoteVariable
-from twml_ops.distribute.hybrid.state import RunState
+from twml_ops.distribute.hybrid.state import RunState, SharedVariable
 from twml_ops.distribute.hybrid.updates import ShardGradient
 from twml_ops.distribute.hybrid.wire import ShardEntries
 from twml_ops.ops._tape import tf_variable
@@ -52,13 +50,21 @@ class StepGraph:
         default_factory=list, init=False
     )
     _stored: dict[str, RemoteVariable] = dataclasses.field(default_factory=dict, init=False)
+    _scalars: dict[tuple[int, str], tuple[tf.Tensor, tf.Tensor]] = dataclasses.field(
+        default_factory=dict, init=False
+    )
     _random_states: list[tuple[Any, int]] = dataclasses.field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        """Finds the random states, and makes a seed of each and of the number of the worker."""
+        """Makes a seed of each random state and of the number of the worker, and variables."""
         worker = bytes([self.cluster.index % 256])
         for each in map(tf_variable, _keras.random_states(self.model)):
             self._random_states.append((each, zlib.crc32(each.numpy().tobytes() + worker)))
+        counted = len(self.cluster.workers) if self.bounded else 0
+        with tf.device(self.cluster.own_device):
+            self._loss = tf.Variable(0.0, dtype=tf.keras.backend.floatx(), trainable=False)
+            self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self._worker_steps = tf.Variable(tf.zeros([counted], tf.int64), trainable=False)
 
     def train(
         self,
@@ -68,8 +74,8 @@ class StepGraph:
         weights: Any,
         prefetched: Any = None,
         next_x: Any = None,
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Any]:
-        """Runs one training step.
+    ) -> list[tf.Tensor]:
+        """Runs one training step, whose results `results` returns.
 
         Random layers get a state that depends on their initial state, the worker and `number`, so
         that a step which is repeated after a failure is the same step.
@@ -85,20 +91,39 @@ class StepGraph:
                 are updated; None: they are not.
 
         Returns:
-            The loss; the run's step after this step; the steps of each worker, or an empty tensor
-            if they are not counted; the products of the next batch.
+            The products of the next batch.
         """
         with tf.device(self.cluster.own_device):
             self._pull_state()
             self._set_random_states(number)
             if next_x is None:
-                return (*self._train(number, x, y, weights, None), [])
+                self._keep_results(*self._train(number, x, y, weights, None))
+                return []
             # Before the variables that hold this batch's messages are overwritten.
             products = self._restore_products(prefetched)
             next_products, read = self._prefetch(next_x)
-            result = self._train(number, x, y, weights, products)
+            self._keep_results(*self._train(number, x, y, weights, products))
             check_only_read(read)
-            return (*result, next_products)
+            return next_products
+
+    def results(self) -> tuple[tf.Tensor, int, Any]:
+        """Returns the results of the last step.
+
+        Returns:
+            The loss; the run's step after this step; the steps of each worker, or an empty array if
+            they are not counted.
+        """
+        return self._loss.read_value(), int(self._step.numpy()), self._worker_steps.numpy()
+
+    def _keep_results(self, loss: tf.Tensor, step: tf.Tensor, worker_steps: tf.Tensor) -> None:
+        """Keeps results in variables of this process.
+
+        TensorFlow lets the tensors that a function returns wait for all ops of the function that
+        have effects. For each such op a server would send a message.
+        """
+        self._loss.assign(tf.cast(loss, self._loss.dtype))
+        self._step.assign(step)
+        self._worker_steps.assign(worker_steps)
 
     def prefetch(self, x: Any) -> list[tf.Tensor]:
         """Computes the products of a batch and keeps its entries on the servers.
@@ -159,12 +184,13 @@ class StepGraph:
         products: list[TableProduct] | None,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         loss, products, gradients = self._backward(x, y, weights, products)
+        self._send_gradients()
         used = [p for p in products if p.gradient is not None]
         by_server = self._gradients_by_server(used)
         not_counted = tf.zeros([0], tf.int64)
         if self.queues is None:
             self._update(used, [[uses] for uses in by_server], gradients)
-            return loss, self._count_step(), self._count_own_step()
+            return loss, self._count_step(number), self._count_own_step()
         num_rows = tf.cast(tf.shape(tf.nest.flatten(y)[0])[0], tf.float32)
         own = self._contributions(by_server, gradients, num_rows)
         if self.queues.worker:
@@ -177,19 +203,44 @@ class StepGraph:
         with tf.control_dependencies([*arrived, begun]):
             self._update(used, *self._combine(collected, len(used), gradients))
         with tf.control_dependencies(effects_so_far()):
-            step = self._count_step()
+            step = self._count_step(number)
         with tf.control_dependencies([step]):
             self.state.set_updating(False)
         self.queues.release_followers(step)
         return loss, step, not_counted
 
+    def _send_gradients(self) -> None:
+        """Sends the gradients of the products, and the learning rates and steps with the first."""
+        optimizers = updates.component_optimizers(self.optimizer)
+        self._scalars = {}
+        # The gradients of an exchange may depend on gradients by values of later ones.
+        for exchange in reversed(self.placement.exchanges):
+            scalars = None
+            if not self._scalars:
+                rates = [each.current_learning_rate() for each in optimizers]
+                steps = [tf.cast(tf_variable(each.iterations), tf.int64) for each in optimizers]
+                bits = tf.reshape(tf.bitcast(tf.stack(steps), tf.float32), [-1])
+                scalars = tf.concat([tf.stack(rates), bits], axis=0)
+            sent = exchange.send_gradients(scalars)
+            for device, numbers in zip(self.cluster.devices, sent, strict=False):
+                with tf.device(device):
+                    rates = tf.unstack(numbers[: len(optimizers)], len(optimizers))
+                    bits = tf.reshape(numbers[len(optimizers) :], [-1, 2])
+                    steps = tf.unstack(tf.bitcast(bits, tf.int64), len(optimizers))
+                for each, rate, step in zip(optimizers, rates, steps, strict=True):
+                    self._scalars[id(each), device] = rate, step
+
+    def _rate_and_step(self, optimizer: Any, device: str) -> tuple[tf.Tensor, Any]:
+        """Returns the learning rate and the step of an optimizer, on a server if it has them."""
+        return self._scalars.get((id(optimizer), device)) or (
+            optimizer.current_learning_rate(),
+            optimizer.iterations,
+        )
+
     def _gradients_by_server(self, used: list[TableProduct]) -> list[list[ShardGradient]]:
         """Returns [server][use]: entries and gradients of each product, on the servers."""
         servers = range(len(self.cluster.devices))
-        return [
-            [(u.shard_entries[p], self.placement.send_gradient_shard(u, p)) for u in used]
-            for p in servers
-        ]
+        return [[(u.shard_entries[p], u.sent_gradients[p]) for u in used] for p in servers]
 
     def _contributions(
         self, by_server: list[list[ShardGradient]], gradients: list[Any], num_rows: tf.Tensor
@@ -202,7 +253,8 @@ class StepGraph:
             if uses
         }
         dense = [g for g in gradients if g is not None]
-        own[devices[0], "dense"] = [num_rows, *tf.nest.flatten(dense, expand_composites=True)]
+        packed = dense_gradients.pack(dense)
+        own[devices[0], "dense"] = [num_rows, *tf.nest.flatten(packed, expand_composites=True)]
         return own
 
     def _combine(self, collected: Any, uses: int, gradients: list[Any]) -> tuple[Any, Any]:
@@ -229,12 +281,14 @@ class StepGraph:
                 )
         rows = [w[0] for w in collected[devices[0], "dense"]]
         shares = [n / tf.add_n(rows) for n in rows]
-        structure = [g for g in gradients if g is not None]
+        like = [g for g in gradients if g is not None]
+        structure = dense_gradients.pack(like)
         by_worker = [
             tf.nest.pack_sequence_as(structure, w[1:], expand_composites=True)
             for w in collected[devices[0], "dense"]
         ]
-        means = iter([_weighted_sum(g, shares) for g in zip(*by_worker, strict=True)])
+        packed = [_weighted_sum(g, shares) for g in zip(*by_worker, strict=True)]
+        means = iter(dense_gradients.unpack(packed, like))
         return sparse, [None if g is None else next(means) for g in gradients]
 
     def _pull_state(self) -> None:
@@ -257,6 +311,9 @@ class StepGraph:
         gradients = tape.gradient(loss, sources)
         for product, gradient in zip(recorded, gradients[len(trained) :], strict=True):
             product.gradient = gradient
+        for gradient, v in zip(gradients, trained, strict=False):
+            if isinstance(gradient, tf.Tensor):
+                gradient.set_shape(v.shape)
         return loss, recorded, gradients[: len(trained)]
 
     def _update(
@@ -271,10 +328,10 @@ class StepGraph:
             if not uses:
                 continue
             optimizer = updates.optimizer_of(self.optimizer, table)
-            rate = optimizer.current_learning_rate()
             for p, workers in enumerate(sparse):
                 by_use = [([worker[i] for worker in workers], used[i].binary) for i in uses]
-                updates.update_shard(optimizer, table, p, by_use, rate)
+                rate, step = self._rate_and_step(optimizer, table.shards[p].device)
+                updates.update_shard(optimizer, table, p, by_use, rate, step)
         self._update_dense(gradients)
 
     def _update_dense(self, gradients: list[Any]) -> None:
@@ -291,19 +348,33 @@ class StepGraph:
                 each.iterations.assign(steps)
             return
         shared_variables = {id(s.local): s for s in self.state.shared_variables}
-        for gradient, v in pairs:
-            optimizer, shared = updates.optimizer_of(self.optimizer, v), shared_variables[id(v)]
-            rate = optimizer.current_learning_rate()
-            updates.update_dense_variable(
-                optimizer, gradient, shared.remote, shared.slots, optimizer.weight_decay_of(v), rate
-            )
+        for device in self.cluster.devices:
+            of_device = [
+                (g, v) for g, v in pairs if shared_variables[id(v)].remote.device == device
+            ]
+            sent = dense_gradients.send([g for g, _ in of_device], device)
+            of_device = [(g, v) for g, (_, v) in zip(sent, of_device, strict=True)]
+            self._update_shared(of_device, shared_variables)
         if self.cluster.is_chief:  # states of layers, such as moving means
             for shared in self.state.shared_variables:
                 if not shared.trained:
                     shared.push()
 
-    def _count_step(self) -> tf.Tensor:
-        return self.state.step.assign_add(tf.constant(1, tf.int64))
+    def _update_shared(
+        self, pairs: list[tuple[Any, Any]], shared_variables: dict[int, Any]
+    ) -> None:
+        for gradient, v in pairs:
+            optimizer, shared = updates.optimizer_of(self.optimizer, v), shared_variables[id(v)]
+            rate, step = self._rate_and_step(optimizer, shared.remote.device)
+            decay = optimizer.weight_decay_of(v)
+            updates.update_dense_variable(
+                optimizer, gradient, shared.remote, shared.slots, decay, rate, step
+            )
+
+    def _count_step(self, number: tf.Tensor) -> tf.Tensor:
+        with tf.device(self.state.step.device):  # the number needs no message, either
+            step = self.state.step.assign_add(tf.constant(1, tf.int64))
+        return step if len(self.cluster.workers) > 1 else number + 1  # without a message
 
     def _count_own_step(self) -> tf.Tensor:
         if not self.bounded:
@@ -324,13 +395,22 @@ class StepGraph:
         """
         with tf.device(self.cluster.own_device):
             self.pull()
-            prediction = self.model(x, training=False)
+            with self.placement.recording():
+                prediction = self.model(x, training=False)
             return prediction, self.model.compute_loss(x, y, prediction, weights)
 
     def pull(self) -> None:
-        """Reads the dense weights that all workers share."""
+        """Reads the dense weights that all workers share, those of a server in one message."""
+        by_server: dict[Any, list[SharedVariable]] = {}
         for shared in self.state.shared_variables:
-            shared.pull()
+            key = (shared.remote.device, shared.remote.dtype)
+            by_server.setdefault(key, []).append(shared)
+        for (device, _), group in by_server.items():
+            with tf.device(device):
+                flat = tf.concat([tf.reshape(s.remote.value(), [-1]) for s in group], axis=0)
+            parts = wire.split_flat(flat, [s.remote.shape.num_elements() for s in group])
+            for shared, part in zip(group, parts, strict=True):
+                tf_variable(shared.local).assign(tf.reshape(part, shared.remote.shape))
 
 
 def _weighted_sum(gradients: Any, shares: list[tf.Tensor]) -> Any:

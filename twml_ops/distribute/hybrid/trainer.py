@@ -389,7 +389,7 @@ class HybridTrainer:
         try:
             return self._call(
                 f"step {done + 1}",
-                lambda: _fetch_counters(self._step(number, *batch, prefetched, next_x)),
+                lambda: self._step_and_results(number, *batch, prefetched, next_x),
             )
         except ClusterError as e:
             if self._queues is None:
@@ -400,6 +400,10 @@ class HybridTrainer:
                 self._call("starting a generation of queues", self._queues.start_generation)
             self._create_functions()
             return None
+
+    def _step_and_results(self, *args: Any) -> Any:
+        next_products = self._step(*args)
+        return *self._graph.results(), next_products
 
     def _wait_for_slow_workers(self, worker_steps: Any) -> None:
         """Waits while this worker is more than `max_staleness` steps ahead of the slowest."""
@@ -438,12 +442,6 @@ class HybridTrainer:
         if not self.cluster.servers:
             return function(*args)
         return run_with_timeout(self._timeout, description, function, *args)
-
-
-def _fetch_counters(result: Any) -> Any:
-    """Copies the counters of a step to this process, in the function call that has a timeout."""
-    loss, step, worker_steps, *more = result
-    return loss, int(step), worker_steps.numpy(), *more
 
 
 def _unpack_batch(batch: Any) -> tuple[Any, Any, Any]:

@@ -60,6 +60,7 @@ def update_shard(
     p: int,
     uses: Sequence[tuple[Sequence[ShardGradient], bool]],
     rate: tf.Tensor,
+    step: Any,
 ) -> None:
     """Computes the gradient of shard `p` and updates the shard, on its server.
 
@@ -71,13 +72,16 @@ def update_shard(
             worker, in the order in which they are added; and whether the entries have no values.
             The gradients of several uses are added up.
         rate: The learning rate of this step.
+        step: The number of steps before this one, an integer scalar or variable.
     """
     shard = table.shards[p]
     with tf.device(shard.device):
         slices = _concat_slices([_shard_gradient(shard, *use) for use in uses])
         (slices,) = optimizer.clip_gradients([slices])
         decay = optimizer.weight_decay_of(table)
-        optimizer.update_variable(slices, shard, table.slots[p], rate, weight_decay=decay)
+        optimizer.update_variable(
+            slices, shard, table.slots[p], rate, weight_decay=decay, step=step
+        )
 
 
 def _shard_gradient(
@@ -109,6 +113,7 @@ def update_dense_variable(
     slots: Sequence[RemoteVariable],
     weight_decay: float,
     rate: tf.Tensor,
+    step: Any,
 ) -> None:
     """Updates a dense variable on its server.
 
@@ -119,7 +124,10 @@ def update_dense_variable(
         slots: The optimizer's slots of the variable.
         weight_decay: The weight decay of the variable; 0: none.
         rate: The learning rate of this step.
+        step: The number of steps before this one, an integer scalar or variable.
     """
     with tf.device(variable.device):
         (gradient,) = optimizer.clip_gradients([gradient])
-        optimizer.update_variable(gradient, variable, slots, rate, weight_decay=weight_decay)
+        optimizer.update_variable(
+            gradient, variable, slots, rate, weight_decay=weight_decay, step=step
+        )

@@ -1,20 +1,20 @@
 """The messages between a worker and the servers, in a compact form.
 
-To a server, a worker sends one message for each product: the entries of the batch that the server
-multiplies, packed by `ops.pack_entries`. Ids and the number of entries of each example take as few
-bits as they need; a binary batch has no values. The server uses the message for the forward and the
-backward pass. Products [B, D] and their gradients are sent as float32, or as 16-bit floats.
+To a server, a worker sends the entries of the batches that the server multiplies, packed by
+`ops.pack_entries`. Ids and the number of entries of each example take as few bits as they need; a
+binary batch has no values. The server uses the message for the forward and the backward pass.
+Products [B, D] and their gradients are sent as float32, or as 16-bit floats. What belongs to
+several tables is sent together; see `exchange`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from twml_ops import ops
-from twml_ops.placement.entries import CsrEntries
 
 
 class ShardEntries(NamedTuple):
@@ -31,37 +31,82 @@ class ShardEntries(NamedTuple):
     row_splits: tf.Tensor
 
 
-def send_entries(
-    entries: CsrEntries, by_row: bool, input_dim: int, devices: Sequence[str], deduplicate: bool
-) -> list[tf.Tensor]:
-    """Packs the entries of a batch and sends each server its message.
+def send_bytes(messages: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
+    """Sends several messages to a server as one.
 
     Args:
-        entries: The batch, on the worker.
-        by_row: True if server p of P needs the entries with id mod P = p; False if all servers need
-            all entries.
-        input_dim: Number of rows of the whole table.
-        devices: The devices of the servers.
-        deduplicate: Whether to send each distinct id once if that is smaller.
+        messages: At least one message, uint8 [bytes], on the worker.
+        device: The device of the server.
 
     Returns:
-        For each server, its message, as a tensor on the server.
+        The messages, as tensors on the server.
     """
-    messages = ops.pack_entries(
-        *entries, input_dim, parts=len(devices) if by_row else 1, deduplicate=deduplicate
-    )
-    sent = []
-    for p, device in enumerate(devices):
+    if len(messages) == 1:
         with tf.device(device):
-            sent.append(tf.identity(messages[p if by_row else 0]))
-    return sent
+            return [tf.identity(messages[0])]
+    sizes = tf.stack([tf.size(m, out_type=tf.int64) for m in messages])
+    together = tf.concat([tf.reshape(tf.bitcast(sizes, tf.uint8), [-1]), *messages], 0)
+    with tf.device(device):
+        together = tf.identity(together)
+        header = len(messages) * tf.int64.size
+        sizes = tf.bitcast(tf.reshape(together[:header], [-1, tf.int64.size]), tf.int64)
+        return list(tf.split(together[header:], sizes, num=len(messages)))
+
+
+def concat_flat(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Concatenates the elements of tensors.
+
+    Args:
+        tensors: At least one tensor, all of one type.
+
+    Returns:
+        One dimension; a single tensor is returned as it is.
+    """
+    if len(tensors) == 1:
+        return tensors[0]
+    return tf.concat([tf.reshape(t, [-1]) for t in tensors], axis=0)
+
+
+def split_flat(flat: tf.Tensor, sizes: Sequence[Any]) -> list[tf.Tensor]:
+    """Splits what `concat_flat` has returned.
+
+    Args:
+        flat: The elements.
+        sizes: The number of elements of each tensor, integers or int32 scalars.
+
+    Returns:
+        One-dimensional tensors; a single tensor is returned as it is.
+    """
+    if len(sizes) == 1:
+        return [flat]
+    return list(tf.split(flat, tf.stack(sizes), num=len(sizes)))
+
+
+def encode_scalars(scalars: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Writes float32 numbers as elements of the type in which gradients are sent, without loss.
+
+    Args:
+        scalars: float32 [n].
+        dtype: float32, bfloat16 or float16.
+
+    Returns:
+        [n] or [2 n].
+    """
+    return scalars if dtype == tf.float32 else tf.reshape(tf.bitcast(scalars, dtype), [-1])
+
+
+def decode_scalars(encoded: tf.Tensor) -> tf.Tensor:
+    """Reads what `encode_scalars` has written."""
+    if encoded.dtype == tf.float32:
+        return encoded
+    return tf.bitcast(tf.reshape(encoded, [-1, 2]), tf.float32)
 
 
 def receive_entries(message: tf.Tensor, num_rows: int) -> ShardEntries:
     """Unpacks a message.
 
     Args:
-        message: What `send_entries` has returned for a server.
+        message: A message of `ops.pack_entries`, on the server.
         num_rows: Number of rows of the server's shard, which decides on the type of ids.
 
     Returns:

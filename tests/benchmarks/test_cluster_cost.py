@@ -1,0 +1,57 @@
+import shutil
+
+import pytest
+
+from benchmarks.cluster_cost import __main__ as cluster_cost
+from benchmarks.cluster_cost import parts, perf
+
+KERNEL = "[kernel.kallsyms]:futex_wake"
+POOL = ("libtensorflow_framework.so.2:_ZN5Eigen15ThreadPoolTempl10WorkerLoopEi", "libc.so.6:clone3")
+
+
+@pytest.mark.parametrize(
+    ("stack", "part"),
+    [
+        (("libc.so.6:__memmove_avx512_unaligned", "_twml_ops.tf2.21.so:f"), parts.COPIES),
+        ((KERNEL, "_twml_ops.tf2.21.so:_ZN4twml3SumE", *POOL), "kernels of twml_ops"),
+        (
+            (KERNEL, "libtensorflow_framework.so.2:_ZN9grpc_core3RunE"),
+            "gRPC and tensors on the wire",
+        ),
+        ((KERNEL, *POOL), parts.IDLE),
+        (("libpython3.11.so.1.0:_PyEval_EvalFrameDefault",), "Python"),
+        ((), parts.OTHER),
+    ],
+)
+def test_the_innermost_known_function_decides_to_which_part_a_stack_belongs(stack, part):
+    assert parts.part_of(stack) == part
+
+
+def test_the_shares_of_the_parts_add_up_to_one():
+    shares = parts.by_part({("libc:memcpy",): 3, (KERNEL, *POOL): 1})
+    assert shares == {parts.COPIES: 0.75, parts.IDLE: 0.25}
+    assert parts.by_part({}) == {}
+
+
+def test_the_output_of_perf_is_read_as_stacks_with_the_innermost_function_first():
+    text = "\n".join(
+        ["  12 ", "\t7f01 f(int) (/usr/lib/a.so)", "\t7f02 [unknown] (/usr/lib/b.so)", "", "13", ""]
+    )
+    assert list(perf.parse(text)) == [(12, ("a.so:f(int)", "b.so:[unknown]")), (13, ())]
+
+
+def test_the_table_has_the_sums_of_worker_and_servers():
+    measured = {"total": 0.2, "kernel": 0.1, "parts": {"Python": 0.2}}
+    alone = cluster_cost.medians([{"process": measured}], 100)
+    cluster = cluster_cost.medians([{"worker": measured, "server 0": measured}], 100)
+    text = cluster_cost.table("flights", {cluster_cost.ALONE: alone, cluster_cost.CLUSTER: cluster})
+    assert "| Python | 2.00 | 2.00 | 2.00 | 4.00 |" in text
+    assert "2.0 ×" in text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("perf") is None, reason="perf is not installed")
+def test_a_cluster_is_measured():
+    found = cluster_cost.measure_cluster("reference", 5, partition_axis="row")
+    assert set(found) == {"worker", "server 0", "server 1"}
+    assert all(m["total"] > 0 for m in found.values())

@@ -1,0 +1,107 @@
+"""Tests of the messages of a step, run by test_hybrid.py in a child process."""
+
+import numpy as np
+import tensorflow as tf
+
+from tests.distribute.hybrid_child import child_test, grouped_model, train_alone, trainer
+from tests.distribute.hybrid_child_tests import optimizer_by_table
+from tests.distribute.hybrid_model import ROWS, batches, builder, same, whole_batches
+from twml_ops import layers, optimizers
+
+SERVERS = 2
+ENTRIES, PRODUCTS, GRADIENTS, VALUES_GRADIENTS = range(4)  # the messages of an exchange
+
+
+def messages(hybrid):
+    """The tensors, and control dependencies, that a step sends to another process."""
+    x, y = whole_batches()[0]
+    step = tf.function(hybrid._graph.train, autograph=False)
+    graph = step.get_concrete_function(tf.constant(0, tf.int64), x, y, None).graph
+    found = set()
+    for op in graph.get_operations():
+        before = [(t.op, t.name) for t in op.inputs if t.dtype != tf.resource]
+        for source, name in [*before, *((c, c.name) for c in op.control_inputs)]:
+            places = _task(source), _task(op)
+            if source.type != "Placeholder" and places[0] != places[1]:
+                found.add((name, *places))
+    return found
+
+
+def _task(op):
+    task = op.device.partition("/device")[0]
+    return task if "job:ps" in task else "worker"
+
+
+@child_test
+def a_step_has_one_message_a_server_and_direction_for_all_tables():
+    for build, kinds in (
+        (builder, [ENTRIES, PRODUCTS, GRADIENTS]),
+        (grouped_model, [ENTRIES, PRODUCTS, GRADIENTS]),
+        (lambda: builder(norm=True), [ENTRIES, PRODUCTS, GRADIENTS, VALUES_GRADIENTS]),
+    ):
+        for axis in ("row", "column"):
+            make = optimizer_by_table if build is grouped_model else optimizers.LazyAdam
+            hybrid = trainer(make(), build=build, partition_axis=axis)
+            hybrid.fit(batches, 1)
+            sent = messages(hybrid)
+            assert len(sent) == SERVERS * len(kinds), sent
+
+
+def chained_model():
+    """A model in which the values of a table's entries depend on the product with another one."""
+    tf.keras.utils.set_random_seed(5)
+    ids, values = (tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32"))
+    scale = layers.SparseLinear(2, ROWS, activation="sigmoid", name="scale")([ids, values])
+    scaled = ScaleRows()([values, scale])
+    hidden = [layers.SparseLinear(4, ROWS, name="second")([ids, scaled])]
+    hidden.append(layers.SparseLinear(6, ROWS, name="first")([ids, values]))
+    joined = tf.keras.layers.Concatenate()(hidden)
+    return tf.keras.Model([ids, values], tf.keras.layers.Dense(1, activation="sigmoid")(joined))
+
+
+class ScaleRows(tf.keras.layers.Layer):
+    """Multiplies the values of each row by the first of two numbers [B, 2]."""
+
+    def call(self, inputs):
+        values, scale = inputs
+        by_entry = tf.gather(scale[:, 0], values.value_rowids())
+        return values.with_flat_values(values.flat_values * by_entry)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape[0]
+
+
+@child_test
+def tables_behind_tables_are_multiplied_in_their_order():
+    want = train_alone(optimizers.Adagrad(0.1), chained_model)
+    for axis in ("row", "column"):
+        hybrid = trainer(optimizers.Adagrad(0.1), build=chained_model, partition_axis=axis)
+        hybrid.fit(batches, 10)
+        same(want, hybrid.export().get_weights(), 5e-6)
+    x, y = whole_batches()[0]
+    plain = hybrid.export()
+    loss = tf.keras.losses.BinaryCrossentropy()(y, plain(x))
+    np.testing.assert_allclose(hybrid.evaluate([(x, y)])["loss"], float(loss), rtol=1e-5)
+
+
+@child_test
+def several_tables_may_be_sent_in_16_bits_and_ahead():
+    want = train_alone(optimizer_by_table(), grouped_model)
+    hybrid = trainer(optimizer_by_table(), build=grouped_model, wire_dtype="float16")
+    hybrid.fit(batches, 10)
+    same(want, hybrid.export().get_weights(), 5e-3)
+    ahead = []
+    for axis in ("row", "column"):
+        options = {"build": grouped_model, "partition_axis": axis, "pipeline": True}
+        hybrid = trainer(optimizers.Adagrad(0.1), **options)
+        hybrid.fit(batches, 10)
+        ahead.append(hybrid.export().get_weights())
+    same(*ahead, 2e-5)
+
+
+@child_test
+def the_model_of_a_trainer_can_be_called_outside_of_its_steps():
+    hybrid = trainer(optimizers.SGD(0.1), build=grouped_model, partition_axis="row")
+    hybrid.fit(batches, 2)
+    x, _ = whole_batches()[0]
+    np.testing.assert_allclose(hybrid.model(x), hybrid.export()(x), rtol=1e-5, atol=1e-6)

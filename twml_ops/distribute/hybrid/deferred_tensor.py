@@ -1,0 +1,52 @@
+"""Tensors of a graph that ops may use before the value is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+
+class DeferredTensor:
+    """A tensor in the graph that is being built, whose value is another tensor of that graph.
+
+    Args:
+        shape: Its shape; a dimension that is None may have any size.
+
+    Attributes:
+        tensor: The tensor, float32. It must not be used in another graph, and must have a value
+            when the graph is complete.
+    """
+
+    def __init__(self, shape: Sequence[int | None]) -> None:
+        # The placeholder is not used any more once there is a value, and TensorFlow removes it.
+        self.tensor = tf.identity(tf.raw_ops.Placeholder(dtype=tf.float32, shape=shape))
+
+    def determine(self, value: tf.Tensor) -> None:
+        """Determines the value, which must not depend on this tensor."""
+        self.tensor.op._update_input(0, value)
+
+
+def depends_on(tensors: Sequence[tf.Tensor], deferred: Sequence[DeferredTensor]) -> bool:
+    """Whether tensors depend on deferred tensors.
+
+    Args:
+        tensors: Tensors of the graph.
+        deferred: Tensors whose values are not determined.
+
+    Returns:
+        Whether one of the tensors, or an op before it, uses one of those.
+    """
+    undetermined = {id(d.tensor.op) for d in deferred}
+    pending: list[Any] = [t.op for t in tensors]
+    visited: set[Any] = set()
+    while pending:
+        op = pending.pop()
+        if op in visited:
+            continue
+        if id(op) in undetermined:
+            return True
+        visited.add(op)
+        pending += [*(t.op for t in op.inputs), *op.control_inputs]
+    return False

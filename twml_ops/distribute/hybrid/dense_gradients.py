@@ -1,0 +1,72 @@
+"""Dense gradients of several variables in one tensor, so that they are sent in one message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops.distribute.hybrid import wire
+
+
+def pack(gradients: Sequence[Any]) -> list[Any]:
+    """Concatenates dense gradients.
+
+    Args:
+        gradients: Tensors with known shapes, or `tf.IndexedSlices`.
+
+    Returns:
+        One tensor of one dimension for each type, then the `tf.IndexedSlices` unchanged.
+    """
+    by_type = _by_type(gradients)
+    flat = [tf.concat([tf.reshape(g, [-1]) for g in group], axis=0) for group in by_type.values()]
+    return [*flat, *(g for g in gradients if isinstance(g, tf.IndexedSlices))]
+
+
+def unpack(packed: Sequence[Any], like: Sequence[Any]) -> list[Any]:
+    """Splits what `pack` has returned.
+
+    Args:
+        packed: The result of `pack`, or a sum of several.
+        like: The argument of `pack`, or gradients of the same types and shapes.
+
+    Returns:
+        The gradients.
+    """
+    by_type = _by_type(like)
+    parts = {}
+    for (dtype, group), flat in zip(by_type.items(), packed, strict=False):
+        sizes = [g.shape.num_elements() for g in group]
+        parts[dtype] = iter(wire.split_flat(flat, sizes))
+    slices = iter(packed[len(by_type) :])
+    return [
+        next(slices)
+        if isinstance(g, tf.IndexedSlices)
+        else tf.reshape(next(parts[g.dtype]), g.shape)
+        for g in like
+    ]
+
+
+def send(gradients: Sequence[Any], device: str) -> list[Any]:
+    """Sends gradients to a server, all dense ones of a type in one message.
+
+    Args:
+        gradients: Tensors with known shapes, or `tf.IndexedSlices`, which are not sent.
+        device: The device of the server.
+
+    Returns:
+        The gradients; dense ones are on the server.
+    """
+    packed = pack(gradients)
+    with tf.device(device):
+        sent = [g if isinstance(g, tf.IndexedSlices) else tf.identity(g) for g in packed]
+        return unpack(sent, gradients)
+
+
+def _by_type(gradients: Sequence[Any]) -> dict[tf.DType, list[tf.Tensor]]:
+    found: dict[tf.DType, list[tf.Tensor]] = {}
+    for gradient in gradients:
+        if not isinstance(gradient, tf.IndexedSlices):
+            found.setdefault(gradient.dtype, []).append(gradient)
+    return found

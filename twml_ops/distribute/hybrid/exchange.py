@@ -1,0 +1,290 @@
+"""The messages of a step between a worker and the servers, for all products with tables together.
+
+A layer asks for a product when it is called, and gets a tensor whose value is determined later. As
+soon as all products are known, each server gets one message with the entries of all of them, and
+answers with one message. The gradients of all products are sent in one message as well, and so are
+the answers to those that layers before the tables need. A message costs CPU time on both sides
+whatever its size is, so a step with several small tables depends on their number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops import ops
+from twml_ops.distribute.hybrid import wire
+from twml_ops.distribute.hybrid.deferred_tensor import DeferredTensor, depends_on
+from twml_ops.distribute.hybrid.remote_table import RemoteTable
+from twml_ops.ops._library import library
+from twml_ops.placement.entries import CsrEntries
+
+
+@dataclasses.dataclass(eq=False)
+class TableProduct:
+    """The product of one batch with one table, which a step uses once.
+
+    Attributes:
+        table: The table.
+        binary: Whether the entries have no values.
+        entries: The batch; None for a prefetched product.
+        messages: For each server, the message with the entries, on the server; none if the table is
+            in this process.
+        shard_entries: For each server, the entries in its message.
+        output: float32 [B, D], on the worker, watched by the gradient tape of the step.
+        gradient: [B, D], the gradient of the loss with respect to `output`, once it is known.
+        sent_gradients: For each server, the gradient that it was sent, float32 [B, D], or
+            [B, D / P] if the table is sharded by column.
+        values_gradient: [K], the gradient of the loss with respect to the values, if a layer needs
+            it.
+    """
+
+    table: RemoteTable
+    binary: bool
+    entries: CsrEntries | None = None
+    messages: list[tf.Tensor] = dataclasses.field(default_factory=list)
+    shard_entries: list[wire.ShardEntries] = dataclasses.field(default_factory=list)
+    output: Any = None
+    gradient: Any = None
+    sent_gradients: list[tf.Tensor] = dataclasses.field(default_factory=list)
+    values_gradient: DeferredTensor | None = None
+
+    def tensors_to_store(self) -> list[tuple[tuple[int, str], tf.Tensor]]:
+        """Returns the tensors that a later step needs of this product, on their servers.
+
+        Returns:
+            ((number, device), tensor) of each tensor.
+        """
+        if not self.messages:
+            device = self.table.shards[0].device
+            return [((i, device), t) for i, t in enumerate(self.shard_entries[0])]
+        return [
+            ((p, s.device), m)
+            for p, (s, m) in enumerate(zip(self.table.shards, self.messages, strict=True))
+        ]
+
+
+class Exchange:
+    """Products of a step that do not depend on one another, and their messages.
+
+    Args:
+        devices: The devices of the servers.
+        wire_dtype: The type in which products and their gradients are sent.
+        deduplicate: Whether an id that occurs several times is sent once if that is smaller.
+        in_process: Whether the tables are in this process, so that nothing is sent.
+
+    Attributes:
+        products: The products.
+    """
+
+    def __init__(
+        self, devices: Sequence[str], wire_dtype: tf.DType, deduplicate: bool, in_process: bool
+    ) -> None:
+        self._devices, self._wire_dtype = devices, wire_dtype
+        self._deduplicate, self._in_process = deduplicate, in_process
+        self.products: list[TableProduct] = []
+        self._outputs: list[DeferredTensor] = []
+
+    def add(self, product: TableProduct) -> tf.Tensor:
+        """Adds a product, which `multiply` computes.
+
+        Args:
+            product: The product.
+
+        Returns:
+            float32 [B, D], on the worker.
+        """
+        self.products.append(product)
+        self._outputs.append(DeferredTensor([None, product.table.shape[1]]))
+        return self._outputs[-1].tensor
+
+    def is_needed_for(self, entries: CsrEntries) -> bool:
+        """Whether entries depend on products that are not computed yet."""
+        return depends_on([t for t in entries if t is not None], self._outputs)
+
+    def determine_products(self) -> None:
+        """Determines the values that `add` has returned."""
+        for output, value in zip(self._outputs, self.multiply(), strict=True):
+            output.determine(value)
+
+    def multiply(self) -> list[tf.Tensor]:
+        """Sends the entries of all products and returns the products, float32 [B, D]."""
+        self._send_entries()
+        by_server = [self._multiply_on(p) for p in range(len(self._devices))]
+        return [
+            _combine(parts, product.table.by_row)
+            for product, *parts in zip(self.products, *by_server, strict=True)
+        ]
+
+    def _send_entries(self) -> None:
+        parts = len(self._devices)
+        if self._in_process:
+            for product in self.products:
+                assert product.entries is not None
+                ids, values, splits = product.entries
+                values = tf.zeros([0]) if values is None else values
+                product.shard_entries = [wire.ShardEntries(ids, values, splits)]
+            return
+        packed: dict[Any, list[tf.Tensor]] = {}  # tables with the same batch share a message
+        keys = []
+        for product in self.products:
+            assert product.entries is not None
+            table, entries = product.table, product.entries
+            by_row, rows = table.by_row, table.shape[0]
+            key = (*(None if t is None else t.ref() for t in entries), by_row, rows)
+            keys.append(key)
+            if key not in packed:
+                messages = ops.pack_entries(
+                    *entries, rows, parts=parts if by_row else 1, deduplicate=self._deduplicate
+                )
+                packed[key] = list(messages) if by_row else [messages[0]] * parts
+        received: dict[Any, list[Any]] = {key: [] for key in packed}
+        for p, device in enumerate(self._devices):
+            messages = wire.send_bytes([m[p] for m in packed.values()], device)
+            for key, message in zip(packed, messages, strict=True):
+                shard_rows = self.products[keys.index(key)].table.shards[p].shape[0]
+                with tf.device(device):
+                    received[key].append((message, wire.receive_entries(message, shard_rows)))
+        for product, key in zip(self.products, keys, strict=True):
+            product.messages = [message for message, _ in received[key]]
+            product.shard_entries = [entries for _, entries in received[key]]
+
+    def _multiply_on(self, p: int) -> list[tf.Tensor]:
+        """Returns the products with the shards of a server, float32 on the worker."""
+        products = []
+        with tf.device(self._devices[p]):
+            for each in self.products:
+                entries, shard = each.shard_entries[p], each.table.shards[p]
+                product = library.twml_resource_sparse_linear(
+                    entries.ids,
+                    entries.values,
+                    entries.row_splits,
+                    shard.handle,
+                    binary=each.binary,
+                )
+                products.append(wire.cast_for_wire(product, self._wire_dtype))
+            flat = wire.concat_flat(products)
+        columns = [each.table.shards[p].shape[1] for each in self.products]
+        rows = [_num_rows(each.entries[2]) for each in self.products if each.entries]
+        parts = wire.split_flat(flat, [n * c for n, c in zip(rows, columns, strict=True)])
+        return [
+            tf.cast(tf.reshape(part, [-1, c]), tf.float32)
+            for part, c in zip(parts, columns, strict=True)
+        ]
+
+    def send_gradients(self, scalars: tf.Tensor | None = None) -> list[tf.Tensor]:
+        """Sends the gradients of the products, and determines the gradients of values.
+
+        Args:
+            scalars: float32 [n], numbers that the updates on the servers need; None: none.
+
+        Returns:
+            `scalars` on each server; nothing if no gradient or no scalar is sent.
+        """
+        used = [p for p in self.products if p.gradient is not None]
+        if not used:
+            return []
+        count = len(self._devices)
+        by_server = [
+            [p.gradient] * count if p.table.by_row else tf.split(p.gradient, count, axis=1)
+            for p in used
+        ]
+        received = []
+        for p, device in enumerate(self._devices):
+            parts = [wire.cast_for_wire(g[p], self._wire_dtype) for g in by_server]
+            if self._in_process:
+                used_parts, numbers = parts, scalars
+            else:
+                used_parts, numbers = self._send_parts(used, parts, p, scalars)
+            for product, part in zip(used, used_parts, strict=True):
+                with tf.device(device):
+                    product.sent_gradients.append(tf.cast(part, tf.float32))
+            received.append(numbers)
+        deferred = [p for p in used if p.values_gradient is not None]
+        for product, value in zip(deferred, self.values_gradients(deferred), strict=True):
+            assert product.values_gradient is not None
+            product.values_gradient.determine(value)
+        return [] if scalars is None else received
+
+    def _send_parts(
+        self, used: list[TableProduct], parts: list[tf.Tensor], p: int, scalars: tf.Tensor | None
+    ) -> tuple[list[tf.Tensor], tf.Tensor | None]:
+        encoded = [] if scalars is None else [wire.encode_scalars(scalars, self._wire_dtype)]
+        flat = wire.concat_flat([*parts, *encoded])
+        with tf.device(self._devices[p]):
+            flat = tf.identity(flat)
+            columns = [each.table.shards[p].shape[1] for each in used]
+            rows = [_num_rows(each.shard_entries[p].row_splits) for each in used]
+            sizes = [n * c for n, c in zip(rows, columns, strict=True)]
+            sizes += [e.shape[0] for e in encoded]
+            found = wire.split_flat(flat, sizes)
+            gradients = [
+                tf.reshape(part, [-1, c])
+                for part, c in zip(found[: len(used)], columns, strict=True)
+            ]
+            return gradients, wire.decode_scalars(found[-1]) if encoded else None
+
+    def values_gradients(self, wanted: Sequence[TableProduct]) -> list[tf.Tensor]:
+        """Computes gradients by values, of which each server has a part.
+
+        Args:
+            wanted: Products whose gradients have been sent.
+
+        Returns:
+            For each, the gradient of the loss with respect to its values, [K], on the worker.
+        """
+        if not wanted:
+            return []
+        count = len(self._devices)
+        positions = [_positions_by_server(each, count) for each in wanted]
+        by_server = []
+        for p, device in enumerate(self._devices):
+            with tf.device(device):
+                flat = wire.concat_flat(
+                    [
+                        library.twml_resource_sparse_linear_values_grad(
+                            each.shard_entries[p].ids,
+                            each.shard_entries[p].row_splits,
+                            each.table.shards[p].handle,
+                            each.sent_gradients[p],
+                        )
+                        for each in wanted
+                    ]
+                )
+            by_server.append(wire.split_flat(flat, [tf.size(at[p]) for at in positions]))
+        return [
+            _combine_values(at, parts, each.table.by_row)
+            for each, at, *parts in zip(wanted, positions, *by_server, strict=True)
+        ]
+
+
+def _combine_values(
+    positions: Sequence[tf.Tensor], parts: Sequence[tf.Tensor], by_row: bool
+) -> tf.Tensor:
+    if len(parts) == 1:
+        return tf.identity(parts[0])
+    return tf.dynamic_stitch(positions, parts) if by_row else tf.add_n(parts)
+
+
+def _num_rows(row_splits: tf.Tensor) -> tf.Tensor:
+    return tf.shape(row_splits)[0] - 1
+
+
+def _positions_by_server(product: TableProduct, count: int) -> list[tf.Tensor]:
+    """Returns the positions in the batch of the entries that each server has."""
+    assert product.entries is not None
+    ids = product.entries[0]
+    positions = tf.range(tf.size(ids))
+    if count == 1 or not product.table.by_row:
+        return [positions] * count
+    return tf.dynamic_partition(positions, tf.cast(ids % count, tf.int32), count)
+
+
+def _combine(parts: Sequence[tf.Tensor], by_row: bool) -> tf.Tensor:
+    """Returns the product with a table, [B, D], from the products with its shards."""
+    if len(parts) == 1:
+        return parts[0]
+    return tf.add_n(parts) if by_row else tf.concat(parts, axis=1)
