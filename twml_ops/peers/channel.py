@@ -151,9 +151,7 @@ class Channel:
         if size > self.capacity:
             raise ValueError(f"a message must have at most {self.capacity} bytes, got {size}")
         self.group.check()
-        if self._gathered is not None:
-            self.group.wait(self._gathered, "the wait for all ranks to gather")
-            self._gathered = None
+        self._wait_for_gathers()
         self._iteration += 1
         self._progress = progress
         header = self._header(size)
@@ -194,8 +192,14 @@ class Channel:
         Raises:
             PeerFailure: Another rank has failed.
         """
+        self._wait_for_gathers()
         busy = self.group.all_sum([not finished], "the barrier after a scatter")
         return int(busy[0]) == 0
+
+    def _wait_for_gathers(self) -> None:
+        if self._gathered is not None:
+            self.group.wait(self._gathered, "the wait for all ranks to gather")
+            self._gathered = None
 
     def gather(self) -> list[Message]:
         """Copies the new messages of all senders, in ascending order of the sender.

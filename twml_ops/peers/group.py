@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from twml_ops.peers._mpi import mpi
-from twml_ops.peers.watchdog import Watchdog
+from twml_ops.peers.watchdog import Watchdog, end_process
 
 TIMEOUT = 60.0
+RESULTS = "TWML_OPS_PEERS_RESULTS"
+"""Environment variable: a folder in which each rank that ends as it should writes a file."""
+
 _POLL = 0.0002  # seconds between two looks at a request
 _PROGRESS = 0.001  # seconds between two calls of the thread that lets MPI progress
 
@@ -37,6 +43,7 @@ class PeerGroup:
             ranks are on several hosts, writes travel by the network, and a thread calls MPI every
             millisecond, because Open MPI completes writes over TCP only while their target is in a
             call. None: unless the environment variable TWML_OPS_PEERS_SHARED_MEMORY is 0.
+        comm: The communicator of mpi4py whose processes are the ranks; None: that of all.
 
     Attributes:
         rank: Number of this process among those that remain.
@@ -50,18 +57,21 @@ class PeerGroup:
         ImportError: mpi4py or a library of MPI is not installed.
     """
 
-    def __init__(self, timeout: float = TIMEOUT, shared_memory: bool | None = None) -> None:
+    def __init__(
+        self, timeout: float = TIMEOUT, shared_memory: bool | None = None, comm: Any = None
+    ) -> None:
         if not timeout > 0:
             raise ValueError(f"timeout must be a positive number of seconds, got {timeout}")
         self._mpi = MPI = mpi()
         self.timeout, self.shrinks = timeout, 0
         if shared_memory is None:
             shared_memory = os.environ.get("TWML_OPS_PEERS_SHARED_MEMORY") != "0"
-        MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
-        self.original_rank = MPI.COMM_WORLD.rank
+        parent = MPI.COMM_WORLD if comm is None else comm
+        parent.Set_errhandler(MPI.ERRORS_RETURN)
+        self.original_rank = int(parent.rank)
         self.watchdog = Watchdog(f"rank {self.original_rank}")
         with self.watchdog.limit(timeout, "the start of the group"):
-            self._adopt(MPI.COMM_WORLD.Dup())
+            self._adopt(parent.Dup())
             local = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
             self.shares_memory = shared_memory and local.size == self.size
             local.Free()
@@ -73,6 +83,7 @@ class PeerGroup:
                 target=self._call_mpi, name="peers-progress", daemon=True
             )
             self._progress.start()
+        sys.excepthook = self._failing_hook(sys.excepthook)
         atexit.register(self._finalize)
 
     def _adopt(self, comm: Any) -> None:
@@ -81,11 +92,13 @@ class PeerGroup:
         self.rank, self.size = int(comm.rank), int(comm.size)
 
     @contextlib.contextmanager
-    def call(self, name: str) -> Iterator[Any]:
+    def call(self, name: str, leave: bool = True) -> Iterator[Any]:
         """Bounds the calls of MPI in a block.
 
         Args:
             name: The name of the block, for the message.
+            leave: Whether the others can go on without this rank if the limit is reached; see
+                `end_process`. A rank that waits for others in vain cannot know.
 
         Yields:
             The module MPI.
@@ -95,7 +108,7 @@ class PeerGroup:
         """
         MPI = self._mpi
         try:
-            with self.watchdog.limit(self.timeout, name):
+            with self.watchdog.limit(self.timeout, name, leave):
                 yield MPI
         except MPI.Exception as e:
             if e.Get_error_class() not in self._failure_classes():
@@ -131,7 +144,7 @@ class PeerGroup:
         Raises:
             PeerFailure: Another rank has failed.
         """
-        with self.call(name):
+        with self.call(name, leave=False):
             pause = 0.0
             while not request.Test():
                 time.sleep(pause)  # 0 yields the processor
@@ -147,7 +160,7 @@ class PeerGroup:
         Raises:
             PeerFailure: Another rank has failed.
         """
-        with self.watchdog.limit(self.timeout, name):
+        with self.watchdog.limit(self.timeout, name, leave=False):
             turn = 0
             while not condition():
                 turn += 1
@@ -212,6 +225,19 @@ class PeerGroup:
                 request = self.comm.Ibcast([flat[begin : begin + piece], self._mpi.BYTE], 0)
             self.wait(request, name)
 
+    def fail(self, reason: str) -> None:
+        """Ends this rank because it has found a fault of its own. The others go on without it.
+
+        Args:
+            reason: What is wrong.
+
+        Raises:
+            FloatingPointError: There are no others.
+        """
+        if self.size == 1:
+            raise FloatingPointError(reason)
+        end_process(f"[rank {self.original_rank}] {reason}", leave=True)
+
     def shrink(self) -> tuple[int, ...]:
         """Makes the group smaller after a failure. A collective call of the ranks that remain.
 
@@ -219,7 +245,7 @@ class PeerGroup:
             The ranks, as they were numbered before, that the group has lost.
         """
         before = self.members
-        with self.watchdog.limit(self.timeout, "the agreement on the ranks that remain"):
+        with self.watchdog.limit(self.timeout, "the agreement on the ranks that remain", False):
             while True:
                 # Ranks that wait for this one in a collective call must fail as well.
                 if not self.comm.Is_revoked():
@@ -252,17 +278,31 @@ class PeerGroup:
             with contextlib.suppress(self._mpi.Exception):
                 self.comm.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG)
 
+    def _failing_hook(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """Lets an exception that nobody catches end the process so that the others notice."""
+
+        def report(*error: Any) -> None:
+            hook(*error)
+            if self.size > 1 and not self._mpi.Is_finalized():
+                end_process(f"[rank {self.original_rank}] {error[0].__name__}", leave=True)
+
+        return report
+
     def _finalize(self) -> None:
         """Ends MPI under the watchdog; after a failure Open MPI may wait for the dead."""
         self._stop.set()
         if self._progress is not None:
             self._progress.join()
+        folder = os.environ.get(RESULTS)
+        if folder is not None:
+            result = {"members": self.members, "shrinks": self.shrinks}
+            (Path(folder) / f"rank-{self.original_rank}.json").write_text(json.dumps(result))
         if self._mpi.Is_finalized():
             return
-        if self.shrinks:
-            end = Watchdog("", lambda _: os._exit(0))
-            with end.limit(min(self.timeout, 10.0), "the end of MPI"):
+        if not self.shrinks:
+            with self.watchdog.limit(self.timeout, "the end of MPI", False):
                 self._mpi.Finalize()
             return
-        with self.watchdog.limit(self.timeout, "the end of MPI"):
+        end = Watchdog("", lambda *_: os._exit(0))
+        with end.limit(min(self.timeout, 10.0), "the end of MPI"):
             self._mpi.Finalize()

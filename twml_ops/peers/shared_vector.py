@@ -38,9 +38,12 @@ class SharedVector:
         channel: The channel that carries the messages.
     """
 
-    def __init__(self, value: np.ndarray, part: Part, channel: Channel) -> None:
+    def __init__(
+        self, value: np.ndarray, part: Part, channel: Channel, max_rows: int | None = None
+    ) -> None:
         self.value, self.channel = value, channel
         self._part = part
+        self._max_rows = len(value) if max_rows is None else max_rows
         self._scattered = np.zeros(0, np.int64)
 
     @classmethod
@@ -89,7 +92,7 @@ class SharedVector:
         value = np.zeros(sizes, dtype_of(dtype))
         part = Part(sizes, dtype_of(wire_dtype or dtype), representation == "sparse")
         channel = Channel(group, dataflow, part.capacity(max_rows), consistency, staleness)
-        return cls(value, part, channel)
+        return cls(value, part, channel, max_rows)
 
     @property
     def counts(self) -> Counts:
@@ -104,8 +107,7 @@ class SharedVector:
                 "dense".
 
         Raises:
-            ValueError: `ids` does not fit the representation, or the message is larger than
-                `max_rows` allows.
+            ValueError: `ids` does not fit the representation, or there are more than `max_rows`.
             PeerFailure: Another rank has failed.
         """
         if (ids is not None) != self._part.sparse:
@@ -124,6 +126,8 @@ class SharedVector:
             raise ValueError(f"ids must be in [0, {len(self.value)}), got {rows.min()} to {rows.max()}")
         if np.unique(rows).size < rows.size:
             raise ValueError("ids must be distinct")
+        if rows.size > self._max_rows:
+            raise ValueError(f"ids must be at most max_rows = {self._max_rows}, got {rows.size}")
         self.channel.scatter(encode([self._part], [(rows, self.value[rows])]))
         self._scattered = rows
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
@@ -15,32 +16,32 @@ from twml_ops._child import EXIT_LOST
 class Watchdog:
     """Ends the process if a call takes longer than its limit.
 
-    A call of MPI to a rank that died may block forever, and nothing can interrupt it. Open MPI
-    reports the end of this process to the other ranks, and the launcher restarts the job.
+    A call of MPI to a rank that died may block forever, and nothing can interrupt it.
 
     Args:
         name: The name of this process in messages.
-        on_expiry: Called with the name of a call that takes too long; it must not return. None:
-            a message, and the end of the process with the status `EXIT_LOST`.
+        on_expiry: Called with a message and the argument `leave` of the call that takes too long;
+            it must not return. None: `end_process`.
     """
 
-    def __init__(self, name: str, on_expiry: Callable[[str], None] | None = None) -> None:
-        self._name, self._on_expiry = name, on_expiry or self._exit
+    def __init__(self, name: str, on_expiry: Callable[[str, bool], None] | None = None) -> None:
+        self._name, self._on_expiry = name, on_expiry or end_process
         self._condition = threading.Condition()
-        self._calls: list[tuple[float, float, str]] = []  # deadline, limit, name
+        self._calls: list[tuple[float, float, str, bool]] = []  # deadline, limit, name
         self._is_open, self._is_idle = True, False
         self._thread = threading.Thread(target=self._watch, name="peers-watchdog", daemon=True)
         self._thread.start()
 
     @contextlib.contextmanager
-    def limit(self, seconds: float, call: str) -> Iterator[None]:
+    def limit(self, seconds: float, call: str, leave: bool = True) -> Iterator[None]:
         """Bounds the time that a block may take.
 
         Args:
             seconds: The limit.
             call: The name of the call, for the message.
+            leave: See `end_process`.
         """
-        entry = (time.monotonic() + seconds, seconds, call)
+        entry = (time.monotonic() + seconds, seconds, call, leave)
         with self._condition:
             self._calls.append(entry)
             if self._is_idle:
@@ -67,14 +68,27 @@ class Watchdog:
                     self._condition.wait()
                     self._is_idle = False
                     continue
-                deadline, limit, call = min(self._calls)
+                deadline, limit, call, leave = min(self._calls)
                 left = deadline - time.monotonic()
                 if left > 0:
                     self._condition.wait(min(left, limit))
                 else:
-                    self._on_expiry(f"{call} took longer than {limit:g} s")
+                    message = f"[{self._name}] {call} took longer than {limit:g} s"
+                    self._on_expiry(message, leave)
                     return
 
-    def _exit(self, message: str) -> None:
-        print(f"[{self._name}] {message}: the process ends", file=sys.stderr, flush=True)
-        os._exit(EXIT_LOST)
+
+def end_process(message: str, leave: bool) -> None:
+    """Ends this process, in which a call of MPI or the training has failed.
+
+    Args:
+        message: For the error output.
+        leave: Whether the other ranks can go on without this one. If so, the process kills itself,
+            which Open MPI reports to the others at once. Otherwise it ends with `EXIT_LOST`, after
+            which the launcher restarts the job: another rank does not answer but has not died.
+    """
+    print(f"{message}: the process ends", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    if leave:
+        os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(EXIT_LOST)
