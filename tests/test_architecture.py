@@ -18,7 +18,7 @@ ARROWS = {
     "cli": "cli.commands cli.errors _deferred_imports _garbage_collection _startup_log",
     "cli.commands": "cli.runs cli.errors checkpoint selfcheck",
     "cli.runs": "cli.render cli.results cli.errors analysis export serving tpu distribute models "
-    "layers optimizers placement checkpoint data planning _keras _child ''",
+    "peers layers optimizers placement checkpoint data planning _keras _child ''",
     "cli.render": "cli.results analysis tpu data planning",
     "cli.results": "analysis planning",
     "cli.errors": "",

@@ -87,7 +87,7 @@ def reference(group, counts, what):
         for rank, model in enumerate(models):
             if step < counts[rank]:
                 model.train_on_batch(*data[rank][step])
-        if (step + 1) % EVERY and step + 1 < max(counts):
+        if (step + 1) % EVERY:
             continue
         values = [weights_of(m) for m in models]
         for i, before in enumerate(base):
@@ -98,10 +98,12 @@ def reference(group, counts, what):
                 base[i] = np.maximum.reduce(news)
                 continue
             total, number = np.zeros_like(before), np.zeros(before.shape, np.float32)
-            for value, new in zip(values, news, strict=True):
+            for rank, new in enumerate(news):
                 sent = np.ones(before.shape, bool)
                 if before.shape == (ROWS, WIDTH):
-                    sent[:] = (value[i] != before).any(axis=1, keepdims=True)
+                    since = data[rank][step - EVERY + 1 : step + 1]
+                    ids = np.concatenate([x[0].flat_values for x, _ in since])
+                    sent[np.setdiff1d(np.arange(ROWS), ids)] = False
                 total[sent] += new[sent]
                 number += sent
             mean = total / np.maximum(number, 1)

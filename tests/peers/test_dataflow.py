@@ -80,7 +80,9 @@ def test_a_graph_without_lost_ranks_stays_connected(data):
     size = data.draw(st.integers(2, 12))
     ring = [{(r + 1) % size} for r in range(size)]
     more = data.draw(st.lists(st.sets(st.integers(0, size - 1)), min_size=size, max_size=size))
-    graph = receivers([(a | b) - {r} for r, (a, b) in enumerate(zip(ring, more, strict=True))], size)
+    graph = receivers(
+        [(a | b) - {r} for r, (a, b) in enumerate(zip(ring, more, strict=True))], size
+    )
     lost = data.draw(st.sets(st.integers(0, size - 1), max_size=size - 1))
     left = without(graph, sorted(lost))
     assert len(left) == size - len(lost)

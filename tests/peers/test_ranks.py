@@ -15,7 +15,9 @@ job_of = started_once(JOBS)
 
 
 @pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize(("job", "size"), [(n, size) for n, job in JOBS.items() for size in job.sizes])
+@pytest.mark.parametrize(
+    ("job", "size"), [(n, size) for n, job in JOBS.items() for size in job.sizes]
+)
 def test_law(job_of, job, size, law):
     job_of(job).check(size, law)
 

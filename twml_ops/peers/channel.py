@@ -161,7 +161,9 @@ class Channel:
             for part in data:
                 for to, place in zip(self.receivers, self._places, strict=True):
                     if part.size:
-                        self._window.Put([part, MPI.BYTE], to, (place + offset, part.size, MPI.BYTE))
+                        self._window.Put(
+                            [part, MPI.BYTE], to, (place + offset, part.size, MPI.BYTE)
+                        )
                 offset += part.size
             self._window.Flush_all()
         self._put(header, HEADER_BYTES + self.capacity)

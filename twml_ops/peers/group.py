@@ -1,4 +1,4 @@
-"""The ranks that train together: collective calls with limits, failures and the ranks that remain."""
+"""The ranks that train together: collective calls with limits, and the ranks that remain."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class PeerGroup:
             )
             self._progress.start()
         sys.excepthook = self._failing_hook(sys.excepthook)
-        atexit.register(self._finalize)
+        atexit.register(self.close)
 
     def _adopt(self, comm: Any) -> None:
         comm.Set_errhandler(self._mpi.ERRORS_RETURN)
@@ -288,8 +288,15 @@ class PeerGroup:
 
         return report
 
-    def _finalize(self) -> None:
-        """Ends MPI under the watchdog; after a failure Open MPI may wait for the dead."""
+    def close(self) -> None:
+        """Ends MPI in this process. A collective call; the end of the process makes it, too.
+
+        After it the process may take any time and may fork. After a failure Open MPI may wait for
+        the dead; the process then ends after 10 seconds, so save what you need before.
+        """
+        atexit.unregister(self.close)
+        if self._stop.is_set():
+            return
         self._stop.set()
         if self._progress is not None:
             self._progress.join()

@@ -180,7 +180,6 @@ def decode(parts: list[Part], data: np.ndarray) -> list[tuple[np.ndarray | None,
     return found
 
 
-
 def _aligned(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 

@@ -1,4 +1,4 @@
-"""How a gather merges the updates of other ranks with the own one, in ascending order of the rank."""
+"""How a gather merges the updates of other ranks with the own one, in the order of ranks."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def check_reduce(reduce: Reduce) -> None:
         ValueError: There is no such reduction.
     """
     if not callable(reduce) and reduce not in get_args(Kind):
-        raise ValueError(
-            f"reduce must be a function or one of {get_args(Kind)}, got {reduce!r}"
-        )
+        raise ValueError(f"reduce must be a function or one of {get_args(Kind)}, got {reduce!r}")
 
 
 def reduce_dense(kind: Kind, own: Update, received: Sequence[Update]) -> np.ndarray:

@@ -123,7 +123,9 @@ class SharedVector:
             raise ValueError(f"ids must be a vector of integers, got {array.dtype} {array.shape}")
         rows = array.astype(np.int64)
         if rows.size and not 0 <= rows.min() <= rows.max() < len(self.value):
-            raise ValueError(f"ids must be in [0, {len(self.value)}), got {rows.min()} to {rows.max()}")
+            raise ValueError(
+                f"ids must be in [0, {len(self.value)}), got {rows.min()} to {rows.max()}"
+            )
         if np.unique(rows).size < rows.size:
             raise ValueError("ids must be distinct")
         if rows.size > self._max_rows:
