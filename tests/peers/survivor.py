@@ -1,4 +1,4 @@
-"""A rank that trains until it is killed, or to the target step; tests/peers/test_faults.py kills it.
+"""A rank that trains until it is killed, or to the target step; test_faults.py kills it.
 
 Arguments: a folder, the number of steps, and for each rank that dies its number and the step.
 """
@@ -54,8 +54,8 @@ def main(folder, steps, consistency, *deaths):
             shared.barrier()
             shared.gather()
         except peers.PeerFailure:
-            peers.survive(group, [shared.channel])
-    shared.channel.finish()
+            group.survive()
+    group.close()
     result = {"loss": loss(shared.value), "members": group.members, "steps": int(steps)}
     Path(folder, f"{me}.json").write_text(json.dumps(result))
 

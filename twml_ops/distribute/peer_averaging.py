@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops.distribute.peer_weights import Shared, What, shared_weights
-from twml_ops.peers import Channel, Counts, PeerFailure, PeerGroup, Update, survive
+from twml_ops.peers import Channel, Counts, PeerFailure, PeerGroup, Update
 from twml_ops.peers.channel import Consistency
 from twml_ops.peers.dataflow import Dataflow
 from twml_ops.peers.messages import decode, encode
@@ -168,7 +168,7 @@ class PeerAveraging(tf.keras.callbacks.Callback):
 
     def _go_on(self, failure: PeerFailure) -> None:
         assert self._channel is not None
-        lost = survive(self._group, [self._channel])
+        lost = self._group.survive()
         for each in self._shared:
             each.give_back()
         if self._group.rank == 0:

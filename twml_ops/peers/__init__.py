@@ -6,7 +6,7 @@ is made, mpi4py and a library of MPI (`pip install 'twml_ops[mpi]'`). It does no
 `twml_ops.distribute.PeerAveraging` trains Keras models with it.
 """
 
-from twml_ops.peers.channel import Channel, Counts, Message, survive
+from twml_ops.peers.channel import Channel, Counts, Message
 from twml_ops.peers.dataflow import receivers
 from twml_ops.peers.group import PeerFailure, PeerGroup
 from twml_ops.peers.reduce import Update
@@ -21,5 +21,4 @@ __all__ = [
     "SharedVector",
     "Update",
     "receivers",
-    "survive",
 ]

@@ -20,6 +20,7 @@ def mpi() -> Any:
     except ImportError as e:
         raise ImportError("peer-to-peer training needs mpi4py: pip install 'twml_ops[mpi]'") from e
     mpi4py.rc.thread_level = "multiple"
+    mpi4py.rc.finalize = False  # `PeerGroup.close` does it
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as e:

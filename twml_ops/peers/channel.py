@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from twml_ops.peers.dataflow import Dataflow, receivers, senders, without
-from twml_ops.peers.group import PeerFailure, PeerGroup
+from twml_ops.peers.group import PeerGroup
 from twml_ops.peers.messages import HEADER, HEADER_BYTES
 
 Consistency = Literal["bsp", "async", "ssp"]
@@ -104,7 +104,9 @@ class Channel:
         self._iteration, self._progress = 0, 0
         self._gathered: Any = None  # the request of the barrier after a gather
         self._old_windows: list[Any] = []  # they are never freed: a dead rank may still be writing
+        self._is_finished = False
         self._connect(receivers(dataflow, group.size))
+        group.add(self)
 
     def _connect(self, graph: Sequence[Sequence[int]]) -> None:
         """Makes the window of the current ranks. A collective call."""
@@ -226,17 +228,30 @@ class Channel:
         return found
 
     def finish(self) -> None:
-        """Tells the receivers that this rank sends nothing more; they do not wait for it.
+        """Tells the other ranks that this one sends nothing more.
+
+        With "bsp" it is a collective call, which joins the rounds of ranks that have more of them.
+        Otherwise the receivers do not wait for this rank any more.
 
         Raises:
             PeerFailure: Another rank has failed.
         """
+        if self._is_finished:
+            return
+        if self.consistency == "bsp":
+            while not self.join_round(finished=True):
+                self.gather()
+        else:
+            self._mark_finished()
+        self._is_finished = True
+
+    def _mark_finished(self) -> None:
         header = self._header(None)
         self._put(header, 0)
         self._put(header, HEADER_BYTES + self.capacity)
 
     def reconnect(self) -> None:
-        """Goes on with the ranks that remain, after `PeerGroup.shrink`. A collective call.
+        """Goes on with the ranks that remain, for `PeerGroup.survive`. A collective call.
 
         Named graphs are those of the new number of ranks. In other graphs the senders of a lost
         rank send to its receivers.
@@ -254,6 +269,9 @@ class Channel:
         self._old_windows.append((self._window, self._slots))
         self._connect(graph)
         self.counts.shrinks += 1
+        if self._is_finished and self.consistency != "bsp":
+            self._mark_finished()
+        self._is_finished &= self.consistency != "bsp"
 
     def arrived(self) -> dict[int, int]:
         """The numbers of the newest complete messages of the senders.
@@ -318,24 +336,3 @@ class Channel:
                 return Message(sender, iteration, int(trailer["progress"]), data)
             self.counts.torn += 1
         return None
-
-
-def survive(group: PeerGroup, channels: Sequence[Channel]) -> tuple[int, ...]:
-    """Goes on after a `PeerFailure`. A collective call of the ranks that remain.
-
-    Args:
-        group: The ranks.
-        channels: All channels of the group, in the order in which they were made.
-
-    Returns:
-        The original ranks of those that were lost.
-    """
-    before = group.members
-    while True:
-        group.shrink()
-        try:
-            for channel in channels:
-                channel.reconnect()
-        except PeerFailure:
-            continue
-        return tuple(m for m in before if m not in group.members)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import math
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,7 +29,17 @@ _PROGRESS = 0.001  # seconds between two calls of the thread that lets MPI progr
 
 
 class PeerFailure(Exception):
-    """Another rank has failed. `PeerGroup.shrink` makes a group of those that remain."""
+    """Another rank has failed. `PeerGroup.survive` goes on with those that remain."""
+
+
+class Reconnectable(Protocol):
+    """What has windows of its own, such as a `Channel`."""
+
+    def reconnect(self) -> None:
+        """Makes new windows for the ranks that remain. A collective call."""
+
+    def finish(self) -> None:
+        """Tells the other ranks that this one sends nothing more."""
 
 
 class PeerGroup:
@@ -64,6 +76,8 @@ class PeerGroup:
             raise ValueError(f"timeout must be a positive number of seconds, got {timeout}")
         self._mpi = MPI = mpi()
         self.timeout, self.shrinks = timeout, 0
+        self._channels: list[Reconnectable] = []
+        self._is_part = comm is not None
         if shared_memory is None:
             shared_memory = os.environ.get("TWML_OPS_PEERS_SHARED_MEMORY") != "0"
         parent = MPI.COMM_WORLD if comm is None else comm
@@ -125,7 +139,9 @@ class PeerGroup:
         Raises:
             PeerFailure: Another rank has failed, or has found a failed one.
         """
-        with self.call("the search for failed ranks"):
+        with self.call("the search for failed ranks") as MPI:
+            # Open MPI learns of failures in calls that let messages progress.
+            self.comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
             if self.comm.Is_revoked():
                 raise PeerFailure("another rank has found a failed rank")
             failed = self.comm.Get_failed()
@@ -238,13 +254,33 @@ class PeerGroup:
             raise FloatingPointError(reason)
         end_process(f"[rank {self.original_rank}] {reason}", leave=True)
 
-    def shrink(self) -> tuple[int, ...]:
-        """Makes the group smaller after a failure. A collective call of the ranks that remain.
+    def survive(self) -> tuple[int, ...]:
+        """Goes on after a `PeerFailure`. A collective call of the ranks that remain.
+
+        These agree on who remains, and all channels get new windows.
 
         Returns:
-            The ranks, as they were numbered before, that the group has lost.
+            The original ranks of those that were lost.
         """
         before = self.members
+        while True:
+            self._shrink()
+            try:
+                for channel in self._channels:
+                    channel.reconnect()
+            except PeerFailure:
+                continue
+            return tuple(m for m in before if m not in self.members)
+
+    def add(self, channel: Reconnectable) -> None:
+        """Adds a channel to those that `survive` connects again.
+
+        Args:
+            channel: Made by all ranks in the same order.
+        """
+        self._channels.append(channel)
+
+    def _shrink(self) -> None:
         with self.watchdog.limit(self.timeout, "the agreement on the ranks that remain", False):
             while True:
                 # Ranks that wait for this one in a collective call must fail as well.
@@ -268,9 +304,7 @@ class PeerGroup:
                 if agreed:
                     break
         self.members = tuple(int(m) for m in members)
-        lost = tuple(i for i, member in enumerate(before) if member not in self.members)
         self.shrinks += 1
-        return lost
 
     def _call_mpi(self) -> None:
         while not self._stop.wait(_PROGRESS):
@@ -291,12 +325,20 @@ class PeerGroup:
     def close(self) -> None:
         """Ends MPI in this process. A collective call; the end of the process makes it, too.
 
-        After it the process may take any time and may fork. After a failure Open MPI may wait for
-        the dead; the process then ends after 10 seconds, so save what you need before.
+        Channels whose `finish` was not called are finished before. After the call the process may
+        take any time and may fork. Ranks must come to it within `timeout` of each other.
         """
         atexit.unregister(self.close)
         if self._stop.is_set():
             return
+        while True:
+            try:
+                for channel in self._channels:
+                    channel.finish()
+                self.all_sum([0], "the wait for all ranks to end")
+                break
+            except PeerFailure:
+                self.survive()
         self._stop.set()
         if self._progress is not None:
             self._progress.join()
@@ -304,12 +346,12 @@ class PeerGroup:
         if folder is not None:
             result = {"members": self.members, "shrinks": self.shrinks}
             (Path(folder) / f"rank-{self.original_rank}.json").write_text(json.dumps(result))
-        if self._mpi.Is_finalized():
+        if self._is_part or self._mpi.Is_finalized():
             return
-        if not self.shrinks:
-            with self.watchdog.limit(self.timeout, "the end of MPI", False):
-                self._mpi.Finalize()
-            return
-        end = Watchdog("", lambda *_: os._exit(0))
-        with end.limit(min(self.timeout, 10.0), "the end of MPI"):
-            self._mpi.Finalize()
+        if self.shrinks:
+            return  # Open MPI may wait for the dead. The process ends without `MPI_Finalize`.
+        # `MPI_Finalize` holds Python's lock, so that only the system can end it.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(math.ceil(self.timeout))
+        self._mpi.Finalize()
+        signal.alarm(0)
