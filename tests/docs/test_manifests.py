@@ -112,6 +112,6 @@ def test_the_job_of_the_mpi_operator_starts_a_rank_on_each_worker():
     assert replicas["Launcher"]["replicas"] == 1
     ranks = replicas["Worker"]["replicas"] * job["spec"]["slotsPerWorker"]
     assert int(command[command.index("-n") + 1]) == ranks
-    assert ["--with-ft", "ulfm"] == command[1:3]
+    assert command[1:3] == ["--with-ft", "ulfm"]
     [worker] = replicas["Worker"]["template"]["spec"]["containers"]
     assert worker["image"] == launcher["image"]

@@ -74,11 +74,7 @@ class PeerAveraging(tf.keras.callbacks.Callback):
         if max_rows is not None and max_rows < 1:
             raise ValueError(f"max_rows must be at least 1, got {max_rows}")
         self._group, self._every, self._what = group, every, what
-        self._channel_options = {
-            "dataflow": dataflow,
-            "consistency": consistency,
-            "staleness": staleness,
-        }
+        self._dataflow, self._consistency, self._staleness = dataflow, consistency, staleness
         self._wire_dtype, self._max_rows = wire_dtype, max_rows
         self._shared: list[Shared] = []
         self._channel: Channel | None = None
@@ -97,7 +93,9 @@ class PeerAveraging(tf.keras.callbacks.Callback):
         for each in self._shared:
             each.start(self._group.broadcast)
         capacity = sum(each.part.capacity(self._max_rows) for each in self._shared)
-        self._channel = Channel(self._group, capacity=capacity, **self._channel_options)
+        self._channel = Channel(
+            self._group, self._dataflow, capacity, self._consistency, self._staleness
+        )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Starts to count batches."""

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 
 Kind = Literal["average", "average_with_own", "sum", "replace"]
+
+
+class Rows(Protocol):
+    """A table, or an object that is indexed by an array of ids like one."""
+
+    def __getitem__(self, ids: np.ndarray, /) -> np.ndarray:
+        """Copies of the rows `ids`."""
 
 
 class Update(NamedTuple):
@@ -68,7 +75,7 @@ def reduce_dense(kind: Kind, own: Update, received: Sequence[Update]) -> np.ndar
 
 
 def reduce_rows(
-    kind: Kind, own: Update, received: Sequence[Update], value: np.ndarray
+    kind: Kind, own: Update, received: Sequence[Update], value: Rows
 ) -> tuple[np.ndarray, np.ndarray]:
     """Merges rows of a table, each over the ranks that have sent it.
 
@@ -88,6 +95,7 @@ def reduce_rows(
     if kind == "replace":
         rows = mine.copy()
         for update in sorted(received, key=lambda u: (u.iteration, u.rank)):
+            assert update.ids is not None
             rows[np.searchsorted(ids, update.ids)] = update.values.astype(rows.dtype, copy=False)
         return ids, rows
     total = np.zeros(mine.shape, _sum_type(mine.dtype))
@@ -97,6 +105,7 @@ def reduce_rows(
         at = np.arange(len(ids)) if kind == "sum" else np.flatnonzero(np.isin(ids, own.ids))
         updates = _with_own(own._replace(ids=ids[at], values=mine[at]), received)
     for update in updates:
+        assert update.ids is not None
         at = np.searchsorted(ids, update.ids)
         total[at] += update.values.astype(total.dtype, copy=False)
         counts[at] += 1
