@@ -69,7 +69,7 @@ ANY_TF_TESTS = tests/benchmarks tests/cuda tests/core/test_reuse_distance.py tes
 	tests/cli/runs/test_folder.py tests/cli/runs/test_model_options.py tests/cli/runs/test_search_space.py \
 	tests/cli/runs/test_second_model.py tests/cli/runs/test_trial.py tests/cli/runs/test_typed_values.py tests/data/test_block.py \
 	tests/data/test_flights.py tests/data/test_hashing.py tests/data/test_open.py tests/data/test_text.py \
-	tests/distribute/test_launch.py tests/docs/test_commands.py tests/docs/test_docstrings.py \
+	tests/distribute/test_launch.py tests/peers tests/docs/test_commands.py tests/docs/test_docstrings.py \
 	tests/docs/test_manifests.py tests/docs/test_readme.py
 
 # TensorFlow 2.21 is tested with Keras 2 as well (TF_USE_LEGACY_KERAS=1). The TF_OPS_TESTS are left out there: their

@@ -184,6 +184,7 @@ void BindHashStrings(py::module_& m);
 void BindDelimited(py::module_& m);
 void BindQuantizeRows(py::module_& m);
 void BindTreeSums(py::module_& m);
+void BindPackedEntries(py::module_& m);
 void BindLookups(py::module_& m);
 void BindDynamicLookup(py::module_& m);
 void BindReuseDistances(py::module_& m);

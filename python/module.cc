@@ -61,6 +61,7 @@ Returns:
   twml::BindDelimited(m);
   twml::BindQuantizeRows(m);
   twml::BindTreeSums(m);
+  twml::BindPackedEntries(m);
   twml::BindLookups(m);
   twml::BindDynamicLookup(m);
   twml::BindReuseDistances(m);

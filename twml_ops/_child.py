@@ -5,6 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+EXIT_LOST = 75
+"""Exit status of a process that has lost contact with others and has to be restarted.
+
+The value is `EX_TEMPFAIL` of sysexits.h, a temporary failure.
+"""
+
 _ROOT = Path(__file__).resolve().parent.parent
 
 # `python -m` puts the current folder first on the path, where a checkout may have a folder of the

@@ -668,6 +668,21 @@ def online_standardize(ids: numpy.typing.ArrayLike, values: numpy.typing.ArrayLi
       TypeError: moments is not a NumPy array.
     """
 
+def pack_ids(ids: numpy.typing.ArrayLike, *, input_dim: int) -> numpy.typing.NDArray[numpy.uint8]:
+    """Packs ids, with as few bits each as the largest possible one needs.
+
+    Args:
+      ids: int64 [K], each in [0, input_dim).
+      input_dim: N, number of possible ids.
+
+    Returns:
+      uint8, a message for `unpack_ids`, in the byte order of the machine: that of
+      `twml_ops.ops.pack_entries` for a binary batch of one row.
+
+    Raises:
+      ValueError: An argument out of its range.
+    """
+
 def parse_delimited(text: numpy.typing.ArrayLike, delimiter: str, kinds: str, keys: collections.abc.Sequence[tuple[int, int]], *, num_buckets: int = 4611686018427387904, num_threads: int = 0) -> tuple[numpy.typing.NDArray[numpy.float64], numpy.typing.NDArray[numpy.int64], int]:
     """Parses lines of delimited text without quotes into numbers and hashed categories.
 
@@ -891,6 +906,19 @@ def tree_sums(x: numpy.typing.ArrayLike, ensembles: numpy.typing.ArrayLike, feat
 
     Raises:
       ValueError: an argument is out of its range or of another shape.
+    """
+
+def unpack_ids(packed: numpy.typing.ArrayLike) -> numpy.typing.NDArray[numpy.int64]:
+    """Unpacks a message of `pack_ids`.
+
+    Args:
+      packed: uint8, the message.
+
+    Returns:
+      int64 [K], the ids in their order.
+
+    Raises:
+      ValueError: `packed` is not such a message.
     """
 
 def update_rules() -> dict[str, tuple[int, bool, int]]:

@@ -120,6 +120,8 @@ CALLS = {
         {"text": np.frombuffer(b"1\ta\n2\t\n", np.uint8)},
         {"delimiter": "\t", "kinds": "ic", "keys": [(1, 2)]},
     ),
+    "pack_ids": (core.pack_ids, {"ids": IDS}, {"input_dim": 5}),
+    "unpack_ids": (core.unpack_ids, {"packed": core.pack_ids(IDS, input_dim=5)}, {}),
     "quantize_rows": (core.quantize_rows, {"rows": WEIGHTS}, {"bits": 4}),
     "quantize_scorer_rows": (core.quantize_scorer_rows, {"rows": WEIGHTS}, {"bits": 4}),
     "dequantize_rows": (

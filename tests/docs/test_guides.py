@@ -12,6 +12,7 @@ from twml_ops._keras import KERAS_3
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NEEDS = {
     "estimator": hasattr(tf, "estimator"),
+    "peers": importlib.util.find_spec("mpi4py") is not None,
     "tfrs": not KERAS_3 and importlib.util.find_spec("tensorflow_recommenders") is not None,
 }
 BLOCKS = [

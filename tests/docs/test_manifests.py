@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import typer
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "hybrid"
@@ -98,3 +99,19 @@ def test_the_container_installs_what_the_extra_needs():
     lines = (ROOT / "requirements" / "serve.txt").read_text(encoding="utf-8").splitlines()
     installed = {line.replace("_", "-") for line in lines if not line.startswith(("#", "-c"))}
     assert needed | {"numpy", "typer"} == installed
+
+
+def test_the_job_of_the_mpi_operator_starts_a_rank_on_each_worker():
+    guide = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
+    [text] = re.findall(r"^```yaml\n(.*?)^```", guide, re.S | re.M)
+    job = yaml.safe_load(text)
+    assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v2beta1", "MPIJob")
+    replicas = job["spec"]["mpiReplicaSpecs"]
+    [launcher] = replicas["Launcher"]["template"]["spec"]["containers"]
+    command = launcher["command"]
+    assert replicas["Launcher"]["replicas"] == 1
+    ranks = replicas["Worker"]["replicas"] * job["spec"]["slotsPerWorker"]
+    assert int(command[command.index("-n") + 1]) == ranks
+    assert command[1:3] == ["--with-ft", "ulfm"]
+    [worker] = replicas["Worker"]["template"]["spec"]["containers"]
+    assert worker["image"] == launcher["image"]

@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twml_ops import ops
+from twml_ops import core, ops
 from twml_ops.ops import _library
 from twml_ops.ops.stock import library as stock
 
@@ -152,3 +152,9 @@ def test_any_bytes_are_unpacked_or_refused(through):
             else:
                 assert got_splits[-1] == len(got_ids) == len(got_values)
     assert refused > 0
+
+
+def test_ids_are_packed_as_those_of_a_binary_batch_of_one_row():
+    ids = np.random.default_rng(0).integers(0, 1000, 77)
+    [message] = ops.pack_entries(ids, None, [0, 77], 1000, deduplicate=False)
+    np.testing.assert_array_equal(core.pack_ids(ids, input_dim=1000), message)

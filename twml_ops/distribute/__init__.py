@@ -2,7 +2,8 @@
 
 `mirrored_strategy` trains replicas with TensorFlow's `MirroredStrategy`. `HybridTrainer` trains a
 Keras model whose tables are sharded over parameter servers, `serve` runs such a server, and
-`twml_ops.distribute.launch` starts a whole cluster on one machine.
+`twml_ops.distribute.launch` starts a whole cluster on one machine. `PeerAveraging` trains peer to
+peer, without a server.
 """
 
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from twml_ops.distribute.hybrid import (
     iter_checkpoints,
     serve,
 )
+from twml_ops.distribute.peer_averaging import PeerAveraging
 from twml_ops.distribute.sketches import merge_replica_sketches
 from twml_ops.distribute.strategy import mirrored_strategy
 from twml_ops.placement.collectives import received_bytes
@@ -28,6 +30,7 @@ __all__ = [
     "ClusterError",
     "FitResult",
     "HybridTrainer",
+    "PeerAveraging",
     "exit_on_cluster_error",
     "iter_checkpoints",
     "merge_replica_sketches",

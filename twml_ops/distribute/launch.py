@@ -19,12 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import IO
 
 from twml_ops import _child
-
-EXIT_LOST = 75
-"""Exit status of a process that has lost contact with servers or workers and has to be restarted.
-
-The value is `EX_TEMPFAIL` of sysexits.h, a temporary failure.
-"""
+from twml_ops._child import EXIT_LOST as EXIT_LOST
 
 _PR_SET_PDEATHSIG = 1
 

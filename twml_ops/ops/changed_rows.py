@@ -181,6 +181,18 @@ def mark_all(table: tf.Variable) -> None:
         library.loaded.twml_mark_changed_rows(table.handle, tf.zeros([0], tf.int64), all=True)
 
 
+def mark_rows(table: tf.Variable, ids: Any) -> None:
+    """Marks rows of a table as changed. Does nothing where writers do not mark rows.
+
+    Args:
+        table: The table.
+        ids: int64 [E], the rows.
+    """
+    if is_native() and has_kernel_for(table):
+        with tf.device(table.device):
+            library.loaded.twml_mark_changed_rows(table.handle, ids, all=False)
+
+
 def _mark_after_writes(variable: tf.Variable, table: tf.Variable) -> None:
     """Lets the methods that write `variable` mark all rows of `table`."""
     watched: list[weakref.ref[Any]] | None = getattr(variable, _WATCHED, None)

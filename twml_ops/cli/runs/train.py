@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from pathlib import Path
 
 from rich.markup import escape
@@ -18,6 +19,7 @@ from twml_ops.cli.runs import (
     choose_model,
     cluster,
     ensemble,
+    peer_runner,
     saved_slots,
     tiered_tables,
 )
@@ -41,6 +43,8 @@ from twml_ops.cli.runs.second_model import second_model
 from twml_ops.cli.runs.sources import open_pair
 from twml_ops.cli.runs.warm_start import WarmStart
 from twml_ops.data import original_errors
+from twml_ops.peers import PeerGroup
+from twml_ops.peers.launch import RESTARTS
 
 
 def run_task(
@@ -76,6 +80,8 @@ def run_task(
         evaluator.evaluate_checkpoints(config, out, overwrite)
     elif role == "worker":
         train(config, out, out)
+    elif role == "alone" and peer_runner.is_rank():
+        _train_rank(dataclasses.replace(config, cluster=None), out, overwrite, checkpoints)
     elif role == "alone":
         config = dataclasses.replace(config, cluster=None)
         with new_folder(out, overwrite) as folder:
@@ -88,8 +94,31 @@ def run_task(
             train(config, folder, out)
 
 
+def _train_rank(config: RunConfig, out: Path, overwrite: bool, options: CheckpointOptions) -> None:
+    """Trains as one of several peers, of which the first writes the folder of the run."""
+    group = peer_runner.make_group(config)
+    if int(os.environ.get(RESTARTS, "0")):
+        options = dataclasses.replace(options, resume=True)
+    context = new_folder(out, overwrite) if group.rank == 0 else contextlib.nullcontext(out)
+    with context as folder:
+        saved = RunCheckpoints(
+            peer_runner.checkpoint_dir(out, group.rank), config, options, overwrite
+        )
+        with contextlib.closing(saved):
+            try:
+                train(config, folder, out, saved, group)
+            except SystemExit:  # the end of another rank than the first
+                saved.remove()
+                raise
+    saved.remove()
+
+
 def train(
-    config: RunConfig, folder: Path, out: Path, checkpoints: RunCheckpoints | None = None
+    config: RunConfig,
+    folder: Path,
+    out: Path,
+    checkpoints: RunCheckpoints | None = None,
+    group: PeerGroup | None = None,
 ) -> RunResult:
     """Trains and evaluates a model, and writes the files of the run.
 
@@ -98,6 +127,7 @@ def train(
         folder: folder to write to.
         out: final name of `folder`.
         checkpoints: those of the run, if it is trained in this process; None: none are written.
+        group: the ranks of which this process is one; None: it trains without peers.
 
     Raises:
         UserError: the configuration is invalid, or the loss became NaN.
@@ -133,6 +163,10 @@ def train(
         examined = parts.validation if parts else held_out
         leaks = leaking_features(examined.blocks(), data.schema)
     print_leaks(console, leaks, examined.name)
+    if group is not None:
+        logs = folder / TENSORBOARD if group.rank == 0 else None
+        config = with_learning_rate(config)
+        runner = peer_runner.PeerRunner(config, logs, console, checkpoints, group)
     choices = choose(config, data, parts, folder / TENSORBOARD, console, checkpoints, second)
     config, choice = choices.config, choices.epochs
     if runner is None:

@@ -1,0 +1,173 @@
+"""Peer-to-peer training of Keras models: a callback of `fit`."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import numpy as np
+import tensorflow as tf
+
+from twml_ops.distribute.peer_weights import Shared, What, shared_weights
+from twml_ops.peers import Channel, Counts, PeerFailure, PeerGroup, Update
+from twml_ops.peers.channel import Consistency
+from twml_ops.peers.dataflow import Dataflow
+from twml_ops.peers.messages import decode, encode
+
+
+class PeerAveraging(tf.keras.callbacks.Callback):
+    """Averages the weights of ranks that train the same model on different shares of the data.
+
+        group = peers.PeerGroup(timeout=300)
+        batches = source.shard(group.rank, group.size).dataset(256, shuffle=True)
+        model.fit(batches, epochs=4, callbacks=[distribute.PeerAveraging(group, every=16)])
+
+    Start the ranks with `twml-ops launch --peers` or `mpirun`. When training begins, all ranks get
+    the weights of the first one. Every `every` batches, and at the end of each epoch, a rank sends
+    its weights to the ranks of `dataflow` and averages those that it has received with its own, in
+    ascending order of the rank. Dense weights travel as a whole, tables by the rows that changed
+    since the last message; a row is averaged over the ranks that sent it. Slots of the optimizer
+    stay those of the rank. With one rank, training is the same as without the callback, bit for
+    bit. When training ends, all ranks exchange their weights once more; with the dataflow "all"
+    they then have the same.
+
+    If a rank dies, the others go on; see docs/peers.md. A rank whose weights are NaN or infinite
+    ends, so that the others do not receive them.
+
+    Args:
+        group: The ranks. Its `timeout` must be longer than the time by which ranks differ.
+        every: Batches between two exchanges, at least 1. With `steps_per_execution` they take place
+            after the execution in which they are due.
+        what: "weights"; or "gradients": the sums of the updates since the last message, which
+            receivers add to the weights that they had then. This takes the memory of the weights
+            once more.
+        dataflow: Who sends to whom; see `twml_ops.peers.receivers`.
+        consistency: Whether ranks wait for each other; see `twml_ops.peers.Channel`.
+        staleness: See `twml_ops.peers.Channel`.
+        wire_dtype: "float16" or "bfloat16" halve the messages of float32 weights; None: the type of
+            each weight.
+        max_rows: Largest number of rows of a table in a message, which decides how much memory the
+            slots take; None: all.
+
+    Attributes:
+        counts: What the channel has done; None before training begins.
+
+    Raises:
+        ValueError: An argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        group: PeerGroup,
+        every: int = 16,
+        what: What = "weights",
+        dataflow: Dataflow = "all",
+        consistency: Consistency = "bsp",
+        staleness: int = 4,
+        wire_dtype: str | None = None,
+        max_rows: int | None = None,
+    ) -> None:
+        super().__init__()
+        if every < 1:
+            raise ValueError(f"every must be at least 1, got {every}")
+        if what not in get_args(What):
+            raise ValueError(f"what must be one of {get_args(What)}, got {what!r}")
+        if max_rows is not None and max_rows < 1:
+            raise ValueError(f"max_rows must be at least 1, got {max_rows}")
+        self._group, self._every, self._what = group, every, what
+        self._dataflow, self._consistency, self._staleness = dataflow, consistency, staleness
+        self._wire_dtype, self._max_rows = wire_dtype, max_rows
+        self._shared: list[Shared] = []
+        self._channel: Channel | None = None
+
+    @property
+    def counts(self) -> Counts | None:
+        """See the class."""
+        return self._channel.counts if self._channel else None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Gives all ranks the weights of the first one."""
+        self._examined = 0
+        if self._group.size == 1 and self._channel is None:
+            return
+        self._shared = shared_weights(self.model, self._what, self._wire_dtype, self._max_rows)
+        for each in self._shared:
+            each.start(self._group.broadcast)
+        capacity = sum(each.part.capacity(self._max_rows) for each in self._shared)
+        self._channel = Channel(
+            self._group, self._dataflow, capacity, self._consistency, self._staleness
+        )
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Starts to count batches."""
+        self._last = -1
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Exchanges weights if it is time."""
+        if self._channel is not None and batch - self._last >= self._every:
+            self._last = batch
+            self._exchange()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Exchanges weights, and with "bsp" joins the rounds of ranks that have more batches."""
+        channel = self._channel
+        if channel is None:
+            return
+        if channel.consistency != "bsp":
+            self._exchange()
+            return
+        all_finished = False
+        while not all_finished:
+            try:
+                self._scatter()
+                all_finished = channel.join_round(finished=True)
+                self._merge()
+            except PeerFailure as failure:
+                self._go_on(failure)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Exchanges the final weights."""
+        channel = self._channel
+        if channel is None or channel.consistency == "bsp":
+            return
+        try:
+            channel.finish()
+            self._group.all_sum([0], "the wait for all ranks to finish")
+            self._scatter()
+            self._group.all_sum([0], "the exchange of the final weights")
+            self._merge()
+        except PeerFailure as failure:
+            self._go_on(failure)
+
+    def _exchange(self) -> None:
+        assert self._channel is not None
+        try:
+            self._scatter()
+            self._channel.barrier()
+            self._merge()
+        except PeerFailure as failure:
+            self._go_on(failure)
+
+    def _scatter(self) -> None:
+        assert self._channel is not None
+        values = [each.outgoing() for each in self._shared]
+        for value in values:
+            array = value[1] if isinstance(value, tuple) else value
+            if not np.isfinite(np.asarray(array, np.float32)).all():
+                self._group.fail("the weights are not finite: try a lower learning rate")
+        self._channel.scatter(encode([each.part for each in self._shared], values))
+
+    def _merge(self) -> None:
+        assert self._channel is not None
+        parts = [each.part for each in self._shared]
+        messages = [(m, decode(parts, m.data)) for m in self._channel.gather()]
+        for i, each in enumerate(self._shared):
+            received = [Update(m.sender, m.iteration, *values[i]) for m, values in messages]
+            each.merge(self._group.rank, self._channel.iteration, received)
+
+    def _go_on(self, failure: PeerFailure) -> None:
+        assert self._channel is not None
+        lost = self._group.survive()
+        for each in self._shared:
+            each.give_back()
+        if self._group.rank == 0:
+            print(f"ranks {list(lost)} were lost, {self._group.size} go on: {failure}", flush=True)

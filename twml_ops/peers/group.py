@@ -1,0 +1,357 @@
+"""The ranks that train together: collective calls with limits, and the ranks that remain."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from twml_ops.peers._mpi import mpi
+from twml_ops.peers.watchdog import Watchdog, end_process
+
+TIMEOUT = 60.0
+RESULTS = "TWML_OPS_PEERS_RESULTS"
+"""Environment variable: a folder in which each rank that ends as it should writes a file."""
+
+_POLL = 0.0002  # seconds between two looks at a request
+_PROGRESS = 0.001  # seconds between two calls of the thread that lets MPI progress
+
+
+class PeerFailure(Exception):
+    """Another rank has failed. `PeerGroup.survive` goes on with those that remain."""
+
+
+class Reconnectable(Protocol):
+    """What has windows of its own, such as a `Channel`."""
+
+    def reconnect(self) -> None:
+        """Makes new windows for the ranks that remain. A collective call."""
+
+    def finish(self) -> None:
+        """Tells the other ranks that this one sends nothing more."""
+
+
+class PeerGroup:
+    """The ranks of a job, of which this process is one.
+
+    MPI is initialized for calls from several threads. The process must not fork afterwards: start
+    data loaders and other child processes before, or by `spawn`.
+
+    Args:
+        timeout: Seconds that one call of MPI, or a wait for other ranks, may take. A process whose
+            call takes longer ends with status 75.
+        shared_memory: Whether ranks of one host may write into each other's memory. If not, or if
+            ranks are on several hosts, writes travel by the network, and a thread calls MPI every
+            millisecond, because Open MPI completes writes over TCP only while their target is in a
+            call. None: unless the environment variable TWML_OPS_PEERS_SHARED_MEMORY is 0.
+        comm: The communicator of mpi4py whose processes are the ranks; None: that of all.
+
+    Attributes:
+        rank: Number of this process among those that remain.
+        size: Number of the processes that remain.
+        original_rank: The number that this process had at the start.
+        members: The original ranks of those that remain, in ascending order.
+        timeout: Seconds that a call may take.
+        shrinks: How often the group has lost ranks.
+
+    Raises:
+        ImportError: mpi4py or a library of MPI is not installed.
+    """
+
+    def __init__(
+        self, timeout: float = TIMEOUT, shared_memory: bool | None = None, comm: Any = None
+    ) -> None:
+        if not timeout > 0:
+            raise ValueError(f"timeout must be a positive number of seconds, got {timeout}")
+        self._mpi = MPI = mpi()
+        self.timeout, self.shrinks = timeout, 0
+        self._channels: list[Reconnectable] = []
+        self._is_part = comm is not None
+        if shared_memory is None:
+            shared_memory = os.environ.get("TWML_OPS_PEERS_SHARED_MEMORY") != "0"
+        parent = MPI.COMM_WORLD if comm is None else comm
+        parent.Set_errhandler(MPI.ERRORS_RETURN)
+        self.original_rank = int(parent.rank)
+        self.watchdog = Watchdog(f"rank {self.original_rank}")
+        with self.watchdog.limit(timeout, "the start of the group"):
+            self._adopt(parent.Dup())
+            local = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+            self.shares_memory = shared_memory and local.size == self.size
+            local.Free()
+        self.members = tuple(range(self.size))
+        self._stop = threading.Event()
+        self._progress: threading.Thread | None = None
+        if not self.shares_memory and self.size > 1:
+            self._progress = threading.Thread(
+                target=self._call_mpi, name="peers-progress", daemon=True
+            )
+            self._progress.start()
+        sys.excepthook = self._failing_hook(sys.excepthook)
+        atexit.register(self.close)
+
+    def _adopt(self, comm: Any) -> None:
+        comm.Set_errhandler(self._mpi.ERRORS_RETURN)
+        self.comm = comm
+        self.rank, self.size = int(comm.rank), int(comm.size)
+
+    @contextlib.contextmanager
+    def call(self, name: str, leave: bool = True) -> Iterator[Any]:
+        """Bounds the calls of MPI in a block.
+
+        Args:
+            name: The name of the block, for the message.
+            leave: Whether the others can go on without this rank if the limit is reached; see
+                `end_process`. A rank that waits for others in vain cannot know.
+
+        Yields:
+            The module MPI.
+
+        Raises:
+            PeerFailure: Another rank has failed.
+        """
+        MPI = self._mpi
+        try:
+            with self.watchdog.limit(self.timeout, name, leave):
+                yield MPI
+        except MPI.Exception as e:
+            if e.Get_error_class() not in self._failure_classes():
+                raise
+            raise PeerFailure(f"{name}: {e}") from e
+
+    def _failure_classes(self) -> tuple[int, ...]:
+        names = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")
+        return tuple(getattr(self._mpi, name) for name in names if hasattr(self._mpi, name))
+
+    def check(self) -> None:
+        """Checks that all ranks of the group are alive, as far as this process knows.
+
+        Raises:
+            PeerFailure: Another rank has failed, or has found a failed one.
+        """
+        with self.call("the search for failed ranks") as MPI:
+            # Open MPI learns of failures in calls that let messages progress.
+            self.comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+            if self.comm.Is_revoked():
+                raise PeerFailure("another rank has found a failed rank")
+            failed = self.comm.Get_failed()
+            count = failed.size
+            failed.Free()
+        if count:
+            raise PeerFailure(f"{count} ranks have failed")
+
+    def wait(self, request: Any, name: str) -> None:
+        """Waits for a request of MPI without occupying the processor.
+
+        Args:
+            request: Of a collective call.
+            name: The name of the call, for the message.
+
+        Raises:
+            PeerFailure: Another rank has failed.
+        """
+        with self.call(name, leave=False):
+            pause = 0.0
+            while not request.Test():
+                time.sleep(pause)  # 0 yields the processor
+                pause = min(pause + _POLL / 20, _POLL)
+
+    def wait_until(self, condition: Callable[[], bool], name: str) -> None:
+        """Waits until a condition on received data holds.
+
+        Args:
+            condition: Called again and again.
+            name: What is awaited, for the message.
+
+        Raises:
+            PeerFailure: Another rank has failed.
+        """
+        with self.watchdog.limit(self.timeout, name, leave=False):
+            turn = 0
+            while not condition():
+                turn += 1
+                if turn % 16 == 0:
+                    self.check()
+                time.sleep(_POLL)
+
+    def all_sum(self, numbers: Any, name: str = "a sum over the ranks") -> np.ndarray:
+        """The sums of integers over all ranks. A collective call.
+
+        Args:
+            numbers: int64 [K] of this rank.
+            name: The name of the call, for the message.
+
+        Returns:
+            int64 [K].
+
+        Raises:
+            PeerFailure: Another rank has failed.
+        """
+        mine = np.array(numbers, np.int64)
+        sums = np.empty_like(mine)
+        with self.call(name):
+            request = self.comm.Iallreduce(mine, sums)
+        self.wait(request, name)
+        return sums
+
+    def gather_all(self, numbers: Any, name: str = "numbers of all ranks") -> np.ndarray:
+        """Integers of all ranks. A collective call.
+
+        Args:
+            numbers: int64 [K] of this rank.
+            name: The name of the call, for the message.
+
+        Returns:
+            int64 [size, K].
+
+        Raises:
+            PeerFailure: Another rank has failed.
+        """
+        mine = np.array(numbers, np.int64)
+        found = np.empty((self.size, mine.size), np.int64)
+        with self.call(name):
+            request = self.comm.Iallgather(mine, found)
+        self.wait(request, name)
+        return found
+
+    def broadcast(self, array: np.ndarray, name: str = "the initial values") -> None:
+        """Overwrites an array with that of the first rank. A collective call.
+
+        Args:
+            array: Contiguous; the same shape and type on all ranks.
+            name: The name of the call, for the message.
+
+        Raises:
+            PeerFailure: Another rank has failed.
+        """
+        flat = array.reshape(-1).view(np.uint8)
+        piece = 1 << 26
+        for begin in range(0, flat.size, piece):
+            with self.call(name):
+                request = self.comm.Ibcast([flat[begin : begin + piece], self._mpi.BYTE], 0)
+            self.wait(request, name)
+
+    def fail(self, reason: str) -> None:
+        """Ends this rank because it has found a fault of its own. The others go on without it.
+
+        Args:
+            reason: What is wrong.
+
+        Raises:
+            FloatingPointError: There are no others.
+        """
+        if self.size == 1:
+            raise FloatingPointError(reason)
+        end_process(f"[rank {self.original_rank}] {reason}", leave=True)
+
+    def survive(self) -> tuple[int, ...]:
+        """Goes on after a `PeerFailure`. A collective call of the ranks that remain.
+
+        These agree on who remains, and all channels get new windows.
+
+        Returns:
+            The original ranks of those that were lost.
+        """
+        before = self.members
+        while True:
+            self._shrink()
+            try:
+                for channel in self._channels:
+                    channel.reconnect()
+            except PeerFailure:
+                continue
+            return tuple(m for m in before if m not in self.members)
+
+    def add(self, channel: Reconnectable) -> None:
+        """Adds a channel to those that `survive` connects again.
+
+        Args:
+            channel: Made by all ranks in the same order.
+        """
+        self._channels.append(channel)
+
+    def _shrink(self) -> None:
+        with self.watchdog.limit(self.timeout, "the agreement on the ranks that remain", False):
+            while True:
+                # Ranks that wait for this one in a collective call must fail as well.
+                if not self.comm.Is_revoked():
+                    self.comm.Revoke()
+                smaller = self.comm.Shrink()
+                smaller.Set_errhandler(self._mpi.ERRORS_RETURN)
+                mine = np.array([self.original_rank], np.int64)
+                members = np.empty(smaller.size, np.int64)
+                try:
+                    smaller.Allgather(mine, members)
+                    agreed = True
+                except self._mpi.Exception:
+                    agreed = False
+                # Agree returns the same on all ranks, so that all or none of them go on.
+                try:
+                    agreed = bool(smaller.Agree(int(agreed)))
+                except self._mpi.Exception:
+                    agreed = False
+                self._adopt(smaller)  # the old communicator is never freed
+                if agreed:
+                    break
+        self.members = tuple(int(m) for m in members)
+        self.shrinks += 1
+
+    def _call_mpi(self) -> None:
+        while not self._stop.wait(_PROGRESS):
+            # A failed rank must not end the thread.
+            with contextlib.suppress(self._mpi.Exception):
+                self.comm.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG)
+
+    def _failing_hook(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """Lets an exception that nobody catches end the process so that the others notice."""
+
+        def report(*error: Any) -> None:
+            hook(*error)
+            if self.size > 1 and not self._mpi.Is_finalized():
+                end_process(f"[rank {self.original_rank}] {error[0].__name__}", leave=True)
+
+        return report
+
+    def close(self) -> None:
+        """Ends MPI in this process. A collective call; the end of the process makes it, too.
+
+        Channels whose `finish` was not called are finished before. After the call the process may
+        take any time and may fork. Ranks must come to it within `timeout` of each other.
+        """
+        atexit.unregister(self.close)
+        if self._stop.is_set():
+            return
+        while True:
+            try:
+                for channel in self._channels:
+                    channel.finish()
+                self.all_sum([0], "the wait for all ranks to end")
+                break
+            except PeerFailure:
+                self.survive()
+        self._stop.set()
+        if self._progress is not None:
+            self._progress.join()
+        folder = os.environ.get(RESULTS)
+        if folder is not None:
+            result = {"members": self.members, "shrinks": self.shrinks}
+            (Path(folder) / f"rank-{self.original_rank}.json").write_text(json.dumps(result))
+        if self._is_part or self._mpi.Is_finalized():
+            return
+        if self.shrinks:
+            return  # Open MPI may wait for the dead. The process ends without `MPI_Finalize`.
+        # `MPI_Finalize` holds Python's lock, so that only the system can end it.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(math.ceil(self.timeout))
+        self._mpi.Finalize()
+        signal.alarm(0)
