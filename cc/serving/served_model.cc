@@ -63,13 +63,18 @@ Status ServedModel::Reload(const std::string& folder) {
 }
 
 void ServedModel::Replace(const std::shared_ptr<const Scorer>& scorer) {
-  for (Slot& slot : slots_) {
+  // All memory is allocated before the first slot changes, so a failure changes none.
+  std::shared_ptr<const Scorer> made[kSlots];
+  for (auto& pointer : made) {
     // Has a counter of its own, and holds one of the counter of `scorer`.
     auto held = std::make_shared<std::shared_ptr<const Scorer>>(scorer);
-    std::shared_ptr<const Scorer> made(held, held->get());
-    std::lock_guard<std::mutex> lock(slot.mu);
-    slot.scorer.swap(made);  // `made` frees the old version after the lock, if nobody holds it
+    pointer = std::shared_ptr<const Scorer>(held, held->get());
   }
+  for (uint32_t i = 0; i < kSlots; ++i) {
+    std::lock_guard<std::mutex> lock(slots_[i].mu);
+    slots_[i].scorer.swap(made[i]);
+  }
+  // `made` frees the old version here, if nobody holds it.
 }
 
 }  // namespace twml::serving
