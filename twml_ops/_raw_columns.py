@@ -5,9 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[Any]
+
+
+def categories(column: ArrayLike) -> Array:
+    """The array of a column or a feature of categories.
+
+    A list keeps its items as they are: NumPy would make the text "nan" of a missing value beside
+    texts, and a float of an integer beside one.
+    """
+    return np.asarray(column, object if isinstance(column, (list, tuple)) else None)
 
 
 def numbers_of(name: str, column: Array) -> NDArray[np.float32]:
@@ -59,6 +68,8 @@ def _bytes_of(name: str, column: Array) -> tuple[Array, Array]:
         column = column.astype("S")
     elif column.dtype.kind == "U":
         column = np.char.encode(column, "utf-8").astype("S")  # NumPy 1 makes floats of no texts
+    elif column.dtype.kind == "f" and np.isnan(column).all():  # missing values only, or no items
+        column = np.zeros(len(column), "S1")
     if column.dtype.kind != "S":
         raise ValueError(
             f"column {name!r} must hold strings, integers or bools, got {_kind(column)}"
@@ -73,9 +84,9 @@ def _bytes_of_one(name: str, token: Any) -> bytes:
         return token
     if token is None or token != token:  # NaN, as pandas marks a missing value
         return b""
-    if isinstance(token, bool):
+    if isinstance(token, (bool, np.bool_)):
         return b"true" if token else b"false"
-    if isinstance(token, (str, int)):
+    if isinstance(token, (str, int, np.integer)):
         return str(token).encode()
     raise ValueError(
         f"column {name!r} must hold strings, integers or bools, got {type(token).__name__}"

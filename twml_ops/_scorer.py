@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twml_ops import _core
-from twml_ops._raw_columns import numbers_of, strings_of
+from twml_ops._raw_columns import categories, numbers_of, strings_of
 
 FORMAT = 1
 FORMAT_WITH_BASE = 2
@@ -336,7 +336,7 @@ class Scorer:
         for name, form in self._strings.items():
             if name not in made:
                 continue
-            array = np.asarray(made[name])
+            array = categories(made[name])
             dims = tuple(self._row_dims[name]) if form == "strings" else ()
             if array.ndim == 0 or array.shape[1:] != dims:
                 raise ValueError(f"{name} must have the shape {('B', *dims)}, got {array.shape}")
@@ -369,7 +369,11 @@ class Scorer:
         missing = [name for name in self._columns if name not in given]
         if missing and not partial:
             raise ValueError(f"the columns {missing} are missing, got {sorted(given)}")
-        columns = {name: _vector(name, given[name]) for name in self._columns if name in given}
+        columns = {
+            name: _vector(name, given[name], form in ("strings", "bag"))
+            for name, form in self._columns.items()
+            if name in given
+        }
         rows = {
             name: len(column) - (self._columns[name] == "row_splits")
             for name, column in columns.items()
@@ -396,8 +400,8 @@ def _folder(path: str | os.PathLike[str]) -> str:
     return os.fspath(folder)
 
 
-def _vector(name: str, column: ArrayLike) -> NDArray[Any]:
-    array = np.asarray(column)
+def _vector(name: str, column: ArrayLike, strings: bool) -> NDArray[Any]:
+    array = categories(column) if strings else np.asarray(column)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:

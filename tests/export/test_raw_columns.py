@@ -185,6 +185,26 @@ def test_integers_and_bools_are_their_text(scorer):
     np.testing.assert_array_equal(objects, texts)
 
 
+def test_missing_categories_in_lists_are_those_of_arrays_of_objects(scorer):
+    given = columns()
+
+    def predict(**change):
+        return scorer.predict(given | change)
+
+    nan, none = float("nan"), [None] * B
+    np.testing.assert_array_equal(predict(city=[nan] * B), predict(city=none))
+    np.testing.assert_array_equal(predict(city=np.full(B, np.nan)), predict(city=none))
+    mixed, same = ["Bern", nan, None, "Zürich", b"Bern"], ["Bern", "", "", "Zürich", "Bern"]
+    np.testing.assert_array_equal(predict(city=mixed), predict(city=same))
+    numbers = [np.int64(7), nan, True, np.bool_(False), 7]
+    words = ["7", "", "true", "false", "7"]
+    np.testing.assert_array_equal(predict(city=numbers), predict(city=words))
+    none = {"tags": [], "tag weights": [], "tags_row_splits": [0] * (B + 1)}
+    want = predict(**none | {"tags": np.zeros(0, str)})
+    np.testing.assert_array_equal(predict(**none), want)
+    np.testing.assert_array_equal(predict(**none | {"tags": np.zeros(0)}), want)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
