@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -33,9 +34,22 @@ def served(folder, *options):
             yield process, [int(port) for port in re.findall(r"port (\d+)", line)]
         finally:
             process.terminate()
-            rest = process.communicate()[0]
+            try:
+                rest = process.communicate(timeout=120)[0]
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
     assert "stopped" in rest
     assert process.returncode == 0
+
+
+def wait_for(process, condition):
+    """Waits until a condition holds, as long as the server runs."""
+    end = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, "the server has ended"
+        assert time.monotonic() < end, "the condition does not hold after 120 s"
+        time.sleep(0.01)
 
 
 def ask(port, method, path, body=None):
@@ -73,14 +87,13 @@ def test_metrics_are_those_of_all_processes_and_a_killed_one_is_replaced(tmp_pat
         assert counts == [20.0] * 5
         assert metric(port, "twml_serving_running") == 0
         constant_model(2, tmp_path / "ranking" / "2")
-        while metric(port, "twml_serving_model_version") < 2:  # until both have it
-            pass
+        # Until both have it.
+        wait_for(process, lambda: metric(port, "twml_serving_model_version") == 2)
         for _ in range(10):
             assert json.loads(ask(port, "POST", PREDICT, body)) == {"predictions": [[2.0] * 3]}
         assert metric(port, "twml_serving_requests_total") == 30
         os.kill(before[0], signal.SIGKILL)
-        while before[0] in (now := children(process.pid)) or len(now) < 2:
-            pass
+        wait_for(process, lambda: len(set(children(process.pid)) - {before[0]}) == 2)
         assert metric(port, "twml_serving_requests_total") == 30
 
 
