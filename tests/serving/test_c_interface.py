@@ -338,6 +338,30 @@ def test_a_program_in_c99_scores(served, tmp_path):
     assert b"scorer.json cannot be opened" in failed.stderr
 
 
+@needs("gcc", "pkg-config")
+def test_a_program_in_c99_ranks_with_several_outputs(tmp_path):
+    example = scorer_programs.Example()
+    ids, values, splits = example.batch("x", 100, values=False)
+    for i, output in enumerate(("click", "sale")):
+        table = scorer_programs.tables(100, i + 1, "float32")
+        example.step("sparse_linear", [ids, values, splits], [f"#{i}"], table)
+        example.outputs[output] = [i + 1]
+    example.step("outputs", ["#0", "#1"], ["#2"])
+    folder = example.write(tmp_path / "served")
+    environment = {**os.environ, "PKG_CONFIG_PATH": str(PACKAGE / "pkgconfig")}
+    flags = run(["pkg-config", "--cflags", "--libs", "twml_ops_scorer"], env=environment).split()
+    strict = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror"]
+    run(["gcc", *strict, EXAMPLES / "rank.c", "-o", tmp_path / "rank", *flags])
+    lines = [line.split() for line in run([tmp_path / "rank", folder]).splitlines()]
+    assert [line[::2] for line in lines] == [["click", "sale"]] * 3
+    want = core.Scorer.load(folder).rank(
+        {ids: [3], splits: [0, 1]}, {ids: [15, 92, 65], splits: [0, 1, 1, 3]}
+    )
+    got = np.array([line[1::2] for line in lines], np.float32)
+    first = np.stack([want["click"][:, 0], want["sale"][:, 0]], axis=1)
+    np.testing.assert_allclose(got, first, rtol=1e-7)
+
+
 @needs("cmake", "g++")
 def test_a_program_in_cpp_finds_the_package(served, tmp_path):
     options = [f"-Dtwml_ops_scorer_DIR={PACKAGE / 'cmake'}", "-DCMAKE_CXX_COMPILER=g++"]
