@@ -20,14 +20,6 @@ from twml_ops import core
 EXAMPLES = scorer_programs.examples()
 
 
-def side_by_side(prediction):
-    """The array of a prediction; of several outputs, all of them side by side."""
-    if not isinstance(prediction, dict):
-        return prediction
-    flat = [x.reshape(len(x), np.prod(x.shape[1:], dtype=int)) for x in prediction.values()]
-    return np.concatenate(flat, axis=1)
-
-
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}  # sums of up to 100 products of about 4
 
 
@@ -48,14 +40,14 @@ def assert_equals_reference(folder, example, rows=(0, 1, 7, 200)):
     scorer, reference = core.Scorer.load(folder), NumPyScorer.load(folder)
     for b in rows:
         request = example.request(b, seed=b)
-        got = side_by_side(scorer.predict(request, num_threads=1))
+        got = scorer_programs.side_by_side(scorer.predict(request, num_threads=1))
         with np.errstate(all="ignore"):
-            want = np.asarray(side_by_side(reference.predict(request)), np.float32)
+            want = np.asarray(scorer_programs.side_by_side(reference.predict(request)), np.float32)
         assert got.dtype == np.float32
         assert got.shape == want.shape
         np.testing.assert_allclose(got, want, **TOLERANCE)
         for threads in (2, 8):
-            more = side_by_side(scorer.predict(request, num_threads=threads))
+            more = scorer_programs.side_by_side(scorer.predict(request, num_threads=threads))
             np.testing.assert_array_equal(got, more)
 
 
@@ -69,14 +61,16 @@ def test_a_row_has_the_same_bits_in_every_batch(folders, name):
     example = EXAMPLES[name]
     scorer = core.Scorer.load(folders(name))
     request = example.request(70, seed=5)
-    whole = side_by_side(scorer.predict(request))
+    whole = scorer_programs.side_by_side(scorer.predict(request))
     for b in (0, 31, 32, 69):
         one = {n: request[n][b : b + 1] for n in example.dense}
         for splits, (ids, values, _) in example.groups.items():
             begin, end = request[splits][b : b + 2]
             one[splits] = np.array([0, end - begin])
             one |= {n: request[n][begin:end] for n in (ids, values) if n}
-        np.testing.assert_array_equal(side_by_side(scorer.predict(one)), whole[b : b + 1])
+        np.testing.assert_array_equal(
+            scorer_programs.side_by_side(scorer.predict(one)), whole[b : b + 1]
+        )
 
 
 @pytest.mark.parametrize(
@@ -210,7 +204,7 @@ from twml_ops import core
 made = {}
 for name, example in scorer_programs.examples().items():
     folder = example.write(__import__("pathlib").Path(sys.argv[1]) / name)
-    made[name] = side_by_side(core.Scorer.load(folder).predict(example.request(7)))
+    made[name] = scorer_programs.side_by_side(core.Scorer.load(folder).predict(example.request(7)))
 np.savez(sys.argv[2], level=core.simd_level(), **made)
 """
 
@@ -226,7 +220,7 @@ def test_all_simd_levels_equal_the_reference(folders, tmp_path, level):
         for name, example in EXAMPLES.items():
             reference = NumPyScorer.load(folders(name))
             with np.errstate(all="ignore"):
-                want = side_by_side(reference.predict(example.request(7)))
+                want = scorer_programs.side_by_side(reference.predict(example.request(7)))
             np.testing.assert_allclose(made[name], want, **TOLERANCE, err_msg=name)
 
 

@@ -90,6 +90,8 @@ class ServerProcesses:
         process = self._context.Process(target=_serve, args=arguments)
         process.start()
         self._processes.append(process)
+        if self._stopping:  # a signal has come before the process was in the list
+            process.terminate()
 
     def _replace_ended(self) -> None:
         for process in [p for p in self._processes if not p.is_alive()]:
