@@ -24,9 +24,10 @@ def assert_scores_as_keras(made, path, fields=F, width=D):
     for rows in (1, 70):
         values = np.random.default_rng(rows).normal(size=(rows, fields, width)).astype(np.float32)
         want = model(tf.constant(values)).numpy()
-        assert np.abs(want).max() > 0.01
+        largest = np.abs(want).max()  # the rounding of sums of such numbers
+        assert largest > 0.01
         got = scorer.predict({"x": values}, num_threads=1)
-        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-6 * max(1, largest))
         np.testing.assert_array_equal(got, scorer.predict({"x": values}, num_threads=3))
         np.testing.assert_array_equal(got, scorer.rank({}, {"x": values}))
 
