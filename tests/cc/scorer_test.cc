@@ -226,10 +226,10 @@ TEST(ScorerFolders, AnUnknownVersionOfTheFormatSaysSo) {
   const TemporaryFolder root;
   Files files = ManySteps();
   std::string& text = files["scorer.json"];
-  text.replace(text.find("\"format\": 1"), 11, "\"format\": 3");
+  text.replace(text.find("\"format\": 1"), 11, "\"format\": 4");
   const Loaded model(Written(root, "1", files));
   EXPECT_EQ(model.code, TWML_OPS_SCORER_INVALID);
-  EXPECT_NE(model.error.find("has the format 3, this version reads 1 and 2"), std::string::npos)
+  EXPECT_NE(model.error.find("has the format 4, this version reads 1 to 3"), std::string::npos)
       << model.error;
 }
 
