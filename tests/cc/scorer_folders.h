@@ -103,8 +103,7 @@ inline Files ManySteps(float bias = 0) {
   {"op": "reshape", "in": ["e"], "out": ["f"], "arrays": {}, "attributes": {"shape": [4, 3]}},
   {"op": "self_attention", "in": ["f", "f", "f"], "out": ["v"], "arrays": {},
    "attributes": {"num_heads": 3}},
-  {"op": "layer_normalization", "in": ["v"], "out": ["w"],
-   "arrays": {"scale": "norm_scale.npy", "offset": "norm_offset.npy"},
+  {"op": "layer_normalization", "in": ["v"], "out": ["w"], "arrays": {},
    "attributes": {"epsilon": 1e-3}},
   {"op": "patches", "in": ["w"], "out": ["p"], "arrays": {}, "attributes": {"size": 3}},
   {"op": "dense", "in": ["p"], "out": ["q"], "arrays": {"kernel": "filter.npy"}, "attributes": {}},
@@ -140,10 +139,8 @@ inline Files ManySteps(float bias = 0) {
   files["small.npy"] = Npy("|i1", {16, 3}, std::vector<int8_t>(48, 7));
   files["scale.npy"] = FloatArray({16}, 4);
   files["kernel.npy"] = FloatArray({3, 5}, 5);
-  files["norm_scale.npy"] = FloatArray({3}, 9);
-  files["norm_offset.npy"] = FloatArray({3}, 10);
-  files["filter.npy"] = FloatArray({9, 1}, 11);
-  files["fields.npy"] = FloatArray({4, 4}, 12);
+  files["filter.npy"] = FloatArray({9, 1}, 9);
+  files["fields.npy"] = FloatArray({4, 4}, 10);
   files["factor.npy"] = FloatArray({6}, 6);
   files["offset.npy"] = FloatArray({6}, 7);
   files["last.npy"] = FloatArray({6, 1}, 8);

@@ -225,11 +225,11 @@ def _combine_vectors(x: str, out: str, *, kernel: Array) -> Step:
     return step
 
 
-def _layer_normalization(x: str, out: str, *, scale: Array, offset: Array, epsilon: float) -> Step:
+def _layer_normalization(x: str, out: str, *, epsilon: float) -> Step:
     def step(r: Registers) -> None:
         centered = r[x] - r[x].mean(-1, keepdims=True)
         variance = (centered * centered).mean(-1, keepdims=True)
-        r[out] = centered / np.sqrt(variance + epsilon) * scale + offset
+        r[out] = centered / np.sqrt(variance + epsilon)
 
     return step
 

@@ -435,9 +435,10 @@ def _logits() -> Example:
     return e
 
 
-def _of_vectors(op: str, arrays: dict[str, np.ndarray], *shape: int, **options: Any) -> Example:
+def _combination(fields: int, outputs: int, width: int) -> Example:
     e = Example()
-    e.step(op, [e.number("x", *shape)], ["#0"], arrays, **options)
+    kernel = {"kernel": _normal(fields, outputs)}
+    e.step("combine_vectors", [e.number("x", fields, width)], ["#0"], kernel)
     return e
 
 
@@ -525,13 +526,11 @@ def examples() -> dict[str, Example]:
     for fields, width, size in ((6, 5, 3), (2, 3, 4), (1, 2, 7), (3, 4, 1)):
         made[f"patches_{fields}_{width}_{size}"] = _convolution(fields, width, size)
     for fields, outputs, width in ((5, 3, 8), (1, 17, 3), (20, 1, 17), (4, 4, 16)):
-        kernel = {"kernel": _normal(fields, outputs)}
         name = f"combine_vectors_{fields}_{outputs}_{width}"
-        made[name] = _of_vectors("combine_vectors", kernel, fields, width)
+        made[name] = _combination(fields, outputs, width)
     for width in (1, 8, 17):
-        norm = {"scale": _normal(width), "offset": _normal(width, seed=1)}
-        made[f"layer_normalization_{width}"] = _of_vectors(
-            "layer_normalization", norm, 3, width, epsilon=1e-3
+        made[f"layer_normalization_{width}"] = _merge(
+            "layer_normalization", (3, width), epsilon=1e-3
         )
     made["logit"] = _logits()
     for nonfinite in ("error", "zero"):

@@ -412,8 +412,6 @@ def test_programs_that_make_no_sense_are_refused(folders, tmp_path, edit, messag
     [
         ("combine_vectors_5_3_8", lambda p: p["shapes"].update(x=[4, 8]), "5 vectors, got 4"),
         ("combine_vectors_5_3_8", lambda p: p["shapes"].update(x=[5]), r"shape \[B, any, any\]"),
-        ("layer_normalization_8", lambda p: p["shapes"].update(x=[3, 7]), "8 numbers on its last"),
-        ("layer_normalization_8", lambda p: p["shapes"].update(x=[]), "8 numbers on its last"),
         ("patches_6_5_3", lambda p: attributes(p)["patches"].update(size=0), r"size in \[1, 4096"),
         ("patches_6_5_3", lambda p: attributes(p)["patches"].update(size=1 << 40), "size in"),
         ("patches_6_5_3", lambda p: attributes(p)["patches"].update(size=4096), "16777216 numbers"),
@@ -429,6 +427,18 @@ def test_programs_that_make_no_sense_are_refused(folders, tmp_path, edit, messag
 def test_steps_on_vectors_that_do_not_fit_are_refused(folders, tmp_path, name, edit, message):
     with pytest.raises(ValueError, match=message):
         core.Scorer.load(edited(folders, tmp_path, name, edit))
+
+
+@pytest.mark.parametrize(
+    ("op", "options"),
+    [("layer_normalization", {"epsilon": 1.0}), ("activation", {"name": "softmax"})],
+)
+def test_steps_on_the_last_axis_refuse_numbers_without_one(tmp_path, op, options):
+    example = scorer_programs.Example()
+    example.step("reshape", [example.number("x", 1)], ["#r"], shape=[])
+    example.step(op, ["#r"], ["#0"], **options)
+    with pytest.raises(ValueError, match="'#r' must have at least 2 dimensions"):
+        core.Scorer.load(example.write(tmp_path))
 
 
 def attributes(program):

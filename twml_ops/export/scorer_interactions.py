@@ -45,9 +45,10 @@ class _Interaction:
         return self.step("combine_vectors", x, arrays={"kernel": self.weight(name)})
 
     def normalized_sum(self, x: str, y: str, prefix: str = "") -> str:
-        arrays = {name: self.weight(f"{prefix}{name}") for name in ("scale", "offset")}
+        scale, offset = (self.weight(f"{prefix}{name}") for name in ("scale", "offset"))
         total = self.step("add", x, y)
-        return self.step("layer_normalization", total, arrays=arrays, epsilon=self.layer.epsilon)
+        normal = self.step("layer_normalization", total, epsilon=self.layer.epsilon)
+        return self.step("affine", normal, arrays={"factor": scale, "offset": offset})
 
 
 def _linear(make: _Interaction, x: str) -> str:

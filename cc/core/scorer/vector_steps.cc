@@ -192,42 +192,32 @@ class PatchesStep : public Step {
   int64_t size_ = 1;
 };
 
-// (x - mean) / sqrt(variance + epsilon) * scale + offset, on the last axis.
+// (x - mean) / sqrt(variance + epsilon), on the last axis.
 class LayerNormalizationStep : public ElementwiseStep {
  public:
   static std::unique_ptr<Step> Make(StepReader& reader) {
     reader.RequireInputs(1);
     reader.DenseInput(0, Type::kFloat);
     reader.DenseOutput(0, Type::kFloat);
-    const ArrayFile scale = reader.Array("scale", ItemType::kFloat32, 1);
-    const ArrayFile offset = reader.Array("offset", ItemType::kFloat32, 1);
     auto step = std::make_unique<LayerNormalizationStep>();
     step->epsilon_ = static_cast<float>(reader.Number("epsilon"));
-    if (!reader.ok()) return nullptr;
-    step->scale_.assign(scale.items<float>().begin(), scale.items<float>().end());
-    step->offset_.assign(offset.items<float>().begin(), offset.items<float>().end());
-    if (step->scale_.size() != step->offset_.size()) {
-      reader.Fail("must have as many scales as offsets");
-    }
     return step;
   }
 
   Status Shape(Shapes* shapes) const override {
-    const auto& dims = shapes->dims(in[0]);
-    const auto size = static_cast<int64_t>(scale_.size());
-    if (dims.empty() || dims.back() != size) {
-      return Invalid("'", shapes->name(in[0]), "' must have ", size, " numbers on its last axis");
+    if (shapes->dims(in[0]).empty()) {
+      return Invalid("'", shapes->name(in[0]), "' must have at least 2 dimensions");
     }
     return ElementwiseStep::Shape(shapes);
   }
 
   Status Run(const Frame& frame) const override {
     const int64_t width = frame.width(in[0]);
-    const auto size = static_cast<int64_t>(scale_.size());
+    const int64_t last = frame.shapes[in[0]].dims.back();
     const auto x = frame.In<float>(in[0]);
     const auto y = frame.Out<float>(out[0]);
     for (int64_t r = 0; r < frame.rows; ++r) {
-      for (int64_t i = 0; i < width; i += size) Normalize(x[r] + i, size, y[r] + i);
+      for (int64_t i = 0; i < width; i += last) Normalize(x[r] + i, last, y[r] + i);
     }
     return Status();
   }
@@ -243,10 +233,9 @@ class LayerNormalizationStep : public ElementwiseStep {
       variance += y[d] * y[d];
     }
     const float factor = 1 / std::sqrt(variance / count + epsilon_);
-    for (int64_t d = 0; d < size; ++d) y[d] = y[d] * factor * scale_[d] + offset_[d];
+    for (int64_t d = 0; d < size; ++d) y[d] *= factor;
   }
 
-  std::vector<float> scale_, offset_;
   float epsilon_ = 0;
 };
 
