@@ -185,14 +185,16 @@ def ragged_members():
     return made
 
 
-def test_the_scorer_takes_weights_and_refuses_the_mean_logit_by_name(tmp_path):
+def test_the_scorer_takes_weights_and_the_mean_logit(tmp_path):
     members, x = ragged_members(), np.random.default_rng(0).normal(size=(5, 3)).astype("f")
     model = models.ensemble(members, weights=[0.25, 0.75])
     export.to_scorer(model, tmp_path / "scorer")
     got = core.Scorer.load(tmp_path / "scorer").predict({"x": x})
     np.testing.assert_allclose(got, 0.25 * members[0](x) + 0.75 * members[1](x), atol=1e-6)
-    with pytest.raises(ValueError, match="is a SigmoidOfMeanLogit; the scorer supports"):
-        export.to_scorer(models.ensemble(members, combination="mean_logit"), tmp_path / "other")
+    model = models.ensemble(members, combination="mean_logit")
+    export.to_scorer(model, tmp_path / "other")
+    got = core.Scorer.load(tmp_path / "other").predict({"x": x})
+    np.testing.assert_allclose(got, model(x), atol=1e-6)
 
 
 @pytest.mark.parametrize("weights", [[1.0], [0.5, 0.6], [-0.5, 1.5]])

@@ -101,13 +101,24 @@ inline Files ManySteps(float bias = 0) {
   {"op": "concatenate", "in": ["a", "b", "d"], "out": ["e"], "arrays": {},
    "attributes": {"axis": -1}},
   {"op": "reshape", "in": ["e"], "out": ["f"], "arrays": {}, "attributes": {"shape": [4, 3]}},
-  {"op": "dot_interaction", "in": ["f"], "out": ["g"], "arrays": {}, "attributes": {}},
+  {"op": "self_attention", "in": ["f", "f", "f"], "out": ["v"], "arrays": {},
+   "attributes": {"num_heads": 3}},
+  {"op": "layer_normalization", "in": ["v"], "out": ["w"], "arrays": {},
+   "attributes": {"epsilon": 1e-3}},
+  {"op": "patches", "in": ["w"], "out": ["p"], "arrays": {}, "attributes": {"size": 3}},
+  {"op": "dense", "in": ["p"], "out": ["q"], "arrays": {"kernel": "filter.npy"}, "attributes": {}},
+  {"op": "reshape", "in": ["q"], "out": ["r"], "arrays": {}, "attributes": {"shape": [4, 3]}},
+  {"op": "combine_vectors", "in": ["r"], "out": ["s"], "arrays": {"kernel": "fields.npy"},
+   "attributes": {}},
+  {"op": "dot_interaction", "in": ["s"], "out": ["g"], "arrays": {}, "attributes": {}},
   {"op": "affine", "in": ["g"], "out": ["i"],
    "arrays": {"factor": "factor.npy", "offset": "offset.npy"}, "attributes": {}},
   {"op": "dense", "in": ["i"], "out": ["j"],
    "arrays": {"kernel": "last.npy", "bias": "last_bias.npy"}, "attributes": {}},
   {"op": "activation", "in": ["j"], "out": ["k"], "arrays": {}, "attributes": {"name": "sigmoid"}},
-  {"op": "platt_scaling", "in": ["k"], "out": ["l"],
+  {"op": "logit", "in": ["k"], "out": ["t"], "arrays": {}, "attributes": {}},
+  {"op": "activation", "in": ["t"], "out": ["u"], "arrays": {}, "attributes": {"name": "sigmoid"}},
+  {"op": "platt_scaling", "in": ["u"], "out": ["l"],
    "arrays": {"slopes": "one.npy", "intercepts": "last_bias.npy", "base_rates": "one.npy"},
    "attributes": {"from_logits": false, "nan": "base_rate"}},
   {"op": "isotonic_calibration", "in": ["l"], "out": ["m"],
@@ -128,6 +139,8 @@ inline Files ManySteps(float bias = 0) {
   files["small.npy"] = Npy("|i1", {16, 3}, std::vector<int8_t>(48, 7));
   files["scale.npy"] = FloatArray({16}, 4);
   files["kernel.npy"] = FloatArray({3, 5}, 5);
+  files["filter.npy"] = FloatArray({9, 1}, 9);
+  files["fields.npy"] = FloatArray({4, 4}, 10);
   files["factor.npy"] = FloatArray({6}, 6);
   files["offset.npy"] = FloatArray({6}, 7);
   files["last.npy"] = FloatArray({6, 1}, 8);

@@ -210,15 +210,72 @@ def _mean(x: str, y: str, out: str) -> Step:
     return step
 
 
+def _logit(x: str, out: str) -> Step:
+    def step(r: Registers) -> None:
+        p = np.clip(r[x], np.float32(1e-7), np.float32(1 - 1e-7))
+        r[out] = np.log(p) - np.log1p(-p)
+
+    return step
+
+
+def _combine_vectors(x: str, out: str, *, kernel: Array) -> Step:
+    def step(r: Registers) -> None:
+        r[out] = np.einsum("bfd,fl->bld", r[x], kernel)
+
+    return step
+
+
+def _layer_normalization(x: str, out: str, *, epsilon: float) -> Step:
+    def step(r: Registers) -> None:
+        centered = r[x] - r[x].mean(-1, keepdims=True)
+        variance = (centered * centered).mean(-1, keepdims=True)
+        r[out] = centered / np.sqrt(variance + epsilon)
+
+    return step
+
+
+def _patches(x: str, out: str, *, size: int) -> Step:
+    before = (size - 1) // 2
+
+    def step(r: Registers) -> None:
+        rows, fields, width = r[x].shape
+        padded = np.zeros((rows, fields + size - 1, width + size - 1), np.float32)
+        padded[:, before : before + fields, before : before + width] = r[x]
+        shifted = [
+            padded[:, a : a + fields, b : b + width] for a in range(size) for b in range(size)
+        ]
+        r[out] = np.stack(shifted, axis=-1)
+
+    return step
+
+
+def _self_attention(query: str, key: str, value: str, out: str, *, num_heads: int) -> Step:
+    def step(r: Registers) -> None:
+        parts = (np.split(r[name], num_heads, axis=2) for name in (query, key, value))
+        mixed = []
+        for q, k, v in zip(*parts, strict=True):
+            scores = q @ k.swapaxes(1, 2) / np.float32(math.sqrt(q.shape[2]))
+            e = np.exp(scores - scores.max(axis=2, keepdims=True))
+            mixed.append(e / e.sum(axis=2, keepdims=True) @ v)
+        r[out] = np.concatenate(mixed, axis=2)
+
+    return step
+
+
 FIELD_STEPS: dict[str, Callable[..., Step]] = {
     "boosted_trees": _boosted_trees,
     "category_statistics": _category_statistics,
+    "combine_vectors": _combine_vectors,
     "dot": _dot,
     "dot_interaction": _dot_interaction,
     "field_embedding": _field_embedding,
     "field_logarithms": _field_logarithms,
     "field_quantiles": _field_quantiles,
     "category_rows": _category_rows,
+    "layer_normalization": _layer_normalization,
+    "logit": _logit,
     "mean": _mean,
+    "patches": _patches,
     "reshape": _reshape,
+    "self_attention": _self_attention,
 }

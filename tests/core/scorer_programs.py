@@ -108,6 +108,14 @@ class Example:
         return made
 
 
+def side_by_side(prediction: Any) -> np.ndarray:
+    """The array of a prediction; of several outputs, all of them side by side."""
+    if not isinstance(prediction, dict):
+        return prediction
+    flat = [x.reshape(len(x), np.prod(x.shape[1:], dtype=int)) for x in prediction.values()]
+    return np.concatenate(flat, axis=1)
+
+
 _CATEGORIES = np.array([b"", b"a", "Zürich".encode(), b"x" * 40, b"\0", b"12"], object)
 
 
@@ -398,6 +406,42 @@ def _outputs() -> Example:
     return e
 
 
+def _attention(fields: int, width: int, heads: int) -> Example:
+    """The steps of a layer of a transformer's encoder."""
+    e = Example()
+    x = e.number("x", fields, width)
+    parts = [
+        e.step("dense", [x], [f"#{name}"], {"kernel": _normal(width, width, seed=i) / width})[0]
+        for i, name in enumerate("qkv")
+    ]
+    e.step("self_attention", parts, ["#a"], num_heads=heads)
+    e.step("add", [x, "#a"], ["#0"])
+    return e
+
+
+def _convolution(fields: int, width: int, size: int) -> Example:
+    e = Example()
+    e.step("patches", [e.number("x", fields, width)], ["#p"], size=size)
+    e.step("dense", ["#p"], ["#0"], {"kernel": _normal(size * size, 3)})
+    return e
+
+
+def _logits() -> Example:
+    e = Example()
+    x = e.number("x", 2, 3)
+    part = {"factor": np.float32([0.2]), "offset": np.float32([0.5])}  # some beyond 0 and 1
+    e.step("affine", [x], ["#p"], part)
+    e.step("logit", ["#p"], ["#0"])
+    return e
+
+
+def _combination(fields: int, outputs: int, width: int) -> Example:
+    e = Example()
+    kernel = {"kernel": _normal(fields, outputs)}
+    e.step("combine_vectors", [e.number("x", fields, width)], ["#0"], kernel)
+    return e
+
+
 def examples() -> dict[str, Example]:
     """An example of every operation and of its options."""
     made: dict[str, Example] = {}
@@ -477,6 +521,18 @@ def examples() -> dict[str, Example]:
     made["dot"] = _merge("dot", (3,), (3, 5))
     made["dot_interaction"] = _merge("dot_interaction", (6, 5))
     made["dot_interaction_many"] = _merge("dot_interaction", (39, 16))
+    for fields, width, heads in ((5, 8, 2), (17, 32, 1), (1, 3, 3), (20, 6, 1)):
+        made[f"self_attention_{fields}_{width}_{heads}"] = _attention(fields, width, heads)
+    for fields, width, size in ((6, 5, 3), (2, 3, 4), (1, 2, 7), (3, 4, 1)):
+        made[f"patches_{fields}_{width}_{size}"] = _convolution(fields, width, size)
+    for fields, outputs, width in ((5, 3, 8), (1, 17, 3), (20, 1, 17), (4, 4, 16)):
+        name = f"combine_vectors_{fields}_{outputs}_{width}"
+        made[name] = _combination(fields, outputs, width)
+    for width in (1, 8, 17):
+        made[f"layer_normalization_{width}"] = _merge(
+            "layer_normalization", (3, width), epsilon=1e-3
+        )
+    made["logit"] = _logits()
     for nonfinite in ("error", "zero"):
         made[f"max_norm_{nonfinite}"] = _norm(nonfinite == "zero", nonfinite)
     made["max_norm_binary"] = _norm(True, "error", values=False)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.core import scorer_programs
 from tests.core.numpy_scorer import Scorer as NumPyScorer
+from tests.core.scorer_programs import side_by_side
 from twml_ops import core
 
 EXAMPLES = scorer_programs.examples()
@@ -200,6 +201,7 @@ def test_folders_without_shapes_are_read(tmp_path):
 LEVELS = """
 import sys, numpy as np
 from tests.core import scorer_programs
+from tests.core.scorer_programs import side_by_side
 from twml_ops import core
 made = {}
 for name, example in scorer_programs.examples().items():
@@ -408,6 +410,66 @@ def test_programs_that_make_no_sense_are_refused(folders, tmp_path, edit, messag
 
 
 @pytest.mark.parametrize(
+    ("name", "edit", "message"),
+    [
+        ("combine_vectors_5_3_8", lambda p: p["shapes"].update(x=[4, 8]), "5 vectors, got 4"),
+        ("combine_vectors_5_3_8", lambda p: p["shapes"].update(x=[5]), r"shape \[B, any, any\]"),
+        ("patches_6_5_3", lambda p: attributes(p)["patches"].update(size=0), r"size in \[1, 4096"),
+        ("patches_6_5_3", lambda p: attributes(p)["patches"].update(size=1 << 40), "size in"),
+        ("patches_6_5_3", lambda p: attributes(p)["patches"].update(size=4096), "16777216 numbers"),
+        ("patches_6_5_3", lambda p: p["shapes"].update(x=[30]), r"shape \[B, any, any\]"),
+        ("self_attention_5_8_2", lambda p: of_heads(p, 0), "num_heads of at least 1"),
+        ("self_attention_5_8_2", lambda p: of_heads(p, 3), "must divide the width 8, got 3"),
+        ("self_attention_5_8_2", lambda p: p["shapes"].update(x=[4097, 8]), "4096 vectors, got"),
+        ("self_attention_5_8_2", lambda p: p["steps"][3]["in"].pop(), "must have 3 inputs, got 2"),
+        ("self_attention_5_8_2", lambda p: p["steps"][3].update({"in": ["x", "x", "y"]}), "'y'"),
+        ("logit", lambda p: p["steps"][1].update({"in": []}), "must have 1 inputs, got 0"),
+    ],
+)
+def test_steps_on_vectors_that_do_not_fit_are_refused(folders, tmp_path, name, edit, message):
+    with pytest.raises(ValueError, match=message):
+        core.Scorer.load(edited(folders, tmp_path, name, edit))
+
+
+@pytest.mark.parametrize(
+    ("op", "options"),
+    [("layer_normalization", {"epsilon": 1.0}), ("activation", {"name": "softmax"})],
+)
+def test_steps_on_the_last_axis_refuse_numbers_without_one(tmp_path, op, options):
+    example = scorer_programs.Example()
+    example.step("reshape", [example.number("x", 1)], ["#r"], shape=[])
+    example.step(op, ["#r"], ["#0"], **options)
+    with pytest.raises(ValueError, match="'#r' must have at least 2 dimensions"):
+        core.Scorer.load(example.write(tmp_path))
+
+
+def attributes(program):
+    return {step["op"]: step["attributes"] for step in program["steps"]}
+
+
+def of_heads(program, heads):
+    attributes(program)["self_attention"].update(num_heads=heads)
+
+
+def test_queries_keys_and_values_have_one_shape(tmp_path):
+    example = scorer_programs.Example()
+    parts = [example.number(name, 2, width) for name, width in (("q", 4), ("k", 4), ("v", 2))]
+    example.step("self_attention", parts, ["#0"], num_heads=2)
+    with pytest.raises(ValueError, match="'v' must have the shape of 'q'"):
+        core.Scorer.load(example.write(tmp_path))
+
+
+@pytest.mark.parametrize(("op", "row"), [("dense", (0,)), ("combine_vectors", (0, 3))])
+@pytest.mark.parametrize("shape", [(0, 1 << 40), (1 << 40, 0)])
+def test_empty_kernels_of_any_shape_are_refused(tmp_path, op, row, shape):
+    example = scorer_programs.Example()
+    x = example.number("x", *row)
+    example.step(op, [x], ["#0"], {"kernel": np.empty(shape, np.float32)})
+    with pytest.raises(ValueError, match="must have"):
+        core.Scorer.load(example.write(tmp_path))
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "expected a value"),
@@ -429,6 +491,8 @@ def test_texts_that_are_no_program_are_refused(tmp_path, text, message):
 
 DAMAGED = ["percentile_discretize", "field_embedding_int8_None", "boosted_trees_optional"]
 DAMAGED += ["category_rows_bags", "dense_17_5", "concatenate_vectors", "category_statistics"]
+DAMAGED += ["self_attention_5_8_2", "patches_6_5_3", "combine_vectors_5_3_8"]
+DAMAGED += ["layer_normalization_8", "logit"]
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)

@@ -288,7 +288,7 @@ def test_threads_may_share_a_scorer(tmp_path, model):
 
 
 @pytest.mark.parametrize("tables", ["float32", "bfloat16", "int8", "int4"])
-@pytest.mark.parametrize("name", sorted({*models.names()} - {"sparse_mlp", "dhen"}))
+@pytest.mark.parametrize("name", sorted({*models.names()} - {"sparse_mlp"}))
 def test_models_on_fields_score_as_in_keras(tmp_path, name, tables):
     schema = SCHEMAS["everything"]
     schema = dataclasses.replace(schema, labels=("label",), bag_weights={"t": "w"})

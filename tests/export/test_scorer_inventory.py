@@ -10,13 +10,7 @@ from twml_ops import core, export, layers, models
 from twml_ops.export.scorer import _LAYERS
 
 # Public layers and models that the scorer does not support, and why.
-REFUSED: dict[str, str] = {
-    "DHENBlock": "there are no steps for its attention, convolution and layer normalization",
-    **dict.fromkeys(
-        ("FieldAttention", "FieldConvolution", "FieldCross", "FieldDot", "FieldLinear"),
-        "it is a module of DHENBlock",
-    ),
-}
+REFUSED: dict[str, str] = {"FieldInteraction": "it is abstract"}
 
 
 def public_layers():
@@ -55,7 +49,7 @@ def assert_scores_as_keras(model, features, flat, path):
         np.testing.assert_allclose(got[name], array, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", sorted(set(models.names()) - {"sparse_mlp", "dhen"}))
+@pytest.mark.parametrize("name", sorted(set(models.names()) - {"sparse_mlp"}))
 def test_every_model_with_several_labels_scores_as_in_keras(tmp_path, name):
     schema = SCHEMAS["everything"]
     assert len(schema.labels) > 1

@@ -16,6 +16,7 @@ from twml_ops.data import Schema
 from twml_ops.export.raw_columns import RawColumns
 from twml_ops.export.scorer_fields import FIELD_LAYERS
 from twml_ops.export.scorer_files import write_scorer
+from twml_ops.export.scorer_interactions import INTERACTION_LAYERS
 from twml_ops.export.scorer_program import Batch, CompileLayer, Dense, Part, Program
 from twml_ops.export.scorer_strings import hash_strings
 from twml_ops.export.tables import RowFormat
@@ -365,6 +366,7 @@ def _nested_model(program: Program, layer: Any, call: LayerCall) -> list[Any]:
 
 _LAYERS: dict[Any, CompileLayer] = {
     **FIELD_LAYERS,
+    **INTERACTION_LAYERS,
     HashedIds: _hashed_ids,
     SplitLabels: _split_labels,
     layers.Cross: _cross,

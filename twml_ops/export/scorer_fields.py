@@ -11,7 +11,7 @@ import tensorflow as tf
 from twml_ops import layers
 from twml_ops._keras import LayerCall
 from twml_ops.export.scorer_program import CompileLayer, Dense, Part, Program
-from twml_ops.models import Bias, MeanLogit
+from twml_ops.models import Bias, MeanLogit, SigmoidOfMeanLogit
 
 
 def _dot_interaction(program: Program, layer: Any, call: LayerCall) -> list[Any]:
@@ -219,9 +219,23 @@ def _mean_logit(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     return [Dense(out)]
 
 
+def _sigmoid_of_mean_logit(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    logits: list[str | None] = []
+    for key in call.inputs:
+        out = program.new()
+        program.step("logit", [program.dense(key, layer.name)], [out])
+        logits.append(out)
+    mean = program.new()
+    program.step("average", logits, [mean])
+    out = program.new()
+    program.step("activation", [mean], [out], name="sigmoid")
+    return [Dense(out)]
+
+
 FIELD_LAYERS: dict[Any, CompileLayer] = {
     Bias: _bias,
     MeanLogit: _mean_logit,
+    SigmoidOfMeanLogit: _sigmoid_of_mean_logit,
     layers.BoostedTrees: _boosted_trees,
     layers.CategoryRows: _category_rows,
     layers.CountStatistics: _category_statistics,

@@ -41,8 +41,7 @@ def ensemble(
         members: functional models with the same inputs, by name, shape and type, and the same
             outputs: probabilities [B, 1], or a dict of them by label.
         name: name of the model.
-        combination: "mean_probability"; or "mean_logit", the probability of the mean of the logits,
-            which the scorer does not support.
+        combination: "mean_probability"; or "mean_logit", the probability of the mean of the logits.
         weights: of the members in the mean of the probabilities, not negative with sum 1; None:
             equal ones.
 

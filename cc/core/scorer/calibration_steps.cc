@@ -1,4 +1,5 @@
-// Steps that map scores to probabilities: the layers PlattScaling and IsotonicCalibration.
+// Steps that map scores to probabilities (the layers PlattScaling and IsotonicCalibration), and
+// probabilities to logits.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -67,6 +68,35 @@ class CalibrationStep : public ElementwiseStep {
   bool replaced_ = false;
 };
 
+// log(p / (1 - p)). Probabilities nearer to 0 or 1 than 1e-7 count as that.
+float Logit(float p) {
+  constexpr double kEpsilon = 1e-7;
+  p = std::clamp(p, static_cast<float>(kEpsilon), static_cast<float>(1 - kEpsilon));
+  return std::log(p) - std::log1p(-p);
+}
+
+class LogitStep : public ElementwiseStep {
+ public:
+  static std::unique_ptr<Step> Make(StepReader& reader) {
+    reader.RequireInputs(1);
+    reader.DenseInput(0, Type::kFloat);
+    reader.DenseOutput(0, Type::kFloat);
+    return std::make_unique<LogitStep>();
+  }
+
+  Status Run(const Frame& frame) const override {
+    const int64_t width = frame.width(in[0]);
+    const auto x = frame.In<float>(in[0]);
+    const auto y = frame.Out<float>(out[0]);
+    for (int64_t r = 0; r < frame.rows; ++r) {
+      for (int64_t i = 0; i < width; ++i) y[r][i] = Logit(x[r][i]);
+    }
+    return Status();
+  }
+
+  int64_t CostOfRow(const Shapes& shapes) const override { return 20 * shapes.width(in[0]); }
+};
+
 // sigmoid(slope * logit(score) + intercept)
 class PlattStep : public CalibrationStep {
  public:
@@ -84,12 +114,7 @@ class PlattStep : public CalibrationStep {
 
  protected:
   float At(size_t unit, float score) const override {
-    constexpr double kEpsilon = 1e-7;
-    if (!from_logits_) {
-      const float p =
-          std::clamp(score, static_cast<float>(kEpsilon), static_cast<float>(1 - kEpsilon));
-      score = std::log(p) - std::log1p(-p);
-    }
+    if (!from_logits_) score = Logit(score);
     // 0 times infinity would be NaN, but a slope of 0 gives a constant.
     float y = (slopes_[unit] == 0 ? 0 : score * slopes_[unit]) + intercepts_[unit];
     GetScoringKernels().activate(Activation::kSigmoid, &y, 1, &y);
@@ -143,6 +168,7 @@ class IsotonicStep : public CalibrationStep {
 
 MakeStep FindCalibrationStep(const std::string& op) {
   if (op == "isotonic_calibration") return IsotonicStep::Make;
+  if (op == "logit") return LogitStep::Make;
   if (op == "platt_scaling") return PlattStep::Make;
   return nullptr;
 }

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "cc/core/scorer/packed_matrix.h"
+#include "cc/core/scorer/softmax.h"
 #include "cc/core/scorer/step_reader.h"
 #include "cc/core/simd_dispatch.h"
 
@@ -26,7 +28,9 @@ class DenseStep : public Step {
       if (bias.size() != step->columns_) reader.Fail("must have one bias for each column");
       step->bias_.assign(bias.items<float>().begin(), bias.items<float>().end());
     }
-    step->Pack(kernel.items<float>().data());
+    step->weights_.resize(PackedSize(step->rows_, step->columns_));
+    PackMatrix(kernel.items<float>().data(), step->rows_, step->columns_, step->columns_, 1,
+               step->weights_.data());
     return step;
   }
 
@@ -69,27 +73,6 @@ class DenseStep : public Step {
   }
 
  private:
-  void Pack(const float* kernel) {
-    if (columns_ <= kMaxNarrow) {
-      weights_.resize(rows_ * columns_);
-      for (int64_t i = 0; i < rows_; ++i) {
-        for (int64_t j = 0; j < columns_; ++j) {
-          weights_[j * rows_ + i] = kernel[i * columns_ + j];
-        }
-      }
-      return;
-    }
-    const int64_t panels = (columns_ + kPanel - 1) / kPanel;
-    weights_.resize(panels * rows_ * kPanel);
-    for (int64_t p = 0; p < panels; ++p) {
-      const int64_t width = std::min(kPanel, columns_ - p * kPanel);
-      for (int64_t i = 0; i < rows_; ++i) {
-        std::copy_n(kernel + i * columns_ + p * kPanel, width,
-                    weights_.data() + (p * rows_ + i) * kPanel);
-      }
-    }
-  }
-
   int64_t rows_ = 0, columns_ = 0;
   std::vector<float> weights_;  // see PackedWeights
   std::vector<float> bias_;     // empty: none
@@ -127,20 +110,10 @@ class SoftmaxStep : public ElementwiseStep {
   Status Run(const Frame& frame) const override {
     const int64_t width = frame.width(in[0]);
     const int64_t last = frame.shapes[in[0]].dims.back();
-    const auto activate = GetScoringKernels().activate;
     const auto x = frame.In<float>(in[0]);
-    const auto out_rows = frame.Out<float>(out[0]);
+    const auto y = frame.Out<float>(out[0]);
     for (int64_t r = 0; r < frame.rows; ++r) {
-      for (int64_t i = 0; i < width; i += last) {
-        const float* const numbers = x[r] + i;
-        float* const y = out_rows[r] + i;
-        const float largest = *std::max_element(numbers, numbers + last);
-        for (int64_t d = 0; d < last; ++d) y[d] = numbers[d] - largest;
-        activate(Activation::kExponential, y, last, y);
-        float sum = 0;
-        for (int64_t d = 0; d < last; ++d) sum += y[d];
-        for (int64_t d = 0; d < last; ++d) y[d] /= sum;
-      }
+      for (int64_t i = 0; i < width; i += last) Softmax(1, x[r] + i, last, y[r] + i);
     }
     return Status();
   }

@@ -21,7 +21,7 @@ constexpr const char* kFile = "scorer.json";
 
 MakeStep FindStep(const std::string& op) {
   for (const auto find : {FindArrayStep, FindCalibrationStep, FindDenseStep, FindFieldStep,
-                          FindInteractionStep, FindSparseStep, FindStringStep}) {
+                          FindInteractionStep, FindSparseStep, FindStringStep, FindVectorStep}) {
     if (const MakeStep make = find(op)) return make;
   }
   return nullptr;

@@ -170,6 +170,7 @@ MakeStep FindFieldStep(const std::string& op);
 MakeStep FindInteractionStep(const std::string& op);
 MakeStep FindSparseStep(const std::string& op);
 MakeStep FindStringStep(const std::string& op);
+MakeStep FindVectorStep(const std::string& op);
 
 // A step that converts a dense register.
 std::unique_ptr<Step> MakeCast(Register from, Type from_type, Register to, Type to_type);
