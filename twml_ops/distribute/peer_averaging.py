@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, get_args
 
 import numpy as np
@@ -22,7 +23,7 @@ class PeerAveraging(tf.keras.callbacks.Callback):
         model.fit(batches, epochs=4, callbacks=[distribute.PeerAveraging(group, every=16)])
 
     Start the ranks with `twml-ops launch --peers` or `mpirun`. When training begins, all ranks get
-    the weights of the first one. Every `every` batches, and at the end of each epoch, a rank sends
+    the weights of the first one, or of `root`. Every `every` batches, and at the end of each epoch, a rank sends
     its weights to the ranks of `dataflow` and averages those that it has received with its own, in
     ascending order of the rank. Dense weights travel as a whole, tables by the rows that changed
     since the last message; a row is averaged over the ranks that sent it. Slots of the optimizer
@@ -47,6 +48,7 @@ class PeerAveraging(tf.keras.callbacks.Callback):
             each weight.
         max_rows: Largest number of rows of a table in a message, which decides how much memory the
             slots take; None: all.
+        root: The rank whose weights all ranks get when training begins.
 
     Attributes:
         counts: What the channel has done; None before training begins.
@@ -65,6 +67,7 @@ class PeerAveraging(tf.keras.callbacks.Callback):
         staleness: int = 4,
         wire_dtype: str | None = None,
         max_rows: int | None = None,
+        root: int = 0,
     ) -> None:
         super().__init__()
         if every < 1:
@@ -75,7 +78,9 @@ class PeerAveraging(tf.keras.callbacks.Callback):
             raise ValueError(f"max_rows must be at least 1, got {max_rows}")
         self._group, self._every, self._what = group, every, what
         self._dataflow, self._consistency, self._staleness = dataflow, consistency, staleness
-        self._wire_dtype, self._max_rows = wire_dtype, max_rows
+        if not 0 <= root < group.size:
+            raise ValueError(f"root must be in [0, {group.size}), got {root}")
+        self._wire_dtype, self._max_rows, self._root = wire_dtype, max_rows, root
         self._shared: list[Shared] = []
         self._channel: Channel | None = None
 
@@ -85,13 +90,13 @@ class PeerAveraging(tf.keras.callbacks.Callback):
         return self._channel.counts if self._channel else None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Gives all ranks the weights of the first one."""
+        """Gives all ranks the weights of one of them."""
         self._examined = 0
         if self._group.size == 1 and self._channel is None:
             return
         self._shared = shared_weights(self.model, self._what, self._wire_dtype, self._max_rows)
         for each in self._shared:
-            each.start(self._group.broadcast)
+            each.start(functools.partial(self._group.broadcast, root=self._root))
         capacity = sum(each.part.capacity(self._max_rows) for each in self._shared)
         self._channel = Channel(
             self._group, self._dataflow, capacity, self._consistency, self._staleness

@@ -224,12 +224,13 @@ class PeerGroup:
         self.wait(request, name)
         return found
 
-    def broadcast(self, array: np.ndarray, name: str = "the initial values") -> None:
-        """Overwrites an array with that of the first rank. A collective call.
+    def broadcast(self, array: np.ndarray, name: str = "the initial values", root: int = 0) -> None:
+        """Overwrites an array with that of one rank. A collective call.
 
         Args:
             array: Contiguous; the same shape and type on all ranks.
             name: The name of the call, for the message.
+            root: The rank whose values all get.
 
         Raises:
             PeerFailure: Another rank has failed.
@@ -238,7 +239,7 @@ class PeerGroup:
         piece = 1 << 26
         for begin in range(0, flat.size, piece):
             with self.call(name):
-                request = self.comm.Ibcast([flat[begin : begin + piece], self._mpi.BYTE], 0)
+                request = self.comm.Ibcast([flat[begin : begin + piece], self._mpi.BYTE], root)
             self.wait(request, name)
 
     def fail(self, reason: str) -> None:
@@ -252,6 +253,19 @@ class PeerGroup:
         """
         if self.size == 1:
             raise FloatingPointError(reason)
+        end_process(f"[rank {self.original_rank}] {reason}", leave=True)
+
+    def leave(self, reason: str) -> None:
+        """Ends this rank because of an error. Other ranks go on without it.
+
+        `run_job` does not start a job again all of whose ranks ended in this way.
+
+        Args:
+            reason: What is wrong.
+        """
+        folder = os.environ.get(RESULTS)
+        if folder is not None:
+            (Path(folder) / f"error-{self.original_rank}").touch()
         end_process(f"[rank {self.original_rank}] {reason}", leave=True)
 
     def survive(self) -> tuple[int, ...]:
@@ -318,7 +332,7 @@ class PeerGroup:
         def report(*error: Any) -> None:
             hook(*error)
             if self.size > 1 and not self._mpi.Is_finalized():
-                end_process(f"[rank {self.original_rank}] {error[0].__name__}", leave=True)
+                self.leave(error[0].__name__)
 
         return report
 
