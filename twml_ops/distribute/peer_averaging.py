@@ -23,13 +23,13 @@ class PeerAveraging(tf.keras.callbacks.Callback):
         model.fit(batches, epochs=4, callbacks=[distribute.PeerAveraging(group, every=16)])
 
     Start the ranks with `twml-ops launch --peers` or `mpirun`. When training begins, all ranks get
-    the weights of the first one, or of `root`. Every `every` batches, and at the end of each epoch, a rank sends
-    its weights to the ranks of `dataflow` and averages those that it has received with its own, in
-    ascending order of the rank. Dense weights travel as a whole, tables by the rows that changed
-    since the last message; a row is averaged over the ranks that sent it. Slots of the optimizer
-    stay those of the rank. With one rank, training is the same as without the callback, bit for
-    bit. When training ends, all ranks exchange their weights once more; with the dataflow "all"
-    they then have the same.
+    the weights of the first one, or of `root`. Every `every` batches, and at the end of each epoch,
+    a rank sends its weights to the ranks of `dataflow` and averages those that it has received with
+    its own, in ascending order of the rank. Dense weights travel as a whole, tables by the rows
+    that changed since the last message; a row is averaged over the ranks that sent it. Slots of the
+    optimizer stay those of the rank. With one rank, training is the same as without the callback,
+    bit for bit. When training ends, all ranks exchange their weights once more; with the dataflow
+    "all" they then have the same.
 
     If a rank dies, the others go on; see docs/peers.md. A rank whose weights are NaN or infinite
     ends, so that the others do not receive them.
