@@ -90,7 +90,11 @@ class PeerAveraging(tf.keras.callbacks.Callback):
         return self._channel.counts if self._channel else None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Gives all ranks the weights of one of them."""
+        """Gives all ranks the weights of one of them.
+
+        Args:
+            logs: not used.
+        """
         self._examined = 0
         if self._group.size == 1 and self._channel is None:
             return
@@ -103,17 +107,32 @@ class PeerAveraging(tf.keras.callbacks.Callback):
         )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Starts to count batches."""
+        """Starts to count batches.
+
+        Args:
+            epoch: not used.
+            logs: not used.
+        """
         self._last = -1
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Exchanges weights if it is time."""
+        """Exchanges weights if it is time.
+
+        Args:
+            batch: number of the last batch of the execution, in the epoch.
+            logs: not used.
+        """
         if self._channel is not None and batch - self._last >= self._every:
             self._last = batch
             self._exchange()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Exchanges weights, and with "bsp" joins the rounds of ranks that have more batches."""
+        """Exchanges weights, and with "bsp" joins the rounds of ranks that have more batches.
+
+        Args:
+            epoch: not used.
+            logs: not used.
+        """
         channel = self._channel
         if channel is None:
             return
@@ -130,7 +149,11 @@ class PeerAveraging(tf.keras.callbacks.Callback):
                 self._go_on(failure)
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Exchanges the final weights."""
+        """Exchanges the final weights.
+
+        Args:
+            logs: not used.
+        """
         channel = self._channel
         if channel is None or channel.consistency == "bsp":
             return

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -67,7 +67,10 @@ class PeerGroup:
 
     Raises:
         ImportError: mpi4py or a library of MPI is not installed.
+        ValueError: `timeout` is not positive.
     """
+
+    _open: ClassVar[int] = 0  # the last group that is closed ends MPI
 
     def __init__(
         self, timeout: float = TIMEOUT, shared_memory: bool | None = None, comm: Any = None
@@ -97,6 +100,7 @@ class PeerGroup:
                 target=self._call_mpi, name="peers-progress", daemon=True
             )
             self._progress.start()
+        PeerGroup._open += 1
         sys.excepthook = self._failing_hook(sys.excepthook)
         atexit.register(self.close)
 
@@ -345,6 +349,9 @@ class PeerGroup:
         atexit.unregister(self.close)
         if self._stop.is_set():
             return
+        if self._mpi.Is_finalized():
+            self._stop.set()
+            return
         while True:
             try:
                 for channel in self._channels:
@@ -360,7 +367,8 @@ class PeerGroup:
         if folder is not None:
             result = {"members": self.members, "shrinks": self.shrinks}
             (Path(folder) / f"rank-{self.original_rank}.json").write_text(json.dumps(result))
-        if self._is_part or self._mpi.Is_finalized():
+        PeerGroup._open -= 1
+        if self._is_part or PeerGroup._open:
             return
         if self.shrinks:
             return  # Open MPI may wait for the dead. The process ends without `MPI_Finalize`.
