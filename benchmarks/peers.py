@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -91,8 +92,9 @@ def slow(group: peers.PeerGroup, args: argparse.Namespace) -> dict[str, object]:
 PARTS = {"tears": tears, "slow": slow}
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Starts the ranks, or runs one of them."""
+    words = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])  # type: ignore[union-attr]
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--ranks", type=int, default=2)
@@ -102,17 +104,22 @@ def main() -> None:
     parser.add_argument("--exchanges", type=int, default=100, help="with slow")
     parser.add_argument("--rate", type=float, default=0.02, help="with slow")
     parser.add_argument("--loss", type=float, default=0.3, help="with slow")
+    parser.add_argument("--timeout", type=float, default=3600, help="seconds that all may take")
     parser.add_argument("--results", type=Path, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parser.parse_args(words)
     if args.results is not None:
         group = peers.PeerGroup(timeout=600)
         result = PARTS[args.part](group, args)
         (args.results / f"{group.rank}.json").write_text(json.dumps(result))
         return
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "benchmarks.peers", *sys.argv[1:], "--results", folder]
-        job = run_job(command, args.ranks, 0, args.transport, show=lambda line: None)
+        command = [sys.executable, "-m", "benchmarks.peers", *words, "--results", folder]
+        lines: list[str] = []
+        job = run_job(
+            *(command, args.ranks, 0, args.transport), show=lines.append, timeout=args.timeout
+        )
         if job.status:
+            print("\n".join(lines), file=sys.stderr)
             raise SystemExit(job.status)
         print(Path(folder, "0.json").read_text())
 

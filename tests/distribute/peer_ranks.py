@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tests.peers.ranks import run
@@ -155,6 +156,19 @@ def test_messages_have_the_rows_that_changed(group):
     assert touched < ROWS / 3
     assert few.counts.sent_bytes < 2 * whole
     assert half.counts.sent_bytes < 0.7 * few.counts.sent_bytes
+
+
+@law
+def test_all_ranks_begin_with_the_weights_of_root(group):
+    root = group.size - 1
+    model = make_model(group.rank)
+    callback = distribute.PeerAveraging(group, root=root)
+    callback.set_model(model)
+    callback.on_train_begin()
+    for got, want in zip(weights_of(model), weights_of(make_model(root)), strict=True):
+        np.testing.assert_array_equal(got, want)
+    with pytest.raises(ValueError, match=r"root must be in \[0, [12]\), got 2"):
+        distribute.PeerAveraging(group, root=2)
 
 
 if __name__ == "__main__":

@@ -146,6 +146,21 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         self._start = position
         return checkpoint
 
+    def start_at(self, position: InputPosition) -> None:
+        """Starts the training at another position than that of the checkpoint.
+
+        Other callbacks begin there: the states that the checkpoint has of them are not restored.
+
+        Args:
+            position: of the same seed.
+
+        Raises:
+            ValueError: it has another seed.
+        """
+        if position.seed != self._seed:
+            raise ValueError(f"position must have the seed {self._seed}, got {position.seed}")
+        self._start, self._pending_states = position, {}
+
     def input(self, model: tf.keras.Model, make_dataset: MakeDataset) -> dict[str, Any]:
         """The arguments of `fit` that say which batches to train on.
 

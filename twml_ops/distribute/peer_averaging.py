@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, get_args
 
 import numpy as np
@@ -22,13 +23,13 @@ class PeerAveraging(tf.keras.callbacks.Callback):
         model.fit(batches, epochs=4, callbacks=[distribute.PeerAveraging(group, every=16)])
 
     Start the ranks with `twml-ops launch --peers` or `mpirun`. When training begins, all ranks get
-    the weights of the first one. Every `every` batches, and at the end of each epoch, a rank sends
-    its weights to the ranks of `dataflow` and averages those that it has received with its own, in
-    ascending order of the rank. Dense weights travel as a whole, tables by the rows that changed
-    since the last message; a row is averaged over the ranks that sent it. Slots of the optimizer
-    stay those of the rank. With one rank, training is the same as without the callback, bit for
-    bit. When training ends, all ranks exchange their weights once more; with the dataflow "all"
-    they then have the same.
+    the weights of the first one, or of `root`. Every `every` batches, and at the end of each epoch,
+    a rank sends its weights to the ranks of `dataflow` and averages those that it has received with
+    its own, in ascending order of the rank. Dense weights travel as a whole, tables by the rows
+    that changed since the last message; a row is averaged over the ranks that sent it. Slots of the
+    optimizer stay those of the rank. With one rank, training is the same as without the callback,
+    bit for bit. When training ends, all ranks exchange their weights once more; with the dataflow
+    "all" they then have the same.
 
     If a rank dies, the others go on; see docs/peers.md. A rank whose weights are NaN or infinite
     ends, so that the others do not receive them.
@@ -47,6 +48,7 @@ class PeerAveraging(tf.keras.callbacks.Callback):
             each weight.
         max_rows: Largest number of rows of a table in a message, which decides how much memory the
             slots take; None: all.
+        root: The rank whose weights all ranks get when training begins.
 
     Attributes:
         counts: What the channel has done; None before training begins.
@@ -65,6 +67,7 @@ class PeerAveraging(tf.keras.callbacks.Callback):
         staleness: int = 4,
         wire_dtype: str | None = None,
         max_rows: int | None = None,
+        root: int = 0,
     ) -> None:
         super().__init__()
         if every < 1:
@@ -75,7 +78,9 @@ class PeerAveraging(tf.keras.callbacks.Callback):
             raise ValueError(f"max_rows must be at least 1, got {max_rows}")
         self._group, self._every, self._what = group, every, what
         self._dataflow, self._consistency, self._staleness = dataflow, consistency, staleness
-        self._wire_dtype, self._max_rows = wire_dtype, max_rows
+        if not 0 <= root < group.size:
+            raise ValueError(f"root must be in [0, {group.size}), got {root}")
+        self._wire_dtype, self._max_rows, self._root = wire_dtype, max_rows, root
         self._shared: list[Shared] = []
         self._channel: Channel | None = None
 
@@ -85,30 +90,49 @@ class PeerAveraging(tf.keras.callbacks.Callback):
         return self._channel.counts if self._channel else None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Gives all ranks the weights of the first one."""
+        """Gives all ranks the weights of one of them.
+
+        Args:
+            logs: not used.
+        """
         self._examined = 0
         if self._group.size == 1 and self._channel is None:
             return
         self._shared = shared_weights(self.model, self._what, self._wire_dtype, self._max_rows)
         for each in self._shared:
-            each.start(self._group.broadcast)
+            each.start(functools.partial(self._group.broadcast, root=self._root))
         capacity = sum(each.part.capacity(self._max_rows) for each in self._shared)
         self._channel = Channel(
             self._group, self._dataflow, capacity, self._consistency, self._staleness
         )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Starts to count batches."""
+        """Starts to count batches.
+
+        Args:
+            epoch: not used.
+            logs: not used.
+        """
         self._last = -1
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Exchanges weights if it is time."""
+        """Exchanges weights if it is time.
+
+        Args:
+            batch: number of the last batch of the execution, in the epoch.
+            logs: not used.
+        """
         if self._channel is not None and batch - self._last >= self._every:
             self._last = batch
             self._exchange()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Exchanges weights, and with "bsp" joins the rounds of ranks that have more batches."""
+        """Exchanges weights, and with "bsp" joins the rounds of ranks that have more batches.
+
+        Args:
+            epoch: not used.
+            logs: not used.
+        """
         channel = self._channel
         if channel is None:
             return
@@ -125,7 +149,11 @@ class PeerAveraging(tf.keras.callbacks.Callback):
                 self._go_on(failure)
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Exchanges the final weights."""
+        """Exchanges the final weights.
+
+        Args:
+            logs: not used.
+        """
         channel = self._channel
         if channel is None or channel.consistency == "bsp":
             return

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -67,7 +67,10 @@ class PeerGroup:
 
     Raises:
         ImportError: mpi4py or a library of MPI is not installed.
+        ValueError: `timeout` is not positive.
     """
+
+    _open: ClassVar[int] = 0  # the last group that is closed ends MPI
 
     def __init__(
         self, timeout: float = TIMEOUT, shared_memory: bool | None = None, comm: Any = None
@@ -97,6 +100,7 @@ class PeerGroup:
                 target=self._call_mpi, name="peers-progress", daemon=True
             )
             self._progress.start()
+        PeerGroup._open += 1
         sys.excepthook = self._failing_hook(sys.excepthook)
         atexit.register(self.close)
 
@@ -224,12 +228,13 @@ class PeerGroup:
         self.wait(request, name)
         return found
 
-    def broadcast(self, array: np.ndarray, name: str = "the initial values") -> None:
-        """Overwrites an array with that of the first rank. A collective call.
+    def broadcast(self, array: np.ndarray, name: str = "the initial values", root: int = 0) -> None:
+        """Overwrites an array with that of one rank. A collective call.
 
         Args:
             array: Contiguous; the same shape and type on all ranks.
             name: The name of the call, for the message.
+            root: The rank whose values all get.
 
         Raises:
             PeerFailure: Another rank has failed.
@@ -238,7 +243,7 @@ class PeerGroup:
         piece = 1 << 26
         for begin in range(0, flat.size, piece):
             with self.call(name):
-                request = self.comm.Ibcast([flat[begin : begin + piece], self._mpi.BYTE], 0)
+                request = self.comm.Ibcast([flat[begin : begin + piece], self._mpi.BYTE], root)
             self.wait(request, name)
 
     def fail(self, reason: str) -> None:
@@ -252,6 +257,19 @@ class PeerGroup:
         """
         if self.size == 1:
             raise FloatingPointError(reason)
+        end_process(f"[rank {self.original_rank}] {reason}", leave=True)
+
+    def leave(self, reason: str) -> None:
+        """Ends this rank because of an error. Other ranks go on without it.
+
+        `run_job` does not start a job again all of whose ranks ended in this way.
+
+        Args:
+            reason: What is wrong.
+        """
+        folder = os.environ.get(RESULTS)
+        if folder is not None:
+            (Path(folder) / f"error-{self.original_rank}").touch()
         end_process(f"[rank {self.original_rank}] {reason}", leave=True)
 
     def survive(self) -> tuple[int, ...]:
@@ -318,7 +336,7 @@ class PeerGroup:
         def report(*error: Any) -> None:
             hook(*error)
             if self.size > 1 and not self._mpi.Is_finalized():
-                end_process(f"[rank {self.original_rank}] {error[0].__name__}", leave=True)
+                self.leave(error[0].__name__)
 
         return report
 
@@ -330,6 +348,9 @@ class PeerGroup:
         """
         atexit.unregister(self.close)
         if self._stop.is_set():
+            return
+        if self._mpi.Is_finalized():
+            self._stop.set()
             return
         while True:
             try:
@@ -346,7 +367,8 @@ class PeerGroup:
         if folder is not None:
             result = {"members": self.members, "shrinks": self.shrinks}
             (Path(folder) / f"rank-{self.original_rank}.json").write_text(json.dumps(result))
-        if self._is_part or self._mpi.Is_finalized():
+        PeerGroup._open -= 1
+        if self._is_part or PeerGroup._open:
             return
         if self.shrinks:
             return  # Open MPI may wait for the dead. The process ends without `MPI_Finalize`.

@@ -20,6 +20,8 @@ from twml_ops.peers.group import RESULTS
 RESTARTS = "TWML_OPS_PEERS_RESTARTS"
 """Environment variable of the ranks: how often the job was started again."""
 
+_ERRORS = (1, 2)  # exit statuses of programs that have reported an error
+
 
 @dataclasses.dataclass
 class JobResult:
@@ -94,7 +96,8 @@ def run_job(
     """Runs the ranks of a job until they end, and starts all of them again if the job fails.
 
     The job has failed if `mpirun` reports an error or no rank ends as it should. Ranks that die
-    while others go on are not started again.
+    while others go on are not started again. A job all of whose ranks ended with an error of their
+    own (`PeerGroup.leave`, or an exit status of 1 or 2), such as a wrong argument, is not either.
 
     Args:
         command: Of each rank.
@@ -121,11 +124,13 @@ def run_job(
                 int(path.stem.removeprefix("rank-")): json.loads(path.read_text())
                 for path in Path(folder).glob("rank-*.json")
             }
+            errors = len(list(Path(folder).glob("error-*")))
         finished = tuple(sorted(results))
         shrinks = max((each["shrinks"] for each in results.values()), default=0)
+        again = status not in _ERRORS and errors + len(finished) < ranks
         if status == 0 and not finished:
             status = 1
-        if status == 0 or start == max_restarts:
+        if status == 0 or start == max_restarts or not again:
             break
         show(f"the job ended with status {status}: all ranks are started again")
     return JobResult(status, start + 1, finished, shrinks)

@@ -32,6 +32,12 @@ class SharedVector:
                 weights.barrier()
                 weights.gather("average_with_own")
 
+    Args:
+        value: NumPy array; use `create`, which makes all of these.
+        part: How the value travels in messages.
+        channel: The channel that carries the messages.
+        max_rows: Largest number of rows in a sparse message; None: all rows.
+
     Attributes:
         value: NumPy array of `shape` and `dtype`, which the caller changes in place. It begins with
             zeros.

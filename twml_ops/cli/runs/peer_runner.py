@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from rich.console import Console
 
+from twml_ops.checkpoint import CheckpointCallback
 from twml_ops.cli.errors import UserError
+from twml_ops.cli.runs.checkpoint_options import CheckpointOptions
 from twml_ops.cli.runs.checkpoints import RunCheckpoints
 from twml_ops.cli.runs.config import AUTO, RunConfig
 from twml_ops.cli.runs.local_runner import LocalRunner
 from twml_ops.cli.runs.runner import FittedModel, Monitored
-from twml_ops.data import Source
+from twml_ops.data import InputPosition, Source
+from twml_ops.data.source import RowRange
 
 if TYPE_CHECKING:
     from twml_ops.peers import PeerGroup
@@ -69,11 +72,12 @@ class PeerRunner(LocalRunner):
         """
         from twml_ops.distribute import PeerAveraging
 
-        group = self._group
-        averaging = PeerAveraging(group, **json.loads(os.environ[OPTIONS]))
+        group, checkpoints = self._group, self._checkpoints
+        root = checkpoints.newest_rank if isinstance(checkpoints, PeerCheckpoints) else 0
+        averaging = PeerAveraging(group, root=root, **json.loads(os.environ[OPTIONS]))
         fitted = super().fit(
             model,
-            train.shard(group.rank, group.size),
+            share_of(train, group),
             monitored if group.rank == 0 else None,
             epochs=epochs,
             callbacks=[*callbacks, averaging],
@@ -86,6 +90,78 @@ class PeerRunner(LocalRunner):
         if not first:
             raise SystemExit(0)
         return fitted
+
+
+class PeerCheckpoints(RunCheckpoints):
+    """The checkpoints of a rank. Making them is a collective call.
+
+    Ranks write their checkpoints at different moments, and some may have none. When a job
+    continues, all ranks get the weights of the newest checkpoint. A rank whose own checkpoint is of
+    an earlier epoch skips the rest of its share up to the epoch of the newest one.
+
+    Args:
+        folder: of the checkpoints of this rank.
+        config: configuration of the run, with which it can be continued.
+        options: when to write, and whether to continue.
+        overwrite: whether checkpoints of an earlier run are removed.
+        group: the ranks.
+
+    Attributes:
+        newest_rank: the rank with the newest checkpoint; 0 if there are none.
+
+    Raises:
+        UserError: see `RunCheckpoints`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: RunConfig,
+        options: CheckpointOptions,
+        overwrite: bool,
+        group: PeerGroup,
+    ) -> None:
+        super().__init__(folder, config, options, overwrite)
+        latest = self._manager.latest() if options.resume else None
+        epoch, step = 0, -1
+        if latest is not None:
+            epoch, step = latest.manifest.values["position"]["epoch"], latest.manifest.step
+        found = [tuple(map(int, row)) for row in group.gather_all([epoch, step])]
+        self.newest_rank = found.index(max(found))
+        self._epoch = max(found)[0]
+
+    def callback(self, *args: Any, **options: Any) -> CheckpointCallback | None:
+        """See `RunCheckpoints.callback`."""
+        callback = super().callback(*args, **options)
+        if callback is not None and callback.position.epoch < self._epoch:
+            callback.start_at(InputPosition(options["seed"], self._epoch))
+        return callback
+
+
+def share_of(source: Source, group: PeerGroup) -> Source:
+    """A rank's share of the training data. A collective call.
+
+    Args:
+        source: the training data of all ranks.
+        group: the ranks.
+
+    Returns:
+        `source.shard`, which parses no other examples; or, if the units of the files are too few to
+        deal them evenly (the largest share would be more than 1.5 times the smallest one), an equal
+        number of successive examples.
+
+    Raises:
+        UserError: there are fewer examples than ranks.
+    """
+    part = source.shard(group.rank, group.size)
+    counts = group.gather_all([part.num_examples()], "the numbers of examples")
+    if 2 * counts.max() <= 3 * counts.min():
+        return part
+    total = source.num_examples()
+    if total < group.size:
+        raise UserError(f"{source.name}: {total} examples are too few for {group.size} peers")
+    begin, end = (total * rank // group.size for rank in (group.rank, group.rank + 1))
+    return RowRange(source, begin, end)
 
 
 def make_group(config: RunConfig, **options: Any) -> PeerGroup:

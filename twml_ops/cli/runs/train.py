@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.markup import escape
 
 from twml_ops.analysis import leaking_features, scoring
+from twml_ops.cli.errors import one_line
 from twml_ops.cli.render import run_summary
 from twml_ops.cli.render.leaks import print_leaks
 from twml_ops.cli.render.terminal import make_console
@@ -99,18 +100,23 @@ def _train_rank(config: RunConfig, out: Path, overwrite: bool, options: Checkpoi
     group = peer_runner.make_group(config)
     if int(os.environ.get(RESTARTS, "0")):
         options = dataclasses.replace(options, resume=True)
-    context = new_folder(out, overwrite) if group.rank == 0 else contextlib.nullcontext(out)
-    with context as folder:
-        saved = RunCheckpoints(
-            peer_runner.checkpoint_dir(out, group.rank), config, options, overwrite
-        )
-        with contextlib.closing(saved):
-            try:
-                train(config, folder, out, saved, group)
-            except SystemExit:  # the end of another rank than the first
-                saved.remove()
-                raise
-    saved.remove()
+    try:
+        # Each rank has a folder: any of them may be the first in the end.
+        with new_folder(out, overwrite) as folder:
+            saved = peer_runner.PeerCheckpoints(
+                *(peer_runner.checkpoint_dir(out, group.rank), config, options, overwrite), group
+            )
+            with contextlib.closing(saved):
+                try:
+                    train(config, folder, out, saved, group)
+                except SystemExit:  # the end of another rank than the first
+                    saved.remove()
+                    raise
+        saved.remove()
+    except Exception as e:
+        if group.size == 1:
+            raise
+        group.leave(one_line(e))
 
 
 def train(

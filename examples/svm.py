@@ -1,0 +1,125 @@
+"""A linear support vector machine on sparse examples, trained by stochastic gradient descent.
+
+    python examples/svm.py --data libsvm:rcv1_train.svm
+
+The loss is the mean hinge loss with an L2 penalty. `peers_svm.py` is the same for several ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import numpy as np
+
+from twml_ops.data import Source, open_source
+from twml_ops.data.block import Rows
+
+
+def read(source: Source) -> tuple[Rows, np.ndarray]:
+    """The examples of a source.
+
+    Args:
+        source: its features are sparse ids and values.
+
+    Returns:
+        (rows of ids and values, labels -1 or 1).
+    """
+    if not source.schema.sparse_dim:
+        raise ValueError(f"{source.name}: expected sparse features, got {source.schema}")
+    blocks = list(source.blocks())
+    labels = np.concatenate([block.labels for block in blocks])
+    rows = Rows.concat([block.groups["sparse"] for block in blocks])
+    return rows, np.where(labels > 0.5, 1, -1)
+
+
+def evaluate(
+    weights: np.ndarray, rows: Rows, labels: np.ndarray, penalty: float
+) -> dict[str, float]:
+    """The metrics of examples.
+
+    Args:
+        weights: float32 [D].
+        rows: of the examples.
+        labels: -1 or 1.
+        penalty: factor of the squared norm.
+
+    Returns:
+        The loss, the share of the examples on the right side, and that of the larger class.
+    """
+    products = weights[rows.ids] * rows.values
+    sums = np.concatenate([[0.0], np.cumsum(products, dtype=np.float64)])
+    margins = labels * (sums[rows.row_splits[1:]] - sums[rows.row_splits[:-1]])
+    hinge = np.maximum(0, 1 - margins).mean()
+    return {
+        "loss": float(hinge + penalty / 2 * np.square(weights).sum()),
+        "accuracy": float((margins > 0).mean()),
+        "guess": float(max((labels > 0).mean(), (labels < 0).mean())),
+    }
+
+
+def step(
+    weights: np.ndarray,
+    ids: np.ndarray,
+    values: np.ndarray,
+    label: int,
+    rate: float,
+    penalty: float,
+) -> None:
+    """Changes the weights by the subgradient of the loss of one example.
+
+    Args:
+        weights: float32 [D], changed in place.
+        ids: of the features of the example, each once.
+        values: of these features.
+        label: -1 or 1.
+        rate: learning rate.
+        penalty: factor of the squared norm.
+    """
+    margin = label * (weights[ids] @ values)
+    weights *= np.float32(1 - rate * penalty)
+    if margin < 1:
+        weights[ids] += np.float32(rate * label) * values
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
+    """Trains, and prints the metrics of the held-out examples after each epoch.
+
+    Args:
+        arguments: of the command line.
+
+    Returns:
+        The last metrics.
+    """
+    parser = argparse.ArgumentParser(description="A linear support vector machine.")
+    parser.add_argument("--data", required=True, help="such as libsvm:PATH")
+    parser.add_argument("--holdout", type=float, default=0.2, help="share of the examples")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--rate", type=float, default=0.05, help="learning rate")
+    parser.add_argument("--decay", type=float, default=0.1, help="of the rate in each epoch")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of the examples")
+    parser.add_argument("--penalty", type=float, default=1e-4, help="of the squared norm")
+    args = parser.parse_args(arguments)
+    if args.epochs < 1:
+        parser.error(f"--epochs must be at least 1, got {args.epochs}")
+    if not 0 <= args.rate * args.penalty < 1:
+        parser.error("--rate times --penalty must be less than 1")
+    train, held_out = open_source(args.data).split(args.holdout)
+    (rows, labels), test = read(train), read(held_out)
+    dim = train.schema.sparse_dim
+    weights = np.zeros(dim, np.float32)
+    rng = np.random.default_rng(args.seed)
+    for epoch in range(args.epochs):
+        rate = args.rate / (1 + args.decay * epoch)
+        for i in rng.permutation(len(labels)):
+            entries = slice(rows.row_splits[i], rows.row_splits[i + 1])
+            ids, values = rows.ids[entries], rows.values[entries]
+            step(weights, ids, values, int(labels[i]), rate, args.penalty)
+        metrics = evaluate(weights, *test, args.penalty)
+        shown = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        print(f"epoch {epoch + 1}  {shown}")
+    return metrics
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""`twml-ops launch --peers N -- train`, whose ranks are killed."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.conftest import write_libsvm
+from tests.peers.jobs import ROOT, TIMEOUT, needs_mpi
+
+pytestmark = [needs_mpi, pytest.mark.one_tf]
+
+
+def launch(*words):
+    """The status and the output of a command, which ends within a limit."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "twml_ops.cli", "launch", *words],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)  # it ends mpirun
+            raise
+    return process.returncode, " ".join(output.split())
+
+
+def test_killed_ranks_continue_from_their_checkpoints_and_a_survivor_finishes_the_run(tmp_path):
+    """Both ranks are killed after two of four epochs, and the first one again after the third."""
+    data = write_libsvm(tmp_path / "a.svm", 300)  # one unit: the ranks share its examples
+    words = ["--data", data, "--model", f"{ROOT}/tests/cli/runs/dying_model.py:build"]
+    words += ["--set", f"folder={tmp_path}", "--out", str(tmp_path / "run"), "--epochs", "4"]
+    words += ["--batch-size", "8", "--learning-rate", "0.1", "--checkpoint-every", "15"]
+    words += ["--checkpoint-keep", "9"]
+    status, output = launch(
+        "--peers", "2", "--every", "4", "--max-restarts", "1", "--", "train", *words
+    )
+    assert status == 0, output
+    assert output.count("continuing from step 30 (epoch 3)") == 1
+    assert "ranks [0] were lost, 1 go on" in output
+    end = "1 of 2 peers finished; went on without others 1 times (lost: [0]); all started again 1"
+    assert end in output
+    # The rank without a checkpoint began with the third epoch, from the weights of the other one.
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["examples"] == 2 * 120
+    assert metrics["log_loss"] < 0.6
+    assert not (tmp_path / "run.rank-1.checkpoints").exists()
+
+
+def test_a_job_with_a_wrong_argument_is_not_started_again():
+    status, output = launch("--peers", "2", "--", "train", "--data", "flights", "--out", "/proc/x")
+    assert status == 1, output
+    assert "use --epochs" in output
+    assert "all started again 0 times" in output
