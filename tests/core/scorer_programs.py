@@ -547,11 +547,3 @@ def examples() -> dict[str, Example]:
     made["hash_ids"] = _hash()
     made["conversions"] = _casts()
     return made
-
-
-def side_by_side(prediction):
-    """The array of a prediction; of several outputs, all of them side by side."""
-    if not isinstance(prediction, dict):
-        return prediction
-    flat = [x.reshape(len(x), np.prod(x.shape[1:], dtype=int)) for x in prediction.values()]
-    return np.concatenate(flat, axis=1)

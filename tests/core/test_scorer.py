@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from tests.core import scorer_programs
 from tests.core.numpy_scorer import Scorer as NumPyScorer
-from tests.core.scorer_programs import side_by_side
 from twml_ops import core
 
 EXAMPLES = scorer_programs.examples()
@@ -201,7 +200,6 @@ def test_folders_without_shapes_are_read(tmp_path):
 LEVELS = """
 import sys, numpy as np
 from tests.core import scorer_programs
-from tests.core.scorer_programs import side_by_side
 from twml_ops import core
 made = {}
 for name, example in scorer_programs.examples().items():
