@@ -17,13 +17,21 @@ OF_LAYERS = {
     "CategoryRows": lambda: layers.CategoryRows(3, min_count=4, max_rows=[9, 8, 7], num_bags=1),
     "CountStatistics": lambda: layers.CountStatistics(3, crosses=[(0, 2)], num_folds=4),
     "Cross": lambda: layers.Cross(2, activation="tanh", diag_scale=0.5),
+    "DHENBlock": lambda: layers.DHENBlock(
+        ["dot", layers.FieldAttention(2, num_heads=2)], num_outputs=2, ensemble="weighted"
+    ),
     "DotInteraction": lambda: layers.DotInteraction(),
     "DynamicLookup": lambda: layers.DynamicLookup(9, 3, "age", 5, 2, sketch_width=64, seed=3),
     "DynamicSparseLinear": lambda: layers.DynamicSparseLinear(
         4, 9, min_count=2, eviction="lfu", activation="relu", kernel_dtype="bfloat16"
     ),
     "FactorizationMachine": lambda: layers.FactorizationMachine(pool=False),
+    "FieldAttention": lambda: layers.FieldAttention(3, num_heads=2, hidden=5),
+    "FieldConvolution": lambda: layers.FieldConvolution(3, filters=2, kernel_size=5),
+    "FieldCross": lambda: layers.FieldCross(3, rank=2),
+    "FieldDot": lambda: layers.FieldDot(3, hidden=[7, 5]),
     "FieldEmbedding": lambda: layers.FieldEmbedding([5, 7, 9], 4, "mean", num_bags=1, l2=0.5),
+    "FieldLinear": lambda: layers.FieldLinear(3),
     "FieldLogarithms": lambda: layers.FieldLogarithms(3),
     "FieldQuantiles": lambda: layers.FieldQuantiles(3, num_bins=7),
     "GroupedSparseLinear": lambda: layers.GroupedSparseLinear(TABLES, {"x": "a", "y": "b"}),
@@ -50,6 +58,7 @@ OF_OPTIMIZERS = {
     "CompositeOptimizer": lambda: optimizers.CompositeOptimizer(
         tf.keras.optimizers.Adam(0.5), {"user": optimizers.LazyAdam(0.25)}
     ),
+    "Shampoo": lambda: optimizers.Shampoo(0.5, start_preconditioning_step=3),
     "LossScaleOptimizer": lambda: optimizers.LossScaleOptimizer(optimizers.Adagrad(0.5)),
     "LinearScalingWarmup": lambda: optimizers.LinearScalingWarmup(0.5, 512, 256, 10, "sqrt"),
 }
@@ -80,9 +89,10 @@ EVERYTHING = {
     ids=["layers", "optimizers", "metrics"],
 )
 def test_everything_public_is_here(module, known):
-    # Functions, a part of a layer's config, and what optimizers are made of.
+    # Functions, a part of a layer's config, and what layers and optimizers are made of.
     others = {"average_precision", "roc_auc", "CategoryCounts", "FieldMoments", "IdCounts"}
     others |= {"SparseTable", "SlotSpec", "SparseOptimizer", "UpdateRule", "choose_crosses"}
+    others |= {"DHEN_MODULES", "FieldInteraction"}
     others |= {"averaged_weights", "SwapEMAWeights", "Tiered", "prefetch_rows", "save_model"}
     assert set(known) == set(module.__all__) - others
 

@@ -98,7 +98,7 @@ def test_schema_without_features_is_refused():
 
 
 def test_registry_knows_its_names():
-    fields = ["dcn", "deepfm", "dlrm", "fm", "logistic", "mmoe", "shared_bottom"]
+    fields = ["dcn", "deepfm", "dhen", "dlrm", "fm", "logistic", "mmoe", "shared_bottom"]
     assert models.names() == sorted([*fields, "sparse_mlp"])
     for name in fields:
         wanted = "keyed_fields" if name == "dcn" else "fields"

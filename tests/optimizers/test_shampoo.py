@@ -146,7 +146,7 @@ def test_gradients_that_are_not_finite_leave_the_roots_as_they_are():
     optimizer = optimizers.Shampoo(0.1, start_preconditioning_step=1, precondition_frequency=1)
     optimizer.build([weight])
     optimizer.apply_gradients([(tf.random.stateless_normal([3, 2], (0, 1)), weight)])
-    (state,) = optimizer._state.blocks[optimizer._var_key(weight)]
+    (state,) = optimizer._shampoo_state.blocks[optimizer._var_key(weight)]
     before = [r.numpy() for r in state.roots]
     optimizer.apply_gradients([(tf.fill([3, 2], float("nan")), weight)])
     for root, old in zip(state.roots, before, strict=True):

@@ -161,7 +161,7 @@ class Shampoo(tf.keras.optimizers.Optimizer):
         self.grafting_beta_2 = float(grafting_beta_2)
         self.grafting_epsilon = float(grafting_epsilon)
         self.root_method = root_method
-        self._state: _State | None = None
+        self._shampoo_state: _State | None = None
 
     def build(self, variables: Sequence[Any]) -> None:
         """Creates the state of every weight.
@@ -172,10 +172,10 @@ class Shampoo(tf.keras.optimizers.Optimizer):
         Raises:
             ValueError: the strategy has replicas in other processes.
         """
-        if self._state is not None:
+        if self._shampoo_state is not None:
             return
         devices = replica_devices(self._distribution_strategy)
-        self._state = _State(devices)
+        self._shampoo_state = _State(devices)
         super().build(variables)
         self._built = True
         # Accumulated gradients (Keras 3) have steps without an update.
@@ -191,7 +191,7 @@ class Shampoo(tf.keras.optimizers.Optimizer):
                 owner = next(owners)
                 add = self._adds_for(variable, number, devices[owner])
                 states.append(BlockState(block, owner, add, **kept))
-            self._state.blocks[self._var_key(variable)] = states
+            self._shampoo_state.blocks[self._var_key(variable)] = states
 
     def _adds_for(self, variable: Any, number: int, device: str) -> Callable[..., Any]:
         owner = str(getattr(variable, "path", variable.name)).replace("/", "_").replace(":", "_")
@@ -234,7 +234,7 @@ class Shampoo(tf.keras.optimizers.Optimizer):
         return super()._distributed_apply_gradients_fn(distribution, grads_and_vars, **kwargs)
 
     def _update_all(self, strategy: Any, grads_and_vars: Any, learning_rate: Any) -> None:
-        assert self._state is not None
+        assert self._shampoo_state is not None
         pairs = [(g, v) for g, v in grads_and_vars if g is not None]
         for gradient, variable in pairs:
             if isinstance(strategy.experimental_local_results(gradient)[0], tf.IndexedSlices):
@@ -245,9 +245,9 @@ class Shampoo(tf.keras.optimizers.Optimizer):
                 )
         self._updates.assign_add(1)
         step = tf.convert_to_tensor(self._updates)
-        states = [self._state.blocks[self._var_key(v)] for _, v in pairs]
+        states = [self._shampoo_state.blocks[self._var_key(v)] for _, v in pairs]
         directions: dict[int, tf.Tensor] = {}
-        for replica, device in enumerate(self._state.devices):
+        for replica, device in enumerate(self._shampoo_state.devices):
             with tf.device(device or None):
                 own = [
                     (state, strategy.experimental_local_results(g)[replica])
@@ -265,8 +265,8 @@ class Shampoo(tf.keras.optimizers.Optimizer):
         self, strategy: Any, variable: Any, parts: Sequence[tf.Tensor], learning_rate: Any
     ) -> None:
         """Updates the copy of a weight on each replica."""
-        assert self._state is not None
-        devices, shape = self._state.devices, preconditioned_shape(variable.shape)
+        assert self._shampoo_state is not None
+        devices, shape = self._shampoo_state.devices, preconditioned_shape(variable.shape)
 
         def received(context: Any) -> tf.Tensor:
             with tf.device(devices[context.replica_id_in_sync_group] or None):
