@@ -76,9 +76,9 @@ ANY_TF_TESTS = tests/benchmarks tests/cuda tests/core/test_reuse_distance.py tes
 # results come from TensorFlow's ops and hardly from Keras, and they run with Keras 3 and on TensorFlow 2.15.
 LEGACY_KERAS_TESTS = tests/test_batch.py tests/layers tests/optimizers tests/metrics tests/examples tests/docs/test_guides.py
 TF_OPS_TESTS = $(addprefix tests/layers/test_,boosted_trees.py boundaries.py calibration.py category_statistics.py \
-	discretizers.py dot_interaction.py field_logarithms.py field_quantiles.py mdl_discretizer.py string_hash.py) \
+	compiled.py discretizers.py dot_interaction.py field_interactions.py field_logarithms.py field_quantiles.py mdl_discretizer.py string_hash.py) \
 	$(addprefix tests/metrics/test_,ranking.py replicas.py segmented.py standard_error.py windowed.py) \
-	tests/optimizers/test_fusion.py tests/optimizers/test_hogwild.py tests/optimizers/test_update_rules.py
+	$(addprefix tests/optimizers/test_,fusion.py hogwild.py shampoo.py update_rules.py)
 
 # These tests, in which variables and ops have to be on the right device, run with the simulated GPU as well. On the
 # second TensorFlow those of them that Keras 2 on TensorFlow 2.21 runs without a GPU run with it only.
