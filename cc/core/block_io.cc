@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <system_error>
 #include <utility>
 
@@ -37,14 +38,27 @@ std::string DescribeError(int error) {
   return std::generic_category().message(error);
 }
 
-void BlockIo::RunWithIoUring() {
+struct BlockIo::RingRequests {
   struct Running {
     BlockRequest request;
     int64_t done = 0;
   };
-  std::vector<Running> running(depth_);
-  std::vector<uint64_t> idle;
-  for (int i = depth_ - 1; i >= 0; --i) idle.push_back(i);
+
+  explicit RingRequests(int depth) : running(depth) {
+    idle.reserve(depth);
+    for (int i = depth - 1; i >= 0; --i) idle.push_back(i);
+    taken.reserve(depth);
+  }
+
+  std::vector<Running> running;  // by tag
+  std::vector<uint64_t> idle;    // tags
+  std::vector<BlockRequest> taken;
+};
+
+void BlockIo::RunWithIoUring(RingRequests* requests) {
+  auto& running = requests->running;
+  auto& idle = requests->idle;
+  auto& taken = requests->taken;
   const auto push = [&](uint64_t tag) {
     const BlockRequest& request = running[tag].request;
     const int64_t done = running[tag].done;
@@ -57,8 +71,6 @@ void BlockIo::RunWithIoUring() {
     idle.push_back(tag);
     done(error);
   };
-  std::vector<BlockRequest> taken;
-  taken.reserve(depth_);
   for (;;) {
     const bool nothing_runs = static_cast<int>(idle.size()) == depth_;
     Take(static_cast<int>(idle.size()), nothing_runs, &taken);
@@ -77,7 +89,7 @@ void BlockIo::RunWithIoUring() {
       }
     }
     ring_->ForCompletions([&](uint64_t tag, int result) {
-      Running& each = running[tag];
+      RingRequests::Running& each = running[tag];
       if (result == -EINTR || result == -EAGAIN) {
         push(tag);
       } else if (result < 0) {
@@ -94,16 +106,23 @@ void BlockIo::RunWithIoUring() {
 }
 
 BlockIo::BlockIo(int fd, int depth, bool use_io_uring) : fd_(fd), depth_(std::max(depth, 1)) {
+  // Memory is allocated here and not in the threads, where a failure could not be reported.
   if (use_io_uring) ring_ = IoRing::Open(depth_);
   if (ring_ != nullptr) {
-    threads_.emplace_back([this] { RunWithIoUring(); });
+    threads_.emplace_back(
+        [this, requests = RingRequests(depth_)]() mutable { RunWithIoUring(&requests); });
     return;
   }
   const int count = std::min(depth_, kMaxThreads);
   threads_.reserve(count);
   try {
-    for (int i = 0; i < count; ++i) threads_.emplace_back([this] { RunWithSystemCalls(); });
-  } catch (const std::system_error&) {
+    for (int i = 0; i < count; ++i) {
+      std::vector<BlockRequest> taken;
+      taken.reserve(1);
+      threads_.emplace_back(
+          [this, taken = std::move(taken)]() mutable { RunWithSystemCalls(&taken); });
+    }
+  } catch (const std::exception&) {
     if (threads_.empty()) throw;  // fewer threads are slower
   }
 }
@@ -139,14 +158,13 @@ void BlockIo::Take(int limit, bool wait, std::vector<BlockRequest>* taken) {
   }
 }
 
-void BlockIo::RunWithSystemCalls() {
-  std::vector<BlockRequest> taken;
-  taken.reserve(1);
+void BlockIo::RunWithSystemCalls(std::vector<BlockRequest>* taken) {
   for (;;) {
-    Take(1, true, &taken);
-    if (taken.empty()) return;
-    const auto done = std::move(taken[0].done);
-    done(RunNow(fd_, taken[0]));
+    Take(1, true, taken);
+    if (taken->empty()) return;
+    BlockRequest& request = taken->front();
+    const auto done = std::move(request.done);
+    done(RunNow(fd_, request));
   }
 }
 

@@ -53,8 +53,10 @@ class BlockIo {
   // Takes up to `limit` waiting requests, without allocating. Waits for one if `wait`; if there are
   // none then, the threads shall end.
   void Take(int limit, bool wait, std::vector<BlockRequest>* taken);
-  void RunWithIoUring();
-  void RunWithSystemCalls();
+  struct RingRequests;
+
+  void RunWithIoUring(RingRequests* requests);
+  void RunWithSystemCalls(std::vector<BlockRequest>* taken);
 
   const int fd_;
   const int depth_;
