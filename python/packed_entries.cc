@@ -35,8 +35,7 @@ py::array_t<int64_t> UnpackIds(const ArrayLike& packed) {
   {
     py::gil_scoped_release release;
     status = UnpackEntries<int64_t>(
-        SpanOf(bytes),
-        [&](int64_t entries, int64_t rows, bool binary) -> UnpackedEntries<int64_t> {
+        SpanOf(bytes), [&](int64_t entries, int64_t rows, bool binary) -> UnpackedEntries<int64_t> {
           ids.reserve(entries + 1);  // its address is not null where there are no entries
           ids.resize(entries);
           values.resize(binary ? 0 : entries);
@@ -46,8 +45,8 @@ py::array_t<int64_t> UnpackIds(const ArrayLike& packed) {
   }
   RaiseIfError(status);
   if (splits.size() != 2 || !values.empty()) {
-    RaiseIfError(Invalid("packed must be a message of pack_ids, got entries of ",
-                         splits.size() - 1, " rows"));
+    RaiseIfError(Invalid("packed must be a message of pack_ids, got entries of ", splits.size() - 1,
+                         " rows"));
   }
   return MoveToArray(std::move(ids));
 }
