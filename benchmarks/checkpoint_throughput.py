@@ -175,11 +175,10 @@ def main() -> None:
         "share": options.share,
         "ways": lines,
     }
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
-    if options.page:
-        by = "benchmarks/checkpoint_throughput.py"
-        tables.insert(options.page, "throughput", markdown(found), by)
+    sections = {"throughput": markdown(found)}
+    tables.record(
+        found, options.json, options.page, sections, "benchmarks/checkpoint_throughput.py"
+    )
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ share the cores, so the table has the CPU time of the server for a request.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -184,11 +183,7 @@ def main() -> None:
     found = {"machine": about, **measure(options)}
     made = sections(found)
     print("\n\n".join(made.values()))
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
-    if options.page:
-        for name, text in made.items():
-            tables.insert(options.page, name, text, "benchmarks/serving.py")
+    tables.record(found, options.json, options.page, made, "benchmarks/serving.py")
 
 
 if __name__ == "__main__":

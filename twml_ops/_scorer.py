@@ -265,7 +265,7 @@ class Scorer:
         if isinstance(ids, Mapping):
             if self._columns and ids.keys() != self._features.keys():
                 made = self._model.predict(self._raw(ids), raw=True, num_threads=num_threads)
-                return self._split(made) if self._outputs else made
+                return self._split(made)
             given: dict[str, Any] = ids if isinstance(ids, dict) else dict(ids)
         else:
             given = self._batch(ids, values, row_splits)
@@ -273,8 +273,7 @@ class Scorer:
             raise ValueError(f"the inputs must be {self.inputs}, got {sorted(given)}")
         if self._strings:
             given = self._with_strings(given)
-        made = self._model.predict(given, num_threads=num_threads)
-        return self._split(made) if self._outputs else made
+        return self._split(self._model.predict(given, num_threads=num_threads))
 
     def rank(
         self,

@@ -8,7 +8,6 @@ elapsed time, but a busy machine increases them as well, mostly where threads wa
 from __future__ import annotations
 
 import contextlib
-import json
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,10 +65,9 @@ def main(
     text = f"{tables.machine(about)}\n\n{text}\n\nMedians of {rounds} runs of {steps} steps."
     print(text)
     if docs is not None:
-        (docs / "cluster_cost.json").write_text(
-            json.dumps({"about": about, "milliseconds": results}, indent=1) + "\n"
-        )
-        tables.insert(docs / "performance.md", "cluster_cost", text, by="benchmarks/cluster_cost")
+        files = docs / "cluster_cost.json", docs / "performance.md"
+        result = {"about": about, "milliseconds": results}
+        tables.record(result, *files, {"cluster_cost": text}, "benchmarks/cluster_cost")
 
 
 def measure_alone(name: str, steps: int) -> Measured:

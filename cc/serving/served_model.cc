@@ -74,7 +74,7 @@ void ServedModel::Replace(const std::shared_ptr<const Scorer>& scorer) {
     std::lock_guard<std::mutex> lock(slots_[i].mu);
     slots_[i].scorer.swap(made[i]);
   }
-  // `made` frees the old version here, if nobody holds it.
+  // The references to the old version in `made` end here. The last reference to it frees it.
 }
 
 }  // namespace twml::serving

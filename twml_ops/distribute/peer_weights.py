@@ -60,9 +60,8 @@ def shared_weights(
     Raises:
         ValueError: A table is divided among replicas or its rows are in a file.
     """
-    optimizer = model.optimizer
-    if hasattr(optimizer, "slots_of") and not _keras.is_built(optimizer):
-        optimizer.build(model.trainable_variables)  # `variables_of` asks it for the tables
+    if not _keras.is_built(model.optimizer):  # `variables_of` finds tables by the slots
+        model.optimizer.build(model.trainable_variables)
     named: dict[int, NamedVariable] = {id(v.variable): v for v in variables_of(model)}
     found: list[Shared] = []
     for layer in (model, *_keras.all_layers(model)):

@@ -10,7 +10,7 @@ import tensorflow as tf
 from twml_ops._keras import KERAS_3, serializable
 from twml_ops.ops._tape import tf_variable
 from twml_ops.optimizers._inverse_roots import RootMethod, inverse_roots
-from twml_ops.optimizers._keras_options import check_options_of_keras_2, options_of_keras_3
+from twml_ops.optimizers._keras_options import check_options_of_keras_2, initialize_keras
 from twml_ops.optimizers._replica_variables import on_replica, replica_devices
 from twml_ops.optimizers._shampoo_blocks import (
     BlockState,
@@ -132,25 +132,19 @@ class Shampoo(tf.keras.optimizers.Optimizer):
         _check("grafting_epsilon", grafting_epsilon, "positive", grafting_epsilon > 0)
         known = root_method in ("eigh", "coupled_newton")
         _check("root_method", root_method, "one of eigh, coupled_newton", known)
-        options = {
-            "name": name or type(self).__name__,
-            "weight_decay": weight_decay,
-            "clipnorm": clipnorm,
-            "clipvalue": clipvalue,
-            "global_clipnorm": global_clipnorm,
-            "use_ema": use_ema,
-            "ema_momentum": ema_momentum,
-            "ema_overwrite_frequency": ema_overwrite_frequency,
-            **options_of_keras_3(
-                loss_scale_factor=loss_scale_factor,
-                gradient_accumulation_steps=gradient_accumulation_steps,
-            ),
-        }
-        if KERAS_3:
-            super().__init__(learning_rate=learning_rate, **options)
-        else:
-            super().__init__(jit_compile=False, **options)
-            self._learning_rate = self._build_learning_rate(learning_rate)
+        initialize_keras(
+            *(self, super().__init__, learning_rate),
+            loss_scale_factor=loss_scale_factor,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            name=name or type(self).__name__,
+            weight_decay=weight_decay,
+            clipnorm=clipnorm,
+            clipvalue=clipvalue,
+            global_clipnorm=global_clipnorm,
+            use_ema=use_ema,
+            ema_momentum=ema_momentum,
+            ema_overwrite_frequency=ema_overwrite_frequency,
+        )
         self.beta_1 = float(beta_1)
         self.beta_2 = float(beta_2)
         self.epsilon = float(epsilon)

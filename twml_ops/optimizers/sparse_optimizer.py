@@ -11,7 +11,7 @@ from twml_ops._keras import KERAS_3
 from twml_ops.ops._tape import tf_variable
 from twml_ops.optimizers._gradients import clip
 from twml_ops.optimizers._keras_host import KerasHost, replicas
-from twml_ops.optimizers._keras_options import check_options_of_keras_2, options_of_keras_3
+from twml_ops.optimizers._keras_options import check_options_of_keras_2, initialize_keras
 from twml_ops.optimizers._moving_average import AVERAGE_SLOTS, average_slots
 from twml_ops.optimizers.apply_update import Concurrency, apply_update
 from twml_ops.optimizers.update_rules import SlotSpec, UpdateRule
@@ -119,25 +119,19 @@ class SparseOptimizer(KerasHost):
         check_options_of_keras_2(kwargs)
         if concurrency not in ("locked", "hogwild"):
             raise ValueError(f'concurrency must be "locked" or "hogwild", got {concurrency!r}')
-        options = {
-            "name": name or type(self).__name__,
-            "weight_decay": weight_decay,
-            "clipnorm": clipnorm,
-            "clipvalue": clipvalue,
-            "global_clipnorm": global_clipnorm,
-            "use_ema": use_ema,
-            "ema_momentum": ema_momentum,
-            "ema_overwrite_frequency": ema_overwrite_frequency,
-            **options_of_keras_3(
-                loss_scale_factor=loss_scale_factor,
-                gradient_accumulation_steps=gradient_accumulation_steps,
-            ),
-        }
-        if KERAS_3:
-            super().__init__(learning_rate=learning_rate, **options)
-        else:
-            super().__init__(jit_compile=False, **options)  # XLA does not know the kernels.
-            self._learning_rate = self._build_learning_rate(learning_rate)
+        initialize_keras(
+            *(self, super().__init__, learning_rate),
+            loss_scale_factor=loss_scale_factor,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            name=name or type(self).__name__,
+            weight_decay=weight_decay,
+            clipnorm=clipnorm,
+            clipvalue=clipvalue,
+            global_clipnorm=global_clipnorm,
+            use_ema=use_ema,
+            ema_momentum=ema_momentum,
+            ema_overwrite_frequency=ema_overwrite_frequency,
+        )
         self.learning_rate_argument = learning_rate
         self.concurrency = concurrency
         self.rounding_seed = int(rounding_seed)

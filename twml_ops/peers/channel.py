@@ -101,7 +101,7 @@ class Channel:
         self.capacity = -(-capacity // HEADER_BYTES) * HEADER_BYTES
         self._dataflow = dataflow
         self._slot_bytes = self.capacity + 2 * HEADER_BYTES
-        self._iteration, self._progress = 0, 0
+        self._iteration, self._size, self._progress = 0, 0, 0  # of the last message
         self._gathered: Any = None  # the request of the barrier after a gather
         self._old_windows: list[Any] = []  # they are never freed: a dead rank may still be writing
         self._is_finished = False
@@ -130,7 +130,7 @@ class Channel:
                     begin = i * self._slot_bytes + at
                     self._slots[begin : begin + HEADER_BYTES] = 0
             self._window.Lock_all()
-        # Nobody writes before all slots are empty.
+        # A rank may write only after all ranks have emptied their slots.
         self.group.all_sum([0], "making a window")
 
     @property
@@ -155,8 +155,8 @@ class Channel:
         self.group.check()
         self._wait_for_gathers()
         self._iteration += 1
-        self._progress = progress
-        header = self._header(size)
+        self._size, self._progress = size, progress
+        header = self._header()
         self._put(header, 0)
         offset = HEADER_BYTES
         with self.group.call("sending a message") as MPI:
@@ -246,7 +246,7 @@ class Channel:
         self._is_finished = True
 
     def _mark_finished(self) -> None:
-        header = self._header(None)
+        header = self._header(finished=True)
         self._put(header, 0)
         self._put(header, HEADER_BYTES + self.capacity)
 
@@ -294,13 +294,10 @@ class Channel:
                 return False
         return True
 
-    def _header(self, size: int | None) -> np.ndarray:
-        """That of the next message; None: the last one again, with the mark `finished`."""
+    def _header(self, finished: bool = False) -> np.ndarray:
+        """The header of the last message, with the mark `finished` if this rank sends no more."""
         header = np.zeros(1, HEADER)
-        if size is not None:
-            self._size = size
-        last = getattr(self, "_size", 0)
-        header[0] = self._iteration, last, self._progress, size is None, 0
+        header[0] = self._iteration, self._size, self._progress, finished, 0
         return header.view(np.uint8)
 
     def _put(self, header: np.ndarray, offset: int) -> None:

@@ -29,7 +29,7 @@ _PROGRESS = 0.001  # seconds between two calls of the thread that lets MPI progr
 
 
 class PeerFailure(Exception):
-    """Another rank has failed. `PeerGroup.survive` goes on with those that remain."""
+    """Another rank has failed. `PeerGroup.survive` makes a group of the ranks that remain."""
 
 
 class Reconnectable(Protocol):
@@ -291,7 +291,7 @@ class PeerGroup:
             return tuple(m for m in before if m not in self.members)
 
     def add(self, channel: Reconnectable) -> None:
-        """Adds a channel to those that `survive` connects again.
+        """Registers a channel, which gets new windows in `survive`.
 
         Args:
             channel: Made by all ranks in the same order.

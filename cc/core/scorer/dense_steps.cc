@@ -98,25 +98,8 @@ class ActivationStep : public ElementwiseStep {
   const Activation activation_;
 };
 
-class SoftmaxStep : public ElementwiseStep {
- public:
-  Status Shape(Shapes* shapes) const override {
-    if (shapes->dims(in[0]).empty()) {
-      return Invalid("'", shapes->name(in[0]), "' must have at least 2 dimensions");
-    }
-    return ElementwiseStep::Shape(shapes);
-  }
-
-  Status Run(const Frame& frame) const override {
-    const int64_t width = frame.width(in[0]);
-    const int64_t last = frame.shapes[in[0]].dims.back();
-    const auto x = frame.In<float>(in[0]);
-    const auto y = frame.Out<float>(out[0]);
-    for (int64_t r = 0; r < frame.rows; ++r) {
-      for (int64_t i = 0; i < width; i += last) Softmax(1, x[r] + i, last, y[r] + i);
-    }
-    return Status();
-  }
+class SoftmaxStep : public LastAxisStep {
+  void Apply(const float* x, int64_t n, float* y) const override { Softmax(1, x, n, y); }
 };
 
 std::unique_ptr<Step> MakeActivation(StepReader& reader) {

@@ -63,6 +63,24 @@ int64_t Step::CostOfRow(const Shapes& shapes) const {
   return 10 + items / 4;
 }
 
+Status LastAxisStep::Shape(Shapes* shapes) const {
+  if (shapes->dims(in[0]).empty()) {
+    return Invalid("'", shapes->name(in[0]), "' must have at least 2 dimensions");
+  }
+  return ElementwiseStep::Shape(shapes);
+}
+
+Status LastAxisStep::Run(const Frame& frame) const {
+  const int64_t width = frame.width(in[0]);
+  const int64_t last = frame.shapes[in[0]].dims.back();
+  const auto x = frame.In<float>(in[0]);
+  const auto y = frame.Out<float>(out[0]);
+  for (int64_t r = 0; r < frame.rows; ++r) {
+    for (int64_t i = 0; i < width; i += last) Apply(x[r] + i, last, y[r] + i);
+  }
+  return Status();
+}
+
 Status CheckEntryIds(const Frame& frame, Register ids, int64_t limit) {
   if (frame.limits[ids] != 0 && frame.limits[ids] <= limit) return Status();
   const int64_t n = frame.SplitsOf(ids).num_entries();

@@ -215,6 +215,17 @@ class ElementwiseStep : public Step {
   Status Shape(Shapes* shapes) const override { return shapes->Set(out[0], shapes->dims(in[0])); }
 };
 
+// A function of the vectors along the last axis of an input.
+class LastAxisStep : public ElementwiseStep {
+ public:
+  Status Shape(Shapes* shapes) const override;
+  Status Run(const Frame& frame) const override;
+
+ private:
+  // y = the function of x, n > 0 numbers each.
+  virtual void Apply(const float* x, int64_t n, float* y) const = 0;
+};
+
 // Checks that ids are in [0, limit).
 Status CheckEntryIds(const Frame& frame, Register ids, int64_t limit);
 

@@ -193,7 +193,7 @@ class PatchesStep : public Step {
 };
 
 // (x - mean) / sqrt(variance + epsilon), on the last axis.
-class LayerNormalizationStep : public ElementwiseStep {
+class LayerNormalizationStep : public LastAxisStep {
  public:
   static std::unique_ptr<Step> Make(StepReader& reader) {
     reader.RequireInputs(1);
@@ -204,36 +204,18 @@ class LayerNormalizationStep : public ElementwiseStep {
     return step;
   }
 
-  Status Shape(Shapes* shapes) const override {
-    if (shapes->dims(in[0]).empty()) {
-      return Invalid("'", shapes->name(in[0]), "' must have at least 2 dimensions");
-    }
-    return ElementwiseStep::Shape(shapes);
-  }
-
-  Status Run(const Frame& frame) const override {
-    const int64_t width = frame.width(in[0]);
-    const int64_t last = frame.shapes[in[0]].dims.back();
-    const auto x = frame.In<float>(in[0]);
-    const auto y = frame.Out<float>(out[0]);
-    for (int64_t r = 0; r < frame.rows; ++r) {
-      for (int64_t i = 0; i < width; i += last) Normalize(x[r] + i, last, y[r] + i);
-    }
-    return Status();
-  }
-
  private:
-  void Normalize(const float* x, int64_t size, float* y) const {
-    const auto count = static_cast<float>(size);
+  void Apply(const float* x, int64_t n, float* y) const override {
+    const auto count = static_cast<float>(n);
     float mean = 0, variance = 0;
-    for (int64_t d = 0; d < size; ++d) mean += x[d];
+    for (int64_t d = 0; d < n; ++d) mean += x[d];
     mean /= count;
-    for (int64_t d = 0; d < size; ++d) {
+    for (int64_t d = 0; d < n; ++d) {
       y[d] = x[d] - mean;
       variance += y[d] * y[d];
     }
     const float factor = 1 / std::sqrt(variance / count + epsilon_);
-    for (int64_t d = 0; d < size; ++d) y[d] *= factor;
+    for (int64_t d = 0; d < n; ++d) y[d] *= factor;
   }
 
   float epsilon_ = 0;

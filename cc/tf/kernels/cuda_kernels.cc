@@ -1,142 +1,20 @@
 // The kernels for CUDA GPUs of the ops that use tables. They are registered when twml_use_cuda has
 // loaded the library of CUDA kernels; on machines without one they do not exist.
-#include <map>
-#include <mutex>
 #include <string>
 #include <vector>
 
-#include "cc/tf/kernels/cuda_library.h"
+#include "cc/tf/kernels/cuda_kernel.h"
+#include "cc/tf/kernels/grouped_tables.h"
 #include "cc/tf/kernels/table.h"
 #include "cc/tf/kernels/tensor_util.h"
 #include "tensorflow/core/framework/variant.h"
 #include "tensorflow/core/framework/variant_encode_decode.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
-#include "xla/stream_executor/stream.h"
 
 namespace twml {
 namespace {
 
 using tensorflow::DEVICE_GPU;
-
-CudaLibrary cuda;
-bool strict = false;  // whether every kernel waits for its reports
-
-void* StreamOf(OpKernelContext* ctx) {
-  return ctx->op_device_context()->stream()->platform_specific_handle().stream;
-}
-
-// The reports of each device. They are never deleted, because kernels that are still queued may
-// write them.
-TwmlCudaReports* ReportsOf(OpKernelContext* ctx) {
-  static std::mutex mu;
-  static auto* const reports = new std::map<std::string, TwmlCudaReports*>;
-  const std::lock_guard<std::mutex> lock(mu);
-  TwmlCudaReports*& found = (*reports)[ctx->device()->name()];
-  if (found == nullptr) found = cuda.reports_new(StreamOf(ctx));
-  return found;
-}
-
-absl::Status ErrorOf(const TwmlCudaErrors& errors) {
-  std::string what;
-  if (errors.bad_ids > 0) {
-    absl::StrAppend(&what, errors.bad_ids, " ids are out of range, one of them is ids[",
-                    errors.first_bad_id, "]");
-  }
-  if (errors.bad_splits > 0) {
-    absl::StrAppend(&what, what.empty() ? "" : "; ", errors.bad_splits,
-                    " items of row_splits decrease or do not fit the entries");
-  }
-  if (what.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("In this or an earlier step on the GPU, ", what,
-                   ". These entries were skipped. TWML_OPS_CUDA_STRICT=1 reports them in the op "
-                   "that has them, and is slower"));
-}
-
-// Subclasses implement Queue, which queues work on the stream of the device.
-class CudaKernel : public Kernel {
- public:
-  using Kernel::Kernel;
-
- protected:
-  // What kernels are called with. Working memory is kept until the call ends, after which only work
-  // of the same stream can get it.
-  struct Scope {
-    OpKernelContext* ctx;
-    TwmlCudaReports* reports;
-    std::vector<Tensor> memory = {};
-    std::string failure = "";
-    TwmlCudaCall call = {};
-    std::string table = "a table";  // for messages
-  };
-
-  virtual absl::Status Queue(OpKernelContext* ctx, Scope* scope) = 0;
-
-  // The status of a code that the library has returned.
-  absl::Status ToStatus(int code, const Scope& scope) const {
-    if (code == 0) return absl::OkStatus();
-    if (code == TWML_CUDA_TOO_LARGE) {
-      return absl::InvalidArgumentError(
-          "a batch must have less than 2^31 entries and rows on a GPU");
-    }
-    if (code == TWML_CUDA_OUT_OF_MEMORY) {
-      return absl::ResourceExhaustedError(absl::StrCat("its working memory: ", scope.failure));
-    }
-    return absl::InternalError(
-        absl::StrCat(type_string(), " failed on ", scope.table, " with CUDA error ", code));
-  }
-
- private:
-  absl::Status Run(OpKernelContext* ctx) final {
-    Scope scope{ctx, ReportsOf(ctx)};
-    if (scope.reports == nullptr) {
-      return absl::ResourceExhaustedError("no GPU memory for the reports of bad input");
-    }
-    // What earlier kernels have reported, as far as the host has seen it.
-    TF_RETURN_IF_ERROR(Raise(scope));
-    scope.call = {StreamOf(ctx), Allocate, &scope, cuda.reports_device(scope.reports)};
-    const absl::Status queued = Queue(ctx, &scope);
-    if (absl::IsResourceExhausted(queued)) return WithTable(queued, scope.table);
-    TF_RETURN_IF_ERROR(queued);
-    TF_RETURN_IF_ERROR(ToStatus(cuda.reports_fetch(scope.reports, StreamOf(ctx)), scope));
-    if (!strict) return absl::OkStatus();
-    TF_RETURN_IF_ERROR(ToStatus(cuda.synchronize(StreamOf(ctx)), scope));
-    return Raise(scope);
-  }
-
-  // An error about memory that names the table and says what to do.
-  absl::Status WithTable(const absl::Status& status, const std::string& table) const {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        type_string(), " '", name(), "' of ", table, " ran out of memory on the GPU: ",
-        status.message(), ". placement=\"host\" keeps the table in the memory of the host"));
-  }
-
-  // Returns the error that the host has seen in the reports, and clears them.
-  absl::Status Raise(const Scope& scope) const {
-    if (ErrorOf(cuda.reports_seen(scope.reports)).ok()) return absl::OkStatus();
-    static std::mutex mu;
-    const std::lock_guard<std::mutex> lock(mu);
-    // The host may have seen a part of the reports, and another op may have raised the error.
-    void* const stream = StreamOf(scope.ctx);
-    TF_RETURN_IF_ERROR(ToStatus(cuda.synchronize(stream), scope));
-    const absl::Status status = ErrorOf(cuda.reports_seen(scope.reports));
-    TF_RETURN_IF_ERROR(ToStatus(cuda.reports_reset(scope.reports, stream), scope));
-    return status;
-  }
-
-  static void* Allocate(void* user, size_t bytes) {
-    auto* scope = static_cast<Scope*>(user);
-    Tensor memory;
-    const absl::Status status = scope->ctx->allocate_temp(
-        tensorflow::DT_INT8, TensorShape({static_cast<int64_t>(bytes)}), &memory);
-    if (!status.ok()) {
-      scope->failure = std::string(status.message());
-      return nullptr;
-    }
-    scope->memory.push_back(memory);
-    return memory.data();
-  }
-};
 
 std::string Describe(const tensorflow::ResourceHandle& handle, const Tensor& table) {
   return absl::StrCat("table '", handle.name(), "' of shape ", table.shape().DebugString());
@@ -204,12 +82,7 @@ class CudaSparseLinearOp : public CudaKernel {
 class CudaGroupedSparseLinearOp : public CudaKernel {
  public:
   explicit CudaGroupedSparseLinearOp(OpKernelConstruction* ctx) : CudaKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_tables", &num_tables_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("binary", &binary_));
-    OP_REQUIRES(
-        ctx, static_cast<int>(binary_.size()) == num_tables_,
-        absl::InvalidArgumentError(absl::StrCat("binary must have one item for each of ",
-                                                num_tables_, " tables, got ", binary_.size())));
+    OP_REQUIRES_OK(ctx, GetGroupedAttributes(ctx, &num_tables_, &binary_));
   }
 
  private:

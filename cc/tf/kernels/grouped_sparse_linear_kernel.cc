@@ -2,6 +2,7 @@
 
 #include "cc/core/parallel_tasks.h"
 #include "cc/core/sparse_linear.h"
+#include "cc/tf/kernels/grouped_tables.h"
 #include "cc/tf/kernels/table.h"
 #include "cc/tf/kernels/tensor_util.h"
 
@@ -12,12 +13,7 @@ template <class Id>
 class GroupedSparseLinearOp : public Kernel {
  public:
   explicit GroupedSparseLinearOp(OpKernelConstruction* ctx) : Kernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_tables", &num_tables_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("binary", &binary_));
-    OP_REQUIRES(
-        ctx, static_cast<int>(binary_.size()) == num_tables_,
-        absl::InvalidArgumentError(absl::StrCat("binary must have one item for each of ",
-                                                num_tables_, " tables, got ", binary_.size())));
+    OP_REQUIRES_OK(ctx, GetGroupedAttributes(ctx, &num_tables_, &binary_));
     huge_pages_ = std::vector<HugePages>(num_tables_);
   }
 

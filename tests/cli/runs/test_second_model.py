@@ -25,7 +25,7 @@ def weights(folder):
 
 @pytest.fixture(scope="module")
 def ratings(tmp_path_factory):
-    """Users like the films of their own kind: only the pair of ids says so."""
+    """Users like the films of their own kind, which only pairs of a user and a film show."""
     path = tmp_path_factory.mktemp("data") / "ratings.csv"
     rng = np.random.default_rng(0)
     users, films = rng.integers(30, size=(2, 3000))

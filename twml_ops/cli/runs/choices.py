@@ -81,13 +81,7 @@ def choose(
         if second is not None and parts is not None:
             trial = _try_second_model(second, parts, logs, console, checkpoints)
         if before is None and parts is not None and (chosen.epochs is None or not config.refit):
-            logs = logs / ("early_stopping" if config.refit else "")
-            runner = LocalRunner(config, logs, console, checkpoints)
-            epochs, kept = choose_epochs(config, runner, model_maker(config), parts, console)
-            if kept is not None:
-                kept = kept._replace(model=without_optimizer(kept.model))
-            if checkpoints:
-                checkpoints.choice = epochs
+            epochs, kept = _choose_epochs(config, parts, logs, console, checkpoints)
             chosen = chosen._replace(epochs=epochs, kept=kept)
     if trial is not None and chosen.epochs is not None:
         config, epochs, model = compared(config, chosen.epochs, trial, console)
@@ -95,6 +89,23 @@ def choose(
         if checkpoints:
             checkpoints.choice = epochs
     return chosen
+
+
+def _choose_epochs(
+    config: RunConfig,
+    parts: TrainingParts,
+    logs: Path,
+    console: Console,
+    checkpoints: RunCheckpoints | None,
+) -> tuple[EpochChoice, FittedModel | None]:
+    logs = logs / ("early_stopping" if config.refit else "")
+    runner = LocalRunner(config, logs, console, checkpoints)
+    epochs, kept = choose_epochs(config, runner, model_maker(config), parts, console)
+    if kept is not None:
+        kept = kept._replace(model=without_optimizer(kept.model))
+    if checkpoints:
+        checkpoints.choice = epochs
+    return epochs, kept
 
 
 def _try_second_model(
@@ -122,7 +133,7 @@ def _choose_model(
 
 @contextlib.contextmanager
 def _continued(checkpoints: RunCheckpoints | None) -> Iterator[None]:
-    """If a signal ends a search, says how to go on with the trials that are done."""
+    """Turns the end of a search by a signal into an error that says how to continue it."""
     try:
         yield
     except KeyboardInterrupt:

@@ -29,10 +29,8 @@ def run_cluster(
     Raises:
         SystemExit: the training failed; the exit status is that of the process that failed.
     """
-    if command[0] == "train":
-        command = _child.command("twml_ops.cli", *command)
     with LocalCluster(
-        command, servers, workers, max_restarts=max_restarts, evaluators=evaluators
+        _program(command), servers, workers, max_restarts=max_restarts, evaluators=evaluators
     ) as cluster:
         status = cluster.wait()
     if status:
@@ -65,11 +63,9 @@ def run_peers(
             raise UserError(f"--{name}: expected {', '.join(possible)}, got {options[name]!r}")
     if transport not in ("shared", "tcp"):
         raise UserError(f"--transport: expected shared, tcp, got {transport!r}")
-    if command[0] == "train":
-        command = _child.command("twml_ops.cli", *command)
     try:
         result = peers_launch.run_job(
-            *(command, peers, max_restarts, transport), {OPTIONS: json.dumps(options)}
+            *(_program(command), peers, max_restarts, transport), {OPTIONS: json.dumps(options)}
         )
     except FileNotFoundError as e:
         raise UserError(str(e)) from e
@@ -80,3 +76,8 @@ def run_peers(
     )
     if result.status:
         raise SystemExit(result.status)
+
+
+def _program(command: list[str]) -> list[str]:
+    """The command line of a process; "train" is a command of twml-ops."""
+    return _child.command("twml_ops.cli", *command) if command[0] == "train" else command

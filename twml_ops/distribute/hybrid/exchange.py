@@ -1,9 +1,9 @@
 """The messages of a step between a worker and the servers, for all products with tables together.
 
-A layer asks for a product when it is called, and gets a tensor whose value is determined later. As
-soon as all products are known, each server gets one message with the entries of all of them, and
-answers with one message. The gradients of all products are sent in one message as well, and so are
-the answers to those that layers before the tables need. A message costs CPU time on both sides
+The call of a layer adds a product and returns a tensor, whose value is determined later. When all
+products of a step have been added, each server gets one message with the entries of all of them,
+and answers with one message. The gradients of all products are sent in one message as well, and so
+are the answers to those that layers before the tables need. A message costs CPU time on both sides
 whatever its size is, so a step with several small tables depends on their number.
 """
 

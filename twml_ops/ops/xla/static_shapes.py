@@ -184,7 +184,7 @@ def find_keys(known: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
     padded = tf.concat([known, tf.zeros([1], tf.int64)], axis=0)  # there is an item to gather
     below = tf.zeros_like(keys, tf.int32)  # how many known keys are certainly less than each
     for bit in reversed(range(_BITS_OF_SIZES)):
-        # Sizes are known to XLA only, so the number of steps is that of the largest size.
+        # The size of `known` is not known when the graph is made, so there are steps for any size.
         more = below + tf.minimum(1 << bit, size - below)
         less = (more > below) & (tf.gather(padded, tf.maximum(more - 1, 0)) < keys)
         below = tf.where(less, more, below)
