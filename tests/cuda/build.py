@@ -86,7 +86,7 @@ def emulated_library(
     Returns:
         The path of the library.
     """
-    ninja = native_build.NinjaFile(ROOT)
+    ninja = native_build.NinjaFile(ROOT, checks.name or ".")
     directory = f"{checks.prefix}cuda"
     flags = [*FLAGS, *checks.flags, "-x", "c++"]
     objects = []
