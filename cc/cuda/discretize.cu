@@ -62,7 +62,8 @@ __device__ Entries Discretize(const TwmlCudaBuckets& b, int64_t feature, float v
     out.Add(b.hashing ? hash : first + hash, value);
     return out;
   }
-  const int64_t begin = b.splits[f], count = b.splits[f + 1] - begin;
+  const Range range = EntriesOf(b.splits, f, b.num_boundaries);
+  const int64_t begin = range.begin, count = range.end - range.begin;
   if (b.hashing) {
     const int64_t bucket =
         missing ? kMissingBucket : Rank(b.boundaries + begin, count, value, b.side == 1);
@@ -145,8 +146,13 @@ TWML_API int twml_cuda_discretize_sizes(const TwmlCudaCall* call, const TwmlCuda
     }
     TWML_CUDA_RETURN_IF_ERROR(InclusiveSum(&workspace, stream, counts, ends, n));
   }
+  if (buckets->num_features > 0) {
+    TWML_LAUNCH(CheckAllSplits, BlocksFor(buckets->num_features), kThreads, stream, buckets->splits,
+                buckets->num_features, buckets->num_boundaries,
+                &call->errors->bad_boundary_splits);
+  }
   TWML_LAUNCH(CheckAllSplits, BlocksFor(batch->num_rows), kThreads, stream, batch->row_splits,
-              batch->num_rows, n, call->errors);
+              batch->num_rows, n, &call->errors->bad_splits);
   TWML_LAUNCH(WriteSplits, BlocksFor(batch->num_rows + 1), kThreads, stream, *batch, ends,
               row_splits_out);
   return 0;

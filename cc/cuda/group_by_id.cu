@@ -94,7 +94,7 @@ int GroupById(Workspace* workspace, const TwmlCudaCall& call, const TwmlCudaBatc
   const cudaStream_t stream = StreamOf(call);
   if (batch.row_splits != nullptr && batch.num_rows > 0) {
     TWML_LAUNCH(CheckAllSplits, BlocksFor(batch.num_rows), kThreads, stream, batch.row_splits,
-                batch.num_rows, n, call.errors);
+                batch.num_rows, n, &call.errors->bad_splits);
   }
   if (n == 0 || batch.num_rows == 0) {
     TWML_CUDA_RETURN_IF_ERROR(CodeOf(cudaMemsetAsync(groups.splits, 0, sizeof(int64_t), stream)));

@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(kThreads) SumSegments(const Launch<W, Id, Cons
   for (int64_t s = tile.Index(); s < n; s += tile.Count()) {
     const Range range = EntriesOf(p.splits, s, p.num_entries);
     if (tile.lane == 0 && p.errors != nullptr) {
-      CheckSplits(p.splits, s, n, p.num_entries, p.errors);
+      CheckSplits(p.splits, s, n, p.num_entries, &p.errors->bad_splits);
     }
     const int64_t size = range.end - range.begin;
     if (size <= kPiece) {

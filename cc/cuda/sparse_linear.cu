@@ -96,7 +96,7 @@ int ValuesGrad(const TwmlCudaCall& call, const TwmlCudaBatch& batch, const TwmlC
                const float* grad, float* out) {
   const cudaStream_t stream = StreamOf(call);
   TWML_LAUNCH(CheckAllSplits, BlocksFor(batch.num_rows), kThreads, stream, batch.row_splits,
-              batch.num_rows, batch.num_entries, call.errors);
+              batch.num_rows, batch.num_entries, &call.errors->bad_splits);
   const int64_t tiles = (batch.num_entries + kDotEntries - 1) / kDotEntries;
   TWML_LAUNCH((DotRows<W, Id>), BlocksFor(tiles * kDotLanes), kThreads, stream, batch, table, grad,
               out, call.errors);

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define TWML_CUDA_ABI 1
+#define TWML_CUDA_ABI 2
 #define TWML_CUDA_OUT_OF_MEMORY (-1) /* `allocate` returned null */
 #define TWML_CUDA_TOO_LARGE (-2)     /* a batch of 2^31 entries or more */
 #define TWML_CUDA_MAX_SLOTS 2
@@ -26,6 +26,7 @@ typedef struct {
   unsigned long long bad_splits;   /* row splits that decrease or do not fit the entries */
   unsigned long long bad_values;   /* values that are not finite, where that is an error */
   unsigned long long unknown_ids;  /* features without boundaries, where that is an error */
+  unsigned long long bad_boundary_splits; /* splits of boundaries, as bad_splits */
 } TwmlCudaErrors;
 
 typedef struct {
@@ -119,7 +120,7 @@ int twml_cuda_update_groups(const TwmlCudaCall* call, int count, const TwmlCudaG
                             const TwmlCudaRule* rules);
 
 /* The adapted features of a discretizer: feature_ids [num_features] ascending, boundaries of
- * feature f from splits[f] to splits[f + 1]. */
+ * feature f from splits[f] to splits[f + 1]. A feature whose splits are bad has no boundaries. */
 typedef struct {
   const int64_t* feature_ids;
   const float* boundaries;

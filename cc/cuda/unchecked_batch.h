@@ -24,19 +24,19 @@ __device__ inline Range EntriesOf(const int64_t* splits, int64_t s, int64_t num_
   return range;
 }
 
-// Reports the splits of segment s if they are not valid.
+// Counts the splits of segment s in `bad_splits` if they are not valid.
 __device__ inline void CheckSplits(const int64_t* splits, int64_t s, int64_t num_segments,
-                                   int64_t num_entries, TwmlCudaErrors* errors) {
+                                   int64_t num_entries, unsigned long long* bad_splits) {
   const bool bad = splits[s] > splits[s + 1] || (s == 0 && splits[0] != 0) ||
                    (s == num_segments - 1 && splits[num_segments] != num_entries);
-  if (bad) atomicAdd(&errors->bad_splits, 1ull);
+  if (bad) atomicAdd(bad_splits, 1ull);
 }
 
 [[maybe_unused]] static __global__ void CheckAllSplits(const int64_t* splits, int64_t num_rows,
                                                        int64_t num_entries,
-                                                       TwmlCudaErrors* errors) {
+                                                       unsigned long long* bad_splits) {
   for (int64_t b = ThreadIndex(); b < num_rows; b += NumThreads()) {
-    CheckSplits(splits, b, num_rows, num_entries, errors);
+    CheckSplits(splits, b, num_rows, num_entries, bad_splits);
   }
 }
 

@@ -22,7 +22,7 @@ RULES = {  # name -> (number, number of slots, hyperparameters)
     "lazy_adam": (4, 2, (0.01, 0.0, 0.9, 0.999, 1e-8)),
     "ftrl": (5, 2, (0.1, 0.0, -0.5, 0.001, 0.01, 0.02)),
 }
-NO_ERRORS = (0, 2**64 - 1, 0, 0, 0)
+NO_ERRORS = (0, 2**64 - 1, 0, 0, 0, 0)
 
 
 def _struct(name: str, fields: str) -> type[ctypes.Structure]:
@@ -142,7 +142,7 @@ class CudaLibrary:
         self.library.twml_cuda_allocate.argtypes = [ctypes.c_size_t]
         self.library.twml_cuda_free.argtypes = [ctypes.c_void_p]
         self.library.twml_cuda_copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-        assert self.library.twml_cuda_abi() == 1
+        assert self.library.twml_cuda_abi() == 2
         self.is_emulated = hasattr(self.library, "cuda_on_cpu_seed")
         if self.is_emulated:
             # As on a GPU, work is done after the call that queues it.

@@ -333,7 +333,6 @@ def a_table_that_does_not_fit_into_the_gpu_is_an_error_that_names_it():
 
 @scenario
 def a_batch_or_slots_that_do_not_fit_are_errors_that_name_the_table():
-    """TensorFlow waits 10 s for memory before each of these errors."""
     if not counts_copies():  # a real GPU may have enough memory
         return {}
     error = tf.errors.ResourceExhaustedError

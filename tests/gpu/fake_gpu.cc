@@ -11,7 +11,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -42,12 +44,39 @@ void Count(std::atomic<int64_t>& direction, uint64_t bytes) {
 
 // Memory and streams -----------------------------------------------------------------------------
 
+constexpr int64_t kMemory = int64_t{4} << 30;  // of each device
+
 std::atomic<bool> is_full{false};  // then TensorFlow gets no more memory
+std::mutex in_use_mutex;
+std::unordered_map<const void*, uint64_t>* const sizes =
+    new std::unordered_map<const void*, uint64_t>;
+int64_t in_use = 0;  // bytes of all devices together
 
 void Ok(TF_Status* status) { TF_SetStatus(status, TF_OK, ""); }
 
 void* Allocate(uint64_t size, uint64_t alignment) {
   return std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+}
+
+// TensorFlow gets the memory of each tensor from here. Its own allocator (BFC) would wait 10 s
+// before it reports that memory has run out.
+void* AllocateOnDevice(uint64_t size) {
+  const std::lock_guard<std::mutex> lock(in_use_mutex);
+  if (is_full || in_use + static_cast<int64_t>(size) > kMemory) return nullptr;
+  void* const memory = Allocate(size, 256);
+  if (memory == nullptr) return nullptr;
+  in_use += static_cast<int64_t>(size);
+  (*sizes)[memory] = size;
+  return memory;
+}
+
+void FreeOnDevice(void* memory) {
+  const std::lock_guard<std::mutex> lock(in_use_mutex);
+  const auto found = sizes->find(memory);
+  if (found == sizes->end()) return;
+  in_use -= static_cast<int64_t>(found->second);
+  sizes->erase(found);
+  std::free(memory);
 }
 
 void FromHost(SP_DeviceMemoryBase* to, const void* from, uint64_t size, TF_Status* status) {
@@ -71,18 +100,18 @@ void Between(SP_DeviceMemoryBase* to, const SP_DeviceMemoryBase* from, uint64_t 
 void FillMemory(SP_StreamExecutor* e) {
   e->allocate = [](const SP_Device*, uint64_t size, int64_t, SP_DeviceMemoryBase* memory) {
     memory->struct_size = SP_DEVICE_MEMORY_BASE_STRUCT_SIZE;
-    memory->opaque = is_full ? nullptr : Allocate(size, 256);
-    memory->size = is_full ? 0 : size;
+    memory->opaque = AllocateOnDevice(size);
+    memory->size = memory->opaque == nullptr ? 0 : size;
   };
   e->deallocate = [](const SP_Device*, SP_DeviceMemoryBase* memory) {
-    std::free(memory->opaque);
+    FreeOnDevice(memory->opaque);
     memory->opaque = nullptr;
   };
   e->host_memory_allocate = [](const SP_Device*, uint64_t size) { return Allocate(size, 64); };
   e->host_memory_deallocate = [](const SP_Device*, void* memory) { std::free(memory); };
   e->get_allocator_stats = [](const SP_Device*, SP_AllocatorStats*) -> TF_Bool { return 0; };
   e->device_memory_usage = [](const SP_Device*, int64_t* free, int64_t* total) -> TF_Bool {
-    *free = *total = int64_t{4} << 30;
+    *free = *total = kMemory;
     return 1;
   };
   e->memcpy_dtoh = [](const SP_Device*, SP_Stream, void* to, const SP_DeviceMemoryBase* from,
@@ -291,8 +320,7 @@ EXPORTED void SE_InitPlugin(SE_PlatformRegistrationParams* params, TF_Status* st
   platform->struct_size = SP_PLATFORM_STRUCT_SIZE;
   platform->name = "FAKE";
   platform->type = "GPU";
-  platform->use_bfc_allocator = 1;
-  platform->force_memory_growth = 1;
+  platform->use_bfc_allocator = 0;
   SP_PlatformFns* functions = params->platform_fns;
   functions->struct_size = SP_PLATFORM_FNS_STRUCT_SIZE;
   functions->get_device_count = [](const SP_Platform*, int* count, TF_Status* s) {

@@ -81,5 +81,5 @@ def a_state_on_a_gpu_is_rejected():
     state = tf.Variable(tf.ones(N), name="mine")
     message = "'mine:0' must be on the host"
     with pytest.raises(ValueError, match=message):
-        ops.max_norm([0], [1.0], state)
+        ops.online_standardize([0], [1.0], state)
     return {}

@@ -15,6 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from tests.gpu import (
     benchmark_scenarios,
     device_scenarios,
+    feature_scenarios,
     hybrid_scenarios,
     layer_scenarios,
     model_scenarios,
@@ -32,6 +33,7 @@ MODULES = (
     op_scenarios,
     optimizer_scenarios,
     device_scenarios,
+    feature_scenarios,
     benchmark_scenarios,
 )
 ORDER = [n for m in MODULES for n, s in SCENARIOS.items() if s.__module__ == m.__name__]

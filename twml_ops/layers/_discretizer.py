@@ -17,6 +17,7 @@ from twml_ops.layers._arguments import check_choice, check_num_bins
 from twml_ops.layers._state_reference import StateReference
 from twml_ops.ops._library import library
 from twml_ops.ops.quantile_sketch import SketchState, empty_sketch, sketch_variables
+from twml_ops.placement.device import StatePlacement, check_state_placement, state_placement
 
 # Features with at most this many distinct values are adapted exactly, whatever their length.
 _EXACT_VALUES = 1024
@@ -55,6 +56,7 @@ class Discretizer(tf.keras.layers.Layer):
         epsilon: float = 1e-3,
         keep_sketch: bool = False,
         keep_inputs: bool = False,
+        placement: StatePlacement = "auto",
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("autocast", False)  # values keep float32 under mixed precision
@@ -69,15 +71,17 @@ class Discretizer(tf.keras.layers.Layer):
         self.epsilon = float(epsilon)
         self.keep_sketch = bool(keep_sketch)
         self.keep_inputs = bool(keep_inputs)
+        self.placement = check_state_placement(placement)
         self._sketch = self.new_sketch()
         self.supports_jit = False  # the ops cannot be compiled by XLA
         self._output_dim: int | None = None  # from the config
-        # The ops run on the CPU. Boundaries on another device would be copied at each call.
-        with tf.init_scope(), tf.device("CPU:0"):
+        # The ops run where the boundaries are.
+        with tf.init_scope(), tf.device(state_placement(placement).device or "CPU:0"):
             self._feature_ids = self._state_variable("feature_ids", tf.int64)
             self._boundaries = self._state_variable("boundaries", tf.float32)
             self._splits = self._state_variable("splits", tf.int64)
-            if keep_sketch:  # one attribute each: checkpoints of Keras 3 ignore lists
+        if keep_sketch:  # one attribute each: checkpoints of Keras 3 ignore lists
+            with tf.init_scope(), tf.device("CPU:0"):
                 for variable in sketch_variables(empty_sketch()):
                     setattr(self, "_" + variable.name.split(":")[0], variable)
 
@@ -324,7 +328,7 @@ class Discretizer(tf.keras.layers.Layer):
         config |= {"num_bins": num_bins, "side": self.side}
         config |= {"missing": self.missing, "unknown": self.unknown}
         config |= {"epsilon": self.epsilon, "keep_sketch": self.keep_sketch}
-        config |= {"keep_inputs": self.keep_inputs}
+        config |= {"keep_inputs": self.keep_inputs, "placement": self.placement}
         if self.adapted or self._output_dim is not None:
             config["adapted_output_dim"] = StateReference(self.output_dim, self)
         return config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -67,11 +68,26 @@ class FeatureNorm(tf.keras.layers.Layer):
         """Creates the state, all zeros, and the bias."""
         del input_shape  # the number of features is `input_dim`
         shape = (self.input_dim, *self.state_width)
-        state = add_table(self, self.state_name, shape, "zeros", self.state_dtype.name, False)
+        state = self._add_weight(self.state_name, shape, "zeros", self.state_dtype.name, False)
         setattr(self, self.state_name, state)
         if self.use_bias:
-            self.bias = add_table(self, "bias", (self.input_dim,), self.bias_initializer)
+            self.bias = self._add_weight("bias", (self.input_dim,), self.bias_initializer)
         super().build(None)
+
+    def _add_weight(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        initializer: Any,
+        dtype: str = "float32",
+        trainable: bool = True,
+    ) -> Any:
+        add = partial(add_table, self, name, dtype=dtype, trainable=trainable)
+        return self._place().create(add, shape, initializer, f"{self.name}/{name}", dtype)
+
+    def _place(self) -> placement.Placement:
+        """Where the state and the bias are."""
+        return placement.REPLICATED
 
     def call(self, inputs: Any, training: Any = None) -> Any:
         """Normalizes the values of a batch.

@@ -17,6 +17,7 @@ from twml_ops.layers._arguments import check_positive_integer
 from twml_ops.layers._tables import TableLayer
 from twml_ops.layers._weights import add_table
 from twml_ops.ops._library import library
+from twml_ops.ops._tape import device_scope_of
 from twml_ops.placement.sharded import NotCheckpointable
 from twml_ops.placement.tiered import Tiered, storage_of, storage_placement
 
@@ -185,6 +186,7 @@ class FieldEmbedding(TableLayer):
                 vectors = [place.sparse_linear(batches[0], variables[0])]
             else:
                 vectors = placement.grouped_sparse_linear(batches, variables)
+        with device_scope_of(vectors[0]):
             if not at_once:
                 vectors = [
                     self._stacked(v, table) for v, table in zip(vectors, self._tables, strict=True)

@@ -10,6 +10,8 @@ import tensorflow as tf
 from twml_ops import ops
 from twml_ops._keras import serializable
 from twml_ops.layers._feature_norm import FeatureNorm
+from twml_ops.placement import Placement
+from twml_ops.placement.device import StatePlacement, check_state_placement, state_placement
 
 
 @serializable
@@ -35,12 +37,15 @@ class MaxNorm(FeatureNorm):
         decay: In (0, 1], for drifting data. In training, m of each feature in the batch is
             multiplied by it before it is raised. With 0.999 a peak has decayed to a half after 700
             such batches.
+        placement: "auto": m and b are in the memory of the host, or where a `placement_scope` of a
+            `DevicePlacement` puts them. "host": in the memory of the host. "device": in the memory
+            of the GPU, if there is one; this needs the library of CUDA kernels.
         **kwargs: Arguments of `tf.keras.layers.Layer`.
 
     Raises:
         ValueError: An argument is out of range, or the input has no batch form.
         tf.errors.InvalidArgumentError: When called, an id is out of range, or a value is not finite
-            and `nonfinite` is "error".
+            and `nonfinite` is "error". With the state on a GPU a later call raises it.
     """
 
     state_name = "max_abs"
@@ -54,12 +59,17 @@ class MaxNorm(FeatureNorm):
         bias_initializer: Any = "zeros",
         nonfinite: Literal["error", "zero"] = "error",
         decay: float = 1.0,
+        placement: StatePlacement = "auto",
         **kwargs: Any,
     ) -> None:
         super().__init__(input_dim, epsilon, decay, use_bias, bias_initializer, nonfinite, **kwargs)
+        self.placement = check_state_placement(placement)
 
     def _op(self) -> Callable[..., tf.Tensor]:
         return ops.max_norm
+
+    def _place(self) -> Placement:
+        return state_placement(self.placement)
 
     def merge(self, *others: MaxNorm) -> None:
         """Merges the state of other layers: m becomes the largest of all.
@@ -75,3 +85,7 @@ class MaxNorm(FeatureNorm):
         self._check_mergeable(others)
         for other in others:
             self.max_abs.assign(tf.maximum(tf.convert_to_tensor(self.max_abs), other.max_abs))
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {**super().get_config(), "placement": self.placement}

@@ -13,6 +13,7 @@ from twml_ops.layers._adapt import Checkpoint, EntryReader, Progress, count_batc
 from twml_ops.layers._arguments import check_positive_integer
 from twml_ops.layers._discretizer import Boundaries
 from twml_ops.layers.percentile_discretizer import PercentileDiscretizer
+from twml_ops.placement.device import StatePlacement
 
 
 @serializable
@@ -40,12 +41,17 @@ class MDLDiscretizer(PercentileDiscretizer):
         epsilon: Rank error of `adapt`, as a share of a feature's values; in [1e-5, 0.5].
         keep_inputs: Whether the value of an adapted feature, unless it is NaN, is kept next to its
             bucket.
+        placement: "auto": the boundaries are in the memory of the host, or where a
+            `placement_scope` of a `DevicePlacement` puts them. "host": in the memory of the host.
+            "device": in the memory of the GPU, if there is one; this needs the library of CUDA
+            kernels, and the layer cannot be used in `tf.data.Dataset.map`.
         **kwargs: Arguments of `tf.keras.layers.Layer`.
 
     Raises:
         ValueError: An argument is out of range. When called: the layer is not adapted, or the input
             has no batch form.
         tf.errors.InvalidArgumentError: When called, a feature is unknown and `unknown` is "error".
+            With the boundaries on a GPU a later call raises it.
     """
 
     def __init__(
@@ -57,10 +63,19 @@ class MDLDiscretizer(PercentileDiscretizer):
         pass_through_bits: int = 18,
         epsilon: float = 1e-3,
         keep_inputs: bool = False,
+        placement: StatePlacement = "auto",
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            1, side, missing, unknown, pass_through_bits, epsilon, False, keep_inputs, **kwargs
+            1,
+            side,
+            missing,
+            unknown,
+            pass_through_bits,
+            epsilon,
+            keep_inputs=keep_inputs,
+            placement=placement,
+            **kwargs,
         )
         self.num_classes = check_positive_integer("num_classes", num_classes)
 

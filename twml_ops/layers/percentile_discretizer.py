@@ -12,6 +12,7 @@ from twml_ops._batch import SparseBatch
 from twml_ops._keras import serializable
 from twml_ops.layers._arguments import check_bits
 from twml_ops.layers._discretizer import Discretizer
+from twml_ops.placement.device import StatePlacement
 
 
 @serializable
@@ -41,12 +42,17 @@ class PercentileDiscretizer(Discretizer):
             (`sketch`), so that it can be merged or compared with other data later.
         keep_inputs: Whether the value of an adapted feature, unless it is NaN, is kept next to its
             bucket, at an id of the feature after all buckets.
+        placement: "auto": the boundaries are in the memory of the host, or where a
+            `placement_scope` of a `DevicePlacement` puts them. "host": in the memory of the host.
+            "device": in the memory of the GPU, if there is one; this needs the library of CUDA
+            kernels, and the layer cannot be used in `tf.data.Dataset.map`.
         **kwargs: Arguments of `tf.keras.layers.Layer`.
 
     Raises:
         ValueError: An argument is out of range. When called: the layer is not adapted, or the input
             has no batch form.
         tf.errors.InvalidArgumentError: When called, a feature is unknown and `unknown` is "error".
+            With the boundaries on a GPU a later call raises it.
     """
 
     def __init__(
@@ -59,10 +65,11 @@ class PercentileDiscretizer(Discretizer):
         epsilon: float = 1e-3,
         keep_sketch: bool = False,
         keep_inputs: bool = False,
+        placement: StatePlacement = "auto",
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            num_bins, side, missing, unknown, epsilon, keep_sketch, keep_inputs, **kwargs
+            num_bins, side, missing, unknown, epsilon, keep_sketch, keep_inputs, placement, **kwargs
         )
         self.pass_through_bits = check_bits("pass_through_bits", pass_through_bits)
 

@@ -12,6 +12,7 @@ from twml_ops._keras import no_autocast, serializable
 from twml_ops.layers._tables import TableLayer
 from twml_ops.layers._weights import add_table
 from twml_ops.ops._library import library
+from twml_ops.ops._tape import device_scope_of
 from twml_ops.placement.device import device_placement
 from twml_ops.placement.entries import entries_of_shard
 from twml_ops.placement.sharded import NotCheckpointable, sharded_placement
@@ -199,6 +200,7 @@ class SparseLinear(TableLayer):
                 placement.placement_of(kernel).sparse_linear(self._part_of(batch, p), kernel)
                 for p, kernel in enumerate(self.kernels)
             ]
+        with device_scope_of(products[0]):
             by_row = self.partition_axis == "row"
             outputs = tf.add_n(products) if by_row else tf.concat(products, axis=1)
         if self.use_bias:

@@ -11,7 +11,7 @@ from twml_ops._keras import in_stateless_scope, stateless_value
 from twml_ops.ops._gradients import register_gradient
 from twml_ops.ops._library import library
 from twml_ops.ops._shared_groups import group_ids, share_groups_of
-from twml_ops.ops._tape import table_handle, tf_variable
+from twml_ops.ops._tape import device_of, table_handle, tf_variable
 from twml_ops.ops._temporary_variable import TemporaryVariable
 from twml_ops.ops.changed_rows import writes_unmarked
 
@@ -25,6 +25,7 @@ def normalize(
     training: Any,
     *,
     groups_in_training: bool,
+    on_gpu: bool = False,
     **attributes: Any,
 ) -> tf.Tensor:
     """Calls a normalization op, also within a `StatelessScope` of Keras 3.
@@ -38,6 +39,7 @@ def normalize(
         training: Bool scalar: whether the op updates `state`.
         groups_in_training: Whether the update of `state` needs the entries of each feature
             together.
+        on_gpu: Whether the op has kernels for GPUs too. It runs where `state` is.
         **attributes: Attributes of the op.
 
     Returns:
@@ -47,20 +49,26 @@ def normalize(
     values = tf.convert_to_tensor(values, tf.float32)
     training = tf.convert_to_tensor(training, tf.bool)
     given_bias = None if bias is None else stateless_value(bias)
-    handles = [] if bias is None or given_bias is not None else [table_handle(bias)]
+    handles = []
+    if bias is not None and given_bias is None:
+        handles = [table_handle(bias, as_table=on_gpu)]
     # A stateless scope records assignments to Keras variables; an update in place would bypass it.
     stateless = in_stateless_scope() and tf_variable(state) is not state
+    device = device_of(state)
     temporary = (
-        TemporaryVariable(tf.stop_gradient(tf.convert_to_tensor(state))) if stateless else None
+        TemporaryVariable(tf.stop_gradient(tf.convert_to_tensor(state)), device)
+        if stateless
+        else None
     )
-    handle = table_handle(state) if temporary is None else temporary.handle
-    if not library.marks_rows:
+    handle = table_handle(state, as_table=on_gpu) if temporary is None else temporary.handle
+    if not library.marks_rows or library.is_on_gpu(device):
         writes_unmarked([state])
     groups_now = groups_in_training and bool(tf.get_static_value(training))
-    if bias is not None or groups_now:
-        share_groups_of(ids)
-    groups = group_ids(ids, handle) if groups_now else []
-    output, _ = op(ids, values, handle, handles, training, groups, **attributes)
+    with library.beside(device):
+        if (bias is not None or groups_now) and not library.runs_on_gpu:
+            share_groups_of(ids)
+        groups = group_ids(ids, handle) if groups_now else []
+        output, _ = op(ids, values, handle, handles, training, groups, **attributes)
     if temporary is not None and tf.get_static_value(training) is not False:
         state.assign(temporary.read())
     if given_bias is not None:
@@ -81,7 +89,7 @@ def _gradient(op: Any, grad: Any, _: Any) -> list[Any]:
     ids, state, scale = op.inputs[0], op.inputs[2], op.outputs[1]
     num_bias = op.get_attr("num_bias")
     bias_grads = []
-    with library.on_host():
+    with library.beside(device_of(op.outputs[0])), library.scope():
         for handle in op.inputs[3 : 3 + num_bias]:  # the bias, if there is one
             rows, groups = tf.reshape(grad, [-1, 1]), group_ids(ids, state)
             unique_ids, summed = library.twml_sum_duplicates(ids, rows, groups)

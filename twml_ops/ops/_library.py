@@ -206,6 +206,10 @@ class _Library:
         finally:
             self._device.reset(token)
 
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        """The device scope for stock ops next to those of this library (see `beside`)."""
+        return tf.device(self.device) if self.runs_on_gpu else self.on_host()
+
     @property
     def device(self) -> str:
         """Where ops that have kernels for more than the host run now (see `beside`)."""

@@ -15,11 +15,13 @@ class TemporaryVariable:
 
     Args:
         value: Initial value. It is not modified: an op that updates the variable copies it first.
+        device: Where the variable is if that is a GPU on which the ops run; otherwise it is on the
+            host.
     """
 
-    def __init__(self, value: tf.Tensor) -> None:
+    def __init__(self, value: tf.Tensor, device: str | None = None) -> None:
         self.dtype = value.dtype
-        with library.on_host():
+        with library.beside(device), library.scope():
             self.handle = tf.raw_ops.VarHandleOp(
                 dtype=value.dtype, shape=value.shape, shared_name=_ANONYMOUS
             )

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from twml_ops.ops._csr_inputs import csr_inputs
 from twml_ops.ops._library import library
+from twml_ops.ops._tape import device_of
 
 Side = Literal["left", "right"]
 Missing = Literal["bucket", "drop"]
@@ -45,6 +46,7 @@ def percentile_discretize(
         row_splits: int64 [B + 1], CSR offsets.
         feature_ids: int64 [F], the adapted features, strictly ascending.
         boundaries: float32 [boundary_splits[F]], non-decreasing within each feature, without NaN.
+            The op runs on the GPU if this is a variable there, and then does not check the order.
         boundary_splits: int64 [F + 1], CSR offsets of `boundaries`.
         side: "left": the bucket is `#{boundaries < value}`, for intervals (a, b]. "right":
             `#{boundaries <= value}`, for intervals [a, b).
@@ -107,6 +109,7 @@ def hashing_discretize(
         row_splits: int64 [B + 1], CSR offsets.
         feature_ids: int64 [F], the adapted features, strictly ascending.
         boundaries: float32 [boundary_splits[F]], non-decreasing within each feature, without NaN.
+            The op runs on the GPU if this is a variable there, and then does not check the order.
         boundary_splits: int64 [F + 1], CSR offsets of `boundaries`.
         output_bits: Size of the id space, 1 to 62.
         side: As in `percentile_discretize`.
@@ -140,16 +143,17 @@ def _discretize(
 ) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
     ids, values, row_splits, binary = csr_inputs(*batch)
     feature_ids, boundaries, boundary_splits = buckets
-    out_ids, out_values, out_splits = op(
-        ids,
-        values,
-        row_splits,
-        _immutable_tensor(feature_ids, tf.int64),
-        _immutable_tensor(boundaries, tf.float32),
-        _immutable_tensor(boundary_splits, tf.int64),
-        binary=binary,
-        **attributes,
-    )
+    with library.beside(device_of(boundaries)):
+        out_ids, out_values, out_splits = op(
+            ids,
+            values,
+            row_splits,
+            _immutable_tensor(feature_ids, tf.int64),
+            _immutable_tensor(boundaries, tf.float32),
+            _immutable_tensor(boundary_splits, tf.int64),
+            binary=binary,
+            **attributes,
+        )
     return out_ids, None if binary else out_values, out_splits
 
 

@@ -33,7 +33,8 @@ def max_norm(
     Args:
         ids: int32 or int64 [K], each in [0, N), in any order, with repetitions.
         values: float32 [K].
-        max_abs: Variable float32 [N], not negative and not trainable. Initialize it with zeros.
+        max_abs: Variable float32 [N], not negative and not trainable. Initialize it with zeros. The
+            op runs on its device, where `bias` must be as well.
         bias: None, or a trainable variable float32 [N], which distinguishes a present feature from
             an absent one.
         training: Bool scalar: whether `max_abs` is raised.
@@ -48,7 +49,8 @@ def max_norm(
 
     Raises:
         tf.errors.InvalidArgumentError: An id is out of range, a value is not finite and `nonfinite`
-            is "error", or shapes do not match. `max_abs` is unchanged then.
+            is "error", or shapes do not match. `max_abs` is unchanged then. If it is on a GPU, such
+            entries are skipped, and a later op raises the error.
     """
     return normalize(
         library.twml_max_norm,
@@ -58,6 +60,7 @@ def max_norm(
         bias,
         training,
         groups_in_training=decay < 1,
+        on_gpu=True,
         epsilon=epsilon,
         nonfinite=nonfinite,
         decay=decay,

@@ -33,10 +33,12 @@ class Placement:
             columns.
         supports_grouped_tables: Whether tables of `GroupedSparseLinear` get this placement too;
             otherwise every replica has them whole.
+        device: The GPU whose memory holds the variables; None: they are in the memory of the host.
     """
 
     is_sharded = False
     supports_grouped_tables = True
+    device: str | None = None
 
     @property
     def splits_gradients(self) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import tensorflow as tf
 
 from twml_ops.ops._library import library
-from twml_ops.placement.base import REPLICATED, AddWeight, Placement
+from twml_ops.placement.base import REPLICATED, AddWeight, Placement, current_placement
+
+StatePlacement = Literal["auto", "host", "device"]
 
 
 class DevicePlacement(Placement):
@@ -24,7 +26,7 @@ class DevicePlacement(Placement):
     """
 
     def __init__(self, device: str = "GPU:0") -> None:
-        self.device = device
+        self.device: str = device
 
     def create(
         self, add: AddWeight, shape: Sequence[int], initializer: Any, name: str, dtype: Any
@@ -91,3 +93,40 @@ def device_placement() -> Placement:
             'placement="host"'
         )
     return DevicePlacement()
+
+
+def check_state_placement(argument: StatePlacement) -> StatePlacement:
+    """Checks the argument `placement` of a layer whose state is no table.
+
+    Args:
+        argument: The argument.
+
+    Returns:
+        The argument.
+
+    Raises:
+        ValueError: It is not one of "auto", "host" and "device".
+    """
+    if argument not in get_args(StatePlacement):
+        raise ValueError(f'placement must be "auto", "host" or "device", got {argument!r}')
+    return argument
+
+
+def state_placement(argument: StatePlacement) -> Placement:
+    """Returns the placement of a state that is no table, such as that of a normalization.
+
+    Args:
+        argument: The argument `placement` of the layer.
+
+    Returns:
+        A `DevicePlacement` if the layer wants it, or if "auto" is used in a `placement_scope` of
+        one; otherwise `REPLICATED`.
+
+    Raises:
+        RuntimeError: TensorFlow has a GPU, but there are no kernels for it.
+        ValueError: The running strategy has several replicas.
+    """
+    if argument == "device":
+        return device_placement()
+    place = current_placement()
+    return place if argument == "auto" and isinstance(place, DevicePlacement) else REPLICATED

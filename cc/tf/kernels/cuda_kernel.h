@@ -1,5 +1,5 @@
-// The base of kernels for CUDA GPUs: the library that they call, their working memory, and what
-// they report. Only one file includes this header.
+// The base of kernels for CUDA GPUs: the library that they call, their working memory, what they
+// report, and their registration.
 #ifndef TWML_TF_KERNELS_CUDA_KERNEL_H_
 #define TWML_TF_KERNELS_CUDA_KERNEL_H_
 
@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "cc/tf/kernels/cuda_library.h"
+#include "cc/tf/kernels/table.h"
 #include "cc/tf/kernels/tensor_util.h"
 #include "xla/stream_executor/stream.h"
 
@@ -33,20 +35,31 @@ inline TwmlCudaReports* ReportsOf(OpKernelContext* ctx) {
 }
 
 inline absl::Status ErrorOf(const TwmlCudaErrors& errors) {
-  std::string what;
+  std::vector<std::string> found;
   if (errors.bad_ids > 0) {
-    absl::StrAppend(&what, errors.bad_ids, " ids are out of range, one of them is ids[",
-                    errors.first_bad_id, "]");
+    found.push_back(absl::StrCat(errors.bad_ids, " ids are out of range, one of them is ids[",
+                                 errors.first_bad_id, "]"));
   }
   if (errors.bad_splits > 0) {
-    absl::StrAppend(&what, what.empty() ? "" : "; ", errors.bad_splits,
-                    " items of row_splits decrease or do not fit the entries");
+    found.push_back(absl::StrCat(errors.bad_splits,
+                                 " items of row_splits decrease or do not fit the entries"));
   }
-  if (what.empty()) return absl::OkStatus();
+  if (errors.bad_values > 0) {
+    found.push_back(absl::StrCat(errors.bad_values, " values are not finite"));
+  }
+  if (errors.unknown_ids > 0) {
+    found.push_back(absl::StrCat(errors.unknown_ids, " ids are not those of adapted features"));
+  }
+  if (errors.bad_boundary_splits > 0) {
+    found.push_back(
+        absl::StrCat(errors.bad_boundary_splits,
+                     " items of boundary_splits decrease or do not fit the boundaries"));
+  }
+  if (found.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("In this or an earlier step on the GPU, ", what,
-                   ". These entries were skipped. TWML_OPS_CUDA_STRICT=1 reports them in the op "
-                   "that has them, and is slower"));
+      absl::StrCat("In this or an earlier step on the GPU, ", absl::StrJoin(found, "; "),
+                   ". Their entries were skipped or passed on. TWML_OPS_CUDA_STRICT=1 reports them in the op that has "
+                   "them, and is slower"));
 }
 
 // Subclasses implement Queue, which queues work on the stream of the device.
@@ -82,6 +95,27 @@ class CudaKernel : public Kernel {
         absl::StrCat(type_string(), " failed on ", scope.table, " with CUDA error ", code));
   }
 
+  // Copies an item from the device, and waits for it.
+  absl::Status ReadItem(const int64_t* item, const Scope& scope, int64_t* out) const {
+    void* const stream = StreamOf(scope.ctx);
+    TF_RETURN_IF_ERROR(ToStatus(cuda.copy_async(stream, out, item, sizeof(*out)), scope));
+    return ToStatus(cuda.synchronize(stream), scope);
+  }
+
+  // Copies the buffer of a variable if something else refers to it.
+  absl::Status MakeWritable(tensorflow::Var* var, const Scope& scope) const {
+    Tensor* const table = var->tensor();
+    if (table->NumElements() == 0 || table->RefCountIsOne()) return absl::OkStatus();
+    Tensor copy;
+    TF_RETURN_IF_ERROR(scope.ctx->allocate_temp(table->dtype(), table->shape(), &copy));
+    TF_RETURN_IF_ERROR(
+        ToStatus(cuda.copy_async(StreamOf(scope.ctx), copy.data(), table->data(),
+                                 static_cast<size_t>(table->TotalBytes())),
+                 scope));
+    *table = copy;
+    return absl::OkStatus();
+  }
+
  private:
   absl::Status Run(OpKernelContext* ctx) final {
     Scope scope{ctx, ReportsOf(ctx)};
@@ -104,7 +138,7 @@ class CudaKernel : public Kernel {
   absl::Status WithTable(const absl::Status& status, const std::string& table) const {
     return absl::ResourceExhaustedError(absl::StrCat(
         type_string(), " '", name(), "' of ", table, " ran out of memory on the GPU: ",
-        status.message(), ". placement=\"host\" keeps the table in the memory of the host"));
+        status.message(), ". placement=\"host\" keeps it in the memory of the host"));
   }
 
   // Returns the error that the host has seen in the reports, and clears them.
@@ -133,6 +167,28 @@ class CudaKernel : public Kernel {
     return memory.data();
   }
 };
+
+// Registers a kernel for GPUs. The arguments of `on_host` are in the memory of the host.
+template <class Op>
+void RegisterCuda(const char* name, const std::vector<const char*>& on_host,
+                  tensorflow::DataType ids = tensorflow::DT_INVALID) {
+  tensorflow::KernelDefBuilder builder(name);
+  builder.Device(tensorflow::DEVICE_GPU);
+  if (ids != tensorflow::DT_INVALID) builder.TypeConstraint("T", ids);
+  for (const char* argument : on_host) builder.HostMemory(argument);
+  tensorflow::kernel_factory::OpKernelRegistrar(
+      builder.Build(), "TwmlCuda",
+      [](OpKernelConstruction* ctx) -> tensorflow::OpKernel* { return new Op(ctx); });
+}
+
+// The same for an op with a kernel for each type of ids.
+template <template <class Id> class Op>
+void RegisterCudaForIds(const char* name, const std::vector<const char*>& on_host) {
+  RegisterCuda<Op<int32_t>>(name, on_host, tensorflow::DT_INT32);
+  RegisterCuda<Op<int64_t>>(name, on_host, tensorflow::DT_INT64);
+}
+
+void RegisterFeatureKernels();
 
 }  // namespace twml
 

@@ -1,8 +1,10 @@
 // The kernels for CUDA GPUs of the ops that use tables. They are registered when twml_use_cuda has
 // loaded the library of CUDA kernels; on machines without one they do not exist.
+#include <limits>
 #include <string>
 #include <vector>
 
+#include "cc/tf/kernels/cuda_arguments.h"
 #include "cc/tf/kernels/cuda_kernel.h"
 #include "cc/tf/kernels/grouped_tables.h"
 #include "cc/tf/kernels/table.h"
@@ -13,46 +15,6 @@
 
 namespace twml {
 namespace {
-
-using tensorflow::DEVICE_GPU;
-
-std::string Describe(const tensorflow::ResourceHandle& handle, const Tensor& table) {
-  return absl::StrCat("table '", handle.name(), "' of shape ", table.shape().DebugString());
-}
-
-TwmlCudaTable TableOf(const Tensor& table) {
-  return {table.data(), table.dtype() == tensorflow::DT_BFLOAT16, table.dim_size(0),
-          RowSize(table.shape())};
-}
-
-// Checks the shapes of a batch, whose content is on the device.
-absl::Status BatchOf(const Tensor& ids, const Tensor& values, const Tensor& row_splits, bool binary,
-                     TwmlCudaBatch* batch) {
-  TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ids, 1, "ids")));
-  TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(row_splits, 1, "row_splits")));
-  if (row_splits.NumElements() == 0) {
-    return absl::InvalidArgumentError(
-        "row_splits must not be empty: it has one more item than the batch has rows");
-  }
-  const int64_t n = ids.NumElements(), expected = binary ? 0 : n;
-  if (values.dims() != 1 || values.NumElements() != expected) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("values must have ", expected, " items, got ", values.shape().DebugString()));
-  }
-  *batch = {ids.data(),
-            ids.dtype() == tensorflow::DT_INT64,
-            binary ? nullptr : values.flat<float>().data(),
-            row_splits.flat<int64_t>().data(),
-            n,
-            row_splits.NumElements() - 1};
-  return absl::OkStatus();
-}
-
-absl::Status CheckShape(const Tensor& t, const char* name, int64_t rows, int64_t dim) {
-  if (t.dims() == 2 && t.dim_size(0) == rows && t.dim_size(1) == dim) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(name, " must have shape [", rows, ", ", dim,
-                                                 "], got ", t.shape().DebugString()));
-}
 
 class CudaSparseLinearOp : public CudaKernel {
  public:
@@ -206,15 +168,42 @@ absl::Status ReadInputDim(const Tensor& input, int64_t* input_dim) {
       absl::StrCat("input_dim must not be negative, got ", *input_dim));
 }
 
+// The base of ops with one output row for each group of entries with the same id.
 template <class Id>
-class CudaWeightsGradOp : public CudaKernel {
+class CudaGroupSumsOp : public CudaKernel {
  public:
-  explicit CudaWeightsGradOp(OpKernelConstruction* ctx) : CudaKernel(ctx) {
+  using CudaKernel::CudaKernel;
+
+ protected:
+  // Computes the outputs from the groups and their gradient [groups.num_rows, dim]. The number of
+  // groups determines the shape of the outputs, so this waits for the device.
+  absl::Status SumGroups(const TwmlCudaGroups& groups, const Tensor& grad, Scope* scope) const {
+    OpKernelContext* const ctx = scope->ctx;
+    int64_t number = 0;
+    TF_RETURN_IF_ERROR(ReadItem(groups.num_groups, *scope, &number));
+    TensorShape shape = grad.shape();
+    shape.set_dim(0, number);
+    Tensor *ids, *rows;
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "unique_ids", {number}, &ids));
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 1, "rows", shape.dim_sizes(), &rows));
+    TF_RETURN_IF_ERROR(ToStatus(
+        cuda.copy_ids(StreamOf(ctx), groups.ids, number, sizeof(Id) == 8, ids->data()), *scope));
+    return ToStatus(cuda.sum_groups(&scope->call, &groups, grad.flat<float>().data(),
+                                    RowSize(grad.shape()), rows->flat<float>().data()),
+                    *scope);
+  }
+};
+
+template <class Id>
+class CudaWeightsGradOp : public CudaGroupSumsOp<Id> {
+ public:
+  explicit CudaWeightsGradOp(OpKernelConstruction* ctx) : CudaGroupSumsOp<Id>(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("binary", &binary_));
   }
 
  private:
-  // The number of distinct ids determines the shape of the outputs, so this waits for the device.
+  using Scope = CudaKernel::Scope;
+
   absl::Status Queue(OpKernelContext* ctx, Scope* scope) override {
     TwmlCudaBatch batch;
     TF_RETURN_IF_ERROR(BatchOf(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch));
@@ -233,7 +222,7 @@ class CudaWeightsGradOp : public CudaKernel {
       TF_RETURN_IF_ERROR(memory.Allocate(ctx, batch));
       groups = memory.Get();
       TF_RETURN_IF_ERROR(
-          ToStatus(cuda.group_batch(&scope->call, &batch, input_dim, &groups), *scope));
+          this->ToStatus(cuda.group_batch(&scope->call, &batch, input_dim, &groups), *scope));
     } else {
       const CudaGroups* found;
       TF_RETURN_IF_ERROR(ReadGroups(ctx, shared[0], input_dim, &found));
@@ -244,21 +233,41 @@ class CudaWeightsGradOp : public CudaKernel {
       }
       groups = found->Get();
     }
-    int64_t number = 0;
-    TF_RETURN_IF_ERROR(ToStatus(
-        cuda.copy_async(StreamOf(ctx), &number, groups.num_groups, sizeof(number)), *scope));
-    TF_RETURN_IF_ERROR(ToStatus(cuda.synchronize(StreamOf(ctx)), *scope));
-    Tensor *ids, *rows;
-    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "unique_ids", {number}, &ids));
-    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 1, "rows", {number, dim}, &rows));
-    TF_RETURN_IF_ERROR(ToStatus(
-        cuda.copy_ids(StreamOf(ctx), groups.ids, number, sizeof(Id) == 8, ids->data()), *scope));
-    return ToStatus(cuda.sum_groups(&scope->call, &groups, grad.flat<float>().data(), dim,
-                                    rows->flat<float>().data()),
-                    *scope);
+    return this->SumGroups(groups, grad, scope);
   }
 
   bool binary_;
+};
+
+// Entry k is row k, and ids have no upper bound.
+template <class Id>
+class CudaSumDuplicatesOp : public CudaGroupSumsOp<Id> {
+ public:
+  using CudaGroupSumsOp<Id>::CudaGroupSumsOp;
+
+ private:
+  using Scope = CudaKernel::Scope;
+
+  absl::Status Queue(OpKernelContext* ctx, Scope* scope) override {
+    const Tensor &ids = ctx->input(0), &rows = ctx->input(1);
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ids, 1, "ids")));
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRows(rows, "rows")));
+    const int64_t n = ids.NumElements();
+    if (rows.dim_size(0) != n) {
+      return absl::InvalidArgumentError(absl::StrCat("rows must have one row for each of the ", n,
+                                                     " ids, got ", rows.shape().DebugString()));
+    }
+    if (ctx->num_inputs() != 2) return GroupsOfIdsError();
+    scope->table = absl::StrCat("rows of shape ", rows.shape().DebugString());
+    const TwmlCudaBatch batch = {ids.data(), sizeof(Id) == 8, nullptr, nullptr, n, n};
+    CudaGroups memory;
+    TF_RETURN_IF_ERROR(memory.Allocate(ctx, batch));
+    const TwmlCudaGroups groups = memory.Get();
+    const int64_t unbounded = std::numeric_limits<int64_t>::max();
+    TF_RETURN_IF_ERROR(
+        this->ToStatus(cuda.group_batch(&scope->call, &batch, unbounded, &groups), *scope));
+    return this->SumGroups(groups, rows, scope);
+  }
 };
 
 class CudaGroupBatchOp : public CudaKernel {
@@ -271,9 +280,7 @@ class CudaGroupBatchOp : public CudaKernel {
   absl::Status Queue(OpKernelContext* ctx, Scope* scope) override {
     TwmlCudaBatch batch;
     TF_RETURN_IF_ERROR(BatchOf(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch));
-    if (ctx->num_inputs() != 4) {
-      return absl::InvalidArgumentError("groups must be empty, since GroupIds has no kernel here");
-    }
+    if (ctx->num_inputs() != 4) return GroupsOfIdsError();
     CudaGroups memory;
     TF_RETURN_IF_ERROR(ReadInputDim(ctx->input(3), &memory.input_dim));
     scope->table = absl::StrCat("a table of ", memory.input_dim, " rows");
@@ -355,7 +362,7 @@ class CudaUpdateOp : public CudaKernel {
     const float* grad = nullptr;
     TF_RETURN_IF_ERROR(Gradient(ctx, scope, TableOf(var), &memory, &grad));
     for (int i = 0; i <= num_slots_; ++i) {
-      TF_RETURN_IF_ERROR(MakeWritable(ctx, tables.var(i), *scope));
+      TF_RETURN_IF_ERROR(MakeWritable(tables.var(i), *scope));
     }
     for (int s = 0; s < num_slots_; ++s) {
       rule.slots[s] = static_cast<float*>(tables.tensor(1 + s).data());
@@ -363,18 +370,6 @@ class CudaUpdateOp : public CudaKernel {
     const TwmlCudaTable table = TableOf(tables.tensor(0));
     const TwmlCudaGroups groups = memory.Get();
     return ToStatus(cuda.update_groups(&scope->call, 1, &groups, &grad, &table, &rule), *scope);
-  }
-
-  // Copies the buffer of a variable if something else refers to it.
-  absl::Status MakeWritable(OpKernelContext* ctx, tensorflow::Var* var, const Scope& scope) {
-    Tensor* const table = var->tensor();
-    if (table->NumElements() == 0 || table->RefCountIsOne()) return absl::OkStatus();
-    Tensor copy;
-    TF_RETURN_IF_ERROR(ctx->allocate_temp(table->dtype(), table->shape(), &copy));
-    TF_RETURN_IF_ERROR(ToStatus(
-        cuda.copy_async(StreamOf(ctx), copy.data(), table->data(), table->TotalBytes()), scope));
-    *table = copy;
-    return absl::OkStatus();
   }
 
   int rule_, num_slots_;
@@ -421,43 +416,16 @@ class CudaBackwardApplyOp : public CudaUpdateOp {
   }
 };
 
-template <class Op>
-void Register(const char* name, std::vector<const char*> on_host) {
-  tensorflow::KernelDefBuilder builder(name);
-  builder.Device(DEVICE_GPU);
-  for (const char* argument : on_host) builder.HostMemory(argument);
-  tensorflow::kernel_factory::OpKernelRegistrar(
-      builder.Build(), "TwmlCuda",
-      [](OpKernelConstruction* ctx) -> tensorflow::OpKernel* { return new Op(ctx); });
-}
-
-void RegisterAll() {
-  Register<CudaSparseLinearOp>("Twml>ResourceSparseLinear", {"weights"});
-  Register<CudaGroupedSparseLinearOp>("Twml>GroupedSparseLinear", {"weights"});
-  Register<CudaValuesGradOp>("Twml>ResourceSparseLinearValuesGrad", {"weights"});
-  Register<CudaGroupBatchOp>("Twml>GroupBatch", {"input_dim", "groups", "grouped"});
-  const std::vector<const char*> update = {"var", "slots", "hyper", "seed"};
-  Register<CudaApplyRowsOp>("Twml>ApplyRows", update);
-  Register<CudaBackwardApplyOp>("Twml>SparseLinearBackwardApply",
-                                {"var", "slots", "groups", "hyper", "seed"});
-  const auto weights_grad = [](const char* argument_type, auto make, tensorflow::DataType type) {
-    tensorflow::KernelDefBuilder builder("Twml>SparseLinearWeightsGrad");
-    builder.Device(DEVICE_GPU).TypeConstraint(argument_type, type);
-    builder.HostMemory("input_dim").HostMemory("groups");
-    tensorflow::kernel_factory::OpKernelRegistrar(builder.Build(), "TwmlCuda", make);
-  };
-  weights_grad(
-      "T",
-      [](OpKernelConstruction* ctx) -> tensorflow::OpKernel* {
-        return new CudaWeightsGradOp<int32_t>(ctx);
-      },
-      tensorflow::DT_INT32);
-  weights_grad(
-      "T",
-      [](OpKernelConstruction* ctx) -> tensorflow::OpKernel* {
-        return new CudaWeightsGradOp<int64_t>(ctx);
-      },
-      tensorflow::DT_INT64);
+void RegisterTableKernels() {
+  RegisterCuda<CudaSparseLinearOp>("Twml>ResourceSparseLinear", {"weights"});
+  RegisterCuda<CudaGroupedSparseLinearOp>("Twml>GroupedSparseLinear", {"weights"});
+  RegisterCuda<CudaValuesGradOp>("Twml>ResourceSparseLinearValuesGrad", {"weights"});
+  RegisterCuda<CudaGroupBatchOp>("Twml>GroupBatch", {"input_dim", "groups", "grouped"});
+  RegisterCudaForIds<CudaWeightsGradOp>("Twml>SparseLinearWeightsGrad", {"input_dim", "groups"});
+  RegisterCudaForIds<CudaSumDuplicatesOp>("Twml>SumDuplicates", {"groups"});
+  RegisterCuda<CudaApplyRowsOp>("Twml>ApplyRows", {"var", "slots", "hyper", "seed"});
+  RegisterCuda<CudaBackwardApplyOp>("Twml>SparseLinearBackwardApply",
+                                    {"var", "slots", "groups", "hyper", "seed"});
 }
 
 }  // namespace
@@ -472,7 +440,9 @@ extern "C" __attribute__((visibility("default"))) const char* twml_use_cuda(cons
   std::call_once(once, [&] {
     twml::strict = strict != 0;
     error = twml::cuda.Load(path);
-    if (error.empty()) twml::RegisterAll();
+    if (!error.empty()) return;
+    twml::RegisterTableKernels();
+    twml::RegisterFeatureKernels();
   });
   return error.empty() ? nullptr : error.c_str();
 }

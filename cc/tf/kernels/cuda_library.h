@@ -30,6 +30,9 @@ struct CudaLibrary {
   TWML_CUDA_FUNCTION(copy_ids);
   TWML_CUDA_FUNCTION(sum_groups);
   TWML_CUDA_FUNCTION(update_groups);
+  TWML_CUDA_FUNCTION(discretize_sizes);
+  TWML_CUDA_FUNCTION(discretize);
+  TWML_CUDA_FUNCTION(max_norm);
 #undef TWML_CUDA_FUNCTION
 
   // Loads the library. Returns why that failed, or an empty string.
@@ -57,6 +60,9 @@ struct CudaLibrary {
     TWML_CUDA_FUNCTION(copy_ids);
     TWML_CUDA_FUNCTION(sum_groups);
     TWML_CUDA_FUNCTION(update_groups);
+    TWML_CUDA_FUNCTION(discretize_sizes);
+    TWML_CUDA_FUNCTION(discretize);
+    TWML_CUDA_FUNCTION(max_norm);
 #undef TWML_CUDA_FUNCTION
     if (!missing.empty()) return missing;
     if (abi() != TWML_CUDA_ABI) {
