@@ -46,7 +46,7 @@ TWML_API int twml_cuda_reports_reset(TwmlCudaReports* reports, void* stream) {
   TWML_CUDA_RETURN_IF_ERROR(CodeOf(cudaMemsetAsync(reports->device, 0, sizeof(TwmlCudaErrors), s)));
   TWML_CUDA_RETURN_IF_ERROR(CodeOf(cudaMemsetAsync(&reports->device->first_bad_id, 0xff,
                                                    sizeof(reports->device->first_bad_id), s)));
-  *reports->host = {0, ~0ull, 0, 0, 0};
+  *reports->host = {0, ~0ull, 0, 0, 0, 0};
   return 0;
 }
 
@@ -76,5 +76,6 @@ TWML_API int twml_cuda_reports_fetch(TwmlCudaReports* reports, void* stream) {
 TWML_API TwmlCudaErrors twml_cuda_reports_seen(const TwmlCudaReports* reports) {
   // The device writes it at any time.
   const volatile TwmlCudaErrors* host = reports->host;
-  return {host->bad_ids, host->first_bad_id, host->bad_splits, host->bad_values, host->unknown_ids};
+  return {host->bad_ids,    host->first_bad_id, host->bad_splits,
+          host->bad_values, host->unknown_ids,  host->bad_boundary_splits};
 }

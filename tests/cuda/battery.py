@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from tests.cuda.cases import Case, Checker
-from tests.cuda.library import Csr, CudaLibrary, Reference
+from tests.cuda.cpu_kernels import Reference
+from tests.cuda.interface import Csr
+from tests.cuda.library import CudaLibrary
 
 
 def main(library: str, reference: str) -> None:
@@ -27,6 +29,24 @@ def main(library: str, reference: str) -> None:
     ):
         checker.check(case)
     check_bad_input(cuda)
+    check_features(cuda)
+
+
+def check_features(cuda: CudaLibrary) -> None:
+    """A normalization and a discretizer, with bad splits of its boundaries as well."""
+    values = np.array([1, -3, 2, 5], np.float32)
+    batch = Csr(np.array([0, 0, 2, 0]), values, np.array([0, 2, 4]))
+    state = np.array([4, 1, 8], np.float32)
+    for decay, want in ((1.0, [5, 1, 8]), (0.5, [5, 1, 4])):
+        options = {"epsilon": 1e-6, "decay": decay, "training": True, "nonfinite": 0}
+        result = cuda.max_norm(batch, state, None, **options)
+        np.testing.assert_array_equal(result.arrays[2], want)
+        np.testing.assert_array_equal(result.arrays[0], values / result.arrays[2][batch.ids])
+    features, boundaries = np.array([0, 2]), np.array([0, 2, 1], np.float32)
+    result = cuda.discretize(batch, features, boundaries, np.array([0, 2, 3]), bits=4)
+    np.testing.assert_array_equal(result.arrays[0], [1, 0, 5, 2])
+    bad = cuda.discretize(batch, features, boundaries, np.array([0, 2**40, 3]), bits=4)
+    assert bad.errors[5] > 0, bad.errors
 
 
 def check_bad_input(cuda: CudaLibrary) -> None:

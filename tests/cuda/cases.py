@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.cuda.library import NO_ERRORS, RULES, Csr, CudaLibrary, Reference
+from tests.cuda.cpu_kernels import Reference
+from tests.cuda.interface import NO_ERRORS, RULES, Csr
+from tests.cuda.library import CudaLibrary
 
 Array = Any
 DIMS = (1, 3, 8, 16, 17, 50, 64, 128, 400)

@@ -7,7 +7,8 @@ import pytest
 
 from tests.cuda import build
 from tests.cuda.cases import Checker
-from tests.cuda.library import CudaLibrary, Reference
+from tests.cuda.cpu_kernels import Reference
+from tests.cuda.library import CudaLibrary
 
 
 @pytest.fixture(scope="session")

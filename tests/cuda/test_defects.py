@@ -79,6 +79,24 @@ DEFECTS = [
         "for (int64_t d = whole_; d + 1 < dim_; ++d)",
     ),
     build.Edit(
+        "unbounded_splits_of_boundaries",
+        "discretize.cu",
+        "const Range range = EntriesOf(b.splits, f, b.num_boundaries);",
+        "const Range range = {b.splits[f], b.splits[f + 1]};",
+    ),
+    build.Edit(
+        "maxima_of_single_threads",
+        "max_norm.cu",
+        "if (other > largest) largest = other;",
+        "",
+    ),
+    build.Edit(
+        "shuffles_without_an_exchange",
+        "tile.h",
+        "__shfl_sync(mask, value, from, width)",
+        "value",
+    ),
+    build.Edit(
         "groups_without_their_last_entry",
         "group_by_id.cu",
         "groups.splits[group + 1] = n;",

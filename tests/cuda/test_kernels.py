@@ -17,7 +17,7 @@ from tests.cuda.cases import (
     slots_of,
     to_bfloat16,
 )
-from tests.cuda.library import NO_ERRORS, RULES, Csr
+from tests.cuda.interface import NO_ERRORS, RULES, Csr
 from twml_ops import core
 
 PAIRS = [Case(**c) for c in pairwise(FACTORS)]
@@ -209,7 +209,7 @@ def test_max_norm_reports_bad_ids_and_values(cuda):
     batch = Csr(np.array([0, 5, -1, 1]), np.array([1, 2, 3, np.nan], np.float32), None)
     options = {"epsilon": 1e-6, "decay": 0.5, "training": True, "nonfinite": 0}
     result = cuda.max_norm(batch, np.array([4, 4], np.float32), None, **options)
-    assert result.errors == (2, 1, 0, 1, 0)
+    assert result.errors == (2, 1, 0, 1, 0, 0)
     np.testing.assert_array_equal(result.arrays[0], [0.5, 0, 0, 0])
     np.testing.assert_array_equal(result.arrays[2], [2, 4])
 
@@ -270,8 +270,22 @@ def test_discretize_reports_unknown_features(cuda):
     batch = Csr(np.array([1, 2, 3]), np.array([0, 0, 0], np.float32), np.array([0, 3]))
     features, boundaries, splits = np.array([2]), np.array([1], np.float32), np.array([0, 1])
     result = cuda.discretize(batch, features, boundaries, splits, unknown=2, bits=4)
-    assert result.errors == (*NO_ERRORS[:4], 2)
+    assert result.errors == (*NO_ERRORS[:4], 2, 0)
     assert len(result.arrays[0]) == 3
+
+
+@pytest.mark.parametrize("splits", [[0, 9, 3], [0, -2, 3], [2, 1, 3], [0, 2**40, 3], [0, 2, 4]])
+@pytest.mark.parametrize("hashing", [False, True])
+def test_features_with_bad_splits_have_no_boundaries(cuda, splits, hashing):
+    batch = Csr(np.array([1, 2, 1]), np.array([0, 5, 9], np.float32), np.array([0, 3]))
+    boundaries = np.array([1, 2, 3], np.float32)
+    result = cuda.discretize(
+        batch, np.array([1, 2]), boundaries, np.array(splits), hashing=hashing, bits=4
+    )
+    assert result.errors[:5] == NO_ERRORS[:5]
+    assert result.errors[5] > 0
+    assert len(result.arrays[0]) == 3
+    assert ((result.arrays[0] >= 0) & (result.arrays[0] < 16)).all()
 
 
 def test_the_checker_finds_a_wrong_bit(checker, cuda):

@@ -46,7 +46,8 @@ void Count(std::atomic<int64_t>& direction, uint64_t bytes) {
 
 constexpr int64_t kMemory = int64_t{4} << 30;  // of each device
 
-std::atomic<bool> is_full{false};  // then TensorFlow gets no more memory
+constexpr uint64_t kSmall = 1 << 20;
+std::atomic<bool> is_full{false};  // then TensorFlow gets no memory for tensors of kSmall bytes
 std::mutex in_use_mutex;
 std::unordered_map<const void*, uint64_t>* const sizes =
     new std::unordered_map<const void*, uint64_t>;
@@ -62,7 +63,8 @@ void* Allocate(uint64_t size, uint64_t alignment) {
 // before it reports that memory has run out.
 void* AllocateOnDevice(uint64_t size) {
   const std::lock_guard<std::mutex> lock(in_use_mutex);
-  if (is_full || in_use + static_cast<int64_t>(size) > kMemory) return nullptr;
+  if (is_full && size >= kSmall) return nullptr;
+  if (in_use + static_cast<int64_t>(size) > kMemory) return nullptr;
   void* const memory = Allocate(size, 256);
   if (memory == nullptr) return nullptr;
   in_use += static_cast<int64_t>(size);
@@ -193,6 +195,7 @@ const Computed kComputed[] = {
     {"AddN", {}},
     {"AddV2", {}},
     {"BiasAdd", {}},
+    {"BatchMatMulV2", {}},
     {"BiasAddGrad", {}},
     {"BroadcastTo", {"shape"}},
     {"Cast", {}},
@@ -200,6 +203,7 @@ const Computed kComputed[] = {
     {"ConcatV2", {"axis"}},
     {"Cumsum", {"axis"}},
     {"DivNoNan", {}},
+    {"Einsum", {}},
     {"Equal", {}},
     {"Exp", {}},
     {"Fill", {"dims"}},

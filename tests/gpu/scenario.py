@@ -84,7 +84,7 @@ def copied_bytes(step):
 
 @contextlib.contextmanager
 def full_gpu():
-    """In the block the simulated GPU has no more memory than TensorFlow has got already."""
+    """In the block the simulated GPU has no memory for tensors of 1 MiB or more."""
     _gpu.fake_gpu_set_full(1)
     try:
         yield
