@@ -148,8 +148,7 @@ TWML_API int twml_cuda_discretize_sizes(const TwmlCudaCall* call, const TwmlCuda
   }
   if (buckets->num_features > 0) {
     TWML_LAUNCH(CheckAllSplits, BlocksFor(buckets->num_features), kThreads, stream, buckets->splits,
-                buckets->num_features, buckets->num_boundaries,
-                &call->errors->bad_boundary_splits);
+                buckets->num_features, buckets->num_boundaries, &call->errors->bad_boundary_splits);
   }
   TWML_LAUNCH(CheckAllSplits, BlocksFor(batch->num_rows), kThreads, stream, batch->row_splits,
               batch->num_rows, n, &call->errors->bad_splits);

@@ -21,11 +21,11 @@ extern "C" {
 /* What kernels noticed in their inputs and skipped. The caller clears it with zeros, except
  * first_bad_id, which is all ones, and reads it when the stream has been synchronized. */
 typedef struct {
-  unsigned long long bad_ids;      /* entries whose id is out of range */
-  unsigned long long first_bad_id; /* the smallest position of such an entry in its batch */
-  unsigned long long bad_splits;   /* row splits that decrease or do not fit the entries */
-  unsigned long long bad_values;   /* values that are not finite, where that is an error */
-  unsigned long long unknown_ids;  /* features without boundaries, where that is an error */
+  unsigned long long bad_ids;             /* entries whose id is out of range */
+  unsigned long long first_bad_id;        /* the smallest position of such an entry in its batch */
+  unsigned long long bad_splits;          /* row splits that decrease or do not fit the entries */
+  unsigned long long bad_values;          /* values that are not finite, where that is an error */
+  unsigned long long unknown_ids;         /* features without boundaries, where that is an error */
   unsigned long long bad_boundary_splits; /* splits of boundaries, as bad_splits */
 } TwmlCudaErrors;
 

@@ -1,6 +1,7 @@
 """Normalizations, discretizers and fields with their state on the GPU; see device_scenarios.py."""
 
 import contextlib
+import itertools
 import tempfile
 from pathlib import Path
 
@@ -149,13 +150,13 @@ def discretizers_on_the_gpu_give_the_buckets_of_the_host():
     return found
 
 
-def pipeline(placement, discretizer):
+def pipeline(placement, discretizer, form):
     """Trains the whole path of a continuous feature. Returns its variables and a step."""
     buckets = adapted(discretizer, placement=placement)
     rows = buckets.output_dim
     norm, linear = layers.MaxNorm(rows, placement=placement), table_of(placement, rows)
     optimizer = optimizers.LazyAdam(0.01)
-    inputs, labels = batch("ragged", seed=1, top=40)
+    inputs, labels = batch(form, seed=1, top=40)
 
     def call(inputs):
         normed = norm(buckets(inputs), training=True)
@@ -172,19 +173,19 @@ def pipeline(placement, discretizer):
 @scenario
 def a_step_with_all_state_on_the_gpu_moves_the_batch_only():
     found = {}
-    for name in ("percentile", "hashed inputs"):
-        variables, step = pipeline("device", name)
+    for name, form in itertools.product(("percentile", "hashed inputs"), ("ragged", "sparse")):
+        variables, step = pipeline("device", name, form)
         to_device, to_host, largest = copied_bytes(step)
         assert to_device <= BATCH_BYTES + B * 64 + SMALL, to_device
         assert to_host <= SMALL, to_host
         assert largest <= ENTRIES * 8, largest
-        expected, host_step = pipeline("host", name)
+        expected, host_step = pipeline("host", name, form)
         host_step()
         if not has_gpu():
             step()
         for a, b in zip(variables, expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-        found |= {f"{name} {key}": value for key, value in weights_of(*expected).items()}
+        found |= {f"{name} {form} {k}": value for k, value in weights_of(*expected).items()}
     return found
 
 

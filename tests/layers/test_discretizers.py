@@ -359,6 +359,7 @@ def test_mixed_precision_does_not_change_values(kind):
         ({"side": "middle"}, "side must be one of"),
         ({"missing": "ignore"}, "missing must be one of"),
         ({"unknown": "ignore"}, "unknown must be one of"),
+        ({"placement": "gpu"}, 'placement must be "auto", "host" or "device", got .gpu'),
     ],
 )
 def test_arguments_out_of_range_are_refused(kind, kwargs, message):

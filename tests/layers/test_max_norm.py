@@ -179,6 +179,7 @@ def test_runs_in_tf_data():
         ({"epsilon": float("nan")}, "epsilon must be"),
         ({"epsilon": 1e-42}, "epsilon must be"),
         ({"nonfinite": "ignore"}, "nonfinite must be one of"),
+        ({"placement": "sharded"}, 'placement must be "auto", "host" or "device", got .sharded'),
     ],
 )
 def test_arguments_out_of_range_are_refused(kwargs, message):

@@ -35,12 +35,18 @@ OF_LAYERS = {
     "FieldLogarithms": lambda: layers.FieldLogarithms(3),
     "FieldQuantiles": lambda: layers.FieldQuantiles(3, num_bins=7),
     "GroupedSparseLinear": lambda: layers.GroupedSparseLinear(TABLES, {"x": "a", "y": "b"}),
-    "HashingDiscretizer": lambda: layers.HashingDiscretizer(8, num_bins=3, unknown="drop"),
+    "HashingDiscretizer": lambda: layers.HashingDiscretizer(
+        8, num_bins=3, unknown="drop", placement="device"
+    ),
     "IsotonicCalibration": lambda: layers.IsotonicCalibration(),
-    "MDLDiscretizer": lambda: layers.MDLDiscretizer(num_classes=3, missing="drop"),
-    "MaxNorm": lambda: layers.MaxNorm(9, epsilon=1e-3, bias_initializer="ones"),
+    "MDLDiscretizer": lambda: layers.MDLDiscretizer(
+        num_classes=3, missing="drop", placement="host"
+    ),
+    "MaxNorm": lambda: layers.MaxNorm(9, epsilon=1e-3, bias_initializer="ones", placement="device"),
     "OnlineStandardize": lambda: layers.OnlineStandardize(9, use_bias=False),
-    "PercentileDiscretizer": lambda: layers.PercentileDiscretizer({1: 3, 2: 5}, side="right"),
+    "PercentileDiscretizer": lambda: layers.PercentileDiscretizer(
+        {1: 3, 2: 5}, side="right", placement="host"
+    ),
     "PlattScaling": lambda: layers.PlattScaling(),
     "SparseLinear": lambda: layers.SparseLinear(
         4, 9, activation="relu", num_partitions=2, partition_axis="column", kernel_dtype="bfloat16"

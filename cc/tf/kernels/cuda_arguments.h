@@ -20,8 +20,8 @@ inline TwmlCudaTable TableOf(const Tensor& table) {
           RowSize(table.shape())};
 }
 
-inline absl::Status BatchOf(const Tensor& ids, const Tensor& values, const Tensor& row_splits, bool binary,
-                     TwmlCudaBatch* batch) {
+inline absl::Status BatchOf(const Tensor& ids, const Tensor& values, const Tensor& row_splits,
+                            bool binary, TwmlCudaBatch* batch) {
   TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ids, 1, "ids")));
   TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(row_splits, 1, "row_splits")));
   if (row_splits.NumElements() == 0) {

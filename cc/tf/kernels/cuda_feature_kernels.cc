@@ -51,10 +51,10 @@ class CudaDiscretizeOp : public CudaKernel {
     TF_RETURN_IF_ERROR(ctx->allocate_temp(tensorflow::DT_INT64, TensorShape({n}), &ends));
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, 2, "row_splits", {batch.num_rows + 1}, &row_splits));
     const auto* const last = ends.flat<int64_t>().data() + n - 1;
-    TF_RETURN_IF_ERROR(ToStatus(
-        cuda.discretize_sizes(&scope->call, &batch, &buckets, ends.flat<int64_t>().data(),
-                              row_splits->flat<int64_t>().data()),
-        *scope));
+    TF_RETURN_IF_ERROR(
+        ToStatus(cuda.discretize_sizes(&scope->call, &batch, &buckets, ends.flat<int64_t>().data(),
+                                       row_splits->flat<int64_t>().data()),
+                 *scope));
     // If entries are dropped or kept beside their buckets, the number of outputs is known on the
     // device only.
     int64_t number = n;
@@ -121,8 +121,7 @@ class CudaMaxNormOp : public CudaKernel {
           absl::StrCat("values must have ", n, " items, got ", values.NumElements()));
     }
     LockedTables tables;  // the state, and the bias if there is one
-    TF_RETURN_IF_ERROR(
-        tables.Add(ctx, kState, 1, norm.training ? Access::kUpdate : Access::kRead));
+    TF_RETURN_IF_ERROR(tables.Add(ctx, kState, 1, norm.training ? Access::kUpdate : Access::kRead));
     TF_RETURN_IF_ERROR(tables.Add(ctx, kBias, num_bias_, Access::kRead));
     if (!tables.distinct()) {
       return absl::InvalidArgumentError("max_abs and bias must be different variables");
@@ -147,8 +146,9 @@ class CudaMaxNormOp : public CudaKernel {
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, 1, "scale", {n}, &scale));
     if (norm.training) TF_RETURN_IF_ERROR(MakeWritable(tables.var(0), *scope));
     norm.max_abs = static_cast<float*>(tables.tensor(0).data());
-    const TwmlCudaBatch batch = {ids.data(), ids.dtype() == tensorflow::DT_INT64,
-                                 values.flat<float>().data(), nullptr, n, n};
+    const TwmlCudaBatch batch = {
+        ids.data(), ids.dtype() == tensorflow::DT_INT64, values.flat<float>().data(), nullptr, n,
+        n};
     return ToStatus(cuda.max_norm(&scope->call, &batch, &norm, out->flat<float>().data(),
                                   scale->flat<float>().data()),
                     *scope);

@@ -41,8 +41,8 @@ inline absl::Status ErrorOf(const TwmlCudaErrors& errors) {
                                  errors.first_bad_id, "]"));
   }
   if (errors.bad_splits > 0) {
-    found.push_back(absl::StrCat(errors.bad_splits,
-                                 " items of row_splits decrease or do not fit the entries"));
+    found.push_back(
+        absl::StrCat(errors.bad_splits, " items of row_splits decrease or do not fit the entries"));
   }
   if (errors.bad_values > 0) {
     found.push_back(absl::StrCat(errors.bad_values, " values are not finite"));
@@ -58,7 +58,8 @@ inline absl::Status ErrorOf(const TwmlCudaErrors& errors) {
   if (found.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("In this or an earlier step on the GPU, ", absl::StrJoin(found, "; "),
-                   ". Their entries were skipped or passed on. TWML_OPS_CUDA_STRICT=1 reports them in the op that has "
+                   ". Their entries were skipped or passed on. TWML_OPS_CUDA_STRICT=1 reports them "
+                   "in the op that has "
                    "them, and is slower"));
 }
 
@@ -108,10 +109,9 @@ class CudaKernel : public Kernel {
     if (table->NumElements() == 0 || table->RefCountIsOne()) return absl::OkStatus();
     Tensor copy;
     TF_RETURN_IF_ERROR(scope.ctx->allocate_temp(table->dtype(), table->shape(), &copy));
-    TF_RETURN_IF_ERROR(
-        ToStatus(cuda.copy_async(StreamOf(scope.ctx), copy.data(), table->data(),
-                                 static_cast<size_t>(table->TotalBytes())),
-                 scope));
+    TF_RETURN_IF_ERROR(ToStatus(cuda.copy_async(StreamOf(scope.ctx), copy.data(), table->data(),
+                                                static_cast<size_t>(table->TotalBytes())),
+                                scope));
     *table = copy;
     return absl::OkStatus();
   }
@@ -136,9 +136,9 @@ class CudaKernel : public Kernel {
 
   // The error of a kernel that ran out of memory. It names the table and a remedy.
   absl::Status WithTable(const absl::Status& status, const std::string& table) const {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        type_string(), " '", name(), "' of ", table, " ran out of memory on the GPU: ",
-        status.message(), ". placement=\"host\" keeps it in the memory of the host"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(type_string(), " '", name(), "' of ", table, " ran out of memory on the GPU: ",
+                     status.message(), ". placement=\"host\" keeps it in the memory of the host"));
   }
 
   // Returns the error that the host has seen in the reports, and clears them.
