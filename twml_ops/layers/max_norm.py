@@ -39,8 +39,8 @@ class MaxNorm(FeatureNorm):
             such batches.
         placement: "auto": m and b are in the memory of the host, or where a `placement_scope` of a
             `DevicePlacement` puts them. "host": in the memory of the host. "device": in the memory
-            of the GPU, if there is one; this needs the library of CUDA kernels, and the layer cannot
-            be used in `tf.data.Dataset.map`.
+            of the GPU, if there is one; this needs the library of CUDA kernels, and the layer
+            cannot be used in `tf.data.Dataset.map`.
         **kwargs: Arguments of `tf.keras.layers.Layer`.
 
     Raises:

@@ -50,7 +50,6 @@ class CudaDiscretizeOp : public CudaKernel {
     Tensor ends, *row_splits, *ids, *values;
     TF_RETURN_IF_ERROR(ctx->allocate_temp(tensorflow::DT_INT64, TensorShape({n}), &ends));
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, 2, "row_splits", {batch.num_rows + 1}, &row_splits));
-    const auto* const last = ends.flat<int64_t>().data() + n - 1;
     TF_RETURN_IF_ERROR(
         ToStatus(cuda.discretize_sizes(&scope->call, &batch, &buckets, ends.flat<int64_t>().data(),
                                        row_splits->flat<int64_t>().data()),
@@ -58,7 +57,9 @@ class CudaDiscretizeOp : public CudaKernel {
     // If entries are dropped or kept beside their buckets, the number of outputs is known on the
     // device only.
     int64_t number = n;
-    if (!keeps_number_ && n > 0) TF_RETURN_IF_ERROR(ReadItem(last, *scope, &number));
+    if (!keeps_number_ && n > 0) {
+      TF_RETURN_IF_ERROR(ReadItem(ends.flat<int64_t>().data() + n - 1, *scope, &number));
+    }
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "ids", {number}, &ids));
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, 1, "values", {number}, &values));
     return ToStatus(cuda.discretize(&scope->call, &batch, &buckets, ends.flat<int64_t>().data(),
