@@ -68,13 +68,13 @@ class FeatureNorm(tf.keras.layers.Layer):
         """Creates the state, all zeros, and the bias."""
         del input_shape  # the number of features is `input_dim`
         shape = (self.input_dim, *self.state_width)
-        state = self._add_weight(self.state_name, shape, "zeros", self.state_dtype.name, False)
+        state = self._add_state(self.state_name, shape, "zeros", self.state_dtype.name, False)
         setattr(self, self.state_name, state)
         if self.use_bias:
-            self.bias = self._add_weight("bias", (self.input_dim,), self.bias_initializer)
+            self.bias = self._add_state("bias", (self.input_dim,), self.bias_initializer)
         super().build(None)
 
-    def _add_weight(
+    def _add_state(
         self,
         name: str,
         shape: tuple[int, ...],
