@@ -54,7 +54,7 @@ def normalize(
         handles = [table_handle(bias, as_table=on_gpu)]
     # A stateless scope records assignments to Keras variables; an update in place would bypass it.
     stateless = in_stateless_scope() and tf_variable(state) is not state
-    device = device_of(state)
+    device = device_of(state) if on_gpu else None
     temporary = (
         TemporaryVariable(tf.stop_gradient(tf.convert_to_tensor(state)), device)
         if stateless
