@@ -20,10 +20,11 @@ from tests.gpu.scenario import (
     has_gpu,
     scenario,
     slots_of,
+    sparse_mlp_data,
     step_of,
     weights_of,
 )
-from twml_ops import _keras, checkpoint, data, layers, models, ops, optimizers
+from twml_ops import _keras, checkpoint, layers, models, ops, optimizers
 from twml_ops.ops._library import library
 from twml_ops.placement import DevicePlacement, placement_scope
 
@@ -310,22 +311,7 @@ def files_and_checkpoints_of_features_move_between_the_host_and_the_gpu():
 
 @scenario
 def a_block_places_the_whole_sparse_mlp():
-    schema = data.Schema(("a", "b"), ("c",), 50, "x")
-    rng = np.random.default_rng(0)
-
-    def ragged(flat):
-        with tf.device("CPU:0"):
-            return tf.RaggedTensor.from_uniform_row_length(tf.constant(flat), 2)
-
-    features = {
-        "continuous_ids": ragged(np.tile([0, 1], 32)),
-        "continuous_values": ragged(rng.normal(size=64).astype(np.float32)),
-        "categorical_ids": ragged(rng.integers(0, 1 << 60, 64)),
-        "sparse_ids": ragged(rng.integers(0, 50, 64)),
-        "sparse_values": ragged(rng.normal(size=64).astype(np.float32)),
-    }
-    labels = rng.integers(0, 2, (32, 1)).astype(np.float32)
-    dataset = tf.data.Dataset.from_tensor_slices((features, labels)).batch(16)
+    schema, features, dataset = sparse_mlp_data(32)
     found = []
     for place in (DevicePlacement() if has_gpu() else None, None):
         tf.keras.utils.set_random_seed(3)

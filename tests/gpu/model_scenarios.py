@@ -17,9 +17,10 @@ from tests.gpu.scenario import (
     has_gpu,
     scenario,
     slots_of,
+    sparse_mlp_data,
     weights_of,
 )
-from twml_ops import _keras, data, export, layers, models, optimizers
+from twml_ops import _keras, export, layers, models, optimizers
 
 
 def fits(make, run_eagerly):
@@ -58,21 +59,7 @@ def a_model_that_is_built_by_fit_fits_eagerly():
 
 @scenario
 def the_sparse_mlp_fits():
-    schema = data.Schema(("a", "b"), ("c",), 50, "x")
-    rng = np.random.default_rng(0)
-
-    def ragged(flat):
-        return tf.RaggedTensor.from_uniform_row_length(tf.constant(flat), 2)
-
-    features = {
-        "continuous_ids": ragged(np.tile([0, 1], 64)),
-        "continuous_values": ragged(rng.normal(size=128).astype(np.float32)),
-        "categorical_ids": ragged(rng.integers(0, 1 << 60, 128)),
-        "sparse_ids": ragged(rng.integers(0, 50, 128)),
-        "sparse_values": ragged(rng.normal(size=128).astype(np.float32)),
-    }
-    labels = rng.integers(0, 2, (64, 1)).astype(np.float32)
-    dataset = tf.data.Dataset.from_tensor_slices((features, labels)).batch(16)
+    schema, features, dataset = sparse_mlp_data(64)
     model = models.sparse_mlp(
         schema, dataset, units=8, hidden=(5,), dropout=0.0, categorical_bits=8
     )

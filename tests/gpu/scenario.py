@@ -11,7 +11,7 @@ import ctypes
 import numpy as np
 import tensorflow as tf
 
-from twml_ops import layers
+from twml_ops import data, layers
 from twml_ops.ops._tape import tf_variable
 
 N, D, B, WIDTH = 2000, 16, 64, 10
@@ -119,6 +119,26 @@ def batch(form, **kwargs):
         flat = [tf.constant(a.ravel()) for a in (ids, values)]
         pair = tuple(tf.RaggedTensor.from_row_splits(f, splits, validate=False) for f in flat)
         return (pair if form == "ragged" else pair[0]), tf.constant(labels)
+
+
+def sparse_mlp_data(rows):
+    """Returns a schema, its features on the host, and a dataset of them with labels."""
+    schema = data.Schema(("a", "b"), ("c",), 50, "x")
+    rng = np.random.default_rng(0)
+
+    def ragged(flat):
+        with tf.device("CPU:0"):
+            return tf.RaggedTensor.from_uniform_row_length(tf.constant(flat), 2)
+
+    features = {
+        "continuous_ids": ragged(np.tile([0, 1], rows)),
+        "continuous_values": ragged(rng.normal(size=2 * rows).astype(np.float32)),
+        "categorical_ids": ragged(rng.integers(0, 1 << 60, 2 * rows)),
+        "sparse_ids": ragged(rng.integers(0, 50, 2 * rows)),
+        "sparse_values": ragged(rng.normal(size=2 * rows).astype(np.float32)),
+    }
+    labels = rng.integers(0, 2, (rows, 1)).astype(np.float32)
+    return schema, features, tf.data.Dataset.from_tensor_slices((features, labels)).batch(16)
 
 
 class Net(tf.keras.Model):
