@@ -93,10 +93,10 @@ def explain_features(
     """Analyses each feature of a model.
 
     Args:
-        model: functional model that returns probabilities [B, 1].
+        model: functional model that returns probabilities [B, 1]; of several labels a dict of them.
         features: a sample of the data set, as one batch.
-        labels: its labels, [B].
-        schema: names of the continuous and categorical features.
+        labels: its labels, [B]; several labels [B, number of labels].
+        schema: names of the labels and of the continuous and categorical features.
         now: profile of the whole data set. Columns of its categories that only `before` determines
             are added to it.
         before: profile of the data set of the comparison; None: no comparison. It is completed from
@@ -110,7 +110,8 @@ def explain_features(
         now.add_columns(before)
         before.add_columns(now)
     groups = feature_groups(features, schema, now.known_columns())
-    importances = batch_importance(scoring.predictor(model), features, labels, groups)
+    predict = scoring.predictor(model, schema.labels)
+    importances = batch_importance(predict, features, labels, groups)
     norms = weight_norms(model, features, groups)
     return [
         _summary(f.name, *numbers[f.name], f.importance, norms[f.name], now, before)

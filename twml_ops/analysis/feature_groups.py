@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from twml_ops.analysis.category_columns import Array, KnownColumns, infer_columns
+from twml_ops.analysis.scoring import by_column
 from twml_ops.data import Schema
 from twml_ops.data.layouts import bag_name
 
@@ -30,18 +32,24 @@ class FeatureGroup(NamedTuple):
     masks: dict[str, Array]
 
 
-def take_sample(dataset: tf.data.Dataset, rows: int) -> tuple[Features, Array] | None:
+def take_sample(
+    dataset: tf.data.Dataset, rows: int, names: Sequence[str] = ("label",)
+) -> tuple[Features, Array] | None:
     """Takes the first examples of a data set as one batch.
 
     Args:
-        dataset: batches of (features, labels [B, 1]); sample weights after them are not used.
+        dataset: batches of (features, labels [B, 1]), in which several labels are a dict; sample
+            weights after them are not used.
         rows: number of examples to take at most.
+        names: names of the labels.
 
     Returns:
-        (features, labels [R]) with R ≤ `rows`, or None if there are no examples.
+        (features, labels [R]) with R ≤ `rows`, of several labels [R, number of labels]; or None if
+        there are no examples.
     """
     for features, labels, *_ in dataset.unbatch().batch(rows).take(1) if rows else ():
-        return features, labels.numpy().reshape(-1)
+        columns = by_column(labels, names)
+        return features, columns if len(names) > 1 else columns.reshape(-1)
     return None
 
 

@@ -31,12 +31,12 @@ def leaking_features(
 
     Args:
         blocks: parsed examples, of which the first 65,536 are examined.
-        schema: the features and labels. The first label counts.
+        schema: the features and labels.
         threshold: smallest area under the ROC curve that is returned.
 
     Returns:
-        The area of each such feature, in descending order; nothing if there are fewer than 20
-        positives or negatives.
+        The area of each such feature, in descending order; with several labels the largest one.
+        Labels with fewer than 20 positives or negatives do not count.
     """
     parts: list[Block] = []
     rows = 0
@@ -47,9 +47,18 @@ def leaking_features(
             break
     if not parts:
         return {}
-    labels = np.concatenate([p.labels.reshape(len(p), -1)[:, 0] for p in parts]) > 0.5
-    if min(labels.sum(), (~labels).sum()) < _MIN_OF_A_CLASS:
-        return {}
+    of_labels = np.concatenate([p.labels.reshape(len(p), -1) for p in parts]) > 0.5
+    found: dict[str, float] = {}
+    for labels in of_labels.T:
+        if min(labels.sum(), (~labels).sum()) >= _MIN_OF_A_CLASS:
+            for name, area in _areas(parts, schema, labels).items():
+                found[name] = max(area, found.get(name, 0.0))
+    leaks = sorted(found.items(), key=lambda item: -item[1])
+    return {name: area for name, area in leaks if area >= threshold}
+
+
+def _areas(parts: Sequence[Block], schema: Schema, labels: Array) -> dict[str, float]:
+    """The area of each feature for one label, bool [N]."""
     found = {}
     if schema.continuous:
         table = _table(parts, "continuous")
@@ -59,11 +68,10 @@ def leaking_features(
             found[name] = max(*areas, *(1 - area for area in areas))
     if schema.fields:
         table = _table(parts, "categorical")
-        fold = np.random.default_rng(0).integers(_FOLDS, size=rows)
+        fold = np.random.default_rng(0).integers(_FOLDS, size=len(labels))
         for name, ids in zip(schema.fields, table.T, strict=True):
             found[name] = _area(_means_of_others(ids, labels, fold), labels)
-    leaks = sorted(found.items(), key=lambda item: -item[1])
-    return {name: area for name, area in leaks if area >= threshold}
+    return found
 
 
 def _table(parts: Sequence[Block], group: str) -> Array:

@@ -42,18 +42,20 @@ def permutation_importance(
     """Computes the permutation importance of each feature on a sample of a data set.
 
     Args:
-        predict: features of a batch → probabilities [B]; see `predictor`.
-        dataset: batches of (features, labels [B, 1]). The first `rows` examples are the sample.
-        schema: names of the continuous and categorical features.
+        predict: features of a batch → probabilities [B], of several labels [B, number of labels];
+            see `predictor`.
+        dataset: batches of (features, labels [B, 1]), in which several labels are a dict. The first
+            `rows` examples are the sample.
+        schema: names of the labels and of the continuous and categorical features.
         rows: size of the sample.
         seed: seed of the permutation, which is the same for all features.
 
     Returns:
-        The features in descending order of importance: each continuous and categorical feature, and
+        The features in descending order of importance, which is the mean of several labels: each continuous and categorical feature, and
         the most frequent sparse ids of the sample (at most 40), named `id 7`, … Empty if the data
         set has no examples.
     """
-    sample = take_sample(dataset, rows)
+    sample = take_sample(dataset, rows, schema.labels)
     if sample is None:
         return []
     features, labels = sample
@@ -70,9 +72,9 @@ def batch_importance(
     """Computes the permutation importance of each feature of one batch.
 
     Args:
-        predict: features of a batch → probabilities [B].
+        predict: features of a batch → probabilities [B], of several labels [B, number of labels].
         features: the batch.
-        y: its labels, [B].
+        y: its labels, of the same shape.
         groups: its features, as `feature_groups` returns them.
         seed: seed of the permutation, which is the same for all features.
 

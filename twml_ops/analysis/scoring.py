@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,35 +65,83 @@ def score(
     Raises:
         ValueError: a prediction is NaN or infinite.
     """
-    predict = predictor(model)
-    labels, predictions, weights = [], [], []
+    return score_labels(model, dataset, ("label",), on_batch)["label"]
+
+
+def score_labels(
+    model: tf.keras.Model,
+    dataset: tf.data.Dataset,
+    names: Sequence[str],
+    on_batch: Callable[[int], None] = lambda examples: None,
+) -> dict[str, Scores]:
+    """Predicts each label of each example of a data set.
+
+    Args:
+        model: model that returns probabilities [B, 1]; of several labels a dict of them by name.
+        dataset: batches of (features, labels) or (features, labels, sample weights [B]), with
+            labels [B, 1]; of several labels a dict of them by name.
+        names: names of the labels.
+        on_batch: called after each batch with its number of examples.
+
+    Returns:
+        For each label: its values, predictions and sample weights in the order of the data set.
+
+    Raises:
+        ValueError: a prediction is NaN or infinite.
+    """
+    predict = predictor(model, names)
+    labels: list[Any] = [np.zeros((0, len(names)), np.float32)]
+    predictions, weights = [labels[0]], []
     start = time.perf_counter()
     for features, batch_labels, *batch_weights in dataset:
-        labels.append(batch_labels.numpy().reshape(-1))
-        predictions.append(predict(features))
+        labels.append(by_column(batch_labels, names))
+        predictions.append(predict(features).reshape(-1, len(names)))
         weights += [w.numpy().reshape(-1) for w in batch_weights]
         on_batch(len(labels[-1]))
     seconds = time.perf_counter() - start
-    y, p = (np.concatenate(a) if a else np.zeros(0, np.float32) for a in (labels, predictions))
+    y, p = np.concatenate(labels), np.concatenate(predictions)
     if not np.isfinite(p).all():
-        row = int(np.flatnonzero(~np.isfinite(p))[0])
+        row, column = np.argwhere(~np.isfinite(p))[0]
         raise ValueError(
-            f"the prediction for example {row} must be finite, got {p[row]}: check the data for NaN"
+            f"the prediction for example {row} must be finite, got {p[row, column]}: check the "
+            "data for NaN"
         )
-    return Scores(y, p, seconds, np.concatenate(weights) if weights else None)
+    w = np.concatenate(weights) if weights else None
+    return {
+        name: Scores(np.ascontiguousarray(y[:, i]), np.ascontiguousarray(p[:, i]), seconds, w)
+        for i, name in enumerate(names)
+    }
 
 
-def predictor(model: tf.keras.Model) -> Callable[[Any], Any]:
+def by_column(values: Any, names: Sequence[str]) -> npt.NDArray[Any]:
+    """Labels or outputs of a batch as one array.
+
+    Args:
+        values: tensor [B, 1] or [B]; of several labels a dict of them by name. Examples without
+            labels have one column of zeros, whatever the number of labels is.
+        names: names of the labels.
+
+    Returns:
+        float32 [B, number of labels].
+    """
+    columns = [values[n] for n in names] if isinstance(values, Mapping) else [values] * len(names)
+    return np.stack([column.numpy().reshape(-1) for column in columns], axis=1)
+
+
+def predictor(model: tf.keras.Model, names: Sequence[str] = ("label",)) -> Callable[[Any], Any]:
     """Compiles a model into a function for predictions.
 
     Args:
-        model: model that returns probabilities [B, 1].
+        model: model that returns probabilities [B, 1]; of several labels a dict of them by name.
+        names: names of the labels.
 
     Returns:
-        A function: features of a batch → probabilities, float32 array [B].
+        A function: features of a batch → probabilities, float32 array [B]; of several labels [B,
+        number of labels].
     """
     call = compiled(lambda features: model(features, training=False))
-    return lambda features: call(features).numpy().reshape(-1)
+    width = (len(names),) if len(names) > 1 else ()
+    return lambda features: by_column(call(features), names).reshape(-1, *width)
 
 
 def compiled(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -138,14 +186,50 @@ def metrics(scores: Scores) -> dict[str, float]:
     return {**_ranking(y, p, w), **_probability(y, p, w)}
 
 
+def metrics_by_label(scores: Mapping[str, Scores]) -> dict[str, dict[str, float]]:
+    """Computes the metrics that METRICS names for each label."""
+    return {label: metrics(of_label) for label, of_label in scores.items()}
+
+
+def with_labels(
+    metrics: Mapping[str, float], by_label: Mapping[str, Mapping[str, float]]
+) -> dict[str, Any]:
+    """The content of metrics.json.
+
+    Args:
+        metrics: means over the labels, and other figures.
+        by_label: metrics of each label.
+
+    Returns:
+        `metrics`, and those of each label under "labels" if there are several.
+    """
+    labels = {"labels": {k: dict(m) for k, m in by_label.items()}} if len(by_label) > 1 else {}
+    return {**metrics, **labels}
+
+
+def mean_metrics(by_label: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each metric over the labels.
+
+    Args:
+        by_label: metrics of each label.
+
+    Returns:
+        The means; those of the only label itself if there is one.
+    """
+    first, *others = by_label.values()
+    if not others:
+        return dict(first)
+    return {key: float(np.mean([m[key] for m in by_label.values()])) for key in first}
+
+
 def log_loss(
     y: npt.NDArray[Any], p: npt.NDArray[Any], weights: npt.NDArray[Any] | None = None
 ) -> float:
     """Computes the log loss (binary cross-entropy), the mean of −y ln p − (1 − y) ln(1 − p).
 
     Args:
-        y: labels [n].
-        p: predicted probabilities [n], which are clipped to [1e-7, 1 − 1e-7].
+        y: labels [n]; or [n, number of labels], over all of which the mean is taken.
+        p: predicted probabilities of the same shape, which are clipped to [1e-7, 1 − 1e-7].
         weights: sample weights [n]; None: all examples count once.
 
     Returns:

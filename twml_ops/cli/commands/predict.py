@@ -22,7 +22,8 @@ def predict(
 ) -> None:
     """Writes the predicted probability of each example on a line of its own, in order.
 
-    CSV, Parquet and TFRecord files need the columns of the features only.
+    With several labels a line has a probability for each, in the order of the schema, with tabs
+    between them. CSV, Parquet and TFRecord files need the columns of the features only.
     """
     from twml_ops.cli.runs.evaluate import predict_run
 

@@ -16,32 +16,12 @@ from twml_ops.analysis.lift import lift_table
 from twml_ops.analysis.scoring import Scores
 from twml_ops.cli.render import trial_table
 from twml_ops.cli.render.leaks import warnings_of
+from twml_ops.cli.render.metrics_table import base_rate_loss, metric_table, number_text
 from twml_ops.cli.results.run_result import RunResult
 from twml_ops.cli.results.trial import Trial
 
 TOP_FEATURES = 25
 
-_NOTES = {
-    "auc": "share of pairs in which the positive has the higher score",
-    "pr_auc": "average precision",
-    "log_loss": "a constant prediction has {entropy:.4f}",
-    "normalized_entropy": "log loss / entropy of the base rate",
-    "validation_log_loss": "on the validation data, after the chosen number of epochs",
-    "rce": "reduction of that entropy in percent",
-    "calibration": "mean prediction / mean label",
-    "examples_per_second": "including reading",
-    "examples": "",
-    "seconds": "",
-}
-_NAMES = {
-    "auc": "ROC AUC",
-    "pr_auc": "PR AUC",
-    "log_loss": "log loss",
-    "normalized_entropy": "normalized entropy",
-    "validation_log_loss": "validation log loss",
-    "rce": "RCE",
-    "examples_per_second": "examples / s",
-}
 Picture = tuple[str, str, str, bool]  # title, note, image, whether it has the whole width
 
 _TILES = ("auc", "log_loss", "rce", "calibration", "examples_per_second")
@@ -54,18 +34,21 @@ def render(result: RunResult) -> str:
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
-    facts, uncalibrated = result.facts, result.uncalibrated_scores
-    before = None if uncalibrated is None else scoring.metrics(uncalibrated)
-    rows = describe_metrics(result.metrics, before, scoring.standard_errors(result.scores))
+    facts, several = result.facts, len(result.scores) > 1
+    # The mean over labels has no standard error: the labels of an example are not independent.
+    errors = None if several else scoring.standard_errors(*result.scores.values())
+    table = metric_table(result.metrics, result.label_metrics, result.metrics_before(), errors)
     return env.get_template("report.html.j2").render(
         title=f"{facts['model']} on {facts['data']}",
         subtitle=f"{facts['finished']} · twml-ops {facts['versions']['twml_ops']}",
-        tiles=[row for row in rows if row["key"] in _TILES],
+        tiles=[row for row in table.rows if row.key in _TILES],
         pictures=_pictures(result),
         eval_name=facts["eval_source"],
-        metrics=rows,
-        compared=before is not None,
-        lift=_lift_rows(result.scores),
+        metrics=table,
+        lifts=[
+            {"title": f"Lift of {label}" if several else "Lift", "rows": _lift_rows(scores)}
+            for label, scores in result.scores.items()
+        ],
         trials=_trial_rows(facts),
         warnings=warnings_of(*_leaks(facts)),
         configuration=_configuration(facts),
@@ -73,46 +56,15 @@ def render(result: RunResult) -> str:
     )
 
 
-def describe_metrics(
-    metrics: Mapping[str, float],
-    before: Mapping[str, float] | None = None,
-    errors: Mapping[str, float] | None = None,
-) -> list[dict[str, str]]:
-    """The metrics as text.
-
-    Args:
-        metrics: value by name, as in metrics.json.
-        before: metrics of the same data before a calibration; None: there was none.
-        errors: standard errors, of the metrics that have one.
-
-    Returns:
-        One dictionary per metric: `key`, `name`, `value`, `before`, and `note`, which explains it.
-    """
-    entropy = metrics["log_loss"] / metrics["normalized_entropy"]
-    rows = []
-    for key, value in metrics.items():
-        note, error = _NOTES[key].format(entropy=entropy), (errors or {}).get(key, math.nan)
-        rows.append(
-            {
-                "key": key,
-                "name": _NAMES.get(key, key.replace("_", " ")),
-                "before": _number(before[key]) if before and key in before else "",
-                "value": _number(value),
-                "note": note + (f"; standard error {error:.2g}" if math.isfinite(error) else ""),
-            }
-        )
-    return rows
-
-
 def _lift_rows(scores: Scores) -> list[dict[str, Any]]:
     """The rows of the lift table as text; `share` is the length of the bar in percent."""
     return [
         {
             "rank": rank,
-            "examples": _number(row.examples),
-            "least": _number(row.least),
-            "predicted": _number(row.predicted),
-            "observed": _number(row.observed),
+            "examples": number_text(row.examples),
+            "least": number_text(row.least),
+            "predicted": number_text(row.predicted),
+            "observed": number_text(row.observed),
             "lift": f"{row.lift:.2f}" if math.isfinite(row.lift) else "–",
             "captured": f"{row.captured:.1%}" if math.isfinite(row.captured) else "–",
             "share": round(100 * row.captured, 1) if math.isfinite(row.captured) else 0,
@@ -147,39 +99,50 @@ def _trial_rows(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _pictures(result: RunResult) -> list[dict[str, Any]]:
     from twml_ops.cli.render import plots
 
-    labels, predictions, *_ = result.scores
-    entropy = result.metrics["log_loss"] / result.metrics["normalized_entropy"]
-    n = f"{len(labels):,}"
+    before, several = result.uncalibrated_scores, len(result.scores) > 1
     pictures: list[Picture] = []
-    if result.uncalibrated_scores is not None:
-        pictures.append(_before_and_after(result.uncalibrated_scores, result.scores))
-    pictures += _learning_curves(result, entropy)
-    curve = {"1/20 of the examples, 95 % interval": plots.reliability(labels, predictions)}
-    pictures += [
-        (
-            "Calibration",
-            "Share of positives against mean prediction. Each dot is a twentieth of the examples.",
-            plots.svg(plots.calibration(curve), 5.2, 3.9),
-            False,
-        ),
-        (
-            "Scores",
-            f"Density of the predictions for {n} examples. A good model separates the two classes.",
-            plots.svg(plots.score_histogram(labels, predictions), 5.2, 3.9),
-            False,
-        ),
-    ]
+    for label, scores in result.scores.items():
+        if before is not None:
+            of_label = f" of {label}" if several else ""
+            pictures.append(_before_and_after(before[label], scores, of_label))
+    pictures += _learning_curves(result, base_rate_loss(result.label_metrics))
+    for label, scores in result.scores.items():
+        pictures += _score_pictures(scores, f" of {label}" if several else "")
     if result.importances:
         top = result.importances[:TOP_FEATURES]
         bars = plots.feature_bars([f.name for f in top], [f.importance for f in top])
         more = len(result.importances) - len(top)
         note = "Increase of the log loss when one feature is permuted over the rows."
+        note += " The mean over the labels." if several else ""
         note += f" The {len(top)} most important of {len(result.importances)}." if more else ""
         pictures.append(
             ("Permutation importance", note, plots.svg(bars, 10.4, 0.9 + 0.25 * len(top)), True)
         )
     keys = ("title", "note", "image", "wide")
     return [dict(zip(keys, p, strict=True)) for p in pictures]
+
+
+def _score_pictures(scores: Scores, of_label: str) -> list[Picture]:
+    """The calibration and the distribution of the predictions of one label."""
+    from twml_ops.cli.render import plots
+
+    labels, predictions, *_ = scores
+    curve = {"1/20 of the examples, 95 % interval": plots.reliability(labels, predictions)}
+    return [
+        (
+            f"Calibration{of_label}",
+            "Share of positives against mean prediction. Each dot is a twentieth of the examples.",
+            plots.svg(plots.calibration(curve), 5.2, 3.9),
+            False,
+        ),
+        (
+            f"Scores{of_label}",
+            f"Density of the predictions for {len(labels):,} examples. A good model separates the "
+            "two classes.",
+            plots.svg(plots.score_histogram(labels, predictions), 5.2, 3.9),
+            False,
+        ),
+    ]
 
 
 def _learning_curves(result: RunResult, base_rate_loss: float) -> list[Picture]:
@@ -214,7 +177,7 @@ def _learning_curves(result: RunResult, base_rate_loss: float) -> list[Picture]:
     ]
 
 
-def _before_and_after(before: Scores, after: Scores) -> Picture:
+def _before_and_after(before: Scores, after: Scores, of_label: str) -> Picture:
     from twml_ops.cli.render import plots
 
     curves = {
@@ -228,7 +191,7 @@ def _before_and_after(before: Scores, after: Scores) -> Picture:
         f"The mean distance from the diagonal is {gaps[0]} before and {gaps[1]} after."
     )
     picture = plots.svg(plots.calibration(curves), 10.4, 4.6)
-    return "Reliability before and after the calibration", note, picture, True
+    return f"Reliability{of_label} before and after the calibration", note, picture, True
 
 
 def _configuration(facts: dict[str, Any]) -> list[dict[str, Any]]:
@@ -240,12 +203,4 @@ def _configuration(facts: dict[str, Any]) -> list[dict[str, Any]]:
     flat.update({f"calibration_{k}": v for k, v in calibration.items() if v is not None})
     flat.update({f"cluster_{k}": v for k, v in (facts.get("cluster") or {}).items()})
     flat.update(facts["versions"])
-    return [{"name": k.replace("_", " "), "value": _number(v)} for k, v in flat.items()]
-
-
-def _number(value: Any) -> str:
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            return "–"
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return [{"name": k.replace("_", " "), "value": number_text(v)} for k, v in flat.items()]

@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from twml_ops.analysis import scoring
-from twml_ops.cli.render.report import describe_metrics
+from twml_ops.cli.render.metrics_table import Metrics, metric_table
 from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.results.member import Member
 from twml_ops.cli.results.run_result import RunResult
@@ -29,7 +28,10 @@ def print_data(console: Console, train: Source, held_out: Source, sizes: tuple[i
     groups = {"continuous": len(s.continuous), "categorical": len(s.categorical)}
     parts = [f"{n} {name} features" for name, n in groups.items() if n]
     parts += [f"sparse ids below {s.sparse_dim:,}"] if s.sparse_dim else []
-    console.print(f"        {', '.join(parts)}; positive: {escape(s.label)}", soft_wrap=True)
+    labels = f"; labels: {', '.join(s.labels)}" if len(s.labels) > 1 else ""
+    console.print(
+        f"        {', '.join(parts)}{escape(labels)}; positive: {escape(s.label)}", soft_wrap=True
+    )
 
 
 def print_model(
@@ -92,33 +94,42 @@ def print_checkpoint(console: Console, step: int, steps: int, metrics: Mapping[s
 
 
 def print_metrics(
-    console: Console, metrics: Mapping[str, float], before: Mapping[str, float] | None = None
+    console: Console,
+    metrics: Metrics,
+    by_label: Mapping[str, Metrics],
+    before: Mapping[str, Metrics] | None = None,
 ) -> None:
     """Prints a table with one metric per row.
 
     Args:
         console: where to print.
         metrics: value by name, as in metrics.json.
-        before: metrics before a calibration, for a second column; None: no such column.
+        by_label: metrics of each label; those of several labels have columns of their own.
+        before: the same before a calibration, for more columns; None: there was none.
     """
-    table = Table(box=box.SIMPLE_HEAD, show_header=before is not None, pad_edge=False)
+    found = metric_table(metrics, by_label, before)
+    with_headings = len(found.headings) > 1
+    table = Table(box=box.SIMPLE_HEAD, show_header=with_headings, pad_edge=False)
     table.add_column(style="bold")
-    if before is not None:
-        table.add_column("before", justify="right")
-    table.add_column("after", justify="right", style="cyan")
+    for heading in found.headings:
+        style = "" if heading.endswith("before") else "cyan"
+        table.add_column(escape(heading), justify="right", style=style)
     table.add_column(style="dim")
-    for row in describe_metrics(metrics, before):
-        numbers = [row["value"]] if before is None else [row["before"], row["value"]]
-        table.add_row(row["name"], *numbers, row["note"])
+    for row in found.rows:
+        table.add_row(row.name, *row.values, row.note)
     console.print(table)
 
 
 def print_evaluation(
-    console: Console, run: Path, source: Source, metrics: Mapping[str, float]
+    console: Console,
+    run: Path,
+    source: Source,
+    metrics: Metrics,
+    by_label: Mapping[str, Metrics],
 ) -> None:
     """Prints the metrics of the run in the folder `run` on a data set."""
     console.print(f"[bold]{escape(str(run))}[/] on {escape(source.name)}", soft_wrap=True)
-    print_metrics(console, metrics)
+    print_metrics(console, metrics, by_label)
 
 
 def print_result(console: Console, result: RunResult, files: str, out: Path) -> None:
@@ -130,7 +141,5 @@ def print_result(console: Console, result: RunResult, files: str, out: Path) -> 
         files: the files, for example "the report and the metrics".
         out: their folder.
     """
-    uncalibrated = result.uncalibrated_scores
-    before = None if uncalibrated is None else scoring.metrics(uncalibrated)
-    print_metrics(console, result.metrics, before)
+    print_metrics(console, result.metrics, result.label_metrics, result.metrics_before())
     console.print(f"[dim]{files} are in[/] [bold]{escape(str(out))}[/]")

@@ -32,5 +32,5 @@ def write(folder: Path, result: RunResult) -> None:
     save_model(bare, folder / MODEL_FILE)
     export.to_tf(tiered_tables.in_memory(bare), folder / SAVED_MODEL, output_names=OUTPUT_NAMES)
     (folder / REPORT_FILE).write_text(report.render(result), encoding="utf-8")
-    write_json(folder / METRICS_FILE, result.metrics)
+    write_json(folder / METRICS_FILE, result.metrics_file())
     write_json(folder / RUN_FILE, result.facts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,12 @@ def calibrate_run(
                 _print_warning(console)
             start = time.perf_counter()
             scores = score_source(trained.model, source, console, sizes[0], "scoring")
-            layer = fit(method, scores, source.name)
+            fitted = {
+                label: fit(method, of_label, source.name, f"calibration_{i}" if i else "calibration")
+                for i, (label, of_label) in enumerate(scores.items())
+            }
             seconds = time.perf_counter() - start
-            model = append_layer(trained.model, layer)
+            model = append_layers(trained.model, fitted)
             before = score_source(trained.model, held_out, console, sizes[1])
             after = score_source(model, held_out, console, sizes[1])
             importances = importances_of(model, held_out, trained.facts["seed"], console)
@@ -87,35 +91,46 @@ def calibrate_run(
             **provenance(),
             "calibration": calibration,
         }
-        metrics = {**scoring.metrics(after), **throughput(sizes[0], seconds)}
+        means = scoring.mean_metrics(scoring.metrics_by_label(after))
+        metrics = {**means, **throughput(sizes[0], seconds)}
         result = RunResult(model, History(), after, metrics, importances, facts, before)
         artifacts.write(folder, result)
         files = "the report, the calibrated model and the metrics"
         run_summary.print_result(console, result, files, out)
 
 
-def fit(method: str, scores: Scores, name: str) -> layers.IsotonicCalibration | layers.PlattScaling:
+def fit(
+    method: str, scores: Scores, data: str, name: str = "calibration"
+) -> layers.IsotonicCalibration | layers.PlattScaling:
     """Fits a calibration layer.
 
     Args:
         method: one of METHODS.
         scores: labels and predictions to fit on.
-        name: name of the data, for error messages.
+        data: name of the data, for error messages.
+        name: name of the layer.
 
     Raises:
         UserError: all labels are equal.
     """
     if len(np.unique(scores.labels)) < 2:
         only = f"only labels of {scores.labels[0]:g}" if len(scores.labels) else "no examples"
-        raise UserError(f"{name}: has {only}, expected both classes to calibrate with")
-    layer = METHODS[method](name="calibration")
+        raise UserError(f"{data}: has {only}, expected both classes to calibrate with")
+    layer = METHODS[method](name=name)
     layer.fit(scores.predictions, scores.labels, scores.weights)
     return layer
 
 
-def append_layer(model: tf.keras.Model, layer: tf.keras.layers.Layer) -> tf.keras.Model:
-    """A model that applies `layer` to the probabilities [B, 1] of `model`."""
-    return tf.keras.Model(model.input, layer(model.output), name=model.name)
+def append_layers(
+    model: tf.keras.Model, fitted: Mapping[str, tf.keras.layers.Layer]
+) -> tf.keras.Model:
+    """A model that applies the layer of each label to the probabilities [B, 1] of `model`."""
+    if isinstance(model.output, dict):
+        outputs = {label: layer(model.output[label]) for label, layer in fitted.items()}
+    else:
+        (layer,) = fitted.values()
+        outputs = layer(model.output)
+    return tf.keras.Model(model.input, outputs, name=model.name)
 
 
 def _check_method(method: str) -> None:

@@ -13,19 +13,20 @@ from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs import kept_weights
 
 SNAPSHOTS = 8  # of the second half of an epoch
-WEIGHTED_LOSS = "weighted_loss"
+MEAN_LOSS = "mean_loss"
 
 
 def mean_losses(logs: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of Keras, with weighted means as `loss` and `val_loss`.
+    """The metrics of Keras, with weighted means over examples and labels as `loss` and `val_loss`.
 
     The losses of Keras are sums of weighted losses divided by the number of examples. If there are
-    sample weights, the metric `WEIGHTED_LOSS` divides by the sum of the weights instead.
+    sample weights or several labels, the metric `MEAN_LOSS` divides by the sum of the weights and
+    the number of the labels instead.
     """
     metrics = {name: float(value) for name, value in logs.items()}
     for prefix in ("", "val_"):
-        if prefix + WEIGHTED_LOSS in metrics:
-            metrics[f"{prefix}loss"] = metrics.pop(prefix + WEIGHTED_LOSS)
+        if prefix + MEAN_LOSS in metrics:
+            metrics[f"{prefix}loss"] = metrics.pop(prefix + MEAN_LOSS)
     return metrics
 
 

@@ -136,6 +136,7 @@ class RunCheckpoints:
         model: tf.keras.Model,
         schema: Schema,
         *,
+        served: tf.keras.Model,
         examples: int,
         seed: int,
         phase: str,
@@ -148,6 +149,7 @@ class RunCheckpoints:
         Args:
             model: compiled model.
             schema: its features.
+            served: the model that is published: `model`, or one with the same weights.
             examples: number of examples in an epoch.
             seed: of the order of the examples.
             phase: "choice" of the number of epochs, "fit" for this number, or "member N" for the
@@ -166,7 +168,7 @@ class RunCheckpoints:
         if not self.wanted:
             return None
         if self._publisher is not None:
-            self._publisher.follow(model, schema)
+            self._publisher.follow(served, model, schema)
         choice = self.choice and self.choice.to_json()
         facts = {**config.to_json(), "phase": phase, "choice": choice}
         callback = CheckpointCallback(

@@ -15,10 +15,10 @@ _SEED = 1  # unlike that of the validation data: the two choices are independent
 
 
 def check(config: RunConfig, schema: Schema) -> None:
-    """Checks the options about the balance of the classes, and that there is one label.
+    """Checks the options about the balance of the classes.
 
     Raises:
-        UserError: an option is out of range, or the data have several labels.
+        UserError: an option is out of range, or used although the data have several labels.
     """
     if not 0 < config.positive_weight < math.inf:
         raise UserError(f"--positive-weight must be positive, got {config.positive_weight:g}")
@@ -27,10 +27,16 @@ def check(config: RunConfig, schema: Schema) -> None:
             f"--negative-rate must be greater than 0 and at most 1, got {config.negative_rate:g}"
         )
     if len(schema.labels) > 1:
-        raise UserError(
-            f"the commands train on one label, and the schema names {', '.join(schema.labels)}: "
-            "leave one of them, or train with model.fit in Python, where each has an output"
-        )
+        labels = ", ".join(schema.labels)
+        for option, used in (
+            ("--positive-weight", config.positive_weight != 1),
+            ("--negative-rate", config.negative_rate != 1),
+        ):
+            if used:
+                raise UserError(
+                    f"{option} is for the positives and negatives of one label, and the schema "
+                    f"names {labels}"
+                )
 
 
 def training_examples(config: RunConfig, source: Source) -> Source:

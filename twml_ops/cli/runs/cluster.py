@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,6 +63,19 @@ def check(config: RunConfig) -> None:
     if (config.checkpoint_bits, config.checkpoint_slot_bits) != (32, 32):
         raise UserError(
             "--checkpoint-bits, --checkpoint-slot-bits: checkpoints of a cluster are not quantized"
+        )
+
+
+def check_labels(labels: Sequence[str]) -> None:
+    """Checks that a cluster can train a model of these labels.
+
+    Raises:
+        UserError: there are several labels.
+    """
+    if len(labels) > 1:
+        raise UserError(
+            f"a cluster trains a model of one label, and the schema names {', '.join(labels)}: "
+            "train them in one process, or in a schema for each"
         )
 
 

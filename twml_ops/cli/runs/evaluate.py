@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,20 +31,23 @@ def score_source(
     size: int | None = None,
     title: str = "evaluating",
     batch_size: int = LARGE_BATCH_SIZE,
-) -> Scores:
-    """The predictions of a model for a data set, with a progress bar on `console`.
+    labels: Sequence[str] | None = None,
+) -> dict[str, Scores]:
+    """The predictions of a model for a data set by label, with a progress bar on `console`.
 
     Args:
-        model: model that returns probabilities [B, 1].
+        model: model that returns probabilities [B, 1]; of several labels a dict of them.
         source: the data set.
         console: terminal of the progress bar.
         size: number of examples, if known.
         title: label of the progress bar.
         batch_size: number of examples in a batch.
+        labels: names of the labels of the model; None: those of the data set.
     """
     with Bar(console, title, size) as bar:
         batches = source.dataset(batch_size, layout=models.layout_of(model))
-        return scoring.score(model, batches, bar.add)
+        names = source.schema.labels if labels is None else labels
+        return scoring.score_labels(model, batches, names, bar.add)
 
 
 def importances_of(
@@ -53,7 +57,8 @@ def importances_of(
     with console.status("computing permutation importance"):
         layout = models.layout_of(model)
         sample = source.dataset(LARGE_BATCH_SIZE, shuffle=True, seed=seed, layout=layout)
-        return permutation_importance(scoring.predictor(model), sample, source.schema)
+        predict = scoring.predictor(model, source.schema.labels)
+        return permutation_importance(predict, sample, source.schema)
 
 
 def throughput(examples: int, seconds: float) -> dict[str, float]:
@@ -84,15 +89,21 @@ def evaluate_run(run: Path, data: str | None, batch_size: int, as_json: bool) ->
         scores = score_source(
             trained.model, source, make_error_console(), title=source.name, batch_size=batch_size
         )
-    metrics = {**scoring.metrics(scores), **throughput(len(scores.labels), scores.seconds)}
+    by_label = scoring.metrics_by_label(scores)
+    first = next(iter(scores.values()))
+    speed = throughput(len(first.labels), first.seconds)
+    metrics = {**scoring.mean_metrics(by_label), **speed}
     if as_json:
-        print_json(metrics)
+        print_json(scoring.with_labels(metrics, by_label))
     else:
-        run_summary.print_evaluation(make_console(), run, source, metrics)
+        run_summary.print_evaluation(make_console(), run, source, metrics, by_label)
 
 
 def predict_run(run: Path, data: str, batch_size: int, out: Path | None) -> None:
     """Writes the predicted probability of each example on a line of its own, in order.
+
+    With several labels a line has the probability of each, in the order of the run's schema, with
+    tabs between them.
 
     Args:
         run: folder of the run.
@@ -105,13 +116,20 @@ def predict_run(run: Path, data: str, batch_size: int, out: Path | None) -> None
         ValueError: data cannot be read.
     """
     trained = TrainedRun(run)
-    source = trained.unlabeled_source(data)
+    source, labels = trained.unlabeled_source(data), trained.schema.labels
+    console = make_error_console()
     with original_errors(source):
         scores = score_source(
-            trained.model, source, make_error_console(), title=source.name, batch_size=batch_size
+            trained.model,
+            source,
+            console,
+            title=source.name,
+            batch_size=batch_size,
+            labels=labels,
         )
+    columns = np.stack([scores[label].predictions for label in labels], axis=1)
     if out is None:
-        np.savetxt(sys.stdout, scores.predictions, fmt="%.7g")
+        np.savetxt(sys.stdout, columns, fmt="%.7g", delimiter="\t")
         return
     with new_file(out) as path:
-        np.savetxt(path, scores.predictions, fmt="%.7g")
+        np.savetxt(path, columns, fmt="%.7g", delimiter="\t")

@@ -81,7 +81,7 @@ def explain(trained: TrainedRun, data: str | None, against: str | None, rows: in
             seed=trained.facts["seed"],
             layout=models.layout_of(trained.model),
         )
-        sample = take_sample(shuffled, rows)
+        sample = take_sample(shuffled, rows, trained.schema.labels)
         if sample is None:
             raise UserError(f"{source.name}: has no examples")
         features, labels = sample

@@ -17,10 +17,11 @@ from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.progress import ProgressCallback
 from twml_ops.cli.results.history import Epoch, History, LossPoint
 from twml_ops.cli.runs import optimizers, saved_slots, tiered_tables
-from twml_ops.cli.runs.callbacks import WEIGHTED_LOSS, WeightAveraging, mean_losses
+from twml_ops.cli.runs.callbacks import MEAN_LOSS, WeightAveraging, mean_losses
 from twml_ops.cli.runs.checkpoints import RunCheckpoints
 from twml_ops.cli.runs.class_balance import weighted
 from twml_ops.cli.runs.config import RunConfig
+from twml_ops.cli.runs.joined_labels import joined, joined_outputs, summed_loss
 from twml_ops.cli.runs.runner import FittedModel, Monitored
 from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE
 from twml_ops.data import Source
@@ -75,15 +76,17 @@ class LocalRunner:
         tables are in files: the averages would take the memory of whole tables.
         """
         config, size = self._config, train.num_examples()
-        layout = models.layout_of(model)
+        layout, labels = models.layout_of(model), train.schema.labels
+        served, model = model, joined_outputs(model, labels)
         assert config.learning_rate is not None
-        metrics = [tf.keras.metrics.AUC(name="auc")]
+        several = {"multi_label": True, "num_labels": len(labels)} if len(labels) > 1 else {}
+        metrics = [tf.keras.metrics.AUC(name="auc", **several)]
         is_weighted = train.schema.weight is not None or config.positive_weight != 1
-        if is_weighted:
-            metrics.append(tf.keras.metrics.BinaryCrossentropy(name=WEIGHTED_LOSS))
+        if is_weighted or several:
+            metrics.append(tf.keras.metrics.BinaryCrossentropy(name=MEAN_LOSS))
         model.compile(
             optimizers.create(config.optimizer, config.learning_rate),
-            "binary_crossentropy",
+            summed_loss(labels),
             **{"weighted_metrics" if is_weighted else "metrics": metrics},
             steps_per_execution=STEPS_PER_EXECUTION,
             jit_compile=False,
@@ -97,6 +100,7 @@ class LocalRunner:
         if monitored is not None:
             monitored.source.num_examples()  # so that its dataset has a length: Keras 2 needs it
             validation_data = monitored.source.dataset(LARGE_BATCH_SIZE, layout=layout)
+            validation_data = joined(validation_data, labels)
             if monitored.name == "validation":
                 validation_data = weighted(validation_data, config.positive_weight)
 
@@ -104,7 +108,8 @@ class LocalRunner:
             dataset = train.dataset(
                 config.batch_size, shuffle=True, seed=config.seed, layout=layout, **at
             )
-            return tiered_tables.read_ahead(weighted(dataset, config.positive_weight), model)
+            dataset = weighted(joined(dataset, labels), config.positive_weight)
+            return tiered_tables.read_ahead(dataset, model)
 
         logs = []
         if self._log_dir is not None:
@@ -122,6 +127,7 @@ class LocalRunner:
             checkpoint = self._checkpoints and self._checkpoints.callback(
                 model,
                 train.schema,
+                served=served,
                 examples=size,
                 seed=config.seed,
                 phase="choice" if monitored and monitored.name == "validation" else self._fit_phase,
@@ -146,7 +152,9 @@ class LocalRunner:
         if interrupt.requested:  # in the last step or after it
             assert self._checkpoints is not None
             self._checkpoints.interrupted_after_last_step = True
-        return FittedModel(model, history)
+        if served is not model:
+            served.compile(model.optimizer)  # so that the run can save its slots
+        return FittedModel(served, history)
 
 
 class HistoryCallback(tf.keras.callbacks.Callback):

@@ -34,14 +34,15 @@ class RunPublisher:
         self._folder, self._config = folder, config
         self._publisher: ScorerPublisher | None = None
 
-    def follow(self, model: tf.keras.Model, schema: Schema) -> None:
+    def follow(self, served: tf.keras.Model, model: tf.keras.Model, schema: Schema) -> None:
         """Publishes the checkpoints of a model from now on.
 
         Args:
-            model: the model that is trained.
+            served: the model to publish, before its correction for sampled negatives.
+            model: the model that is trained, with the same weights.
             schema: its features.
         """
-        served = corrected(model, self._config)
+        served = corrected(served, self._config)
         self._publisher = self._made(served, schema, trained=model)
 
     def publish(self, checkpoint: CheckpointReader) -> None:

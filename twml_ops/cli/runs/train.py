@@ -154,6 +154,8 @@ def train(
         runner.connect()
     like = start.schema if start else None
     data, held_out = open_pair(config.data, config.eval, like, config.schema_file)
+    if config.cluster is not None:
+        cluster.check_labels(data.schema.labels)
     second = second_model(config, data.schema)
     if config.model != AUTO:
         config = with_defaults(config, data.schema)
@@ -189,11 +191,12 @@ def train(
     trained_on = (data.name, sizes[0])
     if choice and not choice.refit:
         trained_on = (choice.fit_source, choice.fit_examples)
+    means = scoring.mean_metrics(scoring.metrics_by_label(scores))
     result = RunResult(
         fitted.model,
         fitted.history,
         scores,
-        {**scoring.metrics(scores), **validation, **speed},
+        {**means, **validation, **speed},
         importances,
         training_facts(
             config,
