@@ -51,9 +51,9 @@ def permutation_importance(
         seed: seed of the permutation, which is the same for all features.
 
     Returns:
-        The features in descending order of importance, which is the mean of several labels: each continuous and categorical feature, and
-        the most frequent sparse ids of the sample (at most 40), named `id 7`, … Empty if the data
-        set has no examples.
+        The features in descending order of importance, with several labels the mean over them: each
+        continuous and categorical feature, and the most frequent sparse ids of the sample (at most
+        40), named `id 7`, … Empty if the data set has no examples.
     """
     sample = take_sample(dataset, rows, schema.labels)
     if sample is None:

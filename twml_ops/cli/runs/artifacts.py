@@ -13,7 +13,7 @@ from twml_ops.cli.runs import tiered_tables
 from twml_ops.cli.runs.folder import (
     METRICS_FILE,
     MODEL_FILE,
-    OUTPUT_NAMES,
+    OUTPUT_NAME,
     REPORT_FILE,
     RUN_FILE,
     SAVED_MODEL,
@@ -30,7 +30,7 @@ def write(folder: Path, result: RunResult) -> None:
     model = result.model
     bare = tf.keras.Model(model.input, model.output, name=model.name)  # without optimizer slots
     save_model(bare, folder / MODEL_FILE)
-    export.to_tf(tiered_tables.in_memory(bare), folder / SAVED_MODEL, output_names=OUTPUT_NAMES)
+    export.to_tf(tiered_tables.in_memory(bare), folder / SAVED_MODEL, output_names=[OUTPUT_NAME])
     (folder / REPORT_FILE).write_text(report.render(result), encoding="utf-8")
     write_json(folder / METRICS_FILE, result.metrics_file())
     write_json(folder / RUN_FILE, result.facts)

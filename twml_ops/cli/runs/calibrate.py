@@ -66,7 +66,9 @@ def calibrate_run(
             start = time.perf_counter()
             scores = score_source(trained.model, source, console, sizes[0], "scoring")
             fitted = {
-                label: fit(method, of_label, source.name, f"calibration_{i}" if i else "calibration")
+                label: fit(
+                    method, of_label, source.name, f"calibration_{i}" if i else "calibration"
+                )
                 for i, (label, of_label) in enumerate(scores.items())
             }
             seconds = time.perf_counter() - start

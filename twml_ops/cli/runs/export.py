@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from twml_ops.cli.errors import UserError
-from twml_ops.cli.runs.folder import OUTPUT_NAMES, SAVED_MODEL, new_folder, read_run
+from twml_ops.cli.runs.folder import OUTPUT_NAME, SAVED_MODEL, new_folder, read_run
 
 Format = Literal["fast", "stock", "scorer"]
 TableDtype = Literal["float32", "bfloat16", "int8", "int4"]
@@ -55,7 +55,7 @@ def _convert(run: Path, folder: Path, form: Format, tables: TableDtype, base: Pa
     schema = None if old else trained.schema
     if form == "stock":
         assert tables != "int4"
-        to_stock_tf(trained.model, folder, tables=tables, output_names=OUTPUT_NAMES, schema=schema)
+        to_stock_tf(trained.model, folder, tables=tables, output_names=[OUTPUT_NAME], schema=schema)
     else:
-        (name,) = OUTPUT_NAMES
+        name = OUTPUT_NAME if len(trained.schema.labels) == 1 else None  # labels have names
         to_scorer(trained.model, folder, tables=tables, schema=schema, output_name=name, base=base)

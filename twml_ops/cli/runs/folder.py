@@ -21,7 +21,7 @@ MODEL_FILE = "model.keras"
 SAVED_MODEL = "saved_model"
 TENSORBOARD = "tensorboard"
 SLOTS = "optimizer"
-OUTPUT_NAMES = ("probability",)  # of exported signatures, whatever the last layer is called
+OUTPUT_NAME = "probability"  # in exports, whatever the last layer is called
 FORMAT_KEY, FORMAT = "twml_ops_run", 1
 
 

@@ -71,7 +71,9 @@ def run_info(folder: Path) -> dict[str, str]:
     nested |= {f"trial {i}": one_line(Trial.from_facts(t)) for i, t in enumerate(trials, 1)}
     metrics = json.loads((folder / METRICS_FILE).read_text())
     by_label = metrics.pop("labels", {})
-    metrics |= {f"{label} {k}": v for label, of_label in by_label.items() for k, v in of_label.items()}
+    metrics |= {
+        f"{label} {k}": v for label, of_label in by_label.items() for k, v in of_label.items()
+    }
     shown = {**facts, **options, **nested, **features, "versions": versions, **metrics}
     return {k.replace("_", " "): str(v) for k, v in shown.items() if v not in (None, "", 0, {})}
 

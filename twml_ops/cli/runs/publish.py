@@ -11,7 +11,7 @@ from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.terminal import make_error_console
 from twml_ops.cli.runs.class_balance import corrected
 from twml_ops.cli.runs.config import AUTO, RunConfig
-from twml_ops.cli.runs.folder import OUTPUT_NAMES
+from twml_ops.cli.runs.folder import OUTPUT_NAME
 from twml_ops.data import Schema
 from twml_ops.export import ScorerPublisher
 
@@ -74,7 +74,7 @@ class RunPublisher:
     ) -> ScorerPublisher:
         # Raw columns are hashed as the readers hash them now, not as those of older runs did.
         old = schema.categorical and schema.hash_version == 1
-        (name,) = OUTPUT_NAMES
+        name = OUTPUT_NAME if len(schema.labels) == 1 else None  # labels have names
         return ScorerPublisher(
             model, self._folder, schema=None if old else schema, output_name=name, trained=trained
         )
