@@ -67,6 +67,24 @@ def test_a_worker_parses_its_share_of_the_bytes(name, criteo_file, criteo_row, m
         assert abs(sum(parsed) - total / workers) <= 2 * 3000
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_source_counts_the_bytes_that_it_parses(name, open_examples):
+    workers = 3
+    whole = open_examples(name).split(0.25)[0]  # as `train` divides it
+    list(whole.blocks())
+    total = whole.parsed_bytes
+    assert total == whole.num_bytes() > 0
+    list(whole.blocks())  # from memory
+    assert whole.parsed_bytes == total
+    parts = [open_examples(name).split(0.25)[0].shard(i, workers) for i in range(workers)]
+    for part in parts:
+        assert part.parsed_bytes == 0
+        assert sum(1 for _ in part.dataset(8, shuffle=True)) > 0
+        assert part.parsed_bytes == part.num_bytes()
+        assert abs(part.parsed_bytes - total / workers) <= 0.21 * total  # one unit, in these files
+    assert sum(part.parsed_bytes for part in parts) == total
+
+
 def test_a_worker_reads_its_ranges_of_a_plain_file_only(open_examples, monkeypatch):
     read = []
     read_range = text.read_range

@@ -96,7 +96,7 @@ class FlightsSource(Source):
         block, day = _load(self._folder, self._schema.hash_version)
         kept = np.flatnonzero((day >= self._days[0]) & (day <= self._days[1]))
         units = np.split(kept, range(_UNIT_ROWS, len(kept), _UNIT_ROWS))
-        return [StoredPiece(i, [[block.take(rows)]]) for i, rows in enumerate(units)]
+        return [StoredPiece(i, [[block.take(rows)]], [0]) for i, rows in enumerate(units)]
 
     def own_validation(self) -> tuple[Source, Source] | None:
         """The last days of each month, as for the evaluation: of the days 1 to 24 the last five."""

@@ -85,10 +85,18 @@ class ParquetSource(Source):
             row = 0
             for groups, rows in _joined_groups(file):
                 blocks = partial(self._row_groups, path, file, groups, row)
-                unit = Unit(blocks, lambda rows=rows: rows)  # type: ignore[misc]
+                size = sum(self._bytes_of(file, group) for group in groups)
+                unit = Unit(blocks, lambda rows=rows: rows, size)  # type: ignore[misc]
                 pieces.append(SingleUnit(len(pieces), unit))
                 row += rows
         return pieces
+
+    def _bytes_of(self, file: parquet.ParquetFile, group: int) -> int:
+        """The bytes of the columns that are read of a row group."""
+        row_group = file.metadata.row_group(group)
+        columns = (row_group.column(i) for i in range(row_group.num_columns))
+        names = ((c.path_in_schema.split(".")[0], c.total_uncompressed_size) for c in columns)
+        return sum(size for name, size in names if name in self._columns)
 
     def _row_groups(
         self, path: str, file: parquet.ParquetFile, groups: list[int], row: int

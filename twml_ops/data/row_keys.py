@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -24,16 +24,17 @@ class KeyedPiece(Piece):
     Args:
         whole: the piece.
         index: its position among the pieces of the source.
+        count: called with the bytes of each unit that is parsed.
     """
 
-    def __init__(self, whole: Piece, index: int) -> None:
+    def __init__(self, whole: Piece, index: int, count: Callable[[int], None]) -> None:
         super().__init__(whole.number)
-        self._whole, self._index = whole, index
+        self._whole, self._index, self._count = whole, index, count
 
     def units(self) -> Iterator[Unit]:
         """The units of the piece, whose blocks have keys."""
         for number, unit in enumerate(self._whole.units()):
-            yield _keyed(unit, _hash(self._index, number))
+            yield _keyed(unit, _hash(self._index, number), self._count)
 
     def unit_rows(self) -> list[int]:
         """See `Piece`."""
@@ -48,15 +49,16 @@ class KeyedPiece(Piece):
         self._whole.remember_unit_rows(rows)
 
 
-def _keyed(unit: Unit, first: int) -> Unit:
+def _keyed(unit: Unit, first: int, count: Callable[[int], None]) -> Unit:
     def parse() -> Iterator[Block]:
+        count(unit.size)
         row = first
         for block in unit.blocks():
             keys = np.arange(row, row + len(block), dtype=np.int64)
             yield dataclasses.replace(block, columns={**block.columns, ROW_KEYS: keys})
             row += len(block)
 
-    return Unit(parse, unit.rows)
+    return Unit(parse, unit.rows, unit.size)
 
 
 def _hash(piece: int, unit: int) -> int:

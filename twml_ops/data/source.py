@@ -16,7 +16,14 @@ from twml_ops.data.order import UnitOfPiece
 from twml_ops.data.position import InputPosition
 from twml_ops.data.row_keys import KeyedPiece
 from twml_ops.data.schema import Schema
-from twml_ops.data.units import DealtPiece, Part, Piece, RowRangePieces, StoredPiece, in_range
+from twml_ops.data.units import (
+    DealtPiece,
+    Part,
+    Piece,
+    RowRangePieces,
+    StoredPiece,
+    in_range,
+)
 
 CACHE_BYTES = 1 << 30
 
@@ -38,6 +45,7 @@ class Source(ABC):
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._parsed_bytes = 0
         self._num_examples: int | None = None
         self._made: Sequence[Piece] | None = None
         self._cache: Sequence[Piece] | None = None
@@ -83,7 +91,7 @@ class Source(ABC):
 
     def _keyed(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
         """The pieces, whose examples have keys: `ROW_KEYS`."""
-        return [KeyedPiece(piece, i) for i, piece in enumerate(pieces)]
+        return [KeyedPiece(piece, i, self._count_parsed) for i, piece in enumerate(pieces)]
 
     def num_examples(self) -> int:
         """Counts the examples. May take a pass over the data, once.
@@ -132,10 +140,12 @@ class Source(ABC):
         pieces = self._pieces()
         rows: list[list[int]] = [[] for _ in pieces]
         kept: list[list[list[Block]]] = [[] for _ in pieces]
+        sizes: list[list[int]] = [[] for _ in pieces]
         fits, size = True, 0
         for index, unit in units:
             rows[index].append(0)
             kept[index].append([])
+            sizes[index].append(unit.size)
             for block in unit.blocks():
                 rows[index][-1] += len(block)
                 size += block.nbytes
@@ -149,8 +159,36 @@ class Source(ABC):
         self._num_examples = sum(map(sum, rows))
         if fits:
             self._cache = [
-                StoredPiece(p.number, blocks) for p, blocks in zip(pieces, kept, strict=True)
+                StoredPiece(piece.number, *stored)
+                for piece, *stored in zip(pieces, kept, sizes, strict=True)
             ]
+
+    @property
+    def parsed_bytes(self) -> int:
+        """The bytes of the files that this source and its parts have parsed so far.
+
+        These are decompressed text, records, and the columns that are read of Parquet files.
+        Examples that are kept in memory are parsed once.
+        """
+        return self._parsed_bytes
+
+    def _count_parsed(self, size: int) -> None:
+        self._parsed_bytes += size
+
+    def num_bytes(self) -> int:
+        """Counts the bytes that a pass over the source parses, see `parsed_bytes`.
+
+        May take a pass over compressed files and records, without parsing them.
+
+        Returns:
+            The number of bytes.
+
+        Raises:
+            FileNotFoundError: the data is not there.
+            DataError: the data cannot be read.
+        """
+        units = (unit for piece in self._pieces() for unit in piece.units())
+        return sum(unit.size for unit in units if unit.rows())
 
     def _epoch(self, position: InputPosition, batch_size: int) -> Iterator[Block]:
         """The examples of an epoch in its order, from a position on."""
@@ -322,6 +360,11 @@ class View(Source):
     def in_order_of_time(self) -> bool:
         """See `Source`."""
         return self._whole.in_order_of_time
+
+    @property
+    def parsed_bytes(self) -> int:
+        """Those of the source viewed, and of all its views."""
+        return self._whole.parsed_bytes
 
     def _keyed(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
         return pieces

@@ -79,7 +79,7 @@ class _FilteredPiece(Piece):
                 yield block.take(np.flatnonzero(self._keep(place, block)))
                 row += len(block)
 
-        return Unit(parse, lambda: sum(map(len, parse())))
+        return Unit(parse, lambda: sum(map(len, parse())), unit.size)
 
 
 def random_rows(share: float, seed: int) -> Keep:

@@ -185,20 +185,21 @@ def text_pieces(
     def as_given(chunk: Chunk) -> Chunk:
         return chunk
 
-    def unit_of(read: Callable[[], Chunk]) -> Unit:
+    def unit_of(read: Callable[[], Chunk], size: int) -> Unit:
         def blocks() -> Iterator[Block]:
             chunk = read()
             if chunk.text:
                 yield parse(chunk)
 
-        return Unit(blocks, lambda: count(read()))
+        return Unit(blocks, lambda: count(read()), size)
 
     file = existing_file(path)
     if file.suffix == ".gz":
 
         def units() -> Iterator[Unit]:
             for k, chunk in enumerate(read_ahead(path)):
-                yield unit_of(partial(first if first and k == 0 else as_given, chunk))
+                given = first if first and k == 0 else as_given
+                yield unit_of(partial(given, chunk), len(chunk.text))
 
         return [StreamPiece(number, units)]
 
@@ -206,10 +207,10 @@ def text_pieces(
         chunk = read_range(path, start, start + step)
         return first(chunk) if first and start == 0 else chunk
 
-    step = CHUNK_BYTES
+    step, end = CHUNK_BYTES, file.stat().st_size
     return [
-        SingleUnit(number + k, unit_of(partial(read, start)))
-        for k, start in enumerate(range(0, file.stat().st_size, step))
+        SingleUnit(number + k, unit_of(partial(read, start), min(step, end - start)))
+        for k, start in enumerate(range(0, end, step))
     ]
 
 

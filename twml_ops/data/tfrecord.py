@@ -137,7 +137,8 @@ class TFRecordSource(Source):
     def _units_of(self, path: str) -> Iterator[Unit]:
         row = 0
         for records in self._records(path, _BATCH_ROWS):
-            yield Unit(partial(self._parse, path, records, row), records.__len__)
+            size = sum(map(len, records))
+            yield Unit(partial(self._parse, path, records, row), records.__len__, size)
             row += len(records)
 
     def _parse(self, path: str, records: Array, row: int) -> Iterator[Block]:

@@ -37,10 +37,13 @@ class Unit:
     Args:
         parse: parses them, into blocks of any size.
         count: their number, for less work than `parse`.
+        size: bytes of the file that hold them, decompressed.
     """
 
-    def __init__(self, parse: Callable[[], Iterable[Block]], count: Callable[[], int]) -> None:
-        self._parse, self._count = parse, count
+    def __init__(
+        self, parse: Callable[[], Iterable[Block]], count: Callable[[], int], size: int = 0
+    ) -> None:
+        self._parse, self._count, self.size = parse, count, size
         self._rows: int | None = None
 
     def rows(self) -> int:
@@ -75,7 +78,7 @@ class Unit:
             if (start == 0 and stop != 0) or count():
                 yield from in_range(self.blocks(), start, stop)
 
-        return Unit(parse, count)
+        return Unit(parse, count, self.size)
 
 
 class Piece(ABC):
@@ -125,18 +128,24 @@ class SingleUnit(Piece):
 
 
 class StoredPiece(Piece):
-    """A piece whose blocks are in memory, by unit."""
+    """A piece whose blocks are in memory, by unit.
 
-    def __init__(self, number: int, units: Sequence[Sequence[Block]]) -> None:
+    Args:
+        number: as of `Piece`.
+        units: the blocks of each unit.
+        sizes: of each unit: the bytes that were parsed.
+    """
+
+    def __init__(self, number: int, units: Sequence[Sequence[Block]], sizes: Sequence[int]) -> None:
         super().__init__(number)
-        self._blocks = units
+        self._blocks, self._sizes = units, sizes
         self._unit_rows = [sum(map(len, blocks)) for blocks in units]
 
     def units(self) -> Iterator[Unit]:
         """The units, which need no parsing."""
         assert self._unit_rows is not None
-        for blocks, rows in zip(self._blocks, self._unit_rows, strict=True):
-            yield Unit(blocks.__iter__, self.rows).with_rows(rows)
+        for blocks, rows, size in zip(self._blocks, self._unit_rows, self._sizes, strict=True):
+            yield Unit(blocks.__iter__, self.rows, size).with_rows(rows)
 
 
 class StreamPiece(Piece):

@@ -34,6 +34,7 @@ from twml_ops.layers import (
 from twml_ops.models._adapt_fields import FieldState, adapt_fields
 from twml_ops.models._crosses import ROW_KEYS
 from twml_ops.models._field_statistics import FieldStatistics
+from twml_ops.models._field_units import field_widths
 from twml_ops.models._labels import probabilities
 from twml_ops.models._tree_logits import tree_logits
 from twml_ops.models.bias import Bias
@@ -166,29 +167,44 @@ class Fields:
             parts.append(self.inputs[key])
         return parts
 
-    def vectors(self, units: int, *, stddev: float, l2: float) -> Any:
+    def vectors(
+        self, units: int, *, stddev: float, l2: float, field_units: Sequence[str] | None = None
+    ) -> Any:
         """A vector for each field: [B, F, units]. Raw sparse ids are one field.
 
         Args:
-            units: width of the vectors.
+            units: width of the vectors. Narrower or wider ones are multiplied by a matrix of their
+                field, so that all have this width (Ginart et al., "Mixed Dimension Embeddings",
+                ISIT 2021).
+            field_units: widths of single fields, see `_field_units.field_widths`.
             stddev: standard deviation of the initial vectors.
             l2: strength of the L2 regularization of the vectors of fields.
         """
         parts = []
         if self._ids:
-            parts.append(self._embedding(units, _normal(stddev), l2, "embedding"))
+            widths = self._widths(field_units, units)
+            options = {} if isinstance(widths, int) else {"projected_units": units}
+            parts.append(self._embedding(widths, _normal(stddev), l2, "embedding", **options))
         if self._sparse is not None:
             x = self._sparse_linear(units, _normal(stddev), "embedding_sparse")
             parts.append(tf.keras.layers.Reshape((1, units), name="embedding_sparse_field")(x))
         return concatenated(parts, "embedding_fields")
 
     def flat_input(
-        self, units: int, sparse_units: int | None, *, stddev: float, l2: float, dropout: float
+        self,
+        units: int,
+        sparse_units: int | None,
+        *,
+        stddev: float,
+        l2: float,
+        dropout: float,
+        field_units: Sequence[str] | None = None,
     ) -> Any:
         """All vectors and `numbers` side by side, [B, any].
 
         Args:
             units: width of the vector of a field.
+            field_units: widths of single fields, see `_field_units.field_widths`.
             sparse_units: width of the vector of all raw sparse ids of a row; None: 32, or, if there
                 are at most `MAX_MULTI_HOT` ids, a vector of their values.
             stddev: standard deviation of the initial vectors.
@@ -197,7 +213,10 @@ class Fields:
         """
         parts = []
         if self._ids:
-            vectors = self._embedding(units, _normal(stddev), l2, "embedding")
+            widths = self._widths(field_units, units)
+            vectors = self._embedding(widths, _normal(stddev), l2, "embedding")
+            if not isinstance(widths, int):  # vectors of several widths are a list
+                vectors = concatenated(vectors, "embedding_vectors")
             parts.append(flattened(vectors, dropout))
         if self._sparse is not None:
             parts.append(self._sparse_vector(sparse_units, stddev))
@@ -242,13 +261,22 @@ class Fields:
             terms.append(self._sparse_linear(labels, "zeros", "linear_sparse"))
         return terms
 
+    def _widths(self, field_units: Sequence[str] | None, units: int) -> int | list[int]:
+        """The width of each field, or `units` if it is that of all."""
+        schema = self._schema
+        names = [*schema.fields, *schema.continuous, *schema.bags]
+        fields = list(zip(names, self._num_rows, strict=True))
+        widths = field_widths(field_units, fields, units)
+        return units if set(widths) == {units} else widths
+
     def _embedding(
         self,
-        units: int,
+        units: int | list[int],
         initializer: Any,
         l2: float,
         name: str,
         pooling: Literal["sum"] | None = None,
+        projected_units: int | None = None,
     ) -> Any:
         embedding = FieldEmbedding(
             self._num_rows,
@@ -257,6 +285,7 @@ class Fields:
             num_bags=len(self._schema.bags),
             embeddings_initializer=initializer,
             l2=l2,
+            projected_units=projected_units,
             name=name,
         )
         return embedding(self._ids[0] if len(self._ids) == 1 else self._ids)

@@ -24,6 +24,7 @@ def dcn(
     dataset: tf.data.Dataset,
     *,
     units: int = 2,
+    field_units: Sequence[str] | None = None,
     sparse_units: int | None = None,
     num_crosses: int = 2,
     rank: int | None = None,
@@ -57,6 +58,9 @@ def dcn(
             quantiles, frequent categories, statistics and the initial bias are computed in one
             pass.
         units: width D of the vector of a field.
+        field_units: widths of single fields, such as city:4,device:2, or auto: the fourth root of
+            the number of rows of a field, at most `units`. The other fields have the width
+            `units`.
         sparse_units: width of the vector of all raw sparse ids of a row; None: 32, or, of at most
             256 ids, their values.
         num_crosses: number of `Cross` layers; the result is a polynomial of degree
@@ -102,7 +106,14 @@ def dcn(
         statistics=statistics,
         crosses=crosses,
     )
-    x0 = fields.flat_input(units, sparse_units, stddev=stddev, l2=l2, dropout=embedding_dropout)
+    x0 = fields.flat_input(
+        units,
+        sparse_units,
+        stddev=stddev,
+        l2=l2,
+        dropout=embedding_dropout,
+        field_units=field_units,
+    )
     crossed = x0
     for i in range(num_crosses):
         crossed = Cross(rank, name=f"cross_{i}")(x0, crossed)

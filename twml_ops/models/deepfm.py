@@ -22,6 +22,7 @@ def deepfm(
     dataset: tf.data.Dataset,
     *,
     units: int = 8,
+    field_units: Sequence[str] | None = None,
     hidden: Sequence[int] = (64, 32),
     dropout: float = 0.2,
     embedding_dropout: float = 0.2,
@@ -43,6 +44,9 @@ def deepfm(
         dataset: batches in the layout "fields", usually the training data, from which quantiles,
             frequent categories and the initial bias are computed in one pass.
         units: width D of the vectors.
+        field_units: widths of single fields, such as city:4,device:2, or auto: the fourth root of
+            the number of rows of a field, at most `units`. Vectors of another width than
+            `units` are multiplied by a matrix of their field.
         hidden: widths of the dense layers.
         dropout: share of the outputs of the dense layers that is dropped in training.
         embedding_dropout: share of the components of the vectors that is dropped in training.
@@ -62,7 +66,7 @@ def deepfm(
         ValueError: the schema has fewer than two fields.
     """
     fields = Fields(schema, dataset, num_bins=num_bins, min_count=min_count, max_rows=max_rows)
-    vectors = fields.vectors(units, stddev=stddev, l2=l2)
+    vectors = fields.vectors(units, stddev=stddev, l2=l2, field_units=field_units)
     deep = dense_net(fields.deep_input(vectors, embedding_dropout), hidden, dropout)
     terms = [*fields.linear(l2=linear_l2), fields.pairs(vectors), fields.logits(deep)]
     return fields.model("deepfm", terms)

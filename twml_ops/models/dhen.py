@@ -25,6 +25,7 @@ def dhen(
     dataset: tf.data.Dataset,
     *,
     units: int = 8,
+    field_units: Sequence[str] | None = None,
     modules: Sequence[str] = ("dot", "attention", "linear", "cross", "convolution"),
     depth: int = 2,
     outputs: int = 8,
@@ -53,6 +54,9 @@ def dhen(
         dataset: batches in the layout "fields", usually the training data, from which quantiles,
             frequent categories and the initial bias are computed in one pass.
         units: width D of the vectors.
+        field_units: widths of single fields, such as city:4,device:2, or auto: the fourth root of
+            the number of rows of a field, at most `units`. Vectors of another width than
+            `units` are multiplied by a matrix of their field.
         modules: the interactions of each block: some of dot, attention, linear, cross and
             convolution.
         depth: number of blocks, positive.
@@ -80,7 +84,7 @@ def dhen(
     if depth < 1:
         raise ValueError(f"depth must be positive, got {depth}")
     fields = Fields(schema, dataset, num_bins=num_bins, min_count=min_count, max_rows=max_rows)
-    vectors = fields.vectors(units, stddev=stddev, l2=l2)
+    vectors = fields.vectors(units, stddev=stddev, l2=l2, field_units=field_units)
     x = tf.keras.layers.Dropout(embedding_dropout, name="embedding_dropout")(vectors)
     if fields.numbers is not None:
         number = dense_net(fields.numbers, [*bottom, units], 0.0, name="bottom")

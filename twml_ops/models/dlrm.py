@@ -23,6 +23,7 @@ def dlrm(
     dataset: tf.data.Dataset,
     *,
     units: int = 8,
+    field_units: Sequence[str] | None = None,
     bottom: Sequence[int] = (64,),
     hidden: Sequence[int] = (64, 32),
     dropout: float = 0.2,
@@ -47,6 +48,9 @@ def dlrm(
         dataset: batches in the layout "fields", usually the training data, from which quantiles,
             frequent categories and the initial bias are computed in one pass.
         units: width D of the vectors.
+        field_units: widths of single fields, such as city:4,device:2, or auto: the fourth root of
+            the number of rows of a field, at most `units`. Vectors of another width than
+            `units` are multiplied by a matrix of their field.
         bottom: widths of the dense layers on the numbers, before one of width `units`.
         hidden: widths of the dense layers.
         dropout: share of the outputs of the dense layers that is dropped in training.
@@ -67,7 +71,7 @@ def dlrm(
         ValueError: the schema has fewer than two fields.
     """
     fields = Fields(schema, dataset, num_bins=num_bins, min_count=min_count, max_rows=max_rows)
-    vectors = fields.vectors(units, stddev=stddev, l2=l2)
+    vectors = fields.vectors(units, stddev=stddev, l2=l2, field_units=field_units)
     vectors = tf.keras.layers.Dropout(embedding_dropout, name="embedding_dropout")(vectors)
     if fields.numbers is None:
         joined = [DotInteraction(name="products")(vectors)]

@@ -6,6 +6,8 @@ fields ──┬─ linear ─────────────────�
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from twml_ops.data import Schema
@@ -19,6 +21,7 @@ def fm(
     dataset: tf.data.Dataset,
     *,
     units: int = 8,
+    field_units: Sequence[str] | None = None,
     l2: float = 0.1,
     linear_l2: float = 0.01,
     num_bins: int = 20,
@@ -38,6 +41,9 @@ def fm(
         dataset: batches in the layout "fields", usually the training data, from which quantiles,
             frequent categories and the initial bias are computed in one pass.
         units: width D of the vectors.
+        field_units: widths of single fields, such as city:4,device:2, or auto: the fourth root of
+            the number of rows of a field, at most `units`. Vectors of another width than
+            `units` are multiplied by a matrix of their field.
         l2: strength of the L2 regularization of the vectors that a batch looks up.
         linear_l2: the same for the weights of the linear part.
         num_bins: largest number of buckets of a continuous field.
@@ -54,5 +60,5 @@ def fm(
         ValueError: the schema has fewer than two fields.
     """
     fields = Fields(schema, dataset, num_bins=num_bins, min_count=min_count, max_rows=max_rows)
-    vectors = fields.vectors(units, stddev=stddev, l2=l2)
+    vectors = fields.vectors(units, stddev=stddev, l2=l2, field_units=field_units)
     return fields.model("fm", [*fields.linear(l2=linear_l2), fields.pairs(vectors)])

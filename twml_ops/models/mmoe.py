@@ -21,6 +21,7 @@ def mmoe(
     dataset: tf.data.Dataset,
     *,
     units: int = 8,
+    field_units: Sequence[str] | None = None,
     experts: int = 4,
     expert_units: int = 64,
     towers: Sequence[int] = (32,),
@@ -45,6 +46,9 @@ def mmoe(
         dataset: batches in the layout "fields", usually the training data, from which quantiles,
             frequent categories and the initial bias are computed in one pass.
         units: width D of the vectors.
+        field_units: widths of single fields, such as city:4,device:2, or auto: the fourth root of
+            the number of rows of a field, at most `units`. Vectors of another width than
+            `units` are multiplied by a matrix of their field.
         experts: number of experts.
         expert_units: width of an expert.
         towers: widths of the dense layers of each label.
@@ -66,7 +70,7 @@ def mmoe(
         ValueError: the schema has no features.
     """
     fields = Fields(schema, dataset, num_bins=num_bins, min_count=min_count, max_rows=max_rows)
-    vectors = fields.vectors(units, stddev=stddev, l2=l2)
+    vectors = fields.vectors(units, stddev=stddev, l2=l2, field_units=field_units)
     x = fields.deep_input(vectors, embedding_dropout)
     each = [dense_net(x, [expert_units], dropout, name=f"expert_{i}") for i in range(experts)]
     stacked = tf.keras.layers.Reshape((experts, expert_units), name="experts")(

@@ -21,6 +21,7 @@ def shared_bottom(
     dataset: tf.data.Dataset,
     *,
     units: int = 8,
+    field_units: Sequence[str] | None = None,
     hidden: Sequence[int] = (64, 32),
     towers: Sequence[int] = (32,),
     dropout: float = 0.2,
@@ -43,6 +44,9 @@ def shared_bottom(
         dataset: batches in the layout "fields", usually the training data, from which quantiles,
             frequent categories and the initial bias are computed in one pass.
         units: width D of the vectors.
+        field_units: widths of single fields, such as city:4,device:2, or auto: the fourth root of
+            the number of rows of a field, at most `units`. Vectors of another width than
+            `units` are multiplied by a matrix of their field.
         hidden: widths of the dense layers.
         towers: widths of the dense layers of each label.
         dropout: share of the outputs of the dense layers that is dropped in training.
@@ -63,7 +67,7 @@ def shared_bottom(
         ValueError: the schema has no features.
     """
     fields = Fields(schema, dataset, num_bins=num_bins, min_count=min_count, max_rows=max_rows)
-    vectors = fields.vectors(units, stddev=stddev, l2=l2)
+    vectors = fields.vectors(units, stddev=stddev, l2=l2, field_units=field_units)
     shared = dense_net(fields.deep_input(vectors, embedding_dropout), hidden, dropout)
     own = fields.towers([shared] * len(fields.labels), towers, dropout)
     return fields.model("shared_bottom", [*fields.linear(l2=linear_l2), own])

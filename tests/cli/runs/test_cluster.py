@@ -19,9 +19,8 @@ def batches(part, position=None):
 
 
 def worker_batches(source, index, count, first_batch=0):
-    return cluster.worker_batches(
-        source, batches, index, count, seed=1, batch_size=8, first_batch=first_batch
-    )
+    data = cluster.worker_data(source, index, count)
+    return cluster.worker_batches(data, batches, seed=1, batch_size=8, first_batch=first_batch)
 
 
 def ids_of(dataset):

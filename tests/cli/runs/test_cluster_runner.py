@@ -48,6 +48,13 @@ def test_a_cluster_writes_a_run_and_the_results_of_the_evaluator(run):
     assert metrics["auc"] > 0.7
 
 
+def test_the_run_says_how_many_bytes_the_chief_has_parsed(run, libsvm):
+    facts = json.loads((run / "run.json").read_text())
+    size = Path(libsvm.removeprefix("libsvm:")).stat().st_size
+    # Of one small file each worker parses all, in one unit that has the evaluation data as well.
+    assert facts["parsed_bytes"] == facts["data_bytes"] == size
+
+
 def test_the_last_evaluation_is_that_of_the_finished_run(run):
     lines = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
     steps = [line["step"] for line in lines]

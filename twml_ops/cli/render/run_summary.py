@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from rich.table import Table
 
 from twml_ops.cli.render.metrics_table import Metrics, metric_table
 from twml_ops.cli.results.epoch_choice import EpochChoice
+from twml_ops.cli.results.history import History
 from twml_ops.cli.results.member import Member
 from twml_ops.cli.results.run_result import RunResult
 from twml_ops.data import Source
@@ -49,6 +51,13 @@ def print_model(
     console.print(f"[bold]model[/]  {name}: {weights:,} weights, trained by {optimizer}")
     for ensembles, largest in trees:
         console.print(f"        and boosted trees: {ensembles} ensembles of up to {largest} trees")
+
+
+def print_widths(console: Console, units: Sequence[int]) -> None:
+    """Prints how many fields have vectors of which width."""
+    counts = sorted(collections.Counter(units).items())
+    text = ", ".join(f"{count} of {width}" for width, count in counts)
+    console.print(f"        widths of the vectors of {len(units)} fields: {text}")
 
 
 def print_validation(
@@ -90,6 +99,28 @@ def print_checkpoint(console: Console, step: int, steps: int, metrics: Mapping[s
     """Prints the metrics of the checkpoint of `step`, out of `steps`."""
     console.print(
         f"step {step:,}/{steps:,}   eval loss {metrics['log_loss']:.4f}  AUC {metrics['auc']:.4f}"
+    )
+
+
+def print_parsed(
+    console: Console, history: History, index: int, count: int, is_whole: bool
+) -> None:
+    """Prints how much of the training data a worker of a cluster has parsed.
+
+    Args:
+        console: where to print.
+        history: the record of the training.
+        index: number of the worker.
+        count: number of workers.
+        is_whole: whether the data could not be divided among the workers.
+    """
+    parsed, whole = history.parsed_bytes, history.data_bytes
+    why = ": the data have too few units to be divided" if is_whole and count > 1 else ""
+    share = f" ({parsed / whole:.1%})" if whole else ""
+    console.print(
+        f"worker {index} of {count} parsed {parsed / 1e6:,.1f} of {whole / 1e6:,.1f} MB of the "
+        f"training data{share}{why}",
+        soft_wrap=True,
     )
 
 

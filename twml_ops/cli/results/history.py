@@ -46,6 +46,9 @@ class History:
         monitored_loss: learning curve on the monitored data, one point per evaluation.
         examples: number of examples trained on.
         seconds: training time, evaluation excluded.
+        parsed_bytes: bytes of the data of `--data` that this process of a cluster has parsed; 0 of
+            other trainings.
+        data_bytes: bytes of all training data; 0 of other trainings.
     """
 
     epochs: list[Epoch] = dataclasses.field(default_factory=list)
@@ -54,6 +57,8 @@ class History:
     monitored_loss: list[LossPoint] = dataclasses.field(default_factory=list)
     examples: int = 0
     seconds: float = 0.0
+    parsed_bytes: int = 0
+    data_bytes: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The attributes as values that JSON can hold."""

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
@@ -127,11 +127,39 @@ def steps_of(train: Source, config: RunConfig, epochs: int) -> tuple[int, int]:
     return batches, config.batch_size
 
 
+class WorkerData(NamedTuple):
+    """What a worker reads of the training data.
+
+    Attributes:
+        source: its part; all training data if they have so few units that the parts would differ by
+            more than a fifth.
+        index: number of the worker.
+        count: number of workers.
+        is_whole: whether it is all data, of which the worker takes every `count`-th batch.
+    """
+
+    source: Source
+    index: int
+    count: int
+    is_whole: bool
+
+
+def worker_data(train: Source, index: int, count: int) -> WorkerData:
+    """Divides the training data among the workers.
+
+    Args:
+        train: training data.
+        index: number of the worker.
+        count: number of workers.
+    """
+    sizes = [train.shard(i, count).num_examples() for i in range(count)]
+    whole = 5 * min(sizes) < 4 * max(sizes)
+    return WorkerData(train if whole else train.shard(index, count), index, count, whole)
+
+
 def worker_batches(
-    train: Source,
+    data: WorkerData,
     batches: Callable[[Source, InputPosition], tf.data.Dataset],
-    index: int,
-    count: int,
     *,
     seed: int,
     batch_size: int,
@@ -139,21 +167,14 @@ def worker_batches(
 ) -> tf.data.Dataset:
     """The batches of one worker, from one of them on to the end of its epoch.
 
-    The worker reads and parses its part of the data. If the data have so few units that the parts
-    differ by more than a fifth, every worker reads all of it and takes every `count`-th batch.
-
     Args:
-        train: training data.
+        data: what the worker reads.
         batches: makes the batches of a source from a position on, the same in each process.
-        index: number of the worker.
-        count: number of workers.
         seed: of the order of the examples.
         batch_size: examples in a batch.
         first_batch: the number of the batch to begin with, counted over all epochs.
     """
-    sizes = [train.shard(i, count).num_examples() for i in range(count)]
-    whole = 5 * min(sizes) < 4 * max(sizes)
-    source = train if whole else train.shard(index, count)
+    source, index, count, whole = data
     in_epoch = -(-source.num_examples() // batch_size)
     if whole:
         in_epoch = -(-(in_epoch - index) // count)

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from twml_ops import models
 from twml_ops.cli.errors import UserError
+from twml_ops.cli.render import run_summary
 from twml_ops.cli.results.history import History, LossPoint
 from twml_ops.cli.runs import cluster, evaluation_log, optimizers
 from twml_ops.cli.runs.class_balance import weighted
@@ -77,6 +78,7 @@ class ClusterRunner:
         steps, step_examples = cluster.steps_of(train, config, epochs)
         checkpoints = cluster.checkpoint_dir(self._out)
         history = History()
+        read: list[cluster.WorkerData] = []
 
         def dataset(context: tf.distribute.InputContext, first_batch: int) -> tf.data.Dataset:
             def batches(part: Source, position: InputPosition) -> tf.data.Dataset:
@@ -89,11 +91,12 @@ class ClusterRunner:
                 )
                 return weighted(dataset, config.positive_weight)
 
+            index, count = context.input_pipeline_id, context.num_input_pipelines
+            if not read:
+                read.append(cluster.worker_data(train, index, count))
             return cluster.worker_batches(
-                train,
+                read[0],
                 batches,
-                context.input_pipeline_id,
-                context.num_input_pipelines,
                 seed=config.seed,
                 batch_size=config.batch_size,
                 first_batch=first_batch,
@@ -112,6 +115,12 @@ class ClusterRunner:
             )
             record = self._recorder(history, train.num_examples(), steps, step_examples)
             last = trainer.fit(dataset, steps, record).step
+            for data in read:
+                history.parsed_bytes = train.parsed_bytes
+                history.data_bytes = train.num_bytes()
+                run_summary.print_parsed(
+                    self._console, history, data.index, data.count, data.is_whole
+                )
             if not this.is_chief:
                 sys.stdout.flush()
                 os._exit(0)  # threads of TensorFlow may wait for servers that end with the chief

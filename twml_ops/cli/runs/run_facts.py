@@ -15,6 +15,7 @@ import tensorflow as tf
 import twml_ops
 from twml_ops import _keras
 from twml_ops.cli.results.epoch_choice import EpochChoice
+from twml_ops.cli.results.history import History
 from twml_ops.cli.results.member import Member
 from twml_ops.cli.results.model_choice import ModelChoice
 from twml_ops.cli.runs import tiered_tables
@@ -33,6 +34,7 @@ def training_facts(
     members: Sequence[Member],
     model_choice: ModelChoice | None,
     leaks: dict[str, Any],
+    history: History,
 ) -> dict[str, Any]:
     """The content of run.json for a training run: what is needed to repeat and to reopen it.
 
@@ -46,6 +48,7 @@ def training_facts(
         members: the models that were trained; more than one for an ensemble.
         model_choice: how the model was chosen; None if it was not.
         leaks: the features that alone predict the label, and the data that showed it.
+        history: the record of the training.
     """
     return {
         FORMAT_KEY: FORMAT,
@@ -59,6 +62,8 @@ def training_facts(
         "epoch_choice": epoch_choice and epoch_choice.facts(),
         "model_choice": model_choice and model_choice.facts(),
         "leaks": leaks,
+        "parsed_bytes": history.parsed_bytes or None,
+        "data_bytes": history.data_bytes or None,
         "members": [m._asdict() for m in members] if len(members) > 1 else None,
         "schema": dataclasses.asdict(schema),
         **provenance(),

@@ -169,7 +169,9 @@ def train(
     with original_errors(data, held_out, *(parts or ())):
         config = with_crosses(config, parts, console)
         examined = parts.validation if parts else held_out
-        leaks = leaking_features(examined.blocks(), data.schema)
+        leaks: dict[str, float] = {}
+        if cluster.role() != "worker":  # the chief warns of them
+            leaks = leaking_features(examined.blocks(), data.schema)
     print_leaks(console, leaks, examined.name)
     if group is not None:
         logs = folder / TENSORBOARD if group.rank == 0 else None
@@ -208,6 +210,7 @@ def train(
             fitted.members,
             choices.model,
             {"data": examined.name, "features": leaks},
+            fitted.history,
         ),
         epoch_choice=choice,
     )
