@@ -256,7 +256,11 @@ def read_ahead(path: str) -> Iterator[Chunk]:
 
 
 class TextSource(Source):
-    """A source whose examples are lines of one text file."""
+    """A source whose examples are lines of one text file.
+
+    Attributes:
+        path: of the file.
+    """
 
     def __init__(self, name: str, path: str) -> None:
         """Nothing is read yet.
@@ -271,7 +275,7 @@ class TextSource(Source):
         """
         super().__init__(name)
         existing_file(path)
-        self._path = path
+        self.path = path
 
     @abstractmethod
     def _count_rows(self, chunk: Chunk) -> int:
@@ -282,4 +286,4 @@ class TextSource(Source):
         """The examples of `chunk`."""
 
     def _make_pieces(self) -> Sequence[Piece]:
-        return text_pieces(self._path, 0, self._parse, self._count_rows)
+        return text_pieces(self.path, 0, self._parse, self._count_rows)
