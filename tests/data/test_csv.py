@@ -78,6 +78,15 @@ def test_what_is_wrong_is_named(body, message, text_file):
     assert "\n" not in str(e.value)
 
 
+def test_a_wrong_line_or_weight_is_named_without_a_schema_as_well(text_file):
+    with pytest.raises(DataError, match=r"x\.csv: line 3: .*2 columns, got 1"):
+        open_source(f"csv:{text_file('label,x' + chr(10) + '1,1' + chr(10) + '0', 'x.csv')}")
+    path = text_file("y,tags,w\n1,a|b,1|2\n0,,\n0,a|b,3|x\n", "w.csv")
+    schema = Schema((), ("tags",), 0, "x", ("tags",), {"tags": "w"}, labels=("y",))
+    with pytest.raises(DataError, match=r"line 4: column w: expected a number, got 'x'"):
+        list(open_source(f"csv:{path}", schema=schema).blocks())
+
+
 def test_types_are_not_guessed_from_a_header_alone(text_file):
     path = text_file("label,x\n")
     with pytest.raises(DataError, match="there are no lines after the header"):

@@ -118,7 +118,8 @@ class CsvSource(Source):
         try:
             table = csv.read_csv(
                 pa.BufferReader(rest.text),
-                csv.ReadOptions(column_names=self._header),
+                # In one thread Arrow numbers the line that it cannot read.
+                csv.ReadOptions(column_names=self._header, use_threads=False),
                 csv.ParseOptions(delimiter=self._delimiter),
                 csv.ConvertOptions(timestamp_parsers=[], null_values=[""], check_utf8=False),
             )
@@ -262,11 +263,21 @@ class _CsvColumns(ArrowColumns):
 
     def number_lists(self, name: str) -> tuple[Array, Array]:
         lists = self._lists(name)
+        text = lists.flatten()
         try:
-            numbers = lists.flatten().cast(pa.string()).cast(pa.float64())
-        except pa.ArrowInvalid as e:
-            raise DataError(f"{self._where(0)} or after: column {name}: {one_line(e)}") from None
+            numbers = text.cast(pa.string()).cast(pa.float64())
+        except pa.ArrowInvalid:
+            raise self._wrong_number(name, lists) from None
         return _lengths(lists), numbers.to_numpy(zero_copy_only=False)
+
+    def _wrong_number(self, name: str, lists: pa.Array) -> DataError:
+        """The first item of lists of text that is no number."""
+        text = lists.flatten()
+        bad = pc.invert(pc.match_substring_regex(text.cast(pa.string(), safe=False), _NUMBER))
+        item = bad.to_numpy(zero_copy_only=False).argmax()
+        row = int(np.searchsorted(np.cumsum(_lengths(lists)), item, side="right"))
+        got = quote(text[int(item)].as_py())
+        return DataError(f"{self._where(row)}: column {name}: expected a number, got {got}")
 
     def _lists(self, name: str) -> pa.Array:
         column = self._column(name)

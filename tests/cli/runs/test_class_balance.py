@@ -54,10 +54,11 @@ def test_without_a_rate_all_examples_are_used(libsvm):
         (RunConfig("", negative_rate=0), ONE, "--negative-rate must be greater than 0"),
         (RunConfig("", negative_rate=1.1), ONE, "--negative-rate must be .* at most 1, got 1.1"),
         (
-            RunConfig(""),
+            RunConfig("", positive_weight=2),
             TWO,
-            "the commands train on one label, and the schema names a, b: leave one",
+            "--positive-weight is for .* one label, and the schema names a, b",
         ),
+        (RunConfig("", negative_rate=0.5), TWO, "--negative-rate is for .* one label"),
     ],
 )
 def test_wrong_options_are_errors_of_the_user(config, schema, message):
