@@ -159,8 +159,8 @@ class Source(ABC):
         self._num_examples = sum(map(sum, rows))
         if fits:
             self._cache = [
-                StoredPiece(piece.number, *stored)
-                for piece, *stored in zip(pieces, kept, sizes, strict=True)
+                StoredPiece(piece.number, blocks, bytes_of_units)
+                for piece, blocks, bytes_of_units in zip(pieces, kept, sizes, strict=True)
             ]
 
     @property

@@ -183,8 +183,10 @@ class Fields:
         parts = []
         if self._ids:
             widths = self._widths(field_units, units)
-            options = {} if isinstance(widths, int) else {"projected_units": units}
-            parts.append(self._embedding(widths, _normal(stddev), l2, "embedding", **options))
+            projected = None if isinstance(widths, int) else units
+            parts.append(
+                self._embedding(widths, _normal(stddev), l2, "embedding", projected_units=projected)
+            )
         if self._sparse is not None:
             x = self._sparse_linear(units, _normal(stddev), "embedding_sparse")
             parts.append(tf.keras.layers.Reshape((1, units), name="embedding_sparse_field")(x))

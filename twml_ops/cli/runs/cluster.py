@@ -6,12 +6,13 @@ without it.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -127,7 +128,8 @@ def steps_of(train: Source, config: RunConfig, epochs: int) -> tuple[int, int]:
     return batches, config.batch_size
 
 
-class WorkerData(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class WorkerData:
     """What a worker reads of the training data.
 
     Attributes:
@@ -174,7 +176,7 @@ def worker_batches(
         batch_size: examples in a batch.
         first_batch: the number of the batch to begin with, counted over all epochs.
     """
-    source, index, count, whole = data
+    source, index, count, whole = data.source, data.index, data.count, data.is_whole
     in_epoch = -(-source.num_examples() // batch_size)
     if whole:
         in_epoch = -(-(in_epoch - index) // count)
