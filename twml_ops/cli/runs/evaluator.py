@@ -35,6 +35,7 @@ def evaluate_checkpoints(config: RunConfig, out: Path, overwrite: bool) -> None:
         return  # the run finished before this process started
     builder_of(config.model)  # registers the classes of a model of the user
     train, held_out = open_pair(config.data, config.eval, schema_file=config.schema_file)
+    cluster.check_labels(train.schema.labels)
     tf.keras.utils.set_random_seed(config.seed)
     with original_errors(train, held_out):
         steps, _ = cluster.steps_of(training_examples(config, train), config, config.fixed_epochs)
