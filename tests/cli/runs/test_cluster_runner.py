@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -36,6 +37,9 @@ def run(request, libsvm, tmp_path_factory):
         timeout=500,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    for worker in range(request.param):
+        said = rf"worker {worker} of {request.param} parsed 0\.0 MB; .* 0\.0 MB \(100\.0%"
+        assert re.search(said, done.stdout), done.stdout
     return out
 
 

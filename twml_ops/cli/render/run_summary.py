@@ -103,23 +103,26 @@ def print_checkpoint(console: Console, step: int, steps: int, metrics: Mapping[s
 
 
 def print_parsed(
-    console: Console, history: History, index: int, count: int, is_whole: bool
+    console: Console, history: History, worker: tuple[int, int], *, is_whole: bool, is_chief: bool
 ) -> None:
     """Prints how much of the training data a worker of a cluster has parsed.
 
     Args:
         console: where to print.
         history: the record of the training.
-        index: number of the worker.
-        count: number of workers.
+        worker: its number, and the number of workers.
         is_whole: whether the data could not be divided among the workers.
+        is_chief: whether the worker is the chief.
     """
     parsed, whole = history.parsed_bytes, history.data_bytes
-    why = ": the data have too few units to be divided" if is_whole and count > 1 else ""
-    share = f" ({parsed / whole:.1%})" if whole else ""
+    notes = [f"{parsed / whole:.1%}"] if whole else []
+    if is_whole and worker[1] > 1:
+        notes.append("the data have too few units to be divided")
+    elif is_chief:
+        notes.append("the chief also adapts the model to all of them and reads the evaluation data")
     console.print(
-        f"worker {index} of {count} parsed {parsed / 1e6:,.1f} of {whole / 1e6:,.1f} MB of the "
-        f"training data{share}{why}",
+        f"worker {worker[0]} of {worker[1]} parsed {parsed / 1e6:,.1f} MB; the training data have "
+        f"{whole / 1e6:,.1f} MB ({'; '.join(notes)})",
         soft_wrap=True,
     )
 

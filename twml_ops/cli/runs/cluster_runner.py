@@ -119,7 +119,11 @@ class ClusterRunner:
                 history.parsed_bytes = train.parsed_bytes
                 history.data_bytes = train.num_bytes()
                 run_summary.print_parsed(
-                    self._console, history, data.index, data.count, data.is_whole
+                    self._console,
+                    history,
+                    (data.index, data.count),
+                    is_whole=data.is_whole,
+                    is_chief=this.is_chief,
                 )
             if not this.is_chief:
                 sys.stdout.flush()
