@@ -47,6 +47,7 @@ def main(
     steps: Annotated[int, typer.Option(min=1, help="Measured steps of a run.")] = 300,
     rounds: Annotated[int, typer.Option(min=1, help="Interleaved runs of each.")] = 3,
     axis: Annotated[str, typer.Option(help="partition_axis of the tables.")] = "auto",
+    together: Annotated[int, typer.Option(min=1, help="steps_per_execution of the cluster.")] = 1,
     docs: Annotated[
         Path | None, typer.Option(help="Folder of performance.md and cluster_cost.json.")
     ] = None,
@@ -57,7 +58,9 @@ def main(
     for _ in range(rounds):
         for name in training:
             found[name][ALONE].append(measure_alone(name, steps))
-            found[name][CLUSTER].append(measure_cluster(name, steps, partition_axis=axis))
+            found[name][CLUSTER].append(measure_cluster(
+                    name, steps, partition_axis=axis, steps_per_execution=together
+                ))
     results = {
         name: {k: medians(runs, steps) for k, runs in v.items()} for name, v in found.items()
     }

@@ -72,13 +72,14 @@ def train_in_cluster(setting: dict[str, Any], meter: Meter) -> None:
     cluster.connect(60)
     steps = setting["steps"]
     training = TRAININGS[setting["training"]](WARM_UP_STEPS + steps)
+    together = setting["options"].get("steps_per_execution", 1)
     trainer = HybridTrainer(
         training.model, training.optimizer, training.loss, cluster=cluster, **setting["options"]
     )
 
     def on_step(step: int, loss: Any) -> None:
         del loss
-        if step == WARM_UP_STEPS:
+        if step - together < WARM_UP_STEPS <= step:
             meter.start()
 
     trainer.fit(lambda _: training.batches(), WARM_UP_STEPS + steps, on_step)

@@ -138,7 +138,7 @@ def stored_messages_are_read_before_they_are_overwritten():
     step = tf.function(hybrid._graph.train, autograph=False)
     ahead = hybrid._prefetch(first[0])
     number = tf.constant(2, tf.int64)
-    graph = step.get_concrete_function(number, *first, None, ahead, second[0]).graph
+    graph = step.get_concrete_function(number, [(*first, None)], ahead, second[0]).graph
     writes = [op for op in graph.get_operations() if op.type == "AssignVariableOp"]
     stores = [op for op in writes if "/job:ps/" in op.device]
     assert len(stores) == 2  # a message for each server

@@ -12,19 +12,24 @@ SERVERS = 2
 ENTRIES, PRODUCTS, GRADIENTS, VALUES_GRADIENTS = range(4)  # the messages of an exchange
 
 
-def messages(hybrid):
-    """The tensors, and control dependencies, that a step sends to another process."""
+def messages(hybrid, steps=1):
+    """The messages of a call; TensorFlow sends nothing in it."""
     x, y = whole_batches()[0]
     step = tf.function(hybrid._graph.train, autograph=False)
-    graph = step.get_concrete_function(tf.constant(0, tf.int64), x, y, None).graph
-    found = set()
-    for op in graph.get_operations():
+    number = tf.constant(0, tf.int64)
+    graph = step.get_concrete_function(number, [(x, y, None)] * steps).graph
+    ops = graph.get_operations()
+    for op in ops:
         before = [(t.op, t.name) for t in op.inputs if t.dtype != tf.resource]
         for source, name in [*before, *((c, c.name) for c in op.control_inputs)]:
-            places = _task(source), _task(op)
-            if source.type != "Placeholder" and places[0] != places[1]:
-                found.add((name, *places))
-    return found
+            same = source.type == "Placeholder" or _task(source) == _task(op)
+            assert same or "control_outputs" in op.name, (name, op.name)
+    sent, received = (
+        [(op.get_attr("number"), _task(op)) for op in ops if op.type == f"Twml>{kind}Message"]
+        for kind in ("Send", "Receive")
+    )
+    assert sorted(n for n, _ in sent) == sorted(n for n, _ in received)
+    return sent
 
 
 def _task(op):
@@ -43,8 +48,9 @@ def a_step_has_one_message_a_server_and_direction_for_all_tables():
             make = optimizer_by_table if build is grouped_model else optimizers.LazyAdam
             hybrid = trainer(make(), build=build, partition_axis=axis)
             hybrid.fit(batches, 1)
-            sent = messages(hybrid)
-            assert len(sent) == SERVERS * len(kinds), sent
+            for steps in (1, 3):
+                sent = messages(hybrid, steps)
+                assert len(sent) == steps * SERVERS * len(kinds), sent
 
 
 def chained_model():
