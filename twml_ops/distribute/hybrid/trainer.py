@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import inspect
 import itertools
@@ -36,6 +37,7 @@ _MODES = ("sync", "async", "hogwild")
 _WIRE_DTYPES = ("float32", "bfloat16", "float16")
 _MAX_LOSSES = 1000
 _POLL_SECONDS = 0.002
+_FINISH_POLL_SECONDS = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -316,6 +318,21 @@ class HybridTrainer:
         return self._call(
             "saving", checkpoint.save, self.state, self._checkpoint_dir, self._changes
         )
+
+    def finish(self) -> None:
+        """Ends the part of this process in the run, after its last call of this trainer.
+
+        A process that runs servers itself waits here until all workers have called this, since its
+        servers end with it, but not longer than `timeout` seconds. Other processes do not wait.
+        """
+        if self.state is None or not self.cluster.servers:
+            return
+        with contextlib.suppress(ClusterError):  # a process with servers that was waiting has ended
+            deadline = time.monotonic() + self._timeout
+            while not self._call("finishing", self.state.finish, self.cluster.index):
+                if not self.cluster.own_servers or time.monotonic() > deadline:
+                    return
+                time.sleep(_FINISH_POLL_SECONDS)
 
     def build(self, batch: Any) -> None:
         """Builds the model and joins the run. The chief initializes or restores the servers.
