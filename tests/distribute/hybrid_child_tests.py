@@ -187,7 +187,7 @@ def a_pipeline_refuses_state_before_a_table():
 def invalid_arguments_are_named():
     for argument, value in (
         ("mode", "fast"), ("partition_axis", "diagonal"), ("wire_dtype", "int8"),
-        ("max_staleness", 1), ("checkpoint_every", 0), ("timeout", 0),
+        ("max_staleness", 1), ("steps_per_execution", 0), ("checkpoint_every", 0), ("timeout", 0),
     ):  # fmt: skip
         make = lambda a=argument, v=value: trainer(optimizers.SGD(0.1), **{a: v})  # noqa: E731
         expect_error(ValueError, argument, make)

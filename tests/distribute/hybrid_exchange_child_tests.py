@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from tests.distribute.hybrid_checkpoint_child_tests import with_dropout
 from tests.distribute.hybrid_child import child_test, grouped_model, train_alone, trainer
 from tests.distribute.hybrid_child_tests import optimizer_by_table
 from tests.distribute.hybrid_model import ROWS, batches, builder, same, whole_batches
@@ -111,3 +112,22 @@ def the_model_of_a_trainer_can_be_called_outside_of_its_steps():
     hybrid.fit(batches, 2)
     x, _ = whole_batches()[0]
     np.testing.assert_allclose(hybrid.model(x), hybrid.export()(x), rtol=1e-5, atol=1e-6)
+
+
+@child_test
+def several_steps_of_a_call_are_the_same_steps():
+    for options in (
+        {"partition_axis": "row"},
+        {"partition_axis": "column", "build": grouped_model},
+        {"pipeline": True, "partition_axis": "row"},
+        {"build": with_dropout},
+    ):
+        found = []
+        for together in (1, 3):
+            hybrid = trainer(optimizers.Adagrad(0.1), steps_per_execution=together, **options)
+            called = []
+            result = hybrid.fit(batches, 11, lambda step, loss, called=called: called.append(step))
+            assert (result.step, result.own_steps) == (11, 11)
+            assert called == ([3, 6, 9, 10, 11] if together == 3 else list(range(1, 12)))
+            found.append([result.losses, *hybrid.export().get_weights()])
+        same(*found)

@@ -93,7 +93,9 @@ class Cluster:
                 f"TF_CONFIG: task must be one of the {len(servers)} ps and {len(workers)} worker "
                 f"tasks of the cluster, got {json.dumps(task)}"
             )
-        if own_servers and (job != "worker" or not 0 <= min(own_servers) <= max(own_servers) < len(servers)):
+        if own_servers and (
+            job != "worker" or not 0 <= min(own_servers) <= max(own_servers) < len(servers)
+        ):
             raise ValueError(
                 f'TF_CONFIG: "servers" of a task must be numbers of the {len(servers)} ps tasks, '
                 f"and the task a worker, got {json.dumps(task)}"

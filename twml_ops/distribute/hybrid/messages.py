@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
+import warnings
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
@@ -20,7 +21,8 @@ from twml_ops.distribute.hybrid.remote_variable import RemoteVariable
 from twml_ops.ops._library import library
 
 _numbers = itertools.count()  # of the messages in all graphs of this process
-_sessions: dict[tuple[str, ...], list[int]] = {}  # addresses of servers -> open sessions
+_sessions: dict[tuple[str, ...], list[int | None]] = {}  # addresses of servers -> sessions
+_CONNECT_SECONDS = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,24 +70,21 @@ class Link:
         return received
 
 
-def links(cluster: Cluster, timeout: float) -> list[Link]:
+def links(cluster: Cluster) -> list[Link]:
     """Connects this process to all servers, unless it is connected.
 
     Args:
         cluster: The cluster, to whose servers TensorFlow is connected.
-        timeout: Limit in seconds for each server.
 
     Returns:
-        The way to each server; without servers, the one that stays in this process.
-
-    Raises:
-        tf.errors.UnavailableError: A server cannot be reached.
+        The way to each server; without servers, the one that stays in this process. TensorFlow
+        sends the tensors of a server whose port for messages cannot be reached.
     """
     if not cluster.servers:
         return [Link(cluster.own_device, d) for d in cluster.devices]
     opened = _sessions.setdefault(tuple(cluster.servers), [])
     for device, address in list(zip(cluster.devices, cluster.servers, strict=True))[len(opened) :]:
-        opened.append(_connect(cluster, device, address, timeout))
+        opened.append(_connect(cluster, device, address))
     devices = [cluster.own_device, *cluster.devices]
     orders = {d: RemoteVariable("twml/order", [], tf.float32, d).handle for d in devices}
     return [
@@ -94,17 +93,24 @@ def links(cluster: Cluster, timeout: float) -> list[Link]:
     ]
 
 
-def _connect(cluster: Cluster, device: str, address: str, timeout: float) -> int:
+def _connect(cluster: Cluster, device: str, address: str) -> int | None:
     session = random.SystemRandom().getrandbits(63)
     with tf.device(device):
         port = library.twml_message_port().numpy()
-    with tf.device(cluster.own_device):
-        library.twml_connect_messages(
-            tf.constant(port),
-            host=address.rpartition(":")[0],
-            session=session,
-            seconds=timeout,
+    host = address.rpartition(":")[0]
+    try:
+        with tf.device(cluster.own_device):
+            library.twml_connect_messages(
+                tf.constant(port), host=host, session=session, seconds=_CONNECT_SECONDS
+            )
+    except tf.errors.UnavailableError as e:
+        warnings.warn(
+            f"TensorFlow sends the tensors of steps between this worker and {address}, which takes "
+            f"more CPU time, since port {port[0]} of this server cannot be reached: {e.message}",
+            RuntimeWarning,
+            stacklevel=2,
         )
+        return None
     return session
 
 

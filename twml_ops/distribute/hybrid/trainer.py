@@ -346,7 +346,7 @@ class HybridTrainer:
             return
         x, *_ = _unpack_batch(batch)
         cluster = self.cluster
-        links = self._call("connecting", messages.links, cluster, self._timeout)
+        links = self._call("connecting", messages.links, cluster)
         self.placement = ParameterServerPlacement(
             self._prefix, links, self._wire_dtype, self._deduplicate
         )
