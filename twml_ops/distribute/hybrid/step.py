@@ -103,8 +103,8 @@ class StepGraph:
         ahead = [x for x, _, _ in batches[1:]] + [next_x]
         step = worker_steps = None
         for i, (batch, after) in enumerate(zip(batches, ahead, strict=True)):
-            # Tensors of other workers' processes tell when a synchronous step has ended.
-            before = [] if self.queues is None or step is None else [step]
+            # The step of the leader tells the others when a synchronous step has ended.
+            before: list[Any] = [] if self.queues is None or step is None else [step]
             with tf.device(self.cluster.own_device), tf.control_dependencies(before):
                 self._pull_state()
                 self._set_random_states(number + i)
