@@ -8,6 +8,7 @@ from tests.distribute.hybrid_child import child_test, grouped_model, train_alone
 from tests.distribute.hybrid_child_tests import optimizer_by_table
 from tests.distribute.hybrid_model import ROWS, batches, builder, same, whole_batches
 from twml_ops import layers, optimizers
+from twml_ops.distribute.hybrid.messages import without_sessions
 
 SERVERS = 2
 ENTRIES, PRODUCTS, GRADIENTS, VALUES_GRADIENTS = range(4)  # the messages of an exchange
@@ -131,3 +132,15 @@ def several_steps_of_a_call_are_the_same_steps():
             assert called == ([3, 6, 9, 10, 11] if together == 3 else list(range(1, 12)))
             found.append([result.losses, *hybrid.export().get_weights()])
         same(*found)
+
+
+@child_test
+def tensorflow_sends_the_same_numbers_where_no_port_can_be_reached():
+    found = []
+    for change in (list, without_sessions):
+        hybrid = trainer(optimizers.Adagrad(0.1), partition_axis="row")
+        hybrid.build(whole_batches()[0])
+        hybrid.placement.links = change(hybrid.placement.links)
+        hybrid.fit(batches, 4)
+        found.append(hybrid.export().get_weights())
+    same(*found)

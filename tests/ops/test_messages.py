@@ -1,4 +1,4 @@
-"""Ops that send messages: from one device to the other of a process, and what strangers may send."""
+"""Ops that send messages: from one device of a process to another, and what strangers may send."""
 
 import socket
 import struct

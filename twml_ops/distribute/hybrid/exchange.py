@@ -129,6 +129,7 @@ class Exchange:
                 values = tf.zeros([0]) if values is None else values
                 product.shard_entries = [wire.ShardEntries(ids, values, splits)]
             return
+        deduplicate = self._deduplicate and not all(link.in_process for link in self._links)
         packed: dict[Any, list[tf.Tensor]] = {}  # tables with the same batch share a message
         keys = []
         for product in self.products:
@@ -139,7 +140,7 @@ class Exchange:
             keys.append(key)
             if key not in packed:
                 messages = ops.pack_entries(
-                    *entries, rows, parts=parts if by_row else 1, deduplicate=self._deduplicate
+                    *entries, rows, parts=parts if by_row else 1, deduplicate=deduplicate
                 )
                 packed[key] = list(messages) if by_row else [messages[0]] * parts
         received: dict[Any, list[Any]] = {key: [] for key in packed}

@@ -34,12 +34,15 @@ class Link:
         server: The TensorFlow device of the server.
         session: The session of the connection; None: TensorFlow sends the tensors.
         orders: Device -> a handle of a variable that is not used, on that device.
+        in_process: Whether the worker and the server are one process, so that the size of a message
+            does not matter.
     """
 
     worker: str
     server: str
     session: int | None = None
     orders: Mapping[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+    in_process: bool = False
 
     def to_server(self, tensor: tf.Tensor) -> tf.Tensor:
         """Sends a tensor of one dimension from the worker to the server."""
@@ -51,7 +54,7 @@ class Link:
 
     def without_session(self) -> Link:
         """The same way, on which TensorFlow sends the tensors, also outside of a step."""
-        return Link(self.worker, self.server)
+        return Link(self.worker, self.server, in_process=self.in_process)
 
     def _send(self, tensor: tf.Tensor, source: str, target: str) -> tf.Tensor:
         if source == target:
@@ -88,8 +91,8 @@ def links(cluster: Cluster) -> list[Link]:
     devices = [cluster.own_device, *cluster.devices]
     orders = {d: RemoteVariable("twml/order", [], tf.float32, d).handle for d in devices}
     return [
-        Link(cluster.own_device, device, session, orders)
-        for device, session in zip(cluster.devices, opened, strict=True)
+        Link(cluster.own_device, device, session, orders, p in cluster.own_servers)
+        for p, (device, session) in enumerate(zip(cluster.devices, opened, strict=True))
     ]
 
 
