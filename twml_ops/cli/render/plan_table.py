@@ -71,8 +71,8 @@ def print_plan(
     )
     if choice.is_slower_than_alone:
         console.print(
-            f"[yellow]a single machine is faster:[/] {_rate(choice.alone.steps_per_second)} steps/s "
-            "without a cluster, if its memory suffices",
+            "[yellow]a single machine is faster:[/] "
+            f"{_rate(choice.alone.steps_per_second)} steps/s, if its memory suffices",
             soft_wrap=True,
         )
     if not all(p.seconds for p in found):
