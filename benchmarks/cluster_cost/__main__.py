@@ -1,6 +1,7 @@
 """`python -m benchmarks.cluster_cost`: CPU milliseconds of a step by part, alone and in a cluster.
 
-The cluster has 2 parameter servers and 1 worker, all on this machine. Figures are CPU time, not
+The cluster has 2 parameter servers and 1 worker, all on this machine: each a process, or all in one
+process, as `twml-ops launch --servers-in-workers` runs them. Figures are CPU time, not
 elapsed time, but a busy machine increases them as well, mostly where threads wait for others.
 `perf` of Linux samples the stacks; it needs the rights of `perf record`.
 """
@@ -23,6 +24,7 @@ from twml_ops.distribute.launch import Ports
 NAMES = ("flights", "reference")
 SERVERS = 2
 ALONE, CLUSTER = "one process", f"{SERVERS} servers, 1 worker"
+IN_WORKER = "servers in the worker"
 Measured = dict[str, dict[str, Any]]
 """Process -> its seconds of CPU time: "total", "kernel", and "parts" by name."""
 
@@ -44,25 +46,35 @@ class MeasuredProcess(JsonProcess):
 
 def main(
     training: Annotated[list[str], typer.Option(help="Trainings.")] = list(NAMES),  # noqa: B006
-    steps: Annotated[int, typer.Option(min=1, help="Measured steps of a run.")] = 300,
+    steps: Annotated[int, typer.Option(min=1, help="Measured steps of a run.")] = 320,
     rounds: Annotated[int, typer.Option(min=1, help="Interleaved runs of each.")] = 3,
     axis: Annotated[str, typer.Option(help="partition_axis of the tables.")] = "auto",
+    together: Annotated[
+        int, typer.Option(min=1, help="steps_per_execution of the cluster, a divisor of --steps.")
+    ] = 8,
     docs: Annotated[
         Path | None, typer.Option(help="Folder of performance.md and cluster_cost.json.")
     ] = None,
 ) -> None:
     """Prints the table."""
     about = machine.describe(machine.command_line("benchmarks.cluster_cost"))
-    found: dict[str, dict[str, list[Measured]]] = {t: {ALONE: [], CLUSTER: []} for t in training}
+    if steps % together:
+        raise typer.BadParameter(f"--steps must be a multiple of {together}, got {steps}")
+    kinds = (ALONE, CLUSTER, IN_WORKER)
+    found: dict[str, dict[str, list[Measured]]] = {t: {k: [] for k in kinds} for t in training}
+    options = {"partition_axis": axis, "steps_per_execution": together}
     for _ in range(rounds):
         for name in training:
             found[name][ALONE].append(measure_alone(name, steps))
-            found[name][CLUSTER].append(measure_cluster(name, steps, partition_axis=axis))
+            for kind in (CLUSTER, IN_WORKER):
+                measured = measure_cluster(name, steps, kind == IN_WORKER, **options)
+                found[name][kind].append(measured)
     results = {
         name: {k: medians(runs, steps) for k, runs in v.items()} for name, v in found.items()
     }
     text = "\n\n".join(table(name, result) for name, result in results.items())
-    text = f"{tables.machine(about)}\n\n{text}\n\nMedians of {rounds} runs of {steps} steps."
+    text = f"{tables.machine(about)}\n\n{text}\n\nMedians of {rounds} runs of "
+    text += f"{steps} steps, {together} in a call."
     print(text)
     if docs is not None:
         files = docs / "cluster_cost.json", docs / "performance.md"
@@ -76,12 +88,13 @@ def measure_alone(name: str, steps: int) -> Measured:
         return _measure({"process": process})
 
 
-def measure_cluster(name: str, steps: int, **options: Any) -> Measured:
+def measure_cluster(name: str, steps: int, servers_in_worker: bool, **options: Any) -> Measured:
     """Measures a training in a cluster, by `HybridTrainer`.
 
     Args:
         name: of the training.
         steps: measured steps.
+        servers_in_worker: whether the worker runs the servers.
         **options: arguments of the trainer.
     """
     with _addresses(SERVERS + 1) as (*servers, worker), contextlib.ExitStack() as stack:
@@ -90,8 +103,10 @@ def measure_cluster(name: str, steps: int, **options: Any) -> Measured:
         def start(**setting: Any) -> MeasuredProcess:
             return stack.enter_context(MeasuredProcess(**setting, **cluster))
 
-        processes = {f"server {i}": start(role="server", index=i) for i in range(SERVERS)}
-        trainer = start(role="worker", training=name, steps=steps, options=options)
+        count = 0 if servers_in_worker else SERVERS
+        processes = {f"server {i}": start(role="server", index=i) for i in range(count)}
+        setting = {"training": name, "steps": steps, "options": options}
+        trainer = start(role="worker", servers_in_worker=servers_in_worker, **setting)
         return _measure({**processes, "worker": trainer})
 
 
@@ -157,15 +172,21 @@ def table(name: str, result: dict[str, dict[str, dict[str, float]]]) -> str:
         ALONE: result[ALONE]["process"],
         "worker": result[CLUSTER]["worker"],
         f"{SERVERS} servers": result[CLUSTER]["server"],
+        IN_WORKER: result[IN_WORKER]["worker"],
     }
     names = dict.fromkeys(n for column in columns.values() for n in column)
     rows: list[list[Any]] = []
+    totals: list[list[float]] = []
     for part in sorted(names, key=lambda n: -sum(c.get(n, 0.0) for c in columns.values())):
-        alone, *cluster = (c.get(part, 0.0) for c in columns.values())
-        rows.append([part, *(f"{x:.2f}" for x in (alone, *cluster, sum(cluster)))])
-    header = [f"{name}: CPU ms a step", *columns, "cluster"]
-    alone, *cluster = (c["all"] for c in columns.values())
-    ratio = f"The cluster uses {sum(cluster) / alone:.1f} × the CPU time."
+        alone, worker, servers, together = (c.get(part, 0.0) for c in columns.values())
+        totals.append([alone, worker, servers, worker + servers, together])
+        rows.append([part, *(f"{x:.2f}" for x in totals[-1])])
+    header = [f"{name}: CPU ms a step", ALONE, "worker", f"{SERVERS} servers", "cluster", IN_WORKER]
+    alone, _, _, cluster, in_worker = totals[0]
+    ratio = (
+        f"The cluster uses {cluster / alone:.1f} × the CPU time of one process, and "
+        f"{in_worker / alone:.1f} × if its servers run in the process of the worker."
+    )
     return f"{tables.markdown(header, rows)}\n\n{ratio}"
 
 

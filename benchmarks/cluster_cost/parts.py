@@ -19,10 +19,10 @@ IDLE = "threads that wait or look for work"
 # Part -> the functions, as "library:mangled name", whose time belongs to it. The innermost function
 # of a stack that belongs to a part decides. The first part of several is meant.
 PARTS = {
-    "kernels of twml_ops": r"_twml_ops|4twml",
+    "kernels of twml_ops": r"_twml_ops(?!.*(?:Message|ReadAll|WriteAll))",
     "input pipeline": r"10tensorflow4data",
     "gRPC and tensors on the wire": (
-        r"grpc|Grpc|RecvTensor|8protobuf|tensor_coding|TensorResponse|Rendezvous|gpr_|upb_|chttp2"
+        r"twml.*(?:Message|ReadAll|WriteAll)|grpc|Grpc|RecvTensor|8protobuf|tensor_coding|TensorResponse|Rendezvous|gpr_|upb_|chttp2"
     ),
     "remote functions": (
         r"EagerService|RemoteExecute|EagerCluster|RunComponentFunction|ClusterFunctionLibrary"

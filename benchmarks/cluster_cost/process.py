@@ -13,7 +13,7 @@ import resource
 import sys
 from typing import Any
 
-WARM_UP_STEPS = 100
+WARM_UP_STEPS = 100  # or the next multiple of `steps_per_execution`
 
 
 class Meter:
@@ -68,20 +68,23 @@ def train_in_cluster(setting: dict[str, Any], meter: Meter) -> None:
     from benchmarks.cluster_cost.trainings import TRAININGS
     from twml_ops.distribute import Cluster, HybridTrainer
 
-    cluster = Cluster(setting["servers"], setting["workers"])
+    own = range(len(setting["servers"])) if setting["servers_in_worker"] else ()
+    cluster = Cluster(setting["servers"], setting["workers"], own_servers=own)
     cluster.connect(60)
-    steps = setting["steps"]
-    training = TRAININGS[setting["training"]](WARM_UP_STEPS + steps)
+    together = setting["options"]["steps_per_execution"]
+    warm_up = -(-WARM_UP_STEPS // together) * together
+    steps = warm_up + setting["steps"]
+    training = TRAININGS[setting["training"]](steps)
     trainer = HybridTrainer(
         training.model, training.optimizer, training.loss, cluster=cluster, **setting["options"]
     )
 
     def on_step(step: int, loss: Any) -> None:
         del loss
-        if step == WARM_UP_STEPS:
+        if step == warm_up:
             meter.start()
 
-    trainer.fit(lambda _: training.batches(), WARM_UP_STEPS + steps, on_step)
+    trainer.fit(lambda _: training.batches(), steps, on_step)
     meter.stop()
     os._exit(0)
 

@@ -18,6 +18,10 @@ POOL = ("libtensorflow_framework.so.2:_ZN5Eigen15ThreadPoolTempl10WorkerLoopEi",
             (KERNEL, "libtensorflow_framework.so.2:_ZN9grpc_core3RunE"),
             "gRPC and tensors on the wire",
         ),
+        (
+            (KERNEL, "_twml_ops.tf2.21.so:_ZN4twml12_GLOBAL__N_17ReadAllEiPvl", *POOL),
+            "gRPC and tensors on the wire",
+        ),
         ((KERNEL, *POOL), parts.IDLE),
         (("libpython3.11.so.1.0:_PyEval_EvalFrameDefault",), "Python"),
         ((), parts.OTHER),
@@ -44,14 +48,19 @@ def test_the_table_has_the_sums_of_worker_and_servers():
     measured = {"total": 0.2, "kernel": 0.1, "parts": {"Python": 0.2}}
     alone = cluster_cost.medians([{"process": measured}], 100)
     cluster = cluster_cost.medians([{"worker": measured, "server 0": measured}], 100)
-    text = cluster_cost.table("flights", {cluster_cost.ALONE: alone, cluster_cost.CLUSTER: cluster})
-    assert "| Python | 2.00 | 2.00 | 2.00 | 4.00 |" in text
+    in_worker = cluster_cost.medians([{"worker": measured}], 100)
+    kinds = cluster_cost.ALONE, cluster_cost.CLUSTER, cluster_cost.IN_WORKER
+    text = cluster_cost.table("flights", dict(zip(kinds, (alone, cluster, in_worker), strict=True)))
+    assert "| Python | 2.00 | 2.00 | 2.00 | 4.00 | 2.00 |" in text
     assert "2.0 ×" in text
+    assert "1.0 ×" in text
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("perf") is None, reason="perf is not installed")
 def test_a_cluster_is_measured():
-    found = cluster_cost.measure_cluster("reference", 5, partition_axis="row")
-    assert set(found) == {"worker", "server 0", "server 1"}
-    assert all(m["total"] > 0 for m in found.values())
+    for in_worker, names in ((False, {"worker", "server 0", "server 1"}), (True, {"worker"})):
+        options = {"partition_axis": "row", "steps_per_execution": 2}
+        found = cluster_cost.measure_cluster("reference", 6, in_worker, **options)
+        assert set(found) == names
+        assert all(m["total"] > 0 for m in found.values())

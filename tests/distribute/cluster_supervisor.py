@@ -60,6 +60,7 @@ def run_task(cluster, data, steps, options, later_timeout, pause, report):
                 report(f"final {trainer.evaluate(data(ALL))['loss']}")
                 weights = [w.tolist() for w in trainer.export().get_weights()]
                 report("weights " + json.dumps(weights))
+            trainer.finish()
     except BaseException:
         traceback.print_exc()
         os._exit(1)
@@ -115,6 +116,7 @@ class Supervisor:
     def __init__(self, net, servers, workers, steps, data, options, later_timeout, pause):
         self.net, self.servers, self.workers = net, servers, workers
         self.steps, self.data, self.options = steps, data, options
+        self.servers_in_workers = options.pop("servers_in_workers", False)
         self.later_timeout = later_timeout
         self.pause = pause
         self.ports = Ports(servers + workers)
@@ -139,7 +141,10 @@ class Supervisor:
             if self.net is not None:
                 enter(self.net, index if job == "ps" else self.servers + index)
             addresses = self.addresses
-            cluster = Cluster(addresses[: self.servers], addresses[self.servers :], job, index)
+            own = range(index, self.servers, self.workers) if self.servers_in_workers else ()
+            cluster = Cluster(
+                addresses[: self.servers], addresses[self.servers :], job, index, own_servers=own
+            )
             own_pause = None
             if self.pause is not None and [job, index] == ["worker", self.pause[0]]:
                 own_pause = self.pause[1]
@@ -231,7 +236,8 @@ class Supervisor:
         return False
 
     def supervise(self, kills, stops, resume_after, limit):
-        for job, count in (("ps", self.servers), ("worker", self.workers)):
+        processes = 0 if self.servers_in_workers else self.servers
+        for job, count in (("ps", processes), ("worker", self.workers)):
             for index in range(count):
                 self.start(job, index)
         self.kills = kills

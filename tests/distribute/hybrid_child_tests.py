@@ -138,7 +138,7 @@ def stored_messages_are_read_before_they_are_overwritten():
     step = tf.function(hybrid._graph.train, autograph=False)
     ahead = hybrid._prefetch(first[0])
     number = tf.constant(2, tf.int64)
-    graph = step.get_concrete_function(number, *first, None, ahead, second[0]).graph
+    graph = step.get_concrete_function(number, [(*first, None)], ahead, second[0]).graph
     writes = [op for op in graph.get_operations() if op.type == "AssignVariableOp"]
     stores = [op for op in writes if "/job:ps/" in op.device]
     assert len(stores) == 2  # a message for each server
@@ -187,7 +187,7 @@ def a_pipeline_refuses_state_before_a_table():
 def invalid_arguments_are_named():
     for argument, value in (
         ("mode", "fast"), ("partition_axis", "diagonal"), ("wire_dtype", "int8"),
-        ("max_staleness", 1), ("checkpoint_every", 0), ("timeout", 0),
+        ("max_staleness", 1), ("steps_per_execution", 0), ("checkpoint_every", 0), ("timeout", 0),
     ):  # fmt: skip
         make = lambda a=argument, v=value: trainer(optimizers.SGD(0.1), **{a: v})  # noqa: E731
         expect_error(ValueError, argument, make)

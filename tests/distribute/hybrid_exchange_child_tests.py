@@ -3,28 +3,35 @@
 import numpy as np
 import tensorflow as tf
 
+from tests.distribute.hybrid_checkpoint_child_tests import with_dropout
 from tests.distribute.hybrid_child import child_test, grouped_model, train_alone, trainer
 from tests.distribute.hybrid_child_tests import optimizer_by_table
 from tests.distribute.hybrid_model import ROWS, batches, builder, same, whole_batches
 from twml_ops import layers, optimizers
+from twml_ops.distribute.hybrid.messages import without_sessions
 
 SERVERS = 2
 ENTRIES, PRODUCTS, GRADIENTS, VALUES_GRADIENTS = range(4)  # the messages of an exchange
 
 
-def messages(hybrid):
-    """The tensors, and control dependencies, that a step sends to another process."""
+def messages(hybrid, steps=1):
+    """The messages of a call; TensorFlow sends nothing in it."""
     x, y = whole_batches()[0]
     step = tf.function(hybrid._graph.train, autograph=False)
-    graph = step.get_concrete_function(tf.constant(0, tf.int64), x, y, None).graph
-    found = set()
-    for op in graph.get_operations():
+    number = tf.constant(0, tf.int64)
+    graph = step.get_concrete_function(number, [(x, y, None)] * steps).graph
+    ops = graph.get_operations()
+    for op in ops:
         before = [(t.op, t.name) for t in op.inputs if t.dtype != tf.resource]
         for source, name in [*before, *((c, c.name) for c in op.control_inputs)]:
-            places = _task(source), _task(op)
-            if source.type != "Placeholder" and places[0] != places[1]:
-                found.add((name, *places))
-    return found
+            same = source.type == "Placeholder" or _task(source) == _task(op)
+            assert same or "control_outputs" in op.name, (name, op.name)
+    sent, received = (
+        [(op.get_attr("number"), _task(op)) for op in ops if op.type == f"Twml>{kind}Message"]
+        for kind in ("Send", "Receive")
+    )
+    assert sorted(n for n, _ in sent) == sorted(n for n, _ in received)
+    return sent
 
 
 def _task(op):
@@ -43,8 +50,9 @@ def a_step_has_one_message_a_server_and_direction_for_all_tables():
             make = optimizer_by_table if build is grouped_model else optimizers.LazyAdam
             hybrid = trainer(make(), build=build, partition_axis=axis)
             hybrid.fit(batches, 1)
-            sent = messages(hybrid)
-            assert len(sent) == SERVERS * len(kinds), sent
+            for steps in (1, 3):
+                sent = messages(hybrid, steps)
+                assert len(sent) == steps * SERVERS * len(kinds), sent
 
 
 def chained_model():
@@ -105,3 +113,34 @@ def the_model_of_a_trainer_can_be_called_outside_of_its_steps():
     hybrid.fit(batches, 2)
     x, _ = whole_batches()[0]
     np.testing.assert_allclose(hybrid.model(x), hybrid.export()(x), rtol=1e-5, atol=1e-6)
+
+
+@child_test
+def several_steps_of_a_call_are_the_same_steps():
+    for options in (
+        {"partition_axis": "row"},
+        {"partition_axis": "column", "build": grouped_model},
+        {"pipeline": True, "partition_axis": "row"},
+        {"build": with_dropout},
+    ):
+        found = []
+        for together in (1, 3):
+            hybrid = trainer(optimizers.Adagrad(0.1), steps_per_execution=together, **options)
+            called = []
+            result = hybrid.fit(batches, 11, lambda step, loss, called=called: called.append(step))
+            assert (result.step, result.own_steps) == (11, 11)
+            assert called == ([3, 6, 9, 10, 11] if together == 3 else list(range(1, 12)))
+            found.append([result.losses, *hybrid.export().get_weights()])
+        same(*found)
+
+
+@child_test
+def tensorflow_sends_the_same_numbers_where_no_port_can_be_reached():
+    found = []
+    for change in (list, without_sessions):
+        hybrid = trainer(optimizers.Adagrad(0.1), partition_axis="row")
+        hybrid.build(whole_batches()[0])
+        hybrid.placement.links = change(hybrid.placement.links)
+        hybrid.fit(batches, 4)
+        found.append(hybrid.export().get_weights())
+    same(*found)

@@ -27,7 +27,7 @@ SCENARIOS = {
     },
     "killed": {
         "servers": 2, "workers": 2, "steps": 80, "mode": "async",
-        "kills": [[20, "worker", 1], [45, "ps", 1]], **KILLED,
+        "kills": [[20, "worker", 1], [45, "ps", 1]], "steps_per_execution": 3, **KILLED,
     },
     "unreachable": {
         "servers": 2, "workers": 2, "steps": 40, "stops": [[20, "ps", 1]], "resume_after": 2,
@@ -41,6 +41,12 @@ SCENARIOS = {
         "checkpoints": True, "checkpoint_every": 4, "timeout": 120, "limit": 1800,
     },
     "no kills": {"steps": 30, **SYNCHRONOUS},
+    "several steps": {"steps": 30, "steps_per_execution": 4, **SYNCHRONOUS},
+    "servers in workers": {
+        "steps": 30, "steps_per_execution": 3, "servers_in_workers": True, **SYNCHRONOUS,
+        "kills": [[8, "worker", 1], [17, "worker", 0]],
+        "checkpoints": True, "checkpoint_every": 4, "timeout": 120, "limit": 1800,
+    },
 }  # fmt: skip
 
 
@@ -102,6 +108,18 @@ def test_a_synchronous_run_that_is_killed_five_times_reaches_the_same_bits(outco
     assert sum(d[2] == 9 for d in killed["deaths"]) == 5
     assert killed["step"] == undisturbed["step"] == 30
     assert killed["weights"] == undisturbed["weights"]
+
+
+def test_several_steps_of_a_call_are_the_same_steps(outcome):
+    assert outcome("several steps")["deaths"] == []
+    assert outcome("several steps")["weights"] == outcome("no kills")["weights"]
+
+
+def test_servers_in_workers_reach_the_same_bits_when_they_are_killed(outcome):
+    killed = outcome("servers in workers")
+    assert "hang" not in killed
+    assert [d[:2] for d in killed["deaths"] if d[2] == 9] == [["worker", 1], ["worker", 0]]
+    assert killed["weights"] == outcome("no kills")["weights"]
 
 
 @pytest.mark.slow

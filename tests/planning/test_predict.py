@@ -103,6 +103,14 @@ def test_servers_that_do_not_help_are_not_chosen():
     assert busy.servers == 4
 
 
+def test_a_single_machine_is_faster_if_messages_take_longer_than_the_work_that_servers_share():
+    cluster = ClusterResources(150 * MB, 4, 1)
+    for sparse, slower in ((0.0, False), (0.001, True), (1.0, False)):
+        choice = choose(JOB, cluster, Compute(sparse=sparse, latency=0.001))
+        assert choice.is_slower_than_alone == slower
+        assert choice.alone == predict("single machine", JOB, cluster, Compute(sparse=sparse))
+
+
 def test_memory_sets_the_least_number_of_servers():
     job = Job(JOB.tables, 512, slots=2)
     memory = job.stored_bytes / 3

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import IO
+from typing import IO, Any
 
 from twml_ops import _child
 from twml_ops._child import EXIT_LOST as EXIT_LOST
@@ -61,6 +61,8 @@ class LocalCluster:
         environment: Environment variables to add to those of this process.
         show: Called with each line that a process writes, prefixed with the task's name.
         evaluators: Number of evaluators.
+        servers_in_workers: Whether worker p mod `workers` runs server p in its own process, instead
+            of a process of its own. It must call `HybridTrainer.finish` at its end.
 
     Attributes:
         cluster: "host:port" of each task, by job, as in `TF_CONFIG`.
@@ -80,6 +82,7 @@ class LocalCluster:
         environment: dict[str, str] | None = None,
         show: Callable[[str], None] = print,
         evaluators: int = 0,
+        servers_in_workers: bool = False,
     ) -> None:
         minimum_counts = (
             ("servers", servers, 0),
@@ -109,6 +112,7 @@ class LocalCluster:
             job: [f"127.0.0.1:{next(free)}" for _ in range(n)] for job, n in counts.items()
         }
         self.cluster = {job: a for job, a in addresses.items() if a or job != "evaluator"}
+        self._servers_in_workers = servers_in_workers
         self._max_restarts = max_restarts
         self._environment = environment or {}
         self._show = show
@@ -117,6 +121,8 @@ class LocalCluster:
 
     def __enter__(self) -> LocalCluster:
         for job, addresses in self.cluster.items():
+            if job == "ps" and self._servers_in_workers:
+                continue
             self.tasks += [Task(job, i, self._start(job, i)) for i in range(len(addresses))]
         return self
 
@@ -168,7 +174,11 @@ class LocalCluster:
         return 0
 
     def _start(self, job: str, index: int) -> subprocess.Popen[str]:
-        config = {"cluster": self.cluster, "task": {"type": job, "index": index}}
+        task: dict[str, Any] = {"type": job, "index": index}
+        if job == "worker" and self._servers_in_workers:
+            workers = len(self.cluster["worker"])
+            task["servers"] = list(range(index, len(self.cluster["ps"]), workers))
+        config = {"cluster": self.cluster, "task": task}
         if not self.cluster["ps"]:
             config = {}
         process = subprocess.Popen(

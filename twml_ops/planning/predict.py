@@ -79,10 +79,18 @@ class Choice:
     Attributes:
         prediction: Its prediction, with the number of servers.
         reason: Why it was chosen, in one sentence.
+        alone: The prediction for a single machine.
     """
 
     prediction: Prediction
     reason: str
+    alone: Prediction
+
+    @property
+    def is_slower_than_alone(self) -> bool:
+        """Whether a single machine makes as many steps per second, if its speed is known."""
+        known = bool(self.alone.seconds)
+        return known and self.alone.steps_per_second >= self.prediction.steps_per_second
 
 
 def predict(
@@ -184,7 +192,8 @@ def choose(
         required = MIN_SPEEDUP if other.servers > best.servers else 0.0
         if other.seconds < best.seconds * (1 - required):
             best = other
-    return Choice(best, _reason(best, job, least))
+    alone = predict(SINGLE_MACHINE, job, cluster, compute)
+    return Choice(best, _reason(best, job, least), alone)
 
 
 def _reason(best: Prediction, job: Job, least: int) -> str:

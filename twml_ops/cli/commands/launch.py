@@ -24,6 +24,13 @@ def launch(
     workers_per_host: Annotated[
         int, typer.Option(min=1, help="Worker processes on each of these hosts.")
     ] = 1,
+    servers_in_workers: Annotated[
+        bool,
+        typer.Option(
+            "--servers-in-workers",
+            help="Run the servers in the processes of workers, which exchange less with them.",
+        ),
+    ] = False,
     evaluator: Annotated[
         bool, typer.Option("--evaluator", help="Add a process that evaluates each checkpoint.")
     ] = False,
@@ -103,4 +110,5 @@ def launch(
         run_peers(command, peers, options, transport, max_restarts)
         return
 
-    run_cluster(command, ps, workers * workers_per_host, int(evaluator), max_restarts)
+    count = workers * workers_per_host
+    run_cluster(command, ps, count, int(evaluator), max_restarts, servers_in_workers)

@@ -232,6 +232,15 @@ def train(
             rich_help_panel="In a cluster (TF_CONFIG)",
         ),
     ] = ClusterOptions.wire_dtype,
+    steps_per_execution: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Steps of a call of TensorFlow. More need less CPU time a step, and more time "
+            "before the first step.",
+            rich_help_panel="In a cluster (TF_CONFIG)",
+        ),
+    ] = ClusterOptions.steps_per_execution,
     checkpoint_every: Annotated[
         str,
         typer.Option(

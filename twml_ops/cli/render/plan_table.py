@@ -69,6 +69,12 @@ def print_plan(
         f"{_rate(best.steps_per_second)} steps/s; {escape(choice.reason)}",
         soft_wrap=True,
     )
+    if choice.is_slower_than_alone:
+        console.print(
+            "[yellow]a single machine is faster:[/] "
+            f"{_rate(choice.alone.steps_per_second)} steps/s, if its memory suffices",
+            soft_wrap=True,
+        )
     if not all(p.seconds for p in found):
         console.print(
             "[dim]The speed of a strategy without traffic depends on --sparse-ms and --dense-ms, "

@@ -126,11 +126,13 @@ class ClusterRunner:
                     is_chief=this.is_chief,
                 )
             if not this.is_chief:
+                trainer.finish()
                 sys.stdout.flush()
                 os._exit(0)  # threads of TensorFlow may wait for servers that end with the chief
             history.examples = epochs * train.num_examples()
             history.seconds = time.perf_counter() - start
             trained = trainer.export()
+            trainer.finish()
         if this.evaluators:
             with self._console.status("waiting for the evaluator"):
                 evaluation_log.wait_for_step(checkpoints, min(last, steps), options.timeout)
@@ -150,11 +152,12 @@ class ClusterRunner:
         interval = max(1, size // POINTS_PER_EPOCH // step_examples)
         if self._options.mode != "sync":  # the other workers do steps between those of this one
             interval = max(1, interval // len(this.workers))
+        calls = max(1, interval // self._options.steps_per_execution)
         losses: list[Any] = []
 
         def record(step: int, loss: Any) -> None:
             losses.append(loss)
-            if len(losses) < interval:
+            if len(losses) < calls:
                 return
             mean = sum(float(x) for x in losses) / len(losses)
             losses.clear()

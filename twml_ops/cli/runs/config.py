@@ -25,6 +25,8 @@ class ClusterOptions:
         mode: how workers synchronize their updates.
         partition_axis: axis along which tables are divided among the servers.
         wire_dtype: data type of products and gradients in messages.
+        steps_per_execution: steps of a call of TensorFlow. More need less CPU time a step and more
+            time before the first step.
         checkpoint_every: steps between two checkpoints.
         timeout: seconds after which a process that does not answer counts as lost.
     """
@@ -32,6 +34,7 @@ class ClusterOptions:
     mode: Literal["sync", "async", "hogwild"] = "async"
     partition_axis: Literal["row", "column", "auto"] = "auto"
     wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    steps_per_execution: int = 4
     checkpoint_every: int = 1000
     timeout: float = 300.0
 

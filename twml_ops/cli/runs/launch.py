@@ -15,7 +15,12 @@ from twml_ops.peers.dataflow import Name
 
 
 def run_cluster(
-    command: list[str], servers: int, workers: int, evaluators: int, max_restarts: int
+    command: list[str],
+    servers: int,
+    workers: int,
+    evaluators: int,
+    max_restarts: int,
+    servers_in_workers: bool = False,
 ) -> None:
     """Runs a cluster until its training ends.
 
@@ -25,12 +30,18 @@ def run_cluster(
         workers: number of workers.
         evaluators: number of evaluators.
         max_restarts: how often each process may be restarted.
+        servers_in_workers: whether workers run the servers in their processes.
 
     Raises:
         SystemExit: the training failed; the exit status is that of the process that failed.
     """
     with LocalCluster(
-        _program(command), servers, workers, max_restarts=max_restarts, evaluators=evaluators
+        _program(command),
+        servers,
+        workers,
+        max_restarts=max_restarts,
+        evaluators=evaluators,
+        servers_in_workers=servers_in_workers,
     ) as cluster:
         status = cluster.wait()
     if status:

@@ -136,7 +136,12 @@ def _to_json(
         "cluster": asdict(cluster),
         "compute": asdict(compute),
         "strategies": {p.strategy: _prediction_to_json(p) for p in predictions},
-        "choice": {"strategy": best.strategy, "reason": choice.reason, **_prediction_to_json(best)},
+        "choice": {
+            "strategy": best.strategy,
+            "reason": choice.reason,
+            "is_slower_than_alone": choice.is_slower_than_alone,
+            **_prediction_to_json(best),
+        },
     }
 
 

@@ -23,6 +23,7 @@ _STAGGER_SECONDS = 0.5
 _LOCAL = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 _connected: list[Cluster] = []  # the cluster that this process is connected to, if any
+_own_servers: list[Any] = []  # that run in this process, until it ends
 _own_ports: list[Ports] = []  # of an evaluator, reserved until the process ends
 
 
@@ -43,6 +44,8 @@ class Cluster:
             servers, saves checkpoints and exports the model.
         evaluators: "host:port" of each evaluator that `TF_CONFIG` lists. No process connects to
             an evaluator.
+        own_servers: The numbers of the servers that this process, a worker, runs itself. What it
+            exchanges with them does not leave the process. If it ends, so do they.
     """
 
     servers: Sequence[str] = ()
@@ -50,12 +53,14 @@ class Cluster:
     job: str = "worker"
     index: int = 0
     evaluators: Sequence[str] = ()
+    own_servers: Sequence[int] = ()
 
     @classmethod
     def from_environment(cls) -> Cluster:
         """Reads the environment variable `TF_CONFIG`, in the format of TensorFlow.
 
-        A "chief", if there is one, counts as the first worker.
+        A "chief", if there is one, counts as the first worker. The task of a worker may have
+        "servers", a list of the numbers of the "ps" tasks that it runs in its own process.
 
         Returns:
             The cluster; without `TF_CONFIG`, one that consists of this process alone.
@@ -73,6 +78,7 @@ class Cluster:
             chiefs, servers = list(jobs.get("chief", [])), list(jobs.get("ps", []))
             workers = chiefs + list(jobs.get("worker", []))
             evaluators = list(jobs.get("evaluator", []))
+            own_servers = [int(s) for s in task.get("servers", [])]
         except (ValueError, TypeError, KeyError) as e:
             raise ValueError(
                 'TF_CONFIG must be JSON with "cluster" (lists of "host:port" for "ps" and '
@@ -87,7 +93,14 @@ class Cluster:
                 f"TF_CONFIG: task must be one of the {len(servers)} ps and {len(workers)} worker "
                 f"tasks of the cluster, got {json.dumps(task)}"
             )
-        return cls(servers, workers, job, index, evaluators)
+        if own_servers and (
+            job != "worker" or not 0 <= min(own_servers) <= max(own_servers) < len(servers)
+        ):
+            raise ValueError(
+                f'TF_CONFIG: "servers" of a task must be numbers of the {len(servers)} ps tasks, '
+                f"and the task a worker, got {json.dumps(task)}"
+            )
+        return cls(servers, workers, job, index, evaluators, own_servers)
 
     @property
     def is_chief(self) -> bool:
@@ -125,6 +138,8 @@ class Cluster:
             return
         require_native("Training with parameter servers")
         deadline = time.monotonic() + timeout
+        for i in self.own_servers:
+            _own_servers.append(start_server(dataclasses.replace(self, job="ps", index=i)))
         for i, address in enumerate(self.servers):
             _wait_for_port(address, f"ps {i}", deadline)
         if self.job == "worker":

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.distribute.hybrid import wire
+from twml_ops.distribute.hybrid.messages import Link
 
 
 def pack(gradients: Sequence[Any]) -> list[Any]:
@@ -48,19 +49,19 @@ def unpack(packed: Sequence[Any], like: Sequence[Any]) -> list[Any]:
     ]
 
 
-def send(gradients: Sequence[Any], device: str) -> list[Any]:
+def send(gradients: Sequence[Any], link: Link) -> list[Any]:
     """Sends gradients to a server, all dense ones of a type in one message.
 
     Args:
         gradients: Tensors with known shapes, or `tf.IndexedSlices`, which are not sent.
-        device: The device of the server.
+        link: The way to the server.
 
     Returns:
         The gradients; dense ones are on the server.
     """
     packed = pack(gradients)
-    with tf.device(device):
-        sent = [g if isinstance(g, tf.IndexedSlices) else tf.identity(g) for g in packed]
+    sent = [g if isinstance(g, tf.IndexedSlices) else link.to_server(g) for g in packed]
+    with tf.device(link.server):
         return unpack(sent, gradients)
 
 

@@ -18,6 +18,7 @@ import tensorflow as tf
 from twml_ops import ops
 from twml_ops.distribute.hybrid import wire
 from twml_ops.distribute.hybrid.deferred_tensor import DeferredTensor, depends_on
+from twml_ops.distribute.hybrid.messages import Link
 from twml_ops.distribute.hybrid.remote_table import RemoteTable
 from twml_ops.ops._library import library
 from twml_ops.placement.entries import CsrEntries
@@ -71,7 +72,7 @@ class Exchange:
     """Products of a step that do not depend on one another, and their messages.
 
     Args:
-        devices: The devices of the servers.
+        links: The way to each server.
         wire_dtype: The type in which products and their gradients are sent.
         deduplicate: Whether an id that occurs several times is sent once if that is smaller.
         in_process: Whether the tables are in this process, so that nothing is sent.
@@ -81,9 +82,9 @@ class Exchange:
     """
 
     def __init__(
-        self, devices: Sequence[str], wire_dtype: tf.DType, deduplicate: bool, in_process: bool
+        self, links: Sequence[Link], wire_dtype: tf.DType, deduplicate: bool, in_process: bool
     ) -> None:
-        self._devices, self._wire_dtype = devices, wire_dtype
+        self._links, self._wire_dtype = links, wire_dtype
         self._deduplicate, self._in_process = deduplicate, in_process
         self.products: list[TableProduct] = []
         self._outputs: list[DeferredTensor] = []
@@ -113,14 +114,14 @@ class Exchange:
     def multiply(self) -> list[tf.Tensor]:
         """Sends the entries of all products and returns the products, float32 [B, D]."""
         self._send_entries()
-        by_server = [self._multiply_on(p) for p in range(len(self._devices))]
+        by_server = [self._multiply_on(p) for p in range(len(self._links))]
         return [
             _combine(parts, product.table.by_row)
             for product, *parts in zip(self.products, *by_server, strict=True)
         ]
 
     def _send_entries(self) -> None:
-        parts = len(self._devices)
+        parts = len(self._links)
         if self._in_process:
             for product in self.products:
                 assert product.entries is not None
@@ -128,6 +129,7 @@ class Exchange:
                 values = tf.zeros([0]) if values is None else values
                 product.shard_entries = [wire.ShardEntries(ids, values, splits)]
             return
+        deduplicate = self._deduplicate and not all(link.in_process for link in self._links)
         packed: dict[Any, list[tf.Tensor]] = {}  # tables with the same batch share a message
         keys = []
         for product in self.products:
@@ -138,15 +140,15 @@ class Exchange:
             keys.append(key)
             if key not in packed:
                 messages = ops.pack_entries(
-                    *entries, rows, parts=parts if by_row else 1, deduplicate=self._deduplicate
+                    *entries, rows, parts=parts if by_row else 1, deduplicate=deduplicate
                 )
                 packed[key] = list(messages) if by_row else [messages[0]] * parts
         received: dict[Any, list[Any]] = {key: [] for key in packed}
-        for p, device in enumerate(self._devices):
-            messages = wire.send_bytes([m[p] for m in packed.values()], device)
+        for p, link in enumerate(self._links):
+            messages = wire.send_bytes([m[p] for m in packed.values()], link)
             for key, message in zip(packed, messages, strict=True):
                 shard_rows = self.products[keys.index(key)].table.shards[p].shape[0]
-                with tf.device(device):
+                with tf.device(link.server):
                     received[key].append((message, wire.receive_entries(message, shard_rows)))
         for product, key in zip(self.products, keys, strict=True):
             product.messages = [message for message, _ in received[key]]
@@ -155,7 +157,7 @@ class Exchange:
     def _multiply_on(self, p: int) -> list[tf.Tensor]:
         """Returns the products with the shards of a server, float32 on the worker."""
         products = []
-        with tf.device(self._devices[p]):
+        with tf.device(self._links[p].server):
             for each in self.products:
                 entries, shard = each.shard_entries[p], each.table.shards[p]
                 product = library.twml_resource_sparse_linear(
@@ -167,6 +169,7 @@ class Exchange:
                 )
                 products.append(wire.cast_for_wire(product, self._wire_dtype))
             flat = wire.concat_flat(products)
+        flat = self._links[p].to_worker(flat)
         columns = [each.table.shards[p].shape[1] for each in self.products]
         rows = [_num_rows(each.entries[2]) for each in self.products if each.entries]
         parts = wire.split_flat(flat, [n * c for n, c in zip(rows, columns, strict=True)])
@@ -187,20 +190,20 @@ class Exchange:
         used = [p for p in self.products if p.gradient is not None]
         if not used:
             return []
-        count = len(self._devices)
+        count = len(self._links)
         by_server = [
             [p.gradient] * count if p.table.by_row else tf.split(p.gradient, count, axis=1)
             for p in used
         ]
         received = []
-        for p, device in enumerate(self._devices):
+        for p, link in enumerate(self._links):
             parts = [wire.cast_for_wire(g[p], self._wire_dtype) for g in by_server]
             if self._in_process:
                 used_parts, numbers = parts, scalars
             else:
                 used_parts, numbers = self._send_parts(used, parts, p, scalars)
             for product, part in zip(used, used_parts, strict=True):
-                with tf.device(device):
+                with tf.device(link.server):
                     product.sent_gradients.append(tf.cast(part, tf.float32))
             received.append(numbers)
         deferred = [p for p in used if p.values_gradient is not None]
@@ -213,9 +216,8 @@ class Exchange:
         self, used: list[TableProduct], parts: list[tf.Tensor], p: int, scalars: tf.Tensor | None
     ) -> tuple[list[tf.Tensor], tf.Tensor | None]:
         encoded = [] if scalars is None else [wire.encode_scalars(scalars, self._wire_dtype)]
-        flat = wire.concat_flat([*parts, *encoded])
-        with tf.device(self._devices[p]):
-            flat = tf.identity(flat)
+        flat = self._links[p].to_server(wire.concat_flat([*parts, *encoded]))
+        with tf.device(self._links[p].server):
             columns = [each.table.shards[p].shape[1] for each in used]
             rows = [_num_rows(each.shard_entries[p].row_splits) for each in used]
             sizes = [n * c for n, c in zip(rows, columns, strict=True)]
@@ -238,11 +240,11 @@ class Exchange:
         """
         if not wanted:
             return []
-        count = len(self._devices)
+        count = len(self._links)
         positions = [_positions_by_server(each, count) for each in wanted]
         by_server = []
-        for p, device in enumerate(self._devices):
-            with tf.device(device):
+        for p, link in enumerate(self._links):
+            with tf.device(link.server):
                 flat = wire.concat_flat(
                     [
                         library.twml_resource_sparse_linear_values_grad(
@@ -254,6 +256,7 @@ class Exchange:
                         for each in wanted
                     ]
                 )
+            flat = link.to_worker(flat)
             by_server.append(wire.split_flat(flat, [tf.size(at[p]) for at in positions]))
         return [
             _combine_values(at, parts, each.table.by_row)

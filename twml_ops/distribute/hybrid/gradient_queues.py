@@ -50,6 +50,7 @@ class GradientQueues:
         self.worker = cluster.index
         self.followers = range(1, len(cluster.workers))
         self.generation = 0
+        self._handles: dict[str, tf.Tensor] = {}
 
     def start_generation(self) -> None:
         """Starts a new generation, as a worker that has just started, and closes the old ones."""
@@ -148,10 +149,17 @@ class GradientQueues:
     ) -> tf.Tensor:
         generation = self.generation if generation is None else generation
         name = f"{self._state.prefix}/{generation}/{label}/{device[-20:]}"
-        with tf.init_scope(), tf.device(device):
-            return tf.raw_ops.FIFOQueueV2(
-                component_types=list(types), shapes=[], capacity=2, container="", shared_name=name
-            )
+        # TensorFlow orders the ops of a queue by its handle, so there must be only one.
+        if name not in self._handles:
+            with tf.init_scope(), tf.device(device):
+                self._handles[name] = tf.raw_ops.FIFOQueueV2(
+                    component_types=list(types),
+                    shapes=[],
+                    capacity=2,
+                    container="",
+                    shared_name=name,
+                )
+        return self._handles[name]
 
     def _close(self, queue: tf.Tensor) -> None:
         with tf.device(self._home):

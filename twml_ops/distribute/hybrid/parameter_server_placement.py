@@ -14,6 +14,7 @@ from twml_ops import placement
 from twml_ops.distribute.hybrid import wire
 from twml_ops.distribute.hybrid.deferred_tensor import DeferredTensor
 from twml_ops.distribute.hybrid.exchange import Exchange, TableProduct
+from twml_ops.distribute.hybrid.messages import Link, without_sessions
 from twml_ops.distribute.hybrid.remote_table import RemoteTable
 from twml_ops.placement.entries import CsrEntries
 
@@ -40,7 +41,7 @@ class ParameterServerPlacement(placement.Placement):
 
     Args:
         prefix: Prefix of the names of all variables, one for each model in training.
-        devices: The devices of the servers.
+        links: The way to each server.
         wire_dtype: The type in which products and their gradients are sent.
         deduplicate: Whether an id that occurs several times is sent once if that is smaller.
 
@@ -53,16 +54,16 @@ class ParameterServerPlacement(placement.Placement):
     is_sharded = True
 
     def __init__(
-        self, prefix: str, devices: Sequence[str], wire_dtype: tf.DType, deduplicate: bool
+        self, prefix: str, links: Sequence[Link], wire_dtype: tf.DType, deduplicate: bool
     ) -> None:
         self.prefix = prefix
-        self.devices = list(devices)
+        self.links = list(links)
         self.wire_dtype = tf.as_dtype(wire_dtype)
         self.deduplicate = deduplicate
         self.tables: list[RemoteTable] = []
         self.batch_sizes: list[BatchSize] = []
         self.exchanges: list[Exchange] = []
-        self._in_process = len(self.devices) == 1 and self.devices[0].startswith("/job:localhost")
+        self._in_process = len(links) == 1 and links[0].server.startswith("/job:localhost")
         self._tape: Any = None
         self._graph: Any = None  # in which products are recorded
         self._recorded: list[TableProduct] | None = None
@@ -179,7 +180,10 @@ class ParameterServerPlacement(placement.Placement):
         return any(product in exchange.products for exchange in self.exchanges)
 
     def _new_exchange(self, products: Sequence[TableProduct] = ()) -> Exchange:
-        exchange = Exchange(self.devices, self.wire_dtype, self.deduplicate, self._in_process)
+        # Messages of a session need the step of the worker, which other functions do not have.
+        in_step = self._graph is not None and self._graph is tf.compat.v1.get_default_graph()
+        links = self.links if in_step else without_sessions(self.links)
+        exchange = Exchange(links, self.wire_dtype, self.deduplicate, self._in_process)
         exchange.products += products
         return exchange
 

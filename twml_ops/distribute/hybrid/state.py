@@ -107,6 +107,10 @@ class RunState:
         workers = len(cluster.workers)
         name = f"{prefix}/steps_of"
         self.worker_steps = RemoteVariable(name, [workers], tf.int64, self.devices[0])
+        self._finished = [
+            RemoteVariable(f"{prefix}/finished/{i}", [], tf.int64, self.devices[0])
+            for i in range(workers)
+        ]
         self._layout = RemoteVariable(
             f"{prefix}/layout", [max(1, len(self.tables))], tf.int32, self.devices[0]
         )
@@ -144,6 +148,18 @@ class RunState:
     def is_torn(self) -> bool:
         """Whether a synchronous leader has ended in the middle of an update."""
         return self.updating.exists() and bool(self.updating.value().numpy())
+
+    def finish(self, worker: int) -> bool:
+        """Notes that a worker needs the servers no more.
+
+        Args:
+            worker: The number of the worker.
+
+        Returns:
+            Whether no worker needs them.
+        """
+        self._finished[worker].assign(tf.constant(1, tf.int64))
+        return all(bool(each.value().numpy()) for each in self._finished)
 
     def set_updating(self, updating: bool) -> tf.Operation:
         """Notes that an update begins or has ended. Used in a graph.
@@ -215,4 +231,6 @@ class RunState:
             first = time.time_ns() // GENERATIONS * GENERATIONS
             self.generation.assign(tf.constant(first, tf.int64))
         self.worker_steps.fill(0)
+        for each in self._finished:
+            each.fill(0)
         self.updating.assign(tf.constant(0, tf.int64))

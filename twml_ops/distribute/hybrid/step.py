@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -21,6 +22,9 @@ from twml_ops.distribute.hybrid.state import RunState, SharedVariable
 from twml_ops.distribute.hybrid.updates import ShardGradient
 from twml_ops.distribute.hybrid.wire import ShardEntries
 from twml_ops.ops._tape import tf_variable
+
+Batch = tuple[Any, Any, Any]
+"""The features of a batch, its labels, and its weights or None."""
 
 _TENSORS_PER_USE = 4  # ids, values, row_splits and the gradient of the product
 
@@ -62,66 +66,79 @@ class StepGraph:
             self._random_states.append((each, zlib.crc32(each.numpy().tobytes() + worker)))
         counted = len(self.cluster.workers) if self.bounded else 0
         with tf.device(self.cluster.own_device):
-            self._loss = tf.Variable(0.0, dtype=tf.keras.backend.floatx(), trainable=False)
+            self._losses = tf.Variable(
+                [], dtype=tf.keras.backend.floatx(), trainable=False, shape=[None]
+            )
             self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._worker_steps = tf.Variable(tf.zeros([counted], tf.int64), trainable=False)
 
     def train(
         self,
         number: tf.Tensor,
-        x: Any,
-        y: Any,
-        weights: Any,
+        batches: Sequence[Batch],
         prefetched: Any = None,
         next_x: Any = None,
     ) -> list[tf.Tensor]:
-        """Runs one training step, whose results `results` returns.
+        """Runs one training step for each batch, whose results `results` returns.
+
+        The graph has all steps one after the other, not a loop: a loop over several processes would
+        send a message in each of its iterations, and wait in each for all effects of the last one.
 
         Random layers get a state that depends on their initial state, the worker and `number`, so
         that a step which is repeated after a failure is the same step.
 
         Args:
-            number: The run's step before this step, an int64 scalar.
-            x: The features of the batch.
-            y: Its labels.
-            weights: Its weights, or None.
-            prefetched: The products of this batch, from `prefetch` or the previous step; None: they
-                are computed in this step.
-            next_x: The features of the next batch, whose products are computed before the tables
-                are updated; None: they are not.
+            number: The run's step before these steps, an int64 scalar.
+            batches: For each step, the features of the batch, its labels, and its weights or None.
+            prefetched: The products of the first batch, from `prefetch` or the previous call; None:
+                they are computed in its step.
+            next_x: The features of the batch after these, whose products are computed before the
+                last update of the tables; None: they are not, and neither are those of other
+                batches.
 
         Returns:
             The products of the next batch.
         """
+        losses: list[tf.Tensor] = []
+        ahead = [x for x, _, _ in batches[1:]] + [next_x]
+        step = worker_steps = None
+        for i, (batch, after) in enumerate(zip(batches, ahead, strict=True)):
+            # The step of the leader tells the others when a synchronous step has ended.
+            before: list[Any] = [] if self.queues is None or step is None else [step]
+            with tf.device(self.cluster.own_device), tf.control_dependencies(before):
+                self._pull_state()
+                self._set_random_states(number + i)
+                if next_x is None:
+                    loss, step, worker_steps = self._train(number + i, *batch, None)
+                else:
+                    # Before the variables that hold this batch's messages are overwritten.
+                    products = self._restore_products(prefetched)
+                    prefetched, read = self._prefetch(after)
+                    loss, step, worker_steps = self._train(number + i, *batch, products)
+                    check_only_read(read)
+                losses.append(loss)
         with tf.device(self.cluster.own_device):
-            self._pull_state()
-            self._set_random_states(number)
-            if next_x is None:
-                self._keep_results(*self._train(number, x, y, weights, None))
-                return []
-            # Before the variables that hold this batch's messages are overwritten.
-            products = self._restore_products(prefetched)
-            next_products, read = self._prefetch(next_x)
-            self._keep_results(*self._train(number, x, y, weights, products))
-            check_only_read(read)
-            return next_products
+            self._keep_results(losses, step, worker_steps)
+        return [] if next_x is None else prefetched
 
     def results(self) -> tuple[tf.Tensor, int, Any]:
-        """Returns the results of the last step.
+        """Returns the results of the last call of `train`.
 
         Returns:
-            The loss; the run's step after this step; the steps of each worker, or an empty array if
-            they are not counted.
+            The losses, a vector; the run's step after these steps; the steps of each worker, or an
+            empty array if they are not counted.
         """
-        return self._loss.read_value(), int(self._step.numpy()), self._worker_steps.numpy()
+        return self._losses.read_value(), int(self._step.numpy()), self._worker_steps.numpy()
 
-    def _keep_results(self, loss: tf.Tensor, step: tf.Tensor, worker_steps: tf.Tensor) -> None:
+    def _keep_results(
+        self, losses: list[tf.Tensor], step: tf.Tensor, worker_steps: tf.Tensor
+    ) -> None:
         """Keeps results in variables of this process.
 
         TensorFlow lets the tensors that a function returns wait for all ops of the function that
         have effects. For each such op a server would send a message.
         """
-        self._loss.assign(tf.cast(loss, self._loss.dtype))
+        self._losses.assign(tf.cast(tf.stack(losses), self._losses.dtype))
         self._step.assign(step)
         self._worker_steps.assign(worker_steps)
 
@@ -348,11 +365,12 @@ class StepGraph:
                 each.iterations.assign(steps)
             return
         shared_variables = {id(s.local): s for s in self.state.shared_variables}
-        for device in self.cluster.devices:
+        for link in self.placement.links:
+            device = link.server
             of_device = [
                 (g, v) for g, v in pairs if shared_variables[id(v)].remote.device == device
             ]
-            sent = dense_gradients.send([g for g, _ in of_device], device)
+            sent = dense_gradients.send([g for g, _ in of_device], link)
             of_device = [(g, v) for g, (_, v) in zip(sent, of_device, strict=True)]
             self._update_shared(of_device, shared_variables)
         if self.cluster.is_chief:  # states of layers, such as moving means
@@ -405,9 +423,12 @@ class StepGraph:
         for shared in self.state.shared_variables:
             key = (shared.remote.device, shared.remote.dtype)
             by_server.setdefault(key, []).append(shared)
+        links = {link.server: link for link in self.placement.links}
         for (device, _), group in by_server.items():
             with tf.device(device):
                 flat = tf.concat([tf.reshape(s.remote.value(), [-1]) for s in group], axis=0)
+            if not tf.executing_eagerly():
+                flat = links[device].to_worker(flat)
             parts = wire.split_flat(flat, [s.remote.shape.num_elements() for s in group])
             for shared, part in zip(group, parts, strict=True):
                 tf_variable(shared.local).assign(tf.reshape(part, shared.remote.shape))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import dataclasses
 import inspect
 import itertools
@@ -15,7 +17,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from twml_ops import placement
-from twml_ops.distribute.hybrid import checkpoint, model_weights, updates
+from twml_ops.distribute.hybrid import checkpoint, messages, model_weights, updates
 from twml_ops.distribute.hybrid.changed_shards import ChangedShards
 from twml_ops.distribute.hybrid.cluster import Cluster, ClusterError
 from twml_ops.distribute.hybrid.gradient_queues import OTHER_STEP, GradientQueues
@@ -29,12 +31,13 @@ from twml_ops.ops._library import require_native
 DatasetFn = Callable[..., tf.data.Dataset]
 """Called with a `tf.distribute.InputContext` and, if it has such an argument, `first_batch`."""
 
-OnStep = Callable[[int, tf.Tensor], None]
+OnStep = Callable[[int, float], None]
 _AXES = ("row", "column", "auto")
 _MODES = ("sync", "async", "hogwild")
 _WIRE_DTYPES = ("float32", "bfloat16", "float16")
 _MAX_LOSSES = 1000
 _POLL_SECONDS = 0.002
+_FINISH_POLL_SECONDS = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +48,7 @@ class FitResult:
         step: The steps of the whole run, all workers together.
         own_steps: The steps that this process has done in this call.
         losses: The losses of this process' last steps, at most 1000.
-        seconds: The time of this call in seconds, without its first step, which traces the graph.
+        seconds: The time of this call in seconds, without its first steps, which trace the graph.
     """
 
     step: int
@@ -89,6 +92,11 @@ class HybridTrainer:
             current update: each step of a `fit`, except the first, uses products that are one
             update old. The dense weights are never old. Not available for several synchronous
             workers, nor for models with a layer before a table that has trained weights or state.
+        steps_per_execution: Steps of a call of TensorFlow, at least 1. With 8 or more, the CPU time
+            of a call is small beside that of its steps. The graph has so many copies of a step,
+            and tracing it takes so many times longer. Checkpoints are written, `on_step` is called,
+            failures of other workers are handled and slow workers are waited for between two calls.
+            The last steps of a `fit` are calls of one step each.
         checkpoint_dir: The folder for checkpoints, which the chief saves and restores; all servers
             must be able to reach it. None: there are no checkpoints.
         checkpoint_every: Steps between two checkpoints.
@@ -124,6 +132,7 @@ class HybridTrainer:
         wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32",
         deduplicate: bool = True,
         pipeline: bool = False,
+        steps_per_execution: int = 1,
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 1000,
         checkpoint_policy: Literal["full", "one-shot", "consecutive", "intermittent"] = "full",
@@ -142,6 +151,8 @@ class HybridTrainer:
                 'max_staleness must be None or, unless mode is "sync", at least 0, got '
                 f'{max_staleness!r} with mode="{mode}"'
             )
+        if steps_per_execution < 1:
+            raise ValueError(f"steps_per_execution must be at least 1, got {steps_per_execution}")
         if checkpoint_every < 1:
             raise ValueError(f"checkpoint_every must be at least 1, got {checkpoint_every}")
         if not timeout > 0:
@@ -168,6 +179,7 @@ class HybridTrainer:
         self._wire_dtype = tf.as_dtype(wire_dtype)
         self._deduplicate = deduplicate
         self._pipeline = pipeline
+        self._steps_per_execution = steps_per_execution
         self._prefix = f"twml/{name}"
         self._fit_until = 0  # the steps of the run up to which earlier calls of fit have trained
         self.model: Any = None
@@ -193,7 +205,8 @@ class HybridTrainer:
                 first iteration begins with that batch of all iterations.
             steps: Steps of all workers together, including those of previous calls and of the
                 restored checkpoint. A synchronous step of all workers counts once.
-            on_step: Called with the run's step and the loss after each step of this process.
+            on_step: Called after each call of `steps_per_execution` steps of this process, with the
+                run's step and the mean of their losses.
 
         Returns:
             What this call has done.
@@ -211,36 +224,41 @@ class HybridTrainer:
         batches = _Batches(dataset_fn, context)
         self.build(batches.first())
         done = int(self._call("reading the step", self.state.step.numpy))
-        batch: Any = batches.seek(self._position(done - begin)) if done < steps else None
-        own_steps, start = 0, 0.0
-        losses: list[tf.Tensor] = []
-        next_batch, prefetched = None, None
+        if done < steps:
+            batches.seek(self._position(done - begin))
+        own_steps, own_calls, start = 0, 0, 0.0
+        losses: list[float] = []
+        prefetched = None
         while done < steps:
+            count = self._steps_of_call(steps - done)
+            group = [batches.peek(i) for i in range(count)]
+            next_batch = None
             if self._pipeline:
                 if prefetched is None:
-                    prefetched = self._call("prefetching products", self._prefetch, batch[0])
-                next_batch = next(batches) if done + 1 < steps else batch
-            result = self._run_step(done, batch, prefetched, next_batch)
+                    prefetched = self._call("prefetching products", self._prefetch, group[0][0])
+                next_batch = batches.peek(count) if done + count < steps else group[-1]
+            result = self._run_steps(done, group, prefetched, next_batch)
             if result is None:  # a new generation of queues, in which the step may be another one
                 before, done = done, int(self._call("reading the step", self.state.step.numpy))
                 self._save_if_due(before, done, steps)
                 if done != before and done < steps:
-                    batch = batches.seek(self._position(done - begin))
+                    batches.seek(self._position(done - begin))
                 continue
-            loss, step, worker_steps, prefetched = result
+            batches.drop(count)
+            found, step, worker_steps, prefetched = result
             before, done = done, step
-            own_steps += 1
+            own_steps += count
+            own_calls += 1
             self._save_if_due(before, done, steps)
-            losses = [*losses[-(_MAX_LOSSES - 1) :], loss]
+            losses = [*losses, *found.tolist()][-_MAX_LOSSES:]
             if on_step is not None:
-                on_step(done, loss)
-            if own_steps == 1:
+                on_step(done, found.mean())
+            if own_calls == 1:
                 start = time.perf_counter()
             if done < steps:
-                batch = next(batches) if next_batch is None else next_batch
                 self._wait_for_slow_workers(worker_steps)
         seconds = time.perf_counter() - start if own_steps else 0.0
-        return FitResult(done, own_steps, [float(x) for x in losses], seconds)
+        return FitResult(done, own_steps, losses, seconds)
 
     def evaluate(self, dataset: Any, metrics: Any = ()) -> dict[str, float]:
         """Evaluates the model with the tables on the servers.
@@ -301,6 +319,21 @@ class HybridTrainer:
             "saving", checkpoint.save, self.state, self._checkpoint_dir, self._changes
         )
 
+    def finish(self) -> None:
+        """Ends the part of this process in the run, after its last call of this trainer.
+
+        A process that runs servers itself waits here until all workers have called this, since its
+        servers end with it, but not longer than `timeout` seconds. Other processes do not wait.
+        """
+        if self.state is None or not self.cluster.servers:
+            return
+        with contextlib.suppress(ClusterError):  # a process with servers that was waiting has ended
+            deadline = time.monotonic() + self._timeout
+            while not self._call("finishing", self.state.finish, self.cluster.index):
+                if not self.cluster.own_servers or time.monotonic() > deadline:
+                    return
+                time.sleep(_FINISH_POLL_SECONDS)
+
     def build(self, batch: Any) -> None:
         """Builds the model and joins the run. The chief initializes or restores the servers.
 
@@ -313,8 +346,9 @@ class HybridTrainer:
             return
         x, *_ = _unpack_batch(batch)
         cluster = self.cluster
+        links = self._call("connecting", messages.links, cluster)
         self.placement = ParameterServerPlacement(
-            self._prefix, cluster.devices, self._wire_dtype, self._deduplicate
+            self._prefix, links, self._wire_dtype, self._deduplicate
         )
         with placement.placement_scope(self.placement):
             model = self._builder()
@@ -373,7 +407,7 @@ class HybridTrainer:
             self._queues.start_generation()
 
     def _create_functions(self) -> None:
-        self._step = tf.function(self._graph.train, reduce_retracing=True, autograph=False)
+        self._train = tf.function(self._graph.train, reduce_retracing=True, autograph=False)
         self._prefetch = tf.function(self._graph.prefetch, reduce_retracing=True, autograph=False)
         self._forward = tf.function(self._graph.forward, reduce_retracing=True, autograph=False)
 
@@ -382,14 +416,20 @@ class HybridTrainer:
         workers = 1 if self.mode == "sync" else len(self.cluster.workers)
         return max(0, steps) // workers
 
-    def _run_step(self, done: int, batch: Any, prefetched: Any, next_batch: Any) -> Any:
+    def _steps_of_call(self, steps: int) -> int:
+        """The steps of the next call, of so many that the run still needs."""
+        asynchronous = 1 if self.mode == "sync" else len(self.cluster.workers)
+        own = -(-steps // asynchronous)
+        return self._steps_per_execution if own >= self._steps_per_execution else 1
+
+    def _run_steps(self, done: int, group: Any, prefetched: Any, next_batch: Any) -> Any:
         """Returns the result of `StepGraph.train`; None if there is a new generation of queues."""
         next_x = None if next_batch is None else next_batch[0]
         number = tf.constant(done, tf.int64)
         try:
             return self._call(
                 f"step {done + 1}",
-                lambda: self._step_and_results(number, *batch, prefetched, next_x),
+                lambda: self._train_and_results(number, group, prefetched, next_x),
             )
         except ClusterError as e:
             if self._queues is None:
@@ -401,9 +441,10 @@ class HybridTrainer:
             self._create_functions()
             return None
 
-    def _step_and_results(self, *args: Any) -> Any:
-        next_products = self._step(*args)
-        return *self._graph.results(), next_products
+    def _train_and_results(self, *args: Any) -> Any:
+        next_products = self._train(*args)
+        losses, step, worker_steps = self._graph.results()
+        return losses.numpy(), step, worker_steps, next_products
 
     def _wait_for_slow_workers(self, worker_steps: Any) -> None:
         """Waits while this worker is more than `max_staleness` steps ahead of the slowest."""
@@ -458,21 +499,28 @@ class _Batches:
         self._can_seek = "first_batch" in parameters
         self._iterator: Iterator[Any] = iter(())
         self._kept: Any = None
+        self._ahead: collections.deque[Any] = collections.deque()
 
-    def __iter__(self) -> Iterator[Any]:
-        return self
+    def peek(self, i: int) -> Any:
+        """The batch that is `i` batches after the current one."""
+        while len(self._ahead) <= i:
+            self._ahead.append(next(self._iterator))
+        return self._ahead[i]
 
-    def __next__(self) -> Any:
-        return next(self._iterator)
+    def drop(self, count: int) -> None:
+        """Goes on by so many batches, which `peek` has returned."""
+        for _ in range(count):
+            self._ahead.popleft()
 
     def first(self) -> Any:
         """The first batch of all, by which the model is built in every process."""
-        batch = self.seek(0)
+        self.seek(0)
+        batch = self.peek(0)
         self._kept = batch, self._iterator
         return batch
 
-    def seek(self, number: int) -> Any:
-        """The batch of this number; the next ones follow it."""
+    def seek(self, number: int) -> None:
+        """Makes the batch of this number the current one."""
         kept, self._kept = self._kept, None
         drop = 0 if self._can_seek else number
         if kept is not None and number == drop:
@@ -482,7 +530,7 @@ class _Batches:
         else:
             batches = _repeat(self._dataset_fn(self._context))
         self._iterator = itertools.islice(batches, drop, None)
-        return next(self._iterator)
+        self._ahead.clear()
 
 
 def _repeat(dataset: Any) -> Iterator[Any]:

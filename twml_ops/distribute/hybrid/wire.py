@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from twml_ops import ops
+from twml_ops.distribute.hybrid.messages import Link
 
 
 class ShardEntries(NamedTuple):
@@ -31,23 +32,22 @@ class ShardEntries(NamedTuple):
     row_splits: tf.Tensor
 
 
-def send_bytes(messages: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
+def send_bytes(messages: Sequence[tf.Tensor], link: Link) -> list[tf.Tensor]:
     """Sends several messages to a server as one.
 
     Args:
         messages: At least one message, uint8 [bytes], on the worker.
-        device: The device of the server.
+        link: The way to the server.
 
     Returns:
         The messages, as tensors on the server.
     """
     if len(messages) == 1:
-        with tf.device(device):
-            return [tf.identity(messages[0])]
+        return [link.to_server(messages[0])]
     sizes = tf.stack([tf.size(m, out_type=tf.int64) for m in messages])
     together = tf.concat([tf.reshape(tf.bitcast(sizes, tf.uint8), [-1]), *messages], 0)
-    with tf.device(device):
-        together = tf.identity(together)
+    together = link.to_server(together)
+    with tf.device(link.server):
         header = len(messages) * tf.int64.size
         sizes = tf.bitcast(tf.reshape(together[:header], [-1, tf.int64.size]), tf.int64)
         return list(tf.split(together[header:], sizes, num=len(messages)))

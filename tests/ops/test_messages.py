@@ -1,0 +1,95 @@
+"""Ops that send messages: from one device of a process to another, and what strangers may send."""
+
+import socket
+import struct
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from twml_ops.ops import _library
+from twml_ops.ops._library import library
+
+pytestmark = pytest.mark.skipif(not _library.is_native(), reason="the op library sends messages")
+MAGIC = 0x31676D6C6D7774
+SESSION = 17
+
+
+@pytest.fixture(scope="module")
+def port():
+    """The port and the secret of this process, and an open session with itself."""
+    found = library.twml_message_port()
+    library.twml_connect_messages(found, host="localhost", session=SESSION, seconds=5.0)
+    return [int(x) for x in found.numpy()]
+
+
+@pytest.fixture(scope="module")
+def order():
+    return tf.Variable(0.0)
+
+
+@pytest.mark.parametrize("dtype", [tf.uint8, tf.float32, tf.bfloat16, tf.float16, tf.int64])
+@pytest.mark.parametrize("size", [0, 1, 5])
+@pytest.mark.usefixtures("port")
+def test_a_message_arrives_as_it_was_sent(order, dtype, size):
+    @tf.function(autograph=False)
+    def exchange(tensor):
+        attributes = {"session": SESSION, "number": 3}
+        library.twml_send_message(order.handle, tensor, **attributes)
+        return library.twml_receive_message(order.handle, T=dtype, **attributes)
+
+    tensor = tf.cast(tf.range(size) + 7, dtype)
+    for _ in range(2):
+        received = exchange(tensor)
+        assert received.dtype == dtype
+        np.testing.assert_array_equal(tf.cast(received, tf.float64), tf.cast(tensor, tf.float64))
+
+
+@pytest.mark.usefixtures("port")
+def test_a_message_of_a_session_that_is_not_open_is_an_error(order):
+    attributes = {"session": SESSION + 1, "number": 0}
+    with pytest.raises(tf.errors.UnavailableError, match="has ended"):
+        library.twml_receive_message(order.handle, T=tf.float32, **attributes)
+    with pytest.raises(tf.errors.UnavailableError, match="has ended"):
+        library.twml_send_message(order.handle, tf.zeros([1]), **attributes)
+
+
+def test_a_peer_without_the_secret_is_refused(port):
+    number, secret = port
+    for greeting in (
+        struct.pack("<qqq", MAGIC, secret ^ 1, 5),
+        struct.pack("<qqq", MAGIC ^ 1, secret, 5),
+        b"GET / HTTP/1.1\r\nHost: server\r\n",
+    ):
+        with socket.create_connection(("127.0.0.1", number), timeout=60) as peer:
+            peer.sendall(greeting)
+            assert closed(peer)
+
+
+@pytest.mark.parametrize("size", [-1, 1 << 62])
+def test_a_peer_that_announces_an_impossible_size_is_disconnected(port, size):
+    number, secret = port
+    with socket.create_connection(("127.0.0.1", number), timeout=60) as peer:
+        peer.sendall(struct.pack("<qqq", MAGIC, secret, 6))
+        assert peer.recv(8, socket.MSG_WAITALL) == struct.pack("<q", 6)
+        peer.sendall(struct.pack("<qqq", 1, 2, 3) + b"abc")
+        peer.sendall(struct.pack("<qqq", 1, 2, size))
+        assert closed(peer)
+
+
+def closed(peer):
+    """Whether the other end has closed a connection, in order or because data were not read."""
+    try:
+        return peer.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_a_server_that_does_not_listen_is_an_error(port):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        address = tf.constant([other.getsockname()[1], port[1]], tf.int64)
+        with pytest.raises(tf.errors.UnavailableError, match="no connection for messages to"):
+            library.twml_connect_messages(address, host="localhost", session=9, seconds=5.0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"shape \[2\]"):
+        library.twml_connect_messages(address[:1], host="localhost", session=9, seconds=5.0)

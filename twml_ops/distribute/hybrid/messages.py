@@ -1,0 +1,128 @@
+"""Messages between a worker and a server inside a step.
+
+TensorFlow sends a tensor that one process computes and another one uses through gRPC, which costs
+about a millisecond of CPU time whatever the size is. In a step, tensors are therefore sent by ops
+of this package, through one TCP connection between the worker and each server. If both are the same
+process, a tensor is passed on without a copy. See cc/tf/kernels/message_hub.h.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+import warnings
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from twml_ops.distribute.hybrid.cluster import Cluster
+from twml_ops.distribute.hybrid.remote_variable import RemoteVariable
+from twml_ops.ops._library import library
+
+_numbers = itertools.count()  # of the messages in all graphs of this process
+_sessions: dict[tuple[str, ...], list[int | None]] = {}  # addresses of servers -> sessions
+_CONNECT_SECONDS = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """The way from the worker to one server and back.
+
+    Attributes:
+        worker: The TensorFlow device of the worker.
+        server: The TensorFlow device of the server.
+        session: The session of the connection; None: TensorFlow sends the tensors.
+        orders: Device -> a handle of a variable that is not used, on that device.
+        in_process: Whether the worker and the server are one process, so that the size of a message
+            does not matter.
+    """
+
+    worker: str
+    server: str
+    session: int | None = None
+    orders: Mapping[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+    in_process: bool = False
+
+    def to_server(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Sends a tensor of one dimension from the worker to the server."""
+        return self._send(tensor, self.worker, self.server)
+
+    def to_worker(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Sends a tensor of one dimension from the server to the worker."""
+        return self._send(tensor, self.server, self.worker)
+
+    def without_session(self) -> Link:
+        """The same way, on which TensorFlow sends the tensors, also outside of a step."""
+        return Link(self.worker, self.server, in_process=self.in_process)
+
+    def _send(self, tensor: tf.Tensor, source: str, target: str) -> tf.Tensor:
+        if source == target:
+            return tensor
+        if self.session is None:
+            with tf.device(target):
+                return tf.identity(tensor)
+        attributes = {"session": self.session, "number": next(_numbers)}
+        with tf.device(source):
+            flat = tf.reshape(tensor, [-1])
+            _unordered(library.twml_send_message(self.orders[source], flat, **attributes))
+        with tf.device(target):
+            order = self.orders[target]
+            received = library.twml_receive_message(order, T=tensor.dtype, **attributes)
+            _unordered(received.op)
+        return received
+
+
+def links(cluster: Cluster) -> list[Link]:
+    """Connects this process to all servers, unless it is connected.
+
+    Args:
+        cluster: The cluster, to whose servers TensorFlow is connected.
+
+    Returns:
+        The way to each server; without servers, the one that stays in this process. TensorFlow
+        sends the tensors of a server whose port for messages cannot be reached.
+    """
+    if not cluster.servers:
+        return [Link(cluster.own_device, d) for d in cluster.devices]
+    opened = _sessions.setdefault(tuple(cluster.servers), [])
+    for device, address in list(zip(cluster.devices, cluster.servers, strict=True))[len(opened) :]:
+        opened.append(_connect(cluster, device, address))
+    devices = [cluster.own_device, *cluster.devices]
+    orders = {d: RemoteVariable("twml/order", [], tf.float32, d).handle for d in devices}
+    return [
+        Link(cluster.own_device, device, session, orders, p in cluster.own_servers)
+        for p, (device, session) in enumerate(zip(cluster.devices, opened, strict=True))
+    ]
+
+
+def _connect(cluster: Cluster, device: str, address: str) -> int | None:
+    session = random.SystemRandom().getrandbits(63)
+    with tf.device(device):
+        port = library.twml_message_port().numpy()
+    host = address.rpartition(":")[0]
+    try:
+        with tf.device(cluster.own_device):
+            library.twml_connect_messages(
+                tf.constant(port), host=host, session=session, seconds=_CONNECT_SECONDS
+            )
+    except tf.errors.UnavailableError as e:
+        warnings.warn(
+            f"TensorFlow sends the tensors of steps between this worker and {address}, which takes "
+            f"more CPU time, since port {port[0]} of this server cannot be reached: {e.message}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    return session
+
+
+def _unordered(op: tf.Operation) -> None:
+    """Says that an op does not write the resource that it has, so that it waits for no other op."""
+    indices = tf.compat.v1.AttrValue.ListValue(i=[0])
+    op._set_attr("_read_only_resource_inputs", tf.compat.v1.AttrValue(list=indices))
+
+
+def without_sessions(found: Sequence[Link]) -> list[Link]:
+    """The same ways, on which TensorFlow sends the tensors."""
+    return [link.without_session() for link in found]
