@@ -53,7 +53,8 @@ class Fields:
             shares of positives.
         num_bins: largest number of buckets of a continuous field.
         min_count: smallest number of occurrences of a category with a row of its own.
-        max_rows: largest number of categories of a field with a row of their own.
+        max_rows: largest number of categories of a field with a row of their own; an integer, or
+            one for each categorical field, bags last.
         statistics: whether `numbers` has the out-of-fold target and count statistics of the
             categorical fields.
         crosses: crosses of these fields that have statistics as well, see
@@ -61,6 +62,8 @@ class Fields:
 
     Attributes:
         inputs: symbolic inputs by name.
+        num_rows: rows of each field: categorical fields, continuous fields, bags.
+        category_rows: rows [B, any] of the categorical fields without bags; None: there are none.
         numbers: dense inputs [B, any], or None: ranks and logarithms of the continuous fields, and
             statistics of the categorical fields.
         labels: names of the labels.
@@ -77,7 +80,7 @@ class Fields:
         *,
         num_bins: int,
         min_count: int,
-        max_rows: int,
+        max_rows: int | Sequence[int],
         statistics: bool = False,
         crosses: Sequence[str] | None = (),
     ) -> None:
@@ -99,7 +102,8 @@ class Fields:
         self.inputs: dict[str, Any] = {}
         numbers: list[Any] = []
         self._statistics: list[Any] = []
-        self._num_rows: list[int] = []
+        self.num_rows: list[int] = []
+        self.category_rows: Any = None
         self._ids: list[Any] = []  # what a field embedding is called with
         matrices, of_bags = [], []
         if categories is not None:
@@ -113,11 +117,12 @@ class Fields:
                 numbers += self._statistics
             rows = categories([*ids, *(part[0] for part in parts)])
             matrices += rows[: len(ids)]
+            self.category_rows = rows[0] if ids else None
             of_bags = [
                 [found, *part[1:]] if part[1:] else found
                 for found, part in zip(rows[len(ids) :], parts, strict=True)
             ]
-            self._num_rows += categories.num_rows[:single]
+            self.num_rows += categories.num_rows[:single]
         if quantiles is not None:
             assert state.logarithms is not None
             values = self._input("continuous", columns, "float32")
@@ -125,13 +130,13 @@ class Fields:
             buckets, ranks = quantiles([values, present])
             numbers = [ranks, state.logarithms([values, present]), *numbers]
             matrices.append(buckets)
-            self._num_rows += [1 + num_bins] * columns
+            self.num_rows += [1 + num_bins] * columns
         self.numbers: Any = concatenated(numbers, "numbers") if numbers else None
         if matrices:
             self._ids.append(concatenated(matrices, "ids"))
         if categories is not None:
             self._ids += of_bags
-            self._num_rows += categories.num_rows[len(schema.fields) :]
+            self.num_rows += categories.num_rows[len(schema.fields) :]
         self._raw: Any = None
         self._sparse: Any = None
         if schema.sparse_dim:
@@ -166,17 +171,29 @@ class Fields:
             parts.append(self.inputs[key])
         return parts
 
-    def vectors(self, units: int, *, stddev: float, l2: float) -> Any:
+    def vectors(
+        self, units: int, *, stddev: float, l2: float, field_units: Sequence[int] = ()
+    ) -> Any:
         """A vector for each field: [B, F, units]. Raw sparse ids are one field.
 
         Args:
             units: width of the vectors.
+            field_units: widths of the fields of `num_rows` in their tables, from which a matrix of
+                each field takes the vectors to `units`; none: they are `units`, without matrices.
             stddev: standard deviation of the initial vectors.
             l2: strength of the L2 regularization of the vectors of fields.
         """
         parts = []
         if self._ids:
-            parts.append(self._embedding(units, _normal(stddev), l2, "embedding"))
+            parts.append(
+                self._embedding(
+                    list(field_units) or units,
+                    _normal(stddev),
+                    l2,
+                    "embedding",
+                    projected_units=units if field_units else None,
+                )
+            )
         if self._sparse is not None:
             x = self._sparse_linear(units, _normal(stddev), "embedding_sparse")
             parts.append(tf.keras.layers.Reshape((1, units), name="embedding_sparse_field")(x))
@@ -244,18 +261,20 @@ class Fields:
 
     def _embedding(
         self,
-        units: int,
+        units: int | list[int],
         initializer: Any,
         l2: float,
         name: str,
         pooling: Literal["sum"] | None = None,
+        projected_units: int | None = None,
     ) -> Any:
         embedding = FieldEmbedding(
-            self._num_rows,
+            self.num_rows,
             units,
             pooling=pooling,
             num_bags=len(self._schema.bags),
             embeddings_initializer=initializer,
+            projected_units=projected_units,
             l2=l2,
             name=name,
         )
