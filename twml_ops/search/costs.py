@@ -79,7 +79,7 @@ class Costs:
         tables = tf.reduce_sum(rows * (widths + self._labels))
         if self._space.widths is not None:
             tables += self._space.units * tf.reduce_sum(widths)
-        raw = self._sparse_dim * (self._space.units + self._labels)
+        raw = self._sparse_dim * (self._space.units + self._labels + 1)  # and of MaxNorm
         bottom = sum((a + 1) * b for a, b in itertools.pairwise(self._bottom))
         numbers = (bottom + self._numbers * self._labels) * bool(self._numbers)
         net, size = self._net(weights, _choice_parameters)
@@ -107,8 +107,9 @@ class Costs:
                 times = width_latency(self._space.widths.candidates, self._num_rows, units)
                 found["field_units"] = np.tile(times / fields, [fields, 1])
             if self._space.rows is not None:
-                found["max_rows"] = np.zeros(np.shape(weights.get("max_rows", ())))
-            self._latencies = {n: np.asarray(times, np.float32) for n, times in found.items()}
+                count = len(self._space.rows.candidates)
+                found["max_rows"] = np.zeros((self._categorical, count))
+            self._latencies = {n: t.astype(np.float32) for n, t in found.items()}
         return self._latencies
 
     def _net_sizes(self) -> int:
@@ -121,7 +122,7 @@ class Costs:
         choice = self._space.widths
         if choice is None:
             return tf.fill([len(self._num_rows)], float(self._space.units))
-        return tf.reduce_sum(weights[choice.name] * np.float32(choice.candidates), -1)
+        return tf.reduce_sum(weights[choice.name] * np.array(choice.candidates, np.float32), -1)
 
     def _rows(self, weights: Weights) -> Any:
         """Expected rows of each field."""
