@@ -86,10 +86,10 @@ class Costs:
         return 4 * (tables + raw + numbers + net + (size + 1) * self._labels)
 
     def _latency(self, weights: Weights) -> Any:
-        times = self.latencies(weights)
+        times = self.latencies()
         return sum(tf.reduce_sum(times[name] * w) for name, w in weights.items())
 
-    def latencies(self, weights: Weights) -> dict[str, Any]:
+    def latencies(self) -> dict[str, Any]:
         """The measured milliseconds of the candidates of each choice, in the shape of the weights.
 
         They are measured once.

@@ -75,6 +75,7 @@ class Epoch:
         number: From 1.
         loss: Mean log loss of the steps of the weights.
         validation_loss: The same of the steps of the logits, without costs; NaN in the warm-up.
+        searching: Whether it is not of the warm-up.
         temperature: τ.
         costs: Expected costs, divided by those of the largest network.
     """
@@ -82,6 +83,7 @@ class Epoch:
     number: int
     loss: float
     validation_loss: float
+    searching: bool
     temperature: float
     costs: dict[str, float]
 
@@ -224,7 +226,7 @@ class _Run:
             for kind in self._settings.costs
         }
         held = float(np.mean(held_losses)) if held_losses else float("nan")
-        return Epoch(number, loss, held, self._temperature, costs)
+        return Epoch(number, loss, held, searching, self._temperature, costs)
 
     def _train(self, update: Callable[..., Any], batch: Any) -> float:
         features, labels, *weights = batch
