@@ -24,8 +24,9 @@ from twml_ops import models, optimizers, search
 from twml_ops.data import split_for_validation
 
 CLAIM = (
-    "Krishna et al. 2021: differentiable search finds smaller networks of equal quality for click "
-    "prediction; they report no comparison with random search of equal budget."
+    "Krishna et al. 2021 search the layers and tables of a DLRM differentiably. The bar is ours: "
+    "better than random search of equal budget, and at most half of the FLOPs of the largest "
+    "network within 0.1 % of its normalized entropy."
 )
 FACTOR = 0.001
 """Log loss that all FLOPs of the largest network may cost: the bar of docs/published.md allows 0.1

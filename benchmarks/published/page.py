@@ -73,7 +73,7 @@ def _section(
     claim = claims[key.partition(" on ")[0]]
     return (
         f"### {key}\n\n{claim} Here: {about['train']:,} training, {about['validation']:,} "
-        f"validation and {about['test']:,} test rows, {about['epochs']} epochs at most, batches of "
+        f"validation and {about['test']:,} test rows, {about['epochs']} {'epoch' if about['epochs'] == 1 else 'epochs at most'}, batches of "
         f"{about['batch_size']:,}, {seeds} seed(s).\n\n" + tables.markdown(header, rows)
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops.layers import DHENBlock
+from twml_ops.layers import DHEN_MODULES, DHENBlock
 from twml_ops.search.choice import Choice, ascending, masks
 from twml_ops.search.flops import count_flops
 
@@ -24,9 +24,15 @@ class Interaction(Choice):
         module: "attention", "convolution", "cross" or "dot", or a layer [B, F, D] → [B, L, D] of
             your own. Its name is that of the choice.
         outputs: L, number of vectors of the module; not used for your own layer.
+
+    Raises:
+        ValueError: There is no module of this name.
     """
 
     def __init__(self, module: Any, outputs: int = 8) -> None:
+        if isinstance(module, str) and module not in DHEN_MODULES:
+            expected = ", ".join(DHEN_MODULES)
+            raise ValueError(f"module must be a layer or one of {expected}, got {module!r}")
         super().__init__(module if isinstance(module, str) else module.name, (False, True))
         self.module, self.outputs = module, int(outputs)
         self._costs = cache(self._count)

@@ -16,6 +16,7 @@ from twml_ops.search.latency import choice_latency, width_latency
 from twml_ops.search.space import SearchSpace, Weights
 
 COSTS = ("flops", "bytes", "latency")
+"""The names of the costs."""
 _Of = Callable[[Choice, Any, Any], Any]
 
 
@@ -90,9 +91,10 @@ class Costs:
         return sum(tf.reduce_sum(times[name] * w) for name, w in weights.items())
 
     def latencies(self) -> dict[str, Any]:
-        """The measured milliseconds of the candidates of each choice, in the shape of the weights.
+        """The milliseconds of the candidates of each choice, measured once.
 
-        They are measured once.
+        Returns:
+            Float [K] of each choice, or [fields, K].
         """
         if self._latencies is None:
             found: dict[str, Any] = {}

@@ -35,6 +35,9 @@ class Settings:
         samples: Networks that are drawn from the final probabilities and compared, beside the most
             probable one.
         seed: Of the weights and the draws.
+
+    Raises:
+        ValueError: A value is out of range.
     """
 
     costs: Mapping[str, float] = dataclasses.field(default_factory=lambda: {"flops": 0.01})

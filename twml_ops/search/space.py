@@ -107,6 +107,9 @@ class SearchSpace:
 
         Args:
             schema: The features; a choice for fields that they lack is left out.
+
+        Returns:
+            The decisions.
         """
         items: dict[Any, int | None] = {
             self.widths: len(schema.fields) + len(schema.continuous) + len(schema.bags),
@@ -116,7 +119,14 @@ class SearchSpace:
         return {name: decision for name, decision in found.items() if decision.items != 0}
 
     def uniform(self, schema: Schema) -> dict[str, npt.NDArray[Any]]:
-        """Weights with equal probabilities of the candidates of each choice."""
+        """Weights with equal probabilities of the candidates of each choice.
+
+        Args:
+            schema: The features.
+
+        Returns:
+            Float [K] of each choice, or [fields, K].
+        """
         made = {}
         for name, (choice, items) in self.decisions(schema).items():
             count = len(choice.candidates)
@@ -137,7 +147,14 @@ class SearchSpace:
         return self.most_probable(noisy)
 
     def most_probable(self, probabilities: Weights) -> dict[str, Any]:
-        """The candidate with the largest probability of each choice."""
+        """The candidate with the largest probability of each choice.
+
+        Args:
+            probabilities: Of the candidates.
+
+        Returns:
+            The architecture.
+        """
         candidates = {c.name: c.candidates for c in self._choices}
         found: dict[str, Any] = {}
         for name, p in probabilities.items():
@@ -147,7 +164,14 @@ class SearchSpace:
         return found
 
     def largest(self, schema: Schema) -> dict[str, Any]:
-        """The architecture that has the last candidate of each choice."""
+        """The architecture that has the last candidate of each choice.
+
+        Args:
+            schema: The features.
+
+        Returns:
+            The architecture.
+        """
         last = {
             n: np.arange(p.shape[-1]) * np.ones_like(p) for n, p in self.uniform(schema).items()
         }
@@ -155,6 +179,12 @@ class SearchSpace:
 
     def one_hot(self, architecture: Architecture) -> dict[str, npt.NDArray[Any]]:
         """Weights with a 1 at each candidate of an architecture.
+
+        Args:
+            architecture: A candidate of each choice.
+
+        Returns:
+            Float [K] of each choice, or [fields, K].
 
         Raises:
             ValueError: A choice has no such candidate.
@@ -178,18 +208,39 @@ class SearchSpace:
             schema: The features and labels.
             dataset: Batches in the layout "fields", read once.
             max_rows: As of `models.dhen`.
+
+        Returns:
+            The inputs.
         """
         bins, count = self.fixed["num_bins"], self.fixed["min_count"]
         return Fields(schema, dataset, num_bins=bins, min_count=count, max_rows=max_rows)
 
     def assemble(self, fields: Fields, vectors: Any, interact: Any, dense: Any) -> tf.keras.Model:
-        """A network of parts, as `models.dhen.assembled`."""
+        """A network of parts.
+
+        Args:
+            fields: The inputs.
+            vectors: [B, F, units] of the fields.
+            interact: A function from them, and the vector of the numbers, to [B, any, units].
+            dense: A function from these side by side, [B, any], to [B, any].
+
+        Returns:
+            The model.
+        """
         names = ("bottom", "embedding_dropout", "linear_l2")
         fixed = {name: self.fixed[name] for name in names}
         return assembled(fields, vectors, interact, dense, **fixed)
 
     def max_rows(self, schema: Schema, architecture: Architecture) -> Any:
-        """The option `max_rows` of `models.dhen` of an architecture."""
+        """The option `max_rows` of `models.dhen`.
+
+        Args:
+            schema: The features.
+            architecture: A candidate of each choice.
+
+        Returns:
+            An integer, or a list with one for each categorical field.
+        """
         if self.rows is None or self.rows.name not in architecture:
             return 1 << 18 if self.rows is None else self.rows.candidates[-1]
         return [*architecture[self.rows.name], *[self.rows.candidates[-1]] * len(schema.bags)]

@@ -73,14 +73,30 @@ class Supernet:
         return [v for v in self.model.trainable_variables if id(v) not in logits]
 
     def probabilities(self) -> dict[str, npt.NDArray[Any]]:
-        """The probabilities of the candidates of each choice, softmax(α)."""
+        """The probabilities of the candidates of each choice, softmax(α).
+
+        Returns:
+            Float [K] of each choice, or [fields, K].
+        """
         return {name: np.asarray(g.probabilities()) for name, g in self.gates.items()}
 
     def fix(self, architecture: Architecture) -> None:
-        """Makes the model in inference the network of an architecture, with the shared weights."""
+        """Makes the model in inference the network of an architecture, with the shared weights.
+
+        Args:
+            architecture: A candidate of each choice.
+        """
         for name, weights in self._space.one_hot(architecture).items():
             self.gates[name].fixed.assign(weights)
 
     def cost(self, kind: str, architecture: Architecture) -> float:
-        """The cost of an architecture, as `Costs.of`."""
+        """The cost of an architecture, see `Costs.of`.
+
+        Args:
+            kind: Name of the cost.
+            architecture: A candidate of each choice.
+
+        Returns:
+            The cost.
+        """
         return float(self.costs.of(kind, self._space.one_hot(architecture)))

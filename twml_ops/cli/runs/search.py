@@ -63,6 +63,7 @@ def search(
         raise UserError(f"{out}: exists; use --overwrite to replace a file, or another --out")
     if config.validation == "none":
         raise UserError("search needs validation data, so it cannot go with --validation none")
+    config = dataclasses.replace(config, cluster=None)
     assert config.learning_rate is not None
     try:
         space = _space(config, choices)
