@@ -71,9 +71,10 @@ def _section(
         rows.append([contender, *(_cell(found, name) for name in names), _difference(found, best)])
     header = ["", *(_TITLES[name] for name in names), "− lowest, 95 % interval"]
     claim = claims[key.partition(" on ")[0]]
+    passes = "1 epoch" if about["epochs"] == 1 else f"{about['epochs']} epochs at most"
     return (
         f"### {key}\n\n{claim} Here: {about['train']:,} training, {about['validation']:,} "
-        f"validation and {about['test']:,} test rows, {about['epochs']} {'epoch' if about['epochs'] == 1 else 'epochs at most'}, batches of "
+        f"validation and {about['test']:,} test rows, {passes}, batches of "
         f"{about['batch_size']:,}, {seeds} seed(s).\n\n" + tables.markdown(header, rows)
     )
 
