@@ -17,11 +17,12 @@ ROOT = Path(__file__).resolve().parents[1]
 ARROWS = {
     "cli": "cli.commands cli.errors _deferred_imports _garbage_collection _startup_log",
     "cli.commands": "cli.runs cli.errors checkpoint selfcheck",
-    "cli.runs": "cli.render cli.results cli.errors analysis export serving tpu distribute models "
-    "peers layers optimizers placement checkpoint data planning _keras _child ''",
-    "cli.render": "cli.results analysis tpu data planning",
+    "cli.runs": "cli.render cli.results cli.errors analysis export serving tpu distribute search "
+    "models peers layers optimizers placement checkpoint data planning _keras _child ''",
+    "cli.render": "cli.results analysis tpu search data planning",
     "cli.results": "analysis planning",
     "callbacks": "models placement",
+    "search": "models layers optimizers data",
     "cli.errors": "",
     "selfcheck": "core ops _keras _startup_log ''",
     "analysis": "layers metrics data _batch ops _core _keras _deprecated",

@@ -26,7 +26,7 @@ _SUBMODULES = (
         "export",
         "layers",
     ),
-    *("metrics", "models", "ops", "optimizers", "placement", "peers", "planning", "tpu"),
+    *("metrics", "models", "ops", "optimizers", "placement", "peers", "planning", "search", "tpu"),
 )
 
 __all__ = [*_SUBMODULES, "__version__"]

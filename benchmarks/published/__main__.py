@@ -17,20 +17,23 @@ import typer
 from rich.console import Console
 
 from benchmarks import machine, tables
-from benchmarks.published import dhen, page, shampoo, snapshots
+from benchmarks.published import architecture, dhen, page, shampoo, snapshots
 from benchmarks.published.task import Settings, Task, open_task
 from benchmarks.quality import data_sets, mixed_orders
 from benchmarks.quality.results import Results
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PARTS: dict[str, Any] = {"dhen": dhen, "shampoo": shampoo, "snapshots": snapshots}
+PARTS: dict[str, Any] = {
+    **{"dhen": dhen, "shampoo": shampoo, "snapshots": snapshots},
+    "search": architecture,
+}
 
 CHOSEN, DATA = list(PARTS), ["mixed", "criteo", "flights"]
 
 
 def main(
     part: Annotated[
-        list[str], typer.Option(help="dhen, shampoo or snapshots. Repeatable.")
+        list[str], typer.Option(help="dhen, shampoo, snapshots or search. Repeatable.")
     ] = CHOSEN,
     data: Annotated[
         list[str],
@@ -70,7 +73,9 @@ def main(
                     console.print(f"{key}, seed {seed}: {contender}", highlight=False)
     document = results.with_suffix(".md")
     claims = {name: module.CLAIM for name, module in PARTS.items()}
-    tables.insert(document, "tables", page.page(found.content, claims), command)
+    comparisons = {n: getattr(module, "COMPARISONS", ()) for n, module in PARTS.items()}
+    text = page.page(found.content, claims, comparisons)
+    tables.insert(document, "tables", text, command)
 
 
 def _describe(task: Task) -> dict[str, Any]:

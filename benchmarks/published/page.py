@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks import tables
@@ -21,21 +22,36 @@ _TITLES = {
     "step_time": "time of a step, ratio",
     "memory": "state of a replica of two",
     "deviation": "deviation of the members",
+    "flops": "FLOPs, share of the largest",
+    "bytes": "bytes, share of the largest",
+    "objective": "log loss + 0.001 × share of FLOPs, test",
+    "search_cpu": "CPU seconds of the search",
+    "trials": "trials",
 }
 
 
-def page(content: Mapping[str, Any], claims: Mapping[str, str]) -> str:
+Comparisons = Sequence[tuple[str, str, str]]
+"""(contender, another one, metric) each."""
+
+
+def page(
+    content: Mapping[str, Any],
+    claims: Mapping[str, str],
+    comparisons: Mapping[str, Comparisons] = MappingProxyType({}),
+) -> str:
     """A section for each part and data set, after a description of the machine.
 
     Args:
         content: of `Results`.
         claims: what the paper of each part says.
+        comparisons: differences that are written below the table of a part.
     """
     if not content["runs"]:
         return "Nothing has been measured yet."
     parts = [tables.machine(content["machine"])]
     for key, runs in content["runs"].items():
         parts.append(_section(key, runs, content["data"][key], claims))
+        parts += _comparisons(runs, comparisons.get(key.partition(" on ")[0], ()))
     return "\n\n".join(parts)
 
 
@@ -55,11 +71,21 @@ def _section(
         rows.append([contender, *(_cell(found, name) for name in names), _difference(found, best)])
     header = ["", *(_TITLES[name] for name in names), "− lowest, 95 % interval"]
     claim = claims[key.partition(" on ")[0]]
+    passes = "1 epoch" if about["epochs"] == 1 else f"{about['epochs']} epochs at most"
     return (
         f"### {key}\n\n{claim} Here: {about['train']:,} training, {about['validation']:,} "
-        f"validation and {about['test']:,} test rows, {about['epochs']} epochs at most, batches of "
+        f"validation and {about['test']:,} test rows, {passes}, batches of "
         f"{about['batch_size']:,}, {seeds} seed(s).\n\n" + tables.markdown(header, rows)
     )
+
+
+def _comparisons(runs: Mapping[str, Any], wanted: Comparisons) -> list[str]:
+    known = [(ours, other, m) for ours, other, m in wanted if ours in runs and other in runs]
+    lines = [
+        f"- {ours} − {other}, {_TITLES[metric]}: {_difference(runs[ours], runs[other], metric)}"
+        for ours, other, metric in known
+    ]
+    return ["\n".join(lines)] if lines else []
 
 
 def _mean(by_seed: Mapping[str, Mapping[str, float]], metric: str) -> float:
@@ -78,10 +104,10 @@ def _cell(by_seed: Mapping[str, Mapping[str, float]], metric: str) -> str:
     return f"{statistics.fmean(values):.4g}"
 
 
-def _difference(ours: Any, best: Any) -> str:
+def _difference(ours: Any, best: Any, metric: str = "entropy") -> str:
     if ours is best:
         return ""
-    found = difference(ours, best, "entropy")
+    found = difference(ours, best, metric)
     if math.isnan(found.low):
         return f"{found.mean:+.4f} (one seed)"
     return f"{found.mean:+.4f} ({found.low:+.4f} to {found.high:+.4f})"

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from benchmarks.published import __main__ as published
-from benchmarks.published import dhen, shampoo, snapshots
+from benchmarks.published import architecture, dhen, shampoo, snapshots
 from benchmarks.published.task import TRIAL, Settings, open_task
+from twml_ops import search
 
 
 @pytest.fixture
@@ -46,6 +47,19 @@ def test_shampoo_is_measured_beside_diagonal_optimizers(task, monkeypatch):
     assert reached
     assert all(steps > 0 for steps in reached)
     assert list(shampoo.measure(task, 0, TINY, found)) == []
+
+
+def test_a_search_is_measured_beside_random_search(task, monkeypatch):
+    space = search.SearchSpace(dense=[search.DenseWidth("hidden", (2, 4))])
+    monkeypatch.setattr(architecture, "make_space", lambda: space)
+    monkeypatch.setattr(architecture, "SEARCHED", 0.8)
+    monkeypatch.setattr(architecture, "PASSES", search.Settings(warm_up=0, epochs=1, samples=0))
+    found = dict(architecture.measure(task, 0, TINY, {}))
+    assert found["largest network"]["flops"] == 1
+    assert found["random search"]["trials"] >= 1
+    assert found["random search"]["search_cpu"] >= found["differentiable search"]["search_cpu"]
+    assert all(m["objective"] > 0.1 and m["flops"] <= 1 for m in found.values())
+    assert list(architecture.measure(task, 0, TINY, found)) == []
 
 
 @pytest.mark.slow

@@ -68,8 +68,9 @@ def test_models_with_several_widths_train_and_export_the_same(name, tmp_path):
         np.testing.assert_allclose(scored[label], want[label], rtol=1e-4)
 
 
-def test_equal_widths_are_the_model_without_the_option():
+def test_fields_have_matrices_only_with_the_option():
     schema, data = SCHEMAS["categories"], data_of(SCHEMAS["categories"])
-    model = models.fm(schema, data, units=3, field_units=["c:3"])
-    assert model.get_layer("embedding").units == 3
-    assert model.get_layer("embedding").projected_units is None
+    for field_units, units, projected in ((["c:3"], [3, 3, 3], 3), (None, 3, None)):
+        model = models.fm(schema, data, units=3, field_units=field_units)
+        assert model.get_layer("embedding").units == units
+        assert model.get_layer("embedding").projected_units == projected

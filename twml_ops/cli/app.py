@@ -16,6 +16,7 @@ from twml_ops.cli.commands import (
     plan,
     predict,
     schema,
+    search,
     selfcheck,
     serve,
     stability,
@@ -51,6 +52,7 @@ app.command()(serve.serve)
 app.command()(info.info)
 app.command()(schema.schema)
 app.command()(tune.tune)
+app.command()(search.search)
 app.command()(tune_input.tune_input)
 app.command()(tpu_check.tpu_check)
 app.command()(gpu_check.gpu_check)

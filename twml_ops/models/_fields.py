@@ -54,7 +54,8 @@ class Fields:
             shares of positives.
         num_bins: largest number of buckets of a continuous field.
         min_count: smallest number of occurrences of a category with a row of its own.
-        max_rows: largest number of categories of a field with a row of their own.
+        max_rows: largest number of categories of a field with a row of their own; an integer, or
+            one for each categorical field, bags last.
         statistics: whether `numbers` has the out-of-fold target and count statistics of the
             categorical fields.
         crosses: crosses of these fields that have statistics as well, see
@@ -62,6 +63,8 @@ class Fields:
 
     Attributes:
         inputs: symbolic inputs by name.
+        num_rows: rows of each field: categorical fields, continuous fields, bags.
+        category_rows: rows [B, any] of the categorical fields without bags; None: there are none.
         numbers: dense inputs [B, any], or None: ranks and logarithms of the continuous fields, and
             statistics of the categorical fields.
         labels: names of the labels.
@@ -78,7 +81,7 @@ class Fields:
         *,
         num_bins: int,
         min_count: int,
-        max_rows: int,
+        max_rows: int | Sequence[int],
         statistics: bool = False,
         crosses: Sequence[str] | None = (),
     ) -> None:
@@ -100,7 +103,8 @@ class Fields:
         self.inputs: dict[str, Any] = {}
         numbers: list[Any] = []
         self._statistics: list[Any] = []
-        self._num_rows: list[int] = []
+        self.num_rows: list[int] = []
+        self.category_rows: Any = None
         self._ids: list[Any] = []  # what a field embedding is called with
         matrices, of_bags = [], []
         if categories is not None:
@@ -114,11 +118,12 @@ class Fields:
                 numbers += self._statistics
             rows = categories([*ids, *(part[0] for part in parts)])
             matrices += rows[: len(ids)]
+            self.category_rows = rows[0] if ids else None
             of_bags = [
                 [found, *part[1:]] if part[1:] else found
                 for found, part in zip(rows[len(ids) :], parts, strict=True)
             ]
-            self._num_rows += categories.num_rows[:single]
+            self.num_rows += categories.num_rows[:single]
         if quantiles is not None:
             assert state.logarithms is not None
             values = self._input("continuous", columns, "float32")
@@ -126,13 +131,13 @@ class Fields:
             buckets, ranks = quantiles([values, present])
             numbers = [ranks, state.logarithms([values, present]), *numbers]
             matrices.append(buckets)
-            self._num_rows += [1 + num_bins] * columns
+            self.num_rows += [1 + num_bins] * columns
         self.numbers: Any = concatenated(numbers, "numbers") if numbers else None
         if matrices:
             self._ids.append(concatenated(matrices, "ids"))
         if categories is not None:
             self._ids += of_bags
-            self._num_rows += categories.num_rows[len(schema.fields) :]
+            self.num_rows += categories.num_rows[len(schema.fields) :]
         self._raw: Any = None
         self._sparse: Any = None
         if schema.sparse_dim:
@@ -173,17 +178,18 @@ class Fields:
         """A vector for each field: [B, F, units]. Raw sparse ids are one field.
 
         Args:
-            units: width of the vectors. Narrower or wider ones are multiplied by a matrix of their
-                field, so that all have this width (Ginart et al., "Mixed Dimension Embeddings",
+            units: width of the vectors.
+            field_units: widths of single fields in their tables, see `_field_units.field_widths`.
+                If there are any, the vectors of each field are multiplied by a matrix of the field,
+                so that all have the width `units` (Ginart et al., "Mixed Dimension Embeddings",
                 ISIT 2021).
-            field_units: widths of single fields, see `_field_units.field_widths`.
             stddev: standard deviation of the initial vectors.
             l2: strength of the L2 regularization of the vectors of fields.
         """
         parts = []
         if self._ids:
-            widths = self._widths(field_units, units)
-            projected = None if isinstance(widths, int) else units
+            widths = self._widths(field_units, units) if field_units else units
+            projected = units if field_units else None
             parts.append(
                 self._embedding(widths, _normal(stddev), l2, "embedding", projected_units=projected)
             )
@@ -215,7 +221,9 @@ class Fields:
         """
         parts = []
         if self._ids:
-            widths = self._widths(field_units, units)
+            widths: int | list[int] = self._widths(field_units, units)
+            if {*widths} == {units}:
+                widths = units
             vectors = self._embedding(widths, _normal(stddev), l2, "embedding")
             if not isinstance(widths, int):  # vectors of several widths are a list
                 vectors = concatenated(vectors, "embedding_vectors")
@@ -263,13 +271,12 @@ class Fields:
             terms.append(self._sparse_linear(labels, "zeros", "linear_sparse"))
         return terms
 
-    def _widths(self, field_units: Sequence[str] | None, units: int) -> int | list[int]:
-        """The width of each field, or `units` if it is that of all."""
+    def _widths(self, field_units: Sequence[str] | None, units: int) -> list[int]:
+        """The width of each field."""
         schema = self._schema
         names = [*schema.fields, *schema.continuous, *schema.bags]
         fields = list(zip(names, self._num_rows, strict=True))
-        widths = field_widths(field_units, fields, units)
-        return units if set(widths) == {units} else widths
+        return field_widths(field_units, fields, units)
 
     def _embedding(
         self,
@@ -281,13 +288,13 @@ class Fields:
         projected_units: int | None = None,
     ) -> Any:
         embedding = FieldEmbedding(
-            self._num_rows,
+            self.num_rows,
             units,
             pooling=pooling,
             num_bags=len(self._schema.bags),
             embeddings_initializer=initializer,
-            l2=l2,
             projected_units=projected_units,
+            l2=l2,
             name=name,
         )
         return embedding(self._ids[0] if len(self._ids) == 1 else self._ids)

@@ -45,8 +45,8 @@ def deepfm(
             frequent categories and the initial bias are computed in one pass.
         units: width D of the vectors.
         field_units: widths of single fields, such as city:4,device:2, or auto: the fourth root of
-            the number of rows of a field, at most `units`. Vectors of another width than
-            `units` are multiplied by a matrix of their field.
+            the number of rows of a field, at most `units`. The vectors of each field are then
+            multiplied by a matrix of the field.
         hidden: widths of the dense layers.
         dropout: share of the outputs of the dense layers that is dropped in training.
         embedding_dropout: share of the components of the vectors that is dropped in training.

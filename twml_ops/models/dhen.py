@@ -7,15 +7,15 @@ fields ──┬─ vectors ─────────────┘          
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import tensorflow as tf
 
 from twml_ops.data import Schema
 from twml_ops.layers import DHENBlock
 from twml_ops.layers.dhen_block import Ensemble
-from twml_ops.models._fields import Fields, dense_net
+from twml_ops.models._fields import Fields, concatenated, dense_net
 from twml_ops.models._layouts import takes
 
 
@@ -38,7 +38,7 @@ def dhen(
     linear_l2: float = 0.01,
     num_bins: int = 20,
     min_count: int = 2,
-    max_rows: int = 1 << 18,
+    max_rows: int | Sequence[int] = 1 << 18,
     stddev: float = 0.1,
 ) -> tf.keras.Model:
     """Builds a DHEN.
@@ -55,13 +55,14 @@ def dhen(
             frequent categories and the initial bias are computed in one pass.
         units: width D of the vectors.
         field_units: widths of single fields, such as city:4,device:2, or auto: the fourth root of
-            the number of rows of a field, at most `units`. Vectors of another width than
-            `units` are multiplied by a matrix of their field.
+            the number of rows of a field, at most `units`. The vectors of each field are then
+            multiplied by a matrix of the field.
         modules: the interactions of each block: some of dot, attention, linear, cross and
             convolution.
         depth: number of blocks, positive.
         outputs: number of vectors of each interaction.
-        ensemble: how a block joins them: concat, sum or weighted.
+        ensemble: how a block joins them: concat, sum or weighted; or parallel: each interaction is
+            a block by itself, with a shortcut and a normalization of its own, side by side.
         bottom: widths of the dense layers on the numbers, before one of width `units`.
         hidden: widths of the dense layers.
         dropout: share of the outputs of the dense layers that is dropped in training.
@@ -71,7 +72,8 @@ def dhen(
         num_bins: largest number of buckets of a continuous field.
         min_count: smallest number of occurrences of a category with a row of its own; all rarer
             categories of a field share one.
-        max_rows: largest number of rows of a field, for its most frequent categories.
+        max_rows: largest number of rows of a field, for its most frequent categories; an integer,
+            or one for each categorical field, bags last.
         stddev: standard deviation of the initial vectors.
 
     Returns:
@@ -84,16 +86,59 @@ def dhen(
     if depth < 1:
         raise ValueError(f"depth must be positive, got {depth}")
     fields = Fields(schema, dataset, num_bins=num_bins, min_count=min_count, max_rows=max_rows)
-    vectors = fields.vectors(units, stddev=stddev, l2=l2, field_units=field_units)
+
+    def interact(x: Any) -> Any:
+        for i in range(depth):
+            if ensemble == "parallel":
+                made = [DHENBlock([m], outputs, name=f"{m}_{i}")(x) for m in modules]
+                x = concatenated(made, f"block_{i}")
+            else:
+                joined = cast(Ensemble, ensemble)  # the block checks it
+                x = DHENBlock(modules, outputs, joined, name=f"block_{i}")(x)
+        return x
+
+    return assembled(
+        fields,
+        fields.vectors(units, stddev=stddev, l2=l2, field_units=field_units),
+        interact,
+        lambda x: dense_net(x, hidden, dropout),
+        bottom=bottom,
+        embedding_dropout=embedding_dropout,
+        linear_l2=linear_l2,
+    )
+
+
+def assembled(
+    fields: Fields,
+    vectors: Any,
+    interact: Callable[[Any], Any],
+    dense: Callable[[Any], Any],
+    *,
+    bottom: Sequence[int],
+    embedding_dropout: float,
+    linear_l2: float,
+) -> tf.keras.Model:
+    """Joins the parts of the model; `twml_ops.search` gives others than `dhen`.
+
+    Args:
+        fields: the inputs.
+        vectors: [B, F, D] of the fields.
+        interact: from the vectors of fields and numbers to [B, any, D].
+        dense: from these side by side, [B, any], to [B, any].
+        bottom: as of `dhen`.
+        embedding_dropout: as of `dhen`.
+        linear_l2: as of `dhen`.
+
+    Returns:
+        The model.
+    """
     x = tf.keras.layers.Dropout(embedding_dropout, name="embedding_dropout")(vectors)
     if fields.numbers is not None:
+        units = int(vectors.shape[2])
         number = dense_net(fields.numbers, [*bottom, units], 0.0, name="bottom")
         number = tf.keras.layers.Reshape((1, units), name="bottom_field")(number)
         x = tf.keras.layers.Concatenate(axis=1, name="vectors")([number, x])
-    joined = cast(Ensemble, ensemble)  # the block checks it
-    for i in range(depth):
-        x = DHENBlock(modules, outputs, joined, name=f"block_{i}")(x)
-    x = tf.keras.layers.Flatten(name="flat")(x)
+    x = tf.keras.layers.Flatten(name="flat")(interact(x))
     # The vectors are normalized, so that other weights would predict far from the base rate.
-    deep = fields.logits(dense_net(x, hidden, dropout), initializer="zeros")
+    deep = fields.logits(dense(x), initializer="zeros")
     return fields.model("dhen", [*fields.linear(l2=linear_l2), deep])

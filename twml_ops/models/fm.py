@@ -42,8 +42,8 @@ def fm(
             frequent categories and the initial bias are computed in one pass.
         units: width D of the vectors.
         field_units: widths of single fields, such as city:4,device:2, or auto: the fourth root of
-            the number of rows of a field, at most `units`. Vectors of another width than
-            `units` are multiplied by a matrix of their field.
+            the number of rows of a field, at most `units`. The vectors of each field are then
+            multiplied by a matrix of the field.
         l2: strength of the L2 regularization of the vectors that a batch looks up.
         linear_l2: the same for the weights of the linear part.
         num_bins: largest number of buckets of a continuous field.
