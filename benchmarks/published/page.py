@@ -19,6 +19,7 @@ _TITLES = {
     "lowest": "lowest normalized entropy, validation",
     "steps": "steps to the best diagonal one",
     "step_time": "time of a step, ratio",
+    "bytes": "bytes of tables and map",
     "memory": "state of a replica of two",
     "deviation": "deviation of the members",
 }

@@ -1,0 +1,217 @@
+"""Hash functions of categories beside each other, at equal memory.
+
+Every contender trains the same net on vectors of the fields. What differs is how the ids of a field
+become vectors.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from benchmarks.published.hash_data import SMALL, Data, embedding, model_of, read, train
+from benchmarks.published.task import TRIAL, Done, Measured, Metrics, Settings, Task
+from twml_ops import layers, ops
+
+UNITS, TEACHER_UNITS = 16, 8
+"""Widths of the vectors that are compared, and of those that are clustered."""
+L2 = (0.0, 0.003, 0.03)
+_ROW = 4 * UNITS
+
+
+class Teacher(NamedTuple):
+    """A model in which every id has a vector of its own.
+
+    Attributes:
+        counts: how often the ids occur in the training part.
+        categories: their rows.
+        embedding: their vectors.
+        metrics: of `train`.
+    """
+
+    counts: layers.IdCounts
+    categories: layers.CategoryRows
+    embedding: layers.FieldEmbedding
+    metrics: Metrics
+
+
+class Setting(NamedTuple):
+    """What a contender is made from.
+
+    Attributes:
+        data: the data.
+        budgets: rows that the tables of the large fields have if there is no map.
+        teacher: function without arguments.
+        seed: of the clusters.
+    """
+
+    data: Data
+    budgets: list[int]
+    teacher: Callable[[], Teacher]
+    seed: int
+
+
+class Vectors(NamedTuple):
+    """How ids become vectors.
+
+    Attributes:
+        of: function of a strength of regularization and of ids [B, fields].
+        num_bytes: of the rows of the tables and of the map.
+    """
+
+    of: Callable[[float, Any], Any]
+    num_bytes: int
+
+
+class Hashes:
+    """The part of the benchmark for one size of the tables.
+
+    Args:
+        ratio: the size of tables with a row for each id, divided by that of these tables.
+    """
+
+    CLAIM = (
+        "Ghaemmaghami et al. 2022: a hash function learned from the frequencies and vectors of ids "
+        "loses less quality than others of equal memory."
+    )
+    DATA = ("clusters", "criteo")
+
+    def __init__(self, ratio: int) -> None:
+        self._ratio = ratio
+
+    def measure(self, task: Task, seed: int, settings: Settings, done: Done) -> Measured:
+        """Trains every contender with each strength of regularization.
+
+        The validation part chooses the strength and the number of epochs.
+
+        Args:
+            task: the data.
+            seed: of the weights, the order and the clusters.
+            settings: of every training.
+            done: contenders that are measured.
+
+        Yields:
+            Trials; then the contender, and its `entropy` on the test part, its `l2`, its number of
+            `epochs` and its `bytes`, those of vectors and 4 for each id of a map.
+        """
+        if all(contender in done for contender in CONTENDERS):
+            return
+        data = _data(task)
+        budgets = [max(SMALL, n // self._ratio) for n in data.num_large]
+        teacher = functools.partial(_teacher, task, seed, settings)
+        for contender, make in CONTENDERS.items():
+            if contender in done:
+                continue
+            vectors, tried = make(Setting(data, budgets, teacher, seed)), []
+            for l2 in L2:
+                trial = f"{contender}{TRIAL}{l2:g}"
+                found = done.get(trial)
+                if found is None:
+                    model = model_of(data, UNITS, functools.partial(vectors.of, l2), seed)
+                    found = train(model, data, seed, settings)
+                    found |= {"l2": l2, "bytes": float(vectors.num_bytes)}
+                    yield trial, found
+                tried.append(found)
+            yield contender, min(tried, key=lambda each: float(each["lowest"]))
+
+
+@functools.lru_cache(maxsize=16)
+def _data(task: Task) -> Data:
+    return read(task)
+
+
+@functools.lru_cache(maxsize=16)
+def _teacher(task: Task, seed: int, settings: Settings) -> Teacher:
+    """The validation part chooses its regularization."""
+    return min(
+        (_one_teacher(_data(task), l2, seed, settings) for l2 in L2),
+        key=lambda each: float(each.metrics["lowest"]),
+    )
+
+
+def _one_teacher(data: Data, l2: float, seed: int, settings: Settings) -> Teacher:
+    categories = layers.CategoryRows(len(data.num_large), min_count=1)
+    counts = categories.new_counts()
+    categories.count(counts, data.train.large)
+    categories.adapt_from_counts(counts)
+    table = embedding([n - 1 for n in categories.num_rows], TEACHER_UNITS, l2)
+    model = model_of(data, TEACHER_UNITS, lambda ids: table(categories(ids)), seed)
+    return Teacher(counts, categories, table, train(model, data, seed, settings))
+
+
+def _modulo(setting: Setting) -> Vectors:
+    def vectors(l2: float, ids: Any) -> Any:
+        return embedding(setting.budgets, UNITS, l2)(ids)
+
+    return Vectors(vectors, _ROW * sum(setting.budgets))
+
+
+def _double(setting: Setting) -> Vectors:
+    """The sum of the vectors of two hashes, which are in the same table (Zhang et al. 2020)."""
+
+    def vectors(l2: float, ids: Any) -> Any:
+        table = embedding(setting.budgets, UNITS, l2)
+        return tf.keras.layers.Add()([table(ids), table(_Rehashed()(ids))])
+
+    return Vectors(vectors, _ROW * sum(setting.budgets))
+
+
+def _quotient_remainder(setting: Setting) -> Vectors:
+    """The products of the vectors of a quotient and of a remainder (Shi et al. 2020)."""
+    remainders = [(n + 1) // 2 for n in setting.budgets]
+    quotients = [n // 2 for n in setting.budgets]
+
+    def vectors(l2: float, ids: Any) -> Any:
+        first = embedding(remainders, UNITS, l2)(ids)
+        second = embedding(quotients, UNITS, 0.0, mean=1.0)(_Quotient(remainders)(ids))
+        return tf.keras.layers.Multiply()([first, second])
+
+    return Vectors(vectors, _ROW * sum(setting.budgets))
+
+
+def _learned(setting: Setting, own_share: float, map_share: float) -> Vectors:
+    plans = [
+        layers.plan_hash(_ROW * rows, UNITS, ids, own_share, map_share)
+        for rows, ids in zip(setting.budgets, setting.data.num_large, strict=True)
+    ]
+    teacher = setting.teacher()
+    learned = layers.LearnedHash(len(plans))
+    learned.learn(teacher.counts, teacher.categories, teacher.embedding, plans, setting.seed)
+
+    def vectors(l2: float, ids: Any) -> Any:
+        return embedding([n - 1 for n in learned.num_rows], UNITS, l2)(learned(ids))
+
+    return Vectors(vectors, sum(plan.num_bytes(UNITS) for plan in plans))
+
+
+CONTENDERS: dict[str, Callable[[Setting], Vectors]] = {
+    "modulo": _modulo,
+    "double hash": _double,
+    "quotient-remainder": _quotient_remainder,
+    "frequency": functools.partial(_learned, own_share=0.5, map_share=0.0),
+    "embedding": functools.partial(_learned, own_share=0.0, map_share=0.25),
+    "frequency + embedding": functools.partial(_learned, own_share=0.5, map_share=0.25),
+}
+
+
+class _Rehashed(tf.keras.layers.Layer):
+    """Another hash of each id; -1 stays."""
+
+    def call(self, ids: Any) -> Any:
+        """[B, F] to [B, F]."""
+        return tf.where(ids < 0, ids, ops.hash_ids(ids, 62, 1))
+
+
+class _Quotient(tf.keras.layers.Layer):
+    """The ids divided by the rows of their fields; -1 stays."""
+
+    def __init__(self, num_rows: list[int]) -> None:
+        super().__init__()
+        self._num_rows = num_rows
+
+    def call(self, ids: Any) -> Any:
+        """[B, F] to [B, F]."""
+        return tf.where(ids < 0, ids, ids // tf.constant(self._num_rows, tf.int64))
