@@ -33,9 +33,7 @@ CHOSEN = list(PARTS)
 
 
 def main(
-    part: Annotated[
-        list[str], typer.Option(help=f"{', '.join(CHOSEN)}. Repeatable.")
-    ] = CHOSEN,
+    part: Annotated[list[str], typer.Option(help=f"{', '.join(CHOSEN)}. Repeatable.")] = CHOSEN,
     data: Annotated[
         list[str] | None,
         typer.Option(

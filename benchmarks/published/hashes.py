@@ -18,7 +18,7 @@ from twml_ops import layers, ops
 
 UNITS, TEACHER_UNITS = 16, 8
 """Widths of the vectors that are compared, and of those that are clustered."""
-L2 = (0.0, 0.003, 0.03)
+L2 = (0.1,)
 _ROW = 4 * UNITS
 
 

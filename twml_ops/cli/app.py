@@ -13,6 +13,7 @@ from twml_ops.cli.commands import (
     gpu_check,
     info,
     launch,
+    learn_hash,
     plan,
     predict,
     schema,
@@ -50,6 +51,7 @@ app.command()(export.export)
 app.command()(serve.serve)
 app.command()(info.info)
 app.command()(schema.schema)
+app.command()(learn_hash.learn_hash)
 app.command()(tune.tune)
 app.command()(tune_input.tune_input)
 app.command()(tpu_check.tpu_check)

@@ -1,6 +1,7 @@
 """Keras layers for very sparse batches, their interactions, and the probability at the end."""
 
 from twml_ops.layers._category_counts import CategoryCounts
+from twml_ops.layers._hash_files import load_hash, save_hash
 from twml_ops.layers._id_row_map import IdCounts
 from twml_ops.layers._learned_map import HashPlan, plan_hash
 from twml_ops.layers._prefetch import prefetch_rows
@@ -79,7 +80,9 @@ __all__ = [
     "TargetStatistics",
     "Tiered",
     "choose_crosses",
+    "load_hash",
     "plan_hash",
     "prefetch_rows",
+    "save_hash",
     "save_model",
 ]

@@ -98,6 +98,11 @@ class IdCounts:
         self._compact()
         return {"keys": self._keys, "fields": self._fields, "counts": self._counts}
 
+    def distinct(self) -> list[int]:
+        """How many distinct ids each field has."""
+        self._compact()
+        return np.bincount(self._fields, minlength=self.num_fields).tolist()
+
     def merge_state(self, state: Mapping[str, Any]) -> None:
         """Adds what `state` returned, in another process or from a file.
 

@@ -1,0 +1,59 @@
+"""`twml-ops learn-hash`: learns which categories may share a row of a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from twml_ops.cli.commands.options import BatchSize, Data, Debug
+
+
+def learn_hash(
+    data: Data,
+    out: Annotated[Path, typer.Option(help="File to write, *.npz.", show_default=False)],
+    ratio: Annotated[
+        float,
+        typer.Option(
+            min=1, help="Size of tables with a row for each category, divided by that to reach."
+        ),
+    ] = 16,
+    units: Annotated[
+        int, typer.Option(min=1, help="Width of the vectors of the model that uses the hash.")
+    ] = 8,
+    own_share: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Share of the rows for categories with one of their own."),
+    ] = 0.5,
+    map_share: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Share of the memory for the map of those in clusters."),
+    ] = 0.25,
+    learned_units: Annotated[
+        int, typer.Option(min=1, help="Width of the vectors that are clustered.")
+    ] = 8,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 1,
+    batch_size: BatchSize = 512,
+    learning_rate: Annotated[float, typer.Option(min=0, help="Of LazyAdam.")] = 0.002,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            help="JSON file with the uses of the columns; see schema.", show_default=False
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Trains a model with a vector for each category, and clusters the vectors.
+
+    The most frequent categories of a field keep a row each, the next ones share the rows of
+    clusters, and all others are hashed. `twml-ops train --set learned_hash=FILE` uses the file.
+    """
+    from twml_ops.cli.runs.learn_hash import HashOptions, learn_hash_of
+
+    options = HashOptions(
+        data, schema, ratio, units, own_share, map_share, learned_units, epochs, batch_size,
+        learning_rate, seed,
+    )  # fmt: skip
+    learn_hash_of(options, out)
