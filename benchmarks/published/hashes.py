@@ -19,6 +19,7 @@ from twml_ops import layers, ops
 UNITS, TEACHER_UNITS = 16, 8
 """Widths of the vectors that are compared, and of those that are clustered."""
 L2 = (0.1,)
+MIN_COUNT = 20
 _ROW = 4 * UNITS
 
 
@@ -172,12 +173,12 @@ def _quotient_remainder(setting: Setting) -> Vectors:
     return Vectors(vectors, _ROW * sum(setting.budgets))
 
 
-def _learned(setting: Setting, own_share: float, map_share: float) -> Vectors:
-    plans = [
-        layers.plan_hash(_ROW * rows, UNITS, ids, own_share, map_share)
-        for rows, ids in zip(setting.budgets, setting.data.num_large, strict=True)
-    ]
+def _learned(setting: Setting, own_share: float, cluster_share: float) -> Vectors:
     teacher = setting.teacher()
+    plans = [
+        layers.plan_hash(_ROW * rows, UNITS, ids, own_share, cluster_share)
+        for rows, ids in zip(setting.budgets, teacher.counts.distinct(MIN_COUNT), strict=True)
+    ]
     learned = layers.LearnedHash(len(plans))
     learned.learn(teacher.counts, teacher.categories, teacher.embedding, plans, setting.seed)
 
@@ -191,9 +192,9 @@ CONTENDERS: dict[str, Callable[[Setting], Vectors]] = {
     "modulo": _modulo,
     "double hash": _double,
     "quotient-remainder": _quotient_remainder,
-    "frequency": functools.partial(_learned, own_share=0.5, map_share=0.0),
-    "embedding": functools.partial(_learned, own_share=0.0, map_share=0.25),
-    "frequency + embedding": functools.partial(_learned, own_share=0.5, map_share=0.25),
+    "frequency": functools.partial(_learned, own_share=0.5, cluster_share=0.0),
+    "embedding": functools.partial(_learned, own_share=0.0, cluster_share=0.75),
+    "frequency + embedding": functools.partial(_learned, own_share=0.5, cluster_share=0.25),
 }
 
 

@@ -9,7 +9,7 @@ from twml_ops import core, export, layers, optimizers
 RNG = np.random.default_rng(3)
 IDS = np.stack([RNG.zipf(1.3, 900) % 60, RNG.integers(0, 40, 900)], axis=1)
 IDS[::9] = -1
-PLANS = [layers.HashPlan(3, 4, 10), layers.HashPlan(2, 5, 20)]
+PLANS = [layers.HashPlan(3, 4, 5, 10), layers.HashPlan(2, 3, 4, 20)]
 
 
 def teacher(num_fields=2, num_bags=0, data=IDS):
@@ -38,47 +38,52 @@ def test_frequent_ids_have_rows_the_next_ones_clusters_and_the_others_hashes():
     for field, plan in enumerate(PLANS):
         row, rank = rows[:, field], ranks[:, field]
         own = (rank >= 1) & (rank <= plan.own)
-        np.testing.assert_array_equal(row[own], plan.shared + rank[own] - 1)
-        assert np.all(row[~own] < plan.shared)
+        np.testing.assert_array_equal(row[own], plan.hashed + plan.clusters + rank[own] - 1)
         clustered = (rank > plan.own) & (rank <= plan.own + plan.clustered)
         by_parity = [set(row[clustered & (rank % 2 == parity)]) for parity in (0, 1)]
         assert not by_parity[0] & by_parity[1]
-        assert layer.num_rows[field] == 1 + plan.shared + plan.own
+        assert min(by_parity[0] | by_parity[1]) >= plan.hashed
+        assert max(by_parity[0] | by_parity[1]) < plan.hashed + plan.clusters
+        others = (rank >= 0) & ~own & ~clustered
+        assert np.all(row[others] < plan.hashed)
+        assert layer.num_rows[field] == 1 + plan.rows
 
 
-def test_unseen_ids_are_spread_over_the_shared_rows_only():
+def test_unseen_ids_are_spread_over_the_hashed_rows_only():
     layer = learned()
     unseen = np.arange(10_000, 14_000).reshape(-1, 2)
     rows = layer(unseen).numpy()
     for field, plan in enumerate(PLANS):
-        counts = np.bincount(rows[:, field], minlength=plan.shared)
-        assert len(counts) == plan.shared
+        counts = np.bincount(rows[:, field], minlength=plan.hashed)
+        assert len(counts) == plan.hashed
         assert counts.min() > 0.8 * counts.mean()
 
 
-@pytest.mark.parametrize("map_share", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("own_share", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("shares", [(0.0, 0.0), (0.0, 1.0), (0.5, 0.0), (0.5, 0.25), (1.0, 0.0)])
 @pytest.mark.parametrize("num_bytes", [64, 5000, 40_000, 10**6])
-def test_a_plan_uses_the_memory_and_no_more(num_bytes, own_share, map_share):
-    plan = layers.plan_hash(num_bytes, 16, 1000, own_share, map_share)
-    assert plan.shared >= 1
-    assert plan.num_bytes(16) <= num_bytes
-    full = layers.HashPlan(1, 1000, 0)
-    assert plan == full or plan.num_bytes(16) > num_bytes - 64
+def test_a_plan_uses_the_memory_and_no_more(num_bytes, shares):
+    plan = layers.plan_hash(num_bytes, 16, 1000, *shares)
+    assert num_bytes - 64 < plan.num_bytes(16) <= num_bytes
+    assert plan.hashed >= 1
     assert plan.own + plan.clustered <= 1000
-    if num_bytes >= full.num_bytes(16):
-        assert plan == full
-    elif map_share == 0:
-        assert plan.clustered == 0
+    assert plan.clusters <= plan.clustered
+    if num_bytes == 10**6:  # enough for all
+        assert plan.own == 1000
+        return
+    own = plan.own * (64 + layers.BYTES_PER_ID)
+    clusters = plan.clusters * 64 + plan.clustered * layers.BYTES_PER_ID
+    for used, share in zip((own, clusters), shares, strict=True):
+        assert share * (num_bytes - 64) - 2 * 68 < used <= share * (num_bytes - 64)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((63, 16, 5), "num_bytes must be at least 4 \\* units"),
-        ((64, 0, 5), "units positive"),
-        ((64, 16, 5, 1.1), r"own_share must be in \[0, 1\], got 1.1"),
-        ((64, 16, 5, 0.5, float("nan")), r"map_share must be in \[0, 1\], got nan"),
+        ((63, 16, 5), r"num_bytes at least 4 \* units, the size of one row, got 16 and 63"),
+        ((64, 0, 5), "units must be positive"),
+        ((64, 16, 5, 0.6, 0.5), "their sum must be at most 1, got 0.6 and 0.5"),
+        ((64, 16, 5, -0.1), "must not be negative"),
+        ((64, 16, 5, 0.5, float("nan")), "got 0.5 and nan"),
     ],
 )
 def test_plans_out_of_range_are_refused(arguments, message):
@@ -92,7 +97,7 @@ def test_ids_of_equal_seeds_have_equal_rows():
 
 def test_more_clusters_than_ids_give_each_id_a_row():
     layer = layers.LearnedHash(2)
-    layer.learn(*teacher(), [layers.HashPlan(100, 1, 100)] * 2)
+    layer.learn(*teacher(), [layers.HashPlan(1, 100, 1, 100)] * 2)
     known = np.unique(IDS[:, 1][IDS[:, 1] >= 0])
     rows = layer(np.stack([known, known], axis=1)).numpy()[:, 1]
     assert len(set(rows)) == len(known)
@@ -134,11 +139,13 @@ def test_bags_have_the_vectors_of_the_last_fields(tmp_path):
     matrix = tf.constant([[1], [1], [2]], tf.int64)
     bag = tf.ragged.constant([[5, 5, 6], [], [7, -1]], dtype=tf.int64)
     layer = layers.LearnedHash(2, num_bags=1)
-    layer.learn(*teacher(2, 1, [matrix, bag]), [layers.HashPlan(1, 1, 1), layers.HashPlan(2, 1, 2)])
+    layer.learn(
+        *teacher(2, 1, [matrix, bag]), [layers.HashPlan(1, 0, 1, 0), layers.HashPlan(1, 2, 1, 2)]
+    )
     rows = layer([matrix, bag])
     assert rows[0].numpy().tolist() == [[1], [1], [0]]
-    assert rows[1].to_list()[0][:2] == [2, 2]
-    assert {rows[1].to_list()[0][2], rows[1].to_list()[2][0]} == {0, 1}
+    assert rows[1].to_list()[0][:2] == [3, 3]
+    assert {rows[1].to_list()[0][2], rows[1].to_list()[2][0]} == {1, 2}
     inputs = [
         tf.keras.Input((1,), dtype="int64", name="c"),
         tf.keras.Input((None,), dtype="int64", ragged=True, name="bag_ids"),
@@ -169,8 +176,8 @@ def test_what_does_not_belong_together_is_refused():
         layer(IDS)
     with pytest.raises(ValueError, match=r"must be of 2 fields, got \(2, 2, 1\)"):
         layer.learn(counts, categories, embedding, PLANS[:1])
-    with pytest.raises(ValueError, match="at least one shared row"):
-        layer.learn(counts, categories, embedding, [layers.HashPlan(0, 1, 1)] * 2)
+    with pytest.raises(ValueError, match="at least one hashed row"):
+        layer.learn(counts, categories, embedding, [layers.HashPlan(0, 1, 1, 1)] * 2)
     mixed = layers.FieldEmbedding(categories.num_rows, [2, 3])
     with pytest.raises(ValueError, match="vectors of one width"):
         layer.learn(counts, categories, mixed, PLANS)

@@ -79,9 +79,9 @@ def _category_rows(program: Program, layer: Any, call: LayerCall) -> list[Any]:
 
 
 def _learned_hash(program: Program, layer: Any, call: LayerCall) -> list[Any]:
-    keys, numbers, shared = (program.value(v) for v in layer.state_variables[:3])
+    keys, numbers, hashed = (program.value(v) for v in layer.state_variables[:3])
     # The numbers are from 1.
-    arrays = {"keys": keys, "rows": numbers - 1, "shared": shared}
+    arrays = {"keys": keys, "rows": numbers - 1, "hashed": hashed}
     return _rows_of_ids(program, layer, call, "learned_hash", arrays)
 
 

@@ -3,7 +3,7 @@
 from twml_ops.layers._category_counts import CategoryCounts
 from twml_ops.layers._hash_files import load_hash, save_hash
 from twml_ops.layers._id_row_map import IdCounts
-from twml_ops.layers._learned_map import HashPlan, plan_hash
+from twml_ops.layers._learned_map import BYTES_PER_ID, HashPlan, plan_hash
 from twml_ops.layers._prefetch import prefetch_rows
 from twml_ops.layers._save_tables import save_model
 from twml_ops.layers.boosted_trees import BoostedTrees
@@ -42,6 +42,7 @@ from twml_ops.layers.target_statistics import TargetStatistics
 from twml_ops.placement.tiered import Tiered
 
 __all__ = [
+    "BYTES_PER_ID",
     "DHEN_MODULES",
     "BoostedTrees",
     "CategoryCounts",

@@ -75,11 +75,13 @@ def load_hash(
 
 
 def _check(arrays: list[Ints], fields: int) -> None:
-    keys, numbers, shared, own = arrays
+    keys, numbers, hashed, others = arrays
     if keys.ndim != 1 or numbers.shape != keys.shape or not len(keys):
         raise ValueError("keys and rows must be vectors of one length")
-    if shared.shape != (fields,) or own.shape != (fields,) or min(*shared, 1) < 1 or min(own) < 0:
-        raise ValueError("shared and sizes must be numbers of rows of each field")
-    last = int(np.max(shared + own))
+    if hashed.shape != (fields,) or others.shape != (fields,):
+        raise ValueError("hashed and sizes must be numbers of rows of each field")
+    if min(hashed) < 1 or min(others) < 0:
+        raise ValueError("hashed must be positive, and sizes not negative")
+    last = int(np.max(hashed + others))
     if np.any(keys[1:] <= keys[:-1]) or numbers.min() < 0 or numbers.max() > last:
         raise ValueError("keys must be ascending, and rows in the tables")

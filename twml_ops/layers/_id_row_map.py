@@ -98,10 +98,16 @@ class IdCounts:
         self._compact()
         return {"keys": self._keys, "fields": self._fields, "counts": self._counts}
 
-    def distinct(self) -> list[int]:
-        """How many distinct ids each field has."""
+    def distinct(self, min_count: int = 1) -> list[int]:
+        """How many distinct ids each field has.
+
+        Args:
+            min_count: occurrences of an id that is counted.
+        """
         self._compact()
-        return np.bincount(self._fields, minlength=self.num_fields).tolist()
+        frequent = self._fields[self._counts >= min_count]
+        found: list[int] = np.bincount(frequent, minlength=self.num_fields).tolist()
+        return found
 
     def merge_state(self, state: Mapping[str, Any]) -> None:
         """Adds what `state` returned, in another process or from a file.

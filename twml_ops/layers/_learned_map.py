@@ -16,71 +16,79 @@ _FLOAT = 4
 
 
 class HashPlan(NamedTuple):
-    """The rows of a field.
+    """The rows of a field, in the order in which they are in its table.
 
     Attributes:
-        shared: rows that several ids share, at least 1; they come first.
-        own: rows of one id each, for the most frequent ids; they follow.
-        clustered: how many of the next most frequent ids are assigned to shared rows by their
-            vectors. All other ids are hashed to the shared rows.
+        hashed: rows to which the ids are hashed that are not in the map, at least 1.
+        clusters: rows of ids with similar vectors.
+        own: rows of one id each, for the most frequent ids.
+        clustered: how many of the next most frequent ids are assigned to clusters.
     """
 
-    shared: int
+    hashed: int
+    clusters: int
     own: int
     clustered: int
 
     @property
-    def num_rows(self) -> int:
-        """The rows of `FieldEmbedding`: one more than those of ids, for missing values."""
-        return 1 + self.shared + self.own
+    def rows(self) -> int:
+        """The number of rows; `FieldEmbedding` has one more, for missing values."""
+        return self.hashed + self.clusters + self.own
 
     def num_bytes(self, units: int) -> int:
-        """Bytes of the rows of ids, with float32 vectors, and 4 for each id of the map.
+        """Bytes of the rows, with float32 vectors, and 4 for each id of the map.
 
         Args:
             units: width of the vectors.
         """
-        rows = _FLOAT * units * (self.shared + self.own)
-        return rows + BYTES_PER_ID * (self.own + self.clustered)
+        return _FLOAT * units * self.rows + BYTES_PER_ID * (self.own + self.clustered)
 
 
 def plan_hash(
-    num_bytes: int, units: int, num_ids: int, own_share: float = 0.5, map_share: float = 0.25
+    num_bytes: int, units: int, num_ids: int, own_share: float = 0.5, cluster_share: float = 0.25
 ) -> HashPlan:
     """Divides the memory of a field.
+
+    The ids of clusters are charged to the memory of the clusters, of which they take at most a
+    half.
 
     Args:
         num_bytes: of the vectors (float32), and of the map, which is charged 4 bytes for each id.
         units: width of the vectors, positive.
-        num_ids: distinct ids of the field.
-        own_share: share of the memory of the rows that is given to ids with a row of their own, in
-            [0, 1]. With 0 and a map, there are only clusters.
-        map_share: share of the memory that is given to the map of ids that share rows, in [0, 1].
-            With 0, there are no clusters: ids without a row of their own are hashed.
+        num_ids: ids that can be in the map: those that are frequent enough.
+        own_share: share of the memory for ids with a row of their own, in [0, 1]. With 0, there are
+            none.
+        cluster_share: share of the memory for clusters, in [0, 1 - own_share]. With 0, there are
+            none.
 
     Returns:
-        The largest plan that needs at most `num_bytes`.
+        A plan that needs at most `num_bytes`. If all ids can have a row of their own, they have.
 
     Raises:
         ValueError: a share out of its range, or too little memory for one row.
     """
-    for name, share in (("own_share", own_share), ("map_share", map_share)):
-        if not 0 <= share <= 1:
-            raise ValueError(f"{name} must be in [0, 1], got {share!r}")
-    row = _FLOAT * units
-    if num_bytes < row or units < 1:
+    if not (own_share >= 0 and cluster_share >= 0 and own_share + cluster_share <= 1):
         raise ValueError(
-            f"num_bytes must be at least 4 * units, the size of one row, and units positive, got "
-            f"{num_bytes} and {units}"
+            "own_share and cluster_share must not be negative, and their sum must be at most 1, "
+            f"got {own_share!r} and {cluster_share!r}"
         )
-    if num_ids * (row + BYTES_PER_ID) + row <= num_bytes:
-        return HashPlan(1, num_ids, 0)
-    clustered = int(map_share * (num_bytes - row) / BYTES_PER_ID)
-    rest = num_bytes - row - BYTES_PER_ID * min(clustered, num_ids)
-    own = min(num_ids, int(own_share * rest / (row + BYTES_PER_ID)))
-    clustered = min(clustered, num_ids - own)
-    used = own * (row + BYTES_PER_ID) + clustered * BYTES_PER_ID
-    return HashPlan((num_bytes - used) // row, own, clustered)
+    row = _FLOAT * units
+    if units < 1 or num_bytes < row:
+        raise ValueError(
+            "units must be positive, and num_bytes at least 4 * units, the size of one row, got "
+            f"{units} and {num_bytes}"
+        )
+    free = num_bytes - row  # there is always a row to hash to
+    if num_ids * (row + BYTES_PER_ID) <= free:
+        own, clusters, clustered = num_ids, 0, 0
+    else:
+        own = min(num_ids, int(own_share * free / (row + BYTES_PER_ID)))
+        memory = int(cluster_share * free)
+        clustered = min(num_ids - own, memory // 2 // BYTES_PER_ID)
+        clusters = min(clustered, (memory - clustered * BYTES_PER_ID) // row)
+        clustered = clustered if clusters else 0
+    used = (own + clusters) * row + (own + clustered) * BYTES_PER_ID
+    return HashPlan((num_bytes - used) // row, clusters, own, clustered)
 
 
 def learned_rows(
@@ -103,11 +111,9 @@ def learned_rows(
     order = np.argsort(-counts, kind="stable")
     own = order[: plan.own]
     clustered = order[plan.own : plan.own + plan.clustered]
-    rows = _clusters(vectors[clustered], counts[clustered], plan.shared, seed)
-    return (
-        np.concatenate([own, clustered]),
-        np.concatenate([plan.shared + np.arange(len(own)), rows]).astype(np.int64),
-    )
+    cluster = _clusters(vectors[clustered], counts[clustered], plan.clusters, seed)
+    rows = plan.hashed + np.concatenate([plan.clusters + np.arange(len(own)), cluster])
+    return np.concatenate([own, clustered]), rows.astype(np.int64)
 
 
 def _clusters(vectors: npt.NDArray[Any], weights: Ints, clusters: int, seed: int) -> Ints:

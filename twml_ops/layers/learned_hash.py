@@ -25,7 +25,7 @@ class LearnedHash(CategoryRows):
 
     The most frequent ids of a field have a row each. The next ones are assigned to the clusters of
     the vectors that a model learned in which every id had a vector of its own; a cluster is a row.
-    All other ids, and those that were not in the data, are hashed to the rows of the clusters. A
+    All other ids, and those that were not in the data, are hashed to rows of their own kind. A
     missing value (a negative id) stays -1. `learn` computes this map, which is fixed afterwards.
     `FieldEmbedding(hash.num_rows, units)` takes the rows, and is trained anew. See Ghaemmaghami et
     al., "Learning to Collide: Recommendation System Model Compression with Learned Hash Functions",
@@ -43,7 +43,7 @@ class LearnedHash(CategoryRows):
         ValueError: an argument out of its range.
     """
 
-    state_names: ClassVar[tuple[str, ...]] = ("keys", "rows", "shared", "sizes")
+    state_names: ClassVar[tuple[str, ...]] = ("keys", "rows", "hashed", "sizes")
 
     def __init__(self, num_fields: int, num_bags: int = 0, **kwargs: Any) -> None:
         super().__init__(num_fields, num_bags=num_bags, **kwargs)
@@ -52,7 +52,7 @@ class LearnedHash(CategoryRows):
     def num_rows(self) -> list[int]:
         """The rows of each field, as `FieldEmbedding` takes them, with that of missing values."""
         self._check_adapted()
-        return [int(n) + 1 for n in self._shared.numpy() + self._sizes.numpy()]
+        return [int(n) + 1 for n in self._hashed.numpy() + self._sizes.numpy()]
 
     def learn(
         self,
@@ -75,7 +75,7 @@ class LearnedHash(CategoryRows):
 
         Raises:
             ImportError: scikit-learn is missing.
-            ValueError: arguments of another number of fields, a plan without shared rows, or an
+            ValueError: arguments of another number of fields, a plan without hashed rows, or an
                 embedding of several widths. The map is unchanged.
         """
         fields = self.num_fields
@@ -84,8 +84,8 @@ class LearnedHash(CategoryRows):
             raise ValueError(
                 f"counts, categories and plans must be of {fields} fields, got {given}"
             )
-        if any(plan.shared < 1 or min(plan) < 0 for plan in plans):
-            raise ValueError(f"plans must have at least one shared row of each field, got {plans}")
+        if any(plan.hashed < 1 or min(plan) < 0 for plan in plans):
+            raise ValueError(f"plans must have at least one hashed row of each field, got {plans}")
         vectors = _vectors(categories, embedding)
         state = counts.state()
         keys, rows = [np.array([-1], np.int64)], [np.zeros(1, np.int64)]
@@ -96,11 +96,11 @@ class LearnedHash(CategoryRows):
             found = learned_rows(number, vectors(field, own_keys), plan, seed)
             keys.append(own_keys[found[0]])
             rows.append(1 + found[1])  # 0 stands for ids that are not in the map
-            sizes.append(min(plan.own, len(number)))
+            sizes.append(plan.clusters + plan.own)
         joined = np.concatenate(keys)
         order = np.argsort(joined)
-        shared = np.array([plan.shared for plan in plans], np.int64)
-        new = joined[order], np.concatenate(rows)[order], shared, np.array(sizes, np.int64)
+        hashed = np.array([plan.hashed for plan in plans], np.int64)
+        new = joined[order], np.concatenate(rows)[order], hashed, np.array(sizes, np.int64)
         for variable, value in zip(self.state_variables, new, strict=True):
             variable.assign(value)
 
@@ -131,7 +131,7 @@ class LearnedHash(CategoryRows):
     def _rows_of(self, ids: Any, fields: Any, known: tf.Tensor) -> tf.Tensor:
         numbers = super()._rows_of(ids, fields, known)  # from 1; 0: the id is not in the map
         keys = id_keys(tf.cast(ids, tf.int64), fields, hash_keys)
-        hashed = tf.math.floormod(keys, tf.gather(self._shared.read_value(), fields))
+        hashed = tf.math.floormod(keys, tf.gather(self._hashed.read_value(), fields))
         return tf.where(numbers == 0, hashed, tf.maximum(numbers - 1, -1))
 
     @property

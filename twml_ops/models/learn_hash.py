@@ -18,7 +18,8 @@ def learn_hash(
     ratio: float,
     units: int,
     own_share: float = 0.5,
-    map_share: float = 0.25,
+    cluster_share: float = 0.25,
+    min_count: int = 20,
     seed: int = 0,
 ) -> LearnedHash:
     """Clusters the vectors of the categories of a model.
@@ -33,7 +34,10 @@ def learn_hash(
             at least 1.
         units: width of the vectors of the model that will use the hash.
         own_share: see `layers.plan_hash`.
-        map_share: see `layers.plan_hash`.
+        cluster_share: see `layers.plan_hash`.
+        min_count: occurrences from which a category is in a cluster. The vectors of rarer ones
+            depend too much on their own labels: clusters of them repeat these labels, and a model
+            that is trained on the same data overfits.
         seed: of the clusters.
 
     Returns:
@@ -57,8 +61,8 @@ def learn_hash(
         for field, ids in enumerate(ids_by_field(schema, features)):
             counts.update(field, ids)
     plans = [
-        plan_hash(max(1, int(ids / ratio)) * 4 * units, units, ids, own_share, map_share)
-        for ids in counts.distinct()
+        plan_hash(max(1, int(ids / ratio)) * 4 * units, units, frequent, own_share, cluster_share)
+        for ids, frequent in zip(counts.distinct(), counts.distinct(min_count), strict=True)
     ]
     learned = LearnedHash(categories.num_fields, categories.num_bags)
     learned.learn(counts, categories, embedding, plans, seed)

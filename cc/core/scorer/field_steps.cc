@@ -138,17 +138,17 @@ class CategoryRowsStep : public Step {
  public:
   static std::unique_ptr<Step> Make(StepReader& reader) { return Read(reader); }
 
-  // The same with a hash to the first `shared` rows of the field for the other categories.
+  // The same with a hash to the first `hashed` rows of the field for the other categories.
   static std::unique_ptr<Step> MakeLearnedHash(StepReader& reader) {
     std::unique_ptr<CategoryRowsStep> step = Read(reader);
-    const ArrayFile shared = reader.Array("shared", ItemType::kInt64, 1);
+    const ArrayFile hashed = reader.Array("hashed", ItemType::kInt64, 1);
     if (!reader.ok()) return nullptr;
-    step->shared_.assign(shared.items<int64_t>().begin(), shared.items<int64_t>().end());
+    step->hashed_.assign(hashed.items<int64_t>().begin(), hashed.items<int64_t>().end());
     const size_t fields = step->single_ > 0 ? step->single_ + reader.num_inputs() - 1
                                             : reader.num_inputs();
-    if (step->shared_.size() != fields) reader.Fail("must have as many numbers of rows as fields");
-    for (const int64_t rows : step->shared_) {
-      if (rows < 1) reader.Fail("must have at least one shared row of each field");
+    if (step->hashed_.size() != fields) reader.Fail("must have as many numbers of rows as fields");
+    for (const int64_t rows : step->hashed_) {
+      if (rows < 1) reader.Fail("must have at least one hashed row of each field");
     }
     return step;
   }
@@ -205,7 +205,7 @@ class CategoryRowsStep : public Step {
     return step;
   }
 
-  // Writes the row of each (id, field): a shared one if it has none, and -1 for negative ids.
+  // Writes the row of each (id, field): that of its hash if it has none, and -1 for negative ids.
   template <class IdAndField>
   void Find(const Frame& frame, int64_t n, int64_t* rows, const IdAndField& id_and_field) const {
     int64_t* const keys = frame.memory->New<int64_t>(n);
@@ -217,14 +217,14 @@ class CategoryRowsStep : public Step {
     const int64_t* const known = rows_.items<int64_t>().data();
     for (int64_t k = 0; k < n; ++k) {
       const auto [id, field] = id_and_field(k);
-      const int64_t other = shared_.empty() ? 0 : keys[k] % shared_[field];
+      const int64_t other = hashed_.empty() ? 0 : keys[k] % hashed_[field];
       rows[k] = id < 0 ? -1 : rows[k] < 0 ? other : known[rows[k]];
     }
   }
 
   int64_t single_ = 0;
   ArrayFile keys_, rows_;
-  std::vector<int64_t> shared_;  // of each field; empty: one
+  std::vector<int64_t> hashed_;  // of each field; empty: one
 };
 
 // The statistic of the category of each field and of each cross of fields.

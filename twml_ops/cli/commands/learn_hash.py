@@ -24,12 +24,15 @@ def learn_hash(
     ] = 8,
     own_share: Annotated[
         float,
-        typer.Option(min=0, max=1, help="Share of the rows for categories with one of their own."),
+        typer.Option(min=0, max=1, help="Share of the memory for categories with their own rows."),
     ] = 0.5,
-    map_share: Annotated[
+    cluster_share: Annotated[
         float,
-        typer.Option(min=0, max=1, help="Share of the memory for the map of those in clusters."),
+        typer.Option(min=0, max=1, help="Share of the memory for clusters."),
     ] = 0.25,
+    min_count: Annotated[
+        int, typer.Option(min=1, help="Occurrences from which a category is in a cluster.")
+    ] = 20,
     learned_units: Annotated[
         int, typer.Option(min=1, help="Width of the vectors that are clustered.")
     ] = 8,
@@ -53,7 +56,17 @@ def learn_hash(
     from twml_ops.cli.runs.learn_hash import HashOptions, learn_hash_of
 
     options = HashOptions(
-        data, schema, ratio, units, own_share, map_share, learned_units, epochs, batch_size,
-        learning_rate, seed,
-    )  # fmt: skip
+        data=data,
+        schema=schema,
+        ratio=ratio,
+        units=units,
+        own_share=own_share,
+        cluster_share=cluster_share,
+        min_count=min_count,
+        learned_units=learned_units,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        seed=seed,
+    )
     learn_hash_of(options, out)

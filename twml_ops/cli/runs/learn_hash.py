@@ -26,8 +26,9 @@ class HashOptions:
         schema: file with the uses of the columns, or None.
         ratio: size of tables with a row for each category, divided by that to reach.
         units: width of the vectors of the model that uses the hash.
-        own_share: share of the rows for categories with one of their own.
-        map_share: share of the memory for the map of those in clusters.
+        own_share: share of the memory for categories with a row of their own.
+        cluster_share: share of the memory for clusters.
+        min_count: occurrences from which a category is in a cluster.
         learned_units: width of the vectors that are clustered.
         epochs: passes over the data.
         batch_size: examples in a batch.
@@ -40,7 +41,8 @@ class HashOptions:
     ratio: float
     units: int
     own_share: float
-    map_share: float
+    cluster_share: float
+    min_count: int
     learned_units: int
     epochs: int
     batch_size: int
@@ -79,7 +81,8 @@ def learn_hash_of(options: HashOptions, out: Path) -> None:
             ratio=options.ratio,
             units=options.units,
             own_share=options.own_share,
-            map_share=options.map_share,
+            cluster_share=options.cluster_share,
+            min_count=options.min_count,
             seed=options.seed,
         )
     layers.save_hash(learned, names, out)
