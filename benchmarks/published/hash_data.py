@@ -21,8 +21,7 @@ from twml_ops.data import Source
 
 SMALL = 64
 """The largest number of ids of a field whose table is not compressed."""
-STDDEV = 0.02
-_RATE, _HIDDEN = 0.002, 64
+_STDDEV, _RATE, _L2, _HIDDEN = 0.02, 0.002, 0.1, 64
 
 
 class Rows(NamedTuple):
@@ -105,7 +104,7 @@ def model_of(data: Data, units: int, vectors: Callable[[Any], Any], seed: int) -
     ]
     found = vectors(inputs[1])
     if data.num_small:
-        exact = embedding(data.num_small, units, 0.0)(inputs[0])
+        exact = embedding(data.num_small, units)(inputs[0])
         found = tf.keras.layers.Concatenate(axis=1)([found, exact])
     parts = [tf.keras.layers.Flatten()(found), layers.DotInteraction()(found)]
     if data.train.numbers.shape[1]:
@@ -114,13 +113,20 @@ def model_of(data: Data, units: int, vectors: Callable[[Any], Any], seed: int) -
     return tf.keras.Model(inputs, tf.keras.layers.Dense(1, "sigmoid")(x))
 
 
-def embedding(
-    num_rows: list[int], units: int, l2: float, mean: float = 0.0
-) -> layers.FieldEmbedding:
-    """A table with as many rows of ids for each field, and one for missing values."""
-    initializer = tf.keras.initializers.RandomNormal(mean, STDDEV)
+def embedding(num_rows: list[int], units: int, mean: float = 0.0) -> layers.FieldEmbedding:
+    """A table with as many rows of ids for each field, and one for missing values.
+
+    Args:
+        num_rows: of each field.
+        units: width of the vectors.
+        mean: of the initial vectors, which are regularized if it is 0.
+    """
+    initializer = tf.keras.initializers.RandomNormal(mean, _STDDEV)
     return layers.FieldEmbedding(
-        [1 + n for n in num_rows], units, embeddings_initializer=initializer, l2=l2
+        [1 + n for n in num_rows],
+        units,
+        embeddings_initializer=initializer,
+        l2=0.0 if mean else _L2,
     )
 
 

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from benchmarks.published.hash_data import SMALL, Data, embedding, model_of, read, train
-from benchmarks.published.task import TRIAL, Done, Measured, Metrics, Settings, Task
+from benchmarks.published.task import Done, Measured, Settings, Task
 from twml_ops import layers, ops
 
 UNITS, TEACHER_UNITS = 16, 8
 """Widths of the vectors that are compared, and of those that are clustered."""
-L2 = (0.1,)
 MIN_COUNT = 20
 _ROW = 4 * UNITS
 
@@ -30,13 +29,11 @@ class Teacher(NamedTuple):
         counts: how often the ids occur in the training part.
         categories: their rows.
         embedding: their vectors.
-        metrics: of `train`.
     """
 
     counts: layers.IdCounts
     categories: layers.CategoryRows
     embedding: layers.FieldEmbedding
-    metrics: Metrics
 
 
 class Setting(NamedTuple):
@@ -59,11 +56,11 @@ class Vectors(NamedTuple):
     """How ids become vectors.
 
     Attributes:
-        of: function of a strength of regularization and of ids [B, fields].
+        of: function of ids [B, fields].
         num_bytes: of the rows of the tables and of the map.
     """
 
-    of: Callable[[float, Any], Any]
+    of: Callable[[Any], Any]
     num_bytes: int
 
 
@@ -84,9 +81,7 @@ class Hashes:
         self._ratio = ratio
 
     def measure(self, task: Task, seed: int, settings: Settings, done: Done) -> Measured:
-        """Trains every contender with each strength of regularization.
-
-        The validation part chooses the strength and the number of epochs.
+        """Trains every contender; the validation part chooses the number of epochs.
 
         Args:
             task: the data.
@@ -95,8 +90,8 @@ class Hashes:
             done: contenders that are measured.
 
         Yields:
-            Trials; then the contender, and its `entropy` on the test part, its `l2`, its number of
-            `epochs` and its `bytes`, those of vectors and 4 for each id of a map.
+            The contender, and its `entropy` on the test part, its number of `epochs` and its
+            `bytes`, those of vectors and 4 for each id of a map.
         """
         if all(contender in done for contender in CONTENDERS):
             return
@@ -104,19 +99,10 @@ class Hashes:
         budgets = [max(SMALL, n // self._ratio) for n in data.num_large]
         teacher = functools.partial(_teacher, task, seed, settings)
         for contender, make in CONTENDERS.items():
-            if contender in done:
-                continue
-            vectors, tried = make(Setting(data, budgets, teacher, seed)), []
-            for l2 in L2:
-                trial = f"{contender}{TRIAL}{l2:g}"
-                found = done.get(trial)
-                if found is None:
-                    model = model_of(data, UNITS, functools.partial(vectors.of, l2), seed)
-                    found = train(model, data, seed, settings)
-                    found |= {"l2": l2, "bytes": float(vectors.num_bytes)}
-                    yield trial, found
-                tried.append(found)
-            yield contender, min(tried, key=lambda each: float(each["lowest"]))
+            if contender not in done:
+                vectors = make(Setting(data, budgets, teacher, seed))
+                found = train(model_of(data, UNITS, vectors.of, seed), data, seed, settings)
+                yield contender, {**found, "bytes": float(vectors.num_bytes)}
 
 
 @functools.lru_cache(maxsize=16)
@@ -126,26 +112,20 @@ def _data(task: Task) -> Data:
 
 @functools.lru_cache(maxsize=16)
 def _teacher(task: Task, seed: int, settings: Settings) -> Teacher:
-    """The validation part chooses its regularization."""
-    return min(
-        (_one_teacher(_data(task), l2, seed, settings) for l2 in L2),
-        key=lambda each: float(each.metrics["lowest"]),
-    )
-
-
-def _one_teacher(data: Data, l2: float, seed: int, settings: Settings) -> Teacher:
+    data = _data(task)
     categories = layers.CategoryRows(len(data.num_large), min_count=1)
     counts = categories.new_counts()
     categories.count(counts, data.train.large)
     categories.adapt_from_counts(counts)
-    table = embedding([n - 1 for n in categories.num_rows], TEACHER_UNITS, l2)
+    table = embedding([n - 1 for n in categories.num_rows], TEACHER_UNITS)
     model = model_of(data, TEACHER_UNITS, lambda ids: table(categories(ids)), seed)
-    return Teacher(counts, categories, table, train(model, data, seed, settings))
+    train(model, data, seed, settings)
+    return Teacher(counts, categories, table)
 
 
 def _modulo(setting: Setting) -> Vectors:
-    def vectors(l2: float, ids: Any) -> Any:
-        return embedding(setting.budgets, UNITS, l2)(ids)
+    def vectors(ids: Any) -> Any:
+        return embedding(setting.budgets, UNITS)(ids)
 
     return Vectors(vectors, _ROW * sum(setting.budgets))
 
@@ -153,8 +133,8 @@ def _modulo(setting: Setting) -> Vectors:
 def _double(setting: Setting) -> Vectors:
     """The sum of the vectors of two hashes, which are in the same table (Zhang et al. 2020)."""
 
-    def vectors(l2: float, ids: Any) -> Any:
-        table = embedding(setting.budgets, UNITS, l2)
+    def vectors(ids: Any) -> Any:
+        table = embedding(setting.budgets, UNITS)
         return tf.keras.layers.Add()([table(ids), table(_Rehashed()(ids))])
 
     return Vectors(vectors, _ROW * sum(setting.budgets))
@@ -165,9 +145,9 @@ def _quotient_remainder(setting: Setting) -> Vectors:
     remainders = [(n + 1) // 2 for n in setting.budgets]
     quotients = [n // 2 for n in setting.budgets]
 
-    def vectors(l2: float, ids: Any) -> Any:
-        first = embedding(remainders, UNITS, l2)(ids)
-        second = embedding(quotients, UNITS, 0.0, mean=1.0)(_Quotient(remainders)(ids))
+    def vectors(ids: Any) -> Any:
+        first = embedding(remainders, UNITS)(ids)
+        second = embedding(quotients, UNITS, mean=1.0)(_Quotient(remainders)(ids))
         return tf.keras.layers.Multiply()([first, second])
 
     return Vectors(vectors, _ROW * sum(setting.budgets))
@@ -182,8 +162,8 @@ def _learned(setting: Setting, own_share: float, cluster_share: float) -> Vector
     learned = layers.LearnedHash(len(plans))
     learned.learn(teacher.counts, teacher.categories, teacher.embedding, plans, setting.seed)
 
-    def vectors(l2: float, ids: Any) -> Any:
-        return embedding([n - 1 for n in learned.num_rows], UNITS, l2)(learned(ids))
+    def vectors(ids: Any) -> Any:
+        return embedding([n - 1 for n in learned.num_rows], UNITS)(learned(ids))
 
     return Vectors(vectors, sum(plan.num_bytes(UNITS) for plan in plans))
 
@@ -193,8 +173,8 @@ CONTENDERS: dict[str, Callable[[Setting], Vectors]] = {
     "double hash": _double,
     "quotient-remainder": _quotient_remainder,
     "frequency": functools.partial(_learned, own_share=0.5, cluster_share=0.0),
-    "embedding": functools.partial(_learned, own_share=0.0, cluster_share=0.75),
-    "frequency + embedding": functools.partial(_learned, own_share=0.5, cluster_share=0.25),
+    "embedding": functools.partial(_learned, own_share=0.0, cluster_share=0.9),
+    "frequency + embedding": functools.partial(_learned, own_share=0.5, cluster_share=0.4),
 }
 
 

@@ -45,7 +45,7 @@ class HashPlan(NamedTuple):
 
 
 def plan_hash(
-    num_bytes: int, units: int, num_ids: int, own_share: float = 0.5, cluster_share: float = 0.25
+    num_bytes: int, units: int, num_ids: int, own_share: float = 0.5, cluster_share: float = 0.4
 ) -> HashPlan:
     """Divides the memory of a field.
 

@@ -18,7 +18,7 @@ def learn_hash(
     ratio: float,
     units: int,
     own_share: float = 0.5,
-    cluster_share: float = 0.25,
+    cluster_share: float = 0.4,
     min_count: int = 20,
     seed: int = 0,
 ) -> LearnedHash:

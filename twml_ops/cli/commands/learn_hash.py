@@ -29,7 +29,7 @@ def learn_hash(
     cluster_share: Annotated[
         float,
         typer.Option(min=0, max=1, help="Share of the memory for clusters."),
-    ] = 0.25,
+    ] = 0.4,
     min_count: Annotated[
         int, typer.Option(min=1, help="Occurrences from which a category is in a cluster.")
     ] = 20,
