@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks.published import __main__ as published
-from benchmarks.published import dhen, shampoo, snapshots
+from benchmarks.published import dhen, hashes, shampoo, snapshots
 from benchmarks.published.task import TRIAL, Settings, open_task
 
 
@@ -46,6 +46,18 @@ def test_shampoo_is_measured_beside_diagonal_optimizers(task, monkeypatch):
     assert reached
     assert all(steps > 0 for steps in reached)
     assert list(shampoo.measure(task, 0, TINY, found)) == []
+
+
+def test_hashes_are_measured_at_equal_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(hashes, "MIN_COUNT", 2)
+    task = open_task("clusters", 0, 2000, tmp_path)
+    found = dict(hashes.Hashes(4).measure(task, 0, TINY, {}))
+    assert list(found) == list(hashes.CONTENDERS)
+    largest = found["modulo"]["bytes"]
+    assert all(largest - 3 * 64 < metrics["bytes"] <= largest for metrics in found.values())
+    assert all(0.3 < metrics["entropy"] < 3 for metrics in found.values())
+    assert list(hashes.Hashes(4).measure(task, 0, TINY, found)) == []
 
 
 @pytest.mark.slow
