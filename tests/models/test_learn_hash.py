@@ -52,7 +52,7 @@ def test_another_schema_is_refused(file, tmp_path):
 
 def test_models_without_such_layers_and_wrong_ratios_are_refused():
     model = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Dense(1)])
-    with pytest.raises(ValueError, match=r"must have the layers categories \\(CategoryRows\\)"):
+    with pytest.raises(ValueError, match=r"must have the layers categories \(CategoryRows\)"):
         models.learn_hash(model, SCHEMA, batches(KNOWN), ratio=2, units=8)
     with pytest.raises(ValueError, match="ratio must be at least 1, got 0.5"):
         models.learn_hash(model, SCHEMA, batches(KNOWN), ratio=0.5, units=8)

@@ -26,7 +26,7 @@ def test_a_run_with_the_file_trains_and_exports(source, tmp_path, capsys):
     options = ["--set", f"learned_hash={hashed}", "--epochs", "1", "--no-refit"]
     main(["train", "--data", source, "--model", "dlrm", *options, "--out", str(run)])
     assert json.loads((run / "metrics.json").read_text())["auc"] > 0.5
-    main(["export", str(run), "--format", "scorer", "--out", str(tmp_path / "scorer")])
+    main(["export", str(run), str(tmp_path / "scorer"), "--format", "scorer"])
     assert core.Scorer.load(tmp_path / "scorer").inputs
 
 

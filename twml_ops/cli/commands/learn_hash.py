@@ -42,9 +42,7 @@ def learn_hash(
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     schema: Annotated[
         str | None,
-        typer.Option(
-            help="JSON file with the uses of the columns; see schema.", show_default=False
-        ),
+        typer.Option(help="JSON file with the uses of columns; see schema.", show_default=False),
     ] = None,
     debug: Debug = False,
 ) -> None:

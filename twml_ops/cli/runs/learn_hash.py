@@ -103,5 +103,5 @@ def _trained(source: Source, batches: tf.data.Dataset, options: HashOptions) -> 
     shuffled = source.dataset(
         options.batch_size, shuffle=True, seed=options.seed, layout=models.layout_of(build)
     )
-    model.fit(shuffled, epochs=options.epochs, verbose=0)
+    model.fit(shuffled, epochs=options.epochs, verbose=0, shuffle=False)
     return model
