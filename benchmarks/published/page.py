@@ -76,7 +76,8 @@ def _cell(by_seed: Mapping[str, Mapping[str, float]], metric: str) -> str:
         return (
             f"{statistics.fmean(known):.4g} ({len(known)} of {len(values)})" if known else "never"
         )
-    return f"{statistics.fmean(values):.4g}"
+    mean = statistics.fmean(values)
+    return f"{mean:,.0f}" if metric == "bytes" else f"{mean:.4g}"
 
 
 def _difference(ours: Any, best: Any) -> str:

@@ -58,7 +58,7 @@ CONTENDERS = {**DIAGONAL, "Shampoo": shampoo}
 
 def composite(dense: Any) -> Any:
     """An optimizer with the same rule for the tables of every contender."""
-    return optimizers.CompositeOptimizer(dense, {"embedding|linear": optimizers.Adagrad(0.05)})
+    return optimizers.CompositeOptimizer(dense, {"embedding|linear": optimizers.LazyAdam(0.002)})
 
 
 class Curve(tf.keras.callbacks.Callback):
