@@ -144,8 +144,8 @@ class CategoryRowsStep : public Step {
     const ArrayFile hashed = reader.Array("hashed", ItemType::kInt64, 1);
     if (!reader.ok()) return nullptr;
     step->hashed_.assign(hashed.items<int64_t>().begin(), hashed.items<int64_t>().end());
-    const size_t fields = step->single_ > 0 ? step->single_ + reader.num_inputs() - 1
-                                            : reader.num_inputs();
+    const size_t fields =
+        step->single_ > 0 ? step->single_ + reader.num_inputs() - 1 : reader.num_inputs();
     if (step->hashed_.size() != fields) reader.Fail("must have as many numbers of rows as fields");
     for (const int64_t rows : step->hashed_) {
       if (rows < 1) reader.Fail("must have at least one hashed row of each field");
