@@ -46,7 +46,7 @@ def test_frequent_ids_have_rows_the_next_ones_clusters_and_the_others_hashes():
         assert max(by_parity[0] | by_parity[1]) < plan.hashed + plan.clusters
         others = (rank >= 0) & ~own & ~clustered
         assert np.all(row[others] < plan.hashed)
-        assert layer.num_rows[field] == 1 + plan.rows
+        assert layer.num_rows[field] == 1 + plan.num_rows()
 
 
 def test_unseen_ids_are_spread_over_the_hashed_rows_only():

@@ -49,6 +49,9 @@ def load_hash(
         num_bags: how many of them are bags, at the end.
         name: of the layer.
 
+    Returns:
+        The layer.
+
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: it is no such file, or of other fields.

@@ -99,10 +99,13 @@ class IdCounts:
         return {"keys": self._keys, "fields": self._fields, "counts": self._counts}
 
     def distinct(self, min_count: int = 1) -> list[int]:
-        """How many distinct ids each field has.
+        """Counts the distinct ids.
 
         Args:
             min_count: occurrences of an id that is counted.
+
+        Returns:
+            The number of ids of each field.
         """
         self._compact()
         frequent = self._fields[self._counts >= min_count]

@@ -30,18 +30,24 @@ class HashPlan(NamedTuple):
     own: int
     clustered: int
 
-    @property
-    def rows(self) -> int:
-        """The number of rows; `FieldEmbedding` has one more, for missing values."""
+    def num_rows(self) -> int:
+        """Counts the rows.
+
+        Returns:
+            Their number. `FieldEmbedding` has one more, for missing values.
+        """
         return self.hashed + self.clusters + self.own
 
     def num_bytes(self, units: int) -> int:
-        """Bytes of the rows, with float32 vectors, and 4 for each id of the map.
+        """Computes the memory.
 
         Args:
             units: width of the vectors.
+
+        Returns:
+            Bytes of the rows, with float32 vectors, and 4 for each id of the map.
         """
-        return _FLOAT * units * self.rows + BYTES_PER_ID * (self.own + self.clustered)
+        return _FLOAT * units * self.num_rows() + BYTES_PER_ID * (self.own + self.clustered)
 
 
 def plan_hash(
