@@ -60,6 +60,7 @@ REGISTERED = {
     "HashingDiscretizer",
     "IsotonicCalibration",
     "LazyAdam",
+    "LearnedHash",
     "LinearScalingWarmup",
     "MDLDiscretizer",
     "MaxNorm",

@@ -17,34 +17,35 @@ import typer
 from rich.console import Console
 
 from benchmarks import machine, tables
-from benchmarks.published import architecture, dhen, page, shampoo, snapshots
+from benchmarks.published import architecture, dhen, hashes, page, shampoo, snapshots
 from benchmarks.published.task import Settings, Task, open_task
-from benchmarks.quality import data_sets, mixed_orders
+from benchmarks.quality import data_sets
 from benchmarks.quality.results import Results
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PARTS: dict[str, Any] = {
-    **{"dhen": dhen, "shampoo": shampoo, "snapshots": snapshots},
+    "dhen": dhen,
+    "shampoo": shampoo,
+    "snapshots": snapshots,
     "search": architecture,
+    **{f"hash-{ratio}": hashes.Hashes(ratio) for ratio in (4, 16, 64)},
 }
-
-CHOSEN, DATA = list(PARTS), ["mixed", "criteo", "flights"]
+CHOSEN = list(PARTS)
 
 
 def main(
-    part: Annotated[
-        list[str], typer.Option(help="dhen, shampoo, snapshots or search. Repeatable.")
-    ] = CHOSEN,
+    part: Annotated[list[str], typer.Option(help=f"{', '.join(CHOSEN)}. Repeatable.")] = CHOSEN,
     data: Annotated[
-        list[str],
-        typer.Option(help="mixed (planted), criteo, flights or NAME=SOURCE. Repeatable."),
-    ] = DATA,
+        list[str] | None,
+        typer.Option(
+            help="mixed or clusters (planted), criteo, flights or NAME=SOURCE. Repeatable. "
+            "Default: those of the part."
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...")] = 5,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training data.")] = 4,
     batch_size: Annotated[int, typer.Option(min=1, help="Examples of a step.")] = 256,
-    rows: Annotated[int, typer.Option(min=10, help="Rows of the planted data.")] = (
-        mixed_orders.ROWS
-    ),
+    rows: Annotated[int | None, typer.Option(min=10, help="Rows of the planted data.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="For TensorFlow.")] = 2,
     folder: Annotated[
         Path, typer.Option(help="Folder of the files of criteo.")
@@ -57,7 +58,7 @@ def main(
     console, found = Console(), Results(results)
     command, settings = "python -m benchmarks.published", Settings(epochs, batch_size)
     for name in part:
-        for data_set in data:
+        for data_set in data or PARTS[name].DATA:
             title = data_set.partition("=")[0]
             for seed in range(seeds):
                 key = f"{name} on {title}"

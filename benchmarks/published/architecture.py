@@ -37,6 +37,7 @@ HELD_OUT = 0.2
 """Share of the rows of the search by which it judges networks."""
 PASSES = search.Settings(costs={"flops": FACTOR}, warm_up=1, epochs=2)
 LARGEST, RANDOM, FOUND = "largest network", "random search", "differentiable search"
+DATA = ("flights", "criteo")
 COMPARISONS = ((FOUND, RANDOM, "objective"), (FOUND, LARGEST, "entropy"))
 _RATE = 0.002
 
@@ -74,9 +75,9 @@ def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:
         done: contenders that are measured.
 
     Yields:
-        The contender, and its `entropy` on the test part, its share of the `flops` of the largest
-        network, its `objective` (log loss there + `FACTOR` × share), the `search_cpu` seconds and
-        the number of `trials`.
+        The contender, and its `entropy` on the test part, its share of the `flops` and
+        `parameter_bytes` of the largest network, its `objective` (log loss there + `FACTOR` × share
+        of FLOPs), the `search_cpu` seconds and the number of `trials`.
     """
     if all(name in done for name in (LARGEST, RANDOM, FOUND)):
         return
@@ -89,6 +90,7 @@ def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:
     schema = task.train.schema
     net = search.Supernet(space, schema, part.batches(part.train, build, READ_BATCH_SIZE))
     largest = net.cost("flops", space.largest(schema))
+    largest_bytes = net.cost("bytes", space.largest(schema))
 
     def share(architecture: dict[str, Any]) -> float:
         return net.cost("flops", architecture) / largest
@@ -123,7 +125,7 @@ def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:
             {
                 "entropy": normalized_entropy(labels, predicted),
                 "flops": share(architecture),
-                "bytes": net.cost("bytes", architecture) / net.cost("bytes", space.largest(schema)),
+                "parameter_bytes": net.cost("bytes", architecture) / largest_bytes,
                 "objective": _log_loss(labels, predicted) + FACTOR * share(architecture),
                 **metrics,
             },

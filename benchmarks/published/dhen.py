@@ -23,6 +23,7 @@ CLAIM = (
     "Zhang et al. 2022: 0.27 % less normalized entropy than the best baseline, 1.2 × its training "
     "throughput."
 )
+DATA = ("mixed", "criteo", "flights")
 ALL = tuple(layers.DHEN_MODULES)
 CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "DHEN, all modules": ("dhen", {"modules": ALL}),

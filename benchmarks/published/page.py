@@ -20,10 +20,11 @@ _TITLES = {
     "lowest": "lowest normalized entropy, validation",
     "steps": "steps to the best diagonal one",
     "step_time": "time of a step, ratio",
+    "bytes": "bytes of tables and map",
     "memory": "state of a replica of two",
     "deviation": "deviation of the members",
     "flops": "FLOPs, share of the largest",
-    "bytes": "bytes, share of the largest",
+    "parameter_bytes": "bytes, share of the largest",
     "objective": "log loss + 0.001 × share of FLOPs, test",
     "search_cpu": "CPU seconds of the search",
     "trials": "trials",
@@ -101,7 +102,8 @@ def _cell(by_seed: Mapping[str, Mapping[str, float]], metric: str) -> str:
         return (
             f"{statistics.fmean(known):.4g} ({len(known)} of {len(values)})" if known else "never"
         )
-    return f"{statistics.fmean(values):.4g}"
+    mean = statistics.fmean(values)
+    return f"{mean:,.0f}" if metric == "bytes" else f"{mean:.4g}"
 
 
 def _difference(ours: Any, best: Any, metric: str = "entropy") -> str:

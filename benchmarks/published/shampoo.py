@@ -31,6 +31,7 @@ CLAIM = (
     "Shi et al. 2023: fewer steps than the tuned diagonal optimizer to its loss, at most 10 % more "
     "time for a step; the state is divided over the replicas."
 )
+DATA = ("mixed", "criteo", "flights")
 MODEL = "dlrm"
 OPTIONS = {"hidden": (256, 128), "bottom": (128,), "l2": 0.0, "linear_l2": 0.0}
 FREQUENCY, BLOCK = 50, 128
@@ -57,7 +58,7 @@ CONTENDERS = {**DIAGONAL, "Shampoo": shampoo}
 
 def composite(dense: Any) -> Any:
     """An optimizer with the same rule for the tables of every contender."""
-    return optimizers.CompositeOptimizer(dense, {"embedding|linear": optimizers.Adagrad(0.05)})
+    return optimizers.CompositeOptimizer(dense, {"embedding|linear": optimizers.LazyAdam(0.002)})
 
 
 class Curve(tf.keras.callbacks.Callback):

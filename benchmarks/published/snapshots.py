@@ -32,6 +32,7 @@ CLAIM = (
     "Huang et al. 2017: the ensemble of the snapshots of one run has a lower loss than one run of "
     "equal compute. Directed perturbation: an inverted U, too little and too much diversity hurt."
 )
+DATA = ("mixed", "criteo", "flights")
 MODEL = "deepfm"
 OPTIONS: dict[str, Any] = {}
 RATE, SNAPSHOTS, RUNS = 0.002, 5, 3

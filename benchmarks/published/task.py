@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from benchmarks.quality import data_sets, mixed_orders
+from benchmarks.quality import data_sets, mixed_orders, semantic_clusters
 from benchmarks.quality.planted_files import write_files
 from twml_ops import models
 from twml_ops.data import Source, open_source
@@ -66,23 +67,28 @@ class Task:
         )
 
 
-def open_task(name: str, seed: int, rows: int, folder: Path) -> Task:
+_PLANTED: dict[str, Any] = {"mixed": mixed_orders, "clusters": semantic_clusters}
+
+
+@functools.lru_cache(maxsize=32)
+def open_task(name: str, seed: int, rows: int | None, folder: Path) -> Task:
     """Opens a data set.
 
     Args:
-        name: "mixed", of which each seed is another task; "criteo"; "flights"; or NAME=SOURCE.
+        name: the planted "mixed" or "clusters", of which each seed is another task; "criteo";
+            "flights"; or NAME=SOURCE.
         seed: of the planted data.
-        rows: of the planted data.
+        rows: of the planted data; None: as many as their generator makes by itself.
         folder: of the files of criteo.
 
     Returns:
         The task. A fifth of the training data is validation data, as `Source.split` divides it.
     """
-    if name == "mixed":
-        where = Path(tempfile.gettempdir()) / "twml_ops_planted" / f"mixed_{seed}_{rows}"
-        paths = write_files(
-            where, "mixed", *mixed_orders.generate(seed, rows), mixed_orders.TEST_SHARE
-        )
+    if name in _PLANTED:
+        module = _PLANTED[name]
+        count = module.ROWS if rows is None else rows
+        where = Path(tempfile.gettempdir()) / "twml_ops_planted" / f"{name}_{seed}_{count}"
+        paths = write_files(where, name, *module.generate(seed, count), module.TEST_SHARE)
         source, test = (open_source(f"csv:{path}") for path in paths)
         source.num_examples()
     else:

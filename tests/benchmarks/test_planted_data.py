@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.quality import access_requests, film_ratings, mixed_orders
+from benchmarks.quality import access_requests, film_ratings, mixed_orders, semantic_clusters
 from benchmarks.quality.planted_files import write_files
 from twml_ops.data import open_source
 
@@ -11,6 +11,7 @@ GENERATORS = {
     "access": lambda: access_requests.generate(rows=400),
     "films": lambda: film_ratings.generate(users=30, films=40, chosen=200),
     "mixed": lambda: mixed_orders.generate(rows=400),
+    "clusters": lambda: semantic_clusters.generate(rows=400),
 }
 
 
@@ -36,7 +37,8 @@ def test_half_of_the_films_were_chosen_and_popular_ones_more_often():
     assert counts[1].std() > counts[0].std()
 
 
-def test_other_seeds_of_mixed_orders_are_other_tasks_with_the_same_form():
-    labels = [mixed_orders.generate(seed, rows=2000)[1] for seed in (0, 1)]
+@pytest.mark.parametrize("module", [mixed_orders, semantic_clusters])
+def test_other_seeds_are_other_tasks_with_the_same_form(module):
+    labels = [module.generate(seed, rows=2000)[1] for seed in (0, 1)]
     assert np.any(labels[0] != labels[1])
     assert all(0.2 < of_seed.mean() < 0.5 for of_seed in labels)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks.published import __main__ as published
-from benchmarks.published import architecture, dhen, shampoo, snapshots
+from benchmarks.published import architecture, dhen, hashes, shampoo, snapshots
 from benchmarks.published.task import TRIAL, Settings, open_task
 from twml_ops import search
 
@@ -60,6 +60,18 @@ def test_a_search_is_measured_beside_random_search(task, monkeypatch):
     assert found["random search"]["search_cpu"] >= found["differentiable search"]["search_cpu"]
     assert all(m["objective"] > 0.1 and m["flops"] <= 1 for m in found.values())
     assert list(architecture.measure(task, 0, TINY, found)) == []
+
+
+def test_hashes_are_measured_at_equal_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(hashes, "MIN_COUNT", 2)
+    task = open_task("clusters", 0, 2000, tmp_path)
+    found = dict(hashes.Hashes(4).measure(task, 0, TINY, {}))
+    assert list(found) == list(hashes.CONTENDERS)
+    largest = found["modulo"]["bytes"]
+    assert all(largest - 3 * 64 < metrics["bytes"] <= largest for metrics in found.values())
+    assert all(0.3 < metrics["entropy"] < 3 for metrics in found.values())
+    assert list(hashes.Hashes(4).measure(task, 0, TINY, found)) == []
 
 
 @pytest.mark.slow

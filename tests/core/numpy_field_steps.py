@@ -76,8 +76,13 @@ def _field_logarithms(
     return step
 
 
-def _category_rows(*registers: str, keys: Array, rows: Array, single: int) -> Step:
-    """The ids of `single` fields as a matrix, if there are any, then of each bag, to rows."""
+def _category_rows(
+    *registers: str, keys: Array, rows: Array, single: int, hashed: Array | None = None
+) -> Step:
+    """The ids of `single` fields as a matrix, if there are any, then of each bag, to rows.
+
+    Other ids have the row 0, or are hashed to the first rows of their fields.
+    """
     inputs, outputs = registers[: len(registers) // 2], registers[len(registers) // 2 :]
     padded, rows = np.append(keys, -1), np.append(rows, 0)
     bags = range(single, single + len(inputs) - (single > 0))
@@ -88,7 +93,8 @@ def _category_rows(*registers: str, keys: Array, rows: Array, single: int) -> St
             ids = np.asarray(r[name]).astype(np.int64)
             wanted = id_keys(ids, field, _core.hash_ids)
             row = np.searchsorted(keys, wanted)
-            found = np.where(padded[row] == wanted, rows[row], 0)
+            others = 0 if hashed is None else wanted % hashed[field]
+            found = np.where(padded[row] == wanted, rows[row], others)
             r[out] = np.where(ids < 0, -1, found)
 
     return step
@@ -272,6 +278,7 @@ FIELD_STEPS: dict[str, Callable[..., Step]] = {
     "field_logarithms": _field_logarithms,
     "field_quantiles": _field_quantiles,
     "category_rows": _category_rows,
+    "learned_hash": _category_rows,
     "layer_normalization": _layer_normalization,
     "logit": _logit,
     "mean": _mean,

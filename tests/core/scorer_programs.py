@@ -203,14 +203,17 @@ def _keys(fields: int, ids: int) -> np.ndarray:
     return np.unique(keys)
 
 
-def _category_rows(single: int, bags: int) -> Example:
+def _category_rows(single: int, bags: int, hashed: bool = False) -> Example:
     e = Example()
     keys = _keys(single + bags, 8)
     arrays = {"keys": keys, "rows": np.arange(len(keys)) % 4}
     inputs: list[Any] = [e.number("x", single, kind="integer")] if single else []
     parts = [e.batch(f"bag{i}", 12, values=False) for i in range(bags)]
     outputs = [f"#{i}" for i in range((single > 0) + bags)]
-    e.step("category_rows", [*inputs, *(p[0] for p in parts)], outputs, arrays, single=single)
+    if hashed:
+        arrays["hashed"] = 1 + np.arange(single + bags)
+    op = "learned_hash" if hashed else "category_rows"
+    e.step(op, [*inputs, *(p[0] for p in parts)], outputs, arrays, single=single)
     of_bags = [
         part
         for name, bag in zip(outputs[single > 0 :], parts, strict=True)
@@ -482,6 +485,8 @@ def examples() -> dict[str, Example]:
     made["category_rows"] = _category_rows(2, 0)
     made["category_rows_bags"] = _category_rows(2, 2)
     made["category_rows_bags_only"] = _category_rows(0, 2)
+    made["learned_hash"] = _category_rows(2, 0, hashed=True)
+    made["learned_hash_bags"] = _category_rows(1, 2, hashed=True)
     made["category_statistics"] = _statistics()
     made["field_quantiles"] = _quantiles()
     made["field_logarithms"] = _logarithms()

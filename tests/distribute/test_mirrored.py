@@ -166,3 +166,33 @@ def test_two_strategies_in_one_process_do_not_interfere(pair):
     b, _ = train(other, lambda: optimizers.SGD(0.1))
     for x, y in zip(a.variables, b.variables, strict=True):
         np.testing.assert_allclose(x.numpy(), y.numpy(), rtol=1e-5, atol=TOLERANCE)
+
+
+def test_replicas_with_a_learned_hash_train_as_one(pair):
+    ids = np.random.default_rng(0).zipf(1.5, (64, 2)) % 30
+    known = layers.CategoryRows(2, min_count=1)
+    counts = known.new_counts()
+    known.count(counts, ids)
+    known.adapt_from_counts(counts)
+    vectors = layers.FieldEmbedding(known.num_rows, 2)
+    vectors.build()
+    learned = layers.LearnedHash(2)
+    learned.learn(counts, known, vectors, [layers.HashPlan(2, 2, 3, 5)] * 2)
+    labels = (ids[:, :1] % 2).astype(np.float32)
+
+    def trained(strategy):
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            inputs = tf.keras.Input((2,), dtype="int64")
+            rows = layers.LearnedHash.from_config(learned.get_config())
+            initializer = tf.keras.initializers.RandomNormal(seed=1)
+            table = layers.FieldEmbedding(
+                learned.num_rows, 1, pooling="sum", embeddings_initializer=initializer
+            )
+            model = tf.keras.Model(inputs, table(rows(inputs)))
+            model.compile(optimizers.SGD(0.1), "mse", jit_compile=False)
+        batches = tf.data.Dataset.from_tensor_slices((ids, labels)).batch(B)
+        model.fit(batches, epochs=2, verbose=0, shuffle=False)
+        return model
+
+    got, want = trained(pair), trained(None)
+    np.testing.assert_allclose(got(ids), want(ids), rtol=1e-4, atol=1e-5)

@@ -170,6 +170,20 @@ def test_category_rows():
     np.testing.assert_array_equal(compiled(layer)(ids), layer(ids))
 
 
+def test_learned_hash():
+    ids, _ = fields()
+    rows = layers.CategoryRows(3, min_count=1)
+    counts = rows.new_counts()
+    rows.count(counts, ids[:20])
+    rows.adapt_from_counts(counts)
+    vectors = layers.FieldEmbedding(rows.num_rows, 2)
+    vectors.build()
+    layer = layers.LearnedHash(3)
+    layer.learn(counts, rows, vectors, [layers.HashPlan(3, 2, 2, 3)] * 3)
+    assert len(np.unique(layer(ids))) > 4
+    np.testing.assert_array_equal(compiled(layer)(ids), layer(ids))
+
+
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("kind", [layers.TargetStatistics, layers.CountStatistics])
 @pytest.mark.parametrize("options", [{}, {"time_boundaries": [-20, 30]}], ids=["folds", "times"])

@@ -39,6 +39,7 @@ OF_LAYERS = {
         8, num_bins=3, unknown="drop", placement="device"
     ),
     "IsotonicCalibration": lambda: layers.IsotonicCalibration(),
+    "LearnedHash": lambda: layers.LearnedHash(3, num_bags=1),
     "MDLDiscretizer": lambda: layers.MDLDiscretizer(
         num_classes=3, missing="drop", placement="host"
     ),

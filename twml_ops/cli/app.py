@@ -13,6 +13,7 @@ from twml_ops.cli.commands import (
     gpu_check,
     info,
     launch,
+    learn_hash,
     plan,
     predict,
     schema,
@@ -51,6 +52,7 @@ app.command()(export.export)
 app.command()(serve.serve)
 app.command()(info.info)
 app.command()(schema.schema)
+app.command()(learn_hash.learn_hash)
 app.command()(tune.tune)
 app.command()(search.search)
 app.command()(tune_input.tune_input)

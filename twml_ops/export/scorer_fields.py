@@ -74,7 +74,20 @@ def _rescaling(program: Program, layer: Any, call: LayerCall) -> list[Any]:
 
 
 def _category_rows(program: Program, layer: Any, call: LayerCall) -> list[Any]:
-    keys, rows, _ = (program.value(v) for v in layer.state_variables)
+    keys, rows = (program.value(v) for v in layer.state_variables[:2])
+    return _rows_of_ids(program, layer, call, "category_rows", {"keys": keys, "rows": rows})
+
+
+def _learned_hash(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    keys, numbers, hashed = (program.value(v) for v in layer.state_variables[:3])
+    # The numbers are from 1.
+    arrays = {"keys": keys, "rows": numbers - 1, "hashed": hashed}
+    return _rows_of_ids(program, layer, call, "learned_hash", arrays)
+
+
+def _rows_of_ids(
+    program: Program, layer: Any, call: LayerCall, op: str, arrays: dict[str, np.ndarray]
+) -> list[Any]:
     single = layer.num_fields - layer.num_bags
     inputs: list[str | None] = []
     made: list[Any] = []
@@ -89,7 +102,7 @@ def _category_rows(program: Program, layer: Any, call: LayerCall) -> list[Any]:
             inputs.append(batch.ids)
             made.append(Part(out, batch.row_splits))
     outputs: list[str | None] = [f"{new}_{i}" for i in range(len(made))]
-    program.step("category_rows", inputs, outputs, {"keys": keys, "rows": rows}, single=single)
+    program.step(op, inputs, outputs, arrays, single=single)
     return made
 
 
@@ -237,6 +250,7 @@ FIELD_LAYERS: dict[Any, CompileLayer] = {
     MeanLogit: _mean_logit,
     SigmoidOfMeanLogit: _sigmoid_of_mean_logit,
     layers.BoostedTrees: _boosted_trees,
+    layers.LearnedHash: _learned_hash,  # before the class that it extends
     layers.CategoryRows: _category_rows,
     layers.CountStatistics: _category_statistics,
     layers.DotInteraction: _dot_interaction,

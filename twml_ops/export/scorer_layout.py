@@ -31,6 +31,7 @@ _PART_OF_STEP = {
     "field_quantiles": "boundaries",
     "hashing_discretize": "boundaries",
     "isotonic_calibration": "calibration",
+    "learned_hash": "vocabulary",
     "percentile_discretize": "boundaries",
     "platt_scaling": "calibration",
 }

@@ -1,7 +1,9 @@
 """Keras layers for very sparse batches, their interactions, and the probability at the end."""
 
 from twml_ops.layers._category_counts import CategoryCounts
+from twml_ops.layers._hash_files import load_hash, save_hash
 from twml_ops.layers._id_row_map import IdCounts
+from twml_ops.layers._learned_map import BYTES_PER_ID, HashPlan, plan_hash
 from twml_ops.layers._prefetch import prefetch_rows
 from twml_ops.layers._save_tables import save_model
 from twml_ops.layers.boosted_trees import BoostedTrees
@@ -28,6 +30,7 @@ from twml_ops.layers.field_quantiles import FieldQuantiles
 from twml_ops.layers.grouped_sparse_linear import GroupedSparseLinear, SparseTable
 from twml_ops.layers.hashing_discretizer import HashingDiscretizer
 from twml_ops.layers.isotonic_calibration import IsotonicCalibration
+from twml_ops.layers.learned_hash import LearnedHash
 from twml_ops.layers.max_norm import MaxNorm
 from twml_ops.layers.mdl_discretizer import MDLDiscretizer
 from twml_ops.layers.online_standardize import OnlineStandardize
@@ -39,6 +42,7 @@ from twml_ops.layers.target_statistics import TargetStatistics
 from twml_ops.placement.tiered import Tiered
 
 __all__ = [
+    "BYTES_PER_ID",
     "DHEN_MODULES",
     "BoostedTrees",
     "CategoryCounts",
@@ -61,9 +65,11 @@ __all__ = [
     "FieldMoments",
     "FieldQuantiles",
     "GroupedSparseLinear",
+    "HashPlan",
     "HashingDiscretizer",
     "IdCounts",
     "IsotonicCalibration",
+    "LearnedHash",
     "MDLDiscretizer",
     "MaxNorm",
     "OnlineStandardize",
@@ -75,6 +81,9 @@ __all__ = [
     "TargetStatistics",
     "Tiered",
     "choose_crosses",
+    "load_hash",
+    "plan_hash",
     "prefetch_rows",
+    "save_hash",
     "save_model",
 ]

@@ -98,6 +98,20 @@ class IdCounts:
         self._compact()
         return {"keys": self._keys, "fields": self._fields, "counts": self._counts}
 
+    def distinct(self, min_count: int = 1) -> list[int]:
+        """Counts the distinct ids.
+
+        Args:
+            min_count: occurrences of an id that is counted.
+
+        Returns:
+            The number of ids of each field.
+        """
+        self._compact()
+        frequent = self._fields[self._counts >= min_count]
+        found: list[int] = np.bincount(frequent, minlength=self.num_fields).tolist()
+        return found
+
     def merge_state(self, state: Mapping[str, Any]) -> None:
         """Adds what `state` returned, in another process or from a file.
 

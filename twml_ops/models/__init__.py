@@ -35,6 +35,7 @@ from twml_ops.models.dlrm import dlrm
 from twml_ops.models.ensemble import ensemble, ensemble_members
 from twml_ops.models.fm import fm
 from twml_ops.models.hashed_ids import HashedIds
+from twml_ops.models.learn_hash import learn_hash
 from twml_ops.models.logistic import logistic
 from twml_ops.models.mean_logit import MeanLogit
 from twml_ops.models.mmoe import mmoe
@@ -84,6 +85,7 @@ __all__ = [
     "fm",
     "get",
     "layout_of",
+    "learn_hash",
     "logistic",
     "mmoe",
     "names",

@@ -30,6 +30,7 @@ from twml_ops.layers import (
     MaxNorm,
     SparseLinear,
     TargetStatistics,
+    load_hash,
 )
 from twml_ops.models._adapt_fields import FieldState, adapt_fields
 from twml_ops.models._crosses import ROW_KEYS
@@ -60,6 +61,8 @@ class Fields:
             categorical fields.
         crosses: crosses of these fields that have statistics as well, see
             `_crosses.positions_of`; None: they are chosen.
+        learned_hash: file of `save_hash`, whose rows the categories get; None: the frequent ones
+            get one each.
 
     Attributes:
         inputs: symbolic inputs by name.
@@ -71,7 +74,7 @@ class Fields:
         base: the logit of the share of positives of each label.
 
     Raises:
-        ValueError: the schema has no features.
+        ValueError: the schema has no features, or the learned hash is of other ones.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Fields:
         max_rows: int | Sequence[int],
         statistics: bool = False,
         crosses: Sequence[str] | None = (),
+        learned_hash: str | None = None,
     ) -> None:
         if not schema.groups:
             raise ValueError("schema must have at least one feature, got none")
@@ -94,12 +98,15 @@ class Fields:
             FieldQuantiles(columns, num_bins, name="quantiles") if columns else None,
             FieldLogarithms(columns, name="logarithms") if columns else None,
             CategoryRows(single + bags, min_count, max_rows, num_bags=bags, name="categories")
-            if schema.categorical
+            if schema.categorical and learned_hash is None
             else None,
             FieldStatistics(schema, crosses) if statistics and single else None,
         )
         self.base = adapt_fields(schema, dataset, state)
         categories, quantiles = state.categories, state.quantiles
+        if learned_hash is not None:
+            names = [*schema.fields, *schema.bags]
+            categories = load_hash(learned_hash, names, bags, name="categories")
         self.inputs: dict[str, Any] = {}
         numbers: list[Any] = []
         self._statistics: list[Any] = []

@@ -40,6 +40,7 @@ def dcn(
     crosses: Sequence[str] | None = None,
     trees: bool | None = None,
     stddev: float = 0.02,
+    learned_hash: str | None = None,
 ) -> tf.keras.Model:
     """Builds a Deep & Cross Network in its parallel form.
 
@@ -87,6 +88,8 @@ def dcn(
             is the logit in inference. They are left out if they gain less than 1 % on examples that
             they have not seen. None: if LightGBM is installed and there are row keys.
         stddev: standard deviation of the initial vectors.
+        learned_hash: file that `twml-ops learn-hash` wrote for the features, which gives rows to
+            the categories instead of `min_count` and `max_rows`; None: these do.
 
     Returns:
         An uncompiled model: features in the layout "keyed_fields", or "fields" if there are no
@@ -105,6 +108,7 @@ def dcn(
         max_rows=max_rows,
         statistics=statistics,
         crosses=crosses,
+        learned_hash=learned_hash,
     )
     x0 = fields.flat_input(
         units,

@@ -32,6 +32,7 @@ def deepfm(
     min_count: int = 2,
     max_rows: int = 1 << 18,
     stddev: float = 0.01,
+    learned_hash: str | None = None,
 ) -> tf.keras.Model:
     """Builds a DeepFM.
 
@@ -57,6 +58,8 @@ def deepfm(
             categories of a field share one.
         max_rows: largest number of rows of a field, for its most frequent categories.
         stddev: standard deviation of the initial vectors.
+        learned_hash: file that `twml-ops learn-hash` wrote for the features, which gives rows to
+            the categories instead of `min_count` and `max_rows`; None: these do.
 
     Returns:
         An uncompiled model: features in the layout "fields" → probabilities [B, 1]; of several
@@ -65,7 +68,14 @@ def deepfm(
     Raises:
         ValueError: the schema has fewer than two fields.
     """
-    fields = Fields(schema, dataset, num_bins=num_bins, min_count=min_count, max_rows=max_rows)
+    fields = Fields(
+        schema,
+        dataset,
+        num_bins=num_bins,
+        min_count=min_count,
+        max_rows=max_rows,
+        learned_hash=learned_hash,
+    )
     vectors = fields.vectors(units, stddev=stddev, l2=l2, field_units=field_units)
     deep = dense_net(fields.deep_input(vectors, embedding_dropout), hidden, dropout)
     terms = [*fields.linear(l2=linear_l2), fields.pairs(vectors), fields.logits(deep)]

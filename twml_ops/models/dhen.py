@@ -40,6 +40,7 @@ def dhen(
     min_count: int = 2,
     max_rows: int | Sequence[int] = 1 << 18,
     stddev: float = 0.1,
+    learned_hash: str | None = None,
 ) -> tf.keras.Model:
     """Builds a DHEN.
 
@@ -75,6 +76,8 @@ def dhen(
         max_rows: largest number of rows of a field, for its most frequent categories; an integer,
             or one for each categorical field, bags last.
         stddev: standard deviation of the initial vectors.
+        learned_hash: file that `twml-ops learn-hash` wrote for the features, which gives rows to
+            the categories instead of `min_count` and `max_rows`; None: these do.
 
     Returns:
         An uncompiled model: features in the layout "fields" → probabilities [B, 1]; of several
@@ -85,7 +88,14 @@ def dhen(
     """
     if depth < 1:
         raise ValueError(f"depth must be positive, got {depth}")
-    fields = Fields(schema, dataset, num_bins=num_bins, min_count=min_count, max_rows=max_rows)
+    fields = Fields(
+        schema,
+        dataset,
+        num_bins=num_bins,
+        min_count=min_count,
+        max_rows=max_rows,
+        learned_hash=learned_hash,
+    )
 
     def interact(x: Any) -> Any:
         for i in range(depth):

@@ -73,7 +73,7 @@ def with_new_categories(
         return EnlargedModel(model, [])
     if len(known) > 1:
         raise ValueError(f"model must have one CategoryRows layer, got {len(known)}")
-    categories: CategoryRows = CategoryRows.from_config(known[0].get_config())
+    categories: CategoryRows = type(known[0]).from_config(known[0].get_config())
     counts = categories.new_counts()
     for features, *_ in dataset:
         for field, ids in enumerate(ids_by_field(schema, features)):

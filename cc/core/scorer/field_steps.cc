@@ -136,23 +136,19 @@ class FieldLogarithmsStep : public Step {
 // The rows of the categories that have one: of a matrix of fields, and of bags.
 class CategoryRowsStep : public Step {
  public:
-  static std::unique_ptr<Step> Make(StepReader& reader) {
-    auto step = std::make_unique<CategoryRowsStep>();
-    step->single_ = reader.Integer("single");
-    reader.RequireOutputs(reader.num_inputs());
-    for (size_t i = 0; reader.ok() && i < reader.num_inputs(); ++i) {
-      if (i == 0 && step->single_ > 0) {
-        reader.DenseInput(i, Type::kInteger);
-        reader.DenseOutput(i, Type::kInteger);
-      } else {
-        reader.IdsInput(i);
-        reader.EntriesOutput(i, Form::kIds, i);
-      }
-    }
-    step->keys_ = reader.Array("keys", ItemType::kInt64, 1);
-    step->rows_ = reader.Array("rows", ItemType::kInt64, 1);
-    if (reader.ok() && step->keys_.size() != step->rows_.size()) {
-      reader.Fail("must have as many keys as rows");
+  static std::unique_ptr<Step> Make(StepReader& reader) { return Read(reader); }
+
+  // The same with a hash to the first `hashed` rows of the field for the other categories.
+  static std::unique_ptr<Step> MakeLearnedHash(StepReader& reader) {
+    std::unique_ptr<CategoryRowsStep> step = Read(reader);
+    const ArrayFile hashed = reader.Array("hashed", ItemType::kInt64, 1);
+    if (!reader.ok()) return nullptr;
+    step->hashed_.assign(hashed.items<int64_t>().begin(), hashed.items<int64_t>().end());
+    const size_t fields =
+        step->single_ > 0 ? step->single_ + reader.num_inputs() - 1 : reader.num_inputs();
+    if (step->hashed_.size() != fields) reader.Fail("must have as many numbers of rows as fields");
+    for (const int64_t rows : step->hashed_) {
+      if (rows < 1) reader.Fail("must have at least one hashed row of each field");
     }
     return step;
   }
@@ -188,7 +184,28 @@ class CategoryRowsStep : public Step {
   int64_t CostOfRow(const Shapes&) const override { return 50 + 60 * single_; }
 
  private:
-  // Writes the row of each (id, field): 0 if it has none, and -1 for negative ids.
+  static std::unique_ptr<CategoryRowsStep> Read(StepReader& reader) {
+    auto step = std::make_unique<CategoryRowsStep>();
+    step->single_ = reader.Integer("single");
+    reader.RequireOutputs(reader.num_inputs());
+    for (size_t i = 0; reader.ok() && i < reader.num_inputs(); ++i) {
+      if (i == 0 && step->single_ > 0) {
+        reader.DenseInput(i, Type::kInteger);
+        reader.DenseOutput(i, Type::kInteger);
+      } else {
+        reader.IdsInput(i);
+        reader.EntriesOutput(i, Form::kIds, i);
+      }
+    }
+    step->keys_ = reader.Array("keys", ItemType::kInt64, 1);
+    step->rows_ = reader.Array("rows", ItemType::kInt64, 1);
+    if (reader.ok() && step->keys_.size() != step->rows_.size()) {
+      reader.Fail("must have as many keys as rows");
+    }
+    return step;
+  }
+
+  // Writes the row of each (id, field): that of its hash if it has none, and -1 for negative ids.
   template <class IdAndField>
   void Find(const Frame& frame, int64_t n, int64_t* rows, const IdAndField& id_and_field) const {
     int64_t* const keys = frame.memory->New<int64_t>(n);
@@ -199,12 +216,15 @@ class CategoryRowsStep : public Step {
     FindKeysSerially(keys_.items<int64_t>(), {keys, n}, rows);
     const int64_t* const known = rows_.items<int64_t>().data();
     for (int64_t k = 0; k < n; ++k) {
-      rows[k] = id_and_field(k).first < 0 ? -1 : rows[k] < 0 ? 0 : known[rows[k]];
+      const auto [id, field] = id_and_field(k);
+      const int64_t other = hashed_.empty() ? 0 : keys[k] % hashed_[field];
+      rows[k] = id < 0 ? -1 : rows[k] < 0 ? other : known[rows[k]];
     }
   }
 
   int64_t single_ = 0;
   ArrayFile keys_, rows_;
+  std::vector<int64_t> hashed_;  // of each field; empty: one
 };
 
 // The statistic of the category of each field and of each cross of fields.
@@ -446,7 +466,8 @@ MakeStep FindFieldStep(const std::string& op) {
       {"category_statistics", CategoryStatisticsStep::Make},
       {"field_embedding", FieldEmbeddingStep::Make},
       {"field_logarithms", FieldLogarithmsStep::Make},
-      {"field_quantiles", FieldQuantilesStep::Make}};
+      {"field_quantiles", FieldQuantilesStep::Make},
+      {"learned_hash", CategoryRowsStep::MakeLearnedHash}};
   for (const auto& [name, make] : kSteps) {
     if (op == name) return make;
   }
