@@ -117,7 +117,7 @@ def page(result: dict[str, Any]) -> str:
 def _cells(curve: dict[str, Any], target: float, base: dict[str, Any]) -> list[str]:
     losses = []
     for mark in MARKS:
-        at = [v for n, v in zip(curve["examples"], curve["loss"], strict=True) if n >= mark]
+        at = [v for n, v in zip(curve["examples"], curve["loss"], strict=True) if n == mark]
         losses.append(f"{at[0]:.4f}" if at else "–")
     found, other = svm.reached(curve, target), svm.reached(base, target)
     if found is None or other is None:

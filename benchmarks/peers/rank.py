@@ -9,7 +9,7 @@ from pathlib import Path
 
 from twml_ops import peers
 
-PARTS = ("tears", "svm", "traffic", "clicks")
+PARTS = ("tears", "svm", "traffic", "clicks", "mirrored")
 """Modules of this package with a function `measure(group, setting)`."""
 
 
