@@ -1,1 +1,1 @@
-"""Peer-to-peer training: torn reads, loss by examples and time, traffic, and other ways to train."""
+"""Measures peer-to-peer training: torn reads, learning, traffic, and other ways to train."""

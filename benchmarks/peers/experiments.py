@@ -85,8 +85,8 @@ def page(result: dict[str, Any]) -> str:
     about = (
         "A linear support vector machine on generated examples with the shape of RCV1 "
         f"({svm.FEATURES:,} features, {svm.ENTRIES} in an example, {svm.TRAIN:,} examples, "
-        f"{svm.HELD_OUT:,} others for the loss), with the step of `examples/svm.py`. Ranks exchange "
-        "their weights after every 1,000 examples of all of them, average those of all ranks and "
+        f"{svm.HELD_OUT:,} others for the loss), with the step of `examples/svm.py`. Ranks "
+        "exchange their weights after every 1,000 examples of all of them, average those of all ranks and "
         f"wait for each other, unless a table says otherwise. The target, {target:.4f}, is the "
         "loss of one rank after its first epoch. Times are those of the first rank, without the "
         "start and the evaluation. There are two cores, so that the times of 4 ranks say nothing "

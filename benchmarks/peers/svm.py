@@ -125,7 +125,8 @@ def reached(curve: dict[str, Any], loss: float) -> tuple[int, float] | None:
         curve: that of `measure`.
         loss: the target.
     """
-    for examples, seconds, value in zip(*(curve[k] for k in ("examples", "seconds", "loss"))):
+    columns = (curve[name] for name in ("examples", "seconds", "loss"))
+    for examples, seconds, value in zip(*columns, strict=True):
         if value <= loss:
             return examples, seconds
     return None

@@ -62,7 +62,8 @@ def _hybrid(cap: float | None, batches: int) -> dict[str, Any]:
         with _processes(network, names["ps"]) as servers, _processes(network, names["wk"]) as them:
             for i, server in enumerate(servers):
                 server.request({"do": "serve", **addresses, "index": i}, START_SECONDS)
-            _all(them, [{"do": "join", **addresses, "batches": batches, "index": i} for i in (0, 1)])
+            join = {"do": "join", **addresses, "batches": batches}
+            _all(them, [{**join, "index": i} for i in range(WORKERS)])
             seconds, losses, total = [], [], 0.0
             for steps in range(clicks.CHECK, batches + 1, clicks.CHECK):
                 total += _all(them, [{"do": "train", "steps": steps}] * WORKERS)[0]["seconds"]
@@ -76,9 +77,7 @@ def _processes(network: Network, hosts: list[str]) -> Iterator[list[HostProcess]
     started: list[HostProcess] = []
     try:
         for host in hosts:
-            started.append(
-                HostProcess(network, host, "benchmarks.peers.hybrid_host", job.QUIET)
-            )
+            started.append(HostProcess(network, host, "benchmarks.peers.hybrid_host", job.QUIET))
         yield started
     finally:
         for process in started:
@@ -120,7 +119,9 @@ def page(result: dict[str, Any]) -> str:
     for way, by_cap in result["curves"].items():
         for cap, curve in by_cap.items():
             found = reached(curve, target)
-            times = ["not reached", "–"] if found is None else [f"{found:.2f}", f"{base / found:.2f} ×"]
+            times = ["not reached", "–"]
+            if found is not None:
+                times = [f"{found:.2f}", f"{base / found:.2f} ×"]
             rate = _rate(curve, batches)
             rows.append([way, cap, f"{rate:.0f}", f"{curve['loss'][-1]:.4f}", *times])
     header = ["", "MB/s of a host", "batches/s of a worker", "last loss", "s to the target"]
@@ -137,19 +138,18 @@ def _predicted(result: dict[str, Any]) -> str:
     rows = []
     for every in EVERY:
         by_cap = result["curves"][f"2 peers, every {every} batches"]
+        table = Table(clicks.ROWS, clicks.UNITS, clicks.ENTRIES, exchanged=unique(every))
+        free = 1 / _rate(by_cap["none"], result["batches"])
         for cap, curve in by_cap.items():
             if cap == "none":
                 continue
             measured = WORKERS * _rate(curve, result["batches"])
-            free = WORKERS / (WORKERS * _rate(by_cap["none"], result["batches"]))
             planned = predict(
                 "peers",
-                Job((Table(clicks.ROWS, clicks.UNITS, clicks.ENTRIES, unique(every)),), clicks.BATCH,
-                    dense=2 * clicks.UNITS + 1),
+                Job((table,), clicks.BATCH, dense=2 * clicks.UNITS + 1, every=every),
                 ClusterResources(float(cap) * MB, workers=WORKERS),
                 Compute(dense=free),
-                every=every,
-            ).steps_per_second  # fmt: skip
+            ).steps_per_second
             rows.append(
                 [str(every), cap, f"{measured:.0f}", f"{planned:.0f}", f"{measured / planned:.2f}"]
             )
