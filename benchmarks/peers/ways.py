@@ -12,7 +12,7 @@ from benchmarks.peers import clicks, job
 from benchmarks.tables import markdown
 from twml_ops.planning import ClusterResources, Compute, Job, Table, predict
 
-CAPS = (None, 5.0, 20.0, 100.0)  # MB/s that a host can send
+CAPS = (None, 10.0, 100.0)  # MB/s that a host can send
 BATCHES, EVERY, WORKERS, PORT = 480, (16, 48), 2, 2222
 MB = 1e6
 START_SECONDS = 120.0

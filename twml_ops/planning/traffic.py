@@ -102,7 +102,8 @@ def _peers(job: Job, servers: int, workers: int) -> list[Message]:
     total = float(_dense(job))
     for table in job.tables:
         rows = table.exchanged_rows(job.batch, job.every)
-        total += MESSAGE_BYTES + rows * (table.units * FLOAT_BYTES + ROW_ID_BYTES)
+        id_bytes = _bits(table.input_dim - 1) / 8
+        total += MESSAGE_BYTES + rows * (table.units * FLOAT_BYTES + id_bytes)
     return [Message("weights and rows", 0, WORKER, WORKER, total * (workers - 1) / job.every)]
 
 
