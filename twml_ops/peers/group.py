@@ -392,6 +392,8 @@ class PeerGroup:
                 channel.share()
         except PeerFailure:
             self.survive()
+        except self._mpi.Exception as e:  # all ranks get this error
+            print(f"[rank {self.original_rank}] lost ranks were not replaced: {e}", flush=True)
         return tuple(m for m in lost if m in self.members)
 
     def _start(self, lost: tuple[int, ...]) -> None:
