@@ -105,9 +105,10 @@ def run_on_hosts(part: str, setting: Setting, ranks: int, network: Network) -> l
         )
         try:
             output, _ = process.communicate(timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            output, _ = process.communicate()
+        except BaseException:
+            process.terminate()  # mpirun ends its ranks
+            process.wait()
+            raise
         if process.returncode:
             raise JobError(output)
         return _results(folder, ranks)

@@ -13,7 +13,7 @@ from benchmarks.tables import markdown
 from twml_ops.planning import ClusterResources, Compute, Job, Table, predict
 
 CAPS = (None, 10.0, 100.0)  # MB/s that a host can send
-BATCHES, EVERY, WORKERS, PORT = 480, (16, 48), 2, 2222
+BATCHES, EVERY, WORKERS, PORT = 288, (16, 48), 2, 2222
 MB = 1e6
 START_SECONDS = 120.0
 Log = Callable[[str], None]
@@ -91,9 +91,16 @@ def _all(processes: list[HostProcess], messages: list[dict[str, Any]]) -> list[A
 
 
 def reached(curve: dict[str, Any], loss: float) -> float | None:
-    """Seconds until a loss; None if it was not reached."""
-    pairs = zip(curve["seconds"], curve["loss"], strict=True)
-    return next((seconds for seconds, value in pairs if value <= loss), None)
+    """Seconds until a loss, between two evaluations by a line; None if it was not reached."""
+    before = None
+    for seconds, value in zip(curve["seconds"], curve["loss"], strict=True):
+        if value <= loss:
+            if before is None or value == before[1]:
+                return float(seconds)
+            part = (before[1] - loss) / (before[1] - value)
+            return float(before[0] + part * (seconds - before[0]))
+        before = seconds, value
+    return None
 
 
 def page(result: dict[str, Any]) -> str:

@@ -56,3 +56,10 @@ def test_tables_say_what_was_not_reached_or_measured():
     assert "| async | – | – | 0.6500 | – | not reached | – | – |" in page
     assert "The traffic was not measured: no root." in page
     assert "not measured: no root" in ways.page({"unavailable": "no root"})
+
+
+def test_the_time_to_a_loss_lies_between_two_evaluations():
+    curve = {"seconds": [1.0, 2.0, 3.0], "loss": [0.7, 0.6, 0.65]}
+    assert ways.reached(curve, 0.7) == 1
+    assert ways.reached(curve, 0.625) == pytest.approx(1.75)
+    assert ways.reached(curve, 0.5) is None
