@@ -59,7 +59,8 @@ def traffic(log: Log, ranks: tuple[int, ...] = TRAFFIC_RANKS) -> dict[str, Any]:
         ranks: numbers of ranks.
 
     Returns:
-        Ranks -> dataflow -> bytes that all hosts send in an exchange; or "unavailable", why not.
+        `bytes`: ranks -> dataflow -> those that all hosts send in an exchange; or "unavailable",
+        why not.
     """
     reason = unavailable()
     if reason is not None:
@@ -72,16 +73,12 @@ def traffic(log: Log, ranks: tuple[int, ...] = TRAFFIC_RANKS) -> dict[str, Any]:
                 setting = {"dataflow": dataflow, "floats": svm.FEATURES, "exchanges": EXCHANGES}
                 results = job.run_on_hosts("traffic", setting, count, network)
                 found.setdefault(str(count), {})[dataflow] = sum(r["bytes"] for r in results)
-    return found
+    return {"bytes": found}
 
 
-def page(result: dict[str, Any]) -> str:
-    """The tables.
-
-    Args:
-        result: `learning` and `traffic`.
-    """
-    curves, target = result["learning"]["curves"], result["learning"]["target"]
+def learning_page(result: dict[str, Any]) -> str:
+    """The tables of `learning`."""
+    curves, target = result["curves"], result["target"]
     about = (
         "A linear support vector machine on generated examples with the shape of RCV1 "
         f"({svm.FEATURES:,} features, {svm.ENTRIES} in an example, {svm.TRAIN:,} examples, "
@@ -111,7 +108,6 @@ def page(result: dict[str, Any]) -> str:
         than = "bsp" if kind == "slow" else "one rank"
         header = [title, *marks, "examples of a rank to the target", "s", f"faster than {than}"]
         parts.append(markdown(header, rows))
-    parts.append(_traffic(result["traffic"]))
     return "\n\n".join(parts)
 
 
@@ -126,11 +122,12 @@ def _cells(curve: dict[str, Any], target: float, base: dict[str, Any]) -> list[s
     return [*losses, f"{found[0]:,}", f"{found[1]:.2f}", f"{other[1] / found[1]:.2f} ×"]
 
 
-def _traffic(found: dict[str, Any]) -> str:
-    if "unavailable" in found:
-        return f"The traffic was not measured: {found['unavailable']}."
+def traffic_page(result: dict[str, Any]) -> str:
+    """The table of `traffic`."""
+    if "unavailable" in result:
+        return f"The traffic was not measured: {result['unavailable']}."
     rows = []
-    for ranks, by in found.items():
+    for ranks, by in result["bytes"].items():
         ratio, expected = by["halton"] / by["all"], int(math.log2(int(ranks))) / (int(ranks) - 1)
         sizes = [f"{by[name] / 1e6:.2f}" for name in ("all", "halton")]
         off = f"{ratio / expected - 1:+.1%}"
