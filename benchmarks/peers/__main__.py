@@ -69,6 +69,8 @@ def measure(parts: Sequence[str], docs: Path | None) -> None:
         result[part] = measured(lambda text: print(text, file=sys.stderr, flush=True))
         result[part]["machine"] = about
         text = f"{tables.machine(about)}\n\n{page(result[part])}"
+        if about["load_before"] > about["cores"]:
+            text += "\n\nThe machine was busy before the run: its times have to be measured again."
         print(text)
         tables.record(result, *files, {f"peers_{part}": text}, "benchmarks/peers")
 

@@ -18,7 +18,7 @@ from twml_ops import peers
 
 EXAMPLES, FEATURES, EVERY = 1200, 10, 5
 EPOCHS, STEPS = 3, 100  # steps of each rank in an epoch
-RATE = np.float32(0.05)
+RATE, DECAY_STEPS = np.float32(0.2), 30
 
 
 def data():
@@ -50,7 +50,9 @@ def main(folder, consistency, seed, *deaths):
                 os.kill(os.getpid(), signal.SIGKILL)
             i = order[(step * group.size + group.rank) % EXAMPLES]  # of the ranks that remain
             p = 1 / (1 + np.exp(-(x[i] @ shared.value)))
-            shared.value -= RATE * (p - y[i]) * x[i]
+            # It falls, so that the loss does not depend on how many models are averaged.
+            rate = RATE / np.float32(1 + (epoch * STEPS + step) / DECAY_STEPS)
+            shared.value -= rate * (p - y[i]) * x[i]
             if step % EVERY == EVERY - 1:
                 shared.exchange()
         group.end_epoch(epoch + 1, EPOCHS)
