@@ -65,3 +65,13 @@ def test_the_time_to_a_loss_lies_between_two_evaluations():
     assert ways.reached(curve, 0.7) == 1
     assert ways.reached(curve, 0.625) == pytest.approx(1.75)
     assert ways.reached(curve, 0.5) is None
+
+
+def test_the_tables_of_the_ways_compare_peers_with_the_plan():
+    curve = {"seconds": [1.0, 2.0], "loss": [0.65, 0.6]}
+    curves = {"one rank": {"–": curve}, "2 servers, 2 workers": {"none": curve}}
+    for every in ways.EVERY:
+        curves[f"2 peers, every {every} batches"] = {"none": curve, "10": curve}
+    page = ways.page({"target": 0.6, "curves": curves, "batches": 96})
+    assert "| 2 servers, 2 workers | none | 44 | 0.6000 | 2.00 | 1.00 × |" in page
+    assert page.count("| 10 | 88 |") == len(ways.EVERY)
