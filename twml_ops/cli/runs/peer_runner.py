@@ -17,6 +17,7 @@ from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs.checkpoint_options import CheckpointOptions
 from twml_ops.cli.runs.checkpoints import RunCheckpoints
 from twml_ops.cli.runs.config import AUTO, RunConfig
+from twml_ops.cli.runs.joined_labels import joined_outputs
 from twml_ops.cli.runs.local_runner import LocalRunner
 from twml_ops.cli.runs.runner import FittedModel, Monitored
 from twml_ops.data import InputPosition, Source
@@ -77,18 +78,19 @@ class PeerRunner(LocalRunner):
         root = checkpoints.newest_rank if isinstance(checkpoints, PeerCheckpoints) else 0
         if group.rank:
             monitored = None
-        history = self._compile(model, train, monitored)
+        joint = joined_outputs(model, train.schema.labels)
+        history = self._compile(joint, train, monitored)
         while group.epoch < epochs:  # again after ranks were lost
             options = json.loads(os.environ[OPTIONS])
             averaging = PeerAveraging(group, root=root, regroup=True, **options)
             every = [*callbacks, averaging]
             try:
                 share = share_of(train, group)
-                self._train(model, share, monitored, epochs, every, history, group.epoch)
+                self._train(joint, model, share, monitored, epochs, every, history, group.epoch)
             except PeerFailure:  # before the training began
                 group.survive()
             root = 0
-        fitted = FittedModel(model, history)
+        fitted = self._fitted(model, joint, history)
         if group.rank == 0 and averaging.counts is not None:
             counts = dataclasses.asdict(averaging.counts)
             self._console.print(", ".join(f"{value} {name}" for name, value in counts.items()))
