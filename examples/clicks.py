@@ -72,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     train.num_examples(), held_out.num_examples()  # so that the datasets know their lengths
     model = make_model(train, args)
     batches = train.dataset(args.batch_size, shuffle=True, seed=args.seed)
-    model.fit(batches, epochs=args.epochs, shuffle=False, verbose=0)
+    options = {"epochs": args.epochs, "shuffle": False, "verbose": 0}
+    model.fit(batches, **options)
     metrics = model.evaluate(held_out.dataset(args.batch_size), return_dict=True, verbose=0)
     print(f"loss {metrics['loss']:.4f}  AUC {metrics['auc']:.4f}")
     return dict(metrics)

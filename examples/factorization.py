@@ -81,13 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> float:
     mean = stars[train].mean()
     count = who.max() + 1
     shape = count + what.max() + 1, args.width
-    factors = np.zeros(shape, np.float32)
-    factors[:] = rng.normal(0, 0.1, shape)
+    factors = rng.normal(0, 0.1, shape).astype(np.float32)
     users, items = factors[:count], factors[count:]
     if not 0 < len(held_out) < len(order):
         parser.error(f"{len(order)} ratings are too few")
     for epoch in range(args.epochs):
-        shuffled = rng.permutation(train)
+        shuffled = np.random.default_rng([1, epoch]).permutation(train)
         for begin in range(0, len(shuffled), args.batch_size):
             batch = shuffled[begin : begin + args.batch_size]
             u, v = who[batch], what[batch]

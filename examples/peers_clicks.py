@@ -74,9 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     train.num_examples(), held_out.num_examples()  # so that the datasets know their lengths
     model = make_model(train, args)
     batches = train.dataset(args.batch_size, shuffle=True, seed=args.seed)
-    averaging = [distribute.PeerAveraging(group, args.every)]
-    share = batches.shard(group.size, group.rank)
-    model.fit(share, epochs=args.epochs, callbacks=averaging, shuffle=False, verbose=0)
+    options = {"epochs": args.epochs, "shuffle": False, "verbose": 0}
+    while group.epoch < args.epochs:  # again after a rank was lost
+        averaging = [distribute.PeerAveraging(group, args.every, regroup=True)]
+        share = batches.shard(group.size, group.rank)
+        model.fit(share, initial_epoch=group.epoch, callbacks=averaging, **options)
     metrics = model.evaluate(held_out.dataset(args.batch_size), return_dict=True, verbose=0)
     print(f"loss {metrics['loss']:.4f}  AUC {metrics['auc']:.4f}")
     return dict(metrics)

@@ -82,14 +82,13 @@ def main(arguments: Sequence[str] | None = None) -> float:
     mean = stars[train].mean()
     count = who.max() + 1
     shape = count + what.max() + 1, args.width
-    shared = peers.SharedVector.create(shape, representation="sparse", group=group)
-    factors = shared.value
-    factors[:] = rng.normal(0, 0.1, shape)
-    users, items = factors[:count], factors[count:]
+    factors = rng.normal(0, 0.1, shape).astype(np.float32)
+    shared = peers.SharedVector.create(shape, representation="sparse", group=group, initial=factors)
+    users, items = shared.value[:count], shared.value[count:]
     if not 0 < len(held_out) < len(order):
         parser.error(f"{len(order)} ratings are too few")
-    for epoch in range(args.epochs):
-        shuffled = rng.permutation(train)[group.rank :: group.size]
+    for epoch in range(group.epoch, args.epochs):
+        shuffled = np.random.default_rng([1, epoch]).permutation(train)[group.rank :: group.size]
         for begin in range(0, len(shuffled), args.batch_size):
             batch = shuffled[begin : begin + args.batch_size]
             u, v = who[batch], what[batch]
@@ -98,13 +97,12 @@ def main(arguments: Sequence[str] | None = None) -> float:
             to_items = error * users[u] - args.penalty * items[v]
             np.add.at(users, u, args.rate * to_users)
             np.add.at(items, v, args.rate * to_items)
-            shared.scatter(np.union1d(u, v + count))
-            shared.barrier()
-            shared.gather()
+            shared.exchange(ids=np.union1d(u, v + count))
         u, v = who[held_out], what[held_out]
         errors = stars[held_out] - mean - (users[u] * items[v]).sum(1)
         last = float(np.sqrt(np.square(errors).mean()))
         print(f"epoch {epoch + 1}  error {last:.4f}")
+        group.end_epoch(epoch + 1, args.epochs)
     return last
 
 

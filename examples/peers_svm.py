@@ -2,7 +2,8 @@
 
     twml-ops launch --peers 4 -- python examples/peers_svm.py --data libsvm:rcv1_train.svm
 
-It is `svm.py` with a few changed lines. Each rank trains on its share of each epoch's examples.
+It is `svm.py` with a few changed lines. Each rank trains on its share of each epoch's examples. If
+a rank dies, the others go on, and a new one takes its place after the epoch.
 """
 
 from __future__ import annotations
@@ -112,20 +113,19 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     dim = train.schema.sparse_dim
     shared = peers.SharedVector.create([dim], group=group)
     weights = shared.value
-    rng = np.random.default_rng(args.seed)
-    for epoch in range(args.epochs):
+    for epoch in range(group.epoch, args.epochs):
         rate = args.rate / (1 + args.decay * epoch)
-        for n, i in enumerate(rng.permutation(len(labels))[group.rank :: group.size]):
+        order = np.random.default_rng([args.seed, epoch]).permutation(len(labels))
+        for n, i in enumerate(order[group.rank :: group.size]):
             entries = slice(rows.row_splits[i], rows.row_splits[i + 1])
             ids, values = rows.ids[entries], rows.values[entries]
             step(weights, ids, values, int(labels[i]), rate, args.penalty)
             if n % args.every == args.every - 1:
-                shared.scatter()
-                shared.barrier()
-                shared.gather()
+                shared.exchange()
         metrics = evaluate(weights, *test, args.penalty)
         shown = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
         print(f"epoch {epoch + 1}  {shown}")
+        group.end_epoch(epoch + 1, args.epochs)
     return metrics
 
 

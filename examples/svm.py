@@ -108,10 +108,10 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     (rows, labels), test = read(train), read(held_out)
     dim = train.schema.sparse_dim
     weights = np.zeros(dim, np.float32)
-    rng = np.random.default_rng(args.seed)
     for epoch in range(args.epochs):
         rate = args.rate / (1 + args.decay * epoch)
-        for i in rng.permutation(len(labels)):
+        order = np.random.default_rng([args.seed, epoch]).permutation(len(labels))
+        for i in order:
             entries = slice(rows.row_splits[i], rows.row_splits[i + 1])
             ids, values = rows.ids[entries], rows.values[entries]
             step(weights, ids, values, int(labels[i]), rate, args.penalty)

@@ -83,6 +83,30 @@ def test_bsp_with_all_equals_one_process_that_does_the_same_sums(group):
 
 
 @law
+def test_an_exchange_is_a_scatter_a_barrier_and_a_gather(group):
+    first = np.full(3, 10 + group.rank, np.float32)
+    shared = peers.SharedVector.create([3], group=group, initial=first)
+    same_bits(shared.value, first)
+    updates = shared.exchange("sum")
+    assert [u.rank for u in updates] == [r for r in range(group.size) if r != group.rank]
+    same_bits(shared.value, np.full(3, sum(10 + r for r in range(group.size)), np.float32))
+    with pytest.raises(ValueError, match=r"initial must have the shape \[3\], got \(2,\)"):
+        peers.SharedVector.create([3], group=group, initial=first[:2])
+
+
+@law
+def test_ranks_with_fewer_batches_wait_at_the_end_of_an_epoch(group):
+    shared = vector(group, 2)
+    for epoch in range(2):
+        for _ in range(1 + group.rank):
+            shared.exchange()
+        group.end_epoch(epoch + 1, 2)
+        rounds = group.gather_all([shared.channel.iteration])[:, 0]
+        np.testing.assert_array_equal(rounds, (epoch + 1) * (1 + np.arange(group.size)))
+    group.epoch = 0
+
+
+@law
 def test_one_rank_keeps_every_bit(group):
     if group.size > 1:
         return

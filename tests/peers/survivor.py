@@ -1,6 +1,7 @@
 """A rank that trains until it is killed, or to the target step; test_faults.py kills it.
 
-Arguments: a folder, the number of steps, and for each rank that dies its number and the step.
+Arguments: a folder, the consistency, the seed of the order of the examples, and for each rank that
+dies its number and the step.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import numpy as np
 
 from twml_ops import peers
 
-EXAMPLES, FEATURES, EVERY = 600, 10, 5
+EXAMPLES, FEATURES, EVERY = 1200, 10, 5
+EPOCHS, STEPS = 3, 100  # steps of each rank in an epoch
+RATE, DECAY_STEPS = np.float32(0.2), 30
 
 
 def data():
@@ -31,7 +34,7 @@ def loss(weights):
     return float(np.mean(np.logaddexp(0, z) - y * z))
 
 
-def main(folder, steps, consistency, *deaths):
+def main(folder, consistency, seed, *deaths):
     numbers = [int(d) for d in deaths]
     dies = dict(zip(numbers[::2], numbers[1::2], strict=True))
     group = peers.PeerGroup(timeout=60)
@@ -40,23 +43,22 @@ def main(folder, steps, consistency, *deaths):
         [FEATURES], "float32", "all", group=group, consistency=consistency
     )
     x, y = data()
-    for step in range(int(steps)):
-        if step == dies.get(me):
-            os.kill(os.getpid(), signal.SIGKILL)
-        # The examples of the dead are divided among the others.
-        i = (step * group.size + group.rank) % EXAMPLES
-        p = 1 / (1 + np.exp(-(x[i] @ shared.value)))
-        shared.value -= np.float32(0.05) * (p - y[i]) * x[i]
-        if step % EVERY:
-            continue
-        try:
-            shared.scatter()
-            shared.barrier()
-            shared.gather()
-        except peers.PeerFailure:
-            group.survive()
+    for epoch in range(group.epoch, EPOCHS):
+        order = np.random.default_rng([int(seed), epoch]).permutation(EXAMPLES)
+        for step in range(STEPS):
+            if epoch * STEPS + step == dies.get(me) and not group.has_joined:
+                os.kill(os.getpid(), signal.SIGKILL)
+            i = order[(step * group.size + group.rank) % EXAMPLES]  # of the ranks that remain
+            p = 1 / (1 + np.exp(-(x[i] @ shared.value)))
+            # It falls, so that the loss does not depend on how many models are averaged.
+            rate = RATE / np.float32(1 + (epoch * STEPS + step) / DECAY_STEPS)
+            shared.value -= rate * (p - y[i]) * x[i]
+            if step % EVERY == EVERY - 1:
+                shared.exchange()
+        group.end_epoch(epoch + 1, EPOCHS)
     group.close()
-    result = {"loss": loss(shared.value), "members": group.members, "steps": int(steps)}
+    result = {"weights": shared.value.tolist(), "members": group.members, "epoch": group.epoch}
+    result |= {"joined": group.has_joined}
     Path(folder, f"{me}.json").write_text(json.dumps(result))
 
 

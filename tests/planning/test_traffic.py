@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from twml_ops.planning import STRATEGIES, ClusterResources, Job, Table, messages, predict
+from twml_ops.planning import STRATEGIES, ClusterResources, Compute, Job, Table, messages, predict
 
 B, K, U, D, N = 512, 512 * 200, 40_000, 128, 2**19
 TABLE = Table(N, D, entries=200, unique=U)
@@ -114,6 +114,31 @@ def test_sizes(text, shape):
     assert (table.input_dim, table.units) == shape
 
 
+def test_peers_send_changed_rows_and_dense_weights_to_all_others_every_few_batches():
+    table = Table(N, D, entries=200, unique=U, exchanged=3 * U)
+    for workers in (2, 5):
+        found = links("peers", Job((table,), B, dense=1000, every=4), workers=workers)
+        size = 48 + 3 * U * (4 * D + 19 / 8) + 4 * 1000
+        assert found == {AROUND: pytest.approx((workers - 1) * size / 4)}
+    assert links("peers", workers=1) == {}
+
+
+def test_the_rows_of_an_exchange_are_those_of_its_batches_and_of_the_table():
+    assert TABLE.exchanged_rows(B, 2) == 2 * U
+    assert TABLE.exchanged_rows(B, 100) == N
+    assert Table(N, D, 200, exchanged=N).exchanged_rows(1, 2) == 400
+    assert Table(N, D, 200).exchanged_rows(B, 4) == pytest.approx(Table(N, D, 800).rows(B))
+
+
+def test_the_latency_of_an_exchange_is_paid_once_in_its_batches():
+    job = Job((TABLE,), B, every=8)
+    seconds = [
+        predict("peers", job, ClusterResources(1e9, workers=2), Compute(latency=at)).seconds
+        for at in (0, 0.8)
+    ]
+    assert seconds[1] - seconds[0] == pytest.approx(0.1)
+
+
 @pytest.mark.parametrize(
     "text", ["", "128", "2^19", "x", "2^19x", "0x4", "4x0", "-1x4", "2^99x4", "2x3x4", "1e6x4"]
 )
@@ -126,7 +151,9 @@ def test_invalid_sizes_are_rejected(text):
     "make",
     [
         lambda: Table(8, 2, unique=9),
+        lambda: Table(8, 2, exchanged=9),
         lambda: Table(8, 2, entries=0),
+        lambda: Job((TABLE,), 4, every=0),
         lambda: Job((), 4),
         lambda: Job((TABLE,), 0),
         lambda: Job((TABLE,), 4, activation_bytes=3),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -63,6 +63,8 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
             `TrainingInterrupted`.
         on_error: called if a checkpoint cannot be written; it may raise. Default: it warns, and the
             training continues.
+        may_differ: of "num_examples", "batch_size" and "drop_remainder", those in which a
+            checkpoint may differ. The training then continues at the beginning of its epoch.
 
     Raises:
         ValueError: neither `every_steps` nor `every_seconds` is given, or a number is not positive.
@@ -82,6 +84,7 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         values: Mapping[str, Any] | None = None,
         interrupt: Interrupt | None = None,
         on_error: Callable[[CheckpointError], None] | None = None,
+        may_differ: Sequence[str] = (),
     ) -> None:
         super().__init__()
         numbers = {
@@ -108,6 +111,7 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
             "batch_size": batch_size,
             "drop_remainder": drop_remainder,
         }
+        self._may_differ = tuple(may_differ)
         self._start = InputPosition(seed)
         self._restoration: Restoration | None = None
         self._pending_states: dict[str, State] = {}
@@ -144,6 +148,8 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         if missing:
             raise CheckpointError(f"{checkpoint.folder}: has other states: {', '.join(missing)}")
         self._start = position
+        if any(self._input[name] != saved["input"].get(name) for name in self._may_differ):
+            self.start_at(InputPosition(position.seed, position.epoch))
         return checkpoint
 
     def start_at(self, position: InputPosition) -> None:
@@ -324,7 +330,7 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
             if not isinstance(found, Mapping):
                 raise CheckpointError(f"{checkpoint.folder}: is no checkpoint of fit")
             for name in sorted({*expected, *found}):
-                if expected.get(name) != found.get(name):
+                if name not in self._may_differ and expected.get(name) != found.get(name):
                     raise CheckpointError(
                         f"{checkpoint.folder}: is of a training with {name} = "
                         f"{found.get(name)!r}, got {expected.get(name)!r}"

@@ -32,7 +32,14 @@ class PeerAveraging(tf.keras.callbacks.Callback):
     "all" they then have the same.
 
     If a rank dies, the others go on; see docs/peers.md. A rank whose weights are NaN or infinite
-    ends, so that the others do not receive them.
+    ends, so that the others do not receive them. With `regroup` they divide the data anew, and lost
+    ranks are replaced: `fit` then ends with an epoch, before all epochs are done, and is called
+    again.
+
+        while group.epoch < 4:
+            batches = source.shard(group.rank, group.size).dataset(256, shuffle=True)
+            averaging = distribute.PeerAveraging(group, every=16, regroup=True)
+            model.fit(batches, initial_epoch=group.epoch, epochs=4, callbacks=[averaging])
 
     Args:
         group: The ranks. Its `timeout` must be longer than the time by which ranks differ.
@@ -49,6 +56,8 @@ class PeerAveraging(tf.keras.callbacks.Callback):
         max_rows: Largest number of rows of a table in a message, which decides how much memory the
             slots take; None: all.
         root: The rank whose weights all ranks get when training begins.
+        regroup: Whether `fit` ends with the epoch after ranks were lost. `PeerGroup.regroup` is
+            called at its end.
 
     Attributes:
         counts: What the channel has done; None before training begins.
@@ -68,6 +77,7 @@ class PeerAveraging(tf.keras.callbacks.Callback):
         wire_dtype: str | None = None,
         max_rows: int | None = None,
         root: int = 0,
+        regroup: bool = False,
     ) -> None:
         super().__init__()
         if every < 1:
@@ -81,6 +91,7 @@ class PeerAveraging(tf.keras.callbacks.Callback):
         if not 0 <= root < group.size:
             raise ValueError(f"root must be in [0, {group.size}), got {root}")
         self._wire_dtype, self._max_rows, self._root = wire_dtype, max_rows, root
+        self._regroups, self._must_regroup = regroup, False
         self._shared: list[Shared] = []
         self._channel: Channel | None = None
 
@@ -95,7 +106,6 @@ class PeerAveraging(tf.keras.callbacks.Callback):
         Args:
             logs: not used.
         """
-        self._examined = 0
         if self._group.size == 1 and self._channel is None:
             return
         self._shared = shared_weights(self.model, self._what, self._wire_dtype, self._max_rows)
@@ -105,15 +115,23 @@ class PeerAveraging(tf.keras.callbacks.Callback):
         self._channel = Channel(
             self._group, self._dataflow, capacity, self._consistency, self._staleness
         )
+        self._must_regroup = False
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Starts to count batches.
 
         Args:
-            epoch: not used.
+            epoch: its number.
             logs: not used.
+
+        Raises:
+            ValueError: A process that has joined begins with another epoch than the others.
         """
         self._last = -1
+        if self._regroups and epoch != self._group.epoch:
+            raise ValueError(
+                f"initial_epoch must be group.epoch, {self._group.epoch}, for regroup; got {epoch}"
+            )
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Exchanges weights if it is time.
@@ -130,15 +148,18 @@ class PeerAveraging(tf.keras.callbacks.Callback):
         """Exchanges weights, and with "bsp" joins the rounds of ranks that have more batches.
 
         Args:
-            epoch: not used.
+            epoch: its number.
             logs: not used.
         """
         channel = self._channel
-        if channel is None:
-            return
-        if channel.consistency != "bsp":
+        if channel is not None and channel.consistency == "bsp":
+            self._join_rounds(channel)
+        elif channel is not None:
             self._exchange()
-            return
+        if self._regroups and self._group.complete_epoch(epoch + 1, self.params["epochs"]):
+            self._must_regroup = self.model.stop_training = True
+
+    def _join_rounds(self, channel: Channel) -> None:
         all_finished = False
         while not all_finished:
             try:
@@ -155,16 +176,22 @@ class PeerAveraging(tf.keras.callbacks.Callback):
             logs: not used.
         """
         channel = self._channel
-        if channel is None or channel.consistency == "bsp":
+        if channel is None:
             return
-        try:
-            channel.finish()
-            self._group.all_sum([0], "the wait for all ranks to finish")
-            self._scatter()
-            self._group.all_sum([0], "the exchange of the final weights")
-            self._merge()
-        except PeerFailure as failure:
-            self._go_on(failure)
+        if channel.consistency != "bsp":
+            try:
+                channel.finish()
+                self._group.all_sum([0], "the wait for all ranks to finish")
+                self._scatter()
+                self._group.all_sum([0], "the exchange of the final weights")
+                self._merge()
+            except PeerFailure as failure:
+                self._go_on(failure)
+        channel.is_closed = True
+        if self._must_regroup:
+            joined = self._group.regroup()
+            if self._group.rank == 0 and joined:
+                print(f"ranks {list(joined)} were replaced", flush=True)
 
     def _exchange(self) -> None:
         assert self._channel is not None

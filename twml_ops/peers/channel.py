@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -29,6 +29,7 @@ class Counts:
         torn: How often a gather skipped a slot that was being written.
         waits: How often bounded staleness (SSP) made this rank wait.
         shrinks: How often ranks were lost, after which the others went on.
+        joins: How often other ranks have joined.
     """
 
     scatters: int = 0
@@ -39,6 +40,7 @@ class Counts:
     torn: int = 0
     waits: int = 0
     shrinks: int = 0
+    joins: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,9 +75,13 @@ class Channel:
             nothing. "ssp" (stale synchronous, Ho et al., NIPS 2013): until this rank is at most
             `staleness` scatters ahead of what has arrived from each sender.
         staleness: See "ssp".
+        on_join: See the attribute.
 
     Attributes:
         counts: What the channel has done.
+        is_closed: Set it when this rank does not use the channel any more.
+        on_join: Called when ranks have joined, by all that were there before; None: nothing. It may
+            make collective calls.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -89,6 +95,7 @@ class Channel:
         capacity: int = 0,
         consistency: Consistency = "bsp",
         staleness: int = 4,
+        on_join: Callable[[], None] | None = None,
     ) -> None:
         if consistency not in get_args(Consistency):
             raise ValueError(
@@ -99,19 +106,23 @@ class Channel:
         self.group, self.counts = group, Counts()
         self.consistency, self.staleness = consistency, staleness
         self.capacity = -(-capacity // HEADER_BYTES) * HEADER_BYTES
-        self._dataflow = dataflow
+        self.is_closed, self.on_join = False, on_join
+        self._dataflow = dataflow if isinstance(dataflow, str) else receivers(dataflow, group.size)
         self._slot_bytes = self.capacity + 2 * HEADER_BYTES
         self._iteration, self._size, self._progress = 0, 0, 0  # of the last message
         self._gathered: Any = None  # the request of the barrier after a gather
         self._old_windows: list[Any] = []  # they are never freed: a dead rank may still be writing
         self._is_finished = False
-        self._connect(receivers(dataflow, group.size))
+        self._connect()
         group.add(self)
 
-    def _connect(self, graph: Sequence[Sequence[int]]) -> None:
+    def _connect(self) -> None:
         """Makes the window of the current ranks. A collective call."""
-        rank = self.group.rank
-        self._graph, self._members, incoming = graph, self.group.members, senders(graph)
+        # Messages in old windows are lost. Those that come have larger numbers.
+        numbers = self.group.gather_all([self._iteration], "the numbers of the last messages")
+        self._iteration = int(numbers.max())
+        rank, graph = self.group.rank, self._graph()
+        self._members, incoming = self.group.members, senders(graph)
         self.senders, self.receivers = incoming[rank], tuple(graph[rank])
         self._places = [incoming[to].index(rank) * self._slot_bytes for to in self.receivers]
         self._last = dict.fromkeys(self.senders, self._iteration)
@@ -132,6 +143,17 @@ class Channel:
             self._window.Lock_all()
         # A rank may write only after all ranks have emptied their slots.
         self.group.all_sum([0], "making a window")
+
+    def _graph(self) -> Sequence[Sequence[int]]:
+        """The graph of the current ranks."""
+        group = self.group
+        if isinstance(self._dataflow, str):
+            return receivers(self._dataflow, group.size)
+        order = sorted(group.members)
+        lost = sorted(set(range(group.full_size)) - set(order))
+        rows = without(self._dataflow, lost)
+        of = [order.index(m) for m in group.members]  # rank -> row
+        return tuple(tuple(sorted(of.index(to) for to in rows[row])) for row in of)
 
     @property
     def iteration(self) -> int:
@@ -251,7 +273,7 @@ class Channel:
         self._put(header, HEADER_BYTES + self.capacity)
 
     def reconnect(self) -> None:
-        """Goes on with the ranks that remain, for `PeerGroup.survive`. A collective call.
+        """Goes on with the ranks that there are now, for `PeerGroup`. A collective call.
 
         Named graphs are those of the new number of ranks. In other graphs the senders of a lost
         rank send to its receivers.
@@ -260,18 +282,34 @@ class Channel:
             PeerFailure: Another rank has failed.
         """
         self._gathered = None
-        numbers = self.group.gather_all([self._iteration], "the numbers of the last messages")
-        # Messages in old windows are lost. Those that come have larger numbers.
-        self._iteration = int(numbers.max())
-        lost = [i for i, m in enumerate(self._members) if m not in self.group.members]
-        named = isinstance(self._dataflow, str)
-        graph = receivers(self._dataflow, self.group.size) if named else without(self._graph, lost)
+        before = self._members
         self._old_windows.append((self._window, self._slots))
-        self._connect(graph)
-        self.counts.shrinks += 1
+        self._connect()
+        if set(before) <= set(self.group.members):
+            self.counts.joins += 1
+        else:
+            self.counts.shrinks += 1
         if self._is_finished and self.consistency != "bsp":
             self._mark_finished()
         self._is_finished &= self.consistency != "bsp"
+
+    def share(self) -> None:
+        """See `on_join`. A collective call.
+
+        Raises:
+            PeerFailure: Another rank has failed.
+        """
+        if self.on_join is not None:
+            self.on_join()
+
+    def end_epoch(self) -> None:
+        """With "bsp" joins the rounds of ranks that have more of them. Messages in it are lost.
+
+        Raises:
+            PeerFailure: Another rank has failed.
+        """
+        while self.consistency == "bsp" and not self.join_round(finished=True):
+            self.gather()
 
     def arrived(self) -> dict[int, int]:
         """The numbers of the newest complete messages of the senders.

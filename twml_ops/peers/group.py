@@ -24,6 +24,9 @@ TIMEOUT = 60.0
 RESULTS = "TWML_OPS_PEERS_RESULTS"
 """Environment variable: a folder in which each rank that ends as it should writes a file."""
 
+REPLACEMENTS = "TWML_OPS_PEERS_REPLACEMENTS"
+"""Environment variable: how many lost ranks a job may replace; none if it is not set."""
+
 _POLL = 0.0002  # seconds between two looks at a request
 _PROGRESS = 0.001  # seconds between two calls of the thread that lets MPI progress
 
@@ -33,10 +36,22 @@ class PeerFailure(Exception):
 
 
 class Reconnectable(Protocol):
-    """What has windows of its own, such as a `Channel`."""
+    """What has windows of its own, such as a `Channel`.
+
+    Attributes:
+        is_closed: Whether this rank does not use it any more.
+    """
+
+    is_closed: bool
 
     def reconnect(self) -> None:
-        """Makes new windows for the ranks that remain. A collective call."""
+        """Makes new windows for the ranks that there are now. A collective call."""
+
+    def share(self) -> None:
+        """Gives ranks that have joined the values of the first rank. A collective call."""
+
+    def end_epoch(self) -> None:
+        """Waits at the end of an epoch, if its ranks wait for each other at all."""
 
     def finish(self) -> None:
         """Tells the other ranks that this one sends nothing more."""
@@ -44,6 +59,9 @@ class Reconnectable(Protocol):
 
 class PeerGroup:
     """The ranks of a job, of which this process is one.
+
+    A process that replaces a lost rank joins in the constructor; see `regroup`. It can make one
+    group of all processes only.
 
     MPI is initialized for calls from several threads. The process must not fork afterwards: start
     data loaders and other child processes before, or by `spawn`.
@@ -60,10 +78,16 @@ class PeerGroup:
     Attributes:
         rank: Number of this process among those that remain.
         size: Number of the processes that remain.
-        original_rank: The number that this process had at the start.
-        members: The original ranks of those that remain, in ascending order.
+        full_size: Number of the processes at the start.
+        original_rank: The number that this process, or the one that it replaces, had at the start.
+        members: The original ranks of the processes, in the order of their ranks. Those that have
+            joined are last.
         timeout: Seconds that a call may take.
+        epoch: How many epochs are complete, as the training says; 0 at the start. A process that
+            joins begins with those of the others.
+        has_joined: Whether this process replaces one that was lost.
         shrinks: How often the group has lost ranks.
+        joins: How many ranks have been replaced.
 
     Raises:
         ImportError: mpi4py or a library of MPI is not installed.
@@ -78,21 +102,29 @@ class PeerGroup:
         if not timeout > 0:
             raise ValueError(f"timeout must be a positive number of seconds, got {timeout}")
         self._mpi = MPI = mpi()
-        self.timeout, self.shrinks = timeout, 0
+        self.timeout, self.shrinks, self.joins, self.epoch = timeout, 0, 0, 0
+        self._regroup_at: int | None = None
+        self._must_regroup = False
         self._channels: list[Reconnectable] = []
         self._is_part = comm is not None
         if shared_memory is None:
             shared_memory = os.environ.get("TWML_OPS_PEERS_SHARED_MEMORY") != "0"
         parent = MPI.COMM_WORLD if comm is None else comm
         parent.Set_errhandler(MPI.ERRORS_RETURN)
+        starters = MPI.COMM_NULL if comm is not None else MPI.Comm.Get_parent()
+        self.has_joined = starters != MPI.COMM_NULL
         self.original_rank = int(parent.rank)
-        self.watchdog = Watchdog(f"rank {self.original_rank}")
-        with self.watchdog.limit(timeout, "the start of the group"):
-            self._adopt(parent.Dup())
-            local = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
-            self.shares_memory = shared_memory and local.size == self.size
-            local.Free()
-        self.members = tuple(range(self.size))
+        name = "replacement" if self.has_joined else "rank"
+        self.watchdog = Watchdog(f"{name} {self.original_rank}")
+        if self.has_joined:
+            self._join(starters)
+        else:
+            with self.watchdog.limit(timeout, "the start of the group"):
+                self._adopt(parent.Dup())
+                local = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+                self.shares_memory = shared_memory and local.size == self.size
+                local.Free()
+            self.members, self.full_size = tuple(range(self.size)), self.size
         self._stop = threading.Event()
         self._progress: threading.Thread | None = None
         if not self.shares_memory and self.size > 1:
@@ -275,7 +307,8 @@ class PeerGroup:
     def survive(self) -> tuple[int, ...]:
         """Goes on after a `PeerFailure`. A collective call of the ranks that remain.
 
-        These agree on who remains, and all channels get new windows.
+        These agree on who remains, and on the epoch after which they `regroup`. All channels get
+        new windows.
 
         Returns:
             The original ranks of those that were lost.
@@ -286,9 +319,119 @@ class PeerGroup:
             try:
                 for channel in self._channels:
                     channel.reconnect()
+                # The first end of an epoch that all of them still have to come to, or wait at.
+                mine = self.epoch + (not self._must_regroup)
+                epochs = self.gather_all([mine], "the epochs of all ranks")
             except PeerFailure:
                 continue
+            self._regroup_at = int(epochs.max())
             return tuple(m for m in before if m not in self.members)
+
+    def complete_epoch(self, number: int, of: int) -> bool:
+        """Says how far the training is.
+
+        Args:
+            number: How many epochs are complete.
+            of: How many there will be.
+
+        Returns:
+            Whether ranks were lost, so that all ranks have to call `regroup` now. It is the same on
+            all ranks, and false after the last epoch.
+        """
+        self.epoch = number
+        self._must_regroup = number == self._regroup_at and number < of
+        return self._must_regroup
+
+    def end_epoch(self, number: int, of: int) -> None:
+        """Ends an epoch of a training loop, and replaces lost ranks.
+
+        If there are channels of the consistency "bsp", it is a collective call, which joins the
+        rounds of ranks that have more of them in this epoch.
+
+        Args:
+            number: How many epochs are complete.
+            of: How many there will be. After the last one, ranks are not replaced.
+        """
+        for channel in tuple(self._channels):
+            while True:
+                try:
+                    channel.end_epoch()
+                    break
+                except PeerFailure:
+                    self.survive()
+        if self.complete_epoch(number, of):
+            self.regroup()
+
+    def regroup(self) -> tuple[int, ...]:
+        """Replaces the ranks that were lost. A collective call, after `complete_epoch`.
+
+        For each of them MPI starts the program of this process again, as often as the environment
+        variable TWML_OPS_PEERS_REPLACEMENTS allows in the whole job. The others wait until the new
+        processes have made the same `PeerGroup`, channels and vectors. Channels that are closed are
+        left out.
+
+        Returns:
+            The original ranks that have joined.
+        """
+        while True:
+            try:
+                self.all_sum([0], "the wait for all ranks at the end of an epoch")
+                break
+            except PeerFailure:
+                self.survive()
+        self._channels = [each for each in self._channels if not each.is_closed]
+        self._regroup_at, self._must_regroup = None, False
+        lost = tuple(sorted(set(range(self.full_size)) - set(self.members)))
+        allowed = int(os.environ.get(REPLACEMENTS, "0")) - self.joins
+        if not lost or self._is_part or len(lost) > allowed:
+            return ()
+        try:
+            self._start(lost)
+            for channel in self._channels:
+                channel.reconnect()
+                channel.share()
+        except PeerFailure:
+            self.survive()
+        except self._mpi.Exception as e:  # all ranks get this error
+            print(f"[rank {self.original_rank}] lost ranks were not replaced: {e}", flush=True)
+        return tuple(m for m in lost if m in self.members)
+
+    def _start(self, lost: tuple[int, ...]) -> None:
+        """Starts a process for each of some lost ranks, all of which call `_join`."""
+        MPI = self._mpi
+        # mpirun ends processes that were started together when one of them dies.
+        while lost:
+            info = MPI.Info.Create()
+            info.Set("wdir", os.getcwd())
+            # A process that ends before it has joined cannot be told from a slow one.
+            with self.call("the start of a process that replaces a rank", leave=False):
+                starters = self.comm.Spawn(sys.executable, sys.orig_argv[1:], 1, info, 0)
+                self._adopt(starters.Merge(False))
+            self.members += lost[:1]
+            self.joins += 1
+            lost = lost[1:]
+            state = [self.full_size, self.epoch, self.joins, self.shares_memory, len(lost)]
+            self.broadcast(np.array(state, np.int64), "the state of the group")
+            self.broadcast(np.array([*self.members, *lost], np.int64), "the ranks of the group")
+
+    def _join(self, starters: Any) -> None:
+        """Joins the ranks that have started this process, and starts those that are to follow."""
+        if PeerGroup._open:
+            raise RuntimeError("a process that replaces a rank can make one group only")
+        try:
+            with self.call("joining the other ranks"):
+                self._adopt(starters.Merge(True))
+            state = np.empty(5, np.int64)
+            self.broadcast(state, "the state of the group")
+            self.full_size, self.epoch, self.joins, shares_memory, count = (int(n) for n in state)
+            self.shares_memory = bool(shares_memory)
+            members = np.empty(self.size + count, np.int64)
+            self.broadcast(members, "the ranks of the group")
+            self.members = tuple(int(m) for m in members[: self.size])
+            self.original_rank = self.members[self.rank]
+            self._start(tuple(int(m) for m in members[self.size :]))
+        except PeerFailure as e:
+            end_process(f"[{self.original_rank}] {e}", leave=True)
 
     def add(self, channel: Reconnectable) -> None:
         """Registers a channel, which gets new windows in `survive`.
@@ -365,12 +508,13 @@ class PeerGroup:
             self._progress.join()
         folder = os.environ.get(RESULTS)
         if folder is not None:
-            result = {"members": self.members, "shrinks": self.shrinks}
+            names = ("members", "shrinks", "joins")
+            result = {name: getattr(self, name) for name in names}
             (Path(folder) / f"rank-{self.original_rank}.json").write_text(json.dumps(result))
         PeerGroup._open -= 1
         if self._is_part or PeerGroup._open:
             return
-        if self.shrinks:
+        if self.shrinks or self.joins:
             return  # Open MPI may wait for the dead. The process ends without `MPI_Finalize`.
         # `MPI_Finalize` holds Python's lock, so that only the system can end it.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -15,12 +15,13 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from twml_ops.peers.group import RESULTS
+from twml_ops.peers.group import REPLACEMENTS, RESULTS
 
 RESTARTS = "TWML_OPS_PEERS_RESTARTS"
 """Environment variable of the ranks: how often the job was started again."""
 
 _ERRORS = (1, 2)  # exit statuses of programs that have reported an error
+_SIGNAL = 128  # exit statuses above are those of a signal
 
 
 @dataclasses.dataclass
@@ -32,12 +33,14 @@ class JobResult:
         starts: How often the ranks were started.
         finished: Original ranks that ended as they should.
         shrinks: How often ranks were lost in the last start, after which the others went on.
+        joins: How many lost ranks were replaced in the last start.
     """
 
     status: int
     starts: int
     finished: tuple[int, ...]
     shrinks: int
+    joins: int
 
 
 def mpirun_command(
@@ -95,14 +98,17 @@ def run_job(
 ) -> JobResult:
     """Runs the ranks of a job until they end, and starts all of them again if the job fails.
 
-    The job has failed if `mpirun` reports an error or no rank ends as it should. Ranks that die
-    while others go on are not started again. A job all of whose ranks ended with an error of their
-    own (`PeerGroup.leave`, or an exit status of 1 or 2), such as a wrong argument, is not either.
+    The job has failed if `mpirun` reports an error or not all ranks that remain end as they should.
+    Ranks that die while others go on are replaced at the end of an epoch, if the program calls
+    `PeerGroup.end_epoch` or `PeerGroup.regroup`. A job all of whose ranks ended with an error of
+    their own (`PeerGroup.leave`, or an exit status of 1 or 2), such as a wrong argument, is not
+    started again.
 
     Args:
         command: Of each rank.
         ranks: Number of ranks.
-        max_restarts: How often the ranks may be started again.
+        max_restarts: How often the ranks may be started again, and how many lost ranks may be
+            replaced in each start.
         transport: See `mpirun_command`.
         environment: Environment variables of the ranks, to add to those of this process.
         show: Called with each line that ranks or `mpirun` write.
@@ -118,22 +124,29 @@ def run_job(
     line, more = mpirun_command(command, ranks, transport)
     for start in range(max_restarts + 1):
         with tempfile.TemporaryDirectory(prefix="twml_ops_peers_") as folder:
-            variables = {RESULTS: folder, RESTARTS: str(start)}
+            variables = {RESULTS: folder, RESTARTS: str(start), REPLACEMENTS: str(max_restarts)}
             status = _run(line, {**more, **(environment or {}), **variables}, show, timeout)
             results = {
                 int(path.stem.removeprefix("rank-")): json.loads(path.read_text())
                 for path in Path(folder).glob("rank-*.json")
             }
-            errors = len(list(Path(folder).glob("error-*")))
+            errors = {int(p.name.removeprefix("error-")) for p in Path(folder).glob("error-*")}
         finished = tuple(sorted(results))
-        shrinks = max((each["shrinks"] for each in results.values()), default=0)
-        again = status not in _ERRORS and errors + len(finished) < ranks
+        shrinks, joins = (
+            max((each[name] for each in results.values()), default=0)
+            for name in ("shrinks", "joins")
+        )
+        remain = {m for each in results.values() for m in each["members"]}
+        again = status not in _ERRORS and len(errors | set(finished)) < ranks
+        complete = finished and remain == set(finished) and not errors & remain
+        if complete and (joins or status > _SIGNAL):
+            status = 0  # mpirun reports an error when a rank ends that has joined
         if status == 0 and not finished:
             status = 1
         if status == 0 or start == max_restarts or not again:
             break
         show(f"the job ended with status {status}: all ranks are started again")
-    return JobResult(status, start + 1, finished, shrinks)
+    return JobResult(status, start + 1, finished, shrinks, joins)
 
 
 def _run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from twml_ops.peers.channel import Channel, Consistency, Counts, Message
 from twml_ops.peers.dataflow import Dataflow
-from twml_ops.peers.group import PeerGroup
+from twml_ops.peers.group import PeerFailure, PeerGroup
 from twml_ops.peers.messages import Part, decode, dtype_of, encode
 from twml_ops.peers.reduce import Reduce, Update, check_reduce, reduce_dense, reduce_rows
 
@@ -25,12 +26,12 @@ class SharedVector:
 
         group = peers.PeerGroup()
         weights = peers.SharedVector.create([features], "float32", "all", group=group)
-        for number, (x, y) in enumerate(batches_of(group.rank, group.size)):
-            weights.value -= learning_rate * gradient(weights.value, x, y)
-            if number % 10 == 9:
-                weights.scatter()
-                weights.barrier()
-                weights.gather("average_with_own")
+        for epoch in range(group.epoch, epochs):
+            for number, (x, y) in enumerate(batches_of(epoch, group.rank, group.size)):
+                weights.value -= learning_rate * gradient(weights.value, x, y)
+                if number % 10 == 9:
+                    weights.exchange()
+            group.end_epoch(epoch + 1, epochs)
 
     Args:
         value: NumPy array; use `create`, which makes all of these.
@@ -65,6 +66,7 @@ class SharedVector:
         max_rows: int | None = None,
         consistency: Consistency = "bsp",
         staleness: int = 4,
+        initial: np.ndarray | None = None,
     ) -> SharedVector:
         """Makes a vector. A collective call.
 
@@ -80,6 +82,8 @@ class SharedVector:
                 slots; None: all rows.
             consistency: What `barrier` waits for; see `Channel`.
             staleness: See `Channel`.
+            initial: Of `shape`, the first value; None: zeros. A process that replaces a lost rank
+                begins with the value of the first rank.
 
         Returns:
             The vector.
@@ -96,8 +100,16 @@ class SharedVector:
         if max_rows is not None and max_rows < 1:
             raise ValueError(f"max_rows must be at least 1, got {max_rows}")
         value = np.zeros(sizes, dtype_of(dtype))
+        if initial is not None:
+            if initial.shape != sizes:
+                raise ValueError(f"initial must have the shape {list(sizes)}, got {initial.shape}")
+            value[...] = initial
+        share = functools.partial(group.broadcast, value)
         part = Part(sizes, dtype_of(wire_dtype or dtype), representation == "sparse")
-        channel = Channel(group, dataflow, part.capacity(max_rows), consistency, staleness)
+        capacity = part.capacity(max_rows)
+        channel = Channel(group, dataflow, capacity, consistency, staleness, share)
+        if group.has_joined:
+            channel.share()
         return cls(value, part, channel, max_rows)
 
     @property
@@ -180,6 +192,27 @@ class SharedVector:
         else:
             self.value[...] = reduce_dense(reduce, own, updates)
         return updates
+
+    def exchange(self, reduce: Reduce = "average_with_own", ids: Any = None) -> list[Update]:
+        """`scatter`, `barrier` and `gather`. If a rank has failed, the others go on without it.
+
+        Args:
+            reduce: See `gather`.
+            ids: See `scatter`.
+
+        Returns:
+            The updates; none if a rank has failed.
+
+        Raises:
+            ValueError: See `scatter` and `gather`.
+        """
+        try:
+            self.scatter(ids)
+            self.barrier()
+            return self.gather(reduce)
+        except PeerFailure:
+            self.channel.group.survive()
+            return []
 
     def _update(self, message: Message) -> Update:
         [(ids, values)] = decode([self._part], message.data)

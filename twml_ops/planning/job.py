@@ -21,34 +21,45 @@ class Table:
         entries: Mean number of entries of an example.
         unique: Number of distinct ids in one worker's batch; None: the expected number for
             uniformly distributed ids, which is the maximum.
+        exchanged: Number of distinct ids of one peer's batches between two exchanges; None: as for
+            `unique`, or `unique` in each batch, all different.
 
     Raises:
-        ValueError: A number is not positive, or `unique` is larger than `input_dim`.
+        ValueError: A number is not positive, or `unique` or `exchanged` is larger than `input_dim`.
     """
 
     input_dim: int
     units: int
     entries: float = 200.0
     unique: float | None = None
+    exchanged: float | None = None
 
     def __post_init__(self) -> None:
         _positive(input_dim=self.input_dim, units=self.units, entries=self.entries)
-        if self.unique is not None:
-            _positive(unique=self.unique)
-            if self.unique > self.input_dim:
+        for name in ("unique", "exchanged"):
+            number = getattr(self, name)
+            if number is None:
+                continue
+            _positive(**{name: number})
+            if number > self.input_dim:
                 raise ValueError(
-                    f"unique must be at most the table's {self.input_dim:,} rows, "
-                    f"got {self.unique:,.0f}"
+                    f"{name} must be at most the table's {self.input_dim:,} rows, got {number:,.0f}"
                 )
 
     @staticmethod
-    def parse(text: str, entries: float = 200.0, unique: float | None = None) -> Table:
+    def parse(
+        text: str,
+        entries: float = 200.0,
+        unique: float | None = None,
+        exchanged: float | None = None,
+    ) -> Table:
         """Parses a size such as "524288x128" or "2^19x128", rows by columns.
 
         Args:
             text: The size.
             entries: See `Table`.
             unique: See `Table`.
+            exchanged: See `Table`.
 
         Returns:
             The table.
@@ -60,7 +71,7 @@ class Table:
         if not found:
             raise ValueError(f"table must be ROWSxUNITS such as 2^19x128, got {text!r}")
         a, b, c, d = found.groups()
-        return Table(_power(a, b), _power(c, d), entries, unique)
+        return Table(_power(a, b), _power(c, d), entries, unique, exchanged)
 
     @property
     def bytes(self) -> int:
@@ -88,9 +99,29 @@ class Table:
             `unique`, but at most K; or without it N (1 - (1 - 1 / N)^K), the expected number for
             uniformly distributed ids.
         """
-        k, n = self.ids(batch), self.input_dim
+        k = self.ids(batch)
+        return self._uniform(k) if self.unique is None else min(self.unique, k)
+
+    def exchanged_rows(self, batch: int, every: int) -> float:
+        """Returns the number of distinct ids of the batches between two exchanges of peers.
+
+        Args:
+            batch: B, examples in a batch.
+            every: E, batches between two exchanges.
+
+        Returns:
+            `exchanged`, but at most E K; or without it the expected number for uniformly
+            distributed ids, or E `unique`, but at most N.
+        """
+        k = every * self.ids(batch)
+        if self.exchanged is not None:
+            return min(self.exchanged, k)
         if self.unique is not None:
-            return min(self.unique, k)
+            return min(every * self.rows(batch), self.input_dim)
+        return self._uniform(k)
+
+    def _uniform(self, k: float) -> float:
+        n = self.input_dim
         return min(k, -n * math.expm1(k * math.log1p(-1 / n))) if n > 1 else 1.0
 
 
@@ -109,6 +140,7 @@ class Job:
             precision.
         slots: Numbers that the optimizer stores for each weight of a table: 0 for SGD, 1 for
             Adagrad, 2 for Adam.
+        every: E, batches that a peer trains on between two exchanges.
 
     Raises:
         ValueError: There are no tables, or a number is out of range.
@@ -121,11 +153,12 @@ class Job:
     dense: int = 0
     activation_bytes: int = FLOAT_BYTES
     slots: int = 0
+    every: int = 16
 
     def __post_init__(self) -> None:
         if not self.tables:
             raise ValueError("tables must name at least one table, got none")
-        _positive(batch=self.batch)
+        _positive(batch=self.batch, every=self.every)
         _not_negative(dense=self.dense, slots=self.slots)
         if self.activation_bytes not in (2, FLOAT_BYTES):
             raise ValueError(f"activation_bytes must be 2 or 4, got {self.activation_bytes}")

@@ -10,6 +10,7 @@ from twml_ops.planning.job import ClusterResources, Compute, Job
 from twml_ops.planning.traffic import (
     BY_COLUMN,
     BY_ROW,
+    PEERS,
     SERVER,
     SINGLE_MACHINE,
     WORKER,
@@ -134,7 +135,8 @@ def predict(
     wire = bytes_in_turn * WIRE_OVERHEAD / cluster.egress
     # Servers share the arithmetic of a hybrid's tables; otherwise each worker has it all.
     sparse = compute.sparse * workers / servers if hybrid else compute.sparse
-    work = sparse + compute.dense + compute.latency * len(phases)
+    exchanges = len(phases) / (job.every if strategy == PEERS else 1)
+    work = sparse + compute.dense + compute.latency * exchanges
     sending = bytes_in_turn * WIRE_OVERHEAD / min(cluster.egress, compute.transport or math.inf)
     seconds = max(sending, work) if overlap and hybrid else sending + work
     return Prediction(strategy, servers, workers, sent_messages, sent, wire, seconds)

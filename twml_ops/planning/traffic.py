@@ -16,6 +16,7 @@ PARAMETER_SERVER = "standard parameter server"
 ROW_LOOKUP = "row lookup"
 ALL_REDUCE = "all-reduce"
 BY_ROW, BY_COLUMN = "hybrid by row", "hybrid by column"
+PEERS = "peers"
 WORKER, SERVER = "worker", "server"
 ROW_ID_BYTES = 8  # of an id in stock TensorFlow
 MESSAGE_BYTES = 48  # of the header of a packed message and the padding of its sections
@@ -29,8 +30,9 @@ class Message:
         what: The contents.
         phase: The messages of a phase are sent at the same time, phases follow one another.
         sender: "worker" or "server".
-        receiver: "worker" or "server". Between workers, each sends to the next one in a ring.
-        bytes: Size on one link, for one worker's batch.
+        receiver: "worker" or "server". Between workers, each sends to the next one in a ring, or as
+            a peer to all others.
+        bytes: Size on one link, for one worker's batch; between workers, all that one sends.
     """
 
     what: str
@@ -95,6 +97,16 @@ def _all_reduce(job: Job, servers: int, workers: int) -> list[Message]:
     return [Message("gradients", 0, WORKER, WORKER, total)]
 
 
+def _peers(job: Job, servers: int, workers: int) -> list[Message]:
+    """Every E batches a worker sends its dense weights and changed rows to all others."""
+    total = float(_dense(job))
+    for table in job.tables:
+        rows = table.exchanged_rows(job.batch, job.every)
+        id_bytes = _bits(table.input_dim - 1) / 8
+        total += MESSAGE_BYTES + rows * (table.units * FLOAT_BYTES + id_bytes)
+    return [Message("weights and rows", 0, WORKER, WORKER, total * (workers - 1) / job.every)]
+
+
 def _by_row(job: Job, servers: int, workers: int) -> list[Message]:
     """A server receives the entries of its rows and returns partial sums [B, D]."""
     entries = sum(_entries(t, job, servers) for t in job.tables)
@@ -156,5 +168,6 @@ STRATEGIES: dict[str, Callable[[Job, int, int], list[Message]]] = {
     ALL_REDUCE: _all_reduce,
     BY_ROW: _by_row,
     BY_COLUMN: _by_column,
+    PEERS: _peers,
 }
 """The strategies: name -> a function (job, servers, workers) that lists their messages."""

@@ -94,8 +94,9 @@ def launch(
     died, training continues from the last checkpoint. Example: twml-ops launch --ps 2 --workers 3
     -- train --data flights --out out/flights
 
-    With --peers, ranks of mpirun train without servers. A rank that dies is left out. If the job
-    fails, all ranks are started again from their last checkpoints.
+    With --peers, ranks of mpirun train without servers. If one dies, the others divide its data
+    after the epoch, and a new process takes its place. If the job fails, all ranks are started
+    again from their last checkpoints.
     """
     from twml_ops.cli.runs.launch import run_cluster, run_peers
 

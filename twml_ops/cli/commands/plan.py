@@ -27,6 +27,14 @@ def plan(
             "[default: as for uniform ids]"
         ),
     ] = None,
+    every: Annotated[int, typer.Option(help="Batches between two exchanges of peers.")] = 16,
+    exchanged: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Distinct ids of these batches: one number, or one per table. "
+            "[default: --every times --unique, or as for uniform ids]"
+        ),
+    ] = None,
     egress: Annotated[float, typer.Option(help="MB/s that a host can send.")] = 150.0,
     servers: Annotated[int, typer.Option(help="Number of parameter servers.")] = 2,
     workers: Annotated[int, typer.Option(help="Number of workers.")] = 1,
@@ -73,6 +81,8 @@ def plan(
         batch=batch,
         entries=entries or [200.0],
         unique=unique,
+        every=every,
+        exchanged=exchanged,
         egress=egress,
         servers=servers,
         workers=workers,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,7 @@ class RunCheckpoints:
         states: dict[str, Stateful],
         interrupt: Interrupt,
         console: Console,
+        may_differ: Sequence[str] = (),
     ) -> CheckpointCallback | None:
         """The last callback of a training, and continues the training if that is asked for.
 
@@ -157,6 +159,7 @@ class RunCheckpoints:
             states: other callbacks with a state, by name.
             interrupt: whether a signal has asked for the end.
             console: terminal for the output.
+            may_differ: see `CheckpointCallback`.
 
         Returns:
             The callback; None if no checkpoints are to be written or read.
@@ -182,6 +185,7 @@ class RunCheckpoints:
             values=json.loads(json.dumps(facts)),
             interrupt=interrupt,
             on_error=_show,
+            may_differ=may_differ,
         )
         if options.resume and self._saved("phase") == phase:
             try:

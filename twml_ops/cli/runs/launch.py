@@ -58,7 +58,7 @@ def run_peers(
         peers: number of peers.
         options: arguments of `twml_ops.distribute.PeerAveraging`.
         transport: how messages travel; see `twml_ops.peers.launch.mpirun_command`.
-        max_restarts: how often all peers may be started again.
+        max_restarts: how often all peers may be started again, and how many may be replaced.
 
     Raises:
         UserError: an option has another value, or there is no mpirun.
@@ -83,7 +83,8 @@ def run_peers(
     lost = sorted(set(range(peers)) - set(result.finished))
     print(
         f"{len(result.finished)} of {peers} peers finished; went on without others "
-        f"{result.shrinks} times (lost: {lost}); all started again {result.starts - 1} times"
+        f"{result.shrinks} times (lost: {lost}), {result.joins} were replaced; all started again "
+        f"{result.starts - 1} times"
     )
     if result.status:
         raise SystemExit(result.status)

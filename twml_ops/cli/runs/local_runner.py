@@ -24,7 +24,7 @@ from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.joined_labels import joined, joined_outputs, summed_loss
 from twml_ops.cli.runs.runner import FittedModel, Monitored
 from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE
-from twml_ops.data import Source
+from twml_ops.data import InputPosition, Source
 
 STEPS_PER_EXECUTION = 16  # amortizes the cost of a call of Keras' train function
 POINTS_PER_EPOCH = 40
@@ -75,9 +75,16 @@ class LocalRunner:
         The learning rate is constant, and each epoch ends with averaged weights, unless the rows of
         tables are in files: the averages would take the memory of whole tables.
         """
-        config, size = self._config, train.num_examples()
-        layout, labels = models.layout_of(model), train.schema.labels
-        served, model = model, joined_outputs(model, labels)
+        joint = joined_outputs(model, train.schema.labels)
+        history = self._compile(joint, train, monitored)
+        self._train(joint, model, train, monitored, epochs, callbacks, history)
+        return self._fitted(model, joint, history)
+
+    def _compile(
+        self, model: tf.keras.Model, train: Source, monitored: Monitored | None
+    ) -> History:
+        """Prepares a model for `_train`; returns the record of its training."""
+        config, labels = self._config, train.schema.labels
         assert config.learning_rate is not None
         several = {"multi_label": True, "num_labels": len(labels)} if len(labels) > 1 else {}
         metrics = [tf.keras.metrics.AUC(name="auc", **several)]
@@ -94,7 +101,25 @@ class LocalRunner:
         # Keras would create the slots in the first trace of a step, which TensorFlow then repeats.
         model.optimizer.build(model.trainable_variables)
         saved_slots.restore_slots(config, model)
-        history = History(monitored=monitored.name if monitored else "evaluation")
+        return History(monitored=monitored.name if monitored else "evaluation")
+
+    def _train(
+        self,
+        model: tf.keras.Model,
+        served: tf.keras.Model,
+        train: Source,
+        monitored: Monitored | None,
+        epochs: int,
+        callbacks: Sequence[tf.keras.callbacks.Callback],
+        history: History,
+        initial_epoch: int = 0,
+    ) -> None:
+        """Trains a compiled model up to a number of epochs, unless a callback ends it before.
+
+        `served` is the model before its outputs were joined.
+        """
+        config, size = self._config, train.num_examples()
+        layout, labels = models.layout_of(served), train.schema.labels
         steps = -(-size // config.batch_size)
         validation_data = None
         if monitored is not None:
@@ -135,7 +160,10 @@ class LocalRunner:
                 interrupt=interrupt,
                 console=self._console,
             )
-            data = checkpoint.input(model, batches) if checkpoint else {"x": batches()}
+            start = InputPosition(config.seed, initial_epoch)
+            data = {"x": batches(position=start), "initial_epoch": initial_epoch}
+            if checkpoint:
+                data = checkpoint.input(model, batches)
             try:
                 model.fit(
                     **data,
@@ -152,9 +180,13 @@ class LocalRunner:
         if interrupt.requested:  # in the last step or after it
             assert self._checkpoints is not None
             self._checkpoints.interrupted_after_last_step = True
-        if served is not model:
-            served.compile(model.optimizer)  # so that the run can save its slots
-        return FittedModel(served, history)
+
+    @staticmethod
+    def _fitted(model: tf.keras.Model, joint: tf.keras.Model, history: History) -> FittedModel:
+        """The model, which was trained as `joint`."""
+        if model is not joint:
+            model.compile(joint.optimizer)  # so that the run can save its slots
+        return FittedModel(model, history)
 
 
 class HistoryCallback(tf.keras.callbacks.Callback):

@@ -17,6 +17,7 @@ from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs.checkpoint_options import CheckpointOptions
 from twml_ops.cli.runs.checkpoints import RunCheckpoints
 from twml_ops.cli.runs.config import AUTO, RunConfig
+from twml_ops.cli.runs.joined_labels import joined_outputs
 from twml_ops.cli.runs.local_runner import LocalRunner
 from twml_ops.cli.runs.runner import FittedModel, Monitored
 from twml_ops.data import InputPosition, Source
@@ -71,17 +72,25 @@ class PeerRunner(LocalRunner):
             SystemExit: this is not the first rank; the status is 0.
         """
         from twml_ops.distribute import PeerAveraging
+        from twml_ops.peers import PeerFailure
 
         group, checkpoints = self._group, self._checkpoints
         root = checkpoints.newest_rank if isinstance(checkpoints, PeerCheckpoints) else 0
-        averaging = PeerAveraging(group, root=root, **json.loads(os.environ[OPTIONS]))
-        fitted = super().fit(
-            model,
-            share_of(train, group),
-            monitored if group.rank == 0 else None,
-            epochs=epochs,
-            callbacks=[*callbacks, averaging],
-        )
+        if group.rank:
+            monitored = None
+        joint = joined_outputs(model, train.schema.labels)
+        history = self._compile(joint, train, monitored)
+        while group.epoch < epochs:  # again after ranks were lost
+            options = json.loads(os.environ[OPTIONS])
+            averaging = PeerAveraging(group, root=root, regroup=True, **options)
+            every = [*callbacks, averaging]
+            try:
+                share = share_of(train, group)
+                self._train(joint, model, share, monitored, epochs, every, history, group.epoch)
+            except PeerFailure:  # before the training began
+                group.survive()
+            root = 0
+        fitted = self._fitted(model, joint, history)
         if group.rank == 0 and averaging.counts is not None:
             counts = dataclasses.asdict(averaging.counts)
             self._console.print(", ".join(f"{value} {name}" for name, value in counts.items()))
@@ -97,7 +106,8 @@ class PeerCheckpoints(RunCheckpoints):
 
     Ranks write their checkpoints at different moments, and some may have none. When a job
     continues, all ranks get the weights of the newest checkpoint. A rank whose own checkpoint is of
-    an earlier epoch skips the rest of its share up to the epoch of the newest one.
+    an earlier epoch skips the rest of its share up to the epoch of the newest one. One whose share
+    had another size, because there were fewer ranks, begins with the epoch of its checkpoint.
 
     Args:
         folder: of the checkpoints of this rank.
@@ -121,20 +131,26 @@ class PeerCheckpoints(RunCheckpoints):
         overwrite: bool,
         group: PeerGroup,
     ) -> None:
-        super().__init__(folder, config, options, overwrite)
+        # A rank that joins gets its state from the others.
+        options = dataclasses.replace(options, resume=options.resume and not group.has_joined)
+        super().__init__(folder, config, options, overwrite or group.has_joined)
+        self._group, self.newest_rank = group, 0
+        if group.has_joined:
+            return
         latest = self._manager.latest() if options.resume else None
         epoch, step = 0, -1
         if latest is not None:
             epoch, step = latest.manifest.values["position"]["epoch"], latest.manifest.step
         found = [tuple(map(int, row)) for row in group.gather_all([epoch, step])]
         self.newest_rank = found.index(max(found))
-        self._epoch = max(found)[0]
+        group.epoch = max(found)[0]
 
     def callback(self, *args: Any, **options: Any) -> CheckpointCallback | None:
-        """See `RunCheckpoints.callback`."""
-        callback = super().callback(*args, **options)
-        if callback is not None and callback.position.epoch < self._epoch:
-            callback.start_at(InputPosition(options["seed"], self._epoch))
+        """See `RunCheckpoints.callback`. Only the first call continues from a checkpoint."""
+        callback = super().callback(*args, **options, may_differ=("num_examples",))
+        if callback is not None and callback.position.epoch < self._group.epoch:
+            callback.start_at(InputPosition(options["seed"], self._group.epoch))
+        self._options = dataclasses.replace(self._options, resume=False)
         return callback
 
 

@@ -32,6 +32,9 @@ class PlanOptions:
         batch: examples in one worker's batch.
         entries: entries per example, one number or one per table.
         unique: distinct ids of a batch, one number or one per table; None: as if ids were uniform.
+        every: batches between two exchanges of peers.
+        exchanged: distinct ids of these batches, one number or one per table; None: as many as the
+            other options allow.
         egress: MB/s that a host can send.
         servers: number of parameter servers.
         workers: number of workers.
@@ -52,6 +55,8 @@ class PlanOptions:
     batch: int
     entries: list[float]
     unique: list[float] | None
+    every: int
+    exchanged: list[float] | None
     egress: float
     servers: int
     workers: int
@@ -88,6 +93,7 @@ def plan_job(options: PlanOptions, out: Path | None, as_json: bool) -> None:
         dense=options.dense,
         activation_bytes=2 if options.half else 4,
         slots=options.slots,
+        every=options.every,
     )
     cluster = ClusterResources(1e6 * options.egress, options.servers, options.workers)
     compute = Compute(
@@ -111,10 +117,12 @@ def plan_job(options: PlanOptions, out: Path | None, as_json: bool) -> None:
 def _tables(options: PlanOptions) -> tuple[Table, ...]:
     sizes = options.tables
     entries = _one_per_table("--entries", options.entries, len(sizes))
-    unique: list[float] | list[None] = [None] * len(sizes)
-    if options.unique:
-        unique = _one_per_table("--unique", options.unique, len(sizes))
-    return tuple(Table.parse(s, e, u) for s, e, u in zip(sizes, entries, unique, strict=True))
+    given = {"--unique": options.unique, "--exchanged": options.exchanged}
+    counts = [
+        _one_per_table(name, numbers, len(sizes)) if numbers else [None] * len(sizes)
+        for name, numbers in given.items()
+    ]
+    return tuple(Table.parse(*each) for each in zip(sizes, entries, *counts, strict=True))
 
 
 def _one_per_table(name: str, values: list[float], count: int) -> list[float]:

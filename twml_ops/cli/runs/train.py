@@ -104,7 +104,8 @@ def _train_rank(config: RunConfig, out: Path, overwrite: bool, options: Checkpoi
         # Each rank has a folder: any of them may be the first in the end.
         with new_folder(out, overwrite) as folder:
             saved = peer_runner.PeerCheckpoints(
-                *(peer_runner.checkpoint_dir(out, group.rank), config, options, overwrite), group
+                *(peer_runner.checkpoint_dir(out, group.original_rank), config, options, overwrite),
+                group,
             )
             with contextlib.closing(saved):
                 try:

@@ -1,0 +1,1 @@
+"""Measures peer-to-peer training: torn reads, learning, traffic, and other ways to train."""
