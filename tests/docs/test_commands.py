@@ -48,6 +48,7 @@ def targets():
 @pytest.mark.parametrize("line", list(commands()))
 def test_what_the_documents_say_to_type_is_there(line):
     words = shlex.split(line, comments=True)
+    words = words[: words.index(">")] if ">" in words else words
     if words[0] == "twml-ops":
         if words[1:]:
             known = [w.partition("|")[0] for w in words[1:]]  # `fast|stock|scorer`: the first

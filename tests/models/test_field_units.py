@@ -70,7 +70,7 @@ def test_models_with_several_widths_train_and_export_the_same(name, tmp_path):
 
 def test_fields_have_matrices_only_with_the_option():
     schema, data = SCHEMAS["categories"], data_of(SCHEMAS["categories"])
-    for field_units, units, projected in ((["c:3"], [3, 3, 3], 3), (None, 3, None)):
+    for field_units, units, projected in ((["c:3"], [3, 3], 3), (None, 3, None)):
         model = models.fm(schema, data, units=3, field_units=field_units)
         assert model.get_layer("embedding").units == units
         assert model.get_layer("embedding").projected_units == projected

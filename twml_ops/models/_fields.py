@@ -228,9 +228,8 @@ class Fields:
         """
         parts = []
         if self._ids:
-            widths: int | list[int] = self._widths(field_units, units)
-            if {*widths} == {units}:
-                widths = units
+            several = self._widths(field_units, units)
+            widths = several if {*several} != {units} else units
             vectors = self._embedding(widths, _normal(stddev), l2, "embedding")
             if not isinstance(widths, int):  # vectors of several widths are a list
                 vectors = concatenated(vectors, "embedding_vectors")
@@ -282,7 +281,7 @@ class Fields:
         """The width of each field."""
         schema = self._schema
         names = [*schema.fields, *schema.continuous, *schema.bags]
-        fields = list(zip(names, self._num_rows, strict=True))
+        fields = list(zip(names, self.num_rows, strict=True))
         return field_widths(field_units, fields, units)
 
     def _embedding(
