@@ -20,7 +20,7 @@ from twml_ops.cli.runs.class_balance import check as check_balance
 from twml_ops.cli.runs.config import AUTO, RunConfig
 from twml_ops.cli.runs.folder import new_file, write_json
 from twml_ops.cli.runs.make_model import with_defaults
-from twml_ops.cli.runs.search_space import SearchSpace
+from twml_ops.cli.runs.option_space import OptionSpace
 from twml_ops.cli.runs.sources import open_pair
 from twml_ops.cli.runs.trial import TrialStopped, run_trial
 from twml_ops.data import TrainingParts, original_errors
@@ -65,7 +65,7 @@ def tune(config: RunConfig, budget: Budget, out: Path, overwrite: bool) -> RunCo
     data, _ = open_pair(config.data, config.eval, schema_file=config.schema_file)
     search_rate = config.learning_rate is None
     config = with_defaults(config, data.schema)
-    space = SearchSpace(config, search_rate)
+    space = OptionSpace(config, search_rate)
     if not space.values:
         raise UserError("there is nothing to search: all options of the model are given")
     check_balance(config, data.schema)
@@ -105,7 +105,7 @@ def _optuna() -> Any:
 
 def _search(
     optuna: Any,
-    space: SearchSpace,
+    space: OptionSpace,
     parts: TrainingParts,
     seed: int,
     budget: Budget,

@@ -5,7 +5,7 @@ import pytest
 from twml_ops import models
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.model_options import check_options
-from twml_ops.cli.runs.search_space import SearchSpace
+from twml_ops.cli.runs.option_space import OptionSpace
 
 MODEL = """
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def own(tmp_path_factory):
 
 
 def test_ranges_follow_from_name_type_and_default(own):
-    space = SearchSpace(own, True)
+    space = OptionSpace(own, True)
     low, high = (space.suggest(Extreme(end)) for end in (False, True))
     assert low.learning_rate == pytest.approx(0.004)
     assert high.learning_rate == pytest.approx(0.4)
@@ -69,7 +69,7 @@ def test_ranges_follow_from_name_type_and_default(own):
 
 
 def test_the_first_trial_has_the_defaults_of_the_model(own):
-    space = SearchSpace(own, True)
+    space = OptionSpace(own, True)
     config = space.configuration(space.defaults())
     assert config.learning_rate == own.learning_rate
     assert config.model_options == {
@@ -80,7 +80,7 @@ def test_the_first_trial_has_the_defaults_of_the_model(own):
 
 def test_given_options_are_not_searched(own):
     given = RunConfig("", model=own.model, learning_rate=0.04, model_options={"units": 5})
-    space = SearchSpace(given, False)
+    space = OptionSpace(given, False)
     assert "units" not in space.values
     config = space.suggest(Extreme(True))
     assert (config.model_options["units"], config.learning_rate) == (5, 0.04)
@@ -89,7 +89,7 @@ def test_given_options_are_not_searched(own):
 @pytest.mark.parametrize("name", models.names())
 def test_every_model_can_be_searched_from_its_defaults(name):
     config = RunConfig("", model=name, learning_rate=0.04)
-    space = SearchSpace(config, True)
+    space = OptionSpace(config, True)
     assert "learning_rate" in space.values
     for values in space.values.values():
         if values.choices:

@@ -59,7 +59,7 @@ class Suggest(typing.Protocol):
         """One of some texts."""
 
 
-class SearchSpace:
+class OptionSpace:
     """The options that are searched, and their values.
 
     The learning rate is searched from a tenth to ten times its default. Of the options of the
