@@ -8,7 +8,7 @@ BARE_TFS ?= 2.15 2.18 2.21
 FALLBACK_TFS ?= 2.14
 # Tests are distributed by file, so that the fixtures of a module are created once, in the order of
 # tests/conftest.py.
-PYTEST_FLAGS ?= -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST_FLAGS ?= -n 3 --dist loadfile --no-loadscope-reorder
 OUT ?= out/flights
 ASAN_TESTS ?= tests/ops tests/core tests/optimizers/test_hogwild.py
 # These tests measure memory, or need an operator new that throws; sanitizers replace it.
