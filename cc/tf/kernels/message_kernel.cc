@@ -160,7 +160,7 @@ absl::Status MessageHub::Connect(const std::string& host, int64_t port, int64_t 
                                  int64_t session, double seconds) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (port_ == port && secret_ == secret) {
+    if (port_ != 0 && port_ == port && secret_ == secret) {
       sessions_[session] = nullptr;
       return absl::OkStatus();
     }

@@ -86,6 +86,13 @@ LIBRARY_ONLY = {
         ),
         "they do not read or write files",
     ),
+    **dict.fromkeys(
+        (
+            *("twml_message_port", "twml_connect_messages"),
+            *("twml_send_message", "twml_receive_message"),
+        ),
+        "TensorFlow transfers tensors between processes by itself",
+    ),
     "twml_group_ids": _NO_GROUPS,
     "twml_group_batch": _NO_GROUPS,
     "twml_sparse_linear_backward_apply": "it fuses a gradient op of the library with the update",
