@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,6 +31,14 @@ def start(command, ranks=RANKS, **options):
         **options,
     )
     return result, "\n".join(lines)
+
+
+def is_running(pid):
+    """Whether a process has a memory; one that has ended but was not waited for has none."""
+    try:
+        return bool(Path(f"/proc/{pid}/environ").read_bytes())
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def train(folder, consistency, seed, deaths, max_restarts=0, ranks=RANKS):
@@ -142,9 +151,10 @@ assert len(vector.gather()) == 1
 
 
 def test_a_job_with_a_rank_that_does_not_answer_starts_again(tmp_path):
-    code = """
-import threading
+    code = f"""
+import os, pathlib, threading
 if start == 0 and group.rank == 1:
+    pathlib.Path({str(tmp_path / "pid")!r}).write_text(str(os.getpid()))
     threading.Event().wait()
 vector.scatter()
 vector.barrier()
@@ -152,6 +162,7 @@ vector.barrier()
     result, output = start(rank_program(tmp_path, code), 2, max_restarts=1)
     assert (result.status, result.starts, result.finished) == (0, 2, (0, 1)), output
     assert "took longer than 3 s" in output
+    assert not is_running(int((tmp_path / "pid").read_text()))
 
 
 def test_a_job_whose_ranks_all_fail_has_failed(tmp_path):

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ RESTARTS = "TWML_OPS_PEERS_RESTARTS"
 
 _ERRORS = (1, 2)  # exit statuses of programs that have reported an error
 _SIGNAL = 128  # exit statuses above are those of a signal
+_END_SECONDS = 10.0  # for a killed process to end
 
 
 @dataclasses.dataclass
@@ -126,6 +128,7 @@ def run_job(
         with tempfile.TemporaryDirectory(prefix="twml_ops_peers_") as folder:
             variables = {RESULTS: folder, RESTARTS: str(start), REPLACEMENTS: str(max_restarts)}
             status = _run(line, {**more, **(environment or {}), **variables}, show, timeout)
+            _end_ranks(folder)
             results = {
                 int(path.stem.removeprefix("rank-")): json.loads(path.read_text())
                 for path in Path(folder).glob("rank-*.json")
@@ -183,3 +186,21 @@ def _end(pid: int) -> None:
     """Ends `mpirun`, which ends its ranks."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGTERM)
+
+
+def _end_ranks(folder: str) -> None:
+    """Ends ranks on this host that have outlived `mpirun`, such as one that hangs.
+
+    Linux only: /proc tells which processes have the folder of the results in their environment.
+    """
+    variable = f"{RESULTS}={folder}".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if variable not in path.read_bytes().split(b"\0"):
+                continue
+            descriptor = os.pidfd_open(int(path.parent.name))
+            try:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                select.select([descriptor], [], [], _END_SECONDS)
+            finally:
+                os.close(descriptor)
