@@ -29,8 +29,12 @@ CLONE_NEWNET = 0x40000000
 TIMEOUT = 600  # seconds; only a run that hangs needs as much
 
 
-def run_task(cluster, data, steps, options, later_timeout, pause, report):
-    """Runs one server or worker in a forked process, and ends the process."""
+def run_task(cluster, data, steps, options, later_timeout, pause, paused, report):
+    """Runs one server or worker in a forked process, and ends the process.
+
+    After as many steps as another worker does before it stops, a worker waits until that one has
+    stopped: `paused` is a pipe that ends then.
+    """
     try:
         if cluster.job == "ps":
             serve(cluster)
@@ -47,9 +51,12 @@ def run_task(cluster, data, steps, options, later_timeout, pause, report):
                 report(f"step {step}")
                 if later_timeout is not None:
                     trainer._timeout = later_timeout
-                if own == pause:
-                    report("paused")
-                    os.kill(os.getpid(), signal.SIGSTOP)
+                if pause is not None and own == pause[1]:
+                    if cluster.index == pause[0]:
+                        report("paused")
+                        os.kill(os.getpid(), signal.SIGSTOP)
+                    else:
+                        os.read(paused, 1)
 
             result = trainer.fit(data, steps, on_step)
             report(f"end {result.step}")  # the last step may have been reported by no worker
@@ -88,7 +95,8 @@ def run(
             after a worker has reported that step.
         stops: The same for processes that become unreachable: all their threads are stopped, or,
             with `network`, the interface of their host is taken down.
-        pause: (index, steps): this worker stops all its threads after that many steps of its own.
+        pause: (index, steps): this worker stops all its threads after that many steps of its own,
+            and every other worker does as many steps before and the rest afterwards.
         resume_after: How many other processes have to die until stopped processes are resumed;
             None: they are resumed when the chief has ended.
         later_timeout: The trainers' timeout after their first step, which takes longer than the
@@ -119,6 +127,7 @@ class Supervisor:
         self.servers_in_workers = options.pop("servers_in_workers", False)
         self.later_timeout = later_timeout
         self.pause = pause
+        self.paused, self.until_paused = os.pipe()
         self.ports = Ports(servers + workers)
         names = ["127.0.0.1"] * (servers + workers)
         if net is not None:
@@ -138,6 +147,8 @@ class Supervisor:
         pid = os.fork()
         if pid == 0:
             os.close(reading)
+            if self.until_paused is not None:
+                os.close(self.until_paused)
             if self.net is not None:
                 enter(self.net, index if job == "ps" else self.servers + index)
             addresses = self.addresses
@@ -145,11 +156,8 @@ class Supervisor:
             cluster = Cluster(
                 addresses[: self.servers], addresses[self.servers :], job, index, own_servers=own
             )
-            own_pause = None
-            if self.pause is not None and [job, index] == ["worker", self.pause[0]]:
-                own_pause = self.pause[1]
-            run_task(cluster, self.data, self.steps, self.options, self.later_timeout, own_pause,
-                 lambda line: os.write(writing, f"{line}\n".encode()))  # fmt: skip
+            run_task(cluster, self.data, self.steps, self.options, self.later_timeout, self.pause,
+                 self.paused, lambda line: os.write(writing, f"{line}\n".encode()))  # fmt: skip
         os.close(writing)
         self.alive[pid], self.pipes[reading] = (job, index), [pid, b""]
 
@@ -170,7 +178,8 @@ class Supervisor:
             self.reported[str(index)] += kind == "step"
         elif kind == "paused":
             os.waitpid(pid, os.WUNTRACED)  # until it has stopped
-            self.pause = None
+            os.close(self.until_paused)
+            self.pause = self.until_paused = None
             self.stopped.append((job, index))
             self.died_since.clear()
         elif kind in ("weights", "final"):
@@ -257,8 +266,9 @@ class Supervisor:
             os.kill(pid, signal.SIGKILL)
         for pid in self.alive:
             os.waitpid(pid, 0)
-        for pipe in self.pipes:
-            os.close(pipe)
+        for pipe in (*self.pipes, self.paused, self.until_paused):
+            if pipe is not None:
+                os.close(pipe)
         self.ports.close()
         return self.found
 
