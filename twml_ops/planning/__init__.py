@@ -8,6 +8,7 @@ derived in docs/plan.md. `choose_tiers` divides memory among tables that do not 
 from typing import TYPE_CHECKING
 
 from twml_ops._deprecated import deprecated_aliases
+from twml_ops.planning.cpu_costs import CpuCosts, CpuTime, StepParts, fit_costs
 from twml_ops.planning.job import ClusterResources, Compute, Job, Table
 from twml_ops.planning.memory_tiers import TableDemand, TierChoice, choose_tiers
 from twml_ops.planning.predict import Choice, Prediction, choose, predict
@@ -18,14 +19,18 @@ __all__ = [
     "Choice",
     "ClusterResources",
     "Compute",
+    "CpuCosts",
+    "CpuTime",
     "Job",
     "Message",
     "Prediction",
+    "StepParts",
     "Table",
     "TableDemand",
     "TierChoice",
     "choose",
     "choose_tiers",
+    "fit_costs",
     "messages",
     "predict",
 ]

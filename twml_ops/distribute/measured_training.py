@@ -1,0 +1,138 @@
+"""`python -m twml_ops.distribute.measured_training`: the trainings of `measure_costs`.
+
+The argument is JSON: a list of trainings and the options of the trainer. `TF_CONFIG` describes the
+cluster; without it the trainings run in this process alone, by `Model.fit`. At the beginning and at
+the end of the measured steps of each, the process prints the CPU time that it has used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from twml_ops import layers, optimizers
+from twml_ops.distribute.hybrid import Cluster, HybridTrainer
+
+WEIGHTS = 2**24  # of all tables of a training; more than caches hold
+BATCHES = 8  # which a training repeats
+SLOTS = {0: "SGD", 1: "Adagrad", 2: "LazyAdam"}
+"""Optimizers by the number of slots of a weight."""
+
+
+@dataclass(frozen=True)
+class MeasuredTraining:
+    """A training of tables whose products go into one neuron.
+
+    Attributes:
+        batch: Examples in a batch.
+        entries: Entries of an example in each table, uniformly distributed.
+        units: Columns of each table.
+        tables: Number of tables.
+        steps: Measured steps.
+        warm_up: Steps before them.
+    """
+
+    batch: int
+    entries: int
+    units: int
+    tables: int = 1
+    steps: int = 96
+    warm_up: int = 16
+
+    @property
+    def rows(self) -> int:
+        """Rows of each table."""
+        return WEIGHTS // self.units // self.tables
+
+    def model(self) -> tf.keras.Model:
+        """Returns the model."""
+        ids = [tf.keras.Input([None], dtype="int64", ragged=True) for _ in range(self.tables)]
+        products = [
+            layers.SparseLinear(self.units, self.rows, kernel_initializer="zeros")(i) for i in ids
+        ]
+        joined = products[0] if self.tables == 1 else tf.keras.layers.Concatenate()(products)
+        return tf.keras.Model(ids, tf.keras.layers.Dense(1, activation="sigmoid")(joined))
+
+    def batches(self) -> list[tuple[Any, Any]]:
+        """Returns batches with random ids and labels."""
+        rng = np.random.default_rng(0)
+        found = []
+        for _ in range(BATCHES):
+            lengths = np.full(self.batch, self.entries)
+            ids = tuple(
+                tf.RaggedTensor.from_row_lengths(
+                    rng.integers(self.rows, size=self.batch * self.entries), lengths
+                )
+                for _ in range(self.tables)
+            )
+            labels = rng.integers(2, size=[self.batch, 1])
+            found.append((ids, tf.constant(labels, tf.float32)))
+        return found
+
+
+def main() -> None:
+    """Runs the trainings of the argument."""
+    setting = json.loads(sys.argv[1])
+    cluster, slots = Cluster.from_environment(), setting["slots"]
+    if cluster.servers:
+        cluster.connect(setting["timeout"])
+    for number, fields in enumerate(setting["trainings"]):
+        training = MeasuredTraining(**fields)
+        optimizer = getattr(optimizers, SLOTS[slots])(0.01)
+
+        def report(step: int, number: int = number, training: MeasuredTraining = training) -> None:
+            events = {training.warm_up: "begin", training.warm_up + training.steps: "end"}
+            if step in events and cluster.is_chief:
+                print(json.dumps([events[step], number, time.process_time()]), flush=True)
+
+        if cluster.servers:
+            trainer = HybridTrainer(
+                training.model,
+                optimizer,
+                "binary_crossentropy",
+                cluster=cluster,
+                name=f"costs{number}",
+                timeout=setting["timeout"],
+                **setting["options"],
+            )
+            _train_in_cluster(trainer, training, report)
+        else:
+            _train_alone(training, optimizer, report)
+    sys.stdout.flush()
+    os._exit(0)  # threads of TensorFlow may wait for servers
+
+
+def _train_in_cluster(
+    trainer: HybridTrainer, training: MeasuredTraining, report: Callable[[int], None]
+) -> None:
+    batches = training.batches()
+    steps = training.warm_up + training.steps
+    trainer.fit(lambda _: batches, steps, lambda step, _: report(step))
+
+
+def _train_alone(
+    training: MeasuredTraining, optimizer: Any, report: Callable[[int], None]
+) -> None:
+    class Reporter(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            report(batch + 1)
+
+    model, batches = training.model(), training.batches()
+    model.compile(optimizer, "binary_crossentropy", jit_compile=False)
+    ragged = tf.RaggedTensorSpec([None, None], tf.int64, row_splits_dtype=tf.int64)
+    signature = ((ragged,) * training.tables, tf.TensorSpec([None, 1]))
+    dataset = tf.data.Dataset.from_generator(lambda: batches, output_signature=signature)
+    steps = training.warm_up + training.steps
+    model.fit(dataset.repeat(), steps_per_epoch=steps, callbacks=[Reporter()], verbose=0)
+
+
+if __name__ == "__main__":
+    main()
