@@ -17,15 +17,16 @@ from typing import Any
 from twml_ops import _child
 from twml_ops.distribute.launch import LocalCluster, Task
 from twml_ops.distribute.measured_training import SLOTS, MeasuredTraining
-from twml_ops.planning import CpuCosts, Job, StepParts, Table, fit_costs
+from twml_ops.planning import CpuCosts, StepParts, fit_costs
 from twml_ops.planning.work import work_alone, work_in_cluster
 
 TRAININGS = (
     MeasuredTraining(batch=32, entries=2, units=8, steps=192),  # the step and its messages
     MeasuredTraining(batch=32, entries=2, units=8, tables=8),  # tables
-    MeasuredTraining(batch=512, entries=200, units=8),  # entries
-    MeasuredTraining(batch=512, entries=200, units=128, steps=48),  # products
-    MeasuredTraining(batch=4096, entries=2, units=64, steps=64),  # activations
+    MeasuredTraining(batch=512, entries=200, units=8, ids=2048),  # entries
+    MeasuredTraining(batch=512, entries=200, units=128, ids=2048, steps=48),  # products
+    MeasuredTraining(batch=512, entries=200, units=128, steps=48),  # weights
+    MeasuredTraining(batch=4096, entries=2, units=64, ids=2048, steps=64),  # activations
 )
 SERVERS = 3  # of the cluster with more messages
 STEPS_PER_EXECUTION = 4
@@ -100,8 +101,7 @@ def costs_of(found: Sequence[Measurement]) -> CpuCosts:
     server: list[tuple[StepParts, float]] = []
     for each in found:
         training = each.training
-        table = Table(training.rows, training.units, training.entries)
-        job = Job((table,) * training.tables, training.batch)
+        job = training.job()
         if not each.servers:
             alone.append((work_alone(job), each.trainer_seconds))
             continue

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from twml_ops import layers, optimizers
 from twml_ops.distribute.hybrid import Cluster, HybridTrainer
+from twml_ops.planning import Job, Table
 
 WEIGHTS = 2**24  # of all tables of a training; more than caches hold
 BATCHES = 8  # which a training repeats
@@ -33,8 +34,9 @@ class MeasuredTraining:
 
     Attributes:
         batch: Examples in a batch.
-        entries: Entries of an example in each table, uniformly distributed.
+        entries: Entries of an example in each table.
         units: Columns of each table.
+        ids: Number of ids that occur in each table, uniformly distributed; 0: all.
         tables: Number of tables.
         steps: Measured steps.
         warm_up: Steps before them.
@@ -43,6 +45,7 @@ class MeasuredTraining:
     batch: int
     entries: int
     units: int
+    ids: int = 0
     tables: int = 1
     steps: int = 96
     warm_up: int = 16
@@ -51,6 +54,14 @@ class MeasuredTraining:
     def rows(self) -> int:
         """Rows of each table."""
         return WEIGHTS // self.units // self.tables
+
+    def job(self) -> Job:
+        """Returns the job that this training is."""
+        unique = None
+        if self.ids:
+            unique = Table(self.ids, self.units, self.entries).rows(self.batch)
+        table = Table(self.rows, self.units, self.entries, unique)
+        return Job((table,) * self.tables, self.batch)
 
     def model(self) -> tf.keras.Model:
         """Returns the model."""
@@ -64,17 +75,19 @@ class MeasuredTraining:
     def batches(self) -> list[tuple[Any, Any]]:
         """Returns batches with random ids and labels."""
         rng = np.random.default_rng(0)
+        ids = self.ids or self.rows
+        spread = self.rows // ids
         found = []
         for _ in range(BATCHES):
             lengths = np.full(self.batch, self.entries)
-            ids = tuple(
+            features = tuple(
                 tf.RaggedTensor.from_row_lengths(
-                    rng.integers(self.rows, size=self.batch * self.entries), lengths
+                    spread * rng.integers(ids, size=self.batch * self.entries), lengths
                 )
                 for _ in range(self.tables)
             )
             labels = rng.integers(2, size=[self.batch, 1])
-            found.append((ids, tf.constant(labels, tf.float32)))
+            found.append((features, tf.constant(labels, tf.float32)))
         return found
 
 

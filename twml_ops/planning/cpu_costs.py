@@ -25,7 +25,8 @@ class StepParts:
         entry: Entries, which are packed, unpacked and grouped by their ids.
         activation: Numbers of products that a process sends or receives, with their gradients. In
             one process nothing is sent, but they are computed with.
-        product: Products of an entry and a weight: entries times columns, with gradient and update.
+        product: Products of an entry and a weight, and their gradients: entries times columns.
+        weight: Weights that are read and updated: distinct ids times columns.
 
     Raises:
         ValueError: A number is negative.
@@ -37,6 +38,7 @@ class StepParts:
     entry: float = 0.0
     activation: float = 0.0
     product: float = 0.0
+    weight: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():

@@ -37,6 +37,7 @@ def work_alone(job: Job) -> StepParts:
         entry=sum(t.ids(job.batch) for t in job.tables),
         activation=sum(job.batch * t.units for t in job.tables),
         product=sum(t.ids(job.batch) * t.units for t in job.tables),
+        weight=sum(t.rows(job.batch) * t.units for t in job.tables),
     )
 
 
@@ -75,6 +76,7 @@ def work_in_cluster(
         entry=whole.entry / servers if by_row else whole.entry,
         activation=products + dense / servers,
         product=whole.product / servers,
+        weight=whole.weight / servers,
     )
     return StepWork(worker, server)
 
