@@ -131,9 +131,7 @@ def _train_in_cluster(
     trainer.fit(lambda _: batches, steps, lambda step, _: report(step))
 
 
-def _train_alone(
-    training: MeasuredTraining, optimizer: Any, report: Callable[[int], None]
-) -> None:
+def _train_alone(training: MeasuredTraining, optimizer: Any, report: Callable[[int], None]) -> None:
     class Reporter(tf.keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             report(batch + 1)

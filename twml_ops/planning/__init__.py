@@ -12,6 +12,7 @@ from twml_ops.planning.cpu_costs import CpuCosts, CpuTime, StepParts, fit_costs
 from twml_ops.planning.job import ClusterResources, Compute, Job, Table
 from twml_ops.planning.memory_tiers import TableDemand, TierChoice, choose_tiers
 from twml_ops.planning.predict import Choice, Prediction, choose, predict
+from twml_ops.planning.recommend import Recommendation, hosts_to_break_even, recommend
 from twml_ops.planning.traffic import STRATEGIES, Message, messages
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Job",
     "Message",
     "Prediction",
+    "Recommendation",
     "StepParts",
     "Table",
     "TableDemand",
@@ -31,8 +33,10 @@ __all__ = [
     "choose",
     "choose_tiers",
     "fit_costs",
+    "hosts_to_break_even",
     "messages",
     "predict",
+    "recommend",
 ]
 
 if not TYPE_CHECKING:

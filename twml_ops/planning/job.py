@@ -6,6 +6,8 @@ import math
 import re
 from dataclasses import dataclass
 
+from twml_ops.planning.cpu_costs import CpuCosts
+
 FLOAT_BYTES = 4
 _POWER = r"(?:(\d+)\^)?(\d+)"
 _SIZE = re.compile(rf"{_POWER}x{_POWER}")
@@ -182,6 +184,9 @@ class ClusterResources:
         egress: The most that a host can send, in bytes per second. What it receives is not limited.
         servers: S, the number of hosts with shards of the tables.
         workers: W, the number of hosts that read batches and hold the dense part.
+        cores: c, CPU cores of a host; less than 1 for a share of one.
+        servers_in_workers: Whether servers run in the processes of workers, on their hosts, as
+            evenly as possible.
 
     Raises:
         ValueError: A number is not positive.
@@ -190,9 +195,26 @@ class ClusterResources:
     egress: float
     servers: int = 1
     workers: int = 1
+    cores: float = 1.0
+    servers_in_workers: bool = False
 
     def __post_init__(self) -> None:
-        _positive(egress=self.egress, servers=self.servers, workers=self.workers)
+        _positive(egress=self.egress, servers=self.servers, workers=self.workers, cores=self.cores)
+
+    @property
+    def hosts(self) -> int:
+        """The number of hosts."""
+        return self.workers if self.servers_in_workers else self.workers + self.servers
+
+    @property
+    def servers_per_host(self) -> int:
+        """The largest number of servers on one host."""
+        return math.ceil(self.servers / self.workers) if self.servers_in_workers else 1
+
+    @property
+    def remote_share(self) -> float:
+        """Share of the pairs of a worker and a server that are on different hosts."""
+        return 1 - 1 / self.workers if self.servers_in_workers else 1.0
 
 
 @dataclass(frozen=True)
@@ -200,12 +222,15 @@ class Compute:
     """The costs of a step that do not depend on the network.
 
     Args:
-        sparse: Seconds for forward pass, backward pass and update of the sparse layers, for one
-            worker's batch on one host.
-        dense: Seconds for the rest of the model and the training loop, for one batch on one host.
+        sparse: Seconds on one core for forward pass, backward pass and update of the sparse layers,
+            for one worker's batch on one host.
+        dense: Seconds on one core for the rest of the model and the training loop, for one batch on
+            one host.
         latency: Seconds until an empty request is answered.
         transport: The most that the software of a host can send, in bytes per second, on any
             network; None: no limit.
+        costs: What the parts of a step cost; None: nothing. `sparse` and `dense` are then what the
+            model needs beside these parts.
 
     Raises:
         ValueError: A number is negative, or `transport` is not positive.
@@ -215,6 +240,7 @@ class Compute:
     dense: float = 0.0
     latency: float = 0.0
     transport: float | None = None
+    costs: CpuCosts | None = None
 
     def __post_init__(self) -> None:
         _not_negative(sparse=self.sparse, dense=self.dense, latency=self.latency)

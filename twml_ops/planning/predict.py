@@ -1,11 +1,13 @@
-"""The duration of a step, and the choice of axis and number of servers (see docs/plan.md)."""
+"""The duration of a step, and the choice of axis and servers (see docs/plan.md)."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from twml_ops.planning.cpu_costs import CpuTime
 from twml_ops.planning.job import ClusterResources, Compute, Job
 from twml_ops.planning.traffic import (
     BY_COLUMN,
@@ -17,6 +19,7 @@ from twml_ops.planning.traffic import (
     Message,
     messages,
 )
+from twml_ops.planning.work import work_alone, work_in_cluster
 
 FRAME_BYTES = 1514  # of a full Ethernet frame
 HEADER_BYTES = 66  # of a frame: those that carry no data
@@ -36,6 +39,9 @@ class Prediction:
         sent: Bytes that one host sends in the step, by "worker" and "server".
         wire_seconds: Duration of the transfers alone, in seconds.
         seconds: Duration of the step, in seconds.
+        worker_cpu: CPU time of a worker in the step, in seconds on one core.
+        server_cpu: CPU time of a server in the step, for all workers; 0 without servers.
+        servers_in_workers: Whether servers run on the hosts of workers.
     """
 
     strategy: str
@@ -45,6 +51,9 @@ class Prediction:
     sent: dict[str, float]
     wire_seconds: float
     seconds: float
+    worker_cpu: float = 0.0
+    server_cpu: float = 0.0
+    servers_in_workers: bool = False
 
     @property
     def links(self) -> dict[str, float]:
@@ -101,6 +110,7 @@ def predict(
     compute: Compute | None = None,
     *,
     overlap: bool = False,
+    asynchronous: bool = False,
 ) -> Prediction:
     """Predicts the traffic and the duration of a step.
 
@@ -112,6 +122,8 @@ def predict(
             take time.
         overlap: Whether a hybrid strategy sends the entries of the next batch during the current
             step.
+        asynchronous: Whether the workers of a hybrid strategy do not wait for each other. A step
+            is then the mean time in which each of them trains on one batch.
 
     Returns:
         The prediction.
@@ -120,26 +132,93 @@ def predict(
         ValueError: There is no strategy of that name.
     """
     compute = compute or Compute()
-    servers, workers = cluster.servers, 1 if strategy == SINGLE_MACHINE else cluster.workers
+    hybrid = strategy in (BY_ROW, BY_COLUMN)
+    if strategy == SINGLE_MACHINE:
+        cluster = replace(cluster, workers=1)
+    if not hybrid:
+        cluster = replace(cluster, servers_in_workers=False)
+    servers, workers, together = cluster.servers, cluster.workers, cluster.servers_per_host
     sent_messages = tuple(messages(strategy, job, servers, workers))
     fan_out = {(WORKER, SERVER): servers, (SERVER, WORKER): workers, (WORKER, WORKER): 1}
     sent = {WORKER: 0.0, SERVER: 0.0}
     phases: dict[int, dict[str, float]] = defaultdict(lambda: {WORKER: 0.0, SERVER: 0.0})
     for m in sent_messages:
-        total = m.bytes * fan_out[m.sender, m.receiver]
+        total = m.bytes * fan_out[m.sender, m.receiver] * cluster.remote_share
         sent[m.sender] += total
         phases[m.phase][m.sender] += total
-    hybrid = strategy in (BY_ROW, BY_COLUMN)
-    slowest = [max(phase.values()) for phase in phases.values()]
-    bytes_in_turn = max(sent.values()) if overlap and hybrid else sum(slowest)
-    wire = bytes_in_turn * WIRE_OVERHEAD / cluster.egress
-    # Servers share the arithmetic of a hybrid's tables; otherwise each worker has it all.
-    sparse = compute.sparse * workers / servers if hybrid else compute.sparse
+    worker, server = _cpu(strategy, job, cluster, compute)
+
+    def busiest(amounts: dict[str, float]) -> float:
+        if cluster.servers_in_workers:
+            return amounts[WORKER] + together * amounts[SERVER]
+        return max(amounts.values())
+
+    in_turn = sum(busiest(phase) for phase in phases.values())
+    bytes_in_turn = busiest(sent) if overlap and hybrid else in_turn
+    rate = min(cluster.egress, compute.transport or math.inf) / WIRE_OVERHEAD
+    sending = bytes_in_turn / rate
     exchanges = len(phases) / (job.every if strategy == PEERS else 1)
-    work = sparse + compute.dense + compute.latency * exchanges
-    sending = bytes_in_turn * WIRE_OVERHEAD / min(cluster.egress, compute.transport or math.inf)
-    seconds = max(sending, work) if overlap and hybrid else sending + work
-    return Prediction(strategy, servers, workers, sent_messages, sent, wire, seconds)
+    of_worker = worker.elapsed(cluster.cores)
+    of_server = server.elapsed(cluster.cores) * together
+    work = of_worker + of_server * workers + compute.latency * exchanges
+    if overlap and hybrid:
+        if asynchronous:
+            work = max(of_worker, of_server * workers) + compute.latency * exchanges
+        seconds = max(sending, work)
+    elif asynchronous and hybrid:
+        alone = of_worker + sent[WORKER] / rate + compute.latency * exchanges
+        reply = sent[SERVER] * together / workers / rate
+        if cluster.servers_in_workers:  # every host is busy with its own steps and with others'
+            busy = max(of_worker + of_server * workers, busiest(sent) / rate)
+            seconds = max(busy, alone + of_server + reply)
+        else:
+            seconds = _round_trip(workers, alone, [of_server, reply])
+    else:
+        seconds = sending + work
+    return Prediction(
+        *(strategy, servers, workers, sent_messages, sent),
+        wire_seconds=bytes_in_turn * WIRE_OVERHEAD / cluster.egress,
+        seconds=seconds,
+        worker_cpu=worker.total,
+        server_cpu=server.total * workers,
+        servers_in_workers=cluster.servers_in_workers,
+    )
+
+
+def _cpu(
+    strategy: str, job: Job, cluster: ClusterResources, compute: Compute
+) -> tuple[CpuTime, CpuTime]:
+    """CPU time of a worker in a step, and of a server for the batch of one worker."""
+    costs = compute.costs
+    if strategy not in (BY_ROW, BY_COLUMN):  # each worker has all arithmetic
+        own = CpuTime(compute.dense, compute.sparse)
+        return own + work_alone(job).times(costs.alone) if costs else own, CpuTime()
+    worker, server = CpuTime(compute.dense), CpuTime(0.0, compute.sparse / cluster.servers)
+    if costs:
+        servers, workers, remote = cluster.servers, cluster.workers, cluster.remote_share
+        work = work_in_cluster(strategy, job, servers, workers, remote)
+        worker += work.worker.times(costs.worker)
+        server += work.server.times(costs.server)
+    return worker, server
+
+
+def _round_trip(customers: int, alone: float, stations: Sequence[float]) -> float:
+    """The mean time between two steps of one of several workers that share the servers.
+
+    This is mean value analysis of a closed queueing network (Reiser and Lavenberg, "Mean-value
+    analysis of closed multichain queueing networks", J. ACM 27(2), 1980).
+
+    Args:
+        customers: Number of workers.
+        alone: Seconds of a step that a worker spends on what it shares with no other worker.
+        stations: Seconds of a step at each shared resource.
+    """
+    queues, seconds = [0.0] * len(stations), alone
+    for n in range(1, customers + 1):
+        at_stations = [s * (1 + q) for s, q in zip(stations, queues, strict=True)]
+        seconds = alone + sum(at_stations)
+        queues = [n * t / seconds if seconds else 0.0 for t in at_stations]
+    return seconds
 
 
 def choose(
@@ -149,10 +228,13 @@ def choose(
     *,
     server_memory: float | None = None,
     overlap: bool = False,
+    asynchronous: bool = False,
 ) -> Choice:
     """Chooses the sharding axis and the number of servers with the most steps per second.
 
-    Another server is chosen only if it shortens a step by at least 2 %.
+    Another server is chosen only if it shortens a step by at least 2 %. With `compute.costs`,
+    servers in the processes of workers are considered too, and chosen unless servers on their own
+    hosts shorten a step by as much.
 
     Args:
         job: The model and its batches.
@@ -160,6 +242,7 @@ def choose(
         compute: See `predict`.
         server_memory: Bytes that one server has for tables and slots; None: no limit.
         overlap: See `predict`.
+        asynchronous: See `predict`.
 
     Returns:
         The choice and its reason.
@@ -168,34 +251,59 @@ def choose(
         ValueError: `cluster.servers` servers cannot hold the tables, or `server_memory` is not
             positive.
     """
-    if server_memory is not None and not server_memory > 0:
-        raise ValueError(f"server_memory must be positive, got {server_memory}")
-    least = math.ceil(job.stored_bytes / server_memory) if server_memory else 1
+    least = servers_needed(job, server_memory)
     if least > cluster.servers:
         raise ValueError(
             f"servers must be at least {least}, since tables and slots have "
             f"{job.stored_bytes:,} bytes and a server has {server_memory or 0:,.0f}; "
             f"got {cluster.servers}"
         )
+    places = [cluster.servers_in_workers]
+    if compute is not None and compute.costs is not None:
+        places = [True, False]
+    options = {"overlap": overlap, "asynchronous": asynchronous}
     found = [
         predict(
-            axis,
-            job,
-            ClusterResources(cluster.egress, n, cluster.workers),
-            compute,
-            overlap=overlap,
+            axis, job, replace(cluster, servers=n, servers_in_workers=place), compute, **options
         )
+        for place in places
         for n in range(least, cluster.servers + 1)
-        for axis in (BY_ROW, BY_COLUMN)
-        if axis == BY_ROW or all(t.units >= n for t in job.tables)
+        for axis in axes(job, n)
     ]
     best = found[0]
     for other in found[1:]:
-        required = MIN_SPEEDUP if other.servers > best.servers else 0.0
+        more = (not other.servers_in_workers, other.servers)
+        required = MIN_SPEEDUP if more > (not best.servers_in_workers, best.servers) else 0.0
         if other.seconds < best.seconds * (1 - required):
             best = other
     alone = predict(SINGLE_MACHINE, job, cluster, compute)
     return Choice(best, _reason(best, job, least), alone)
+
+
+def servers_needed(job: Job, server_memory: float | None) -> int:
+    """Returns how many servers must hold the tables and slots.
+
+    Args:
+        job: The model.
+        server_memory: Bytes that one server has for them; None: no limit.
+
+    Raises:
+        ValueError: `server_memory` is not positive.
+    """
+    if server_memory is not None and not server_memory > 0:
+        raise ValueError(f"server_memory must be positive, got {server_memory}")
+    return math.ceil(job.stored_bytes / server_memory) if server_memory else 1
+
+
+def axes(job: Job, servers: int) -> list[str]:
+    """Returns the strategies by which so many servers can share the tables.
+
+    Args:
+        job: The model.
+        servers: S, the number of servers.
+    """
+    by_column = all(t.units >= servers for t in job.tables)
+    return [BY_ROW, BY_COLUMN] if by_column else [BY_ROW]
 
 
 def _reason(best: Prediction, job: Job, least: int) -> str:

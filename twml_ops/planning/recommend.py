@@ -1,0 +1,101 @@
+"""The recommended batch size and cluster, and the number of hosts from which a cluster pays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from twml_ops.planning.job import ClusterResources, Compute, Job
+from twml_ops.planning.predict import MIN_SPEEDUP, Choice, axes, choose, predict, servers_needed
+from twml_ops.planning.traffic import SINGLE_MACHINE
+
+MAX_HOSTS = 64
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What the plan recommends.
+
+    Attributes:
+        job: The job with the recommended batch size.
+        choice: The recommended axis and servers.
+    """
+
+    job: Job
+    choice: Choice
+
+    @property
+    def examples_per_second(self) -> float:
+        """Examples per second of all workers."""
+        return self.choice.prediction.steps_per_second * self.job.batch
+
+
+def recommend(
+    jobs: Sequence[Job],
+    cluster: ClusterResources,
+    compute: Compute | None = None,
+    **options: Any,
+) -> Recommendation:
+    """Chooses the job with the most examples per second, and its axis and servers.
+
+    A larger batch is chosen only if it has at least 2 % more.
+
+    Args:
+        jobs: The same job with one or several batch sizes.
+        cluster: See `choose`.
+        compute: See `choose`.
+        **options: Keyword arguments of `choose`.
+
+    Raises:
+        ValueError: See `choose`.
+    """
+    found = [
+        Recommendation(job, choose(job, cluster, compute, **options))
+        for job in sorted(jobs, key=lambda job: job.batch)
+    ]
+    best = found[0]
+    for other in found[1:]:
+        if other.examples_per_second > best.examples_per_second * (1 + MIN_SPEEDUP):
+            best = other
+    return best
+
+
+def hosts_to_break_even(
+    job: Job,
+    cluster: ClusterResources,
+    compute: Compute,
+    *,
+    server_memory: float | None = None,
+    overlap: bool = False,
+    asynchronous: bool = False,
+) -> int | None:
+    """Finds the smallest number of hosts that is faster than one host by itself.
+
+    Args:
+        job: The model and its batches.
+        cluster: Egress and cores of each host.
+        compute: The costs, without which one host has no known speed.
+        server_memory: See `choose`.
+        overlap: See `predict`.
+        asynchronous: See `predict`.
+
+    Returns:
+        The number of hosts, whatever number of them are servers; None: no number up to 64.
+    """
+    alone = predict(SINGLE_MACHINE, job, cluster, compute).steps_per_second
+    least = servers_needed(job, server_memory)
+    for hosts in range(2, MAX_HOSTS + 1):
+        splits = [(hosts - workers, workers, False) for workers in range(1, hosts)]
+        splits += [(hosts, hosts, True)]
+        for servers, workers, in_workers in splits:
+            divided = replace(
+                cluster, servers=servers, workers=workers, servers_in_workers=in_workers
+            )
+            for axis in axes(job, servers) if servers >= least else ():
+                found = predict(
+                    axis, job, divided, compute, overlap=overlap, asynchronous=asynchronous
+                )
+                if found.steps_per_second > alone:
+                    return hosts
+    return None
