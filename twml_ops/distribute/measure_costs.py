@@ -117,15 +117,15 @@ def _measure(
     """Runs trainings one after the other with so many servers and one worker."""
     setting = {**setting, "trainings": [dataclasses.asdict(t) for t in trainings]}
     command = _child.command("twml_ops.distribute.measured_training", json.dumps(setting))
-    times: dict[tuple[str, int], tuple[float, float]] = {}
+    events: dict[tuple[str, int], tuple[int, float, float]] = {}
     lines: list[str] = []
 
     def receive(line: str) -> None:
         name, _, text = line.partition("] ")
         lines.append(line)
         if name == "[worker 0" and text.startswith('["'):
-            event, number, seconds = json.loads(text)
-            times[event, number] = seconds, sum(map(_cpu_seconds, processes))
+            event, number, step, seconds = json.loads(text)
+            events[event, number] = step, seconds, sum(map(_cpu_seconds, processes))
 
     processes: list[Task] = []
     with LocalCluster(
@@ -136,11 +136,10 @@ def _measure(
             raise MeasurementError(f"a measured training failed: {lines[-1:]}")
     found = []
     for number, training in enumerate(trainings):
-        begin, end = times["begin", number], times["end", number]
-        trainer, server = (
-            max(b - a, 0.0) / training.steps for a, b in zip(begin, end, strict=True)
+        steps, trainer, server = (
+            b - a for a, b in zip(events["begin", number], events["end", number], strict=True)
         )
-        found.append(Measurement(training, servers, trainer, server))
+        found.append(Measurement(training, servers, trainer / steps, server / steps))
     return found
 
 

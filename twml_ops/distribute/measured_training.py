@@ -11,7 +11,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,14 +74,13 @@ class MeasuredTraining:
     def batches(self) -> list[tuple[Any, Any]]:
         """Returns batches with random ids and labels."""
         rng = np.random.default_rng(0)
-        ids = self.ids or self.rows
-        spread = self.rows // ids
+        ids = rng.permutation(self.rows)[: self.ids or self.rows]
         found = []
         for _ in range(BATCHES):
             lengths = np.full(self.batch, self.entries)
             features = tuple(
                 tf.RaggedTensor.from_row_lengths(
-                    spread * rng.integers(ids, size=self.batch * self.entries), lengths
+                    rng.choice(ids, self.batch * self.entries), lengths
                 )
                 for _ in range(self.tables)
             )
@@ -101,11 +99,7 @@ def main() -> None:
         training = MeasuredTraining(**fields)
         optimizer = getattr(optimizers, SLOTS[slots])(0.01)
 
-        def report(step: int, number: int = number, training: MeasuredTraining = training) -> None:
-            events = {training.warm_up: "begin", training.warm_up + training.steps: "end"}
-            if step in events and cluster.is_chief:
-                print(json.dumps([events[step], number, time.process_time()]), flush=True)
-
+        report = _Reporter(number, training, cluster.is_chief)
         if cluster.servers:
             trainer = HybridTrainer(
                 training.model,
@@ -123,26 +117,45 @@ def main() -> None:
     os._exit(0)  # threads of TensorFlow may wait for servers
 
 
+class _Reporter:
+    """Prints the CPU time of this process at the beginning and the end of the measured steps."""
+
+    def __init__(self, number: int, training: MeasuredTraining, is_chief: bool) -> None:
+        self._number = number
+        begin = training.warm_up
+        self._events = [(begin, "begin"), (begin + training.steps, "end")] if is_chief else []
+
+    def __call__(self, step: int, loss: Any = None) -> None:
+        if self._events and step >= self._events[0][0]:
+            _, event = self._events.pop(0)
+            print(json.dumps([event, self._number, step, time.process_time()]), flush=True)
+
+
+class _ReporterCallback(tf.keras.callbacks.Callback):
+    def __init__(self, report: _Reporter) -> None:
+        super().__init__()
+        self._report = report
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._report(batch + 1)
+
+
 def _train_in_cluster(
-    trainer: HybridTrainer, training: MeasuredTraining, report: Callable[[int], None]
+    trainer: HybridTrainer, training: MeasuredTraining, report: _Reporter
 ) -> None:
     batches = training.batches()
-    steps = training.warm_up + training.steps
-    trainer.fit(lambda _: batches, steps, lambda step, _: report(step))
+    trainer.fit(lambda _: batches, training.warm_up + training.steps, report)
 
 
-def _train_alone(training: MeasuredTraining, optimizer: Any, report: Callable[[int], None]) -> None:
-    class Reporter(tf.keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            report(batch + 1)
-
+def _train_alone(training: MeasuredTraining, optimizer: Any, report: _Reporter) -> None:
     model, batches = training.model(), training.batches()
     model.compile(optimizer, "binary_crossentropy", jit_compile=False)
     ragged = tf.RaggedTensorSpec([None, None], tf.int64, row_splits_dtype=tf.int64)
     signature = ((ragged,) * training.tables, tf.TensorSpec([None, 1]))
     dataset = tf.data.Dataset.from_generator(lambda: batches, output_signature=signature)
+    callbacks = [_ReporterCallback(report)]
     steps = training.warm_up + training.steps
-    model.fit(dataset.repeat(), steps_per_epoch=steps, callbacks=[Reporter()], verbose=0)
+    model.fit(dataset.repeat(), steps_per_epoch=steps, callbacks=callbacks, verbose=0)
 
 
 if __name__ == "__main__":

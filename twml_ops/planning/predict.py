@@ -251,13 +251,7 @@ def choose(
         ValueError: `cluster.servers` servers cannot hold the tables, or `server_memory` is not
             positive.
     """
-    least = servers_needed(job, server_memory)
-    if least > cluster.servers:
-        raise ValueError(
-            f"servers must be at least {least}, since tables and slots have "
-            f"{job.stored_bytes:,} bytes and a server has {server_memory or 0:,.0f}; "
-            f"got {cluster.servers}"
-        )
+    least = servers_needed(job, server_memory, cluster.servers)
     places = [cluster.servers_in_workers]
     if compute is not None and compute.costs is not None:
         places = [True, False]
@@ -280,19 +274,26 @@ def choose(
     return Choice(best, _reason(best, job, least), alone)
 
 
-def servers_needed(job: Job, server_memory: float | None) -> int:
+def servers_needed(job: Job, server_memory: float | None, servers: int) -> int:
     """Returns how many servers must hold the tables and slots.
 
     Args:
         job: The model.
         server_memory: Bytes that one server has for them; None: no limit.
+        servers: How many there are.
 
     Raises:
-        ValueError: `server_memory` is not positive.
+        ValueError: More servers are needed, or `server_memory` is not positive.
     """
     if server_memory is not None and not server_memory > 0:
         raise ValueError(f"server_memory must be positive, got {server_memory}")
-    return math.ceil(job.stored_bytes / server_memory) if server_memory else 1
+    least = math.ceil(job.stored_bytes / server_memory) if server_memory else 1
+    if least > servers:
+        raise ValueError(
+            f"servers must be at least {least}, since tables and slots have "
+            f"{job.stored_bytes:,} bytes and a server has {server_memory or 0:,.0f}; got {servers}"
+        )
+    return least
 
 
 def axes(job: Job, servers: int) -> list[str]:

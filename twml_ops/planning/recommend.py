@@ -20,15 +20,13 @@ class Recommendation:
     Attributes:
         job: The job with the recommended batch size.
         choice: The recommended axis and servers.
+        examples_per_second_by_batch: Examples per second of all workers with the best choice for
+            each batch size.
     """
 
     job: Job
     choice: Choice
-
-    @property
-    def examples_per_second(self) -> float:
-        """Examples per second of all workers."""
-        return self.choice.prediction.steps_per_second * self.job.batch
+    examples_per_second_by_batch: dict[int, float]
 
 
 def recommend(
@@ -50,15 +48,14 @@ def recommend(
     Raises:
         ValueError: See `choose`.
     """
-    found = [
-        Recommendation(job, choose(job, cluster, compute, **options))
-        for job in sorted(jobs, key=lambda job: job.batch)
-    ]
-    best = found[0]
-    for other in found[1:]:
-        if other.examples_per_second > best.examples_per_second * (1 + MIN_SPEEDUP):
-            best = other
-    return best
+    ascending = sorted(jobs, key=lambda job: job.batch)
+    choices = {job: choose(job, cluster, compute, **options) for job in ascending}
+    rates = {job: c.prediction.steps_per_second * job.batch for job, c in choices.items()}
+    best = ascending[0]
+    for job in ascending[1:]:
+        if rates[job] > rates[best] * (1 + MIN_SPEEDUP):
+            best = job
+    return Recommendation(best, choices[best], {job.batch: rate for job, rate in rates.items()})
 
 
 def hosts_to_break_even(
@@ -84,7 +81,7 @@ def hosts_to_break_even(
         The number of hosts, whatever number of them are servers; None: no number up to 64.
     """
     alone = predict(SINGLE_MACHINE, job, cluster, compute).steps_per_second
-    least = servers_needed(job, server_memory)
+    least = servers_needed(job, server_memory, MAX_HOSTS)
     for hosts in range(2, MAX_HOSTS + 1):
         splits = [(hosts - workers, workers, False) for workers in range(1, hosts)]
         splits += [(hosts, hosts, True)]

@@ -15,7 +15,12 @@ def plan(
         list[str],
         typer.Option(help="ROWSxUNITS of a sparse table, such as 2^19x128. Repeat for each table."),
     ],
-    batch: Annotated[int, typer.Option(help="Examples in one worker's batch.")] = 512,
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Examples in one worker's batch. Repeat it for a recommendation. [default: 512]"
+        ),
+    ] = None,
     entries: Annotated[
         list[float] | None,
         typer.Option(help="Entries per example: one number, or one per table. [default: 200]"),
@@ -38,6 +43,10 @@ def plan(
     egress: Annotated[float, typer.Option(help="MB/s that a host can send.")] = 150.0,
     servers: Annotated[int, typer.Option(help="Number of parameter servers.")] = 2,
     workers: Annotated[int, typer.Option(help="Number of workers.")] = 1,
+    mode: Annotated[
+        str,
+        typer.Option(help="sync or async: whether the workers of the hybrid strategies wait."),
+    ] = "sync",
     values: Annotated[
         bool, typer.Option(help="Entries have values. Otherwise all values are 1.")
     ] = False,
@@ -56,29 +65,69 @@ def plan(
         float | None, typer.Option(help="GB of a server for tables and slots.")
     ] = None,
     sparse_ms: Annotated[
-        float, typer.Option(help="Measured time of the sparse layers in a step on one host.")
+        float,
+        typer.Option(
+            help="Measured time of the sparse layers in a step on one core. With --measure or "
+            "--costs: what they take longer than these predict."
+        ),
     ] = 0.0,
-    dense_ms: Annotated[float, typer.Option(help="Measured time of the rest of a step.")] = 0.0,
+    dense_ms: Annotated[float, typer.Option(help="The same of the rest of a step.")] = 0.0,
     latency_ms: Annotated[
         float, typer.Option(help="Measured time of an empty request and its response.")
     ] = 0.0,
     transport: Annotated[
         float | None, typer.Option(help="Measured MB/s that the software of a host can send.")
     ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Measure on this host what messages, entries and other parts of a step cost in "
+            "CPU time, for an optimizer with --slots. It needs TensorFlow and takes about a "
+            "minute.",
+            rich_help_panel="CPU time",
+        ),
+    ] = False,
+    costs: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with costs that --out-costs has written on another host.",
+            show_default=False,
+            rich_help_panel="CPU time",
+        ),
+    ] = None,
+    out_costs: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --measure: JSON file to write the costs to.",
+            show_default=False,
+            rich_help_panel="CPU time",
+        ),
+    ] = None,
+    cores: Annotated[
+        float,
+        typer.Option(
+            help="CPU cores of each host; less than 1 for a share of one.",
+            rich_help_panel="CPU time",
+        ),
+    ] = 1.0,
     out: Annotated[Path | None, typer.Option(help="PNG with plots of steps/s and bytes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
     debug: Debug = False,
 ) -> None:
     """Predicts bytes and steps/s of each way to distribute a job, and recommends one.
 
-    Without --sparse-ms, --dense-ms and --latency-ms the network is the only limit. docs/plan.md
-    explains the formulas.
+    Without --measure, --costs, --sparse-ms, --dense-ms and --latency-ms the network is the only
+    limit. docs/plan.md explains the formulas.
     """
+    from twml_ops.cli.runs import cpu_costs
     from twml_ops.cli.runs.plan import PlanOptions, plan_job
+
+    cpu_costs.check_options(measure, costs, out_costs)
 
     options = PlanOptions(
         tables=table,
-        batch=batch,
+        batches=batch or [512],
         entries=entries or [200.0],
         unique=unique,
         every=every,
@@ -86,6 +135,8 @@ def plan(
         egress=egress,
         servers=servers,
         workers=workers,
+        mode=mode,
+        cores=cores,
         values=values,
         deduplicate=deduplicate,
         half=half,
@@ -98,4 +149,4 @@ def plan(
         latency_ms=latency_ms,
         transport=transport,
     )
-    plan_job(options, out, as_json)
+    plan_job(options, cpu_costs.source_of(measure, costs, out_costs, slots), out, as_json)

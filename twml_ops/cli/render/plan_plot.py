@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -12,33 +13,35 @@ from twml_ops.planning import STRATEGIES, ClusterResources, Compute, Job, Predic
 MARGIN = 10  # the axis ranges from a tenth of the given egress to ten times
 
 
-def draw(job: Job, cluster: ClusterResources, compute: Compute, overlap: bool, path: Path) -> None:
+def check_path(path: Path | None) -> None:
+    """Checks the path of the plot.
+
+    Raises:
+        ValueError: `path` does not end in .png.
+    """
+    if path is not None and path.suffix.lower() != ".png":
+        raise ValueError(f"--out must end in .png, got {path}")
+
+
+def draw(job: Job, cluster: ClusterResources, compute: Compute, path: Path, **how: bool) -> None:
     """Draws the plot and writes it as a PNG.
 
     Args:
         job: the job.
         cluster: the cluster.
         compute: measured times.
-        overlap: the hybrid strategies overlap a batch with the next one.
-        path: file to write.
-
-    Raises:
-        ValueError: `path` does not end in .png.
+        path: file to write, which `check_path` accepts.
+        **how: keyword arguments of `predict`.
     """
-    if path.suffix.lower() != ".png":
-        raise ValueError(f"--out must end in .png, got {path}")
     figure = Figure(figsize=(10.4, 4), layout="constrained")
     rates, amounts = figure.subplots(1, 2, width_ratios=[3, 2])
     axis = cluster.egress * np.geomspace(1 / MARGIN, MARGIN, 41)
     here: list[Prediction] = []
     for strategy in STRATEGIES:
         predictions = [
-            predict(
-                strategy, job, ClusterResources(float(e), cluster.servers, cluster.workers),
-                compute, overlap=overlap,
-            )
+            predict(strategy, job, dataclasses.replace(cluster, egress=float(e)), compute, **how)
             for e in axis
-        ]  # fmt: skip
+        ]
         here.append(predictions[len(predictions) // 2])
         if predictions[0].seconds:
             dashes = "--" if strategy.endswith("column") else "-"

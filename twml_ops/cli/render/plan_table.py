@@ -6,31 +6,25 @@ import math
 from pathlib import Path
 
 from rich import box
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from twml_ops.cli.render.terminal import make_console
-from twml_ops.planning import Choice, ClusterResources, Job, Prediction
+from twml_ops.cli.results.plan import Plan
+from twml_ops.planning import MAX_HOSTS, CpuCosts
 
 LINKS = ("worker → server", "server → worker", "worker → worker")
 
 
-def print_plan(
-    job: Job,
-    cluster: ClusterResources,
-    found: list[Prediction],
-    choice: Choice,
-    picture: Path | None,
-) -> None:
+def print_plan(plan: Plan, picture: Path | None) -> None:
     """Prints the job and the cluster, a table with one strategy per row, and the recommendation.
 
     Args:
-        job: the job.
-        cluster: the cluster.
-        found: prediction of each strategy.
-        choice: the recommended strategy.
+        plan: what was found.
         picture: path of the plot; None: there is none.
     """
+    job, cluster, found = plan.job, plan.cluster, plan.predictions
     console = make_console()
     sizes = ", ".join(f"{t.input_dim:,} × {t.units}" for t in job.tables)
     ids = sum(t.ids(job.batch) for t in job.tables)
@@ -45,10 +39,15 @@ def print_plan(
         f"{_count(cluster.workers, 'worker')}, {cluster.egress / 1e6:,.0f} MB/s from each",
         soft_wrap=True,
     )
+    costs = plan.compute.costs
+    if costs is not None:
+        _print_costs(console, costs)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("MB per step on one link", style="bold")
     for link in LINKS:
         table.add_column(link, justify="right")
+    for process in ("worker", "server") if costs else ():
+        table.add_column(f"CPU ms, {process}", justify="right")
     table.add_column("wire, ms", justify="right")
     table.add_column("steps/s", justify="right", style="cyan")
     table.add_column("× standard", justify="right")
@@ -58,23 +57,26 @@ def print_plan(
         table.add_row(
             p.strategy,
             *links,
+            *[f"{1e3 * t:,.2f}" if t else "–" for t in (p.worker_cpu, p.server_cpu) if costs],
             f"{1e3 * p.wire_seconds:,.2f}" if p.wire_seconds else "–",
             _rate(p.steps_per_second),
             _times(p.steps_per_second / standard.steps_per_second),
         )
     console.print(table)
-    best = choice.prediction
+    if len(plan.examples_per_second_by_batch) > 1:
+        rates = ", ".join(
+            f"{batch:,}: {_rate(rate)}" for batch, rate in plan.examples_per_second_by_batch.items()
+        )
+        console.print(f"[bold]examples/s by batch size[/]  {rates}", soft_wrap=True)
+    best = plan.choice.prediction
+    place = " in the processes of workers" if best.servers_in_workers else ""
     console.print(
-        f"[green]choice[/]  {best.strategy} on {_count(best.servers, 'server')}: "
-        f"{_rate(best.steps_per_second)} steps/s; {escape(choice.reason)}",
+        f"[green]choice[/]  {best.strategy} on {_count(best.servers, 'server')}{place}, batch size "
+        f"{job.batch:,}: {_rate(best.steps_per_second)} steps/s; {escape(plan.choice.reason)}",
         soft_wrap=True,
     )
-    if choice.is_slower_than_alone:
-        console.print(
-            "[yellow]a single machine is faster:[/] "
-            f"{_rate(choice.alone.steps_per_second)} steps/s, if its memory suffices",
-            soft_wrap=True,
-        )
+    if plan.choice.alone.seconds:
+        _print_comparison(console, plan)
     if not all(p.seconds for p in found):
         console.print(
             "[dim]The speed of a strategy without traffic depends on --sparse-ms and --dense-ms, "
@@ -83,6 +85,40 @@ def print_plan(
         )
     if picture is not None:
         console.print(f"the plot is in {escape(str(picture))}", soft_wrap=True)
+
+
+def _print_costs(console: Console, costs: CpuCosts) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("CPU µs of one", style="bold")
+    by_process = costs.to_json()
+    parts = list(by_process["worker"])
+    for part in parts:
+        table.add_column(part, justify="right")
+    for process, micros in by_process.items():
+        table.add_row(process, *(f"{micros[p]:.3g}" if micros[p] else "–" for p in parts))
+    console.print(table)
+
+
+def _print_comparison(console: Console, plan: Plan) -> None:
+    """Says whether one machine is faster, and how many hosts a cluster needs to be faster."""
+    rate, hosts = _rate(plan.choice.alone.steps_per_second), plan.hosts_to_break_even
+    if plan.choice.is_slower_than_alone:
+        needed = (
+            f"no cluster of up to {MAX_HOSTS} hosts is faster"
+            if hosts is None
+            else f"a cluster is faster from {_count(hosts, 'host')} on"
+        )
+        console.print(
+            f"[yellow]a single machine is faster:[/] {rate} steps/s, if its memory suffices; "
+            f"{needed}",
+            soft_wrap=True,
+        )
+    elif hosts is not None:
+        console.print(
+            f"a single machine makes {rate} steps/s; a cluster is faster from "
+            f"{_count(hosts, 'host')} on",
+            soft_wrap=True,
+        )
 
 
 def _count(number: int, noun: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,22 @@ from typing import Any
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import plan_plot, plan_table
 from twml_ops.cli.render.json_output import print_json
+from twml_ops.cli.results.plan import Plan
 from twml_ops.planning import (
     STRATEGIES,
-    Choice,
     ClusterResources,
     Compute,
+    CpuCosts,
     Job,
     Prediction,
     Table,
-    choose,
+    hosts_to_break_even,
     predict,
+    recommend,
+    servers_needed,
 )
+
+MODES = ("sync", "async")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +35,7 @@ class PlanOptions:
 
     Attributes:
         tables: ROWSxUNITS of each table.
-        batch: examples in one worker's batch.
+        batches: examples in one worker's batch; the best of several is recommended.
         entries: entries per example, one number or one per table.
         unique: distinct ids of a batch, one number or one per table; None: as if ids were uniform.
         every: batches between two exchanges of peers.
@@ -38,6 +44,8 @@ class PlanOptions:
         egress: MB/s that a host can send.
         servers: number of parameter servers.
         workers: number of workers.
+        mode: "sync" or "async": whether the workers of a hybrid wait for each other.
+        cores: CPU cores of a host.
         values: entries have values.
         deduplicate: a hybrid sends repeated ids once.
         half: activations are sent in half precision.
@@ -45,14 +53,15 @@ class PlanOptions:
         dense: number of weights behind the tables.
         slots: optimizer slots per weight.
         server_memory: GB of a server for tables and slots; None: unlimited.
-        sparse_ms: milliseconds of the sparse layers in a step on one host.
-        dense_ms: milliseconds of the rest of a step.
+        sparse_ms: milliseconds of the sparse layers in a step on one core; with costs, those that
+            they take longer than the costs predict.
+        dense_ms: the same of the rest of a step.
         latency_ms: milliseconds of an empty request and its response.
         transport: MB/s that the software of a host can send; None: unlimited.
     """
 
     tables: list[str]
-    batch: int
+    batches: list[int]
     entries: list[float]
     unique: list[float] | None
     every: int
@@ -60,6 +69,8 @@ class PlanOptions:
     egress: float
     servers: int
     workers: int
+    mode: str
+    cores: float
     values: bool
     deduplicate: bool
     half: bool
@@ -73,45 +84,73 @@ class PlanOptions:
     transport: float | None
 
 
-def plan_job(options: PlanOptions, out: Path | None, as_json: bool) -> None:
+def plan_job(
+    options: PlanOptions,
+    get_costs: Callable[[], CpuCosts | None],
+    out: Path | None,
+    as_json: bool,
+) -> None:
     """Predicts every strategy, and prints the predictions and the recommended one.
 
     Args:
         options: the job and the cluster.
+        get_costs: returns the costs of CPU time, or None; called once the options are valid.
         out: PNG to draw into; None: no plot.
         as_json: print JSON instead of a table.
 
     Raises:
-        UserError: an option has the wrong number of values, or `out` does not end in .png.
+        UserError: an option has the wrong number of values or another value, or `out` does not end
+            in .png.
         ValueError: a number is out of range.
     """
-    job = Job(
-        _tables(options),
-        options.batch,
-        values=options.values,
-        deduplicate=options.deduplicate,
-        dense=options.dense,
-        activation_bytes=2 if options.half else 4,
-        slots=options.slots,
-        every=options.every,
+    if options.mode not in MODES:
+        raise UserError(f"--mode: expected {' or '.join(MODES)}, got {options.mode!r}")
+    jobs = [
+        Job(
+            _tables(options),
+            batch,
+            values=options.values,
+            deduplicate=options.deduplicate,
+            dense=options.dense,
+            activation_bytes=2 if options.half else 4,
+            slots=options.slots,
+            every=options.every,
+        )
+        for batch in options.batches
+    ]
+    cluster = ClusterResources(
+        1e6 * options.egress, options.servers, options.workers, options.cores
     )
-    cluster = ClusterResources(1e6 * options.egress, options.servers, options.workers)
     compute = Compute(
         options.sparse_ms / 1e3,
         options.dense_ms / 1e3,
         options.latency_ms / 1e3,
         None if options.transport is None else 1e6 * options.transport,
     )
-    overlap = options.overlap
-    predictions = [predict(s, job, cluster, compute, overlap=overlap) for s in STRATEGIES]
     memory = None if options.server_memory is None else 1e9 * options.server_memory
-    choice = choose(job, cluster, compute, server_memory=memory, overlap=overlap)
+    how: dict[str, Any] = {"overlap": options.overlap, "asynchronous": options.mode == "async"}
+    servers_needed(jobs[0], memory, options.servers)
+    plan_plot.check_path(out)
+    compute = dataclasses.replace(compute, costs=get_costs())
+    best = recommend(jobs, cluster, compute, server_memory=memory, **how)
+    job = best.job
+    plan = Plan(
+        job,
+        cluster,
+        compute,
+        [predict(s, job, cluster, compute, **how) for s in STRATEGIES],
+        best.choice,
+        best.examples_per_second_by_batch,
+        hosts_to_break_even(job, cluster, compute, server_memory=memory, **how)
+        if best.choice.alone.seconds
+        else None,
+    )
     if out is not None:
-        plan_plot.draw(job, cluster, compute, overlap, out)
+        plan_plot.draw(job, cluster, compute, out, **how)
     if as_json:
-        print_json(_to_json(job, cluster, compute, predictions, choice))
+        print_json(_to_json(plan))
     else:
-        plan_table.print_plan(job, cluster, predictions, choice, out)
+        plan_table.print_plan(plan, out)
 
 
 def _tables(options: PlanOptions) -> tuple[Table, ...]:
@@ -131,23 +170,22 @@ def _one_per_table(name: str, values: list[float], count: int) -> list[float]:
     return values * count if len(values) == 1 else values
 
 
-def _to_json(
-    job: Job,
-    cluster: ClusterResources,
-    compute: Compute,
-    predictions: list[Prediction],
-    choice: Choice,
-) -> dict[str, Any]:
-    best = choice.prediction
+def _to_json(plan: Plan) -> dict[str, Any]:
+    best = plan.choice.prediction
+    compute = asdict(plan.compute)
+    compute["costs"] = plan.compute.costs and plan.compute.costs.to_json()
     return {
-        "job": asdict(job),
-        "cluster": asdict(cluster),
-        "compute": asdict(compute),
-        "strategies": {p.strategy: _prediction_to_json(p) for p in predictions},
+        "job": asdict(plan.job),
+        "cluster": asdict(plan.cluster),
+        "compute": compute,
+        "strategies": {p.strategy: _prediction_to_json(p) for p in plan.predictions},
         "choice": {
             "strategy": best.strategy,
-            "reason": choice.reason,
-            "is_slower_than_alone": choice.is_slower_than_alone,
+            "batch": plan.job.batch,
+            "reason": plan.choice.reason,
+            "is_slower_than_alone": plan.choice.is_slower_than_alone,
+            "hosts_to_break_even": plan.hosts_to_break_even,
+            "examples_per_second_by_batch": plan.examples_per_second_by_batch,
             **_prediction_to_json(best),
         },
     }
@@ -158,8 +196,11 @@ def _prediction_to_json(p: Prediction) -> dict[str, Any]:
     return {
         "servers": p.servers,
         "workers": p.workers,
+        "servers_in_workers": p.servers_in_workers,
         "bytes_per_link": p.links,
         "bytes_sent_per_host": p.sent,
         "wire_seconds": p.wire_seconds,
+        "worker_cpu_seconds": p.worker_cpu,
+        "server_cpu_seconds": p.server_cpu,
         "steps_per_second": p.steps_per_second if p.seconds else None,
     }
