@@ -178,7 +178,7 @@ class Job:
 
 @dataclass(frozen=True)
 class ClusterResources:
-    """The hosts of a cluster and their network.
+    """The hosts of a cluster, their network, and how they train together.
 
     Args:
         egress: The most that a host can send, in bytes per second. What it receives is not limited.
@@ -187,6 +187,10 @@ class ClusterResources:
         cores: c, CPU cores of a host; less than 1 for a share of one.
         servers_in_workers: Whether servers run in the processes of workers, on their hosts, as
             evenly as possible.
+        asynchronous: Whether workers with servers do not wait for each other. A step is then the
+            mean time in which each worker trains on one batch.
+        steps_per_call: k, `steps_per_execution` of the trainer. In all steps of a call but one, a
+            worker prepares a batch while the servers work.
 
     Raises:
         ValueError: A number is not positive.
@@ -197,9 +201,12 @@ class ClusterResources:
     workers: int = 1
     cores: float = 1.0
     servers_in_workers: bool = False
+    asynchronous: bool = False
+    steps_per_call: int = 1
 
     def __post_init__(self) -> None:
-        _positive(egress=self.egress, servers=self.servers, workers=self.workers, cores=self.cores)
+        for name in ("egress", "servers", "workers", "cores", "steps_per_call"):
+            _positive(**{name: getattr(self, name)})
 
     @property
     def hosts(self) -> int:

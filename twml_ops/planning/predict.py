@@ -110,9 +110,8 @@ def predict(
     compute: Compute | None = None,
     *,
     overlap: bool = False,
-    asynchronous: bool = False,
 ) -> Prediction:
-    """Predicts the traffic and the duration of a step.
+    """Predicts the traffic and the duration of a step, in which every worker trains on one batch.
 
     Args:
         strategy: A key of `STRATEGIES`.
@@ -122,8 +121,6 @@ def predict(
             take time.
         overlap: Whether a hybrid strategy sends the entries of the next batch during the current
             step.
-        asynchronous: Whether the workers of a hybrid strategy do not wait for each other. A step
-            is then the mean time in which each of them trains on one batch.
 
     Returns:
         The prediction.
@@ -157,24 +154,20 @@ def predict(
     bytes_in_turn = busiest(sent) if overlap and hybrid else in_turn
     rate = min(cluster.egress, compute.transport or math.inf) / WIRE_OVERHEAD
     sending = bytes_in_turn / rate
-    exchanges = len(phases) / (job.every if strategy == PEERS else 1)
+    latency = compute.latency * len(phases) / (job.every if strategy == PEERS else 1)
     of_worker = worker.elapsed(cluster.cores)
     of_server = server.elapsed(cluster.cores) * together
-    work = of_worker + of_server * workers + compute.latency * exchanges
+    # Servers on the hosts of workers use the same cores, so that nothing overlaps.
+    calls = 1 if cluster.servers_in_workers else cluster.steps_per_call
     if overlap and hybrid:
-        if asynchronous:
-            work = max(of_worker, of_server * workers) + compute.latency * exchanges
-        seconds = max(sending, work)
-    elif asynchronous and hybrid:
-        alone = of_worker + sent[WORKER] / rate + compute.latency * exchanges
-        reply = sent[SERVER] * together / workers / rate
-        if cluster.servers_in_workers:  # every host is busy with its own steps and with others'
-            busy = max(of_worker + of_server * workers, busiest(sent) / rate)
-            seconds = max(busy, alone + of_server + reply)
-        else:
-            seconds = _round_trip(workers, alone, [of_server, reply])
+        waiting = of_server * workers
+        work = max(of_worker, waiting) if cluster.asynchronous else of_worker + waiting
+        seconds = max(sending, work + latency)
+    elif cluster.asynchronous and hybrid and not cluster.servers_in_workers:
+        own, reply = sent[WORKER] / rate + latency, sent[SERVER] / workers / rate
+        seconds = _round_trip(workers, of_worker, own, [of_server, reply], calls)
     else:
-        seconds = sending + work
+        seconds = sending + latency + _overlapped(of_worker, of_server * workers, calls)
     return Prediction(
         *(strategy, servers, workers, sent_messages, sent),
         wire_seconds=bytes_in_turn * WIRE_OVERHEAD / cluster.egress,
@@ -202,21 +195,36 @@ def _cpu(
     return worker, server
 
 
-def _round_trip(customers: int, alone: float, stations: Sequence[float]) -> float:
+def _overlapped(one: float, other: float, calls: int) -> float:
+    """Seconds of a step of two parts that are done at the same time in all steps of a call but one.
+
+    Args:
+        one: Seconds of one part.
+        other: Seconds of the other part.
+        calls: Steps of a call.
+    """
+    return max(one, other) + min(one, other) / calls
+
+
+def _round_trip(
+    workers: int, of_worker: float, own: float, stations: Sequence[float], calls: int
+) -> float:
     """The mean time between two steps of one of several workers that share the servers.
 
     This is mean value analysis of a closed queueing network (Reiser and Lavenberg, "Mean-value
     analysis of closed multichain queueing networks", J. ACM 27(2), 1980).
 
     Args:
-        customers: Number of workers.
-        alone: Seconds of a step that a worker spends on what it shares with no other worker.
+        workers: Number of workers.
+        of_worker: Seconds of a step on the host of the worker.
+        own: Seconds of a step on what the worker shares with no other worker, beside its host.
         stations: Seconds of a step at each shared resource.
+        calls: Steps of a call.
     """
-    queues, seconds = [0.0] * len(stations), alone
-    for n in range(1, customers + 1):
+    queues, seconds = [0.0] * len(stations), 0.0
+    for n in range(1, workers + 1):
         at_stations = [s * (1 + q) for s, q in zip(stations, queues, strict=True)]
-        seconds = alone + sum(at_stations)
+        seconds = own + _overlapped(of_worker, sum(at_stations), calls)
         queues = [n * t / seconds if seconds else 0.0 for t in at_stations]
     return seconds
 
@@ -228,7 +236,6 @@ def choose(
     *,
     server_memory: float | None = None,
     overlap: bool = False,
-    asynchronous: bool = False,
 ) -> Choice:
     """Chooses the sharding axis and the number of servers with the most steps per second.
 
@@ -242,7 +249,6 @@ def choose(
         compute: See `predict`.
         server_memory: Bytes that one server has for tables and slots; None: no limit.
         overlap: See `predict`.
-        asynchronous: See `predict`.
 
     Returns:
         The choice and its reason.
@@ -255,10 +261,13 @@ def choose(
     places = [cluster.servers_in_workers]
     if compute is not None and compute.costs is not None:
         places = [True, False]
-    options = {"overlap": overlap, "asynchronous": asynchronous}
     found = [
         predict(
-            axis, job, replace(cluster, servers=n, servers_in_workers=place), compute, **options
+            axis,
+            job,
+            replace(cluster, servers=n, servers_in_workers=place),
+            compute,
+            overlap=overlap,
         )
         for place in places
         for n in range(least, cluster.servers + 1)

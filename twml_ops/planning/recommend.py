@@ -65,7 +65,6 @@ def hosts_to_break_even(
     *,
     server_memory: float | None = None,
     overlap: bool = False,
-    asynchronous: bool = False,
 ) -> int | None:
     """Finds the smallest number of hosts that is faster than one host by itself.
 
@@ -75,7 +74,6 @@ def hosts_to_break_even(
         compute: The costs, without which one host has no known speed.
         server_memory: See `choose`.
         overlap: See `predict`.
-        asynchronous: See `predict`.
 
     Returns:
         The number of hosts, whatever number of them are servers; None: no number up to 64.
@@ -90,9 +88,7 @@ def hosts_to_break_even(
                 cluster, servers=servers, workers=workers, servers_in_workers=in_workers
             )
             for axis in axes(job, servers) if servers >= least else ():
-                found = predict(
-                    axis, job, divided, compute, overlap=overlap, asynchronous=asynchronous
-                )
+                found = predict(axis, job, divided, compute, overlap=overlap)
                 if found.steps_per_second > alone:
                     return hosts
     return None

@@ -47,6 +47,14 @@ def plan(
         str,
         typer.Option(help="sync or async: whether the workers of the hybrid strategies wait."),
     ] = "sync",
+    steps_per_execution: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Steps of a call of TensorFlow. In all of them but one a worker prepares a batch "
+            "while the servers work.",
+        ),
+    ] = 4,
     values: Annotated[
         bool, typer.Option(help="Entries have values. Otherwise all values are 1.")
     ] = False,
@@ -136,6 +144,7 @@ def plan(
         servers=servers,
         workers=workers,
         mode=mode,
+        steps_per_execution=steps_per_execution,
         cores=cores,
         values=values,
         deduplicate=deduplicate,
@@ -149,4 +158,5 @@ def plan(
         latency_ms=latency_ms,
         transport=transport,
     )
-    plan_job(options, cpu_costs.source_of(measure, costs, out_costs, slots), out, as_json)
+    get_costs = cpu_costs.source_of(measure, costs, out_costs, slots, steps_per_execution)
+    plan_job(options, get_costs, out, as_json)

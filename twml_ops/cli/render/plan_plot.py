@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +23,15 @@ def check_path(path: Path | None) -> None:
         raise ValueError(f"--out must end in .png, got {path}")
 
 
-def draw(job: Job, cluster: ClusterResources, compute: Compute, path: Path, **how: bool) -> None:
+def draw(job: Job, cluster: ClusterResources, compute: Compute, overlap: bool, path: Path) -> None:
     """Draws the plot and writes it as a PNG.
 
     Args:
         job: the job.
         cluster: the cluster.
         compute: measured times.
+        overlap: the hybrid strategies overlap a batch with the next one.
         path: file to write, which `check_path` accepts.
-        **how: keyword arguments of `predict`.
     """
     figure = Figure(figsize=(10.4, 4), layout="constrained")
     rates, amounts = figure.subplots(1, 2, width_ratios=[3, 2])
@@ -39,7 +39,7 @@ def draw(job: Job, cluster: ClusterResources, compute: Compute, path: Path, **ho
     here: list[Prediction] = []
     for strategy in STRATEGIES:
         predictions = [
-            predict(strategy, job, dataclasses.replace(cluster, egress=float(e)), compute, **how)
+            predict(strategy, job, replace(cluster, egress=float(e)), compute, overlap=overlap)
             for e in axis
         ]
         here.append(predictions[len(predictions) // 2])

@@ -24,7 +24,11 @@ def check_options(measure: bool, costs: Path | None, out_costs: Path | None) -> 
 
 
 def source_of(
-    measure: bool, costs: Path | None, out_costs: Path | None, slots: int
+    measure: bool,
+    costs: Path | None,
+    out_costs: Path | None,
+    slots: int,
+    steps_per_execution: int,
 ) -> Callable[[], CpuCosts | None]:
     """A function that returns the costs, or None if the user gave none.
 
@@ -33,6 +37,7 @@ def source_of(
         costs: file to read them from.
         out_costs: file to write measured costs to.
         slots: optimizer slots per weight of the measured trainings.
+        steps_per_execution: their steps of a call.
     """
 
     def get() -> CpuCosts | None:
@@ -40,10 +45,11 @@ def source_of(
             return read(costs)
         if not measure:
             return None
-        found = _measure(slots)
+        found = _measure(slots, steps_per_execution)
         if out_costs is not None:
             out_costs.parent.mkdir(parents=True, exist_ok=True)
-            text = json.dumps({"slots": slots, "microseconds": found.to_json()}, indent=2)
+            about = {"slots": slots, "steps_per_execution": steps_per_execution}
+            text = json.dumps({**about, "microseconds": found.to_json()}, indent=2)
             out_costs.write_text(text + "\n")
         return found
 
@@ -65,7 +71,7 @@ def read(path: Path) -> CpuCosts:
         raise UserError(f"--costs: {path} is not a file of --out-costs: {e}") from e
 
 
-def _measure(slots: int) -> CpuCosts:
+def _measure(slots: int, steps_per_execution: int) -> CpuCosts:
     from twml_ops.distribute.measure_costs import MeasurementError, measure_costs
 
     console = make_console()
@@ -75,6 +81,6 @@ def _measure(slots: int) -> CpuCosts:
             def show(name: str) -> None:
                 status.update(f"measuring CPU time: {name}")
 
-            return measure_costs(slots, show=show)[0]
+            return measure_costs(slots, steps_per_execution, show=show)[0]
     except MeasurementError as e:
         raise UserError(f"--measure: {e}") from e

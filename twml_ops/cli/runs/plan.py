@@ -45,6 +45,7 @@ class PlanOptions:
         servers: number of parameter servers.
         workers: number of workers.
         mode: "sync" or "async": whether the workers of a hybrid wait for each other.
+        steps_per_execution: steps of a call of TensorFlow.
         cores: CPU cores of a host.
         values: entries have values.
         deduplicate: a hybrid sends repeated ids once.
@@ -70,6 +71,7 @@ class PlanOptions:
     servers: int
     workers: int
     mode: str
+    steps_per_execution: int
     cores: float
     values: bool
     deduplicate: bool
@@ -119,7 +121,12 @@ def plan_job(
         for batch in options.batches
     ]
     cluster = ClusterResources(
-        1e6 * options.egress, options.servers, options.workers, options.cores
+        1e6 * options.egress,
+        options.servers,
+        options.workers,
+        options.cores,
+        asynchronous=options.mode == "async",
+        steps_per_call=options.steps_per_execution,
     )
     compute = Compute(
         options.sparse_ms / 1e3,
@@ -128,25 +135,25 @@ def plan_job(
         None if options.transport is None else 1e6 * options.transport,
     )
     memory = None if options.server_memory is None else 1e9 * options.server_memory
-    how: dict[str, Any] = {"overlap": options.overlap, "asynchronous": options.mode == "async"}
+    overlap = options.overlap
     servers_needed(jobs[0], memory, options.servers)
     plan_plot.check_path(out)
     compute = dataclasses.replace(compute, costs=get_costs())
-    best = recommend(jobs, cluster, compute, server_memory=memory, **how)
+    best = recommend(jobs, cluster, compute, server_memory=memory, overlap=overlap)
     job = best.job
     plan = Plan(
         job,
         cluster,
         compute,
-        [predict(s, job, cluster, compute, **how) for s in STRATEGIES],
+        [predict(s, job, cluster, compute, overlap=overlap) for s in STRATEGIES],
         best.choice,
         best.examples_per_second_by_batch,
-        hosts_to_break_even(job, cluster, compute, server_memory=memory, **how)
+        hosts_to_break_even(job, cluster, compute, server_memory=memory, overlap=overlap)
         if best.choice.alone.seconds
         else None,
     )
     if out is not None:
-        plan_plot.draw(job, cluster, compute, out, **how)
+        plan_plot.draw(job, cluster, compute, overlap, out)
     if as_json:
         print_json(_to_json(plan))
     else:
