@@ -17,6 +17,7 @@ from twml_ops.analysis.scoring import Scores
 from twml_ops.cli.render import trial_table
 from twml_ops.cli.render.leaks import warnings_of
 from twml_ops.cli.render.metrics_table import base_rate_loss, metric_table, number_text
+from twml_ops.cli.results.history import SpeedComparison
 from twml_ops.cli.results.run_result import RunResult
 from twml_ops.cli.results.trial import Trial
 
@@ -50,7 +51,7 @@ def render(result: RunResult) -> str:
             for label, scores in result.scores.items()
         ],
         trials=_trial_rows(facts),
-        warnings=warnings_of(*_leaks(facts)),
+        warnings=[*warnings_of(*_leaks(facts)), *_slow_cluster(facts)],
         configuration=_configuration(facts),
         command=facts["command"],
     )
@@ -77,6 +78,13 @@ def _leaks(facts: Mapping[str, Any]) -> tuple[dict[str, float], str]:
     """The features that alone predict the label, and the data that showed it."""
     found = facts.get("leaks") or {"features": {}, "data": ""}
     return found["features"], found["data"]
+
+
+def _slow_cluster(facts: Mapping[str, Any]) -> list[str]:
+    """The warning that a cluster is slower than one process, if it is."""
+    speeds = facts.get("speeds")
+    warning = speeds and SpeedComparison(**speeds).warning()
+    return [warning] if warning else []
 
 
 def _trial_rows(facts: Mapping[str, Any]) -> list[dict[str, Any]]:

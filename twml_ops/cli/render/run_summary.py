@@ -13,7 +13,7 @@ from rich.table import Table
 
 from twml_ops.cli.render.metrics_table import Metrics, metric_table
 from twml_ops.cli.results.epoch_choice import EpochChoice
-from twml_ops.cli.results.history import History
+from twml_ops.cli.results.history import History, SpeedComparison
 from twml_ops.cli.results.member import Member
 from twml_ops.cli.results.run_result import RunResult
 from twml_ops.data import Source
@@ -125,6 +125,18 @@ def print_parsed(
         f"{whole / 1e6:,.1f} MB ({'; '.join(notes)})",
         soft_wrap=True,
     )
+
+
+def print_speeds(console: Console, speeds: SpeedComparison) -> None:
+    """Prints that a cluster is slower than one process, if it is.
+
+    Args:
+        console: where to print.
+        speeds: what was measured.
+    """
+    text = speeds.warning()
+    if text is not None:
+        console.print(f"[bold yellow]warning[/] {escape(text)}", soft_wrap=True)
 
 
 def print_metrics(

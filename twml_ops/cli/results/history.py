@@ -34,6 +34,28 @@ class Epoch(NamedTuple):
     metrics: dict[str, float]
 
 
+class SpeedComparison(NamedTuple):
+    """The speed of a cluster and of one process, in examples per second.
+
+    Attributes:
+        cluster: of all workers together.
+        one_process: of one process on the host of the chief.
+    """
+
+    cluster: float
+    one_process: float
+
+    def warning(self) -> str | None:
+        """A sentence that says that the cluster is slower; None if it is not."""
+        if self.cluster >= self.one_process:
+            return None
+        return (
+            f"This cluster is slower than one process: it trains {self.cluster:,.0f} examples/s, "
+            f"and one process on the host of the chief trains {self.one_process:,.0f}. "
+            "`twml-ops plan --measure` predicts how many hosts a cluster needs to be faster."
+        )
+
+
 @dataclasses.dataclass
 class History:
     """The record of a training run.
@@ -49,6 +71,7 @@ class History:
         parsed_bytes: bytes of the data of `--data` that this process of a cluster has parsed; 0 of
             other trainings.
         data_bytes: bytes of all training data; 0 of other trainings.
+        speeds: the speed of a cluster and of one process; None if they were not compared.
     """
 
     epochs: list[Epoch] = dataclasses.field(default_factory=list)
@@ -59,6 +82,7 @@ class History:
     seconds: float = 0.0
     parsed_bytes: int = 0
     data_bytes: int = 0
+    speeds: SpeedComparison | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The attributes as values that JSON can hold."""
@@ -74,4 +98,7 @@ class History:
             "monitored_loss": LossPoint,
         }
         lists = {name: [kind(*x) for x in values[name]] for name, kind in kinds.items()}
-        return cls(**{**values, **lists})
+        speeds = values.get("speeds")
+        return cls(
+            **{**values, **lists, "speeds": None if speeds is None else SpeedComparison(*speeds)}
+        )

@@ -18,8 +18,8 @@ from rich.console import Console
 from twml_ops import models
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import run_summary
-from twml_ops.cli.results.history import History, LossPoint
-from twml_ops.cli.runs import cluster, evaluation_log, optimizers
+from twml_ops.cli.results.history import History, LossPoint, SpeedComparison
+from twml_ops.cli.runs import cluster, cluster_speed, evaluation_log, optimizers
 from twml_ops.cli.runs.class_balance import weighted
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.runner import FittedModel, Monitored
@@ -27,6 +27,7 @@ from twml_ops.data import InputPosition, Source
 from twml_ops.distribute import ChiefBuiltModel, Cluster, HybridTrainer, exit_on_cluster_error
 
 POINTS_PER_EPOCH = 40
+OnStep = Callable[[int, Any], None]
 
 
 class ClusterRunner:
@@ -114,6 +115,12 @@ class ClusterRunner:
                 **dataclasses.asdict(options),
             )
             record = self._recorder(history, train.num_examples(), steps, step_examples)
+            if this.is_chief and cluster_speed.fits(model.count_params()):
+                context = tf.distribute.InputContext(len(this.workers), 0, len(this.workers))
+                compare = self._compare_speeds(
+                    history, model, lambda: dataset(context, 0), steps, step_examples
+                )
+                record = _both(record, compare)
             last = trainer.fit(dataset, steps, record).step
             for data in read:
                 history.parsed_bytes = train.parsed_bytes
@@ -144,9 +151,32 @@ class ClusterRunner:
         shutil.rmtree(checkpoints, ignore_errors=True)
         return FittedModel(trained, history)
 
-    def _recorder(
-        self, history: History, size: int, steps: int, step_examples: int
-    ) -> Callable[[int, Any], None]:
+    def _compare_speeds(
+        self,
+        history: History,
+        model: ChiefBuiltModel,
+        batches: Callable[[], tf.data.Dataset],
+        steps: int,
+        step_examples: int,
+    ) -> OnStep:
+        """A function that compares the speed of the cluster with that of one process."""
+        config = self._config
+
+        def measure() -> float:
+            assert config.learning_rate is not None
+            optimizer = optimizers.create(config.optimizer, config.learning_rate, steps)
+            return cluster_speed.speed_of_one_process(
+                model(), optimizer, batches(), config.batch_size
+            )
+
+        def report(speeds: SpeedComparison) -> None:
+            history.speeds = speeds
+            run_summary.print_speeds(self._console, speeds)
+
+        speed = cluster_speed.ClusterSpeed(measure, report, steps, step_examples)
+        return lambda step, _: speed.on_step(step)
+
+    def _recorder(self, history: History, size: int, steps: int, step_examples: int) -> OnStep:
         """A function that adds the loss of each step to the learning curve."""
         this = Cluster.from_environment()
         interval = max(1, size // POINTS_PER_EPOCH // step_examples)
@@ -168,3 +198,11 @@ class ClusterRunner:
                 self._console.print(f"step {step:,}/{steps:,}   train loss {mean:.4f}")
 
         return record
+
+
+def _both(first: OnStep, second: OnStep) -> OnStep:
+    def on_step(step: int, loss: Any) -> None:
+        first(step, loss)
+        second(step, loss)
+
+    return on_step

@@ -64,6 +64,7 @@ def training_facts(
         "leaks": leaks,
         "parsed_bytes": history.parsed_bytes or None,
         "data_bytes": history.data_bytes or None,
+        "speeds": history.speeds and history.speeds._asdict(),
         "members": [m._asdict() for m in members] if len(members) > 1 else None,
         "schema": dataclasses.asdict(schema),
         **provenance(),
