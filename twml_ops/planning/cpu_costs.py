@@ -132,7 +132,8 @@ class CpuCosts:
                     f"got {of_process!r:.100} for {process}"
                 )
             for part, number in of_process.items():
-                if part not in parts or isinstance(number, bool | str) or number is None:
+                known = isinstance(number, (int, float)) and not isinstance(number, bool)
+                if part not in parts or not known:
                     raise ValueError(
                         f"costs must be numbers for {', '.join(parts)}; "
                         f"got {part!r:.100}: {number!r:.100} for {process}"

@@ -212,7 +212,8 @@ def _round_trip(
     """The mean time between two steps of one of several workers that share the servers.
 
     This is mean value analysis of a closed queueing network (Reiser and Lavenberg, "Mean-value
-    analysis of closed multichain queueing networks", J. ACM 27(2), 1980).
+    analysis of closed multichain queueing networks", J. ACM 27(2), 1980). Since the parts of a
+    step overlap, the bound by the busiest resource is applied in addition.
 
     Args:
         workers: Number of workers.
@@ -225,6 +226,7 @@ def _round_trip(
     for n in range(1, workers + 1):
         at_stations = [s * (1 + q) for s, q in zip(stations, queues, strict=True)]
         seconds = own + _overlapped(of_worker, sum(at_stations), calls)
+        seconds = max(seconds, n * max(stations))
         queues = [n * t / seconds if seconds else 0.0 for t in at_stations]
     return seconds
 

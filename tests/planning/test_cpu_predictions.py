@@ -1,0 +1,165 @@
+"""Steps per second that the CPUs of the hosts allow, and the recommendation of a cluster."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twml_ops.planning import (
+    ClusterResources,
+    Compute,
+    CpuCosts,
+    Job,
+    StepParts,
+    Table,
+    choose,
+    hosts_to_break_even,
+    predict,
+    recommend,
+)
+
+pytestmark = pytest.mark.one_tf
+COSTS = CpuCosts(
+    alone=StepParts(1.2e-3, 0, 90e-6, 16e-9, 0.6e-9, 0.1e-9, 1.1e-9),
+    worker=StepParts(0.3e-3, 50e-6, 110e-6, 16e-9, 3e-9),
+    server=StepParts(0, 50e-6, 30e-6, 16e-9, 0.8e-9, 0.1e-9, 1e-9),
+)
+JOB = Job((Table(2**19, 128, 200, unique=28_000),), 512)
+FAST = 1e15  # bytes per second of a network that takes no time
+ROW, COLUMN = "hybrid by row", "hybrid by column"
+
+
+def predicted(servers=1, workers=1, axis=ROW, job=JOB, costs=COSTS, egress=FAST, **of_cluster):
+    cluster = ClusterResources(egress, servers, workers, **of_cluster)
+    return predict(axis, job, cluster, Compute(costs=costs))
+
+
+def test_a_synchronous_step_is_the_worker_and_then_the_server():
+    p = predicted(2, 3)
+    assert p.server_cpu == pytest.approx(3 * predicted(2, 3).server_cpu / 3)
+    assert p.seconds == pytest.approx(p.worker_cpu + p.server_cpu)
+    slow = predicted(2, 3, cores=0.2)
+    assert slow.seconds == pytest.approx(5 * p.seconds)
+
+
+def test_in_calls_of_many_steps_the_longer_part_hides_the_other():
+    one, many = predicted(2), predicted(2, steps_per_call=10**6)
+    assert many.seconds == pytest.approx(max(one.worker_cpu, one.server_cpu), rel=1e-4)
+    eight = predicted(2, steps_per_call=8)
+    assert many.seconds < eight.seconds < one.seconds
+
+
+def test_a_single_machine_has_no_messages():
+    p = predicted(axis="single machine", cores=0.5)
+    assert p.seconds == pytest.approx(2 * p.worker_cpu)
+    assert p.server_cpu == 0
+    assert p.worker_cpu == pytest.approx(
+        1.2e-3 + 90e-6 + 102_400 * 16e-9 + 512 * 128 * 0.6e-9 + 102_400 * 128e-10 + 28_000 * 128e-9
+        + 28_000 * 128e-10
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("k", [1, 4])
+def test_one_asynchronous_worker_is_as_fast_as_one_synchronous(k):
+    both = [predicted(2, egress=1e8, asynchronous=a, steps_per_call=k).seconds for a in (0, 1)]
+    assert both[0] == pytest.approx(both[1])
+
+
+@given(st.integers(1, 8), st.integers(1, 12), st.sampled_from([1, 4]), st.sampled_from([1e7, FAST]))
+def test_asynchronous_workers_are_limited_by_the_busiest_host(servers, workers, k, egress):
+    options = {"egress": egress, "steps_per_call": k, "asynchronous": True}
+    p, alone = (predicted(servers, w, **options) for w in (workers, 1))
+    assert p.steps_per_second <= workers / p.server_cpu * (1 + 1e-9)
+    assert p.steps_per_second <= workers * alone.steps_per_second * (1 + 1e-9)
+    # A synchronous step ends when the slowest has ended, so that it is not faster.
+    waiting = predicted(servers, workers, **{**options, "asynchronous": False})
+    assert p.steps_per_second >= waiting.steps_per_second * (1 - 1e-9)
+
+
+def test_many_asynchronous_workers_reach_that_limit():
+    p = predicted(1, 100, asynchronous=True)
+    assert p.steps_per_second == pytest.approx(100 / p.server_cpu, rel=0.02)
+
+
+@given(
+    st.integers(1, 6), st.integers(1, 6), st.booleans(), st.booleans(), st.sampled_from([ROW, COLUMN])
+)  # fmt: skip
+def test_more_cores_and_cheaper_parts_are_never_slower(
+    servers, workers, asynchronous, in_workers, axis
+):
+    options = {"asynchronous": asynchronous, "servers_in_workers": in_workers, "axis": axis}
+    rates = [
+        predicted(servers, workers, cores=c, egress=1e8, **options).seconds
+        for c in (0.1, 0.5, 1, 2, 16)
+    ]
+    assert rates == sorted(rates, reverse=True)
+    cheap = dataclasses.replace(COSTS, worker=dataclasses.replace(COSTS.worker, message=0.0))
+    assert (
+        predicted(servers, workers, costs=cheap, **options).seconds
+        <= predicted(servers, workers, **options).seconds
+    )
+
+
+def test_servers_in_workers_save_messages_and_hosts_and_share_the_cores():
+    apart, inside = predicted(2, 2), predicted(2, 2, servers_in_workers=True)
+    assert inside.worker_cpu < apart.worker_cpu
+    assert inside.server_cpu < apart.server_cpu
+    assert inside.seconds == pytest.approx(inside.worker_cpu + inside.server_cpu)
+    uneven = predicted(3, 2, servers_in_workers=True)
+    assert uneven.seconds == pytest.approx(uneven.worker_cpu + 2 * uneven.server_cpu)
+
+
+def test_servers_are_in_workers_if_messages_cost_more_than_arithmetic():
+    small = Job((Table(1000, 8, 2),), 32)
+    cluster = ClusterResources(FAST, 2, 2)
+    assert choose(small, cluster, Compute(costs=COSTS)).prediction.servers_in_workers
+    calls = dataclasses.replace(cluster, steps_per_call=8)
+    assert not choose(JOB, calls, Compute(costs=COSTS)).prediction.servers_in_workers
+
+
+def test_larger_batches_are_recommended_if_they_train_more_examples():
+    jobs = [dataclasses.replace(JOB, batch=b) for b in (512, 32, 4096)]
+    found = recommend(jobs, ClusterResources(FAST, 2, 2), Compute(costs=COSTS))
+    rates = found.examples_per_second_by_batch
+    assert list(rates) == [32, 512, 4096]
+    assert found.job.batch == 4096
+    assert rates[32] < rates[512] < rates[4096]
+    # Without fixed costs all sizes are equally good, and the smallest is taken.
+    uniform = [dataclasses.replace(j, tables=(Table(2**30, 128, 200),)) for j in jobs]
+    per_entry = StepParts(entry=1e-6)
+    same = Compute(costs=CpuCosts(per_entry, per_entry, per_entry))
+    assert recommend(uniform, ClusterResources(FAST), same).job.batch == 32
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_cluster_of_so_many_hosts_is_faster_and_of_fewer_is_not(asynchronous):
+    compute = Compute(costs=COSTS)
+    cluster = ClusterResources(FAST, cores=0.2, asynchronous=asynchronous, steps_per_call=4)
+    for job in (JOB, Job((Table(1000, 8, 2),), 32)):
+        hosts = hosts_to_break_even(job, cluster, compute)
+        alone = predict("single machine", job, cluster, compute).steps_per_second
+
+        def best(count, job=job):
+            splits = [(count - w, w, False) for w in range(1, count)] + [(count, count, True)]
+            return max(
+                predict(
+                    axis,
+                    job,
+                    dataclasses.replace(
+                        cluster, servers=s, workers=w, servers_in_workers=inside
+                    ),
+                    compute,
+                ).steps_per_second
+                for s, w, inside in splits
+                for axis in (ROW, COLUMN)
+                if axis == ROW or s <= 8
+            )
+
+        assert best(hosts) > alone
+        assert all(best(fewer) <= alone for fewer in range(2, hosts))
+
+
+def test_a_cluster_whose_messages_cost_too_much_is_never_faster():
+    slow = dataclasses.replace(COSTS, worker=StepParts(message=1.0))
+    assert hosts_to_break_even(JOB, ClusterResources(FAST), Compute(costs=slow)) is None
