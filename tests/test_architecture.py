@@ -27,7 +27,8 @@ ARROWS = {
     "selfcheck": "core ops _keras _startup_log ''",
     "analysis": "layers metrics data _batch ops _core _keras _deprecated",
     "tpu": "layers optimizers placement _batch ops _keras _deprecated",
-    "distribute": "checkpoint layers optimizers placement ops peers planning _keras _child _deprecated",
+    "distribute": "checkpoint layers optimizers placement ops peers planning _keras _child "
+    "_deprecated",
     "estimator": "export checkpoint optimizers ops _deprecated",
     "serving": "core _scorer",
     "export": "models checkpoint data layers ops ops.stock core _scorer _category_hash _keras",

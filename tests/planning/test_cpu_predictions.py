@@ -83,8 +83,12 @@ def test_many_asynchronous_workers_reach_that_limit():
 
 
 @given(
-    st.integers(1, 6), st.integers(1, 6), st.booleans(), st.booleans(), st.sampled_from([ROW, COLUMN])
-)  # fmt: skip
+    st.integers(1, 6),
+    st.integers(1, 6),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([ROW, COLUMN]),
+)
 def test_more_cores_and_cheaper_parts_are_never_slower(
     servers, workers, asynchronous, in_workers, axis
 ):
@@ -146,9 +150,7 @@ def test_a_cluster_of_so_many_hosts_is_faster_and_of_fewer_is_not(asynchronous):
                 predict(
                     axis,
                     job,
-                    dataclasses.replace(
-                        cluster, servers=s, workers=w, servers_in_workers=inside
-                    ),
+                    dataclasses.replace(cluster, servers=s, workers=w, servers_in_workers=inside),
                     compute,
                 ).steps_per_second
                 for s, w, inside in splits

@@ -78,7 +78,7 @@ def measure_costs(
         ValueError: There is no optimizer with so many slots.
     """
     if slots not in SLOTS:
-        raise ValueError(f"slots must be one of {', '.join(map(str, SLOTS))}, got {slots}")
+        raise ValueError(f"slots must be one of {', '.join(map(str, SLOTS))}; got {slots}")
     if sys.platform != "linux":
         raise MeasurementError(f"the CPU time of servers is measured on Linux, not {sys.platform}")
     options = {"steps_per_execution": steps_per_execution, "partition_axis": "row"}

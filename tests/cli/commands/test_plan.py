@@ -8,6 +8,14 @@ import pytest
 
 from twml_ops.cli import main
 
+COSTS = {
+    "slots": 0,
+    "microseconds": {
+        "alone": {"step": 1200, "table": 90, "entry": 0.016, "weight": 0.001},
+        "worker": {"step": 300, "message": 50, "table": 110, "entry": 0.016, "activation": 0.003},
+        "server": {"message": 50, "table": 30, "entry": 0.016, "weight": 0.001},
+    },
+}
 TABLE = ["plan", "--table", "2^19x128", "--unique", "40000"]
 
 
@@ -51,6 +59,77 @@ def test_the_plot_is_written(tmp_path, capsys):
     assert "plan.png" in capsys.readouterr().out
 
 
+@pytest.fixture
+def costs(tmp_path):
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(COSTS))
+    return str(path)
+
+
+def test_with_costs_the_plan_says_when_one_machine_is_faster(costs, capsys):
+    main([*TABLE, "--costs", costs, "--workers", "1", "--servers", "1", "--cores", "0.2"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "CPU µs of one" in out
+    assert "a single machine is faster:" in out
+    assert "a cluster is faster from " in out
+
+
+def test_with_costs_the_plan_recommends_a_batch_size_and_where_servers_run(costs, capsys):
+    arguments = ["--batch", "64", "--batch", "1024", "--servers", "2", "--workers", "4"]
+    main([*TABLE, *arguments, "--costs", costs, "--mode", "async", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    rates = found["choice"]["examples_per_second_by_batch"]
+    assert rates["1024"] > rates["64"]
+    assert found["choice"]["batch"] == found["job"]["batch"] == 1024
+    assert found["choice"]["servers_in_workers"] in (True, False)
+    assert found["choice"]["hosts_to_break_even"] >= 2
+    assert found["cluster"]["asynchronous"]
+    assert found["compute"]["costs"]["worker"]["message"] == pytest.approx(50)
+    p = found["strategies"]["hybrid by row"]
+    assert p["worker_cpu_seconds"] > 300e-6
+
+
+def test_distinct_ids_of_the_first_batch_size_grow_with_the_others(capsys):
+    main([*TABLE, "--batch", "512", "--batch", "1024", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    unique = found["job"]["tables"][0]["unique"]
+    assert unique == 40_000 * found["job"]["batch"] / 512
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "No such file"), ("{", "is not a file of --out-costs"), ("[]", "is not a file of"),
+     ('{"microseconds": {"alone": {}}}', "got None for worker")],
+)  # fmt: skip
+def test_a_bad_file_of_costs_gives_one_line(content, message, tmp_path, capsys):
+    path = tmp_path / "costs.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(SystemExit) as exit_:
+        main([*TABLE, "--costs", str(path)])
+    out, err = capsys.readouterr()
+    assert (exit_.value.code, out) == (1, "")
+    assert "--costs" in err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_measured_costs_are_used_and_written_and_can_be_read(tmp_path, capsys):
+    path = tmp_path / "new" / "costs.json"
+    main([*TABLE, "--measure", "--slots", "1", "--out-costs", str(path), "--json"])
+    measured = json.loads(capsys.readouterr().out)
+    costs = measured["compute"]["costs"]
+    for process, part in (("alone", "step"), ("worker", "message"), ("server", "message")):
+        assert 0 < costs[process][part] < 1e5, costs
+    assert 0 < costs["server"]["entry"] < 10
+    main([*TABLE, "--costs", str(path), "--slots", "1", "--json"])
+    read = json.loads(capsys.readouterr().out)
+    assert read["choice"]["steps_per_second"] == pytest.approx(
+        measured["choice"]["steps_per_second"]
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -63,6 +142,12 @@ def test_the_plot_is_written(tmp_path, capsys):
         ([*TABLE, "--dense-ms", "-1"], "dense must not be negative"),
         ([*TABLE, "--server-memory", "0.1"], "servers must be at least 3"),
         ([*TABLE, "--out", "plan.jpg"], "must end in .png"),
+        ([*TABLE, "--out", "plan.jpg", "--measure"], "must end in .png"),
+        ([*TABLE, "--mode", "hogwild"], "--mode: expected sync or async, got 'hogwild'"),
+        ([*TABLE, "--cores", "0"], "cores must be positive"),
+        ([*TABLE, "--measure", "--slots", "3"], "slots must be one of 0, 1, 2; got 3"),
+        ([*TABLE, "--measure", "--costs", "x"], "--measure and --costs: give one of them"),
+        ([*TABLE, "--out-costs", "x"], "--out-costs needs --measure"),
     ],
 )
 def test_a_bad_argument_gives_one_line(arguments, message, capsys):

@@ -28,7 +28,7 @@ def plan(
     unique: Annotated[
         list[float] | None,
         typer.Option(
-            help="Distinct ids of a batch: one number, or one per table. "
+            help="Distinct ids of a batch (of the first --batch): one number, or one per table. "
             "[default: as for uniform ids]"
         ),
     ] = None,

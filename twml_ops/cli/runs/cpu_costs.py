@@ -72,8 +72,10 @@ def read(path: Path) -> CpuCosts:
 
 
 def _measure(slots: int, steps_per_execution: int) -> CpuCosts:
-    from twml_ops.distribute.measure_costs import MeasurementError, measure_costs
-
+    try:
+        from twml_ops.distribute.measure_costs import MeasurementError, measure_costs
+    except ImportError as e:
+        raise UserError(f"--measure needs TensorFlow: {e}") from e
     console = make_console()
     try:
         with console.status("measuring CPU time") as status:

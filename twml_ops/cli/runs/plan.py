@@ -109,7 +109,7 @@ def plan_job(
         raise UserError(f"--mode: expected {' or '.join(MODES)}, got {options.mode!r}")
     jobs = [
         Job(
-            _tables(options),
+            _tables(options, batch),
             batch,
             values=options.values,
             deduplicate=options.deduplicate,
@@ -160,7 +160,8 @@ def plan_job(
         plan_table.print_plan(plan, out)
 
 
-def _tables(options: PlanOptions) -> tuple[Table, ...]:
+def _tables(options: PlanOptions, batch: int) -> tuple[Table, ...]:
+    """The tables, whose distinct ids are in proportion to the batch size, up to all ids."""
     sizes = options.tables
     entries = _one_per_table("--entries", options.entries, len(sizes))
     given = {"--unique": options.unique, "--exchanged": options.exchanged}
@@ -168,7 +169,16 @@ def _tables(options: PlanOptions) -> tuple[Table, ...]:
         _one_per_table(name, numbers, len(sizes)) if numbers else [None] * len(sizes)
         for name, numbers in given.items()
     ]
-    return tuple(Table.parse(*each) for each in zip(sizes, entries, *counts, strict=True))
+    tables = [Table.parse(*each) for each in zip(sizes, entries, *counts, strict=True)]
+    more = batch / options.batches[0]
+
+    def scaled(number: float | None, table: Table) -> float | None:
+        return number and min(number * more, table.input_dim)
+
+    return tuple(
+        dataclasses.replace(t, unique=scaled(t.unique, t), exchanged=scaled(t.exchanged, t))
+        for t in tables
+    )
 
 
 def _one_per_table(name: str, values: list[float], count: int) -> list[float]:
