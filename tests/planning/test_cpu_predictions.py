@@ -43,11 +43,15 @@ def test_a_synchronous_step_is_the_worker_and_then_the_server():
     assert slow.seconds == pytest.approx(5 * p.seconds)
 
 
-def test_in_calls_of_many_steps_the_longer_part_hides_the_other():
-    one, many = predicted(2), predicted(2, steps_per_call=10**6)
-    assert many.seconds == pytest.approx(max(one.worker_cpu, one.server_cpu), rel=1e-4)
-    eight = predicted(2, steps_per_call=8)
-    assert many.seconds < eight.seconds < one.seconds
+def test_in_calls_of_many_steps_the_servers_work_while_a_worker_packs():
+    one, two, many = (predicted(2, steps_per_call=k) for k in (1, 2, 10**6))
+    packing = 102_400 * COSTS.worker.entry
+    assert one.seconds - two.seconds == pytest.approx(packing / 2)
+    assert one.seconds - many.seconds == pytest.approx(packing, rel=1e-4)
+    # Packing that takes longer than the servers is hidden behind them only in part.
+    slow = dataclasses.replace(COSTS, worker=StepParts(entry=1e-6))
+    p = predicted(2, costs=slow, steps_per_call=10**6)
+    assert p.seconds == pytest.approx(p.worker_cpu, rel=1e-4)
 
 
 def test_a_single_machine_has_no_messages():

@@ -190,7 +190,7 @@ class ClusterResources:
         asynchronous: Whether workers with servers do not wait for each other. A step is then the
             mean time in which each worker trains on one batch.
         steps_per_call: k, `steps_per_execution` of the trainer. In all steps of a call but one, a
-            worker prepares a batch while the servers work.
+            worker packs the entries of a batch while the servers work.
 
     Raises:
         ValueError: A number is not positive.

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from twml_ops.planning.cpu_costs import CpuTime
+from twml_ops.planning.cpu_costs import CpuTime, StepParts
 from twml_ops.planning.job import ClusterResources, Compute, Job
 from twml_ops.planning.traffic import (
     BY_COLUMN,
@@ -143,7 +143,7 @@ def predict(
         total = m.bytes * fan_out[m.sender, m.receiver] * cluster.remote_share
         sent[m.sender] += total
         phases[m.phase][m.sender] += total
-    worker, server = _cpu(strategy, job, cluster, compute)
+    worker, server, packing = _cpu(strategy, job, cluster, compute)
 
     def busiest(amounts: dict[str, float]) -> float:
         if cluster.servers_in_workers:
@@ -157,17 +157,20 @@ def predict(
     latency = compute.latency * len(phases) / (job.every if strategy == PEERS else 1)
     of_worker = worker.elapsed(cluster.cores)
     of_server = server.elapsed(cluster.cores) * together
-    # Servers on the hosts of workers use the same cores, so that nothing overlaps.
-    calls = 1 if cluster.servers_in_workers else cluster.steps_per_call
+    apart = cluster.asynchronous and hybrid and not cluster.servers_in_workers
+    waiting = of_server if apart else of_server * workers
     if overlap and hybrid:
-        waiting = of_server * workers
-        work = max(of_worker, waiting) if cluster.asynchronous else of_worker + waiting
+        work = max(of_worker, of_server * workers) if apart else of_worker + waiting
         seconds = max(sending, work + latency)
-    elif cluster.asynchronous and hybrid and not cluster.servers_in_workers:
-        own, reply = sent[WORKER] / rate + latency, sent[SERVER] / workers / rate
-        seconds = _round_trip(workers, of_worker, own, [of_server, reply], calls)
     else:
-        seconds = sending + latency + _overlapped(of_worker, of_server * workers, calls)
+        if not cluster.servers_in_workers:  # their hosts are busy with the servers
+            hidden = min(packing.elapsed(cluster.cores), waiting)
+            of_worker -= hidden * (1 - 1 / cluster.steps_per_call)
+        if apart:
+            own = of_worker + sent[WORKER] / rate + latency
+            seconds = _cycle(workers, own, [of_server, sent[SERVER] / workers / rate])
+        else:
+            seconds = sending + latency + of_worker + waiting
     return Prediction(
         *(strategy, servers, workers, sent_messages, sent),
         wire_seconds=bytes_in_turn * WIRE_OVERHEAD / cluster.egress,
@@ -180,53 +183,42 @@ def predict(
 
 def _cpu(
     strategy: str, job: Job, cluster: ClusterResources, compute: Compute
-) -> tuple[CpuTime, CpuTime]:
-    """CPU time of a worker in a step, and of a server for the batch of one worker."""
+) -> tuple[CpuTime, CpuTime, CpuTime]:
+    """CPU time of a step: of a worker, of a server for one worker's batch, and of packing entries.
+
+    Packing is a part of the worker's.
+    """
     costs = compute.costs
     if strategy not in (BY_ROW, BY_COLUMN):  # each worker has all arithmetic
         own = CpuTime(compute.dense, compute.sparse)
-        return own + work_alone(job).times(costs.alone) if costs else own, CpuTime()
+        return own + work_alone(job).times(costs.alone) if costs else own, CpuTime(), CpuTime()
     worker, server = CpuTime(compute.dense), CpuTime(0.0, compute.sparse / cluster.servers)
-    if costs:
-        servers, workers, remote = cluster.servers, cluster.workers, cluster.remote_share
-        work = work_in_cluster(strategy, job, servers, workers, remote)
-        worker += work.worker.times(costs.worker)
-        server += work.server.times(costs.server)
-    return worker, server
+    if not costs:
+        return worker, server, CpuTime()
+    servers, workers, remote = cluster.servers, cluster.workers, cluster.remote_share
+    work = work_in_cluster(strategy, job, servers, workers, remote)
+    return (
+        worker + work.worker.times(costs.worker),
+        server + work.server.times(costs.server),
+        StepParts(entry=work.worker.entry).times(costs.worker),
+    )
 
 
-def _overlapped(one: float, other: float, calls: int) -> float:
-    """Seconds of a step of two parts that are done at the same time in all steps of a call but one.
-
-    Args:
-        one: Seconds of one part.
-        other: Seconds of the other part.
-        calls: Steps of a call.
-    """
-    return max(one, other) + min(one, other) / calls
-
-
-def _round_trip(
-    workers: int, of_worker: float, own: float, stations: Sequence[float], calls: int
-) -> float:
+def _cycle(workers: int, own: float, stations: Sequence[float]) -> float:
     """The mean time between two steps of one of several workers that share the servers.
 
     This is mean value analysis of a closed queueing network (Reiser and Lavenberg, "Mean-value
-    analysis of closed multichain queueing networks", J. ACM 27(2), 1980). Since the parts of a
-    step overlap, the bound by the busiest resource is applied in addition.
+    analysis of closed multichain queueing networks", J. ACM 27(2), 1980).
 
     Args:
         workers: Number of workers.
-        of_worker: Seconds of a step on the host of the worker.
-        own: Seconds of a step on what the worker shares with no other worker, beside its host.
+        own: Seconds of a step on what a worker shares with no other worker.
         stations: Seconds of a step at each shared resource.
-        calls: Steps of a call.
     """
-    queues, seconds = [0.0] * len(stations), 0.0
+    queues, seconds = [0.0] * len(stations), own
     for n in range(1, workers + 1):
         at_stations = [s * (1 + q) for s, q in zip(stations, queues, strict=True)]
-        seconds = own + _overlapped(of_worker, sum(at_stations), calls)
-        seconds = max(seconds, n * max(stations))
+        seconds = own + sum(at_stations)
         queues = [n * t / seconds if seconds else 0.0 for t in at_stations]
     return seconds
 

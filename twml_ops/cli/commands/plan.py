@@ -51,7 +51,7 @@ def plan(
         int,
         typer.Option(
             min=1,
-            help="Steps of a call of TensorFlow. In all of them but one a worker prepares a batch "
+            help="Steps of a call of TensorFlow. In all of them but one a worker packs a batch "
             "while the servers work.",
         ),
     ] = 4,
