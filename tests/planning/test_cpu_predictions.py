@@ -13,6 +13,7 @@ from twml_ops.planning import (
     Job,
     StepParts,
     Table,
+    calibrate,
     choose,
     hosts_to_break_even,
     predict,
@@ -79,6 +80,17 @@ def test_asynchronous_workers_are_limited_by_the_busiest_host(servers, workers, 
     # A synchronous step ends when the slowest has ended, so that it is not faster.
     waiting = predicted(servers, workers, **{**options, "asynchronous": False})
     assert p.steps_per_second >= waiting.steps_per_second * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_calibrated_costs_predict_the_cpu_time_that_was_measured(servers):
+    cluster, compute = ClusterResources(FAST, servers, 2, cores=0.5), Compute(costs=COSTS)
+    before = predict(ROW, JOB, cluster, compute)
+    worker, server = 3 * before.worker_cpu, before.server_cpu  # twice as much for each worker
+    after = predict(ROW, JOB, cluster, calibrate(ROW, JOB, cluster, compute, worker, server))
+    assert after.worker_cpu == pytest.approx(worker)
+    assert after.server_cpu == pytest.approx(2 * server)
+    assert calibrate(ROW, JOB, cluster, compute, 0.0, 0.0) == compute  # no cost is negative
 
 
 def test_many_asynchronous_workers_reach_that_limit():

@@ -11,7 +11,7 @@ from twml_ops._deprecated import deprecated_aliases
 from twml_ops.planning.cpu_costs import CpuCosts, CpuTime, StepParts, fit_costs
 from twml_ops.planning.job import ClusterResources, Compute, Job, Table
 from twml_ops.planning.memory_tiers import TableDemand, TierChoice, choose_tiers
-from twml_ops.planning.predict import Choice, Prediction, choose, predict, servers_needed
+from twml_ops.planning.predict import Choice, Prediction, calibrate, choose, predict, servers_needed
 from twml_ops.planning.recommend import MAX_HOSTS, Recommendation, hosts_to_break_even, recommend
 from twml_ops.planning.traffic import STRATEGIES, Message, messages
 
@@ -31,6 +31,7 @@ __all__ = [
     "Table",
     "TableDemand",
     "TierChoice",
+    "calibrate",
     "choose",
     "choose_tiers",
     "fit_costs",

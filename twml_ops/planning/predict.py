@@ -181,6 +181,41 @@ def predict(
     )
 
 
+def calibrate(
+    strategy: str,
+    job: Job,
+    cluster: ClusterResources,
+    compute: Compute,
+    worker_cpu: float,
+    server_cpu: float,
+) -> Compute:
+    """Returns costs with which the CPU time of a cluster is predicted as it was measured.
+
+    The model of a training may need more than the small models from which `compute.costs` are: a
+    deep dense part, an input pipeline, layers before its tables. Measured with one server and as
+    few workers as possible, the difference holds for other numbers of them. Several workers cost a
+    server more for a batch than one does, so that the two are calibrated apart.
+
+    Args:
+        strategy: "hybrid by row" or "hybrid by column".
+        job: The model and its batches.
+        cluster: The cluster that was measured.
+        compute: The costs, with `costs`; `dense` and `sparse` are replaced.
+        worker_cpu: CPU time of a worker for its batch, in seconds.
+        server_cpu: CPU time of a server for the batch of one worker, in seconds.
+
+    Returns:
+        `compute` with `dense` and `sparse` that make up the difference; 0 where less was measured.
+    """
+    bare = replace(compute, dense=0.0, sparse=0.0)
+    worker, server, _ = _cpu(strategy, job, cluster, bare)
+    return replace(
+        bare,
+        dense=max(0.0, worker_cpu - worker.total),
+        sparse=max(0.0, server_cpu - server.total) * cluster.servers,
+    )
+
+
 def _cpu(
     strategy: str, job: Job, cluster: ClusterResources, compute: Compute
 ) -> tuple[CpuTime, CpuTime, CpuTime]:
