@@ -12,11 +12,10 @@ from twml_ops.planning.cpu_costs import CpuCosts, CpuTime, StepParts, fit_costs
 from twml_ops.planning.job import ClusterResources, Compute, Job, Table
 from twml_ops.planning.memory_tiers import TableDemand, TierChoice, choose_tiers
 from twml_ops.planning.predict import Choice, Prediction, calibrate, choose, predict, servers_needed
-from twml_ops.planning.recommend import MAX_HOSTS, Recommendation, hosts_to_break_even, recommend
+from twml_ops.planning.recommend import Recommendation, hosts_to_break_even, recommend
 from twml_ops.planning.traffic import STRATEGIES, Message, messages
 
 __all__ = [
-    "MAX_HOSTS",
     "STRATEGIES",
     "Choice",
     "ClusterResources",

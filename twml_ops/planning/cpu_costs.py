@@ -46,10 +46,13 @@ class StepParts:
                 raise ValueError(f"{name} must not be negative, got {value}")
 
     def times(self, costs: StepParts) -> CpuTime:
-        """Returns the CPU time of these amounts.
+        """Computes the CPU time of these amounts.
 
         Args:
             costs: Seconds of one of each part.
+
+        Returns:
+            The CPU time of all parts.
         """
         spent = {
             f.name: getattr(self, f.name) * getattr(costs, f.name) for f in dataclasses.fields(self)
@@ -82,10 +85,13 @@ class CpuTime:
         return CpuTime(self.serial * count, self.parallel * count)
 
     def elapsed(self, cores: float) -> float:
-        """Returns how long it takes, in seconds.
+        """Computes how long it takes.
 
         Args:
             cores: Of the host; less than 1 for a share of one.
+
+        Returns:
+            Seconds.
         """
         return self.serial / min(cores, 1.0) + self.parallel / cores
 
@@ -105,7 +111,11 @@ class CpuCosts:
     server: StepParts
 
     def to_json(self) -> dict[str, dict[str, float]]:
-        """Returns microseconds by process and part."""
+        """Converts the costs to values that JSON can hold.
+
+        Returns:
+            Microseconds by process and part.
+        """
         return {
             process: {part: 1e6 * seconds for part, seconds in parts.items()}
             for process, parts in dataclasses.asdict(self).items()
@@ -117,6 +127,9 @@ class CpuCosts:
 
         Args:
             values: Microseconds by process and part; missing parts cost nothing.
+
+        Returns:
+            The costs.
 
         Raises:
             ValueError: A process is missing, a part is unknown, or a number is not one or negative.

@@ -189,7 +189,7 @@ def calibrate(
     worker_cpu: float,
     server_cpu: float,
 ) -> Compute:
-    """Returns costs with which the CPU time of a cluster is predicted as it was measured.
+    """Finds the costs with which the CPU time of a cluster is predicted as it was measured.
 
     The model of a training may need more than the small models from which `compute.costs` are: a
     deep dense part, an input pipeline, layers before its tables. Measured with one server and as
@@ -313,12 +313,15 @@ def choose(
 
 
 def servers_needed(job: Job, server_memory: float | None, servers: int) -> int:
-    """Returns how many servers must hold the tables and slots.
+    """Computes how many servers must hold the tables and slots.
 
     Args:
         job: The model.
         server_memory: Bytes that one server has for them; None: no limit.
         servers: How many there are.
+
+    Returns:
+        The least number of servers.
 
     Raises:
         ValueError: More servers are needed, or `server_memory` is not positive.

@@ -45,6 +45,9 @@ def recommend(
         compute: See `choose`.
         **options: Keyword arguments of `choose`.
 
+    Returns:
+        The recommendation.
+
     Raises:
         ValueError: See `choose`.
     """

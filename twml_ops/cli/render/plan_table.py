@@ -12,7 +12,8 @@ from rich.table import Table
 
 from twml_ops.cli.render.terminal import make_console
 from twml_ops.cli.results.plan import Plan
-from twml_ops.planning import MAX_HOSTS, CpuCosts
+from twml_ops.planning import CpuCosts
+from twml_ops.planning.recommend import MAX_HOSTS
 
 LINKS = ("worker → server", "server → worker", "worker → worker")
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops.cli.errors import one_line
 from twml_ops.cli.results.history import SpeedComparison
 from twml_ops.cli.runs.local_runner import STEPS_PER_EXECUTION
 
@@ -67,8 +66,9 @@ class ClusterSpeed:
         try:
             alone = self._measure()
         except Exception as e:  # the training does not depend on it
+            reason = f"{type(e).__name__}: {e}".splitlines()[0]
             warnings.warn(
-                f"the speed of one process could not be measured: {one_line(e)}",
+                f"the speed of one process could not be measured: {reason}",
                 RuntimeWarning,
                 stacklevel=2,
             )
