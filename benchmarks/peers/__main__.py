@@ -3,8 +3,8 @@
     sudo python -m benchmarks.peers all --docs docs
     python -m benchmarks.peers tears --ranks 2 --messages 1000000 --transport tcp
 
-`learning`, `traffic` and `ways` write their tables to performance.md, `all` does all three. The
-last two need root: they make hosts. `tears` prints JSON.
+`learning`, `kills`, `traffic` and `ways` write their tables to performance.md, `all` does all four.
+The last two need root: they make hosts. `tears` prints JSON.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine, tables
-from benchmarks.peers import experiments, job, ways
+from benchmarks.peers import experiments, job, kills, ways
 from benchmarks.peers.experiments import Log
 
 PARTS: dict[str, tuple[Callable[[Log], dict[str, Any]], Callable[[dict[str, Any]], str]]] = {
     "learning": (experiments.learning, experiments.learning_page),
+    "kills": (kills.measure, kills.page),
     "traffic": (experiments.traffic, experiments.traffic_page),
     "ways": (ways.measure, ways.page),
 }

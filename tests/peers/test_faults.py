@@ -1,26 +1,23 @@
 """Ranks that are killed, that raise, and that do not answer."""
 
-import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.peers import kills
+from benchmarks.peers.kills import CONSISTENCIES
 from tests.peers.jobs import ROOT, TIMEOUT, needs_mpi
-from tests.peers.survivor import EPOCHS, STEPS, loss
 from twml_ops._child import EXIT_LOST
 from twml_ops.peers.launch import mpirun_command, run_job
 
 pytestmark = needs_mpi
-SLOW = pytest.mark.slow
-RANKS, MOST_DEATHS = 4, 2
-CONSISTENCIES = ("bsp", "async", "ssp")
-UNDISTURBED, KILLS, KILLS_IN_CI = 4, 100, 5
-DEVIATIONS = 4  # of the undisturbed runs, by which the loss may be larger than their mean
+KILLS, UNDISTURBED = 5, 4
+DEVIATIONS = 8  # of the few jobs without a failure; `python -m benchmarks.peers kills` has many
 
 
-def start(command, ranks=RANKS, **options):
+def start(command, ranks, **options):
     lines = []
     result = run_job(
         [sys.executable, *command],
@@ -41,84 +38,45 @@ def is_running(pid):
         return False
 
 
-def train(folder, consistency, seed, deaths, max_restarts=0, ranks=RANKS):
-    """Runs a job; returns its result, what its ranks wrote, and the loss of their mean weights."""
-    command = ["-m", "tests.peers.survivor", str(folder), consistency, str(seed)]
-    command += [str(n) for death in deaths.items() for n in death]
-    result, output = start(command, ranks, max_restarts=max_restarts)
-    assert (result.status, result.starts) == (0, 1), output
-    files = {int(p.stem): json.loads(p.read_text()) for p in folder.glob("*.json")}
-    assert sorted(files) == list(result.finished)
-    assert {each["epoch"] for each in files.values()} == {EPOCHS}
-    weights = np.mean([each["weights"] for each in files.values()], axis=0)
-    return result, files, loss(weights)
-
-
-def undisturbed(folder, consistency, seed):
-    """The loss of a run without a failure."""
-    return train(folder, consistency, 1000 + seed, {}, ranks=RANKS - MOST_DEATHS)[-1]
+def finished(job):
+    """A job that has come to the end in one start."""
+    assert (job["status"], job["starts"]) == (0, 1), job["output"]
+    assert job["loss"] is not None, job["output"]
+    return job
 
 
 @pytest.fixture(scope="module")
-def largest_loss(tmp_path_factory):
-    """Consistency -> the largest loss within the noise of runs without a failure.
-
-    These runs have as many ranks as are left at least: fewer models in an average have more noise.
-    """
-    losses = np.array(
-        [
-            [
-                undisturbed(tmp_path_factory.mktemp("undisturbed"), consistency, seed)
-                for seed in range(UNDISTURBED)
-            ]
-            for consistency in CONSISTENCIES
-        ]
-    )
-    deviation = np.sqrt(losses.var(axis=1, ddof=1).mean())
-    return dict(zip(CONSISTENCIES, losses.mean(axis=1) + DEVIATIONS * deviation, strict=True))
+def is_normal():
+    """Whether a loss is within the noise of jobs without a failure."""
+    jobs = [[finished(kills.run(c, 1000 + s)) for s in range(UNDISTURBED)] for c in CONSISTENCIES]
+    losses = np.array([[job["loss"] for job in of_one] for of_one in jobs])
+    means = dict(zip(CONSISTENCIES, losses.mean(axis=1), strict=True))
+    noise = np.sqrt(losses.var(axis=1, ddof=1).mean())
+    return lambda job: abs(job["loss"] - means[job["consistency"]]) < DEVIATIONS * noise
 
 
-def deaths_of(seed):
-    """The consistency, and which ranks die in which step."""
-    rng = np.random.default_rng(seed)
-    ranks = rng.permutation(RANKS)[: rng.integers(1, MOST_DEATHS + 1)]
-    deaths = {int(rank): int(rng.integers(0, EPOCHS * STEPS)) for rank in ranks}
-    return str(rng.choice(CONSISTENCIES)), deaths
-
-
-@pytest.mark.parametrize(
-    "seed",
-    [*range(KILLS_IN_CI), *(pytest.param(s, marks=SLOW) for s in range(KILLS_IN_CI, KILLS))],
-)
-def test_the_others_reach_the_target_step_and_the_loss_of_an_undisturbed_run(
-    tmp_path, largest_loss, seed
-):
-    consistency, deaths = deaths_of(seed)
-    result, files, reached = train(tmp_path, consistency, seed, deaths)
-    left = sorted(set(range(RANKS)) - set(deaths))
-    assert sorted(files) == left
-    assert reached < largest_loss[consistency]
+@pytest.mark.parametrize("seed", range(KILLS))
+def test_the_others_reach_the_last_epoch_and_the_loss_of_a_job_without_a_failure(seed, is_normal):
+    consistency, deaths = kills.deaths_of(seed)
+    job = finished(kills.run(consistency, seed, deaths))
+    left = sorted(set(range(kills.RANKS)) - set(deaths))
+    assert sorted(job["ranks"]) == left
+    assert is_normal(job)
     if consistency == "bsp":
-        assert {tuple(each["members"]) for each in files.values()} == {tuple(left)}
-        assert 1 <= result.shrinks <= len(deaths)
+        assert {tuple(each["members"]) for each in job["ranks"].values()} == {tuple(left)}
+        assert 1 <= job["shrinks"] <= len(deaths)
 
 
-@pytest.mark.parametrize("seed", [pytest.param(s, marks=SLOW) for s in range(KILLS // 5)])
-def test_lost_ranks_are_replaced_at_the_end_of_an_epoch(tmp_path, largest_loss, seed):
-    consistency, deaths = deaths_of(seed)
-    result, _, reached = train(tmp_path, consistency, seed, deaths, max_restarts=RANKS)
-    assert set(range(RANKS)) - set(deaths) <= set(result.finished)
-    assert reached < largest_loss[consistency]
-
-
-def test_a_rank_that_has_joined_has_the_weights_of_the_others(tmp_path):
+def test_ranks_that_are_lost_are_replaced_and_have_the_weights_of_the_others(is_normal):
     """Ranks 0 and 2 die in the first of three epochs, so that others train in their places."""
-    deaths = {0: 20, 2: 57}
-    result, files, _ = train(tmp_path, "bsp", 0, deaths, max_restarts=2)
-    assert (result.finished, result.joins) == ((0, 1, 2, 3), 2)
-    assert {rank for rank, each in files.items() if each["joined"]} == set(deaths)
-    assert {tuple(each["members"]) for each in files.values()} == {(1, 3, 0, 2)}
-    assert len({tuple(each["weights"]) for each in files.values()}) == 1
+    deaths = {0: 80, 2: 228}
+    job = finished(kills.run("bsp", 0, deaths, max_restarts=2))
+    assert (job["finished"], job["joins"]) == ((0, 1, 2, 3), 2)
+    ranks = job["ranks"]
+    assert {rank for rank, each in ranks.items() if each["joined"]} == set(deaths)
+    assert {tuple(each["members"]) for each in ranks.values()} == {(1, 3, 0, 2)}
+    assert len({tuple(each["weights"]) for each in ranks.values()}) == 1
+    assert is_normal(job)
 
 
 def rank_program(folder, code):

@@ -11,9 +11,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,9 @@ REPLACEMENTS = "TWML_OPS_PEERS_REPLACEMENTS"
 
 _POLL = 0.0002  # seconds between two looks at a request
 _PROGRESS = 0.001  # seconds between two calls of the thread that lets MPI progress
+
+
+Item = TypeVar("Item")
 
 
 class PeerFailure(Exception):
@@ -326,6 +329,24 @@ class PeerGroup:
                 continue
             self._regroup_at = int(epochs.max())
             return tuple(m for m in before if m not in self.members)
+
+    def deal(self, items: Sequence[Item]) -> Iterator[Item]:
+        """This rank's share of what all ranks train on in an epoch.
+
+        Without failures it is `items[rank::size]`. When ranks are lost, those that remain take over
+        what was not yet dealt to them. What a lost rank did after its last exchange is lost, and
+        ranks that do not wait for each other may repeat or skip a few items.
+
+        Args:
+            items: Such as the shuffled numbers of the examples; the same on all ranks.
+
+        Yields:
+            The items, in their order.
+        """
+        begin = 0
+        while begin + self.rank < len(items):
+            mine, begin = begin + self.rank, begin + self.size
+            yield items[mine]
 
     def complete_epoch(self, number: int, of: int) -> bool:
         """Says how far the training is.
