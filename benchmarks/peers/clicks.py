@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,6 +74,43 @@ def model() -> tf.keras.Model:
     return tf.keras.Model(ids, tf.keras.layers.Dense(1, activation="sigmoid")(hidden))
 
 
+class Curve:
+    """The seconds and the losses of a training, without the evaluations.
+
+    Args:
+        loss: evaluates the model.
+    """
+
+    def __init__(self, loss: Callable[[], float]) -> None:
+        self._loss, self._begin = loss, 0.0
+        self._seconds: list[float] = []
+        self._losses: list[float] = []
+
+    def after(self, batches: int) -> None:
+        """Notes the time, which begins with the first call, and the loss if it is time.
+
+        Args:
+            batches: that the training has done.
+        """
+        now = time.perf_counter()
+        self._begin = self._begin or now
+        if batches % CHECK == 0:
+            self._seconds.append(now - self._begin)
+            self._losses.append(self._loss())
+            self._begin += time.perf_counter() - now
+
+    def result(self) -> dict[str, Any]:
+        """After each `CHECK` batches: `seconds` of the training, without the first execution,
+        which traces the graph, and without the evaluations; `loss` on held-out examples.
+        """
+        return {"seconds": self._seconds, "loss": self._losses}
+
+
+def held_out() -> tuple[np.ndarray, np.ndarray]:
+    """The examples of the evaluations; see `examples`."""
+    return examples(HELD_OUT, -1 % 2**16)
+
+
 def fit(compiled: tf.keras.Model, data: Any, batches: int, callbacks: list[Any]) -> dict[str, Any]:
     """Trains a model and evaluates it every `CHECK` batches.
 
@@ -83,33 +121,24 @@ def fit(compiled: tf.keras.Model, data: Any, batches: int, callbacks: list[Any])
         callbacks: of `fit`.
 
     Returns:
-        After each `CHECK` batches: `seconds` of the training, without the first call, which traces
-        the graph, and without the evaluations; `loss` on held-out examples.
+        See `Curve`.
     """
     import tensorflow as tf
 
-    ids, labels = examples(HELD_OUT, -1 % 2**16)
-    seconds: list[float] = []
-    losses: list[float] = []
+    ids, labels = held_out()
 
-    class Clock(tf.keras.callbacks.Callback):
-        begin: float | None = None
+    def loss() -> float:
+        p = compiled(ids, training=False)
+        return float(tf.reduce_mean(tf.keras.losses.binary_crossentropy(labels, p)))
 
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if self.begin is None:
-                self.begin = time.perf_counter()
+    curve = Curve(loss)
 
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            now = time.perf_counter()
-            seconds.append(now - (self.begin or now))
-            p = compiled(ids, training=False)
-            losses.append(float(tf.reduce_mean(tf.keras.losses.binary_crossentropy(labels, p))))
-            self.begin = time.perf_counter() - seconds[-1]
+    def on_train_batch_end(batch: int, logs: Any = None) -> None:
+        curve.after(batch + 1)
 
-    epochs = batches // CHECK
-    every = [*callbacks, Clock()]
-    compiled.fit(data.repeat(), steps_per_epoch=CHECK, epochs=epochs, callbacks=every, verbose=0)
-    return {"seconds": seconds, "loss": losses}
+    clock = tf.keras.callbacks.LambdaCallback(on_train_batch_end=on_train_batch_end)
+    compiled.fit(data, callbacks=[*callbacks, clock], verbose=0)
+    return curve.result()
 
 
 def compile_model(built: tf.keras.Model) -> tf.keras.Model:

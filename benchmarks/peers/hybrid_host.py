@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from typing import Any
 
 from benchmarks.distributed import json_lines
@@ -27,9 +26,7 @@ class Host:
         self._server = start_server(Cluster(servers, workers, "ps", index))
         return {}
 
-    def join(
-        self, servers: list[str], workers: list[str], index: int, batches: int
-    ) -> dict[str, Any]:
+    def join(self, servers: list[str], workers: list[str], index: int) -> dict[str, Any]:
         """Makes the trainer of a worker."""
         clicks.pin(index)
         from twml_ops import optimizers
@@ -41,26 +38,29 @@ class Host:
             "binary_crossentropy",
             cluster=Cluster(servers, workers, "worker", index),
             partition_axis="auto",
+            steps_per_execution=clicks.EXECUTION,
             timeout=SECONDS,
         )
-        self._data = clicks.dataset(batches, index)
+        self._index = index
         return {}
 
-    def train(self, steps: int) -> dict[str, Any]:
-        """Trains up to a number of steps."""
-        begin = time.perf_counter()
-        result = self._trainer.fit(lambda _: self._data, steps)
-        seconds = time.perf_counter() - begin
-        first = steps <= clicks.CHECK
-        return {"seconds": result.seconds if first else seconds}
+    def train(self, batches: int) -> dict[str, Any]:
+        """Trains, and evaluates the model while the other workers wait, if this is the first one.
 
-    def loss(self) -> dict[str, Any]:
-        """Evaluates the model on held-out examples."""
+        Args:
+            batches: of each worker.
+
+        Returns:
+            See `clicks.Curve`; empty if this is another worker.
+        """
         import tensorflow as tf
 
-        data = clicks.examples(clicks.HELD_OUT, -1 % 2**16)
-        test = tf.data.Dataset.from_tensor_slices(data).batch(clicks.HELD_OUT)
-        return {"loss": self._trainer.evaluate(test)["loss"]}
+        data = clicks.dataset(batches, self._index)
+        test = tf.data.Dataset.from_tensor_slices(clicks.held_out()).batch(clicks.HELD_OUT)
+        curve = clicks.Curve(lambda: self._trainer.evaluate(test)["loss"])
+        on_step = None if self._index else lambda step, _: curve.after(step)
+        self._trainer.fit(lambda _: data, batches, on_step)
+        return curve.result()
 
 
 def main() -> None:

@@ -18,6 +18,8 @@ from twml_ops.peers.launch import mpirun_command, run_job
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 600.0  # that a job may take
 LAUNCHER = "start"  # the host of mpirun
+MOUNT = 'hostname "$0"; mount -t tmpfs none /dev/shm; eval "$@"'
+IN_HOST = ["unshare", "--uts", "--mount", "sh", "-c", MOUNT]
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 Setting = dict[str, Any]
 
@@ -78,13 +80,16 @@ def run_on_hosts(part: str, setting: Setting, ranks: int, network: Network) -> l
     """
     with tempfile.TemporaryDirectory() as folder:
         agent = Path(folder, "agent")
-        on_host = shlex.join(network.on("HOST", []))
+        # Of each host: its name, and the beginning of a command that runs on it.
+        cases = "".join(
+            f'{host}) set -- {shlex.join(network.on(host, IN_HOST))} "$@" ;;\n'
+            for host in network.hosts
+        )
         agent.write_text(
-            "#!/bin/sh\n"
-            "# Instead of ssh: runs a command line on a host.\n"
-            "host=$1; shift\n"
-            f"exec {on_host.replace('HOST', '$host')} unshare --uts --mount sh -c "
-            """'hostname "$0"; mount -t tmpfs none /dev/shm; eval "$@"' "$host" "$@"\n"""
+            "#!/bin/sh\n# Instead of ssh: runs a command line on a host.\n"
+            f"case $1 in\n{cases}esac\n"
+            # From a host, which has a /sys of its own, to the mounts of the machine.
+            f'exec nsenter --mount=/proc/{os.getpid()}/ns/mnt "$@"\n'
         )
         agent.chmod(0o755)
         command = _command(part, setting, folder)

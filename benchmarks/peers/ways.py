@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,9 +14,11 @@ from benchmarks.tables import markdown
 from twml_ops.planning import ClusterResources, Compute, Job, Table, predict
 
 CAPS = (None, 10.0, 100.0)  # MB/s that a host can send
-BATCHES, EVERY, WORKERS, PORT = 288, (16, 48), 2, 2222
+BATCHES, EVERY, WORKERS, PORT = 480, (16, 48), 2, 2222
+HOSTS = 2 * WORKERS  # of servers and workers
+SHARE = 0.9  # of the machine's CPU time that all hosts may use
+REPLICAS = f"{WORKERS} replicas in one process"
 MB = 1e6
-START_SECONDS = 120.0
 Log = Callable[[str], None]
 
 
@@ -29,47 +32,45 @@ def measure(log: Log, batches: int = BATCHES) -> dict[str, Any]:
     Returns:
         `target`, the last loss of one rank; `curves` by the way and the cap; or "unavailable".
     """
-    reason = unavailable()
+    reason = unavailable(cpu=True)
     if reason is not None:
         return {"unavailable": reason}
+    share = SHARE * len(os.sched_getaffinity(0)) / HOSTS
     curves: dict[str, Any] = {}
     setting = {"batches": batches, "every": EVERY[0]}
-    log("one rank")
-    curves["one rank"] = {"–": job.run("clicks", setting, 1)[0]}
-    log("replicas")
-    curves["2 replicas in one process"] = {"–": job.run("mirrored", setting, 1)[0]}
+    for way, part, cores in (("one rank", "clicks", 1), (REPLICAS, "mirrored", WORKERS)):
+        log(way)
+        with Network(job.hosts_of(1), cpu=True) as network:
+            network.cap_cpu(cores * share)
+            curves[way] = {"–": job.run_on_hosts(part, setting, 1, network)[0]}
     for cap in CAPS:
         at = "none" if cap is None else f"{cap:g}"
         for every in EVERY:
-            with Network(job.hosts_of(WORKERS)) as network:
+            with Network(job.hosts_of(WORKERS), cpu=True) as network:
                 network.cap(cap and cap * MB)
+                network.cap_cpu(share)
                 log(f"peers, every {every}, {at}")
                 found = job.run_on_hosts("clicks", {**setting, "every": every}, WORKERS, network)
                 curves.setdefault(f"2 peers, every {every} batches", {})[at] = found[0]
         log(f"hybrid, {at}")
-        curves.setdefault("2 servers, 2 workers", {})[at] = _hybrid(cap, batches)
-    return {"target": curves["one rank"]["–"]["loss"][-1], "curves": curves, "batches": batches}
+        curves.setdefault("2 servers, 2 workers", {})[at] = _hybrid(cap, share, batches)
+    target = curves["one rank"]["–"]["loss"][-1]
+    return {"target": target, "curves": curves, "batches": batches, "share": share}
 
 
-def _hybrid(cap: float | None, batches: int) -> dict[str, Any]:
+def _hybrid(cap: float | None, share: float, batches: int) -> dict[str, Any]:
     names = {kind: [f"{kind}{i}" for i in range(WORKERS)] for kind in ("ps", "wk")}
-    with Network([*names["ps"], *names["wk"]]) as network:
+    with Network([*names["ps"], *names["wk"]], cpu=True) as network:
         network.cap(cap and cap * MB)
+        network.cap_cpu(share)
         addresses = {
             "servers": [f"{network.address(h)}:{PORT}" for h in names["ps"]],
             "workers": [f"{network.address(h)}:{PORT}" for h in names["wk"]],
         }
         with _processes(network, names["ps"]) as servers, _processes(network, names["wk"]) as them:
-            for i, server in enumerate(servers):
-                server.request({"do": "serve", **addresses, "index": i}, START_SECONDS)
-            join = {"do": "join", **addresses, "batches": batches}
-            _all(them, [{**join, "index": i} for i in range(WORKERS)])
-            seconds, losses, total = [], [], 0.0
-            for steps in range(clicks.CHECK, batches + 1, clicks.CHECK):
-                total += _all(them, [{"do": "train", "steps": steps}] * WORKERS)[0]["seconds"]
-                seconds.append(total)
-                losses.append(them[0].request({"do": "loss"}, START_SECONDS)["loss"])
-    return {"seconds": seconds, "loss": losses}
+            _all(servers, [{"do": "serve", **addresses, "index": i} for i in range(WORKERS)])
+            _all(them, [{"do": "join", **addresses, "index": i} for i in range(WORKERS)])
+            return _all(them, [{"do": "train", "batches": batches}] * WORKERS)[0]
 
 
 @contextlib.contextmanager
@@ -87,7 +88,7 @@ def _processes(network: Network, hosts: list[str]) -> Iterator[list[HostProcess]
 def _all(processes: list[HostProcess], messages: list[dict[str, Any]]) -> list[Any]:
     for process, message in zip(processes, messages, strict=True):
         process.send(message)
-    return [process.receive(START_SECONDS) for process in processes]
+    return [process.receive(job.SECONDS) for process in processes]
 
 
 def reached(curve: dict[str, Any], loss: float) -> float | None:
@@ -115,10 +116,10 @@ def page(result: dict[str, Any]) -> str:
     text = (
         f"A table of {clicks.ROWS:,} rows of {clicks.UNITS} behind a dense layer, batches of "
         f"{clicks.BATCH} examples with {clicks.ENTRIES} ids, Adagrad; {batches} batches of each "
-        "worker, which has examples of its own. Each host has one core (of the two of this "
-        "machine, so that a server shares one with a worker); the replicas have both. The target, "
-        f"{target:.4f}, is the last loss of one rank. Times are without the start and the "
-        "evaluations."
+        f"worker, which has examples of its own. The CPU time of each host is limited to "
+        f"{result['share']:.3f} of a core; that of the replicas, which are in one process, to "
+        f"{WORKERS} × as much. The target, {target:.4f}, is the last loss of one rank. Times are "
+        "without the start and the evaluations."
     )
     base = reached(result["curves"]["one rank"]["–"], target)
     assert base is not None

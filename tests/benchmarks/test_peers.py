@@ -72,6 +72,6 @@ def test_the_tables_of_the_ways_compare_peers_with_the_plan():
     curves = {"one rank": {"–": curve}, "2 servers, 2 workers": {"none": curve}}
     for every in ways.EVERY:
         curves[f"2 peers, every {every} batches"] = {"none": curve, "10": curve}
-    page = ways.page({"target": 0.6, "curves": curves, "batches": 96})
+    page = ways.page({"target": 0.6, "curves": curves, "batches": 96, "share": 0.225})
     assert "| 2 servers, 2 workers | none | 44 | 0.6000 | 2.00 | 1.00 × |" in page
     assert page.count("| 10 | 88 |") == len(ways.EVERY)
