@@ -3,7 +3,7 @@
     twml-ops launch --peers 4 -- python examples/peers_svm.py --data libsvm:rcv1_train.svm
 
 It is `svm.py` with a few changed lines. Each rank trains on its share of each epoch's examples. If
-a rank dies, the others go on, and a new one takes its place after the epoch.
+a rank dies, the others take over its share, and a new one takes its place after the epoch.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     for epoch in range(group.epoch, args.epochs):
         rate = args.rate / (1 + args.decay * epoch)
         order = np.random.default_rng([args.seed, epoch]).permutation(len(labels))
-        for n, i in enumerate(order[group.rank :: group.size]):
+        for n, i in enumerate(group.deal(order)):
             entries = slice(rows.row_splits[i], rows.row_splits[i + 1])
             ids, values = rows.ids[entries], rows.values[entries]
             step(weights, ids, values, int(labels[i]), rate, args.penalty)

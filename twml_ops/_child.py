@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import signal
 import sys
 from pathlib import Path
 
@@ -10,6 +12,8 @@ EXIT_LOST = 75
 
 The value is `EX_TEMPFAIL` of sysexits.h, a temporary failure.
 """
+
+_PR_SET_PDEATHSIG = 1
 
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -25,3 +29,13 @@ _RUN = (
 def command(module: str, *arguments: str) -> list[str]:
     """The command line of `python -m module arguments` that imports this package in any folder."""
     return [sys.executable, "-c", _RUN, str(_ROOT), module, *arguments]
+
+
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Lets Linux send this process a signal when its parent ends. Other systems do nothing.
+
+    Args:
+        number: Of the signal.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)

@@ -1,13 +1,19 @@
 """The manifests of docs/hybrid and the container file: their syntax, and that they fit."""
 
 import json
+import os
 import re
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import typer
 import yaml
+
+from tests.peers.jobs import TIMEOUT, needs_mpi
+from twml_ops.peers.launch import mpirun_command
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "hybrid"
@@ -101,17 +107,57 @@ def test_the_container_installs_what_the_extra_needs():
     assert needed | {"numpy", "typer"} == installed
 
 
+GUIDE = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
+
+
+def mpi_job():
+    [text] = re.findall(r"^```yaml\n(.*?)^```", GUIDE, re.S | re.M)
+    return yaml.safe_load(text)
+
+
+def command_of(job):
+    [launcher] = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
+    return launcher["command"]
+
+
 def test_the_job_of_the_mpi_operator_starts_a_rank_on_each_worker():
-    guide = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
-    [text] = re.findall(r"^```yaml\n(.*?)^```", guide, re.S | re.M)
-    job = yaml.safe_load(text)
+    job = mpi_job()
     assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v2beta1", "MPIJob")
     replicas = job["spec"]["mpiReplicaSpecs"]
     [launcher] = replicas["Launcher"]["template"]["spec"]["containers"]
-    command = launcher["command"]
-    assert replicas["Launcher"]["replicas"] == 1
-    ranks = replicas["Worker"]["replicas"] * job["spec"]["slotsPerWorker"]
-    assert int(command[command.index("-n") + 1]) == ranks
-    assert command[1:3] == ["--with-ft", "ulfm"]
     [worker] = replicas["Worker"]["template"]["spec"]["containers"]
+    assert replicas["Launcher"]["replicas"] == 1
     assert worker["image"] == launcher["image"]
+    ranks = replicas["Worker"]["replicas"] * job["spec"]["slotsPerWorker"]
+    command = command_of(job)
+    assert int(command[command.index("-n") + 1]) == ranks
+
+
+[MPIRUN] = re.findall(r"^ +(mpirun .*)", GUIDE, re.M)
+
+
+@needs_mpi
+@pytest.mark.one_tf
+@pytest.mark.parametrize("command", [command_of(mpi_job()), shlex.split(MPIRUN)])
+def test_the_commands_of_mpirun_start_ranks_that_exchange_vectors(command, tmp_path):
+    (tmp_path / "hosts").write_text("localhost slots=8\n")
+    (tmp_path / "my_training.py").write_text(
+        "from twml_ops import peers\n"
+        "group = peers.PeerGroup()\n"
+        "vector = peers.SharedVector.create([1], group=group)\n"
+        "vector.value += 1\n"
+        "vector.exchange('sum')\n"
+        "print('sum', vector.value[0])\n"
+    )
+    [mpirun, *_], environment = mpirun_command(["true"], 1)
+    words = ["hosts" if word == "/etc/mpi/hostfile" else word for word in command[1:-2]]
+    found = subprocess.run(
+        [mpirun, *words, sys.executable, command[-1]],
+        cwd=tmp_path,
+        env={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    ranks = int(command[command.index("-n") + 1])
+    assert found.stdout.split("\n").count(f"sum {ranks:.1f}") == ranks, found.stdout + found.stderr

@@ -1,5 +1,10 @@
 """Ranks that are killed, that raise, and that do not answer."""
 
+import contextlib
+import itertools
+import os
+import select
+import subprocess
 import sys
 from pathlib import Path
 
@@ -79,11 +84,11 @@ def test_ranks_that_are_lost_are_replaced_and_have_the_weights_of_the_others(is_
     assert is_normal(job)
 
 
-def rank_program(folder, code):
+def rank_program(folder, code, timeout=60):
     """A program of ranks: `code` runs with `group`, `vector` and the number of the start."""
     path = folder / "rank.py"
     path.write_text(
-        "import os\nfrom twml_ops import peers\ngroup = peers.PeerGroup(timeout=3)\n"
+        f"import os\nfrom twml_ops import peers\ngroup = peers.PeerGroup(timeout={timeout})\n"
         "vector = peers.SharedVector.create([4], group=group)\n"
         "start = int(os.environ['TWML_OPS_PEERS_RESTARTS'])\n" + code
     )
@@ -117,10 +122,58 @@ if start == 0 and group.rank == 1:
 vector.scatter()
 vector.barrier()
 """
-    result, output = start(rank_program(tmp_path, code), 2, max_restarts=1)
+    result, output = start(rank_program(tmp_path, code, timeout=3), 2, max_restarts=1)
     assert (result.status, result.starts, result.finished) == (0, 2, (0, 1)), output
     assert "took longer than 3 s" in output
     assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+LAUNCHER = """
+import sys
+from twml_ops.peers.launch import run_job
+run_job(sys.argv[1:], 2, show=lambda line: print(line, flush=True))
+"""
+
+
+def wait_for_end(pid):
+    """Waits until a process that is not this one's child has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            assert select.select([descriptor], [], [], TIMEOUT)[0], f"{pid} is still there"
+        finally:
+            os.close(descriptor)
+
+
+@pytest.mark.parametrize("killed", ["the launcher", "mpirun"])
+def test_ranks_that_hang_end_with_their_launcher(tmp_path, killed):
+    code = """
+import threading
+print("pids", os.getpid(), os.getppid(), flush=True)
+threading.Event().wait()
+"""
+    program = rank_program(tmp_path, code)
+    command = [sys.executable, "-c", LAUNCHER, sys.executable, *program]
+    environment = {"TWML_OPS_PEERS_RESTARTS": "0", "PYTHONPATH": str(ROOT)}
+    if killed == "mpirun":
+        command, more = mpirun_command([sys.executable, *program], 2)
+        environment |= more
+    with subprocess.Popen(
+        command,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        lines = (line.split() for line in process.stdout)
+        found = itertools.islice((line[1:] for line in lines if line[:1] == ["pids"]), 2)
+        pids = [int(pid) for line in found for pid in line]
+        process.kill()
+    assert len(set(pids)) == 3  # of two ranks and mpirun
+    for pid in set(pids):
+        wait_for_end(pid)
 
 
 def test_a_job_whose_ranks_all_fail_has_failed(tmp_path):

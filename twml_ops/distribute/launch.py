@@ -5,11 +5,9 @@ On a real cluster, Kubernetes or another scheduler does this.
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -20,8 +18,6 @@ from typing import IO, Any
 
 from twml_ops import _child
 from twml_ops._child import EXIT_LOST as EXIT_LOST
-
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclasses.dataclass
@@ -193,7 +189,7 @@ class LocalCluster:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            preexec_fn=_die_with_parent,
+            preexec_fn=_child.die_with_parent,
         )
         assert process.stdout is not None
         reader = threading.Thread(target=self._relay, args=(process.stdout, f"{job} {index}"))
@@ -205,11 +201,6 @@ class LocalCluster:
         with stream:
             for line in stream:
                 self._show(f"[{name}] {line.rstrip()}")
-
-
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Ports:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
+from twml_ops._child import die_with_parent
 from twml_ops.peers._mpi import mpi
 from twml_ops.peers.watchdog import Watchdog, end_process
 
@@ -27,6 +28,7 @@ RESULTS = "TWML_OPS_PEERS_RESULTS"
 REPLACEMENTS = "TWML_OPS_PEERS_REPLACEMENTS"
 """Environment variable: how many lost ranks a job may replace; none if it is not set."""
 
+_LAUNCHED = "PMIX_RANK"  # an environment variable of processes that `mpirun` has started
 _POLL = 0.0002  # seconds between two looks at a request
 _PROGRESS = 0.001  # seconds between two calls of the thread that lets MPI progress
 
@@ -104,6 +106,8 @@ class PeerGroup:
     ) -> None:
         if not timeout > 0:
             raise ValueError(f"timeout must be a positive number of seconds, got {timeout}")
+        if _LAUNCHED in os.environ:
+            die_with_parent()  # a rank that hangs does not notice the death of `mpirun`
         self._mpi = MPI = mpi()
         self.timeout, self.shrinks, self.joins, self.epoch = timeout, 0, 0, 0
         self._regroup_at: int | None = None

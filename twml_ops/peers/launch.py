@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import select
@@ -16,6 +17,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from twml_ops._child import die_with_parent
 from twml_ops.peers.group import REPLACEMENTS, RESULTS
 
 RESTARTS = "TWML_OPS_PEERS_RESTARTS"
@@ -165,6 +167,7 @@ def _run(
         text=True,
         errors="replace",
         start_new_session=True,
+        preexec_fn=functools.partial(die_with_parent, signal.SIGTERM),  # it ends its ranks,
     )
     assert process.stdout is not None
     timer = threading.Timer(timeout or threading.TIMEOUT_MAX, _end, [process.pid])
