@@ -14,6 +14,7 @@ EPOCHS = 6
 RANKS = (1, 2, 4)
 EVERY = (1000, 5000, 20_000)  # examples of all ranks between two exchanges
 SLEEP = 0.1  # seconds that a slow rank sleeps before each exchange
+SLOW = ("weights, bsp", "weights, async", "weights, ssp", "gradients, async")
 MARKS = (5000, 10_000, 20_000, 40_000)  # examples of a rank
 TRAFFIC_RANKS, EXCHANGES = (4, 8, 16), 10
 Log = Callable[[str], None]
@@ -44,8 +45,10 @@ def learning(log: Log, examples: int = svm.TRAIN) -> dict[str, Any]:
         for consistency in ("bsp", "async"):
             name = f"what: {what}, {consistency}"
             train(name, 2, EVERY[0], what=what, consistency=consistency)
-    for consistency in ("bsp", "async", "ssp"):
-        train(f"slow: {consistency}", 2, EVERY[0], sleep=SLEEP, consistency=consistency)
+    for name in SLOW:
+        what, consistency = name.split(", ")
+        setting = {"what": what, "consistency": consistency, "sleep": SLEEP}
+        train(f"slow: {name}", 2, EVERY[0], **setting)
     one = curves["ranks: 1"]
     first = sum(n <= examples for n in one["examples"]) - 1
     return {"target": one["loss"][first], "curves": curves}
@@ -87,8 +90,10 @@ def learning_page(result: dict[str, Any]) -> str:
         "ranks and wait for each other, unless a table says otherwise. The target, "
         f"{target:.4f}, is the "
         "loss of one rank after its first epoch. Times are those of the first rank, without the "
-        "start and the evaluation. There are two cores, so that the times of 4 ranks say nothing "
-        "about 4 cores; their losses by examples do."
+        "start and the evaluation. Where there are more ranks than cores, they share them, so that "
+        "only the losses by examples say something about as many cores. The last table: a rank that does not wait for "
+        "a slow one is pulled back to its old weights if it averages weights; the updates of a "
+        "slow rank only add to its own."
     )
     parts = [about]
     names = {
@@ -98,14 +103,14 @@ def learning_page(result: dict[str, Any]) -> str:
         "slow": f"2 ranks, one of which sleeps {1e3 * SLEEP:g} ms before each exchange",
     }
     for kind, title in names.items():
-        base = curves["slow: bsp" if kind == "slow" else "ranks: 1"]
+        base = curves[f"slow: {SLOW[0]}" if kind == "slow" else "ranks: 1"]
         rows = [
             [name.partition(": ")[2], *_cells(curve, target, base)]
             for name, curve in curves.items()
             if name.startswith(f"{kind}: ")
         ]
         marks = [f"loss at {n:,}" for n in MARKS]
-        than = "bsp" if kind == "slow" else "one rank"
+        than = SLOW[0] if kind == "slow" else "one rank"
         header = [title, *marks, "examples of a rank to the target", "s", f"faster than {than}"]
         parts.append(markdown(header, rows))
     return "\n\n".join(parts)

@@ -50,12 +50,12 @@ CURVE = {"examples": [500, 20_000], "seconds": [1.0, 2.0], "loss": [0.7, 0.6]}
 
 
 def test_tables_say_what_was_not_reached_or_measured():
-    names = ["ranks: 1", "ranks: 2", "slow: bsp", "slow: async"]
+    names = ["ranks: 1", "ranks: 2", "slow: weights, bsp", "slow: weights, async"]
     learning = {"target": 0.6, "curves": {n: dict(CURVE) for n in names}}
-    learning["curves"]["slow: async"]["loss"] = [0.7, 0.65]
+    learning["curves"]["slow: weights, async"]["loss"] = [0.7, 0.65]
     page = experiments.learning_page(learning)
     assert "| 2 | – | – | 0.6000 | – | 20,000 | 2.00 | 1.00 × |" in page
-    assert "| async | – | – | 0.6500 | – | not reached | – | – |" in page
+    assert "| weights, async | – | – | 0.6500 | – | not reached | – | – |" in page
     assert "not measured: no root" in experiments.traffic_page({"unavailable": "no root"})
     assert "not measured: no root" in ways.page({"unavailable": "no root"})
 
