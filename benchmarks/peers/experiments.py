@@ -91,9 +91,9 @@ def learning_page(result: dict[str, Any]) -> str:
         f"{target:.4f}, is the "
         "loss of one rank after its first epoch. Times are those of the first rank, without the "
         "start and the evaluation. Where there are more ranks than cores, they share them, so that "
-        "only the losses by examples say something about as many cores. The last table: a rank that does not wait for "
-        "a slow one is pulled back to its old weights if it averages weights; the updates of a "
-        "slow rank only add to its own."
+        "only the losses by examples say something about as many cores. The last table: a rank "
+        "that does not wait for a slow one is pulled back to its old weights if it averages "
+        "weights; the updates of a slow rank only add to its own."
     )
     parts = [about]
     names = {
