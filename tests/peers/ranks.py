@@ -107,6 +107,12 @@ def test_ranks_with_fewer_batches_wait_at_the_end_of_an_epoch(group):
 
 
 @law
+def test_items_are_dealt_in_turn(group):
+    assert list(group.deal(range(19))) == list(range(19))[group.rank :: group.size]
+    assert list(group.deal([])) == []
+
+
+@law
 def test_one_rank_keeps_every_bit(group):
     if group.size > 1:
         return

@@ -7,6 +7,7 @@ import select
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from benchmarks.peers import kills
 from benchmarks.peers.kills import CONSISTENCIES
 from tests.peers.jobs import ROOT, TIMEOUT, needs_mpi
 from twml_ops._child import EXIT_LOST
+from twml_ops.peers import PeerGroup
 from twml_ops.peers.launch import mpirun_command, run_job
 
 pytestmark = needs_mpi
@@ -70,6 +72,17 @@ def test_the_others_reach_the_last_epoch_and_the_loss_of_a_job_without_a_failure
     if consistency == "bsp":
         assert {tuple(each["members"]) for each in job["ranks"].values()} == {tuple(left)}
         assert 1 <= job["shrinks"] <= len(deaths)
+
+
+def test_the_others_are_dealt_the_items_of_a_rank_that_is_lost():
+    """Rank 1 of three is lost after two rounds."""
+    ranks = [SimpleNamespace(rank=rank, size=3) for rank in range(3)]
+    deals = [PeerGroup.deal(rank, range(11)) for rank in ranks]
+    dealt = [[next(deal), next(deal)] for deal in deals]
+    ranks[0].size = ranks[2].size = 2
+    ranks[2].rank = 1
+    assert dealt == [[0, 3], [1, 4], [2, 5]]
+    assert [list(deals[0]), list(deals[2])] == [[6, 8, 10], [7, 9]]
 
 
 def test_ranks_that_are_lost_are_replaced_and_have_the_weights_of_the_others(is_normal):
