@@ -107,6 +107,16 @@ def test_ranks_with_fewer_batches_wait_at_the_end_of_an_epoch(group):
 
 
 @law
+def test_nobody_waits_for_updates_of_ranks_that_wait_at_the_end_of_an_epoch(group):
+    shared = vector(group, 2, consistency="ssp", staleness=1)
+    for _ in range(6 if group.rank == group.size - 1 else 1):
+        shared.exchange()
+    assert group.regroup() == ()
+    shared.exchange()
+    shared.channel.finish()
+
+
+@law
 def test_items_are_dealt_in_turn(group):
     assert list(group.deal(range(19))) == list(range(19))[group.rank :: group.size]
     assert list(group.deal([])) == []

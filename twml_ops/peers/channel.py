@@ -267,6 +267,17 @@ class Channel:
             self._mark_finished()
         self._is_finished = True
 
+    def pause(self) -> None:
+        """Tells the other ranks not to wait for this one before its next message.
+
+        With "bsp" it does nothing.
+
+        Raises:
+            PeerFailure: Another rank has failed.
+        """
+        if self.consistency != "bsp":
+            self._mark_finished()
+
     def _mark_finished(self) -> None:
         header = self._header(finished=True)
         self._put(header, 0)
@@ -359,6 +370,8 @@ class Channel:
             iteration, size = int(trailer["iteration"]), int(trailer["size"])
             if trailer["finished"]:
                 self._finished.add(sender)
+            else:
+                self._finished.discard(sender)
             if iteration <= self._last[sender]:
                 return None
             # A torn trailer may name any size.

@@ -58,6 +58,9 @@ class Reconnectable(Protocol):
     def end_epoch(self) -> None:
         """Waits at the end of an epoch, if its ranks wait for each other at all."""
 
+    def pause(self) -> None:
+        """Tells the other ranks not to wait for this one before its next message."""
+
     def finish(self) -> None:
         """Tells the other ranks that this one sends nothing more."""
 
@@ -400,6 +403,8 @@ class PeerGroup:
         """
         while True:
             try:
+                for channel in self._channels:
+                    channel.pause()  # some ranks may have more messages in this epoch
                 self.all_sum([0], "the wait for all ranks at the end of an epoch")
                 break
             except PeerFailure:
