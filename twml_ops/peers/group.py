@@ -403,7 +403,7 @@ class PeerGroup:
         """
         while True:
             try:
-                for channel in self._channels:
+                for channel in (each for each in self._channels if not each.is_closed):
                     channel.pause()  # some ranks may have more messages in this epoch
                 self.all_sum([0], "the wait for all ranks at the end of an epoch")
                 break
