@@ -1,7 +1,8 @@
 """Hosts as network namespaces that are joined by a bridge, with a cap on their egress. Needs root.
 
 Everything, including the bridge, is in namespaces of this run. No interface, route or rule of the
-machine is changed, and deleting the namespaces removes everything.
+machine is changed, and deleting the namespaces removes everything. If CPU time is to be limited as
+well, each host also has control groups, which are removed with the namespaces.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from benchmarks.distributed import cpu_groups
+from benchmarks.distributed.cpu_groups import CpuGroupError, CpuGroups
+
 PREFIX = "twmlbench"
 INTERFACE = "eth0"
 SUBNET = "10.77.0"
@@ -30,11 +34,15 @@ QUEUE_BYTES = 16 * 2**20  # large enough that senders wait and no packet is drop
 
 
 class NetworkError(Exception):
-    """Namespaces cannot be created, or a command for them failed; the message is one line."""
+    """Hosts cannot be created, or a command for them failed; the message is one line."""
 
 
-def unavailable() -> str | None:
-    """The reason why network namespaces cannot be created here, or None."""
+def unavailable(cpu: bool = False) -> str | None:
+    """The reason why network namespaces cannot be created here, or None.
+
+    Args:
+        cpu: whether the CPU time of hosts is to be limited.
+    """
     if os.name != "posix" or not Path("/proc/self/ns/net").exists():
         return "network namespaces need Linux"
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
@@ -43,8 +51,10 @@ def unavailable() -> str | None:
     if os.geteuid() != 0:
         return "creating network namespaces needs root: run it with sudo"
     try:
-        with Network(["probe"]) as network:
+        with Network(["probe"], cpu=cpu) as network:
             network.cap(1e6)
+            if cpu:
+                network.cap_cpu(0.5)
     except NetworkError as e:
         return str(e)
     return None
@@ -55,12 +65,18 @@ class Network:
 
     Args:
         hosts: names of the hosts.
+        cpu: whether `cap_cpu` and `cpu_seconds` are needed. Without them a machine needs no cgroup
+            v1.
+
+    Raises:
+        NetworkError: namespaces or control groups cannot be created.
     """
 
-    def __init__(self, hosts: Sequence[str]) -> None:
+    def __init__(self, hosts: Sequence[str], cpu: bool = False) -> None:
         self.hosts = tuple(hosts)
         self._run = f"{PREFIX}-{os.getpid()}"
         self._switch = f"{self._run}-switch"
+        self._cpu_groups = CpuGroups(self._run, self.hosts) if cpu else None
 
     def __enter__(self) -> Network:
         remove_stale()
@@ -85,7 +101,8 @@ class Network:
 
     def on(self, host: str, command: Sequence[str]) -> list[str]:
         """The command that runs `command` on a host."""
-        return ["ip", "netns", "exec", self._namespace(host), *command]
+        enter = [] if self._cpu_groups is None else self._cpu_groups.enter(host)
+        return [*enter, "ip", "netns", "exec", self._namespace(host), *command]
 
     def cap(self, bytes_per_second: float | None) -> None:
         """Limits the egress of each host.
@@ -110,10 +127,32 @@ class Network:
         ports = {p["ifname"]: p["stats64"]["rx"]["bytes"] for p in json.loads(found)}
         return {host: ports[f"port{i}"] for i, host in enumerate(self.hosts)}
 
+    def cap_cpu(self, share: float | None) -> None:
+        """Limits the CPU time of each host.
+
+        Args:
+            share: of one core; None removes the limit.
+        """
+        self._with_cpu().cap(share)
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Seconds of CPU time that each host has used so far."""
+        return self._with_cpu().seconds()
+
+    def _with_cpu(self) -> CpuGroups:
+        if self._cpu_groups is None:
+            raise ValueError("limiting and counting CPU time needs Network(hosts, cpu=True)")
+        return self._cpu_groups
+
     def _namespace(self, host: str) -> str:
         return f"{self._run}-{host}"
 
     def _make(self) -> None:
+        if self._cpu_groups is not None:
+            try:
+                self._cpu_groups.create()
+            except CpuGroupError as e:
+                raise NetworkError(str(e)) from e
         _call("ip", "netns", "add", self._switch)
         _call("ip", "-n", self._switch, "link", "add", "bridge", "type", "bridge")
         _call("ip", "-n", self._switch, "link", "set", "bridge", "up")
@@ -138,8 +177,8 @@ class Network:
 
 
 def remove_stale() -> None:
-    """Removes the namespaces of killed runs of this benchmark, not those of running ones."""
-    for name in namespaces():
+    """Removes what killed runs of this benchmark have left, not what running ones use."""
+    for name in [*namespaces(), *(group.name for group in cpu_groups.groups(PREFIX))]:
         owner = name.removeprefix(f"{PREFIX}-").split("-")[0]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():
             _remove(f"{PREFIX}-{owner}")
@@ -157,6 +196,8 @@ def _remove(run: str) -> None:
         if name.startswith(f"{run}-"):
             with _deferred_signals():
                 subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+    with _deferred_signals():
+        cpu_groups.remove(run)
 
 
 def _write(namespace: str, path: str, text: str) -> None:
