@@ -1,0 +1,100 @@
+"""The cells of the benchmark: trainings, ways to train, and numbers of hosts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from benchmarks.distributed.collective import STRATEGY as ALL_REDUCE
+from benchmarks.distributed.stock import LOOKUP, STANDARD
+
+OURS, STOCK = "one host, twml_ops", "one host, stock"
+MODES = {"synchronous": "sync", "asynchronous": "async", "Hogwild": "hogwild"}
+SYNCHRONOUS, ASYNCHRONOUS, HOGWILD = MODES
+STOCK_CLUSTERS = (ALL_REDUCE, LOOKUP, STANDARD)
+ONE_HOST = (OURS, STOCK)
+SERVERS, WORKERS = (1, 2, 4), (1, 2, 4, 8)
+WIRE = 10.0  # Gbit/s of a whole core
+SLOW_WIRE = 1.0
+USED = 0.85  # of the machine's cores, by all hosts together
+TOGETHER = 8  # steps_per_execution
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is measured by one run.
+
+    Attributes:
+        training: name of the training; see benchmarks/cluster_cost/trainings.py.
+        way: one of `ONE_HOST`, `MODES` or `STOCK_CLUSTERS`.
+        servers: number of hosts with a server.
+        workers: number of hosts with a worker.
+        wire: Gbit/s that a host can send if it has a whole core, and less in proportion.
+        axis: partition_axis of the tables.
+    """
+
+    training: str
+    way: str
+    servers: int = 0
+    workers: int = 1
+    wire: float = WIRE
+    axis: str = "auto"
+
+    @property
+    def name(self) -> str:
+        """For example "flights: synchronous, 4 servers, 8 workers, 10 Gbit/s"."""
+        if self.way in ONE_HOST:
+            return f"{self.training}: {self.way}"
+        axis = "" if self.axis == "auto" else f", by {self.axis}"
+        counts = (f"{n} {kind}{'s' * (n != 1)}" for n, kind in self._counts() if n)
+        return f"{self.training}: {self.way}, {', '.join(counts)}, {self.wire:g} Gbit/s{axis}"
+
+    @property
+    def hosts(self) -> list[str]:
+        """Names of the hosts."""
+        return [f"{kind}{i}" for n, kind in self._counts() for i in range(n)]
+
+    @property
+    def steps_per_execution(self) -> int:
+        """Steps of a call. One of the stock layer on the large table takes long enough alone."""
+        slow = self.way in STOCK_CLUSTERS or (self.way == STOCK and self.training == "reference")
+        return 1 if slow else TOGETHER
+
+    def egress(self, share: float) -> float | None:
+        """Bytes per second that a host with a share of a core can send; None without a network."""
+        return None if self.way in ONE_HOST else self.wire * 1e9 / 8 * share
+
+    def _counts(self) -> tuple[tuple[int, str], ...]:
+        return (self.servers, "server"), (self.workers, "worker")
+
+
+def default_share() -> float:
+    """The share of a core for each host with which all hosts of the largest cell fit."""
+    cores = len(os.sched_getaffinity(0))
+    return int(100 * USED * cores / (max(SERVERS) + max(WORKERS))) / 100
+
+
+def cells() -> list[Cell]:
+    """All cells, the most important ones first."""
+    diagonal = ((1, 1), (1, 2), (2, 4), (4, 8))  # servers, workers
+    trainings = ("reference", "flights", "criteo")
+    found = [Cell(t, way) for t in trainings for way in ONE_HOST]
+    found += [
+        Cell(t, way, s, w)
+        for t in trainings
+        for way in MODES
+        for s, w in (diagonal if way != HOGWILD else diagonal[-1:])
+    ]
+    found += [
+        Cell("reference", way, *diagonal[-1], wire, axis)
+        for way in (SYNCHRONOUS, ASYNCHRONOUS)
+        for wire in (WIRE, SLOW_WIRE)
+        for axis in ("auto", "row", "column")
+        if (wire, axis) != (WIRE, "auto")
+    ]
+    found += [Cell("reference", ALL_REDUCE, 0, w) for w in (2, 8)]
+    found += [Cell("reference", way, 2, 2) for way in (LOOKUP, STANDARD)]
+    found += [
+        Cell(t, way, s, w) for t in trainings for way in MODES for s in SERVERS for w in WORKERS
+    ]
+    return list(dict.fromkeys(found))
