@@ -1,4 +1,4 @@
-"""The measured trainings: `twml-ops train --data flights`, the reference workload, Criteo's shape."""
+"""The measured trainings: of `twml-ops train --data flights`, of a large table, of Criteo's shape."""
 
 from __future__ import annotations
 

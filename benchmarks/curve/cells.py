@@ -31,6 +31,8 @@ class Cell:
         workers: number of hosts with a worker.
         wire: Gbit/s that a host can send if it has a whole core, and less in proportion.
         axis: partition_axis of the tables.
+        inside: whether the first workers run a server each in their own process, and there are no
+            other hosts with servers.
     """
 
     training: str
@@ -39,6 +41,7 @@ class Cell:
     workers: int = 1
     wire: float = WIRE
     axis: str = "auto"
+    inside: bool = False
 
     @property
     def name(self) -> str:
@@ -46,13 +49,23 @@ class Cell:
         if self.way in ONE_HOST:
             return f"{self.training}: {self.way}"
         axis = "" if self.axis == "auto" else f", by {self.axis}"
-        counts = (f"{n} {kind}{'s' * (n != 1)}" for n, kind in self._counts() if n)
+        inside = " in workers" * self.inside
+        counts = [
+            f"{n} {kind}{'s' * (n != 1)}{where}"
+            for n, kind, where in (
+                (self.servers, "server", inside),
+                (self.workers, "worker", ""),
+            )
+            if n
+        ]
         return f"{self.training}: {self.way}, {', '.join(counts)}, {self.wire:g} Gbit/s{axis}"
 
     @property
     def hosts(self) -> list[str]:
-        """Names of the hosts."""
-        return [f"{kind}{i}" for n, kind in self._counts() for i in range(n)]
+        """Names of the hosts, those with servers only first."""
+        servers = 0 if self.inside else self.servers
+        counts = (servers, "server"), (self.workers, "worker")
+        return [f"{kind}{i}" for n, kind in counts for i in range(n)]
 
     @property
     def steps_per_execution(self) -> int:
@@ -63,9 +76,6 @@ class Cell:
     def egress(self, share: float) -> float | None:
         """Bytes per second that a host with a share of a core can send; None without a network."""
         return None if self.way in ONE_HOST else self.wire * 1e9 / 8 * share
-
-    def _counts(self) -> tuple[tuple[int, str], ...]:
-        return (self.servers, "server"), (self.workers, "worker")
 
 
 def default_share() -> float:
@@ -85,13 +95,11 @@ def cells() -> list[Cell]:
         for way in MODES
         for s, w in (diagonal if way != HOGWILD else diagonal[-1:])
     ]
-    found += [
-        Cell("reference", way, *diagonal[-1], wire, axis)
-        for way in (SYNCHRONOUS, ASYNCHRONOUS)
-        for wire in (WIRE, SLOW_WIRE)
-        for axis in ("auto", "row", "column")
-        if (wire, axis) != (WIRE, "auto")
-    ]
+    for way in (SYNCHRONOUS, ASYNCHRONOUS):
+        found += [Cell("reference", way, 4, 8, axis=axis) for axis in ("row", "column")]
+        found += [Cell("reference", way, 8, 4, axis="row")]
+        found += [Cell("reference", way, 8, 8, axis="row", inside=True)]
+        found += [Cell("reference", way, 4, 8, SLOW_WIRE, axis) for axis in ("auto", "row")]
     found += [Cell("reference", ALL_REDUCE, 0, w) for w in (2, 8)]
     found += [Cell("reference", way, 2, 2) for way in (LOOKUP, STANDARD)]
     found += [

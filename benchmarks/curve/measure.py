@@ -14,7 +14,7 @@ from benchmarks.curve.cells import Cell
 from benchmarks.distributed.network import Network
 from benchmarks.distributed.process import HostError, HostProcess
 
-PORT = 2222
+SERVER_PORT, WORKER_PORT = 2222, 2223
 START_SECONDS = 300.0
 ANSWER_SECONDS = 60.0
 POLL_SECONDS = 0.5
@@ -102,13 +102,17 @@ def curve(calls: Sequence[Calls], start: float, points: int = 20) -> list[list[f
 @contextlib.contextmanager
 def _processes(network: Network, cell: Cell) -> Iterator[list[HostProcess]]:
     """The workers, which train with the servers."""
-    addresses = [f"{network.address(host)}:{PORT}" for host in cell.hosts]
-    cluster = {"servers": addresses[: cell.servers], "workers": addresses[cell.servers :]}
+    addresses = [network.address(host) for host in cell.hosts]
+    own_hosts = len(addresses) - cell.workers  # of servers
+    cluster = {
+        "servers": [f"{a}:{SERVER_PORT}" for a in addresses[: cell.servers]],
+        "workers": [f"{a}:{WORKER_PORT}" for a in addresses[own_hosts:]],
+    }
     started: list[HostProcess] = []
     try:
         for host in cell.hosts:
             started.append(HostProcess(network, host, "benchmarks.curve.process", ENVIRONMENT))
-        servers, workers = started[: cell.servers], started[cell.servers :]
+        servers, workers = started[:own_hosts], started[own_hosts:]
         for group, message in (
             (servers, {"do": "serve"}),
             (workers, {"do": "train", "cell": asdict(cell)}),

@@ -102,7 +102,8 @@ def _hybrid(
     from benchmarks.cluster_cost.trainings import TRAININGS
     from twml_ops.distribute import Cluster, HybridTrainer
 
-    cluster = Cluster(servers, workers, "worker", index)
+    own_servers = (index,) if cell.inside and index < cell.servers else ()
+    cluster = Cluster(servers, workers, "worker", index, own_servers=own_servers)
     cluster.connect(PEER_SECONDS)  # before any tensor is created
     training = TRAININGS[cell.training](DECAY_STEPS)
     together = cell.steps_per_execution
