@@ -1,4 +1,4 @@
-"""The measured trainings: of `twml-ops train --data flights`, of a large table, of Criteo's shape."""
+"""The measured trainings: `twml-ops train --data flights`, a large table, Criteo's shape."""
 
 from __future__ import annotations
 
