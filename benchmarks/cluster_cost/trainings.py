@@ -22,6 +22,7 @@ from twml_ops.models import sparse_mlp
 from twml_ops.optimizers import SGD
 
 BATCHES = 8  # of the reference workload and of Criteo's shape, which repeat them
+EVALUATION_BATCH = 4096
 CRITEO = Schema(
     tuple(f"I{i}" for i in range(1, 14)), tuple(f"C{i}" for i in range(1, 27)), 0, "a click"
 )
@@ -37,18 +38,20 @@ class Training:
         optimizer: an optimizer of twml_ops.
         loss: the loss, as for `Model.compile`.
         batches: number of the worker -> its batches (x, y).
+        held_out: () -> other batches for an evaluation; None if the labels are random.
     """
 
     model: Callable[[], Any]
     optimizer: Any
     loss: str
     batches: Callable[[int], tf.data.Dataset]
+    held_out: Callable[[], tf.data.Dataset] | None = None
 
 
 def flights(steps: int) -> Training:
     """`twml-ops train --data flights --model sparse_mlp` with its defaults, B = 256."""
     config = RunConfig("flights", model="sparse_mlp")
-    source, _ = open_pair(config.data, None)
+    source, held_out = open_pair(config.data, None)
     layout = models.layout_of(sparse_mlp)
     rate = optimizers.learning_rate_of(config.optimizer, config.model)
 
@@ -61,6 +64,7 @@ def flights(steps: int) -> Training:
         optimizers.create(config.optimizer, rate, steps),
         "binary_crossentropy",
         batches,
+        lambda: held_out.dataset(EVALUATION_BATCH, layout=layout),
     )
 
 

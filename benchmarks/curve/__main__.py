@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks import machine, tables
-from benchmarks.curve.cells import cells, default_share
-from benchmarks.curve.measure import measure
+from benchmarks.curve.cells import cells, default_share, learning_cells
+from benchmarks.curve.measure import learn, measure
 from benchmarks.curve.page import section
 from benchmarks.distributed.grid import signals_as_exits
 from benchmarks.distributed.network import NetworkError, unavailable
@@ -29,6 +29,9 @@ def main(
         float | None, typer.Option(help="Share of a core for each host; by default all fit.")
     ] = None,
     seconds: Annotated[float, typer.Option(min=0, help="Seconds for each cell.")] = 20.0,
+    losses: Annotated[
+        int, typer.Option(help="Instead train on so many batches, and evaluate; 0: do not.")
+    ] = 0,
     again: Annotated[bool, typer.Option(help="Measure cells that have a result as well.")] = False,
     show: Annotated[bool, typer.Option(help="List the cells and exit.")] = False,
     docs: Annotated[Path, typer.Option(help="Folder of curve.json and performance.md.")] = Path(
@@ -36,7 +39,8 @@ def main(
     ),
 ) -> None:
     """Measures the cells that have no result, each of which is written immediately."""
-    wanted = [cell for cell in cells() if any(text in cell.name for text in only)]
+    every = learning_cells() if losses else cells()
+    wanted = [cell for cell in every if any(text in cell.name for text in only)]
     if show:
         print(*(cell.name for cell in wanted), sep="\n")
         return
@@ -50,15 +54,17 @@ def main(
     with signals_as_exits() as check_signals:
         for cell in wanted:
             check_signals()
-            if cell.name in found["cells"] and not again:
+            name = f"{losses} batches, {cell.name}" if losses else cell.name
+            part = found["learned" if losses else "cells"]
+            if name in part and not again:
                 continue
-            print(cell.name, file=sys.stderr)
-            found["failed"].pop(cell.name, None)
+            print(name, file=sys.stderr)
+            found["failed"].pop(name, None)
             try:
-                found["cells"][cell.name] = measure(cell, share, seconds)
+                part[name] = learn(cell, share, losses) if losses else measure(cell, share, seconds)
             except (HostError, NetworkError) as e:
-                found["failed"][cell.name] = str(e).splitlines()[0]
-                print(f"{cell.name} failed: {e}", file=sys.stderr)
+                found["failed"][name] = str(e).splitlines()[0]
+                print(f"{name} failed: {e}", file=sys.stderr)
             found["machine"] = machine.describe(machine.command_line("benchmarks.curve"))
             tables.record(found, file, docs / "performance.md", {"curve": section(found)}, BY)
 
@@ -74,7 +80,7 @@ def load(file: Path, share: float) -> Results:
         SystemExit: they are of another share.
     """
     if not file.exists():
-        return {"share": share, "cells": {}, "failed": {}}
+        return {"share": share, "cells": {}, "learned": {}, "failed": {}}
     found: Results = json.loads(file.read_text())
     if found["share"] != share:
         sys.exit(

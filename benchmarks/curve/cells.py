@@ -33,6 +33,7 @@ class Cell:
         axis: partition_axis of the tables.
         inside: whether the first workers run a server each in their own process, and there are no
             other hosts with servers.
+        joined: batches of so many workers are one batch of one host.
     """
 
     training: str
@@ -42,12 +43,14 @@ class Cell:
     wire: float = WIRE
     axis: str = "auto"
     inside: bool = False
+    joined: int = 1
 
     @property
     def name(self) -> str:
         """For example "flights: synchronous, 4 servers, 8 workers, 10 Gbit/s"."""
         if self.way in ONE_HOST:
-            return f"{self.training}: {self.way}"
+            joined = f", {self.joined} batches joined" if self.joined > 1 else ""
+            return f"{self.training}: {self.way}{joined}"
         axis = "" if self.axis == "auto" else f", by {self.axis}"
         inside = " in workers" * self.inside
         counts = [
@@ -82,6 +85,12 @@ def default_share() -> float:
     """The share of a core for each host with which all hosts of the largest cell fit."""
     cores = len(os.sched_getaffinity(0))
     return int(100 * USED * cores / (max(SERVERS) + max(WORKERS))) / 100
+
+
+def learning_cells() -> list[Cell]:
+    """The cells that train on so many batches and are evaluated then."""
+    ways = [Cell("flights", way, 4, 8) for way in MODES]
+    return [Cell("flights", OURS), Cell("flights", OURS, joined=8), *ways]
 
 
 def cells() -> list[Cell]:

@@ -17,6 +17,7 @@ from benchmarks.distributed.process import HostError, HostProcess
 SERVER_PORT, WORKER_PORT = 2222, 2223
 START_SECONDS = 300.0
 ANSWER_SECONDS = 60.0
+LEARN_SECONDS = 240.0
 POLL_SECONDS = 0.5
 WARM_UP_CALLS = 3  # of each worker, without limits
 SETTLE_SECONDS = 3.0  # with limits, before the measurement
@@ -75,6 +76,37 @@ def measure(cell: Cell, share: float, seconds: float) -> dict[str, Any]:
     }
 
 
+def learn(cell: Cell, share: float, batches: int) -> dict[str, Any]:
+    """Trains a cell on so many batches, those of the start included, and evaluates the model.
+
+    Args:
+        cell: the cell.
+        share: of one core, for each host.
+        batches: of all workers together.
+
+    Returns:
+        `loss`: of held-out data; `seconds`: with limits, from the end of the first call of each
+        worker.
+
+    Raises:
+        HostError: a process failed, or the training takes too long.
+        NetworkError: the hosts cannot be created.
+    """
+    with Network(cell.hosts, cpu=True) as network, _processes(network, cell, batches) as workers:
+        calls: list[Calls] = [[] for _ in workers]
+        _wait(workers, calls, [1] * len(workers), START_SECONDS)
+        network.cap(cell.egress(share))
+        network.cap_cpu(share)
+        start = time.monotonic()
+        while not _fetch(workers, calls):
+            if time.monotonic() > start + LEARN_SECONDS:
+                raise HostError(f"the training has not ended in {LEARN_SECONDS:.0f} s")
+            time.sleep(POLL_SECONDS)
+        network.cap_cpu(None)
+        found = workers[0].request({"do": "evaluate"}, START_SECONDS)
+    return {**found, "seconds": max(c[-1][0] for c in calls) - start}
+
+
 def rate(calls: Calls) -> float:
     """Steps per second of a worker, between the ends of its first and its last call."""
     duration = calls[-1][0] - calls[0][0]
@@ -100,7 +132,9 @@ def curve(calls: Sequence[Calls], start: float, points: int = 20) -> list[list[f
 
 
 @contextlib.contextmanager
-def _processes(network: Network, cell: Cell) -> Iterator[list[HostProcess]]:
+def _processes(
+    network: Network, cell: Cell, batches: int | None = None
+) -> Iterator[list[HostProcess]]:
     """The workers, which train with the servers."""
     addresses = [network.address(host) for host in cell.hosts]
     own_hosts = len(addresses) - cell.workers  # of servers
@@ -115,7 +149,7 @@ def _processes(network: Network, cell: Cell) -> Iterator[list[HostProcess]]:
         servers, workers = started[:own_hosts], started[own_hosts:]
         for group, message in (
             (servers, {"do": "serve"}),
-            (workers, {"do": "train", "cell": asdict(cell)}),
+            (workers, {"do": "train", "cell": asdict(cell), "batches": batches}),
         ):
             for i, process in enumerate(group):
                 process.send({**message, **cluster, "index": i})
@@ -142,8 +176,13 @@ def _wait(
         time.sleep(POLL_SECONDS)
 
 
-def _fetch(workers: Sequence[HostProcess], calls: Sequence[Calls]) -> None:
+def _fetch(workers: Sequence[HostProcess], calls: Sequence[Calls]) -> bool:
+    """Adds the new calls of each worker; returns whether all workers have ended."""
+    ended = True
     for worker, known in zip(workers, calls, strict=True):
         worker.send({"do": "calls", "after": len(known)})
     for worker, known in zip(workers, calls, strict=True):
-        known.extend(map(tuple, worker.receive(ANSWER_SECONDS)["calls"]))
+        answer = worker.receive(ANSWER_SECONDS)
+        known.extend(map(tuple, answer["calls"]))
+        ended = ended and answer["ended"]
+    return ended

@@ -14,7 +14,7 @@ def section(result: dict[str, Any]) -> str:
     """The tables of all trainings.
 
     Args:
-        result: "cells", "failed", "share" and "machine".
+        result: "cells", "learned", "failed", "share" and "machine".
     """
     found: Found = result["cells"]
     head = (
@@ -26,6 +26,8 @@ def section(result: dict[str, Any]) -> str:
         _table(training, [c for c in known if c.training == training], found)
         for training in dict.fromkeys(cell.training for cell in known)
     ]
+    if result["learned"]:
+        parts.append(_losses(result["learned"]))
     failed = "; ".join(f"{name}: {why}" for name, why in result["failed"].items())
     return "\n\n".join([head, *parts, *([f"Not measured: {failed}"] * bool(failed))])
 
@@ -53,6 +55,14 @@ def _table(training: str, known: list[Cell], found: Found) -> str:
     header = [training, "steps/s", "÷ one host", "÷ one host, stock", "CPU of the servers"]
     header += ["of the workers", "CPU ms a step", "MB a step", "of the wire"]
     return markdown(header, rows)
+
+
+def _losses(learned: Found) -> str:
+    """Losses of held-out data after the same number of examples."""
+    rows = [
+        [name, f"{found['loss']:.4f}", f"{found['seconds']:.0f}"] for name, found in learned.items()
+    ]
+    return markdown(["after", "loss of held-out data", "seconds"], rows)
 
 
 def _share_of_cpu(measured: dict[str, Any], kind: str) -> str:

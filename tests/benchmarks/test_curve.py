@@ -2,11 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
-from benchmarks.curve import cells, measure, page
+from benchmarks.curve import cells, measure, page, process, stock_layers
 from benchmarks.curve.cells import Cell
 from benchmarks.distributed import network
+from twml_ops import layers, optimizers
 
 WHY_NOT = network.unavailable(cpu=True)
 needs_hosts = pytest.mark.skipif(WHY_NOT is not None, reason=f"no hosts with CPUs: {WHY_NOT}")
@@ -69,11 +72,13 @@ def test_the_page_compares_with_one_host_and_states_shares():
     about = dict.fromkeys(("cpu", "simd", "cores", "last_level_cache", "memory_gib"), 1)
     about |= dict.fromkeys(("system", "python", "date", "load_before", "command"), "x")
     result = {"cells": found, "failed": {}, "share": 0.1, "machine": {**about, "versions": {}}}
+    result["learned"] = {"64 batches, x": {"loss": 0.5, "seconds": 7.4}}
     text = page.section(result)
     assert (
         "| synchronous, 4 servers, 8 workers, 10 Gbit/s | 16 | 2.00 × | 32.00 × | 80% to 100% "
         "| 50% | 14.4 | 0.44 | 50% |"
     ) in text
+    assert "| 64 batches, x | 0.5000 | 7 |" in text
     assert "| one host, stock | 0.5 | 0.06 × | 1.00 × | – | 100% | 200.0 | – | – |" in text
 
 
@@ -86,6 +91,41 @@ def test_results_of_another_share_are_not_mixed(tmp_path):
     assert curve.load(file, 0.07)["cells"] == {"x": 1}
     with pytest.raises(SystemExit, match=r"--share 0.07, got 0.1"):
         curve.load(file, 0.1)
+
+
+def test_joined_batches_have_the_examples_of_all_workers_in_their_order():
+    made = [
+        tf.data.Dataset.from_tensors((tf.ragged.constant([[i], [i, i]]), tf.fill([2, 1], i)))
+        for i in (1, 2)
+    ]
+    x, y = next(iter(process.joined(made)))
+    assert x.to_list() == [[1], [1, 1], [2], [2, 2]]
+    assert y.numpy().tolist() == [[1], [1], [2], [2]]
+
+
+def test_the_same_model_with_stock_products_and_optimizer_learns_the_same():
+    ids = tf.ragged.constant([[1, 3], [2], [3, 3, 0]], dtype=tf.int64)
+    values = tf.ones_like(ids, tf.float32) * 2
+
+    def build():
+        layer = layers.SparseLinear(4, 5, kernel_initializer="ones", bias_initializer="ones")
+        i = tf.keras.Input([None], dtype="int64", ragged=True)
+        v = tf.keras.Input([None], dtype="float32", ragged=True)
+        return tf.keras.Model([i, v], layer((i, v)))
+
+    kernels = []
+    ours = optimizers.Adagrad(0.1)
+    for model, optimizer in (
+        (build(), ours),
+        (stock_layers.model(build), stock_layers.optimizer(ours)),
+    ):
+        model.compile(optimizer, "mse", jit_compile=False)
+        data = tf.data.Dataset.from_tensors(((ids, values), tf.zeros([3, 4]))).repeat(3)
+        model.fit(data, verbose=0)
+        kernels.append(model.get_weights()[0])
+    assert type(stock_layers.optimizer(ours)) is tf.keras.optimizers.Adagrad
+    np.testing.assert_allclose(*kernels, rtol=1e-5)
+    assert not np.allclose(kernels[0], 1)
 
 
 @needs_hosts
