@@ -84,7 +84,7 @@ def train_in_cluster(setting: dict[str, Any], meter: Meter) -> None:
         if step == warm_up:
             meter.start()
 
-    trainer.fit(lambda _: training.batches(), steps, on_step)
+    trainer.fit(lambda _: training.batches(0), steps, on_step)
     meter.stop()
     os._exit(0)
 
@@ -106,7 +106,7 @@ def train_alone(setting: dict[str, Any], meter: Meter) -> None:
                 meter.start()
 
     every = WARM_UP_STEPS + steps
-    model.fit(training.batches(), steps_per_epoch=every, callbacks=[MeterCallback()], verbose=0)
+    model.fit(training.batches(0), steps_per_epoch=every, callbacks=[MeterCallback()], verbose=0)
     meter.stop()
 
 

@@ -1,4 +1,4 @@
-"""The measured trainings: that of `twml-ops train --data flights`, and the reference workload."""
+"""The measured trainings: `twml-ops train --data flights`, a large table, Criteo's shape."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from benchmarks.distributed import hybrid
@@ -16,10 +17,16 @@ from twml_ops.cli.runs import optimizers
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.make_model import model_maker
 from twml_ops.cli.runs.sources import open_pair
+from twml_ops.data import Schema
 from twml_ops.models import sparse_mlp
 from twml_ops.optimizers import SGD
 
-BATCHES = 8  # of the reference workload, which repeats them
+BATCHES = 8  # of the reference workload and of Criteo's shape, which repeat them
+EVALUATION_BATCH = 4096
+CRITEO = Schema(
+    tuple(f"I{i}" for i in range(1, 14)), tuple(f"C{i}" for i in range(1, 27)), 0, "a click"
+)
+CRITEO_BATCH, CRITEO_BITS, CRITEO_SKEW = 512, 20, 1.2
 
 
 @dataclass(frozen=True)
@@ -30,24 +37,26 @@ class Training:
         model: () -> an uncompiled Keras model.
         optimizer: an optimizer of twml_ops.
         loss: the loss, as for `Model.compile`.
-        batches: () -> the batches (x, y).
+        batches: number of the worker -> its batches (x, y).
+        held_out: () -> other batches for an evaluation; None if the labels are random.
     """
 
     model: Callable[[], Any]
     optimizer: Any
     loss: str
-    batches: Callable[[], tf.data.Dataset]
+    batches: Callable[[int], tf.data.Dataset]
+    held_out: Callable[[], tf.data.Dataset] | None = None
 
 
 def flights(steps: int) -> Training:
     """`twml-ops train --data flights --model sparse_mlp` with its defaults, B = 256."""
     config = RunConfig("flights", model="sparse_mlp")
-    source, _ = open_pair(config.data, None)
+    source, held_out = open_pair(config.data, None)
     layout = models.layout_of(sparse_mlp)
     rate = optimizers.learning_rate_of(config.optimizer, config.model)
 
-    def batches() -> tf.data.Dataset:
-        size, seed = config.batch_size, config.seed
+    def batches(worker: int) -> tf.data.Dataset:
+        size, seed = config.batch_size, config.seed + worker
         return source.dataset(size, shuffle=True, seed=seed, layout=layout).repeat()
 
     return Training(
@@ -55,24 +64,66 @@ def flights(steps: int) -> Training:
         optimizers.create(config.optimizer, rate, steps),
         "binary_crossentropy",
         batches,
+        lambda: held_out.dataset(EVALUATION_BATCH, layout=layout),
     )
 
 
 def reference(steps: int) -> Training:
     """A table [2^19, 128] of the binary ids of 512 examples, about 200 each."""
     del steps
-    batches = WORKLOAD.batches(BATCHES, seed=1)
 
-    def dataset() -> tf.data.Dataset:
-        signature = (
-            tf.RaggedTensorSpec([None, None], tf.int64, row_splits_dtype=tf.int64),
-            tf.TensorSpec([None, 1], tf.float32),
-        )
-        made = [hybrid.inputs(b) for b in batches]
-        return tf.data.Dataset.from_generator(lambda: made, output_signature=signature).repeat()
+    def batches(worker: int) -> tf.data.Dataset:
+        return _repeated([hybrid.inputs(b) for b in WORKLOAD.batches(BATCHES, seed=1 + worker)])
 
-    return Training(lambda: hybrid.model(WORKLOAD), SGD(RATE), "mse", dataset)
+    return Training(lambda: hybrid.model(WORKLOAD), SGD(RATE), "mse", batches)
 
 
-TRAININGS: dict[str, Callable[[int], Training]] = {"flights": flights, "reference": reference}
+def criteo(steps: int) -> Training:
+    """`sparse_mlp` on 13 random numbers and 26 random categories, as Criteo has, B = 512."""
+
+    def made(worker: int) -> list[Any]:
+        rng = np.random.default_rng(worker)
+        return [_criteo_batch(rng) for _ in range(BATCHES)]
+
+    def batches(worker: int) -> tf.data.Dataset:
+        return _repeated(made(worker))
+
+    rate = optimizers.learning_rate_of("adagrad", "sparse_mlp")
+    return Training(
+        lambda: sparse_mlp(CRITEO, batches(0).take(BATCHES), categorical_bits=CRITEO_BITS),
+        optimizers.create("adagrad", rate, steps),
+        "binary_crossentropy",
+        batches,
+    )
+
+
+def _criteo_batch(rng: np.random.Generator) -> Any:
+    """Features and labels of a batch. Each column has its own categories, by Zipf's law."""
+    ragged = tf.RaggedTensor.from_tensor
+    numbers, columns = len(CRITEO.continuous), len(CRITEO.categorical)
+    ranks = rng.zipf(CRITEO_SKEW, (CRITEO_BATCH, columns)) + (np.arange(columns) << 40)
+    features = {
+        "continuous_ids": ragged(np.tile(np.arange(numbers), (CRITEO_BATCH, 1))),
+        "continuous_values": ragged(rng.normal(size=(CRITEO_BATCH, numbers)).astype(np.float32)),
+        "categorical_ids": ragged(ranks),
+    }
+    return features, rng.integers(0, 2, (CRITEO_BATCH, 1)).astype(np.float32)
+
+
+def _repeated(batches: list[Any]) -> tf.data.Dataset:
+    signature = tf.nest.map_structure(_any_rows, batches[0])
+    return tf.data.Dataset.from_generator(lambda: batches, output_signature=signature).repeat()
+
+
+def _any_rows(value: Any) -> Any:
+    if isinstance(value, tf.RaggedTensor):
+        return tf.RaggedTensorSpec([None, None], value.dtype, row_splits_dtype=tf.int64)
+    return tf.TensorSpec([None, 1], tf.float32)
+
+
+TRAININGS: dict[str, Callable[[int], Training]] = {
+    "flights": flights,
+    "reference": reference,
+    "criteo": criteo,
+}
 """Name -> a function of the number of steps."""

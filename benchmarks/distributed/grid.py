@@ -98,7 +98,7 @@ def measure(
     workload = QUICK if quick else WORKLOAD
     found["workload"] = asdict(workload)
     cells, failed = found.setdefault("cells", {}), found.setdefault("failed", {})
-    with _signals_as_exits() as check_signals:
+    with signals_as_exits() as check_signals:
         wanted = [
             (name, setting, strategy)
             for setting in (QUICK_SETTINGS if quick else SETTINGS)
@@ -224,7 +224,7 @@ def _available() -> float:
 
 
 @contextmanager
-def _signals_as_exits() -> Iterator[Callable[[], None]]:
+def signals_as_exits() -> Iterator[Callable[[], None]]:
     """Converts signals in the block to SystemExit, so that the namespaces are removed.
 
     Yields a function to call between cells, because Python drops exceptions in destructors.

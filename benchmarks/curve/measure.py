@@ -1,0 +1,188 @@
+"""Runs a cell on hosts with a share of a core and a limited wire, and measures it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from benchmarks import steal_time
+from benchmarks.curve.cells import Cell
+from benchmarks.distributed.network import Network
+from benchmarks.distributed.process import HostError, HostProcess
+
+SERVER_PORT, WORKER_PORT = 2222, 2223
+START_SECONDS = 300.0
+ANSWER_SECONDS = 60.0
+LEARN_SECONDS = 240.0
+POLL_SECONDS = 0.5
+WARM_UP_CALLS = 3  # of each worker, without limits
+SETTLE_SECONDS = 3.0  # with limits, before the measurement
+LEAST_CALLS = 3  # of each worker in the measurement
+LONGEST = 6  # times as long as asked for, so that slow workers do these calls
+ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
+Calls = list[tuple[float, int, float]]  # (end by the clock, steps, mean loss)
+
+
+def measure(cell: Cell, share: float, seconds: float) -> dict[str, Any]:
+    """Measures a cell.
+
+    The processes start, and make their first steps, without limits.
+
+    Args:
+        cell: the cell.
+        share: of one core, for each host.
+        seconds: of the measurement; it takes longer if a worker ends too few calls.
+
+    Returns:
+        `steps`: batches per second of all workers; `cpu` and `sent`: host -> share of a core and
+        bytes per second that it has used; `egress`: bytes per second that a host can send, or None;
+        `seconds`: the duration; `disturbed`: whether there was steal time; `losses`: (seconds since
+        the beginning of the measurement, batches of all workers, mean loss) of the calls.
+
+    Raises:
+        HostError: a process failed, or there was too little progress.
+        NetworkError: the hosts cannot be created.
+    """
+    with Network(cell.hosts, cpu=True) as network, _processes(network, cell) as workers:
+        calls: list[Calls] = [[] for _ in workers]
+        _wait(workers, calls, [WARM_UP_CALLS] * len(workers), START_SECONDS)
+        network.cap(cell.egress(share))
+        network.cap_cpu(share)
+        time.sleep(SETTLE_SECONDS)
+        _fetch(workers, calls)
+        monitor = steal_time.StealTimeMonitor()
+        start, cpu, sent = time.monotonic(), network.cpu_seconds(), network.sent()
+        time.sleep(seconds)
+        wanted = [sum(end < start for end, *_ in c) + LEAST_CALLS for c in calls]
+        _wait(workers, calls, wanted, LONGEST * seconds)
+        took = time.monotonic() - start
+        cpu = {h: (t - cpu[h]) / took for h, t in network.cpu_seconds().items()}
+        sent = {h: round((n - sent[h]) / took) for h, n in network.sent().items()}
+        undisturbed = monitor.undisturbed()
+    measured = [[call for call in of_worker if call[0] >= start] for of_worker in calls]
+    return {
+        "steps": sum(rate(c) for c in measured),
+        "cpu": cpu,
+        "sent": sent,
+        "egress": cell.egress(share),
+        "share": share,
+        "seconds": took,
+        "disturbed": not undisturbed,
+        "losses": curve(measured, start),
+    }
+
+
+def learn(cell: Cell, share: float, batches: int) -> dict[str, Any]:
+    """Trains a cell on so many batches, those of the start included, and evaluates the model.
+
+    Args:
+        cell: the cell.
+        share: of one core, for each host.
+        batches: of all workers together.
+
+    Returns:
+        `loss`: of held-out data; `seconds`: with limits, from the end of the first call of each
+        worker.
+
+    Raises:
+        HostError: a process failed, or the training takes too long.
+        NetworkError: the hosts cannot be created.
+    """
+    with Network(cell.hosts, cpu=True) as network, _processes(network, cell, batches) as workers:
+        calls: list[Calls] = [[] for _ in workers]
+        _wait(workers, calls, [1] * len(workers), START_SECONDS)
+        network.cap(cell.egress(share))
+        network.cap_cpu(share)
+        start = time.monotonic()
+        while not _fetch(workers, calls):
+            if time.monotonic() > start + LEARN_SECONDS:
+                raise HostError(f"the training has not ended in {LEARN_SECONDS:.0f} s")
+            time.sleep(POLL_SECONDS)
+        network.cap_cpu(None)
+        found = workers[0].request({"do": "evaluate"}, START_SECONDS)
+    return {**found, "seconds": max(c[-1][0] for c in calls) - start}
+
+
+def rate(calls: Calls) -> float:
+    """Steps per second of a worker, between the ends of its first and its last call."""
+    duration = calls[-1][0] - calls[0][0]
+    return sum(steps for _, steps, _ in calls[1:]) / duration
+
+
+def curve(calls: Sequence[Calls], start: float, points: int = 20) -> list[list[float]]:
+    """Losses of the calls of all workers, in at most so many points.
+
+    Returns:
+        Lists of [seconds since `start`, batches until then, mean loss since the last point].
+    """
+    merged = sorted(itertools.chain.from_iterable(calls))
+    size = -(-len(merged) // points)
+    found, batches = [], 0
+    for i in range(0, len(merged), size):
+        group = merged[i : i + size]
+        count = sum(steps for _, steps, _ in group)
+        batches += count
+        loss = sum(steps * loss for _, steps, loss in group) / count
+        found.append([group[-1][0] - start, batches, loss])
+    return found
+
+
+@contextlib.contextmanager
+def _processes(
+    network: Network, cell: Cell, batches: int | None = None
+) -> Iterator[list[HostProcess]]:
+    """The workers, which train with the servers."""
+    addresses = [network.address(host) for host in cell.hosts]
+    own_hosts = len(addresses) - cell.workers  # of servers
+    cluster = {
+        "servers": [f"{a}:{SERVER_PORT}" for a in addresses[: cell.servers]],
+        "workers": [f"{a}:{WORKER_PORT}" for a in addresses[own_hosts:]],
+    }
+    started: list[HostProcess] = []
+    try:
+        for host in cell.hosts:
+            started.append(HostProcess(network, host, "benchmarks.curve.process", ENVIRONMENT))
+        servers, workers = started[:own_hosts], started[own_hosts:]
+        for group, message in (
+            (servers, {"do": "serve"}),
+            (workers, {"do": "train", "cell": asdict(cell), "batches": batches}),
+        ):
+            for i, process in enumerate(group):
+                process.send({**message, **cluster, "index": i})
+            for process in group:
+                process.receive(START_SECONDS)
+        yield workers
+    finally:
+        for process in started:
+            process.kill()
+
+
+def _wait(
+    workers: Sequence[HostProcess], calls: Sequence[Calls], needed: Sequence[int], seconds: float
+) -> None:
+    """Waits until each worker has done as many calls as needed."""
+    deadline = time.monotonic() + seconds
+    while True:
+        _fetch(workers, calls)
+        done = [len(c) for c in calls]
+        if all(d >= n for d, n in zip(done, needed, strict=True)):
+            return
+        if time.monotonic() > deadline:
+            raise HostError(f"the workers have done {done} calls in {seconds:.0f} s, not {needed}")
+        time.sleep(POLL_SECONDS)
+
+
+def _fetch(workers: Sequence[HostProcess], calls: Sequence[Calls]) -> bool:
+    """Adds the new calls of each worker; returns whether all workers have ended."""
+    ended = True
+    for worker, known in zip(workers, calls, strict=True):
+        worker.send({"do": "calls", "after": len(known)})
+    for worker, known in zip(workers, calls, strict=True):
+        answer = worker.receive(ANSWER_SECONDS)
+        known.extend(map(tuple, answer["calls"]))
+        ended = ended and answer["ended"]
+    return ended
