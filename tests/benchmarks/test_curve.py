@@ -4,13 +4,13 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from benchmarks.curve import cells, measure, page, process, stock_layers
 from benchmarks.curve.cells import Cell
 from benchmarks.distributed import network
 from twml_ops import layers, optimizers
 
+tf = stock_layers.tf  # benchmarks run with one TensorFlow only
 WHY_NOT = network.unavailable(cpu=True)
 needs_hosts = pytest.mark.skipif(WHY_NOT is not None, reason=f"no hosts with CPUs: {WHY_NOT}")
 
