@@ -81,9 +81,6 @@ class CpuTime:
     def __add__(self, other: CpuTime) -> CpuTime:
         return CpuTime(self.serial + other.serial, self.parallel + other.parallel)
 
-    def __mul__(self, count: float) -> CpuTime:
-        return CpuTime(self.serial * count, self.parallel * count)
-
     def elapsed(self, cores: float) -> float:
         """Computes how long it takes.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twml_ops.planning.cpu_costs import CpuCosts, CpuTime, StepParts
+from twml_ops.planning.cpu_costs import StepParts
 from twml_ops.planning.job import Job
 from twml_ops.planning.traffic import BY_COLUMN, BY_ROW
 
@@ -79,13 +79,3 @@ def work_in_cluster(
         weight=whole.weight / servers,
     )
     return StepWork(worker, server)
-
-
-def cpu_alone(job: Job, costs: CpuCosts) -> CpuTime:
-    """Returns the CPU time of a step in one process.
-
-    Args:
-        job: The model and its batches.
-        costs: The costs of the host.
-    """
-    return work_alone(job).times(costs.alone)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.terminal import make_console
+from twml_ops.cli.runs.folder import write_json
 from twml_ops.planning import CpuCosts
 
 
@@ -49,8 +50,7 @@ def source_of(
         if out_costs is not None:
             out_costs.parent.mkdir(parents=True, exist_ok=True)
             about = {"slots": slots, "steps_per_execution": steps_per_execution}
-            text = json.dumps({**about, "microseconds": found.to_json()}, indent=2)
-            out_costs.write_text(text + "\n")
+            write_json(out_costs, {**about, "microseconds": found.to_json()})
         return found
 
     return get
