@@ -33,25 +33,55 @@ def order():
 @pytest.mark.usefixtures("port")
 def test_a_message_arrives_as_it_was_sent(order, dtype, size):
     @tf.function(autograph=False)
-    def exchange(tensor):
+    def exchange(*tensors):
         attributes = {"session": SESSION, "number": 3}
-        library.twml_send_message(order.handle, tensor, **attributes)
-        return library.twml_receive_message(order.handle, T=dtype, **attributes)
+        library.twml_send_message(order.handle, tensors, **attributes)
+        types = [t.dtype for t in tensors]
+        return library.twml_receive_message(order.handle, T=types, **attributes)
 
     tensor = tf.cast(tf.range(size) + 7, dtype)
-    for _ in range(2):
-        received = exchange(tensor)
-        assert received.dtype == dtype
-        np.testing.assert_array_equal(tf.cast(received, tf.float64), tf.cast(tensor, tf.float64))
+    for tensors in ([tensor], [tensor, tf.constant([[1.5, 2.5]]), tensor]):
+        for sent, received in zip(tensors, exchange(*tensors), strict=True):
+            assert received.dtype == sent.dtype
+            flat = tf.reshape(tf.cast(sent, tf.float64), [-1])
+            np.testing.assert_array_equal(tf.cast(received, tf.float64), flat)
+
+
+@pytest.mark.usefixtures("port")
+@pytest.mark.parametrize(
+    ("types", "reason"),
+    [([tf.float32], "2 tensors, expected 1"), ([tf.int64, tf.uint8], "no whole elements")],
+)
+def test_a_message_with_other_tensors_than_expected_is_an_error(order, types, reason):
+    @tf.function(autograph=False)
+    def exchange():
+        attributes = {"session": SESSION, "number": 4}
+        library.twml_send_message(order.handle, [tf.zeros([3]), tf.zeros([1])], **attributes)
+        return library.twml_receive_message(order.handle, T=types, **attributes)
+
+    with pytest.raises(tf.errors.InternalError, match=reason):
+        exchange()
+
+
+def test_a_peer_s_message_of_many_parts_is_read(port):
+    number, secret = port
+    with socket.create_connection(("127.0.0.1", number), timeout=60) as peer:
+        peer.sendall(struct.pack("<qqq", MAGIC, secret, 8))
+        assert peer.recv(8, socket.MSG_WAITALL) == struct.pack("<q", 8)
+        sizes = [i % 3 for i in range(2000)]
+        peer.sendall(struct.pack("<qqq", 1, 2, len(sizes)) + struct.pack("<2000q", *sizes))
+        peer.sendall(b"x" * sum(sizes))
+        peer.sendall(struct.pack("<qqq", 1, 2, -1))  # ends the connection if the rest was read
+        assert closed(peer)
 
 
 @pytest.mark.usefixtures("port")
 def test_a_message_of_a_session_that_is_not_open_is_an_error(order):
     attributes = {"session": SESSION + 1, "number": 0}
     with pytest.raises(tf.errors.UnavailableError, match="has ended"):
-        library.twml_receive_message(order.handle, T=tf.float32, **attributes)
+        library.twml_receive_message(order.handle, T=[tf.float32], **attributes)
     with pytest.raises(tf.errors.UnavailableError, match="has ended"):
-        library.twml_send_message(order.handle, tf.zeros([1]), **attributes)
+        library.twml_send_message(order.handle, [tf.zeros([1])], **attributes)
 
 
 def test_a_peer_without_the_secret_is_refused(port):
@@ -66,14 +96,14 @@ def test_a_peer_without_the_secret_is_refused(port):
             assert closed(peer)
 
 
-@pytest.mark.parametrize("size", [-1, 1 << 62])
-def test_a_peer_that_announces_an_impossible_size_is_disconnected(port, size):
+@pytest.mark.parametrize("announced", [(-1,), (1 << 62,), (1, -1), (2, 3, 1 << 62)])
+def test_a_peer_that_announces_an_impossible_size_is_disconnected(port, announced):
     number, secret = port
     with socket.create_connection(("127.0.0.1", number), timeout=60) as peer:
         peer.sendall(struct.pack("<qqq", MAGIC, secret, 6))
         assert peer.recv(8, socket.MSG_WAITALL) == struct.pack("<q", 6)
-        peer.sendall(struct.pack("<qqq", 1, 2, 3) + b"abc")
-        peer.sendall(struct.pack("<qqq", 1, 2, size))
+        peer.sendall(struct.pack("<qqqq", 1, 2, 1, 3) + b"abc")
+        peer.sendall(struct.pack("<qq", 1, 2) + struct.pack(f"<{len(announced)}q", *announced))
         assert closed(peer)
 
 

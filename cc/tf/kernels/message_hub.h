@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -25,6 +26,10 @@ struct MessageKey {
   }
 };
 
+// Parts, each uint8 [bytes].
+using Message = std::vector<tensorflow::Tensor>;
+constexpr int64_t kMaxParts = 1 << 16;
+
 // The messages that this process has sent to itself or received, and those that it waits for.
 //
 // A session is a connection between two processes, or of a process with itself. Messages of a
@@ -32,7 +37,7 @@ struct MessageKey {
 // which one thread reads. If a socket is closed, all that wait for its messages get an error.
 class MessageHub {
  public:
-  using Done = std::function<void(const absl::Status&, tensorflow::Tensor)>;
+  using Done = std::function<void(const absl::Status&, Message)>;
 
   // The hub of this process. It is never deleted, since its threads may outlive main().
   static MessageHub& OfProcess();
@@ -44,10 +49,10 @@ class MessageHub {
   absl::Status Connect(const std::string& host, int64_t port, int64_t secret, int64_t session,
                        double seconds);
 
-  // Sends the bytes of a tensor. Waits while the socket is full, but not for the receiver.
-  absl::Status Send(const MessageKey& key, const tensorflow::Tensor& bytes);
+  // Sends at most kMaxParts parts. Waits while the socket is full, but not for the receiver.
+  absl::Status Send(const MessageKey& key, const Message& message);
 
-  // Calls `done` with the uint8 [bytes] of a message as soon as it is here. If it is not here yet,
+  // Calls `done` with a message as soon as it is here. If it is not here yet,
   // `wait` is called first, and the result is an error if that returns false.
   void Receive(const MessageKey& key, const std::function<bool()>& wait, Done done);
 
@@ -68,12 +73,12 @@ class MessageHub {
   void Open(int64_t session, std::shared_ptr<Socket> socket);
   void Read(int64_t session, const std::shared_ptr<Socket>& socket);
   void Close(int64_t session);
-  void Deliver(const MessageKey& key, tensorflow::Tensor bytes);
+  void Deliver(const MessageKey& key, Message message);
 
   std::mutex mutex_;
   int64_t port_ = 0, secret_ = 0;
   std::map<int64_t, std::shared_ptr<Socket>> sessions_;  // null: of this process with itself
-  std::map<MessageKey, std::deque<tensorflow::Tensor>> arrived_;
+  std::map<MessageKey, std::deque<Message>> arrived_;
   std::map<MessageKey, Done> waiting_;
 };
 

@@ -25,24 +25,24 @@ REGISTER_OP("Twml>ConnectMessages")
 REGISTER_OP("Twml>SendMessage")
     .Input("order: resource")
     .Input("message: T")
-    .Attr("T: {uint8, float, bfloat16, half, double, int32, int64}")
+    .Attr("T: list({uint8, float, bfloat16, half, double, int32, int64}) >= 1")
     .Attr("session: int")
     .Attr("number: int")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext*) { return absl::OkStatus(); })
-    .Doc("Sends the elements of a tensor to the ReceiveMessage of the same function and number.");
+    .Doc("Sends the elements of tensors to the ReceiveMessage of the same function and number.");
 
 REGISTER_OP("Twml>ReceiveMessage")
     .Input("order: resource")
     .Output("message: T")
-    .Attr("T: {uint8, float, bfloat16, half, double, int32, int64}")
+    .Attr("T: list({uint8, float, bfloat16, half, double, int32, int64}) >= 1")
     .Attr("session: int")
     .Attr("number: int")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
-      c->set_output(0, c->Vector(c->UnknownDim()));
+      for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->Vector(c->UnknownDim()));
       return absl::OkStatus();
     })
-    .Doc("Waits for what SendMessage sends, in one dimension.");
+    .Doc("Waits for the tensors that SendMessage sends. Each output has one dimension.");
 
 }  // namespace twml

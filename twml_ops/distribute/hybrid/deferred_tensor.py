@@ -13,39 +13,40 @@ class DeferredTensor:
 
     Args:
         shape: Its shape; a dimension that is None may have any size.
+        dtype: Its type.
 
     Attributes:
-        tensor: The tensor, float32. It must not be used in another graph, and must have a value
-            when the graph is complete.
+        tensor: The tensor. It must not be used in another graph, and must have a value when the
+            graph is complete.
     """
 
-    def __init__(self, shape: Sequence[int | None]) -> None:
+    def __init__(self, shape: Sequence[int | None], dtype: Any = tf.float32) -> None:
         # The placeholder is not used any more once there is a value, and TensorFlow removes it.
-        self.tensor = tf.identity(tf.raw_ops.Placeholder(dtype=tf.float32, shape=shape))
+        self.tensor = tf.identity(tf.raw_ops.Placeholder(dtype=dtype, shape=shape))
 
     def determine(self, value: tf.Tensor) -> None:
         """Determines the value, which must not depend on this tensor."""
         self.tensor.op._update_input(0, value)
 
 
-def depends_on(tensors: Sequence[tf.Tensor], deferred: Sequence[DeferredTensor]) -> bool:
-    """Whether tensors depend on deferred tensors.
+def depends_on(tensors: Sequence[tf.Tensor], sources: Sequence[tf.Tensor]) -> bool:
+    """Whether tensors depend on other ones.
 
     Args:
         tensors: Tensors of the graph.
-        deferred: Tensors whose values are not determined.
+        sources: Tensors of the graph, such as deferred tensors or handles of variables.
 
     Returns:
-        Whether one of the tensors, or an op before it, uses one of those.
+        Whether an op that computes one of the tensors is the op of one of the sources.
     """
-    undetermined = {id(d.tensor.op) for d in deferred}
+    wanted = {id(t.op) for t in sources}
     pending: list[Any] = [t.op for t in tensors]
     visited: set[Any] = set()
     while pending:
         op = pending.pop()
         if op in visited:
             continue
-        if id(op) in undetermined:
+        if id(op) in wanted:
             return True
         visited.add(op)
         pending += [*(t.op for t in op.inputs), *op.control_inputs]

@@ -7,7 +7,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops.distribute.hybrid import wire
 from twml_ops.distribute.hybrid.messages import Link
 
 
@@ -39,7 +38,7 @@ def unpack(packed: Sequence[Any], like: Sequence[Any]) -> list[Any]:
     parts = {}
     for (dtype, group), flat in zip(by_type.items(), packed, strict=False):
         sizes = [g.shape.num_elements() for g in group]
-        parts[dtype] = iter(wire.split_flat(flat, sizes))
+        parts[dtype] = iter(tf.split(flat, sizes))
     slices = iter(packed[len(by_type) :])
     return [
         next(slices)
@@ -50,7 +49,7 @@ def unpack(packed: Sequence[Any], like: Sequence[Any]) -> list[Any]:
 
 
 def send(gradients: Sequence[Any], link: Link) -> list[Any]:
-    """Sends gradients to a server, all dense ones of a type in one message.
+    """Sends gradients to a server, all dense ones in one message.
 
     Args:
         gradients: Tensors with known shapes, or `tf.IndexedSlices`, which are not sent.
@@ -59,10 +58,13 @@ def send(gradients: Sequence[Any], link: Link) -> list[Any]:
     Returns:
         The gradients; dense ones are on the server.
     """
-    packed = pack(gradients)
-    sent = [g if isinstance(g, tf.IndexedSlices) else link.to_server(g) for g in packed]
+    dense = [g for g in gradients if not isinstance(g, tf.IndexedSlices)]
+    sent = iter(link.to_server(dense) if dense else [])
     with tf.device(link.server):
-        return unpack(sent, gradients)
+        return [
+            g if isinstance(g, tf.IndexedSlices) else tf.reshape(next(sent), g.shape)
+            for g in gradients
+        ]
 
 
 def _by_type(gradients: Sequence[Any]) -> dict[tf.DType, list[tf.Tensor]]:

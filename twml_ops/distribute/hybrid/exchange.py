@@ -20,6 +20,7 @@ from twml_ops.distribute.hybrid import wire
 from twml_ops.distribute.hybrid.deferred_tensor import DeferredTensor, depends_on
 from twml_ops.distribute.hybrid.messages import Link
 from twml_ops.distribute.hybrid.remote_table import RemoteTable
+from twml_ops.distribute.hybrid.shared_values import SharedValues
 from twml_ops.ops._library import library
 from twml_ops.placement.entries import CsrEntries
 
@@ -76,16 +77,24 @@ class Exchange:
         wire_dtype: The type in which products and their gradients are sent.
         deduplicate: Whether an id that occurs several times is sent once if that is smaller.
         in_process: Whether the tables are in this process, so that nothing is sent.
+        values: Values that the servers send with the products, unless they are determined before;
+            None: there are none.
 
     Attributes:
         products: The products.
     """
 
     def __init__(
-        self, links: Sequence[Link], wire_dtype: tf.DType, deduplicate: bool, in_process: bool
+        self,
+        links: Sequence[Link],
+        wire_dtype: tf.DType,
+        deduplicate: bool,
+        in_process: bool,
+        values: SharedValues | None = None,
     ) -> None:
         self._links, self._wire_dtype = links, wire_dtype
         self._deduplicate, self._in_process = deduplicate, in_process
+        self._values = values
         self.products: list[TableProduct] = []
         self._outputs: list[DeferredTensor] = []
 
@@ -102,9 +111,9 @@ class Exchange:
         self._outputs.append(DeferredTensor([None, product.table.shape[1]]))
         return self._outputs[-1].tensor
 
-    def is_needed_for(self, entries: CsrEntries) -> bool:
-        """Whether entries depend on products that are not computed yet."""
-        return depends_on([t for t in entries if t is not None], self._outputs)
+    def is_needed_for(self, tensors: Sequence[tf.Tensor]) -> bool:
+        """Whether tensors depend on products that are not computed yet."""
+        return depends_on(tensors, [each.tensor for each in self._outputs])
 
     def determine_products(self) -> None:
         """Determines the values that `add` has returned."""
@@ -114,7 +123,10 @@ class Exchange:
     def multiply(self) -> list[tf.Tensor]:
         """Sends the entries of all products and returns the products, float32 [B, D]."""
         self._send_entries()
-        by_server = [self._multiply_on(p) for p in range(len(self._links))]
+        received = [self._multiply_on(p) for p in range(len(self._links))]
+        by_server = [products for products, _ in received]
+        if self._values is not None:
+            self._values.determine([values for _, values in received])
         return [
             _combine(parts, product.table.by_row)
             for product, *parts in zip(self.products, *by_server, strict=True)
@@ -145,7 +157,7 @@ class Exchange:
                 packed[key] = list(messages) if by_row else [messages[0]] * parts
         received: dict[Any, list[Any]] = {key: [] for key in packed}
         for p, link in enumerate(self._links):
-            messages = wire.send_bytes([m[p] for m in packed.values()], link)
+            messages = link.to_server([m[p] for m in packed.values()])
             for key, message in zip(packed, messages, strict=True):
                 shard_rows = self.products[keys.index(key)].table.shards[p].shape[0]
                 with tf.device(link.server):
@@ -154,8 +166,8 @@ class Exchange:
             product.messages = [message for message, _ in received[key]]
             product.shard_entries = [entries for _, entries in received[key]]
 
-    def _multiply_on(self, p: int) -> list[tf.Tensor]:
-        """Returns the products with the shards of a server, float32 on the worker."""
+    def _multiply_on(self, p: int) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Returns the products with the shards of a server, float32 on the worker, and values."""
         products = []
         with tf.device(self._links[p].server):
             for each in self.products:
@@ -168,28 +180,31 @@ class Exchange:
                     binary=each.binary,
                 )
                 products.append(wire.cast_for_wire(product, self._wire_dtype))
-            flat = wire.concat_flat(products)
-        flat = self._links[p].to_worker(flat)
+        values = [] if self._values is None else self._values.of_server(p)
+        received = self._links[p].to_worker([*products, *values])
         columns = [each.table.shards[p].shape[1] for each in self.products]
-        rows = [_num_rows(each.entries[2]) for each in self.products if each.entries]
-        parts = wire.split_flat(flat, [n * c for n, c in zip(rows, columns, strict=True)])
-        return [
+        found = [
             tf.cast(tf.reshape(part, [-1, c]), tf.float32)
-            for part, c in zip(parts, columns, strict=True)
+            for part, c in zip(received, columns, strict=False)
         ]
+        return found, received[len(products) :]
 
-    def send_gradients(self, scalars: tf.Tensor | None = None) -> list[tf.Tensor]:
+    def send_gradients(
+        self, others: Sequence[Sequence[tf.Tensor]] | None = None
+    ) -> list[list[tf.Tensor]]:
         """Sends the gradients of the products, and determines the gradients of values.
 
         Args:
-            scalars: float32 [n], numbers that the updates on the servers need; None: none.
+            others: For each server, tensors that the updates on it need; None: there are none.
 
         Returns:
-            `scalars` on each server; nothing if no gradient or no scalar is sent.
+            For each server, `others` on that server, in one dimension each; nothing if there are no
+            gradients.
         """
         used = [p for p in self.products if p.gradient is not None]
         if not used:
             return []
+        others = [[] for _ in self._links] if others is None else others
         count = len(self._links)
         by_server = [
             [p.gradient] * count if p.table.by_row else tf.split(p.gradient, count, axis=1)
@@ -198,36 +213,18 @@ class Exchange:
         received = []
         for p, link in enumerate(self._links):
             parts = [wire.cast_for_wire(g[p], self._wire_dtype) for g in by_server]
-            if self._in_process:
-                used_parts, numbers = parts, scalars
-            else:
-                used_parts, numbers = self._send_parts(used, parts, p, scalars)
-            for product, part in zip(used, used_parts, strict=True):
+            sent = link.to_server([*parts, *others[p]])
+            columns = [each.table.shards[p].shape[1] for each in used]
+            for product, part, c in zip(used, sent, columns, strict=False):
                 with tf.device(link.server):
-                    product.sent_gradients.append(tf.cast(part, tf.float32))
-            received.append(numbers)
+                    gradient = tf.cast(tf.reshape(part, [-1, c]), tf.float32)
+                    product.sent_gradients.append(gradient)
+            received.append(sent[len(used) :])
         deferred = [p for p in used if p.values_gradient is not None]
         for product, value in zip(deferred, self.values_gradients(deferred), strict=True):
             assert product.values_gradient is not None
             product.values_gradient.determine(value)
-        return [] if scalars is None else received
-
-    def _send_parts(
-        self, used: list[TableProduct], parts: list[tf.Tensor], p: int, scalars: tf.Tensor | None
-    ) -> tuple[list[tf.Tensor], tf.Tensor | None]:
-        encoded = [] if scalars is None else [wire.encode_scalars(scalars, self._wire_dtype)]
-        flat = self._links[p].to_server(wire.concat_flat([*parts, *encoded]))
-        with tf.device(self._links[p].server):
-            columns = [each.table.shards[p].shape[1] for each in used]
-            rows = [_num_rows(each.shard_entries[p].row_splits) for each in used]
-            sizes = [n * c for n, c in zip(rows, columns, strict=True)]
-            sizes += [e.shape[0] for e in encoded]
-            found = wire.split_flat(flat, sizes)
-            gradients = [
-                tf.reshape(part, [-1, c])
-                for part, c in zip(found[: len(used)], columns, strict=True)
-            ]
-            return gradients, wire.decode_scalars(found[-1]) if encoded else None
+        return received
 
     def values_gradients(self, wanted: Sequence[TableProduct]) -> list[tf.Tensor]:
         """Computes gradients by values, of which each server has a part.
@@ -245,19 +242,16 @@ class Exchange:
         by_server = []
         for p, link in enumerate(self._links):
             with tf.device(link.server):
-                flat = wire.concat_flat(
-                    [
-                        library.twml_resource_sparse_linear_values_grad(
-                            each.shard_entries[p].ids,
-                            each.shard_entries[p].row_splits,
-                            each.table.shards[p].handle,
-                            each.sent_gradients[p],
-                        )
-                        for each in wanted
-                    ]
-                )
-            flat = link.to_worker(flat)
-            by_server.append(wire.split_flat(flat, [tf.size(at[p]) for at in positions]))
+                computed = [
+                    library.twml_resource_sparse_linear_values_grad(
+                        each.shard_entries[p].ids,
+                        each.shard_entries[p].row_splits,
+                        each.table.shards[p].handle,
+                        each.sent_gradients[p],
+                    )
+                    for each in wanted
+                ]
+            by_server.append(link.to_worker(computed))
         return [
             _combine_values(at, parts, each.table.by_row)
             for each, at, *parts in zip(wanted, positions, *by_server, strict=True)
@@ -270,10 +264,6 @@ def _combine_values(
     if len(parts) == 1:
         return tf.identity(parts[0])
     return tf.dynamic_stitch(positions, parts) if by_row else tf.add_n(parts)
-
-
-def _num_rows(row_splits: tf.Tensor) -> tf.Tensor:
-    return tf.shape(row_splits)[0] - 1
 
 
 def _positions_by_server(product: TableProduct, count: int) -> list[tf.Tensor]:

@@ -44,33 +44,39 @@ class Link:
     orders: Mapping[str, tf.Tensor] = dataclasses.field(default_factory=dict)
     in_process: bool = False
 
-    def to_server(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Sends a tensor of one dimension from the worker to the server."""
-        return self._send(tensor, self.worker, self.server)
+    def to_server(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Sends tensors from the worker to the server in one message.
 
-    def to_worker(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Sends a tensor of one dimension from the server to the worker."""
-        return self._send(tensor, self.server, self.worker)
+        Args:
+            tensors: At least one tensor, on the worker.
+
+        Returns:
+            The tensors on the server, in one dimension each.
+        """
+        return self._send(tensors, self.worker, self.server)
+
+    def to_worker(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Sends tensors from the server to the worker, as `to_server` does."""
+        return self._send(tensors, self.server, self.worker)
 
     def without_session(self) -> Link:
         """The same way, on which TensorFlow sends the tensors, also outside of a step."""
         return Link(self.worker, self.server, in_process=self.in_process)
 
-    def _send(self, tensor: tf.Tensor, source: str, target: str) -> tf.Tensor:
+    def _send(self, tensors: Sequence[tf.Tensor], source: str, target: str) -> list[tf.Tensor]:
         if source == target:
-            return tensor
+            with tf.device(source):
+                return [_flat(t) for t in tensors]
         if self.session is None:
-            with tf.device(target):
-                return tf.identity(tensor)
+            return _send_by_tensorflow(tensors, source, target)
         attributes = {"session": self.session, "number": next(_numbers)}
         with tf.device(source):
-            flat = tf.reshape(tensor, [-1])
-            _unordered(library.twml_send_message(self.orders[source], flat, **attributes))
+            _unordered(library.twml_send_message(self.orders[source], tensors, **attributes))
         with tf.device(target):
-            order = self.orders[target]
-            received = library.twml_receive_message(order, T=tensor.dtype, **attributes)
-            _unordered(received.op)
-        return received
+            order, types = self.orders[target], [t.dtype for t in tensors]
+            received = library.twml_receive_message(order, T=types, **attributes)
+            _unordered(received[0].op)
+        return list(received)
 
 
 def links(cluster: Cluster) -> list[Link]:
@@ -115,6 +121,33 @@ def _connect(cluster: Cluster, device: str, address: str) -> int | None:
         )
         return None
     return session
+
+
+def _send_by_tensorflow(tensors: Sequence[tf.Tensor], source: str, target: str) -> list[tf.Tensor]:
+    """Sends tensors in one message of TensorFlow, as bytes after the number of those of each."""
+    if len(tensors) == 1:
+        with tf.device(target):
+            return [_flat(tf.identity(tensors[0]))]
+    with tf.device(source):
+        parts = [_flat(tf.bitcast(t, tf.uint8)) for t in tensors]
+        sizes = tf.stack([tf.size(part, out_type=tf.int64) for part in parts])
+        together = tf.concat([_flat(tf.bitcast(sizes, tf.uint8)), *parts], axis=0)
+    with tf.device(target):
+        together = tf.identity(together)
+        header = len(tensors) * tf.int64.size
+        sizes = tf.bitcast(tf.reshape(together[:header], [-1, tf.int64.size]), tf.int64)
+        parts = tf.split(together[header:], sizes, num=len(tensors))
+        return [_from_bytes(part, t.dtype) for part, t in zip(parts, tensors, strict=True)]
+
+
+def _flat(tensor: tf.Tensor) -> tf.Tensor:
+    # In eager mode the shape would wait for the server while it holds Python's global lock.
+    is_flat = not tf.executing_eagerly() and tensor.shape.rank == 1
+    return tensor if is_flat else tf.reshape(tensor, [-1])
+
+
+def _from_bytes(part: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    return part if dtype == tf.uint8 else tf.bitcast(tf.reshape(part, [-1, dtype.size]), dtype)
 
 
 def _unordered(op: tf.Operation) -> None:

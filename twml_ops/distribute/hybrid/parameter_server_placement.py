@@ -16,6 +16,7 @@ from twml_ops.distribute.hybrid.deferred_tensor import DeferredTensor
 from twml_ops.distribute.hybrid.exchange import Exchange, TableProduct
 from twml_ops.distribute.hybrid.messages import Link, without_sessions
 from twml_ops.distribute.hybrid.remote_table import RemoteTable
+from twml_ops.distribute.hybrid.shared_values import SharedValues
 from twml_ops.placement.entries import CsrEntries
 
 
@@ -68,6 +69,7 @@ class ParameterServerPlacement(placement.Placement):
         self._graph: Any = None  # in which products are recorded
         self._recorded: list[TableProduct] | None = None
         self._prefetched: Iterator[TableProduct] | None = None
+        self._values: SharedValues | None = None
 
     def create(
         self,
@@ -97,7 +99,10 @@ class ParameterServerPlacement(placement.Placement):
 
     @contextlib.contextmanager
     def recording(
-        self, tape: Any = None, prefetched: Sequence[TableProduct] | None = None
+        self,
+        tape: Any = None,
+        prefetched: Sequence[TableProduct] | None = None,
+        values: SharedValues | None = None,
     ) -> Iterator[list[TableProduct]]:
         """Records the products that are computed in the `with` block. Used in a graph.
 
@@ -108,6 +113,7 @@ class ParameterServerPlacement(placement.Placement):
             tape: The gradient tape of the step, which watches the products; None: there is none.
             prefetched: Products to use instead of new ones, in the order in which the model asks
                 for them; None: all products are computed.
+            values: Values that the servers send with the products; None: there are none.
 
         Yields:
             The list to which the products are added.
@@ -115,13 +121,15 @@ class ParameterServerPlacement(placement.Placement):
         self._tape, self._recorded = tape, []
         self._prefetched = None if prefetched is None else iter(prefetched)
         self._graph = tf.compat.v1.get_default_graph()
-        self.exchanges = [self._new_exchange(prefetched or ())]
+        self.exchanges, self._values = [self._new_exchange(prefetched or (), values)], values
         try:
             yield self._recorded
             if prefetched is None and self.exchanges[-1].products:
                 self.exchanges[-1].determine_products()
+            if values is not None:
+                values.request()
         finally:
-            self._tape = self._recorded = self._prefetched = self._graph = None
+            self._tape = self._recorded = self._prefetched = self._graph = self._values = None
 
     def sparse_linear(self, entries: CsrEntries, table: RemoteTable) -> tf.Tensor:
         """See `Placement.sparse_linear`. All servers multiply at the same time."""
@@ -171,7 +179,10 @@ class ParameterServerPlacement(placement.Placement):
         assert product.entries is not None
         if self._graph is not tf.compat.v1.get_default_graph():
             return self._new_exchange([product]).multiply()[0]
-        if self.exchanges[-1].is_needed_for(product.entries):
+        tensors = [t for t in product.entries if t is not None]
+        if self._values is not None and self._values.is_needed_for(tensors):
+            self._values.request()
+        if self.exchanges[-1].is_needed_for(tensors):
             self.exchanges[-1].determine_products()
             self.exchanges.append(self._new_exchange())
         return self.exchanges[-1].add(product)
@@ -179,11 +190,13 @@ class ParameterServerPlacement(placement.Placement):
     def _is_deferred(self, product: TableProduct) -> bool:
         return any(product in exchange.products for exchange in self.exchanges)
 
-    def _new_exchange(self, products: Sequence[TableProduct] = ()) -> Exchange:
+    def _new_exchange(
+        self, products: Sequence[TableProduct] = (), values: SharedValues | None = None
+    ) -> Exchange:
         # Messages of a session need the step of the worker, which other functions do not have.
         in_step = self._graph is not None and self._graph is tf.compat.v1.get_default_graph()
         links = self.links if in_step else without_sessions(self.links)
-        exchange = Exchange(links, self.wire_dtype, self.deduplicate, self._in_process)
+        exchange = Exchange(links, self.wire_dtype, self.deduplicate, self._in_process, values)
         exchange.products += products
         return exchange
 

@@ -10,15 +10,17 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import _keras
-from twml_ops.distribute.hybrid import dense_gradients, updates, wire
+from twml_ops.distribute.hybrid import dense_gradients, updates
 from twml_ops.distribute.hybrid.cluster import Cluster
+from twml_ops.distribute.hybrid.deferred_tensor import depends_on
 from twml_ops.distribute.hybrid.exchange import TableProduct
 from twml_ops.distribute.hybrid.gradient_queues import GradientQueues, effects_so_far
 from twml_ops.distribute.hybrid.parameter_server_placement import ParameterServerPlacement
 from twml_ops.distribute.hybrid.prefetch_checks import check_only_read, variables_read_by
 from twml_ops.distribute.hybrid.remote_table import RemoteTable
 from twml_ops.distribute.hybrid.remote_variable import RemoteVariable
-from twml_ops.distribute.hybrid.state import RunState, SharedVariable
+from twml_ops.distribute.hybrid.shared_values import SharedValues
+from twml_ops.distribute.hybrid.state import RunState
 from twml_ops.distribute.hybrid.updates import ShardGradient
 from twml_ops.distribute.hybrid.wire import ShardEntries
 from twml_ops.ops._tape import tf_variable
@@ -57,6 +59,7 @@ class StepGraph:
     _scalars: dict[tuple[int, str], tuple[tf.Tensor, tf.Tensor]] = dataclasses.field(
         default_factory=dict, init=False
     )
+    _sent: dict[int, tf.Tensor] = dataclasses.field(default_factory=dict, init=False)
     _random_states: list[tuple[Any, int]] = dataclasses.field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -106,15 +109,15 @@ class StepGraph:
             # The step of the leader tells the others when a synchronous step has ended.
             before: list[Any] = [] if self.queues is None or step is None else [step]
             with tf.device(self.cluster.own_device), tf.control_dependencies(before):
-                self._pull_state()
+                values = self._pull_state()
                 self._set_random_states(number + i)
                 if next_x is None:
-                    loss, step, worker_steps = self._train(number + i, *batch, None)
+                    loss, step, worker_steps = self._train(number + i, *batch, None, values)
                 else:
                     # Before the variables that hold this batch's messages are overwritten.
                     products = self._restore_products(prefetched)
                     prefetched, read = self._prefetch(after)
-                    loss, step, worker_steps = self._train(number + i, *batch, products)
+                    loss, step, worker_steps = self._train(number + i, *batch, products, values)
                     check_only_read(read)
                 losses.append(loss)
         with tf.device(self.cluster.own_device):
@@ -199,9 +202,10 @@ class StepGraph:
         y: Any,
         weights: Any,
         products: list[TableProduct] | None,
+        values: SharedValues | None,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        loss, products, gradients = self._backward(x, y, weights, products)
-        self._send_gradients()
+        loss, products, gradients = self._backward(x, y, weights, products, values)
+        self._send_gradients(gradients if self.queues is None else [])
         used = [p for p in products if p.gradient is not None]
         by_server = self._gradients_by_server(used)
         not_counted = tf.zeros([0], tf.int64)
@@ -226,26 +230,42 @@ class StepGraph:
         self.queues.release_followers(step)
         return loss, step, not_counted
 
-    def _send_gradients(self) -> None:
-        """Sends the gradients of the products, and the learning rates and steps with the first."""
+    def _send_gradients(self, gradients: Sequence[Any]) -> None:
+        """Sends the gradients of the products, and with the first ones what updates need.
+
+        These are the learning rates, the steps, and the dense gradients, by `state.trained`.
+        """
         optimizers = updates.component_optimizers(self.optimizer)
-        self._scalars = {}
+        self._scalars, self._sent = {}, {}
+        dense = self._dense_by_server(gradients)
         # The gradients of an exchange may depend on gradients by values of later ones.
         for exchange in reversed(self.placement.exchanges):
-            scalars = None
-            if not self._scalars:
-                rates = [each.current_learning_rate() for each in optimizers]
-                steps = [tf.cast(tf_variable(each.iterations), tf.int64) for each in optimizers]
-                bits = tf.reshape(tf.bitcast(tf.stack(steps), tf.float32), [-1])
-                scalars = tf.concat([tf.stack(rates), bits], axis=0)
-            sent = exchange.send_gradients(scalars)
-            for device, numbers in zip(self.cluster.devices, sent, strict=False):
+            if self._scalars:
+                exchange.send_gradients()
+                continue
+            rates = tf.stack([each.current_learning_rate() for each in optimizers])
+            steps = [tf.cast(tf_variable(each.iterations), tf.int64) for each in optimizers]
+            scalars = [rates, tf.stack(steps)]
+            sent = exchange.send_gradients([[*scalars, *(g for g, _ in d)] for d in dense])
+            for device, pairs, found in zip(self.cluster.devices, dense, sent, strict=False):
                 with tf.device(device):
-                    rates = tf.unstack(numbers[: len(optimizers)], len(optimizers))
-                    bits = tf.reshape(numbers[len(optimizers) :], [-1, 2])
-                    steps = tf.unstack(tf.bitcast(bits, tf.int64), len(optimizers))
-                for each, rate, step in zip(optimizers, rates, steps, strict=True):
-                    self._scalars[id(each), device] = rate, step
+                    by_optimizer = zip(*(tf.unstack(t, len(optimizers)) for t in found[:2]))
+                    for each, rate_and_step in zip(optimizers, by_optimizer, strict=True):
+                        self._scalars[id(each), device] = rate_and_step
+                    for (_, v), gradient in zip(pairs, found[2:], strict=True):
+                        self._sent[id(v)] = tf.reshape(gradient, v.shape)
+
+    def _dense_by_server(self, gradients: Sequence[Any]) -> list[list[tuple[tf.Tensor, Any]]]:
+        """Returns, for each server, the dense gradients known now, with their weights."""
+        remote = {id(s.local): s.remote.device for s in self.state.shared_variables}
+        products = [p for exchange in self.placement.exchanges for p in exchange.products]
+        later = [p.values_gradient.tensor for p in products if p.values_gradient is not None]
+        found: dict[str, list[tuple[tf.Tensor, Any]]] = {d: [] for d in self.cluster.devices}
+        for gradient, v in zip(gradients, self.state.trained, strict=False):
+            is_dense = isinstance(gradient, tf.Tensor) and id(v) in remote
+            if is_dense and not depends_on([gradient], later):
+                found[remote[id(v)]].append((gradient, v))
+        return list(found.values())
 
     def _rate_and_step(self, optimizer: Any, device: str) -> tuple[tf.Tensor, Any]:
         """Returns the learning rate and the step of an optimizer, on a server if it has them."""
@@ -308,19 +328,26 @@ class StepGraph:
         means = iter(dense_gradients.unpack(packed, like))
         return sparse, [None if g is None else next(means) for g in gradients]
 
-    def _pull_state(self) -> None:
-        """Reads the dense weights and the step that all workers share."""
+    def _pull_state(self) -> SharedValues | None:
+        """Reads the dense weights and the step that all workers share; None: there are none."""
         if not self.state.shared_variables:
-            return
-        self.pull()
-        for each in updates.component_optimizers(self.optimizer):
-            each.iterations.assign(tf.cast(self.state.step.value(), each.iterations.dtype))
+            return None
+        optimizers = updates.component_optimizers(self.optimizer)
+        weights = [(s.remote, [tf_variable(s.local)]) for s in self.state.shared_variables]
+        steps = (self.state.step, [tf_variable(each.iterations) for each in optimizers])
+        return SharedValues([*weights, steps], self.placement.links)
 
     def _backward(
-        self, x: Any, y: Any, weights: Any, products: list[TableProduct] | None
+        self,
+        x: Any,
+        y: Any,
+        weights: Any,
+        products: list[TableProduct] | None,
+        values: SharedValues | None,
     ) -> tuple[tf.Tensor, list[TableProduct], list[Any]]:
         """Returns the loss, the products with their gradients, and the dense gradients."""
-        with tf.GradientTape() as tape, self.placement.recording(tape, products) as recorded:
+        recording = self.placement.recording
+        with tf.GradientTape() as tape, recording(tape, products, values) as recorded:
             prediction = self.model(x, training=True)
             loss = self.model.compute_loss(x, y, prediction, weights)
         trained = [tf_variable(v) for v in self.state.trained]
@@ -370,8 +397,10 @@ class StepGraph:
             of_device = [
                 (g, v) for g, v in pairs if shared_variables[id(v)].remote.device == device
             ]
-            sent = dense_gradients.send([g for g, _ in of_device], link)
-            of_device = [(g, v) for g, (_, v) in zip(sent, of_device, strict=True)]
+            missing = [(g, v) for g, v in of_device if id(v) not in self._sent]
+            sent = dense_gradients.send([g for g, _ in missing], link)
+            found = {**self._sent, **{id(v): g for g, (_, v) in zip(sent, missing, strict=True)}}
+            of_device = [(found[id(v)], v) for _, v in of_device]
             self._update_shared(of_device, shared_variables)
         if self.cluster.is_chief:  # states of layers, such as moving means
             for shared in self.state.shared_variables:
@@ -419,19 +448,14 @@ class StepGraph:
 
     def pull(self) -> None:
         """Reads the dense weights that all workers share, those of a server in one message."""
-        by_server: dict[Any, list[SharedVariable]] = {}
-        for shared in self.state.shared_variables:
-            key = (shared.remote.device, shared.remote.dtype)
-            by_server.setdefault(key, []).append(shared)
-        links = {link.server: link for link in self.placement.links}
-        for (device, _), group in by_server.items():
-            with tf.device(device):
-                flat = tf.concat([tf.reshape(s.remote.value(), [-1]) for s in group], axis=0)
-            if not tf.executing_eagerly():
-                flat = links[device].to_worker(flat)
-            parts = wire.split_flat(flat, [s.remote.shape.num_elements() for s in group])
-            for shared, part in zip(group, parts, strict=True):
-                tf_variable(shared.local).assign(tf.reshape(part, shared.remote.shape))
+        for link in self.placement.links:
+            group = [s for s in self.state.shared_variables if s.remote.device == link.server]
+            if not group:
+                continue
+            way = link.without_session() if tf.executing_eagerly() else link
+            values = way.to_worker([s.remote.value() for s in group])
+            for shared, value in zip(group, values, strict=True):
+                tf_variable(shared.local).assign(tf.reshape(value, shared.remote.shape))
 
 
 def _weighted_sum(gradients: Any, shares: list[tf.Tensor]) -> Any:

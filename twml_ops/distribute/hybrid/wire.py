@@ -4,18 +4,17 @@ To a server, a worker sends the entries of the batches that the server multiplie
 `ops.pack_entries`. Ids and the number of entries of each example take as few bits as they need; a
 binary batch has no values. The server uses the message for the forward and the backward pass.
 Products [B, D] and their gradients are sent as float32, or as 16-bit floats. What belongs to
-several tables is sent together; see `exchange`.
+several tables is sent in one message; see `exchange`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from twml_ops import ops
-from twml_ops.distribute.hybrid.messages import Link
 
 
 class ShardEntries(NamedTuple):
@@ -30,76 +29,6 @@ class ShardEntries(NamedTuple):
     ids: tf.Tensor
     values: tf.Tensor
     row_splits: tf.Tensor
-
-
-def send_bytes(messages: Sequence[tf.Tensor], link: Link) -> list[tf.Tensor]:
-    """Sends several messages to a server as one.
-
-    Args:
-        messages: At least one message, uint8 [bytes], on the worker.
-        link: The way to the server.
-
-    Returns:
-        The messages, as tensors on the server.
-    """
-    if len(messages) == 1:
-        return [link.to_server(messages[0])]
-    sizes = tf.stack([tf.size(m, out_type=tf.int64) for m in messages])
-    together = tf.concat([tf.reshape(tf.bitcast(sizes, tf.uint8), [-1]), *messages], 0)
-    together = link.to_server(together)
-    with tf.device(link.server):
-        header = len(messages) * tf.int64.size
-        sizes = tf.bitcast(tf.reshape(together[:header], [-1, tf.int64.size]), tf.int64)
-        return list(tf.split(together[header:], sizes, num=len(messages)))
-
-
-def concat_flat(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Concatenates the elements of tensors.
-
-    Args:
-        tensors: At least one tensor, all of one type.
-
-    Returns:
-        One dimension; a single tensor is returned as it is.
-    """
-    if len(tensors) == 1:
-        return tensors[0]
-    return tf.concat([tf.reshape(t, [-1]) for t in tensors], axis=0)
-
-
-def split_flat(flat: tf.Tensor, sizes: Sequence[Any]) -> list[tf.Tensor]:
-    """Splits what `concat_flat` has returned.
-
-    Args:
-        flat: The elements.
-        sizes: The number of elements of each tensor, integers or int32 scalars.
-
-    Returns:
-        One-dimensional tensors; a single tensor is returned as it is.
-    """
-    if len(sizes) == 1:
-        return [flat]
-    return list(tf.split(flat, tf.stack(sizes), num=len(sizes)))
-
-
-def encode_scalars(scalars: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Writes float32 numbers as elements of the type in which gradients are sent, without loss.
-
-    Args:
-        scalars: float32 [n].
-        dtype: float32, bfloat16 or float16.
-
-    Returns:
-        [n] or [2 n].
-    """
-    return scalars if dtype == tf.float32 else tf.reshape(tf.bitcast(scalars, dtype), [-1])
-
-
-def decode_scalars(encoded: tf.Tensor) -> tf.Tensor:
-    """Reads what `encode_scalars` has written."""
-    if encoded.dtype == tf.float32:
-        return encoded
-    return tf.bitcast(tf.reshape(encoded, [-1, 2]), tf.float32)
 
 
 def receive_entries(message: tf.Tensor, num_rows: int) -> ShardEntries:
