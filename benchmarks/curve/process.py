@@ -150,6 +150,7 @@ def _hybrid(
     mode, together = cells.MODES[cell.way], cell.steps_per_execution
     steps = batches if batches is None or mode != "sync" else batches // len(workers)
     training = TRAININGS[cell.training](steps or DECAY_STEPS)
+    options = {"exchange_every": cell.exchange_every} if cell.exchange_every > 1 else {}
     trainer = HybridTrainer(
         training.model,
         training.optimizer,
@@ -159,6 +160,7 @@ def _hybrid(
         partition_axis=cell.axis,
         steps_per_execution=together,
         timeout=PEER_SECONDS,
+        **options,
     )
     trainer.fit(
         lambda _: training.batches(index),
