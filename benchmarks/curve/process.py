@@ -150,7 +150,6 @@ def _hybrid(
     mode, together = cells.MODES[cell.way], cell.steps_per_execution
     steps = batches if batches is None or mode != "sync" else batches // len(workers)
     training = TRAININGS[cell.training](steps or DECAY_STEPS)
-    options = {"exchange_every": cell.exchange_every} if cell.exchange_every > 1 else {}
     trainer = HybridTrainer(
         training.model,
         training.optimizer,
@@ -158,9 +157,9 @@ def _hybrid(
         cluster=cluster,
         mode=mode,
         partition_axis=cell.axis,
+        exchange_every=cell.exchange_every,
         steps_per_execution=together,
         timeout=PEER_SECONDS,
-        **options,
     )
     trainer.fit(
         lambda _: training.batches(index),

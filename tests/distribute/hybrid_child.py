@@ -33,7 +33,8 @@ _runs = iter(range(1000))
 
 def trainer(optimizer, servers=2, build=builder, loss="binary_crossentropy", **options):
     options.setdefault("name", f"run{next(_runs)}")
-    return HybridTrainer(build, optimizer, loss, cluster=first_servers(servers), **options)
+    options.setdefault("cluster", first_servers(servers))
+    return HybridTrainer(build, optimizer, loss, **options)
 
 
 def train_alone(optimizer, build=builder, steps=10, loss="binary_crossentropy"):
