@@ -34,6 +34,7 @@ class Cell:
         inside: whether the first workers run a server each in their own process, and there are no
             other hosts with servers.
         joined: batches of so many workers are one batch of one host.
+        exchange_every: steps of a worker between two exchanges with the servers.
     """
 
     training: str
@@ -44,6 +45,7 @@ class Cell:
     axis: str = "auto"
     inside: bool = False
     joined: int = 1
+    exchange_every: int = 1
 
     @property
     def name(self) -> str:
@@ -52,16 +54,18 @@ class Cell:
             joined = f", {self.joined} batches joined" if self.joined > 1 else ""
             return f"{self.training}: {self.way}{joined}"
         axis = "" if self.axis == "auto" else f", by {self.axis}"
+        every = f", exchange every {self.exchange_every} steps" * (self.exchange_every > 1)
         inside = " in workers" * self.inside
         counts = [
-            f"{n} {kind}{'s' * (n != 1)}{where}"
-            for n, kind, where in (
+            f"{n} {kind}{'s' * (n != 1)}{place}"
+            for n, kind, place in (
                 (self.servers, "server", inside),
                 (self.workers, "worker", ""),
             )
             if n
         ]
-        return f"{self.training}: {self.way}, {', '.join(counts)}, {self.wire:g} Gbit/s{axis}"
+        where = f"{', '.join(counts)}, {self.wire:g} Gbit/s{axis}{every}"
+        return f"{self.training}: {self.way}, {where}"
 
     @property
     def hosts(self) -> list[str]:
@@ -109,6 +113,15 @@ def cells() -> list[Cell]:
         found += [Cell("reference", way, 8, 4, axis="row")]
         found += [Cell("reference", way, 8, 8, axis="row", inside=True)]
         found += [Cell("reference", way, 4, 8, SLOW_WIRE, axis) for axis in ("auto", "row")]
+    found += [
+        Cell(t, ASYNCHRONOUS, 4, 8, axis=axis, exchange_every=k)
+        for t, axis, k in (
+            ("reference", "row", 4),
+            ("reference", "row", 8),
+            ("flights", "auto", 4),
+            ("criteo", "auto", 4),
+        )
+    ]
     found += [Cell("reference", ALL_REDUCE, 0, w) for w in (2, 8)]
     found += [Cell("reference", way, 2, 2) for way in (LOOKUP, STANDARD)]
     found += [

@@ -157,6 +157,7 @@ def _hybrid(
         cluster=cluster,
         mode=mode,
         partition_axis=cell.axis,
+        exchange_every=cell.exchange_every,
         steps_per_execution=together,
         timeout=PEER_SECONDS,
     )

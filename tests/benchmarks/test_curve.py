@@ -29,6 +29,8 @@ def test_the_hosts_of_a_cell_are_servers_and_workers():
     inside = Cell("flights", cells.SYNCHRONOUS, 2, 2, inside=True)
     assert inside.hosts == ["worker0", "worker1"]
     assert "2 servers in workers" in inside.name
+    rare = Cell("flights", cells.ASYNCHRONOUS, 1, 1, exchange_every=4)
+    assert rare.name.endswith("1 server, 1 worker, 10 Gbit/s, exchange every 4 steps")
     assert Cell("flights", cells.STOCK).hosts == ["worker0"]
 
 

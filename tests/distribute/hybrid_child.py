@@ -6,10 +6,7 @@ import tensorflow as tf
 from tests.child_process import ChildTests
 from tests.distribute.hybrid_model import builder, whole_batches
 from twml_ops import layers
-from twml_ops.distribute.hybrid import (
-    Cluster,
-    HybridTrainer,
-)
+from twml_ops.distribute.hybrid import Cluster, HybridTrainer
 from twml_ops.distribute.launch import Ports
 
 PORTS = Ports(4)
@@ -28,12 +25,14 @@ def first_servers(count):
     return ConnectedCluster(SERVERS[:count], [WORKER])
 
 
+TWO_WORKERS = ConnectedCluster(SERVERS[:2], [WORKER, "another:1"], "worker", 0)
 _runs = iter(range(1000))
 
 
 def trainer(optimizer, servers=2, build=builder, loss="binary_crossentropy", **options):
     options.setdefault("name", f"run{next(_runs)}")
-    return HybridTrainer(build, optimizer, loss, cluster=first_servers(servers), **options)
+    options.setdefault("cluster", first_servers(servers))
+    return HybridTrainer(build, optimizer, loss, **options)
 
 
 def train_alone(optimizer, build=builder, steps=10, loss="binary_crossentropy"):

@@ -5,6 +5,7 @@ from tests.distribute import (
     hybrid_checkpoint_child_tests,
     hybrid_child_tests,
     hybrid_exchange_child_tests,
+    hybrid_exchange_every_child_tests,
 )
 from tests.distribute.hybrid_child import SERVERS, WORKER, child_test
 from twml_ops.distribute.hybrid import Cluster
@@ -15,6 +16,7 @@ __all__ = [
     "hybrid_checkpoint_child_tests",
     "hybrid_child_tests",
     "hybrid_exchange_child_tests",
+    "hybrid_exchange_every_child_tests",
 ]
 
 if __name__ == "__main__":

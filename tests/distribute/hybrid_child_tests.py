@@ -136,9 +136,9 @@ def stored_messages_are_read_before_they_are_overwritten():
     hybrid.fit(batches, 2)
     first, second = whole_batches()[:2]
     step = tf.function(hybrid._graph.train, autograph=False)
-    ahead = hybrid._prefetch(first[0])
+    ahead = hybrid._prefetch([first[0]])
     number = tf.constant(2, tf.int64)
-    graph = step.get_concrete_function(number, [(*first, None)], ahead, second[0]).graph
+    graph = step.get_concrete_function(number, [(*first, None)], ahead, [second[0]]).graph
     writes = [op for op in graph.get_operations() if op.type == "AssignVariableOp"]
     stores = [op for op in writes if "/job:ps/" in op.device]
     assert len(stores) == 2  # a message for each server
@@ -180,7 +180,7 @@ def a_pipeline_refuses_state_before_a_table():
     hybrid = trainer(
         optimizers.SGD(0.1), build=lambda: builder(norm=True), pipeline=True, partition_axis="row"
     )
-    expect_error(ValueError, "pipeline=True needs a model", lambda: hybrid.fit(batches, 2))
+    expect_error(ValueError, "pipeline=True and exchange_every", lambda: hybrid.fit(batches, 2))
 
 
 @child_test

@@ -4,7 +4,13 @@ import numpy as np
 import tensorflow as tf
 
 from tests.distribute.hybrid_checkpoint_child_tests import with_dropout
-from tests.distribute.hybrid_child import child_test, grouped_model, train_alone, trainer
+from tests.distribute.hybrid_child import (
+    TWO_WORKERS,
+    child_test,
+    grouped_model,
+    train_alone,
+    trainer,
+)
 from tests.distribute.hybrid_child_tests import optimizer_by_table
 from tests.distribute.hybrid_model import ROWS, batches, builder, same, whole_batches
 from twml_ops import layers, optimizers
@@ -53,6 +59,34 @@ def a_step_has_one_message_a_server_and_direction_for_all_tables():
             for steps in (1, 3):
                 sent = messages(hybrid, steps)
                 assert len(sent) == steps * SERVERS * len(kinds), sent
+
+
+@child_test
+def asynchronous_workers_share_dense_weights_in_the_same_messages():
+    step_of_the_run = 1  # a message of a call
+    for build, before in (
+        (builder, 0),
+        (grouped_model, 0),
+        (lambda: builder(norm=True), 2 * SERVERS),  # the norms, and gradients of values
+    ):
+        options = {"build": build, "cluster": TWO_WORKERS, "mode": "async"}
+        for more in ({}, {"max_staleness": 3}, {"wire_dtype": "bfloat16"}):
+            hybrid = trainer(optimizers.Adagrad(0.1), **options, **more)
+            hybrid.fit(batches, 1)
+            for steps in (1, 3):
+                sent = messages(hybrid, steps)
+                assert len(sent) == steps * (3 * SERVERS + before) + step_of_the_run, sent
+
+
+@child_test
+def one_asynchronous_worker_of_several_trains_as_one_process():
+    for build in (builder, grouped_model, lambda: builder(norm=True)):
+        want = train_alone(optimizers.Adagrad(0.1), build)
+        for together in (1, 3):
+            options = {"mode": "async", "steps_per_execution": together, "build": build}
+            hybrid = trainer(optimizers.Adagrad(0.1), cluster=TWO_WORKERS, **options)
+            assert hybrid.fit(batches, 10).step == 10
+            same(want, hybrid.export().get_weights(), 5e-6)
 
 
 def chained_model():

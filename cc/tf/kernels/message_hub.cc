@@ -29,7 +29,7 @@ constexpr int kNoSignal = MSG_NOSIGNAL;
 #else
 constexpr int kNoSignal = 0;
 #endif
-constexpr int64_t kMagic = 0x31676d6c6d7774;  // "twmlmg1"
+constexpr int64_t kMagic = 0x31676d6c6d7774;     // "twmlmg1"
 constexpr int64_t kMaxBytes = int64_t{1} << 36;  // of a part
 constexpr int kMaxBuffers = 512;                 // of a system call; Linux has 1024
 constexpr double kHandshakeSeconds = 30;

@@ -87,8 +87,8 @@ class ReceiveMessageOp : public tensorflow::AsyncOpKernel {
              cancellation->RegisterCallback(token, [&hub, key] { hub.Cancel(key); });
     };
     hub.Receive(key, wait,
-                [this, ctx, cancellation, token, done = std::move(done)](
-                    const absl::Status& status, const Message& message) {
+                [this, ctx, cancellation, token, done = std::move(done)](const absl::Status& status,
+                                                                         const Message& message) {
                   if (cancellation != nullptr) cancellation->TryDeregisterCallback(token);
                   ctx->SetStatus(status.ok() ? SetOutputs(ctx, message) : status);
                   done();
@@ -98,8 +98,8 @@ class ReceiveMessageOp : public tensorflow::AsyncOpKernel {
  private:
   absl::Status SetOutputs(OpKernelContext* ctx, const Message& message) {
     if (message.size() != types_.size()) {
-      return absl::InternalError(absl::StrCat("a message has ", message.size(),
-                                              " tensors, expected ", types_.size()));
+      return absl::InternalError(
+          absl::StrCat("a message has ", message.size(), " tensors, expected ", types_.size()));
     }
     for (int i = 0; i < static_cast<int>(types_.size()); ++i) {
       const int64_t bytes = message[i].NumElements(), size = tensorflow::DataTypeSize(types_[i]);

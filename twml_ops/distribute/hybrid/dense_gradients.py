@@ -67,6 +67,44 @@ def send(gradients: Sequence[Any], link: Link) -> list[Any]:
         ]
 
 
+def add(gradients: Sequence[Any]) -> Any:
+    """Adds gradients of one variable.
+
+    Args:
+        gradients: At least one: tensors, or `tf.IndexedSlices`, or None if there is no gradient.
+
+    Returns:
+        The sum.
+    """
+    first = gradients[0]
+    if first is None:
+        return None
+    if isinstance(first, tf.IndexedSlices):
+        values = tf.concat([g.values for g in gradients], axis=0)
+        indices = tf.concat([g.indices for g in gradients], axis=0)
+        return tf.IndexedSlices(values, indices, first.dense_shape)
+    return tf.add_n(list(gradients))
+
+
+def weighted_sum(gradients: Sequence[Any], shares: Sequence[tf.Tensor]) -> Any:
+    """Adds gradients of one variable that are multiplied by numbers.
+
+    Args:
+        gradients: At least one: tensors or `tf.IndexedSlices`.
+        shares: A scalar for each.
+
+    Returns:
+        The sum.
+    """
+    return add([_scaled(g, share) for g, share in zip(gradients, shares, strict=True)])
+
+
+def _scaled(gradient: Any, share: tf.Tensor) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * share, gradient.indices, gradient.dense_shape)
+    return gradient * share
+
+
 def _by_type(gradients: Sequence[Any]) -> dict[tf.DType, list[tf.Tensor]]:
     found: dict[tf.DType, list[tf.Tensor]] = {}
     for gradient in gradients:

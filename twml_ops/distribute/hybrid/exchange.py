@@ -9,7 +9,6 @@ whatever its size is, so a step with several small tables depends on their numbe
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,54 +18,9 @@ from twml_ops import ops
 from twml_ops.distribute.hybrid import wire
 from twml_ops.distribute.hybrid.deferred_tensor import DeferredTensor, depends_on
 from twml_ops.distribute.hybrid.messages import Link
-from twml_ops.distribute.hybrid.remote_table import RemoteTable
 from twml_ops.distribute.hybrid.shared_values import SharedValues
+from twml_ops.distribute.hybrid.table_product import TableProduct
 from twml_ops.ops._library import library
-from twml_ops.placement.entries import CsrEntries
-
-
-@dataclasses.dataclass(eq=False)
-class TableProduct:
-    """The product of one batch with one table, which a step uses once.
-
-    Attributes:
-        table: The table.
-        binary: Whether the entries have no values.
-        entries: The batch; None for a prefetched product.
-        messages: For each server, the message with the entries, on the server; none if the table is
-            in this process.
-        shard_entries: For each server, the entries in its message.
-        output: float32 [B, D], on the worker, watched by the gradient tape of the step.
-        gradient: [B, D], the gradient of the loss with respect to `output`, once it is known.
-        sent_gradients: For each server, the gradient that it was sent, float32 [B, D], or
-            [B, D / P] if the table is sharded by column.
-        values_gradient: [K], the gradient of the loss with respect to the values, if a layer needs
-            it.
-    """
-
-    table: RemoteTable
-    binary: bool
-    entries: CsrEntries | None = None
-    messages: list[tf.Tensor] = dataclasses.field(default_factory=list)
-    shard_entries: list[wire.ShardEntries] = dataclasses.field(default_factory=list)
-    output: Any = None
-    gradient: Any = None
-    sent_gradients: list[tf.Tensor] = dataclasses.field(default_factory=list)
-    values_gradient: DeferredTensor | None = None
-
-    def tensors_to_store(self) -> list[tuple[tuple[int, str], tf.Tensor]]:
-        """Returns the tensors that a later step needs of this product, on their servers.
-
-        Returns:
-            ((number, device), tensor) of each tensor.
-        """
-        if not self.messages:
-            device = self.table.shards[0].device
-            return [((i, device), t) for i, t in enumerate(self.shard_entries[0])]
-        return [
-            ((p, s.device), m)
-            for p, (s, m) in enumerate(zip(self.table.shards, self.messages, strict=True))
-        ]
 
 
 class Exchange:
@@ -96,7 +50,6 @@ class Exchange:
         self._deduplicate, self._in_process = deduplicate, in_process
         self._values = values
         self.products: list[TableProduct] = []
-        self._outputs: list[DeferredTensor] = []
 
     def add(self, product: TableProduct) -> tf.Tensor:
         """Adds a product, which `multiply` computes.
@@ -108,17 +61,19 @@ class Exchange:
             float32 [B, D], on the worker.
         """
         self.products.append(product)
-        self._outputs.append(DeferredTensor([None, product.table.shape[1]]))
-        return self._outputs[-1].tensor
+        product.result = DeferredTensor([None, product.table.shape[1]])
+        return product.result.tensor
 
     def is_needed_for(self, tensors: Sequence[tf.Tensor]) -> bool:
         """Whether tensors depend on products that are not computed yet."""
-        return depends_on(tensors, [each.tensor for each in self._outputs])
+        return depends_on(tensors, [p.result.tensor for p in self.products if p.result is not None])
 
     def determine_products(self) -> None:
         """Determines the values that `add` has returned."""
-        for output, value in zip(self._outputs, self.multiply(), strict=True):
-            output.determine(value)
+        for product, value in zip(self.products, self.multiply(), strict=True):
+            for part, result in zip(product.by_batch, product.split(value), strict=True):
+                assert part.result is not None
+                part.result.determine(result)
 
     def multiply(self) -> list[tf.Tensor]:
         """Sends the entries of all products and returns the products, float32 [B, D]."""

@@ -13,10 +13,12 @@ import tensorflow as tf
 from twml_ops import placement
 from twml_ops.distribute.hybrid import wire
 from twml_ops.distribute.hybrid.deferred_tensor import DeferredTensor
-from twml_ops.distribute.hybrid.exchange import Exchange, TableProduct
+from twml_ops.distribute.hybrid.exchange import Exchange
+from twml_ops.distribute.hybrid.joined_batches import join_products
 from twml_ops.distribute.hybrid.messages import Link, without_sessions
 from twml_ops.distribute.hybrid.remote_table import RemoteTable
 from twml_ops.distribute.hybrid.shared_values import SharedValues
+from twml_ops.distribute.hybrid.table_product import TableProduct
 from twml_ops.placement.entries import CsrEntries
 
 
@@ -131,6 +133,25 @@ class ParameterServerPlacement(placement.Placement):
         finally:
             self._tape = self._recorded = self._prefetched = self._graph = self._values = None
 
+    def join_batches(self, batches: int) -> list[TableProduct]:
+        """Joins the products of several batches that have been recorded one after another.
+
+        Args:
+            batches: The number of batches.
+
+        Returns:
+            The products of the joined batch, which the servers are asked for instead.
+        """
+        exchange = self.exchanges[-1]
+        exchange.products = join_products(exchange.products, batches)
+        return exchange.products
+
+    def use_products(self, products: Sequence[TableProduct]) -> None:
+        """Makes `exchanges` the messages with the gradients of these products."""
+        exchange = Exchange(self.links, self.wire_dtype, self.deduplicate, self._in_process)
+        exchange.products += products
+        self.exchanges = [exchange]
+
     def sparse_linear(self, entries: CsrEntries, table: RemoteTable) -> tf.Tensor:
         """See `Placement.sparse_linear`. All servers multiply at the same time."""
         ids, values, splits = entries
@@ -201,14 +222,18 @@ class ParameterServerPlacement(placement.Placement):
         return exchange
 
     def restore_product(
-        self, table: RemoteTable, stored: Sequence[tf.Tensor], output: tf.Tensor, binary: bool
+        self,
+        table: RemoteTable,
+        stored: Sequence[tf.Tensor],
+        outputs: Sequence[tf.Tensor],
+        binary: bool,
     ) -> TableProduct:
         """Returns a product that an earlier step has prefetched.
 
         Args:
             table: The table.
             stored: The tensors of `TableProduct.tensors_to_store`.
-            output: float32 [B, D].
+            outputs: float32 [B, D] of each batch.
             binary: Whether the entries have no values.
 
         Returns:
@@ -218,9 +243,12 @@ class ParameterServerPlacement(placement.Placement):
             shard_entries, messages = [wire.ShardEntries(*stored)], []
         else:
             shard_entries, messages = self._unpack(table, stored), list(stored)
-        return TableProduct(
-            table, binary, messages=messages, shard_entries=shard_entries, output=output
-        )
+        product = TableProduct(table, binary, messages=messages, shard_entries=shard_entries)
+        if len(outputs) > 1:
+            product.parts = [TableProduct(table, binary, output=output) for output in outputs]
+        else:
+            product.output = outputs[0]
+        return product
 
     def _unpack(self, table: RemoteTable, messages: Sequence[tf.Tensor]) -> list[wire.ShardEntries]:
         shard_entries = []

@@ -53,7 +53,7 @@ def check_only_read(handles: list[tf.Tensor]) -> None:
 
 def _state_error(op: Any) -> ValueError:
     return ValueError(
-        "pipeline=True needs a model in which no layer before a table has state that training "
-        f"changes, got entries that depend on {op.name} ({op.type}); the products of a batch are "
-        "computed before the update of the previous batch"
+        "pipeline=True and exchange_every > 1 need a model in which no layer before a table has "
+        f"state that training changes, got entries that depend on {op.name} ({op.type}); the "
+        "products of a batch are computed before the update of the previous batch"
     )

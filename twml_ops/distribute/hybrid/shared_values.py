@@ -8,7 +8,6 @@ of a table needs them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 

@@ -13,14 +13,15 @@ from twml_ops import _keras
 from twml_ops.distribute.hybrid import dense_gradients, updates
 from twml_ops.distribute.hybrid.cluster import Cluster
 from twml_ops.distribute.hybrid.deferred_tensor import depends_on
-from twml_ops.distribute.hybrid.exchange import TableProduct
 from twml_ops.distribute.hybrid.gradient_queues import GradientQueues, effects_so_far
+from twml_ops.distribute.hybrid.joined_batches import join_gradients
 from twml_ops.distribute.hybrid.parameter_server_placement import ParameterServerPlacement
 from twml_ops.distribute.hybrid.prefetch_checks import check_only_read, variables_read_by
 from twml_ops.distribute.hybrid.remote_table import RemoteTable
 from twml_ops.distribute.hybrid.remote_variable import RemoteVariable
 from twml_ops.distribute.hybrid.shared_values import SharedValues
 from twml_ops.distribute.hybrid.state import RunState
+from twml_ops.distribute.hybrid.table_product import TableProduct
 from twml_ops.distribute.hybrid.updates import ShardGradient
 from twml_ops.distribute.hybrid.wire import ShardEntries
 from twml_ops.ops._tape import tf_variable
@@ -43,6 +44,7 @@ class StepGraph:
         placement: The placement of the tables.
         queues: The queues of a synchronous run of several workers; None for all other runs.
         bounded: Whether the steps of each worker are counted, since their staleness is bounded.
+        exchange_every: Steps between two exchanges with the servers.
     """
 
     model: tf.keras.Model
@@ -52,6 +54,7 @@ class StepGraph:
     placement: ParameterServerPlacement
     queues: GradientQueues | None
     bounded: bool
+    exchange_every: int
     _prefetched_uses: list[tuple[RemoteTable, bool, list[RemoteVariable]]] = dataclasses.field(
         default_factory=list, init=False
     )
@@ -80,12 +83,13 @@ class StepGraph:
         number: tf.Tensor,
         batches: Sequence[Batch],
         prefetched: Any = None,
-        next_x: Any = None,
-    ) -> list[tf.Tensor]:
+        next_xs: Any = None,
+    ) -> list[list[tf.Tensor]]:
         """Runs one training step for each batch, whose results `results` returns.
 
         The graph has all steps one after the other, not a loop: a loop over several processes would
         send a message in each of its iterations, and wait in each for all effects of the last one.
+        The steps between two exchanges are those of so many batches, or all if there are fewer.
 
         Random layers get a state that depends on their initial state, the worker and `number`, so
         that a step which is repeated after a failure is the same step.
@@ -93,36 +97,45 @@ class StepGraph:
         Args:
             number: The run's step before these steps, an int64 scalar.
             batches: For each step, the features of the batch, its labels, and its weights or None.
-            prefetched: The products of the first batch, from `prefetch` or the previous call; None:
-                they are computed in its step.
-            next_x: The features of the batch after these, whose products are computed before the
-                last update of the tables; None: they are not, and neither are those of other
-                batches.
+            prefetched: The products of the batches of the first exchange, from `prefetch` or the
+                previous call; None: they are computed in its steps.
+            next_xs: The features of the batches of the exchange after these, whose products are
+                computed before the last update of the tables; None: they are not, and neither are
+                those of other batches.
 
         Returns:
-            The products of the next batch.
+            The products of the next batches.
         """
         losses: list[tf.Tensor] = []
-        ahead = [x for x, _, _ in batches[1:]] + [next_x]
+        every = self.exchange_every
+        groups = [batches[i : i + every] for i in range(0, len(batches), every)]
+        ahead = [[x for x, _, _ in group] for group in groups[1:]] + [next_xs]
         step = worker_steps = None
-        for i, (batch, after) in enumerate(zip(batches, ahead, strict=True)):
+        for group, after in zip(groups, ahead, strict=True):
             # The step of the leader tells the others when a synchronous step has ended.
             before: list[Any] = [] if self.queues is None or step is None else [step]
             with tf.device(self.cluster.own_device), tf.control_dependencies(before):
+                first = number + len(losses)
                 values = self._pull_state()
-                self._set_random_states(number + i)
-                if next_x is None:
-                    loss, step, worker_steps = self._train(number + i, *batch, None, values)
-                else:
-                    # Before the variables that hold this batch's messages are overwritten.
+                products: list[TableProduct] | None = None
+                read: list[Any] = []
+                if next_xs is not None:
+                    # Before the variables that hold the messages of this group are overwritten.
                     products = self._restore_products(prefetched)
-                    prefetched, read = self._prefetch(after)
-                    loss, step, worker_steps = self._train(number + i, *batch, products, values)
-                    check_only_read(read)
-                losses.append(loss)
+                    prefetched, read = self._prefetch(after, values)
+                elif len(group) > 1:
+                    products, read = self._multiply([x for x, _, _ in group], values)
+                if products is None or len(group) == 1:
+                    self._set_random_states(first)
+                    loss, step, worker_steps = self._train(first, *group[0], products, values)
+                    losses.append(loss)
+                else:
+                    found, step, worker_steps = self._train_group(first, group, products)
+                    losses += found
+                check_only_read(read)
         with tf.device(self.cluster.own_device):
             self._keep_results(losses, step, worker_steps)
-        return [] if next_x is None else prefetched
+        return [] if next_xs is None else prefetched
 
     def results(self) -> tuple[tf.Tensor, int, Any]:
         """Returns the results of the last call of `train`.
@@ -142,32 +155,53 @@ class StepGraph:
         have effects. For each such op a server would send a message.
         """
         self._losses.assign(tf.cast(tf.stack(losses), self._losses.dtype))
+        if len(self.cluster.workers) > 1:  # they are on the first server
+            link = self.placement.links[0]
+            received = link.to_worker([step, worker_steps] if self.bounded else [step])
+            step = tf.reshape(received[0], [])
+            worker_steps = received[1] if self.bounded else worker_steps
         self._step.assign(step)
         self._worker_steps.assign(worker_steps)
 
-    def prefetch(self, x: Any) -> list[tf.Tensor]:
-        """Computes the products of a batch and keeps its entries on the servers.
+    def prefetch(self, xs: Sequence[Any]) -> list[list[tf.Tensor]]:
+        """Computes the products of the batches of an exchange and keeps entries on the servers.
 
         Args:
-            x: The features of the batch.
+            xs: The features of the batches.
 
         Returns:
-            The products, [B, D] of each table that is used.
+            The products, for each table that is used [B, D] of each batch.
         """
         with tf.device(self.cluster.own_device):
-            return self._prefetch(x)[0]
+            return self._prefetch(xs, None)[0]
 
-    def _prefetch(self, x: Any) -> tuple[list[tf.Tensor], list[Any]]:
+    def _prefetch(
+        self, xs: Sequence[Any], values: SharedValues | None
+    ) -> tuple[list[list[tf.Tensor]], list[Any]]:
         """Returns the products and the variables that the entries depend on."""
-        with self.placement.recording() as products:
-            self.model(x, training=False)  # TensorFlow prunes all that the products do not need
-        read = variables_read_by([t for p in products for t in p.entries or () if t is not None])
+        products, read = self._multiply(xs, values)
         # As results of a function, the messages would be sent to the worker and back.
         self._prefetched_uses = [
             (p.table, p.binary, [self._store(use, *t) for t in p.tensors_to_store()])
             for use, p in enumerate(products)
         ]
-        return [p.output for p in products], read
+        return [[part.output for part in p.by_batch] for p in products], read
+
+    def _multiply(
+        self, xs: Sequence[Any], values: SharedValues | None
+    ) -> tuple[list[TableProduct], list[Any]]:
+        """Returns the products of joined batches and the variables that the entries depend on.
+
+        The servers send `values` with the products.
+        """
+        with self.placement.recording(values=values) as products:
+            for x in xs:
+                self.model(x, training=False)  # TensorFlow prunes what the products do not need
+            read = variables_read_by(
+                [t for p in products for t in p.entries or () if t is not None]
+            )
+            products = self.placement.join_batches(len(xs))
+        return products, read
 
     def _store(self, use: int, place: tuple[int, str], tensor: tf.Tensor) -> RemoteVariable:
         """Stores a tensor of the next batch on a server."""
@@ -180,11 +214,11 @@ class StepGraph:
         variable.assign(tensor)
         return variable
 
-    def _restore_products(self, outputs: Any) -> list[TableProduct]:
+    def _restore_products(self, prefetched: Any) -> list[TableProduct]:
         return [
-            self.placement.restore_product(table, [v.value() for v in variables], output, binary)
-            for (table, binary, variables), output in zip(
-                self._prefetched_uses, outputs, strict=True
+            self.placement.restore_product(table, [v.value() for v in variables], outputs, binary)
+            for (table, binary, variables), outputs in zip(
+                self._prefetched_uses, prefetched, strict=True
             )
         ]
 
@@ -205,7 +239,8 @@ class StepGraph:
         values: SharedValues | None,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         loss, products, gradients = self._backward(x, y, weights, products, values)
-        self._send_gradients(gradients if self.queues is None else [])
+        sent = gradients if self.queues is None else []  # the leader combines the others first
+        self._send_gradients(self._rates_and_steps(), sent)
         used = [p for p in products if p.gradient is not None]
         by_server = self._gradients_by_server(used)
         not_counted = tf.zeros([0], tf.int64)
@@ -230,10 +265,43 @@ class StepGraph:
         self.queues.release_followers(step)
         return loss, step, not_counted
 
-    def _send_gradients(self, gradients: Sequence[Any]) -> None:
+    def _train_group(
+        self, number: tf.Tensor, group: Sequence[Batch], products: list[TableProduct]
+    ) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
+        """Runs the steps between two exchanges, with the products of the joined batches."""
+        scalars = self._rates_and_steps()
+        losses, dense = [], []
+        for i, (x, y, weights) in enumerate(group):
+            self._set_random_states(number + i)
+            parts = [p.parts[i] for p in products]
+            loss, _, gradients = self._backward(x, y, weights, parts)
+            self._update_local(gradients)
+            losses.append(loss)
+            dense.append(gradients)
+        join_gradients(products)
+        self.placement.use_products(products)
+        sums = [dense_gradients.add(each) for each in zip(*dense, strict=True)]
+        self._send_gradients(scalars, sums)
+        used = [p for p in products if p.gradient is not None]
+        self._update_tables(used, [[uses] for uses in self._gradients_by_server(used)])
+        if self.state.shared_variables:
+            self._update_on_servers(sums, len(group))
+        return losses, self._count_step(number, len(group)), self._count_own_step(len(group))
+
+    def _rates_and_steps(self) -> list[tf.Tensor]:
+        """Returns the learning rates and the steps of all optimizers, [optimizers] each."""
+        optimizers = updates.component_optimizers(self.optimizer)
+        rates = [each.current_learning_rate() for each in optimizers]
+        steps = [tf.cast(tf_variable(each.iterations), tf.int64) for each in optimizers]
+        return [tf.stack(rates), tf.stack(steps)]
+
+    def _send_gradients(self, scalars: list[tf.Tensor], gradients: Sequence[Any]) -> None:
         """Sends the gradients of the products, and with the first ones what updates need.
 
-        These are the learning rates, the steps, and the dense gradients, by `state.trained`.
+        Args:
+            scalars: What `_rates_and_steps` has returned.
+            gradients: The gradients of `state.trained`, or none. Those that are dense and known are
+                sent.
         """
         optimizers = updates.component_optimizers(self.optimizer)
         self._scalars, self._sent = {}, {}
@@ -243,15 +311,12 @@ class StepGraph:
             if self._scalars:
                 exchange.send_gradients()
                 continue
-            rates = tf.stack([each.current_learning_rate() for each in optimizers])
-            steps = [tf.cast(tf_variable(each.iterations), tf.int64) for each in optimizers]
-            scalars = [rates, tf.stack(steps)]
             sent = exchange.send_gradients([[*scalars, *(g for g, _ in d)] for d in dense])
             for device, pairs, found in zip(self.cluster.devices, dense, sent, strict=False):
                 with tf.device(device):
-                    by_optimizer = zip(*(tf.unstack(t, len(optimizers)) for t in found[:2]))
-                    for each, rate_and_step in zip(optimizers, by_optimizer, strict=True):
-                        self._scalars[id(each), device] = rate_and_step
+                    rates, steps = (tf.unstack(t, len(optimizers)) for t in found[:2])
+                    for each, rate, step in zip(optimizers, rates, steps, strict=True):
+                        self._scalars[id(each), device] = rate, step
                     for (_, v), gradient in zip(pairs, found[2:], strict=True):
                         self._sent[id(v)] = tf.reshape(gradient, v.shape)
 
@@ -324,7 +389,7 @@ class StepGraph:
             tf.nest.pack_sequence_as(structure, w[1:], expand_composites=True)
             for w in collected[devices[0], "dense"]
         ]
-        packed = [_weighted_sum(g, shares) for g in zip(*by_worker, strict=True)]
+        packed = [dense_gradients.weighted_sum(g, shares) for g in zip(*by_worker, strict=True)]
         means = iter(dense_gradients.unpack(packed, like))
         return sparse, [None if g is None else next(means) for g in gradients]
 
@@ -343,7 +408,7 @@ class StepGraph:
         y: Any,
         weights: Any,
         products: list[TableProduct] | None,
-        values: SharedValues | None,
+        values: SharedValues | None = None,
     ) -> tuple[tf.Tensor, list[TableProduct], list[Any]]:
         """Returns the loss, the products with their gradients, and the dense gradients."""
         recording = self.placement.recording
@@ -367,6 +432,15 @@ class StepGraph:
         gradients: list[Any],
     ) -> None:
         """Updates tables, by [server][worker][use] entries and gradients, and dense weights."""
+        self._update_tables(used, sparse)
+        if self.state.shared_variables:
+            self._update_on_servers(gradients)
+        else:
+            self._update_local(gradients)
+
+    def _update_tables(
+        self, used: list[TableProduct], sparse: list[list[list[ShardGradient]]]
+    ) -> None:
         for table in self.placement.tables:
             uses = [i for i, p in enumerate(used) if p.table is table]
             if not uses:
@@ -376,21 +450,25 @@ class StepGraph:
                 by_use = [([worker[i] for worker in workers], used[i].binary) for i in uses]
                 rate, step = self._rate_and_step(optimizer, table.shards[p].device)
                 updates.update_shard(optimizer, table, p, by_use, rate, step)
-        self._update_dense(gradients)
 
-    def _update_dense(self, gradients: list[Any]) -> None:
-        pairs = [
-            (g, v) for g, v in zip(gradients, self.state.trained, strict=True) if g is not None
-        ]
-        if not self.state.shared_variables:
-            components = updates.component_optimizers(self.optimizer)
-            iterations = [each.iterations + 1 for each in components]
-            if pairs:
-                self.optimizer.apply_gradients(pairs)
-            # An optimizer of tables only would not have counted the step.
-            for each, steps in zip(components, iterations, strict=True):
-                each.iterations.assign(steps)
-            return
+    def _trained_pairs(self, gradients: list[Any]) -> list[tuple[Any, Any]]:
+        pairs = zip(gradients, self.state.trained, strict=True)
+        return [(g, v) for g, v in pairs if g is not None]
+
+    def _update_local(self, gradients: list[Any]) -> None:
+        """Updates the dense weights of this process, with the slots that this process has."""
+        components = updates.component_optimizers(self.optimizer)
+        iterations = [each.iterations + 1 for each in components]
+        pairs = self._trained_pairs(gradients)
+        if pairs:
+            self.optimizer.apply_gradients(pairs)
+        # An optimizer of tables only would not have counted the step.
+        for each, steps in zip(components, iterations, strict=True):
+            each.iterations.assign(steps)
+
+    def _update_on_servers(self, gradients: list[Any], steps: int = 1) -> None:
+        """Updates the dense weights that workers share, by gradients that are sums of so many."""
+        pairs = self._trained_pairs(gradients)
         shared_variables = {id(s.local): s for s in self.state.shared_variables}
         for link in self.placement.links:
             device = link.server
@@ -401,33 +479,35 @@ class StepGraph:
             sent = dense_gradients.send([g for g, _ in missing], link)
             found = {**self._sent, **{id(v): g for g, (_, v) in zip(sent, missing, strict=True)}}
             of_device = [(found[id(v)], v) for _, v in of_device]
-            self._update_shared(of_device, shared_variables)
+            self._update_shared(of_device, shared_variables, steps)
         if self.cluster.is_chief:  # states of layers, such as moving means
             for shared in self.state.shared_variables:
                 if not shared.trained:
                     shared.push()
 
     def _update_shared(
-        self, pairs: list[tuple[Any, Any]], shared_variables: dict[int, Any]
+        self, pairs: list[tuple[Any, Any]], shared_variables: dict[int, Any], steps: int
     ) -> None:
         for gradient, v in pairs:
             optimizer, shared = updates.optimizer_of(self.optimizer, v), shared_variables[id(v)]
             rate, step = self._rate_and_step(optimizer, shared.remote.device)
-            decay = optimizer.weight_decay_of(v)
+            decay = optimizer.weight_decay_of(v) * steps
             updates.update_dense_variable(
                 optimizer, gradient, shared.remote, shared.slots, decay, rate, step
             )
 
-    def _count_step(self, number: tf.Tensor) -> tf.Tensor:
+    def _count_step(self, number: tf.Tensor, steps: int = 1) -> tf.Tensor:
         with tf.device(self.state.step.device):  # the number needs no message, either
-            step = self.state.step.assign_add(tf.constant(1, tf.int64))
-        return step if len(self.cluster.workers) > 1 else number + 1  # without a message
+            step = self.state.step.assign_add(tf.constant(steps, tf.int64))
+        return step if len(self.cluster.workers) > 1 else number + steps  # without a message
 
-    def _count_own_step(self) -> tf.Tensor:
+    def _count_own_step(self, steps: int = 1) -> tf.Tensor:
         if not self.bounded:
             return tf.zeros([0], tf.int64)
         counts = self.state.worker_steps
-        return counts.assign_add(tf.one_hot(self.cluster.index, counts.shape[0], dtype=tf.int64))
+        with tf.device(counts.device):  # without a message
+            own = tf.one_hot(self.cluster.index, counts.shape[0], steps, 0, dtype=tf.int64)
+        return counts.assign_add(own)
 
     def forward(self, x: Any, y: Any, weights: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """Evaluates the model on a batch, with the weights that are on the servers now.

@@ -92,11 +92,19 @@ class HybridTrainer:
             current update: each step of a `fit`, except the first, uses products that are one
             update old. The dense weights are never old. Not available for several synchronous
             workers, nor for models with a layer before a table that has trained weights or state.
-        steps_per_execution: Steps of a call of TensorFlow, at least 1. With 8 or more, the CPU time
-            of a call is small beside that of its steps. The graph has so many copies of a step,
-            and tracing it takes so many times longer. Checkpoints are written, `on_step` is called,
-            failures of other workers are handled and slow workers are waited for between two calls.
-            The last steps of a `fit` are calls of one step each.
+        exchange_every: Steps of a worker between two exchanges with the servers, k, as in Downpour
+            SGD (Dean et al., "Large Scale Distributed Deep Networks", 2012). The products of k
+            batches are requested together. The worker makes k steps with them, in which its dense
+            weights change, but not the products, and then sends the gradients together. The servers
+            update each table once, with the sum of the gradients of the k mean losses and with the
+            learning rate of the first step. The last steps of a `fit`, fewer than k, have an
+            exchange each. k > 1 is refused in the same cases as `pipeline`.
+        steps_per_execution: Steps of a call of TensorFlow, a multiple of `exchange_every`; None:
+            `exchange_every`. With 8 or more, the CPU time of a call is small beside that of its
+            steps. The graph has so many copies of a step, and tracing it takes so many times
+            longer. Checkpoints are written, `on_step` is called, failures of other workers are
+            handled and slow workers are waited for between two calls. The last steps of a `fit`,
+            fewer than those of a call, are calls of `exchange_every` steps, and then of one step.
         checkpoint_dir: The folder for checkpoints, which the chief saves and restores; all servers
             must be able to reach it. None: there are no checkpoints.
         checkpoint_every: Steps between two checkpoints.
@@ -132,7 +140,8 @@ class HybridTrainer:
         wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32",
         deduplicate: bool = True,
         pipeline: bool = False,
-        steps_per_execution: int = 1,
+        exchange_every: int = 1,
+        steps_per_execution: int | None = None,
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 1000,
         checkpoint_policy: Literal["full", "one-shot", "consecutive", "intermittent"] = "full",
@@ -151,8 +160,15 @@ class HybridTrainer:
                 'max_staleness must be None or, unless mode is "sync", at least 0, got '
                 f'{max_staleness!r} with mode="{mode}"'
             )
-        if steps_per_execution < 1:
-            raise ValueError(f"steps_per_execution must be at least 1, got {steps_per_execution}")
+        if exchange_every < 1:
+            raise ValueError(f"exchange_every must be at least 1, got {exchange_every}")
+        if steps_per_execution is None:
+            steps_per_execution = exchange_every
+        if steps_per_execution < 1 or steps_per_execution % exchange_every:
+            raise ValueError(
+                f"steps_per_execution must be a positive multiple of exchange_every, "
+                f"{exchange_every}, got {steps_per_execution}"
+            )
         if checkpoint_every < 1:
             raise ValueError(f"checkpoint_every must be at least 1, got {checkpoint_every}")
         if not timeout > 0:
@@ -161,11 +177,15 @@ class HybridTrainer:
         updates.check_optimizer(optimizer)
         self.cluster = Cluster.from_environment() if cluster is None else cluster
         workers = len(self.cluster.workers)
-        if pipeline and mode == "sync" and workers > 1:
-            raise ValueError(
-                'pipeline=True needs one worker, or mode="async" or "hogwild", got mode="sync" and '
-                f"{workers} workers"
-            )
+        for option, is_used in (
+            ("pipeline=True", pipeline),
+            (f"exchange_every={exchange_every}", exchange_every > 1),
+        ):
+            if is_used and mode == "sync" and workers > 1:
+                raise ValueError(
+                    f'{option} needs one worker, or mode="async" or "hogwild", got mode="sync" and '
+                    f"{workers} workers"
+                )
         self.mode = mode
         self.max_staleness = max_staleness
         self._builder = model_builder
@@ -179,6 +199,7 @@ class HybridTrainer:
         self._wire_dtype = tf.as_dtype(wire_dtype)
         self._deduplicate = deduplicate
         self._pipeline = pipeline
+        self._exchange_every = exchange_every
         self._steps_per_execution = steps_per_execution
         self._prefix = f"twml/{name}"
         self._fit_until = 0  # the steps of the run up to which earlier calls of fit have trained
@@ -216,7 +237,7 @@ class HybridTrainer:
                 is restarted, it continues with the values on the servers or with the last
                 checkpoint.
             ValueError: The dataset has no batches, or the model cannot be trained with the
-                trainer's `partition_axis` or `pipeline`.
+                trainer's `partition_axis`, `pipeline` or `exchange_every`.
         """
         count = len(self.cluster.workers)
         context = tf.distribute.InputContext(count, self.cluster.index, count)
@@ -228,16 +249,22 @@ class HybridTrainer:
             batches.seek(self._position(done - begin))
         own_steps, own_calls, start = 0, 0, 0.0
         losses: list[float] = []
-        prefetched = None
+        prefetched, ahead = None, 0  # products of the next batches and their number
         while done < steps:
-            count = self._steps_of_call(steps - done)
+            own = self._own_steps(steps - done)
+            count = self._steps_of_call(own)
             group = [batches.peek(i) for i in range(count)]
-            next_batch = None
+            next_group = None
             if self._pipeline:
-                if prefetched is None:
-                    prefetched = self._call("prefetching products", self._prefetch, group[0][0])
-                next_batch = batches.peek(count) if done + count < steps else group[-1]
-            result = self._run_steps(done, group, prefetched, next_batch)
+                first = _features(group[: self._exchange_every])
+                if ahead != len(first):
+                    prefetched = self._call("prefetching products", self._prefetch, first)
+                next_group = group[-self._exchange_every :]
+                if done + count < steps:
+                    following = min(self._steps_of_call(own - count), self._exchange_every)
+                    next_group = [batches.peek(count + i) for i in range(following)]
+                ahead = len(next_group)
+            result = self._run_steps(done, group, prefetched, next_group)
             if result is None:  # a new generation of queues, in which the step may be another one
                 before, done = done, int(self._call("reading the step", self.state.step.numpy))
                 self._save_if_due(before, done, steps)
@@ -358,7 +385,7 @@ class HybridTrainer:
         share_dense = len(cluster.workers) > 1
         args = (self._prefix, cluster, self.placement.tables, model, self.optimizer, share_dense)
         self.state = self._call("creating the shared variables", RunState, *args)
-        if not share_dense:
+        if not share_dense or self._exchange_every > 1:
             self.optimizer.build(model.trainable_variables)
         for each in updates.component_optimizers(self.optimizer):
             _ = each.iterations  # creates the variable
@@ -374,6 +401,7 @@ class HybridTrainer:
             self.placement,
             self._queues,
             bounded=self.max_staleness is not None,
+            exchange_every=self._exchange_every,
         )
         self._create_functions()
 
@@ -416,20 +444,24 @@ class HybridTrainer:
         workers = 1 if self.mode == "sync" else len(self.cluster.workers)
         return max(0, steps) // workers
 
-    def _steps_of_call(self, steps: int) -> int:
-        """The steps of the next call, of so many that the run still needs."""
+    def _own_steps(self, steps: int) -> int:
+        """The steps of this worker, of so many that the run still needs."""
         asynchronous = 1 if self.mode == "sync" else len(self.cluster.workers)
-        own = -(-steps // asynchronous)
-        return self._steps_per_execution if own >= self._steps_per_execution else 1
+        return -(-steps // asynchronous)
 
-    def _run_steps(self, done: int, group: Any, prefetched: Any, next_batch: Any) -> Any:
+    def _steps_of_call(self, own: int) -> int:
+        """The steps of the next call, of so many that this worker still needs."""
+        counts = self._steps_per_execution, self._exchange_every
+        return next((count for count in counts if own >= count), 1)
+
+    def _run_steps(self, done: int, group: Any, prefetched: Any, next_group: Any) -> Any:
         """Returns the result of `StepGraph.train`; None if there is a new generation of queues."""
-        next_x = None if next_batch is None else next_batch[0]
+        next_xs = None if next_group is None else _features(next_group)
         number = tf.constant(done, tf.int64)
         try:
             return self._call(
                 f"step {done + 1}",
-                lambda: self._train_and_results(number, group, prefetched, next_x),
+                lambda: self._train_and_results(number, group, prefetched, next_xs),
             )
         except ClusterError as e:
             if self._queues is None:
@@ -488,6 +520,10 @@ class HybridTrainer:
 def _unpack_batch(batch: Any) -> tuple[Any, Any, Any]:
     x, y, *weights = batch
     return x, y, weights[0] if weights else None
+
+
+def _features(batches: list[Any]) -> list[Any]:
+    return [x for x, _, _ in batches]
 
 
 class _Batches:
