@@ -42,8 +42,8 @@ class ClusterOptions:
 
     def trainer_arguments(self) -> dict[str, Any]:
         """Arguments of `HybridTrainer`."""
-        exchanges = -(-self.steps_per_execution // self.exchange_every)
-        together = exchanges * self.exchange_every
+        every = max(1, self.exchange_every)  # the trainer refuses others
+        together = -(-self.steps_per_execution // every) * every
         return {**dataclasses.asdict(self), "steps_per_execution": together}
 
 
