@@ -114,12 +114,12 @@ def cells() -> list[Cell]:
         found += [Cell("reference", way, 8, 8, axis="row", inside=True)]
         found += [Cell("reference", way, 4, 8, SLOW_WIRE, axis) for axis in ("auto", "row")]
     found += [
-        Cell(t, ASYNCHRONOUS, 4, 8, axis=axis, exchange_every=k)
-        for t, axis, k in (
-            ("reference", "row", 4),
-            ("reference", "row", 8),
-            ("flights", "auto", 4),
-            ("criteo", "auto", 4),
+        Cell(t, ASYNCHRONOUS, s, w, axis=axis, exchange_every=k)
+        for t, axis, s, w, k in (
+            *(("reference", "row", 4, 8, k) for k in (4, 8)),
+            *(("reference", "row", 2, 2, k) for k in (1, 2, 4, 8)),
+            ("flights", "auto", 4, 8, 4),
+            ("criteo", "auto", 4, 8, 4),
         )
     ]
     found += [Cell("reference", ALL_REDUCE, 0, w) for w in (2, 8)]

@@ -85,7 +85,7 @@ def one_asynchronous_worker_of_several_trains_as_one_process():
         for together in (1, 3):
             options = {"mode": "async", "steps_per_execution": together, "build": build}
             hybrid = trainer(optimizers.Adagrad(0.1), cluster=TWO_WORKERS, **options)
-            assert hybrid.fit(batches, 10).step == 10
+            assert hybrid.fit(lambda _: whole_batches(), 10).step == 10
             same(want, hybrid.export().get_weights(), 5e-6)
 
 

@@ -21,6 +21,13 @@ def test_json_round_trip(config):
     assert RunConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
 
 
+def test_a_call_has_whole_exchanges():
+    for every, steps, together in ((1, 4, 4), (8, 4, 8), (3, 4, 6)):
+        options = ClusterOptions(exchange_every=every, steps_per_execution=steps)
+        arguments = options.trainer_arguments()
+        assert (arguments["exchange_every"], arguments["steps_per_execution"]) == (every, together)
+
+
 def test_run_file_of_an_earlier_version_is_read():
     run = {
         FORMAT_KEY: FORMAT,

@@ -232,12 +232,21 @@ def train(
             rich_help_panel="In a cluster (TF_CONFIG)",
         ),
     ] = ClusterOptions.wire_dtype,
+    exchange_every: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Batches for which a worker asks the servers together, without waiting for other "
+            "workers. More need less CPU time of the servers, and learn less from each batch.",
+            rich_help_panel="In a cluster (TF_CONFIG)",
+        ),
+    ] = ClusterOptions.exchange_every,
     steps_per_execution: Annotated[
         int,
         typer.Option(
             min=1,
-            help="Steps of a call of TensorFlow. More need less CPU time a step, and more time "
-            "before the first step.",
+            help="Steps of a call of TensorFlow, rounded up to a multiple of --exchange-every. "
+            "More need less CPU time a step, and more time before the first step.",
             rich_help_panel="In a cluster (TF_CONFIG)",
         ),
     ] = ClusterOptions.steps_per_execution,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import shutil
@@ -112,7 +111,7 @@ class ClusterRunner:
                 cluster=this,
                 checkpoint_dir=checkpoints,
                 checkpoint_policy=config.checkpoint_policy,
-                **dataclasses.asdict(options),
+                **options.trainer_arguments(),
             )
             record = self._recorder(history, train.num_examples(), steps, step_examples)
             if this.is_chief and cluster_speed.fits(model.count_params()):
@@ -182,7 +181,8 @@ class ClusterRunner:
         interval = max(1, size // POINTS_PER_EPOCH // step_examples)
         if self._options.mode != "sync":  # the other workers do steps between those of this one
             interval = max(1, interval // len(this.workers))
-        calls = max(1, interval // self._options.steps_per_execution)
+        together = self._options.trainer_arguments()["steps_per_execution"]
+        calls = max(1, interval // together)
         losses: list[Any] = []
 
         def record(step: int, loss: Any) -> None:

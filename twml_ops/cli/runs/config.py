@@ -19,14 +19,15 @@ DEFAULT = "default"  # the name of the model that suits the features
 
 @dataclasses.dataclass(frozen=True)
 class ClusterOptions:
-    """How a cluster trains. The options are arguments of `twml_ops.distribute.HybridTrainer`.
+    """How a cluster trains, by `twml_ops.distribute.HybridTrainer`.
 
     Attributes:
         mode: how workers synchronize their updates.
         partition_axis: axis along which tables are divided among the servers.
         wire_dtype: data type of products and gradients in messages.
-        steps_per_execution: steps of a call of TensorFlow. More need less CPU time a step and more
-            time before the first step.
+        exchange_every: steps of a worker between two exchanges with the servers.
+        steps_per_execution: steps of a call of TensorFlow, rounded up to a multiple of
+            `exchange_every`. More need less CPU time a step and more time before the first step.
         checkpoint_every: steps between two checkpoints.
         timeout: seconds after which a process that does not answer counts as lost.
     """
@@ -34,9 +35,16 @@ class ClusterOptions:
     mode: Literal["sync", "async", "hogwild"] = "async"
     partition_axis: Literal["row", "column", "auto"] = "auto"
     wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    exchange_every: int = 1
     steps_per_execution: int = 4
     checkpoint_every: int = 1000
     timeout: float = 300.0
+
+    def trainer_arguments(self) -> dict[str, Any]:
+        """Arguments of `HybridTrainer`."""
+        every = max(1, self.exchange_every)  # the trainer refuses others
+        together = -(-self.steps_per_execution // every) * every
+        return {**dataclasses.asdict(self), "steps_per_execution": together}
 
 
 @dataclasses.dataclass(frozen=True)

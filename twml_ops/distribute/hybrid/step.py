@@ -17,10 +17,9 @@ from twml_ops.distribute.hybrid.gradient_queues import GradientQueues, effects_s
 from twml_ops.distribute.hybrid.joined_batches import join_gradients
 from twml_ops.distribute.hybrid.parameter_server_placement import ParameterServerPlacement
 from twml_ops.distribute.hybrid.prefetch_checks import check_only_read, variables_read_by
-from twml_ops.distribute.hybrid.remote_table import RemoteTable
-from twml_ops.distribute.hybrid.remote_variable import RemoteVariable
 from twml_ops.distribute.hybrid.shared_values import SharedValues
 from twml_ops.distribute.hybrid.state import RunState
+from twml_ops.distribute.hybrid.stored_products import StoredProducts
 from twml_ops.distribute.hybrid.table_product import TableProduct
 from twml_ops.distribute.hybrid.updates import ShardGradient
 from twml_ops.distribute.hybrid.wire import ShardEntries
@@ -55,10 +54,6 @@ class StepGraph:
     queues: GradientQueues | None
     bounded: bool
     exchange_every: int
-    _prefetched_uses: list[tuple[RemoteTable, bool, list[RemoteVariable]]] = dataclasses.field(
-        default_factory=list, init=False
-    )
-    _stored: dict[str, RemoteVariable] = dataclasses.field(default_factory=dict, init=False)
     _scalars: dict[tuple[int, str], tuple[tf.Tensor, tf.Tensor]] = dataclasses.field(
         default_factory=dict, init=False
     )
@@ -67,6 +62,8 @@ class StepGraph:
 
     def __post_init__(self) -> None:
         """Makes a seed of each random state and of the number of the worker, and variables."""
+        prefix = f"{self.state.prefix}/ahead/{self.cluster.index}"
+        self._stored = StoredProducts(self.placement, prefix)
         worker = bytes([self.cluster.index % 256])
         for each in map(tf_variable, _keras.random_states(self.model)):
             self._random_states.append((each, zlib.crc32(each.numpy().tobytes() + worker)))
@@ -121,7 +118,7 @@ class StepGraph:
                 read: list[Any] = []
                 if next_xs is not None:
                     # Before the variables that hold the messages of this group are overwritten.
-                    products = self._restore_products(prefetched)
+                    products = self._stored.restore(prefetched)
                     prefetched, read = self._prefetch(after, values)
                 elif len(group) > 1:
                     products, read = self._multiply([x for x, _, _ in group], values)
@@ -180,12 +177,7 @@ class StepGraph:
     ) -> tuple[list[list[tf.Tensor]], list[Any]]:
         """Returns the products and the variables that the entries depend on."""
         products, read = self._multiply(xs, values)
-        # As results of a function, the messages would be sent to the worker and back.
-        self._prefetched_uses = [
-            (p.table, p.binary, [self._store(use, *t) for t in p.tensors_to_store()])
-            for use, p in enumerate(products)
-        ]
-        return [[part.output for part in p.by_batch] for p in products], read
+        return self._stored.store(products), read
 
     def _multiply(
         self, xs: Sequence[Any], values: SharedValues | None
@@ -202,25 +194,6 @@ class StepGraph:
             )
             products = self.placement.join_batches(len(xs))
         return products, read
-
-    def _store(self, use: int, place: tuple[int, str], tensor: tf.Tensor) -> RemoteVariable:
-        """Stores a tensor of the next batch on a server."""
-        number, device = place
-        name = f"{self.state.prefix}/ahead/{self.cluster.index}/{use}/{number}"
-        # TensorFlow orders reads and writes of a variable by its handle, so there must be only one.
-        variable = self._stored.get(name)
-        if variable is None:
-            variable = self._stored[name] = RemoteVariable(name, [None], tensor.dtype, device)
-        variable.assign(tensor)
-        return variable
-
-    def _restore_products(self, prefetched: Any) -> list[TableProduct]:
-        return [
-            self.placement.restore_product(table, [v.value() for v in variables], outputs, binary)
-            for (table, binary, variables), outputs in zip(
-                self._prefetched_uses, prefetched, strict=True
-            )
-        ]
 
     def _set_random_states(self, number: tf.Tensor) -> None:
         for state, seed in self._random_states:
