@@ -67,7 +67,7 @@ def asynchronous_workers_share_dense_weights_in_the_same_messages():
     for build, before in (
         (builder, 0),
         (grouped_model, 0),
-        (lambda: builder(norm=True), 2 * SERVERS),  # the norms, and gradients of values
+        (lambda: builder(norm=True), 3 * SERVERS),  # norms, before and after; gradients of values
     ):
         options = {"build": build, "cluster": TWO_WORKERS, "mode": "async"}
         for more in ({}, {"max_staleness": 3}, {"wire_dtype": "bfloat16"}):

@@ -24,3 +24,18 @@ def test_unpacking_returns_the_packed_gradients_bit_for_bit():
 
 def test_nothing_is_packed_of_nothing():
     assert dense_gradients.unpack(dense_gradients.pack([]), []) == []
+
+
+def test_a_gradient_is_what_its_tensors_make():
+    dense = tf.reshape(tf.range(6.0), [2, 3])
+    slices = tf.IndexedSlices(tf.ones([2, 3]), tf.constant([4, 1]), tf.constant([6, 3]))
+    like = [slices, dense, tf.constant(2.0)]
+    tensors = iter([tf.reshape(t, [-1]) for g in like for t in dense_gradients.tensors_of(g)])
+    for want in like:
+        got = dense_gradients.from_tensors(tensors, want)
+        for a, b in zip(
+            dense_gradients.tensors_of(want), dense_gradients.tensors_of(got), strict=True
+        ):
+            assert a.shape == b.shape
+            np.testing.assert_array_equal(a, b)
+    assert list(tensors) == []

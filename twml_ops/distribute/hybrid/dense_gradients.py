@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -49,22 +49,45 @@ def unpack(packed: Sequence[Any], like: Sequence[Any]) -> list[Any]:
 
 
 def send(gradients: Sequence[Any], link: Link) -> list[Any]:
-    """Sends gradients to a server, all dense ones in one message.
+    """Sends gradients to a server in one message.
 
     Args:
-        gradients: Tensors with known shapes, or `tf.IndexedSlices`, which are not sent.
+        gradients: Tensors with known shapes, or `tf.IndexedSlices`.
         link: The way to the server.
 
     Returns:
-        The gradients; dense ones are on the server.
+        The gradients on the server.
     """
-    dense = [g for g in gradients if not isinstance(g, tf.IndexedSlices)]
-    sent = iter(link.to_server(dense) if dense else [])
+    parts = [part for g in gradients for part in tensors_of(g)]
+    sent = iter(link.to_server(parts) if parts else [])
     with tf.device(link.server):
-        return [
-            g if isinstance(g, tf.IndexedSlices) else tf.reshape(next(sent), g.shape)
-            for g in gradients
-        ]
+        return [from_tensors(sent, g) for g in gradients]
+
+
+def tensors_of(gradient: Any) -> list[tf.Tensor]:
+    """The tensors of which a gradient consists: itself, or values and indices."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return [gradient.values, gradient.indices]
+    return [gradient]
+
+
+def from_tensors(tensors: Iterator[tf.Tensor], like: Any) -> Any:
+    """Returns a gradient that consists of the next tensors, which have one dimension.
+
+    Args:
+        tensors: Those of `tensors_of`, for one gradient or several.
+        like: A gradient of the same type and shape.
+    """
+    if not isinstance(like, tf.IndexedSlices):
+        return tf.reshape(next(tensors), like.shape)
+    values = tf.reshape(next(tensors), [-1, *like.values.shape[1:]])
+    return tf.IndexedSlices(values, next(tensors), _constant(like.dense_shape))
+
+
+def _constant(shape: tf.Tensor | None) -> tf.Tensor | None:
+    """A shape as a constant, which every device can have without a message, if it is known."""
+    known = None if shape is None else tf.get_static_value(shape)
+    return shape if known is None else tf.constant(known)
 
 
 def add(gradients: Sequence[Any]) -> Any:

@@ -18,7 +18,7 @@ from twml_ops.distribute.hybrid.joined_batches import join_gradients
 from twml_ops.distribute.hybrid.parameter_server_placement import ParameterServerPlacement
 from twml_ops.distribute.hybrid.prefetch_checks import check_only_read, variables_read_by
 from twml_ops.distribute.hybrid.shared_values import SharedValues
-from twml_ops.distribute.hybrid.state import RunState
+from twml_ops.distribute.hybrid.state import RunState, SharedVariable
 from twml_ops.distribute.hybrid.stored_products import StoredProducts
 from twml_ops.distribute.hybrid.table_product import TableProduct
 from twml_ops.distribute.hybrid.updates import ShardGradient
@@ -273,8 +273,7 @@ class StepGraph:
 
         Args:
             scalars: What `_rates_and_steps` has returned.
-            gradients: The gradients of `state.trained`, or none. Those that are dense and known are
-                sent.
+            gradients: The gradients of `state.trained`, or none. Those that are known are sent.
         """
         optimizers = updates.component_optimizers(self.optimizer)
         self._scalars, self._sent = {}, {}
@@ -284,24 +283,27 @@ class StepGraph:
             if self._scalars:
                 exchange.send_gradients()
                 continue
-            sent = exchange.send_gradients([[*scalars, *(g for g, _ in d)] for d in dense])
+            parts = [[t for g, _ in d for t in dense_gradients.tensors_of(g)] for d in dense]
+            sent = exchange.send_gradients([[*scalars, *p] for p in parts])
             for device, pairs, found in zip(self.cluster.devices, dense, sent, strict=False):
                 with tf.device(device):
                     rates, steps = (tf.unstack(t, len(optimizers)) for t in found[:2])
                     for each, rate, step in zip(optimizers, rates, steps, strict=True):
                         self._scalars[id(each), device] = rate, step
-                    for (_, v), gradient in zip(pairs, found[2:], strict=True):
-                        self._sent[id(v)] = tf.reshape(gradient, v.shape)
+                    tensors = iter(found[2:])
+                    for gradient, v in pairs:
+                        self._sent[id(v)] = dense_gradients.from_tensors(tensors, gradient)
 
-    def _dense_by_server(self, gradients: Sequence[Any]) -> list[list[tuple[tf.Tensor, Any]]]:
-        """Returns, for each server, the dense gradients known now, with their weights."""
+    def _dense_by_server(self, gradients: Sequence[Any]) -> list[list[tuple[Any, Any]]]:
+        """Returns, for each server, the gradients of its dense weights known now, and these."""
         remote = {id(s.local): s.remote.device for s in self.state.shared_variables}
         products = [p for exchange in self.placement.exchanges for p in exchange.products]
         later = [p.values_gradient.tensor for p in products if p.values_gradient is not None]
-        found: dict[str, list[tuple[tf.Tensor, Any]]] = {d: [] for d in self.cluster.devices}
+        found: dict[str, list[tuple[Any, Any]]] = {d: [] for d in self.cluster.devices}
         for gradient, v in zip(gradients, self.state.trained, strict=False):
-            is_dense = isinstance(gradient, tf.Tensor) and id(v) in remote
-            if is_dense and not depends_on([gradient], later):
+            if gradient is None or id(v) not in remote:
+                continue
+            if not depends_on(dense_gradients.tensors_of(gradient), later):
                 found[remote[id(v)]].append((gradient, v))
         return list(found.values())
 
@@ -449,14 +451,19 @@ class StepGraph:
                 (g, v) for g, v in pairs if shared_variables[id(v)].remote.device == device
             ]
             missing = [(g, v) for g, v in of_device if id(v) not in self._sent]
-            sent = dense_gradients.send([g for g, _ in missing], link)
-            found = {**self._sent, **{id(v): g for g, (_, v) in zip(sent, missing, strict=True)}}
+            states = self._states_of_layers(device)
+            values = [tf_variable(s.local).read_value() for s in states]
+            sent = dense_gradients.send([*(g for g, _ in missing), *values], link)
+            found = {**self._sent, **{id(v): g for g, (_, v) in zip(sent, missing, strict=False)}}
             of_device = [(found[id(v)], v) for _, v in of_device]
             self._update_shared(of_device, shared_variables, steps)
-        if self.cluster.is_chief:  # states of layers, such as moving means
-            for shared in self.state.shared_variables:
-                if not shared.trained:
-                    shared.push()
+            for shared, value in zip(states, sent[len(missing) :], strict=True):
+                shared.remote.assign(value)
+
+    def _states_of_layers(self, device: str) -> list[SharedVariable]:
+        """The variables of a server that are not trained, such as moving means, for the chief."""
+        shared = self.state.shared_variables if self.cluster.is_chief else []
+        return [s for s in shared if not s.trained and s.remote.device == device]
 
     def _update_shared(
         self, pairs: list[tuple[Any, Any]], shared_variables: dict[int, Any], steps: int
