@@ -52,6 +52,9 @@ def main(
     together: Annotated[
         int, typer.Option(min=1, help="steps_per_execution of the cluster, a divisor of --steps.")
     ] = 8,
+    every: Annotated[
+        int, typer.Option(min=1, help="exchange_every of the cluster, a divisor of --together.")
+    ] = 1,
     docs: Annotated[
         Path | None, typer.Option(help="Folder of performance.md and cluster_cost.json.")
     ] = None,
@@ -62,7 +65,11 @@ def main(
         raise typer.BadParameter(f"--steps must be a multiple of {together}, got {steps}")
     kinds = (ALONE, CLUSTER, IN_WORKER)
     found: dict[str, dict[str, list[Measured]]] = {t: {k: [] for k in kinds} for t in training}
-    options = {"partition_axis": axis, "steps_per_execution": together}
+    options = {
+        "partition_axis": axis,
+        "steps_per_execution": together,
+        "exchange_every": every,
+    }
     for _ in range(rounds):
         for name in training:
             found[name][ALONE].append(measure_alone(name, steps))
@@ -74,7 +81,8 @@ def main(
     }
     text = "\n\n".join(table(name, result) for name, result in results.items())
     text = f"{tables.machine(about)}\n\n{text}\n\nMedians of {rounds} runs of "
-    text += f"{steps} steps, {together} in a call."
+    text += f"{steps} steps, {together} in a call"
+    text += "." if every == 1 else f", with an exchange every {every} steps."
     print(text)
     if docs is not None:
         files = docs / "cluster_cost.json", docs / "performance.md"

@@ -27,7 +27,7 @@ SCENARIOS = {
     },
     "killed": {
         "servers": 2, "workers": 2, "steps": 80, "mode": "async",
-        "kills": [[20, "worker", 1], [45, "ps", 1]], "steps_per_execution": 3, **KILLED,
+        "kills": [[20, "worker", 1], [45, "ps", 1]], "exchange_every": 3, **KILLED,
     },
     "unreachable": {
         "servers": 2, "workers": 2, "steps": 40, "stops": [[20, "ps", 1]], "resume_after": 2,

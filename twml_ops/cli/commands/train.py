@@ -236,8 +236,8 @@ def train(
         int,
         typer.Option(
             min=1,
-            help="Batches for which a worker asks the servers together, without waiting for other "
-            "workers. More need less CPU time of the servers, and learn less from each batch.",
+            help="Batches of a worker for which it exchanges messages with the servers once. With "
+            "more, servers need less CPU time and products are older. Not with --mode sync.",
             rich_help_panel="In a cluster (TF_CONFIG)",
         ),
     ] = ClusterOptions.exchange_every,

@@ -86,7 +86,8 @@ class StepGraph:
 
         The graph has all steps one after the other, not a loop: a loop over several processes would
         send a message in each of its iterations, and wait in each for all effects of the last one.
-        The steps between two exchanges are those of so many batches, or all if there are fewer.
+        Each `exchange_every` steps have one exchange with the servers, or all steps if there are
+        fewer.
 
         Random layers get a state that depends on their initial state, the worker and `number`, so
         that a step which is repeated after a failure is the same step.
