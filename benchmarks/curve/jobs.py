@@ -1,0 +1,114 @@
+"""The jobs of the trainings for `twml_ops.planning`, and the steps/s that it predicts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from benchmarks.curve import cells
+from benchmarks.curve.cells import Cell
+from twml_ops.planning import (
+    ClusterResources,
+    Compute,
+    CpuCosts,
+    Job,
+    Prediction,
+    Table,
+    predict,
+)
+from twml_ops.planning.work import work_alone
+
+SLOTS = {"reference": 0, "flights": 1, "criteo": 1}  # of the optimizers
+PLAIN = "reference"  # whose steps consist of nothing but what `plan --measure` knows
+AXES = {"row": "hybrid by row", "column": "hybrid by column"}
+
+
+def measured_costs() -> dict[str, Any]:
+    """Measures as `twml-ops plan --measure` does, for the optimizers of the trainings.
+
+    Returns:
+        Number of slots -> microseconds by process and part.
+    """
+    from twml_ops.distribute.measure_costs import measure_costs
+
+    return {
+        str(slots): measure_costs(slots, cells.TOGETHER)[0].to_json()
+        for slots in sorted(set(SLOTS.values()))
+    }
+
+
+def described_jobs() -> dict[str, Any]:
+    """The tables and the first batch of each training.
+
+    Returns:
+        Name of the training -> the fields of its `Job`.
+    """
+    from benchmarks.cluster_cost.trainings import TRAININGS
+    from benchmarks.curve.batch_recorder import job_of
+
+    return {name: asdict(job_of(TRAININGS[name](1), slots)) for name, slots in SLOTS.items()}
+
+
+class Predictions:
+    """Predicts the cells by the costs of this machine.
+
+    A quota of CPU time makes every step slower, so that all costs are multiplied by the ratio of
+    what one host with `PLAIN` needs and what they say. The remaining difference of one host with
+    another training is what its model needs beside its tables.
+
+    Args:
+        costs: what `measured_costs` returned.
+        jobs: what `described_jobs` returned.
+        alone: name of a training -> seconds of CPU time that one host needs for a step.
+        share: of one core, for each host.
+    """
+
+    def __init__(
+        self, costs: dict[str, Any], jobs: dict[str, Any], alone: dict[str, float], share: float
+    ) -> None:
+        self._jobs = {name: _job(fields) for name, fields in jobs.items()}
+        self._costs = {int(slots): CpuCosts.from_json(of) for slots, of in costs.items()}
+        self._alone, self._share = alone, share
+
+    @property
+    def slowdown(self) -> float:
+        """The factor of all costs."""
+        return self._alone[PLAIN] / self._seconds_alone(PLAIN)
+
+    def predict(self, cell: Cell) -> Prediction | None:
+        """Predicts a cell of a hybrid strategy; None for others."""
+        egress = cell.egress(self._share)
+        if cell.way not in cells.MODES or egress is None or cell.training not in self._alone:
+            return None
+        cluster = ClusterResources(
+            egress,
+            cell.servers,
+            cell.workers,
+            cores=self._share,
+            servers_in_workers=cell.inside,
+            asynchronous=cells.MODES[cell.way] != "sync",
+            steps_per_call=cell.steps_per_execution,
+        )
+        job, compute = self._jobs[cell.training], self._compute(cell.training)
+        axes = AXES.values() if cell.axis == "auto" else [AXES[cell.axis]]
+        found = [predict(axis, job, cluster, compute) for axis in axes]
+        return min(found, key=lambda p: p.seconds)
+
+    def _compute(self, training: str) -> Compute:
+        factor = self.slowdown
+        costs = CpuCosts.from_json(
+            {
+                process: {part: factor * cost for part, cost in parts.items()}
+                for process, parts in self._costs[SLOTS[training]].to_json().items()
+            }
+        )
+        more = self._alone[training] - factor * self._seconds_alone(training)
+        return replace(Compute(costs=costs), dense=max(0.0, more))
+
+    def _seconds_alone(self, training: str) -> float:
+        costs = self._costs[SLOTS[training]]
+        return work_alone(self._jobs[training]).times(costs.alone).total
+
+
+def _job(fields: dict[str, Any]) -> Job:
+    return Job(**{**fields, "tables": tuple(Table(**table) for table in fields["tables"])})
