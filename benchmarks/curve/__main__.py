@@ -11,10 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks import machine, tables
-from benchmarks.curve.cells import cells, default_share, learning_cells
+from benchmarks.curve.cells import WIRE, cells, default_share, learning_cells
 from benchmarks.curve.jobs import described_jobs, measured_costs
 from benchmarks.curve.measure import Limits, learn, measure
 from benchmarks.curve.page import section
+from benchmarks.curve.wire_cost import more_seconds_a_byte
 from benchmarks.distributed.grid import signals_as_exits
 from benchmarks.distributed.network import NetworkError, unavailable
 from benchmarks.distributed.process import HostError
@@ -74,6 +75,8 @@ def main(
     os.environ.update(ENVIRONMENT)
     if costs:
         found["costs"], found["jobs"] = measured_costs(), described_jobs()
+        cores = os.sched_getaffinity(0)
+        found["wire"] = more_seconds_a_byte(WIRE * 1e9 / 8 * share, cores)
         file.write_text(json.dumps(found, indent=2) + "\n")
         return
     import_tensorflow()

@@ -54,21 +54,28 @@ class Predictions:
 
     A quota of CPU time makes every step slower, so that all costs are multiplied by the ratio of
     what one host with `PLAIN` needs and what they say. The remaining difference of one host with
-    another training is what its model needs beside its tables.
+    another training is what its model needs beside its tables. What the network costs more than the
+    loopback of `plan --measure` counts for each byte that a host sends or receives.
 
     Args:
         costs: what `measured_costs` returned.
+        wire: seconds of CPU time for each byte; see `wire_cost.more_seconds_a_byte`.
         jobs: what `described_jobs` returned.
         alone: name of a training -> seconds of CPU time that one host needs for a step.
         share: of one core, for each host.
     """
 
     def __init__(
-        self, costs: dict[str, Any], jobs: dict[str, Any], alone: dict[str, float], share: float
+        self,
+        costs: dict[str, Any],
+        wire: float,
+        jobs: dict[str, Any],
+        alone: dict[str, float],
+        share: float,
     ) -> None:
         self._jobs = {name: _job(fields) for name, fields in jobs.items()}
         self._costs = {int(slots): CpuCosts.from_json(of) for slots, of in costs.items()}
-        self._alone, self._share = alone, share
+        self._wire, self._alone, self._share = wire, alone, share
 
     @property
     def slowdown(self) -> float:
@@ -91,7 +98,13 @@ class Predictions:
         )
         job, compute = self._jobs[cell.training], self._compute(cell.training)
         axes = AXES.values() if cell.axis == "auto" else [AXES[cell.axis]]
-        found = [predict(axis, job, cluster, compute) for axis in axes]
+        found = []
+        for axis in axes:
+            sent = predict(axis, job, cluster).sent
+            of_worker = sent["worker"] + sent["server"] * cell.servers / cell.workers
+            seconds = self._wire * of_worker / 2  # it sends and receives so many bytes
+            on_wire = replace(compute, dense=compute.dense + seconds, sparse=seconds)
+            found.append(predict(axis, job, cluster, on_wire))
         return min(found, key=lambda p: p.seconds)
 
     def _compute(self, training: str) -> Compute:
@@ -103,7 +116,7 @@ class Predictions:
             }
         )
         more = self._alone[training] - factor * self._seconds_alone(training)
-        return replace(Compute(costs=costs), dense=max(0.0, more))
+        return Compute(costs=costs, dense=max(0.0, more))
 
     def _seconds_alone(self, training: str) -> float:
         costs = self._costs[SLOTS[training]]

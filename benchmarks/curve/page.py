@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.curve.cells import OURS, STOCK, Cell, cells, learning_cells
-from benchmarks.curve.jobs import Predictions
+from benchmarks.curve.jobs import PLAIN, Predictions
 from benchmarks.tables import machine, markdown
 
 Run = dict[str, Any]  # what `measure.measure` or `measure.learn` returns
@@ -37,7 +37,9 @@ def section(result: dict[str, Any]) -> str:
         parts.append(
             f"Predictions use the costs of `--costs` times {predictions.slowdown:.2f}, so that one "
             "host of *reference* needs what was measured, and what one host of another training "
-            "needs more. They use no measurement of a cluster."
+            "needs more. Each byte costs a host that sends or receives it "
+            f"{result['wire'] / 2 * 1e9:.2f} ns more than the loopback of `--costs`. They use no "
+            "measurement of a cluster."
         )
     parts += _losses(result["learned"])
     failed = "; ".join(f"{name}: {why}" for name, why in result["failed"].items())
@@ -59,9 +61,9 @@ def _predictions(result: dict[str, Any], found: dict[str, Run]) -> Predictions |
         for cell in cells()
         if cell.way == OURS and not cell.beside and cell.name in found
     }
-    if "costs" not in result or not alone:
+    if "costs" not in result or PLAIN not in alone:
         return None
-    return Predictions(result["costs"], result["jobs"], alone, result["share"])
+    return Predictions(result["costs"], result["wire"], result["jobs"], alone, result["share"])
 
 
 def _table(known: list[Cell], runs: Found, predictions: Predictions | None) -> str:
