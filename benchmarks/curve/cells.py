@@ -103,6 +103,7 @@ def default_share() -> float:
 def learning_cells() -> list[Cell]:
     """The cells that train on so many batches and are evaluated then."""
     ways = [Cell("flights", way, 4, 8) for way in MODES]
+    ways += [Cell("flights", ASYNCHRONOUS, 4, 8, exchange_every=4)]
     return [Cell("flights", OURS), Cell("flights", OURS, joined=8), *ways]
 
 

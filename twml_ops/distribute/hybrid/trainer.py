@@ -431,9 +431,14 @@ class HybridTrainer:
             else:
                 checkpoint.restore(state, saved)
             state.reset_counters(new_generations=not torn)
+            self._join_queues()  # before the others, whose first generation this one is
             state.validate()
+            return
+        self._join_queues()
+
+    def _join_queues(self) -> None:
         if self._queues is not None and self.cluster.job == "worker":
-            self._queues.start_generation()
+            self._queues.join()
 
     def _resources(self) -> ClusterResources:
         return ClusterResources(
@@ -487,7 +492,8 @@ class HybridTrainer:
     def _train_and_results(self, *args: Any) -> Any:
         next_products = self._train(*args)
         losses, step, worker_steps = self._graph.results()
-        return losses.numpy(), step, worker_steps, next_products
+        # Not an empty list, for which the graph would be traced again.
+        return losses.numpy(), step, worker_steps, next_products or None
 
     def _wait_for_slow_workers(self, worker_steps: Any) -> None:
         """Waits while this worker is more than `max_staleness` steps ahead of the slowest."""
