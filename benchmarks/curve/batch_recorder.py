@@ -38,15 +38,17 @@ class BatchRecorder(Placement):
         return super().sparse_linear(entries, table)
 
 
-def job_of(training: Training, slots: int) -> Job:
-    """The tables of a training, its first batch and its dense weights.
+def job_of(training: Training, slots: int, batches: int = 1) -> Job:
+    """The tables of a training, its first batches as one batch, and its dense weights.
 
     Args:
         training: the training.
         slots: numbers that its optimizer stores for each weight.
+        batches: number of the batches.
     """
     recorder = BatchRecorder()
-    x, y = next(iter(training.batches(0)))
+    first = list(training.batches(0).take(batches))
+    x, y = tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *first)
     with placement_scope(recorder):
         model = training.model()
         recorder.products.clear()

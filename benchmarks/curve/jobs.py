@@ -12,7 +12,6 @@ from twml_ops.planning import (
     Compute,
     CpuCosts,
     Job,
-    Prediction,
     Table,
     predict,
 )
@@ -38,15 +37,25 @@ def measured_costs() -> dict[str, Any]:
 
 
 def described_jobs() -> dict[str, Any]:
-    """The tables and the first batch of each training.
+    """The tables and the first batches of each training.
 
     Returns:
-        Name of the training -> the fields of its `Job`.
+        Name of the training -> number of batches that are exchanged together -> the fields of the
+        `Job` of their joined batch.
     """
     from benchmarks.cluster_cost.trainings import TRAININGS
     from benchmarks.curve.batch_recorder import job_of
 
-    return {name: asdict(job_of(TRAININGS[name](1), slots)) for name, slots in SLOTS.items()}
+    together = {name: {1} for name in SLOTS}
+    for cell in cells.cells():
+        together[cell.training].add(cell.exchange_every)
+    return {
+        name: {
+            str(count): asdict(job_of(TRAININGS[name](1), SLOTS[name], count))
+            for count in sorted(counts)
+        }
+        for name, counts in together.items()
+    }
 
 
 class Predictions:
@@ -73,7 +82,11 @@ class Predictions:
         alone: dict[str, float],
         share: float,
     ) -> None:
-        self._jobs = {name: _job(fields) for name, fields in jobs.items()}
+        self._jobs = {
+            (name, int(count)): _job(fields)
+            for name, of_training in jobs.items()
+            for count, fields in of_training.items()
+        }
         self._costs = {int(slots): CpuCosts.from_json(of) for slots, of in costs.items()}
         self._wire, self._alone, self._share = wire, alone, share
 
@@ -82,11 +95,12 @@ class Predictions:
         """The factor of all costs."""
         return self._alone[PLAIN] / self._seconds_alone(PLAIN)
 
-    def predict(self, cell: Cell) -> Prediction | None:
-        """Predicts a cell of a hybrid strategy; None for others."""
+    def predict(self, cell: Cell) -> float | None:
+        """Predicts the steps/s of a cell of a hybrid strategy; None for others."""
         egress = cell.egress(self._share)
         if cell.way not in cells.MODES or egress is None or cell.training not in self._alone:
             return None
+        every = cell.exchange_every
         cluster = ClusterResources(
             egress,
             cell.servers,
@@ -94,18 +108,20 @@ class Predictions:
             cores=self._share,
             servers_in_workers=cell.inside,
             asynchronous=cells.MODES[cell.way] != "sync",
-            steps_per_call=cell.steps_per_execution,
+            steps_per_call=max(1, cell.steps_per_execution // every),
         )
-        job, compute = self._jobs[cell.training], self._compute(cell.training)
+        job, compute = self._jobs[cell.training, every], self._compute(cell.training)
+        assert compute.costs is not None
+        local = (every - 1) * compute.costs.worker.step + every * compute.dense
         axes = AXES.values() if cell.axis == "auto" else [AXES[cell.axis]]
-        found = []
+        rates = []
         for axis in axes:
             sent = predict(axis, job, cluster).sent
             of_worker = sent["worker"] + sent["server"] * cell.servers / cell.workers
             seconds = self._wire * of_worker / 2  # it sends and receives so many bytes
-            on_wire = replace(compute, dense=compute.dense + seconds, sparse=seconds)
-            found.append(predict(axis, job, cluster, on_wire))
-        return min(found, key=lambda p: p.seconds)
+            on_wire = replace(compute, dense=local + seconds, sparse=seconds)
+            rates.append(every * predict(axis, job, cluster, on_wire).steps_per_second)
+        return max(rates)
 
     def _compute(self, training: str) -> Compute:
         factor = self.slowdown
@@ -120,7 +136,7 @@ class Predictions:
 
     def _seconds_alone(self, training: str) -> float:
         costs = self._costs[SLOTS[training]]
-        return work_alone(self._jobs[training]).times(costs.alone).total
+        return work_alone(self._jobs[training, 1]).times(costs.alone).total
 
 
 def _job(fields: dict[str, Any]) -> Job:

@@ -111,10 +111,9 @@ def _ratio(steps: float, base: list[Run] | None) -> str:
 
 
 def _predicted(cell: Cell, steps: float, predictions: Predictions | None) -> list[str]:
-    predicted = None if predictions is None else predictions.predict(cell)
-    if predicted is None:
+    rate = None if predictions is None else predictions.predict(cell)
+    if rate is None:
         return ["–", "–"]
-    rate = predicted.steps_per_second
     return [f"{rate:.3g}", f"{steps / rate:.2f}"]
 
 

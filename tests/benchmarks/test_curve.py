@@ -1,5 +1,6 @@
 """The curve: its cells, its arithmetic, its page, and a tiny run on hosts with limits."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -137,7 +138,8 @@ def test_learning_is_compared_by_the_time_until_the_loss_of_one_host():
     assert "| 0.7000 | 3 | not reached |" in text
 
 
-JOBS = {"reference": {"tables": [{"input_dim": 1000, "units": 8, "entries": 20.0}], "batch": 64}}
+JOB = {"tables": [{"input_dim": 1000, "units": 8, "entries": 20.0}], "batch": 64}
+JOBS = {"reference": {"1": JOB, "4": {**JOB, "batch": 256}}}
 COSTS = {"alone": {"step": 50.0}, "worker": {"step": 20.0}, "server": {"entry": 0.1}}
 
 
@@ -147,7 +149,7 @@ def test_predictions_know_one_host_the_quota_and_the_network():
 
     def seconds(alone, wire):
         found = jobs.Predictions({"0": COSTS}, wire, JOBS, {"reference": alone}, 0.1)
-        return 1 / found.predict(cell).steps_per_second
+        return 1 / found.predict(cell)
 
     assert seconds(50e-6, 0.0) == pytest.approx(10 * (20e-6 + 1280 * 0.1e-6))
     assert seconds(100e-6, 0.0) == pytest.approx(2 * seconds(50e-6, 0.0))
@@ -156,6 +158,9 @@ def test_predictions_know_one_host_the_quota_and_the_network():
     assert more == pytest.approx(2 * 10 * 1e-9 * (64 * 8 * 4 * 2 + 2000) / 2, rel=0.2)
     found = jobs.Predictions({"0": COSTS}, 0.0, JOBS, {"reference": 1e-4}, 0.1)
     assert found.predict(ALONE) is None
+    # Four steps have as many entries in one exchange, which is a cost of the servers here.
+    four = found.predict(dataclasses.replace(cell, exchange_every=4))
+    assert four == pytest.approx(found.predict(cell))
 
 
 def test_a_job_has_the_tables_and_the_batch_of_a_training():
