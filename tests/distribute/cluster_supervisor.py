@@ -111,9 +111,9 @@ def run(
 
     Returns:
         A dictionary: "step"; "loss", "own" steps and "generation" of the queues by worker; the
-        final "weights" and the "final" log loss on all data; "deaths", [job, index, status] each; "resumed", the step at which
-        stopped processes were resumed, and "reported", the steps that each worker had reported by
-        then; "hang" if the run had to be ended.
+        final "weights" and the "final" log loss on all data; "deaths", [job, index, status] each;
+        "resumed", the step at which stopped processes were resumed, and "reported", the steps that
+        each worker had reported by then; "hang" if the run had to be ended.
     """
     with hosts(servers + workers) if network else contextlib.nullcontext() as net:
         data = (lambda context: batches(context)[:1]) if one_batch else batches
