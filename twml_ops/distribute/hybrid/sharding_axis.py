@@ -50,9 +50,9 @@ def _job(table: RemoteTable, placement: ParameterServerPlacement) -> Job | None:
     )
     if not entries:
         return None
-    unique = min(distinct, table.shape[0])
+    input_dim, units = table.shape
     return Job(
-        (Table(*table.shape, entries=entries / rows, unique=unique),),
+        (Table(input_dim, units, entries / rows, min(distinct, input_dim)),),
         rows,
         values=any(s.has_values for s in sizes),
         deduplicate=placement.deduplicate,
