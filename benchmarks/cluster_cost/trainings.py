@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -99,7 +100,11 @@ def criteo(steps: int) -> Training:
 
 def _criteo_batch(rng: np.random.Generator) -> Any:
     """Features and labels of a batch. Each column has its own categories, by Zipf's law."""
-    ragged = tf.RaggedTensor.from_tensor
+
+    def ragged(matrix: np.ndarray) -> tf.RaggedTensor:
+        lengths = np.full(len(matrix), matrix.shape[1])
+        return tf.RaggedTensor.from_row_lengths(matrix.reshape(-1), lengths)
+
     numbers, columns = len(CRITEO.continuous), len(CRITEO.categorical)
     ranks = rng.zipf(CRITEO_SKEW, (CRITEO_BATCH, columns)) + (np.arange(columns) << 40)
     features = {
@@ -111,14 +116,9 @@ def _criteo_batch(rng: np.random.Generator) -> Any:
 
 
 def _repeated(batches: list[Any]) -> tf.data.Dataset:
-    signature = tf.nest.map_structure(_any_rows, batches[0])
-    return tf.data.Dataset.from_generator(lambda: batches, output_signature=signature).repeat()
-
-
-def _any_rows(value: Any) -> Any:
-    if isinstance(value, tf.RaggedTensor):
-        return tf.RaggedTensorSpec([None, None], value.dtype, row_splits_dtype=tf.int64)
-    return tf.TensorSpec([None, 1], tf.float32)
+    """Batches in memory in an endless order. A generator would run Python for each of them."""
+    each = [tf.data.Dataset.from_tensors(batch) for batch in batches]
+    return functools.reduce(tf.data.Dataset.concatenate, each).repeat()
 
 
 TRAININGS: dict[str, Callable[[int], Training]] = {

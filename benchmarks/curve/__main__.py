@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,13 +11,16 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks import machine, tables
-from benchmarks.curve.cells import cells, default_share, learning_cells
-from benchmarks.curve.measure import learn, measure
+from benchmarks.curve.cells import WIRE, cells, default_share, learning_cells
+from benchmarks.curve.jobs import described_jobs, measured_costs
+from benchmarks.curve.measure import Limits, learn, measure
 from benchmarks.curve.page import section
+from benchmarks.curve.wire_cost import more_seconds_a_byte
 from benchmarks.distributed.grid import signals_as_exits
 from benchmarks.distributed.network import NetworkError, unavailable
 from benchmarks.distributed.process import HostError
 
+ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
 BY = "benchmarks/curve"
 Results = dict[str, Any]
 
@@ -32,7 +36,23 @@ def main(
     losses: Annotated[
         int, typer.Option(help="Instead train on so many batches, and evaluate; 0: do not.")
     ] = 0,
-    again: Annotated[bool, typer.Option(help="Measure cells that have a result as well.")] = False,
+    spare_cores: Annotated[
+        list[int],
+        typer.Option(
+            "--spare-core",
+            help="Another core that hosts may use as well until the limits come. May be repeated.",
+        ),
+    ] = [],  # noqa: B006
+    quota_ms: Annotated[
+        int, typer.Option(min=1, help="Milliseconds of a core that a host may use at once.")
+    ] = 1,
+    again: Annotated[bool, typer.Option(help="Measure cells that have results once more.")] = False,
+    costs: Annotated[
+        bool,
+        typer.Option(
+            help="Instead measure what the parts of a step cost, as `twml-ops plan --measure` does."
+        ),
+    ] = False,
     show: Annotated[bool, typer.Option(help="List the cells and exit.")] = False,
     docs: Annotated[Path, typer.Option(help="Folder of curve.json and performance.md.")] = Path(
         "docs"
@@ -50,23 +70,42 @@ def main(
         raise SystemExit(1)
     file = docs / "curve.json"
     share = default_share() if share is None else share
+    limits = Limits(share, 1000 * quota_ms, tuple(spare_cores))
     found = load(file, share)
+    os.environ.update(ENVIRONMENT)
+    if costs:
+        found["costs"], found["jobs"] = measured_costs(), described_jobs()
+        cores = os.sched_getaffinity(0)
+        found["wire"] = more_seconds_a_byte(WIRE * 1e9 / 8 * share, cores)
+        file.write_text(json.dumps(found, indent=2) + "\n")
+        return
+    import_tensorflow()
     with signals_as_exits() as check_signals:
         for cell in wanted:
             check_signals()
             name = f"{losses} batches, {cell.name}" if losses else cell.name
-            part = found["learned" if losses else "cells"]
-            if name in part and not again:
+            runs = found["learned" if losses else "cells"].setdefault(name, [])
+            if runs and not again:
                 continue
             print(name, file=sys.stderr)
             found["failed"].pop(name, None)
             try:
-                part[name] = learn(cell, share, losses) if losses else measure(cell, share, seconds)
+                runs.append(
+                    learn(cell, limits, losses) if losses else measure(cell, limits, seconds)
+                )
             except (HostError, NetworkError) as e:
                 found["failed"][name] = str(e).splitlines()[0]
                 print(f"{name} failed: {e}", file=sys.stderr)
             found["machine"] = machine.describe(machine.command_line("benchmarks.curve"))
             tables.record(found, file, docs / "performance.md", {"curve": section(found)}, BY)
+
+
+def import_tensorflow() -> None:
+    """Imports what hosts need, which are copies of this process."""
+    from benchmarks.cluster_cost import trainings  # noqa: F401
+    from benchmarks.curve import stock_layers  # noqa: F401
+    from benchmarks.distributed import builders  # noqa: F401
+    from twml_ops import distribute  # noqa: F401
 
 
 def load(file: Path, share: float) -> Results:

@@ -35,6 +35,8 @@ class Cell:
             other hosts with servers.
         joined: batches of so many workers are one batch of one host.
         exchange_every: steps of a worker between two exchanges with the servers.
+        beside: so many other hosts train the same by themselves at the same time, and share the
+            caches of the core.
     """
 
     training: str
@@ -46,13 +48,15 @@ class Cell:
     inside: bool = False
     joined: int = 1
     exchange_every: int = 1
+    beside: int = 0
 
     @property
     def name(self) -> str:
         """For example "flights: synchronous, 4 servers, 8 workers, 10 Gbit/s"."""
         if self.way in ONE_HOST:
             joined = f", {self.joined} batches joined" if self.joined > 1 else ""
-            return f"{self.training}: {self.way}{joined}"
+            beside = f", beside {self.beside} others" if self.beside else ""
+            return f"{self.training}: {self.way}{joined}{beside}"
         axis = "" if self.axis == "auto" else f", by {self.axis}"
         every = f", exchange every {self.exchange_every} steps" * (self.exchange_every > 1)
         inside = " in workers" * self.inside
@@ -68,10 +72,15 @@ class Cell:
         return f"{self.training}: {self.way}, {where}"
 
     @property
+    def trainers(self) -> int:
+        """The number of hosts that train, each with a worker or by itself."""
+        return self.workers + self.beside
+
+    @property
     def hosts(self) -> list[str]:
         """Names of the hosts, those with servers only first."""
         servers = 0 if self.inside else self.servers
-        counts = (servers, "server"), (self.workers, "worker")
+        counts = (servers, "server"), (self.trainers, "worker")
         return [f"{kind}{i}" for n, kind in counts for i in range(n)]
 
     @property
@@ -94,6 +103,7 @@ def default_share() -> float:
 def learning_cells() -> list[Cell]:
     """The cells that train on so many batches and are evaluated then."""
     ways = [Cell("flights", way, 4, 8) for way in MODES]
+    ways += [Cell("flights", ASYNCHRONOUS, 4, 8, exchange_every=4)]
     return [Cell("flights", OURS), Cell("flights", OURS, joined=8), *ways]
 
 
@@ -101,7 +111,9 @@ def cells() -> list[Cell]:
     """All cells, the most important ones first."""
     diagonal = ((1, 1), (1, 2), (2, 4), (4, 8))  # servers, workers
     trainings = ("reference", "flights", "criteo")
+    others = max(SERVERS) + max(WORKERS) - 1
     found = [Cell(t, way) for t in trainings for way in ONE_HOST]
+    found += [Cell(t, OURS, beside=others) for t in trainings]
     found += [
         Cell(t, way, s, w)
         for t in trainings

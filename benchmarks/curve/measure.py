@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks import steal_time
+from benchmarks.curve import process
 from benchmarks.curve.cells import Cell
+from benchmarks.distributed.cpu_groups import MIN_QUOTA_US
+from benchmarks.distributed.forked import fork_on
 from benchmarks.distributed.network import Network
 from benchmarks.distributed.process import HostError, HostProcess
 
@@ -23,23 +27,50 @@ WARM_UP_CALLS = 3  # of each worker, without limits
 SETTLE_SECONDS = 3.0  # with limits, before the measurement
 LEAST_CALLS = 3  # of each worker in the measurement
 LONGEST = 6  # times as long as asked for, so that slow workers do these calls
-ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
 Calls = list[tuple[float, int, float]]  # (end by the clock, steps, mean loss)
 
 
-def measure(cell: Cell, share: float, seconds: float) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Limits:
+    """What each host has of this machine.
+
+    Attributes:
+        share: of one core.
+        quota_us: microseconds of a core that a host may use at once, before others have their turn.
+        spare_cores: other cores than those of this process, which hosts may use as well until the
+            limits come.
+    """
+
+    share: float
+    quota_us: int = MIN_QUOTA_US
+    spare_cores: tuple[int, ...] = ()
+
+    def cores(self, host: int) -> list[int]:
+        """The cores on which a host starts: as many as it has later.
+
+        Args:
+            host: its number.
+        """
+        own = sorted(os.sched_getaffinity(0))
+        every = own + [core for core in self.spare_cores if core not in own]
+        groups = [every[i : i + len(own)] for i in range(0, len(every), len(own))]
+        return groups[host % len(groups)]
+
+
+def measure(cell: Cell, limits: Limits, seconds: float) -> dict[str, Any]:
     """Measures a cell.
 
     The processes start, and make their first steps, without limits.
 
     Args:
         cell: the cell.
-        share: of one core, for each host.
+        limits: of each host.
         seconds: of the measurement; it takes longer if a worker ends too few calls.
 
     Returns:
-        `steps`: batches per second of all workers; `cpu` and `sent`: host -> share of a core and
-        bytes per second that it has used; `egress`: bytes per second that a host can send, or None;
+        `steps`: batches per second of all workers, or of the mean host if hosts train by
+        themselves; `cpu` and `sent`: host -> share of a core and bytes per second that it has used;
+        `egress`: bytes per second that a host can send, or None; `share`, `quota_us`: the limits;
         `seconds`: the duration; `disturbed`: whether there was steal time; `losses`: (seconds since
         the beginning of the measurement, batches of all workers, mean loss) of the calls.
 
@@ -47,11 +78,11 @@ def measure(cell: Cell, share: float, seconds: float) -> dict[str, Any]:
         HostError: a process failed, or there was too little progress.
         NetworkError: the hosts cannot be created.
     """
-    with Network(cell.hosts, cpu=True) as network, _processes(network, cell) as workers:
+    with Network(cell.hosts, cpu=True) as network, _processes(network, cell, limits) as hosts:
+        workers = hosts[-cell.trainers :]
         calls: list[Calls] = [[] for _ in workers]
         _wait(workers, calls, [WARM_UP_CALLS] * len(workers), START_SECONDS)
-        network.cap(cell.egress(share))
-        network.cap_cpu(share)
+        _limit(network, hosts, cell, limits)
         time.sleep(SETTLE_SECONDS)
         _fetch(workers, calls)
         monitor = steal_time.StealTimeMonitor()
@@ -65,23 +96,24 @@ def measure(cell: Cell, share: float, seconds: float) -> dict[str, Any]:
         undisturbed = monitor.undisturbed()
     measured = [[call for call in of_worker if call[0] >= start] for of_worker in calls]
     return {
-        "steps": sum(rate(c) for c in measured),
+        "steps": sum(rate(c) for c in measured) / (1 + cell.beside),
         "cpu": cpu,
         "sent": sent,
-        "egress": cell.egress(share),
-        "share": share,
+        "egress": cell.egress(limits.share),
+        "share": limits.share,
+        "quota_us": limits.quota_us,
         "seconds": took,
         "disturbed": not undisturbed,
         "losses": curve(measured, start),
     }
 
 
-def learn(cell: Cell, share: float, batches: int) -> dict[str, Any]:
+def learn(cell: Cell, limits: Limits, batches: int) -> dict[str, Any]:
     """Trains a cell on so many batches, those of the start included, and evaluates the model.
 
     Args:
         cell: the cell.
-        share: of one core, for each host.
+        limits: of each host.
         batches: of all workers together.
 
     Returns:
@@ -92,11 +124,14 @@ def learn(cell: Cell, share: float, batches: int) -> dict[str, Any]:
         HostError: a process failed, or the training takes too long.
         NetworkError: the hosts cannot be created.
     """
-    with Network(cell.hosts, cpu=True) as network, _processes(network, cell, batches) as workers:
+    with (
+        Network(cell.hosts, cpu=True) as network,
+        _processes(network, cell, limits, batches) as hosts,
+    ):
+        workers = hosts[-cell.trainers :]
         calls: list[Calls] = [[] for _ in workers]
         _wait(workers, calls, [1] * len(workers), START_SECONDS)
-        network.cap(cell.egress(share))
-        network.cap_cpu(share)
+        _limit(network, hosts, cell, limits)
         start = time.monotonic()
         while not _fetch(workers, calls):
             if time.monotonic() > start + LEARN_SECONDS:
@@ -104,7 +139,8 @@ def learn(cell: Cell, share: float, batches: int) -> dict[str, Any]:
             time.sleep(POLL_SECONDS)
         network.cap_cpu(None)
         found = workers[0].request({"do": "evaluate"}, START_SECONDS)
-    return {**found, "seconds": max(c[-1][0] for c in calls) - start}
+    seconds = max(c[-1][0] for c in calls) - start
+    return {**found, "seconds": seconds, "losses": curve(calls, start)}
 
 
 def rate(calls: Calls) -> float:
@@ -133,32 +169,39 @@ def curve(calls: Sequence[Calls], start: float, points: int = 20) -> list[list[f
 
 @contextlib.contextmanager
 def _processes(
-    network: Network, cell: Cell, batches: int | None = None
+    network: Network, cell: Cell, limits: Limits, batches: int | None = None
 ) -> Iterator[list[HostProcess]]:
-    """The workers, which train with the servers."""
+    """The processes of all hosts, in their order; the workers train."""
     addresses = [network.address(host) for host in cell.hosts]
-    own_hosts = len(addresses) - cell.workers  # of servers
+    own_hosts = len(addresses) - cell.trainers  # of servers
     cluster = {
         "servers": [f"{a}:{SERVER_PORT}" for a in addresses[: cell.servers]],
         "workers": [f"{a}:{WORKER_PORT}" for a in addresses[own_hosts:]],
     }
     started: list[HostProcess] = []
     try:
-        for host in cell.hosts:
-            started.append(HostProcess(network, host, "benchmarks.curve.process", ENVIRONMENT))
-        servers, workers = started[:own_hosts], started[own_hosts:]
+        for i, host in enumerate(cell.hosts):
+            started.append(fork_on(network, host, process.main, limits.cores(i)))
         for group, message in (
-            (servers, {"do": "serve"}),
-            (workers, {"do": "train", "cell": asdict(cell), "batches": batches}),
+            (started[:own_hosts], {"do": "serve"}),
+            (started[own_hosts:], {"do": "train", "cell": asdict(cell), "batches": batches}),
         ):
-            for i, process in enumerate(group):
-                process.send({**message, **cluster, "index": i})
-            for process in group:
-                process.receive(START_SECONDS)
-        yield workers
+            for i, each in enumerate(group):
+                each.send({**message, **cluster, "index": i})
+            for each in group:
+                each.receive(START_SECONDS)
+        yield started
     finally:
-        for process in started:
-            process.kill()
+        for each in started:
+            each.kill()
+
+
+def _limit(network: Network, hosts: Sequence[HostProcess], cell: Cell, limits: Limits) -> None:
+    """Limits the wire and the CPU time of all hosts, on the cores of this process."""
+    for host in hosts:
+        host.pin(os.sched_getaffinity(0))
+    network.cap(cell.egress(limits.share))
+    network.cap_cpu(limits.share, limits.quota_us)
 
 
 def _wait(

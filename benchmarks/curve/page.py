@@ -2,70 +2,157 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from benchmarks.curve.cells import OURS, STOCK, Cell, cells
+from benchmarks.curve.cells import OURS, STOCK, Cell, cells, learning_cells
+from benchmarks.curve.jobs import PLAIN, Predictions
 from benchmarks.tables import machine, markdown
 
-Found = dict[str, dict[str, Any]]  # name of a cell -> what `measure.measure` returns
+Run = dict[str, Any]  # what `measure.measure` or `measure.learn` returns
+Found = dict[str, list[Run]]  # name of a cell -> its runs
 
 
 def section(result: dict[str, Any]) -> str:
     """The tables of all trainings.
 
     Args:
-        result: "cells", "learned", "failed", "share" and "machine".
+        result: "cells", "learned", "failed", "share" and "machine"; with "costs" and "jobs" cells
+            are predicted.
     """
-    found: Found = result["cells"]
+    found = {name: median(runs) for name, runs in result["cells"].items() if runs}
     head = (
         f"{machine(result['machine'])}\n\nEach host has {result['share']:.0%} of a core. "
-        "Steps/s are the sum over all workers; a step is one batch of one worker."
+        "Steps/s are the sum over all workers; a step is one batch of one worker. "
+        "Where a cell was measured several times, the run with the median is shown, and behind it "
+        "the least and the most steps/s."
     )
     known = [cell for cell in cells() if cell.name in found]
+    predictions = _predictions(result, found)
     parts = [
-        _table(training, [c for c in known if c.training == training], found)
+        _table([c for c in known if c.training == training], result["cells"], predictions)
         for training in dict.fromkeys(cell.training for cell in known)
     ]
-    if result["learned"]:
-        parts.append(_losses(result["learned"]))
+    if predictions is not None:
+        parts.append(
+            f"Predictions use the costs of `--costs` times {predictions.slowdown:.2f}, so that one "
+            "host of *reference* needs what was measured, and what one host of another training "
+            "needs more. Each byte costs a host that sends or receives it "
+            f"{result['wire'] / 2 * 1e9:.2f} ns more than the loopback of `--costs`. They use no "
+            "measurement of a cluster."
+        )
+    parts += _losses(result["learned"])
     failed = "; ".join(f"{name}: {why}" for name, why in result["failed"].items())
     return "\n\n".join([head, *parts, *([f"Not measured: {failed}"] * bool(failed))])
 
 
-def _table(training: str, known: list[Cell], found: Found) -> str:
-    ours, stock = (found.get(Cell(training, way).name, {}).get("steps") for way in (OURS, STOCK))
+def median(runs: list[Run]) -> Run:
+    """The run with the median of steps/s, the slower one of two.
+
+    Args:
+        runs: at least one.
+    """
+    return sorted(runs, key=lambda run: run["steps"])[(len(runs) - 1) // 2]
+
+
+def _predictions(result: dict[str, Any], found: dict[str, Run]) -> Predictions | None:
+    alone = {
+        cell.training: sum(found[cell.name]["cpu"].values()) / found[cell.name]["steps"]
+        for cell in cells()
+        if cell.way == OURS and not cell.beside and cell.name in found
+    }
+    if "costs" not in result or PLAIN not in alone:
+        return None
+    return Predictions(result["costs"], result["wire"], result["jobs"], alone, result["share"])
+
+
+def _table(known: list[Cell], runs: Found, predictions: Predictions | None) -> str:
+    training = known[0].training
+    bases = [Cell(training, OURS), Cell(training, OURS, beside=_beside(known))]
+    bases += [Cell(training, STOCK)]
     rows = []
     for cell in known:
-        measured = found[cell.name]
+        measured = median(runs[cell.name])
         steps = measured["steps"]
-        mark = " *" * measured["disturbed"]
         rows.append(
             [
                 cell.name.removeprefix(f"{training}: "),
-                f"{steps:.3g}{mark}",
-                *(f"{steps / base:.2f} ×" if base else "–" for base in (ours, stock)),
+                _steps(runs[cell.name]),
+                *(_ratio(steps, runs.get(base.name)) for base in bases),
+                *_predicted(cell, steps, predictions),
                 *(_share_of_cpu(measured, kind) for kind in ("server", "worker")),
-                f"{1e3 * sum(measured['cpu'].values()) / steps:.1f}",
+                f"{1e3 * sum(measured['cpu'].values()) / (1 + cell.beside) / steps:.1f}",
                 f"{sum(measured['sent'].values()) / steps / 1e6:.2f}"
                 if measured["egress"]
                 else "–",
                 _share_of_wire(measured),
             ]
         )
-    header = [training, "steps/s", "÷ one host", "÷ one host, stock", "CPU of the servers"]
-    header += ["of the workers", "CPU ms a step", "MB a step", "of the wire"]
+    header = [training, "steps/s", "÷ one host", "÷ one beside others", "÷ one host, stock"]
+    header += ["predicted", "measured ÷ predicted", "CPU of the servers", "of the workers"]
+    header += ["CPU ms a step", "MB a step", "of the wire"]
     return markdown(header, rows)
 
 
-def _losses(learned: Found) -> str:
-    """Losses of held-out data after the same number of examples."""
-    rows = [
-        [name, f"{found['loss']:.4f}", f"{found['seconds']:.0f}"] for name, found in learned.items()
-    ]
-    return markdown(["after", "loss of held-out data", "seconds"], rows)
+def _beside(known: Iterable[Cell]) -> int:
+    return max(cell.beside for cell in known)
 
 
-def _share_of_cpu(measured: dict[str, Any], kind: str) -> str:
+def _steps(runs: list[Run]) -> str:
+    """The median of steps/s, its range, and * if there was steal time."""
+    steps = sorted(run["steps"] for run in runs)
+    mark = " *" * any(run["disturbed"] for run in runs)
+    several = f" ({steps[0]:.3g} to {steps[-1]:.3g})" if len(runs) > 1 else ""
+    return f"{median(runs)['steps']:.3g}{several}{mark}"
+
+
+def _ratio(steps: float, base: list[Run] | None) -> str:
+    return f"{steps / median(base)['steps']:.2f} ×" if base else "–"
+
+
+def _predicted(cell: Cell, steps: float, predictions: Predictions | None) -> list[str]:
+    rate = None if predictions is None else predictions.predict(cell)
+    if rate is None:
+        return ["–", "–"]
+    return [f"{rate:.3g}", f"{steps / rate:.2f}"]
+
+
+def _losses(learned: Found) -> list[str]:
+    """For each number of batches, the losses after them and the time until that of one host."""
+    every = {cell.name: cell for cell in learning_cells()}
+    tables = []
+    for batches in dict.fromkeys(name.split(", ", 1)[0] for name, runs in learned.items() if runs):
+        runs = {
+            name: learned[f"{batches}, {name}"][0]
+            for name in every
+            if learned.get(f"{batches}, {name}")
+        }
+        base = runs.get(Cell("flights", OURS).name)
+        rows = [
+            [
+                name,
+                f"{run['loss']:.4f}",
+                f"{run['seconds']:.0f}",
+                _until(run, base),
+            ]
+            for name, run in runs.items()
+        ]
+        header = [f"after {batches}", "loss of held-out data", "seconds"]
+        tables.append(markdown([*header, "seconds to the training loss of one host"], rows))
+    return tables
+
+
+def _until(run: Run, base: Run | None) -> str:
+    """Seconds until the training loss that one host has at the end."""
+    if base is None:
+        return "–"
+    aim = base["losses"][-1][2]
+    return next(
+        (f"{seconds:.0f}" for seconds, _, loss in run["losses"] if loss <= aim), "not reached"
+    )
+
+
+def _share_of_cpu(measured: Run, kind: str) -> str:
     """The shares of their quota that the hosts of a kind have used, the least and the most."""
     used = [cpu / measured["share"] for host, cpu in measured["cpu"].items() if host[:6] == kind]
     if not used:
@@ -74,7 +161,7 @@ def _share_of_cpu(measured: dict[str, Any], kind: str) -> str:
     return most if least == most else f"{least} to {most}"
 
 
-def _share_of_wire(measured: dict[str, Any]) -> str:
+def _share_of_wire(measured: Run) -> str:
     """The share of the wire that the host that sends most has used."""
     if measured["egress"] is None:
         return "–"

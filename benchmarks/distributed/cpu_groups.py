@@ -32,14 +32,16 @@ class CpuGroupError(Exception):
     """Groups cannot be created or used here; the message is one line."""
 
 
-def quota(share: float) -> tuple[int, int]:
+def quota(share: float, quota_us: int = MIN_QUOTA_US) -> tuple[int, int]:
     """The quota and the period, in microseconds, of a share of one core.
 
-    The period is short, because a host that has used up its quota answers no message until the
-    next period.
+    The period is short by default, because a host that has used up its quota answers no message
+    until the next period. The shorter it is, the more often hosts that share a core take turns, and
+    fill its caches anew.
 
     Args:
         share: of one core; 2 for two cores.
+        quota_us: the quota, unless the period would be shorter than `MIN_PERIOD_US`.
 
     Raises:
         ValueError: the kernel has no such quota.
@@ -47,7 +49,7 @@ def quota(share: float) -> tuple[int, int]:
     least = MIN_QUOTA_US / MAX_PERIOD_US
     if not share >= least:
         raise ValueError(f"share must be at least {least}, got {share}")
-    period = max(MIN_PERIOD_US, min(MAX_PERIOD_US, round(MIN_QUOTA_US / share)))
+    period = max(MIN_PERIOD_US, min(MAX_PERIOD_US, round(quota_us / share)))
     return max(MIN_QUOTA_US, round(share * period)), period
 
 
@@ -82,16 +84,22 @@ class CpuGroups:
         files = " ".join(str(self._group(c, host) / MEMBERS) for c in CONTROLLERS)
         return ["sh", "-c", _ENTER.format(files), "sh"]
 
-    def cap(self, share: float | None) -> None:
+    def join(self, host: str) -> None:
+        """Moves this process to the groups of a host."""
+        for controller in CONTROLLERS:
+            (self._group(controller, host) / MEMBERS).write_text(str(os.getpid()))
+
+    def cap(self, share: float | None, quota_us: int = MIN_QUOTA_US) -> None:
         """Limits the CPU time of each host.
 
         Args:
             share: of one core; None removes the limit.
+            quota_us: see `quota`.
 
         Raises:
             ValueError: the kernel has no such quota.
         """
-        limits = None if share is None else quota(share)
+        limits = None if share is None else quota(share, quota_us)
         for host in self._hosts:
             group = self._group("cpu", host)
             (group / QUOTA).write_text("-1")  # any period is valid without a quota

@@ -8,6 +8,7 @@ well, each host also has control groups, which are removed with the namespaces.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from benchmarks.distributed import cpu_groups
-from benchmarks.distributed.cpu_groups import CpuGroupError, CpuGroups
+from benchmarks.distributed.cpu_groups import MIN_QUOTA_US, CpuGroupError, CpuGroups
 
 PREFIX = "twmlbench"
 INTERFACE = "eth0"
@@ -30,6 +31,7 @@ MIN_BURST = 16 * 1024
 SEGMENT = MIN_BURST - FRAME  # maximum size handed to the interface, because bursts are cut
 # With several queues the packets of a connection are reordered, which TCP takes for losses.
 ONE_QUEUE = ("numtxqueues", "1", "numrxqueues", "1")
+CLONE_NEWNET = 0x40000000  # of setns
 QUEUE_BYTES = 16 * 2**20  # large enough that senders wait and no packet is dropped
 
 
@@ -104,6 +106,14 @@ class Network:
         enter = [] if self._cpu_groups is None else self._cpu_groups.enter(host)
         return [*enter, "ip", "netns", "exec", self._namespace(host), *command]
 
+    def enter(self, host: str) -> None:
+        """Moves this process to a host. It must have one thread that matters."""
+        if self._cpu_groups is not None:
+            self._cpu_groups.join(host)
+        with open(f"/run/netns/{self._namespace(host)}") as namespace:
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
+                raise NetworkError(f"setns: {os.strerror(ctypes.get_errno())}: {namespace.name}")
+
     def cap(self, bytes_per_second: float | None) -> None:
         """Limits the egress of each host.
 
@@ -127,13 +137,14 @@ class Network:
         ports = {p["ifname"]: p["stats64"]["rx"]["bytes"] for p in json.loads(found)}
         return {host: ports[f"port{i}"] for i, host in enumerate(self.hosts)}
 
-    def cap_cpu(self, share: float | None) -> None:
+    def cap_cpu(self, share: float | None, quota_us: int = MIN_QUOTA_US) -> None:
         """Limits the CPU time of each host.
 
         Args:
             share: of one core; None removes the limit.
+            quota_us: microseconds that a host may use at once.
         """
-        self._with_cpu().cap(share)
+        self._with_cpu().cap(share, quota_us)
 
     def cpu_seconds(self) -> dict[str, float]:
         """Seconds of CPU time that each host has used so far."""

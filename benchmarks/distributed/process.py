@@ -12,9 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 from benchmarks.distributed.network import Network
 
@@ -27,32 +27,31 @@ class HostError(Exception):
     """A process died, failed, or did not answer in time; the message ends with its log."""
 
 
+class Running(Protocol):
+    """A child process with pipes, as `subprocess.Popen` is one."""
+
+    pid: int
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+
+    def wait(self) -> int:
+        """Waits for its end; returns its exit status."""
+        ...
+
+
 class HostProcess:
-    """`python -m module` on a host; it is killed when this process ends for any reason.
+    """A process on a host; it is killed when this process ends for any reason.
 
     Args:
-        network: the network of the host.
         host: name of the host.
-        module: the module to run.
-        environment: variables added to the environment of this process.
+        start: starts the process, whose standard error is the file of its argument.
     """
 
-    def __init__(
-        self, network: Network, host: str, module: str, environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, host: str, start: Callable[[IO[str]], Running]) -> None:
         self.host = host
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         self._pending = b""
-        path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
-        self._process = subprocess.Popen(
-            network.on(host, [sys.executable, "-m", module]),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env={**os.environ, "PYTHONPATH": path, **environment},
-            start_new_session=True,  # this process handles Ctrl-C
-            preexec_fn=_set_expendable,
-        )
+        self._process = start(self._log)
 
     def request(self, message: Mapping[str, Any], timeout: float) -> dict[str, Any]:
         """Sends `message` and returns the answer; see `receive`."""
@@ -93,6 +92,20 @@ class HostProcess:
             raise HostError(f"{self.host}: {found['error']}")
         return found
 
+    def pin(self, cores: Collection[int]) -> None:
+        """Moves all threads of the process to other cores. Threads that start later follow them.
+
+        Args:
+            cores: numbers of the cores.
+        """
+        moved: set[str] = set()
+        tasks = Path(f"/proc/{self._process.pid}/task")
+        while left := {task.name for task in tasks.iterdir()} - moved:
+            for thread in left:
+                with contextlib.suppress(ProcessLookupError):  # it has ended
+                    os.sched_setaffinity(int(thread), cores)
+            moved |= left
+
     def kill(self) -> None:
         """Kills the process and its children."""
         with contextlib.suppress(ProcessLookupError):
@@ -112,7 +125,34 @@ class HostProcess:
         return f"; the end of its log:\n{log[-LOG_TAIL:]}" if log else ""
 
 
-def _set_expendable() -> None:
+def run_module(
+    network: Network, host: str, module: str, environment: Mapping[str, str]
+) -> HostProcess:
+    """Runs `python -m module` on a host.
+
+    Args:
+        network: the network of the host.
+        host: name of the host.
+        module: the module to run.
+        environment: variables added to the environment of this process.
+    """
+    path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
+
+    def start(log: IO[str]) -> Running:
+        return subprocess.Popen(
+            network.on(host, [sys.executable, "-m", module]),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env={**os.environ, "PYTHONPATH": path, **environment},
+            start_new_session=True,  # this process handles Ctrl-C
+            preexec_fn=set_expendable,
+        )
+
+    return HostProcess(host, start)
+
+
+def set_expendable() -> None:
     """Makes this process die with its parent, and be killed first when memory runs out."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     Path("/proc/self/oom_score_adj").write_text("1000")

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks import steal_time
 from benchmarks.distributed.network import Network
-from benchmarks.distributed.process import HostProcess
+from benchmarks.distributed.process import HostProcess, run_module
 from benchmarks.timing import Turns
 from benchmarks.workload import Workload
 
@@ -161,7 +161,7 @@ def session(topology: Topology, table_bytes: int) -> Iterator[Session]:
             for host in topology.hosts:
                 module = "server" if host.startswith("ps") else "worker"
                 name = f"benchmarks.distributed.{module}"
-                processes.append(HostProcess(network, host, name, environment))
+                processes.append(run_module(network, host, name, environment))
             hosts = Session(network, processes[: topology.servers], processes[topology.servers :])
             hosts.connect()
             yield hosts

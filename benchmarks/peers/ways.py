@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.distributed.network import Network, unavailable
-from benchmarks.distributed.process import HostProcess
+from benchmarks.distributed.process import HostProcess, run_module
 from benchmarks.peers import clicks, job
 from benchmarks.tables import markdown
 from twml_ops.planning import ClusterResources, Compute, Job, Table, predict
@@ -78,7 +78,7 @@ def _processes(network: Network, hosts: list[str]) -> Iterator[list[HostProcess]
     started: list[HostProcess] = []
     try:
         for host in hosts:
-            started.append(HostProcess(network, host, "benchmarks.peers.hybrid_host", job.QUIET))
+            started.append(run_module(network, host, "benchmarks.peers.hybrid_host", job.QUIET))
         yield started
     finally:
         for process in started:

@@ -1,11 +1,12 @@
 """The curve: its cells, its arithmetic, its page, and a tiny run on hosts with limits."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
-from benchmarks.curve import cells, measure, page, process, stock_layers
+from benchmarks.curve import batch_recorder, cells, jobs, measure, page, process, stock_layers
 from benchmarks.curve.cells import Cell
 from benchmarks.distributed import network
 from twml_ops import layers, optimizers
@@ -32,6 +33,7 @@ def test_the_hosts_of_a_cell_are_servers_and_workers():
     rare = Cell("flights", cells.ASYNCHRONOUS, 1, 1, exchange_every=4)
     assert rare.name.endswith("1 server, 1 worker, 10 Gbit/s, exchange every 4 steps")
     assert Cell("flights", cells.STOCK).hosts == ["worker0"]
+    assert Cell("flights", cells.OURS, beside=2).hosts == ["worker0", "worker1", "worker2"]
 
 
 def test_the_wire_is_as_slow_as_the_core():
@@ -44,6 +46,13 @@ def test_all_hosts_fit_into_the_cores(monkeypatch):
         monkeypatch.setattr(cells.os, "sched_getaffinity", lambda _, n=cores: range(n))
         used = cells.default_share() * (max(cells.SERVERS) + max(cells.WORKERS))
         assert 0.7 * cores < used <= cells.USED * cores
+
+
+def test_hosts_start_on_as_many_cores_as_they_have_later(monkeypatch):
+    monkeypatch.setattr(measure.os, "sched_getaffinity", lambda _: {0, 1})
+    assert [measure.Limits(0.1).cores(i) for i in (0, 1)] == [[0, 1]] * 2
+    spare = measure.Limits(0.1, spare_cores=(1, 2, 3))
+    assert [spare.cores(i) for i in (0, 1, 2)] == [[0, 1], [2, 3], [0, 1]]
 
 
 def test_the_rate_of_a_worker_is_between_the_ends_of_calls():
@@ -61,27 +70,115 @@ def measured(steps, cpu, **more):
     return {**found, "share": 0.1, "seconds": 20.0, "disturbed": False, "losses": [], **more}
 
 
-def test_the_page_compares_with_one_host_and_states_shares():
-    cluster = Cell("reference", cells.SYNCHRONOUS, 4, 8)
-    sent = {"server0": 4e6, "server1": 1e6, "worker0": 2e6}
-    found = {
-        Cell("reference", cells.OURS).name: measured(8.0, {"worker0": 0.1}),
-        Cell("reference", cells.STOCK).name: measured(0.5, {"worker0": 0.1}),
-        cluster.name: measured(
-            16.0, {"server0": 0.1, "server1": 0.08, "worker0": 0.05}, sent=sent, egress=8e6
-        ),
-    }
+def result_of(found, **more):
     about = dict.fromkeys(("cpu", "simd", "cores", "last_level_cache", "memory_gib"), 1)
     about |= dict.fromkeys(("system", "python", "date", "load_before", "command"), "x")
-    result = {"cells": found, "failed": {}, "share": 0.1, "machine": {**about, "versions": {}}}
-    result["learned"] = {"64 batches, x": {"loss": 0.5, "seconds": 7.4}}
-    text = page.section(result)
+    result = {"cells": found, "learned": {}, "failed": {}, "share": 0.1}
+    return {**result, "machine": {**about, "versions": {}}, **more}
+
+
+CLUSTER = Cell("reference", cells.SYNCHRONOUS, 4, 8)
+SENT = {"server0": 4e6, "server1": 1e6, "worker0": 2e6}
+ALONE = Cell("reference", cells.OURS)
+FOUND = {
+    ALONE.name: [measured(s, {"worker0": 0.1}) for s in (9.0, 8.0, 2.0)],
+    Cell("reference", cells.OURS, beside=1).name: [
+        measured(4.0, {"worker0": 0.1, "worker1": 0.06})
+    ],
+    Cell("reference", cells.STOCK).name: [measured(0.5, {"worker0": 0.1})],
+    CLUSTER.name: [
+        measured(16.0, {"server0": 0.1, "server1": 0.08, "worker0": 0.05}, sent=SENT, egress=8e6)
+    ],
+    Cell("reference", cells.HOGWILD, 4, 8).name: [],  # it has failed
+}
+
+
+def test_the_page_compares_with_one_host_and_states_shares(monkeypatch):
+    monkeypatch.setattr(page, "cells", lambda: [*map(cell_of, FOUND)])
+    text = page.section(result_of(FOUND))
     assert (
-        "| synchronous, 4 servers, 8 workers, 10 Gbit/s | 16 | 2.00 × | 32.00 × | 80% to 100% "
-        "| 50% | 14.4 | 0.44 | 50% |"
+        "| synchronous, 4 servers, 8 workers, 10 Gbit/s | 16 | 2.00 × | 4.00 × | 32.00 × | – | – "
+        "| 80% to 100% | 50% | 14.4 | 0.44 | 50% |"
     ) in text
-    assert "| 64 batches, x | 0.5000 | 7 |" in text
-    assert "| one host, stock | 0.5 | 0.06 × | 1.00 × | – | 100% | 200.0 | – | – |" in text
+    assert "| one host, stock | 0.5 | 0.06 × | 0.12 × | 1.00 × | – | – | – | 100% | 200.0 " in text
+    assert "| one host, twml_ops | 8 (2 to 9) | 1.00 ×" in text
+    assert "| 60% to 100% | 20.0 |" in text  # of one of the hosts that are beside each other
+    assert "Hogwild" not in text
+
+
+def cell_of(name):
+    return {
+        ALONE.name: ALONE,
+        CLUSTER.name: CLUSTER,
+        **{
+            c.name: c
+            for c in (
+                Cell("reference", cells.OURS, beside=1),
+                Cell("reference", cells.STOCK),
+                Cell("reference", cells.HOGWILD, 4, 8),
+            )
+        },
+    }[name]
+
+
+def test_learning_is_compared_by_the_time_until_the_loss_of_one_host():
+    def learned(loss, *losses):
+        return [{"loss": loss, "seconds": losses[-1][0], "losses": losses}]
+
+    runs = {
+        "64 batches, flights: one host, twml_ops": learned(0.5, (5.0, 32, 0.6), (9.4, 64, 0.45)),
+        f"64 batches, {Cell('flights', cells.ASYNCHRONOUS, 4, 8).name}": learned(
+            0.52, (2.0, 32, 0.7), (3.4, 48, 0.44), (4.0, 64, 0.43)
+        ),
+        f"64 batches, {Cell('flights', cells.HOGWILD, 4, 8).name}": learned(0.7, (3.0, 64, 0.6)),
+    }
+    text = page.section(result_of({}, learned=runs))
+    assert "| flights: one host, twml_ops | 0.5000 | 9 | 9 |" in text
+    assert "| flights: asynchronous, 4 servers, 8 workers, 10 Gbit/s | 0.5200 | 4 | 3 |" in text
+    assert "| 0.7000 | 3 | not reached |" in text
+
+
+JOB = {"tables": [{"input_dim": 1000, "units": 8, "entries": 20.0}], "batch": 64}
+JOBS = {"reference": {"1": JOB, "4": {**JOB, "batch": 256}}}
+COSTS = {"alone": {"step": 50.0}, "worker": {"step": 20.0}, "server": {"entry": 0.1}}
+
+
+def test_predictions_know_one_host_the_quota_and_the_network():
+    """One host needs 100 us where the costs say 50: all costs are doubled."""
+    cell = Cell("reference", cells.ASYNCHRONOUS, 1, 1, wire=1e9)
+
+    def seconds(alone, wire):
+        found = jobs.Predictions({"0": COSTS}, wire, JOBS, {"reference": alone}, 0.1)
+        return 1 / found.predict(cell)
+
+    assert seconds(50e-6, 0.0) == pytest.approx(10 * (20e-6 + 1280 * 0.1e-6))
+    assert seconds(100e-6, 0.0) == pytest.approx(2 * seconds(50e-6, 0.0))
+    # Products and gradients of 64 x 8 numbers, and the packed ids, cost both hosts a little.
+    more = seconds(50e-6, 1e-9) - seconds(50e-6, 0.0)
+    assert more == pytest.approx(2 * 10 * 1e-9 * (64 * 8 * 4 * 2 + 2000) / 2, rel=0.2)
+    found = jobs.Predictions({"0": COSTS}, 0.0, JOBS, {"reference": 1e-4}, 0.1)
+    assert found.predict(ALONE) is None
+    # Four steps have as many entries in one exchange, which is a cost of the servers here.
+    four = found.predict(dataclasses.replace(cell, exchange_every=4))
+    assert four == pytest.approx(found.predict(cell))
+
+
+def test_a_job_has_the_tables_and_the_batch_of_a_training():
+    from benchmarks.cluster_cost.trainings import Training
+
+    ids = tf.ragged.constant([[1, 3], [2], [3, 3, 0]], dtype=tf.int64)
+
+    def model():
+        i = tf.keras.Input([None], dtype="int64", ragged=True)
+        hidden = layers.SparseLinear(4, 5, use_bias=False)(i)
+        return tf.keras.Model(i, tf.keras.layers.Dense(2)(hidden))
+
+    data = tf.data.Dataset.from_tensors((ids, tf.zeros([3, 2])))
+    job = batch_recorder.job_of(Training(model, None, "mse", lambda worker: data), 1)
+    assert job.batch == 3
+    (table,) = job.tables
+    assert (table.input_dim, table.units, table.entries, table.unique) == (5, 4, 2.0, 4)
+    assert (job.dense, job.slots, job.values) == (10, 1, False)
 
 
 def test_results_of_another_share_are_not_mixed(tmp_path):
@@ -135,7 +232,7 @@ def test_the_same_model_with_stock_products_and_optimizer_learns_the_same():
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_cluster_is_measured(inside):
     cell = Cell("flights", cells.ASYNCHRONOUS, 1, 1, inside=inside)
-    found = measure.measure(cell, 0.3, 1.0)
+    found = measure.measure(cell, measure.Limits(0.3), 1.0)
     assert found["steps"] > 0
     assert list(found["cpu"]) == cell.hosts
     assert all(used <= 0.33 for used in found["cpu"].values())

@@ -22,6 +22,7 @@ from tests.child_process import serve_requests
 from tests.distribute.hybrid_model import batches, builder
 from twml_ops import optimizers
 from twml_ops.distribute import Cluster, HybridTrainer, exit_on_cluster_error, serve
+from twml_ops.distribute.hybrid.state import GENERATIONS
 from twml_ops.distribute.launch import Ports
 
 ALL = tf.distribute.InputContext()
@@ -63,6 +64,8 @@ def run_task(cluster, data, steps, options, later_timeout, pause, paused, report
             losses = result.losses[-16:]
             report(f"loss {sum(losses) / len(losses) if losses else float('nan')}")
             report(f"own {result.own_steps}")
+            if trainer._queues is not None:
+                report(f"generation {trainer._queues.generation % GENERATIONS}")
             if cluster.is_chief:
                 report(f"final {trainer.evaluate(data(ALL))['loss']}")
                 weights = [w.tolist() for w in trainer.export().get_weights()]
@@ -107,10 +110,10 @@ def run(
         limit: Seconds after which the run counts as one that hangs.
 
     Returns:
-        A dictionary: "step"; "loss" and "own" steps by worker; the final "weights" and the "final"
-        log loss on all data; "deaths", [job, index, status] each; "resumed", the step at which
-        stopped processes were resumed, and "reported", the steps that each worker had reported by
-        then; "hang" if the run had to be ended.
+        A dictionary: "step"; "loss", "own" steps and "generation" of the queues by worker; the
+        final "weights" and the "final" log loss on all data; "deaths", [job, index, status] each;
+        "resumed", the step at which stopped processes were resumed, and "reported", the steps that
+        each worker had reported by then; "hang" if the run had to be ended.
     """
     with hosts(servers + workers) if network else contextlib.nullcontext() as net:
         data = (lambda context: batches(context)[:1]) if one_batch else batches
@@ -139,7 +142,14 @@ class Supervisor:
         self.kills, self.aimed = [], {}  # those to come; process -> the kill that was its own
         self.died_since = set()  # tasks that have died since others were stopped
         self.reported = {str(i): 0 for i in range(workers)}
-        self.found = {"step": 0, "loss": {}, "own": {}, "weights": None, "final": None}
+        self.found = {
+            "step": 0,
+            "loss": {},
+            "own": {},
+            "generation": {},
+            "weights": None,
+            "final": None,
+        }
         self.found["deaths"] = []
 
     def start(self, job, index):

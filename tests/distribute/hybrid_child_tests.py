@@ -131,6 +131,14 @@ def a_pipeline_uses_tables_that_are_one_update_old():
 
 
 @child_test
+def the_graph_of_a_step_is_traced_once():
+    hybrid = trainer(optimizers.SGD(0.1))
+    same_shapes = whole_batches()[:1] * 3
+    hybrid.fit(lambda _: same_shapes, 3)
+    assert hybrid._train.experimental_get_tracing_count() == 1
+
+
+@child_test
 def stored_messages_are_read_before_they_are_overwritten():
     hybrid = trainer(optimizers.SGD(0.1), partition_axis="row", pipeline=True)
     hybrid.fit(batches, 2)

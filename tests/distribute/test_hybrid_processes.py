@@ -68,6 +68,12 @@ def test_two_synchronous_workers_equal_one_with_the_concatenated_batch(outcome):
         np.testing.assert_allclose(two, one, rtol=2e-6, atol=2e-6)
 
 
+def test_only_workers_that_were_in_the_run_before_start_generations_of_queues(outcome):
+    assert outcome("two")["generation"] == {"0": 1, "1": 1}
+    killed = outcome("five kills")["generation"]
+    assert killed["0"] == killed["1"] > 1
+
+
 def test_a_stopped_worker_does_not_delay_asynchronous_training(outcome):
     slow = outcome("slow")
     assert slow["deaths"] == []

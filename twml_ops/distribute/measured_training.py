@@ -7,6 +7,7 @@ the end of the measured steps of each, the process prints the CPU time that it h
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -71,8 +72,8 @@ class MeasuredTraining:
         joined = products[0] if self.tables == 1 else tf.keras.layers.Concatenate()(products)
         return tf.keras.Model(ids, tf.keras.layers.Dense(1, activation="sigmoid")(joined))
 
-    def batches(self) -> list[tuple[Any, Any]]:
-        """Returns batches with random ids and labels."""
+    def batches(self) -> tf.data.Dataset:
+        """Returns batches with random ids and labels, in memory, in an endless order."""
         rng = np.random.default_rng(0)
         ids = rng.permutation(self.rows)[: self.ids or self.rows]
         found = []
@@ -85,8 +86,9 @@ class MeasuredTraining:
                 for _ in range(self.tables)
             )
             labels = rng.integers(2, size=[self.batch, 1])
-            found.append((features, tf.constant(labels, tf.float32)))
-        return found
+            batch = features, tf.constant(labels, tf.float32)
+            found.append(tf.data.Dataset.from_tensors(batch))
+        return functools.reduce(tf.data.Dataset.concatenate, found).repeat()
 
 
 def main() -> None:
@@ -150,12 +152,9 @@ def _train_in_cluster(
 def _train_alone(training: MeasuredTraining, optimizer: Any, report: _Reporter) -> None:
     model, batches = training.model(), training.batches()
     model.compile(optimizer, "binary_crossentropy", jit_compile=False)
-    ragged = tf.RaggedTensorSpec([None, None], tf.int64, row_splits_dtype=tf.int64)
-    signature = ((ragged,) * training.tables, tf.TensorSpec([None, 1]))
-    dataset = tf.data.Dataset.from_generator(lambda: batches, output_signature=signature)
     callbacks = [_ReporterCallback(report)]
     steps = training.warm_up + training.steps
-    model.fit(dataset.repeat(), steps_per_epoch=steps, callbacks=callbacks, verbose=0)
+    model.fit(batches, steps_per_epoch=steps, callbacks=callbacks, verbose=0)
 
 
 if __name__ == "__main__":

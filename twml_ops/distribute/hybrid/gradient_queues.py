@@ -7,10 +7,11 @@ the tickets of all workers, dequeues their contributions, applies the update of 
 batch, and releases the other workers, the followers. Unless all tickets have arrived, nothing is
 updated.
 
-A restarted worker starts a new generation of queues and closes those of the old one. The calls that
-wait in closed queues then fail, their workers join the new generation, read the number of the step
-and go on with its batch. A worker that reads the number while the leader still updates has a ticket
-of another step than the leader, which then starts a new generation.
+A restarted worker starts a new generation of queues and closes those of the old one, which may have
+contributions of its former process. The calls that wait in closed queues then fail, their workers
+join the new generation, read the number of the step and go on with its batch. A worker that reads
+the number while the leader still updates has a ticket of another step than the leader, which then
+starts a new generation.
 """
 
 from __future__ import annotations
@@ -52,8 +53,20 @@ class GradientQueues:
         self.generation = 0
         self._handles: dict[str, tf.Tensor] = {}
 
+    def join(self) -> None:
+        """Joins the run, as a worker that has just started.
+
+        A follower that was never in the run joins the current generation, in which nothing of it is
+        left. Otherwise each of many workers that start would let the others trace their graphs
+        again.
+        """
+        if self._count_in() > 1 or self.worker == 0:
+            self.start_generation()
+        else:
+            self.generation = int(self._state.generation.value().numpy())
+
     def start_generation(self) -> None:
-        """Starts a new generation, as a worker that has just started, and closes the old ones."""
+        """Starts a new generation and closes the old ones."""
         counter = self._state.generation
         self.generation = int(counter.assign_add(tf.constant(1, tf.int64)).numpy())
         first = self.generation // GENERATIONS * GENERATIONS + 1
@@ -69,8 +82,15 @@ class GradientQueues:
             Whether it is another one than before.
         """
         before = self.generation
+        self._count_in()
         self.generation = int(self._state.generation.value().numpy())
         return self.generation != before
+
+    def _count_in(self) -> int:
+        """Counts how often this worker has joined since the servers were initialized."""
+        joined = self._state.joined
+        own = tf.one_hot(self.worker, joined.shape[0], dtype=tf.int64)
+        return int(joined.assign_add(own).numpy()[self.worker])
 
     def send_to_leader(self, contributions: Contributions, number: tf.Tensor) -> tf.Tensor:
         """Enqueues a follower's contributions and waits for the leader. Used in a graph.

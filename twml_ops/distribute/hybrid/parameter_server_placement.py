@@ -29,12 +29,14 @@ class BatchSize:
     Attributes:
         table: The table.
         num_entries: K, an integer scalar tensor.
+        num_distinct: The number of distinct ids, an integer scalar tensor.
         num_rows: B, an integer scalar tensor.
         has_values: Whether the entries have values.
     """
 
     table: RemoteTable
     num_entries: Any
+    num_distinct: Any
     num_rows: Any
     has_values: bool
 
@@ -157,7 +159,10 @@ class ParameterServerPlacement(placement.Placement):
         ids, values, splits = entries
         if not table.shards:  # the model is being built, or its shapes are inferred
             num_rows = tf.shape(splits)[0] - 1
-            self.batch_sizes.append(BatchSize(table, tf.size(ids), num_rows, values is not None))
+            distinct = tf.size(tf.unique(ids).y)
+            self.batch_sizes.append(
+                BatchSize(table, tf.size(ids), distinct, num_rows, values is not None)
+            )
             return tf.zeros(tf.stack([num_rows, table.shape[1]]))
         if self._prefetched is not None:
             product = next(self._prefetched)

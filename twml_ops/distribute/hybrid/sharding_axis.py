@@ -4,29 +4,30 @@ from __future__ import annotations
 
 from twml_ops.distribute.hybrid.parameter_server_placement import ParameterServerPlacement
 from twml_ops.distribute.hybrid.remote_table import RemoteTable
-
-_ID_BYTES, _VALUE_BYTES = 4, 4
+from twml_ops.planning import ClusterResources, Job, Table
+from twml_ops.planning.sharding_axis import is_faster_by_row
 
 
 def shards_by_row(
-    table: RemoteTable, servers: int, axis: str, placement: ParameterServerPlacement
+    table: RemoteTable, cluster: ClusterResources, axis: str, placement: ParameterServerPlacement
 ) -> bool:
     """Tells whether to shard a table by row or else by column.
 
     Args:
         table: The table.
-        servers: The number of servers.
-        axis: "row", "column", or "auto": by which a worker sends and receives fewer bytes with the
-            first batch.
+        cluster: The hosts.
+        axis: "row", "column", or "auto": by which a step with batches like the first one is
+            predicted to be shorter; see `twml_ops.planning.sharding_axis`.
         placement: The placement of the table, which knows the size of the first batch.
 
     Returns:
         True for rows.
 
     Raises:
-        ValueError: `axis` is "column", and the number of columns is not divisible by `servers`.
+        ValueError: `axis` is "column", and the number of columns is not divisible by the number of
+            servers.
     """
-    columns = table.shape[1]
+    columns, servers = table.shape[1], cluster.servers
     if axis == "column" and columns % servers:
         raise ValueError(
             f'partition_axis="column" needs units that are divisible by the {servers} servers, got '
@@ -36,14 +37,24 @@ def shards_by_row(
         return axis == "row"
     if servers == 1 or columns % servers:
         return True
+    job = _job(table, placement)
+    return job is None or is_faster_by_row(job, cluster)
+
+
+def _job(table: RemoteTable, placement: ParameterServerPlacement) -> Job | None:
+    """The products of the table in the first batch; None if there are no entries."""
     sizes = [s for s in placement.batch_sizes if s.table is table]
-    entries_bytes = sum(
-        int(s.num_entries) * (_ID_BYTES + (_VALUE_BYTES if s.has_values else 0)) for s in sizes
+    rows, entries, distinct = (
+        sum(int(getattr(s, name)) for s in sizes)
+        for name in ("num_rows", "num_entries", "num_distinct")
     )
-    rows = sum(int(s.num_rows) for s in sizes)
-    products_bytes = rows * columns * placement.wire_dtype.size
-    # By row, an entry is sent to one server, and products and gradients of full width are sent
-    # from and to each server. By column, it is the other way round.
-    by_row = entries_bytes + 2 * servers * products_bytes
-    by_column = servers * entries_bytes + 2 * products_bytes
-    return by_row <= by_column
+    if not entries:
+        return None
+    input_dim, units = table.shape
+    return Job(
+        (Table(input_dim, units, entries / rows, min(distinct, input_dim)),),
+        rows,
+        values=any(s.has_values for s in sizes),
+        deduplicate=placement.deduplicate,
+        activation_bytes=placement.wire_dtype.size,
+    )

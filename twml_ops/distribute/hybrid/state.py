@@ -84,6 +84,7 @@ class RunState:
         generation: int64, the generation of the queues of synchronous workers.
         updating: int64, 1 while the leader of synchronous workers updates the shared variables.
         worker_steps: int64 [workers], the steps of each asynchronous worker.
+        joined: int64 [workers], how often each synchronous worker has joined a generation.
         tables: The tables.
         shared_variables: The dense weights on the servers; empty without `share_dense`.
     """
@@ -107,6 +108,7 @@ class RunState:
         workers = len(cluster.workers)
         name = f"{prefix}/steps_of"
         self.worker_steps = RemoteVariable(name, [workers], tf.int64, self.devices[0])
+        self.joined = RemoteVariable(f"{prefix}/joined", [workers], tf.int64, self.devices[0])
         self._finished = [
             RemoteVariable(f"{prefix}/finished/{i}", [], tf.int64, self.devices[0])
             for i in range(workers)
@@ -231,6 +233,7 @@ class RunState:
             first = time.time_ns() // GENERATIONS * GENERATIONS
             self.generation.assign(tf.constant(first, tf.int64))
         self.worker_steps.fill(0)
+        self.joined.fill(0)
         for each in self._finished:
             each.fill(0)
         self.updating.assign(tf.constant(0, tf.int64))

@@ -27,6 +27,8 @@ from twml_ops.distribute.hybrid.state import RunState
 from twml_ops.distribute.hybrid.step import StepGraph
 from twml_ops.distribute.hybrid.timeouts import run_with_timeout
 from twml_ops.ops._library import require_native
+from twml_ops.planning import ClusterResources
+from twml_ops.planning.sharding_axis import EGRESS_PER_CORE
 
 DatasetFn = Callable[..., tf.data.Dataset]
 """Called with a `tf.distribute.InputContext` and, if it has such an argument, `first_batch`."""
@@ -82,8 +84,8 @@ class HybridTrainer:
             be ahead of the slowest; None: any.
         partition_axis: The axis by which tables are sharded. "row": server p of P has the rows with
             id mod P = p, and the servers' products are added. "column": each server has a range of
-            columns, and the products are concatenated. "auto": the axis with which the first batch
-            needs fewer bytes.
+            columns, and the products are concatenated. "auto": the axis with which a step with
+            the first batch is predicted to be shorter.
         wire_dtype: The type in which products and their gradients are sent.
         deduplicate: Whether an id that occurs several times in a batch is sent once if that is
             smaller.
@@ -416,10 +418,9 @@ class HybridTrainer:
             # Servers that were not restarted have queues in which the other workers wait.
             torn = bool(state.shared_variables and state.marker())
             state.invalidate()
-            servers = len(self.cluster.devices)
             state.create(
                 [
-                    shards_by_row(t, servers, self._axis, self.placement)
+                    shards_by_row(t, self._resources(), self._axis, self.placement)
                     for t in self.placement.tables
                 ]
             )
@@ -430,9 +431,24 @@ class HybridTrainer:
             else:
                 checkpoint.restore(state, saved)
             state.reset_counters(new_generations=not torn)
+            self._join_queues()  # before the others, whose first generation this one is
             state.validate()
+            return
+        self._join_queues()
+
+    def _join_queues(self) -> None:
         if self._queues is not None and self.cluster.job == "worker":
-            self._queues.start_generation()
+            self._queues.join()
+
+    def _resources(self) -> ClusterResources:
+        return ClusterResources(
+            EGRESS_PER_CORE,
+            max(1, len(self.cluster.devices)),
+            max(1, len(self.cluster.workers)),
+            servers_in_workers=bool(self.cluster.own_servers),
+            asynchronous=self.mode != "sync",
+            steps_per_call=self._steps_per_execution,
+        )
 
     def _create_functions(self) -> None:
         self._train = tf.function(self._graph.train, reduce_retracing=True, autograph=False)
@@ -476,7 +492,8 @@ class HybridTrainer:
     def _train_and_results(self, *args: Any) -> Any:
         next_products = self._train(*args)
         losses, step, worker_steps = self._graph.results()
-        return losses.numpy(), step, worker_steps, next_products
+        # Not an empty list, for which the graph would be traced again.
+        return losses.numpy(), step, worker_steps, next_products or None
 
     def _wait_for_slow_workers(self, worker_steps: Any) -> None:
         """Waits while this worker is more than `max_staleness` steps ahead of the slowest."""

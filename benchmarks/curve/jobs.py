@@ -1,0 +1,143 @@
+"""The jobs of the trainings for `twml_ops.planning`, and the steps/s that it predicts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from benchmarks.curve import cells
+from benchmarks.curve.cells import Cell
+from twml_ops.planning import (
+    ClusterResources,
+    Compute,
+    CpuCosts,
+    Job,
+    Table,
+    predict,
+)
+from twml_ops.planning.work import work_alone
+
+SLOTS = {"reference": 0, "flights": 1, "criteo": 1}  # of the optimizers
+PLAIN = "reference"  # whose steps consist of nothing but what `plan --measure` knows
+AXES = {"row": "hybrid by row", "column": "hybrid by column"}
+
+
+def measured_costs() -> dict[str, Any]:
+    """Measures as `twml-ops plan --measure` does, for the optimizers of the trainings.
+
+    Returns:
+        Number of slots -> microseconds by process and part.
+    """
+    from twml_ops.distribute.measure_costs import measure_costs
+
+    return {
+        str(slots): measure_costs(slots, cells.TOGETHER)[0].to_json()
+        for slots in sorted(set(SLOTS.values()))
+    }
+
+
+def described_jobs() -> dict[str, Any]:
+    """The tables and the first batches of each training.
+
+    Returns:
+        Name of the training -> number of batches that are exchanged together -> the fields of the
+        `Job` of their joined batch.
+    """
+    from benchmarks.cluster_cost.trainings import TRAININGS
+    from benchmarks.curve.batch_recorder import job_of
+
+    together = {name: {1} for name in SLOTS}
+    for cell in cells.cells():
+        together[cell.training].add(cell.exchange_every)
+    return {
+        name: {
+            str(count): asdict(job_of(TRAININGS[name](1), SLOTS[name], count))
+            for count in sorted(counts)
+        }
+        for name, counts in together.items()
+    }
+
+
+class Predictions:
+    """Predicts the cells by the costs of this machine.
+
+    A quota of CPU time makes every step slower, so that all costs are multiplied by the ratio of
+    what one host with `PLAIN` needs and what they say. The remaining difference of one host with
+    another training is what its model needs beside its tables. What the network costs more than the
+    loopback of `plan --measure` counts for each byte that a host sends or receives.
+
+    Args:
+        costs: what `measured_costs` returned.
+        wire: seconds of CPU time for each byte; see `wire_cost.more_seconds_a_byte`.
+        jobs: what `described_jobs` returned.
+        alone: name of a training -> seconds of CPU time that one host needs for a step.
+        share: of one core, for each host.
+    """
+
+    def __init__(
+        self,
+        costs: dict[str, Any],
+        wire: float,
+        jobs: dict[str, Any],
+        alone: dict[str, float],
+        share: float,
+    ) -> None:
+        self._jobs = {
+            (name, int(count)): _job(fields)
+            for name, of_training in jobs.items()
+            for count, fields in of_training.items()
+        }
+        self._costs = {int(slots): CpuCosts.from_json(of) for slots, of in costs.items()}
+        self._wire, self._alone, self._share = wire, alone, share
+
+    @property
+    def slowdown(self) -> float:
+        """The factor of all costs."""
+        return self._alone[PLAIN] / self._seconds_alone(PLAIN)
+
+    def predict(self, cell: Cell) -> float | None:
+        """Predicts the steps/s of a cell of a hybrid strategy; None for others."""
+        egress = cell.egress(self._share)
+        if cell.way not in cells.MODES or egress is None or cell.training not in self._alone:
+            return None
+        every = cell.exchange_every
+        cluster = ClusterResources(
+            egress,
+            cell.servers,
+            cell.workers,
+            cores=self._share,
+            servers_in_workers=cell.inside,
+            asynchronous=cells.MODES[cell.way] != "sync",
+            steps_per_call=max(1, cell.steps_per_execution // every),
+        )
+        job, compute = self._jobs[cell.training, every], self._compute(cell.training)
+        assert compute.costs is not None
+        local = (every - 1) * compute.costs.worker.step + every * compute.dense
+        axes = AXES.values() if cell.axis == "auto" else [AXES[cell.axis]]
+        rates = []
+        for axis in axes:
+            sent = predict(axis, job, cluster).sent
+            of_worker = sent["worker"] + sent["server"] * cell.servers / cell.workers
+            seconds = self._wire * of_worker / 2  # it sends and receives so many bytes
+            on_wire = replace(compute, dense=local + seconds, sparse=seconds)
+            rates.append(every * predict(axis, job, cluster, on_wire).steps_per_second)
+        return max(rates)
+
+    def _compute(self, training: str) -> Compute:
+        factor = self.slowdown
+        costs = CpuCosts.from_json(
+            {
+                process: {part: factor * cost for part, cost in parts.items()}
+                for process, parts in self._costs[SLOTS[training]].to_json().items()
+            }
+        )
+        more = self._alone[training] - factor * self._seconds_alone(training)
+        return Compute(costs=costs, dense=max(0.0, more))
+
+    def _seconds_alone(self, training: str) -> float:
+        costs = self._costs[SLOTS[training]]
+        return work_alone(self._jobs[training, 1]).times(costs.alone).total
+
+
+def _job(fields: dict[str, Any]) -> Job:
+    return Job(**{**fields, "tables": tuple(Table(**table) for table in fields["tables"])})
