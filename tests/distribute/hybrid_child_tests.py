@@ -188,7 +188,7 @@ def a_pipeline_refuses_state_before_a_table():
     hybrid = trainer(
         optimizers.SGD(0.1), build=lambda: builder(norm=True), pipeline=True, partition_axis="row"
     )
-    expect_error(ValueError, "pipeline=True and exchange_every", lambda: hybrid.fit(batches, 2))
+    expect_error(ValueError, "pipeline=True needs a model", lambda: hybrid.fit(batches, 2))
 
 
 @child_test

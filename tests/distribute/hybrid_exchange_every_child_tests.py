@@ -16,9 +16,15 @@ from tests.distribute.hybrid_child import (
     trainer,
 )
 from tests.distribute.hybrid_child_tests import table_only
-from tests.distribute.hybrid_exchange_child_tests import ENTRIES, GRADIENTS, PRODUCTS, messages
+from tests.distribute.hybrid_exchange_child_tests import (
+    ENTRIES,
+    GRADIENTS,
+    PRODUCTS,
+    chained_model,
+    messages,
+)
 from tests.distribute.hybrid_model import batches, builder, same, whole_batches
-from twml_ops import optimizers
+from twml_ops import layers, optimizers
 from twml_ops.ops._tape import tf_variable
 
 
@@ -32,7 +38,7 @@ def add(gradients):
     return tf.IndexedSlices(values, indices, gradients[0].dense_shape)
 
 
-def train_in_groups(make, sizes, on_servers=None, stale=False, data=whole_batches):
+def train_in_groups(make, sizes, on_servers=None, stale=False, data=whole_batches, build=builder):
     """Trains in one process as groups of batches with an exchange each do.
 
     Args:
@@ -45,13 +51,19 @@ def train_in_groups(make, sizes, on_servers=None, stale=False, data=whole_batche
     Returns:
         The weights and the losses.
     """
-    model = builder()
+    model = build()
     table = tf_variable(model.get_layer("table").kernels[0])
-    dense = [tf_variable(v) for v in model.trainable_variables if tf_variable(v) is not table]
+    norms = [layer for layer in model.layers if isinstance(layer, layers.MaxNorm)]
+    last = [table, *(tf_variable(v) for layer in norms for v in layer.trainable_variables)]
+    dense = [
+        tf_variable(v)
+        for v in model.trainable_variables
+        if not any(tf_variable(v) is each for each in last)
+    ]
     of_table, local = make(), make()
     shared = None if on_servers is None else on_servers()
     decay = None if shared is None else shared.weight_decay
-    of_table.build([table])
+    of_table.build(last)
     for each in (local, shared):
         if each is not None:
             each.build(dense)
@@ -65,12 +77,13 @@ def train_in_groups(make, sizes, on_servers=None, stale=False, data=whole_batche
         for x, y in itertools.islice(endless, size):
             with tf.GradientTape() as tape:
                 losses.append(tf.keras.losses.BinaryCrossentropy()(y, model(x, training=True)))
-            found.append(tape.gradient(losses[-1], [table, *dense]))
-            local.apply_gradients(zip(found[-1][1:], dense, strict=True))
-        of_the_table, *of_dense = [add(g) for g in zip(*found, strict=True)]
+            found.append(tape.gradient(losses[-1], [*last, *dense]))
+            local.apply_gradients(zip(found[-1][len(last) :], dense, strict=True))
+        sums = [add(g) for g in zip(*found, strict=True)]
+        of_dense = sums[len(last) :]
         table.assign(now)
         of_table.iterations.assign(step)
-        of_table.apply_gradients([(of_the_table, table)])
+        of_table.apply_gradients(zip(sums, last, strict=False))
         if shared is not None:
             for v, value in zip(dense, pulled, strict=True):
                 v.assign(value)
@@ -133,6 +146,20 @@ def dense_weights_of_several_workers_are_updated_by_the_sum_of_the_gradients():
         weights, _ = train_in_groups(make, [4, 4, 1, 1, 1, 1, 1], on_servers=make)
         same(weights, hybrid.export().get_weights(), 5e-6)
         assert hybrid.state.worker_steps.numpy().tolist() == [13, 0]
+
+
+@child_test
+def weights_in_front_of_a_table_make_a_step_for_the_group():
+    def build():
+        return builder(norm=True)
+
+    make = functools.partial(optimizers.Adagrad, 0.1)
+    weights, losses = train_in_groups(make, [3, 3, 1], build=build)
+    for axis in ("row", "column"):
+        hybrid = trainer(make(), exchange_every=3, partition_axis=axis, build=build)
+        result = hybrid.fit(batches, 7)
+        np.testing.assert_allclose(result.losses, losses, 1e-5)
+        same(weights, hybrid.export().get_weights(), 5e-6)
 
 
 @child_test
@@ -227,6 +254,5 @@ def what_groups_cannot_do_is_refused():
         'exchange_every=2 needs one worker, or mode="async"',
         lambda: trainer(rate, exchange_every=2, cluster=TWO_WORKERS),
     )
-    with_norm = {"build": lambda: builder(norm=True), "partition_axis": "row"}
-    hybrid = trainer(rate, exchange_every=2, **with_norm)
-    expect_error(ValueError, "exchange_every > 1 need a model", lambda: hybrid.fit(batches, 2))
+    hybrid = trainer(rate, exchange_every=2, partition_axis="row", build=chained_model)
+    expect_error(ValueError, "no table is behind another one", lambda: hybrid.fit(batches, 2))

@@ -175,10 +175,11 @@ class Exchange:
                     gradient = tf.cast(tf.reshape(part, [-1, c]), tf.float32)
                     product.sent_gradients.append(gradient)
             received.append(sent[len(used) :])
-        deferred = [p for p in used if p.values_gradient is not None]
+        deferred = [p for p in used if p.by_batch[0].values_gradient is not None]
         for product, value in zip(deferred, self.values_gradients(deferred), strict=True):
-            assert product.values_gradient is not None
-            product.values_gradient.determine(value)
+            for part, own in zip(product.by_batch, product.split_entries(value), strict=True):
+                assert part.values_gradient is not None
+                part.values_gradient.determine(own)
         return received
 
     def values_gradients(self, wanted: Sequence[TableProduct]) -> list[tf.Tensor]:

@@ -74,6 +74,7 @@ class ParameterServerPlacement(placement.Placement):
         self._recorded: list[TableProduct] | None = None
         self._prefetched: Iterator[TableProduct] | None = None
         self._values: SharedValues | None = None
+        self._group: Exchange | None = None
 
     def create(
         self,
@@ -107,6 +108,7 @@ class ParameterServerPlacement(placement.Placement):
         tape: Any = None,
         prefetched: Sequence[TableProduct] | None = None,
         values: SharedValues | None = None,
+        group: Exchange | None = None,
     ) -> Iterator[list[TableProduct]]:
         """Records the products that are computed in the `with` block. Used in a graph.
 
@@ -118,6 +120,8 @@ class ParameterServerPlacement(placement.Placement):
             prefetched: Products to use instead of new ones, in the order in which the model asks
                 for them; None: all products are computed.
             values: Values that the servers send with the products; None: there are none.
+            group: An exchange of `exchange_of` to which the products are added, and which the
+                caller determines later; None: they are requested at the end of the block.
 
         Yields:
             The list to which the products are added.
@@ -125,15 +129,17 @@ class ParameterServerPlacement(placement.Placement):
         self._tape, self._recorded = tape, []
         self._prefetched = None if prefetched is None else iter(prefetched)
         self._graph = tf.compat.v1.get_default_graph()
-        self.exchanges, self._values = [self._new_exchange(prefetched or (), values)], values
+        self._values, self._group = values, group
+        self.exchanges = [group or self._new_exchange(prefetched or (), values)]
         try:
             yield self._recorded
-            if prefetched is None and self.exchanges[-1].products:
+            if prefetched is None and group is None and self.exchanges[-1].products:
                 self.exchanges[-1].determine_products()
-            if values is not None:
+            if values is not None and group is None:
                 values.request()
         finally:
-            self._tape = self._recorded = self._prefetched = self._graph = self._values = None
+            self._tape = self._recorded = self._prefetched = self._graph = None
+            self._values = self._group = None
 
     def join_batches(self, batches: int) -> list[TableProduct]:
         """Joins the products of several batches that have been recorded one after another.
@@ -148,11 +154,18 @@ class ParameterServerPlacement(placement.Placement):
         exchange.products = join_products(exchange.products, batches)
         return exchange.products
 
-    def use_products(self, products: Sequence[TableProduct]) -> None:
-        """Makes `exchanges` the messages with the gradients of these products."""
-        exchange = Exchange(self.links, self.wire_dtype, self.deduplicate, self._in_process)
+    def exchange_of(
+        self, products: Sequence[TableProduct] = (), values: SharedValues | None = None
+    ) -> Exchange:
+        """Returns an exchange with products, in the graph of a step.
+
+        Args:
+            products: The products.
+            values: Values that the servers send with the products; None: there are none.
+        """
+        exchange = Exchange(self.links, self.wire_dtype, self.deduplicate, self._in_process, values)
         exchange.products += products
-        self.exchanges = [exchange]
+        return exchange
 
     def sparse_linear(self, entries: CsrEntries, table: RemoteTable) -> tf.Tensor:
         """See `Placement.sparse_linear`. All servers multiply at the same time."""
@@ -209,6 +222,11 @@ class ParameterServerPlacement(placement.Placement):
         if self._values is not None and self._values.is_needed_for(tensors):
             self._values.request()
         if self.exchanges[-1].is_needed_for(tensors):
+            if self._group is not None:
+                raise ValueError(
+                    "exchange_every > 1 needs a model in which no table is behind another one, got "
+                    f"entries of {product.table.path} that depend on products with other tables"
+                )
             self.exchanges[-1].determine_products()
             self.exchanges.append(self._new_exchange())
         return self.exchanges[-1].add(product)

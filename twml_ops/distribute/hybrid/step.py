@@ -13,10 +13,15 @@ from twml_ops import _keras
 from twml_ops.distribute.hybrid import dense_gradients, updates
 from twml_ops.distribute.hybrid.cluster import Cluster
 from twml_ops.distribute.hybrid.deferred_tensor import depends_on
+from twml_ops.distribute.hybrid.exchange import Exchange
 from twml_ops.distribute.hybrid.gradient_queues import GradientQueues, effects_so_far
 from twml_ops.distribute.hybrid.joined_batches import join_gradients
 from twml_ops.distribute.hybrid.parameter_server_placement import ParameterServerPlacement
-from twml_ops.distribute.hybrid.prefetch_checks import check_only_read, variables_read_by
+from twml_ops.distribute.hybrid.prefetch_checks import (
+    check_only_read,
+    resources_before,
+    variables_read_by,
+)
 from twml_ops.distribute.hybrid.shared_values import SharedValues
 from twml_ops.distribute.hybrid.state import RunState, SharedVariable
 from twml_ops.distribute.hybrid.stored_products import StoredProducts
@@ -121,14 +126,12 @@ class StepGraph:
                     # Before the variables that hold the messages of this group are overwritten.
                     products = self._stored.restore(prefetched)
                     prefetched, read = self._prefetch(after, values)
-                elif len(group) > 1:
-                    products, read = self._multiply([x for x, _, _ in group], values)
-                if products is None or len(group) == 1:
+                if len(group) == 1:
                     self._set_random_states(first)
                     loss, step, worker_steps = self._train(first, *group[0], products, values)
                     losses.append(loss)
                 else:
-                    found, step, worker_steps = self._train_group(first, group, products)
+                    found, step, worker_steps = self._train_group(first, group, products, values)
                     losses += found
                 check_only_read(read)
         with tf.device(self.cluster.own_device):
@@ -240,27 +243,67 @@ class StepGraph:
         return loss, step, not_counted
 
     def _train_group(
-        self, number: tf.Tensor, group: Sequence[Batch], products: list[TableProduct]
+        self,
+        number: tf.Tensor,
+        group: Sequence[Batch],
+        products: list[TableProduct] | None,
+        values: SharedValues | None,
     ) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
-        """Runs the steps between two exchanges, with the products of the joined batches."""
+        """Runs the steps between two exchanges, with products of joined batches.
+
+        Weights in front of a table determine the entries of all batches, and their gradients are
+        known after the exchange. Like tables they change once, at the end.
+        """
         scalars = self._rates_and_steps()
+        exchange = self.placement.exchange_of(products or (), values)
+        in_front: list[bool] = []
         losses, dense = [], []
         for i, (x, y, weights) in enumerate(group):
             self._set_random_states(number + i)
-            parts = [p.parts[i] for p in products]
-            loss, _, gradients = self._backward(x, y, weights, parts)
-            self._update_local(gradients)
+            parts = None if products is None else [p.parts[i] for p in products]
+            loss, parts, gradients = self._backward(x, y, weights, parts, values, exchange)
+            in_front = in_front or self._in_front(parts)
+            own = [None if front else g for g, front in zip(gradients, in_front, strict=True)]
+            self._update_local(own)
             losses.append(loss)
             dense.append(gradients)
+        if products is None:
+            products = self.placement.join_batches(len(group))
+            if products:
+                exchange.determine_products()
+        if values is not None:
+            values.request()
         join_gradients(products)
-        self.placement.use_products(products)
         sums = [dense_gradients.add(each) for each in zip(*dense, strict=True)]
         self._send_gradients(scalars, sums)
         used = [p for p in products if p.gradient is not None]
         self._update_tables(used, [[uses] for uses in self._gradients_by_server(used)])
         if self.state.shared_variables:
             self._update_on_servers(sums, len(group))
+        else:
+            late = [g if front else None for g, front in zip(sums, in_front, strict=True)]
+            self._update_in_front(late, len(group), scalars)
         return losses, self._count_step(number, len(group)), self._count_own_step(len(group))
+
+    def _in_front(self, products: list[TableProduct]) -> list[bool]:
+        """Returns for each dense weight whether entries depend on it."""
+        entries = [t for p in products for t in p.entries or () if t is not None]
+        names = {handle.name for handle in resources_before(entries)}
+        graph = tf.compat.v1.get_default_graph()
+        trained = [tf_variable(v).handle for v in self.state.trained]
+        return [graph.capture(handle).name in names for handle in trained]
+
+    def _update_in_front(
+        self, gradients: list[Any], steps: int, scalars: Sequence[tf.Tensor]
+    ) -> None:
+        """Updates dense weights of this process by sums of gradients of so many steps."""
+        components = updates.component_optimizers(self.optimizer)
+        for gradient, v in self._trained_pairs(gradients):
+            optimizer, variable = updates.optimizer_of(self.optimizer, v), tf_variable(v)
+            rate, step = (s[components.index(optimizer)] for s in scalars)
+            decay = optimizer.weight_decay_of(v) * steps
+            slots = optimizer.slots_of(v)
+            updates.update_dense_variable(optimizer, gradient, variable, slots, decay, rate, step)
 
     def _rates_and_steps(self) -> list[tf.Tensor]:
         """Returns the learning rates and the steps of all optimizers, [optimizers] each."""
@@ -299,7 +342,8 @@ class StepGraph:
         """Returns, for each server, the gradients of its dense weights known now, and these."""
         remote = {id(s.local): s.remote.device for s in self.state.shared_variables}
         products = [p for exchange in self.placement.exchanges for p in exchange.products]
-        later = [p.values_gradient.tensor for p in products if p.values_gradient is not None]
+        parts = [part.values_gradient for p in products for part in p.by_batch]
+        later = [gradient.tensor for gradient in parts if gradient is not None]
         found: dict[str, list[tuple[Any, Any]]] = {d: [] for d in self.cluster.devices}
         for gradient, v in zip(gradients, self.state.trained, strict=False):
             if gradient is None or id(v) not in remote:
@@ -385,10 +429,11 @@ class StepGraph:
         weights: Any,
         products: list[TableProduct] | None,
         values: SharedValues | None = None,
+        group: Exchange | None = None,
     ) -> tuple[tf.Tensor, list[TableProduct], list[Any]]:
         """Returns the loss, the products with their gradients, and the dense gradients."""
         recording = self.placement.recording
-        with tf.GradientTape() as tape, recording(tape, products, values) as recorded:
+        with tf.GradientTape() as tape, recording(tape, products, values, group) as recorded:
             prediction = self.model(x, training=True)
             loss = self.model.compute_loss(x, y, prediction, weights)
         trained = [tf_variable(v) for v in self.state.trained]

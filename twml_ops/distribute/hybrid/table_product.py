@@ -27,7 +27,7 @@ class TableProduct:
             in this process.
         shard_entries: For each server, the entries in its message.
         parts: For a joined batch, the products of its batches, whose outputs, results and gradients
-            are used.
+            are used instead of its own.
         result: What `Exchange.determine_products` determines; None if that is not needed.
         output: float32 [B, D], on the worker, watched by the gradient tape of the step; None for a
             joined batch.
@@ -61,6 +61,13 @@ class TableProduct:
             return [value]
         rows = [wire.num_rows(part.entries[2]) for part in self.parts if part.entries is not None]
         return list(tf.split(value, tf.stack(rows), num=len(rows)))
+
+    def split_entries(self, value: tf.Tensor) -> list[tf.Tensor]:
+        """Splits a tensor with a number for each entry into those of the batches."""
+        if not self.parts:
+            return [value]
+        sizes = [tf.size(part.entries[0]) for part in self.parts if part.entries is not None]
+        return list(tf.split(value, tf.stack(sizes), num=len(sizes)))
 
     def tensors_to_store(self) -> list[tuple[tuple[int, str], tf.Tensor]]:
         """Returns the tensors that a later step needs of this product, on their servers.

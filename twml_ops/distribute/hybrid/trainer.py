@@ -99,8 +99,9 @@ class HybridTrainer:
             batches are requested together. The worker makes k steps with them, in which its dense
             weights change, but not the products, and then sends the gradients together. The servers
             update each table once, with the sum of the gradients of the k mean losses and with the
-            learning rate of the first step. The last steps of a `fit`, fewer than k, have an
-            exchange each. k > 1 is refused in the same cases as `pipeline`.
+            learning rate of the first step, and so are weights in front of a table. The last steps
+            of a `fit`, fewer than k, have an exchange each. k > 1 is not available for several
+            synchronous workers, nor for models in which a table is behind another one.
         steps_per_execution: Steps of a call of TensorFlow, a multiple of `exchange_every`; None:
             `exchange_every`. With 8 or more, the CPU time of a call is small beside that of its
             steps. The graph has so many copies of a step, and tracing it takes so many times
