@@ -34,16 +34,20 @@ def section(result: dict[str, Any]) -> str:
         for training in dict.fromkeys(cell.training for cell in known)
     ]
     if predictions is not None:
-        parts.append(
-            f"Predictions use the costs of `--costs` times {predictions.slowdown:.2f}, so that one "
-            "host of *reference* needs what was measured, and what one host of another training "
-            "needs more. Each byte costs a host that sends or receives it "
-            f"{result['wire'] / 2 * 1e9:.2f} ns more than the loopback of `--costs`. They use no "
-            "measurement of a cluster."
-        )
+        parts.append(_about(predictions, result["wire"]))
     parts += _losses(result["learned"])
     failed = "; ".join(f"{name}: {why}" for name, why in result["failed"].items())
     return "\n\n".join([head, *parts, *([f"Not measured: {failed}"] * bool(failed))])
+
+
+def _about(predictions: Predictions, wire: dict[str, float]) -> str:
+    message, byte = wire["message"] * 1e6, wire["byte"] * 1e9
+    return (
+        f"Predictions use the costs of `--costs` times {predictions.slowdown:.2f}, so that one "
+        "host of *reference* needs what was measured, and what one host of another training needs "
+        f"more. On either side, the network of the hosts costs {message:.0f} μs a message and "
+        f"{byte:.2f} ns a byte more than the loopback of `--costs`. No cluster was used."
+    )
 
 
 def median(runs: list[Run]) -> Run:
