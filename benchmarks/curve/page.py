@@ -9,6 +9,7 @@ from benchmarks.curve.cells import OURS, STOCK, Cell, cells, learning_cells
 from benchmarks.curve.jobs import PLAIN, Predictions
 from benchmarks.tables import machine, markdown
 
+SMOOTH = 4  # losses of a curve, of which there are 20, whose mean is compared
 Run = dict[str, Any]  # what `measure.measure` or `measure.learn` returns
 Found = dict[str, list[Run]]  # name of a cell -> its runs
 
@@ -142,7 +143,7 @@ def _losses(learned: Found) -> list[str]:
             for name, run in runs.items()
         ]
         header = [f"after {batches}", "loss of held-out data", "seconds"]
-        tables.append(markdown([*header, "seconds to the training loss of one host"], rows))
+        tables.append(markdown([*header, "seconds to the last training loss of one host"], rows))
     return tables
 
 
@@ -150,10 +151,17 @@ def _until(run: Run, base: Run | None) -> str:
     """Seconds until the training loss that one host has at the end."""
     if base is None:
         return "–"
-    aim = base["losses"][-1][2]
-    return next(
-        (f"{seconds:.0f}" for seconds, _, loss in run["losses"] if loss <= aim), "not reached"
-    )
+    aim = _smooth(base["losses"])[-1][1]
+    reached = (f"{seconds:.0f}" for seconds, loss in _smooth(run["losses"]) if loss <= aim)
+    return next(reached, "not reached")
+
+
+def _smooth(losses: list[list[float]]) -> list[tuple[float, float]]:
+    """(seconds, mean of the last `SMOOTH` losses), from when there are so many."""
+    return [
+        (losses[i - 1][0], sum(loss for *_, loss in losses[i - SMOOTH : i]) / SMOOTH)
+        for i in range(SMOOTH, len(losses) + 1)
+    ]
 
 
 def _share_of_cpu(measured: Run, kind: str) -> str:
