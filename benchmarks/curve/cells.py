@@ -103,6 +103,7 @@ def default_share() -> float:
 def learning_cells() -> list[Cell]:
     """The cells that train on so many batches and are evaluated then."""
     ways = [Cell("flights", way, 4, 8) for way in MODES]
+    ways += [Cell("flights", ASYNCHRONOUS, 4, 8, exchange_every=4)]
     return [Cell("flights", OURS), Cell("flights", OURS, joined=8), *ways]
 
 
@@ -124,11 +125,13 @@ def cells() -> list[Cell]:
         found += [Cell("reference", way, 8, 4, axis="row")]
         found += [Cell("reference", way, 8, 8, axis="row", inside=True)]
         found += [Cell("reference", way, 4, 8, SLOW_WIRE, axis) for axis in ("auto", "row")]
-    # The models of the other trainings have a layer before their tables that learns in each step.
     found += [
-        Cell("reference", ASYNCHRONOUS, s, w, axis="row", exchange_every=k)
-        for s, w, every in ((4, 8, (4, 8)), (2, 2, (1, 2, 4, 8)))
-        for k in every
+        Cell(t, ASYNCHRONOUS, s, w, axis=axis, exchange_every=k)
+        for t, axis, s, w, k in (
+            *(("reference", "row", 4, 8, k) for k in (4, 8)),
+            *(("reference", "row", 2, 2, k) for k in (1, 2, 4, 8)),
+            *((t, "auto", 4, 8, k) for t in ("flights", "criteo") for k in (4, 8)),
+        )
     ]
     found += [Cell("reference", ALL_REDUCE, 0, w) for w in (2, 8)]
     found += [Cell("reference", way, 2, 2) for way in (LOOKUP, STANDARD)]
