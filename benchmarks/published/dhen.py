@@ -6,16 +6,19 @@ from typing import Any
 
 from benchmarks.published.task import (
     L2,
-    TRIAL,
+    TUNING_SEED,
     BestEpoch,
     Done,
     Measured,
+    Metrics,
     Settings,
     Task,
+    best_trial,
     entropy_on,
     fit,
     make,
     regularized,
+    trial,
 )
 from twml_ops import layers, models, optimizers
 
@@ -25,48 +28,63 @@ CLAIM = (
 )
 DATA = ("mixed", "criteo", "flights")
 ALL = tuple(layers.DHEN_MODULES)
+_VECTORS = {"trees": False, "statistics": False, "crosses": ()}
 CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "DHEN, all modules": ("dhen", {"modules": ALL}),
     **{f"DHEN, {name} alone": ("dhen", {"modules": (name,)}) for name in ALL},
     "dcn": ("dcn", {"trees": False}),
+    "dcn, vectors only": ("dcn", _VECTORS),
     "deepfm": ("deepfm", {}),
     "dlrm": ("dlrm", {}),
 }
 _RATE = 0.002
 
 
-def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:
-    """Trains every contender with Adam and each strength of regularization.
+def tune(task: Task, settings: Settings, done: Done) -> Measured:
+    """Trains every contender with each strength of regularization.
 
-    The validation part chooses the strength and the number of epochs.
+    Args:
+        task: the data.
+        settings: of every training.
+        done: trials that are measured.
+
+    Yields:
+        Trials, with what `measure` gives.
+    """
+    for contender in CONTENDERS:
+        for l2 in L2:
+            name = trial(contender, l2)
+            if name not in done:
+                yield name, _train(contender, task, l2, TUNING_SEED, settings)
+
+
+def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:
+    """Trains every contender with Adam and the strength of regularization of its best trial.
 
     Args:
         task: the data.
         seed: of the weights and the order.
-        settings: of every training.
-        done: contenders that are measured.
+        settings: of every training; the validation part chooses the number of epochs.
+        done: trials, and contenders that are measured.
 
     Yields:
-        Trials; then the contender, and its `entropy` on the test part, its `l2` and its number of
-        `epochs`.
+        The contender, and its `entropy` on the test part, the `lowest` one on the validation part,
+        its `l2` and its number of `epochs`.
     """
-    for contender, (name, options) in CONTENDERS.items():
-        if contender in done:
-            continue
-        build, tried = models.get(name), []
-        for l2 in L2:
-            trial = f"{contender}{TRIAL}{l2:g}"
-            found = done.get(trial)
-            if found is None:
-                model = make(build, task, regularized(options, l2), seed)
-                best = BestEpoch(task, build)
-                fit(model, task, build, optimizers.LazyAdam(_RATE), settings, seed, [best])
-                found = {
-                    "entropy": entropy_on(model, task, task.test, build),
-                    "lowest": min(best.entropies),
-                    "epochs": float(1 + best.entropies.index(min(best.entropies))),
-                    "l2": l2,
-                }
-                yield trial, found
-            tried.append(found)
-        yield contender, min(tried, key=lambda each: float(each["lowest"]))
+    for contender in CONTENDERS:
+        if contender not in done:
+            l2 = best_trial(done, contender)["l2"]
+            yield contender, _train(contender, task, l2, seed, settings)
+
+
+def _train(contender: str, task: Task, l2: float, seed: int, settings: Settings) -> Metrics:
+    name, options = CONTENDERS[contender]
+    build = models.get(name)
+    model, best = make(build, task, regularized(options, l2), seed), BestEpoch(task, build)
+    fit(model, task, build, optimizers.LazyAdam(_RATE), settings, seed, [best])
+    return {
+        "entropy": entropy_on(model, task, task.test, build),
+        "lowest": min(best.entropies),
+        "epochs": float(1 + best.entropies.index(min(best.entropies))),
+        "l2": l2,
+    }
