@@ -55,7 +55,9 @@ def main(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...")] = 5,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training data.")] = 4,
     batch_size: Annotated[int, typer.Option(min=1, help="Examples of a step.")] = 256,
-    rows: Annotated[int | None, typer.Option(min=10, help="Rows of the planted data.")] = None,
+    rows: Annotated[
+        int | None, typer.Option(min=10, help="Rows of planted data; training rows of others.")
+    ] = None,
     threads: Annotated[int, typer.Option(min=1, help="For TensorFlow.")] = 2,
     folder: Annotated[
         Path, typer.Option(help="Folder of the files of criteo.")

@@ -26,6 +26,8 @@ from benchmarks.published.task import (
     entropy_on,
     fit,
     make,
+    normalized_entropy,
+    predict,
     trial,
 )
 from twml_ops import models, optimizers
@@ -38,12 +40,12 @@ DATA = ("mixed", "criteo", "flights")
 MODEL = "dlrm"
 OPTIONS = {"hidden": (256, 128), "bottom": (128,), "l2": 0.0, "linear_l2": 0.0}
 FREQUENCY, BLOCK = 50, 128
-POINTS = 20
-"""Of a curve."""
-RATES = (0.0003, 0.001, 0.003, 0.01)
+POINTS, CURVE_BATCHES = 20, 10
+"""Points of a curve, and batches of the validation part of which each is."""
+RATES = (0.001, 0.003, 0.01, 0.03)
 DIAGONAL: dict[str, Callable[[float], Any]] = {
     "Adam": optimizers.LazyAdam,
-    "Adagrad": lambda rate: optimizers.Adagrad(10 * rate),  # its rates are larger
+    "Adagrad": lambda rate: optimizers.Adagrad(30 * rate),  # its rates are larger
 }
 
 
@@ -63,7 +65,7 @@ CONTENDERS = {**DIAGONAL, "Shampoo": shampoo}
 
 def composite(dense: Any) -> Any:
     """An optimizer with the same rule for the tables of every contender."""
-    return optimizers.CompositeOptimizer(dense, {"embedding|linear": optimizers.LazyAdam(0.002)})
+    return optimizers.CompositeOptimizer(dense, {"embedding|linear": optimizers.LazyAdam(0.008)})
 
 
 class Curve(tf.keras.callbacks.Callback):
@@ -80,8 +82,9 @@ class Curve(tf.keras.callbacks.Callback):
         del batch, logs
         self._step += 1
         if self._step % self._every == 0:
-            part = self._task.validation
-            self.entropies.append(entropy_on(self.model, self._task, part, self._build))
+            batches = self._task.batches(self._task.validation, self._build, READ_BATCH_SIZE)
+            outputs = predict(self.model, batches.take(CURVE_BATCHES))
+            self.entropies.append(normalized_entropy(*outputs))
 
 
 def tune(task: Task, settings: Settings, done: Done) -> Measured:

@@ -25,17 +25,19 @@ def test_the_three_parts_of_a_task_are_disjoint_and_the_test_rows_are_the_last(t
     assert counts[2] == 60
 
 
-def test_dhen_is_measured_beside_its_modules_with_the_setting_of_the_best_trial(task, monkeypatch):
-    kept = ("DHEN, all modules", "DHEN, linear alone")
+def test_dhen_is_measured_with_the_setting_of_its_best_trial_beside_the_best_model(
+    task, monkeypatch
+):
+    linear = "DHEN, linear alone"
     monkeypatch.setattr(dhen, "L2", (0.0, 100.0))
-    monkeypatch.setattr(dhen, "CONTENDERS", {name: dhen.CONTENDERS[name] for name in kept})
+    monkeypatch.setattr(dhen, "DHEN", {linear: dhen.DHEN[linear]})
+    monkeypatch.setattr(dhen, "MODELS", {name: dhen.MODELS[name] for name in ("deepfm", "dlrm")})
     trials = dict(dhen.tune(task, TINY, {}))
-    assert len(trials) == 2 * len(kept)
+    assert len(trials) == 2 * 3
     assert list(dhen.tune(task, TINY, trials)) == []
-    trials[f"{kept[1]}{TRIAL}0"]["lowest"] = -1.0
+    trials[f"{linear}{TRIAL}0"]["lowest"] = trials[f"dlrm{TRIAL}100"]["lowest"] = -1.0
     found = dict(dhen.measure(task, 0, TINY, trials))
-    assert set(found) == set(kept)
-    assert found[kept[1]]["l2"] == 0
+    assert {name: metrics["l2"] for name, metrics in found.items()} == {linear: 0, "dlrm": 100}
     assert all(0.3 < metrics["entropy"] < 3 for metrics in found.values())
     assert list(dhen.measure(task, 0, TINY, trials | found)) == []
 
