@@ -164,7 +164,10 @@ def _steps_to(curve: Sequence[float], target: float, settings: Settings, task: T
 def step_time_ratio(
     task: Task, diagonal: Any, other: Any, batch_size: int, repetitions: int = 6
 ) -> float:
-    """The time of `FREQUENCY` steps with `other`, divided by that with `diagonal`, interleaved."""
+    """The CPU time of `FREQUENCY` steps with `other`, divided by that with `diagonal`.
+
+    The median of pairs of measurements, one after the other. Other processes hardly change it.
+    """
     build = models.get(MODEL)
     batch = next(iter(task.batches(task.train, build, min(batch_size, READ_BATCH_SIZE))))
     timed = []
@@ -177,10 +180,10 @@ def step_time_ratio(
     for _ in range(repetitions):
         seconds = []
         for model in timed:
-            start = time.perf_counter()
+            start = time.process_time()
             for _ in range(FREQUENCY):
                 model.train_on_batch(*batch)
-            seconds.append(time.perf_counter() - start)
+            seconds.append(time.process_time() - start)
         ratios.append(seconds[1] / seconds[0])
     return statistics.median(ratios)
 
