@@ -47,6 +47,8 @@ _RATE = 0.002
 def tune(task: Task, settings: Settings, done: Done) -> Measured:
     """Trains every contender with each strength of regularization.
 
+    Two epochs in a row without a lower loss on the validation part end a trial.
+
     Args:
         task: the data.
         settings: of every training.
@@ -59,7 +61,7 @@ def tune(task: Task, settings: Settings, done: Done) -> Measured:
         for l2 in L2:
             name = trial(contender, l2)
             if name not in done:
-                yield name, _train(contender, task, l2, TUNING_SEED, settings)
+                yield name, _train(contender, task, l2, TUNING_SEED, settings, patience=2)
 
 
 def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:
@@ -87,10 +89,18 @@ def _dhen(task: Task) -> list[str]:
     return list(DHEN)[: len(DHEN) if task.name in PLANTED else 1]
 
 
-def _train(contender: str, task: Task, l2: float, seed: int, settings: Settings) -> Metrics:
+def _train(
+    contender: str,
+    task: Task,
+    l2: float,
+    seed: int,
+    settings: Settings,
+    patience: int | None = None,
+) -> Metrics:
     name, options = (DHEN | MODELS)[contender]
     build = models.get(name)
-    model, best = make(build, task, regularized(options, l2), seed), BestEpoch(task, build)
+    model = make(build, task, regularized(options, l2), seed)
+    best = BestEpoch(task, build, patience)
     fit(model, task, build, optimizers.LazyAdam(_RATE), settings, seed, [best])
     return {
         "entropy": entropy_on(model, task, task.test, build),

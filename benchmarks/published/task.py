@@ -152,15 +152,18 @@ def fit(
 class BestEpoch(tf.keras.callbacks.Callback):
     """Keeps the weights of the epoch with the lowest normalized entropy on the validation part.
 
-    Two epochs in a row without a lower one end the training.
+    Args:
+        task: the data.
+        build: of the model.
+        patience: number of epochs in a row without a lower one that end the training; None: none.
 
     Attributes:
         entropies: after each epoch.
     """
 
-    def __init__(self, task: Task, build: Any) -> None:
+    def __init__(self, task: Task, build: Any, patience: int | None = None) -> None:
         super().__init__()
-        self._task, self._build = task, build
+        self._task, self._build, self._patience = task, build, patience
         self.entropies: list[float] = []
         self._weights: Any = None
 
@@ -171,7 +174,8 @@ class BestEpoch(tf.keras.callbacks.Callback):
         if entropy < min(self.entropies, default=np.inf):
             self._weights = self.model.get_weights()
         self.entropies.append(entropy)
-        if min(self.entropies) < min(self.entropies[-2:]):
+        patience = self._patience
+        if patience and min(self.entropies) < min(self.entropies[-patience:]):
             self.model.stop_training = True
 
     def on_train_end(self, logs: Any = None) -> None:
