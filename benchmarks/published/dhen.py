@@ -41,6 +41,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "dlrm": ("dlrm", {}),
 }
 """Of the package. Only the one with the best trial is a contender."""
+COMPARISONS = tuple((next(iter(DHEN)), other, "entropy") for other in [*list(DHEN)[1:], *MODELS])
 _RATE = 0.002
 
 

@@ -61,6 +61,7 @@ def shampoo(rate: float, frequency: int = FREQUENCY) -> Any:
 
 
 CONTENDERS = {**DIAGONAL, "Shampoo": shampoo}
+COMPARISONS = tuple(("Shampoo", other, "entropy") for other in DIAGONAL)
 
 
 def composite(dense: Any) -> Any:

@@ -45,6 +45,11 @@ SCHEDULES: tuple[Schedule, ...] = ("cyclic", "constant")
 SIZES = (0.0, 0.01, 0.03, 0.1, 0.3)
 COMBINATIONS: tuple[Combination, ...] = ("mean_probability", "mean_logit", "weighted", "greedy")
 
+COMPARISONS = tuple(
+    (f"{schedule}, perturbation {size:g}, weighted", SINGLE, "entropy")
+    for schedule, size in itertools.product(SCHEDULES, SIZES)
+)
+
 
 def tune(task: Task, settings: Settings, done: Done) -> Measured:
     """Trains the single run with each strength of regularization.
