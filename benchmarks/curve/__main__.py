@@ -15,7 +15,7 @@ from benchmarks.curve.cells import WIRE, cells, default_share, learning_cells
 from benchmarks.curve.jobs import described_jobs, measured_costs
 from benchmarks.curve.measure import Limits, learn, measure
 from benchmarks.curve.page import section
-from benchmarks.curve.wire_cost import more_seconds_a_byte
+from benchmarks.curve.wire_cost import more_seconds
 from benchmarks.distributed.grid import signals_as_exits
 from benchmarks.distributed.network import NetworkError, unavailable
 from benchmarks.distributed.process import HostError
@@ -76,7 +76,7 @@ def main(
     if costs:
         found["costs"], found["jobs"] = measured_costs(), described_jobs()
         cores = os.sched_getaffinity(0)
-        found["wire"] = more_seconds_a_byte(WIRE * 1e9 / 8 * share, cores)
+        found["wire"] = more_seconds(WIRE * 1e9 / 8 * share, cores)
         file.write_text(json.dumps(found, indent=2) + "\n")
         return
     import_tensorflow()

@@ -130,8 +130,7 @@ def cells() -> list[Cell]:
         for t, axis, s, w, k in (
             *(("reference", "row", 4, 8, k) for k in (4, 8)),
             *(("reference", "row", 2, 2, k) for k in (1, 2, 4, 8)),
-            ("flights", "auto", 4, 8, 4),
-            ("criteo", "auto", 4, 8, 4),
+            *((t, "auto", 4, 8, 4) for t in ("flights", "criteo")),
         )
     ]
     found += [Cell("reference", ALL_REDUCE, 0, w) for w in (2, 8)]

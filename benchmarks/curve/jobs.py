@@ -15,7 +15,7 @@ from twml_ops.planning import (
     Table,
     predict,
 )
-from twml_ops.planning.work import work_alone
+from twml_ops.planning.work import work_alone, work_in_cluster
 
 SLOTS = {"reference": 0, "flights": 1, "criteo": 1}  # of the optimizers
 PLAIN = "reference"  # whose steps consist of nothing but what `plan --measure` knows
@@ -64,11 +64,11 @@ class Predictions:
     A quota of CPU time makes every step slower, so that all costs are multiplied by the ratio of
     what one host with `PLAIN` needs and what they say. The remaining difference of one host with
     another training is what its model needs beside its tables. What the network costs more than the
-    loopback of `plan --measure` counts for each byte that a host sends or receives.
+    loopback of `plan --measure` counts for each message and byte that a host sends or receives.
 
     Args:
         costs: what `measured_costs` returned.
-        wire: seconds of CPU time for each byte; see `wire_cost.more_seconds_a_byte`.
+        wire: seconds of CPU time for each message and byte; see `wire_cost.more_seconds`.
         jobs: what `described_jobs` returned.
         alone: name of a training -> seconds of CPU time that one host needs for a step.
         share: of one core, for each host.
@@ -77,7 +77,7 @@ class Predictions:
     def __init__(
         self,
         costs: dict[str, Any],
-        wire: float,
+        wire: dict[str, float],
         jobs: dict[str, Any],
         alone: dict[str, float],
         share: float,
@@ -117,8 +117,9 @@ class Predictions:
         rates = []
         for axis in axes:
             sent = predict(axis, job, cluster).sent
-            of_worker = sent["worker"] + sent["server"] * cell.servers / cell.workers
-            seconds = self._wire * of_worker / 2  # it sends and receives so many bytes
+            exchanged = sent["worker"] + sent["server"] * cell.servers / cell.workers
+            work = work_in_cluster(axis, job, cell.servers, cell.workers, cluster.remote_share)
+            seconds = self._wire["byte"] * exchanged + self._wire["message"] * work.worker.message
             on_wire = replace(compute, dense=local + seconds, sparse=seconds)
             rates.append(every * predict(axis, job, cluster, on_wire).steps_per_second)
         return max(rates)

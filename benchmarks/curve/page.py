@@ -9,6 +9,7 @@ from benchmarks.curve.cells import OURS, STOCK, Cell, cells, learning_cells
 from benchmarks.curve.jobs import PLAIN, Predictions
 from benchmarks.tables import machine, markdown
 
+SMOOTH = 4  # losses of a curve, of which there are 20, whose mean is compared
 Run = dict[str, Any]  # what `measure.measure` or `measure.learn` returns
 Found = dict[str, list[Run]]  # name of a cell -> its runs
 
@@ -34,16 +35,20 @@ def section(result: dict[str, Any]) -> str:
         for training in dict.fromkeys(cell.training for cell in known)
     ]
     if predictions is not None:
-        parts.append(
-            f"Predictions use the costs of `--costs` times {predictions.slowdown:.2f}, so that one "
-            "host of *reference* needs what was measured, and what one host of another training "
-            "needs more. Each byte costs a host that sends or receives it "
-            f"{result['wire'] / 2 * 1e9:.2f} ns more than the loopback of `--costs`. They use no "
-            "measurement of a cluster."
-        )
+        parts.append(_about(predictions, result["wire"]))
     parts += _losses(result["learned"])
     failed = "; ".join(f"{name}: {why}" for name, why in result["failed"].items())
     return "\n\n".join([head, *parts, *([f"Not measured: {failed}"] * bool(failed))])
+
+
+def _about(predictions: Predictions, wire: dict[str, float]) -> str:
+    message, byte = wire["message"] * 1e6, wire["byte"] * 1e9
+    return (
+        f"Predictions use the costs of `--costs` times {predictions.slowdown:.2f}, so that one "
+        "host of *reference* needs what was measured, and what one host of another training needs "
+        f"more. On either side, the network of the hosts costs {message:.0f} μs a message and "
+        f"{byte:.2f} ns a byte more than the loopback of `--costs`. No cluster was used."
+    )
 
 
 def median(runs: list[Run]) -> Run:
@@ -138,7 +143,7 @@ def _losses(learned: Found) -> list[str]:
             for name, run in runs.items()
         ]
         header = [f"after {batches}", "loss of held-out data", "seconds"]
-        tables.append(markdown([*header, "seconds to the training loss of one host"], rows))
+        tables.append(markdown([*header, "seconds to the last training loss of one host"], rows))
     return tables
 
 
@@ -146,10 +151,17 @@ def _until(run: Run, base: Run | None) -> str:
     """Seconds until the training loss that one host has at the end."""
     if base is None:
         return "–"
-    aim = base["losses"][-1][2]
-    return next(
-        (f"{seconds:.0f}" for seconds, _, loss in run["losses"] if loss <= aim), "not reached"
-    )
+    aim = _smooth(base["losses"])[-1][1]
+    reached = (f"{seconds:.0f}" for seconds, loss in _smooth(run["losses"]) if loss <= aim)
+    return next(reached, "not reached")
+
+
+def _smooth(losses: list[list[float]]) -> list[tuple[float, float]]:
+    """(seconds, mean of the last `SMOOTH` losses), from when there are so many."""
+    return [
+        (losses[i - 1][0], sum(loss for *_, loss in losses[i - SMOOTH : i]) / SMOOTH)
+        for i in range(SMOOTH, len(losses) + 1)
+    ]
 
 
 def _share_of_cpu(measured: Run, kind: str) -> str:

@@ -1,7 +1,7 @@
 """The CPU time that the network of the hosts costs more than the loopback of one host.
 
 `twml-ops plan --measure` lets processes of one host exchange messages. Between hosts, which are
-network namespaces here, the system's kernel has more to do for each byte.
+network namespaces here, the system's kernel has more to do for each message and each byte.
 """
 
 from __future__ import annotations
@@ -17,68 +17,72 @@ from benchmarks.distributed.forked import fork_on
 from benchmarks.distributed.network import Network
 
 PORT = 2224
-MESSAGE = 2**18  # bytes
+SMALL, LARGE = 2**10, 2**18  # bytes of a message
 ROUNDS = 400
 SECONDS = 120.0
 HOSTS = ("a", "b")
 
 
-def more_seconds_a_byte(egress: float, cores: Collection[int]) -> float:
-    """Measures it.
+def more_seconds(egress: float, cores: Collection[int]) -> dict[str, float]:
+    """Measures it, with messages of two sizes.
 
     Args:
         egress: bytes per second that a host can send.
         cores: numbers of the cores of the processes.
 
     Returns:
-        Seconds of CPU time of one host for each byte that it both sends and receives.
+        Seconds of CPU time of the host that sends or receives, for each "message" and each "byte".
     """
     with Network(HOSTS) as network:
         network.cap(egress)
-        between = _seconds_a_byte(network, HOSTS, network.address("a"), cores)
-        within = _seconds_a_byte(network, ("a", "a"), "127.0.0.1", cores)
-    return max(0.0, between - within)
+        small, large = (
+            _seconds(network, HOSTS, network.address("a"), size, cores)
+            - _seconds(network, ("a", "a"), "127.0.0.1", size, cores)
+            for size in (SMALL, LARGE)
+        )
+    byte = max(0.0, (large - small) / (LARGE - SMALL))
+    return {"message": max(0.0, small - SMALL * byte), "byte": byte}
 
 
-def _seconds_a_byte(
-    network: Network, hosts: tuple[str, str], address: str, cores: Collection[int]
+def _seconds(
+    network: Network, hosts: tuple[str, str], address: str, size: int, cores: Collection[int]
 ) -> float:
-    """Mean CPU time of two processes that send each other messages in turns."""
+    """Mean CPU time on one side of a message, of two processes that send them in turns."""
     runs = (_answer, _ask)
     processes = []
     try:
         for host, run in zip(hosts, runs, strict=True):
-            target = functools.partial(run, address)
+            target = functools.partial(run, address, size)
             processes.append(fork_on(network, host, target, cores))
             processes[-1].receive(SECONDS)  # it listens, or has a connection
         used = [process.receive(SECONDS)["seconds"] for process in processes]
     finally:
         for process in processes:
             process.kill()
-    return sum(used) / len(used) / (ROUNDS * MESSAGE)
+    return sum(used) / (len(used) * 2 * ROUNDS)  # each message has two sides
 
 
-def _answer(address: str) -> None:
+def _answer(address: str, size: int) -> None:
     with socket.create_server((address, PORT)) as server:
         _tell()
         connection, _ = server.accept()
-    _exchange(connection, first=False)
+    _exchange(connection, size, first=False)
 
 
-def _ask(address: str) -> None:
+def _ask(address: str, size: int) -> None:
     connection = socket.create_connection((address, PORT))
     _tell()
-    _exchange(connection, first=True)
+    _exchange(connection, size, first=True)
 
 
-def _exchange(connection: socket.socket, first: bool) -> None:
-    message = bytearray(MESSAGE)
+def _exchange(connection: socket.socket, size: int, first: bool) -> None:
+    message = bytearray(size)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     before = _cpu_seconds()
     for _ in range(ROUNDS):
         if first:
             connection.sendall(message)
-        connection.recv_into(message, MESSAGE, socket.MSG_WAITALL)
+        connection.recv_into(message, size, socket.MSG_WAITALL)
         if not first:
             connection.sendall(message)
     _tell(seconds=_cpu_seconds() - before)

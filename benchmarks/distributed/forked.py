@@ -9,6 +9,7 @@ import gc
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Collection
 from typing import IO
 
@@ -31,6 +32,7 @@ class Fork:
         sys.stderr.flush()
         gc.freeze()  # a collection would copy the pages that are shared
         self.pid = os.fork()
+        os.setpgid(self.pid, self.pid)  # in both processes: this process handles Ctrl-C
         if not self.pid:
             _become(run, requests, answers, log.fileno())
         gc.unfreeze()
@@ -70,7 +72,6 @@ def fork_on(
 def _become(run: Callable[[], None], requests: int, answers: int, log: int) -> None:
     status = 1
     try:
-        os.setsid()
         set_expendable()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
@@ -79,5 +80,7 @@ def _become(run: Callable[[], None], requests: int, answers: int, log: int) -> N
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         run()
         status = 0
+    except BaseException:
+        os.write(2, traceback.format_exc().encode())
     finally:
         os._exit(status)

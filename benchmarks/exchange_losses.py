@@ -1,0 +1,88 @@
+"""`python -m benchmarks.exchange_losses`: the loss of training with an exchange every k steps.
+
+One worker trains `sparse_mlp` on the flights of `twml-ops train`, for one epoch, with tables in its
+own process: `HybridTrainer(exchange_every=k)` computes the same numbers there as with servers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks import machine, tables
+from benchmarks.quality.page import Runs, difference
+from twml_ops import models
+from twml_ops.cli.runs import optimizers
+from twml_ops.cli.runs.config import RunConfig
+from twml_ops.cli.runs.make_model import model_maker
+from twml_ops.cli.runs.sources import open_pair
+from twml_ops.distribute import Cluster, HybridTrainer
+from twml_ops.models import sparse_mlp
+
+EVALUATION_BATCH = 4096
+METRIC = "log_loss"
+TOGETHER = 8  # steps_per_execution, which every k divides
+
+
+def main(
+    every: Annotated[list[int], typer.Option(help="Steps between two exchanges.")] = [1, 4, 8],  # noqa: B006
+    seeds: Annotated[int, typer.Option(min=1, help="Paired runs.")] = 5,
+    docs: Annotated[Path | None, typer.Option(help="Folder of hybrid.md.")] = None,
+) -> None:
+    """Prints the table."""
+    about = machine.describe(machine.command_line("benchmarks.exchange_losses"))
+    found = {k: {str(seed): {METRIC: loss(k, seed)} for seed in range(seeds)} for k in every}
+    rows = [[str(k), _mean(runs), _difference(runs, found[every[0]])] for k, runs in found.items()]
+    header = ["k", "log loss, held-out examples", f"− that of k = {every[0]}, 95 % interval"]
+    text = f"{tables.machine(about)}\n\n{tables.markdown(header, rows)}\n\n{seeds} seeds."
+    print(text)
+    if docs is not None:
+        files = docs / "exchange_losses.json", docs / "hybrid.md"
+        result = {"about": about, "losses": found}
+        tables.record(result, *files, {"exchange_losses": text}, "benchmarks/exchange_losses.py")
+
+
+def _mean(runs: Runs) -> str:
+    return f"{statistics.mean(run[METRIC] for run in runs.values()):.5f}"
+
+
+def _difference(runs: Runs, first: Runs) -> str:
+    if runs is first or len(runs) == 1:
+        return ""
+    found = difference(runs, first, METRIC)
+    return f"{found.mean:+.5f} ({found.low:+.5f} to {found.high:+.5f})"
+
+
+def loss(every: int, seed: int) -> float:
+    """The log loss on held-out examples after one epoch.
+
+    Args:
+        every: steps between two exchanges.
+        seed: of the weights and of the order of the examples.
+    """
+    config = dataclasses.replace(RunConfig("flights", model="sparse_mlp"), seed=seed)
+    source, held_out = open_pair(config.data, None)
+    layout = models.layout_of(sparse_mlp)
+    steps = -(-source.num_examples() // config.batch_size)
+    rate = optimizers.learning_rate_of(config.optimizer, config.model)
+    trainer = HybridTrainer(
+        lambda: model_maker(config)(source),
+        optimizers.create(config.optimizer, rate, steps),
+        "binary_crossentropy",
+        cluster=Cluster(),
+        mode="async",
+        exchange_every=every,
+        steps_per_execution=TOGETHER,
+    )
+    trainer.fit(
+        lambda _: source.dataset(config.batch_size, shuffle=True, seed=seed, layout=layout), steps
+    )
+    return trainer.evaluate(held_out.dataset(EVALUATION_BATCH, layout=layout))["loss"]
+
+
+if __name__ == "__main__":
+    typer.run(main)
