@@ -10,15 +10,25 @@ test data, which decide nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
 
 from benchmarks import machine, tables
 from benchmarks.published import architecture, dhen, hashes, page, shampoo, snapshots
-from benchmarks.published.task import Settings, Task, open_task
+from benchmarks.published.task import (
+    TRIAL,
+    TUNING_SEED,
+    Done,
+    Measured,
+    Metrics,
+    Settings,
+    Task,
+    open_task,
+)
 from benchmarks.quality import data_sets
 from benchmarks.quality.results import Results
 
@@ -45,7 +55,9 @@ def main(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...")] = 5,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training data.")] = 4,
     batch_size: Annotated[int, typer.Option(min=1, help="Examples of a step.")] = 256,
-    rows: Annotated[int | None, typer.Option(min=10, help="Rows of the planted data.")] = None,
+    rows: Annotated[
+        int | None, typer.Option(min=10, help="Rows of planted data; training rows of others.")
+    ] = None,
     threads: Annotated[int, typer.Option(min=1, help="For TensorFlow.")] = 2,
     folder: Annotated[
         Path, typer.Option(help="Folder of the files of criteo.")
@@ -60,14 +72,11 @@ def main(
     for name in part:
         for data_set in data or PARTS[name].DATA:
             title = data_set.partition("=")[0]
-            for seed in range(seeds):
+            for seed in [*tuning_seeds(PARTS[name]), *range(seeds)]:
                 key = f"{name} on {title}"
-                runs = found.content["runs"].get(key, {})
-                done = {
-                    c: by_seed[str(seed)] for c, by_seed in runs.items() if str(seed) in by_seed
-                }
+                done = known(found.content["runs"].get(key, {}), seed)
                 task = open_task(data_set, seed, rows, folder)
-                for contender, metrics in PARTS[name].measure(task, seed, settings, done):
+                for contender, metrics in measured(PARTS[name], task, seed, settings, done):
                     found.content["machine"] = machine.describe(command)
                     found.content["data"][key] = {**_describe(task), **settings._asdict()}
                     found.add(key, contender, seed, metrics)
@@ -77,6 +86,28 @@ def main(
     comparisons = {n: getattr(module, "COMPARISONS", ()) for n, module in PARTS.items()}
     text = page.page(found.content, claims, comparisons)
     tables.insert(document, "tables", text, command)
+
+
+def tuning_seeds(part: Any) -> list[int]:
+    """The seed of the trials of a part, if it has trials."""
+    return [TUNING_SEED] if hasattr(part, "tune") else []
+
+
+def known(runs: Mapping[str, Any], seed: int) -> dict[str, Metrics]:
+    """The metrics of the contenders with a seed, and those of the trials."""
+    return {
+        contender: by_seed[key]
+        for contender, by_seed in runs.items()
+        for key in (str(TUNING_SEED if TRIAL in contender else seed),)
+        if key in by_seed
+    }
+
+
+def measured(part: Any, task: Task, seed: int, settings: Settings, done: Done) -> Measured:
+    """The trials of a part, or its contenders with a seed."""
+    if seed == TUNING_SEED:
+        return cast(Measured, part.tune(task, settings, done))
+    return cast(Measured, part.measure(task, seed, settings, done))
 
 
 def _describe(task: Task) -> dict[str, Any]:

@@ -6,16 +6,20 @@ from typing import Any
 
 from benchmarks.published.task import (
     L2,
-    TRIAL,
+    PLANTED,
+    TUNING_SEED,
     BestEpoch,
     Done,
     Measured,
+    Metrics,
     Settings,
     Task,
+    best_trial,
     entropy_on,
     fit,
     make,
     regularized,
+    trial,
 )
 from twml_ops import layers, models, optimizers
 
@@ -25,48 +29,83 @@ CLAIM = (
 )
 DATA = ("mixed", "criteo", "flights")
 ALL = tuple(layers.DHEN_MODULES)
-CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
+_VECTORS = {"trees": False, "statistics": False, "crosses": ()}
+DHEN: dict[str, tuple[str, dict[str, Any]]] = {
     "DHEN, all modules": ("dhen", {"modules": ALL}),
     **{f"DHEN, {name} alone": ("dhen", {"modules": (name,)}) for name in ALL},
+}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "dcn": ("dcn", {"trees": False}),
+    "dcn, vectors only": ("dcn", _VECTORS),
     "deepfm": ("deepfm", {}),
     "dlrm": ("dlrm", {}),
 }
+"""Of the package. Only the one with the best trial is a contender."""
+COMPARISONS = tuple((next(iter(DHEN)), other, "entropy") for other in [*list(DHEN)[1:], *MODELS])
 _RATE = 0.002
 
 
-def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:
-    """Trains every contender with Adam and each strength of regularization.
+def tune(task: Task, settings: Settings, done: Done) -> Measured:
+    """Trains every contender with each strength of regularization.
 
-    The validation part chooses the strength and the number of epochs.
+    Two epochs in a row without a lower loss on the validation part end a trial.
+
+    Args:
+        task: the data.
+        settings: of every training.
+        done: trials that are measured.
+
+    Yields:
+        Trials, with what `measure` gives.
+    """
+    for contender in [*_dhen(task), *MODELS]:
+        for l2 in L2:
+            name = trial(contender, l2)
+            if name not in done:
+                yield name, _train(contender, task, l2, TUNING_SEED, settings, patience=2)
+
+
+def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:
+    """Trains DHEN and the other model with the best trial, each as in its best trial.
 
     Args:
         task: the data.
         seed: of the weights and the order.
-        settings: of every training.
-        done: contenders that are measured.
+        settings: of every training; the validation part chooses the number of epochs.
+        done: trials, and contenders that are measured.
 
     Yields:
-        Trials; then the contender, and its `entropy` on the test part, its `l2` and its number of
-        `epochs`.
+        The contender, and its `entropy` on the test part, the `lowest` one on the validation part,
+        its `l2` and its number of `epochs`.
     """
-    for contender, (name, options) in CONTENDERS.items():
-        if contender in done:
-            continue
-        build, tried = models.get(name), []
-        for l2 in L2:
-            trial = f"{contender}{TRIAL}{l2:g}"
-            found = done.get(trial)
-            if found is None:
-                model = make(build, task, regularized(options, l2), seed)
-                best = BestEpoch(task, build)
-                fit(model, task, build, optimizers.LazyAdam(_RATE), settings, seed, [best])
-                found = {
-                    "entropy": entropy_on(model, task, task.test, build),
-                    "lowest": min(best.entropies),
-                    "epochs": float(1 + best.entropies.index(min(best.entropies))),
-                    "l2": l2,
-                }
-                yield trial, found
-            tried.append(found)
-        yield contender, min(tried, key=lambda each: float(each["lowest"]))
+    best = min(MODELS, key=lambda c: float(best_trial(done, c)["lowest"]))
+    for contender in [*_dhen(task), best]:
+        if contender not in done:
+            l2 = best_trial(done, contender)["l2"]
+            yield contender, _train(contender, task, l2, seed, settings)
+
+
+def _dhen(task: Task) -> list[str]:
+    """Single modules on planted data only, which have interactions of each kind."""
+    return list(DHEN)[: len(DHEN) if task.name in PLANTED else 1]
+
+
+def _train(
+    contender: str,
+    task: Task,
+    l2: float,
+    seed: int,
+    settings: Settings,
+    patience: int | None = None,
+) -> Metrics:
+    name, options = (DHEN | MODELS)[contender]
+    build = models.get(name)
+    model = make(build, task, regularized(options, l2), seed)
+    best = BestEpoch(task, build, patience)
+    fit(model, task, build, optimizers.LazyAdam(_RATE), settings, seed, [best])
+    return {
+        "entropy": entropy_on(model, task, task.test, build),
+        "lowest": min(best.entropies),
+        "epochs": float(1 + best.entropies.index(min(best.entropies))),
+        "l2": l2,
+    }

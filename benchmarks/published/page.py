@@ -19,7 +19,7 @@ _TITLES = {
     "l2": "L2",
     "lowest": "lowest normalized entropy, validation",
     "steps": "steps to the best diagonal one",
-    "step_time": "time of a step, ratio",
+    "step_time": "CPU time of a step, ratio",
     "bytes": "bytes of tables and map",
     "memory": "state of a replica of two",
     "deviation": "deviation of the members",

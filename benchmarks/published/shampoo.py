@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 import subprocess
 import sys
@@ -15,15 +16,19 @@ import tensorflow as tf
 
 from benchmarks.published.task import (
     READ_BATCH_SIZE,
-    TRIAL,
+    TUNING_SEED,
     Done,
     Measured,
     Metrics,
     Settings,
     Task,
+    best_trial,
     entropy_on,
     fit,
     make,
+    normalized_entropy,
+    predict,
+    trial,
 )
 from twml_ops import models, optimizers
 
@@ -35,10 +40,12 @@ DATA = ("mixed", "criteo", "flights")
 MODEL = "dlrm"
 OPTIONS = {"hidden": (256, 128), "bottom": (128,), "l2": 0.0, "linear_l2": 0.0}
 FREQUENCY, BLOCK = 50, 128
-RATES = (0.0003, 0.001, 0.003, 0.01)
+POINTS, CURVE_BATCHES = 20, 10
+"""Points of a curve, and batches of the validation part of which each is."""
+RATES = (0.001, 0.003, 0.01, 0.03)
 DIAGONAL: dict[str, Callable[[float], Any]] = {
     "Adam": optimizers.LazyAdam,
-    "Adagrad": lambda rate: optimizers.Adagrad(10 * rate),  # its rates are larger
+    "Adagrad": lambda rate: optimizers.Adagrad(30 * rate),  # its rates are larger
 }
 
 
@@ -54,11 +61,12 @@ def shampoo(rate: float, frequency: int = FREQUENCY) -> Any:
 
 
 CONTENDERS = {**DIAGONAL, "Shampoo": shampoo}
+COMPARISONS = tuple(("Shampoo", other, "entropy") for other in DIAGONAL)
 
 
 def composite(dense: Any) -> Any:
     """An optimizer with the same rule for the tables of every contender."""
-    return optimizers.CompositeOptimizer(dense, {"embedding|linear": optimizers.LazyAdam(0.002)})
+    return optimizers.CompositeOptimizer(dense, {"embedding|linear": optimizers.LazyAdam(0.008)})
 
 
 class Curve(tf.keras.callbacks.Callback):
@@ -75,78 +83,92 @@ class Curve(tf.keras.callbacks.Callback):
         del batch, logs
         self._step += 1
         if self._step % self._every == 0:
-            part = self._task.validation
-            self.entropies.append(entropy_on(self.model, self._task, part, self._build))
+            batches = self._task.batches(self._task.validation, self._build, READ_BATCH_SIZE)
+            outputs = predict(self.model, batches.take(CURVE_BATCHES))
+            self.entropies.append(normalized_entropy(*outputs))
+
+
+def tune(task: Task, settings: Settings, done: Done) -> Measured:
+    """Trains with every rate of every contender.
+
+    Args:
+        task: the data.
+        settings: of every training.
+        done: trials that are measured.
+
+    Yields:
+        Trials, and their `rate` and the `lowest` point of their curve.
+    """
+    for contender, rate in itertools.product(CONTENDERS, RATES):
+        name = trial(contender, rate)
+        if name not in done:
+            found = _train(contender, task, rate, TUNING_SEED, settings)
+            yield name, {"rate": rate, "lowest": found["lowest"]}
 
 
 def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:
-    """Trains with every rate of every contender; the validation part chooses the rate.
+    """Trains every contender with the rate of its best trial.
 
     Args:
         task: the data.
         seed: of the weights and the order.
         settings: of every training.
-        done: contenders that are measured.
+        done: trials, and contenders that are measured.
 
     Yields:
-        Contender with rate, and its `entropy` on the test part and its `curve`, the entropy on the
-        validation part by step. Then each contender with the `rate` whose curve is lowest:
-        `entropy`, the `lowest` point, `steps` until the lowest one of the best diagonal contender
-        is reached (NaN: never), and for Shampoo `step_time`, the ratio to that contender, and
-        `memory`, the share of its state that the fuller one of two replicas has.
+        The contender, and its `entropy` on the test part, its `rate`, its `curve`, the entropy on
+        the validation part by step, the `lowest` point of it, and the `steps` until the lowest one
+        of the best diagonal contender is reached (NaN: never). For Shampoo also `step_time`, the
+        ratio to that contender, and `memory`, the share of its state that the fuller one of two
+        replicas has.
     """
-    build = models.get(MODEL)
-    steps = -(-task.train.num_examples() // settings.batch_size) * settings.epochs
-    known = dict(done)
-    for contender, optimizer in CONTENDERS.items():
-        for rate in RATES:
-            name = f"{contender}{TRIAL}{rate:g}"
-            if name in known:
-                continue
-            model = make(build, task, OPTIONS, seed)
-            curve = Curve(task, build, max(1, steps // 20))
-            fit(model, task, build, composite(optimizer(rate)), settings, seed, [curve])
-            entropy = entropy_on(model, task, task.test, build)
-            known[name] = {"rate": rate, "entropy": entropy, "curve": curve.entropies}
-            yield name, known[name]
-    if "Shampoo" in done:
+    if all(contender in done for contender in CONTENDERS):
         return
-    best = {c: _best_rate(known, c) for c in CONTENDERS}
-    winner = min(DIAGONAL, key=lambda c: _lowest(best[c]))
-    for contender, found in best.items():
-        metrics = {
-            "rate": found["rate"],
-            "entropy": found["entropy"],
-            "lowest": _lowest(found),
-            "steps": float(_steps_to(found["curve"], _lowest(best[winner]), steps)),
-        }
+    rates = {contender: best_trial(done, contender)["rate"] for contender in CONTENDERS}
+    found = {c: _train(c, task, rate, seed, settings) for c, rate in rates.items()}
+    best = min(DIAGONAL, key=lambda c: float(found[c]["lowest"]))
+    for contender, metrics in found.items():
+        metrics["steps"] = _steps_to(metrics["curve"], found[best]["lowest"], settings, task)
         if contender == "Shampoo":
-            others = DIAGONAL[winner](best[winner]["rate"]), shampoo(found["rate"])
-            metrics["step_time"] = step_time_ratio(task, *others, settings.batch_size)
+            optimizers_of = DIAGONAL[best](rates[best]), shampoo(rates[contender])
+            metrics["step_time"] = step_time_ratio(task, *optimizers_of, settings.batch_size)
             metrics["memory"] = memory_of_a_replica()
         yield contender, metrics
 
 
-def _best_rate(known: Done, contender: str) -> Metrics:
-    tried = [known[f"{contender}{TRIAL}{rate:g}"] for rate in RATES]
-    return min(tried, key=_lowest)
+def _train(contender: str, task: Task, rate: float, seed: int, settings: Settings) -> Metrics:
+    build = models.get(MODEL)
+    model = make(build, task, OPTIONS, seed)
+    curve = Curve(task, build, _every(settings, task))
+    optimizer = composite(CONTENDERS[contender](rate))
+    fit(model, task, build, optimizer, settings, seed, [curve])
+    return {
+        "rate": rate,
+        "entropy": entropy_on(model, task, task.test, build),
+        "lowest": min(curve.entropies),
+        "curve": curve.entropies,
+    }
 
 
-def _lowest(found: Metrics) -> float:
-    return float(min(found["curve"]))
+def _every(settings: Settings, task: Task) -> int:
+    """The number of steps between two points of a curve."""
+    steps = -(-task.train.num_examples() // settings.batch_size) * settings.epochs
+    return max(1, steps // POINTS)
 
 
-def _steps_to(curve: Sequence[float], target: float, steps: int) -> float:
+def _steps_to(curve: Sequence[float], target: float, settings: Settings, task: Task) -> float:
     """The first step of a curve at which it is at most `target`; NaN: it never is."""
-    every = max(1, steps // 20)
-    reached = [every * (i + 1) for i, entropy in enumerate(curve) if entropy <= target]
-    return reached[0] if reached else float("nan")
+    every = _every(settings, task)
+    return next((float(every * (i + 1)) for i, y in enumerate(curve) if y <= target), math.nan)
 
 
 def step_time_ratio(
     task: Task, diagonal: Any, other: Any, batch_size: int, repetitions: int = 6
 ) -> float:
-    """The time of `FREQUENCY` steps with `other`, divided by that with `diagonal`, interleaved."""
+    """The CPU time of `FREQUENCY` steps with `other`, divided by that with `diagonal`.
+
+    The median of pairs of measurements, one after the other. Other processes hardly change it.
+    """
     build = models.get(MODEL)
     batch = next(iter(task.batches(task.train, build, min(batch_size, READ_BATCH_SIZE))))
     timed = []
@@ -159,10 +181,10 @@ def step_time_ratio(
     for _ in range(repetitions):
         seconds = []
         for model in timed:
-            start = time.perf_counter()
+            start = time.process_time()
             for _ in range(FREQUENCY):
                 model.train_on_batch(*batch)
-            seconds.append(time.perf_counter() - start)
+            seconds.append(time.process_time() - start)
         ratios.append(seconds[1] / seconds[0])
     return statistics.median(ratios)
 

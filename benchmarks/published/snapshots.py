@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from benchmarks.published.task import (
     L2,
     READ_BATCH_SIZE,
-    TRIAL,
+    TUNING_SEED,
     Done,
     Measured,
     Metrics,
     Settings,
     Task,
+    best_trial,
     entropy_on,
     fit,
     make,
     normalized_entropy,
     predict,
     regularized,
+    trial,
 )
 from twml_ops import models, optimizers
 from twml_ops.callbacks import SnapshotEnsemble
@@ -34,11 +38,36 @@ CLAIM = (
 )
 DATA = ("mixed", "criteo", "flights")
 MODEL = "deepfm"
+SINGLE, COSINE = "single run", "single run, learning rate along one half cosine"
 OPTIONS: dict[str, Any] = {}
 RATE, SNAPSHOTS, RUNS = 0.002, 5, 3
 SCHEDULES: tuple[Schedule, ...] = ("cyclic", "constant")
 SIZES = (0.0, 0.01, 0.03, 0.1, 0.3)
 COMBINATIONS: tuple[Combination, ...] = ("mean_probability", "mean_logit", "weighted", "greedy")
+
+COMPARISONS = tuple(
+    (f"{schedule}, perturbation {size:g}, weighted", SINGLE, "entropy")
+    for schedule, size in itertools.product(SCHEDULES, SIZES)
+)
+
+
+def tune(task: Task, settings: Settings, done: Done) -> Measured:
+    """Trains the single run with each strength of regularization.
+
+    Args:
+        task: the data.
+        settings: of every training.
+        done: trials that are measured.
+
+    Yields:
+        Trials, and their `l2` and `lowest` normalized entropy on the validation part.
+    """
+    for l2 in L2:
+        name = trial(SINGLE, l2)
+        if name not in done:
+            model = _run(task, l2, TUNING_SEED, settings)
+            lowest = entropy_on(model, task, task.validation, models.get(MODEL))
+            yield name, {"lowest": lowest, "l2": l2}
 
 
 def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:
@@ -48,47 +77,34 @@ def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:
         task: the data.
         seed: of the weights and the order.
         settings: of every training.
-        done: contenders that are measured.
+        done: trials, of which the best gives the strength of regularization of all runs, and
+            contenders that are measured.
 
     Yields:
-        Trials of the single run with each strength of regularization, of which the validation part
-        chooses the one for all. Then the contender, and its `entropy` on the test part; of
-        snapshots also the `deviation` of the members there.
+        The contender, and its `entropy` on the test part; of snapshots also the `deviation` of the
+        members there.
     """
-    build = models.get(MODEL)
+    build, l2 = models.get(MODEL), best_trial(done, SINGLE)["l2"]
     test = task.batches(task.test, build, READ_BATCH_SIZE)
 
-    def run(callbacks: Any = (), number: int = 0) -> Any:
-        own_seed = seed + 1000 * number
-        model = make(build, task, regularized(OPTIONS, l2), own_seed)
-        fit(model, task, build, optimizers.LazyAdam(RATE), settings, own_seed, callbacks)
-        return model
+    def run(callbacks: Sequence[Any] = (), number: int = 0) -> Any:
+        return _run(task, l2, seed + 1000 * number, settings, callbacks)
 
     def entropy(model: Any) -> Metrics:
         return {"entropy": entropy_on(model, task, task.test, build)}
 
-    tried = []
-    for l2 in L2:
-        trial = f"single run{TRIAL}{l2:g}"
-        found = done.get(trial)
-        if found is None:
-            model = run()
-            lowest = entropy_on(model, task, task.validation, build)
-            found = {**entropy(model), "lowest": lowest, "l2": l2}
-            yield trial, found
-        tried.append(found)
-    chosen = min(tried, key=lambda each: float(each["lowest"]))
-    l2 = chosen["l2"]
-    if "single run" not in done:
-        yield "single run", chosen
-    if "late checkpoints averaged" not in done:
-        steps = -(-task.train.num_examples() // settings.batch_size)
-        yield "late checkpoints averaged", entropy(run([WeightAveraging(steps)]))
     independent = f"{RUNS} independent runs, {RUNS} × the compute"
-    if independent not in done:
+    if SINGLE not in done or independent not in done:
         outputs = [predict(run(number=i), test) for i in range(RUNS)]
-        mean = np.mean([p for _, p in outputs], axis=0)
-        yield independent, {"entropy": normalized_entropy(outputs[0][0], mean)}
+        labels, mean = outputs[0][0], np.mean([p for _, p in outputs], axis=0)
+        yield SINGLE, {"entropy": normalized_entropy(*outputs[0])}
+        yield independent, {"entropy": normalized_entropy(labels, mean)}
+    steps = -(-task.train.num_examples() // settings.batch_size)
+    if COSINE not in done:
+        rate = tf.keras.optimizers.schedules.CosineDecay(RATE, steps * settings.epochs)
+        yield COSINE, entropy(_run(task, l2, seed, settings, rate=rate))
+    if "late checkpoints averaged" not in done:
+        yield "late checkpoints averaged", entropy(run([WeightAveraging(steps)]))
     validation = task.batches(task.validation, build, READ_BATCH_SIZE)
     for schedule, size in itertools.product(SCHEDULES, SIZES):
         names = {c: f"{schedule}, perturbation {size:g}, {c}" for c in COMBINATIONS}
@@ -100,3 +116,17 @@ def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:
         for combination, name in names.items():
             made = snapshots.ensemble(combination, validation)
             yield name, {**entropy(made), "deviation": deviation}
+
+
+def _run(
+    task: Task,
+    l2: float,
+    seed: int,
+    settings: Settings,
+    callbacks: Sequence[Any] = (),
+    rate: Any = RATE,
+) -> tf.keras.Model:
+    build = models.get(MODEL)
+    model = make(build, task, regularized(OPTIONS, l2), seed)
+    fit(model, task, build, optimizers.LazyAdam(rate), settings, seed, callbacks)
+    return model

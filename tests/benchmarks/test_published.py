@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.published import __main__ as published
 from benchmarks.published import architecture, dhen, hashes, shampoo, snapshots
-from benchmarks.published.task import TRIAL, Settings, open_task
+from benchmarks.published.task import TRIAL, TUNING_SEED, Settings, open_task
 from twml_ops import search
 
 
@@ -25,13 +25,31 @@ def test_the_three_parts_of_a_task_are_disjoint_and_the_test_rows_are_the_last(t
     assert counts[2] == 60
 
 
-def test_dhen_is_measured_beside_its_modules(task, monkeypatch):
-    kept = ("DHEN, all modules", "DHEN, linear alone")
-    monkeypatch.setattr(dhen, "L2", (0.0,))
-    monkeypatch.setattr(dhen, "CONTENDERS", {name: dhen.CONTENDERS[name] for name in kept})
-    found = dict(dhen.measure(task, 0, TINY, {}))
-    assert {name for name in found if TRIAL not in name} == set(kept)
+def test_dhen_is_measured_with_the_setting_of_its_best_trial_beside_the_best_model(
+    task, monkeypatch
+):
+    linear = "DHEN, linear alone"
+    monkeypatch.setattr(dhen, "L2", (0.0, 100.0))
+    monkeypatch.setattr(dhen, "DHEN", {linear: dhen.DHEN[linear]})
+    monkeypatch.setattr(dhen, "MODELS", {name: dhen.MODELS[name] for name in ("deepfm", "dlrm")})
+    trials = dict(dhen.tune(task, TINY, {}))
+    assert len(trials) == 2 * 3
+    assert list(dhen.tune(task, TINY, trials)) == []
+    trials[f"{linear}{TRIAL}0"]["lowest"] = trials[f"dlrm{TRIAL}100"]["lowest"] = -1.0
+    found = dict(dhen.measure(task, 0, TINY, trials))
+    assert {name: metrics["l2"] for name, metrics in found.items()} == {linear: 0, "dlrm": 100}
     assert all(0.3 < metrics["entropy"] < 3 for metrics in found.values())
+    assert list(dhen.measure(task, 0, TINY, trials | found)) == []
+
+
+def test_trials_have_a_seed_of_their_own():
+    runs = {
+        "a": {"0": {"entropy": 1.0}, "1": {"entropy": 2.0}},
+        f"a{TRIAL}1": {str(TUNING_SEED): {"lowest": 3.0}},
+    }
+    assert published.known(runs, 1) == {"a": {"entropy": 2.0}, f"a{TRIAL}1": {"lowest": 3.0}}
+    assert published.tuning_seeds(dhen) == [TUNING_SEED]
+    assert published.tuning_seeds(architecture) == []
 
 
 def test_shampoo_is_measured_beside_diagonal_optimizers(task, monkeypatch):
@@ -39,14 +57,15 @@ def test_shampoo_is_measured_beside_diagonal_optimizers(task, monkeypatch):
     monkeypatch.setattr(shampoo, "FREQUENCY", 2)
     monkeypatch.setattr(shampoo, "OPTIONS", {"hidden": (4,), "bottom": (4,)})
     monkeypatch.setattr(shampoo, "memory_of_a_replica", lambda: 0.5)
-    found = dict(shampoo.measure(task, 0, TINY, {}))
+    trials = dict(shampoo.tune(task, TINY, {}))
+    found = dict(shampoo.measure(task, 0, TINY, trials))
     assert found["Shampoo"]["step_time"] > 0
     lowest = min(found[name]["lowest"] for name in shampoo.DIAGONAL)
     chosen = {name: found[name] for name in shampoo.CONTENDERS}
     reached = [m["steps"] for m in chosen.values() if m["lowest"] <= lowest]
     assert reached
     assert all(steps > 0 for steps in reached)
-    assert list(shampoo.measure(task, 0, TINY, found)) == []
+    assert list(shampoo.measure(task, 0, TINY, trials | found)) == []
 
 
 def test_a_search_is_measured_beside_random_search(task, monkeypatch):
@@ -93,7 +112,7 @@ def test_snapshots_are_measured_and_the_command_resumes(tmp_path, monkeypatch):
     }
     published.main(**arguments)
     runs = json.loads(results.read_text())["runs"]["snapshots on mixed"]
-    assert len(runs) == 1 + 3 + 2 * 4
+    assert len(runs) == 1 + 4 + 2 * 4
     monkeypatch.setattr(snapshots, "fit", None)  # a second training would fail
     published.main(**arguments)
     text = results.with_suffix(".md").read_text()
