@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import _keras
-from twml_ops.distribute.hybrid import dense_gradients, updates
+from twml_ops.distribute.hybrid import contributions, dense_gradients, updates
 from twml_ops.distribute.hybrid.cluster import Cluster
 from twml_ops.distribute.hybrid.deferred_tensor import depends_on
 from twml_ops.distribute.hybrid.exchange import Exchange
@@ -27,13 +27,10 @@ from twml_ops.distribute.hybrid.state import RunState, SharedVariable
 from twml_ops.distribute.hybrid.stored_products import StoredProducts
 from twml_ops.distribute.hybrid.table_product import TableProduct
 from twml_ops.distribute.hybrid.updates import ShardGradient
-from twml_ops.distribute.hybrid.wire import ShardEntries
 from twml_ops.ops._tape import tf_variable
 
 Batch = tuple[Any, Any, Any]
 """The features of a batch, its labels, and its weights or None."""
-
-_TENSORS_PER_USE = 4  # ids, values, row_splits and the gradient of the product
 
 
 @dataclasses.dataclass(eq=False)
@@ -225,7 +222,8 @@ class StepGraph:
             self._update(used, [[uses] for uses in by_server], gradients)
             return loss, self._count_step(number), self._count_own_step()
         num_rows = tf.cast(tf.shape(tf.nest.flatten(y)[0])[0], tf.float32)
-        own = self._contributions(by_server, gradients, num_rows)
+        devices = self.cluster.devices
+        own = contributions.of_worker(devices, by_server, gradients, num_rows)
         if self.queues.worker:
             return loss, self.queues.send_to_leader(own, number), not_counted
         collected, same_step = self.queues.collect(own, number)
@@ -234,7 +232,7 @@ class StepGraph:
         # A step that fails because a worker is missing must not be counted either.
         arrived = [t for tensors in collected.values() for t in tensors[-1]]
         with tf.control_dependencies([*arrived, begun]):
-            self._update(used, *self._combine(collected, len(used), gradients))
+            self._update(used, *contributions.combine(devices, collected, len(used), gradients))
         with tf.control_dependencies(effects_so_far()):
             step = self._count_step(number)
         with tf.control_dependencies([step]):
@@ -363,55 +361,6 @@ class StepGraph:
         """Returns [server][use]: entries and gradients of each product, on the servers."""
         servers = range(len(self.cluster.devices))
         return [[(u.shard_entries[p], u.sent_gradients[p]) for u in used] for p in servers]
-
-    def _contributions(
-        self, by_server: list[list[ShardGradient]], gradients: list[Any], num_rows: tf.Tensor
-    ) -> dict[tuple[str, str], list[tf.Tensor]]:
-        """Returns what this worker contributes to a step: (device, label) -> tensors."""
-        devices = self.cluster.devices
-        own = {
-            (device, "sparse"): [t for entries, gradient in uses for t in (*entries, gradient)]
-            for device, uses in zip(devices, by_server, strict=True)
-            if uses
-        }
-        dense = [g for g in gradients if g is not None]
-        packed = dense_gradients.pack(dense)
-        own[devices[0], "dense"] = [num_rows, *tf.nest.flatten(packed, expand_composites=True)]
-        return own
-
-    def _combine(self, collected: Any, uses: int, gradients: list[Any]) -> tuple[Any, Any]:
-        """Combines the workers' contributions into those of the concatenated batch.
-
-        Returns:
-            [server][worker][use] entries and gradients, and the dense gradients.
-        """
-        devices = self.cluster.devices
-        sparse: list[list[list[ShardGradient]]] = []
-        for device in devices if uses else ():
-            workers = collected[device, "sparse"]
-            with tf.device(device):
-                sizes = [tf.cast(tf.shape(w[3])[0], tf.float32) for w in workers]
-                total = tf.add_n(sizes)
-                sparse.append(
-                    [
-                        [
-                            (ShardEntries(*w[i : i + 3]), w[i + 3] * (n / total))
-                            for i in range(0, _TENSORS_PER_USE * uses, _TENSORS_PER_USE)
-                        ]
-                        for w, n in zip(workers, sizes, strict=True)
-                    ]
-                )
-        rows = [w[0] for w in collected[devices[0], "dense"]]
-        shares = [n / tf.add_n(rows) for n in rows]
-        like = [g for g in gradients if g is not None]
-        structure = dense_gradients.pack(like)
-        by_worker = [
-            tf.nest.pack_sequence_as(structure, w[1:], expand_composites=True)
-            for w in collected[devices[0], "dense"]
-        ]
-        packed = [dense_gradients.weighted_sum(g, shares) for g in zip(*by_worker, strict=True)]
-        means = iter(dense_gradients.unpack(packed, like))
-        return sparse, [None if g is None else next(means) for g in gradients]
 
     def _pull_state(self) -> SharedValues | None:
         """Reads the dense weights and the step that all workers share; None: there are none."""
