@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.make_model import model_maker
 from twml_ops.cli.runs.sources import open_pair
 from twml_ops.data import Schema
+from twml_ops.distribute.measured_training import repeated
 from twml_ops.models import sparse_mlp
 from twml_ops.optimizers import SGD
 
@@ -74,7 +74,7 @@ def reference(steps: int) -> Training:
     del steps
 
     def batches(worker: int) -> tf.data.Dataset:
-        return _repeated([hybrid.inputs(b) for b in WORKLOAD.batches(BATCHES, seed=1 + worker)])
+        return repeated([hybrid.inputs(b) for b in WORKLOAD.batches(BATCHES, seed=1 + worker)])
 
     return Training(lambda: hybrid.model(WORKLOAD), SGD(RATE), "mse", batches)
 
@@ -87,7 +87,7 @@ def criteo(steps: int) -> Training:
         return [_criteo_batch(rng) for _ in range(BATCHES)]
 
     def batches(worker: int) -> tf.data.Dataset:
-        return _repeated(made(worker))
+        return repeated(made(worker))
 
     rate = optimizers.learning_rate_of("adagrad", "sparse_mlp")
     return Training(
@@ -113,12 +113,6 @@ def _criteo_batch(rng: np.random.Generator) -> Any:
         "categorical_ids": ragged(ranks),
     }
     return features, rng.integers(0, 2, (CRITEO_BATCH, 1)).astype(np.float32)
-
-
-def _repeated(batches: list[Any]) -> tf.data.Dataset:
-    """Batches in memory in an endless order. A generator would run Python for each of them."""
-    each = [tf.data.Dataset.from_tensors(batch) for batch in batches]
-    return functools.reduce(tf.data.Dataset.concatenate, each).repeat()
 
 
 TRAININGS: dict[str, Callable[[int], Training]] = {

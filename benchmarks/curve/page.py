@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.curve.cells import OURS, STOCK, Cell, cells, learning_cells
@@ -18,8 +17,8 @@ def section(result: dict[str, Any]) -> str:
     """The tables of all trainings.
 
     Args:
-        result: "cells", "learned", "failed", "share" and "machine"; with "costs" and "jobs" cells
-            are predicted.
+        result: "cells", "learned", "failed", "share" and "machine"; with "costs", "jobs" and
+            "wire" cells are predicted.
     """
     found = {name: median(runs) for name, runs in result["cells"].items() if runs}
     head = (
@@ -73,8 +72,8 @@ def _predictions(result: dict[str, Any], found: dict[str, Run]) -> Predictions |
 
 def _table(known: list[Cell], runs: Found, predictions: Predictions | None) -> str:
     training = known[0].training
-    bases = [Cell(training, OURS), Cell(training, OURS, beside=_beside(known))]
-    bases += [Cell(training, STOCK)]
+    beside = max(cell.beside for cell in known)
+    bases = Cell(training, OURS), Cell(training, OURS, beside=beside), Cell(training, STOCK)
     rows = []
     for cell in known:
         measured = median(runs[cell.name])
@@ -99,10 +98,6 @@ def _table(known: list[Cell], runs: Found, predictions: Predictions | None) -> s
     return markdown(header, rows)
 
 
-def _beside(known: Iterable[Cell]) -> int:
-    return max(cell.beside for cell in known)
-
-
 def _steps(runs: list[Run]) -> str:
     """The median of steps/s, its range, and * if there was steal time."""
     steps = sorted(run["steps"] for run in runs)
@@ -124,7 +119,7 @@ def _predicted(cell: Cell, steps: float, predictions: Predictions | None) -> lis
 
 def _losses(learned: Found) -> list[str]:
     """For each number of batches, the losses after them and the time until that of one host."""
-    every = {cell.name: cell for cell in learning_cells()}
+    every = [cell.name for cell in learning_cells()]
     tables = []
     for batches in dict.fromkeys(name.split(", ", 1)[0] for name, runs in learned.items() if runs):
         runs = {
@@ -134,12 +129,7 @@ def _losses(learned: Found) -> list[str]:
         }
         base = runs.get(Cell("flights", OURS).name)
         rows = [
-            [
-                name,
-                f"{run['loss']:.4f}",
-                f"{run['seconds']:.0f}",
-                _until(run, base),
-            ]
+            [name, f"{run['loss']:.4f}", f"{run['seconds']:.0f}", _until(run, base)]
             for name, run in runs.items()
         ]
         header = [f"after {batches}", "loss of held-out data", "seconds"]

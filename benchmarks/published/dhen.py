@@ -18,8 +18,8 @@ from benchmarks.published.task import (
     entropy_on,
     fit,
     make,
+    missing_trials,
     regularized,
-    trial,
 )
 from twml_ops import layers, models, optimizers
 
@@ -59,10 +59,8 @@ def tune(task: Task, settings: Settings, done: Done) -> Measured:
         Trials, with what `measure` gives.
     """
     for contender in [*_dhen(task), *MODELS]:
-        for l2 in L2:
-            name = trial(contender, l2)
-            if name not in done:
-                yield name, _train(contender, task, l2, TUNING_SEED, settings, patience=2)
+        for name, l2 in missing_trials(contender, L2, done):
+            yield name, _train(contender, task, l2, TUNING_SEED, settings, patience=2)
 
 
 def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:

@@ -26,9 +26,9 @@ from benchmarks.published.task import (
     entropy_on,
     fit,
     make,
+    missing_trials,
     normalized_entropy,
     predict,
-    trial,
 )
 from twml_ops import models, optimizers
 
@@ -99,9 +99,8 @@ def tune(task: Task, settings: Settings, done: Done) -> Measured:
     Yields:
         Trials, and their `rate` and the `lowest` point of their curve.
     """
-    for contender, rate in itertools.product(CONTENDERS, RATES):
-        name = trial(contender, rate)
-        if name not in done:
+    for contender in CONTENDERS:
+        for name, rate in missing_trials(contender, RATES, done):
             found = _train(contender, task, rate, TUNING_SEED, settings)
             yield name, {"rate": rate, "lowest": found["lowest"]}
 

@@ -22,10 +22,10 @@ from benchmarks.published.task import (
     entropy_on,
     fit,
     make,
+    missing_trials,
     normalized_entropy,
     predict,
     regularized,
-    trial,
 )
 from twml_ops import models, optimizers
 from twml_ops.callbacks import SnapshotEnsemble
@@ -62,12 +62,10 @@ def tune(task: Task, settings: Settings, done: Done) -> Measured:
     Yields:
         Trials, and their `l2` and `lowest` normalized entropy on the validation part.
     """
-    for l2 in L2:
-        name = trial(SINGLE, l2)
-        if name not in done:
-            model = _run(task, l2, TUNING_SEED, settings)
-            lowest = entropy_on(model, task, task.validation, models.get(MODEL))
-            yield name, {"lowest": lowest, "l2": l2}
+    for name, l2 in missing_trials(SINGLE, L2, done):
+        model = _run(task, l2, TUNING_SEED, settings)
+        lowest = entropy_on(model, task, task.validation, models.get(MODEL))
+        yield name, {"lowest": lowest, "l2": l2}
 
 
 def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:

@@ -184,9 +184,20 @@ class BestEpoch(tf.keras.callbacks.Callback):
         self.model.set_weights(self._weights)
 
 
-def trial(contender: str, value: float) -> str:
-    """The name of a training that only chooses a setting."""
-    return f"{contender}{TRIAL}{value:g}"
+def missing_trials(
+    contender: str, values: Sequence[float], done: Done
+) -> Iterator[tuple[str, float]]:
+    """The trainings that only choose a setting and are not measured: (name, value of the setting).
+
+    Args:
+        contender: the contender.
+        values: of the setting.
+        done: trials that are measured.
+    """
+    for value in values:
+        name = f"{contender}{TRIAL}{value:g}"
+        if name not in done:
+            yield name, value
 
 
 def best_trial(done: Done, contender: str) -> Metrics:

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,9 +87,18 @@ class MeasuredTraining:
                 for _ in range(self.tables)
             )
             labels = rng.integers(2, size=[self.batch, 1])
-            batch = features, tf.constant(labels, tf.float32)
-            found.append(tf.data.Dataset.from_tensors(batch))
-        return functools.reduce(tf.data.Dataset.concatenate, found).repeat()
+            found.append((features, tf.constant(labels, tf.float32)))
+        return repeated(found)
+
+
+def repeated(batches: Sequence[Any]) -> tf.data.Dataset:
+    """Returns batches in memory in an endless order. A generator would run Python for each.
+
+    Args:
+        batches: At least one nested structure of tensors.
+    """
+    each = [tf.data.Dataset.from_tensors(batch) for batch in batches]
+    return functools.reduce(tf.data.Dataset.concatenate, each).repeat()
 
 
 def main() -> None:

@@ -40,6 +40,8 @@ def depends_on(tensors: Sequence[tf.Tensor], sources: Sequence[tf.Tensor]) -> bo
         Whether an op that computes one of the tensors is the op of one of the sources.
     """
     wanted = {id(t.op) for t in sources}
+    if not wanted:
+        return False
     pending: list[Any] = [t.op for t in tensors]
     visited: set[Any] = set()
     while pending:

@@ -1,4 +1,4 @@
-"""Dense gradients of several variables in one tensor, so that they are sent in one message."""
+"""Gradients of dense weights: sent in one message, added up, or in one tensor for each type."""
 
 from __future__ import annotations
 
@@ -97,11 +97,11 @@ def add(gradients: Sequence[Any]) -> Any:
         gradients: At least one: tensors, or `tf.IndexedSlices`, or None if there is no gradient.
 
     Returns:
-        The sum.
+        The sum; a single gradient is returned as it is.
     """
     first = gradients[0]
-    if first is None:
-        return None
+    if first is None or len(gradients) == 1:
+        return first
     if isinstance(first, tf.IndexedSlices):
         values = tf.concat([g.values for g in gradients], axis=0)
         indices = tf.concat([g.indices for g in gradients], axis=0)

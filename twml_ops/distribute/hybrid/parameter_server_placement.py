@@ -155,15 +155,20 @@ class ParameterServerPlacement(placement.Placement):
         return exchange.products
 
     def exchange_of(
-        self, products: Sequence[TableProduct] = (), values: SharedValues | None = None
+        self,
+        products: Sequence[TableProduct] = (),
+        values: SharedValues | None = None,
+        links: Sequence[Link] | None = None,
     ) -> Exchange:
-        """Returns an exchange with products, in the graph of a step.
+        """Returns an exchange with products.
 
         Args:
             products: The products.
             values: Values that the servers send with the products; None: there are none.
+            links: The way to each server; None: that in the graph of a step.
         """
-        exchange = Exchange(self.links, self.wire_dtype, self.deduplicate, self._in_process, values)
+        links = self.links if links is None else links
+        exchange = Exchange(links, self.wire_dtype, self.deduplicate, self._in_process, values)
         exchange.products += products
         return exchange
 
@@ -171,7 +176,7 @@ class ParameterServerPlacement(placement.Placement):
         """See `Placement.sparse_linear`. All servers multiply at the same time."""
         ids, values, splits = entries
         if not table.shards:  # the model is being built, or its shapes are inferred
-            num_rows = tf.shape(splits)[0] - 1
+            num_rows = wire.num_rows(splits)
             distinct = tf.size(tf.unique(ids).y)
             self.batch_sizes.append(
                 BatchSize(table, tf.size(ids), distinct, num_rows, values is not None)
@@ -240,9 +245,7 @@ class ParameterServerPlacement(placement.Placement):
         # Messages of a session need the step of the worker, which other functions do not have.
         in_step = self._graph is not None and self._graph is tf.compat.v1.get_default_graph()
         links = self.links if in_step else without_sessions(self.links)
-        exchange = Exchange(links, self.wire_dtype, self.deduplicate, self._in_process, values)
-        exchange.products += products
-        return exchange
+        return self.exchange_of(products, values, links)
 
     def restore_product(
         self,

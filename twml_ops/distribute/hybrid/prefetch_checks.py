@@ -37,25 +37,6 @@ def variables_read_by(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     return handles
 
 
-def resources_before(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Finds the resources, such as variables, that tensors of a graph depend on.
-
-    Args:
-        tensors: Tensors of the graph.
-
-    Returns:
-        Their handles.
-    """
-    visited, ops, handles = set(), [t.op for t in tensors], []
-    while ops:
-        op = ops.pop()
-        if op not in visited:
-            visited.add(op)
-            handles += [t for t in op.inputs if t.dtype == tf.resource]
-            ops += [t.op for t in op.inputs if t.dtype != tf.resource]
-    return handles
-
-
 def check_only_read(handles: list[tf.Tensor]) -> None:
     """Checks that a step does not write the variables that prefetched entries depend on.
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from twml_ops import _keras
 from twml_ops.distribute.hybrid import contributions, dense_gradients, updates
 from twml_ops.distribute.hybrid.cluster import Cluster
 from twml_ops.distribute.hybrid.deferred_tensor import depends_on
@@ -17,11 +15,8 @@ from twml_ops.distribute.hybrid.exchange import Exchange
 from twml_ops.distribute.hybrid.gradient_queues import GradientQueues, effects_so_far
 from twml_ops.distribute.hybrid.joined_batches import join_gradients
 from twml_ops.distribute.hybrid.parameter_server_placement import ParameterServerPlacement
-from twml_ops.distribute.hybrid.prefetch_checks import (
-    check_only_read,
-    resources_before,
-    variables_read_by,
-)
+from twml_ops.distribute.hybrid.prefetch_checks import check_only_read, variables_read_by
+from twml_ops.distribute.hybrid.random_states import RandomStates
 from twml_ops.distribute.hybrid.shared_values import SharedValues
 from twml_ops.distribute.hybrid.state import RunState, SharedVariable
 from twml_ops.distribute.hybrid.stored_products import StoredProducts
@@ -60,15 +55,12 @@ class StepGraph:
         default_factory=dict, init=False
     )
     _sent: dict[int, tf.Tensor] = dataclasses.field(default_factory=dict, init=False)
-    _random_states: list[tuple[Any, int]] = dataclasses.field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        """Makes a seed of each random state and of the number of the worker, and variables."""
+        """Makes what the graph of each step uses, and variables of this process."""
         prefix = f"{self.state.prefix}/ahead/{self.cluster.index}"
         self._stored = StoredProducts(self.placement, prefix)
-        worker = bytes([self.cluster.index % 256])
-        for each in map(tf_variable, _keras.random_states(self.model)):
-            self._random_states.append((each, zlib.crc32(each.numpy().tobytes() + worker)))
+        self._random_states = RandomStates(self.model, self.cluster.index)
         counted = len(self.cluster.workers) if self.bounded else 0
         with tf.device(self.cluster.own_device):
             self._losses = tf.Variable(
@@ -124,7 +116,7 @@ class StepGraph:
                     products = self._stored.restore(prefetched)
                     prefetched, read = self._prefetch(after, values)
                 if len(group) == 1:
-                    self._set_random_states(first)
+                    self._random_states.set(first)
                     loss, step, worker_steps = self._train(first, *group[0], products, values)
                     losses.append(loss)
                 else:
@@ -196,13 +188,6 @@ class StepGraph:
             products = self.placement.join_batches(len(xs))
         return products, read
 
-    def _set_random_states(self, number: tf.Tensor) -> None:
-        for state, seed in self._random_states:
-            words = tf.random.stateless_uniform(
-                state.shape, [seed, number], minval=None, maxval=None, dtype=state.dtype
-            )
-            state.assign(words)
-
     def _train(
         self,
         number: tf.Tensor,
@@ -257,7 +242,7 @@ class StepGraph:
         in_front: list[bool] = []
         losses, dense = [], []
         for i, (x, y, weights) in enumerate(group):
-            self._set_random_states(number + i)
+            self._random_states.set(number + i)
             parts = None if products is None else [p.parts[i] for p in products]
             loss, parts, gradients = self._backward(x, y, weights, parts, values, exchange)
             in_front = in_front or self._in_front(parts)
@@ -286,10 +271,9 @@ class StepGraph:
     def _in_front(self, products: list[TableProduct]) -> list[bool]:
         """Returns for each dense weight whether entries depend on it."""
         entries = [t for p in products for t in p.entries or () if t is not None]
-        names = {handle.name for handle in resources_before(entries)}
         graph = tf.compat.v1.get_default_graph()
-        trained = [tf_variable(v).handle for v in self.state.trained]
-        return [graph.capture(handle).name in names for handle in trained]
+        handles = [graph.capture(tf_variable(v).handle) for v in self.state.trained]
+        return [depends_on(entries, [handle]) for handle in handles]
 
     def _update_in_front(
         self, gradients: list[Any], steps: int, scalars: Sequence[tf.Tensor]
@@ -511,13 +495,3 @@ class StepGraph:
             values = way.to_worker([s.remote.value() for s in group])
             for shared, value in zip(group, values, strict=True):
                 tf_variable(shared.local).assign(tf.reshape(value, shared.remote.shape))
-
-
-def _weighted_sum(gradients: Any, shares: list[tf.Tensor]) -> Any:
-    """Returns the weighted sum of the workers' gradients of one variable."""
-    first = gradients[0]
-    if isinstance(first, tf.IndexedSlices):
-        values = [g.values * share for g, share in zip(gradients, shares, strict=True)]
-        indices = tf.concat([g.indices for g in gradients], axis=0)
-        return tf.IndexedSlices(tf.concat(values, axis=0), indices, first.dense_shape)
-    return tf.add_n([g * share for g, share in zip(gradients, shares, strict=True)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -57,16 +58,16 @@ class TableProduct:
 
     def split(self, value: tf.Tensor) -> list[tf.Tensor]:
         """Splits a tensor with a row for each example into those of the batches."""
-        if not self.parts:
-            return [value]
-        rows = [wire.num_rows(part.entries[2]) for part in self.parts if part.entries is not None]
-        return list(tf.split(value, tf.stack(rows), num=len(rows)))
+        return self._split(value, lambda entries: wire.num_rows(entries[2]))
 
     def split_entries(self, value: tf.Tensor) -> list[tf.Tensor]:
         """Splits a tensor with a number for each entry into those of the batches."""
+        return self._split(value, lambda entries: tf.size(entries[0]))
+
+    def _split(self, value: tf.Tensor, size_of: Callable[[CsrEntries], Any]) -> list[tf.Tensor]:
         if not self.parts:
             return [value]
-        sizes = [tf.size(part.entries[0]) for part in self.parts if part.entries is not None]
+        sizes = [size_of(part.entries) for part in self.parts if part.entries is not None]
         return list(tf.split(value, tf.stack(sizes), num=len(sizes)))
 
     def tensors_to_store(self) -> list[tuple[tuple[int, str], tf.Tensor]]:

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import ops
+from twml_ops.distribute.hybrid import dense_gradients
 from twml_ops.distribute.hybrid.remote_table import RemoteTable
 from twml_ops.distribute.hybrid.remote_variable import RemoteVariable
 from twml_ops.distribute.hybrid.wire import ShardEntries, concat_entries
@@ -76,7 +77,7 @@ def update_shard(
     """
     shard = table.shards[p]
     with tf.device(shard.device):
-        slices = _concat_slices([_shard_gradient(shard, *use) for use in uses])
+        slices = dense_gradients.add([_shard_gradient(shard, *use) for use in uses])
         (slices,) = optimizer.clip_gradients([slices])
         decay = optimizer.weight_decay_of(table)
         optimizer.update_variable(
@@ -95,15 +96,6 @@ def _shard_gradient(
     return ops.weights_grad(
         entries.ids, entries.values, entries.row_splits, gradient, shape, binary
     )
-
-
-def _concat_slices(gradients: Sequence[tf.IndexedSlices]) -> tf.IndexedSlices:
-    first = gradients[0]
-    if len(gradients) == 1:
-        return first
-    values = tf.concat([g.values for g in gradients], axis=0)
-    indices = tf.concat([g.indices for g in gradients], axis=0)
-    return tf.IndexedSlices(values, indices, first.dense_shape)
 
 
 def update_dense_variable(
