@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from twml_ops import core, export, layers, optimizers, placement
+from twml_ops import core, distribute, export, layers, optimizers, placement
 from twml_ops._keras import KERAS_3
 from twml_ops.ops._tape import tf_variable
 from twml_ops.tpu.embedding import sparse_layers
@@ -223,7 +223,7 @@ def test_exports_look_up_rows(tmp_path):
 
 
 def test_replicas_and_graphs_of_version_1_are_refused():
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = distribute.mirrored_strategy(2)
     layer = layers.DynamicLookup(4)
     layer(tf.ragged.constant([[1]], dtype=tf.int64))
     with pytest.raises(ValueError, match="without replicas, got 2"), strategy.scope():

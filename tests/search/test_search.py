@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.search.planted import SCHEMA, data_of, small_space
-from twml_ops import core, export, search
+from twml_ops import core, distribute, export, search
 from twml_ops.optimizers import LazyAdam
 from twml_ops.search.search import _Run
 
@@ -149,7 +149,7 @@ def test_a_choice_of_the_user_is_searched_like_the_others(tmp_path):
 
 def test_a_strategy_trains_what_is_found_and_refuses_the_search():
     space, data = small_space(field_units=(), max_rows=(), dense=()), data_of(rows=128)
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = distribute.mirrored_strategy(2)
     with strategy.scope():
         with pytest.raises(ValueError, match="a search trains on one replica"):
             search.search(space, SCHEMA, data, data)
