@@ -196,6 +196,60 @@ class Grouper {
   Scratch<int64_t> counts_;
 };
 
+// A counting sort of entries by codes, which must be less than the number of ids. Codes without
+// entries get empty groups.
+template <class Row, class Position, class Id>
+Groups<Id, Row> GroupByCode(const Csr<Id>& batch, Span<const uint32_t> codes,
+                            const ParallelFor& parallel_for) {
+  const int64_t n = codes.size(), num_ids = batch.ids.size();
+  // The counters of all chunks take no more memory than the entries.
+  const auto chunks = std::clamp<int64_t>(n / std::max(kEntriesPerChunk, num_ids), 1, kMaxChunks);
+  const Scratch<Position> counts(chunks * num_ids);
+  const auto for_each_chunk = [&](auto body) {
+    parallel_for(chunks, 2 * n / chunks + 1, [&](int64_t first, int64_t last) {
+      for (int64_t c = first; c < last; ++c) {
+        body(counts.data() + c * num_ids, n * c / chunks, n * (c + 1) / chunks);
+      }
+    });
+  };
+  for_each_chunk([&](Position* of_chunk, int64_t begin, int64_t end) {
+    std::fill_n(of_chunk, num_ids, 0);
+    for (int64_t k = begin; k < end; ++k) ++of_chunk[codes[k]];
+  });
+  Groups<Id, Row> groups;
+  groups.num_groups = num_ids;
+  groups.ids = SharedScratch<Id>(num_ids);
+  groups.splits = SharedScratch<int64_t>(num_ids + 1);
+  groups.rows = Scratch<Row>(n);
+  groups.values = Scratch<float>(batch.binary ? 0 : n);
+  std::copy_n(batch.ids.data(), num_ids, groups.ids.data());
+  Position at = 0;
+  for (int64_t u = 0; u < num_ids; ++u) {
+    groups.splits[u] = at;
+    for (int64_t c = 0; c < chunks; ++c) at += std::exchange(counts[c * num_ids + u], at);
+  }
+  groups.splits[num_ids] = at;
+  const auto scatter = [&](auto write) {
+    for_each_chunk([&](Position* positions, int64_t begin, int64_t end) {
+      ForEachRow(batch.row_splits, begin, end,
+                 [&](int64_t k, int64_t row) __attribute__((always_inline)) {
+                   write(positions[codes[k]]++, k, static_cast<Row>(row));
+                 });
+    });
+  };
+  Row* const rows = groups.rows.data();
+  float* const values = groups.values.data();
+  if (batch.binary) {
+    scatter([=](Position to, int64_t, Row row) { rows[to] = row; });
+  } else {
+    scatter([=, &batch](Position to, int64_t k, Row row) {
+      rows[to] = row;
+      values[to] = batch.values[k];
+    });
+  }
+  return groups;
+}
+
 // The groups `order`, whose rows are numbers of entries, with the rows and values of these entries.
 template <class Row, class Id, class Position>
 Groups<Id, Row> EntriesInOrder(const Groups<Id, Position>& order, const Csr<Id>& batch,
@@ -301,6 +355,43 @@ Status GroupBatch(const Csr<Id>& batch, int64_t input_dim, const GroupedBatch<Id
 }
 
 template <class Id>
+Status GroupCodedBatch(const Csr<Id>& batch, Span<const uint32_t> codes, int64_t input_dim,
+                       const ParallelFor& parallel_for, GroupedBatch<Id>* grouped) {
+  const int64_t n = codes.size(), num_ids = batch.ids.size();
+  TWML_RETURN_IF_ERROR(CheckRowSplits(batch.row_splits, n));
+  if (batch.values.size() != (batch.binary ? 0 : n)) {
+    return Invalid("values must have ", batch.binary ? 0 : n, " items, got ", batch.values.size());
+  }
+  TWML_RETURN_IF_ERROR(CheckIds(batch.ids, input_dim, parallel_for));
+  const auto not_greater =
+      std::adjacent_find(batch.ids.begin(), batch.ids.end(), [](Id a, Id b) { return a >= b; });
+  if (not_greater != batch.ids.end()) {
+    return Invalid("distinct ids must increase, but ids[", not_greater - batch.ids.begin(),
+                   "] = ", *not_greater, " is followed by ", *(not_greater + 1));
+  }
+  uint32_t largest = 0;
+  for (const uint32_t code : codes) largest = std::max(largest, code);
+  if (n > 0 && static_cast<int64_t>(largest) >= num_ids) {
+    return Invalid("codes must be in [0, ", num_ids, "), got ", largest);
+  }
+  grouped->num_rows = batch.num_rows();
+  grouped->num_entries = n;
+  grouped->input_dim = input_dim;
+  int64_t empty = -1;
+  WithRowType(batch.num_rows(), [&](auto row) {
+    WithRowType(n, [&](auto position) {
+      auto groups = GroupByCode<decltype(row), decltype(position)>(batch, codes, parallel_for);
+      for (int64_t u = 0; u < num_ids; ++u) {
+        if (groups.splits[u] == groups.splits[u + 1]) empty = u;
+      }
+      grouped->groups = std::move(groups);
+    });
+  });
+  if (empty >= 0) return Invalid("ids[", empty, "] = ", batch.ids[empty], " has no entry");
+  return Status();
+}
+
+template <class Id>
 Status CheckGroupedIds(const GroupedBatch<Id>& groups, Span<const Id> ids, int64_t input_dim,
                        const ParallelFor& parallel_for) {
   if (groups.num_entries != ids.size() || groups.num_rows != ids.size()) {
@@ -323,6 +414,8 @@ TWML_INSTANTIATE(int64_t, int64_t)
   template Status GroupIds<Id>(Span<const Id>, int64_t, const ParallelFor&, GroupedBatch<Id>*); \
   template Status GroupBatch<Id>(const Csr<Id>&, int64_t, const GroupedBatch<Id>*,              \
                                  const ParallelFor&, GroupedBatch<Id>*);                        \
+  template Status GroupCodedBatch<Id>(const Csr<Id>&, Span<const uint32_t>, int64_t,            \
+                                      const ParallelFor&, GroupedBatch<Id>*);                   \
   template Status CheckGroupedIds<Id>(const GroupedBatch<Id>&, Span<const Id>, int64_t,         \
                                       const ParallelFor&);
 TWML_INSTANTIATE(int32_t)

@@ -63,6 +63,13 @@ template <class Id>
 Status GroupBatch(const Csr<Id>& batch, int64_t input_dim, const GroupedBatch<Id>* grouped_ids,
                   const ParallelFor& parallel_for, GroupedBatch<Id>* grouped);
 
+// Groups the entries of a batch whose ids are sorted already: entry k has the id
+// batch.ids[codes[k]]. The ids must be strictly increasing and in [0, input_dim), and each must
+// have an entry.
+template <class Id>
+Status GroupCodedBatch(const Csr<Id>& batch, Span<const uint32_t> codes, int64_t input_dim,
+                       const ParallelFor& parallel_for, GroupedBatch<Id>* grouped);
+
 // Checks that `groups` can be the result of GroupIds for `ids`, and that the ids are in
 // [0, input_dim).
 template <class Id>

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "cc/core/group_by_id.h"
 #include "cc/core/id_index.h"
 #include "cc/core/scratch.h"
 
@@ -17,7 +18,7 @@ constexpr int kMaxBits = 63;
 
 struct Header {
   uint32_t magic;
-  uint8_t id_bits;
+  uint8_t id_bits;    // of an id, or of a gap between distinct ids
   uint8_t code_bits;  // 0: the ids are not deduplicated
   uint8_t length_bits;
   uint8_t binary;
@@ -80,6 +81,14 @@ template <class Visit>
 void ReadBits(const uint8_t* from, int64_t count, int bits, Visit visit) {
   const uint64_t mask = (uint64_t{1} << bits) - 1;
   int64_t at = 0;
+  if (bits <= 57) {  // the bytes of an item are within one unaligned word
+    for (int64_t i = 0; i < count; ++i, at += bits) {
+      uint64_t word;
+      std::memcpy(&word, from + at / 8, sizeof(word));
+      visit(i, word >> (at % 8) & mask);
+    }
+    return;
+  }
   for (int64_t i = 0; i < count; ++i, at += bits) {
     uint64_t words[2];
     std::memcpy(words, from + at / 64 * 8, sizeof(words));
@@ -94,7 +103,8 @@ class Packer {
  public:
   Packer(const Csr<Id>& batch, int64_t input_dim, int64_t parts)
       : rows_(batch.num_rows()), parts_(parts), binary_(batch.binary), begin_(parts + 1, 0) {
-    id_bits_ = BitsOf(static_cast<uint64_t>(std::max<int64_t>(input_dim - 1, 0) / parts));
+    largest_id_ = std::max<int64_t>(input_dim - 1, 0) / parts;
+    id_bits_ = BitsOf(static_cast<uint64_t>(largest_id_));
     if (parts == 1) {
       ids_ = batch.ids.data();
       values_ = batch.values.data();
@@ -142,8 +152,8 @@ class Packer {
     if (h.code_bits == 0) {
       WriteBits(h.entries, h.id_bits, plain, out + at.ids);
     } else {
-      const auto distinct = [&](int64_t u) { return plain(part.first[u]); };
-      WriteBits(h.distinct, h.id_bits, distinct, out + at.ids);
+      const auto gap = [&](int64_t u) { return GapBefore(part.distinct, u); };
+      WriteBits(h.distinct, h.id_bits, gap, out + at.ids);
       const auto code = [&](int64_t k) { return part.codes[k]; };
       WriteBits(h.entries, h.code_bits, code, out + at.codes);
     }
@@ -156,7 +166,7 @@ class Packer {
   struct Part {
     Header header;
     std::vector<uint32_t> codes;
-    std::vector<int64_t> first;  // the first entry with each distinct id
+    SharedScratch<Id> distinct;  // ascending
   };
 
   // The number of entries in row b of part p. Row b begins at splits_[p * (rows + 1) + b], counted
@@ -198,23 +208,48 @@ class Packer {
     const int64_t n = h.entries, sample = std::min(n, kDistinctSample);
     if (n == 0 || n > std::numeric_limits<uint32_t>::max()) return;
     IdIndex index;
+    std::vector<Id> found;
     part.codes.resize(n);
     for (int64_t k = 0; k < n; ++k) {
       const int64_t code = index.FindOrAdd(ids[k]);
-      if (code == static_cast<int64_t>(part.first.size())) part.first.push_back(k);
+      if (code == static_cast<int64_t>(found.size())) found.push_back(ids[k]);
       part.codes[k] = static_cast<uint32_t>(code);
       if (k + 1 == sample && 2 * index.size() > sample) return;
     }
-    const int bits = BitsOf(static_cast<uint64_t>(index.size() - 1));
-    if (index.size() * h.id_bits + n * bits >= n * h.id_bits) return;
-    h.code_bits = static_cast<uint8_t>(bits);
+    Number(Span<const Id>(found.data(), index.size()), &part);
+    uint64_t largest_gap = 0;
+    for (int64_t u = 0; u < index.size(); ++u) {
+      largest_gap = std::max(largest_gap, GapBefore(part.distinct, u));
+    }
+    const int gap_bits = BitsOf(largest_gap);
+    const int code_bits = BitsOf(static_cast<uint64_t>(index.size() - 1));
+    if (index.size() * gap_bits + n * code_bits >= n * h.id_bits) return;
+    h.id_bits = static_cast<uint8_t>(gap_bits);
+    h.code_bits = static_cast<uint8_t>(code_bits);
     h.distinct = index.size();
+  }
+
+  // Numbers the ids in ascending order, so that gaps between them are small and the receiver need
+  // not sort them.
+  void Number(Span<const Id> found, Part* part) {
+    const auto sorted = GroupById<Id, int64_t>(found, {}, {}, largest_id_ + 1, Serial);
+    Scratch<uint32_t> code_of(found.size());
+    for (int64_t u = 0; u < found.size(); ++u) code_of[sorted.rows[u]] = static_cast<uint32_t>(u);
+    for (uint32_t& code : part->codes) code = code_of[code];
+    part->distinct = sorted.ids;
+  }
+
+  // How many numbers are between a distinct id and the one before, or below the first one.
+  static uint64_t GapBefore(const SharedScratch<Id>& distinct, int64_t u) {
+    const auto id = static_cast<uint64_t>(distinct[u]);
+    return u == 0 ? id : id - static_cast<uint64_t>(distinct[u - 1]) - 1;
   }
 
   const int64_t rows_, parts_;
   const bool binary_;
   std::vector<int64_t> begin_;
   std::vector<Part> plans_ = std::vector<Part>(parts_);
+  int64_t largest_id_ = 0;  // of a part
   int id_bits_ = 0;
   const Id* ids_ = nullptr;
   const float* values_ = nullptr;
@@ -235,6 +270,87 @@ Status CheckHeader(const Header& h, int64_t size) {
                    " bytes of another form");
   }
   return Status();
+}
+
+// Reads the header of a message whose ids fit into Id. All sections are then within the message.
+template <class Id>
+Status ReadHeader(Span<const uint8_t> packed, Header* h) {
+  *h = {};
+  if (packed.size() >= static_cast<int64_t>(sizeof(*h))) {
+    std::memcpy(h, packed.data(), sizeof(*h));
+  }
+  TWML_RETURN_IF_ERROR(CheckHeader(*h, packed.size()));
+  if (h->id_bits >= static_cast<int>(8 * sizeof(Id))) {
+    return Invalid("packed has ids of ", int{h->id_bits}, " bits, which ", 8 * sizeof(Id),
+                   "-bit integers cannot hold");
+  }
+  return Status();
+}
+
+void ReadRowSplits(const Header& h, const uint8_t* lengths, int64_t* row_splits) {
+  row_splits[0] = 0;
+  ReadBits(lengths, h.rows, h.length_bits, [&](int64_t b, uint64_t length) {
+    row_splits[b + 1] = row_splits[b] + static_cast<int64_t>(length);
+  });
+}
+
+// Calls visit(u, id) for the distinct ids, while they fit into Id. Returns whether all do.
+template <class Id, class Visit>
+bool ForDistinct(const Header& h, const uint8_t* gaps, Visit visit) {
+  constexpr auto kLargest = static_cast<uint64_t>(std::numeric_limits<Id>::max());
+  uint64_t next = 0;
+  bool fit = true;
+  ReadBits(gaps, h.distinct, h.id_bits, [&](int64_t u, uint64_t gap) {
+    fit = fit && gap <= kLargest - next;
+    if (!fit) return;
+    visit(u, static_cast<Id>(next + gap));
+    next += gap + 1;
+    fit = next <= kLargest || u + 1 == h.distinct;
+  });
+  return fit;
+}
+
+Status WrongCounts() {
+  return Invalid("packed must be a message of pack_entries, got one whose counts do not add up");
+}
+
+// Checks that the lengths of the rows add up, and that distinct ids fit into Id.
+template <class Id>
+Status CheckLengthsAndIds(const Header& h, const uint8_t* message) {
+  const Layout at = LayoutOf(h);
+  int64_t left = h.entries;
+  bool too_long = false;
+  ReadBits(message + at.lengths, h.rows, h.length_bits, [&](int64_t, uint64_t length) {
+    too_long = too_long || length > static_cast<uint64_t>(left);
+    if (!too_long) left -= static_cast<int64_t>(length);
+  });
+  if (too_long || left != 0) return WrongCounts();
+  if (!ForDistinct<Id>(h, message + at.ids, [](int64_t, Id) {})) {
+    return Invalid("packed has ids that ", 8 * sizeof(Id), "-bit integers cannot hold");
+  }
+  return Status();
+}
+
+// The codes of the entries, of which there is at least one.
+Status ReadCodes(const Header& h, const uint8_t* from, Scratch<uint32_t>* codes) {
+  *codes = Scratch<uint32_t>(h.entries);
+  uint32_t* const to = codes->data();
+  uint64_t largest = 0;
+  ReadBits(from, h.entries, h.code_bits, [&](int64_t k, uint64_t code) {
+    to[k] = static_cast<uint32_t>(code);
+    largest = std::max(largest, code);
+  });
+  return largest < static_cast<uint64_t>(h.distinct) ? Status() : WrongCounts();
+}
+
+template <class Id>
+void ReadIds(const Header& h, const uint8_t* from, Id* ids) {
+  const auto set = [&](int64_t i, auto id) { ids[i] = static_cast<Id>(id); };
+  if (h.code_bits != 0) {
+    ForDistinct<Id>(h, from, set);
+  } else {
+    ReadBits(from, h.entries, h.id_bits, set);
+  }
 }
 
 }  // namespace
@@ -263,48 +379,22 @@ Status PackEntries(const Csr<Id>& batch, int64_t input_dim, int64_t parts, bool 
 
 template <class Id>
 Status UnpackEntries(Span<const uint8_t> packed, const AllocateUnpacked<Id>& allocate) {
-  Header h = {};
-  if (packed.size() >= static_cast<int64_t>(sizeof(h))) {
-    std::memcpy(&h, packed.data(), sizeof(h));
-  }
-  TWML_RETURN_IF_ERROR(CheckHeader(h, packed.size()));
-  if (h.id_bits >= static_cast<int>(8 * sizeof(Id))) {
-    return Invalid("packed has ids of ", int{h.id_bits}, " bits, which ", 8 * sizeof(Id),
-                   "-bit integers cannot hold");
-  }
+  Header h;
+  TWML_RETURN_IF_ERROR(ReadHeader<Id>(packed, &h));
   const Layout at = LayoutOf(h);
   const uint8_t* const from = packed.data();
-  int64_t total = 0;
-  bool too_long = false;
-  ReadBits(from + at.lengths, h.rows, h.length_bits, [&](int64_t, uint64_t length) {
-    too_long |= length > static_cast<uint64_t>(h.entries - total);
-    if (!too_long) total += static_cast<int64_t>(length);
-  });
-  uint64_t max_code = 0;
-  if (h.code_bits != 0) {
-    ReadBits(from + at.codes, h.entries, h.code_bits,
-             [&](int64_t, uint64_t code) { max_code = std::max(max_code, code); });
-  }
-  if (too_long || total != h.entries ||
-      (h.code_bits != 0 && max_code >= static_cast<uint64_t>(h.distinct))) {
-    return Invalid("packed must be a message of pack_entries, got one whose counts do not add up");
-  }
+  TWML_RETURN_IF_ERROR(CheckLengthsAndIds<Id>(h, from));
+  Scratch<uint32_t> codes;
+  if (h.code_bits != 0) TWML_RETURN_IF_ERROR(ReadCodes(h, from + at.codes, &codes));
   const UnpackedEntries<Id> out = allocate(h.entries, h.rows, h.binary != 0);
   if (out.ids == nullptr) return Status();
-  int64_t split = 0;
-  out.row_splits[0] = 0;
-  ReadBits(from + at.lengths, h.rows, h.length_bits, [&](int64_t b, uint64_t length) {
-    out.row_splits[b + 1] = split += static_cast<int64_t>(length);
-  });
+  ReadRowSplits(h, from + at.lengths, out.row_splits);
   if (h.code_bits == 0) {
-    ReadBits(from + at.ids, h.entries, h.id_bits,
-             [&](int64_t k, uint64_t id) { out.ids[k] = static_cast<Id>(id); });
+    ReadIds(h, from + at.ids, out.ids);
   } else {
-    Scratch<Id> distinct(h.distinct);
-    ReadBits(from + at.ids, h.distinct, h.id_bits,
-             [&](int64_t u, uint64_t id) { distinct[u] = static_cast<Id>(id); });
-    ReadBits(from + at.codes, h.entries, h.code_bits,
-             [&](int64_t k, uint64_t code) { out.ids[k] = distinct[code]; });
+    const Scratch<Id> distinct(h.distinct);
+    ReadIds(h, from + at.ids, distinct.data());
+    for (int64_t k = 0; k < h.entries; ++k) out.ids[k] = distinct[codes[k]];
   }
   if (h.binary == 0 && h.entries > 0) {
     std::memcpy(out.values, from + at.values, h.entries * sizeof(float));
@@ -312,10 +402,45 @@ Status UnpackEntries(Span<const uint8_t> packed, const AllocateUnpacked<Id>& all
   return Status();
 }
 
-#define TWML_INSTANTIATE(Id)                                                                  \
-  template Status PackEntries<Id>(const Csr<Id>&, int64_t, int64_t, bool, const ParallelFor&, \
-                                  const AllocatePart&);                                       \
-  template Status UnpackEntries<Id>(Span<const uint8_t>, const AllocateUnpacked<Id>&);
+template <class Id>
+Status GroupPackedEntries(Span<const uint8_t> packed, bool binary, int64_t input_dim,
+                          const ParallelFor& parallel_for, GroupedBatch<Id>* grouped) {
+  Header h;
+  TWML_RETURN_IF_ERROR(ReadHeader<Id>(packed, &h));
+  if ((h.binary != 0) != binary) {
+    return Invalid("packed must be the message of a ",
+                   binary ? "binary batch" : "batch with values", ", got another one");
+  }
+  const Layout at = LayoutOf(h);
+  const uint8_t* const from = packed.data();
+  TWML_RETURN_IF_ERROR(CheckLengthsAndIds<Id>(h, from));
+  const Scratch<int64_t> row_splits(h.rows + 1);
+  ReadRowSplits(h, from + at.lengths, row_splits.data());
+  const Scratch<float> values(binary ? 0 : h.entries);  // the message need not be aligned
+  if (!binary && h.entries > 0) {
+    std::memcpy(values.data(), from + at.values, h.entries * sizeof(float));
+  }
+  const int64_t count = h.code_bits != 0 ? h.distinct : h.entries;
+  const Scratch<Id> ids(count);
+  ReadIds(h, from + at.ids, ids.data());
+  Csr<Id> batch;
+  batch.ids = Span<const Id>(ids.data(), count);
+  batch.values = Span<const float>(values.data(), binary ? 0 : h.entries);
+  batch.row_splits = Span<const int64_t>(row_splits.data(), h.rows + 1);
+  batch.binary = binary;
+  if (h.code_bits == 0) return GroupBatch<Id>(batch, input_dim, nullptr, parallel_for, grouped);
+  Scratch<uint32_t> codes;
+  TWML_RETURN_IF_ERROR(ReadCodes(h, from + at.codes, &codes));
+  return GroupCodedBatch(batch, Span<const uint32_t>(codes.data(), h.entries), input_dim,
+                         parallel_for, grouped);
+}
+
+#define TWML_INSTANTIATE(Id)                                                                     \
+  template Status PackEntries<Id>(const Csr<Id>&, int64_t, int64_t, bool, const ParallelFor&,    \
+                                  const AllocatePart&);                                          \
+  template Status UnpackEntries<Id>(Span<const uint8_t>, const AllocateUnpacked<Id>&);           \
+  template Status GroupPackedEntries<Id>(Span<const uint8_t>, bool, int64_t, const ParallelFor&, \
+                                         GroupedBatch<Id>*);
 TWML_INSTANTIATE(int32_t)
 TWML_INSTANTIATE(int64_t)
 #undef TWML_INSTANTIATE

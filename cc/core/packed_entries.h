@@ -1,9 +1,9 @@
 // Serialization of a batch's entries, with ids and counts in as few bits as they need.
 //
 // A message is a header, followed by sections of 64-bit words that are filled from the lowest bit:
-// the number of entries of each row; the ids, or, if that is smaller, the distinct ids and the
-// index of each entry's id among them; and the float32 values, unless the batch is binary. Words
-// have the byte order of the machine.
+// the number of entries of each row; the ids, or, if that is smaller, the gaps between the
+// distinct ids in ascending order and the index of each entry's id among them; and the float32
+// values, unless the batch is binary. Words have the byte order of the machine.
 #ifndef TWML_CORE_PACKED_ENTRIES_H_
 #define TWML_CORE_PACKED_ENTRIES_H_
 
@@ -11,6 +11,7 @@
 #include <functional>
 
 #include "cc/core/csr.h"
+#include "cc/core/group_by_id.h"
 #include "cc/core/parallel.h"
 #include "cc/core/span.h"
 #include "cc/core/status.h"
@@ -50,6 +51,13 @@ using AllocateUnpacked =
 constexpr int64_t kMaxUnpackedBytesPerByte = 64;
 template <class Id>
 Status UnpackEntries(Span<const uint8_t> packed, const AllocateUnpacked<Id>& allocate);
+
+// GroupBatch for the entries of a message, whose ids must be in [0, input_dim). Where it has
+// distinct ids, they need not be sorted again. `binary` is whether the message must have no values.
+// No bytes make it read or write out of bounds.
+template <class Id>
+Status GroupPackedEntries(Span<const uint8_t> packed, bool binary, int64_t input_dim,
+                          const ParallelFor& parallel_for, GroupedBatch<Id>* grouped);
 
 }  // namespace twml
 

@@ -134,5 +134,23 @@ TEST(GroupBatch, GroupsOfOtherIdsAreRefused) {
   EXPECT_NE(narrow.message().find("is out of range [0, 1)"), std::string::npos);
 }
 
+TEST(GroupCodedBatch, RefusesWhatIsNoGrouping) {
+  const auto refused = [](std::vector<int64_t> ids, std::vector<uint32_t> codes, int64_t dim = 9,
+                          std::vector<int64_t> row_splits = {0, 1, 3},
+                          std::vector<float> values = {1, 2, 3}) {
+    GroupedBatch<int64_t> grouped;
+    const Csr<int64_t> batch{ids, values, row_splits, false};
+    return GroupCodedBatch(batch, Span<const uint32_t>(codes), dim, Serial, &grouped).message();
+  };
+  EXPECT_EQ(refused({2, 5}, {0, 1, 0}), "");
+  EXPECT_EQ(refused({2, 5}, {0, 2, 1}), "codes must be in [0, 2), got 2");
+  EXPECT_EQ(refused({2, 5}, {0, 0, 0}), "ids[1] = 5 has no entry");
+  EXPECT_EQ(refused({5, 5}, {0, 1, 0}),
+            "distinct ids must increase, but ids[0] = 5 is followed by 5");
+  EXPECT_EQ(refused({2, 9}, {0, 1, 0}), "ids[1] = 9 is out of range [0, 9)");
+  EXPECT_EQ(refused({2, 5}, {0, 1, 0}, 9, {0, 1, 3}, {1}), "values must have 3 items, got 1");
+  EXPECT_NE(refused({2, 5}, {0, 1, 0}, 9, {0, 2}), "");
+}
+
 }  // namespace
 }  // namespace twml

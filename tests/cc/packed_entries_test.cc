@@ -164,5 +164,66 @@ TEST(UnpackEntries, IdsMustFitIntoTheIdType) {
   EXPECT_TRUE(Unpack(fits[0], &got).ok());
 }
 
+// The ids, splits, rows and values of groups.
+template <class Id>
+auto ContentOf(const GroupedBatch<Id>& grouped) {
+  return std::visit(
+      [&](const auto& groups) {
+        const int64_t u = groups.num_groups, n = grouped.num_entries;
+        const bool has_values = groups.values.data() != nullptr;
+        return std::make_tuple(
+            std::vector<int64_t>(groups.ids.data(), groups.ids.data() + u),
+            u == 0 ? std::vector<int64_t>{0}
+                   : std::vector<int64_t>(groups.splits.data(), groups.splits.data() + u + 1),
+            std::vector<int64_t>(groups.rows.data(), groups.rows.data() + n),
+            std::vector<float>(groups.values.data(), groups.values.data() + (has_values ? n : 0)));
+      },
+      grouped.groups);
+}
+
+TEST(GroupPackedEntries, IsTheGroupingOfTheBatch) {
+  for (const auto& lengths : std::vector<std::vector<int64_t>>{
+           {}, {0, 0}, {1}, {63, 64, 65, 0, 128}, {0, 40000, 0, 30000, 0}}) {
+    for (const int64_t dim : {1, 3, 300, 50000}) {
+      const auto batch = RandomBatch<int32_t>(lengths, dim);
+      for (const bool binary : {false, true}) {
+        GroupedBatch<int32_t> want;
+        ASSERT_TRUE(GroupBatch<int32_t>(batch.csr(binary), dim, nullptr, Serial, &want).ok());
+        for (const bool deduplicate : {false, true}) {
+          const Bytes message = Pack(batch, dim, 1, binary, deduplicate)[0];
+          for (const int64_t shards : {1, 3}) {
+            GroupedBatch<int32_t> got;
+            const Status status = GroupPackedEntries(Span<const uint8_t>(message), binary, dim,
+                                                     Sharded(shards), &got);
+            ASSERT_TRUE(status.ok()) << status.message();
+            EXPECT_EQ(got.num_rows, want.num_rows);
+            EXPECT_EQ(got.num_entries, want.num_entries);
+            EXPECT_EQ(ContentOf(got), ContentOf(want));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(GroupPackedEntries, AnyBytesAreReadWithinBounds) {
+  std::mt19937_64 random(1);
+  const auto batch = RandomBatch<int64_t>({3, 0, 40}, 5);
+  const Bytes good = Pack(batch, 300, 1)[0];
+  int accepted = 0;
+  for (int round = 0; round < 20000; ++round) {
+    Bytes bad = good;
+    for (int i = 0; i < 2; ++i) bad[random() % std::min<size_t>(90, bad.size())] = random();
+    GroupedBatch<int64_t> got;
+    if (!GroupPackedEntries(Span<const uint8_t>(bad), false, 300, Serial, &got).ok()) continue;
+    ++accepted;
+    const auto [ids, splits, rows, values] = ContentOf(got);
+    EXPECT_EQ(splits.back(), got.num_entries);
+    for (const int64_t row : rows) EXPECT_LT(row, got.num_rows);
+    for (const int64_t id : ids) EXPECT_LT(id, 300);
+  }
+  EXPECT_GT(accepted, 1000);
+}
+
 }  // namespace
 }  // namespace twml

@@ -115,6 +115,7 @@ OPS = {
     "hashing_discretize": ("i f i i f i", {"output_bits": 8, **BUCKETS}),
     "pack_entries": ("i f i", {"parts": 2, "input_dim": 2**60, "binary": True}),
     "unpack_entries": ("u", {"T": tf.int64}),
+    "group_packed_entries": ("u i", {"T": tf.int64}),
     "take_changed_rows": ("[vv] i", {"dtypes": [tf.float32, tf.float32]}),
     "keep_changed_rows": ("v i i", {}),
     "mark_changed_rows": ("v i", {"all": False}),

@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twml_ops import core, ops
+from twml_ops import core, ops, optimizers
 from twml_ops.ops import _library
 from twml_ops.ops.stock import library as stock
 
@@ -76,8 +76,8 @@ def test_a_message_has_the_bytes_that_the_plan_counts():
     assert message.shape[0] == 32 + 16 + bits(18 * k) + bits(8 * 100)
     (message,) = ops.pack_entries(ids, values, splits, 2**18)
     assert message.shape[0] == 32 + 16 + bits(18 * k) + bits(8 * 100) + 4 * k
-    (message,) = ops.pack_entries(ids % 100, None, splits, 2**18)
-    assert message.shape[0] == plain + bits(18 * 100) + bits(7 * k) + bits(8 * 100)
+    (message,) = ops.pack_entries(ids % 100 * 9, None, splits, 2**18)  # 8 ids between two
+    assert message.shape[0] == plain + bits(4 * 100) + bits(7 * k) + bits(8 * 100)
     (message,) = ops.pack_entries(ids % 100, None, splits, 2**18, deduplicate=False)
     assert message.shape[0] == 32 + 16 + bits(18 * k) + bits(8 * 100)
 
@@ -158,3 +158,97 @@ def test_ids_are_packed_as_those_of_a_binary_batch_of_one_row():
     ids = np.random.default_rng(0).integers(0, 1000, 77)
     [message] = ops.pack_entries(ids, None, [0, 77], 1000, deduplicate=False)
     np.testing.assert_array_equal(core.pack_ids(ids, input_dim=1000), message)
+
+
+def op_types(function):
+    return {op.type for op in function.get_concrete_function().graph.get_operations()}
+
+
+@needs_library
+@pytest.mark.parametrize("dtype", [tf.int32, tf.int64])
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("distinct", [1, 7, 299])  # the last ones are too many to be sent once
+def test_an_update_from_a_message_has_the_bits_of_one_from_the_batch(dtype, binary, distinct):
+    rows, units, lengths = 300, 5, (7, 64, 65, 0, 1, 200)
+    ids, values, splits = batch(1, lengths, distinct)
+    ids = ids * (rows // (distinct + 1))
+    values = None if binary else values
+    gradient = tf.random.stateless_normal([len(lengths), units], [1, 2])
+
+    def trained(message):
+        table = tf.Variable(tf.ones([rows, units]))
+        adagrad = optimizers.Adagrad(0.1)
+        adagrad.build([table])
+        unpacked = (ids, np.float32([]) if binary else values, splits)
+
+        @tf.function
+        def step():
+            entries = [tf.convert_to_tensor(t) for t in unpacked]
+            if message is not None:
+                entries = ops.unpack_entries(message, dtype)
+            shape = tf.shape(table, out_type=tf.int64)
+            slices = ops.weights_grad(*entries, gradient, shape, binary)
+            adagrad.apply_gradients([(slices, table)])
+
+        step()
+        return table.numpy(), op_types(step)
+
+    [message] = ops.pack_entries(ids, values, splits, rows)
+    want, ordinary = trained(None)
+    got, from_message = trained(message)
+    assert got.tobytes() == want.tobytes()
+    assert "Twml>GroupBatch" in ordinary
+    assert "Twml>GroupPackedEntries" in from_message
+    assert "Twml>GroupBatch" not in from_message
+
+
+@needs_library
+def test_any_bytes_are_grouped_or_refused():
+    ids, values, splits = batch(2, [3, 0, 9, 80], 5)
+    [good] = ops.pack_entries(ids, values, splits, 300)
+    table = tf.Variable(tf.zeros([300, 2]))
+    gradient = tf.ones([4, 2])
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.uint8)])
+    def rows_of(message):
+        entries = ops.unpack_entries(message)
+        shape = tf.constant([300, 2], tf.int64)
+        slices = ops.weights_grad(*entries, gradient, shape, False, table.handle)
+        return entries[0], slices.indices
+
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(150):
+        bad = good.numpy()
+        bad[rng.integers(0, 90, 2)] = rng.integers(0, 256, 2)
+        try:
+            entries, rows = rows_of(bad)
+        except tf.errors.InvalidArgumentError:
+            refused += 1
+        else:
+            np.testing.assert_array_equal(rows, np.unique(entries))
+    assert 0 < refused < 150
+
+
+@needs_library
+def test_groups_of_a_message_are_refused_by_name():
+    group = _library.library.twml_group_packed_entries
+    ids, values, splits = batch(2, [3, 0, 9, 80], 5)
+    [message] = ops.pack_entries(ids, values, splits, 300)
+    for rows, binary, expected in (
+        (4, False, r"ids\[4\] = 4 is out of range \[0, 4\)"),
+        (300, True, "packed must be the message of a binary batch"),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=expected):
+            group(message, tf.constant(rows, tf.int64), T=tf.int64, binary=binary)
+
+
+@pytest.mark.parametrize("through", ["library", "stock"])
+def test_distinct_ids_must_fit_into_the_type_of_ids(through):
+    ids = np.repeat([5, 2**30, 2**31], 50)
+    [message] = ops.pack_entries(ids, None, [0, 150], 2**31 + 1)
+    other = stock if through == "stock" else _library.library.loaded
+    with _library.library.override(other):
+        np.testing.assert_array_equal(ops.unpack_entries(message)[0], ids)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="32-bit integers cannot hold"):
+            ops.unpack_entries(message, tf.int32)

@@ -32,6 +32,7 @@ class _SharedGroups:
         self.of_ids: dict[Any, tf.Tensor | None] = {}  # None: not made yet
         self.of_batch: dict[Any, tf.Tensor] = {}
         self.field_starts: dict[Any, list[int]] = {}  # of ids that are rows of fields
+        self.packed: dict[Any, tf.Tensor] = {}  # the messages that have the entries of a batch
 
 
 def share_groups_of(ids: tf.Tensor) -> None:
@@ -60,6 +61,22 @@ def declare_fields(ids: tf.Tensor, num_rows: Sequence[int], first_row: int) -> N
     if shared is not None:
         starts = itertools.accumulate(num_rows, initial=first_row)
         shared.field_starts.setdefault(ids.ref(), list(starts))
+
+
+def declare_packed(
+    ids: tf.Tensor, values: tf.Tensor, row_splits: tf.Tensor, packed: tf.Tensor
+) -> None:
+    """Declares that a message has the entries of a batch, perhaps with ids that are sorted already.
+
+    Args:
+        ids: Integer [K].
+        values: float32 [K], or [0] for a binary batch.
+        row_splits: int64 [B + 1], CSR offsets.
+        packed: The message of `pack_entries` from which these were unpacked.
+    """
+    shared = _shared_groups()
+    if shared is not None:
+        shared.packed[ids.ref(), values.ref(), row_splits.ref()] = packed
 
 
 def group_ids(ids: tf.Tensor, table: tf.Tensor, num_rows: int | None = None) -> list[tf.Tensor]:
@@ -126,9 +143,13 @@ def new_group_batch(
     num_rows: int | None = None,
 ) -> tf.Tensor:
     """A grouping that is not shared; see `group_batch`."""
-    groups = group_ids(ids, table, num_rows)
     input_dim = _input_dim(table, num_rows)
     shared = _shared_groups()
+    if shared is not None and not library.runs_on_gpu:
+        packed = shared.packed.get((ids.ref(), values.ref(), row_splits.ref()))
+        if packed is not None:
+            return library.twml_group_packed_entries(packed, input_dim, T=ids.dtype, binary=binary)
+    groups = group_ids(ids, table, num_rows)
     starts = [] if shared is None else shared.field_starts.get(ids.ref(), [])
     return library.twml_group_batch(
         ids, values, row_splits, input_dim, groups, binary=binary, field_starts=starts

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from twml_ops.ops._csr_inputs import csr_inputs
 from twml_ops.ops._library import library
+from twml_ops.ops._shared_groups import declare_packed
 
 
 def pack_entries(
@@ -23,7 +24,8 @@ def pack_entries(
     Message p has the entries with id mod `parts` = p, in their order, with the id div `parts`. An
     id takes as many bits as the largest possible one; the number of entries of a row takes as many
     bits as the largest of them. If ids repeat so often that it saves space, each distinct id is
-    written once, with an index into them for each entry.
+    written once, in ascending order, with an index into them for each entry. In a graph, gradients
+    and updates from the unpacked entries then need not sort them.
 
     Args:
         ids: int32 or int64 [K], each in [0, input_dim).
@@ -66,11 +68,12 @@ def unpack_entries(packed: Any, dtype: Any = tf.int64) -> tuple[tf.Tensor, tf.Te
     Raises:
         tf.errors.InvalidArgumentError: `packed` is not such a message, or its ids need int64.
     """
-    ids, values, row_splits = library.twml_unpack_entries(
-        tf.convert_to_tensor(packed, tf.uint8), T=dtype
-    )
+    packed = tf.convert_to_tensor(packed, tf.uint8)
+    ids, values, row_splits = library.twml_unpack_entries(packed, T=dtype)
+    declare_packed(ids, values, row_splits, packed)
     return ids, values, row_splits
 
 
 tf.no_gradient("Twml>PackEntries")
 tf.no_gradient("Twml>UnpackEntries")
+tf.no_gradient("Twml>GroupPackedEntries")

@@ -6,6 +6,7 @@ TCP.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -136,15 +137,19 @@ def _hybrid(job: Job, entries: float, columns: float, servers: int, workers: int
 def _entries(table: Table, job: Job, parts: int) -> float:
     """Returns the size of the message to one of `parts` servers (see cc/core/packed_entries.h).
 
-    Each id takes as many bits as the largest id of the shard. If that is smaller, the distinct ids
-    are sent once, and each entry is an index into them. The numbers of entries of the examples take
-    as many bits as the largest of them, which is assumed to be twice the mean.
+    Each id takes as many bits as the largest id of the shard. If that is smaller, the gaps between
+    distinct ids are sent, and each entry is an index into them. The gaps take as many bits as the
+    largest of them, which is assumed to be that of random ids: of U gaps, about 1 + ln(U) times
+    their mean. The numbers of entries of the examples take as many bits as the largest of them,
+    which is assumed to be twice the mean.
     """
     count, distinct = table.ids(job.batch) / parts, table.rows(job.batch) / parts
     id_bits = _bits((table.input_dim - 1) // parts)
     bits = count * id_bits
-    if job.deduplicate and 2 * distinct <= count:
-        bits = min(bits, distinct * id_bits + count * _bits(int(distinct) - 1))
+    if job.deduplicate and 0 < 2 * distinct <= count:
+        largest_gap = table.input_dim / parts / distinct * (1 + math.log(max(distinct, 1)))
+        gap_bits = min(_bits(int(largest_gap)), id_bits)
+        bits = min(bits, distinct * gap_bits + count * _bits(int(distinct) - 1))
     lengths = job.batch * _bits(int(2 * table.entries / parts))
     return MESSAGE_BYTES + (bits + lengths) / 8 + FLOAT_BYTES * job.values * count
 

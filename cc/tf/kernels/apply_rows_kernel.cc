@@ -166,12 +166,6 @@ class ApplyRowsOp : public UpdateOp {
 };
 
 // Reads a scalar int64 input.
-absl::Status ReadInputDim(OpKernelContext* ctx, int i, int64_t* input_dim) {
-  TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(i), 0, "input_dim")));
-  *input_dim = ctx->input(i).scalar<int64_t>()();
-  return absl::OkStatus();
-}
-
 template <class Id>
 class GroupIdsOp : public Kernel {
  public:

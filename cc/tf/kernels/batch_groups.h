@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "cc/core/group_by_id.h"
+#include "cc/tf/kernels/tensor_util.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/variant.h"
 #include "tensorflow/core/framework/variant_encode_decode.h"
@@ -52,6 +53,13 @@ absl::Status ReadGroups(tensorflow::OpKernelContext* ctx, const GroupedBatch<Id>
         "groups must be none or one output of GroupIds or GroupBatch with ids of the same type");
   }
   *groups = batch->get();
+  return absl::OkStatus();
+}
+
+// Reads the scalar input `i`, "input_dim".
+inline absl::Status ReadInputDim(tensorflow::OpKernelContext* ctx, int i, int64_t* input_dim) {
+  TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(i), 0, "input_dim")));
+  *input_dim = ctx->input(i).scalar<int64_t>()();
   return absl::OkStatus();
 }
 

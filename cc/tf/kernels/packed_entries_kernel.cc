@@ -1,4 +1,8 @@
+#include <memory>
+#include <utility>
+
 #include "cc/core/packed_entries.h"
+#include "cc/tf/kernels/batch_groups.h"
 #include "cc/tf/kernels/tensor_util.h"
 
 namespace twml {
@@ -64,11 +68,36 @@ class UnpackEntriesOp : public Kernel {
   Id no_ids_ = 0;
 };
 
+template <class Id>
+class GroupPackedEntriesOp : public Kernel {
+ public:
+  explicit GroupPackedEntriesOp(OpKernelConstruction* ctx) : Kernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("binary", &binary_));
+  }
+
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
+    TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(0), 1, "packed")));
+    int64_t input_dim;
+    TF_RETURN_IF_ERROR(ReadInputDim(ctx, 1, &input_dim));
+    auto grouped = std::make_shared<GroupedBatch<Id>>();
+    TF_RETURN_IF_ERROR(ToAbslStatus(GroupPackedEntries(SpanOf<uint8_t>(ctx->input(0)), binary_,
+                                                       input_dim, IntraOp(ctx), grouped.get())));
+    ctx->set_output(0, TensorOf<Id>(std::move(grouped)));
+    return absl::OkStatus();
+  }
+
+  bool binary_;
+};
+
 #define TWML_REGISTER(Id)                                                                        \
   REGISTER_KERNEL_BUILDER(Name("Twml>PackEntries").Device(DEVICE_CPU).TypeConstraint<Id>("T"),   \
                           PackEntriesOp<Id>);                                                    \
   REGISTER_KERNEL_BUILDER(Name("Twml>UnpackEntries").Device(DEVICE_CPU).TypeConstraint<Id>("T"), \
-                          UnpackEntriesOp<Id>);
+                          UnpackEntriesOp<Id>);                                                  \
+  REGISTER_KERNEL_BUILDER(                                                                       \
+      Name("Twml>GroupPackedEntries").Device(DEVICE_CPU).TypeConstraint<Id>("T"),                \
+      GroupPackedEntriesOp<Id>);
 TWML_REGISTER(int32_t)
 TWML_REGISTER(int64_t)
 #undef TWML_REGISTER

@@ -30,4 +30,16 @@ REGISTER_OP("Twml>UnpackEntries")
     })
     .Doc("Reads one output of PackEntries. values is empty for a binary batch.");
 
+REGISTER_OP("Twml>GroupPackedEntries")
+    .Input("packed: uint8")
+    .Input("input_dim: int64")
+    .Output("grouped: variant")
+    .Attr("T: {int32, int64}")
+    .Attr("binary: bool = false")
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(
+        "GroupBatch for the entries of one output of PackEntries, which need not be sorted where "
+        "it "
+        "has their distinct ids. T is the type of ids that UnpackEntries returns.");
+
 }  // namespace twml

@@ -95,6 +95,7 @@ LIBRARY_ONLY = {
     ),
     "twml_group_ids": _NO_GROUPS,
     "twml_group_batch": _NO_GROUPS,
+    "twml_group_packed_entries": _NO_GROUPS,
     "twml_sparse_linear_backward_apply": "it fuses a gradient op of the library with the update",
 }
 """The ops without a replacement, and why. Training on parameter servers needs the gradients."""

@@ -12,6 +12,7 @@ _MAGIC = 0x31707774
 _SAMPLE = 8192
 _HEADER = 32  # bytes
 _FORM = "packed must be a message of pack_entries, got {} bytes of another form"
+_WIDE = "packed has ids that {}-bit integers cannot hold"
 _COUNTS = "packed must be a message of pack_entries, got one whose counts do not add up"
 
 
@@ -69,13 +70,19 @@ def unpack_entries(
     lengths, ids, codes, values = tf.split(packed[_HEADER:], sizes)
     lengths = _read(lengths, rows, length_bits)
     ids = _read(ids, tf.where(coded, distinct, entries), id_bits)
+    ids = tf.cond(coded, lambda: tf.cumsum(ids + 1) - 1, lambda: ids)
+    fit = tf.reduce_all((ids >= 0) & (ids <= dtype.max))
     codes = tf.cond(
         coded, lambda: _read(codes, entries, code_bits), lambda: tf.range(entries, dtype=tf.int64)
     )
     adds_up = tf.equal(tf.reduce_sum(lengths), entries) & tf.reduce_all(
         codes < tf.size(ids, tf.int64)
     )
-    codes = check.require(codes, check.Precondition(lambda: adds_up, _COUNTS))
+    codes = check.require(
+        codes,
+        check.Precondition(lambda: adds_up, _COUNTS),
+        check.Precondition(lambda: fit, _WIDE.format(8 * dtype.size)),
+    )
     row_splits = tf.concat([[0], tf.cumsum(lengths)], axis=0)
     values = tf.bitcast(tf.reshape(values, [-1, 4]), tf.float32)
     return tf.cast(tf.gather(ids, codes), dtype), values, row_splits
@@ -105,24 +112,30 @@ def _message(
     entries, rows = tf.size(ids, tf.int64), tf.size(lengths, tf.int64)
 
     def plain() -> tuple[tf.Tensor, ...]:
-        return zero, zero, _write(ids, id_bits), empty
+        return tf.constant(id_bits, tf.int64), zero, zero, _write(ids, id_bits), empty
 
     def maybe_coded() -> tuple[tf.Tensor, ...]:
         distinct, codes = tf.unique(ids, out_idx=tf.int64)
         count = tf.size(distinct, tf.int64)
         bits = _bits_of(count - 1)
+        ascending = tf.argsort(distinct)
+        distinct = tf.gather(distinct, ascending)
+        codes = tf.cast(tf.gather(tf.math.invert_permutation(ascending), codes), tf.int64)
+
+        gaps = distinct - tf.concat([[-1], distinct[:-1]], 0) - 1
+        gap_bits = _bits_of(tf.reduce_max(gaps))
 
         def coded() -> tuple[tf.Tensor, ...]:
-            return bits, count, _write(distinct, id_bits), _write(codes, bits)
+            return gap_bits, bits, count, _write(gaps, gap_bits), _write(codes, bits)
 
-        return tf.cond(count * id_bits + entries * bits < entries * id_bits, coded, plain)
+        return tf.cond(count * gap_bits + entries * bits < entries * id_bits, coded, plain)
 
     sample = tf.unique(ids[:_SAMPLE]).y
     may_repeat = (2 * tf.size(sample) <= tf.minimum(tf.size(ids), _SAMPLE)) & (entries > 0)
     found = tf.cond(may_repeat, maybe_coded, plain) if deduplicate else plain()
-    code_bits, distinct, id_bytes, code_bytes = found
-    known = _MAGIC + (id_bits << 32) + (int(binary) << 56)
-    first = known + code_bits * 2**40 + length_bits * 2**48
+    own_bits, code_bits, distinct, id_bytes, code_bytes = found
+    known = _MAGIC + (int(binary) << 56)
+    first = known + own_bits * 2**32 + code_bits * 2**40 + length_bits * 2**48
     header = tf.bitcast(tf.stack([first, entries, rows, distinct]), tf.uint8)
     numbers = empty if binary else tf.reshape(tf.bitcast(values, tf.uint8), [-1])
     sections = [tf.reshape(header, [-1]), _write(lengths, length_bits), id_bytes, code_bytes]
