@@ -72,11 +72,11 @@ def test_distinct_ids_are_sent_once_if_that_is_smaller():
         job = Job((Table(N, D, 200, unique),), B, **options)
         return links("hybrid by row", job, servers=1)[UP] - 48 - 9 / 8 * B - 4 * B * D
 
-    assert ids(10) == (4 * K + 19 * 10) / 8
+    assert ids(10) == (4 * K + 18 * 10) / 8  # gaps of up to N / 10 (1 + ln(10)) numbers
     assert ids(10, deduplicate=False) == 19 / 8 * K
     # With so many distinct ids, repeated ones are not searched for.
     assert ids(2**16 - 1) == 19 / 8 * K
-    assert ids(2**15) == 19 / 8 * K  # the distinct ids take more than is saved
+    assert ids(2**15) == (15 * K + 8 * 2**15) / 8
 
 
 def test_dense_weights_are_sent_by_servers_or_between_workers():
