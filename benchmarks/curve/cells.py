@@ -35,6 +35,7 @@ class Cell:
             other hosts with servers.
         joined: batches of so many workers are one batch of one host.
         exchange_every: steps of a worker between two exchanges with the servers.
+        wire_dtype: type in which products and their gradients are sent.
         beside: so many other hosts train the same by themselves at the same time, and share the
             caches of the core.
     """
@@ -49,6 +50,7 @@ class Cell:
     joined: int = 1
     exchange_every: int = 1
     beside: int = 0
+    wire_dtype: str = "float32"
 
     @property
     def name(self) -> str:
@@ -59,6 +61,7 @@ class Cell:
             return f"{self.training}: {self.way}{joined}{beside}"
         axis = "" if self.axis == "auto" else f", by {self.axis}"
         every = f", exchange every {self.exchange_every} steps" * (self.exchange_every > 1)
+        sent_as = f", sent as {self.wire_dtype}" * (self.wire_dtype != "float32")
         inside = " in workers" * self.inside
         counts = [
             f"{n} {kind}{'s' * (n != 1)}{place}"
@@ -68,7 +71,7 @@ class Cell:
             )
             if n
         ]
-        where = f"{', '.join(counts)}, {self.wire:g} Gbit/s{axis}{every}"
+        where = f"{', '.join(counts)}, {self.wire:g} Gbit/s{axis}{every}{sent_as}"
         return f"{self.training}: {self.way}, {where}"
 
     @property
@@ -132,6 +135,10 @@ def cells() -> list[Cell]:
             *(("reference", "row", 2, 2, k) for k in (1, 2, 4, 8)),
             *((t, "auto", 4, 8, 4) for t in ("flights", "criteo")),
         )
+    ]
+    found += [
+        Cell("reference", ASYNCHRONOUS, 4, 8, axis="row", exchange_every=k, wire_dtype="bfloat16")
+        for k in (1, 8)
     ]
     found += [Cell("reference", ALL_REDUCE, 0, w) for w in (2, 8)]
     found += [Cell("reference", way, 2, 2) for way in (LOOKUP, STANDARD)]

@@ -110,7 +110,9 @@ class Predictions:
             asynchronous=cells.MODES[cell.way] != "sync",
             steps_per_call=max(1, cell.steps_per_execution // every),
         )
-        job, compute = self._jobs[cell.training, every], self._compute(cell.training)
+        bytes_of_number = {"float32": 4, "bfloat16": 2}[cell.wire_dtype]
+        job = replace(self._jobs[cell.training, every], activation_bytes=bytes_of_number)
+        compute = self._compute(cell.training)
         assert compute.costs is not None
         local = (every - 1) * compute.costs.worker.step + every * compute.dense
         axes = AXES.values() if cell.axis == "auto" else [AXES[cell.axis]]

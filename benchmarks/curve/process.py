@@ -158,6 +158,7 @@ def _hybrid(
         mode=mode,
         partition_axis=cell.axis,
         exchange_every=cell.exchange_every,
+        wire_dtype=cell.wire_dtype,
         steps_per_execution=together,
         timeout=PEER_SECONDS,
     )
