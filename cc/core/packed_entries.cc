@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cc/core/group_by_id.h"
-#include "cc/core/id_index.h"
+#include "cc/core/number_ids.h"
 #include "cc/core/scratch.h"
 
 namespace twml {
@@ -152,9 +152,9 @@ class Packer {
     if (h.code_bits == 0) {
       WriteBits(h.entries, h.id_bits, plain, out + at.ids);
     } else {
-      const auto gap = [&](int64_t u) { return GapBefore(part.distinct, u); };
+      const auto gap = [&](int64_t u) { return GapBefore(part.numbered.distinct, u); };
       WriteBits(h.distinct, h.id_bits, gap, out + at.ids);
-      const auto code = [&](int64_t k) { return part.codes[k]; };
+      const auto code = [&](int64_t k) { return part.numbered.codes[k]; };
       WriteBits(h.entries, h.code_bits, code, out + at.codes);
     }
     if (!binary_ && h.entries > 0) {
@@ -165,8 +165,7 @@ class Packer {
  private:
   struct Part {
     Header header;
-    std::vector<uint32_t> codes;
-    SharedScratch<Id> distinct;  // ascending
+    NumberedIds<Id> numbered;
   };
 
   // The number of entries in row b of part p. Row b begins at splits_[p * (rows + 1) + b], counted
@@ -207,36 +206,19 @@ class Packer {
     const Id* const ids = ids_ + begin_[p];
     const int64_t n = h.entries, sample = std::min(n, kDistinctSample);
     if (n == 0 || n > std::numeric_limits<uint32_t>::max()) return;
-    IdIndex index;
-    std::vector<Id> found;
-    part.codes.resize(n);
-    for (int64_t k = 0; k < n; ++k) {
-      const int64_t code = index.FindOrAdd(ids[k]);
-      if (code == static_cast<int64_t>(found.size())) found.push_back(ids[k]);
-      part.codes[k] = static_cast<uint32_t>(code);
-      if (k + 1 == sample && 2 * index.size() > sample) return;
-    }
-    Number(Span<const Id>(found.data(), index.size()), &part);
+    NumberedIds<Id>& numbered = part.numbered;
+    if (!NumberIds(Span<const Id>(ids, n), largest_id_ + 1, sample, &numbered)) return;
+    const int64_t distinct = numbered.num_distinct;
     uint64_t largest_gap = 0;
-    for (int64_t u = 0; u < index.size(); ++u) {
-      largest_gap = std::max(largest_gap, GapBefore(part.distinct, u));
+    for (int64_t u = 0; u < distinct; ++u) {
+      largest_gap = std::max(largest_gap, GapBefore(numbered.distinct, u));
     }
     const int gap_bits = BitsOf(largest_gap);
-    const int code_bits = BitsOf(static_cast<uint64_t>(index.size() - 1));
-    if (index.size() * gap_bits + n * code_bits >= n * h.id_bits) return;
+    const int code_bits = BitsOf(static_cast<uint64_t>(distinct - 1));
+    if (distinct * gap_bits + n * code_bits >= n * h.id_bits) return;
     h.id_bits = static_cast<uint8_t>(gap_bits);
     h.code_bits = static_cast<uint8_t>(code_bits);
-    h.distinct = index.size();
-  }
-
-  // Numbers the ids in ascending order, so that gaps between them are small and the receiver need
-  // not sort them.
-  void Number(Span<const Id> found, Part* part) {
-    const auto sorted = GroupById<Id, int64_t>(found, {}, {}, largest_id_ + 1, Serial);
-    Scratch<uint32_t> code_of(found.size());
-    for (int64_t u = 0; u < found.size(); ++u) code_of[sorted.rows[u]] = static_cast<uint32_t>(u);
-    for (uint32_t& code : part->codes) code = code_of[code];
-    part->distinct = sorted.ids;
+    h.distinct = distinct;
   }
 
   // How many numbers are between a distinct id and the one before, or below the first one.
