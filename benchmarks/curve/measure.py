@@ -111,14 +111,15 @@ def measure(cell: Cell, limits: Limits, seconds: float) -> dict[str, Any]:
 def learn(cell: Cell, limits: Limits, batches: int) -> dict[str, Any]:
     """Trains a cell on so many batches, those of the start included, and evaluates the model.
 
+    Each worker waits after its first call until all have done one and the limits have come.
+
     Args:
         cell: the cell.
         limits: of each host.
         batches: of all workers together.
 
     Returns:
-        `loss`: of held-out data; `seconds`: with limits, from the end of the first call of each
-        worker.
+        `loss`: of held-out data; `seconds`: with limits, without the first call of each worker.
 
     Raises:
         HostError: a process failed, or the training takes too long.
@@ -133,6 +134,8 @@ def learn(cell: Cell, limits: Limits, batches: int) -> dict[str, Any]:
         _wait(workers, calls, [1] * len(workers), START_SECONDS)
         _limit(network, hosts, cell, limits)
         start = time.monotonic()
+        for worker in workers:
+            worker.request({"do": "go_on"}, ANSWER_SECONDS)
         while not _fetch(workers, calls):
             if time.monotonic() > start + LEARN_SECONDS:
                 raise HostError(f"the training has not ended in {LEARN_SECONDS:.0f} s")

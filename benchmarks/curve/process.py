@@ -27,6 +27,7 @@ class Host:
         self._failure: BaseException | None = None
         self._server: Any = None
         self._evaluate: Callable[[], float] | None = None
+        self._go_on = threading.Event()
 
     def handle(self, message: dict[str, Any]) -> dict[str, Any]:
         """Answers a request; its "do" names the method."""
@@ -60,6 +61,11 @@ class Host:
         threading.Thread(target=target, daemon=True).start()
         return {}
 
+    def go_on(self) -> dict[str, Any]:
+        """Lets a training of so many batches continue, which waits after its first call."""
+        self._go_on.set()
+        return {}
+
     def evaluate(self) -> dict[str, Any]:
         """The mean loss of the held-out batches after a training that has ended."""
         assert self._evaluate is not None
@@ -81,6 +87,8 @@ class Host:
     ) -> None:
         def on_steps(steps: int, loss: float) -> None:
             self._calls.append((time.monotonic(), steps, float(loss)))
+            if batches is not None:
+                self._go_on.wait()
 
         try:
             if cell.way in cells.ONE_HOST:

@@ -158,10 +158,11 @@ class GradientQueues:
         Args:
             step: The run's step after the update, an int64 scalar.
         """
-        before = effects_so_far()
+        with tf.device(self._home):
+            before = effects_so_far()
         for worker in self.followers:
             queue = self._queue(self._home, f"go/{worker}", [tf.int64])
-            with tf.device(self._home), tf.control_dependencies(before):
+            with tf.device(self._home), tf.control_dependencies([before]):
                 tf.raw_ops.QueueEnqueueV2(handle=queue, components=[tf.identity(step)])
 
     def _queue(
@@ -186,10 +187,14 @@ class GradientQueues:
             tf.raw_ops.QueueCloseV2(handle=queue, cancel_pending_enqueues=True)
 
 
-def effects_so_far() -> list[tf.Operation]:
-    """The ops with side effects of the graph that is being built."""
+def effects_so_far() -> tf.Operation:
+    """Returns an op that waits for all ops with side effects of the graph that is being built.
+
+    The ops of a device are grouped there: for each op that another device waits for, TensorFlow
+    would send a message.
+    """
     graph = tf.compat.v1.get_default_graph()
-    return [op for op in graph.get_operations() if _has_effects(op)]
+    return tf.group(*(op for op in graph.get_operations() if _has_effects(op)))
 
 
 def _has_effects(op: Any) -> bool:

@@ -216,9 +216,11 @@ class StepGraph:
             begun = self.state.set_updating(True)
         # A step that fails because a worker is missing must not be counted either.
         arrived = [t for tensors in collected.values() for t in tensors[-1]]
-        with tf.control_dependencies([*arrived, begun]):
+        with tf.device(devices[0]):  # tells each device once
+            all_arrived = tf.group(*arrived, begun)
+        with tf.control_dependencies([all_arrived]):
             self._update(used, *contributions.combine(devices, collected, len(used), gradients))
-        with tf.control_dependencies(effects_so_far()):
+        with tf.control_dependencies([effects_so_far()]):
             step = self._count_step(number)
         with tf.control_dependencies([step]):
             self.state.set_updating(False)
