@@ -13,6 +13,7 @@ MODES = {"synchronous": "sync", "asynchronous": "async", "Hogwild": "hogwild"}
 SYNCHRONOUS, ASYNCHRONOUS, HOGWILD = MODES
 STOCK_CLUSTERS = (ALL_REDUCE, LOOKUP, STANDARD)
 ONE_HOST = (OURS, STOCK)
+AXES = ("row", "column")
 SERVERS, WORKERS = (1, 2, 4), (1, 2, 4, 8)
 WIRE = 10.0  # Gbit/s of a whole core
 SLOW_WIRE = 1.0
@@ -124,10 +125,10 @@ def cells() -> list[Cell]:
         for s, w in (diagonal if way != HOGWILD else diagonal[-1:])
     ]
     for way in (SYNCHRONOUS, ASYNCHRONOUS):
-        found += [Cell("reference", way, 4, 8, axis=axis) for axis in ("row", "column")]
+        found += [Cell("reference", way, 4, 8, axis=axis) for axis in AXES]
         found += [Cell("reference", way, 8, 4, axis="row")]
         found += [Cell("reference", way, 8, 8, axis="row", inside=True)]
-        found += [Cell("reference", way, 4, 8, SLOW_WIRE, axis) for axis in ("auto", "row")]
+        found += [Cell("reference", way, 4, 8, SLOW_WIRE, axis) for axis in ("auto", *AXES)]
     found += [
         Cell(t, ASYNCHRONOUS, s, w, axis=axis, exchange_every=k)
         for t, axis, s, w, k in (
