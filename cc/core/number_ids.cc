@@ -1,6 +1,7 @@
 #include "cc/core/number_ids.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "cc/core/group_by_id.h"
