@@ -19,7 +19,7 @@ from twml_ops.planning.work import work_alone, work_in_cluster
 
 SLOTS = {"reference": 0, "flights": 1, "criteo": 1}  # of the optimizers
 PLAIN = "reference"  # whose steps consist of nothing but what `plan --measure` knows
-AXES = {"row": "hybrid by row", "column": "hybrid by column"}
+AXES = {axis: f"hybrid by {axis}" for axis in cells.AXES}
 
 
 def measured_costs() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from twml_ops.planning.sharding_axis import (
     EGRESS_PER_CORE,
     LEAST_GAIN,
     TYPICAL_COSTS,
-    is_faster_by_row,
+    prefers_rows,
 )
 
 pytestmark = pytest.mark.one_tf
@@ -34,12 +34,12 @@ def cluster(servers=4, workers=1, egress=EGRESS_PER_CORE, **more):
 ])  # fmt: skip
 def test_the_axis_is_the_one_that_was_measured_as_faster(servers, workers, units, by_row, more):
     """See "By row and by column" and "From one host to many" in docs/performance.md."""
-    assert is_faster_by_row(job(units), cluster(servers, workers, **more)) == by_row
+    assert prefers_rows(job(units), cluster(servers, workers, **more)) == by_row
 
 
 def test_wide_products_of_few_entries_are_divided_by_column_and_many_entries_by_row():
-    assert not is_faster_by_row(job(512, entries=5, unique=2000), cluster())
-    assert is_faster_by_row(job(8, entries=500), cluster())
+    assert not prefers_rows(job(512, entries=5, unique=2000), cluster())
+    assert prefers_rows(job(8, entries=500), cluster())
 
 
 def test_entries_that_cost_nothing_leave_the_bytes_to_decide():
@@ -53,12 +53,12 @@ def test_entries_that_cost_nothing_leave_the_bytes_to_decide():
             axis: predict(f"hybrid by {axis}", job(units), cluster(egress=1e6)).wire_seconds
             for axis in ("row", "column")
         }
-        by_row = is_faster_by_row(job(units), cluster(egress=1e6), free)
+        by_row = prefers_rows(job(units), cluster(egress=1e6), free)
         assert by_row == (sends["column"] > (1 - LEAST_GAIN) * sends["row"])
 
 
 def test_a_slow_wire_favours_the_axis_that_sends_less():
-    fast, slow = (is_faster_by_row(job(), cluster(egress=e)) for e in (1e10, 3e7))
+    fast, slow = (prefers_rows(job(), cluster(egress=e)) for e in (1e10, 3e7))
     assert (fast, slow) == (True, False)
 
 
@@ -71,7 +71,7 @@ def test_columns_are_chosen_where_they_are_predicted_to_save_a_tenth(
 ):
     hosts = cluster(s, w, egress, asynchronous=asynchronous)
     j = job(units, entries, 64, unique=None)
-    by_row = is_faster_by_row(j, hosts)
+    by_row = prefers_rows(j, hosts)
     seconds = {
         axis: predict(f"hybrid by {axis}", j, hosts, Compute(costs=TYPICAL_COSTS)).seconds
         for axis in ("row", "column")

@@ -38,8 +38,8 @@ TYPICAL_COSTS = CpuCosts(
 """Seconds of `twml-ops plan --measure --slots 1` on the machine of docs/performance.md."""
 
 
-def is_faster_by_row(job: Job, cluster: ClusterResources, costs: CpuCosts = TYPICAL_COSTS) -> bool:
-    """Predicts whether a cluster trains about as fast by row as by column, or faster.
+def prefers_rows(job: Job, cluster: ClusterResources, costs: CpuCosts = TYPICAL_COSTS) -> bool:
+    """Predicts whether rows are the better axis: unless columns save `LEAST_GAIN` of a step.
 
     Args:
         job: The tables that are divided by the same axis, and their batches.

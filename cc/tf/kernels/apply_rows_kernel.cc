@@ -176,11 +176,9 @@ class GroupIdsOp : public Kernel {
     TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(0), 1, "ids")));
     int64_t input_dim;
     TF_RETURN_IF_ERROR(ReadInputDim(ctx, 1, &input_dim));
-    auto grouped = std::make_shared<GroupedBatch<Id>>();
-    TF_RETURN_IF_ERROR(
-        ToAbslStatus(GroupIds(SpanOf<Id>(ctx->input(0)), input_dim, IntraOp(ctx), grouped.get())));
-    ctx->set_output(0, TensorOf<Id>(std::move(grouped)));
-    return absl::OkStatus();
+    return OutputGroups<Id>(ctx, [&](GroupedBatch<Id>* grouped) {
+      return GroupIds(SpanOf<Id>(ctx->input(0)), input_dim, IntraOp(ctx), grouped);
+    });
   }
 };
 
@@ -201,13 +199,11 @@ class GroupBatchOp : public Kernel {
     TF_RETURN_IF_ERROR(ReadInputDim(ctx, 3, &input_dim));
     const GroupedBatch<Id>* grouped_ids;
     TF_RETURN_IF_ERROR(ReadGroups(ctx, &grouped_ids));
-    auto grouped = std::make_shared<GroupedBatch<Id>>();
-    TF_RETURN_IF_ERROR(ToAbslStatus(
-        field_starts_.empty() || grouped_ids != nullptr
-            ? GroupBatch(batch, input_dim, grouped_ids, IntraOp(ctx), grouped.get())
-            : GroupByField(batch, field_starts_, input_dim, IntraOp(ctx), grouped.get())));
-    ctx->set_output(0, TensorOf<Id>(std::move(grouped)));
-    return absl::OkStatus();
+    return OutputGroups<Id>(ctx, [&](GroupedBatch<Id>* grouped) {
+      return field_starts_.empty() || grouped_ids != nullptr
+                 ? GroupBatch(batch, input_dim, grouped_ids, IntraOp(ctx), grouped)
+                 : GroupByField(batch, field_starts_, input_dim, IntraOp(ctx), grouped);
+    });
   }
 
   bool binary_;

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "cc/core/group_by_id.h"
@@ -33,6 +34,15 @@ tensorflow::Tensor TensorOf(BatchGroups::Shared<Id> groups) {
   tensorflow::Tensor tensor(tensorflow::DT_VARIANT, tensorflow::TensorShape({}));
   tensor.scalar<tensorflow::Variant>()() = BatchGroups{std::move(groups)};
   return tensor;
+}
+
+// Sets the output to the groups that group(GroupedBatch<Id>*) makes.
+template <class Id, class Group>
+absl::Status OutputGroups(tensorflow::OpKernelContext* ctx, Group group) {
+  auto grouped = std::make_shared<GroupedBatch<Id>>();
+  TF_RETURN_IF_ERROR(ToAbslStatus(group(grouped.get())));
+  ctx->set_output(0, TensorOf<Id>(std::move(grouped)));
+  return absl::OkStatus();
 }
 
 // Reads the input list "groups", which has one item or none. *groups is null if it has none.

@@ -1,6 +1,3 @@
-#include <memory>
-#include <utility>
-
 #include "cc/core/packed_entries.h"
 #include "cc/tf/kernels/batch_groups.h"
 #include "cc/tf/kernels/tensor_util.h"
@@ -80,11 +77,10 @@ class GroupPackedEntriesOp : public Kernel {
     TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(ctx->input(0), 1, "packed")));
     int64_t input_dim;
     TF_RETURN_IF_ERROR(ReadInputDim(ctx, 1, &input_dim));
-    auto grouped = std::make_shared<GroupedBatch<Id>>();
-    TF_RETURN_IF_ERROR(ToAbslStatus(GroupPackedEntries(SpanOf<uint8_t>(ctx->input(0)), binary_,
-                                                       input_dim, IntraOp(ctx), grouped.get())));
-    ctx->set_output(0, TensorOf<Id>(std::move(grouped)));
-    return absl::OkStatus();
+    return OutputGroups<Id>(ctx, [&](GroupedBatch<Id>* grouped) {
+      return GroupPackedEntries(SpanOf<uint8_t>(ctx->input(0)), binary_, input_dim, IntraOp(ctx),
+                                grouped);
+    });
   }
 
   bool binary_;

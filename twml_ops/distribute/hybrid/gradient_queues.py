@@ -158,8 +158,7 @@ class GradientQueues:
         Args:
             step: The run's step after the update, an int64 scalar.
         """
-        with tf.device(self._home):
-            before = effects_so_far()
+        before = effects_so_far(self._home)
         for worker in self.followers:
             queue = self._queue(self._home, f"go/{worker}", [tf.int64])
             with tf.device(self._home), tf.control_dependencies([before]):
@@ -187,14 +186,19 @@ class GradientQueues:
             tf.raw_ops.QueueCloseV2(handle=queue, cancel_pending_enqueues=True)
 
 
-def effects_so_far() -> tf.Operation:
+def effects_so_far(device: str) -> tf.Operation:
     """Returns an op that waits for all ops with side effects of the graph that is being built.
 
     The ops of a device are grouped there: for each op that another device waits for, TensorFlow
     would send a message.
+
+    Args:
+        device: The device of the op, on which its result is needed.
     """
     graph = tf.compat.v1.get_default_graph()
-    return tf.group(*(op for op in graph.get_operations() if _has_effects(op)))
+    effects = [op for op in graph.get_operations() if _has_effects(op)]
+    with tf.device(device):
+        return tf.group(*effects)
 
 
 def _has_effects(op: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twml_ops.distribute.hybrid.parameter_server_placement import ParameterServerPlacement
 from twml_ops.distribute.hybrid.remote_table import RemoteTable
 from twml_ops.planning import ClusterResources, Job, Table
-from twml_ops.planning.sharding_axis import is_faster_by_row
+from twml_ops.planning.sharding_axis import prefers_rows
 
 
 def shards_by_row(
@@ -38,7 +38,7 @@ def shards_by_row(
     if servers == 1 or columns % servers:
         return True
     job = _job(table, placement)
-    return job is None or is_faster_by_row(job, cluster)
+    return job is None or prefers_rows(job, cluster)
 
 
 def _job(table: RemoteTable, placement: ParameterServerPlacement) -> Job | None:

@@ -220,7 +220,7 @@ class StepGraph:
             all_arrived = tf.group(*arrived, begun)
         with tf.control_dependencies([all_arrived]):
             self._update(used, *contributions.combine(devices, collected, len(used), gradients))
-        with tf.control_dependencies([effects_so_far()]):
+        with tf.control_dependencies([effects_so_far(devices[0])]):
             step = self._count_step(number)
         with tf.control_dependencies([step]):
             self.state.set_updating(False)
