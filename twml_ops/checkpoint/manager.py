@@ -6,7 +6,7 @@ import contextlib
 import re
 import shutil
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -192,6 +192,25 @@ class CheckpointManager:
         if error is not None:
             raise error
 
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Holds the lock of the folder in a block, if the folder exists.
+
+        Raises:
+            CheckpointError: another process writes to the folder.
+        """
+        if not self.folder.is_dir():
+            yield
+            return
+        had_lock = self._next is not None
+        self._open()
+        try:
+            yield
+        finally:
+            if not had_lock:
+                self._lock.close()
+                self._next = None
+
     def remove_all(self) -> None:
         """Removes all checkpoints and the folder, if it has nothing else.
 
@@ -204,10 +223,11 @@ class CheckpointManager:
         self._open()
         for path in self._folders():
             self._remove(path)
+        with contextlib.suppress(OSError):
+            (self.folder / LOCK_FILE).unlink()  # while it is locked: nobody has another one
         self._lock.close()
         self._next = None
         with contextlib.suppress(OSError):
-            (self.folder / LOCK_FILE).unlink()
             self.folder.rmdir()
 
     def _open(self) -> int:

@@ -61,18 +61,22 @@ class RunCheckpoints:
             self._manager.on_written = self._publisher.publish
         self._members = MemberStore(folder / "members")
         self._trials = TrialStore(folder)
+        self._schema: Schema | None = None
+        if options.resume and (latest := self._manager.latest()):
+            config.check_same(latest.manifest.values.get("values", {}), latest.folder)
         chosen = self._saved("choice")
         self.choice = EpochChoice.from_json(chosen) if chosen else None
         self.interrupted_after_last_step = False
         kept = self._members.has_members or self._trials.has_trials
-        if options.resume or not (self._manager.latest() or kept):
-            return
-        if not overwrite:
-            raise UserError(
-                f"{folder}: has checkpoints of a run that has not finished: use --resume to "
-                "continue it, or --overwrite to begin again"
-            )
-        self.remove()
+        if not options.resume and (self._manager.latest() or kept):
+            if not overwrite:
+                raise UserError(
+                    f"{folder}: has checkpoints of a run that has not finished: use --resume to "
+                    "continue it, or --overwrite to begin again"
+                )
+            self.remove()
+        if self._publisher is not None:
+            self._publisher.open()
 
     @property
     def wanted(self) -> bool:
@@ -90,9 +94,9 @@ class RunCheckpoints:
             The member; None if it is not trained yet.
 
         Raises:
-            UserError: its files are damaged.
+            UserError: its files are damaged, or of a run with another configuration.
         """
-        return self._members.load(number) if self._options.resume else None
+        return self._members.load(number, self._config) if self._options.resume else None
 
     def keep_member(self, number: int, fitted: FittedModel) -> None:
         """Keeps a member of an ensemble, from which a run that is continued does not start again.
@@ -104,9 +108,9 @@ class RunCheckpoints:
         if not self.wanted:
             return
         try:
-            self._members.save(number, fitted)
+            self._members.save(number, fitted, self._config)
         except OSError as e:
-            _show(CheckpointError(f"the member {number} cannot be kept: {e.strerror}"))
+            _show(CheckpointError(f"the member {number} cannot be kept: {e.strerror or e}"))
 
     def load_trials(self) -> KeptTrials | None:
         """The trials of `--model auto` that an earlier process has done.
@@ -172,6 +176,7 @@ class RunCheckpoints:
             return None
         if self._publisher is not None:
             self._publisher.follow(served, model, schema)
+            self._schema = schema
         choice = self.choice and self.choice.to_json()
         facts = {**config.to_json(), "phase": phase, "choice": choice}
         callback = CheckpointCallback(
@@ -199,18 +204,17 @@ class RunCheckpoints:
             )
         return callback
 
-    def publish_final(self, model: tf.keras.Model, schema: Schema) -> None:
+    def publish_final(self, model: tf.keras.Model) -> None:
         """Publishes the model of the finished run, if its checkpoints are published.
 
         Args:
             model: the model.
-            schema: its features.
 
         Raises:
-            OSError: the version cannot be written.
+            UserError: the version cannot be written.
         """
-        if self._publisher is not None:
-            self._publisher.publish_final(model, schema)
+        if self._publisher is not None and self._schema is not None:
+            self._publisher.publish_final(model, self._schema)
 
     def interrupted(self) -> RunInterrupted:
         """The error of a run that a signal has ended; says how to continue."""
@@ -236,11 +240,13 @@ class RunCheckpoints:
             raise self.interrupted()
 
     def close(self) -> None:
-        """Waits for a checkpoint that is being written, and ends the use of the folder."""
+        """Waits for a checkpoint that is being written, and ends the use of the folders."""
         try:
             self._manager.close()
         except CheckpointError as e:
             _show(e)
+        if self._publisher is not None:
+            self._publisher.close()
 
     def remove(self) -> None:
         """Removes the checkpoints.
@@ -248,10 +254,11 @@ class RunCheckpoints:
         Raises:
             UserError: another process uses the folder.
         """
-        self._members.remove()
-        self._trials.remove()
         try:
-            self._manager.remove_all()
+            with self._manager.alone():  # before anything of another process is removed
+                self._members.remove()
+                self._trials.remove()
+                self._manager.remove_all()
         except CheckpointError as e:
             raise UserError(str(e)) from e
 

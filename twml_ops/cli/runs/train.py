@@ -7,6 +7,7 @@ import dataclasses
 import os
 from pathlib import Path
 
+from rich.console import Console
 from rich.markup import escape
 
 from twml_ops.analysis import leaking_features, scoring
@@ -43,7 +44,7 @@ from twml_ops.cli.runs.runner import Runner
 from twml_ops.cli.runs.second_model import second_model
 from twml_ops.cli.runs.sources import open_pair
 from twml_ops.cli.runs.warm_start import WarmStart
-from twml_ops.data import original_errors
+from twml_ops.data import Source, original_errors
 from twml_ops.peers import PeerGroup
 from twml_ops.peers.launch import RESTARTS
 
@@ -80,7 +81,7 @@ def run_task(
 
         evaluator.evaluate_checkpoints(config, out, overwrite)
     elif role == "worker":
-        train(config, out, out)
+        train(config, out, out)  # the process ends with the training
     elif role == "alone" and peer_runner.is_rank():
         _train_rank(dataclasses.replace(config, cluster=None), out, overwrite, checkpoints)
     elif role == "alone":
@@ -88,11 +89,21 @@ def run_task(
         with new_folder(out, overwrite) as folder:
             saved = RunCheckpoints(cluster.checkpoint_dir(out), config, checkpoints, overwrite)
             with contextlib.closing(saved):
-                train(config, folder, out, saved)
-        saved.remove()
+                result = train(config, folder, out, saved)
+        _end(result, out, saved)
     else:
         with new_folder(out, overwrite) as folder:
-            train(config, folder, out)
+            result = train(config, folder, out)
+        _end(result, out)
+
+
+def _end(result: RunResult, out: Path, checkpoints: RunCheckpoints | None = None) -> None:
+    """What is left to do when the folder of the run is there: no failure takes it away."""
+    if checkpoints is not None:
+        checkpoints.remove()
+        checkpoints.publish_final(result.model)
+    files = "the report, the model and the metrics"
+    run_summary.print_result(make_console(), result, files, out)
 
 
 def _train_rank(config: RunConfig, out: Path, overwrite: bool, options: CheckpointOptions) -> None:
@@ -102,18 +113,18 @@ def _train_rank(config: RunConfig, out: Path, overwrite: bool, options: Checkpoi
         options = dataclasses.replace(options, resume=True)
     try:
         # Each rank has a folder: any of them may be the first in the end.
-        with new_folder(out, overwrite) as folder:
+        with new_folder(out, overwrite, lock=group.original_rank == 0) as folder:
             saved = peer_runner.PeerCheckpoints(
                 *(peer_runner.checkpoint_dir(out, group.original_rank), config, options, overwrite),
                 group,
             )
             with contextlib.closing(saved):
                 try:
-                    train(config, folder, out, saved, group)
+                    result = train(config, folder, out, saved, group)
                 except SystemExit:  # the end of another rank than the first
                     saved.remove()
                     raise
-        saved.remove()
+        _end(result, out, saved)
     except Exception as e:
         if group.size == 1:
             raise
@@ -174,6 +185,8 @@ def train(
         if cluster.role() != "worker":  # the chief warns of them
             leaks = leaking_features(examined.blocks(), data.schema)
     print_leaks(console, leaks, examined.name)
+    if cluster.role() != "worker":
+        _read(held_out, console)
     if group is not None:
         logs = folder / TENSORBOARD if group.rank == 0 else None
         config = with_learning_rate(config)
@@ -186,6 +199,7 @@ def train(
         logs = folder / TENSORBOARD
         fit = final_fit(runner, choices, data, held_out, logs, console, checkpoints)
         fitted = ensemble.fit_members(config, fit, console, checkpoints)
+        artifacts.write_model(folder, out, fitted.model)
         scores = score_source(fitted.model, held_out, console, sizes[1])
         importances = importances_of(fitted.model, held_out, config.seed, console)
     histories = [*fitted.members] + ([choice.history] if choice and choice.refit else [])
@@ -218,7 +232,11 @@ def train(
     if config.save_slots:
         saved_slots.write(folder, fitted.model)
     artifacts.write(folder, result)
-    if checkpoints is not None:
-        checkpoints.publish_final(fitted.model, data.schema)
-    run_summary.print_result(console, result, "the report, the model and the metrics", out)
     return result
+
+
+def _read(source: Source, console: Console) -> None:
+    """Parses all of a source, so that a row that cannot be read fails before the training."""
+    with original_errors(source), console.status(f"reading {escape(source.name)}"):
+        for _ in source.blocks():
+            pass
