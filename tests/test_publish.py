@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -81,6 +82,35 @@ def test_a_link_stays_and_what_it_names_is_written(tmp_path, dangling):
     assert folder.is_symlink()
     assert entries(tmp_path / "there") == ["empty", "file"]
     assert entries(folder) == ["our-data", "our-mark"]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "/dev/null"])
+def test_a_stream_gets_the_content_and_stays(tmp_path, kind):
+    link, fifo = tmp_path / "out.txt", tmp_path / "fifo"
+    os.mkfifo(fifo)
+    link.symlink_to(fifo)
+    out = {"fifo": fifo, "link": link, "/dev/null": Path("/dev/null")}[kind]
+    mode = out.lstat().st_mode
+    with pytest.raises(TargetError, match="no process reads"), new_file(fifo):
+        pass
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with new_file(out) as part:
+            part.write_text("0.5")
+        assert os.read(reader, 10) == (b"" if kind == "/dev/null" else b"0.5")
+    finally:
+        os.close(reader)
+    assert out.lstat().st_mode == mode
+
+
+def test_the_standard_output_is_appended_to_whatever_it_is(tmp_path):
+    code = "from twml_ops._publish import new_file\n" + (
+        "print('first')\nwith new_file('/dev/stdout') as part: part.write_text('second')"
+    )
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        subprocess.run([sys.executable, "-c", code], stdout=file, check=True)
+    assert log.read_text() == "first\nsecond"
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])

@@ -8,11 +8,10 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
-import typer
 
-from twml_ops import _publish
 from twml_ops.cli import main
 from twml_ops.cli.app import app
 from twml_ops.cli.runs.folder import FORMAT, new_folder, write_json
@@ -20,7 +19,18 @@ from twml_ops.cli.runs.folder import FORMAT, new_folder, write_json
 # Parameters with a path that are read, or that name a folder of which a command removes only what
 # it wrote: --storage has files with locks of their own, checkpoints are named one by one.
 NO_OUTPUTS = {
-    *("run", "config", "from_run", "storage", "folder", "base", "costs", "models", "publish"),
+    *(
+        "run",
+        "config",
+        "from_run",
+        "storage",
+        "folder",
+        "base",
+        "costs",
+        "models",
+        "publish",
+        "warmup",
+    ),
 }
 # The shortest valid command line before the output. {run} is a folder with run.json.
 FILES = {
@@ -42,20 +52,22 @@ OUTPUTS = FILES | FOLDERS
 REPLACES = [key for key in OUTPUTS if key[0] != "export"]
 
 
-def commands(command, path=()):
-    for name, sub in getattr(command, "commands", {}).items():
-        yield from commands(sub, (*path, name))
-    if not hasattr(command, "commands"):
-        yield " ".join(path), command
+def parameters(group, path=()):
+    """(the words of a command, a parameter of it, its type), for all commands."""
+    for command in group.registered_commands:
+        name = command.name or command.callback.__name__.replace("_", "-")
+        for parameter, kind in get_type_hints(command.callback).items():
+            yield " ".join((*path, name)), parameter, kind
+    for sub in group.registered_groups:
+        yield from parameters(sub.typer_instance, (*path, sub.typer_instance.info.name))
 
 
 def test_every_option_with_a_path_is_known():
     """A new command that writes is added to the list above, and so to the laws below."""
     found = {
-        (name, parameter.name)
-        for name, command in commands(typer.main.get_command(app))
-        for parameter in command.params
-        if "path" in parameter.type.name and parameter.name not in NO_OUTPUTS
+        (command, parameter)
+        for command, parameter, kind in parameters(app)
+        if Path in (kind, *get_args(kind)) and parameter not in NO_OUTPUTS
     }
     assert found == set(OUTPUTS)
 
@@ -194,33 +206,11 @@ def test_two_processes_do_not_write_one_output(key, place, tmp_path, capsys):
         other.communicate()
 
 
-@pytest.mark.parametrize("kind", ["fifo", "link to a fifo", "/dev/null"])
-def test_a_stream_gets_the_content_and_stays(kind, tmp_path):
-    out, fifo = tmp_path / "out.txt", tmp_path / "fifo"
-    os.mkfifo(fifo)
-    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        target = {"fifo": fifo, "link to a fifo": out, "/dev/null": Path("/dev/null")}[kind]
-        if target == out:
-            out.symlink_to(fifo)
-        mode = target.lstat().st_mode
-        with _publish.new_file(target) as part:
-            part.write_text("0.5\n")
-        assert target.lstat().st_mode == mode
-        assert os.read(reader, 10) == (b"" if kind == "/dev/null" else b"0.5\n")
-    finally:
-        os.close(reader)
-
-
-@pytest.mark.one_tf
-def test_the_standard_output_is_appended_to_whatever_it_is(tmp_path):
-    code = "from twml_ops._publish import new_file\n" + (
-        "print('first')\nwith new_file('/dev/stdout') as part: part.write_text('second')"
-    )
-    log = tmp_path / "log"
-    with log.open("w") as file:
-        subprocess.run([sys.executable, "-c", code], stdout=file, check=True)
-    assert log.read_text() == "first\nsecond"
+@pytest.mark.parametrize("key", FILES, ids=" ".join)
+def test_a_fifo_without_a_reader_is_refused_and_stays(key, place, tmp_path, capsys):
+    out = target(place, key)
+    os.mkfifo(out)
+    assert "no process reads" in refused(key, out, tmp_path, capsys)
 
 
 def test_a_run_is_replaced_with_all_of_its_files_and_nothing_else(place):

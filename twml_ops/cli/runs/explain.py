@@ -17,7 +17,7 @@ from twml_ops.cli.render import feature_report
 from twml_ops.cli.render.json_output import print_json
 from twml_ops.cli.render.progress import Bar
 from twml_ops.cli.render.terminal import make_console, make_error_console
-from twml_ops.cli.runs.folder import REPORT_FILE, new_file, write_result
+from twml_ops.cli.runs.folder import REPORT_FILE, new_file, read_run, write_result
 from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE
 from twml_ops.cli.runs.trained_run import TrainedRun
 from twml_ops.data import Source, original_errors
@@ -51,9 +51,9 @@ def explain_run(
         ValueError: data cannot be read.
     """
     report = run / REPORT_FILE
-    trained = TrainedRun(run)
+    read_run(run)  # fails if there is no run, before the report in it is named
     with new_file(out or report, overwrite or out is None) as file:
-        explanation = explain(trained, data, against, rows)
+        explanation = explain(TrainedRun(run), data, against, rows)
         html = with_section(report, explanation)
         write_result(file, out or report, lambda path: _write_text(path, html))
     if as_json:
