@@ -27,8 +27,7 @@ def train(folder, data, held_out, *options):
 
 @pytest.mark.one_tf
 def test_the_model_is_kept_if_it_cannot_be_evaluated(tmp_path, capsys):
-    data, held_out = (write_libsvm(tmp_path / name, 1300) for name in ("a.svm", "b.svm"))
-    (tmp_path / "b.svm").write_text((tmp_path / "b.svm").read_text() + "+1 1:777\n")
+    data, held_out = (write_libsvm(tmp_path / f"{n}.svm", n) for n in (1300, 301))
     left = train(tmp_path, data, held_out, "--model", f"{MODEL}:build", "--max-epochs", "1")
     assert left == ["run.kept-1"]
     kept = tmp_path / "run.kept-1" / "model.keras"
@@ -63,7 +62,8 @@ def test_a_result_for_which_there_is_no_room_is_kept_elsewhere(tmp_path, monkeyp
 
 
 def test_a_model_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
-    model = tf.keras.Sequential([tf.keras.Input([100]), tf.keras.layers.Dense(100)])
+    inputs = tf.keras.Input([100])
+    model = tf.keras.Model(inputs, tf.keras.layers.Dense(100)(inputs))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     out = tmp_path / "run"
     with small_files(1000), pytest.raises(OSError, match="too large"), new_folder(out) as folder:
