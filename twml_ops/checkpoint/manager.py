@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from twml_ops._publish import exclusive, sync
 from twml_ops.checkpoint.errors import CheckpointError
-from twml_ops.checkpoint.files import exclusive, sync
 from twml_ops.checkpoint.incremental import TableFollower, TablePolicy, Taken
 from twml_ops.checkpoint.manifest import MANIFEST, Manifest
 from twml_ops.checkpoint.reader import CheckpointReader

@@ -18,8 +18,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops._publish import write_file
 from twml_ops.checkpoint.errors import CheckpointError
-from twml_ops.checkpoint.files import publish
 
 MANIFEST = "manifest.json"
 FORMAT = "twml_ops.checkpoint"
@@ -111,7 +111,7 @@ class Manifest:
         content = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}
         text = _canonical(content)
         whole = json.dumps({"checksum": checksum(text), "content": json.loads(text)}, indent=1)
-        publish(folder / MANIFEST, whole.encode())
+        write_file(folder / MANIFEST, whole.encode())
 
     @staticmethod
     def read(folder: Path) -> Manifest:

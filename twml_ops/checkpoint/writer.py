@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from twml_ops._publish import sync
 from twml_ops.checkpoint.errors import CheckpointError
-from twml_ops.checkpoint.files import sync
 from twml_ops.checkpoint.manifest import RAW, Manifest, VariableEntry, checksum
 
 DATA_FILE = "data-00000"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from twml_ops.checkpoint.files import publish
+from twml_ops._publish import write_file
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.results.trial import Trial
@@ -65,7 +65,7 @@ class TrialStore:
         ]
         values = {"run": config.to_json(), "seconds": kept.seconds, "trials": trials}
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        publish(self._path, json.dumps(values).encode())
+        write_file(self._path, json.dumps(values).encode())
 
     def load(self, config: RunConfig) -> KeptTrials | None:
         """The trials that are kept.
