@@ -87,7 +87,7 @@ SYSTEM_INCLUDES = {
     "cc/core/scorer": r"fcntl\.h|sys/(mman|stat)\.h|unistd\.h",
     "cc/core/simd": r"immintrin\.h",
     "cc/cuda": r"cub/device/.*",
-    "cc/tf/kernels": r"netinet/(in|tcp)\.h|sys/(socket|time|uio)\.h",
+    "cc/tf/kernels": r"(arpa/inet|netinet/(in|tcp)|sys/(socket|time|uio))\.h",
     "python": r"pybind11/.*",
 }
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import resource
@@ -20,7 +21,6 @@ from twml_ops.checkpoint import (
     CheckpointReader,
     CheckpointWriter,
     Manifest,
-    files,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -226,7 +226,7 @@ def test_two_writers_do_not_share_a_folder(tmp_path):
 
 def test_a_file_system_without_atomic_rename_works(tmp_path, monkeypatch):
     def replace(source, target):
-        raise OSError(files.errno.ENOTSUP, "Operation not supported")
+        raise OSError(errno.ENOTSUP, "Operation not supported")
 
     monkeypatch.setattr(os, "replace", replace)
     with CheckpointManager(tmp_path) as manager:
