@@ -2,8 +2,8 @@
 
 What is written goes to a temporary name beside its target, is brought to the disk, and is renamed.
 A target is replaced only on request, and only if it is a regular file, or a folder that has nothing
-but files that this program wrote. Links are followed and stay. What was made but cannot be published
-is kept, and the error names its path.
+but files that this program wrote. Links are followed and stay. What was made but cannot be
+published is kept, and the error names its path.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 try:
     import fcntl
@@ -70,7 +71,7 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_file(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
     """Replaces a file of this program, such as a manifest, in a folder of this program.
 
     A file system that does not rename gets the file under its final name directly. A reader can
@@ -78,15 +79,15 @@ def write_file(path: Path, content: bytes) -> None:
 
     Args:
         path: the file, which appears with all of its content.
-        content: all bytes.
+        content: all bytes, or a function that writes them to the file that it gets.
 
     Raises:
         OSError: the file cannot be written; the one before is unchanged.
     """
-    part = path.with_name(path.name + ".part")
+    part = part_of(path)
     try:
         _write(part, content)
-    except OSError:
+    except BaseException:
         part.unlink(missing_ok=True)
         raise
     try:
@@ -98,6 +99,11 @@ def write_file(path: Path, content: bytes) -> None:
         _write(path, content)
         part.unlink(missing_ok=True)
     sync(path.parent)
+
+
+def part_of(path: Path) -> Path:
+    """The temporary name of `write_file`, which a process that is killed leaves."""
+    return path.with_name(path.name + ".part")
 
 
 @contextlib.contextmanager
@@ -259,9 +265,12 @@ def files_in(folder: Path) -> list[str]:
     return sorted(found)
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
     with open(path, "wb") as file:
-        file.write(content)
+        if callable(content):
+            content(file)
+        else:
+            file.write(content)
         file.flush()
         os.fsync(file.fileno())
 

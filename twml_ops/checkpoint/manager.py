@@ -7,7 +7,7 @@ import json
 import re
 import threading
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -250,6 +250,25 @@ class CheckpointManager:
         error, self._error = self._error, None
         if error is not None:
             raise error
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Holds the lock of the folder in a block, if the folder exists.
+
+        Raises:
+            CheckpointError: another process writes to the folder.
+        """
+        if not self.folder.is_dir():
+            yield
+            return
+        had_lock = self._next is not None
+        self._open()
+        try:
+            yield
+        finally:
+            if not had_lock:
+                self._lock.close()
+                self._next = None
 
     def remove_all(self) -> None:
         """Removes all checkpoints and the folder, if it has nothing else.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from twml_ops._publish import exclusive
 from twml_ops._scorer import PROGRAM_FILE
 from twml_ops.checkpoint import CheckpointReader
 from twml_ops.data import Schema
@@ -19,6 +22,7 @@ from twml_ops.export.tables import RowFormat
 from twml_ops.export.values import CheckpointValues, names_of
 
 LOG = logging.getLogger(__name__)
+LOCK_FILE = ".publisher.lock"
 
 
 class ScorerPublisher:
@@ -90,16 +94,18 @@ class ScorerPublisher:
 
         Raises:
             CheckpointError: the checkpoint is damaged.
-            OSError: the version cannot be written; it is not served then.
+            OSError: another publisher is writing a version, or this one cannot be written. It is
+                not served then.
             ValueError: see `to_scorer`.
         """
         if self._names is None:
             self._names = names_of(self._trained)
-        newest = self._newest_version()
-        since = self._published if newest is not None and newest == self._newest else ()
-        values = CheckpointValues(self._names, checkpoint, since)
-        program, files = scorer_program(self._model, **self._options, values=values)
-        written = self._write({**program, "step": checkpoint.manifest.step}, files, newest)
+        with self._alone():
+            newest = self._newest_version()
+            since = self._published if newest is not None and newest == self._newest else ()
+            values = CheckpointValues(self._names, checkpoint, since)
+            program, files = scorer_program(self._model, **self._options, values=values)
+            written = self._write({**program, "step": checkpoint.manifest.step}, files, newest)
         if not since:
             self._published.clear()
         self._published.add(checkpoint.folder.name)
@@ -115,14 +121,25 @@ class ScorerPublisher:
             What was written.
 
         Raises:
-            OSError: the version cannot be written; it is not served then.
+            OSError: another publisher is writing a version, or this one cannot be written. It is
+                not served then.
             ValueError: see `to_scorer`.
         """
         program, files = scorer_program(self._model, **self._options)
         if step is not None:
             program["step"] = step
-        self._published.clear()
-        return self._write(program, files, self._newest_version())
+        with self._alone():
+            self._published.clear()
+            return self._write(program, files, self._newest_version())
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other publisher chooses a number or removes versions meanwhile."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with exclusive(self._folder / LOCK_FILE, remove=True) as alone:
+            if not alone:
+                raise OSError(f"{self._folder}: another publisher is writing a version")
+            yield
 
     def _newest_version(self) -> Path | None:
         if not self._changed_rows:
@@ -131,7 +148,6 @@ class ScorerPublisher:
         return found[-1] if found else None
 
     def _write(self, program: dict[str, Any], files: Any, base: Path | None) -> Written:
-        self._folder.mkdir(parents=True, exist_ok=True)
         folders = version_folders(self._folder)
         number = int(folders[-1].name) + 1 if folders else 1
         folder = self._folder / str(number)

@@ -9,7 +9,7 @@ import time
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import tensorflow as tf
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from twml_ops import core
 from twml_ops._batch import parse
+from twml_ops._publish import part_of, write_file
 
 _FILE = "adapt.npz"
 _SHOW_AFTER, _SHOW_EVERY = 2.0, 1.0
@@ -124,15 +125,14 @@ class Checkpoint:
         if self._path is None or time.monotonic() - self._last < self._every:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self._path.with_suffix(".partial")
-        with partial.open("wb") as file:
+
+        def write(file: BinaryIO) -> None:
             with zipfile.ZipFile(file, "w", allowZip64=True) as archive:
                 for name, array in self._arrays(sketches, position):
                     with archive.open(name + ".npy", "w", force_zip64=True) as member:
                         np.lib.format.write_array(member, np.asanyarray(array))
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self._path)
+
+        write_file(self._path, write)
         self._last = time.monotonic()
 
     def _arrays(
@@ -154,9 +154,7 @@ class Checkpoint:
         """Deletes the file."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
-            self._path.with_suffix(".partial").unlink(
-                missing_ok=True
-            )  # if a process was killed in save
+            part_of(self._path).unlink(missing_ok=True)  # if a process was killed in save
 
 
 def _sketches(file: Mapping[str, Any]) -> list[core.QuantileSketch]:

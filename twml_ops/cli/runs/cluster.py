@@ -23,6 +23,7 @@ from twml_ops.data import InputPosition, Source
 if TYPE_CHECKING:
     from twml_ops.distribute import ChiefBuiltModel
 
+MODEL = "model"  # the beginning of the name of its file
 DEFAULT_MODEL = "sparse_mlp"  # the servers hold the tables of sparse linear layers
 
 
@@ -96,15 +97,23 @@ def build_once(
     make_model: Callable[[], tf.keras.Model], config: RunConfig, out: Path
 ) -> ChiefBuiltModel:
     """The model of a run, which the chief builds and the other processes read from a file."""
-    from twml_ops.distribute import ChiefBuiltModel, exit_on_cluster_error
+    from twml_ops.distribute import ChiefBuiltModel, Cluster, exit_on_cluster_error
 
-    data = [config.data, config.eval, config.schema_file]
-    identity = repr([*data, config.model, config.model_options, config.seed])
-    name = f"model-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.keras"
+    path = checkpoint_dir(out) / model_file(config, Cluster.from_environment().start_id)
     with exit_on_cluster_error():
-        return ChiefBuiltModel(
-            make_model, checkpoint_dir(out) / name, timeout=options_of(config).timeout
-        )
+        return ChiefBuiltModel(make_model, path, timeout=options_of(config).timeout)
+
+
+def model_file(config: RunConfig, start: str) -> str:
+    """The name of the file of the model that the chief builds.
+
+    Args:
+        config: configuration of the run.
+        start: id of the start of the cluster: the data may be others in another one.
+    """
+    data = [config.data, config.eval, config.schema_file]
+    identity = repr([*data, config.model, config.model_options, config.seed, start])
+    return f"{MODEL}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.keras"
 
 
 def options_of(config: RunConfig) -> ClusterOptions:

@@ -10,7 +10,7 @@ from typing import Any
 from twml_ops.checkpoint import FACTS, CheckpointError, CheckpointReader, check_facts
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs import cluster, evaluation_log
-from twml_ops.cli.runs.checkpoints import has_unfinished_run
+from twml_ops.cli.runs.checkpoints import unfinished_run
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.distribute import Cluster
 from twml_ops.distribute.hybrid.checkpoint import manager_of
@@ -79,7 +79,7 @@ class ClusterCheckpoints:
         except CheckpointError as e:
             raise UserError(f"{e}; use --overwrite to begin again") from e
         if not overwrite:
-            raise has_unfinished_run(self.folder)
+            raise unfinished_run(self.folder)
         self.remove()
 
     def remove(self) -> None:

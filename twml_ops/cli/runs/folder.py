@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection, Iterator
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +148,31 @@ def optional_file(out: Path | None, overwrite: bool = False) -> Iterator[Path | 
     else:
         with new_file(out, overwrite) as part:
             yield part
+
+
+def write_result(part: Path, out: Path, write: Callable[[Path], object]) -> None:
+    """Writes a result; if its disk is full or fails, to the folder for temporary files.
+
+    Args:
+        part: where to write it, what `new_file` or `new_folder` gave or a file in that.
+        out: what the user has named.
+        write: writes the result to a path.
+
+    Raises:
+        UserError: it is only in the folder for temporary files, which the message names.
+        OSError: it could not be written at all.
+    """
+    try:
+        write(part)
+    except OSError as e:
+        kept = Path(tempfile.mkdtemp(prefix="twml-ops-")) / out.name
+        try:
+            write(kept)
+        except OSError:
+            shutil.rmtree(kept.parent, ignore_errors=True)
+            raise e from None
+        reason = e.strerror or e
+        raise UserError(f"{out}: cannot be written: {reason}; the result is kept in {kept}") from e
 
 
 @contextlib.contextmanager

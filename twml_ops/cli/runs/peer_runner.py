@@ -137,7 +137,7 @@ class PeerCheckpoints(RunCheckpoints):
         self._group, self.newest_rank = group, 0
         if group.has_joined:
             return
-        latest = self._manager.latest() if options.resume else None
+        latest = self._newest()
         epoch, step = 0, -1
         if latest is not None:
             epoch, step = latest.manifest.values["position"]["epoch"], latest.manifest.step

@@ -92,17 +92,10 @@ class TrialStore:
                 for each in values["trials"]
             ]
             kept = KeptTrials(results, float(values["seconds"]))
-            run = values["run"]
+            run = dict(values["run"])
         except (OSError, ValueError, TypeError, KeyError) as e:
             raise UserError(f"{self._path}: is no record of trials: {e}") from e
-        expected = json.loads(json.dumps(config.to_json()))
-        different = [name for name in expected if run.get(name) != expected[name]]
-        if different:
-            name = different[0]
-            raise UserError(
-                f"{self._path}: has the trials of a run with {name} {run.get(name)!r}, not "
-                f"{expected[name]!r}; use --overwrite to begin again"
-            )
+        config.check_same(run, self._path)
         return kept
 
     def remove(self) -> None:
