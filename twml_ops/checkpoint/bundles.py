@@ -94,4 +94,3 @@ def verify_tensors(folder: Location, entry: VariableEntry) -> None:
             reader.get_tensor(name)
     except Exception as e:  # the reader raises the same error as different types
         raise CheckpointDamaged(f"{folder}: {entry.name}: {name} is damaged: {e}") from e
-

@@ -9,7 +9,7 @@ import posixpath
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Union
+from typing import IO, Any
 
 import tensorflow as tf
 
@@ -91,7 +91,7 @@ class RemotePath:
                 tf.io.gfile.remove(self._address)
 
 
-Location = Union[Path, RemotePath]
+Location = Path | RemotePath
 
 
 def location(path: str | os.PathLike[str] | RemotePath) -> Location:

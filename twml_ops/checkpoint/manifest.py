@@ -1,7 +1,7 @@
 """The manifest of a checkpoint: what it holds, where, and with which checksums.
 
-A checkpoint of one process and one of a cluster are a folder. Its data files are written first and its manifest last, so a folder
-without a valid manifest is no checkpoint. The manifest is JSON, {"checksum": ..., "content": ...};
+A checkpoint, of one process or of a cluster, is a folder. Its data files are written first and its
+manifest last, so a folder without a valid manifest is no checkpoint. The manifest is JSON, {"checksum": ..., "content": ...};
 the checksum of its own content finds a manifest that was written in part, on a file system where
 renaming is not atomic, or changed later.
 """
@@ -192,7 +192,9 @@ def _canonical(content: Mapping[str, Any]) -> bytes:
 def _parse(path: Location, content: Any) -> Manifest:
     try:
         if content["format"] != FORMAT:
-            raise CheckpointDamaged(f"{path}: is of the format {content['format']!r}, not {FORMAT!r}")
+            raise CheckpointDamaged(
+                f"{path}: is of the format {content['format']!r}, not {FORMAT!r}"
+            )
         if content["version"] > VERSION:
             raise CheckpointDamaged(
                 f"{path}: is of the version {content['version']}, and this version of twml_ops "

@@ -282,8 +282,8 @@ def unfinished_run(folder: object) -> UserError:
         folder: of the checkpoints.
     """
     return UserError(
-        f"{folder}: has checkpoints of a run that has not finished: use --resume to continue it, or "
-        "--overwrite to begin again"
+        f"{folder}: has checkpoints of a run that has not finished: use --resume to "
+        "continue it, or --overwrite to begin again"
     )
 
 

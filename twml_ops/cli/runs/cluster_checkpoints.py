@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,7 @@ from twml_ops.distribute import Cluster
 from twml_ops.distribute.hybrid.checkpoint import manager_of
 
 START = "start"
-_MODEL = "model"
-_DATA = ("steps", "step_examples", "examples")
+_DATA = ("steps", "step_examples", "examples")  # the trainer compares them
 # With these a run may be continued: they do not change what is computed, or only its speed.
 _MAY_DIFFER = ("checkpoint_policy",)
 _OF_CLUSTER = ("mode", "wire_dtype", "exchange_every")
@@ -74,13 +72,21 @@ class ClusterCheckpoints:
             if newest is None:
                 return  # the trainer refuses what is damaged
             if continues and not (overwrite and not resume and _is_of_other_run(newest, config)):
-                check_facts(newest, facts_of(config), may_differ=(START, _MODEL, *_DATA))
+                _check(newest, config)
+                self._take_model(newest, config)
                 return
         except CheckpointError as e:
             raise UserError(f"{e}; use --overwrite to begin again") from e
         if not overwrite:
             raise unfinished_run(self.folder)
         self.remove()
+
+    def _take_model(self, newest: CheckpointReader, config: RunConfig) -> None:
+        """Gives the model that an earlier start has built its name in this one."""
+        starts = newest.manifest.values[FACTS][START], Cluster.from_environment().start_id
+        before, now = (self.folder / cluster.model_file(config, start) for start in starts)
+        if before.exists() and not now.exists():
+            before.rename(now)
 
     def remove(self) -> None:
         """Removes the checkpoints, the models and the evaluations, and the folder if it is empty.
@@ -100,7 +106,11 @@ class ClusterCheckpoints:
 
 def _is_of_other_run(checkpoint: CheckpointReader, config: RunConfig) -> bool:
     try:
-        check_facts(checkpoint, facts_of(config), may_differ=(START, _MODEL, *_DATA))
+        _check(checkpoint, config)
     except CheckpointError:
         return True
     return False
+
+
+def _check(checkpoint: CheckpointReader, config: RunConfig) -> None:
+    check_facts(checkpoint, facts_of(config), may_differ=(START, *_DATA))

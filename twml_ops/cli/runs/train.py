@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -47,6 +48,9 @@ from twml_ops.cli.runs.warm_start import WarmStart
 from twml_ops.data import Source, original_errors
 from twml_ops.peers import PeerGroup
 from twml_ops.peers.launch import RESTARTS
+
+if TYPE_CHECKING:
+    from twml_ops.cli.runs.cluster_checkpoints import ClusterCheckpoints
 
 
 def run_task(
@@ -101,9 +105,7 @@ def run_task(
         _end(result, out, of_cluster)
 
 
-def _end(
-    result: RunResult, out: Path, checkpoints: RunCheckpoints | ClusterCheckpoints
-) -> None:
+def _end(result: RunResult, out: Path, checkpoints: RunCheckpoints | ClusterCheckpoints) -> None:
     """What is left to do when the folder of the run is there: no failure takes it away."""
     checkpoints.remove()
     if isinstance(checkpoints, RunCheckpoints):

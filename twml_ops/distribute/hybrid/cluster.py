@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
+from twml_ops.distribute.hybrid import listeners
 from twml_ops.distribute.launch import Ports
 from twml_ops.ops._library import require_native
 
@@ -172,6 +173,7 @@ class Cluster:
                 for device in self.devices:
                     with tf.device(device):
                         tf.zeros([1]).numpy()
+            listeners.restrict(own)
         except tf.errors.OpError as e:
             raise ClusterError(f"connecting to the servers: {e.message[:300]}") from e
         _connected[:] = [self]
@@ -180,7 +182,9 @@ class Cluster:
 def serve(cluster: Cluster) -> NoReturn:
     """Runs a parameter server in this process until it is killed.
 
-    TensorFlow's port has no authentication, so it must be reachable from a private network only.
+    TensorFlow's port has no authentication and listens on all interfaces. If the address of the
+    server is one of the loopback, other machines cannot connect to it; otherwise a warning says
+    that the port must be reachable from a private network only.
 
     Args:
         cluster: The cluster, in which this process is a "ps" task.
@@ -200,9 +204,11 @@ def start_server(cluster: Cluster) -> Any:
     # A server waits for most of a step. By default its threads would look for work all the time.
     config = tf.compat.v1.ConfigProto()
     config.experimental.disable_thread_spinning = True
-    return tf.distribute.Server(
+    server = tf.distribute.Server(
         spec, job_name="ps", task_index=cluster.index, protocol="grpc", config=config
     )
+    listeners.restrict(cluster.servers[cluster.index])
+    return server
 
 
 @contextlib.contextmanager
