@@ -40,8 +40,7 @@ ARROWS = {
     "peers": "core _child",
     "data": "core _category_hash",
     "metrics": "_keras",
-    "layers": "placement _batch core _category_hash _category_keys ops _keras _publish "
-    "_terminal",
+    "layers": "placement _batch core _category_hash _category_keys ops _keras _publish _terminal",
     "optimizers": "placement ops ops.stock _keras",
     "placement": "ops _keras _deprecated",
     "_batch": "ops",

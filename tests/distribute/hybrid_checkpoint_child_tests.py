@@ -10,13 +10,14 @@ import pytest
 import tensorflow as tf
 
 from tests.distribute.hybrid_child import (
+    TWO_WORKERS,
     child_test,
     expect_error,
     grouped_model,
     train_alone,
     trainer,
 )
-from tests.distribute.hybrid_model import ROWS, batches, same, whole_batches
+from tests.distribute.hybrid_model import ROWS, batches, builder, same, whole_batches
 from tests.small_files import small_files
 from twml_ops import _keras, layers, optimizers
 from twml_ops.checkpoint import MANIFEST, CheckpointManager
@@ -164,6 +165,69 @@ def wide_model():
     inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
     hidden = layers.SparseLinear(256, 100_000)(inputs)
     return tf.keras.Model(inputs, tf.keras.layers.Dense(1)(hidden))
+
+
+@child_test
+def a_run_goes_on_from_the_older_checkpoint_if_the_newest_is_damaged():
+    for servers, file in ((2, "server-1*data*"), (2, "server-0*.index"), (1, "dense.data*")):
+        with tempfile.TemporaryDirectory() as folder:
+            options = {"partition_axis": "row", "checkpoint_dir": folder, "checkpoint_every": 2}
+            hybrid = trainer(optimizers.Adagrad(0.1), servers, **options)
+            hybrid.fit(batches, 4)
+            want = hybrid.export().get_weights()
+            damage(next(found(folder)[-1].folder.glob(file)))
+            following = iter_checkpoints(builder, folder)
+            again = trainer(optimizers.Adagrad(0.1), servers, **options)
+            with pytest.warns(RuntimeWarning, match="damaged.*step-2 is used instead"):
+                assert again.fit(batches, 4).own_steps == 2
+            same(want, again.export().get_weights())
+            step, model = next(following)  # the one that is damaged was removed
+            assert step == 4
+            same(want, model.get_weights())
+
+
+@child_test
+def a_run_goes_on_from_checkpoints_and_servers_with_its_facts_only():
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"checkpoint_dir": folder, "partition_axis": "row", "name": "facts"}
+        first = {"data": "a.csv", "rate": 0.1, "start": "x"}
+        trainer(optimizers.SGD(0.1), checkpoint_facts=first, **options).fit(batches, 2)
+        for facts in ({**first, "data": "b.csv"}, {**first, "start": "y"}, {"data": "a.csv"}):
+            hybrid = trainer(optimizers.SGD(0.1), checkpoint_facts=facts, **options)
+            expect_error(ValueError, "is of a training with", lambda h=hybrid: h.fit(batches, 2))
+        assert [each.manifest.step for each in found(folder)] == [2]
+        resumed = trainer(
+            optimizers.SGD(0.1), checkpoint_facts={**first, "start": "y"}, **options,
+            facts_may_differ=["start"],
+        )  # fmt: skip
+        assert resumed.fit(batches, 3).own_steps == 1
+        # Two workers share the dense weights, so the servers have all of a run.
+        for facts, own_steps in (({"data": "a"}, 2), ({"data": "a"}, 0), ({"data": "b"}, 2)):
+            hybrid = trainer(
+                optimizers.SGD(0.1), cluster=TWO_WORKERS, mode="async", partition_axis="row",
+                checkpoint_facts=facts, name="shared",
+            )  # fmt: skip
+            assert hybrid.fit(batches, 2).own_steps == own_steps
+
+
+@child_test
+def a_trainer_that_has_finished_leaves_the_servers_to_the_next_run():
+    options = {"cluster": TWO_WORKERS, "mode": "async", "partition_axis": "row", "name": "again"}
+    for _ in range(2):
+        hybrid = trainer(optimizers.SGD(0.1), checkpoint_facts={}, **options)
+        assert hybrid.fit(batches, 2).own_steps == 2
+        hybrid.finish()
+
+
+@child_test
+def checkpoints_of_another_run_are_not_those_of_an_evaluator():
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"checkpoint_dir": folder, "partition_axis": "row"}
+        trainer(optimizers.SGD(0.1), **options).fit(batches, 2)
+        before = {each.folder.name for each in found(folder)}
+        following = iter_checkpoints(builder, folder, 3, lambda c: c.folder.name not in before)
+        trainer(optimizers.SGD(0.1), **options).fit(batches, 3)
+        assert [step for step, _ in following] == [3]
 
 
 @child_test

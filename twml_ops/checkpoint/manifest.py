@@ -1,9 +1,9 @@
 """The manifest of a checkpoint: what it holds, where, and with which checksums.
 
 A checkpoint, of one process or of a cluster, is a folder. Its data files are written first and its
-manifest last, so a folder without a valid manifest is no checkpoint. The manifest is JSON, {"checksum": ..., "content": ...};
-the checksum of its own content finds a manifest that was written in part, on a file system where
-renaming is not atomic, or changed later.
+manifest last, so a folder without a valid manifest is no checkpoint. The manifest is JSON,
+{"checksum": ..., "content": ...}; the checksum of its own content finds a manifest that was written
+in part, on a file system where renaming is not atomic, or changed later.
 """
 
 from __future__ import annotations

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from twml_ops import models
 from twml_ops.cli.errors import UserError
-from twml_ops.cli.runs.config import AUTO, ClusterOptions, RunConfig
-from twml_ops.data import InputPosition, Source
+from twml_ops.cli.runs.config import AUTO, DEFAULT, ClusterOptions, RunConfig
+from twml_ops.data import InputPosition, Schema, Source
 
 if TYPE_CHECKING:
     from twml_ops.distribute import ChiefBuiltModel
@@ -66,6 +67,47 @@ def check(config: RunConfig) -> None:
         raise UserError(
             "--checkpoint-bits, --checkpoint-slot-bits: checkpoints of a cluster are not quantized"
         )
+
+
+def with_model(config: RunConfig) -> RunConfig:
+    """The configuration with the default model of a cluster, if the user chose no model.
+
+    Args:
+        config: what the user chose.
+    """
+    if config.model == DEFAULT:
+        return dataclasses.replace(config, model=DEFAULT_MODEL)
+    return config
+
+
+def differences(asked: RunConfig, schema: Schema, who: str) -> str | None:
+    """What is trained otherwise than one process would train it with the same command.
+
+    Args:
+        asked: what the user chose.
+        schema: the features.
+        who: trains: "a cluster" or "peers".
+
+    Returns:
+        A sentence that names the options which decide it; None: nothing.
+    """
+    here, alone, options = [], [], []
+    of_cluster, of_process = with_model(asked).model, models.default_name(schema)
+    if asked.model == DEFAULT and who == "a cluster" and of_cluster != of_process:
+        here.append(f"{of_cluster}, whose tables the servers hold")
+        alone.append(of_process)
+        options.append("--model")
+    if asked.epochs is None and asked.validation != "none":
+        here.append(f"{asked.fixed_epochs} epochs")
+        alone.append("as many epochs as early stopping chooses")
+        options.append("--epochs")
+    if not here:
+        return None
+    verb = "trains" if who == "a cluster" else "train"
+    return (
+        f"{who} {verb} {' and '.join(here)}; one process would train {' and '.join(alone)} "
+        f"({' and '.join(options)} decide{'s' * (len(options) == 1)})"
+    )
 
 
 def check_labels(labels: Sequence[str]) -> None:
