@@ -3,8 +3,8 @@
 Fields are separated by commas, or by TABs in files that end in .tsv or .tsv.gz. An empty field is
 a missing value. Without a schema the types of the columns are found by a look at the beginning of
 the first file: numbers are continuous, everything else categorical. A bag, which a schema declares,
-holds its categories separated by `|`, and its weights likewise. A quoted field must not contain
-line breaks.
+holds its categories separated by `|`, and its weights likewise. Fields may be quoted, see
+`csv_rows`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from twml_ops import core
 from twml_ops._category_hash import VERSION, column_key
 from twml_ops.data.block import Array, Block
 from twml_ops.data.columns import ArrowColumns, Columns, block_of, infer
+from twml_ops.data.csv_rows import CsvFile, CsvRows
 from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import files_of
 from twml_ops.data.schema import DEFAULT_LABELS, Schema
 from twml_ops.data.source import Source
-from twml_ops.data.text import Chunk, read_chunks, text_pieces
 from twml_ops.data.units import Piece
 
 _SEPARATOR = "|"
@@ -62,9 +62,9 @@ class CsvSource(Source):
         """
         super().__init__(name)
         self._files = files_of(glob)
-        first = _beginning(self._files[0])
         self._delimiter = _delimiter(self._files[0])
-        self._header = _header(first, self._delimiter)
+        header, first = self._file(self._files[0]).beginning(_SAMPLE_BYTES)
+        self._header = _names(header, self._delimiter)
         if schema is None:
             columns = self._guess(first)
             schema = infer(columns, self._files[0], labels)
@@ -95,32 +95,32 @@ class CsvSource(Source):
     def _make_pieces(self) -> Sequence[Piece]:
         pieces: list[Piece] = []
         for path in self._files:
-            pieces += text_pieces(
-                path, len(pieces), self._parse, Chunk.count_lines, self._after_header
-            )
+            pieces += self._file(path).pieces(len(pieces), self._parse, len)
         return pieces
 
-    def _after_header(self, chunk: Chunk) -> Chunk:
-        """The first chunk of a file without its header."""
-        header = _header(chunk, self._delimiter)
+    def _file(self, path: str) -> CsvFile:
+        return CsvFile(path, self._delimiter, self._check_header)
+
+    def _check_header(self, first: CsvRows) -> None:
+        header = _names(first, self._delimiter)
         if header != self._header:
             raise DataError(
-                f"{chunk.path}: its header {header} differs from that of "
+                f"{first.path}: its header {header} differs from that of "
                 f"{self._files[0]}, {self._header}"
             )
-        return _after_first_line(chunk)
 
-    def _guess(self, first: Chunk) -> pa.Schema:
-        """The types that Arrow reads the beginning of a file as; no text is a date."""
-        rest = _after_first_line(first)
+    def _guess(self, rest: CsvRows) -> pa.Schema:
+        """The types that Arrow reads the first rows of a file as; no text is a date."""
         if not rest.text:
-            raise DataError(f"{first.path}: there are no lines after the header")
+            raise DataError(f"{rest.path}: there are no lines after the header")
         try:
             table = csv.read_csv(
                 pa.BufferReader(rest.text),
                 # In one thread Arrow numbers the line that it cannot read.
-                csv.ReadOptions(column_names=self._header, use_threads=False),
-                csv.ParseOptions(delimiter=self._delimiter),
+                self._read_options(rest, threads=False),
+                csv.ParseOptions(
+                    delimiter=self._delimiter, newlines_in_values=True, ignore_empty_lines=False
+                ),
                 csv.ConvertOptions(timestamp_parsers=[], null_values=[""], check_utf8=False),
             )
         except pa.ArrowInvalid as e:
@@ -128,7 +128,7 @@ class CsvSource(Source):
         kinds = [_guessed(kind) for kind in table.schema.types]
         return pa.schema(zip(self._header, kinds, strict=True))
 
-    def _parse(self, chunk: Chunk) -> Block:
+    def _parse(self, chunk: CsvRows) -> Block:
         if self._plain is not None and b'"' not in chunk.text:
             block = self._parse_plain(chunk)
             if block is not None:
@@ -140,12 +140,14 @@ class CsvSource(Source):
         columns = _CsvColumns(table, chunk.where)
         return block_of(columns, self._schema, chunk.where, None)
 
-    def _parse_plain(self, chunk: Chunk) -> Block | None:
+    def _parse_plain(self, chunk: CsvRows) -> Block | None:
         """The examples of a chunk without quotes; None if a line is not as expected."""
         assert self._plain is not None
         text = np.frombuffer(chunk.text, np.uint8)
         kinds, keys = self._plain.kinds, [column_key(n) for n in self._plain.categories]
-        numbers, ids, bad = core.parse_delimited(text, self._delimiter, kinds, keys)
+        numbers, ids, bad = core.parse_delimited(
+            text, self._delimiter, kinds, keys, line_ends=chunk.row_ends
+        )
         if bad >= 0:
             return None
         columns = _PlainColumns(
@@ -154,15 +156,26 @@ class CsvSource(Source):
         )
         return block_of(columns, self._schema, chunk.where, None)
 
-    def _table(self, chunk: Chunk, types: dict[str, pa.DataType], threads: bool = True) -> pa.Table:
+    def _read_options(self, chunk: CsvRows, threads: bool) -> csv.ReadOptions:
+        """A block of Arrow must hold the longest row."""
+        longest = int(np.diff(chunk.row_ends, prepend=0).max(initial=0))
+        return csv.ReadOptions(
+            column_names=self._header,
+            use_threads=threads,
+            block_size=max(1 << 20, longest) if threads else max(1, len(chunk.text)),
+        )
+
+    def _table(
+        self, chunk: CsvRows, types: dict[str, pa.DataType], threads: bool = True
+    ) -> pa.Table:
         return csv.read_csv(
             pa.BufferReader(chunk.text),
-            csv.ReadOptions(
-                column_names=self._header,
-                use_threads=threads,
-                block_size=max(len(chunk.text) if not threads else 1 << 20, 1),
+            self._read_options(chunk, threads),
+            csv.ParseOptions(
+                delimiter=self._delimiter,
+                ignore_empty_lines=False,
+                newlines_in_values=chunk.text.count(b"\n") > len(chunk),
             ),
-            csv.ParseOptions(delimiter=self._delimiter, ignore_empty_lines=False),
             csv.ConvertOptions(
                 column_types=types,
                 include_columns=list(types),
@@ -172,7 +185,7 @@ class CsvSource(Source):
             ),
         ).combine_chunks()
 
-    def _what_is_wrong(self, chunk: Chunk, otherwise: str) -> DataError:
+    def _what_is_wrong(self, chunk: CsvRows, otherwise: str) -> DataError:
         """The first bad field of `chunk`, found by a second, slower look."""
         text = {name: pa.binary() for name in self._types}
         try:
@@ -288,38 +301,23 @@ def _lengths(lists: pa.Array) -> Array:
     return np.asarray(pc.list_value_length(lists).fill_null(0).to_numpy()).astype(np.int64)
 
 
-def _beginning(path: str) -> Chunk:
-    """The first lines of a file, about `_SAMPLE_BYTES` of them."""
-    text = b""
-    for chunk in read_chunks(path):
-        text += chunk.text
-        if len(text) >= _SAMPLE_BYTES:
-            break
-    return Chunk(text, path, 1)
-
-
 def _delimiter(path: str) -> str:
     return "\t" if path.removesuffix(".gz").endswith(".tsv") else ","
 
 
-def _header(chunk: Chunk, delimiter: str) -> list[str]:
-    """The column names in the first line of a file."""
-    line = chunk.text.partition(b"\n")[0].rstrip(b"\r").removeprefix(b"\xef\xbb\xbf")
+def _names(header: CsvRows, delimiter: str) -> list[str]:
+    """The column names in the first row of a file."""
     try:
         table = csv.read_csv(
-            pa.BufferReader(line + b"\n"), parse_options=csv.ParseOptions(delimiter=delimiter)
+            pa.BufferReader(header.text.rstrip(b"\r\n") + b"\n"),
+            parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         )
+        names = [str(name) for name in table.column_names]
     except (pa.ArrowInvalid, UnicodeDecodeError) as e:
-        raise DataError(f"{chunk.path}: line 1: not a header: {one_line(e)}") from None
-    names = [str(name) for name in table.column_names]
+        raise DataError(f"{header.where(0)}: not a header: {one_line(e)}") from None
     if len(set(names)) < len(names):
-        raise DataError(f"{chunk.path}: line 1: the header has a name twice: {names}")
+        raise DataError(f"{header.where(0)}: the header has a name twice: {names}")
     return names
-
-
-def _after_first_line(chunk: Chunk) -> Chunk:
-    rest = chunk.text.partition(b"\n")[2]
-    return chunk._replace(text=rest, first_line=chunk.first_line + 1)
 
 
 def _type_of(name: str, schema: Schema) -> pa.DataType:
@@ -335,7 +333,7 @@ def _guessed(kind: pa.DataType) -> pa.DataType:
     return kind if number else pa.string()
 
 
-def _wrong_line(chunk: Chunk, message: str) -> DataError:
+def _wrong_line(chunk: CsvRows, message: str) -> DataError:
     """Arrow's message, its row as a line of the file."""
     row = re.search(r"Row #(\d+)", message)
     where = chunk.where(int(row[1]) - 1) if row else f"{chunk.where(0)} or after"
