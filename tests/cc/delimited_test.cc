@@ -84,7 +84,7 @@ TEST(CsvRows, EndOutsideOfQuotes) {
   EXPECT_EQ(Rows("").ends, (Ends{}));
   EXPECT_EQ(Rows("a,b\nc").ends, (Ends{4, 5}));
   EXPECT_EQ(Rows("\"a\nb\",c\r\nd\n").ends, (Ends{9, 11}));
-  EXPECT_EQ(Rows("\"a\"\"\n\"\n").ends, (Ends{8}));
+  EXPECT_EQ(Rows("\"a\"\"\n\"\n").ends, (Ends{7}));
   EXPECT_EQ(Rows("5\",6\"\n\"\"\n").ends, (Ends{6, 9}));  // a quote that begins no field is none
   EXPECT_EQ(Rows("a\" \"\nb,\"\"").ends, (Ends{5, 9}));
   EXPECT_EQ(Rows("\n \t\r\nx\n,\n\"\"\n ").blanks, (Ends{0, 1, 5}));

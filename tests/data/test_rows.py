@@ -84,6 +84,7 @@ def rows_in(raw, delimiter):
     rows, begin = [], 0
     try:
         for cells in parser:
+            assert not lines[parser.line_num - 1].rstrip("\n").endswith("\r\r")
             if "".join(lines[begin : parser.line_num]).strip(blank):
                 rows.append(cells)
             begin = parser.line_num

@@ -269,13 +269,30 @@ def infer(columns: pa.Schema, path: str, labels: Sequence[str]) -> Schema:
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Integers and floats."""
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    """Integers, floats and decimals."""
+    types = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return any(test(kind) for test in types)
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Lists of either offset type."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+    """Lists of either offset type, and of fixed size."""
+    types = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(test(kind) for test in types)
+
+
+def unusable(name: str, kind: pa.DataType) -> str | None:
+    """Why a column of this type cannot be a feature; None if it can."""
+    if is_number(kind) or is_token(kind):
+        return None
+    if is_list(kind):
+        if is_token(kind.value_type):
+            return None
+        if name in (SPARSE_IDS, SPARSE_VALUES) and is_number(kind.value_type):
+            return None
+        return f"{kind}: only lists of text or integers can be a feature"
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return f"{kind}: it can be the `time` of the examples, but no feature"
+    return f"{kind}: only numbers, text, bools and lists of them can be features"
 
 
 def is_token(kind: pa.DataType) -> bool:
@@ -284,6 +301,7 @@ def is_token(kind: pa.DataType) -> bool:
         return is_token(kind.value_type) and not pa.types.is_integer(kind.value_type)
     types = pa.types
     text = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    text = (*text, types.is_fixed_size_binary)
     return any(test(kind) for test in (*text, types.is_integer, types.is_boolean, types.is_null))
 
 
@@ -292,6 +310,8 @@ def as_tokens(column: pa.Array) -> pa.Array:
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
         return column.cast(pa.string())
+    if pa.types.is_fixed_size_binary(kind):
+        return column.cast(pa.binary())
     return column
 
 
@@ -307,11 +327,16 @@ def list_lengths(lists: pa.Array) -> Array:
     return np.asarray(pc.list_value_length(lists).fill_null(0).to_numpy()).astype(np.int64)
 
 
-def check_types(columns: pa.Schema, schema: Schema, path: str) -> None:
-    """Raises the `DataError` that reading any row would raise for the columns' types."""
+def check_types(
+    columns: pa.Schema, schema: Schema, path: str, complete: Callable[[Columns], Columns]
+) -> None:
+    """Raises the `DataError` that reading any row would raise for the columns' types.
+
+    `complete` adds the columns that are not in the file.
+    """
     arrays = [pa.array([], kind) for kind in columns.types]
     empty = pa.RecordBatch.from_arrays(arrays, names=columns.names)
     try:
-        block_of(ArrowColumns(empty, lambda _: path), schema, lambda _: path, None)
+        block_of(complete(ArrowColumns(empty, lambda _: path)), schema, lambda _: path, None)
     except (pa.ArrowException, KeyError) as e:
         raise DataError(f"{path}: {one_line(e)}") from e
