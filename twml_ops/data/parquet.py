@@ -1,24 +1,36 @@
 """`parquet:GLOB`: Parquet files with a column `label`.
 
-Without a schema integer and float columns are continuous; string, binary, bool and dictionary
-columns categorical; columns of lists of text or integers bags of categories; and the list columns
-`ids` (integers from 0) and `values` raw sparse features. Without `values` they are all 1.
+Without a schema integer and float columns are continuous, unless a float32 would round the
+integers (`twml_ops/data/guess.py`); string, binary, bool and dictionary columns categorical, also
+those that were dictionaries where the file was written; columns of lists of text or integers bags
+of categories; and the list columns `ids` (integers from 0) and `values` raw sparse features.
+Without `values` they are all 1.
 """
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
 from twml_ops._category_hash import VERSION
 from twml_ops.data.block import Block
-from twml_ops.data.columns import ArrowColumns, block_of, check_types, infer
+from twml_ops.data.columns import (
+    ArrowColumns,
+    block_of,
+    check_types,
+    infer,
+    is_number,
+    is_typed_kind,
+)
 from twml_ops.data.errors import DataError, one_line
 from twml_ops.data.files import files_of, sparse_dim_of
+from twml_ops.data.guess import Guess, guess_numbers, is_exact, warn
 from twml_ops.data.schema import DEFAULT_LABELS, Schema
 from twml_ops.data.source import Source
 from twml_ops.data.units import Piece, SingleUnit, Unit
@@ -62,8 +74,15 @@ class ParquetSource(Source):
             if not file.schema_arrow.equals(columns):
                 raise DataError(f"{path}: its columns differ from those of {first_path}")
         if schema is None:
-            schema = infer(columns, first_path, labels)
+            guesses = self._guess(columns, labels)
+            schema = infer(_with_categories(columns, guesses), first_path, labels)
             schema = dataclasses.replace(schema, hash_version=hash_version)
+            warn(name, guesses)
+        if schema.typed is None:
+            names = schema.categorical
+            types = dict(zip(columns.names, columns.types, strict=True))
+            typed = tuple(n for n in names if n in types and is_typed_kind(types[n]))
+            schema = dataclasses.replace(schema, typed=typed)
         check_types(columns, schema, first_path)
         self._columns = [name for name in columns.names if name in schema.columns]
         if schema.sparse_dim and dim is not None:
@@ -78,6 +97,38 @@ class ParquetSource(Source):
             dim = sparse_dim_of(self.blocks())
             self._schema = dataclasses.replace(self._schema, sparse_dim=dim)
         return self._schema
+
+    def _guess(self, columns: pa.Schema, labels: Sequence[str]) -> dict[str, Guess]:
+        """What the first rows of the first file, and the limits in all footers, say of numbers."""
+        kinds = zip(columns.names, columns.types, strict=True)
+        names = [n for n, kind in kinds if is_number(kind) and n not in labels]
+        _, first = self._files[0]
+        rows = next(first.iter_batches(_BATCH_ROWS, columns=names), None) if names else None
+        if rows is None:
+            return {}
+        written = _written_dictionaries(first)
+        guesses = {}
+        for name in names:
+            guess = guess_numbers(name, rows.column(name))
+            if name in written:
+                guess = Guess(False, True)
+            elif guess.number and pa.types.is_integer(columns.field(name).type):
+                for limit in self._limits(name):
+                    if not is_exact(np.array([limit]))[0]:
+                        guess = guess_numbers(name, pa.array([limit]))
+            guesses[name] = guess
+        return guesses
+
+    def _limits(self, name: str) -> Iterator[int]:
+        """The smallest and the largest values of a column, as the footers have them."""
+        for _, file in self._files:
+            for group in range(file.metadata.num_row_groups):
+                row_group = file.metadata.row_group(group)
+                for i in range(row_group.num_columns):
+                    column = row_group.column(i)
+                    if column.path_in_schema == name and column.is_stats_set:
+                        limits = column.statistics
+                        yield from (limits.min, limits.max) if limits.has_min_max else ()
 
     def _make_pieces(self) -> Sequence[Piece]:
         pieces: list[Piece] = []
@@ -128,6 +179,29 @@ def _joined_groups(file: parquet.ParquetFile) -> Iterator[tuple[list[int], int]]
             groups, rows = [], 0
     if groups:
         yield groups, rows
+
+
+def _with_categories(columns: pa.Schema, guesses: dict[str, Guess]) -> pa.Schema:
+    """The columns, with those of numbers that are categories as dictionaries."""
+    for name, guess in guesses.items():
+        if not guess.number:
+            i = columns.get_field_index(name)
+            kind = pa.dictionary(pa.int32(), columns.field(i).type)
+            columns = columns.set(i, pa.field(name, kind))
+    return columns
+
+
+def _written_dictionaries(file: parquet.ParquetFile) -> set[str]:
+    """The columns that were dictionaries where a file was written; Arrow reads some as numbers."""
+    saved = (file.metadata.metadata or {}).get(b"ARROW:schema")
+    if saved is None:
+        return set()
+    try:
+        columns = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(saved)))
+    except (ValueError, OSError, pa.ArrowException):
+        return set()
+    kinds = zip(columns.names, columns.types, strict=True)
+    return {name for name, kind in kinds if pa.types.is_dictionary(kind)}
 
 
 def _open(path: str) -> parquet.ParquetFile:
