@@ -15,7 +15,7 @@ std::vector<DelimitedColumn> ColumnsOf(const std::string& kinds,
   std::vector<DelimitedColumn> columns;
   size_t used = 0;
   for (const char kind : kinds) {
-    if (kind == 'c' && used == keys.size()) {
+    if ((kind == 'c' || kind == 't') && used == keys.size()) {
       RaiseIfError(Invalid("keys must have one for each category, got ", keys.size()));
     }
     switch (kind) {
@@ -28,14 +28,19 @@ std::vector<DelimitedColumn> ColumnsOf(const std::string& kinds,
       case 'f':
         columns.push_back({ColumnKind::kFloat, {}});
         break;
+      case 'g':
+        columns.push_back({ColumnKind::kGuessed, {}});
+        break;
       case 'c':
+      case 't':
         columns.push_back(
-            {ColumnKind::kCategory,
+            {kind == 'c' ? ColumnKind::kCategory : ColumnKind::kTyped,
              {static_cast<uint64_t>(keys[used].first), static_cast<uint64_t>(keys[used].second)}});
         ++used;
         break;
       default:
-        RaiseIfError(Invalid("kinds must consist of 'i', 'f', 'c' and '-', got '", kind, "'"));
+        RaiseIfError(
+            Invalid("kinds must consist of 'i', 'f', 'g', 'c', 't' and '-', got '", kind, "'"));
     }
   }
   if (used < keys.size()) {
@@ -67,7 +72,7 @@ void CheckEnds(Span<const int64_t> ends, int64_t size) {
   }
 }
 
-py::typing::Tuple<DoubleArray, Int64Array, int64_t> Parsed(
+py::typing::Tuple<DoubleArray, Int64Array, int64_t, int64_t> Parsed(
     const ArrayLike& text, const std::string& delimiter, const std::string& kinds,
     const std::vector<std::pair<int64_t, int64_t>>& keys, const std::optional<ArrayLike>& line_ends,
     int64_t num_buckets, int num_threads) {
@@ -86,19 +91,19 @@ py::typing::Tuple<DoubleArray, Int64Array, int64_t> Parsed(
   const auto rows = static_cast<py::ssize_t>(ends.size());
   const auto categories = static_cast<py::ssize_t>(keys.size());
   py::ssize_t number_columns = 0;
-  for (const char kind : kinds) number_columns += kind == 'i' || kind == 'f';
+  for (const char kind : kinds) number_columns += kind == 'i' || kind == 'f' || kind == 'g';
   py::array_t<double> numbers({rows, number_columns});
   py::array_t<int64_t> ids({rows, categories});
   const DelimitedOut out{numbers.mutable_data(), ids.mutable_data()};
-  int64_t bad_line = -1;
+  int64_t bad_line = -1, lossy_line = -1;
   Status status;
   {
     py::gil_scoped_release release;
     status = ParseDelimited(SpanOf(bytes), ends, separator, columns, num_buckets,
-                            Threads(num_threads), out, &bad_line);
+                            Threads(num_threads), out, &bad_line, &lossy_line);
   }
   RaiseIfError(status);
-  return py::make_tuple(numbers, ids, bad_line);
+  return py::make_tuple(numbers, ids, bad_line, lossy_line);
 }
 
 const char* NameOf(RowFault fault) {
@@ -140,15 +145,19 @@ void BindDelimited(py::module_& m) {
         "    text: uint8 [N], whole lines.\n"
         "    delimiter: one ASCII character.\n"
         "    kinds: one character for each column: 'i' an integer of at most 18 digits, 'f' a "
-        "finite number, 'c' a category, '-' a column that is not read.\n"
+        "finite number or a usual null value, 'g' the same where it is a guess that the column is "
+        "one of "
+        "numbers, 'c' a category, 't' a category of integers or bools (`3.0` is `3`, `True` is "
+        "`true`), '-' a column that is not read.\n"
         "    keys: for each category the key of its hash, as of `hash_strings`.\n"
         "    line_ends: int64 [R], the position after each line; None: found in the text.\n"
         "    num_buckets: of the hash.\n"
         "    num_threads: 0 is one for each core.\n\n"
         "Returns:\n"
-        "    (numbers, ids, bad_line): float64 [R, C], NaN where a field is empty; int64 [R, F], "
-        "-1 where a field is empty; and the first line, from 0, that has other columns, or -1. "
-        "From that line on the arrays are undefined.\n\n"
+        "    (numbers, ids, bad_line, lossy_line): float64 [R, C], NaN where a field is empty or "
+        "null; int64 [R, F], -1 where a field is empty; the first line, from 0, that has other "
+        "columns, or -1: from that line on the arrays are undefined; and the first line in which a "
+        "'g' is an integer that float32 does not keep, or has leading zeros, or -1.\n\n"
         "Raises:\n"
         "    ValueError: an argument out of its range.");
   m.def("csv_rows", &RowsOf, "text"_a, "delimiter"_a, py::kw_only(), "inside"_a = false,

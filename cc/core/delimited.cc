@@ -1,10 +1,14 @@
 #include "cc/core/delimited.h"
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <string_view>
+
+#include "cc/core/category_text.h"
 
 namespace twml {
 namespace {
@@ -33,9 +37,28 @@ bool ReadFloat(const char* begin, const char* end, double* out) {
   return error == std::errc() && stop == end && std::isfinite(*out);
 }
 
+// Whether a float32 of a number that was read loses what tells it apart as an id.
+bool IsLossy(const char* begin, const char* end, double value) {
+  begin += *begin == '-' || *begin == '+';
+  if (end - begin > 1 && *begin == '0' && begin[1] >= '0' && begin[1] <= '9') return true;
+  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  if (end - begin > 15 && std::all_of(begin, end, digit)) return true;  // a double rounds it
+  if (std::trunc(value) != value || static_cast<double>(static_cast<float>(value)) == value) {
+    return false;
+  }
+  return std::none_of(begin, end, [](char c) { return c == 'e' || c == 'E'; });
+}
+
+// Sets `first` to `line` if that is smaller.
+void KeepFirst(int64_t line, std::atomic<int64_t>* first) {
+  int64_t seen = first->load();
+  while (line < seen && !first->compare_exchange_weak(seen, line)) {
+  }
+}
+
 // One line, without its end. False if it is not as the columns say.
 bool ParseLine(const char* at, const char* end, char delimiter, Span<const DelimitedColumn> columns,
-               int64_t num_buckets, double* numbers, int64_t* categories) {
+               int64_t num_buckets, double* numbers, int64_t* categories, bool* lossy) {
   for (int64_t c = 0; c < columns.size(); ++c) {
     const auto left = static_cast<size_t>(end - at);
     const auto* found =
@@ -47,18 +70,32 @@ bool ParseLine(const char* at, const char* end, char delimiter, Span<const Delim
       case ColumnKind::kSkip:
         break;
       case ColumnKind::kInteger:
-      case ColumnKind::kFloat: {
-        *numbers = std::numeric_limits<double>::quiet_NaN();
-        const bool integer = columns[c].kind == ColumnKind::kInteger;
-        if (at != stop && !(integer ? ReadInteger : ReadFloat)(at, stop, numbers)) return false;
-        ++numbers;
+      case ColumnKind::kFloat:
+      case ColumnKind::kGuessed: {
+        double* const number = numbers++;
+        *number = std::numeric_limits<double>::quiet_NaN();
+        if (at == stop) break;
+        if (columns[c].kind == ColumnKind::kInteger) {
+          if (!ReadInteger(at, stop, number)) return false;
+        } else if (ReadFloat(at, stop, number)) {
+          *lossy |= columns[c].kind == ColumnKind::kGuessed && IsLossy(at, stop, *number);
+        } else if (IsNull({at, static_cast<size_t>(stop - at)})) {
+          *number = std::numeric_limits<double>::quiet_NaN();
+        } else {
+          return false;
+        }
         break;
       }
-      case ColumnKind::kCategory: {
-        const auto* bytes = reinterpret_cast<const uint8_t*>(at);
-        *categories++ = at == stop
-                            ? kMissingCategory
-                            : BucketOf(SipHash24(columns[c].key, bytes, stop - at), num_buckets);
+      case ColumnKind::kCategory:
+      case ColumnKind::kTyped: {
+        std::string_view token(at, static_cast<size_t>(stop - at));
+        if (columns[c].kind == ColumnKind::kTyped) token = TypedCategory(token);
+        const auto* bytes = reinterpret_cast<const uint8_t*>(token.data());
+        *categories++ =
+            token.empty()
+                ? kMissingCategory
+                : BucketOf(SipHash24(columns[c].key, bytes, static_cast<int64_t>(token.size())),
+                           num_buckets);
         break;
       }
     }
@@ -200,34 +237,36 @@ CsvRows FindCsvRows(Span<const uint8_t> text, char delimiter, bool inside, int64
 
 Status ParseDelimited(Span<const uint8_t> text, Span<const int64_t> line_ends, char delimiter,
                       Span<const DelimitedColumn> columns, int64_t num_buckets,
-                      const ParallelFor& parallel_for, const DelimitedOut& out, int64_t* bad_line) {
+                      const ParallelFor& parallel_for, const DelimitedOut& out, int64_t* bad_line,
+                      int64_t* lossy_line) {
   if (columns.empty()) return Invalid("columns must have at least 1 element, got 0");
   if (num_buckets < 1) return Invalid("num_buckets must be at least 1, got ", num_buckets);
   if (delimiter == '\n') return Invalid("delimiter must not be a line break");
   int64_t num_numbers = 0, num_categories = 0;
   for (const DelimitedColumn& column : columns) {
-    num_numbers += column.kind == ColumnKind::kInteger || column.kind == ColumnKind::kFloat;
-    num_categories += column.kind == ColumnKind::kCategory;
+    const bool category = column.kind == ColumnKind::kCategory || column.kind == ColumnKind::kTyped;
+    num_categories += category;
+    num_numbers += !category && column.kind != ColumnKind::kSkip;
   }
   const auto* chars = reinterpret_cast<const char*>(text.data());
-  std::atomic<int64_t> bad{line_ends.size()};
+  std::atomic<int64_t> bad{line_ends.size()}, first_lossy{line_ends.size()};
   parallel_for(line_ends.size(), 20 * columns.size(), [&](int64_t begin, int64_t end) {
     for (int64_t line = begin; line < end; ++line) {
       const char* at = chars + (line == 0 ? 0 : line_ends[line - 1]);
       const char* stop = chars + line_ends[line];
       if (stop != at && stop[-1] == '\n') --stop;
       if (stop != at && stop[-1] == '\r') --stop;
-      if (ParseLine(at, stop, delimiter, columns, num_buckets, out.numbers + line * num_numbers,
-                    out.categories + line * num_categories)) {
-        continue;
+      bool lossy = false;
+      if (!ParseLine(at, stop, delimiter, columns, num_buckets, out.numbers + line * num_numbers,
+                     out.categories + line * num_categories, &lossy)) {
+        KeepFirst(line, &bad);
+        return;
       }
-      int64_t seen = bad.load();
-      while (line < seen && !bad.compare_exchange_weak(seen, line)) {
-      }
-      return;
+      if (lossy) KeepFirst(line, &first_lossy);
     }
   });
   *bad_line = bad.load() == line_ends.size() ? -1 : bad.load();
+  *lossy_line = first_lossy.load() == line_ends.size() ? -1 : first_lossy.load();
   return Status();
 }
 

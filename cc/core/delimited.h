@@ -15,8 +15,10 @@ namespace twml {
 enum class ColumnKind {
   kSkip,      // not read
   kInteger,   // an optional '-' and 1 to 18 digits
-  kFloat,     // what std::from_chars reads as a finite double, or that after a '+'
+  kFloat,     // what std::from_chars reads as a finite double, that after a '+', or a null value
+  kGuessed,   // a float that nobody has declared to be one; see `ParseDelimited`
   kCategory,  // any bytes, hashed
+  kTyped,     // the same in the spelling of `TypedCategory`
 };
 
 struct DelimitedColumn {
@@ -26,7 +28,7 @@ struct DelimitedColumn {
 
 // What is read: row by row, in the order of the columns of the kind.
 struct DelimitedOut {
-  double* numbers;      // [rows, integers and floats]; NaN where the field is empty
+  double* numbers;      // [rows, integers and floats]; NaN where the field is empty or null
   int64_t* categories;  // [rows, categories]; -1 where the field is empty
 };
 
@@ -62,10 +64,13 @@ CsvRows FindCsvRows(Span<const uint8_t> text, char delimiter, bool inside, int64
 // Parses the lines that end at `line_ends`. A '\r' before a line's '\n' belongs to its end.
 //
 // *bad_line is the first line that has another number of columns than `columns`, or a number that
-// cannot be read; -1 if there is none. From that line on the output is undefined.
+// cannot be read; -1 if there is none. From that line on the output is undefined. *lossy_line is
+// the first line with a guessed number that could be an id which a float32 does not keep: an
+// integer that is not exact, or has leading zeros; -1 if there is none.
 Status ParseDelimited(Span<const uint8_t> text, Span<const int64_t> line_ends, char delimiter,
                       Span<const DelimitedColumn> columns, int64_t num_buckets,
-                      const ParallelFor& parallel_for, const DelimitedOut& out, int64_t* bad_line);
+                      const ParallelFor& parallel_for, const DelimitedOut& out, int64_t* bad_line,
+                      int64_t* lossy_line);
 
 }  // namespace twml
 

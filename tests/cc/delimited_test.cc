@@ -27,7 +27,7 @@ int64_t Id(const std::string& token) {
 struct Parsed {
   std::vector<double> numbers;
   std::vector<int64_t> categories;
-  int64_t bad_line = -2;
+  int64_t bad_line = -2, lossy_line = -2;
 };
 
 // Every line as a piece of its own, the last one first.
@@ -39,7 +39,8 @@ Parsed Parse(const std::string& text, const ParallelFor& parallel_for = Serial) 
   const std::vector<int64_t> ends = LineEnds(Bytes(text));
   Parsed out{std::vector<double>(2 * ends.size()), std::vector<int64_t>(ends.size())};
   EXPECT_TRUE(ParseDelimited(Bytes(text), ends, '\t', kColumns, 1000, parallel_for,
-                             {out.numbers.data(), out.categories.data()}, &out.bad_line)
+                             {out.numbers.data(), out.categories.data()}, &out.bad_line,
+                             &out.lossy_line)
                   .ok());
   return out;
 }
@@ -67,7 +68,7 @@ TEST(Delimited, TheFirstBadLineIsNamed) {
   const std::string good = "1\ta\t\t1\n";
   for (const std::string bad : {"", "1\ta\t\t", "x\ta\t\t1", "1.5\ta\t\t1", "1\ta\t\t1\t",
                                 "1\ta\t1", "1\ta\t\tinf", "1\ta\t\t1x", "1\ta\t\t+-1", "1\ta\t\t+",
-                                "-\ta\t\t1", "1234567890123456789\ta\t\t1", "1\ta\t\tnan"}) {
+                                "-\ta\t\t1", "1234567890123456789\ta\t\t1", "1\ta\t\tNa"}) {
     for (const ParallelFor& parallel_for : {ParallelFor(Serial), ParallelFor(Backwards)}) {
       const std::string lines = good + good + bad + "\n" + good + "?\n";
       EXPECT_EQ(Parse(lines, parallel_for).bad_line, bad == "1\ta\t\t" ? 4 : 2) << bad;
@@ -116,10 +117,11 @@ TEST(CsvRows, FaultsHaveAPlace) {
 }
 
 TEST(Delimited, WrongArgumentsAreRefused) {
-  int64_t bad_line;
+  int64_t bad_line, lossy_line;
   const auto message = [&](const std::vector<DelimitedColumn>& columns, char delimiter,
                            int64_t num_buckets) {
-    return ParseDelimited(Bytes(""), {}, delimiter, columns, num_buckets, Serial, {}, &bad_line)
+    return ParseDelimited(Bytes(""), {}, delimiter, columns, num_buckets, Serial, {}, &bad_line,
+                          &lossy_line)
         .message();
   };
   EXPECT_EQ(message({}, ',', 1), "columns must have at least 1 element, got 0");

@@ -1,4 +1,4 @@
-"""The one exception of the readers: one clear line, naming the file and the line in it."""
+"""The exception and the warning of the readers: one clear line."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import resource
 
 class DataError(ValueError):
     """Data that cannot be read as what it was said to be."""
+
+
+class DataWarning(UserWarning):
+    """What a reader has guessed, or has found in the data, that users may have to know."""
 
 
 def one_line(error: Exception) -> str:
