@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from twml_ops.cli import app, errors
 
     errors.reset_debug()
+    errors.show_data_warnings()
     try:
         given = list(sys.argv[1:] if arguments is None else arguments)
         code = app.app(given, standalone_mode=False)
