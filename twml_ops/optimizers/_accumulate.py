@@ -14,7 +14,8 @@ class Accumulator:
 
     A gradient that is kept for an update in which the variable has none is dropped, as by Keras.
     Gradients know the number of the update that they are kept for, since the function that updates
-    need not know every accumulator. They are not part of the optimizer's state, so files do not contain them.
+    need not know every accumulator. They are not part of the optimizer's state, so files do not
+    contain them.
 
     Args:
         variable: of TensorFlow or Keras.

@@ -20,7 +20,7 @@ from twml_ops.optimizers.loss_scale import warn_of_dense_loss_scaling
 from twml_ops.optimizers.update_rules import SlotSpec
 from twml_ops.placement.device import memory_errors_of
 from twml_ops.placement.sharded import NotCheckpointable
-from twml_ops.placement.whole_values import show_whole
+from twml_ops.placement.whole_values import assign_whole, show_whole, value_in_file
 
 _unscaled: ContextVar[bool] = ContextVar("unscaled", default=False)
 
@@ -107,6 +107,15 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         with _temporarily(self, **options):
             super().build(variables)
 
+    def save_own_variables(self, store: Any) -> None:
+        """Writes the step and the slots to a file, with the whole slots of tables.
+
+        Args:
+            store: the group of the file.
+        """
+        for i, variable in enumerate(self._variables):
+            store[str(i)] = value_in_file(variable)
+
     def load_own_variables(self, store: Any) -> None:
         """Reads the step and the slots from a file.
 
@@ -116,16 +125,18 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         Args:
             store: the group of the file.
         """
-        without_steps = len(self._variables) - len(
-            getattr(self, "_slots", {}).get(AVERAGE_SLOTS[1], ())
-        )
-        if not self.use_ema or len(store.keys()) != without_steps:
-            super().load_own_variables(store)
+        steps = getattr(self, "_slots", {}).get(AVERAGE_SLOTS[1], ())
+        if self.use_ema and len(store.keys()) == len(self._variables) - len(steps):
+            saved, new = self._variables[: len(store.keys())], steps
+        elif len(store.keys()) == len(self._variables):
+            saved, new = self._variables, ()
+        else:
+            super().load_own_variables(store)  # Keras warns and does nothing.
             return
-        for i, variable in enumerate(self._variables[:without_steps]):
-            variable.assign(store[str(i)])
-        for steps in self._slots[AVERAGE_SLOTS[1]]:
-            steps.assign(tf.fill(steps.shape, self.average_step()))
+        for i, variable in enumerate(saved):
+            assign_whole(variable, store[str(i)][...])
+        for variable in new:
+            assign_whole(variable, tf.fill(variable.shape, self.average_step()))
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any = None) -> Any:
         """Updates one variable and its slots.

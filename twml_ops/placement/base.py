@@ -31,12 +31,14 @@ class Placement:
     Attributes:
         is_sharded: Whether a variable in this process holds only some of the table's rows or
             columns.
+        in_file: Whether the rows are in a file, and the table may be larger than memory.
         supports_grouped_tables: Whether tables of `GroupedSparseLinear` get this placement too;
             otherwise every replica has them whole.
         device: The GPU whose memory holds the variables; None: they are in the memory of the host.
     """
 
     is_sharded = False
+    in_file = False
     supports_grouped_tables = True
     device: str | None = None
 

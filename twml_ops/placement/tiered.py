@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops._keras import KERAS_3, in_stateless_scope, stateless_value
+from twml_ops._keras import in_stateless_scope, stateless_value
 from twml_ops.ops._library import library, require_native
 from twml_ops.ops._tape import tf_variable
 from twml_ops.ops.tiered_rows import (
@@ -177,6 +177,7 @@ class TieredPlacement(Placement):
     """
 
     is_sharded = True
+    in_file = True
     supports_grouped_tables = True
 
     @property
@@ -225,10 +226,7 @@ class TieredPlacement(Placement):
         place._initializer, place._name, place._dtype = initializer, name, dtype
         cache = (self.storage.rows_in_memory(place.shape[0]), place.shape[1])
         variable = place._variable = add(cache, tf.keras.initializers.Zeros())
-        if KERAS_3:
-            show_whole(variable, place)
-        else:  # whose ops use the same variable
-            set_placement(variable, place)
+        show_whole(variable, place)
         return variable
 
     def sparse_linear(self, entries: CsrEntries, table: Any) -> tf.Tensor:
@@ -324,7 +322,7 @@ class TieredPlacement(Placement):
             yield rows.read(begin, count, part)
 
     def assign(self, variable: Any, table: Any) -> None:
-        """See `Placement.assign`. It is set some rows at a time; slots of a table keep their values.
+        """See `Placement.assign`. The rows are written in pieces; slots of a table do not change.
 
         Args:
             variable: the variable that `create` has returned, or one of its slots.

@@ -56,10 +56,9 @@ def apply_wide_rows(
     dtype = var.dtype.base_dtype
     handles = [v.handle for v in (var, *slots)]
     shapes = [tf.raw_ops.VariableShape(input=h, out_type=tf.int64) for h in handles]
-    rows = tf.cast(gradient.values, dtype)
-    ids = check.require_well_formed(
-        gradient.indices, *_preconditions(handles, shapes, UPDATE_FORMULAS[rule], gradient.indices, rows)
-    )
+    ids, rows = gradient.indices, tf.cast(gradient.values, dtype)
+    preconditions = _preconditions(handles, shapes, UPDATE_FORMULAS[rule], ids, rows)
+    ids = check.require_well_formed(ids, *preconditions)
     ids, rows = sum_duplicates_unchecked(ids, rows)
     hyper = [tf.cast(h, dtype) for h in hyper]
     return update_rows(rule, handles, shapes, ids, rows, hyper, 0, dtype=dtype)
