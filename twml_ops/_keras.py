@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
 import inspect
@@ -353,6 +354,39 @@ def before_first_step(model: Any, function: Callable[[Callable[[], None]], None]
         return train_function(iterator)
 
     model.train_function = first_step
+
+
+def _build_from_the_first_replica(trainer: Any) -> None:
+    """Keras 3: lets a model in a strategy be fitted to ragged and sparse batches.
+
+    Before the first step Keras looks at the shapes of a batch, for which it takes the mean of those
+    of the replicas. TensorFlow has none of ragged and sparse tensors. The batch of the first replica
+    has the same shapes, but for the number of rows.
+
+    Args:
+        trainer: The class of Keras that has the method.
+    """
+    original = trainer._maybe_symbolic_build
+
+    @functools.wraps(original)
+    def build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        if iterator is None or self._distribute_strategy is None:
+            original(self, iterator, data_batch)
+            return
+        local = self._distribute_strategy.experimental_local_results
+        for _, _, batches in iterator:
+            data_batch = tf.nest.map_structure(lambda x: local(x)[0], next(batches))
+            break
+        original(self, None, data_batch)
+
+    trainer._maybe_symbolic_build = build
+
+
+if KERAS_3:
+    for _class in tf.keras.Model.__mro__:
+        if "_maybe_symbolic_build" in vars(_class):
+            _build_from_the_first_replica(_class)
+            break
 
 
 def start_in_epoch(model: Any, step: int, steps_per_epoch: int, example: Callable[[], Any]) -> None:

@@ -324,7 +324,9 @@ CASES: dict[str, Case] = {
     },
     "HashedIds sparse": Case(lambda seed: models.HashedIds(6), batch_of("sparse"), _linear),
     "PercentileDiscretizer padded": Case(
-        lambda seed: _discretized(layers.PercentileDiscretizer(3), seed), batch_of("padded"), _linear
+        lambda seed: _discretized(layers.PercentileDiscretizer(3), seed),
+        batch_of("padded"),
+        _linear,
     ),
 }
 

@@ -169,7 +169,11 @@ class DynamicLookup(tf.keras.layers.Layer):
         with library.on_host():
             batch, rebuild = parse(inputs)
             if in_symbolic_build():
-                return batch._replace(ids=tf.zeros_like(batch.ids, tf.int64)), tf.zeros([0], tf.int64), rebuild
+                return (
+                    batch._replace(ids=tf.zeros_like(batch.ids, tf.int64)),
+                    tf.zeros([0], tf.int64),
+                    rebuild,
+                )
             counts = (self._keys, self._last_used, self._counts)
             pinned: Any = self.pinned_lookups
             if updated_at is not None:
