@@ -80,7 +80,7 @@ void EvictionOrder::Take(const RowUses& uses, int64_t newest, int64_t number,
                          std::vector<Victim>* victims) {
   if (!built_) Build(uses, number);
   victims->clear();
-  size_t size = heap_.size();  // of the heap; behind it are rows that are kept for this time
+  size_t size = heap_.size();   // of the heap; behind it are rows that are kept for this time
   const auto drop_last = [&] {  // the row that has just left the heap
     std::swap(heap_[size], heap_.back());
     heap_.pop_back();
@@ -136,9 +136,8 @@ bool EvictionOrder::Fits(const RowUses& uses) const {
   }
   // A key of the heap is the current one of its row, or an earlier one.
   const size_t most = std::min<size_t>(heap_.size(), kSamples);
-  return std::all_of(heap_.begin(), heap_.begin() + most, [&](const Victim& key) {
-    return key <= uses.KeyOf(std::get<2>(key));
-  });
+  return std::all_of(heap_.begin(), heap_.begin() + most,
+                     [&](const Victim& key) { return key <= uses.KeyOf(std::get<2>(key)); });
 }
 
 std::unique_ptr<EvictionOrder> TakeEvictionOrder(const StateStamp& stamp, const RowUses& uses) {

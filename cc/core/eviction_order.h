@@ -64,14 +64,14 @@ struct StateStamp {
   bool by_counts = false;
 
   bool operator==(const StateStamp& other) const {
-    return last_used == other.last_used && capacity == other.capacity &&
-           lookups == other.lookups && used == other.used && by_counts == other.by_counts;
+    return last_used == other.last_used && capacity == other.capacity && lookups == other.lookups &&
+           used == other.used && by_counts == other.by_counts;
   }
 };
 
 // The order of a state that KeepEvictionOrder was called with, or null if there is none, or if the
-// state has been changed otherwise. Orders are kept beside the states, whose format they are no part
-// of, for the states that were used last.
+// state has been changed otherwise. Orders are kept beside the states, whose format they are no
+// part of, for the states that were used last.
 std::unique_ptr<EvictionOrder> TakeEvictionOrder(const StateStamp& stamp, const RowUses& uses);
 void KeepEvictionOrder(const StateStamp& stamp, std::unique_ptr<EvictionOrder> order);
 

@@ -76,8 +76,8 @@ class ServedModel {
 
   const scorer::TableOptions options_;
   std::atomic<int64_t> reloads_{0};
-  PerProcess<std::mutex> mu_;         // of the following ones
-  int64_t installed_ = 0;             // the number of the last reload that has replaced the scorer
+  PerProcess<std::mutex> mu_;  // of the following ones
+  int64_t installed_ = 0;      // the number of the last reload that has replaced the scorer
   std::atomic<const Current*> current_;  // whole at any time, so that a child finds it
   PerProcess<Slots> slots_;
 };

@@ -1,5 +1,5 @@
-// What a child of fork() may use works in it, whatever the threads of its parent did at that moment;
-// the rest is an error. The thread sanitizer does not support threads in such a child.
+// What a child of fork() may use works in it, whatever the threads of its parent did at that
+// moment; the rest is an error. The thread sanitizer does not support threads in such a child.
 #include "cc/core/fork.h"
 
 #include <gtest/gtest.h>
@@ -95,8 +95,8 @@ TEST(Fork, AModelWithTablesInFilesAnswersInAChild) {
   const TemporaryFolder root;
   std::vector<float> table(kRows * kWidth);
   for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<float>(i);
-  WriteFolder(root / "model", {{"table.npy", Npy("<f4", {kRows, kWidth}, table)},
-                               {"scorer.json", R"({"format": 1,
+  WriteFolder(root / "model",
+              {{"table.npy", Npy("<f4", {kRows, kWidth}, table)}, {"scorer.json", R"({"format": 1,
  "inputs": {"ids": "ids", "splits": "row_splits"},
  "steps": [{"op": "sparse_linear", "in": ["ids", null, "splits"], "out": ["y"],
             "arrays": {"table": "table.npy"}, "attributes": {}}], "output": "y"})"}});

@@ -1,5 +1,6 @@
-// Whatever the integers of a folder and the shapes of a request are, a scorer ends in an error or an
-// answer: programs of one step of each kind, with sizes and attributes at the ends of their ranges.
+// Whatever the integers of a folder and the shapes of a request are, a scorer ends in an error or
+// an answer: programs of one step of each kind, with sizes and attributes at the ends of their
+// ranges.
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -107,10 +108,7 @@ const std::vector<Kind>& Kinds() {
       {"hash_ids", "i", {}, "'bits': #", 1, true},
       {"dynamic_lookup", "i", {{"keys", "<i8", 1}, {"index", "<i4", 1}}, "'seed': #", 1, true},
       {"sparse_linear", "b", {{"table", "<f4", 2}, {"bias", "<f4", 1}}, ""},
-      {"sparse_linear",
-       "b",
-       {{"table", "|u1", 2}},
-       "'row_format': 'int8', 'units': #"},
+      {"sparse_linear", "b", {{"table", "|u1", 2}}, "'row_format': 'int8', 'units': #"},
       {"sparse_linear", "b", {{"table", "|i1", 2}, {"scale", "<f4", 1}}, ""}};
   return *kinds;
 }
@@ -153,7 +151,8 @@ class Generator {
     return text;
   }
 
-  // A file whose items are small integers, or bytes of any value. One that is too large has no items.
+  // A file whose items are small integers, or bytes of any value. One that is too large has no
+  // items.
   std::string ArrayFile(const Array& array) {
     std::vector<int64_t> shape(array.rank);
     int64_t size = array.type[2] - '0';
@@ -207,8 +206,8 @@ Files MakeProgram(const Kind& kind, Generator* g) {
   }
   for (int i = 0; i < kind.outputs; ++i) add(&out, "\"y" + std::to_string(i) + "\"");
   std::string steps = std::string("{\"op\": \"") + kind.op + "\", \"in\": [" + in +
-                      "], \"out\": [" + out + "], \"arrays\": {" + arrays +
-                      "}, \"attributes\": {" + g->Attributes(kind.attributes) + "}}";
+                      "], \"out\": [" + out + "], \"arrays\": {" + arrays + "}, \"attributes\": {" +
+                      g->Attributes(kind.attributes) + "}}";
   if (kind.ids) {
     steps +=
         ", {\"op\": \"sparse_linear\", \"in\": [\"y0\", null, \"splits\"], \"out\": [\"z\"], "

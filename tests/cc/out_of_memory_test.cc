@@ -129,8 +129,8 @@ TEST(OutOfMemory, NoReadOfSeveralFilesIsLeftBehind) {
   std::vector<std::string> paths;
   for (const char* end : {"_a.npy", "_b.npy"}) {
     paths.push_back((std::filesystem::temp_directory_path() / (name + end)).string());
-    WriteFile(paths.back(),
-              Npy("<f4", {kRowsOfFile, kBytes / 4}, std::vector<float>(kRowsOfFile * kBytes / 4, 1)));
+    WriteFile(paths.back(), Npy("<f4", {kRowsOfFile, kBytes / 4},
+                                std::vector<float>(kRowsOfFile * kBytes / 4, 1)));
   }
   std::vector<char> buffer(2 * kRowsOfFile * kBytes);
   int64_t left_behind = 0;
@@ -143,7 +143,8 @@ TEST(OutOfMemory, NoReadOfSeveralFilesIsLeftBehind) {
         if (!*threw) return;
         std::fill(buffer->begin(), buffer->end(), 'x');
         for (auto& file : *files) file.reset();
-        *left_behind += std::any_of(buffer->begin(), buffer->end(), [](char c) { return c != 'x'; });
+        *left_behind +=
+            std::any_of(buffer->begin(), buffer->end(), [](char c) { return c != 'x'; });
       }
       std::vector<char>* buffer;
       std::unique_ptr<scorer::RowFile> (*files)[2];

@@ -83,8 +83,8 @@ TEST(RowCache, EveryNumberOfPinnedRowsUpToTheSizeFits) {
   }
 }
 
-// Ids that are neighbors under a hash that anyone can compute. If they were neighbors here, a lookup
-// would pass all full sets.
+// Ids that are neighbors under a hash that anyone can compute. If they were neighbors here, a
+// lookup would pass all full sets.
 TEST(RowCache, ChosenIdsAreSpreadOverTheSets) {
   constexpr int64_t kSets = 1024;
   RowCache cache(kSets * RowCache::kWays, RowPolicy::kLru);

@@ -224,9 +224,8 @@ class JsonParser {
     const auto name = [out](uint32_t i) -> const std::string& { return out->members_[i].first; };
     std::sort(order.begin(), order.end(),
               [&](uint32_t a, uint32_t b) { return name(a) < name(b); });
-    const auto equal = std::adjacent_find(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
-      return name(a) == name(b);
-    });
+    const auto equal = std::adjacent_find(
+        order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return name(a) == name(b); });
     if (equal == order.end()) return Status();
     return Invalid("byte ", start, " of the JSON text: expected members with distinct names, got '",
                    name(*equal), "' twice");

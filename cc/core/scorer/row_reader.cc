@@ -48,7 +48,8 @@ struct RowReader::Worker {
     int64_t next = 0;
     const bool delayed = delay.count() > 0;
     while (next < reads.size() || in_flight() > 0) {
-      if (failed != nullptr) next = reads.size();  // what runs must end before its buffers are freed
+      if (failed != nullptr)
+        next = reads.size();  // what runs must end before its buffers are freed
       for (; next < reads.size() && !idle.empty(); ++next) {
         const uint64_t tag = idle.back();
         idle.pop_back();

@@ -2,9 +2,9 @@
 //
 // A variable has a record while it has consumers. The kernels that write tables ask for it under
 // the table's lock, which costs one comparison if no variable has a record. Writers that are no
-// kernels of this library are noticed by the buffer, which TensorFlow's assignments replace: another
-// address, or the end of the buffer that a consumer has seen, whose address a later one may have
-// got. Those that write in place have to run MarkChangedRows.
+// kernels of this library are noticed by the buffer, which TensorFlow's assignments replace:
+// another address, or the end of the buffer that a consumer has seen, whose address a later one may
+// have got. Those that write in place have to run MarkChangedRows.
 #ifndef TWML_TF_KERNELS_CHANGED_ROWS_H_
 #define TWML_TF_KERNELS_CHANGED_ROWS_H_
 

@@ -68,8 +68,8 @@ class WatchedBuffer : public tensorflow::TensorBuffer {
  public:
   using Flag = std::shared_ptr<std::atomic<bool>>;
 
-  // Lets a tensor have a watched buffer, and returns the flag that is set when it ends. The exclusive
-  // lock of the tensor's variable is held.
+  // Lets a tensor have a watched buffer, and returns the flag that is set when it ends. The
+  // exclusive lock of the tensor's variable is held.
   static Flag Watch(Tensor* tensor) {
     const void* const data = tensor->data();
     if (data == nullptr || tensor->NumElements() == 0) return nullptr;
