@@ -6,7 +6,6 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -41,7 +40,7 @@ class ThreadPool::Workers {
     jobs_.reserve(64);  // before there are threads, which read it
     try {
       for (int i = 1; i < wanted; ++i) threads_.emplace_back([this] { Work(); });
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
       // The threads that there are do the work.
     }
   }

@@ -172,7 +172,8 @@ Status ReadHeader(const std::string& path, const File& file, ArrayHeader* out) {
   TWML_RETURN_IF_ERROR(file.Read(header_begin, header_size, text.data()));
   const Header header(text);
   if (!header.ParseType(&out->type) || !header.ParseShape(&out->shape, &out->size)) {
-    return Invalid(path, " has an array that a scorer does not read: ", text.substr(0, 200));
+    return Invalid(path, " must have an array whose type and shape a scorer reads, got ",
+                   text.substr(0, 200));
   }
   const int64_t bytes = out->size * SizeOf(out->type);
   if (file.size() - out->data_begin < bytes) {

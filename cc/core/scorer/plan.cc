@@ -103,7 +103,7 @@ Status Plan::Make(const Program& program, PlanKey key, std::unique_ptr<const Pla
   TWML_RETURN_IF_ERROR(plan->FindCollected(steps));
   plan->PlaceRegisters();
   plan->PlaceBases();
-  constexpr int64_t kMaxBytes = int64_t{1} << 32;
+  constexpr int64_t kMaxBytes = int64_t{1} << 30;
   if (const int64_t bytes = plan->dense_bytes_ + plan->base_bytes_; bytes > kMaxBytes) {
     return Invalid("the steps need ", bytes, " bytes for a row, more than ", kMaxBytes);
   }
