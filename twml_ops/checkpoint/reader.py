@@ -11,7 +11,7 @@ import tensorflow as tf
 from twml_ops.checkpoint import bundles
 from twml_ops.checkpoint.bundles import BUNDLE
 from twml_ops.checkpoint.errors import CheckpointDamaged, CheckpointError
-from twml_ops.checkpoint.locations import Location, open_file
+from twml_ops.checkpoint.locations import Location, open_file, os_errors
 from twml_ops.checkpoint.manifest import RAW, Manifest, VariableEntry, checksum
 from twml_ops.checkpoint.rows import ROWS, decode_rows
 from twml_ops.checkpoint.writer import PIECE_BYTES
@@ -242,7 +242,7 @@ class CheckpointReader:
     def _pieces(self, entry: VariableEntry) -> Iterator[bytes]:
         left = entry.bytes
         try:
-            with open_file(self.folder / entry.file) as file:
+            with os_errors(), open_file(self.folder / entry.file) as file:
                 file.seek(entry.offset)
                 while left:
                     piece = file.read(min(left, PIECE_BYTES))
