@@ -96,7 +96,7 @@ class CheckpointReader:
         """
         for entry in self.manifest.entries:
             if entry.encoding == BUNDLE:
-                bundles.verify_files(self.folder, entry)
+                bundles.verify_files(self.folder, entry.name, entry.bundle)
 
     def verify_own(self) -> None:
         """Compares the bytes of this checkpoint alone with their checksums.
@@ -104,9 +104,10 @@ class CheckpointReader:
         Raises:
             CheckpointError: a file is missing, too short or changed.
         """
+        self.verify_files()
         for entry in self.manifest.entries:
             if entry.encoding == BUNDLE:
-                bundles.verify_tensors(self.folder, entry)
+                bundles.verify_tensors(self.folder, entry.name)
                 continue
             crc = 0
             for piece in self._pieces(entry):
