@@ -122,7 +122,7 @@ def csv_files(draw):
     return delimiter, raw
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(csv_files(), st.booleans())
 @example((",", 'label,x,c\n1,1,"two\nlines"\n0,2,"a ""b"" c"\n'), False)
 @example((",", 'label,x,c\n1,1,"inch\n0,2,b\n1,3,"inch\n0,4,c\n'), False)
@@ -204,7 +204,7 @@ def write_csv(folder, name, rows, number):
 
 
 @pytest.mark.parametrize("write", [write_csv, write_parquet, write_tfrecord])
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(FILES)
 def test_a_folder_has_the_rows_of_all_files(write, tmp_path_factory, files):
     folder = tmp_path_factory.mktemp("files")
