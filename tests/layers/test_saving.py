@@ -86,7 +86,8 @@ def test_every_layer_runs_and_has_gradients_under_every_policy(policy):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_sum(tf.cast(model(case.batch), tf.float32) ** 2)
             found = tape.gradient(loss, model.trainable_variables)
-            assert np.isfinite(loss) and all(g is not None for g in found)
+            assert np.isfinite(loss)
+            assert all(g is not None for g in found)
         except Exception as error:  # of any layer, by name
             failed[name] = repr(error)[:200]
         finally:
