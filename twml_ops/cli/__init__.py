@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
 from twml_ops import _deferred_imports, _garbage_collection, _startup_log
+from twml_ops._terminal import is_terminal
 
 
 def prepare_imports() -> None:
@@ -27,9 +29,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             its negative result.
     """
     prepare_imports()
+    if not (is_terminal(sys.stdout) and is_terminal(sys.stderr)):
+        os.environ["_TYPER_FORCE_DISABLE_TERMINAL"] = "1"  # of help and of wrong usage
     from twml_ops.cli import app, errors
 
     errors.reset_debug()
+    errors.show_data_warnings()
     try:
         given = list(sys.argv[1:] if arguments is None else arguments)
         code = app.app(given, standalone_mode=False)

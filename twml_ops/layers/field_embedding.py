@@ -194,7 +194,9 @@ class FieldEmbedding(TableLayer):
                     self._stacked(v, table) for v, table in zip(vectors, self._tables, strict=True)
                 ]
             if self.l2:
-                vectors = [_regularized(v, self.l2) for v in vectors]
+                for i, v in enumerate(vectors):
+                    vectors[i], loss = _regularized(v, self.l2)
+                    self.add_loss(loss)
         vectors = [tf.cast(v, self.compute_dtype) for v in vectors]
         if self.projected_units is not None:
             vectors = [
@@ -364,16 +366,22 @@ def _joined(parts: Sequence[SparseBatch]) -> SparseBatch:
     return SparseBatch(tf.concat([p.ids for p in parts], axis=0), values, tf.concat(splits, axis=0))
 
 
-def _regularized(vectors: tf.Tensor, l2: float) -> tf.Tensor:
-    """Returns the vectors [B, ...] unchanged and adds the gradient of an L2 penalty to theirs."""
+def _regularized(vectors: tf.Tensor, l2: float) -> tuple[tf.Tensor, tf.Tensor]:
+    """The vectors [B, ...] unchanged, with the gradient of an L2 penalty, and a loss that is 0.
+
+    The gradient of that loss is the factor by which the training multiplies the losses of a layer:
+    a loss scale, or one divided by the number of replicas. It is 0 where they are left out.
+    """
 
     @tf.custom_gradient
     def regularize(x: tf.Tensor) -> Any:
-        def gradient(dy: tf.Tensor) -> tf.Tensor:
+        def gradient(dy: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
             rows = tf.cast(tf.maximum(tf.shape(x)[0], 1), x.dtype)
-            return dy + 2 * l2 / rows * x
+            factor = tf.cast(tf.where(tf.equal(factor, 0), tf.ones_like(factor), factor), x.dtype)
+            return dy + 2 * l2 / rows * factor * x
 
-        return tf.identity(x), gradient
+        loss = tf.zeros([], tf.keras.backend.floatx())
+        return (tf.identity(x), loss), gradient
 
-    result: tf.Tensor = regularize(vectors)
+    result: tuple[tf.Tensor, tf.Tensor] = regularize(vectors)
     return result
