@@ -55,10 +55,9 @@ def importances_of(
 ) -> list[FeatureImportance]:
     """The permutation importance of each feature on a random sample of a data set."""
     with console.status("computing permutation importance"):
-        layout = models.layout_of(model)
-        sample = source.dataset(LARGE_BATCH_SIZE, shuffle=True, seed=seed, layout=layout)
         predict = scoring.predictor(model, source.schema.labels)
-        return permutation_importance(predict, sample, source.schema)
+        layout = models.layout_of(model)
+        return permutation_importance(predict, source, layout=layout, sample_seed=seed)
 
 
 def throughput(examples: int, seconds: float) -> dict[str, float]:
