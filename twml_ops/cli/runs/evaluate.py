@@ -17,7 +17,7 @@ from twml_ops.analysis.scoring import Scores
 from twml_ops.cli.render import run_summary
 from twml_ops.cli.render.json_output import print_json
 from twml_ops.cli.render.progress import Bar
-from twml_ops.cli.render.terminal import make_console, make_error_console
+from twml_ops.cli.render.terminal import make_console, make_error_console, print_warning
 from twml_ops.cli.runs.folder import new_file
 from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE
 from twml_ops.cli.runs.trained_run import TrainedRun
@@ -47,7 +47,11 @@ def score_source(
     with Bar(console, title, size) as bar:
         batches = source.dataset(batch_size, layout=models.layout_of(model))
         names = source.schema.labels if labels is None else labels
-        return scoring.score_labels(model, batches, names, bar.add)
+        scores = scoring.score_labels(model, batches, names, bar.add)
+    if labels is None:
+        for text in scoring.undefined_metrics(scores, source.name):
+            print_warning(console, text)
+    return scores
 
 
 def importances_of(
