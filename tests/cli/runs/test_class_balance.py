@@ -48,8 +48,8 @@ def test_the_corrected_probability_is_that_of_he_et_al():
 @pytest.mark.parametrize(
     ("labels", "weights", "message"),
     [
-        ([0, 1, 0], [1, 0, 1], "label y is 0 in all examples"),
-        ([1, 1, 1], [1, 1, 1], "label y is 1 in all examples"),
+        ([0, 1, 0], [1, 0, 1], "the label y is 0 in all examples"),
+        ([1, 1, 1], [1, 1, 1], "the label y is 1 in all examples"),
         ([0, 1, 0], [0, 0, 0], "all sample weights of the training data are 0"),
         ([0, 0, 1], [1, 1, 1], None),
     ],
@@ -59,7 +59,7 @@ def test_training_data_without_positives_or_negatives_that_count_are_refused(
 ):
     rows = [f"{i},{w},{y}" for i, (w, y) in enumerate(zip(weights, labels, strict=True))]
     (tmp_path / "d.csv").write_text("\n".join(["x,w,y", *rows]) + "\n")
-    schema = Schema(("x",), (), 0, "y", weight="w")
+    schema = Schema(("x",), (), 0, "y", labels=("y",), weight="w")
     source = open_source(f"csv:{tmp_path / 'd.csv'}", schema=schema)
     if message is None:
         check_labels(source)
