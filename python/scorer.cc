@@ -226,10 +226,7 @@ class PyScorer {
       if (input.form == Form::kStrings || input.form == Form::kBagStrings) type = "string";
       std::string splits = current->row_splits_of(input);
       // The columns of raw sparse features are registers with the names of features.
-      for (const ProgramInput& column : current->columns()) {
-        const bool own = !splits.empty() && column.r == input.row_splits;
-        if (raw && own && column.form == Form::kRowSplits) splits = column.name;
-      }
+      if (raw && input.splits_input >= 0) splits = current->columns()[input.splits_input].name;
       py::object dims = py::none();
       if (input.shape_known) dims = py::cast(input.dims);
       out.append(py::make_tuple(input.name, FormName(input.form), type, splits, dims));

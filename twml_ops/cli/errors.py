@@ -6,7 +6,8 @@ import contextlib
 import re
 import sys
 import traceback
-from typing import NoReturn
+import warnings
+from typing import NoReturn, TextIO
 
 _PREFIX = re.compile(r"^(\{\{function_node .*?\}\}\s*)?(\w+(Error|Exception|Invalid): )?")
 _SUFFIX = re.compile(r"\s*(\[\[\{\{node|\[Op:|\[name: ).*$")
@@ -36,6 +37,27 @@ class _Debug:
 def set_debug(value: bool) -> None:
     """Typer callback of `--debug`."""
     _Debug.on = _Debug.on or value
+
+
+def show_data_warnings() -> None:
+    """Prints the warnings of readers as one line each, like errors, and once each."""
+    warnings.showwarning = _show_warning
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    if issubclass(category, UserWarning) and category.__name__ == "DataWarning":
+        text = f"twml-ops: warning: {message}\n"
+    else:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+    with contextlib.suppress(OSError):
+        (file or sys.stderr).write(text)
 
 
 def reset_debug() -> None:

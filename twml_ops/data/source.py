@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -65,6 +65,11 @@ class Source(ABC):
     def in_order_of_time(self) -> bool:
         """Whether the examples are known to be in order of time."""
         return False
+
+    @property
+    def dropped(self) -> Mapping[str, str]:
+        """The columns that were left out since their types cannot be used, and why."""
+        return {}
 
     def own_validation(self) -> tuple[Source, Source] | None:
         """Divides training data as the source itself is divided into training and evaluation data.
@@ -379,6 +384,11 @@ class View(Source):
     def in_order_of_time(self) -> bool:
         """See `Source`."""
         return self._whole.in_order_of_time
+
+    @property
+    def dropped(self) -> Mapping[str, str]:
+        """See `Source`."""
+        return self._whole.dropped
 
     @property
     def parsed_bytes(self) -> int:

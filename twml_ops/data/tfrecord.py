@@ -21,6 +21,7 @@ from twml_ops.data.block import Array, Block
 from twml_ops.data.columns import LABEL_HINT, Columns, as_tokens, block_of
 from twml_ops.data.errors import DataError, one_line
 from twml_ops.data.files import files_of, sparse_dim_of
+from twml_ops.data.guess import Guess, guess_numbers, is_exact, say, warn
 from twml_ops.data.schema import DEFAULT_LABELS, SPARSE_IDS, SPARSE_VALUES, Schema
 from twml_ops.data.source import Source
 from twml_ops.data.units import Piece, StreamPiece, Unit
@@ -59,10 +60,22 @@ class TFRecordSource(Source):
         """
         super().__init__(name)
         self._files = files_of(glob)
-        self._kinds, several = self._learn_kinds()
+        self._kinds, several, integers = self._learn_kinds()
+        self._guessed: set[str] = set()  # integers that nobody has declared to be numbers
         if schema is None:
-            schema = self._infer(several, labels)
+            guesses = {
+                n: guess_numbers(n, pa.array(v))
+                for n, v in integers.items()
+                if n not in (*labels, SPARSE_IDS, SPARSE_VALUES)
+            }
+            schema = self._infer(several, labels, guesses)
             schema = dataclasses.replace(schema, hash_version=hash_version)
+            self._guessed = {n for n in schema.continuous if self._kinds[n] == tf.int64}
+            warn(name, guesses)
+        if schema.typed is None:
+            names = schema.categorical
+            typed = tuple(n for n in names if self._kinds.get(n) == tf.int64)
+            schema = dataclasses.replace(schema, typed=typed)
         if schema.sparse_dim and dim is not None:
             schema = dataclasses.replace(schema, sparse_dim=dim)
         self._schema = schema
@@ -76,7 +89,7 @@ class TFRecordSource(Source):
             self._schema = dataclasses.replace(self._schema, sparse_dim=dim)
         return self._schema
 
-    def _infer(self, several: set[str], labels: Sequence[str]) -> Schema:
+    def _infer(self, several: set[str], labels: Sequence[str], guesses: dict[str, Guess]) -> Schema:
         kinds = self._kinds
         for label in labels:
             if kinds.get(label, tf.string) == tf.string:
@@ -91,9 +104,10 @@ class TFRecordSource(Source):
                 f"{self.name}: no features besides {', '.join(f'`{n}`' for n in labels)}"
             )
         rest = {n: k for n, k in kinds.items() if n not in (*labels, SPARSE_IDS, SPARSE_VALUES)}
-        categorical = tuple(n for n, k in rest.items() if k == tf.string)
+        ids = {n for n, guess in guesses.items() if not guess.number}
+        categorical = tuple(n for n, k in rest.items() if k == tf.string or n in ids)
         return Schema(
-            tuple(n for n, k in rest.items() if k != tf.string),
+            tuple(n for n in rest if n not in categorical),
             categorical,
             -1 if SPARSE_IDS in kinds else 0,
             "the label is 1",
@@ -101,9 +115,10 @@ class TFRecordSource(Source):
             labels=tuple(labels),
         )
 
-    def _learn_kinds(self) -> tuple[dict[str, tf.DType], set[str]]:
-        """The types of the features of the first records, and those with several values."""
+    def _learn_kinds(self) -> tuple[dict[str, tf.DType], set[str], dict[str, list[int]]]:
+        """The types of the features of the first records, those with several, and the integers."""
         kinds: dict[str, tf.DType] = {}
+        integers: dict[str, list[int]] = {}
         several = set()
         for path in self._files:
             for record in self._records(path, 1, _SAMPLE):
@@ -118,7 +133,9 @@ class TFRecordSource(Source):
                         kinds[feature] = _KINDS[kind]
                         if len(getattr(value, kind).value) > 1:
                             several.add(feature)
-        return dict(sorted(kinds.items())), several
+                        if kind == "int64_list":
+                            integers.setdefault(feature, []).extend(value.int64_list.value)
+        return dict(sorted(kinds.items())), several, integers
 
     def _records(self, path: str, batch: int, limit: int = -1) -> Iterator[Array]:
         """Serialized examples of a file, `batch` at a time."""
@@ -155,7 +172,19 @@ class TFRecordSource(Source):
             return f"{path}: record {row + k}"
 
         columns = _ExampleColumns(examples, len(records), where)
+        self._warn_of_loss(columns, where)
         yield block_of(columns, schema, where, self._dim)
+
+    def _warn_of_loss(self, columns: _ExampleColumns, where: Callable[[int], str]) -> None:
+        """Warns once of each integer that was guessed to be a number and that float32 rounds."""
+        for name in sorted(self._guessed):
+            numbers = columns.numbers(name)
+            rounded = ~is_exact(numbers)
+            if rounded.any():
+                row = int(rounded.argmax())
+                self._guessed.discard(name)
+                what = f"{where(row)}: {name} is read as a number, which loses something of"
+                say(f"{what} {numbers[row]:.0f}", [name])
 
 
 class _ExampleColumns(Columns):
