@@ -31,7 +31,7 @@ from twml_ops.cli.runs.choices import choose
 from twml_ops.cli.runs.choose_crosses import with_crosses
 from twml_ops.cli.runs.choose_epochs import validation_parts
 from twml_ops.cli.runs.class_balance import check as check_balance
-from twml_ops.cli.runs.class_balance import training_examples
+from twml_ops.cli.runs.class_balance import check_labels, training_examples
 from twml_ops.cli.runs.config import AUTO, RunConfig
 from twml_ops.cli.runs.evaluate import importances_of, score_source, throughput
 from twml_ops.cli.runs.final_fit import final_fit
@@ -194,6 +194,8 @@ def train(
         parts = validation_parts(config, data)
         data = training_examples(config, data)
         sizes = data.num_examples(), held_out.num_examples()
+        if cluster.role() != "worker":
+            check_labels(data)
     run_summary.print_data(console, data, held_out, sizes)
     differs = None
     if asked is not None:
