@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from twml_ops import core
 from twml_ops._batch import parse
 from twml_ops._publish import part_of, write_file
+from twml_ops._terminal import is_terminal
 
 _FILE = "adapt.npz"
 _SHOW_AFTER, _SHOW_EVERY = 2.0, 1.0
@@ -184,7 +185,7 @@ class Progress:
     """
 
     def __init__(self, show: bool | None, batches: int) -> None:
-        self._show = sys.stderr.isatty() if show is None else show
+        self._show = is_terminal(sys.stderr) if show is None else show
         self._batches = batches
         self._start = time.monotonic()
         self._next = self._start + _SHOW_AFTER

@@ -13,9 +13,11 @@ import tensorflow as tf
 from rich.console import Console
 
 from twml_ops.checkpoint import (
+    FACTS,
     CheckpointCallback,
     CheckpointError,
     CheckpointManager,
+    CheckpointReader,
     Interrupt,
     Stateful,
     TablePolicy,
@@ -63,17 +65,14 @@ class RunCheckpoints:
         self._trials = TrialStore(folder)
         self._schema: Schema | None = None
         if options.resume and (latest := self._manager.latest()):
-            config.check_same(latest.manifest.values.get("values", {}), latest.folder)
+            config.check_same(latest.manifest.values.get(FACTS, {}), latest.folder)
         chosen = self._saved("choice")
         self.choice = EpochChoice.from_json(chosen) if chosen else None
         self.interrupted_after_last_step = False
         kept = self._members.has_members or self._trials.has_trials
-        if not options.resume and (self._manager.latest() or kept):
+        if not options.resume and (kept or not self._manager.is_empty):
             if not overwrite:
-                raise UserError(
-                    f"{folder}: has checkpoints of a run that has not finished: use --resume to "
-                    "continue it, or --overwrite to begin again"
-                )
+                raise unfinished_run(folder)
             self.remove()
         if self._publisher is not None:
             self._publisher.open()
@@ -263,8 +262,29 @@ class RunCheckpoints:
             raise UserError(str(e)) from e
 
     def _saved(self, name: str) -> Any:
-        latest = self._manager.latest() if self._options.resume else None
-        return latest.manifest.values.get("values", {}).get(name) if latest else None
+        newest = self._newest()
+        return newest.manifest.values.get(FACTS, {}).get(name) if newest else None
+
+    def _newest(self) -> CheckpointReader | None:
+        """The checkpoint that the run continues from; None: it begins at the beginning."""
+        if not self._options.resume:
+            return None
+        try:
+            return self._manager.newest_intact(warn=lambda text: _show(CheckpointError(text)))
+        except CheckpointError as e:
+            raise UserError(f"{e}; use --overwrite to begin again") from e
+
+
+def unfinished_run(folder: object) -> UserError:
+    """The error of a run whose folder has the checkpoints of another one.
+
+    Args:
+        folder: of the checkpoints.
+    """
+    return UserError(
+        f"{folder}: has checkpoints of a run that has not finished: use --resume to "
+        "continue it, or --overwrite to begin again"
+    )
 
 
 def table_policy(config: RunConfig) -> TablePolicy:
