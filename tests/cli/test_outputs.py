@@ -5,13 +5,12 @@ import json
 import os
 import socket
 import stat
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
 
+from twml_ops._publish import exclusive
 from twml_ops.cli import main
 from twml_ops.cli.app import app
 from twml_ops.cli.runs.folder import FORMAT, new_folder, write_json
@@ -117,19 +116,6 @@ def a_path_below_a_file(path):
     path.parent.write_text("mine")
 
 
-def a_file_being_written(path):
-    """Another process holds the lock; it ends with the test's last reference to it."""
-    code = (
-        "import sys; from pathlib import Path; from twml_ops._publish import exclusive\n"
-        "with exclusive(Path(sys.argv[1])) as alone: print(alone, flush=True); sys.stdin.read()"
-    )
-    lock = path.with_name(f".{path.name}.lock")
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    process = subprocess.Popen([sys.executable, "-c", code, lock], **pipes)
-    assert process.stdout.readline() == b"True\n"
-    return process
-
-
 def a_run(folder):
     with new_folder(folder) as made:
         write_json(made / "run.json", {"twml_ops_run": FORMAT})
@@ -199,11 +185,9 @@ def test_a_place_that_cannot_be_written_is_named_before_the_work(key, place, tmp
 @pytest.mark.parametrize("key", OUTPUTS, ids=" ".join)
 def test_two_processes_do_not_write_one_output(key, place, tmp_path, capsys):
     out = target(place, key)
-    other = a_file_being_written(out)
-    try:
+    with exclusive(out.with_name(f".{out.name}.lock")) as alone:  # as another process has it
+        assert alone
         assert "another process is writing it" in refused(key, out, tmp_path, capsys)
-    finally:
-        other.communicate()
 
 
 @pytest.mark.parametrize("key", FILES, ids=" ".join)
