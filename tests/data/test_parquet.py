@@ -1,12 +1,25 @@
 """The Parquet reader, against the columns the files were written from."""
 
+import contextlib
 import math
+import os
+import resource
+from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import tensorflow as tf
 from pyarrow import parquet
 
-from twml_ops.data import DataError, hash_tokens, open_source
+from twml_ops.data import (
+    DataError,
+    Feature,
+    hash_tokens,
+    open_source,
+    read_schema,
+    schema_to_text,
+)
 
 COLUMNS = {
     "label": pa.array([1, 0, 0, 1], pa.int8()),
@@ -120,3 +133,131 @@ def test_files_that_are_no_parquet_or_differ_are_named(write, tmp_path):
     write({"label": [1], "b": [1]}, "2.pq")
     with pytest.raises(DataError, match=r"2\.pq: its columns differ"):
         open_source(f"parquet:{tmp_path}/*.pq")
+
+
+def test_no_file_is_open_before_or_after_it_is_read(write, tmp_path):
+    def open_files():
+        return sum(os.readlink(link).startswith(str(tmp_path)) for link in links())
+
+    def links():
+        return [p for p in Path("/proc/self/fd").iterdir() if p.is_symlink()]
+
+    for i in range(20):
+        write({"label": [1, 0], "x": [i, i]}, f"{i}.parquet")
+    source = open_source(f"parquet:{tmp_path}/*.parquet")
+    assert open_files() == 0
+    for _ in source.blocks():
+        assert open_files() <= 1
+    assert open_files() == 0
+    assert source.num_examples() == 40
+
+
+def test_an_open_file_too_many_is_named_as_such(write, tmp_path, monkeypatch):
+    write({"label": [1, 0], "x": [1, 2]})
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        with pytest.raises(DataError, match="too many open files, at most") as e:
+            open_source(f"parquet:{tmp_path}/a.parquet")
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "not a Parquet file" not in str(e.value)
+
+
+def test_files_may_have_compatible_types(write, tmp_path, rows_of):
+    types = [(pa.int32(), pa.string()), (pa.float64(), pa.large_string()), (pa.null(), pa.null())]
+    for i, (number, texts) in enumerate(types):
+        x = pa.array([None if number == pa.null() else i + 1], number)
+        c = pa.array([None if texts == pa.null() else "a"], texts)
+        write({"x": x, "c": c, "label": [1]}, f"{i}.parquet")
+    source = open_source(f"parquet:{tmp_path}/*.parquet")
+    assert source.schema.continuous == ("x",)
+    a = [token("c", "a")]
+    assert rows_of(source.blocks()) == [
+        (1, {"continuous": [(0, 1.0)], "categorical": a}),
+        (1, {"continuous": [(0, 2.0)], "categorical": a}),
+        (1, {"continuous": [], "categorical": []}),
+    ]
+    write({"x": ["b"], "c": ["a"], "label": [1]}, "9.parquet")
+    with pytest.raises(DataError, match=r"9\.parquet: column x has type string, .* double"):
+        open_source(f"parquet:{tmp_path}/*.parquet")
+
+
+ODD = {
+    "when": pa.array([0, 1], pa.timestamp("us")),
+    "day": pa.array([0, 1], pa.date32()),
+    "took": pa.array([0, 1], pa.duration("s")),
+    "made": pa.array([{"a": 1}, None]),
+    "vector": pa.array([[0.5], []], pa.list_(pa.float32())),
+}
+EVEN = {
+    "price": pa.array([Decimal("1.25"), None]),
+    "pair": pa.array([[1, 2], [3, 4]], pa.list_(pa.int64(), 2)),
+    "key": pa.array([b"ab", None], pa.binary(2)),
+}
+
+
+def test_a_schema_names_every_column_with_the_reason_why_one_is_not_used(write, tmp_path, rows_of):
+    path = f"parquet:{write({'label': [1, 0], **ODD, **EVEN})}"
+    with pytest.raises(DataError, match="column when has type timestamp.*`twml-ops schema DATA`"):
+        open_source(path)
+    source = open_source(path, drop_unusable=True)
+    assert set(source.dropped) == set(ODD)
+    assert set(source.schema.features) == {
+        Feature("price", "continuous"),
+        Feature("key", "categorical"),
+        Feature("pair", "bag"),
+    }
+    text = schema_to_text(source.schema, "yaml", source.dropped)
+    assert all(f"name: {name}" in text for name in (*ODD, *EVEN))
+    file = tmp_path / "s.yaml"
+    file.write_text(text)
+    assert read_schema(file) == source.schema
+    rows = rows_of(open_source(path, schema=file).blocks())
+    assert [dict(row[1])["continuous"] for row in rows] == [[(0, 1.25)], []]
+    pair = hash_tokens("pair", pa.array(["1", "2"])).tolist()
+    assert rows[0][1]["categorical"] == [*pair, token("key", "ab")]
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "tfrecord"])
+def test_labels_may_be_yes_and_no(ending, write, text_file, tmp_path):
+    words = ["yes", "No", "TRUE", "False", "1", "0"]
+    path = str(tmp_path / "a.tfrecord")
+    if ending == "parquet":
+        path = write({"label": words, "x": range(6)})
+    elif ending == "csv":
+        lines = [f"{word},{i}.5\n" for i, word in enumerate(words)]
+        path = text_file("label,x\n" + "".join(lines), "a.csv")
+    else:
+        with tf.io.TFRecordWriter(path) as writer:
+            for word in words:
+                values = tf.train.BytesList(value=[word.encode()])
+                label = tf.train.Feature(bytes_list=values)
+                x = tf.train.Feature(float_list=tf.train.FloatList(value=[1]))
+                features = tf.train.Features(feature={"label": label, "x": x})
+                writer.write(tf.train.Example(features=features).SerializeToString())
+    (block,) = open_source(f"{ending}:{path}").blocks()
+    assert block.labels.tolist() == [1, 0, 1, 0, 1, 0]
+
+
+def test_folders_with_values_are_columns(write, tmp_path, rows_of):
+    for value, label in [("07", 1), ("__HIVE_DEFAULT_PARTITION__", 0), ("a%2Fb", 1)]:
+        folder = f"n={1 + label}/c={value}"
+        (tmp_path / folder).mkdir(parents=True)
+        write({"label": [label], "x": [0.5]}, f"{folder}/f")
+    source = open_source(f"parquet:{tmp_path}")
+    assert (source.schema.continuous, source.schema.categorical) == (("x", "n"), ("c",))
+    assert [(y, r["continuous"], r["categorical"]) for y, r in rows_of(source.blocks())] == [
+        (0, [(0, 0.5), (1, 1.0)], []),
+        (1, [(0, 0.5), (1, 2.0)], [token("c", "07")]),
+        (1, [(0, 0.5), (1, 2.0)], [token("c", "a/b")]),
+    ]
+    one = open_source(f"parquet:{tmp_path}/n=2/c=07")
+    assert one.schema.categorical == ()  # the folder that was named is no column, but may be one
+    assert rows_of(open_source(f"parquet:{tmp_path}/n=2/c=07", like=source.schema).blocks())
