@@ -45,6 +45,8 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
         ValueError: an optimizer occurs twice.
     """
 
+    _is_scaled_outside = False
+
     def __init__(
         self,
         default: Any,

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from twml_ops import _keras
 from twml_ops.data import Schema
 from twml_ops.optimizers import LazyAdam
 from twml_ops.search.costs import COSTS
@@ -307,7 +306,7 @@ def _step_function(
     def step(features: Any, labels: Any, weights: Any) -> tf.Tensor:
         with tf.GradientTape() as tape:
             value = loss(features, labels, weights, training=True)
-            total = _keras.scaled_loss(optimizer, value + penalty())
+            total = value + penalty()
         gradients = tape.gradient(total, variables)
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return value
