@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from twml_ops import distribute, export, layers, optimizers
+from twml_ops import distribute, export, layers, ops, optimizers
 from twml_ops._keras import KERAS_3
+from twml_ops.ops import stock
+from twml_ops.ops._library import library as active
 
 ROWS = [5, 3, 9]
 IDS = np.array([[0, -1, 7], [3, 5, -9], [4, 2**61 + 1, 8], [0, 0, 0]])
@@ -285,3 +287,31 @@ def test_the_strength_of_l2_does_not_depend_on_loss_scales_or_replicas():
     if KERAS_3:  # The mean of equal batches.
         got, _ = l2_step(lambda: sgd(gradient_accumulation_steps=2), steps=2)
         np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_a_bag_without_weight_is_0_and_has_finite_gradients(combiner):
+    ids = tf.ragged.constant([[1, 2], [3], [4, 5], []], dtype=tf.int64)
+    weights = tf.Variable([1.0, 2.0, 0.0, 0.0, 0.0])
+    layer = layers.FieldEmbedding([8], 4, num_bags=1, bag_combiner=combiner)
+    for library in (None, stock.library):
+        with contextlib.nullcontext() if library is None else active.override(library):
+            with tf.GradientTape() as tape:
+                out = layer([(ids, ids.with_flat_values(weights))])
+                loss = tf.reduce_sum(out**2)
+            found = tape.gradient(loss, [*layer.trainable_variables, weights])
+        assert not out[1:].numpy().any()
+        assert out[0].numpy().any()
+        assert all(np.isfinite(tf.convert_to_tensor(g)).all() for g in found)
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_padding_of_a_bag_has_no_part_in_it_with_static_shapes(combiner, weighted):
+    ids = tf.constant([[1, 2, -1, -1], [3, -1, -1, -1], [-1] * 4, [-2, 4, -1, 5]], tf.int64)
+    weights = tf.constant(np.random.default_rng(0).random((4, 4)), tf.float32)
+    layer = layers.FieldEmbedding([8], 4, num_bags=1, bag_combiner=combiner)
+    bag = [(ids, weights)] if weighted else [ids]
+    want = layer(bag).numpy()
+    with ops.xla_compatible():
+        np.testing.assert_allclose(layer(bag), want, atol=1e-6)

@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import tensorflow as tf
 
+from twml_ops._publish import new_file
 from twml_ops.placement.tiered import tiered_placement_of
 from twml_ops.placement.whole_values import MARK, written_later
 
@@ -25,15 +26,17 @@ def save_model(model: tf.keras.Model, file: str | Path) -> None:
 
     Args:
         model: any model.
-        file: path that ends in ".keras". It is replaced.
+        file: path that ends in ".keras". A regular file is replaced.
+
+    Raises:
+        OSError: the file cannot be written, or `file` is a folder, a socket or a block device.
     """
-    file = Path(file)
-    with TemporaryDirectory(dir=file.parent) as folder:
+    with new_file(file, overwrite=True) as part, TemporaryDirectory(dir=part.parent) as folder:
         small, weights = Path(folder) / "small.keras", Path(folder) / _WEIGHTS
         with written_later() as tables:
             model.save(str(small))
         if not tables:
-            small.replace(file)
+            small.replace(part)
             return
         whole = Path(folder) / "whole.keras"
         with zipfile.ZipFile(small) as before, zipfile.ZipFile(whole, "w") as after:
@@ -43,7 +46,7 @@ def save_model(model: tf.keras.Model, file: str | Path) -> None:
             before.extract(_WEIGHTS, folder)
             _write_tables(weights, tables)
             after.write(weights, _WEIGHTS)
-        whole.replace(file)
+        whole.replace(part)
 
 
 def _write_tables(weights: Path, tables: list[Any]) -> None:

@@ -11,11 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops import ops, placement
-from twml_ops._batch import SparseBatch, parse
-from twml_ops._keras import serializable
+from twml_ops._batch import SparseBatch, parse, with_weightless_padding
+from twml_ops._keras import as_declared, serializable
 from twml_ops.layers._arguments import check_positive_integer
 from twml_ops.layers._tables import TableLayer
-from twml_ops.layers._weights import add_table
+from twml_ops.layers._weights import add_table, copied
 from twml_ops.ops._library import library
 from twml_ops.ops._tape import device_scope_of
 from twml_ops.placement.sharded import NotCheckpointable
@@ -149,7 +149,7 @@ class FieldEmbedding(TableLayer):
             table.variable = place.create(
                 partial(add_table, self, name, dtype=self.kernel_dtype),
                 (table.num_rows, table.units),
-                _copied(self.embeddings_initializer),
+                copied(self.embeddings_initializer),
                 f"{self.name}/{name}",
                 self.kernel_dtype,
             )
@@ -157,11 +157,13 @@ class FieldEmbedding(TableLayer):
             if self.projected_units is not None:
                 shape = (len(table.fields), table.units, self.projected_units)
                 scale = 1 / math.sqrt(table.units)
+                name = f"projection_{table.units}"
                 table.projection = self.add_weight(
-                    name=f"projection_{table.units}",
+                    name=name,
                     shape=shape,
                     initializer=tf.keras.initializers.RandomUniform(-scale, scale),
                 )
+                setattr(self, f"_{name}", table.projection)
         if any(placement.placement_of(t.variable).is_sharded for t in self._tables):
             self._whole_files_only = NotCheckpointable()
         super().build(None)
@@ -250,7 +252,7 @@ class FieldEmbedding(TableLayer):
             raise ValueError(f"inputs must be {expected} tensors or pairs, got {len(parts)}")
         if not self.num_fields:
             return None, parts
-        ids = parts[0]
+        ids = as_declared(parts[0], tf.int64)
         if ids.shape.rank != 2 or ids.shape[1] != self.num_fields or not ids.dtype.is_integer:
             raise ValueError(
                 f"ids must be integers [B, {self.num_fields}], got {ids.dtype.name} {ids.shape}"
@@ -259,6 +261,7 @@ class FieldEmbedding(TableLayer):
 
     def _bag(self, bag: Any, table: _FieldTable, position: int) -> SparseBatch:
         batch, _ = parse(tuple(bag) if isinstance(bag, list) else bag)
+        batch = with_weightless_padding(batch)
         rows, _ = table.rows_of(batch.ids[:, tf.newaxis], position, position + 1)
         if self.bag_combiner == "sum":
             return batch._replace(ids=rows)
@@ -267,8 +270,11 @@ class FieldEmbedding(TableLayer):
         segments = tf.ragged.row_splits_to_segment_ids(batch.row_splits, out_type=tf.int64)
         count = tf.shape(batch.row_splits, out_type=tf.int64)[0] - 1
         totals = tf.math.unsorted_segment_sum(squared, segments, count)
-        totals = tf.sqrt(totals) if self.bag_combiner == "sqrtn" else totals
-        return SparseBatch(rows, values / tf.gather(totals, segments), batch.row_splits)
+        if self.bag_combiner == "sqrtn":  # without the infinite slope of the root at 0
+            totals = tf.where(totals > 0, tf.sqrt(tf.where(totals > 0, totals, 1.0)), 0.0)
+        # As in TensorFlow, the vector of a bag whose weights add up to 0 is 0.
+        values = tf.math.divide_no_nan(values, tf.gather(totals, segments))
+        return SparseBatch(rows, values, batch.row_splits)
 
     def _stacked(self, vectors: tf.Tensor, table: _FieldTable) -> tf.Tensor:
         """[B, fields of the table, units] of the vectors of all segments."""
@@ -349,11 +355,6 @@ class _FieldTable:
         ids = ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int64)
         sizes, first_row = self._sizes[first:last].tolist(), int(self._starts[first])
         return ops.field_rows(ids, sizes, first_row=first_row, pooled=pooled)
-
-
-def _copied(initializer: Any) -> Any:
-    """An initializer that draws other numbers, unless it has a seed."""
-    return tf.keras.initializers.get(tf.keras.initializers.serialize(initializer))
 
 
 def _joined(parts: Sequence[SparseBatch]) -> SparseBatch:
