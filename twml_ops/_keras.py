@@ -38,6 +38,19 @@ def optimizer_takes(option: str) -> bool:
     return any(option in inspect.signature(c.__init__).parameters for c in classes)
 
 
+def scaled_loss(optimizer: Any, loss: tf.Tensor) -> tf.Tensor:
+    """The loss of a custom training step, multiplied as `apply_gradients` of the optimizer expects.
+
+    Args:
+        optimizer: That of the step.
+        loss: Scalar.
+
+    Returns:
+        Scalar; in Keras 2, whose `apply_gradients` does not divide, the loss itself.
+    """
+    return optimizer.scale_loss(loss) if KERAS_3 else loss
+
+
 _scopes: Any = importlib.import_module(tf.keras.StatelessScope.__module__) if KERAS_3 else None
 _symbolic: Any = importlib.import_module(tf.keras.SymbolicScope.__module__) if KERAS_3 else None
 

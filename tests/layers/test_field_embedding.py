@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from twml_ops import export, layers, ops, optimizers
+from twml_ops import distribute, export, layers, ops, optimizers
+from twml_ops._keras import KERAS_3
 from twml_ops.ops import stock
 from twml_ops.ops._library import library as active
 
@@ -245,6 +246,47 @@ def test_l2_adds_the_gradient_of_the_penalty_of_the_rows_that_are_looked_up(pool
 def test_a_negative_l2_is_refused():
     with pytest.raises(ValueError, match="l2"):
         layers.FieldEmbedding(ROWS, 4, l2=-1.0)
+
+
+def l2_step(optimizer, replicas=1, steps=1):
+    """The table after steps in which only the penalty acts, and the loss of `fit`."""
+    strategy = distribute.mirrored_strategy(replicas)
+    with strategy.scope() if replicas > 1 else contextlib.nullcontext():
+        tf.keras.utils.set_random_seed(2)
+        ids = tf.keras.Input([len(ROWS)], dtype="int64")
+        layer = layers.FieldEmbedding(ROWS, 4, l2=0.3)
+        model = tf.keras.Model(ids, tf.keras.layers.Flatten()(layer(ids)))
+        model.compile(optimizer(), lambda y, p: tf.reduce_sum(0.0 * p, axis=-1))
+    batch = np.tile(IDS[:2], (4 * steps, 1))
+    y = np.zeros([len(batch), 1], np.float32)
+    history = model.fit(batch, y, batch_size=8, verbose=0, shuffle=False)
+    return tf.convert_to_tensor(layer.embeddings).numpy(), history.history["loss"][-1]
+
+
+def test_the_strength_of_l2_does_not_depend_on_loss_scales_or_replicas():
+    def sgd(**options):
+        return optimizers.SGD(0.5, **options)
+
+    want, loss = l2_step(sgd)
+    assert loss == 0  # The reported loss is without the penalty.
+    scale = optimizers.LossScaleOptimizer
+    stock_scale = tf.keras.mixed_precision.LossScaleOptimizer
+    ways = [lambda: scale(sgd()), lambda: stock_scale(tf.keras.optimizers.SGD(0.5))]
+    if KERAS_3:
+        scaled = {"loss_scale_factor": 1024.0}
+        ways += [
+            lambda: sgd(**scaled),
+            lambda: optimizers.CompositeOptimizer(sgd(), {"field": sgd(**scaled)}),
+        ]
+    for optimizer in ways:
+        got, loss = l2_step(optimizer)
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+        assert loss == 0
+    for replicas in (2, 4):
+        np.testing.assert_allclose(l2_step(sgd, replicas)[0], want, rtol=1e-6)
+    if KERAS_3:  # The mean of equal batches.
+        got, _ = l2_step(lambda: sgd(gradient_accumulation_steps=2), steps=2)
+        np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])

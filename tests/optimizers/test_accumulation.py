@@ -128,3 +128,35 @@ def test_among_replicas_it_is_refused():
     inputs, labels = data()
     with pytest.raises(ValueError, match="gradient_accumulation_steps with sparse .* replicas"):
         made.fit(inputs, labels, batch_size=B, verbose=0)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_gradient_before_an_update_without_one_is_dropped_as_by_keras(sparse, compiled):
+    """In functions, too, of which the one that updates has never seen the gradient."""
+
+    def train(optimizer):
+        a, b = (tf.keras.Variable(np.ones((2, 1), np.float32), name=n) for n in "ab")
+        optimizer.build([a, b])
+        row = tf.IndexedSlices(tf.ones([1, 1]), tf.constant([1]), tf.constant([2, 1]))
+        of_a = (
+            row if sparse and isinstance(optimizer, optimizers.SGD) else tf.constant([[0.0], [1]])
+        )
+        one = tf.ones([2, 1])
+
+        def both():
+            optimizer.apply_gradients([(of_a, a), (one, b)])
+
+        def only_b():
+            optimizer.apply_gradients([(None, a), (one, b)])
+
+        both, only_b = (tf.function(f) if compiled else f for f in (both, only_b))
+        if compiled:
+            only_b.get_concrete_function()  # knows no accumulator of a
+        for step in (both, only_b, both, both):  # an update after each two
+            step()
+        return a.numpy()
+
+    want = train(tf.keras.optimizers.SGD(0.1, gradient_accumulation_steps=2))
+    got = train(optimizers.SGD(0.1, gradient_accumulation_steps=2))
+    np.testing.assert_allclose(got, want, rtol=1e-6)

@@ -1,7 +1,9 @@
 """CompositeOptimizer: every variable is updated as its optimizer alone would update it."""
 
 import copy
+import zipfile
 
+import h5py
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -176,3 +178,75 @@ def test_an_optimizer_that_occurs_twice_is_refused():
     shared = optimizers.SGD()
     with pytest.raises(ValueError, match="got one twice"):
         optimizers.CompositeOptimizer(shared, {"x": shared})
+
+
+def parts_of_two(**options):
+    """An optimizer with a part for the variable `a`, and the variables `a` and `b`."""
+    kind = tf.keras.Variable if KERAS_3 else tf.Variable
+    variables = [kind(np.ones(2, np.float32), name=name) for name in "ab"]
+    part = optimizers.LazyAdam(0.1, **options)
+    return optimizers.CompositeOptimizer(optimizers.SGD(0.1), {"^a": part}), part, variables
+
+
+def test_a_part_without_gradients_counts_the_step_and_changes_nothing():
+    optimizer, part, (a, b) = parts_of_two()
+    plain, (x, y) = optimizers.LazyAdam(0.1), parts_of_two()[2]
+    one = tf.ones([2])
+    for of_a in (one, None, one):
+        optimizer.apply_gradients([(of_a, a), (one, b)])
+        plain.apply_gradients([(of_a, x), (one, y)])
+    np.testing.assert_array_equal(a.numpy(), x.numpy())
+    assert int(part.iterations) == int(optimizer.iterations) == 3
+    with pytest.raises(ValueError, match=r"[Nn]o gradients provided"):
+        optimizer.apply_gradients([(None, a), (None, b)])
+
+
+@pytest.mark.skipif(not KERAS_3, reason="Keras 2 scales the loss in `minimize` only")
+def test_while_one_part_scales_the_loss_no_part_takes_gradients_that_overflow():
+    _, part, variables = parts_of_two()
+    scaled = optimizers.LossScaleOptimizer(part, initial_scale=4.0)
+    optimizer = optimizers.CompositeOptimizer(optimizers.SGD(0.1), {"^a": scaled})
+    optimizer.build(variables)
+    for value in (np.inf, np.nan):
+        grads = [tf.fill([2], value)] * 2
+        optimizer.apply_gradients(list(zip(grads, variables, strict=True)))
+    assert float(optimizer.scale_loss(tf.constant(1.0))) == 1.0  # halved twice
+    assert [v.numpy().tolist() for v in variables] == [[1, 1], [1, 1]]
+
+
+def test_callbacks_of_keras_set_the_learning_rates_of_all_parts():
+    x, y = data()
+    kinds = tf.keras.callbacks
+    for callback in (
+        kinds.LearningRateScheduler(lambda epoch, rate: rate / 2),
+        kinds.ReduceLROnPlateau("loss", factor=0.5, patience=0, min_delta=100.0),
+    ):
+        optimizer = composite()
+        before = [float(o.learning_rate) for o in optimizer.optimizers]
+        model_of(optimizer).fit(x, y, epochs=2, verbose=0, callbacks=[callback])
+        after = [float(o.learning_rate) for o in optimizer.optimizers]
+        changed = [a < b for a, b in zip(after, before, strict=True)]
+        assert all(changed) if KERAS_3 else changed[-1]
+    assert optimizer.optimizers["user"] is optimizer.optimizers[0]
+    assert isinstance(optimizer.optimizers, list)
+
+
+@pytest.mark.parametrize("wrapper", ["none", "loss scale"])
+def test_a_file_has_every_slot_once(tmp_path, wrapper):
+    if wrapper == "loss scale" and not KERAS_3:
+        pytest.skip("the class of Keras 2 writes the optimizer twice")
+    wrap = optimizers.LossScaleOptimizer if wrapper == "loss scale" else (lambda o: o)
+    model = model_of(wrap(composite()))
+    model.train_on_batch(*data())
+    model.save(tmp_path / "m.keras")
+    with zipfile.ZipFile(tmp_path / "m.keras") as archive:
+        archive.extract("model.weights.h5", tmp_path)
+    slots = []
+
+    def visit(name, item):
+        if "optimizer" in name and isinstance(item, h5py.Dataset) and item.shape[:1] == (N,):
+            slots.append(name)
+
+    with h5py.File(tmp_path / "model.weights.h5") as file:
+        file.visititems(visit)
+    assert len(slots) == 1  # the accumulator of "user"

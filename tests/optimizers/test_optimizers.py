@@ -1,5 +1,7 @@
 """The updates of the optimizers against Keras' own: gradients, clipping, decay."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -309,3 +311,62 @@ def test_an_id_out_of_range_changes_nothing():
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"ids\[1\] = 8 is out of range"):
         optimizers.Adagrad(0.1).apply_gradients([(gradient, w)])
     np.testing.assert_array_equal(w.numpy(), start)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_rows_of_types_without_a_kernel_are_updated_as_those_of_float32(name, dtype):
+    """The rows of a sparse gradient only, and repeated ids are summed."""
+    make, _, options = OPTIMIZERS[name]
+    start, rows = random(N, D), random(3, D, seed=1)
+    kind = tf.keras.Variable if KERAS_3 else tf.Variable
+    results = []
+    for kept in ("float32", dtype):
+        variable = kind(start, dtype=kept, name="v")
+        optimizer = make(0.1, **options, weight_decay=0.1, global_clipnorm=1.0, use_ema=True)
+        for _ in range(2):
+            gradient = tf.IndexedSlices(
+                tf.constant(rows, kept), tf.constant([1, 5, 1]), tf.constant([N, D])
+            )
+            optimizer.apply_gradients([(gradient, variable)])
+        results.append(variable.numpy())
+    tolerance = 2e-5 if dtype == "float64" else 2e-2
+    np.testing.assert_allclose(results[1], results[0], rtol=tolerance, atol=tolerance)
+    np.testing.assert_array_equal(results[1][[0, 2]], start.astype(dtype)[[0, 2]])
+
+
+def test_the_global_norm_is_that_of_gradients_of_all_types():
+    """Of dense layers in bfloat16 beside a table in float32, for example."""
+    kind = tf.keras.Variable if KERAS_3 else tf.Variable
+    wide, narrow, table = kind([3.0]), kind([0.0], dtype="bfloat16"), kind([[0.0], [0.0]])
+    row = tf.IndexedSlices(tf.constant([[4.0]]), tf.constant([1]), tf.constant([2, 1]))
+    optimizer = optimizers.SGD(1.0, global_clipnorm=1.0)
+    gradients = [tf.constant([12.0]), tf.constant([0.0], tf.bfloat16), row]
+    gradients[1] = tf.constant([3.0], tf.bfloat16)
+    optimizer.apply_gradients(list(zip(gradients, [wide, narrow, table], strict=True)))
+    np.testing.assert_allclose(wide.numpy(), [3 - 12 / 13], rtol=1e-6)
+    np.testing.assert_allclose(table.numpy(), [[0], [-4 / 13]], rtol=1e-6)
+    np.testing.assert_allclose(np.float32(narrow.numpy()), [-3 / 13], rtol=1e-2)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_reading_every_attribute_of_an_optimizer_changes_nothing(name):
+    """Keras reads all of them when it saves a model."""
+    make, _, options = OPTIMIZERS[name]
+    kind = tf.keras.Variable if KERAS_3 else tf.Variable
+    variable = kind(random(N, D), name="v")
+    inner = make(0.1, **options, use_ema=True, ema_momentum=0.5)
+    for optimizer in (
+        inner,
+        optimizers.CompositeOptimizer(optimizers.SGD(), {"v": inner}),
+        optimizers.LossScaleOptimizer(inner),
+    ):
+        optimizer.build([variable])
+        for ids in ([0, 1], [2], [3]):
+            gradient = tf.IndexedSlices(random(len(ids), D), tf.constant(ids), tf.constant([N, D]))
+            optimizer.apply_gradients([(gradient, variable)])
+        before = [v.numpy().tobytes() for v in (*inner._variables, variable)]
+        for attribute in dir(optimizer):
+            with contextlib.suppress(Exception):
+                getattr(optimizer, attribute)
+        assert [v.numpy().tobytes() for v in (*inner._variables, variable)] == before

@@ -1,5 +1,8 @@
 """Tables whose rows are in a file: results are those of tables in memory, bit for bit."""
 
+import itertools
+import zipfile
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -439,3 +442,60 @@ def test_arguments_are_checked(tmp_path):
     with pytest.raises(tf.errors.UnknownError, match="exists and is not a row store"):
         linear(tmp_path)(next(batches(1))[0])
     assert (tmp_path / "linear_kernel.rows").read_text() == "mine"
+
+
+@pytest.mark.skipif(not KERAS_3, reason="files of Keras 2 have no slots of tables in files")
+@pytest.mark.parametrize("wrapper", ["none", "composite", "loss scale", "loss scale of keras"])
+def test_files_have_the_slots_of_tables_in_files(tmp_path, wrapper):
+    def model(path):
+        adagrad = optimizers.Adagrad(0.1)
+        wrapped = {
+            "none": lambda: adagrad,
+            "composite": lambda: optimizers.CompositeOptimizer(
+                optimizers.SGD(0.1), {"linear": adagrad}
+            ),
+            "loss scale": lambda: optimizers.LossScaleOptimizer(adagrad),
+            "loss scale of keras": lambda: tf.keras.optimizers.LossScaleOptimizer(adagrad),
+        }[wrapper]()
+        return model_of(linear(path), wrapped), adagrad
+
+    def slot_of(model, adagrad):
+        kernel = model.get_layer("linear").kernel
+        return np.array(placement_of(kernel).read(adagrad.slots_of(kernel)[0]))
+
+    trained, its_adagrad = model(tmp_path / "a")
+    for x, y in batches(3):
+        trained.train_on_batch(x, y)
+    want = slot_of(trained, its_adagrad)
+    assert want.shape == (N, UNITS)
+    assert len(np.unique(want)) > 100
+    trained.save_weights(tmp_path / "m.weights.h5")
+    trained.save(tmp_path / "m.keras")
+    layers.save_model(trained, tmp_path / "in_pieces.keras")
+    with zipfile.ZipFile(tmp_path / "in_pieces.keras") as archive:
+        archive.extract("model.weights.h5", tmp_path)
+    files = [tmp_path / "m.weights.h5", tmp_path / "model.weights.h5"]
+    for path, file in itertools.product((None, tmp_path / "b"), files):
+        again, adagrad = model(path)
+        again.optimizer.build(again.trainable_variables)
+        again.load_weights(file)
+        np.testing.assert_array_equal(slot_of(again, adagrad), want)
+        np.testing.assert_array_equal(
+            whole(again.get_layer("linear").kernel), whole(trained.get_layer("linear").kernel)
+        )
+    loaded = tf.keras.models.load_model(tmp_path / "in_pieces.keras")
+    np.testing.assert_array_equal(loaded.predict_on_batch(x), trained.predict_on_batch(x))
+
+
+@pytest.mark.parametrize("read_before", [False, True])
+def test_an_assignment_that_fails_changes_nothing(tmp_path, read_before):
+    layer, plain = linear(tmp_path), linear()
+    for each in (layer, plain):
+        each.build(None)
+    place = placement_of(layer.kernel)
+    if read_before:
+        place.read(layer.kernel)
+    for value in (np.zeros((3, UNITS)), np.full((N, UNITS), "x")):
+        with pytest.raises((ValueError, TypeError, tf.errors.OpError)):
+            place.assign(layer.kernel, value)
+        np.testing.assert_array_equal(whole(layer.kernel), whole(plain.kernel))

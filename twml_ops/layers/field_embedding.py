@@ -57,7 +57,9 @@ class FieldEmbedding(TableLayer):
         l2: strength of the L2 regularization of the vectors that are looked up, not negative. It
             adds to their gradient that of `l2` times the mean over the rows of the batch of the sum
             of the squares of their vectors. Rows that a batch does not touch are not changed, and
-            the loss that Keras reports does not contain the penalty.
+            the loss that Keras reports does not contain the penalty. With loss scales and replicas
+            the strength is the same, if the training adds the `losses` of the model to its loss,
+            as `fit` does; this layer adds a loss of 0.
         storage: None: the tables are in memory. `Tiered`: their rows are in files, and some of them
             in memory.
         **kwargs: of `tf.keras.layers.Layer`.

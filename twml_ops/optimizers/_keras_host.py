@@ -86,7 +86,7 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         self._built = True
         if any(place.is_sharded for place in places):
             self._whole_files_only = NotCheckpointable()
-        specs = [(v, self.slot_specs(tf_variable(v))) for v in variables]
+        specs = [(v, self.slot_specs(_on_one_replica(v))) for v in variables]
         self._slots: dict[str, list[Any]] = {
             name: [self._add_slot(v, slots[s]) for v, slots in specs]
             for s, name in enumerate(self.slot_names)
@@ -395,6 +395,12 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         if place.is_sharded and spec.shape:
             show_whole(slot, place)
         return slot
+
+
+def _on_one_replica(variable: Any) -> Any:
+    """The variable of the first replica, which may have a part of a table."""
+    of_tf = tf_variable(variable)
+    return getattr(of_tf, "values", (of_tf,))[0]
 
 
 def _filled_with(value: float) -> Callable[..., tf.Tensor]:

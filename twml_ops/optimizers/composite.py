@@ -45,6 +45,8 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
         ValueError: an optimizer occurs twice.
     """
 
+    _is_scaled_outside = False
+
     def __init__(
         self,
         default: Any,
@@ -64,7 +66,6 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
             self._learning_rate = self._build_learning_rate(0.0)
         self.default = default
         self._parts = optimizers
-        self._is_scaled_outside = False
         self._built_all = False
         self._choices = _Choices()
         # Checkpoints follow attributes, but in Keras 3 not those that are lists or dicts.
@@ -82,9 +83,9 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
         return _ByPattern(self.all_optimizers, self._parts)
 
     @property
-    def loss_scale_factor(self) -> None:
-        """None: the optimizers have loss scales of their own."""
-        return None
+    def loss_scale_factor(self) -> Any:
+        """The scale of the loss; None if a `LossScaleOptimizer` around this one scales it."""
+        return None if self._is_scaled_outside else self._common_scale()
 
     @loss_scale_factor.setter
     def loss_scale_factor(self, value: float | None) -> None:
@@ -93,7 +94,7 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
                 "loss_scale_factor of a CompositeOptimizer must be None, since each of its "
                 f"optimizers has its own, got {value!r}"
             )
-        # A LossScaleOptimizer of Keras sets it: it scales the loss, and divides gradients itself.
+        # Keras sets it in its constructor, and then in a LossScaleOptimizer that scales the loss.
         self._is_scaled_outside = hasattr(self, "_parts")
 
     def scale_loss(self, loss: Any) -> Any:
@@ -106,7 +107,9 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
             Scalar.
         """
         scale = self._common_scale()
-        return loss if _is_one(scale) else loss * tf.cast(scale, loss.dtype)
+        if _is_one(scale):
+            return loss
+        return loss * (scale if isinstance(loss, float) else tf.cast(scale, loss.dtype))
 
     def _common_scale(self) -> Any:
         """The factor of all gradients; a number unless it is that of a `LossScaleOptimizer`."""

@@ -111,6 +111,8 @@ def _showing_whole(kind: type[Any]) -> type[Any]:
                 return super().assign(value, *args, **kwargs)
             place = placement_of(self)
             value = value if hasattr(value, "shape") else np.asarray(value)
+            if not KERAS_3 and tuple(value.shape) == tuple(super().shape):
+                return super().assign(value, *args, **kwargs)  # by an update of one replica
             check_whole_shape(value, place.whole_shape(self), f"the variable {self.name}")
             place.assign(self, value)
             return self

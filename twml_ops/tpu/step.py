@@ -110,8 +110,9 @@ def training_step(model: Any) -> Any:
             with tf.GradientTape() as tape:
                 predictions = model(features, training=True)
                 loss = model.compute_loss(x=features, y=labels, y_pred=predictions)
+                scaled = _keras.scaled_loss(model.optimizer, loss)
             variables = model.trainable_variables
-            gradients = tape.gradient(loss, variables)
+            gradients = tape.gradient(scaled, variables)
             model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return loss
 

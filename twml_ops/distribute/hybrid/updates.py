@@ -37,6 +37,11 @@ def check_optimizer(optimizer: Any) -> None:
             )
         if each.use_ema:
             raise ValueError("use_ema is not supported with tables on servers, expected False")
+        if getattr(each, "loss_scale_factor", None):
+            raise ValueError(
+                "loss_scale_factor is not supported with tables on servers, which do not scale the "
+                f"loss, expected None, got {each.loss_scale_factor!r}"
+            )
         for name in _NEEDS_WHOLE_TABLE:
             if getattr(each, name, None):
                 raise ValueError(
