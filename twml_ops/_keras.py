@@ -329,8 +329,8 @@ def clone_model(
     """
     options: dict[str, Any] = {} if clone_function is None else {"clone_function": clone_function}
     inputs = symbolic_inputs(model) if KERAS_3 else None
-    kinds = [(getattr(t, "ragged", False), t.sparse) for t in tf.nest.flatten(inputs or [])]
-    if any(ragged or sparse for ragged, sparse in kinds):
+    found = [] if inputs is None else tf.nest.flatten(inputs)
+    if any(getattr(t, "ragged", False) or t.sparse for t in found):
 
         def input_like(tensor: Any) -> Any:
             kind = {"ragged": True} if getattr(tensor, "ragged", False) else {}
