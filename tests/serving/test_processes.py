@@ -77,7 +77,7 @@ def children(pid):
 
 def test_metrics_are_those_of_all_processes_and_a_killed_one_is_replaced(tmp_path):
     constant_model(1, tmp_path / "ranking" / "1")
-    with served(tmp_path / "ranking") as (process, (port, _)):
+    with served(tmp_path / "ranking") as (process, (port, *_)):
         before = children(process.pid)
         assert len(before) == 2
         body = json.dumps({"instances": [[1]]})
@@ -103,7 +103,7 @@ def test_tables_in_files_are_counted_over_all_processes(tmp_path):
     table = np.ones((rows, 16), np.float32)
     example.step("sparse_linear", example.batch("x", rows, False), ["#0"], {"table": table})
     example.write(tmp_path / "ranking" / "1")
-    with served(tmp_path / "ranking", "--storage", "file") as (_, (port, _)):
+    with served(tmp_path / "ranking", "--storage", "file") as (_, (port, *_)):
         assert metric(port, "twml_serving_table_rows_total") == 0
         body = json.dumps({"instances": [[1, 2, 3]]})
         for _ in range(20):

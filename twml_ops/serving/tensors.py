@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from twml_ops.serving.errors import InvalidRequest, TooLarge
 from twml_ops.serving.messages import TensorProto
 
+_MAX_RANK = 16
 DT_FLOAT, DT_STRING, DT_INT64, DT_BOOL, DT_BFLOAT16, DT_HALF = 1, 7, 9, 10, 14, 19
 
 
@@ -56,21 +57,16 @@ def array_of(name: str, tensor: Any, max_bytes: int) -> NDArray[Any]:
         InvalidRequest: the message describes no tensor, or one of an unknown type.
         TooLarge: the array would be larger than `max_bytes`.
     """
-    shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
-    if tensor.tensor_shape.unknown_rank or min(shape, default=0) < 0 or len(shape) > 16:
-        raise InvalidRequest(f"input {name!r} must have a known shape of at most 16 dimensions")
+    check_bytes(f"input {name!r}", decoded_bytes(name, tensor), max_bytes)
+    shape = _shape(name, tensor)
     size = math.prod(shape)
     if tensor.dtype == DT_STRING:
-        _check_size(name, size * 8, max_bytes)
         texts = np.empty(size, object)
         items = list(tensor.string_val)
-        texts[:] = _fill(name, items, size, b"")
+        texts[:] = items + [items[-1] if items else b""] * (size - len(items))
         return texts.reshape(shape)
-    if tensor.dtype not in _TYPES:
-        raise InvalidRequest(f"input {name!r} has the data type {tensor.dtype}, which is unknown")
     dtype, field = _TYPES[tensor.dtype]
     width = np.dtype(dtype).itemsize
-    _check_size(name, size * width, max_bytes)
     if tensor.tensor_content:
         if len(tensor.tensor_content) != size * width:
             raise InvalidRequest(
@@ -91,22 +87,69 @@ def array_of(name: str, tensor: Any, max_bytes: int) -> NDArray[Any]:
         else:
             array = np.array(listed, dtype)
         if array.size != size:
-            zero = np.zeros((), dtype)
-            array = np.array(_fill(name, list(array), size, zero), dtype)
+            last = array[-1] if array.size else np.zeros((), dtype)
+            array = np.concatenate([array, np.full(size - array.size, last, array.dtype)])
     if tensor.dtype == DT_BFLOAT16:
         array = (array.astype(np.uint32) << 16).view(np.float32)
     return array.reshape(shape)
 
 
-def _check_size(name: str, size: int, max_bytes: int) -> None:
+def decoded_bytes(name: str, tensor: Any) -> int:
+    """The bytes of the array of a `TensorProto`, from its shape and its type alone.
+
+    A shape may declare any number of items, as the last one that is listed repeats. Of texts, the
+    repeated ones and 8 bytes for each count.
+
+    Args:
+        name: name of the tensor, for messages.
+        tensor: the message.
+
+    Raises:
+        InvalidRequest: the message describes no tensor, one of an unknown type, or has more items
+            than its shape.
+    """
+    size = items_of(name, tensor)
+    if tensor.dtype != DT_STRING and tensor.dtype not in _TYPES:
+        raise InvalidRequest(f"input {name!r} has the data type {tensor.dtype}, which is unknown")
+    texts = tensor.dtype == DT_STRING
+    field = "string_val" if texts else _TYPES[tensor.dtype].field
+    items = getattr(tensor, field)
+    listed = len(items)
+    if listed > size:
+        raise InvalidRequest(f"input {name!r} has {listed} items for a shape of {size}")
+    if texts:
+        return size * 8 + (size - listed) * (len(items[-1]) if listed else 0)
+    return size * np.dtype(_TYPES[tensor.dtype].dtype).itemsize
+
+
+def items_of(name: str, tensor: Any) -> int:
+    """The number of items that the shape of a `TensorProto` declares.
+
+    Raises:
+        InvalidRequest: it declares none.
+    """
+    return math.prod(_shape(name, tensor))
+
+
+def check_bytes(what: str, size: int, max_bytes: int) -> None:
+    """Refuses arrays that are too large.
+
+    Raises:
+        TooLarge: `size` exceeds `max_bytes`.
+    """
     if size > max_bytes:
-        raise TooLarge(f"input {name!r} has {size} bytes, at most {max_bytes} are allowed")
+        raise TooLarge(f"{what} has {size} bytes as arrays, at most {max_bytes} are allowed")
 
 
-def _fill(name: str, items: list[Any], size: int, zero: Any) -> list[Any]:
-    if len(items) > size:
-        raise InvalidRequest(f"input {name!r} has {len(items)} items for a shape of {size}")
-    return items + [items[-1] if items else zero] * (size - len(items))
+def _shape(name: str, tensor: Any) -> tuple[int, ...]:
+    dims = tensor.tensor_shape.dim
+    if not (tensor.tensor_shape.unknown_rank or len(dims) > _MAX_RANK):
+        shape = tuple(dim.size for dim in dims)
+        if min(shape, default=0) >= 0:
+            return shape
+    raise InvalidRequest(
+        f"input {name!r} must have a known shape of at most {_MAX_RANK} dimensions"
+    )
 
 
 def write_floats(array: NDArray[np.float32], tensor: Any) -> None:
