@@ -85,43 +85,40 @@ class Connection(HttpToolsProtocol):
             self._timer.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Parses bytes, and counts those of headers that are not complete."""
+        """Parses bytes. A part of a request has a deadline for the rest."""
         if self._refused:
             return
-        message, in_headers = self._messages, self._in_headers
+        before = self._messages, self._in_headers
         super().data_received(data)
-        if in_headers and self._in_headers and message == self._messages and not self._refused:
+        if not self._receiving or self._refused:
+            return
+        if before != (self._messages, self._in_headers):
+            # The application answers with an error when a body is late, and goes first.
+            more = 0.0 if self._in_headers else self.limits.keep_alive
+            if self._in_headers != self._computing:
+                self._wait_for_client(self.limits.timeout + more)
+        elif self._in_headers:
             self._header_bytes += len(data)
             if self._header_bytes > MAX_HEADER_BYTES:
-                self._refuse("headers", 431, _TOO_LARGE)
+                self._refuse("headers", 431, _too_large(self._header_bytes))
 
     def on_message_begin(self) -> None:
-        """A request begins, whose headers have a deadline."""
+        """A request begins."""
         super().on_message_begin()
         self._messages += 1
         self._receiving = self._in_headers = True
         self._header_bytes = 0
-        if not self._computing:
-            self._wait_for_client(self.limits.timeout)
-
-    def on_url(self, url: bytes) -> None:
-        """Counts the bytes of a request line."""
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Counts the bytes of a header."""
-        self._count(len(name) + len(value) + 4)
-        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The body has a deadline, after that of the application, which answers with an error."""
+        """Checks the headers before the application sees them."""
         self._in_headers = False
-        if len(self.pipeline) >= MAX_PIPELINED:
+        size = len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers])
+        if size > MAX_HEADER_BYTES:
+            self._refusal = 431, _too_large(size)
+        elif len(self.pipeline) >= MAX_PIPELINED:
             self._refusal = 400, f"a client may send at most {MAX_PIPELINED} requests ahead"
-            raise ValueError(self._refusal[1])
-        if not self._computing:
-            self._wait_for_client(self.limits.timeout + self.limits.keep_alive)
+        if self._refusal:
+            raise ValueError(self._refusal[1])  # ends the parser
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -163,12 +160,6 @@ class Connection(HttpToolsProtocol):
     def _computing(self) -> bool:
         """Whether the server has to answer a request."""
         return self.cycle is not None and not self.cycle.response_complete
-
-    def _count(self, size: int) -> None:
-        self._header_bytes += size
-        if self._header_bytes > MAX_HEADER_BYTES:
-            self._refusal = 431, _TOO_LARGE
-            raise ValueError(_TOO_LARGE)  # ends the parser
 
     def _wait_for_client(self, seconds: float) -> None:
         loop, waiting = self.loop, self.limits.waiting
@@ -234,7 +225,8 @@ class Connection(HttpToolsProtocol):
         self._wait_for_client(self.limits.keep_alive)
 
 
-_TOO_LARGE = (
-    f"the request line and the headers have more than {MAX_HEADER_BYTES} bytes, at most "
-    f"{MAX_HEADER_BYTES} are allowed"
-)
+def _too_large(size: int) -> str:
+    return (
+        f"the request line and the headers have {size} bytes or more, at most {MAX_HEADER_BYTES} "
+        "are allowed"
+    )

@@ -274,37 +274,38 @@ def _array(one: Input, value: Any) -> NDArray[Any]:
         texts = np.empty(len(rows), object)
         texts[:] = [_text(one.name, x) for x in rows]
         return texts.reshape(-1, *(one.dims or ())) if width else texts
-    numbers, shape = _numbers(one, value)
+    numbers, shape = value, None
+    if value and isinstance(value[0], list):
+        numbers, shape = _flat(one, value)
     if not numbers:
-        return np.zeros(shape if len(shape) > 1 else (0, *(one.dims or ())), one.dtype)
+        return np.zeros(shape or (0, *(one.dims or ())), one.dtype)
+    # Kinds are checked before NumPy sees them: it would make texts of the longest length of numbers
+    # beside a text.
+    wrong = set(map(type, numbers)) - _NUMBERS
+    missing = one.form == "dense" and shape is None and type(None) in wrong
+    if missing:
+        wrong.discard(type(None))
+    if wrong:
+        kinds = ", ".join(sorted(_KINDS[kind] for kind in wrong))
+        raise InvalidRequest(f"input {one.name!r} must hold numbers, got {kinds}")
     try:
-        array = np.array(numbers)
-        if array.dtype.kind == "O" and one.form == "dense":
-            array = np.array([np.nan if x is None else x for x in numbers], np.float64)
-        if array.dtype.kind in "iufb":
-            return array.reshape(shape)
-    except OverflowError as e:  # an integer beyond 64 bits
+        if missing:
+            numbers = [np.nan if x is None else x for x in numbers]
+        array = np.array(numbers, np.float64 if missing else None)
+    except OverflowError as e:  # an integer beyond every float
         raise InvalidRequest(f"input {one.name!r}: {e}") from e
-    raise InvalidRequest(f"input {one.name!r} must hold numbers of at most 64 bits")
+    if array.dtype.kind not in "iufb":
+        raise InvalidRequest(f"input {one.name!r} must hold numbers of at most 64 bits")
+    return array if shape is None else array.reshape(shape)
 
 
-def _numbers(one: Input, value: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
-    """The numbers of nested lists in one list, and the shape.
-
-    Kinds are checked before NumPy sees them: it would make texts of the longest length of numbers
-    beside a text.
-    """
+def _flat(one: Input, value: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
+    """The items of nested lists in one list, and the shape."""
     shape = [len(value)]
     while value and isinstance(value[0], list):
         lengths = {len(x) if isinstance(x, list) else -1 for x in value}
-        if len(lengths) > 1 or len(shape) > _MAX_RANK:
+        if len(lengths) > 1 or len(shape) >= _MAX_RANK:
             raise InvalidRequest(f"input {one.name!r} must be a regular array of numbers")
         shape.append(len(value[0]))
         value = list(itertools.chain.from_iterable(value))
-    wrong = set(map(type, value)) - _NUMBERS
-    if one.form == "dense" and len(shape) == 1:  # null is a missing number
-        wrong.discard(type(None))
-    if wrong:
-        kinds = sorted(_KINDS[kind] for kind in wrong)
-        raise InvalidRequest(f"input {one.name!r} must hold numbers, got {', '.join(kinds)}")
     return value, tuple(shape)

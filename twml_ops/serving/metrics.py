@@ -190,6 +190,7 @@ class Metrics:
         self._tables: _TableCounters | None = None
         for result in ("loaded", "refused"):
             self._loads.labels(result)
+        self._by_code: dict[tuple[str, str], Counter] = {}
         self._by_api = {
             api: (self._seconds.labels(api), self._rows.labels(api), self._shed.labels(api))
             for api in ("rest", "grpc")
@@ -220,7 +221,10 @@ class Metrics:
         finally:
             self._running.dec()
             seconds.observe(time.perf_counter() - begin)
-            self._requests.labels(api, code).inc()
+            counter = self._by_code.get((api, code))
+            if counter is None:
+                counter = self._by_code[api, code] = self._requests.labels(api, code)
+            counter.inc()
             if call.rows:
                 rows.inc(call.rows)
 

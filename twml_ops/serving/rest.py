@@ -25,12 +25,13 @@ from twml_ops.serving.errors import (
     UnsupportedEncoding,
     shortened,
 )
-from twml_ops.serving.service import Held, Service
+from twml_ops.serving.service import SHORT_BYTES, Held, Service
 from twml_ops.serving.status import metadata_json, status_json
 from twml_ops.serving.tensors import check_bytes
 from twml_ops.serving.version import Version, read_json
 
 _VALUE_BYTES = 8
+_FEW_BYTES = SHORT_BYTES // 2  # a shorter text has few values
 
 
 def application(service: Service) -> Starlette:
@@ -77,15 +78,17 @@ class _Rest:
         deadline = time.monotonic() + service.options.timeout
         with service.metrics.call("rest") as call:
             version = self._version(request)
-            with service.hold() as held:
+            with Held(service) as held:
                 body = await _read_body(request, service.options.max_bytes, deadline, held)
-                size = decoded_bytes(body)
-                check_bytes("the body", size, service.options.max_bytes)
+                size = len(body)
+                if size > _FEW_BYTES or size * _VALUE_BYTES > service.options.max_bytes:
+                    size = max(size, decoded_bytes(body))
+                    check_bytes("the body", size, service.options.max_bytes)
 
                 def work() -> tuple[bytes, int]:
                     return _predict(version, body)
 
-                text, call.rows = await service.run(work, max(len(body), size), deadline)
+                text, call.rows = await service.run(work, size, deadline)
             return _json(text)
 
     async def status(self, request: Request) -> Response:

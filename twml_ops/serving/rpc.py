@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import math
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
-import numpy as np
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
@@ -25,14 +23,11 @@ from twml_ops.serving.errors import (
     shortened,
 )
 from twml_ops.serving.inputs import FEATURES, Arrays, Input
-from twml_ops.serving.service import SHORT_BYTES, Service
+from twml_ops.serving.service import SHORT_BYTES, Held, Service
 from twml_ops.serving.status import signature_map
 from twml_ops.serving.tensors import (
-    DT_STRING,
-    array_of,
+    Tensor,
     check_bytes,
-    decoded_bytes,
-    items_of,
     write_floats,
 )
 from twml_ops.serving.version import Version
@@ -47,6 +42,7 @@ IDLE_SECONDS = 60
 """After as long, a connection without calls is closed, and a silent client is asked to answer."""
 _SIGNATURES = "signature_def"
 _TYPE_URL = "type.googleapis.com/"
+_WIDTHS = {"float32": 4, "int64": 8, "bool": 1, "string": 8}  # of what the scorer gets, in bytes
 _MAX_DETAILS = 6_000  # of the 8 KiB of a client's headers
 _Method = Callable[[bytes, Any], Awaitable[bytes]]
 
@@ -121,7 +117,7 @@ class GrpcServer:
             # Messages stay bytes: they are parsed in the thread that computes the request. A call
             # with a stream of one message looks the same on the wire, and gets a deadline for it.
             handled = {
-                m: grpc.stream_unary_rpc_method_handler(functools.partial(self._receive, f))
+                m: grpc.stream_unary_rpc_method_handler(self._receiver(f))
                 for m, f in methods.items()
             }
             self._server.add_generic_rpc_handlers(
@@ -155,15 +151,33 @@ class GrpcServer:
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace)
 
-    async def _receive(self, answer: _Method, messages: object, context: Any) -> bytes:
-        """Waits for the message of a call, and answers it."""
-        try:
-            data = await asyncio.wait_for(context.read(), self._service.options.timeout)
-        except asyncio.TimeoutError:  # another class in Python 3.10
-            return await _abort(context, DeadlineExceeded("the message did not arrive in time"))
-        if not isinstance(data, bytes):
-            return await _abort(context, InvalidRequest("the call has no message"))
-        return await answer(data, context)
+    def _receiver(self, answer: _Method) -> Callable[[object, Any], Awaitable[bytes]]:
+        """The handler that waits for the message of a call, and answers it."""
+
+        async def receive(messages: object, context: Any) -> bytes:
+            task, late = asyncio.current_task(), []
+            assert task is not None
+
+            def end() -> None:
+                late.append(True)
+                task.cancel()
+
+            # `asyncio.wait_for` takes as long as scoring a row.
+            timer = asyncio.get_running_loop().call_later(self._service.options.timeout, end)
+            try:
+                data = await context.read()
+            except asyncio.CancelledError:
+                if not late:  # the client has left
+                    raise
+                text = "the message did not arrive in time"
+                return await _abort(context, DeadlineExceeded(text))
+            finally:
+                timer.cancel()
+            if not isinstance(data, bytes):
+                return await _abort(context, InvalidRequest("the call has no message"))
+            return await answer(data, context)
+
+        return receive
 
     async def _predict(self, data: bytes, context: Any) -> bytes:
         service = self._service
@@ -171,15 +185,15 @@ class GrpcServer:
         timeout = service.options.timeout if remaining is None else remaining
         deadline = time.monotonic() + min(timeout, service.options.timeout)
         try:
-            with service.metrics.call("grpc") as call, service.hold() as held:
+            with service.metrics.call("grpc") as call, Held(service) as held:
                 held.grow(len(data))
-                size, request = len(data), None
+                size, parsed = len(data), None
                 if size <= SHORT_BYTES:  # it may declare large arrays
-                    request = _parse(messages.PredictRequest, data)
-                    size = max(size, _declared_bytes(request))
+                    parsed = _parse_tensors(service, data)
+                    size = max(size, sum(t.bytes() for t in parsed.tensors.values()))
 
                 def work() -> tuple[bytes, int]:
-                    return _predict(service, request or _parse(messages.PredictRequest, data))
+                    return _predict(service, parsed or _parse_tensors(service, data))
 
                 made, call.rows = await service.run(work, size, deadline)
             return made
@@ -253,34 +267,45 @@ def _write_spec(spec: Any, name: str, number: int, signature: str = "") -> None:
     spec.version.value = number
 
 
-def _declared_bytes(request: Any) -> int:
-    return sum(decoded_bytes(name, tensor) for name, tensor in request.inputs.items())
+class _Parsed(NamedTuple):
+    """A request whose names are those of the model, and whose tensors have a shape and a type."""
+
+    request: Any
+    version: Version
+    known: dict[str, Input]
+    tensors: dict[str, Tensor]
 
 
-def _arrays(known: dict[str, Input], tensors: Any, max_bytes: int) -> Arrays:
+def _parse_tensors(service: Service, data: bytes) -> _Parsed:
+    request = _parse(messages.PredictRequest, data)
+    spec = request.model_spec
+    version = _version(service, spec)
+    known = version.signatures.find(request.inputs.keys(), spec.signature_name)
+    tensors = {name: Tensor(name, message) for name, message in request.inputs.items()}
+    return _Parsed(request, version, known, tensors)
+
+
+def _arrays(known: dict[str, Input], tensors: dict[str, Tensor], max_bytes: int) -> Arrays:
     """The arrays of tensors whose names are known; kinds and sizes are checked before contents."""
     size = 0
     for name, tensor in tensors.items():
-        texts = known[name].dtype == "string"
-        if tensor.dtype == DT_STRING and not texts:
+        if tensor.is_text and known[name].dtype != "string":
             raise InvalidRequest(f"input {name!r} must hold numbers, got texts")
-        item = np.dtype("O" if texts else known[name].dtype).itemsize  # of what the scorer gets
-        size += max(decoded_bytes(name, tensor), items_of(name, tensor) * item)
+        size += tensor.bytes(_WIDTHS[known[name].dtype])
     check_bytes("the request", size, max_bytes)
-    return {name: array_of(name, tensor, max_bytes) for name, tensor in tensors.items()}
+    return {name: tensor.array() for name, tensor in tensors.items()}
 
 
-def _predict(service: Service, request: Any) -> tuple[bytes, int]:
+def _predict(service: Service, parsed: _Parsed) -> tuple[bytes, int]:
     """The message of the answer, and the number of rows."""
+    request, version, known, tensors = parsed
     spec = request.model_spec
-    version = _version(service, spec)
     wanted = list(request.output_filter) or version.output_names
     if len(set(wanted)) != len(wanted) or not set(wanted) <= set(version.output_names):
         raise InvalidRequest(
             f"output_filter must have names of {version.output_names}, each once, got {wanted}"
         )
-    known = version.signatures.find(request.inputs.keys(), spec.signature_name)
-    arrays = _arrays(known, request.inputs, service.options.max_bytes)
+    arrays = _arrays(known, tensors, service.options.max_bytes)
     prediction = version.predict(known, arrays)
     made = messages.PredictResponse()
     for output in wanted:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -44,22 +43,17 @@ class Service:
         self._next_look: asyncio.Task[bool] | None = None  # which has not begun
         self._held = 0
 
-    @contextlib.contextmanager
-    def hold(self) -> Iterator[Held]:
-        """The memory of a request from its first byte to its answer.
+    def hold(self, size: int) -> None:
+        """Counts bytes of requests in memory; see `Held`.
 
-        Yields:
-            What counts the bytes, which belong to no request after the block.
+        Args:
+            size: how many more, or less.
+
+        Raises:
+            Overloaded: there would be too many.
         """
-        held = Held(self)
-        try:
-            yield held
-        finally:
-            self._held -= held.counted
-
-    def _count_held(self, size: int) -> None:
         most = MAX_HELD * self.options.max_bytes
-        if self._held + size > most:
+        if size > 0 and self._held + size > most:
             raise Overloaded(
                 f"the server is overloaded: requests of more than {LONG_BYTES} bytes have {most} "
                 "bytes already"
@@ -133,14 +127,23 @@ class Service:
 
 
 class Held:
-    """The bytes of one request in memory.
+    """The memory of a request during a block, from its first byte to its answer.
 
     Args:
         service: that answers it.
     """
 
+    __slots__ = ("_counted", "_service")
+
     def __init__(self, service: Service) -> None:
-        self._service, self.counted = service, 0
+        self._service, self._counted = service, 0
+
+    def __enter__(self) -> Held:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._counted:
+            self._service.hold(-self._counted)
 
     def grow(self, size: int) -> None:
         """Counts the bytes of a request that is not short.
@@ -152,8 +155,8 @@ class Held:
             Overloaded: all such requests together have too many.
         """
         if size > LONG_BYTES:
-            self._service._count_held(size - self.counted)
-            self.counted = size
+            self._service.hold(size - self._counted)
+            self._counted = size
 
 
 async def _within(running: Future[T], deadline: float) -> T:
