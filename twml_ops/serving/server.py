@@ -78,6 +78,7 @@ class Server:
             )
             self.rest_port, self.health_port = (s.getsockname()[1] for s in (listener, health))
             rest = HttpServer(application(service), options, self._limits(connections))
+            self._rest = rest
             grpc = GrpcServer(service, connections)
             self.grpc_port = await grpc.start()
             limits = self._limits(HEALTH_CONNECTIONS)
