@@ -142,9 +142,7 @@ def served_alone(folder):
     """The process of a server whose end a test looks at, its port and its log."""
     ports = ["--rest-port", "0", "--grpc-port", "0", "--processes", "2", "--grace", "1"]
     command = _child.command("twml_ops.cli", "serve", str(folder), *ports)
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     return process, int(re.search(r"REST on port (\d+)", process.stdout.readline())[1])
 
 
