@@ -22,7 +22,6 @@ COLUMNS = "raw"
 Arrays = dict[str, NDArray[Any]]
 _MAX_LISTED = 50  # names in a message
 _MAX_RANK = 16
-_NUMBERS: set[type] = {int, float, bool}
 _KINDS: dict[type, str] = {
     **{dict: "an object", list: "a list", str: "a text", bool: "a bool"},
     type(None): "null",
@@ -232,11 +231,13 @@ def _is_bytes(value: Any) -> bool:
 
 
 def _text(name: str, value: Any) -> Any:
-    """A category: text, bytes, an integer, a bool or None."""
+    """A category: text, bytes, an integer, a bool or None; a float that is an integer, too."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if value is None or isinstance(value, int):
         return value
+    if isinstance(value, float) and abs(value) <= 2**53 and value == int(value):
+        return int(value)  # 3.0, as pandas writes an integer beside missing ones
     if isinstance(value, str):
         try:
             return value.encode()
@@ -249,7 +250,7 @@ def _text(name: str, value: Any) -> Any:
             raise InvalidRequest(f"input {name!r} has bytes that are not base64: {e}") from e
     raise InvalidRequest(
         f'input {name!r} must hold texts, {{"b64": ...}}, integers, bools or null, got '
-        f"{_kind(value)}"
+        f"{value if isinstance(value, float) else _kind(value)}"
     )
 
 
@@ -280,22 +281,12 @@ def _array(one: Input, value: Any) -> NDArray[Any]:
     if not numbers:
         return np.zeros(shape or (0, *(one.dims or ())), one.dtype)
     # Kinds are checked before NumPy sees them: it would make texts of the longest length of numbers
-    # beside a text.
-    wrong = set(map(type, numbers)) - _NUMBERS
-    missing = one.form == "dense" and shape is None and type(None) in wrong
-    if missing:
-        wrong.discard(type(None))
-    if wrong:
-        kinds = ", ".join(sorted(_KINDS[kind] for kind in wrong))
-        raise InvalidRequest(f"input {one.name!r} must hold numbers, got {kinds}")
+    # beside a text, and 1 of true beside an integer.
+    dtype = _dtype_of(one, set(map(type, numbers)))
     try:
-        if missing:
-            numbers = [np.nan if x is None else x for x in numbers]
-        array = np.array(numbers, np.float64 if missing else None)
-    except OverflowError as e:  # an integer beyond every float
-        raise InvalidRequest(f"input {one.name!r}: {e}") from e
-    if array.dtype.kind not in "iufb":
-        raise InvalidRequest(f"input {one.name!r} must hold numbers of at most 64 bits")
+        array = np.array(numbers, dtype)
+    except OverflowError as e:  # an integer beyond 64 bits
+        raise InvalidRequest(f"input {one.name!r} must hold numbers of at most 64 bits") from e
     return array if shape is None else array.reshape(shape)
 
 
@@ -309,3 +300,20 @@ def _flat(one: Input, value: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
         shape.append(len(value[0]))
         value = list(itertools.chain.from_iterable(value))
     return value, tuple(shape)
+
+
+def _dtype_of(one: Input, types: set[type]) -> Any:
+    """The type of an array with items of these types, which converts none to another value."""
+    if one.dtype == "float32":
+        known = types - {type(None)} if one.form == "dense" else types
+        if types == {bool}:
+            return np.bool_
+        if known <= {int, float} or known == {bool}:
+            return np.float64
+    elif types == {int}:
+        return np.int64
+    elif types == {bool} and one.dtype == "bool":
+        return np.bool_
+    expected = {"float32": "numbers", "int64": "integers"}.get(one.dtype, f"{one.dtype}s")
+    names = ", ".join(sorted(t.__name__ for t in types))
+    raise InvalidRequest(f"input {one.name!r} must hold {expected}, got {names}")

@@ -127,10 +127,14 @@ class Tensor:
     def _listed(self, items: Any) -> NDArray[Any]:
         kind = self._type
         self._check_items(len(items))
-        if kind.field == "half_val":
-            array = np.array(items, np.int64).astype(np.uint16).view(kind.dtype)
-        elif kind.field == "int_val":
-            array = np.array(items, np.int64).astype(kind.dtype)
+        if kind.field in ("half_val", "int_val"):
+            stored = np.dtype(np.uint16) if kind.field == "half_val" else kind.dtype
+            wide = np.array(items, np.int64)
+            array = wide.astype(stored)
+            if (array != wide).any():
+                got = wide[array != wide][0]
+                raise InvalidRequest(f"input {self._name!r} must fit into {stored}, got {got}")
+            array = array.view(kind.dtype)
         else:
             array = np.array(items, kind.dtype)
         if array.size == self.size:
