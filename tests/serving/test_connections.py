@@ -157,6 +157,31 @@ def test_headers_beyond_their_bound_are_refused(patient, line, parts):
     assert ended(client, "headers") == before + 1
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        b"0\r\n" + b"X: 1\r\n" * 100_000,
+        b"0\r\nX: " + b"a" * 1_000_000,
+        b"1;" + b"a" * 1_000_000,
+        b"1\r\n \r\n" * 100_000,
+    ],
+)
+def test_chunks_and_trailers_beyond_a_multiple_of_a_body_end_the_connection(tmp_path, part):
+    options = {"max_bytes": 2000, "timeout": LONG, "keep_alive": LONG}
+    with serving(constant_model(1, tmp_path), **options) as (server, client):
+        with connected(server, PREDICT + b"Transfer-Encoding: chunked\r\n\r\n") as connection:
+            with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+                for begin in range(0, len(part), 1 << 14):
+                    connection.sendall(part[begin : begin + (1 << 14)])
+            read_all(connection)
+        assert ended(client, "body") == 1
+        trailer = b"0\r\nX: 1\r\n\r\n"
+        chunk = b"%x\r\n%s\r\n" % (len(BODY), BODY)
+        with connected(server, PREDICT + b"Transfer-Encoding: chunked\r\n\r\n") as connection:
+            connection.sendall(chunk + trailer)
+            assert next_status(connection) == 200
+
+
 def test_long_urls_are_headers_too(patient):
     with connected(patient[0], b"GET /" + b"a" * MAX_HEADER_BYTES + b" HTTP/1.1\r\n\r\n") as made:
         assert status_of(read_all(made)) == 431

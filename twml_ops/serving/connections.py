@@ -15,7 +15,9 @@ MAX_HEADER_BYTES = 64 << 10
 """Most bytes of the request line and the headers of a request, beside one read of the socket."""
 MAX_PIPELINED = 16
 """Most requests that a client may send on a connection before it gets the answer to the first."""
-REASONS = ("deadline", "evicted", "headers", "pipelined", "malformed")
+BODY_OVERHEAD = 8
+"""Most bytes of a body as it is sent (chunks, and after an error), as a multiple of its bound."""
+REASONS = ("deadline", "evicted", "headers", "body", "pipelined", "malformed")
 """Why the server ends a connection: labels of a metric."""
 
 
@@ -28,6 +30,7 @@ class ConnectionLimits:
 
     Args:
         max_connections: number of connections.
+        max_bytes: largest size of a body.
         timeout: seconds for the headers of a request, and again for its body. A client that does
             not read any of an answer for as long is disconnected.
         keep_alive: seconds between two requests.
@@ -37,12 +40,13 @@ class ConnectionLimits:
     def __init__(
         self,
         max_connections: int,
+        max_bytes: int,
         timeout: float,
         keep_alive: float,
         on_end: Callable[[str], object],
     ) -> None:
         self.max_connections, self.timeout, self.keep_alive = max_connections, timeout, keep_alive
-        self.on_end = on_end
+        self.max_body, self.on_end = BODY_OVERHEAD * max_bytes, on_end
         self.waiting: dict[Connection, None] = {}  # the longest first
 
     def protocol(self, *args: Any, **kwargs: Any) -> Connection:
@@ -64,6 +68,7 @@ class Connection(HttpToolsProtocol):
     _receiving = False  # a part of a request has arrived, and not the whole
     _in_headers = False
     _header_bytes = 0
+    _body_bytes = 0
     _messages = 0
     _unsent = 0
     _refusal: tuple[int, str] | None = None
@@ -101,6 +106,12 @@ class Connection(HttpToolsProtocol):
             self._header_bytes += len(data)
             if self._header_bytes > MAX_HEADER_BYTES:
                 self._refuse("headers", 431, _too_large(self._header_bytes))
+        else:
+            self._body_bytes += len(data)
+            if self._body_bytes > self.limits.max_body:
+                self.limits.on_end("body")
+                self._leave()
+                self.transport.abort()
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -109,9 +120,14 @@ class Connection(HttpToolsProtocol):
         self._receiving = self._in_headers = True
         self._header_bytes = 0
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Takes a header. Those after a chunked body are of no use."""
+        if self._in_headers:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """Checks the headers before the application sees them."""
-        self._in_headers = False
+        self._in_headers, self._body_bytes = False, 0
         size = len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers])
         if size > MAX_HEADER_BYTES:
             self._refusal = 431, _too_large(size)

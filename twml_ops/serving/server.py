@@ -103,7 +103,11 @@ class Server:
     def _limits(self, connections: int) -> ConnectionLimits:
         options = self._options
         return ConnectionLimits(
-            connections, options.timeout, options.keep_alive, self._metrics.count_ended
+            connections,
+            options.max_bytes,
+            options.timeout,
+            options.keep_alive,
+            self._metrics.count_ended,
         )
 
     def _count_load(self, ok: bool) -> None:
