@@ -58,7 +58,7 @@ test: $(TEST_TFS:%=test-tf-%) test-cc ## run all tests on both TensorFlow versio
 
 # The result of these tests does not depend on the TensorFlow version. They run on the first of TEST_TFS only.
 ANY_TF_TESTS = tests/benchmarks tests/cuda tests/core/test_reuse_distance.py tests/core/test_scorer.py tests/core/test_scorer_storage.py tests/planning \
-	tests/serving/test_admission.py tests/serving/test_c_interface.py tests/serving/test_inputs.py \
+	tests/serving/test_admission.py tests/serving/test_c_interface.py tests/serving/test_connections.py tests/serving/test_inputs.py \
 	tests/serving/test_load.py tests/serving/test_model.py tests/serving/test_processes.py tests/serving/test_rest.py \
 	tests/serving/test_storage.py \
 	tests/tools tests/test_architecture.py tests/test_publish.py tests/cli/test_outputs.py tests/test_child_process.py tests/test_deferred_imports.py \

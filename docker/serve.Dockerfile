@@ -1,6 +1,6 @@
 # A server of scorers without TensorFlow: docs/serving.md.
 #   docker build -f docker/serve.Dockerfile -t twml-ops-serve .
-#   docker run -p 8500:8500 -p 8501:8501 -v "$PWD/served:/models/ranking:ro" twml-ops-serve /models/ranking
+#   docker run -p 8500:8500 -p 8501:8501 -p 8502:8502 -v "$PWD/served:/models/ranking:ro" twml-ops-serve /models/ranking
 FROM python:3.11-slim AS build
 RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
@@ -21,9 +21,9 @@ RUN pip install --no-cache-dir -r /requirements/serve.txt \
     && useradd --no-create-home serve
 USER serve
 ENV PYTHONUNBUFFERED=1
-EXPOSE 8500 8501
+EXPOSE 8500 8501 8502
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s \
-    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8501/readyz')"]
-ENTRYPOINT ["twml-ops", "serve", "--host", "0.0.0.0"]
+    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8502/readyz')"]
+ENTRYPOINT ["twml-ops", "serve", "--host", "0.0.0.0", "--health-port", "8502"]
 CMD ["/models/model"]

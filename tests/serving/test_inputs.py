@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from tests.core import scorer_programs
 from tests.serving.clients import predict_request, raw_model, sparse_model
 from twml_ops.serving import ServerOptions, messages
 from twml_ops.serving.errors import InvalidRequest, RequestError, TooLarge
-from twml_ops.serving.tensors import array_of
+from twml_ops.serving.tensors import _TYPES, Tensor, array_of
 from twml_ops.serving.version import Version, read_json
 
 EXAMPLES = scorer_programs.examples()
@@ -306,3 +307,73 @@ def test_tensors_are_what_tensorflow_makes_of_them(made, want):
 def test_tensors_that_are_damaged_or_too_large_are_refused(made, error, message):
     with pytest.raises(error, match=message):
         array_of("x", made, 1000)
+
+
+def peak_of(call):
+    """The most memory that a call has at a time, as Python and NumPy allocate it."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("wrong", ["a" * 5000, [1], {"b64": "a" * 5000}, None, {}, []])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_wrong_kind_among_numbers_costs_no_more_than_the_numbers(sparse, wrong, first):
+    many = [1] * 5000
+    values = [wrong, *many] if first else [*many, wrong]
+    fitting = {"x_ids": many, "x_values": many, "x_row_splits": [0, 5000]}
+
+    def ask(body):
+        with pytest.raises(InvalidRequest, match="must"):
+            sparse.predict_json(body)
+
+    for name in fitting:
+        body = {"inputs": fitting | {name: values}}
+        assert peak_of(lambda body=body: ask(body)) < 64 * 5000
+    row = {"x_ids": many, "x_values": values}
+    assert peak_of(lambda: ask({"instances": [row]})) < 128 * 5000
+
+
+def test_names_are_checked_before_contents_and_many_are_not_listed(sparse):
+    given = {f"x_{i}": ["a"] * 10 for i in range(10_000)}
+    for body in ({"inputs": given}, {"instances": [given]}):
+        with pytest.raises(InvalidRequest, match=r"the inputs must be .* \(10000 names\)") as error:
+            sparse.predict_json(body)
+        assert len(str(error.value)) < 2500
+
+
+def test_too_many_rows_are_refused_before_they_are_read(sparse):
+    with pytest.raises(TooLarge, match="101 rows, at most 100"):
+        sparse.predict_json({"instances": ["wrong"] * 101})
+
+
+@settings(max_examples=50)
+@given(
+    dtype=st.sampled_from([1, 2, 3, 4, 5, 6, 9, 10, 14, 17, 19, 22, 23]),
+    shape=st.lists(st.integers(0, 5), max_size=3),
+    listed=st.integers(0, 3),
+)
+def test_a_tensor_has_as_many_bytes_as_it_declares(dtype, shape, listed):
+    field = _TYPES[dtype].field
+    made = Tensor("x", tensor(dtype, shape, **{field: [1] * min(listed, int(np.prod(shape)))}))
+    assert made.size == made.array().size
+    assert made.bytes() == made.size * (2 if dtype == 14 else made.array().itemsize)
+
+
+def test_repeated_items_are_counted_before_they_are_made():
+    text = tensor(7, [1000], string_val=[b"a" * 5000])
+    assert Tensor("x", text).bytes() == 8 * 1000 + 999 * 5000
+    for made in (text, tensor(9, [1 << 40], int64_val=[1]), tensor(4, [1 << 20, 1 << 20])):
+        with pytest.raises(TooLarge, match="bytes as arrays, at most 1000000 are allowed"):
+            array_of("x", made, 1_000_000)
+    whole = tensor(4, [1 << 20], int_val=[7])  # a list would have 8 bytes for each
+    assert peak_of(lambda: array_of("x", whole, 1 << 20)) < 3 << 20
+
+
+def test_a_tensor_of_any_number_of_dimensions_is_refused_before_they_are_read():
+    made = tensor(9, [1] * 100_000)
+    with pytest.raises(InvalidRequest, match="at most 16 dimensions"):
+        Tensor("x", made)

@@ -202,18 +202,6 @@ def test_a_body_that_does_not_arrive_gets_an_error(tmp_path):
             assert connection.getresponse().status == 504
 
 
-def test_connections_beyond_the_limit_are_refused(tmp_path):
-    constant_model(1, tmp_path)
-    with serving(tmp_path, max_connections=1) as (server, client):
-        kept = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=300)
-        with contextlib.closing(kept):
-            kept.request("GET", "/healthz")
-            assert kept.getresponse().read() == b"ok\n"
-            assert client.raw("GET", "/healthz")[0] == 503
-        while client.raw("GET", "/healthz")[0] == 503:
-            pass
-
-
 def test_a_server_that_stops_answers_the_requests_that_it_has(tmp_path):
     constant_model(1, tmp_path)
     with contextlib.ExitStack() as stack:

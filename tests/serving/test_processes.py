@@ -19,8 +19,12 @@ from tests.core import scorer_programs
 from tests.serving.clients import constant_model
 from twml_ops import _child
 from twml_ops.cli import main
+from twml_ops.serving.processes import MAX_DELAY, delay_of
 
 PREDICT = "/v1/models/ranking:predict"
+SERVED, IN_VAIN = (
+    f'twml_serving_processes_ended_total{{result="{result}"}}' for result in ("served", "in_vain")
+)
 
 
 @contextlib.contextmanager
@@ -77,7 +81,7 @@ def children(pid):
 
 def test_metrics_are_those_of_all_processes_and_a_killed_one_is_replaced(tmp_path):
     constant_model(1, tmp_path / "ranking" / "1")
-    with served(tmp_path / "ranking") as (process, (port, _)):
+    with served(tmp_path / "ranking") as (process, (port, *_)):
         before = children(process.pid)
         assert len(before) == 2
         body = json.dumps({"instances": [[1]]})
@@ -103,7 +107,7 @@ def test_tables_in_files_are_counted_over_all_processes(tmp_path):
     table = np.ones((rows, 16), np.float32)
     example.step("sparse_linear", example.batch("x", rows, False), ["#0"], {"table": table})
     example.write(tmp_path / "ranking" / "1")
-    with served(tmp_path / "ranking", "--storage", "file") as (_, (port, _)):
+    with served(tmp_path / "ranking", "--storage", "file") as (_, (port, *_)):
         assert metric(port, "twml_serving_table_rows_total") == 0
         body = json.dumps({"instances": [[1, 2, 3]]})
         for _ in range(20):
@@ -132,3 +136,62 @@ def test_a_folder_without_a_version_is_an_error(tmp_path, capfd):
     with pytest.raises(SystemExit):
         main(["serve", str(tmp_path), "--processes", "2", "--rest-port", "0", "--grpc-port", "0"])
     assert "no scorer.json" in capfd.readouterr().err
+
+
+def kill(process, child):
+    """Kills a process and waits until it accepts no connections."""
+    os.kill(child, signal.SIGKILL)
+    wait_for(process, lambda: child not in children(process.pid))
+
+
+def served_alone(folder):
+    """The process of a server whose end a test looks at, its port and its log."""
+    ports = ["--rest-port", "0", "--grpc-port", "0", "--processes", "2", "--grace", "1"]
+    command = _child.command("twml_ops.cli", "serve", str(folder), *ports)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return process, int(re.search(r"REST on port (\d+)", process.stdout.readline())[1])
+
+
+@pytest.mark.parametrize("how", ["signal", "all"])
+def test_processes_that_cannot_be_replaced_end_the_server_only_if_none_is_left(tmp_path, how):
+    constant_model(1, tmp_path / "ranking")
+    process, port = served_alone(tmp_path / "ranking")
+    try:
+        (tmp_path / "ranking").rename(tmp_path / "away")
+        first, second = children(process.pid)
+        kill(process, first)
+        wait_for(process, lambda: metric(port, re.escape(IN_VAIN)) >= 2)
+        assert metric(port, "twml_serving_processes") == 1
+        body = json.dumps({"instances": [[1]]})
+        assert json.loads(ask(port, "POST", PREDICT, body)) == {"predictions": [[1.0] * 3]}
+        if how == "signal":
+            process.terminate()  # while it waits for the next attempt, or starts it
+        else:
+            os.kill(second, signal.SIGKILL)
+        output, log = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert "it is replaced in 1 s, 1 of 2 processes serve" in log
+    if how == "signal":
+        assert (process.returncode, output) == (0, "stopped\n")
+    else:
+        assert (process.returncode, output) == (1, "")
+        assert "no process serves, and none could be replaced" in log
+
+
+def test_a_process_is_replaced_when_it_can_start_again(tmp_path):
+    constant_model(1, tmp_path / "ranking")
+    with served(tmp_path / "ranking") as (process, (port, *_)):
+        (tmp_path / "ranking").rename(tmp_path / "away")
+        kill(process, children(process.pid)[0])
+        wait_for(process, lambda: metric(port, re.escape(IN_VAIN)) >= 1)
+        (tmp_path / "away").rename(tmp_path / "ranking")
+        wait_for(process, lambda: metric(port, "twml_serving_processes") == 2)
+        assert metric(port, re.escape(SERVED)) == 1
+
+
+def test_attempts_to_replace_a_process_come_at_growing_distances():
+    delays = [delay_of(failures) for failures in range(1, 12)]
+    assert delays[:4] == [0, 1, 2, 4]
+    assert delays == sorted(delays)
+    assert delays[-1] == MAX_DELAY

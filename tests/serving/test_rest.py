@@ -3,7 +3,10 @@
 import contextlib
 import http.client
 import json
+import re
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from tests.core import scorer_programs
 from tests.serving.clients import constant_model, raw_model, serving, sparse_model
 from tests.serving.test_model import damage
 from twml_ops import core
+from twml_ops.serving import rest
 
 BODY = {"instances": [{"x_ids": [1, 2], "x_values": [0.5, 2]}, {"x_ids": [], "x_values": []}]}
 ARRAYS = {"x_ids": [1, 2], "x_values": [0.5, 2], "x_row_splits": [0, 2, 2]}
@@ -264,3 +268,57 @@ def test_categories_may_be_features(tmp_path):
         status, answer = client.predict({"inputs": {"x": ["a", "b"]}})
     assert status == 400
     assert answer["error"] == "input 'x' must have a list of 3 texts for each row"
+
+
+@pytest.mark.parametrize(
+    "text", ["[" + "[]," * 600 + "[]]", "[" + "{}," * 600 + "{}]", "[" + "1," * 600 + "1]"]
+)
+@pytest.mark.parametrize("key", ["instances", "inputs"])
+def test_the_values_of_a_body_are_counted_before_they_are_decoded(served, key, text, monkeypatch):
+    body = f'{{"{key}": {text}}}'.encode()
+    assert len(body) < 4000
+    with monkeypatch.context() as patch:
+        patch.setattr(rest, "read_json", lambda _: pytest.fail("a body was decoded"))
+        status, answer = served[2].post("/v1/models/m:predict", body)
+    assert status == 413
+    assert re.fullmatch(
+        r"the body has \d+ bytes as arrays, at most 4000 are allowed", answer["error"]
+    )
+
+
+@pytest.mark.parametrize("size", [30_000, 60_000])
+def test_errors_quote_a_part_of_what_is_wrong(served, size):
+    name = "a" * size
+    status, text = served[2].raw("GET", f"/v1/models/{name}")
+    assert status == 404
+    assert len(text) < 2500
+    assert b"characters)" in text
+    status, text = served[2].raw("GET", f"/{name}")
+    assert (status, len(text) < 2500) == (404, True)
+
+
+def test_reloads_at_the_same_time_share_a_look_at_the_folder(tmp_path):
+    constant_model(1, tmp_path / "1")
+    with serving(tmp_path) as (server, client), ThreadPoolExecutor(8) as pool:
+        begin, end, looks = threading.Event(), threading.Event(), []
+        look = server.model.refresh
+
+        def slow(retry=False):
+            looks.append(retry)
+            begin.set()
+            end.wait()
+            return look(retry)
+
+        server.model.refresh = slow
+        first = pool.submit(client.post, "/v1/models/m:reload", b"")
+        begin.wait()
+        constant_model(2, tmp_path / "2")
+        later = [pool.submit(client.post, "/v1/models/m:reload", b"") for _ in range(7)]
+        while server._service._next_look is None:  # one of them waits for the next look
+            pass
+        end.set()
+        for answer in (first, *later):
+            assert answer.result()[0] == 200
+        for answer in later:  # a look that began after the request has found the version
+            assert answer.result()[1]["model_version_status"][0]["version"] == "2"
+        assert len(looks) < 8

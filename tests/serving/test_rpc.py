@@ -1,5 +1,7 @@
 """The gRPC interface of a server, with messages of this package and of TensorFlow."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,8 @@ from tests.core import scorer_programs
 from tests.serving import clients
 from tests.serving.clients import constant_model, predict_request, raw_model, serving, sparse_model
 from twml_ops import core
-from twml_ops.serving import messages
+from twml_ops.serving import messages, rpc
+from twml_ops.serving.tensors import Tensor
 
 ARRAYS = {
     "x_ids": np.array([1, 2]),
@@ -238,3 +241,118 @@ def test_several_outputs_have_names_and_may_be_filtered(tmp_path):
             request.output_filter.extend(wanted)
             with pytest.raises(grpc.RpcError, match="output_filter must have names of"):
                 predict(client, request)
+
+
+def gzipped_request():
+    return predict_request(ARRAYS | {"x_values": np.zeros(1 << 14, np.float32)})
+
+
+@pytest.mark.parametrize("algorithm", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_compressed_messages_are_refused_before_they_are_decompressed(served, algorithm):
+    call = served[1].channel.unary_unary(clients.PREDICT)
+    with pytest.raises(grpc.RpcError) as error:
+        call(gzipped_request().SerializeToString(), timeout=300, compression=algorithm)
+    assert error.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    assert "disabled" in error.value.details()
+
+
+@pytest.mark.parametrize("method", [clients.PREDICT, clients.METADATA, clients.STATUS])
+def test_a_message_that_does_not_arrive_ends_its_call(tmp_path, method):
+    end = threading.Event()
+
+    def nothing():
+        end.wait()
+        yield from ()
+
+    with serving(constant_model(1, tmp_path), timeout=0.1) as (_, client):
+        call = client.channel.stream_unary(method)
+        try:
+            with pytest.raises(grpc.RpcError) as error:
+                call(nothing(), timeout=300)
+            assert error.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+            assert error.value.details() == "the message did not arrive in time"
+        finally:
+            end.set()
+        with pytest.raises(grpc.RpcError, match="the call has no message"):
+            call(iter(()), timeout=300)
+
+
+def test_the_watchers_of_the_health_are_bounded(tmp_path):
+    with serving(constant_model(1, tmp_path)) as (_, client):
+        watch = client.channel.unary_stream("/grpc.health.v1.Health/Watch")
+        watchers = [watch(b"") for _ in range(rpc.MAX_WATCHERS)]
+        for watcher in watchers:
+            next(watcher)
+        with pytest.raises(grpc.RpcError, match="clients watch the health already"):
+            next(watch(b""))
+        watchers[0].cancel()
+        while True:
+            try:
+                next(watch(b""))
+                break
+            except grpc.RpcError:
+                pass
+
+
+@pytest.mark.parametrize(
+    "name", ["a" * 100_000, "\N{PILE OF POO}" * 20_000, "'" * 70_000, "\x01" * 70_000]
+)
+def test_errors_quote_a_part_of_a_long_name(served, name):
+    for request in (predict_request(ARRAYS, name=name), predict_request({name: np.zeros(1)})):
+        with pytest.raises(grpc.RpcError) as error:
+            predict(served[1], request)
+        assert error.value.code().name in ("NOT_FOUND", "INVALID_ARGUMENT")
+        assert "characters)" in error.value.details()
+
+
+def declaring(*sizes, name="x_ids", dtype=9, **items):
+    request = predict_request(ARRAYS)
+    tensor = messages.TensorProto(dtype=dtype, **items)
+    for size in sizes:
+        tensor.tensor_shape.dim.add(size=size)
+    request.inputs[name].CopyFrom(tensor)
+    return request
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (declaring(1 << 40, int64_val=[1]), "8796093022240 bytes as arrays, at most 262144"),
+        (declaring(1 << 15, 4, dtype=4, int_val=[1]), "bytes as arrays, at most 262144"),
+        (declaring(*[2] * 17, int64_val=[1]), "at most 16 dimensions"),
+        (declaring(3, dtype=7, string_val=[b"a"]), "'x_ids' must hold numbers, got texts"),
+        (declaring(1 << 40, name="x", int64_val=[1]), "the inputs must be"),
+        # The limit is one of all arrays together.
+        (declaring(1 << 15, int64_val=[1]), "the request has 2621.. bytes as arrays"),
+    ],
+)
+def test_what_a_message_declares_is_bounded_before_arrays_are_made(served, request_, message):
+    assert request_.ByteSize() < 500
+    made = Tensor.array
+
+    def fail(tensor):
+        raise AssertionError("an array was made")
+
+    Tensor.array = fail
+    try:
+        with pytest.raises(grpc.RpcError, match=message) as error:
+            predict(served[1], request_)
+    finally:
+        Tensor.array = made
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_short_message_that_declares_much_does_not_run_on_the_event_loop(tmp_path):
+    with serving(constant_model(1, tmp_path), max_rows=1 << 20) as (server, client):
+        threads = server._service._threads._threads
+        arrays = {"x_ids": np.array([1]), "x_row_splits": np.array([0, 1])}
+        predict(client, predict_request(arrays))
+        assert not threads
+        request = predict_request(arrays)
+        del request.inputs["x_row_splits"].tensor_shape.dim[:]
+        request.inputs["x_row_splits"].tensor_shape.dim.add(size=5000)
+        request.inputs["x_row_splits"].tensor_content = b""
+        request.inputs["x_row_splits"].int64_val.extend([0, 1])  # and 1 again
+        answer = predict(client, request)
+        assert [d.size for d in answer.outputs["output"].tensor_shape.dim] == [4999, 3]
+        assert threads

@@ -6,12 +6,22 @@ from typing import ClassVar
 
 import grpc
 
+MAX_MESSAGE = 2_000
+"""Most characters of a message: it may quote the request, which may be large."""
+
 
 class RequestError(Exception):
-    """A request that is answered with an error. Its message is for the client."""
+    """A request that is answered with an error.
+
+    Args:
+        message: for the client; only its begin is sent if it is long.
+    """
 
     http: ClassVar[int] = 500
     grpc: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shortened(message, MAX_MESSAGE))
 
 
 class InvalidRequest(RequestError):
@@ -53,3 +63,8 @@ class DeadlineExceeded(RequestError):
 
     http = 504
     grpc = grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, or its begin and the number of its characters."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import heapq
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,12 @@ FEATURES = "serving_default"
 COLUMNS = "raw"
 
 Arrays = dict[str, NDArray[Any]]
+_MAX_LISTED = 50  # names in a message
+_MAX_RANK = 16
+_KINDS: dict[type, str] = {
+    **{dict: "an object", list: "a list", str: "a text", bool: "a bool"},
+    type(None): "null",
+}
 
 
 @dataclass(frozen=True)
@@ -61,16 +69,22 @@ class Signatures:
         self.by_name = {FEATURES: {i.name: i for i in features}}
         if columns:
             self.by_name[COLUMNS] = {i.name: i for i in columns}
+        # The names in a request of arrays, and of rows, from which row splits are made.
+        self._names = {
+            by_row: {
+                key: frozenset(n for n, i in of.items() if not (by_row and i.form == "row_splits"))
+                for key, of in self.by_name.items()
+            }
+            for by_row in (False, True)
+        }
 
-    def find(
-        self, names: frozenset[str], signature: str, made: frozenset[str] = frozenset()
-    ) -> dict[str, Input]:
+    def find(self, names: Set[str], signature: str, *, by_row: bool = False) -> dict[str, Input]:
         """The inputs that a request gives.
 
         Args:
             names: names of the arrays of the request.
             signature: its name in the request. Without a name, the names of the arrays decide.
-            made: forms of inputs that are made from the others.
+            by_row: whether it has rows, and so no row splits.
 
         Raises:
             InvalidRequest: there is no such signature, or it has other inputs.
@@ -78,14 +92,14 @@ class Signatures:
         if signature and signature not in self.by_name:
             known = " and ".join(self.by_name)
             raise InvalidRequest(f"signature_name must be {known}, got {signature!r}")
-        candidates = [self.by_name[signature]] if signature == COLUMNS else self.by_name.values()
-        wanted = []
-        for inputs in candidates:
-            wanted.append(sorted(n for n, i in inputs.items() if i.form not in made))
-            if names == frozenset(wanted[-1]):
-                return inputs
-        text = " or ".join(map(str, wanted))
-        raise InvalidRequest(f"the inputs must be {text}, got {sorted(names)}")
+        wanted = self._names[by_row]
+        if signature == COLUMNS:
+            wanted = {COLUMNS: wanted[COLUMNS]}
+        for key, own in wanted.items():
+            if names == own:
+                return self.by_name[key]
+        text = " or ".join(listed(own) for own in wanted.values())
+        raise InvalidRequest(f"the inputs must be {text}, got {listed(names)}")
 
 
 def check_rows(inputs: Mapping[str, Input], arrays: Arrays, max_rows: int) -> int:
@@ -102,9 +116,18 @@ def check_rows(inputs: Mapping[str, Input], arrays: Arrays, max_rows: int) -> in
         form = inputs[name].form
         if not inputs[name].has_entries:
             most = max(most, array.shape[0] - (form == "row_splits"))
-    if most > max_rows:
-        raise TooLarge(f"the request has {most} rows, at most {max_rows} are allowed")
+    check_count(most, max_rows)
     return most
+
+
+def check_count(rows: int, max_rows: int) -> None:
+    """Refuses a request of too many rows.
+
+    Raises:
+        TooLarge: it has more than `max_rows` rows.
+    """
+    if rows > max_rows:
+        raise TooLarge(f"the request has {rows} rows, at most {max_rows} are allowed")
 
 
 def columnar(signatures: Signatures, signature: str, given: Any) -> tuple[dict[str, Input], Arrays]:
@@ -115,7 +138,7 @@ def columnar(signatures: Signatures, signature: str, given: Any) -> tuple[dict[s
     """
     if not isinstance(given, dict) or _is_bytes(given):
         given = {_only_name(signatures): given}
-    inputs = signatures.find(frozenset(given), signature)
+    inputs = signatures.find(given.keys(), signature)
     return inputs, {name: _array(inputs[name], value) for name, value in given.items()}
 
 
@@ -131,22 +154,21 @@ def rows(signatures: Signatures, signature: str, given: Any) -> tuple[dict[str, 
     """
     if not isinstance(given, list):
         raise InvalidRequest(f"instances must be a list, got {_kind(given)}")
-    made = frozenset({"row_splits"})
     if not given:
         inputs = signatures.by_name[FEATURES]
         return inputs, _empty(inputs)
     if not isinstance(given[0], dict) or _is_bytes(given[0]):
         name = _only_name(signatures)
-        inputs = signatures.find(frozenset({name}), signature, made)
+        inputs = signatures.find({name}, signature, by_row=True)
         columns = {name: given}
     else:
-        names = frozenset(given[0])
+        names = given[0].keys()
+        inputs = signatures.find(names, signature, by_row=True)
         for i, row in enumerate(given):
             if not isinstance(row, dict) or row.keys() != names:
                 raise InvalidRequest(
-                    f"instances[{i}] must have the names of instances[0], {sorted(names)}"
+                    f"instances[{i}] must have the names of instances[0], {listed(names)}"
                 )
-        inputs = signatures.find(names, signature, made)
         columns = {name: [row[name] for row in given] for name in names}
     arrays: Arrays = {}
     splits: Arrays = {}
@@ -192,11 +214,16 @@ def _only_name(signatures: Signatures) -> str:
     raise InvalidRequest(f"an object with the inputs {names} is required")
 
 
+def listed(names: Set[str]) -> str:
+    """The names in order; of many the first ones and their number."""
+    if len(names) <= _MAX_LISTED:
+        return str(sorted(names))
+    first = ", ".join(map(repr, heapq.nsmallest(_MAX_LISTED, names)))
+    return f"[{first}, ...] ({len(names)} names)"
+
+
 def _kind(value: Any) -> str:
-    if value is None:
-        return "null"
-    names: dict[type, str] = {dict: "an object", list: "a list", str: "a text", bool: "a bool"}
-    return names.get(type(value), "a number")
+    return _KINDS.get(type(value), "a number")
 
 
 def _is_bytes(value: Any) -> bool:
@@ -248,14 +275,31 @@ def _array(one: Input, value: Any) -> NDArray[Any]:
         texts = np.empty(len(rows), object)
         texts[:] = [_text(one.name, x) for x in rows]
         return texts.reshape(-1, *(one.dims or ())) if width else texts
+    numbers, shape = value, None
+    if value and isinstance(value[0], list):
+        numbers, shape = _flat(one, value)
+    if not numbers:
+        return np.zeros(shape or (0, *(one.dims or ())), one.dtype)
+    # Kinds are checked before NumPy sees them: it would make texts of the longest length of numbers
+    # beside a text, and 1 of true beside an integer.
+    dtype = _dtype_of(one, set(map(type, numbers)))
     try:
-        items = np.array(value, object)  # as they are: NumPy makes 1 of true beside an integer
-        if items.size == 0:
-            shape = items.shape if items.ndim > 1 else (0, *(one.dims or ()))
-            return np.zeros(shape, one.dtype)
-        return items.astype(_dtype_of(one, set(map(type, items.ravel().tolist()))))
-    except (ValueError, TypeError, OverflowError, RecursionError) as e:
-        raise InvalidRequest(f"input {one.name!r} must be a regular array of numbers") from e
+        array = np.array(numbers, dtype)
+    except OverflowError as e:  # an integer beyond 64 bits
+        raise InvalidRequest(f"input {one.name!r} must hold numbers of at most 64 bits") from e
+    return array if shape is None else array.reshape(shape)
+
+
+def _flat(one: Input, value: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
+    """The items of nested lists in one list, and the shape."""
+    shape = [len(value)]
+    while value and isinstance(value[0], list):
+        lengths = {len(x) if isinstance(x, list) else -1 for x in value}
+        if len(lengths) > 1 or len(shape) >= _MAX_RANK:
+            raise InvalidRequest(f"input {one.name!r} must be a regular array of numbers")
+        shape.append(len(value[0]))
+        value = list(itertools.chain.from_iterable(value))
+    return value, tuple(shape)
 
 
 def _dtype_of(one: Input, types: set[type]) -> Any:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -18,17 +21,72 @@ from prometheus_client import (
     generate_latest,
     multiprocess,
 )
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from twml_ops._scorer import TableStatistics
 from twml_ops.serving.errors import Overloaded, RequestError
 
 SHARED_DIR = "PROMETHEUS_MULTIPROC_DIR"
 """Variable of the environment: the folder of the values of processes that share the ports."""
+_PROCESSES_FILE = "processes.json"  # in this folder, by the parent of these processes
 
 _SECONDS = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
     *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )
+
+
+@dataclass(eq=False)
+class ProcessCounts(Collector):
+    """What the parent of several processes counts, which each of them reports.
+
+    Attributes:
+        wanted: number of processes that should serve.
+        serving: number of those that do.
+        served: processes that have ended after they served.
+        in_vain: processes that have ended before they served.
+    """
+
+    wanted: int = 0
+    serving: int = 0
+    served: int = 0
+    in_vain: int = 0
+
+    def ended(self, served: bool) -> None:
+        """Counts a process that has ended.
+
+        Args:
+            served: whether it had served.
+        """
+        if served:
+            self.served += 1
+        else:
+            self.in_vain += 1
+
+    def write(self, folder: Path) -> None:
+        """Replaces the counts in a folder."""
+        text = json.dumps(dataclasses.asdict(self))
+        made = folder / f".{_PROCESSES_FILE}"
+        made.write_text(text)
+        made.replace(folder / _PROCESSES_FILE)
+
+    @classmethod
+    def read(cls, folder: Path) -> ProcessCounts:
+        """The counts in a folder."""
+        return cls(**json.loads((folder / _PROCESSES_FILE).read_text()))
+
+    def collect(self) -> Iterator[Metric]:
+        """The counts as metrics."""
+        name = "twml_serving_processes"
+        yield GaugeMetricFamily(name, "Processes that serve.", self.serving)
+        yield GaugeMetricFamily(f"{name}_wanted", "Processes that should serve.", self.wanted)
+        ends = CounterMetricFamily(
+            f"{name}_ended", "Processes that ended, and were to be replaced.", labels=["result"]
+        )
+        ends.add_metric(["served"], self.served)
+        ends.add_metric(["in_vain"], self.in_vain)
+        yield ends
 
 
 class Call:
@@ -123,9 +181,16 @@ class Metrics:
             registry=registry,
             multiprocess_mode="livemin",
         )
+        self._ended = Counter(
+            "twml_serving_connections_ended",
+            "HTTP connections that the server has ended before the client did.",
+            ["reason"],
+            registry=registry,
+        )
         self._tables: _TableCounters | None = None
         for result in ("loaded", "refused"):
             self._loads.labels(result)
+        self._by_code: dict[tuple[str, str], Counter] = {}
         self._by_api = {
             api: (self._seconds.labels(api), self._rows.labels(api), self._shed.labels(api))
             for api in ("rest", "grpc")
@@ -156,13 +221,24 @@ class Metrics:
         finally:
             self._running.dec()
             seconds.observe(time.perf_counter() - begin)
-            self._requests.labels(api, code).inc()
+            counter = self._by_code.get((api, code))
+            if counter is None:
+                counter = self._by_code[api, code] = self._requests.labels(api, code)
+            counter.inc()
             if call.rows:
                 rows.inc(call.rows)
 
     def count_load(self, ok: bool) -> None:
         """Counts a version that was loaded, or refused."""
         self._loads.labels("loaded" if ok else "refused").inc()
+
+    def count_ended(self, reason: str) -> None:
+        """Counts an HTTP connection that the server has ended.
+
+        Args:
+            reason: one of `connections.REASONS`.
+        """
+        self._ended.labels(reason).inc()
 
     def set_version(self, model: str, version: int, step: int | None) -> None:
         """Tells which version is served from now on.
@@ -200,4 +276,6 @@ class Metrics:
                 multiprocess.mark_process_dead(pid, shared)
         registry = CollectorRegistry()
         multiprocess.MultiProcessCollector(registry, shared)
+        if (Path(shared) / _PROCESSES_FILE).exists():
+            registry.register(ProcessCounts.read(Path(shared)))
         return generate_latest(registry)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,21 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from twml_ops.serving.errors import (
+    MAX_MESSAGE,
     DeadlineExceeded,
     NotFound,
     RequestError,
     TooLarge,
     UnsupportedEncoding,
+    shortened,
 )
-from twml_ops.serving.service import Service
+from twml_ops.serving.service import SHORT_BYTES, Held, Service
 from twml_ops.serving.status import metadata_json, status_json
+from twml_ops.serving.tensors import check_bytes
 from twml_ops.serving.version import Version, read_json
+
+_VALUE_BYTES = 8
+_FEW_BYTES = SHORT_BYTES // 2  # a shorter text has few values
 
 
 def application(service: Service) -> Starlette:
@@ -40,13 +47,26 @@ def application(service: Service) -> Starlette:
         Route(model + ":reload", rest.reload, methods=["POST"]),
         Route(version, rest.status),
         Route(model, rest.status),
-        Route("/healthz", rest.healthz),
-        Route("/readyz", rest.readyz),
-        Route("/metrics", rest.metrics),
     ]
+    return _starlette([*routes, *_health(rest)])
+
+
+def health_application(service: Service) -> Starlette:
+    """The ASGI application with health and metrics alone."""
+    return _starlette(_health(_Rest(service)))
+
+
+def _health(rest: _Rest) -> list[Route]:
+    routes = {"/healthz": rest.healthz, "/readyz": rest.readyz, "/metrics": rest.metrics}
+    return [Route(path, endpoint) for path, endpoint in routes.items()]
+
+
+def _starlette(routes: list[Route]) -> Starlette:
     handlers: Any = {RequestError: _error, HTTPException: _http_error}
     handlers |= {ClientDisconnect: _gone, Exception: _unknown_error}
-    return Starlette(routes=routes, exception_handlers=handlers)
+    made = Starlette(routes=routes, exception_handlers=handlers)
+    made.router.redirect_slashes = False  # it would redirect to the host that a client names
+    return made
 
 
 class _Rest:
@@ -58,12 +78,17 @@ class _Rest:
         deadline = time.monotonic() + service.options.timeout
         with service.metrics.call("rest") as call:
             version = self._version(request)
-            body = await _read_body(request, service.options.max_bytes, deadline)
+            with Held(service) as held:
+                body = await _read_body(request, service.options.max_bytes, deadline, held)
+                size = len(body)
+                if size > _FEW_BYTES or size * _VALUE_BYTES > service.options.max_bytes:
+                    size = max(size, decoded_bytes(body))
+                    check_bytes("the body", size, service.options.max_bytes)
 
-            def work() -> tuple[bytes, int]:
-                return _predict(version, body)
+                def work() -> tuple[bytes, int]:
+                    return _predict(version, body)
 
-            text, call.rows = await service.run(work, len(body), deadline)
+                text, call.rows = await service.run(work, size, deadline)
             return _json(text)
 
     async def status(self, request: Request) -> Response:
@@ -77,7 +102,7 @@ class _Rest:
 
     async def reload(self, request: Request) -> Response:
         self._service.model.get(request.path_params["name"])
-        await self._service.refresh(retry=True)
+        await self._service.reload()
         return _json(status_json(self._service.model.states()))
 
     async def healthz(self, request: Request) -> Response:
@@ -125,7 +150,16 @@ def _predict(version: Version, body: bytes) -> tuple[bytes, int]:
     return _dump(answer, default=np.ndarray.tolist), prediction.rows
 
 
-async def _read_body(request: Request, max_bytes: int, deadline: float) -> bytes:
+def decoded_bytes(body: bytes) -> int:
+    """The bytes of the arrays of a JSON text, at 8 bytes for each value, or slightly more.
+
+    Counts what is between commas and after opening brackets, in texts as well, so that nothing has
+    to be decoded.
+    """
+    return (1 + body.count(b",") + body.count(b"[") + body.count(b"{")) * _VALUE_BYTES
+
+
+async def _read_body(request: Request, max_bytes: int, deadline: float, held: Held) -> bytes:
     encoding = request.headers.get("content-encoding", "identity")
     if encoding != "identity":
         raise UnsupportedEncoding(f"the body must not be compressed, got {encoding}")
@@ -133,18 +167,20 @@ async def _read_body(request: Request, max_bytes: int, deadline: float) -> bytes
     if length.isascii() and length.isdigit() and int(length[:18]) > max_bytes:
         raise TooLarge(f"the body has {length} bytes, at most {max_bytes} are allowed")
     try:
-        return await asyncio.wait_for(_receive(request, max_bytes), deadline - time.monotonic())
+        receiving = _receive(request, max_bytes, held)
+        return await asyncio.wait_for(receiving, deadline - time.monotonic())
     except asyncio.TimeoutError as e:  # another class in Python 3.10
         raise DeadlineExceeded("the body did not arrive in time") from e
 
 
-async def _receive(request: Request, max_bytes: int) -> bytes:
+async def _receive(request: Request, max_bytes: int, held: Held) -> bytes:
     parts, size = [], 0
     async for part in request.stream():
         parts.append(part)
         size += len(part)
         if size > max_bytes:
             raise TooLarge(f"the body has more than {max_bytes} bytes")
+        held.grow(size)
     return b"".join(parts)
 
 
@@ -152,9 +188,11 @@ def _dump(value: Any, default: Any = None) -> bytes:
     return json.dumps(value, separators=(",", ":"), default=default).encode()
 
 
-def _json(text: bytes | dict[str, Any], status: int = 200) -> Response:
+def _json(
+    text: bytes | dict[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     body = text if isinstance(text, bytes) else _dump(text)
-    return Response(body, status, media_type="application/json")
+    return Response(body, status, headers, media_type="application/json")
 
 
 def _error(request: Request, error: RequestError) -> Response:
@@ -162,9 +200,8 @@ def _error(request: Request, error: RequestError) -> Response:
 
 
 def _http_error(request: Request, error: HTTPException) -> Response:
-    return _json(
-        {"error": f"{request.method} {request.url.path}: {error.detail}"}, error.status_code
-    )
+    where = shortened(f"{request.method} {request.scope['path']}", MAX_MESSAGE)
+    return _json({"error": f"{where}: {error.detail}"}, error.status_code, error.headers)
 
 
 def _gone(request: Request, error: ClientDisconnect) -> Response:

@@ -6,18 +6,22 @@ import asyncio
 import contextlib
 import logging
 import os
-import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
+from twml_ops.serving.connections import ConnectionLimits
+from twml_ops.serving.listeners import (
+    HEALTH_CONNECTIONS,
+    HealthThread,
+    HttpServer,
+    connections_within_files,
+    listen,
+)
 from twml_ops.serving.metrics import Metrics
 from twml_ops.serving.model import Model
 from twml_ops.serving.options import ServerOptions
-from twml_ops.serving.rest import application
+from twml_ops.serving.rest import application, health_application
 from twml_ops.serving.rpc import GrpcServer
 from twml_ops.serving.service import Service
 
@@ -52,7 +56,7 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._error: BaseException | None = None
-        self.rest_port = self.grpc_port = 0
+        self.rest_port = self.grpc_port = self.health_port = 0
         self.model.load_first()
 
     async def run(self, stop: asyncio.Event, started: Any = lambda: None) -> None:
@@ -66,22 +70,20 @@ class Server:
             OSError: a port cannot be used.
         """
         options, service = self._options, self._service
-        with _listen(options.host, options.rest_port, options.share_ports) as listener:
-            self.rest_port = listener.getsockname()[1]
-            rest = _HttpServer(
-                uvicorn.Config(
-                    application(service),
-                    log_config=None,
-                    access_log=False,
-                    lifespan="off",
-                    ws="none",
-                    server_header=False,
-                    limit_concurrency=options.max_connections + 1,  # the first one that is refused
-                    timeout_graceful_shutdown=max(1, round(options.grace)),
-                )
+        connections = connections_within_files(options.max_connections)
+        with contextlib.ExitStack() as stack:
+            listener, health = (
+                stack.enter_context(listen(options.host, port, options.share_ports))
+                for port in (options.rest_port, options.health_port)
             )
-            grpc = GrpcServer(service)
+            self.rest_port, self.health_port = (s.getsockname()[1] for s in (listener, health))
+            rest = HttpServer(application(service), options, self._limits(connections))
+            self._rest = rest
+            grpc = GrpcServer(service, connections)
             self.grpc_port = await grpc.start()
+            limits = self._limits(HEALTH_CONNECTIONS)
+            checks = HttpServer(health_application(service), options, limits)
+            stack.enter_context(HealthThread(checks, health))
             serving = asyncio.create_task(rest.serve([listener]))
             polling = asyncio.create_task(self._poll())
             stopping = asyncio.create_task(stop.wait())
@@ -97,6 +99,16 @@ class Server:
                     await asyncio.gather(grpc.stop(options.grace), serving)
                 finally:
                     service.close()
+
+    def _limits(self, connections: int) -> ConnectionLimits:
+        options = self._options
+        return ConnectionLimits(
+            connections,
+            options.max_bytes,
+            options.timeout,
+            options.keep_alive,
+            self._metrics.count_ended,
+        )
 
     def _count_load(self, ok: bool) -> None:
         self._metrics.count_load(ok)
@@ -152,27 +164,3 @@ class Server:
         self._thread.join()
         if self._error is not None:
             raise self._error
-
-
-class _HttpServer(uvicorn.Server):
-    """Uvicorn without its signal handlers: the caller has its own."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _listen(host: str, port: int, shared: bool) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol, asyncio sets TCP_NODELAY; answers would wait 40 ms otherwise.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind((host, port))
-        listener.listen(2048)
-    except OSError as e:
-        listener.close()
-        raise OSError(f"cannot listen on {host}:{port}: {e}") from e
-    return listener

@@ -10,13 +10,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from twml_ops.serving.admission import Admission
-from twml_ops.serving.errors import DeadlineExceeded, RequestError
+from twml_ops.serving.errors import DeadlineExceeded, Overloaded, RequestError
 from twml_ops.serving.metrics import Metrics
 from twml_ops.serving.model import Model
 from twml_ops.serving.options import ServerOptions
 
 LOG = logging.getLogger(__name__)
-_SHORT_BYTES = 16 << 10  # such a body takes less time than handing it to a thread
+SHORT_BYTES = 16 << 10
+"""Requests up to this size take less time than handing them to a thread."""
+LONG_BYTES = 64 << 10
+"""Requests beyond this size share a bound of memory."""
+MAX_HELD = 32
+"""The bound, as a multiple of `max_bytes`."""
 T = TypeVar("T")
 
 
@@ -35,13 +40,33 @@ class Service:
         self._admission = Admission(options.workers, options.queue)
         self._threads = ThreadPoolExecutor(options.workers, "predict")
         self._loader = ThreadPoolExecutor(1, "load")
+        self._next_look: asyncio.Task[bool] | None = None  # which has not begun
+        self._held = 0
+
+    def hold(self, size: int) -> None:
+        """Counts bytes of requests in memory; see `Held`.
+
+        Args:
+            size: how many more, or less.
+
+        Raises:
+            Overloaded: there would be too many.
+        """
+        most = MAX_HELD * self.options.max_bytes
+        if size > 0 and self._held + size > most:
+            raise Overloaded(
+                f"the server is overloaded: requests of more than {LONG_BYTES} bytes have {most} "
+                "bytes already"
+            )
+        self._held += size
 
     async def run(self, work: Callable[[], T], size: int, deadline: float) -> T:
         """Does the work of a request when there is a free slot.
 
         Args:
             work: decodes the request, computes it, and encodes the answer.
-            size: bytes of the request. Short requests run on the thread of the event loop.
+            size: bytes of the request, or of the arrays that it is decoded to if they are more.
+                Short requests run on the thread of the event loop.
             deadline: the time, of `time.monotonic`, at which the client gets an error.
 
         Raises:
@@ -62,7 +87,7 @@ class Service:
 
     async def _run_admitted(self, work: Callable[[], T], size: int, deadline: float) -> T:
         # Tables in files make a thread wait, which must not be that of the event loop.
-        if size <= _SHORT_BYTES and self.options.storage != "file":
+        if size <= SHORT_BYTES and self.options.storage != "file":
             try:
                 return work()
             finally:
@@ -77,15 +102,61 @@ class Service:
         running.add_done_callback(lambda _: loop.call_soon_threadsafe(self._admission.leave))
         return await _within(running, deadline)
 
-    async def refresh(self, retry: bool = False) -> bool:
+    async def refresh(self) -> bool:
         """Looks for versions on a thread of its own; see `Model.refresh`."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._loader, self.model.refresh, retry)
+        return await loop.run_in_executor(self._loader, self.model.refresh)
+
+    async def reload(self) -> bool:
+        """The same, and tries damaged versions again; those who wait for it share one look."""
+        if self._next_look is None:
+            self._next_look = asyncio.create_task(self._look())
+        return await asyncio.shield(self._next_look)
+
+    async def _look(self) -> bool:
+        def look() -> bool:
+            self._next_look = None  # who calls from now on needs a later look
+            return self.model.refresh(retry=True)
+
+        return await asyncio.get_running_loop().run_in_executor(self._loader, look)
 
     def close(self) -> None:
         """Waits for the threads."""
         self._threads.shutdown()
         self._loader.shutdown()
+
+
+class Held:
+    """The memory of a request during a block, from its first byte to its answer.
+
+    Args:
+        service: that answers it.
+    """
+
+    __slots__ = ("_counted", "_service")
+
+    def __init__(self, service: Service) -> None:
+        self._service, self._counted = service, 0
+
+    def __enter__(self) -> Held:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._counted:
+            self._service.hold(-self._counted)
+
+    def grow(self, size: int) -> None:
+        """Counts the bytes of a request that is not short.
+
+        Args:
+            size: those that have arrived.
+
+        Raises:
+            Overloaded: all such requests together have too many.
+        """
+        if size > LONG_BYTES:
+            self._service.hold(size - self._counted)
+            self._counted = size
 
 
 async def _within(running: Future[T], deadline: float) -> T:

@@ -133,11 +133,13 @@ class Version:
         signature = body.get("signature_name", "")
         if unknown or not isinstance(signature, str):
             raise InvalidRequest(
-                f"the body must have instances or inputs and the text signature_name, got also "
-                f"{sorted(unknown)}"
+                "the body must have instances or inputs and the text signature_name, got also "
+                f"{inputs.listed(unknown)}"
             )
         by_row = "instances" in body
         given = body["instances" if by_row else "inputs"]
+        if by_row and isinstance(given, list):
+            inputs.check_count(len(given), self.options.max_rows)
         decode = inputs.rows if by_row else inputs.columnar
         return self.predict(*decode(self.signatures, signature, given), by_row)
 
@@ -152,7 +154,7 @@ class Version:
             RequestError: the request does not fit the model, or is too large.
             OSError: a file with a table cannot be read any more.
         """
-        return self.predict(self.signatures.find(frozenset(arrays), signature), arrays)
+        return self.predict(self.signatures.find(arrays.keys(), signature), arrays)
 
     def predict(self, known: dict[str, Input], arrays: Arrays, by_row: bool = False) -> Prediction:
         """Computes the predictions of arrays; see `predict_arrays`."""

@@ -38,6 +38,15 @@ def serve(
     grpc_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of gRPC; 0: a free one.")
     ] = 8500,
+    health_port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port of HTTP for health and metrics alone, which answers whatever the others are "
+            "flooded with; 0: a free one.",
+        ),
+    ] = 0,
     processes: Annotated[
         int,
         typer.Option(
@@ -57,15 +66,30 @@ def serve(
     ] = 128,
     max_connections: Annotated[
         int,
-        typer.Option(min=1, help="HTTP connections, and gRPC calls at a time."),
+        typer.Option(
+            min=1,
+            help="HTTP connections, gRPC connections, and gRPC calls at a time. A further HTTP "
+            "connection replaces the one that has waited longest for its client.",
+        ),
     ] = 1024,
-    max_bytes: Annotated[int, typer.Option(min=1, help="Largest size of a request in bytes.")] = 16
-    << 20,
+    max_bytes: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Largest size of a request in bytes, and of the arrays that it is decoded to.",
+        ),
+    ] = 16 << 20,
     max_rows: Annotated[int, typer.Option(min=1, help="Most rows of a request.")] = 10_000,
     timeout: Annotated[
         float,
         typer.Option(min=1e-3, help="Seconds after which a request is answered with an error."),
     ] = 10.0,
+    keep_alive: Annotated[
+        float,
+        typer.Option(
+            min=1e-3, help="Seconds after which an HTTP connection without a request is closed."
+        ),
+    ] = 5.0,
     poll: Annotated[
         float,
         typer.Option(min=0, help="Seconds between looks for a new version; 0: only on request."),
@@ -116,6 +140,7 @@ def serve(
         host=host,
         rest_port=rest_port,
         grpc_port=grpc_port,
+        health_port=health_port,
         processes=processes,
         threads=threads,
         row_threads=row_threads,
@@ -124,6 +149,7 @@ def serve(
         max_bytes=max_bytes,
         max_rows=max_rows,
         timeout=timeout,
+        keep_alive=keep_alive,
         poll=poll,
         warmup=warmup,
         grace=grace,

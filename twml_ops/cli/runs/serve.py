@@ -46,7 +46,8 @@ def _set_up_logging() -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s"
     )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # It warns of each malformed request, which metrics count: anyone could fill the log.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
 
 
 def _serve_from_processes(folder: Path, processes: int, options: Any) -> None:
@@ -58,10 +59,10 @@ def _serve_from_processes(folder: Path, processes: int, options: Any) -> None:
         cores = len(os.sched_getaffinity(0))
         options = dataclasses.replace(options, threads=max(1, cores // processes))
 
-    def started(rest_port: int, grpc_port: int) -> None:
+    def started(rest_port: int, grpc_port: int, health_port: int) -> None:
         print(
             f"serving {folder} from {processes} processes: REST on port {rest_port}, gRPC on port "
-            f"{grpc_port}",
+            f"{grpc_port}, health on port {health_port}",
             flush=True,
         )
 
@@ -81,7 +82,7 @@ def _print_started(server: Any) -> None:
     model = server.model
     print(
         f"serving version {model.current.number} of {model.name}: REST on port "
-        f"{server.rest_port}, gRPC on port {server.grpc_port}",
+        f"{server.rest_port}, gRPC on port {server.grpc_port}, health on port {server.health_port}",
         flush=True,
     )
 
