@@ -22,7 +22,7 @@ ARROWS = {
     "_scorer ''",
     "cli.render": "cli.results analysis tpu search data planning _terminal",
     "cli.results": "analysis planning",
-    "callbacks": "models placement",
+    "callbacks": "models placement _keras",
     "search": "models layers optimizers data",
     "cli.errors": "",
     "selfcheck": "core ops _keras _startup_log ''",
@@ -43,7 +43,7 @@ ARROWS = {
     "layers": "placement _batch core _category_hash _category_keys ops _keras _publish _terminal",
     "optimizers": "placement ops ops.stock _keras",
     "placement": "ops _keras _deprecated",
-    "_batch": "ops",
+    "_batch": "ops _keras",
     "ops": "ops.xla ops.stock core _keras _deprecated",
     "ops.xla": "ops.stock",
     "ops.stock": "core",
@@ -235,6 +235,21 @@ def test_sources_include_only_what_is_below_their_folder(path):
     assert [n for n in ours if not n.startswith(INCLUDES[folder])] == []
     system = rf"[a-z_]+(\.h)?|{SYSTEM_INCLUDES.get(folder, '(?!)')}"  # <vector>, <math.h>
     assert [n for mark, n in found if mark == "<" and not re.fullmatch(system, n)] == []
+
+
+# They read or write numbers, or classify characters, as the locale of the program says.
+OF_LOCALE = (
+    r"\b(strto(d|f|ld|l|ll|ul|ull)|ato(f|i|l|ll)|sto(d|f|ld|i|l|ll|ul|ull)|v?s?n?f?(scanf|printf)"
+    r"|setlocale|isspace|isdigit|isalpha|isalnum|isupper|islower|tolower|toupper)\s*\("
+)
+
+
+def test_no_native_code_depends_on_the_locale_of_the_program():
+    """The numbers of a folder are the same everywhere: `std::from_chars` and `std::to_chars`."""
+    texts = {case.id: case.values[0].read_text(encoding="utf-8") for case in sources()}
+    found = {path: re.findall(OF_LOCALE, re.sub(r"//.*", "", t)) for path, t in texts.items()}
+    assert {path: calls for path, calls in found.items() if calls} == {}
+    assert re.findall(OF_LOCALE, "std::strtod(text, nullptr)")
 
 
 def test_the_folder_map_names_files_that_are_there():

@@ -134,9 +134,9 @@ def exclusive(path: Path, *, remove: bool = False) -> Iterator[bool]:
 def new_file(out: str | os.PathLike[str], overwrite: bool = False) -> Iterator[Path]:
     """A temporary file, which becomes `out` when the block succeeds.
 
-    A symbolic link is followed: the file that it names is created or replaced. A FIFO or a
-    character device, /dev/stdout for example, gets the content and is not replaced. A file that is
-    replaced keeps its permissions.
+    A symbolic link is followed: the file that it names is created or replaced. A FIFO that has a
+    reader, or a character device, /dev/stdout for example, gets the content and is not replaced. A
+    file that is replaced keeps its permissions.
 
     Args:
         out: a path that does not exist, a FIFO, a character device, or with `overwrite` a regular
@@ -151,13 +151,15 @@ def new_file(out: str | os.PathLike[str], overwrite: bool = False) -> Iterator[P
             cannot be written; or the file cannot be published, and its content is kept.
         OSError: the disk is full.
     """
-    opened = _open_file_of(out)
-    if opened is not None or _is_stream(out):
-        with tempfile.TemporaryDirectory() as folder:
+    stream = _stream(out)
+    if stream is not None:
+        with open(stream, "wb") as file, tempfile.TemporaryDirectory() as folder:
             part = Path(folder, "content" + Path(out).suffix)
             part.touch()
             yield part
-            _copy_to_stream(part, os.fspath(out) if opened is None else opened)
+            sys.stdout.flush()  # it may be the stream
+            with part.open("rb") as content:
+                shutil.copyfileobj(content, file)
         return
     target = _real(out)
     _check_file(out, target, overwrite)
@@ -283,26 +285,26 @@ def _real(out: str | os.PathLike[str]) -> Path:
         raise TargetError(f"{out}: cannot be written: {getattr(e, 'strerror', e)}") from e
 
 
-def _open_file_of(out: str | os.PathLike[str]) -> int | None:
-    """The number of the open file that a path such as /dev/stdout names."""
-    match = _OPEN_FILE.fullmatch(os.path.abspath(out))
-    return None if match is None else int(match[2] or _STANDARD[match[1]])
-
-
-def _is_stream(out: str | os.PathLike[str]) -> bool:
-    """Whether a path names what takes bytes and keeps none."""
-    try:
-        mode = os.stat(out).st_mode
-    except (OSError, ValueError):
-        return False
-    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
-
-
-def _copy_to_stream(part: Path, stream: str | int) -> None:
-    sys.stdout.flush()  # it may be the stream
-    handle = os.dup(stream) if isinstance(stream, int) else os.open(stream, os.O_WRONLY)
-    with open(handle, "wb") as file, part.open("rb") as content:
-        shutil.copyfileobj(content, file)
+def _stream(out: str | os.PathLike[str]) -> int | None:
+    """Opens what takes bytes and keeps none: an open file, a FIFO or a character device."""
+    with _writing(out):
+        match = _OPEN_FILE.fullmatch(os.path.abspath(out))
+        if match is not None:
+            return os.dup(int(match[2] or _STANDARD[match[1]]))
+        try:
+            mode = os.stat(out).st_mode
+        except (OSError, ValueError):
+            return None
+        if not stat.S_ISFIFO(mode) and not stat.S_ISCHR(mode):
+            return None
+        try:  # without a reader it would wait, for ever perhaps
+            handle = os.open(out, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        except OSError as e:
+            if e.errno != errno.ENXIO:
+                raise
+            raise TargetError(f"{out}: is a FIFO that no process reads") from e
+        os.set_blocking(handle, True)
+        return handle
 
 
 def _check_file(out: str | os.PathLike[str], target: Path, overwrite: bool) -> None:

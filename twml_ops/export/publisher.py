@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops._publish import exclusive
+from twml_ops._publish import exclusive, part_of
 from twml_ops._scorer import PROGRAM_FILE
 from twml_ops.checkpoint import CheckpointReader
 from twml_ops.data import Schema
@@ -168,7 +168,7 @@ class ScorerPublisher:
         return written
 
     def _remove_old(self) -> None:
-        folders = version_folders(self._folder)
+        folders = [f for f in version_folders(self._folder) if _was_published(f)]
         kept = {v.name for v in folders[-self._keep :]}
         needed = kept | {base_name(self._folder / name) for name in kept}
         for folder in folders:
@@ -176,3 +176,14 @@ class ScorerPublisher:
                 continue
             (folder / PROGRAM_FILE).unlink(missing_ok=True)  # no server begins to read it
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _was_published(folder: Path) -> bool:
+    """Whether a folder has nothing but files of versions, so that nobody else's are removed."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    program = (PROGRAM_FILE, part_of(folder / PROGRAM_FILE).name)
+    return all(
+        (path.name in program or path.suffix == ".npy") and path.is_file() and not path.is_symlink()
+        for path in folder.iterdir()
+    )

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import zipfile
-from collections.abc import Iterator
-from contextvars import ContextVar
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,10 +13,9 @@ import tensorflow as tf
 
 from twml_ops._publish import new_file
 from twml_ops.placement.tiered import tiered_placement_of
+from twml_ops.placement.whole_values import MARK, written_later
 
 _WEIGHTS = "model.weights.h5"  # in a .keras file
-_MARK = 0x7477_6D6C_6F70_7331  # of the number of a table, in its place in the HDF5 file
-_LATER: ContextVar[list[Any] | None] = ContextVar("tables that are written later", default=None)
 
 
 def save_model(model: tf.keras.Model, file: str | Path) -> None:
@@ -37,7 +33,7 @@ def save_model(model: tf.keras.Model, file: str | Path) -> None:
     """
     with new_file(file, overwrite=True) as part, TemporaryDirectory(dir=part.parent) as folder:
         small, weights = Path(folder) / "small.keras", Path(folder) / _WEIGHTS
-        with _later() as tables:
+        with written_later() as tables:
             model.save(str(small))
         if not tables:
             small.replace(part)
@@ -53,32 +49,6 @@ def save_model(model: tf.keras.Model, file: str | Path) -> None:
         whole.replace(part)
 
 
-def placeholder(variable: Any) -> np.ndarray | None:
-    """What a layer stores for a table that is written later.
-
-    Args:
-        variable: a weight of the layer.
-
-    Returns:
-        An array; None if the layer has to store the weight itself.
-    """
-    tables = _LATER.get()
-    if tables is None or tiered_placement_of(variable) is None:
-        return None
-    tables.append(variable)
-    return np.array([_MARK, len(tables) - 1], np.int64)
-
-
-@contextlib.contextmanager
-def _later() -> Iterator[list[Any]]:
-    tables: list[Any] = []
-    token = _LATER.set(tables)
-    try:
-        yield tables
-    finally:
-        _LATER.reset(token)
-
-
 def _write_tables(weights: Path, tables: list[Any]) -> None:
     with h5py.File(weights, "r+") as file:
         marked = {}
@@ -86,7 +56,7 @@ def _write_tables(weights: Path, tables: list[Any]) -> None:
         def visit(name: str, item: Any) -> None:
             if isinstance(item, h5py.Dataset) and item.shape == (2,) and item.dtype == np.int64:
                 mark, number = item[...]
-                if mark == _MARK:
+                if mark == MARK:
                     marked[name] = tables[number]
 
         file.visititems(visit)
@@ -95,7 +65,7 @@ def _write_tables(weights: Path, tables: list[Any]) -> None:
             place = tiered_placement_of(variable)
             assert place is not None
             del file[name]
-            rows = file.create_dataset(name, place.shape, np.float32)
+            rows = file.create_dataset(name, place.whole_shape(variable), np.float32)
             begin = 0
             for piece in place.pieces(variable):
                 # HDF5 has no bfloat16; float32 has all its values.
