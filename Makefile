@@ -62,7 +62,7 @@ ANY_TF_TESTS = tests/benchmarks tests/cuda tests/core/test_reuse_distance.py tes
 	tests/serving/test_load.py tests/serving/test_model.py tests/serving/test_processes.py tests/serving/test_rest.py \
 	tests/serving/test_storage.py \
 	tests/tools tests/test_architecture.py tests/test_publish.py tests/cli/test_outputs.py tests/test_child_process.py tests/test_deferred_imports.py \
-	tests/checkpoint/test_killed.py tests/cli/commands/test_explain.py tests/cli/commands/test_plan.py \
+	tests/checkpoint/test_killed.py tests/cli/test_terminal.py tests/cli/runs/test_cluster_checkpoints.py tests/cli/commands/test_explain.py tests/cli/commands/test_plan.py \
 	tests/cli/commands/test_learn_hash.py tests/cli/commands/test_schema.py tests/cli/commands/test_search.py tests/cli/commands/test_stability.py tests/cli/commands/test_tables.py tests/cli/commands/test_tune.py \
 	tests/cli/runs/test_choose_epochs.py tests/cli/runs/test_choose_model.py tests/cli/runs/test_config.py \
 	tests/cli/runs/test_configure.py tests/cli/runs/test_ensemble.py tests/cli/runs/test_evaluation_log.py \

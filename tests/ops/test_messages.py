@@ -189,6 +189,9 @@ print("refused", refused.count(b""), "accepted", greet(7) == struct.pack("<q", 7
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the memory for stacks")
+@pytest.mark.skipif(
+    "asan" in os.environ.get("LD_PRELOAD", ""), reason="a sanitizer needs memory for each thread"
+)
 def test_a_peer_for_whom_there_is_no_thread_is_disconnected_and_the_process_goes_on():
     code = NO_THREADS.replace("MAGIC", str(MAGIC))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)

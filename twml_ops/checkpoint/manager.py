@@ -255,6 +255,9 @@ class CheckpointManager:
     def alone(self) -> Iterator[None]:
         """Holds the lock of the folder in a block, if the folder exists.
 
+        Yields:
+            Nothing.
+
         Raises:
             CheckpointError: another process writes to the folder.
         """

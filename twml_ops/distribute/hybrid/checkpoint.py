@@ -21,7 +21,6 @@ from twml_ops.checkpoint import (
     FACTS,
     MANIFEST,
     SHARDS,
-    CheckpointDamaged,
     CheckpointError,
     CheckpointManager,
     CheckpointReader,
@@ -211,19 +210,23 @@ def restore(state: RunState, checkpoint: CheckpointReader) -> None:
         raise ValueError(
             f"{path} is of another model: expected the weights {shapes}, got {shards['dense']}"
         )
+    sizes: list[tf.Tensor] = []
     with chain.reading():
         for i, (table, description) in enumerate(zip(state.tables, shards["tables"], strict=True)):
             for p, shard in enumerate(table.shards):
                 names = [f"{i}", *(f"{i}/{s}" for s in description["slots"])]
                 for name, variable in zip(names, [shard, *table.slots[p]], strict=True):
-                    _restore(variable, name, table, p, description["by_row"], chain)
+                    value = _restore(variable, name, table, p, description["by_row"], chain)
+                    with tf.device(variable.device):
+                        sizes.append(tf.raw_ops.Size(input=value))
         if dense:
             values = chain.values(DENSE, list(dense), [v.dtype for v in dense.values()])
             for variable, value in zip(dense.values(), values, strict=True):
                 variable.assign(value)
-        for table in state.tables:
-            for shard in table.shards:
-                shard.wait()  # for errors of the servers
+        for size in sizes:  # raises the error of a server, which would be lost otherwise
+            size.numpy()
+        for shard in (shard for table in state.tables for shard in table.shards):
+            shard.wait()
     step = checkpoint.manifest.step
     state.step.assign(tf.constant(step, tf.int64))
     for each in updates.component_optimizers(state.optimizer):
@@ -294,16 +297,12 @@ class _Chain:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Turns errors of TensorFlow that a damaged file causes into `CheckpointDamaged`."""
+        """Turns an error of TensorFlow into `CheckpointDamaged`, if a file is damaged."""
         try:
             yield
-        except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as e:
+        except tf.errors.OpError:  # of a damaged file, of one that was removed, or a lost server
             tf.experimental.async_clear_error()
-            raise CheckpointDamaged(f"{self._newest.folder}: is damaged: {e.message}") from e
-        except tf.errors.NotFoundError:  # a file that was removed meanwhile, or a lost server
-            tf.experimental.async_clear_error()
-            for each in self._chain:
-                each.verify_files()
+            self._newest.verify()
             raise
 
     def read_shard(self, server: int, name: str, dtype: tf.DType) -> tf.Tensor:
@@ -329,7 +328,7 @@ class _Chain:
 
 def _restore(
     variable: RemoteVariable, name: str, table: RemoteTable, p: int, by_row: bool, chain: _Chain
-) -> None:
+) -> tf.Tensor:
     with tf.device(variable.device):
         if chain.servers == len(table.shards) and by_row == table.by_row:
             value = chain.read_shard(p, name, variable.dtype)
@@ -341,6 +340,7 @@ def _restore(
             has_columns = table.by_row or shape.rank > 1
             value = tf.identity(table.slice_shard(whole, p)) if has_columns else whole
         tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+    return value
 
 
 def _values(
