@@ -11,32 +11,33 @@ namespace {
 // Offsets as they came, if they are of one of the types that string arrays have.
 template <class Offset>
 py::array_t<int64_t> HashedAt(const Array<uint8_t>& bytes, const Array<Offset>& offsets, SipKey key,
-                              int64_t num_buckets, int num_threads) {
+                              int64_t num_buckets, bool typed, int num_threads) {
   py::array_t<int64_t> out(std::max<py::ssize_t>(offsets.size() - 1, 0));
   int64_t* data = out.mutable_data();
   Status status;
   {
     py::gil_scoped_release release;
-    status =
-        HashStrings(SpanOf(bytes), SpanOf(offsets), key, num_buckets, Threads(num_threads), data);
+    status = HashStrings(SpanOf(bytes), SpanOf(offsets), key, num_buckets, Threads(num_threads),
+                         data, typed);
   }
   RaiseIfError(status);
   return out;
 }
 
 py::array_t<int64_t> Hashed(const ArrayLike& data, const ArrayLike& offsets,
-                            std::pair<int64_t, int64_t> key, int64_t num_buckets, int num_threads) {
+                            std::pair<int64_t, int64_t> key, int64_t num_buckets, bool typed,
+                            int num_threads) {
   const auto bytes = ToArray<uint8_t>(data, "data");
   RequireRank(bytes, 1, "data");
   const SipKey sip_key = {static_cast<uint64_t>(key.first), static_cast<uint64_t>(key.second)};
   if (py::isinstance<py::array_t<int32_t>>(offsets)) {
     const auto narrow = ToArray<int32_t>(offsets, "offsets");
     RequireRank(narrow, 1, "offsets");
-    return HashedAt(bytes, narrow, sip_key, num_buckets, num_threads);
+    return HashedAt(bytes, narrow, sip_key, num_buckets, typed, num_threads);
   }
   const auto wide = ToArray<int64_t>(offsets, "offsets");
   RequireRank(wide, 1, "offsets");
-  return HashedAt(bytes, wide, sip_key, num_buckets, num_threads);
+  return HashedAt(bytes, wide, sip_key, num_buckets, typed, num_threads);
 }
 
 }  // namespace
@@ -44,7 +45,7 @@ py::array_t<int64_t> Hashed(const ArrayLike& data, const ArrayLike& offsets,
 void BindHashStrings(py::module_& m) {
   using py::literals::operator""_a;
   m.def("hash_strings", &Hashed, "data"_a, "offsets"_a, "key"_a, py::kw_only(),
-        IntArg("num_buckets") = int64_t{1} << 62, IntArg("num_threads") = 0,
+        IntArg("num_buckets") = int64_t{1} << 62, "typed"_a = false, IntArg("num_threads") = 0,
         "SipHash-2-4 (Aumasson and Bernstein 2012) of byte strings, modulo num_buckets: the same "
         "integers as tf.strings.to_hash_bucket_strong.\n\n"
         "Args:\n"
@@ -52,6 +53,8 @@ void BindHashStrings(py::module_& m) {
         "    offsets: int32 or int64 [U + 1]; string i is data[offsets[i]:offsets[i + 1]].\n"
         "    key: two integers in [-2^63, 2^63), the key of the hash.\n"
         "    num_buckets: at least 1.\n"
+        "    typed: whether the strings are integers or bools: `3.0` is hashed as `3`, and `True` "
+        "as `true`, and a null value as the empty string.\n"
         "    num_threads: 0 is one for each core.\n\n"
         "Returns:\n"
         "    int64 [U] in [0, num_buckets).\n\n"

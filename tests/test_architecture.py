@@ -15,13 +15,14 @@ ROOT = Path(__file__).resolve().parents[1]
 # "" is twml_ops/__init__.py. Each line names the rooms that a room imports, all of them on lines
 # further down, so that there is no cycle. A room that the list does not name is an error.
 ARROWS = {
-    "cli": "cli.commands cli.errors _deferred_imports _garbage_collection _startup_log",
+    "cli": "cli.commands cli.errors _deferred_imports _garbage_collection _startup_log _terminal",
     "cli.commands": "cli.runs cli.errors checkpoint selfcheck",
     "cli.runs": "cli.render cli.results cli.errors analysis export serving tpu distribute search "
-    "models peers layers optimizers placement checkpoint data planning _keras _child ''",
-    "cli.render": "cli.results analysis tpu search data planning",
+    "models peers layers optimizers placement checkpoint data planning _keras _child _publish "
+    "_scorer ''",
+    "cli.render": "cli.results analysis tpu search data planning _terminal",
     "cli.results": "analysis planning",
-    "callbacks": "models placement",
+    "callbacks": "models placement _keras",
     "search": "models layers optimizers data",
     "cli.errors": "",
     "selfcheck": "core ops _keras _startup_log ''",
@@ -31,17 +32,18 @@ ARROWS = {
     "_deprecated",
     "estimator": "export checkpoint optimizers ops _deprecated",
     "serving": "core _scorer",
-    "export": "models checkpoint data layers ops ops.stock core _scorer _category_hash _keras",
+    "export": "models checkpoint data layers ops ops.stock core _scorer _category_hash _keras "
+    "_publish",
     "models": "data layers placement _batch ops _keras",
-    "checkpoint": "layers optimizers data placement ops core _keras",
+    "checkpoint": "layers optimizers data placement ops core _keras _publish",
     "planning": "_deprecated",
     "peers": "core _child",
     "data": "core _category_hash",
     "metrics": "_keras",
-    "layers": "placement _batch core _category_hash _category_keys ops _keras",
+    "layers": "placement _batch core _category_hash _category_keys ops _keras _publish _terminal",
     "optimizers": "placement ops ops.stock _keras",
     "placement": "ops _keras _deprecated",
-    "_batch": "ops",
+    "_batch": "ops _keras",
     "ops": "ops.xla ops.stock core _keras _deprecated",
     "ops.xla": "ops.stock",
     "ops.stock": "core",
@@ -53,6 +55,8 @@ ARROWS = {
     "_keras": "",
     "_deprecated": "",
     "_child": "",
+    "_publish": "",
+    "_terminal": "",
     "_startup_log": "_tensorflow_import",
     "_deferred_imports": "_tensorflow_import",
     "_garbage_collection": "_tensorflow_import",
@@ -84,7 +88,7 @@ SYSTEM_INCLUDES = {
     "cc/core/scorer": r"fcntl\.h|sys/(mman|stat)\.h|unistd\.h",
     "cc/core/simd": r"immintrin\.h",
     "cc/cuda": r"cub/device/.*",
-    "cc/tf/kernels": r"netinet/(in|tcp)\.h|sys/(socket|time|uio)\.h",
+    "cc/tf/kernels": r"(arpa/inet|netinet/(in|tcp)|sys/(socket|time|uio))\.h",
     "python": r"pybind11/.*",
 }
 

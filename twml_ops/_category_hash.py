@@ -17,6 +17,12 @@ from twml_ops import core
 VERSION = 2  # of the hash of new runs; data/hashing.py has the others
 NUM_BUCKETS = 1 << 62
 MISSING = -1  # the id of a category that is not there
+NULLS = (
+    *("-", "?", ".", "NA", "N/A", "n/a", "na", "#N/A", "#NA", "<NA>", "\\N", "NULL", "Null", "nil"),
+    *("null", "NaN", "NAN", "nan", "-NaN", "-nan", "None", "NONE", "none"),
+)
+"""Texts that are missing values where numbers, integers or bools are expected: see
+cc/core/category_text.h."""
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -1,6 +1,9 @@
 #include "cc/core/siphash.h"
 
 #include <cstring>
+#include <string_view>
+
+#include "cc/core/category_text.h"
 
 namespace twml {
 namespace {
@@ -89,7 +92,7 @@ uint64_t SipHash24(SipKey key, const uint8_t* bytes, int64_t size) {
 
 template <class Offset>
 Status HashStrings(Span<const uint8_t> bytes, Span<const Offset> offsets, SipKey key,
-                   int64_t num_buckets, const ParallelFor& parallel_for, int64_t* out) {
+                   int64_t num_buckets, const ParallelFor& parallel_for, int64_t* out, bool typed) {
   if (num_buckets < 1) return Invalid("num_buckets must be at least 1, got ", num_buckets);
   TWML_RETURN_IF_ERROR(CheckOffsets(offsets, bytes.size()));
   const int64_t count = offsets.size() - 1;
@@ -97,16 +100,19 @@ Status HashStrings(Span<const uint8_t> bytes, Span<const Offset> offsets, SipKey
   const int64_t per_string = (offsets[count] - offsets[0]) / count;
   parallel_for(count, 20 + 2 * per_string, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t start = offsets[i];
-      out[i] = BucketOf(SipHash24(key, bytes.data() + start, offsets[i + 1] - start), num_buckets);
+      const auto* text = reinterpret_cast<const char*>(bytes.data() + offsets[i]);
+      std::string_view token(text, static_cast<size_t>(offsets[i + 1] - offsets[i]));
+      if (typed) token = TypedCategory(token);
+      const auto* data = reinterpret_cast<const uint8_t*>(token.data());
+      out[i] = BucketOf(SipHash24(key, data, static_cast<int64_t>(token.size())), num_buckets);
     }
   });
   return Status();
 }
 
 template Status HashStrings(Span<const uint8_t>, Span<const int32_t>, SipKey, int64_t,
-                            const ParallelFor&, int64_t*);
+                            const ParallelFor&, int64_t*, bool);
 template Status HashStrings(Span<const uint8_t>, Span<const int64_t>, SipKey, int64_t,
-                            const ParallelFor&, int64_t*);
+                            const ParallelFor&, int64_t*, bool);
 
 }  // namespace twml

@@ -28,10 +28,12 @@ inline int64_t BucketOf(uint64_t hash, int64_t num_buckets) {
 }
 
 // out[i] = the bucket of the string bytes[offsets[i] .. offsets[i + 1]], for each of the
-// offsets.size() - 1 strings. Offset is int32_t or int64_t.
+// offsets.size() - 1 strings; if `typed`, in the spelling of `TypedCategory`. Offset is int32_t or
+// int64_t.
 template <class Offset>
 Status HashStrings(Span<const uint8_t> bytes, Span<const Offset> offsets, SipKey key,
-                   int64_t num_buckets, const ParallelFor& parallel_for, int64_t* out);
+                   int64_t num_buckets, const ParallelFor& parallel_for, int64_t* out,
+                   bool typed = false);
 
 }  // namespace twml
 

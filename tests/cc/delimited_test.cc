@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace twml {
@@ -26,7 +27,7 @@ int64_t Id(const std::string& token) {
 struct Parsed {
   std::vector<double> numbers;
   std::vector<int64_t> categories;
-  int64_t bad_line = -2;
+  int64_t bad_line = -2, lossy_line = -2;
 };
 
 // Every line as a piece of its own, the last one first.
@@ -38,7 +39,8 @@ Parsed Parse(const std::string& text, const ParallelFor& parallel_for = Serial) 
   const std::vector<int64_t> ends = LineEnds(Bytes(text));
   Parsed out{std::vector<double>(2 * ends.size()), std::vector<int64_t>(ends.size())};
   EXPECT_TRUE(ParseDelimited(Bytes(text), ends, '\t', kColumns, 1000, parallel_for,
-                             {out.numbers.data(), out.categories.data()}, &out.bad_line)
+                             {out.numbers.data(), out.categories.data()}, &out.bad_line,
+                             &out.lossy_line)
                   .ok());
   return out;
 }
@@ -66,7 +68,7 @@ TEST(Delimited, TheFirstBadLineIsNamed) {
   const std::string good = "1\ta\t\t1\n";
   for (const std::string bad : {"", "1\ta\t\t", "x\ta\t\t1", "1.5\ta\t\t1", "1\ta\t\t1\t",
                                 "1\ta\t1", "1\ta\t\tinf", "1\ta\t\t1x", "1\ta\t\t+-1", "1\ta\t\t+",
-                                "-\ta\t\t1", "1234567890123456789\ta\t\t1", "1\ta\t\tnan"}) {
+                                "-\ta\t\t1", "1234567890123456789\ta\t\t1", "1\ta\t\tNa"}) {
     for (const ParallelFor& parallel_for : {ParallelFor(Serial), ParallelFor(Backwards)}) {
       const std::string lines = good + good + bad + "\n" + good + "?\n";
       EXPECT_EQ(Parse(lines, parallel_for).bad_line, bad == "1\ta\t\t" ? 4 : 2) << bad;
@@ -74,11 +76,52 @@ TEST(Delimited, TheFirstBadLineIsNamed) {
   }
 }
 
+CsvRows Rows(const std::string& text, bool inside = false, int64_t max_quoted = 100) {
+  return FindCsvRows(Bytes(text), ',', inside, max_quoted);
+}
+
+TEST(CsvRows, EndOutsideOfQuotes) {
+  using Ends = std::vector<int64_t>;
+  EXPECT_EQ(Rows("").ends, (Ends{}));
+  EXPECT_EQ(Rows("a,b\nc").ends, (Ends{4, 5}));
+  EXPECT_EQ(Rows("\"a\nb\",c\r\nd\n").ends, (Ends{9, 11}));
+  EXPECT_EQ(Rows("\"a\"\"\n\"\n").ends, (Ends{7}));
+  EXPECT_EQ(Rows("5\",6\"\n\"\"\n").ends, (Ends{6, 9}));  // a quote that begins no field is none
+  EXPECT_EQ(Rows("a\" \"\nb,\"\"").ends, (Ends{5, 9}));
+  EXPECT_EQ(Rows("\n \t\r\nx\n,\n\"\"\n ").blanks, (Ends{0, 1, 5}));
+  EXPECT_EQ(FindCsvRows(Bytes("\t\n\n"), '\t', false, 9).blanks, (Ends{1}));
+}
+
+TEST(CsvRows, AnOpenQuoteIsContinued) {
+  const CsvRows open = Rows("a\n1,\"b\n");
+  EXPECT_TRUE(open.open);
+  EXPECT_EQ(open.quote, 4);
+  EXPECT_EQ(open.ends, (std::vector<int64_t>{2}));
+  EXPECT_EQ(Rows("c\n\",2\nd\n", true).ends, (std::vector<int64_t>{6, 8}));
+  EXPECT_TRUE(Rows("c\n", true).open);
+  EXPECT_TRUE(Rows("", true).open);
+}
+
+TEST(CsvRows, FaultsHaveAPlace) {
+  const auto fault = [](const CsvRows& rows) { return std::make_pair(rows.fault, rows.position); };
+  EXPECT_EQ(fault(Rows("a\n\"b\"c\n")), std::make_pair(RowFault::kTextAfterQuote, int64_t{5}));
+  EXPECT_EQ(fault(Rows("\"b\"\rc\n")), std::make_pair(RowFault::kTextAfterQuote, int64_t{3}));
+  EXPECT_EQ(fault(Rows("a\rb\n")), std::make_pair(RowFault::kCarriageReturn, int64_t{1}));
+  EXPECT_EQ(fault(Rows("a\r\r\n")), std::make_pair(RowFault::kCarriageReturn, int64_t{1}));
+  EXPECT_EQ(fault(Rows("a\r,\"b\"\n")), std::make_pair(RowFault::kCarriageReturn, int64_t{1}));
+  EXPECT_EQ(fault(Rows("\"a\rb\"\r\nc\r")), std::make_pair(RowFault::kNone, int64_t{-1}));
+  EXPECT_EQ(fault(Rows("\"12\n4\"", false, 3)), std::make_pair(RowFault::kLongQuote, int64_t{1}));
+  EXPECT_EQ(fault(Rows("\"12\n\"", false, 3)).first, RowFault::kNone);
+  EXPECT_EQ(fault(Rows("\"1234\"", false, 3)).first, RowFault::kNone);  // without a line break
+  EXPECT_EQ(fault(Rows("\"12\n4\n", false, 3)).first, RowFault::kLongQuote);
+}
+
 TEST(Delimited, WrongArgumentsAreRefused) {
-  int64_t bad_line;
+  int64_t bad_line, lossy_line;
   const auto message = [&](const std::vector<DelimitedColumn>& columns, char delimiter,
                            int64_t num_buckets) {
-    return ParseDelimited(Bytes(""), {}, delimiter, columns, num_buckets, Serial, {}, &bad_line)
+    return ParseDelimited(Bytes(""), {}, delimiter, columns, num_buckets, Serial, {}, &bad_line,
+                          &lossy_line)
         .message();
   };
   EXPECT_EQ(message({}, ',', 1), "columns must have at least 1 element, got 0");

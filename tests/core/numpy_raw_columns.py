@@ -165,6 +165,10 @@ def _hashes(column: dict[str, Any], columns: dict[str, Array]) -> Array:
     """The ids of a column's categories, -1 where they are missing."""
     data, offsets = strings_of(column["name"], columns[column["name"]])
     first, second = column["key"]
-    ids = _core.hash_strings(data, offsets, (first, second), num_buckets=_BUCKETS)
+    typed = bool(column.get("typed", False))
+    hashed = {"key": (first, second), "num_buckets": _BUCKETS}
+    ids = _core.hash_strings(data, offsets, **hashed, typed=typed)
+    if typed:  # null values are as the empty text
+        ids[ids == _core.hash_strings(data[:0], [0, 0], **hashed)] = _MISSING
     ids[np.diff(offsets) == 0] = _MISSING
     return ids

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import traceback
-from typing import NoReturn
+import warnings
+from typing import NoReturn, TextIO
 
 _PREFIX = re.compile(r"^(\{\{function_node .*?\}\}\s*)?(\w+(Error|Exception|Invalid): )?")
 _SUFFIX = re.compile(r"\s*(\[\[\{\{node|\[Op:|\[name: ).*$")
@@ -37,6 +39,27 @@ def set_debug(value: bool) -> None:
     _Debug.on = _Debug.on or value
 
 
+def show_data_warnings() -> None:
+    """Prints the warnings of readers as one line each, like errors, and once each."""
+    warnings.showwarning = _show_warning
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    if issubclass(category, UserWarning) and category.__name__ == "DataWarning":
+        text = f"twml-ops: warning: {message}\n"
+    else:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+    with contextlib.suppress(OSError):
+        (file or sys.stderr).write(text)
+
+
 def reset_debug() -> None:
     """Forgets the `--debug` of a command that ran earlier in this process."""
     _Debug.on = False
@@ -53,18 +76,28 @@ def report(error: BaseException) -> NoReturn:
     """
     if _Debug.on:
         traceback.print_exception(error)
-    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+    if _is_interrupt(error):
         code, line = INTERRUPTED, "interrupted"
     elif isinstance(error, RunInterrupted):
         code, line = INTERRUPTED, str(error)
     elif isinstance(error, BrokenPipeError):
-        sys.stderr.close()  # the reader of a pipe has ended: exit without a message, as usual
-        raise SystemExit(FAILED)
+        raise SystemExit(FAILED)  # the reader of a pipe has ended: no message, as usual
     else:
         usage = hasattr(error, "format_message")  # errors of Typer, which may use a vendored Click
         code, line = USAGE if usage else FAILED, one_line(error)
-    print(f"twml-ops: {line}", file=sys.stderr)
+    if sys.stderr is not None:  # it is closed
+        with contextlib.suppress(OSError):
+            print(f"twml-ops: {line}", file=sys.stderr, flush=True)
     raise SystemExit(code)
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether an error is Ctrl-C, or one that Python made of it in an import."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+            return True
+        error = error.__cause__
+    return False
 
 
 def one_line(error: BaseException) -> str:

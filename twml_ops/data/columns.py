@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 
 from twml_ops._category_hash import MISSING
 from twml_ops.data.block import Array, Block, Categories, Group, Rows
-from twml_ops.data.errors import DataError, one_line
+from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import binary_labels, check_sparse, finite_numbers
+from twml_ops.data.guess import numbers_of_labels
 from twml_ops.data.hashing import hash_column
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, Schema
 
@@ -39,13 +40,17 @@ class Columns(ABC):
     def numbers(self, name: str) -> Array:
         """One number a row: float64 [R], NaN where it is missing."""
 
+    def labels(self, name: str) -> Array:
+        """The same of a label, which may be text: yes and true are 1, no and false are 0."""
+        return self.numbers(name)
+
     @abstractmethod
     def tokens(self, name: str) -> pa.Array:
         """One category a row: strings, binary or a dictionary of them [R], null where missing."""
 
-    def ids(self, name: str, version: int) -> Array:
-        """The ids of one category a row: int64 [R], -1 where it is missing."""
-        return hash_column(name, self.tokens(name), version=version)
+    def ids(self, name: str, version: int, typed: bool = False) -> Array:
+        """The ids of one category a row: int64 [R], -1 where it is missing; see `hash_column`."""
+        return hash_column(name, self.tokens(name), version=version, typed=typed)
 
     @abstractmethod
     def token_lists(self, name: str) -> tuple[Array, pa.Array]:
@@ -69,7 +74,7 @@ def block_of(columns: Columns, schema: Schema, where: Where, dim: int | None) ->
     Raises:
         DataError: a column is not there, or has a value that cannot be used.
     """
-    labels = [binary_labels(columns.numbers(n), where, n) for n in schema.labels]
+    labels = [binary_labels(columns.labels(n), where, n) for n in schema.labels]
     if not labels:
         labels = [np.zeros(columns.count, np.float32)]
     groups: dict[str, Group] = {}
@@ -94,7 +99,7 @@ def block_of(columns: Columns, schema: Schema, where: Where, dim: int | None) ->
 
 def _categories(columns: Columns, schema: Schema, where: Where) -> Categories:
     version = schema.hash_version
-    ids = [columns.ids(name, version) for name in schema.fields]
+    ids = [columns.ids(name, version, schema.is_typed(name)) for name in schema.fields]
     table = np.stack(ids, axis=1) if ids else np.zeros((columns.count, 0), np.int64)
     bags = {
         schema.categorical.index(name): _bag(columns, schema, name, where) for name in schema.bags
@@ -105,7 +110,8 @@ def _categories(columns: Columns, schema: Schema, where: Where) -> Categories:
 def _bag(columns: Columns, schema: Schema, name: str, where: Where) -> Rows:
     """The categories of a bag, those that are missing left out."""
     lengths, tokens = columns.token_lists(name)
-    ids = hash_column(name, tokens, version=schema.hash_version)
+    typed = schema.is_typed(name)
+    ids = hash_column(name, tokens, version=schema.hash_version, typed=typed)
     values = None
     if name in schema.bag_weights:
         column = schema.bag_weights[name]
@@ -183,16 +189,37 @@ class ArrowColumns(Columns):
             raise self._wrong(name, "a number or bool")
         return floats(column)
 
-    def tokens(self, name: str) -> pa.Array:
-        """See `Columns`; integers and bools are their text."""
+    def labels(self, name: str) -> Array:
+        """See `Columns`."""
         column = self._column(name)
+        if is_typed_kind(column.type) or not is_token(column.type) or column.type == pa.null():
+            return self.numbers(name)
+        texts = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        numbers, good = numbers_of_labels(texts)
+        if not good.all():
+            row = int(good.argmin())
+            raise DataError(
+                f"{self._where(row)}: expected a number, yes, no, true or false in the column "
+                f"`{name}`, got {column.type} {quote(texts[row].as_py())}"
+            )
+        return numbers
+
+    def tokens(self, name: str) -> pa.Array:
+        """See `Columns`; integers, bools and floats that are integers are their text."""
+        column = _decoded(self._column(name))
+        if pa.types.is_floating(column.type):
+            return self._integer_texts(name, column, np.arange(len(column)))
         if not is_token(column.type):
             raise self._wrong(name, "text, integers or bools")
         return as_tokens(column)
 
     def token_lists(self, name: str) -> tuple[Array, pa.Array]:
         """See `Columns`; a column of single tokens is one of lists of at most one."""
-        column = self._column(name)
+        column = _decoded(self._column(name))
+        if is_list(column.type) and pa.types.is_floating(column.type.value_type):
+            lengths = list_lengths(column)
+            rows = np.repeat(np.arange(len(lengths)), lengths)
+            return lengths, self._integer_texts(name, column.flatten(), rows)
         if is_list(column.type) and is_token(column.type.value_type):
             return list_lengths(column), as_tokens(column.flatten())
         if not is_token(column.type):
@@ -210,6 +237,20 @@ class ArrowColumns(Columns):
         if flat.null_count:
             raise DataError(f"{self._where(0)} and on: `{name}` holds a null")
         return list_lengths(column), np.asarray(flat.to_numpy(zero_copy_only=False))
+
+    def _integer_texts(self, name: str, column: pa.Array, rows: Array) -> pa.Array:
+        """Floats that are integers, as pandas makes them of integers with missing ones, as text."""
+        numbers = floats(column)
+        bad = ~(np.isnan(numbers) | ((np.trunc(numbers) == numbers) & (np.abs(numbers) <= 2**53)))
+        if bad.any():
+            k = int(bad.argmax())
+            raise DataError(
+                f"{self._where(int(rows[k]))}: column {name} has the category {numbers[k]}, "
+                "expected text, a bool or an integer that a float keeps"
+            )
+        return pa.array(np.nan_to_num(numbers).astype(np.int64), mask=np.isnan(numbers)).cast(
+            pa.string()
+        )
 
     def _column(self, name: str) -> pa.Array:
         if not self.has(name):
@@ -240,7 +281,7 @@ def infer(columns: pa.Schema, path: str, labels: Sequence[str]) -> Schema:
     """
     types = dict(zip(columns.names, columns.types, strict=True))
     for label in labels:
-        if not is_number(types.get(label, pa.null())) and types.get(label) != pa.bool_():
+        if label not in types or not (is_number(types[label]) or is_token(types[label])):
             got = f"got {types[label]}" if label in types else f"the columns are {[*types]}"
             raise DataError(
                 f"{path}: expected a number or bool column `{label}`, {got}{LABEL_HINT}"
@@ -259,7 +300,10 @@ def infer(columns: pa.Schema, path: str, labels: Sequence[str]) -> Schema:
             categorical.append(name)
             bags.append(name)
         else:
-            raise DataError(f"{path}: column {name} has type {kind}, expected number, text or bool")
+            raise DataError(
+                f"{path}: column {name} has type {kind}, expected number, text or bool; a schema, "
+                "as `twml-ops schema DATA` writes it, leaves it out"
+            )
     if not (continuous or categorical or has_sparse):
         raise DataError(f"{path}: no feature columns besides {', '.join(f'`{n}`' for n in labels)}")
     names = (tuple(continuous), tuple(categorical))
@@ -269,22 +313,55 @@ def infer(columns: pa.Schema, path: str, labels: Sequence[str]) -> Schema:
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Integers and floats."""
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    """Integers, floats and decimals."""
+    types = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return any(test(kind) for test in types)
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Lists of either offset type."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+    """Lists of either offset type, and of fixed size."""
+    types = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(test(kind) for test in types)
+
+
+def unusable(name: str, kind: pa.DataType) -> str | None:
+    """Why a column of this type cannot be a feature; None if it can."""
+    if is_number(kind) or is_token(kind):
+        return None
+    if is_list(kind):
+        if is_token(kind.value_type):
+            return None
+        if name in (SPARSE_IDS, SPARSE_VALUES) and is_number(kind.value_type):
+            return None
+        return f"{kind}: only lists of text or integers can be a feature"
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return f"{kind}: it can be the `time` of the examples, but no feature"
+    return f"{kind}: only numbers, text, bools and lists of them can be features"
 
 
 def is_token(kind: pa.DataType) -> bool:
-    """What can be a category: text, binary, integers, bools, and dictionaries of text."""
+    """What can be a category: text, binary, integers, bools, and dictionaries of them."""
     if pa.types.is_dictionary(kind):
-        return is_token(kind.value_type) and not pa.types.is_integer(kind.value_type)
+        return is_token(kind.value_type)
     types = pa.types
     text = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    return any(test(kind) for test in (*text, types.is_integer, types.is_boolean, types.is_null))
+    others = (types.is_fixed_size_binary, types.is_integer, types.is_boolean, types.is_null)
+    return any(test(kind) for test in (*text, *others))
+
+
+def is_typed_kind(kind: pa.DataType) -> bool:
+    """Whether the categories of a column of this type are integers or bools; see `Schema.typed`."""
+    if is_list(kind) or pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return is_number(kind) or bool(pa.types.is_boolean(kind))
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    """A column without a dictionary of anything else than text."""
+    kind = column.type
+    if pa.types.is_dictionary(kind) and is_typed_kind(kind):
+        return column.dictionary_decode()
+    return column
 
 
 def as_tokens(column: pa.Array) -> pa.Array:
@@ -292,6 +369,8 @@ def as_tokens(column: pa.Array) -> pa.Array:
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
         return column.cast(pa.string())
+    if pa.types.is_fixed_size_binary(kind):
+        return column.cast(pa.binary())
     return column
 
 
@@ -307,11 +386,16 @@ def list_lengths(lists: pa.Array) -> Array:
     return np.asarray(pc.list_value_length(lists).fill_null(0).to_numpy()).astype(np.int64)
 
 
-def check_types(columns: pa.Schema, schema: Schema, path: str) -> None:
-    """Raises the `DataError` that reading any row would raise for the columns' types."""
+def check_types(
+    columns: pa.Schema, schema: Schema, path: str, complete: Callable[[Columns], Columns]
+) -> None:
+    """Raises the `DataError` that reading any row would raise for the columns' types.
+
+    `complete` adds the columns that are not in the file.
+    """
     arrays = [pa.array([], kind) for kind in columns.types]
     empty = pa.RecordBatch.from_arrays(arrays, names=columns.names)
     try:
-        block_of(ArrowColumns(empty, lambda _: path), schema, lambda _: path, None)
+        block_of(complete(ArrowColumns(empty, lambda _: path)), schema, lambda _: path, None)
     except (pa.ArrowException, KeyError) as e:
         raise DataError(f"{path}: {one_line(e)}") from e

@@ -68,7 +68,7 @@ class CriteoSource(TextSource):
         if self._schema.hash_version == 1:
             return self._parse_version_1(chunk)
         text = np.frombuffer(chunk.text, np.uint8)
-        numbers, ids, bad = core.parse_delimited(text, "\t", _KINDS, _KEYS)
+        numbers, ids, bad, _ = core.parse_delimited(text, "\t", _KINDS, _KEYS)
         labels = numbers[:, 0]
         if bad >= 0 or not np.isin(labels, (0, 1)).all():
             raise _what_is_wrong(chunk, "a line is not in the Criteo format")

@@ -1,17 +1,20 @@
 """`csv:GLOB`: CSV files with a header line and a column `label`, gzipped if they end in .gz.
 
 Fields are separated by commas, or by TABs in files that end in .tsv or .tsv.gz. An empty field is
-a missing value. Without a schema the types of the columns are found by a look at the beginning of
-the first file: numbers are continuous, everything else categorical. A bag, which a schema declares,
-holds its categories separated by `|`, and its weights likewise. A quoted field must not contain
-line breaks.
+a missing value, and so is text such as `NA`, `null` or `-` (`NULLS`) where numbers, integers or
+bools are expected. Without a schema the types of the columns are found by a look at the beginning
+of the first file, and further on for columns that are empty there: numbers are continuous,
+everything else categorical, and so are integers that a number would not keep; see
+`twml_ops/data/guess.py`. A bag, which a schema declares, holds its categories separated by `|`, and
+its weights likewise. Fields may be quoted, see `csv_rows`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,16 +26,17 @@ from twml_ops import core
 from twml_ops._category_hash import VERSION, column_key
 from twml_ops.data.block import Array, Block
 from twml_ops.data.columns import ArrowColumns, Columns, block_of, infer
+from twml_ops.data.csv_rows import CsvFile, CsvRows
 from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import files_of
+from twml_ops.data.guess import Guess, guess_texts, is_lossy, is_typed, numbers_of_texts, say, warn
+from twml_ops.data.partitions import Partitions
 from twml_ops.data.schema import DEFAULT_LABELS, Schema
 from twml_ops.data.source import Source
-from twml_ops.data.text import Chunk, read_chunks, text_pieces
 from twml_ops.data.units import Piece
 
 _SEPARATOR = "|"
 _SAMPLE_BYTES = 1 << 20
-_NUMBER = r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
 
 
 class CsvSource(Source):
@@ -62,20 +66,32 @@ class CsvSource(Source):
         """
         super().__init__(name)
         self._files = files_of(glob)
-        first = _beginning(self._files[0])
+        self._partitions = Partitions(glob, self._files)
         self._delimiter = _delimiter(self._files[0])
-        self._header = _header(first, self._delimiter)
+        header, first = self._file(self._files[0]).beginning(_SAMPLE_BYTES)
+        self._header = _names(header, self._delimiter)
+        self._guessed: set[str] = set()  # columns of numbers that nobody has declared
+        self._warned: set[str] = set()
         if schema is None:
-            columns = self._guess(first)
+            guesses = self._guess(first)
+            for folder, kind in self._partitions.types(without=self._header).items():
+                guesses[folder] = Guess(pa.types.is_integer(kind), pa.types.is_integer(kind))
+            kinds = [pa.float64() if guess.number else pa.string() for guess in guesses.values()]
+            columns = pa.schema(zip(guesses, kinds, strict=True))
             schema = infer(columns, self._files[0], labels)
-            schema = dataclasses.replace(schema, hash_version=hash_version)
+            typed = tuple(n for n in schema.categorical if guesses[n].typed)
+            schema = dataclasses.replace(schema, hash_version=hash_version, typed=typed)
+            self._guessed = {n for n in schema.continuous if n in self._header}
+            warn(name, {n: guesses[n] for n in (*schema.continuous, *schema.categorical)})
+        elif schema.typed is None:
+            schema = dataclasses.replace(schema, typed=self._typed(first, schema))
         if schema.sparse_dim:
             raise DataError(f"{name}: CSV files hold no raw sparse features")
         self._schema = schema
-        for column in schema.columns:
-            if column not in self._header:
+        for path, column in itertools.product(self._files, schema.columns):
+            if column not in self._header and not self._partitions.have(path, column):
                 raise DataError(
-                    f"{self._files[0]}: there is no column {column}, the columns are {self._header}"
+                    f"{path}: there is no column {column}, the columns are {self._header}"
                 )
         numbers = {*schema.continuous, *schema.labels, schema.weight, schema.time}
         both = [n for n in self._header if n in numbers and n in _text_columns(schema)]
@@ -84,8 +100,9 @@ class CsvSource(Source):
                 f"{name}: a column of a CSV file is read as numbers or as text; the schema uses "
                 f"{', '.join(both)} as both"
             )
-        self._types = {n: _type_of(n, schema) for n in schema.columns}
-        self._plain = _plain_format(self._header, schema)
+        used = [n for n in self._header if n in schema.columns] or self._header[:1]
+        self._types = dict.fromkeys(used, pa.binary())
+        self._plain = _plain_format(self._header, schema, self._guessed)
 
     @property
     def schema(self) -> Schema:
@@ -95,74 +112,140 @@ class CsvSource(Source):
     def _make_pieces(self) -> Sequence[Piece]:
         pieces: list[Piece] = []
         for path in self._files:
-            pieces += text_pieces(
-                path, len(pieces), self._parse, Chunk.count_lines, self._after_header
-            )
+            pieces += self._file(path).pieces(len(pieces), self._parse, len)
         return pieces
 
-    def _after_header(self, chunk: Chunk) -> Chunk:
-        """The first chunk of a file without its header."""
-        header = _header(chunk, self._delimiter)
+    def _file(self, path: str) -> CsvFile:
+        return CsvFile(path, self._delimiter, self._check_header)
+
+    def _check_header(self, first: CsvRows) -> None:
+        header = _names(first, self._delimiter)
         if header != self._header:
             raise DataError(
-                f"{chunk.path}: its header {header} differs from that of "
+                f"{first.path}: its header {header} differs from that of "
                 f"{self._files[0]}, {self._header}"
             )
-        return _after_first_line(chunk)
 
-    def _guess(self, first: Chunk) -> pa.Schema:
-        """The types that Arrow reads the beginning of a file as; no text is a date."""
-        rest = _after_first_line(first)
+    def _guess(self, rest: CsvRows) -> dict[str, Guess]:
+        """What the beginning of a file says of the columns, and the rest where they are empty."""
         if not rest.text:
-            raise DataError(f"{first.path}: there are no lines after the header")
-        try:
-            table = csv.read_csv(
-                pa.BufferReader(rest.text),
-                # In one thread Arrow numbers the line that it cannot read.
-                csv.ReadOptions(column_names=self._header, use_threads=False),
-                csv.ParseOptions(delimiter=self._delimiter),
-                csv.ConvertOptions(timestamp_parsers=[], null_values=[""], check_utf8=False),
-            )
-        except pa.ArrowInvalid as e:
-            raise _wrong_line(rest, str(e)) from None
-        kinds = [_guessed(kind) for kind in table.schema.types]
-        return pa.schema(zip(self._header, kinds, strict=True))
+            raise DataError(f"{rest.path}: there are no lines after the header")
+        found: dict[str, Guess] = {}
+        for chunk in itertools.chain([rest], self._chunks()):
+            texts = self._texts(chunk, [n for n in self._header if n not in found])
+            for name in texts.column_names:
+                guess = guess_texts(name, texts[name].combine_chunks())
+                if guess is not None:
+                    found[name] = guess
+            if len(found) == len(self._header):
+                break
+        nothing = Guess(False, why="all of its fields are empty or null")
+        return {name: found.get(name, nothing) for name in self._header}
 
-    def _parse(self, chunk: Chunk) -> Block:
+    def _chunks(self) -> Iterator[CsvRows]:
+        """The rows of all files."""
+        for path in self._files:
+            yield from (rows for rows in self._file(path).in_order() if len(rows))
+
+    def _typed(self, rest: CsvRows, schema: Schema) -> tuple[str, ...]:
+        """The columns whose categories are integers or bools at the beginning of a file."""
+        names = [n for n in schema.categorical if n in self._header]
+        if not rest.text or not names:
+            return ()
+        texts = self._texts(rest, names)
+        typed = []
+        for name in names:
+            tokens = texts[name].combine_chunks()
+            if name in schema.bags:
+                tokens = pc.split_pattern(tokens, _SEPARATOR).flatten()
+            typed += [name] if is_typed(pc.unique(tokens)) else []
+        return tuple(typed)
+
+    def _texts(self, chunk: CsvRows, names: list[str]) -> pa.Table:
+        """Columns as text; an empty field is null."""
+        try:
+            # In one thread Arrow numbers the line that it cannot read.
+            return self._table(chunk, dict.fromkeys(names, pa.binary()), threads=False)
+        except pa.ArrowInvalid as e:
+            raise _wrong_line(chunk, str(e)) from None
+
+    def _parse(self, chunk: CsvRows) -> Block:
         if self._plain is not None and b'"' not in chunk.text:
             block = self._parse_plain(chunk)
             if block is not None:
                 return block
         try:
             table = self._table(chunk, self._types)
-        except pa.ArrowInvalid as e:
-            raise self._what_is_wrong(chunk, str(e)) from None
+        except pa.ArrowInvalid:
+            raise self._what_is_wrong(chunk) from None
         columns = _CsvColumns(table, chunk.where)
+        for name in self._guessed - self._warned:
+            self._look_for_loss(chunk, name, table[name].combine_chunks())
+        return self._block(columns, chunk)
+
+    def _block(self, columns: Columns, chunk: CsvRows) -> Block:
+        columns = self._partitions.added_to(columns, chunk.path)
         return block_of(columns, self._schema, chunk.where, None)
 
-    def _parse_plain(self, chunk: Chunk) -> Block | None:
+    def _parse_plain(self, chunk: CsvRows) -> Block | None:
         """The examples of a chunk without quotes; None if a line is not as expected."""
         assert self._plain is not None
         text = np.frombuffer(chunk.text, np.uint8)
         kinds, keys = self._plain.kinds, [column_key(n) for n in self._plain.categories]
-        numbers, ids, bad = core.parse_delimited(text, self._delimiter, kinds, keys)
+        numbers, ids, bad, lossy = core.parse_delimited(
+            text, self._delimiter, kinds, keys, line_ends=chunk.row_ends
+        )
         if bad >= 0:
             return None
+        if lossy >= 0:
+            self._warn_of_loss(chunk, lossy)
         columns = _PlainColumns(
+            len(chunk),
             dict(zip(self._plain.numbers, numbers.T, strict=True)),
             dict(zip(self._plain.categories, ids.T, strict=True)),
         )
-        return block_of(columns, self._schema, chunk.where, None)
+        return self._block(columns, chunk)
 
-    def _table(self, chunk: Chunk, types: dict[str, pa.DataType], threads: bool = True) -> pa.Table:
+    def _warn_of_loss(self, chunk: CsvRows, line: int) -> None:
+        """Warns of the columns of a line that are read as numbers and could be ids."""
+        if not self._guessed - self._warned:
+            return
+        fields = chunk.text.split(b"\n")[line].rstrip(b"\r").split(self._delimiter.encode())
+        for name, field in zip(self._header, fields, strict=True):
+            self._look_for_loss(chunk, name, pa.array([field], pa.binary()), line)
+
+    def _look_for_loss(self, chunk: CsvRows, name: str, texts: pa.Array, line: int = 0) -> None:
+        """Warns if texts of a column that was guessed to be of numbers could be ids."""
+        if name not in self._guessed - self._warned:
+            return
+        for k, text in enumerate(pc.unique(texts.drop_null()).to_pylist()):
+            if is_lossy(text.decode("utf-8", "replace")):
+                self._warned.add(name)
+                row = line + (k and pc.index(texts, text).as_py())
+                what = f"{chunk.where(row)}: column {name} is read as numbers, which lose"
+                say(f"{what} something of {quote(text)}", [name])
+                return
+
+    def _read_options(self, chunk: CsvRows, threads: bool) -> csv.ReadOptions:
+        """A block of Arrow must hold the longest row."""
+        longest = int(np.diff(chunk.row_ends, prepend=0).max(initial=0))
+        return csv.ReadOptions(
+            column_names=self._header,
+            use_threads=threads,
+            block_size=max(1 << 20, longest) if threads else max(1, len(chunk.text)),
+        )
+
+    def _table(
+        self, chunk: CsvRows, types: dict[str, pa.DataType], threads: bool = True
+    ) -> pa.Table:
         return csv.read_csv(
             pa.BufferReader(chunk.text),
-            csv.ReadOptions(
-                column_names=self._header,
-                use_threads=threads,
-                block_size=max(len(chunk.text) if not threads else 1 << 20, 1),
+            self._read_options(chunk, threads),
+            csv.ParseOptions(
+                delimiter=self._delimiter,
+                ignore_empty_lines=False,
+                newlines_in_values=chunk.text.count(b"\n") > len(chunk),
             ),
-            csv.ParseOptions(delimiter=self._delimiter, ignore_empty_lines=False),
             csv.ConvertOptions(
                 column_types=types,
                 include_columns=list(types),
@@ -172,25 +255,13 @@ class CsvSource(Source):
             ),
         ).combine_chunks()
 
-    def _what_is_wrong(self, chunk: Chunk, otherwise: str) -> DataError:
-        """The first bad field of `chunk`, found by a second, slower look."""
-        text = {name: pa.binary() for name in self._types}
+    def _what_is_wrong(self, chunk: CsvRows) -> DataError:
+        """The first bad line of `chunk`, found by a second, slower look."""
         try:
-            table = self._table(chunk, text, threads=False)
+            self._table(chunk, self._types, threads=False)
         except pa.ArrowInvalid as e:
             return _wrong_line(chunk, str(e))
-        faults = []
-        for name in (n for n, kind in self._types.items() if kind == pa.float64()):
-            column = table[name].combine_chunks().cast(pa.string(), safe=False)
-            bad = pc.invert(pc.match_substring_regex(column, _NUMBER)).fill_null(False)
-            bad = bad.to_numpy(zero_copy_only=False)
-            if bad.any():
-                line = int(bad.argmax())
-                faults.append((line, f"column {name}: expected a number, got", column[line]))
-        if not faults:
-            return DataError(f"{chunk.where(0)} or after: {one_line(ValueError(otherwise))}")
-        line, fault, got = min(faults, key=lambda f: f[0])
-        return DataError(f"{chunk.where(line)}: {fault} {quote(got.as_py())}")
+        return DataError(f"{chunk.where(0)} or after: the lines cannot be read")
 
 
 class _Plain(NamedTuple):
@@ -207,26 +278,34 @@ class _Plain(NamedTuple):
     categories: list[str]
 
 
-def _plain_format(header: list[str], schema: Schema) -> _Plain | None:
+def _plain_format(header: list[str], schema: Schema, guessed: set[str]) -> _Plain | None:
     """How to read the columns that a schema names; None if it has bags or an old hash."""
     if schema.bags or schema.hash_version != VERSION:
         return None
-    names = schema.columns
-    numbers = [n for n in header if n in names and _type_of(n, schema) == pa.float64()]
-    categories = [n for n in header if n in names and n not in numbers]
-    kinds = ("f" if n in numbers else "c" if n in categories else "-" for n in header)
-    return _Plain("".join(kinds), numbers, categories)
+    texts = _text_columns(schema)
+
+    def kind(name: str) -> str:
+        if name not in schema.columns:
+            return "-"
+        if name in texts:
+            return "t" if schema.is_typed(name) else "c"
+        return "g" if name in guessed else "f"
+
+    kinds = {name: kind(name) for name in header}
+    numbers = [n for n in header if kinds[n] in "fg"]
+    categories = [n for n in header if kinds[n] in "ct"]
+    return _Plain("".join(kinds.values()), numbers, categories)
 
 
 class _PlainColumns(Columns):
     """Columns whose categories are hashed already."""
 
-    def __init__(self, numbers: dict[str, Array], ids: dict[str, Array]) -> None:
-        self._numbers, self._ids = numbers, ids
+    def __init__(self, count: int, numbers: dict[str, Array], ids: dict[str, Array]) -> None:
+        self._count, self._numbers, self._ids = count, numbers, ids
 
     @property
     def count(self) -> int:
-        return len(next(iter((self._numbers | self._ids).values())))
+        return self._count
 
     def has(self, name: str) -> bool:
         return name in self._numbers or name in self._ids
@@ -234,8 +313,8 @@ class _PlainColumns(Columns):
     def numbers(self, name: str) -> Array:
         return self._numbers[name]
 
-    def ids(self, name: str, version: int) -> Array:
-        assert version == VERSION
+    def ids(self, name: str, version: int, typed: bool = False) -> Array:
+        assert version == VERSION  # the parser was told which are typed
         return self._ids[name]
 
     def tokens(self, name: str) -> pa.Array:
@@ -257,27 +336,28 @@ class _CsvColumns(ArrowColumns):
         batch = batches[0] if batches else pa.RecordBatch.from_arrays(empty, schema=table.schema)
         super().__init__(batch, where)  # type: ignore[arg-type]
 
+    def numbers(self, name: str) -> Array:
+        column = self._column(name)
+        numbers, good = numbers_of_texts(column)
+        if not good.all():
+            row = int(good.argmin())
+            got = quote(column[row].as_py())
+            raise DataError(f"{self._where(row)}: column {name}: expected a number, got {got}")
+        return numbers
+
     def token_lists(self, name: str) -> tuple[Array, pa.Array]:
         lists = self._lists(name)
         return _lengths(lists), lists.flatten()
 
     def number_lists(self, name: str) -> tuple[Array, Array]:
         lists = self._lists(name)
-        text = lists.flatten()
-        try:
-            numbers = text.cast(pa.string()).cast(pa.float64())
-        except pa.ArrowInvalid:
-            raise self._wrong_number(name, lists) from None
-        return _lengths(lists), numbers.to_numpy(zero_copy_only=False)
-
-    def _wrong_number(self, name: str, lists: pa.Array) -> DataError:
-        """The first item of lists of text that is no number."""
-        text = lists.flatten()
-        bad = pc.invert(pc.match_substring_regex(text.cast(pa.string(), safe=False), _NUMBER))
-        item = bad.to_numpy(zero_copy_only=False).argmax()
-        row = int(np.searchsorted(np.cumsum(_lengths(lists)), item, side="right"))
-        got = quote(text[int(item)].as_py())
-        return DataError(f"{self._where(row)}: column {name}: expected a number, got {got}")
+        numbers, good = numbers_of_texts(lists.flatten())
+        if not good.all():
+            item = int(good.argmin())
+            row = int(np.searchsorted(np.cumsum(_lengths(lists)), item, side="right"))
+            got = quote(lists.flatten()[item].as_py())
+            raise DataError(f"{self._where(row)}: column {name}: expected a number, got {got}")
+        return _lengths(lists), numbers
 
     def _lists(self, name: str) -> pa.Array:
         column = self._column(name)
@@ -288,54 +368,30 @@ def _lengths(lists: pa.Array) -> Array:
     return np.asarray(pc.list_value_length(lists).fill_null(0).to_numpy()).astype(np.int64)
 
 
-def _beginning(path: str) -> Chunk:
-    """The first lines of a file, about `_SAMPLE_BYTES` of them."""
-    text = b""
-    for chunk in read_chunks(path):
-        text += chunk.text
-        if len(text) >= _SAMPLE_BYTES:
-            break
-    return Chunk(text, path, 1)
-
-
 def _delimiter(path: str) -> str:
     return "\t" if path.removesuffix(".gz").endswith(".tsv") else ","
 
 
-def _header(chunk: Chunk, delimiter: str) -> list[str]:
-    """The column names in the first line of a file."""
-    line = chunk.text.partition(b"\n")[0].rstrip(b"\r").removeprefix(b"\xef\xbb\xbf")
+def _names(header: CsvRows, delimiter: str) -> list[str]:
+    """The column names in the first row of a file."""
     try:
         table = csv.read_csv(
-            pa.BufferReader(line + b"\n"), parse_options=csv.ParseOptions(delimiter=delimiter)
+            pa.BufferReader(header.text.rstrip(b"\r\n") + b"\n"),
+            parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         )
+        names = [str(name) for name in table.column_names]
     except (pa.ArrowInvalid, UnicodeDecodeError) as e:
-        raise DataError(f"{chunk.path}: line 1: not a header: {one_line(e)}") from None
-    names = [str(name) for name in table.column_names]
+        raise DataError(f"{header.where(0)}: not a header: {one_line(e)}") from None
     if len(set(names)) < len(names):
-        raise DataError(f"{chunk.path}: line 1: the header has a name twice: {names}")
+        raise DataError(f"{header.where(0)}: the header has a name twice: {names}")
     return names
-
-
-def _after_first_line(chunk: Chunk) -> Chunk:
-    rest = chunk.text.partition(b"\n")[2]
-    return chunk._replace(text=rest, first_line=chunk.first_line + 1)
-
-
-def _type_of(name: str, schema: Schema) -> pa.DataType:
-    return pa.binary() if name in _text_columns(schema) else pa.float64()
 
 
 def _text_columns(schema: Schema) -> set[str | None]:
     return {*schema.categorical, *schema.bag_weights.values(), schema.group}
 
 
-def _guessed(kind: pa.DataType) -> pa.DataType:
-    number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    return kind if number else pa.string()
-
-
-def _wrong_line(chunk: Chunk, message: str) -> DataError:
+def _wrong_line(chunk: CsvRows, message: str) -> DataError:
     """Arrow's message, its row as a line of the file."""
     row = re.search(r"Row #(\d+)", message)
     where = chunk.where(int(row[1]) - 1) if row else f"{chunk.where(0)} or after"

@@ -1,10 +1,17 @@
-"""The one exception of the readers: one clear line, naming the file and the line in it."""
+"""The exception and the warning of the readers: one clear line."""
 
 from __future__ import annotations
+
+import errno
+import resource
 
 
 class DataError(ValueError):
     """Data that cannot be read as what it was said to be."""
+
+
+class DataWarning(UserWarning):
+    """What a reader has guessed, or has found in the data, that users may have to know."""
 
 
 def one_line(error: Exception) -> str:
@@ -16,3 +23,11 @@ def quote(raw: bytes | str, limit: int = 40) -> str:
     """`raw` as it can be shown inside a one-line message, cut to `limit` characters."""
     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
     return repr(text if len(text) <= limit else text[:limit] + "...")
+
+
+def cannot_read(path: str, error: Exception, otherwise: str = "cannot be read") -> DataError:
+    """The error of a file that cannot be opened or read; `otherwise`: what is probably wrong."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        otherwise = f"the process has too many open files, at most {limit} (`ulimit -n`)"
+    return DataError(f"{path}: {otherwise}: {one_line(error)}")

@@ -70,13 +70,17 @@ def _bytes_of(tokens: pa.Array) -> tuple[Array, Array]:
     return np.frombuffer(data, np.uint8) if data else np.zeros(0, np.uint8), ends
 
 
-def hash_tokens(column: str, tokens: pa.Array, *, version: int = VERSION) -> Array:
+def hash_tokens(
+    column: str, tokens: pa.Array, *, version: int = VERSION, typed: bool = False
+) -> Array:
     """The category ids of `tokens` in `column`.
 
     Args:
         column: name of the categorical column.
         tokens: pyarrow string or binary array [U] without nulls.
         version: of the hash, 1 or 2 (see the module's docstring).
+        typed: whether the categories are integers or bools, of which `3.0` is hashed as `3` and
+            `True` as `true`, and texts such as `NA` are missing; of version 2.
 
     Returns:
         int64 [U]: version 2 in [0, 2^62), and -1 for an empty token; version 1 in [0, 2^63).
@@ -91,8 +95,12 @@ def hash_tokens(column: str, tokens: pa.Array, *, version: int = VERSION) -> Arr
         seed = _hash_version_1(name, np.array([0, len(name)]), np.zeros(1, np.uint64))
         hashes = _hash_version_1(data, offsets.astype(np.int64), seed)
         return (hashes >> np.uint64(1)).astype(np.int64)
-    ids = core.hash_strings(data, offsets, column_key(column), num_buckets=NUM_BUCKETS)
-    ids[offsets[1:] == offsets[:-1]] = MISSING
+    ids = core.hash_strings(data, offsets, column_key(column), num_buckets=NUM_BUCKETS, typed=typed)
+    missing = offsets[1:] == offsets[:-1]
+    if typed:  # null values are hashed as the empty text
+        empty = core.hash_strings(data[:0], [0, 0], column_key(column), num_buckets=NUM_BUCKETS)
+        missing |= ids == empty
+    ids[missing] = MISSING
     return ids
 
 
@@ -103,7 +111,11 @@ def check_version(version: int) -> None:
 
 
 def hash_column(
-    column: str, tokens: pa.Array | pa.ChunkedArray, *, version: int = VERSION
+    column: str,
+    tokens: pa.Array | pa.ChunkedArray,
+    *,
+    version: int = VERSION,
+    typed: bool = False,
 ) -> Array:
     """The category ids of a column; each distinct token of a dictionary is hashed once.
 
@@ -111,6 +123,7 @@ def hash_column(
         column: name of the categorical column.
         tokens: pyarrow array [R] of strings, binary or a dictionary of them; null = missing.
         version: of the hash.
+        typed: as of `hash_tokens`.
 
     Returns:
         int64 [R], -1 where the value is missing.
@@ -120,7 +133,7 @@ def hash_column(
         if isinstance(tokens, pa.ChunkedArray):  # older pyarrow leaves a single chunk
             tokens = tokens.chunk(0)
     if not pa.types.is_dictionary(tokens.type) and version == VERSION:
-        ids = hash_tokens(column, tokens, version=version)
+        ids = hash_tokens(column, tokens, version=version, typed=typed)
         if tokens.null_count:
             ids[tokens.is_null().to_numpy(zero_copy_only=False)] = MISSING
         return ids
@@ -128,6 +141,6 @@ def hash_column(
         tokens = tokens.dictionary_encode()
     present = tokens.indices.is_valid().to_numpy(zero_copy_only=False)
     codes = tokens.indices.fill_null(0).to_numpy(zero_copy_only=False)
-    unique = hash_tokens(column, tokens.dictionary, version=version)
+    unique = hash_tokens(column, tokens.dictionary, version=version, typed=typed)
     ids = unique[codes] if len(unique) else np.full(len(codes), MISSING)
     return np.where(present, ids, MISSING)

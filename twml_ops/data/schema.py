@@ -49,6 +49,9 @@ class Schema:
         time: the column with the time of an example, or None.
         group: the column that examples of one user or request share, or None.
         hash_version: of the category ids; see `twml_ops.data.hash_tokens`.
+        typed: those of `categorical` whose categories are integers or bools: `3.0` is read as 3,
+            and `True` as true, so that files of any format have the same ids. None: the reader
+            finds out which. Schemas that differ in this alone are equal.
 
     Raises:
         ValueError: a name twice, a bag that is no categorical column, or no such hash version.
@@ -65,9 +68,12 @@ class Schema:
     time: str | None = None
     group: str | None = None
     hash_version: int = VERSION
+    typed: tuple[str, ...] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         check_version(self.hash_version)
+        if self.typed is not None and self.hash_version != VERSION:
+            object.__setattr__(self, "typed", ())
         names = [*self.continuous, *self.categorical, *self.labels, *self.bag_weights.values()]
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
@@ -83,6 +89,17 @@ class Schema:
     def fields(self) -> tuple[str, ...]:
         """Names of the categorical columns with one token a row; a field's id is its position."""
         return tuple(name for name in self.categorical if name not in self.bags)
+
+    def is_typed(self, name: str) -> bool:
+        """Says how the categories of a column are spelled.
+
+        Args:
+            name: of the column.
+
+        Returns:
+            Whether it is one of `typed`.
+        """
+        return name in (self.typed or ())
 
     def without_labels(self) -> Schema:
         """The features alone, of examples that are only predicted.
@@ -135,6 +152,7 @@ class Schema:
         """
         arguments: dict[str, Any] = {
             "hash_version": 1,
+            "typed": (),  # of runs that were written before there were typed categories
             **{k: tuple(v) if isinstance(v, list) else v for k, v in saved.items()},
         }
         return Schema(**arguments)

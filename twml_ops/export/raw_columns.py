@@ -8,11 +8,20 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from twml_ops._category_hash import MISSING, VERSION, column_key
+from twml_ops._category_hash import MISSING, NULLS, VERSION, column_key
 from twml_ops.data import LayoutName, Schema
 from twml_ops.data.layouts import bag_name
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES
+from twml_ops.export.example_lists import ExampleLists, at_most_one, same_lengths
 from twml_ops.layers import StringHash
+
+_SPELLINGS = (
+    (f"^(?:{'|'.join(map(re.escape, NULLS))})$", ""),
+    ("^(?:True|TRUE)$", "true"),
+    ("^(?:False|FALSE)$", "false"),
+    (r"^(?:\+|(-))?(0|[1-9][0-9]*)(?:\.0*)?$", r"\1\2"),
+    ("^-0$", "0"),
+)  # of integers and bools, in the order in which they are replaced
 
 
 class RawColumns:
@@ -69,8 +78,8 @@ class RawColumns:
 
         It has the `layout`, the names of the columns with `numbers`, and for each column with
         `categories`, in the order of the schema, its `name`, the two integers of the `key` of its
-        hash, whether it is a `bag`, and the column of its `weights` or None. `sparse` says whether
-        there are raw sparse features.
+        hash, whether it is a `bag`, the column of its `weights` or None, and whether it is `typed`.
+        `sparse` says whether there are raw sparse features.
         """
         schema = self._schema
         return {
@@ -82,6 +91,7 @@ class RawColumns:
                     "key": list(column_key(name)),
                     "bag": name in schema.bags,
                     "weights": schema.bag_weights.get(name),
+                    "typed": schema.is_typed(name),
                 }
                 for name in schema.categorical
             ],
@@ -111,29 +121,31 @@ class RawColumns:
     def parse(self, examples: tf.Tensor) -> dict[str, tf.Tensor]:
         """The tensors that `specs` describes, of serialized `tf.Example`s [B].
 
-        A feature that an example does not have is a missing value.
+        A feature that an example does not have, or whose list is empty, is a missing value. Numbers
+        may be lists of integers or floats, and categories lists of bytes or integers.
         """
-        schema = self._schema
-        spec: dict[str, Any] = {
-            name: tf.io.FixedLenFeature([], tf.float32, np.nan) for name in schema.continuous
-        }
-        spec |= {name: tf.io.FixedLenFeature([], tf.string, "") for name in schema.fields}
+        schema, lists = self._schema, ExampleLists(examples)
+        tensors: dict[str, tf.Tensor] = {}
+        for name in schema.continuous:
+            tensors[name] = at_most_one(lists.numbers(name), name, np.nan)
+        for name in schema.fields:
+            tensors[name] = at_most_one(lists.texts(name), name, "")
         for name in schema.bags:
-            spec[name] = tf.io.RaggedFeature(tf.string, row_splits_dtype=tf.int64)
+            tokens = lists.texts(name)
+            tensors[name], tensors[f"{name}_row_splits"] = tokens.flat_values, tokens.row_splits
             if name in schema.bag_weights:
                 weights = schema.bag_weights[name]
-                spec[weights] = tf.io.RaggedFeature(tf.float32, row_splits_dtype=tf.int64)
+                tensors[weights] = same_lengths(lists.numbers(weights), tokens, weights)
         if schema.sparse_dim:
-            spec[SPARSE_IDS] = tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)
-            spec[SPARSE_VALUES] = tf.io.RaggedFeature(tf.float32, row_splits_dtype=tf.int64)
-        tensors: dict[str, tf.Tensor] = {}
-        for name, value in tf.io.parse_example(examples, spec).items():
-            if not isinstance(value, tf.RaggedTensor):
-                tensors[name] = value
-                continue
-            tensors[name] = value.flat_values
-            if name in schema.bags or name == SPARSE_IDS:
-                tensors[f"{name}_row_splits"] = value.row_splits
+            ids, values = lists.integers(SPARSE_IDS), lists.numbers(SPARSE_VALUES)
+            # Without values they are 1, as where the data is read.
+            ones = ids.with_flat_values(tf.ones_like(ids.flat_values, tf.float32))
+            bare = tf.repeat(tf.equal(values.row_lengths(), 0), ids.row_lengths())
+            ones = tf.ragged.boolean_mask(ones, ids.with_flat_values(bare))
+            tensors[SPARSE_IDS] = ids.flat_values
+            values = tf.concat([values, ones], axis=1)
+            tensors[SPARSE_VALUES] = same_lengths(values, ids, SPARSE_VALUES)
+            tensors[f"{SPARSE_IDS}_row_splits"] = ids.row_splits
         return tensors
 
     def by_column(self, tensors: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -174,7 +186,7 @@ class RawColumns:
         schema, features = self._schema, {}
         if schema.fields:
             features["categorical"] = StringHash(schema.fields)(
-                {name: tensors[name] for name in schema.fields}
+                {name: self._spelled(name, tensors) for name in schema.fields}
             )
         for name in schema.bags:
             ids = self._bag(name, tensors)
@@ -194,15 +206,24 @@ class RawColumns:
             if name in schema.bags:
                 columns.append(self._bag(name, tensors))
             else:
-                ids = StringHash([name])({name: tensors[name]})
+                ids = StringHash([name])({name: self._spelled(name, tensors)})
                 columns.append(tf.RaggedTensor.from_tensor(ids, row_splits_dtype=tf.int64))
         ids = tf.concat(columns, axis=1)
         there = ids.with_flat_values(ids.flat_values != MISSING)
         return {"categorical_ids": tf.ragged.boolean_mask(ids, there)}
 
     def _bag(self, name: str, tensors: dict[str, tf.Tensor]) -> tf.RaggedTensor:
-        ids = StringHash([name])({name: tensors[name]})[:, 0]
+        ids = StringHash([name])({name: self._spelled(name, tensors)})[:, 0]
         return tf.RaggedTensor.from_row_splits(ids, tensors[f"{name}_row_splits"])
+
+    def _spelled(self, name: str, tensors: dict[str, tf.Tensor]) -> tf.Tensor:
+        """The categories of a column as they are hashed, see cc/core/category_text.h."""
+        texts = tensors[name]
+        if not self._schema.is_typed(name):
+            return texts
+        for pattern, spelling in _SPELLINGS:
+            texts = tf.strings.regex_replace(texts, pattern, spelling)
+        return texts
 
 
 def _tensor_name(column: str) -> str:

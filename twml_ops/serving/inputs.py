@@ -203,17 +203,14 @@ def _is_bytes(value: Any) -> bool:
     return isinstance(value, dict) and value.keys() == {"b64"}
 
 
-def _is_number(value: Any) -> bool:
-    """Whether it is a number, or null: a missing one."""
-    return value is None or isinstance(value, (int, float))
-
-
 def _text(name: str, value: Any) -> Any:
-    """A category: text, bytes, an integer, a bool or None."""
+    """A category: text, bytes, an integer, a bool or None; a float that is an integer, too."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if value is None or isinstance(value, int):
         return value
+    if isinstance(value, float) and abs(value) <= 2**53 and value == int(value):
+        return int(value)  # 3.0, as pandas writes an integer beside missing ones
     if isinstance(value, str):
         try:
             return value.encode()
@@ -226,7 +223,7 @@ def _text(name: str, value: Any) -> Any:
             raise InvalidRequest(f"input {name!r} has bytes that are not base64: {e}") from e
     raise InvalidRequest(
         f'input {name!r} must hold texts, {{"b64": ...}}, integers, bools or null, got '
-        f"{_kind(value)}"
+        f"{value if isinstance(value, float) else _kind(value)}"
     )
 
 
@@ -252,14 +249,27 @@ def _array(one: Input, value: Any) -> NDArray[Any]:
         texts[:] = [_text(one.name, x) for x in rows]
         return texts.reshape(-1, *(one.dims or ())) if width else texts
     try:
-        array = np.asarray(value)
-        if array.size == 0:
-            shape = array.shape if array.ndim > 1 else (0, *(one.dims or ()))
+        items = np.array(value, object)  # as they are: NumPy makes 1 of true beside an integer
+        if items.size == 0:
+            shape = items.shape if items.ndim > 1 else (0, *(one.dims or ()))
             return np.zeros(shape, one.dtype)
-        if array.dtype.kind == "O" and one.form == "dense" and all(map(_is_number, value)):
-            array = np.array([np.nan if x is None else x for x in value], np.float64)
-        if array.dtype.kind in "iufb":
-            return array
+        return items.astype(_dtype_of(one, set(map(type, items.ravel().tolist()))))
     except (ValueError, TypeError, OverflowError, RecursionError) as e:
         raise InvalidRequest(f"input {one.name!r} must be a regular array of numbers") from e
-    raise InvalidRequest(f"input {one.name!r} must hold numbers")
+
+
+def _dtype_of(one: Input, types: set[type]) -> Any:
+    """The type of an array with items of these types, which converts none to another value."""
+    if one.dtype == "float32":
+        known = types - {type(None)} if one.form == "dense" else types
+        if types == {bool}:
+            return np.bool_
+        if known <= {int, float} or known == {bool}:
+            return np.float64
+    elif types == {int}:
+        return np.int64
+    elif types == {bool} and one.dtype == "bool":
+        return np.bool_
+    expected = {"float32": "numbers", "int64": "integers"}.get(one.dtype, f"{one.dtype}s")
+    names = ", ".join(sorted(t.__name__ for t in types))
+    raise InvalidRequest(f"input {one.name!r} must hold {expected}, got {names}")

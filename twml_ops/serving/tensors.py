@@ -83,11 +83,15 @@ def array_of(name: str, tensor: Any, max_bytes: int) -> NDArray[Any]:
             array = np.frombuffer(tensor.tensor_content, np.dtype(dtype).newbyteorder("<"))
     else:
         listed = getattr(tensor, field)
-        if field == "half_val":
-            bits = np.array(listed, np.int64).astype(np.uint16)
-            array = bits.view(dtype)
-        elif field == "int_val":
-            array = np.array(listed, np.int64).astype(dtype)
+        if field in ("half_val", "int_val"):
+            stored = np.uint16 if field == "half_val" else dtype
+            wide = np.array(listed, np.int64)
+            array = wide.astype(stored)
+            if (array != wide).any():
+                got = wide[array != wide][0]
+                raise InvalidRequest(f"input {name!r} must fit into {np.dtype(stored)}, got {got}")
+            if field == "half_val":
+                array = array.view(dtype)
         else:
             array = np.array(listed, dtype)
         if array.size != size:

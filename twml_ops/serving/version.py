@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -156,8 +157,9 @@ class Version:
     def predict(self, known: dict[str, Input], arrays: Arrays, by_row: bool = False) -> Prediction:
         """Computes the predictions of arrays; see `predict_arrays`."""
         rows = check_rows(known, arrays, self.options.max_rows)
+        _check_floats(arrays)
         try:
-            with np.errstate(all="ignore"):  # a number beyond float32 is infinite
+            with np.errstate(all="ignore"):  # of numbers that are not finite
                 values = self.scorer.predict(arrays, num_threads=self.options.row_threads)
         except (ValueError, TypeError, OverflowError) as e:
             raise InvalidRequest(str(e)) from e
@@ -183,6 +185,17 @@ def _update(program: dict[str, Any]) -> str:
     return f"whole: {program['whole']}" if "whole" in program else "whole"
 
 
+def _check_floats(arrays: Arrays) -> None:
+    """Refuses numbers that float32 would make infinite, as the readers of training data do."""
+    for name, array in arrays.items():
+        if array.dtype != np.float64:
+            continue
+        beyond = np.isfinite(array) & (np.abs(array) > np.finfo(np.float32).max)
+        if beyond.any():
+            got = array[beyond].ravel()[0]
+            raise InvalidRequest(f"input {name!r} must be finite in float32, got {got}")
+
+
 def _inputs(scorer: Scorer, raw: bool) -> list[Input]:
     return [
         Input(name, form, dtype, splits, None if dims is None else tuple(dims))
@@ -200,6 +213,14 @@ def _rows_of(one: Input, rows: int) -> NDArray[Any]:
     return np.zeros(shape, one.dtype)
 
 
+def _finite(text: str) -> float:
+    """A number of a JSON text; one that is beyond float64 is not read as infinity."""
+    number = float(text)
+    if math.isinf(number):
+        raise InvalidRequest(f"numbers must be finite in float64, got {text[:40]}")
+    return number
+
+
 def read_json(data: bytes) -> Any:
     """The value of a JSON text.
 
@@ -209,6 +230,7 @@ def read_json(data: bytes) -> Any:
     with contextlib.suppress(orjson.JSONDecodeError):
         return orjson.loads(data)
     try:
-        return json.loads(data)  # also takes NaN and Infinity, and is several times slower
+        # Also takes NaN and Infinity, and is several times slower.
+        return json.loads(data, parse_float=_finite)
     except (ValueError, RecursionError) as e:  # also of bytes that are not UTF-8
         raise InvalidRequest(f"the body must be JSON: {e}") from e

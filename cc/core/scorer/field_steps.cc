@@ -442,7 +442,8 @@ class FieldEmbeddingStep : public Step {
       if (combiner_ != Combiner::kSum) {
         const float total = Total(factors, end - begin);
         for (int64_t k = begin; k < end; ++k) {
-          weights[k] = (values == nullptr ? 1.0f : values[k]) / total;
+          const float value = values == nullptr ? 1.0f : values[k];
+          weights[k] = total == 0 ? 0.0f : value / total;  // the vector of such a bag is 0
         }
         factors = weights + begin;
       }

@@ -9,6 +9,13 @@
 namespace twml::scorer {
 namespace {
 
+// Numbers that the readers of training data refuse.
+Status CheckFinite(float x, const std::string& column, int64_t row) {
+  if (!std::isinf(x)) return Status();
+  return Invalid("column '", column, "' must hold numbers that are finite in float32, got ", x,
+                 " in row ", row);
+}
+
 class RawStep : public Step {
  public:
   Status Shape(Shapes* shapes) const override {
@@ -31,12 +38,15 @@ class RawFieldNumbers : public RawStep {
       const auto column = frame.In<float>(in[c]);
       for (int64_t r = 0; r < frame.rows; ++r) {
         const float x = *column[r];
+        TWML_RETURN_IF_ERROR(CheckFinite(x, names_[c], r));
         if (out[0] != kNoRegister) frame.Out<float>(out[0])[r][c] = std::isnan(x) ? 0.0f : x;
         if (out[1] != kNoRegister) frame.Out<uint8_t>(out[1])[r][c] = !std::isnan(x);
       }
     }
     return Status();
   }
+
+  std::vector<std::string> names_;  // of the columns
 };
 
 // Numbers to entries: the position of each column and its number, if it is there.
@@ -53,6 +63,7 @@ class RawRaggedNumbers : public RawStep {
       for (int64_t c = 0; c < columns; ++c) {
         const float x = *frame.In<float>(in[c])[r];
         if (std::isnan(x)) continue;
+        TWML_RETURN_IF_ERROR(CheckFinite(x, names_[c], r));
         ids[n] = c;
         values[n++] = x;
       }
@@ -63,6 +74,8 @@ class RawRaggedNumbers : public RawStep {
     if (out[2] != kNoRegister) frame.views[out[2]] = {splits, 1};
     return Status();
   }
+
+  std::vector<std::string> names_;  // of the columns
 };
 
 // Categories to a matrix of ids.
@@ -73,12 +86,12 @@ class RawFieldCategories : public RawStep {
     for (size_t c = 0; c < in.size(); ++c) {
       const StringColumn& column = ColumnOf(frame, in[c]);
       const int64_t stride = frame.views[in[c]].stride;
-      for (int64_t r = 0; r < frame.rows; ++r) y[r][c] = CategoryId(column, r * stride, keys_[c]);
+      for (int64_t r = 0; r < frame.rows; ++r) y[r][c] = CategoryId(column, r * stride, hashes_[c]);
     }
     return Status();
   }
 
-  std::vector<SipKey> keys_;
+  std::vector<CategoryHash> hashes_;
 };
 
 // The categories of a bag, and their weights, without missing ones.
@@ -96,10 +109,11 @@ class RawBag : public RawStep {
     splits[0] = 0;
     for (int64_t r = 0; r < frame.rows; ++r) {
       for (int64_t k = given.begin(r); k < given.end(r); ++k) {
-        const int64_t id = CategoryId(column, k, key_);
+        const int64_t id = CategoryId(column, k, hash_);
         if (id == kMissingCategory) continue;
         ids[n] = id;
-        values[n++] = weights == nullptr ? 1.0f : weights[k];
+        values[n] = weights == nullptr ? 1.0f : weights[k];
+        if (!std::isfinite(values[n++])) return Invalid("column '", weights_, "' must be finite");
       }
       splits[r + 1] = n;
     }
@@ -109,7 +123,8 @@ class RawBag : public RawStep {
     return Status();
   }
 
-  SipKey key_{};
+  CategoryHash hash_{};
+  std::string weights_;  // name of their column
 };
 
 // All categories that are present, row by row in the order of the columns.
@@ -118,7 +133,7 @@ class RawRaggedCategories : public RawStep {
   // A column, and the row splits of a bag or kNoRegister.
   struct Part {
     Register column, row_splits;
-    SipKey key;
+    CategoryHash hash;
   };
 
   Status Run(const Frame& frame) const override {
@@ -139,7 +154,7 @@ class RawRaggedCategories : public RawStep {
           end = frame.Splits(part.row_splits).end(r);
         }
         for (int64_t k = begin; k < end; ++k) {
-          const int64_t id = CategoryId(ColumnOf(frame, part.column), k, part.key);
+          const int64_t id = CategoryId(ColumnOf(frame, part.column), k, part.hash);
           if (id != kMissingCategory) ids[n++] = id;
         }
       }
@@ -155,7 +170,7 @@ class RawRaggedCategories : public RawStep {
 
 struct Category {
   std::string name, weights;
-  SipKey key;
+  CategoryHash hash;
   bool bag;
 };
 
@@ -183,6 +198,7 @@ class Builder {
       if (!number.is(Json::Kind::kString)) return Invalid("numbers must be names of columns");
       TWML_RETURN_IF_ERROR(AddColumn(number.string(), Form::kDense));
       numbers_.push_back(columns_.back().r);
+      number_names_.push_back(number.string());
       registers_.Produce(numbers_.back(), Type::kFloat);
     }
     for (const Json& item : categories->items()) TWML_RETURN_IF_ERROR(ReadCategory(item));
@@ -213,15 +229,20 @@ class Builder {
   Status ReadCategory(const Json& item) {
     const Json *const name = item.Find("name"), *const key = item.Find("key");
     const Json *const bag = item.Find("bag"), *const weights = item.Find("weights");
+    const Json* const typed = item.Find("typed");  // not there in older files
     if (name == nullptr || !name->is(Json::Kind::kString) || key == nullptr ||
         key->items().size() != 2 || !key->items()[0].is(Json::Kind::kInteger) ||
         !key->items()[1].is(Json::Kind::kInteger) || bag == nullptr ||
-        !bag->is(Json::Kind::kBool) || weights == nullptr) {
+        !bag->is(Json::Kind::kBool) || weights == nullptr ||
+        (typed != nullptr && !typed->is(Json::Kind::kBool))) {
       return Invalid("categories must have a name, a key of two integers, bag and weights");
     }
     const SipKey sip_key = {static_cast<uint64_t>(key->items()[0].integer()),
                             static_cast<uint64_t>(key->items()[1].integer())};
-    categories_.push_back({name->string(), weights->string(), sip_key, bag->boolean()});
+    categories_.push_back({name->string(),
+                           weights->string(),
+                           {sip_key, typed != nullptr && typed->boolean()},
+                           bag->boolean()});
     return Status();
   }
 
@@ -263,6 +284,7 @@ class Builder {
   Status FieldNumbers() {
     auto step = std::make_unique<RawFieldNumbers>();
     step->in = numbers_;
+    step->names_ = number_names_;
     step->out = {kNoRegister, kNoRegister};
     TWML_RETURN_IF_ERROR(Feature("continuous", Form::kDense, &step->out[0]));
     TWML_RETURN_IF_ERROR(Feature("continuous_present", Form::kDense, &step->out[1]));
@@ -278,6 +300,7 @@ class Builder {
   Status RaggedNumbers() {
     auto step = std::make_unique<RawRaggedNumbers>();
     step->in = numbers_;
+    step->names_ = number_names_;
     step->out = {kNoRegister, kNoRegister, kNoRegister};
     TWML_RETURN_IF_ERROR(Feature("continuous_ids", Form::kIds, &step->out[0]));
     TWML_RETURN_IF_ERROR(Feature("continuous_values", Form::kValues, &step->out[1]));
@@ -291,12 +314,13 @@ class Builder {
     for (const Category& c : categories_) {
       if (!c.bag) {
         fields->in.push_back(Column(c.name));
-        fields->keys_.push_back(c.key);
+        fields->hashes_.push_back(c.hash);
         continue;
       }
       const std::string bag = "bag_" + c.name;
       auto step = std::make_unique<RawBag>();
-      step->key_ = c.key;
+      step->hash_ = c.hash;
+      step->weights_ = c.weights;
       step->in = {Column(c.name), Column(c.name + "_row_splits"),
                   c.weights.empty() ? kNoRegister : Column(c.weights)};
       step->out = {kNoRegister, kNoRegister, kNoRegister};
@@ -320,7 +344,7 @@ class Builder {
     auto step = std::make_unique<RawRaggedCategories>();
     for (const Category& c : categories_) {
       const Register splits = c.bag ? Column(c.name + "_row_splits") : kNoRegister;
-      step->parts_.push_back({Column(c.name), splits, c.key});
+      step->parts_.push_back({Column(c.name), splits, c.hash});
       step->in.push_back(Column(c.name));
       if (c.bag) step->in.push_back(splits);
     }
@@ -337,6 +361,7 @@ class Builder {
   std::map<std::string, Register> by_name_;  // of the columns
   std::vector<std::unique_ptr<Step>>& steps_;
   std::vector<Register> numbers_;
+  std::vector<std::string> number_names_;
   std::vector<Category> categories_;
 };
 
