@@ -1,6 +1,6 @@
-// What a child of fork() may use works in it, whatever the threads of its parent did at that moment;
-// the rest is an error. The thread sanitizer does not support threads in such a child, and the
-// allocator of the address sanitizer may stay locked in it if other threads allocate.
+// What a child of fork() may use works in it, whatever the threads of its parent did at that
+// moment; the rest is an error. The thread sanitizer does not support threads in such a child, and
+// the allocator of the address sanitizer may stay locked in it if other threads allocate.
 #include "cc/core/fork.h"
 
 #include <gtest/gtest.h>
