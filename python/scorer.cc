@@ -37,6 +37,17 @@ ThreadPool& Pool() {
   });
 }
 
+// RaiseIfError, for messages with names and bytes of files, which need not be UTF-8.
+void RaiseIfInvalid(const Status& status) {
+  if (status.ok()) return;
+  const std::string& text = status.message();
+  const auto size = static_cast<py::ssize_t>(text.size());
+  const auto message = py::reinterpret_steal<py::object>(
+      PyUnicode_DecodeUTF8(text.data(), size, "backslashreplace"));
+  if (message) PyErr_SetObject(PyExc_ValueError, message.ptr());
+  throw py::error_already_set();
+}
+
 // Arrays by name.
 using Named = py::typing::Dict<py::str, py::object>;
 
@@ -176,7 +187,7 @@ class PyScorer {
       py::gil_scoped_release release;
       status = ServedModel::Load(folder, options, &model_);
     }
-    RaiseIfError(status);
+    RaiseIfInvalid(status);
   }
 
   py::typing::Dict<std::string, py::int_> Statistics() const {
@@ -205,7 +216,7 @@ class PyScorer {
       py::gil_scoped_release release;
       status = model_->Reload(folder);
     }
-    RaiseIfError(status);
+    RaiseIfInvalid(status);
   }
 
   py::typing::List<py::typing::Tuple<std::string, std::string>> Features() const {
@@ -301,7 +312,7 @@ class PyScorer {
 
   static FloatArray Run(const Scorer& current, const Request& request, int num_threads) {
     std::vector<int64_t> dims;
-    RaiseIfError(current.OutputShape(request, &dims));
+    RaiseIfInvalid(current.OutputShape(request, &dims));
     std::vector<py::ssize_t> shape = {static_cast<py::ssize_t>(request.rows)};
     shape.insert(shape.end(), dims.begin(), dims.end());
     FloatArray out(shape);
@@ -310,7 +321,7 @@ class PyScorer {
     // A short call keeps the lock of the interpreter: it would take longer to get it back.
     constexpr int64_t kShortRows = 4;
     if (request.rows <= kShortRows && !current.reads_files()) {
-      RaiseIfError(current.Predict(request, Serial, data, size));
+      RaiseIfInvalid(current.Predict(request, Serial, data, size));
       return out;
     }
     Status status;
@@ -325,7 +336,7 @@ class PyScorer {
       PyErr_SetString(PyExc_OSError, status.message().c_str());
       throw py::error_already_set();
     }
-    RaiseIfError(status);
+    RaiseIfInvalid(status);
     return out;
   }
 
