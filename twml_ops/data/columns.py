@@ -224,9 +224,10 @@ class ArrowColumns(Columns):
         bad = ~(np.isnan(numbers) | ((np.trunc(numbers) == numbers) & (np.abs(numbers) <= 2**53)))
         if bad.any():
             k = int(bad.argmax())
+            kind = self._batch.schema.field(name).type
             raise DataError(
-                f"{self._where(int(rows[k]))}: column {name} has the category {numbers[k]}, "
-                "expected text, a bool or an integer that a float keeps"
+                f"{self._where(int(rows[k]))}: column {name} has type {kind}, expected text, "
+                f"integers, bools or floats that keep an integer, got {numbers[k]}"
             )
         return pa.array(np.nan_to_num(numbers).astype(np.int64), mask=np.isnan(numbers)).cast(
             pa.string()

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops._known_categories import KnownCategories
 from twml_ops._scorer import PROGRAM_FILE
 from twml_ops.checkpoint import CheckpointReader
 from twml_ops.data import Schema
@@ -49,6 +50,8 @@ class ScorerPublisher:
             versions are whole.
         keep: how many versions to keep, the last ones, beside the whole one that they need.
         trained: the model that the checkpoints are of. Default: `model`.
+        known: the categories of the training data, which the server compares with those of
+            requests.
 
     Raises:
         ValueError: `keep` is less than 1.
@@ -65,6 +68,7 @@ class ScorerPublisher:
         changed_rows: bool = True,
         keep: int = 2,
         trained: tf.keras.Model | None = None,
+        known: KnownCategories | None = None,
     ) -> None:
         if keep < 1:
             raise ValueError(f"keep must be at least 1, got {keep}")
@@ -75,6 +79,7 @@ class ScorerPublisher:
             "schema": schema,
             "output_name": output_name,
         }
+        self._known = known
         self._names: dict[int, str] | None = None
         self._published: set[str] = set()  # checkpoints whose rows the newest version has
         self._newest: Path | None = None  # the version that this object wrote last
@@ -136,6 +141,9 @@ class ScorerPublisher:
         number = int(folders[-1].name) + 1 if folders else 1
         folder = self._folder / str(number)
         try:
+            if self._known is not None:
+                folder.mkdir()
+                self._known.save(folder)
             written = write_scorer(folder, program, files, base)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from twml_ops._known_categories import KnownCategories
 from twml_ops.checkpoint import CheckpointError, CheckpointReader
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.terminal import make_error_console
@@ -33,6 +34,7 @@ class RunPublisher:
             raise UserError(f"--publish goes with the training of one model, not with {option}")
         self._folder, self._config = folder, config
         self._publisher: ScorerPublisher | None = None
+        self.known: KnownCategories | None = None  # of the training data
 
     def follow(self, served: tf.keras.Model, model: tf.keras.Model, schema: Schema) -> None:
         """Publishes the checkpoints of a model from now on.
@@ -76,5 +78,9 @@ class RunPublisher:
         old = schema.categorical and schema.hash_version == 1
         name = OUTPUT_NAME if len(schema.labels) == 1 else None  # labels have names
         return ScorerPublisher(
-            model, self._folder, schema=None if old else schema, output_name=name, trained=trained
+            *(model, self._folder),
+            schema=None if old else schema,
+            output_name=name,
+            trained=trained,
+            known=self.known,
         )
