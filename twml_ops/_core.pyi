@@ -540,7 +540,7 @@ def hash_ids(ids: numpy.typing.ArrayLike, bits: int, salt: int = 0, *, num_threa
       ValueError: bits is out of range, or ids is not an array of integers.
     """
 
-def hash_strings(data: numpy.typing.ArrayLike, offsets: numpy.typing.ArrayLike, key: tuple[int, int], *, num_buckets: int = 4611686018427387904, num_threads: int = 0) -> numpy.typing.NDArray[numpy.int64]:
+def hash_strings(data: numpy.typing.ArrayLike, offsets: numpy.typing.ArrayLike, key: tuple[int, int], *, num_buckets: int = 4611686018427387904, typed: bool = False, num_threads: int = 0) -> numpy.typing.NDArray[numpy.int64]:
     """SipHash-2-4 (Aumasson and Bernstein 2012) of byte strings, modulo num_buckets: the same integers as tf.strings.to_hash_bucket_strong.
 
     Args:
@@ -548,6 +548,7 @@ def hash_strings(data: numpy.typing.ArrayLike, offsets: numpy.typing.ArrayLike, 
         offsets: int32 or int64 [U + 1]; string i is data[offsets[i]:offsets[i + 1]].
         key: two integers in [-2^63, 2^63), the key of the hash.
         num_buckets: at least 1.
+        typed: whether the strings are integers or bools: `3.0` is hashed as `3`, and `True` as `true`, and a null value as the empty string.
         num_threads: 0 is one for each core.
 
     Returns:
@@ -683,19 +684,19 @@ def pack_ids(ids: numpy.typing.ArrayLike, *, input_dim: int) -> numpy.typing.NDA
       ValueError: An argument out of its range.
     """
 
-def parse_delimited(text: numpy.typing.ArrayLike, delimiter: str, kinds: str, keys: collections.abc.Sequence[tuple[int, int]], *, num_buckets: int = 4611686018427387904, num_threads: int = 0) -> tuple[numpy.typing.NDArray[numpy.float64], numpy.typing.NDArray[numpy.int64], int]:
+def parse_delimited(text: numpy.typing.ArrayLike, delimiter: str, kinds: str, keys: collections.abc.Sequence[tuple[int, int]], *, num_buckets: int = 4611686018427387904, num_threads: int = 0) -> tuple[numpy.typing.NDArray[numpy.float64], numpy.typing.NDArray[numpy.int64], int, int]:
     """Parses lines of delimited text without quotes into numbers and hashed categories.
 
     Args:
         text: uint8 [N], whole lines.
         delimiter: one ASCII character.
-        kinds: one character for each column: 'i' an integer of at most 18 digits, 'f' a finite number, 'c' a category, '-' a column that is not read.
+        kinds: one character for each column: 'i' an integer of at most 18 digits, 'f' a finite number or a usual null value, 'g' the same where it is a guess that the column is one of numbers, 'c' a category, 't' a category of integers or bools (`3.0` is `3`, `True` is `true`), '-' a column that is not read.
         keys: for each category the key of its hash, as of `hash_strings`.
         num_buckets: of the hash.
         num_threads: 0 is one for each core.
 
     Returns:
-        (numbers, ids, bad_line): float64 [R, C], NaN where a field is empty; int64 [R, F], -1 where a field is empty; and the first line, from 0, that has other columns, or -1. From that line on the arrays are undefined.
+        (numbers, ids, bad_line, lossy_line): float64 [R, C], NaN where a field is empty or null; int64 [R, F], -1 where a field is empty; the first line, from 0, that has other columns, or -1: from that line on the arrays are undefined; and the first line in which a 'g' is an integer that float32 does not keep, or has leading zeros, or -1.
 
     Raises:
         ValueError: an argument out of its range.

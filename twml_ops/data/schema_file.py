@@ -84,7 +84,7 @@ def schema_from_dict(content: Any, where: str) -> Schema:
         raise DataError(f"{where}: `labels` must be a list of names, got {labels!r}")
     if not labels:
         raise DataError(f"{where}: `labels` must name at least one column, got none")
-    one_name = {
+    one_name: dict[str, Any] = {
         name: _text(content, name, where) for name in ("weight", "time", "group") if name in content
     }
     version = content.get("hash_version", VERSION)

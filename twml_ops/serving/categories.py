@@ -86,11 +86,9 @@ class CategoryCounter:
             texts = categories(arrays[name])[:_ROWS].ravel()
             data, offsets = strings_of(name, texts)
             key, typed = tuple(column["key"]), column.get("typed", False)
-            ids = hash_strings(data, offsets, key, typed=typed)
-            if typed:  # null values are as the empty text
-                empty = hash_strings(data[:0], [0, 0], key)
-                return np.where(ids == empty, -1, ids)
-            return np.where(np.diff(offsets) == 0, -1, ids)
+            hashes = hash_strings(data, offsets, key, typed=typed)
+            empty = hash_strings(data[:0], [0, 0], key)
+            return np.where(hashes == empty, -1, hashes)
         if column["bag"]:
             ids = arrays.get(f"bag_{name}_ids")
             return None if ids is None else np.asarray(ids)[:_ROWS]
