@@ -326,6 +326,15 @@ def test_lists_that_training_refuses_are_refused(features):
         raw.parse(tf.constant([example(), example(**features)]))
 
 
+@pytest.mark.parametrize("column", ["n", "w"])
+def test_infinite_numbers_are_refused_as_the_readers_refuse_them(column):
+    raw = RawColumns(LISTS, "fields")
+    columns = raw.parse(tf.constant([example(n=("int", [1]), t=("int", [2]), w=("int", [3]))]))
+    raw.features(columns)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must not be infinite"):
+        raw.features(columns | {column: tf.constant([np.inf])})
+
+
 @pytest.mark.parametrize("layout", ["ragged", "fields"])
 def test_raw_sparse_ids_are_passed_on(layout):
     raw = RawColumns(Schema((), (), 9, "x"), layout)

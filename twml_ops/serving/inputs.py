@@ -268,6 +268,5 @@ def _dtype_of(one: Input, types: set[type]) -> Any:
         return np.int64
     elif types == {bool} and one.dtype == "bool":
         return np.bool_
-    expected = {"float32": "numbers", "int64": "integers"}.get(one.dtype, f"{one.dtype}s")
     names = ", ".join(sorted(t.__name__ for t in types))
-    raise InvalidRequest(f"input {one.name!r} must hold {expected}, got {names}")
+    raise InvalidRequest(f"input {one.name!r} must hold numbers of type {one.dtype}, got {names}")
