@@ -244,12 +244,12 @@ def example(**features):
     """A serialized `tf.Example` with lists of integers, floats or bytes."""
     made = {}
     for name, (kind, values) in features.items():
-        lists = {
-            "int": tf.train.Feature(int64_list=tf.train.Int64List(value=values)),
-            "float": tf.train.Feature(float_list=tf.train.FloatList(value=values)),
-            "bytes": tf.train.Feature(bytes_list=tf.train.BytesList(value=values)),
-        }
-        made[name] = lists[kind]
+        if kind == "int":
+            made[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+        elif kind == "float":
+            made[name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
+        else:
+            made[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
     return tf.train.Example(features=tf.train.Features(feature=made)).SerializeToString()
 
 
