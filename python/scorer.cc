@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cc/core/csr.h"
+#include "cc/core/fork.h"
 #include "cc/serving/served_model.h"
 #include "cc/serving/thread_pool.h"
 #include "python/bind.h"
@@ -29,9 +30,11 @@ using serving::ThreadPool;
 // The threads of all scorers of the process, one for each core. They are never joined, because the
 // process may end in any of them.
 ThreadPool& Pool() {
-  static ThreadPool* const pool =
-      new ThreadPool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
-  return *pool;
+  static auto* const pools = new PerProcess<ThreadPool>;  // so that no fork() finds it half made
+  return pools->Get([] {
+    const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+    return std::make_unique<ThreadPool>(static_cast<int>(cores));
+  });
 }
 
 // Arrays by name.
@@ -226,10 +229,7 @@ class PyScorer {
       if (input.form == Form::kStrings || input.form == Form::kBagStrings) type = "string";
       std::string splits = current->row_splits_of(input);
       // The columns of raw sparse features are registers with the names of features.
-      for (const ProgramInput& column : current->columns()) {
-        const bool own = !splits.empty() && column.r == input.row_splits;
-        if (raw && own && column.form == Form::kRowSplits) splits = column.name;
-      }
+      if (raw && input.splits_input >= 0) splits = current->columns()[input.splits_input].name;
       py::object dims = py::none();
       if (input.shape_known) dims = py::cast(input.dims);
       out.append(py::make_tuple(input.name, FormName(input.form), type, splits, dims));

@@ -15,14 +15,14 @@ ROOT = Path(__file__).resolve().parents[1]
 # "" is twml_ops/__init__.py. Each line names the rooms that a room imports, all of them on lines
 # further down, so that there is no cycle. A room that the list does not name is an error.
 ARROWS = {
-    "cli": "cli.commands cli.errors _deferred_imports _garbage_collection _startup_log",
+    "cli": "cli.commands cli.errors _deferred_imports _garbage_collection _startup_log _terminal",
     "cli.commands": "cli.runs cli.errors checkpoint selfcheck",
     "cli.runs": "cli.render cli.results cli.errors analysis export serving tpu distribute search "
     "models peers layers optimizers placement checkpoint data planning _known_categories _keras "
-    "_child ''",
-    "cli.render": "cli.results analysis tpu search data planning",
+    "_child _publish _scorer ''",
+    "cli.render": "cli.results analysis tpu search data planning _terminal",
     "cli.results": "analysis planning",
-    "callbacks": "models placement",
+    "callbacks": "models placement _keras",
     "search": "models layers optimizers data",
     "cli.errors": "",
     "selfcheck": "core ops _keras _startup_log ''",
@@ -33,17 +33,17 @@ ARROWS = {
     "estimator": "export checkpoint optimizers ops _deprecated",
     "serving": "core _scorer _raw_columns _known_categories",
     "export": "models checkpoint data layers ops ops.stock core _scorer _category_hash "
-    "_known_categories _keras",
+    "_known_categories _keras _publish",
     "models": "data layers placement _batch ops _keras",
-    "checkpoint": "layers optimizers data placement ops core _keras",
+    "checkpoint": "layers optimizers data placement ops core _keras _publish",
     "planning": "_deprecated",
     "peers": "core _child",
     "data": "core _category_hash",
     "metrics": "_keras",
-    "layers": "placement _batch core _category_hash _category_keys ops _keras",
+    "layers": "placement _batch core _category_hash _category_keys ops _keras _publish _terminal",
     "optimizers": "placement ops ops.stock _keras",
     "placement": "ops _keras _deprecated",
-    "_batch": "ops",
+    "_batch": "ops _keras",
     "ops": "ops.xla ops.stock core _keras _deprecated",
     "ops.xla": "ops.stock",
     "ops.stock": "core",
@@ -56,6 +56,8 @@ ARROWS = {
     "_keras": "",
     "_deprecated": "",
     "_child": "",
+    "_publish": "",
+    "_terminal": "",
     "_startup_log": "_tensorflow_import",
     "_deferred_imports": "_tensorflow_import",
     "_garbage_collection": "_tensorflow_import",
@@ -87,7 +89,7 @@ SYSTEM_INCLUDES = {
     "cc/core/scorer": r"fcntl\.h|sys/(mman|stat)\.h|unistd\.h",
     "cc/core/simd": r"immintrin\.h",
     "cc/cuda": r"cub/device/.*",
-    "cc/tf/kernels": r"netinet/(in|tcp)\.h|sys/(socket|time|uio)\.h",
+    "cc/tf/kernels": r"(arpa/inet|netinet/(in|tcp)|sys/(socket|time|uio))\.h",
     "python": r"pybind11/.*",
 }
 
@@ -234,6 +236,21 @@ def test_sources_include_only_what_is_below_their_folder(path):
     assert [n for n in ours if not n.startswith(INCLUDES[folder])] == []
     system = rf"[a-z_]+(\.h)?|{SYSTEM_INCLUDES.get(folder, '(?!)')}"  # <vector>, <math.h>
     assert [n for mark, n in found if mark == "<" and not re.fullmatch(system, n)] == []
+
+
+# They read or write numbers, or classify characters, as the locale of the program says.
+OF_LOCALE = (
+    r"\b(strto(d|f|ld|l|ll|ul|ull)|ato(f|i|l|ll)|sto(d|f|ld|i|l|ll|ul|ull)|v?s?n?f?(scanf|printf)"
+    r"|setlocale|isspace|isdigit|isalpha|isalnum|isupper|islower|tolower|toupper)\s*\("
+)
+
+
+def test_no_native_code_depends_on_the_locale_of_the_program():
+    """The numbers of a folder are the same everywhere: `std::from_chars` and `std::to_chars`."""
+    texts = {case.id: case.values[0].read_text(encoding="utf-8") for case in sources()}
+    found = {path: re.findall(OF_LOCALE, re.sub(r"//.*", "", t)) for path, t in texts.items()}
+    assert {path: calls for path, calls in found.items() if calls} == {}
+    assert re.findall(OF_LOCALE, "std::strtod(text, nullptr)")
 
 
 def test_the_folder_map_names_files_that_are_there():

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from twml_ops import ops
+from twml_ops._keras import as_declared
 from twml_ops.ops._library import library
 
 
@@ -62,6 +63,7 @@ def parse(inputs: Any) -> tuple[SparseBatch, Rebuild]:
     ids, values = (
         inputs if isinstance(inputs, (tuple, list)) and len(inputs) == 2 else (inputs, None)
     )
+    ids = as_declared(ids, tf.int64)
     if isinstance(ids, tf.RaggedTensor):
         if values is None or isinstance(values, tf.RaggedTensor):
             return _parse_ragged(ids, values)
@@ -72,6 +74,13 @@ def parse(inputs: Any) -> tuple[SparseBatch, Rebuild]:
         "ragged integer ids, or a padded dense pair (ids [B, M], values [B, M]) with id -1 as "
         f"padding; got {_describe(inputs)}"
     )
+
+
+def with_weightless_padding(batch: SparseBatch) -> SparseBatch:
+    """A batch whose padding, which is among the entries of static shapes, has the value 0."""
+    if not library.uses_static_shapes:
+        return batch
+    return batch._replace(values=tf.where(batch.ids == -1, 0.0, batch.values_or_ones()))
 
 
 def num_rows(batch: SparseBatch) -> tf.Tensor:
@@ -195,7 +204,7 @@ def _parse_static(ids: tf.Tensor, values: tf.Tensor | None) -> tuple[SparseBatch
     flat_ids = tf.reshape(ids, [-1])
     flat = None
     if values is not None:
-        flat = tf.where(flat_ids >= 0, tf.reshape(_as_float(values), [-1]), 0.0)
+        flat = tf.where(flat_ids != -1, tf.reshape(_as_float(values), [-1]), 0.0)
     splits = tf.constant([width * row for row in range(rows + 1)], tf.int64)
 
     def rebuild(other: SparseBatch, num_columns: int) -> Any:

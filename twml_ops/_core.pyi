@@ -435,6 +435,22 @@ class ReuseDistances:
     def sampled_one_in(self) -> int:
         """1 if all results are exact; otherwise the sample has one in so many ids."""
 
+def csv_rows(text: numpy.typing.ArrayLike, delimiter: str, *, inside: bool = False, max_quoted: int = 4611686018427387904) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64], bool, int, str, int]:
+    """Finds the rows of CSV text. A field that begins with a quote ends with one and may hold line breaks and doubled quotes; any other quote is an ordinary character.
+
+    Args:
+        text: uint8 [N], whole lines.
+        delimiter: one ASCII character.
+        inside: whether the text begins within a quoted field.
+        max_quoted: how many bytes of a quoted field with line breaks may hold no quote.
+
+    Returns:
+        (ends, blanks, open, quote, fault, position): int64 [R], the position after each row; int64 [B], which rows, from 0, hold nothing but spaces and TABs; whether the text ends within a quoted field, whose row is not among the ends; where the last quoted field begins, or -1; what is wrong, or an empty text: 'text after quote', 'long quote' or 'carriage return'; and where that is, or -1. Nothing after it was read.
+
+    Raises:
+        ValueError: an argument out of its range.
+    """
+
 def dequantize_rows(quantized: numpy.typing.ArrayLike, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:
     """Makes rows of the bytes that quantize_rows wrote.
 
@@ -684,7 +700,7 @@ def pack_ids(ids: numpy.typing.ArrayLike, *, input_dim: int) -> numpy.typing.NDA
       ValueError: An argument out of its range.
     """
 
-def parse_delimited(text: numpy.typing.ArrayLike, delimiter: str, kinds: str, keys: collections.abc.Sequence[tuple[int, int]], *, num_buckets: int = 4611686018427387904, num_threads: int = 0) -> tuple[numpy.typing.NDArray[numpy.float64], numpy.typing.NDArray[numpy.int64], int, int]:
+def parse_delimited(text: numpy.typing.ArrayLike, delimiter: str, kinds: str, keys: collections.abc.Sequence[tuple[int, int]], *, line_ends: numpy.typing.ArrayLike | None = None, num_buckets: int = 4611686018427387904, num_threads: int = 0) -> tuple[numpy.typing.NDArray[numpy.float64], numpy.typing.NDArray[numpy.int64], int, int]:
     """Parses lines of delimited text without quotes into numbers and hashed categories.
 
     Args:
@@ -692,6 +708,7 @@ def parse_delimited(text: numpy.typing.ArrayLike, delimiter: str, kinds: str, ke
         delimiter: one ASCII character.
         kinds: one character for each column: 'i' an integer of at most 18 digits, 'f' a finite number or a usual null value, 'g' the same where it is a guess that the column is one of numbers, 'c' a category, 't' a category of integers or bools (`3.0` is `3`, `True` is `true`), '-' a column that is not read.
         keys: for each category the key of its hash, as of `hash_strings`.
+        line_ends: int64 [R], the position after each line; None: found in the text.
         num_buckets: of the hash.
         num_threads: 0 is one for each core.
 

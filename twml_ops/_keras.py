@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
 import inspect
@@ -38,6 +39,7 @@ def optimizer_takes(option: str) -> bool:
 
 
 _scopes: Any = importlib.import_module(tf.keras.StatelessScope.__module__) if KERAS_3 else None
+_symbolic: Any = importlib.import_module(tf.keras.SymbolicScope.__module__) if KERAS_3 else None
 
 
 def is_built(optimizer: Any) -> bool:
@@ -59,10 +61,63 @@ def stateless_value(variable: Any) -> tf.Tensor | None:
         variable: A variable of Keras or TensorFlow.
 
     Returns:
-        The value, or None if no scope is active or the scope has none for the variable.
+        The value, or None if no scope is active or the scope has none for the variable. A variable
+        that Keras initializes after the scope has its initial value.
     """
-    return (
-        _scopes.get_stateless_scope().get_current_value(variable) if in_stateless_scope() else None
+    if not in_stateless_scope():
+        return None
+    value = _scopes.get_stateless_scope().get_current_value(variable)
+    if value is None and getattr(variable, "_value", variable) is None:
+        return tf.convert_to_tensor(variable)
+    return value
+
+
+def in_symbolic_build() -> bool:
+    """Whether Keras calls layers with placeholders of graphs, to find shapes or to create weights.
+
+    A subclassed model of a `.keras` file is built so. The file has the shapes of its inputs only:
+    all placeholders are dense floats, also of ids, ragged tensors and sparse tensors.
+    """
+    if tf.executing_eagerly():
+        return False
+    if KERAS_3:
+        return bool(_symbolic.in_symbolic_scope())
+    return getattr(tf.compat.v1.get_default_graph(), "name", None) == "build_graph"
+
+
+def is_of_symbolic_build(tensor: Any) -> bool:
+    """Whether a tensor is a float of a symbolic build, which may stand for one of any type."""
+    return isinstance(tensor, tf.Tensor) and tensor.dtype.is_floating and in_symbolic_build()
+
+
+def as_declared(tensor: Any, dtype: tf.DType) -> Any:
+    """An input of a layer; in a symbolic build one of the type that it has in a call with data."""
+    if not is_of_symbolic_build(tensor):
+        return tensor
+    return tf.strings.as_string(tensor) if dtype == tf.string else tf.cast(tensor, dtype)
+
+
+def assign_slot(variable: Any, position: tf.Tensor, value: tf.Tensor) -> None:
+    """Writes one slot of a variable, without a copy of the others where its place allows that.
+
+    Args:
+        variable: A variable of Keras or TensorFlow.
+        position: Integer scalar, of the slot along the first axis.
+        value: What the slot becomes.
+    """
+    stored = getattr(variable, "_value", variable)
+    of_replicas = tf.distribute.in_cross_replica_context() and hasattr(stored, "values")
+    if in_stateless_scope() or of_replicas or not isinstance(stored, tf.Variable):
+        slots = tf.convert_to_tensor(variable)
+        variable.assign(tf.tensor_scatter_nd_update(slots, [[position]], value[tf.newaxis]))
+        return
+    begin = position[tf.newaxis]
+    tf.raw_ops.ResourceStridedSliceAssign(
+        ref=stored.handle,
+        begin=begin,
+        end=begin + 1,
+        strides=tf.ones_like(begin),
+        value=value[tf.newaxis],
     )
 
 
@@ -245,6 +300,36 @@ def input_specs(model: Any) -> dict[Any, Any]:
     return {_key(t): input_spec(t) for t in tf.nest.flatten(symbolic_inputs(model))}
 
 
+def clone_model(
+    model: tf.keras.Model, clone_function: Callable[[Any], Any] | None = None
+) -> tf.keras.Model:
+    """Clones a model as `tf.keras.models.clone_model`, with ragged and sparse inputs as they are.
+
+    Keras 3 makes dense inputs of them, which do not take the batches of the model.
+
+    Args:
+        model: A functional, sequential or subclassed model.
+        clone_function: Returns the clone of a layer; None: a new layer of the same config.
+
+    Returns:
+        The model with new weights.
+    """
+    options: dict[str, Any] = {} if clone_function is None else {"clone_function": clone_function}
+    inputs = symbolic_inputs(model) if KERAS_3 else None
+    kinds = [(getattr(t, "ragged", False), t.sparse) for t in tf.nest.flatten(inputs or [])]
+    if any(ragged or sparse for ragged, sparse in kinds):
+
+        def input_like(tensor: Any) -> Any:
+            kind = {"ragged": True} if getattr(tensor, "ragged", False) else {}
+            kind |= {"sparse": True} if tensor.sparse else {}
+            return tf.keras.Input(
+                batch_shape=tensor.shape, dtype=tensor.dtype, name=tensor.name, **kind
+            )
+
+        options["input_tensors"] = tf.nest.map_structure(input_like, inputs)
+    return tf.keras.models.clone_model(model, **options)
+
+
 def _named_inputs(node: Any) -> dict[str, Any]:
     """The keys of the tensors of a mapping that a layer is called with, by their names."""
     arguments = node.arguments if KERAS_3 else node
@@ -299,6 +384,39 @@ def before_first_step(model: Any, function: Callable[[Callable[[], None]], None]
         return train_function(iterator)
 
     model.train_function = first_step
+
+
+def _build_from_the_first_replica(trainer: Any) -> None:
+    """Keras 3: lets a model in a strategy be fitted to ragged and sparse batches.
+
+    Before the first step Keras looks at the shapes of a batch, for which it takes the mean of the
+    batches of the replicas. TensorFlow has no mean of ragged and sparse tensors. The batch of the
+    first replica has the same shapes, but for the number of rows.
+
+    Args:
+        trainer: The class of Keras that has the method.
+    """
+    original = trainer._maybe_symbolic_build
+
+    @functools.wraps(original)
+    def build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        if iterator is None or self._distribute_strategy is None:
+            original(self, iterator, data_batch)
+            return
+        local = self._distribute_strategy.experimental_local_results
+        for _, _, batches in iterator:
+            data_batch = tf.nest.map_structure(lambda x: local(x)[0], next(batches))
+            break
+        original(self, None, data_batch)
+
+    trainer._maybe_symbolic_build = build
+
+
+if KERAS_3:
+    for _class in tf.keras.Model.__mro__:
+        if "_maybe_symbolic_build" in vars(_class):
+            _build_from_the_first_replica(_class)
+            break
 
 
 def start_in_epoch(model: Any, step: int, steps_per_epoch: int, example: Callable[[], Any]) -> None:

@@ -104,6 +104,118 @@ bool ParseLine(const char* at, const char* end, char delimiter, Span<const Delim
   return true;
 }
 
+const char* Find(const char* at, const char* end, char wanted) {
+  if (at == end) return end;
+  const void* found = std::memchr(at, wanted, static_cast<size_t>(end - at));
+  return found == nullptr ? end : static_cast<const char*>(found);
+}
+
+// The reading of one text into its rows.
+class CsvRowFinder {
+ public:
+  CsvRowFinder(const char* begin, const char* end, char delimiter, int64_t max_quoted)
+      : begin_(begin),
+        end_(end),
+        row_(begin),
+        next_quote_(Find(begin, end, '"')),
+        has_returns_(Find(begin, end, '\r') != end),
+        delimiter_(delimiter),
+        max_quoted_(max_quoted) {}
+
+  CsvRows FindRows(bool inside) {
+    const char* at = begin_;
+    if (!inside || ReadQuoted(&at)) {
+      while (at != end_ && ReadUnquoted(&at)) {
+      }
+    }
+    return rows_;
+  }
+
+ private:
+  // To the end of a row, or to the end of a quoted field in it. False if there is nothing more.
+  bool ReadUnquoted(const char** at) {
+    const char* line_end = Find(*at, end_, '\n');
+    if (next_quote_ < *at) next_quote_ = Find(*at, end_, '"');
+    while (next_quote_ < line_end) {
+      const char* quote = next_quote_;
+      if (quote == row_ || quote[-1] == delimiter_) {
+        if (!NoReturn(*at, quote)) return false;
+        rows_.quote = quote - begin_;
+        *at = quote + 1;
+        return ReadQuoted(at);
+      }
+      next_quote_ = Find(quote + 1, end_, '"');
+    }
+    const char* stop = line_end;
+    if (stop != *at && stop[-1] == '\r') --stop;
+    if (!NoReturn(*at, stop)) return false;
+    if (*at == row_ && IsBlank(row_, stop)) {
+      rows_.blanks.push_back(static_cast<int64_t>(rows_.ends.size()));
+    }
+    EndRow(line_end == end_ ? end_ : line_end + 1);
+    *at = row_;
+    return true;
+  }
+
+  // From within a quoted field to the position after its closing quote.
+  bool ReadQuoted(const char** at) {
+    for (const char* from = *at;;) {
+      const char* quote = Find(from, end_, '"');
+      if (quote - from > max_quoted_ && Find(from, quote, '\n') != quote) {
+        return Stop(RowFault::kLongQuote, from);
+      }
+      if (quote == end_) {
+        rows_.open = true;
+        return false;
+      }
+      const char* next = quote + 1;
+      if (next != end_ && *next == '"') {
+        from = next + 1;
+        continue;
+      }
+      *at = next;
+      if (next == end_) {
+        EndRow(end_);
+        return false;
+      }
+      const bool ends_line =
+          *next == '\n' || (*next == '\r' && (next + 1 == end_ || next[1] == '\n'));
+      if (ends_line || *next == delimiter_) return true;
+      return Stop(RowFault::kTextAfterQuote, next);
+    }
+  }
+
+  bool NoReturn(const char* at, const char* stop) {
+    if (!has_returns_) return true;
+    const char* found = Find(at, stop, '\r');
+    return found == stop || Stop(RowFault::kCarriageReturn, found);
+  }
+
+  bool IsBlank(const char* at, const char* stop) const {
+    while (at != stop && (*at == ' ' || *at == '\t') && *at != delimiter_) ++at;
+    return at == stop;
+  }
+
+  bool Stop(RowFault fault, const char* at) {
+    rows_.fault = fault;
+    rows_.position = at - begin_;
+    return false;
+  }
+
+  void EndRow(const char* end) {
+    rows_.ends.push_back(end - begin_);
+    row_ = end;
+  }
+
+  const char *begin_, *end_;
+  const char* row_;         // where the row begins that is read
+  const char* next_quote_;  // the first one that may matter, where it is not behind
+  bool has_returns_;
+  char delimiter_;
+  int64_t max_quoted_;
+  CsvRows rows_;
+};
+
 }  // namespace
 
 std::vector<int64_t> LineEnds(Span<const uint8_t> text) {
@@ -116,6 +228,11 @@ std::vector<int64_t> LineEnds(Span<const uint8_t> text) {
     ends.push_back(at - text.begin());
   }
   return ends;
+}
+
+CsvRows FindCsvRows(Span<const uint8_t> text, char delimiter, bool inside, int64_t max_quoted) {
+  const auto* begin = reinterpret_cast<const char*>(text.data());
+  return CsvRowFinder(begin, begin + text.size(), delimiter, max_quoted).FindRows(inside);
 }
 
 Status ParseDelimited(Span<const uint8_t> text, Span<const int64_t> line_ends, char delimiter,

@@ -1,8 +1,11 @@
 #include "cc/core/dynamic_lookup.h"
 
 #include <algorithm>
-#include <tuple>
+#include <memory>
+#include <new>
+#include <utility>
 
+#include "cc/core/eviction_order.h"
 #include "cc/core/hash.h"
 #include "cc/core/id_index.h"
 
@@ -153,28 +156,12 @@ void AgeSketch(const MutableDynamicRows& state, int64_t added, int64_t min_count
   state.header[3] = now;
 }
 
-// A row that may be given away. Smaller ones go first.
-using Victim = std::tuple<int64_t, int64_t, int64_t>;  // uses, last use, row
-
-// Collects the `number` smallest victims, in ascending order, into `victims`, which has room for a
-// victim of each row.
-void ChooseVictims(const MutableDynamicRows& state, const DynamicLookupOptions& options,
-                   int64_t number, std::vector<Victim>* victims) {
-  const int64_t lookups = state.header[0];
+// The latest use of a row that may be given away.
+int64_t NewestVictim(const MutableDynamicRows& state, const DynamicLookupOptions& options) {
   const int64_t kept = options.eviction == Eviction::kAge
                            ? std::max(options.pinned, options.max_age)
                            : options.pinned;
-  const int64_t newest = lookups - kept;  // the latest use of a row that may be given away
-  for (int64_t row = 1; row < state.keys.size(); ++row) {
-    if (state.last_used[row] > newest || state.last_used[row] == 0) continue;
-    const int64_t uses = options.eviction == Eviction::kLfu ? state.counts[row] : 0;
-    victims->emplace_back(uses, state.last_used[row], row);
-  }
-  if (static_cast<int64_t>(victims->size()) > number) {
-    std::nth_element(victims->begin(), victims->begin() + number, victims->end());
-    victims->resize(number);
-  }
-  std::sort(victims->begin(), victims->end());
+  return state.header[0] - kept;
 }
 
 }  // namespace
@@ -230,8 +217,20 @@ Status AssignDynamicRows(Span<const int64_t> ids, const MutableDynamicRows& stat
   std::vector<int64_t> row_of(number_missing, 0), admitted;
   admitted.reserve(number_missing);
   std::vector<Victim> victims;
-  const bool may_evict = number_missing > keys.size() - 1 - state.header[1];
-  if (may_evict && options.eviction != Eviction::kNone) victims.reserve(keys.size());
+  // A full table has an order in which its rows are given away.
+  RowUses uses;
+  uses.last_used = {state.last_used.data(), state.last_used.size()};
+  if (options.eviction == Eviction::kLfu) uses.counts = {state.counts.data(), state.counts.size()};
+  StateStamp stamp = {state.last_used.data(), keys.size(), state.header[0], state.header[1],
+                      options.eviction == Eviction::kLfu};
+  std::unique_ptr<EvictionOrder> order;
+  if (options.eviction != Eviction::kNone && number_missing > keys.size() - 1 - state.header[1]) {
+    order = TakeEvictionOrder(stamp, uses);
+    if (order == nullptr) order = std::make_unique<EvictionOrder>(keys.size());
+    victims.reserve(number_missing);
+  } else if (state.header[1] == keys.size() - 1) {
+    order = TakeEvictionOrder(stamp, uses);
+  }
   reset->clear();
   reset->reserve(number_missing);
 
@@ -255,8 +254,9 @@ Status AssignDynamicRows(Span<const int64_t> ids, const MutableDynamicRows& stat
   int64_t& used = state.header[1];
   const int64_t free = keys.size() - 1 - used;
   const int64_t wanted = static_cast<int64_t>(admitted.size()) - free;
+  const int64_t work = order == nullptr ? 0 : order->work();
   if (wanted > 0 && options.eviction != Eviction::kNone) {
-    ChooseVictims(state, options, std::min(wanted, keys.size()), &victims);
+    order->Take(uses, NewestVictim(state, options), wanted, &victims);
   }
   size_t next_victim = 0;
   for (const int64_t i : admitted) {
@@ -272,12 +272,22 @@ Status AssignDynamicRows(Span<const int64_t> ids, const MutableDynamicRows& stat
     state.keys[row] = missing[i];
     state.last_used[row] = now;
     state.counts[row] = times[i];
+    if (order != nullptr) order->Add(uses, row);
     index.Insert(missing[i], row);
     row_of[i] = row;
     reset->push_back(row);
   }
   for (int64_t k = 0; k < ids.size(); ++k) {
     if (rows[k] < 0) rows[k] = row_of[numbers.Find(ids[k])];
+  }
+  if (order != nullptr) {
+    if (options.work != nullptr) *options.work += order->work() - work;
+    stamp.lookups = state.header[0];
+    stamp.used = state.header[1];
+    try {
+      KeepEvictionOrder(stamp, std::move(order));
+    } catch (const std::bad_alloc&) {  // the next lookup makes another one
+    }
   }
   return Status();
 }

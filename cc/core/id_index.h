@@ -32,10 +32,12 @@ class IdIndex {
     for (uint64_t at = Hash(id);; ++at) {
       Slot& slot = slots_[at & mask_];
       if (slot.number < 0) {
+        if (2 * static_cast<uint64_t>(size_ + 1) > slots_.size()) {
+          Resize(4 * slots_.size());  // if it throws, nothing has changed
+          return FindOrAdd(id);
+        }
         slot = {id, size_++};
-        const int64_t number = slot.number;
-        if (2 * static_cast<uint64_t>(size_) > slots_.size()) Resize(4 * slots_.size());
-        return number;
+        return slot.number;
       }
       if (slot.id == id) return slot.number;
     }

@@ -15,6 +15,10 @@ uint64_t ProcessHashKey() noexcept;
 // The hash function of one table. It holds a copy of the key, next to the table's slots in memory.
 class KeyedHash {
  public:
+  KeyedHash() = default;
+  // With a key that anyone knows, for ids that nobody chooses and results that are the same in
+  // every process.
+  explicit KeyedHash(uint64_t key) : key_(key) {}
   uint64_t operator()(int64_t id) const { return Mix64(static_cast<uint64_t>(id) ^ key_); }
 
  private:

@@ -44,14 +44,13 @@ SketchFeature& QuantileSketch::feature(int64_t f) const {
 }
 
 int64_t QuantileSketch::FindOrAdd(int64_t id) {
-  const int64_t f = index_.FindOrAdd(id);
-  if (f < static_cast<int64_t>(chunks_.size()) * kFeaturesPerChunk &&
-      feature(f).buffer_limit != 0) {
-    return f;
-  }
-  if (f == static_cast<int64_t>(chunks_.size()) * kFeaturesPerChunk) {
+  const int64_t known = index_.Find(id);
+  if (known >= 0) return known;
+  // A feature with a number has its memory, also after an error.
+  if (num_features() == static_cast<int64_t>(chunks_.size()) * kFeaturesPerChunk) {
     chunks_.push_back(std::make_unique<SketchFeature[]>(kFeaturesPerChunk));
   }
+  const int64_t f = index_.FindOrAdd(id);
   feature(f).id = id;
   feature(f).buffer_limit = initial_buffer_limit_;
   return f;
@@ -129,7 +128,13 @@ QuantileSketch::FeatureGroups QuantileSketch::GroupByFeature(Span<const int64_t>
   const int64_t n = ids.size();
   const Scratch<uint32_t> numbers = FeatureNumbers(ids, parallel_for);
   FeatureGroups piece;
+  // All memory is allocated before the first offset changes, so that all are zero after an error.
   offset_.resize(num_features());
+  const auto most = static_cast<size_t>(std::min(n, num_features()));
+  piece.features.reserve(most);
+  piece.splits.reserve(most + 1);
+  piece.values = Scratch<float>(n);
+  if (options_.weighted) piece.weights = Scratch<float>(n);
   for (int64_t k = 0; k < n; ++k) {
     if (offset_[numbers[k]]++ == 0) piece.features.push_back(numbers[k]);
   }
@@ -138,11 +143,9 @@ QuantileSketch::FeatureGroups QuantileSketch::GroupByFeature(Span<const int64_t>
     piece.splits.push_back(piece.splits.back() + offset_[f]);
     offset_[f] = *(piece.splits.end() - 2);
   }
-  piece.values = Scratch<float>(n);
   for (int64_t k = 0; !options_.weighted && k < n; ++k) {
     piece.values[offset_[numbers[k]]++] = values[k];
   }
-  if (options_.weighted) piece.weights = Scratch<float>(n);
   for (int64_t k = 0; options_.weighted && k < n; ++k) {
     const uint32_t position = offset_[numbers[k]]++;
     piece.values[position] = values[k];

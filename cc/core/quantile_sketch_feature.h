@@ -88,9 +88,9 @@ struct alignas(64) SketchFeature {
       missing += value_weight;
       return;
     }
-    weight += value_weight;
     if (value_weight == 0) return;
     Reserve(size + 2);
+    weight += value_weight;
     items[size++] = value + 0.0f;
     items[size++] = value_weight;
   }

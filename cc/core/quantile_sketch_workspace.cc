@@ -60,9 +60,13 @@ void SketchWorkspace::Load(SketchFeature* feature) {
 
 void SketchWorkspace::Store() {
   SketchLevels& levels = *feature_->levels;
+  // All memory is allocated before the feature changes.
+  size_t runs = 0;
+  for (int h = first_; h <= last_; ++h) runs += level_[h].empty() ? 0 : 1;
+  levels.runs.reserve(runs);
+  feature_->Reserve(static_cast<uint32_t>(NumSorted() + static_cast<int64_t>(num_buffered())));
   levels.runs.clear();
   feature_->size = 0;
-  feature_->Reserve(static_cast<uint32_t>(NumSorted() + static_cast<int64_t>(num_buffered())));
   for (int h = first_; h <= last_; ++h) {
     if (level_[h].empty()) continue;
     levels.runs.push_back({h, static_cast<int32_t>(level_[h].size())});

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "cc/core/hash.h"
-
 namespace twml {
 namespace {
 
@@ -12,10 +10,11 @@ constexpr int64_t kAhead = 8;  // ids whose set is prefetched
 
 }  // namespace
 
-RowCache::RowCache(int64_t num_places, RowPolicy policy)
+RowCache::RowCache(int64_t num_places, RowPolicy policy, KeyedHash hash)
     : num_places_(PlacesFor(num_places)),
       num_sets_(num_places_ / kWays),
       policy_(policy),
+      hash_(hash),
       ids_(num_places_, kNoRow),
       uses_(new std::atomic<uint64_t>[num_places_]()),
       dirty_(num_places_),
@@ -23,7 +22,7 @@ RowCache::RowCache(int64_t num_places, RowPolicy policy)
 
 int64_t RowCache::SetOf(int64_t id) const {
   const unsigned __int128 product =
-      static_cast<unsigned __int128>(Mix64(static_cast<uint64_t>(id))) * num_sets_;
+      static_cast<unsigned __int128>(hash_(id)) * static_cast<uint64_t>(num_sets_);
   return static_cast<int64_t>(product >> 64);
 }
 

@@ -14,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "cc/core/keyed_hash.h"
 #include "cc/core/parallel.h"
 #include "cc/core/span.h"
 #include "cc/core/status.h"
@@ -39,8 +40,9 @@ class RowCache {
     uint64_t old_use;
   };
 
-  // The cache has at least `num_places`: the next multiple of kWays.
-  RowCache(int64_t num_places, RowPolicy policy);
+  // The cache has at least `num_places`: the next multiple of kWays. The hash is keyed, so that
+  // chosen ids do not meet in few sets, which would make all functions slow.
+  RowCache(int64_t num_places, RowPolicy policy, KeyedHash hash = KeyedHash());
 
   // The number of places of such a cache, and the memory that it takes.
   static int64_t PlacesFor(int64_t num_places) { return (num_places + kWays - 1) / kWays * kWays; }
@@ -95,6 +97,7 @@ class RowCache {
 
   const int64_t num_places_, num_sets_;
   const RowPolicy policy_;
+  const KeyedHash hash_;
   uint64_t now_ = 1;
   bool counts_ = true;
   std::atomic<int64_t> pinned_{0};  // rows used by the current lookup

@@ -138,6 +138,7 @@ Status RowStore::Create(const std::string& path, const RowStoreOptions& options,
   s->segments_.resize(s->sizes_.num_segments);
   // Threads that cannot report an error add to these lists; the memory is there.
   s->free_.reserve(s->sizes_.num_segments);
+  s->full_.assign(s->sizes_.rows_per_segment + 1, kNowhere);
   s->free_buffers_.reserve(kNumBuffers);
   for (int64_t i = s->sizes_.num_segments - 1; i >= 0; --i) s->free_.push_back(i);
   for (int i = 0; i < kNumBuffers; ++i) {
@@ -189,11 +190,12 @@ bool RowStore::CanOpen(int stream) const {
 }
 
 Status RowStore::PlaceFor(int stream, std::unique_lock<std::mutex>* lock, uint32_t* place) {
-  if (open_[stream] >= 0 && used_[stream] == sizes_.rows_per_segment) {
-    Seal(open_[stream]);
-    open_[stream] = -1;
-  }
-  if (open_[stream] < 0) {
+  for (;;) {
+    if (open_[stream] >= 0) {
+      if (used_[stream] < sizes_.rows_per_segment) break;
+      Seal(open_[stream]);
+      open_[stream] = -1;
+    }
     changed_.notify_all();  // the cleaner may be needed
     // A segment with unfinished reads is not written.
     const auto usable = [&] {
@@ -202,8 +204,9 @@ Status RowStore::PlaceFor(int stream, std::unique_lock<std::mutex>* lock, uint32
     };
     changed_.wait(*lock, [&] {
       return ends_ || write_error_ != 0 || (stream != kMoved && clean_error_ != 0) ||
-             (CanOpen(stream) && usable() != free_.rend());
+             open_[stream] >= 0 || (CanOpen(stream) && usable() != free_.rend());
     });
+    if (open_[stream] >= 0) continue;  // another thread has opened one meanwhile
     if (!CanOpen(stream) || usable() == free_.rend()) {
       if (write_error_ != 0) return Error("written", write_error_);
       if (clean_error_ != 0) return Error("read", clean_error_);
@@ -239,8 +242,7 @@ void RowStore::Seal(int64_t number) {
     } else {
       free_buffers_.push_back(written.buffer);
       written.buffer = -1;
-      written.state = State::kFull;
-      FreeIfEmpty(number);
+      EnterFull(number);
     }
     --running_;
     changed_.notify_all();
@@ -251,12 +253,29 @@ void RowStore::Seal(int64_t number) {
   statistics_.bytes_written += sizes_.segment_bytes;
 }
 
-void RowStore::FreeIfEmpty(int64_t number) {
+void RowStore::EnterFull(int64_t number) {
   Segment& segment = segments_[number];
-  if (segment.state != State::kFull || segment.live != 0) return;
-  segment.state = State::kFree;
-  free_.push_back(number);
-  changed_.notify_all();
+  if (segment.live == 0) {
+    segment.state = State::kFree;
+    free_.push_back(number);
+    changed_.notify_all();
+    return;
+  }
+  segment.state = State::kFull;
+  uint32_t& first = full_[segment.live];
+  segment.previous = kNowhere;
+  segment.next = first;
+  if (first != kNowhere) segments_[first].previous = static_cast<uint32_t>(number);
+  first = static_cast<uint32_t>(number);
+  fewest_ = std::min<int64_t>(fewest_, segment.live);
+}
+
+void RowStore::LeaveFull(int64_t number, State state) {
+  Segment& segment = segments_[number];
+  const bool is_first = segment.previous == kNowhere;
+  (is_first ? full_[segment.live] : segments_[segment.previous].next) = segment.next;
+  if (segment.next != kNowhere) segments_[segment.next].previous = segment.previous;
+  segment.state = state;
 }
 
 Status RowStore::Append(Span<const int64_t> rows, const std::function<void(int64_t, char*)>& write,
@@ -294,9 +313,12 @@ void RowStore::Forget(int64_t row) {
   const uint32_t place = places_[row];
   if (place == kNowhere) return;
   places_[row] = kNowhere;
-  const int64_t segment = place / sizes_.rows_per_segment;
-  --segments_[segment].live;
-  FreeIfEmpty(segment);
+  const int64_t number = place / sizes_.rows_per_segment;
+  Segment& segment = segments_[number];
+  const bool full = segment.state == State::kFull;
+  if (full) LeaveFull(number, State::kFull);
+  --segment.live;
+  if (full) EnterFull(number);
 }
 
 void RowStore::Read(int64_t row, bool urgent, Receive receive) {
@@ -467,19 +489,19 @@ RowStore::Statistics RowStore::statistics() const {
   return statistics_;
 }
 
-// The full segments with the fewest valid records.
-RowStore::Cleaned RowStore::SegmentsToClean() const {
+// The full segments with the fewest valid records, which leave their lists. Those in which all are
+// valid are not cleaned. The work does not depend on the number of segments: `fewest_` goes back
+// only as far as records have become invalid.
+RowStore::Cleaned RowStore::TakeSegmentsToClean() {
   Cleaned found;
-  for (int64_t i = 0; i < sizes_.num_segments; ++i) {
-    const Segment& segment = segments_[i];
-    if (segment.state != State::kFull || segment.live == sizes_.rows_per_segment) continue;
-    int at = found.count;
-    while (at > 0 && segments_[found.segments[at - 1]].live > segment.live) --at;
-    if (at == kCleanedAtOnce) continue;
-    if (found.count < kCleanedAtOnce) ++found.count;
-    std::copy_backward(found.segments + at, found.segments + found.count - 1,
-                       found.segments + found.count);
-    found.segments[at] = i;
+  while (found.count < kCleanedAtOnce && fewest_ < sizes_.rows_per_segment) {
+    ++statistics_.clean_steps;
+    if (const uint32_t number = full_[fewest_]; number != kNowhere) {
+      LeaveFull(number, State::kCleaned);
+      found.segments[found.count++] = number;
+    } else {
+      ++fewest_;
+    }
   }
   return found;
 }
@@ -493,12 +515,11 @@ void RowStore::Clean() {
       if (ends_) return true;
       if (clean_error_ != 0 || write_error_ != 0) return false;
       if (static_cast<int64_t>(free_.size()) >= wanted) return false;
-      cleaned = SegmentsToClean();
+      cleaned = TakeSegmentsToClean();
       return cleaned.count > 0;
     });
     if (ends_) return;
     ++running_;
-    for (int i = 0; i < cleaned.count; ++i) segments_[cleaned.segments[i]].state = State::kCleaned;
     statistics_.bytes_read += cleaned.count * sizes_.segment_bytes;
     lock.unlock();
     const int error = ReadSegments(cleaned);
@@ -508,8 +529,7 @@ void RowStore::Clean() {
       const int64_t number = cleaned.segments[i];
       const char* const content = clean_buffer_.data() + i * sizes_.segment_bytes;
       if (clean_error_ == 0) clean_error_ = MoveRecords(number, content, &lock);
-      segments_[number].state = State::kFull;
-      FreeIfEmpty(number);
+      EnterFull(number);
     }
     --running_;
     changed_.notify_all();

@@ -57,6 +57,7 @@ class RowStore {
     int64_t rows_written = 0;   // by Append
     int64_t bytes_written = 0;  // to the file, with those of rows that were moved
     int64_t bytes_read = 0;     // from the file
+    int64_t clean_steps = 0;    // of the search for segments that are cleaned
   };
   // Receives a record, or an error. It runs on any thread, with the store locked if the record is
   // in memory, so it must not call the store. It must not throw.
@@ -119,6 +120,7 @@ class RowStore {
     uint32_t version = 0;  // how often it was opened
     int16_t buffer = -1;   // while the content is in memory
     State state = State::kFree;
+    uint32_t previous = kNowhere, next = kNowhere;  // in the list of a full segment
   };
   struct WaitingRead {
     int64_t row;
@@ -165,8 +167,10 @@ class RowStore {
   void Seal(int64_t segment);
   void Forget(int64_t row);
   void StartRead(int64_t row, Receive receive, bool urgent);
-  void FreeIfEmpty(int64_t segment);
-  Cleaned SegmentsToClean() const;
+  // Full segments are in the list of those with as many valid records, and in no other state.
+  void EnterFull(int64_t segment);
+  void LeaveFull(int64_t segment, State state);
+  Cleaned TakeSegmentsToClean();
 
   void FinishRead(int number, int error);
   void Clean();
@@ -184,6 +188,8 @@ class RowStore {
   std::vector<uint32_t> places_;  // of each row
   std::vector<Segment> segments_;
   std::vector<int64_t> free_;
+  std::vector<uint32_t> full_;  // the first segment of each list, by the number of valid records
+  int64_t fewest_ = 0;          // all lists before this one are empty
   int64_t open_[kNumStreams] = {-1, -1};
   int64_t used_[kNumStreams] = {0, 0};  // records in the open segments
   std::vector<AlignedBuffer> buffers_;

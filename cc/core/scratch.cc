@@ -1,5 +1,7 @@
 #include "cc/core/scratch.h"
 
+#include "cc/core/fork.h"
+
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
@@ -29,8 +31,8 @@ struct Pool {
 
 // Never destroyed, because a thread may still release a block while the process exits.
 Pool& GlobalPool() {
-  static Pool* pool = new Pool;
-  return *pool;
+  static auto* const pool = new PerProcess<Pool>;
+  return pool->Get();
 }
 
 }  // namespace

@@ -64,8 +64,9 @@ std::string InitialRecord(const std::vector<RowPart>& parts) {
 
 TieredRows::TieredRows(const TieredRowsOptions& options)
     : options_(options),
-      cache_(options.cache_rows, options.policy),
-      ahead_(options.prefetch_rows, &cache_) {}
+      // The rows that leave the cache, and so all statistics, are the same in every run.
+      cache_(options.cache_rows, options.policy, KeyedHash(0)),
+      ahead_(new RowReadAhead(options.prefetch_rows, &cache_)) {}
 
 Status TieredRows::Create(const TieredRowsOptions& options, std::vector<RowPart> parts,
                           std::unique_ptr<TieredRows>* rows) {
@@ -78,19 +79,19 @@ Status TieredRows::Create(const TieredRowsOptions& options, std::vector<RowPart>
     return Invalid("depth must be in [1, 4096], got ", options.depth);
   }
   std::unique_ptr<TieredRows> made(new TieredRows(options));
-  std::unique_ptr<RowStore> store;
+  OwnedByProcess<RowStore> store;
   TWML_RETURN_IF_ERROR(made->OpenStore(options.path, parts, &store));
-  made->Use(std::move(store), std::move(parts));
+  std::string initial = InitialRecord(parts);
+  AlignedBuffer records = made->ahead_->RecordsOf(static_cast<int64_t>(initial.size()));
+  made->Use(std::move(store), std::move(parts), std::move(initial), std::move(records));
   *rows = std::move(made);
   return Status();
 }
 
-void TieredRows::Use(std::unique_ptr<RowStore> store, std::vector<RowPart> parts) {
-  std::string initial = InitialRecord(parts);
+void TieredRows::Use(OwnedByProcess<RowStore> store, std::vector<RowPart> parts,
+                     std::string initial, AlignedBuffer records) noexcept {
   const auto row_bytes = static_cast<int64_t>(initial.size());
-  AlignedBuffer records = ahead_.RecordsOf(row_bytes);
-  // Nothing below can fail.
-  ahead_.Use(store.get(), std::move(records), row_bytes);
+  ahead_->Use(store.get(), std::move(records), row_bytes);
   store_ = std::move(store);
   parts_ = std::move(parts);
   initial_ = std::move(initial);
@@ -98,7 +99,7 @@ void TieredRows::Use(std::unique_ptr<RowStore> store, std::vector<RowPart> parts
 }
 
 Status TieredRows::OpenStore(const std::string& path, const std::vector<RowPart>& parts,
-                             std::unique_ptr<RowStore>* store) const {
+                             OwnedByProcess<RowStore>* store) const {
   for (const RowPart& part : parts) {
     if (static_cast<int64_t>(part.initial.size()) == part.bytes) continue;
     return Invalid("the initial part of a record must have ", part.bytes, " bytes, got ",
@@ -110,12 +111,23 @@ Status TieredRows::OpenStore(const std::string& path, const std::vector<RowPart>
   options.direct = options_.direct;
   options.use_io_uring = options_.use_io_uring;
   options.depth = options_.depth;
-  return RowStore::Create(path, options, store);
+  std::unique_ptr<RowStore> made;
+  TWML_RETURN_IF_ERROR(RowStore::Create(path, options, &made));
+  store->reset(made.release());
+  return Status();
+}
+
+Status TieredRows::CheckProcess() const {
+  if (process_ == ForkNumber()) return Status();
+  return FileStatus(options_.path,
+                    " is the file of a table of the process that this one was forked from: after "
+                    "fork() a process must open a table of its own");
 }
 
 TieredRows::~TieredRows() {
+  if (process_ != ForkNumber()) return;
   std::unique_lock<std::mutex> lock(mu_);
-  ahead_.Clear();
+  ahead_->Clear();
 }
 
 void TieredRows::Gather(Cache cache, int64_t place, char* record) const {
@@ -133,15 +145,17 @@ void TieredRows::Scatter(const char* record, Cache cache, int64_t place) const {
 }
 
 Status TieredRows::SetParts(std::vector<RowPart> parts) {
+  TWML_RETURN_IF_ERROR(CheckProcess());
   if (parts.empty() || parts[0].bytes != parts_[0].bytes) {
     return Invalid("the first part must have ", parts_[0].bytes, " bytes");
   }
   std::unique_lock<std::mutex> lock(mu_);
-  ahead_.Clear();
+  ahead_->Clear();
   // The new file is complete before anything of the old one changes.
-  std::unique_ptr<RowStore> store;
+  OwnedByProcess<RowStore> store;
   TWML_RETURN_IF_ERROR(OpenStore(options_.path + ".new", parts, &store));
-  const std::string initial = InitialRecord(parts);
+  std::string initial = InitialRecord(parts);
+  AlignedBuffer records = ahead_->RecordsOf(static_cast<int64_t>(initial.size()));
   const int64_t kept = parts_[0].bytes, piece = std::max<int64_t>(1, kPieceBytes / kept);
   for (int64_t begin = 0; begin < options_.num_rows; begin += piece) {
     const int64_t count = std::min(piece, options_.num_rows - begin);
@@ -162,13 +176,14 @@ Status TieredRows::SetParts(std::vector<RowPart> parts) {
         &stored));
   }
   TWML_RETURN_IF_ERROR(store->Replace(store_.get()));
-  Use(std::move(store), std::move(parts));
+  Use(std::move(store), std::move(parts), std::move(initial), std::move(records));
   return Status();
 }
 
 template <class Id>
 Status TieredRows::Map(Span<const Id> ids, Cache cache, bool counts, bool changes,
                        const ParallelFor& parallel_for, Id* rows) {
+  TWML_RETURN_IF_ERROR(CheckProcess());
   TWML_RETURN_IF_ERROR(CheckIds(ids, options_.num_rows, parallel_for));
   TWML_RETURN_IF_ERROR(store_->RetryWrites());
   std::unique_lock<std::mutex> lock(mu_);
@@ -184,7 +199,7 @@ Status TieredRows::Map(Span<const Id> ids, Cache cache, bool counts, bool change
   }
   std::vector<RowCache::Placed> placed;
   TWML_RETURN_IF_ERROR(cache_.Place(missing, &placed));
-  ahead_.BeginLookup();
+  ahead_->BeginLookup();
   if (counts) {
     ++statistics_.lookups;
     statistics_.rows += cache_.num_used();
@@ -254,7 +269,7 @@ Status TieredRows::Evict(const std::vector<RowCache::Placed>& placed, Cache cach
   }
   statistics_.written_back += stored;
   for (const RowCache::Placed& each : placed) {
-    if (char* const record = ahead_.Keep(each.old_id, each.place)) {
+    if (char* const record = ahead_->Keep(each.old_id, each.place)) {
       Gather(cache, each.place, record);
     }
   }
@@ -284,7 +299,7 @@ Status TieredRows::Load(const std::vector<RowCache::Placed>& placed, Cache cache
     for (size_t i = 0; i < placed.size(); ++i) {
       const int64_t id = placed[i].id, place = placed[i].place;
       waiting.push_back({place, -1, i});
-      const int slot = waiting.back().slot = ahead_.Take(id, place);
+      const int slot = waiting.back().slot = ahead_->Take(id, place);
       if (slot >= 0) continue;
       waiting.pop_back();
       if (store_->Has(id)) {
@@ -294,28 +309,28 @@ Status TieredRows::Load(const std::vector<RowCache::Placed>& placed, Cache cache
       }
     }
     statistics_.prefetched += static_cast<int64_t>(waiting.size());
-    ahead_.EndTaking();
+    ahead_->EndTaking();
     while (!waiting.empty()) {
-      const int64_t arrivals = ahead_.arrivals();
+      const int64_t arrivals = ahead_->arrivals();
       const auto ready = std::partition(waiting.begin(), waiting.end(), [&](const Waiting& each) {
-        return !ahead_.Ready(each.slot);
+        return !ahead_->Ready(each.slot);
       });
       lock->unlock();
       const int64_t first = ready - waiting.begin();
       parallel_for(waiting.end() - ready, kCostPerRow, [&](int64_t begin, int64_t end) {
         for (int64_t i = first + begin; i < first + end; ++i) {
-          Scatter(ahead_.RecordAt(waiting[i].slot), cache, waiting[i].place);
+          Scatter(ahead_->RecordAt(waiting[i].slot), cache, waiting[i].place);
         }
       });
-      if (ready == waiting.end()) ahead_.WaitForArrival(arrivals);
+      if (ready == waiting.end()) ahead_->WaitForArrival(arrivals);
       lock->lock();
       for (int64_t count = waiting.end() - ready; count > 0; --count, waiting.pop_back()) {
         const Waiting& each = waiting.back();
-        const bool failed = ahead_.Failed(each.slot);
-        ahead_.Release(each.slot);
+        const bool failed = ahead_->Failed(each.slot);
+        ahead_->Release(each.slot);
         if (failed) read(each.number);  // which gives the error, if it fails again
       }
-      ahead_.Issue();
+      ahead_->Issue();
     }
     lock->unlock();
     reads.Wait();
@@ -323,7 +338,7 @@ Status TieredRows::Load(const std::vector<RowCache::Placed>& placed, Cache cache
   } catch (...) {  // The reads are done.
     if (!lock->owns_lock()) lock->lock();
     for (const Waiting& each : waiting) {
-      if (each.slot >= 0) ahead_.PutBack(each.slot);
+      if (each.slot >= 0) ahead_->PutBack(each.slot);
     }
     UndoAll(placed);
     throw;
@@ -340,21 +355,23 @@ Status TieredRows::Load(const std::vector<RowCache::Placed>& placed, Cache cache
 
 template <class Id>
 Status TieredRows::Prefetch(Span<const Id> ids) {
+  TWML_RETURN_IF_ERROR(CheckProcess());
   TWML_RETURN_IF_ERROR(CheckIds(ids, options_.num_rows, Serial));
-  if (ahead_.empty()) return Status();
+  if (ahead_->empty()) return Status();
   IdIndex distinct;
   std::vector<int64_t> unique;
   for (const Id id : ids) {
     if (distinct.FindOrAdd(id) == static_cast<int64_t>(unique.size())) unique.push_back(id);
   }
   std::lock_guard<std::mutex> lock(mu_);
-  ahead_.Announce(unique);
+  ahead_->Announce(unique);
   return Status();
 }
 template Status TieredRows::Prefetch<int32_t>(Span<const int32_t>);
 template Status TieredRows::Prefetch<int64_t>(Span<const int64_t>);
 
 Status TieredRows::ReadPart(int64_t part, int64_t begin, int64_t count, Cache cache, char* values) {
+  TWML_RETURN_IF_ERROR(CheckProcess());
   const int64_t bytes = parts_[part].bytes;
   int64_t offset = 0;
   for (int64_t p = 0; p < part; ++p) offset += parts_[p].bytes;
@@ -374,6 +391,7 @@ Status TieredRows::ReadPart(int64_t part, int64_t begin, int64_t count, Cache ca
 }
 
 Status TieredRows::ReadRows(Span<const int64_t> ids, Cache cache, const std::vector<char*>& parts) {
+  TWML_RETURN_IF_ERROR(CheckProcess());
   TWML_RETURN_IF_ERROR(CheckIds(ids, options_.num_rows, Serial));
   const auto write = [&](const char* record, int64_t i) {
     for (size_t p = 0; p < parts.size(); ++p) {
@@ -404,12 +422,13 @@ Status TieredRows::ReadRows(Span<const int64_t> ids, Cache cache, const std::vec
 
 Status TieredRows::WritePart(int64_t part, int64_t begin, int64_t count, const char* values,
                              Cache cache) {
+  TWML_RETURN_IF_ERROR(CheckProcess());
   const int64_t bytes = parts_[part].bytes;
   int64_t offset = 0;
   for (int64_t p = 0; p < part; ++p) offset += parts_[p].bytes;
   TWML_RETURN_IF_ERROR(store_->RetryWrites());
   std::unique_lock<std::mutex> lock(mu_);
-  ahead_.Clear();
+  ahead_->Clear();
   const int64_t piece = std::max<int64_t>(1, kPieceBytes / row_bytes_);
   for (int64_t start = 0; start < count; start += piece) {
     const int64_t number = std::min(piece, count - start);
@@ -450,12 +469,15 @@ Status TieredRows::WritePart(int64_t part, int64_t begin, int64_t count, const c
   return Status();
 }
 
-TieredRows::Statistics TieredRows::statistics() const {
-  std::lock_guard<std::mutex> lock(mu_);
-  Statistics found = statistics_;
-  found.prefetches = ahead_.num_reads();
-  found.store = store_->statistics();
-  return found;
+Status TieredRows::GetStatistics(Statistics* statistics) const {
+  TWML_RETURN_IF_ERROR(CheckProcess());
+  std::lock_guard<std::mutex> lock(mu_);  // SetParts replaces the store
+  *statistics = statistics_;
+  statistics->prefetches = ahead_->num_reads();
+  statistics->store = store_->statistics();
+  statistics->direct = store_->direct();
+  statistics->uses_io_uring = store_->uses_io_uring();
+  return Status();
 }
 
 }  // namespace twml

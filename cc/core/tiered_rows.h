@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "cc/core/fork.h"
 #include "cc/core/parallel.h"
 #include "cc/core/row_cache.h"
 #include "cc/core/row_read_ahead.h"
@@ -38,7 +39,9 @@ struct RowPart {
   std::string initial;  // [bytes]
 };
 
-// Calls that pass the memory of the cache must exclude each other. Prefetch may run beside them.
+// Calls that pass the memory of the cache must exclude each other. All others may run beside them.
+// A child of fork() cannot use the rows: the file is its parent's, which goes on writing it. There
+// all functions are errors, and the destructor leaves the file as it is.
 class TieredRows {
  public:
   struct Statistics {
@@ -49,6 +52,7 @@ class TieredRows {
     int64_t prefetches = 0;    // rows that were read ahead
     int64_t written_back = 0;  // rows
     RowStore::Statistics store;
+    bool direct = false, uses_io_uring = false;  // of the file
   };
   using Cache = Span<char* const>;  // the matrix of each part
 
@@ -84,14 +88,15 @@ class TieredRows {
   int64_t num_rows() const { return options_.num_rows; }
   int64_t cache_rows() const { return cache_.num_places(); }
   const std::vector<RowPart>& parts() const { return parts_; }
-  const RowStore& store() const { return *store_; }
-  Statistics statistics() const;
+  Status GetStatistics(Statistics* statistics) const;
 
  private:
   explicit TieredRows(const TieredRowsOptions& options);
+  Status CheckProcess() const;
   Status OpenStore(const std::string& path, const std::vector<RowPart>& parts,
-                   std::unique_ptr<RowStore>* store) const;
-  void Use(std::unique_ptr<RowStore> store, std::vector<RowPart> parts);
+                   OwnedByProcess<RowStore>* store) const;
+  void Use(OwnedByProcess<RowStore> store, std::vector<RowPart> parts, std::string initial,
+           AlignedBuffer records) noexcept;
   void Gather(Cache cache, int64_t place, char* record) const;
   void Scatter(const char* record, Cache cache, int64_t place) const;
   Status Evict(const std::vector<RowCache::Placed>& placed, Cache cache);
@@ -104,11 +109,12 @@ class TieredRows {
   std::vector<RowPart> parts_;
   int64_t row_bytes_ = 0;
   std::string initial_;  // a record
-  std::unique_ptr<RowStore> store_;
+  OwnedByProcess<RowStore> store_;
 
+  const int64_t process_ = ForkNumber();
   mutable std::mutex mu_;
   RowCache cache_;
-  RowReadAhead ahead_;
+  OwnedByProcess<RowReadAhead> ahead_;
   Statistics statistics_;
 };
 

@@ -41,16 +41,20 @@ Status ServedModel::Load(const std::string& folder, const scorer::TableOptions& 
                          std::unique_ptr<ServedModel>* out) {
   std::shared_ptr<const Scorer> loaded;
   TWML_RETURN_IF_ERROR(Scorer::Load(folder, options, &loaded));
-  out->reset(new ServedModel(options));
-  (*out)->Replace(loaded);
+  out->reset(new ServedModel(options, loaded));
+  (*out)->slots();
   return Status();
 }
 
-Status ServedModel::Reload(const std::string& folder) {
-  std::shared_ptr<const Scorer> loaded;
-  TWML_RETURN_IF_ERROR(Scorer::Load(folder, options_, &loaded));
-  std::lock_guard<std::mutex> lock(reload_);
-  const std::shared_ptr<const Scorer> old = Get();
+ServedModel::ServedModel(const scorer::TableOptions& options, const Current& loaded)
+    : options_(options), current_(new Current(loaded)) {}
+
+ServedModel::~ServedModel() { delete current_.load(); }
+
+Status ServedModel::EndReload(int64_t number, const std::shared_ptr<const Scorer>& loaded) {
+  slots();  // before the lock, which MakeSlots takes
+  std::lock_guard<std::mutex> lock(mu_.Get());
+  const std::shared_ptr<const Scorer> old = *current_.load();
   TWML_RETURN_IF_ERROR(CheckSameInputs("inputs", old->features(), loaded->features()));
   TWML_RETURN_IF_ERROR(CheckSameInputs("columns", old->columns(), loaded->columns()));
   if (old->output_width() != loaded->output_width()) {
@@ -58,21 +62,34 @@ Status ServedModel::Reload(const std::string& folder) {
                    " numbers for each row, as that of the old one, got ", loaded->output_width());
   }
   TWML_RETURN_IF_ERROR(CheckSameOutputs(old->outputs(), loaded->outputs()));
+  if (number < installed_) return Status();  // replaced already, by a call that began later
   Replace(loaded);
+  installed_ = number;
   return Status();
 }
 
-void ServedModel::Replace(const std::shared_ptr<const Scorer>& scorer) {
+// A reference with a counter of its own, which holds one of the counter of `scorer`.
+ServedModel::Current ServedModel::OwnReference(const Current& scorer) {
+  auto held = std::make_shared<Current>(scorer);
+  return Current(held, held->get());
+}
+
+std::unique_ptr<ServedModel::Slots> ServedModel::MakeSlots() const {
+  auto made = std::make_unique<Slots>();
+  std::lock_guard<std::mutex> lock(mu_.Get());
+  for (Slot& slot : made->slots) slot.scorer = OwnReference(*current_.load());
+  return made;
+}
+
+void ServedModel::Replace(const Current& scorer) {
   // All memory is allocated before the first slot changes, so a failure changes none.
-  std::shared_ptr<const Scorer> made[kSlots];
-  for (auto& pointer : made) {
-    // Has a counter of its own, and holds one of the counter of `scorer`.
-    auto held = std::make_shared<std::shared_ptr<const Scorer>>(scorer);
-    pointer = std::shared_ptr<const Scorer>(held, held->get());
-  }
+  Current made[kSlots];
+  for (Current& reference : made) reference = OwnReference(scorer);
+  const std::unique_ptr<const Current> old(current_.exchange(new Current(scorer)));
   for (uint32_t i = 0; i < kSlots; ++i) {
-    std::lock_guard<std::mutex> lock(slots_[i].mu);
-    slots_[i].scorer.swap(made[i]);
+    Slot& slot = slots()[i];
+    std::lock_guard<std::mutex> lock(slot.mu);
+    slot.scorer.swap(made[i]);
   }
   // The references to the old version in `made` end here. The last reference to it frees it.
 }

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace twml {
@@ -109,6 +110,46 @@ TEST(Delimited, TheFirstBadLineIsNamed) {
       EXPECT_EQ(Parse(lines, parallel_for).bad_line, bad == "1\ta\t\t" ? 4 : 2) << bad;
     }
   }
+}
+
+CsvRows Rows(const std::string& text, bool inside = false, int64_t max_quoted = 100) {
+  return FindCsvRows(Bytes(text), ',', inside, max_quoted);
+}
+
+TEST(CsvRows, EndOutsideOfQuotes) {
+  using Ends = std::vector<int64_t>;
+  EXPECT_EQ(Rows("").ends, (Ends{}));
+  EXPECT_EQ(Rows("a,b\nc").ends, (Ends{4, 5}));
+  EXPECT_EQ(Rows("\"a\nb\",c\r\nd\n").ends, (Ends{9, 11}));
+  EXPECT_EQ(Rows("\"a\"\"\n\"\n").ends, (Ends{7}));
+  EXPECT_EQ(Rows("5\",6\"\n\"\"\n").ends, (Ends{6, 9}));  // a quote that begins no field is none
+  EXPECT_EQ(Rows("a\" \"\nb,\"\"").ends, (Ends{5, 9}));
+  EXPECT_EQ(Rows("\n \t\r\nx\n,\n\"\"\n ").blanks, (Ends{0, 1, 5}));
+  EXPECT_EQ(FindCsvRows(Bytes("\t\n\n"), '\t', false, 9).blanks, (Ends{1}));
+}
+
+TEST(CsvRows, AnOpenQuoteIsContinued) {
+  const CsvRows open = Rows("a\n1,\"b\n");
+  EXPECT_TRUE(open.open);
+  EXPECT_EQ(open.quote, 4);
+  EXPECT_EQ(open.ends, (std::vector<int64_t>{2}));
+  EXPECT_EQ(Rows("c\n\",2\nd\n", true).ends, (std::vector<int64_t>{6, 8}));
+  EXPECT_TRUE(Rows("c\n", true).open);
+  EXPECT_TRUE(Rows("", true).open);
+}
+
+TEST(CsvRows, FaultsHaveAPlace) {
+  const auto fault = [](const CsvRows& rows) { return std::make_pair(rows.fault, rows.position); };
+  EXPECT_EQ(fault(Rows("a\n\"b\"c\n")), std::make_pair(RowFault::kTextAfterQuote, int64_t{5}));
+  EXPECT_EQ(fault(Rows("\"b\"\rc\n")), std::make_pair(RowFault::kTextAfterQuote, int64_t{3}));
+  EXPECT_EQ(fault(Rows("a\rb\n")), std::make_pair(RowFault::kCarriageReturn, int64_t{1}));
+  EXPECT_EQ(fault(Rows("a\r\r\n")), std::make_pair(RowFault::kCarriageReturn, int64_t{1}));
+  EXPECT_EQ(fault(Rows("a\r,\"b\"\n")), std::make_pair(RowFault::kCarriageReturn, int64_t{1}));
+  EXPECT_EQ(fault(Rows("\"a\rb\"\r\nc\r")), std::make_pair(RowFault::kNone, int64_t{-1}));
+  EXPECT_EQ(fault(Rows("\"12\n4\"", false, 3)), std::make_pair(RowFault::kLongQuote, int64_t{1}));
+  EXPECT_EQ(fault(Rows("\"12\n\"", false, 3)).first, RowFault::kNone);
+  EXPECT_EQ(fault(Rows("\"1234\"", false, 3)).first, RowFault::kNone);  // without a line break
+  EXPECT_EQ(fault(Rows("\"12\n4\n", false, 3)).first, RowFault::kLongQuote);
 }
 
 TEST(Delimited, WrongArgumentsAreRefused) {

@@ -128,5 +128,59 @@ TEST(DynamicLookup, OtherSizesAreRefused) {
             "counts must have 4 items, as keys, got 3");
 }
 
+// Rows are looked at a bounded number of times for each one that is given away, so that a lookup of
+// a large table does not look at all of them.
+TEST(DynamicLookup, TheWorkOfAFullTableDoesNotGrowWithItsSize) {
+  for (const Eviction eviction : {Eviction::kLru, Eviction::kLfu, Eviction::kAge}) {
+    for (const int64_t capacity : {1 << 10, 1 << 14}) {
+      State state(capacity);
+      int64_t work = 0, given_away = 0;
+      DynamicLookupOptions options;
+      options.eviction = eviction;
+      options.work = &work;
+      std::vector<int64_t> ids(capacity - 1);
+      for (int64_t i = 0; i < capacity - 1; ++i) ids[i] = i;
+      Assign(&state, ids, options);
+      std::mt19937_64 random(7);
+      ids.resize(100);
+      while (given_away < capacity) {
+        for (int64_t i = 0; i < 100; ++i) {
+          ids[i] = static_cast<int64_t>(i < 20 ? random() : random() % capacity);
+        }
+        given_away += static_cast<int64_t>(Assign(&state, ids, options).reset.size());
+      }
+      EXPECT_LT(work, 100 * given_away) << capacity;  // all rows in each lookup: capacity / 20
+    }
+  }
+}
+
+// Another state in the same memory, as after the restoring of a checkpoint.
+TEST(DynamicLookup, AStateThatWasReplacedGivesAwayItsOwnRows) {
+  for (const Eviction eviction : {Eviction::kLru, Eviction::kLfu}) {
+    DynamicLookupOptions options;
+    options.eviction = eviction;
+    State state(50), other(50);
+    std::vector<int64_t> ids(49);
+    const auto fill = [&](State* filled, bool backwards) {
+      for (int64_t i = 0; i < 49; ++i) ids[i] = i;
+      Assign(filled, ids, options);
+      for (int64_t i = 0; i < 49; ++i) Assign(filled, {backwards ? 48 - i : i}, options);
+    };
+    fill(&state, false);
+    fill(&other, true);
+    Assign(&state, {100}, options);
+    Assign(&other, {100}, options);
+    State copy(50);
+    copy = other;
+    const Rows expected = Assign(&copy, {200, 201, 202}, options).reset;
+    std::copy(other.keys.begin(), other.keys.end(), state.keys.begin());
+    std::copy(other.last_used.begin(), other.last_used.end(), state.last_used.begin());
+    std::copy(other.counts.begin(), other.counts.end(), state.counts.begin());
+    std::copy(other.index.begin(), other.index.end(), state.index.begin());
+    std::copy(other.header.begin(), other.header.end(), state.header.begin());
+    EXPECT_EQ(Assign(&state, {200, 201, 202}, options).reset, expected);
+  }
+}
+
 }  // namespace
 }  // namespace twml

@@ -1,17 +1,22 @@
 // Allocations that fail, one after another, in every place that allocates.
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <new>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "cc/core/quantile_sketch.h"
+#include "cc/core/scorer/row_reader.h"
 #include "cc/core/tiered_rows.h"
 #include "gtest/gtest.h"
+#include "tests/cc/scorer_folders.h"
 
 namespace {
 
@@ -114,6 +119,95 @@ TEST_P(OutOfMemoryTest, NoRowIsLostInATableInAFile) {
   }
   EXPECT_EQ(differences, 0);
   EXPECT_GT(failures, 1000);
+}
+
+// Requests of a call that ends by an exception must not be left behind: they write to memory that
+// the caller may have given up.
+TEST(OutOfMemory, NoReadOfSeveralFilesIsLeftBehind) {
+  constexpr int64_t kRowsOfFile = 8, kBytes = 64;
+  const std::string name = "twml_reads_" + std::to_string(getpid());
+  std::vector<std::string> paths;
+  for (const char* end : {"_a.npy", "_b.npy"}) {
+    paths.push_back((std::filesystem::temp_directory_path() / (name + end)).string());
+    WriteFile(paths.back(), Npy("<f4", {kRowsOfFile, kBytes / 4},
+                                std::vector<float>(kRowsOfFile * kBytes / 4, 1)));
+  }
+  std::vector<char> buffer(2 * kRowsOfFile * kBytes);
+  int64_t left_behind = 0;
+  const int64_t failures = FailEachAllocation([&] {
+    std::unique_ptr<scorer::RowFile> files[2];
+    bool threw = true;
+    // Runs before the files are closed, which ends their threads after what they have to do.
+    struct Check {
+      ~Check() {
+        if (!*threw) return;
+        std::fill(buffer->begin(), buffer->end(), 'x');
+        for (auto& file : *files) file.reset();
+        *left_behind +=
+            std::any_of(buffer->begin(), buffer->end(), [](char c) { return c != 'x'; });
+      }
+      std::vector<char>* buffer;
+      std::unique_ptr<scorer::RowFile> (*files)[2];
+      bool* threw;
+      int64_t* left_behind;
+    };
+    const Check check{&buffer, &files, &threw, &left_behind};
+    for (int f = 0; f < 2; ++f) {
+      if (!scorer::RowFile::Open(paths[f], false, &files[f]).ok()) std::abort();
+    }
+    scorer::RowReaderOptions options;
+    options.use_io_uring = false;
+    options.depth = 2;
+    options.delay_nanoseconds = 300'000;
+    scorer::RowReader reader(options);
+    std::vector<scorer::FileRead> reads;
+    for (int64_t i = 0; i < 2 * kRowsOfFile; ++i) {
+      const auto& file = files[i / kRowsOfFile];
+      reads.push_back({file.get(), file->OffsetOf(i % kRowsOfFile), kBytes, kBytes,
+                       buffer.data() + i * kBytes});
+    }
+    if (!reader.Read(reads).ok()) std::abort();
+    threw = false;
+  });
+  for (const std::string& path : paths) std::filesystem::remove(path);
+  EXPECT_EQ(left_behind, 0);
+  EXPECT_GT(failures, 20);
+}
+
+// A call that fails must not change what later ones do.
+TEST(OutOfMemory, ASketchCountsWhatItIsGivenAfterAnError) {
+  std::unique_ptr<QuantileSketch> sketch;
+  ASSERT_TRUE(QuantileSketch::Make({}, &sketch).ok());
+  std::vector<int64_t> ids(3000);
+  std::vector<float> values(ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = static_cast<int64_t>(i * i % 700);
+    values[i] = static_cast<float>(i % 50);
+  }
+  const auto count = [&sketch] {
+    const std::vector<int64_t> features = sketch->FeatureIds();
+    std::vector<double> numbers(features.size() * QuantileSketch::kNumStatistics);
+    sketch->Describe(features, numbers.data());
+    double total = 0;
+    for (size_t i = 0; i < features.size(); ++i) total += numbers[4 * i];
+    return total;
+  };
+  // Each allocation of an update fails once. The next update must add what it is given.
+  int64_t failures = 0, differences = 0;
+  for (int64_t number = 0;; ++number) {
+    allocations_left = number;
+    try {
+      (void)sketch->Update(ids, values, {}, Serial);
+    } catch (const std::bad_alloc&) {
+    }
+    if (allocations_left.exchange(-1) >= 0) break;
+    ++failures;
+    const double before = count();
+    ASSERT_TRUE(sketch->Update(ids, values, {}, Serial).ok());
+    differences += count() != before + static_cast<double>(ids.size());
+  }
+  EXPECT_EQ(differences, 0);
+  EXPECT_GT(failures, 5);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, OutOfMemoryTest, testing::Values(true, false));

@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "cc/core/hash.h"
 #include "gtest/gtest.h"
 
 namespace twml {
@@ -80,6 +81,22 @@ TEST(RowCache, EveryNumberOfPinnedRowsUpToTheSizeFits) {
       EXPECT_EQ(*places.rbegin(), size - 1);
     }
   }
+}
+
+// Ids that are neighbors under a hash that anyone can compute. If they were neighbors here, a
+// lookup would pass all full sets.
+TEST(RowCache, ChosenIdsAreSpreadOverTheSets) {
+  constexpr int64_t kSets = 1024;
+  RowCache cache(kSets * RowCache::kWays, RowPolicy::kLru);
+  std::vector<int64_t> ids;
+  for (int64_t id = 0; static_cast<int64_t>(ids.size()) < kSets; ++id) {
+    if (Mix64(static_cast<uint64_t>(id)) < ~uint64_t{0} / 64) ids.push_back(id);
+  }
+  std::vector<RowCache::Placed> placed;
+  Lookup(&cache, ids, &placed);
+  std::set<int64_t> sets;
+  for (const RowCache::Placed& each : placed) sets.insert(each.place / RowCache::kWays);
+  EXPECT_GT(static_cast<int64_t>(sets.size()), kSets / 3);  // neighbors would fill 64
 }
 
 TEST(RowCache, TooManyDistinctIdsAreAnErrorThatNamesTheSize) {

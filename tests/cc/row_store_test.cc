@@ -332,6 +332,67 @@ TEST_P(RowStoreTest, RecordsThatAreNotThoseThatWereWrittenAreAnError) {
   }
 }
 
+TEST_P(RowStoreTest, ThreadsThatAppendAtTheSameTimeAllEnd) {
+  RowStoreOptions options = Options();
+  options.segment_bytes = 4096;
+  std::unique_ptr<RowStore> store;
+  ASSERT_TRUE(RowStore::Create(path_, options, &store).ok());
+  std::vector<std::thread> threads;
+  std::vector<int> errors(3);
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(t);
+      for (int n = 0; n < 1500; ++n) {
+        std::vector<int64_t> rows(20);
+        for (int64_t& row : rows) row = static_cast<int64_t>(random() % kRows);
+        errors[t] += Append(store.get(), rows, 1).ok() ? 0 : 1;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(errors, std::vector<int>(3));
+  int64_t found = 0, wrong = 0;
+  ASSERT_TRUE(store
+                  ->ReadRange(0, kRows,
+                              [&](int64_t row, const char* record) {
+                                ++found;
+                                wrong += Content(row, 1) != std::string(record, kRowBytes);
+                              })
+                  .ok());
+  EXPECT_EQ(found, kRows);
+  EXPECT_EQ(wrong, 0);
+}
+
+// The cleaner looks at a bounded number of lists for each row that is written, however large the
+// file is.
+TEST_P(RowStoreTest, TheSearchForSegmentsToCleanDoesNotGrowWithTheirNumber) {
+  for (const int64_t num_rows : {2000, 32000}) {
+    RowStoreOptions options = Options();
+    options.num_rows = num_rows;
+    options.segment_bytes = 4096;
+    std::unique_ptr<RowStore> store;
+    ASSERT_TRUE(RowStore::Create(path_, options, &store).ok());
+    std::mt19937_64 random(5);
+    std::vector<int64_t> rows(500);
+    int64_t written = 0;
+    const auto append = [&] {
+      ASSERT_TRUE(Append(store.get(), rows, 1).ok());
+      written += static_cast<int64_t>(rows.size());
+    };
+    for (int64_t begin = 0; begin < num_rows; begin += 500) {
+      for (int64_t i = 0; i < 500; ++i) rows[i] = begin + i;
+      append();
+    }
+    while (written < 2 * num_rows) {
+      for (int64_t& row : rows) row = static_cast<int64_t>(random() % num_rows);
+      append();
+    }
+    const int64_t steps = store->statistics().clean_steps;
+    EXPECT_GT(steps, 0);
+    EXPECT_LT(steps, 8 * written);
+  }
+}
+
 TEST_P(RowStoreTest, OptionsOutOfRangeAreErrors) {
   std::unique_ptr<RowStore> store;
   RowStoreOptions options = Options();

@@ -2,10 +2,13 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -155,12 +158,42 @@ TEST_P(TieredRowsTest, RowsAreThoseOfATableInMemory) {
       ASSERT_EQ(slots[(num_rows - 1 - row) * second], 0.5f + 2 * add);
     }
     if (num_rows == 1500) {
-      const auto found = table->statistics();
+      TieredRows::Statistics found;
+      ASSERT_TRUE(table->GetStatistics(&found).ok());
       EXPECT_GT(found.misses, 0);
       EXPECT_GT(found.store.bytes_written, found.written_back * (first + second) * 4 / 2);
       EXPECT_EQ(found.prefetched > 0, c.prefetch_rows > 0);
     }
   }
+}
+
+// AttachSlots replaces the file, and the kernel of the statistics has no lock of the table.
+TEST(TieredRows, StatisticsMayBeReadWhileTheFileIsReplaced) {
+  TieredRowsOptions options;
+  const std::string name = "twml_statistics_" + std::to_string(getpid());
+  options.path = (std::filesystem::temp_directory_path() / name).string();
+  options.num_rows = 100;
+  options.cache_rows = 16;
+  options.direct = options.use_io_uring = false;
+  options.depth = 1;
+  const RowPart weights = {8, std::string(8, 'a')};
+  std::unique_ptr<TieredRows> table;
+  ASSERT_TRUE(TieredRows::Create(options, {weights}, &table).ok());
+  std::atomic<bool> ends{false};
+  std::atomic<int64_t> read{0};
+  std::thread reader([&] {
+    do {
+      TieredRows::Statistics found;
+      read += table->GetStatistics(&found).ok() && !found.direct && !found.uses_io_uring ? 1 : 0;
+    } while (!ends);
+  });
+  for (int64_t i = 0; i < 30; ++i) {
+    const int64_t slot = 4 + i % 2 * 4;
+    EXPECT_TRUE(table->SetParts({weights, {slot, std::string(slot, 'b')}}).ok());
+  }
+  ends = true;
+  reader.join();
+  EXPECT_GT(read, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TieredRowsTest,

@@ -116,6 +116,17 @@ def test_a_resumed_run_equals_an_undisturbed_one(tmp_path, stops, undisturbed):
     check_resumed(tmp_path, stops, undisturbed)
 
 
+def test_a_run_resumed_from_the_checkpoint_before_a_damaged_one_equals_an_undisturbed_one(
+    tmp_path, undisturbed
+):
+    with pytest.raises(RuntimeError, match="stopped"):
+        fit(tmp_path / "resumed", stop_after=10)
+    data = CheckpointManager(tmp_path / "resumed").latest().folder / "data-00000"
+    data.write_bytes(data.read_bytes()[:-1])
+    with pytest.warns(RuntimeWarning, match="1 bytes too short; the older .* is used instead"):
+        check_resumed(tmp_path, (), undisturbed)
+
+
 def test_every_kind_of_state_is_resumed(tmp_path):
     def run(folder, **options):
         return fit(folder, model=make_model(), epochs=2, **options)

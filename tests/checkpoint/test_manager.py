@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import resource
@@ -15,12 +16,12 @@ import numpy as np
 import pytest
 
 from twml_ops.checkpoint import (
+    CheckpointDamaged,
     CheckpointError,
     CheckpointManager,
     CheckpointReader,
     CheckpointWriter,
     Manifest,
-    files,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -216,6 +217,59 @@ def test_an_unknown_encoding_is_named(tmp_path):
         CheckpointReader(tmp_path / "c").read("t")
 
 
+def damage(folder, name="data-00000"):
+    content = bytearray((folder / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / name).write_bytes(content)
+
+
+def test_the_older_checkpoint_is_used_where_the_newest_is_damaged_in_any_file(tmp_path):
+    for name in ("data-00000", "manifest.json"):
+        folder = tmp_path / name
+        with CheckpointManager(folder, background=False) as manager:
+            for step in (1, 2):
+                manager.save(step, values(), {})
+        damage(manager.all()[-1].folder, name)
+        said = []
+        with CheckpointManager(folder, keep=1, background=False) as manager:
+            assert manager.newest_intact(warn=said.append).manifest.step == 1
+            assert "is damaged" in said[0]
+            assert said[0].endswith("the older ckpt-00000000-step-1 is used instead")
+            manager.save(3, values(), {})
+            assert [c.manifest.step for c in manager.all()] == [3]  # not 2, which is no use
+
+
+def test_a_folder_whose_checkpoints_are_all_damaged_is_not_one_without_checkpoints(tmp_path):
+    for name in ("data-00000", "manifest.json"):
+        path = saved(tmp_path / name)
+        damage(path, name)
+        manager = CheckpointManager(path.parent)
+        assert not manager.is_empty
+        with pytest.raises(CheckpointDamaged, match="none of its checkpoints can be used"):
+            manager.newest_intact()
+
+
+def test_a_checkpoint_whose_base_is_damaged_is_damaged(tmp_path):
+    for step in (0, 1, 2):
+        with CheckpointWriter(tmp_path / f"ckpt-{step:08d}-step-{step}") as writer:
+            writer.add("a", "a", [np.arange(3.0)])
+            writer.commit(step, step, {}, "ckpt-00000001-step-1" if step == 2 else None)
+    damage(tmp_path / "ckpt-00000001-step-1")
+    with pytest.warns(RuntimeWarning, match="the older ckpt-00000000-step-0 is used"):
+        assert CheckpointManager(tmp_path).newest_intact().manifest.step == 0
+
+
+def test_checkpoints_in_a_file_system_of_tensorflow_are_like_those_in_a_folder(tmp_path):
+    address = f"ram://{tmp_path.name}/checkpoints"
+    with CheckpointManager(address, keep=2, background=False) as manager:
+        for step in (1, 2, 3):
+            manager.save(step, values(), {"step": step})
+        assert [c.manifest.step for c in manager.all()] == [2, 3]
+        check_equal(manager.newest_intact(), values())
+        manager.remove_all()
+    assert CheckpointManager(address).is_empty
+
+
 def test_two_writers_do_not_share_a_folder(tmp_path):
     with CheckpointManager(tmp_path) as manager:
         manager.save(1, values(), {})
@@ -226,7 +280,7 @@ def test_two_writers_do_not_share_a_folder(tmp_path):
 
 def test_a_file_system_without_atomic_rename_works(tmp_path, monkeypatch):
     def replace(source, target):
-        raise OSError(files.errno.ENOTSUP, "Operation not supported")
+        raise OSError(errno.ENOTSUP, "Operation not supported")
 
     monkeypatch.setattr(os, "replace", replace)
     with CheckpointManager(tmp_path) as manager:

@@ -134,7 +134,9 @@ def _field_embedding(
                 squared = w * w if bag_combiner == "sqrtn" else w
                 total = np.bincount(row, squared, len(splits) - 1)
                 total = np.sqrt(total) if bag_combiner == "sqrtn" else total
-                weights = (w / total[row]).astype(np.float32)
+                none = np.zeros(len(w))
+                weights = np.divide(w, total[row], out=none, where=total[row] != 0)
+                weights = weights.astype(np.float32)
             vectors.append(
                 _core.sparse_linear(np.arange(len(rows)), weights, splits, rows)[:, None]
             )

@@ -117,8 +117,13 @@ CALLS = {
     ),
     "parse_delimited": (
         core.parse_delimited,
-        {"text": np.frombuffer(b"1\ta\n2\t\n", np.uint8)},
+        {"text": np.frombuffer(b"1\ta\n2\t\n", np.uint8), "line_ends": np.array([4, 7])},
         {"delimiter": "\t", "kinds": "ic", "keys": [(1, 2)]},
+    ),
+    "csv_rows": (
+        core.csv_rows,
+        {"text": np.frombuffer(b'1,"a\n"\n2,\n', np.uint8)},
+        {"delimiter": ","},
     ),
     "pack_ids": (core.pack_ids, {"ids": IDS}, {"input_dim": 5}),
     "unpack_ids": (core.unpack_ids, {"packed": core.pack_ids(IDS, input_dim=5)}, {}),
@@ -198,7 +203,7 @@ OTHERS = {
     "QuantileSketch.from_states",
 }
 ARGUMENTS = [(name, argument) for name, (_, arrays, _) in CALLS.items() for argument in arrays]
-OPTIONAL = {"bias", "weights"} | {"values"}  # for which None is valid
+OPTIONAL = {"bias", "weights"} | {"values", "line_ends"}  # for which None is valid
 
 
 class RaisesRuntimeError:

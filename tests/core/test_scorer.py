@@ -479,12 +479,159 @@ def test_empty_kernels_of_any_shape_are_refused(tmp_path, op, row, shape):
         ("[" * 100, "at most 32 nested values"),
         ("[]", "must be an object"),
         ('{"format": 1} x', "expected the end of the text"),
+        ('{"format": 1.5x}', "expected ',' or '}'"),
+        ('{"format": 1,5}', "expected the name of a member"),
+        ('{"format": 1e400}', "a number in the range of a double"),
+        ('{"b": 1, "format": 1, "a": 2, "b": 3}', "distinct names, got 'b' twice"),
     ],
 )
 def test_texts_that_are_no_program_are_refused(tmp_path, text, message):
     (tmp_path / "scorer.json").write_text(text)
     with pytest.raises(ValueError, match=message):
         core.Scorer.load(tmp_path)
+
+
+# Numbers that are not an integer in the C locale alone: with a comma, 0.5 is read as 0.
+LOCALES = ["de_DE.UTF-8", "de_DE", "fr_FR.UTF-8", "fr_FR", "ru_RU.UTF-8", "nl_NL.UTF-8"]
+
+
+@pytest.fixture
+def decimal_comma(tmp_path):
+    """Environment variables of a process with a locale in which numbers have a decimal comma."""
+    script = (
+        "import locale, sys\n"
+        f"for name in {LOCALES}:\n"
+        "    try: locale.setlocale(locale.LC_ALL, name)\n"
+        "    except locale.Error: continue\n"
+        "    if locale.localeconv()['decimal_point'] == ',': sys.exit(print(name))\n"
+    )
+
+    def found(environment):
+        command = [sys.executable, "-c", script]
+        return subprocess.run(command, env=environment, capture_output=True, text=True).stdout
+
+    environment = dict(os.environ)
+    if not (name := found(environment).strip()) and shutil.which("localedef"):
+        command = ["localedef", "-i", "de_DE", "-f", "UTF-8", str(tmp_path / "de_DE.UTF-8")]
+        subprocess.run(command, capture_output=True, check=False)
+        environment["LOCPATH"] = str(tmp_path)
+        name = found(environment).strip()
+    if not name:
+        pytest.skip("no locale with a decimal comma is installed or can be made")
+    return environment | {"TWML_TEST_LOCALE": name}
+
+
+def test_the_locale_of_the_program_changes_no_prediction(tmp_path, decimal_comma):
+    program = {
+        "format": 1,
+        "inputs": {"x": "dense"},
+        "shapes": {"x": [2]},
+        "steps": [
+            {
+                "op": "cross",
+                "in": ["x", "x", "x"],
+                "out": ["y"],
+                "arrays": {},
+                "attributes": {"diag_scale": 0.5},
+            }
+        ],
+        "output": "y",
+    }
+    (tmp_path / "scorer.json").write_text(json.dumps(program))
+    script = (
+        "import locale, os, sys, numpy as np\n"
+        "from twml_ops import core\n"
+        "locale.setlocale(locale.LC_ALL, os.environ['TWML_TEST_LOCALE'])\n"
+        "scorer = core.Scorer.load(sys.argv[1])\n"
+        "print(scorer.predict({'x': np.array([[1, 2]], np.float32)}).tolist())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        env=decimal_comma,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == [[2.5, 8.0]]
+
+
+@pytest.mark.parametrize("shape", [(0, 1 << 60), (1 << 60, 0), (1 << 24, 0, 1 << 24), (-1,)])
+@pytest.mark.parametrize("op", ["dot_interaction", "factorization_machine", "patches"])
+def test_a_huge_size_is_refused_in_folders_and_in_requests(tmp_path, op, shape):
+    attributes = {"pool": True, "size": 2}
+    program = {
+        "format": 1,
+        "inputs": {"x": "dense"},
+        "steps": [{"op": op, "in": ["x"], "out": ["y"], "arrays": {}, "attributes": attributes}],
+        "output": "y",
+    }
+    path = tmp_path / "scorer.json"
+    path.write_text(json.dumps(program))
+    scorer = core.Scorer.load(tmp_path)
+    if min(shape) == 0 and len(shape) == 2:
+        with pytest.raises(ValueError, match="a row of 'x' must have at most 16777216 numbers"):
+            scorer.predict({"x": np.zeros((1, *shape), np.float32)})
+    path.write_text(json.dumps(program | {"shapes": {"x": list(shape)}}))
+    with pytest.raises(ValueError, match="the shape of the input 'x' must be a list of sizes"):
+        core.Scorer.load(tmp_path)
+
+
+@pytest.mark.parametrize("single", [-1, -2, -(1 << 40), (1 << 24) + 1, (1 << 63) - 1])
+@pytest.mark.parametrize("name", ["category_rows_bags", "learned_hash_bags"])
+def test_a_number_of_single_fields_out_of_range_is_refused(folders, tmp_path, name, single):
+    def edit(program):
+        for step in program["steps"]:
+            if step["op"] in ("category_rows", "learned_hash"):
+                step["attributes"]["single"] = single
+
+    with pytest.raises(ValueError, match=r"must have a single in \[0, 16777216\]"):
+        core.Scorer.load(edited(folders, tmp_path, name, edit))
+
+
+@pytest.mark.parametrize("shape", ["(2x,)", "(2 8)", "(1.5,)", "(0, 1152921504606846976)", "(-1,)"])
+def test_sizes_of_arrays_are_read_to_their_end(folders, tmp_path, shape):
+    folder = edited(folders, tmp_path, "dense_16_5", lambda program: program.pop("checksums", None))
+    [file] = folder.glob("*kernel.npy")
+    header = file.read_bytes()
+    begin = header.index(b"'shape': ") + 9
+    end = header.index(b")", begin) + 1
+    file.write_bytes(header[:begin] + shape.encode() + header[end:])
+    with pytest.raises(
+        ValueError, match=r"whose type and shape a scorer reads"
+    ):
+        core.Scorer.load(folder)
+
+
+def test_models_of_many_inputs_and_steps_are_read_and_answer(tmp_path):
+    """In a time that the square of their number would not permit."""
+    bags = 4000
+    np.save(tmp_path / "t.npy", np.ones((8, 1), np.float32))
+    inputs, steps = {}, []
+    for b in range(bags):
+        inputs |= {f"i{b}": "ids", f"s{b}": "row_splits"}
+        steps.append(
+            {
+                "op": "sparse_linear",
+                "in": [f"i{b}", None, f"s{b}"],
+                "out": [f"y{b}"],
+                "arrays": {"table": "t.npy"},
+                "attributes": {},
+            }
+        )
+    names = [f"y{b}" for b in range(bags)]
+    steps.append(
+        {"op": "concatenate", "in": names, "out": ["y"], "arrays": {}, "attributes": {"axis": 1}}
+    )
+    program = {"format": 1, "inputs": inputs, "steps": steps, "output": "y"}
+    (tmp_path / "scorer.json").write_text(
+        json.dumps(program | {f"u{n}": n for n in range(200_000)})
+    )
+    request = {}
+    for b in range(bags):
+        request |= {f"i{b}": np.zeros(2, np.int64), f"s{b}": np.array([0, 2])}
+    np.testing.assert_array_equal(
+        core.Scorer.load(tmp_path).predict(request), np.full((1, bags), 2)
+    )
 
 
 DAMAGED = ["percentile_discretize", "field_embedding_int8_None", "boosted_trees_optional"]

@@ -4,6 +4,8 @@ import itertools
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -75,6 +77,61 @@ def same_bits(a, b):
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return write_table(tmp_path_factory.mktemp("storage") / "model")
+
+
+FORKS = """
+import os, signal, sys, threading
+import numpy as np
+from twml_ops import _core, core
+
+folder, io_uring = sys.argv[1], sys.argv[2] == "io_uring"
+options = {"cache_bytes": 1 << 14, "sums_cache_bytes": 1 << 12, "least_bytes": 1}
+scorer = core.Scorer.load(folder, storage="file", **options)
+expected = core.Scorer.load(folder, storage="memory")
+if not io_uring:
+    scorer = _core.NativeScorer(folder, storage="file", use_io_uring=False, **options)
+
+def right(seed, count):
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        lists = [rng.integers(0, 5000, rng.integers(0, 20)) for _ in range(64)]
+        ids = np.concatenate(lists).astype(np.int64)
+        values = rng.normal(size=len(ids)).astype(np.float32)
+        splits = np.cumsum([0, *map(len, lists)])
+        request = {"x_ids": ids, "x_values": values, "x_row_splits": splits}
+        if np.any(scorer.predict(request) != expected.predict(request)):
+            return False
+    return True
+
+right(0, 1)  # all modules are imported; Python's import lock would stay locked in a child
+ends = threading.Event()
+def work(seed):
+    while not ends.is_set():
+        right(seed, 1)
+threads = [threading.Thread(target=work, args=(seed,)) for seed in range(2)]
+for thread in threads:
+    thread.start()
+children = []
+for number in range(6):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(300)  # a child that hangs is ended by the signal
+        os._exit(0 if right(number, 10) else 1)
+    children.append(child)
+codes = [os.waitpid(child, 0)[1] for child in children]
+ends.set()
+for thread in threads:
+    thread.join()
+print(codes, right(99, 10))
+"""
+
+
+@pytest.mark.parametrize("way", ["io_uring", "threads"])
+def test_children_of_a_process_that_answers_answer_too(model, way):
+    """As with the start method fork of multiprocessing, or gunicorn with preload."""
+    command = [sys.executable, "-c", FORKS, str(model), way]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "[0, 0, 0, 0, 0, 0] True\n", done.stderr
 
 
 # Answers -----------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def test_a_gzip_file_of_several_members_is_read_to_the_end(tmp_path, rows_of):
 
 
 def test_a_line_without_end_is_refused(text_file, monkeypatch):
-    monkeypatch.setattr(text, "_MAX_LINE_BYTES", 50)
+    monkeypatch.setattr(text, "MAX_LINE_BYTES", 50)
     monkeypatch.setattr(text, "CHUNK_BYTES", 10)
     with pytest.raises(DataError, match="line 2 is longer than 64 MiB"):
         list(text.read_chunks(text_file("1 1:1\n" + "x" * 100)))

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from twml_ops.distribute.hybrid import listeners
 from twml_ops.distribute.launch import EXIT_LOST, LocalCluster, Ports
 
 SERVER = "import signal; signal.pause()"
@@ -34,6 +35,11 @@ def test_every_worker_gets_the_same_cluster_and_its_own_task(tmp_path):
     configs = [json.loads(line.split("] ", 1)[1]) for line in lines]
     assert sorted(c["task"]["index"] for c in configs) == [0, 1]
     assert all(c["cluster"] == made.cluster for c in configs)
+    other, more = cluster("import os; print(os.environ['TF_CONFIG'])", tmp_path, workers=1)
+    with other:
+        assert other.wait(TIMEOUT) == 0
+    (start,) = {c["start"] for c in configs}
+    assert json.loads(more[0].split("] ", 1)[1])["start"] != start
 
 
 def test_an_evaluator_is_another_task_that_the_cluster_waits_for(tmp_path):
@@ -121,3 +127,18 @@ def test_invalid_counts_are_rejected():
         LocalCluster(["true"], 0, 1, evaluators=1)
     with pytest.raises(ValueError, match="evaluators must"):
         LocalCluster(["true"], 1, 1, evaluators=-1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="binding to a device works on Linux only")
+def test_a_port_of_tensorflow_is_one_of_the_loopback_only_or_a_warning():
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        port = server.getsockname()[1]
+        listeners.restrict(f"127.0.0.1:{port}")
+        assert server.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16) == b"lo\0"
+        socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT).close()
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.warns(RuntimeWarning, match=f"port {port} .* all interfaces, without auth"):
+            listeners.restrict(f"192.0.2.1:{port}")
+    with pytest.warns(RuntimeWarning, match="its socket was not found"):
+        listeners.restrict("localhost:1")

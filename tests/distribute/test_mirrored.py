@@ -196,3 +196,44 @@ def test_replicas_with_a_learned_hash_train_as_one(pair):
 
     got, want = trained(pair), trained(None)
     np.testing.assert_allclose(got(ids), want(ids), rtol=1e-4, atol=1e-5)
+
+
+def fitted(strategy, form):
+    """The weights of a model after `fit` with batches of a form, and what `evaluate` returns."""
+    rng = np.random.default_rng(0)
+    ids = np.stack([np.sort(rng.choice(N, 3, replace=False)) for _ in range(2 * B)])
+    values = rng.random((2 * B, 3)).astype(np.float32)
+    rows = np.repeat(np.arange(2 * B), 3)
+    batches = {
+        "ragged": lambda: tuple(map(tf.RaggedTensor.from_tensor, (tf.constant(ids), values))),
+        "ragged binary": lambda: tf.RaggedTensor.from_tensor(tf.constant(ids)),
+        "sparse": lambda: tf.SparseTensor(
+            np.stack([rows, ids.ravel()], axis=1), values.ravel(), (2 * B, N)
+        ),
+    }
+    labels = (ids < N // 4).any(axis=1, keepdims=True).astype(np.float32)
+    data = tf.data.Dataset.from_tensor_slices((batches[form](), labels)).batch(B)
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        draw = tf.keras.initializers.RandomNormal
+        if form == "sparse":
+            inputs = tf.keras.Input((N,), sparse=True)
+        else:
+            inputs = [tf.keras.Input((None,), dtype=t, ragged=True) for t in ("int64", "float32")]
+            inputs = inputs if form == "ragged" else inputs[0]
+        norm = layers.MaxNorm(N, name="norm")(inputs)
+        hidden = layers.SparseLinear(D, N, kernel_initializer=draw(0, 0.1, seed=1))(norm)
+        head = tf.keras.layers.Dense(1, "sigmoid", kernel_initializer=draw(0, 0.3, seed=2))
+        model = tf.keras.Model(inputs, head(hidden))
+        model.compile(
+            optimizers.Adagrad(0.1), "binary_crossentropy", metrics=["mae"], jit_compile=False
+        )
+    model.fit(data, epochs=2, verbose=0, shuffle=False)
+    return model.get_weights(), model.evaluate(data, verbose=0)
+
+
+@pytest.mark.parametrize("form", ["ragged", "ragged binary", "sparse"])
+def test_fit_and_evaluate_divide_batches_of_every_form_among_the_replicas(pair, form):
+    (got, measured), (want, alone) = fitted(pair, form), fitted(None, form)
+    for g, w in zip(got, want, strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(measured, alone, rtol=1e-4)

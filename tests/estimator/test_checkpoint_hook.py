@@ -36,14 +36,14 @@ def initializer(seed):
     return tf.keras.initializers.RandomNormal(seed=seed)
 
 
-def trained(folder, policy=None, max_steps=STEPS, units=4, every=2):
+def trained(folder, policy=None, max_steps=STEPS, units=4, every=2, values=None):
     """The variables after training with a hook, or without one if there is no policy."""
     model_fn = estimator.make_model_fn(builder(units), optimizers.LazyAdam(0.1))
     made = tf.estimator.Estimator(model_fn, str(folder / f"model-{max_steps}"))
     hooks, start = [], 0
     if policy:
         manager = CheckpointManager(folder / "saved", keep=9, tables=TablePolicy(policy))
-        hooks = [estimator.CheckpointHook(manager, every_steps=every)]
+        hooks = [estimator.CheckpointHook(manager, every_steps=every, values=values)]
         start = hooks[0].saved_step
     made.train(lambda: batches().skip(start), max_steps=max_steps, hooks=hooks)
     return {name: made.get_variable_value(name).tobytes() for name in made.get_variable_names()}
@@ -66,6 +66,20 @@ def test_a_continued_training_has_the_bits_of_an_undisturbed_one(tmp_path, undis
     if policy == "consecutive":
         table = next(e for e in saved[1].entries.values() if e.shape == (N, 4))
         assert 0 < table.details["rows"] < N
+
+
+def test_a_training_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path, undisturbed):
+    trained(tmp_path, "full", max_steps=5)
+    data = CheckpointManager(tmp_path / "saved").latest().folder / "data-00000"
+    data.write_bytes(data.read_bytes()[:-1])
+    with pytest.warns(RuntimeWarning, match="the older .*-step-4 is used instead"):
+        assert trained(tmp_path, "full") == undisturbed
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path):
+    trained(tmp_path, "full", max_steps=3, values={"data": "a.csv"})
+    with pytest.raises(CheckpointError, match="is of a training with data = 'a.csv', got 'b.csv'"):
+        trained(tmp_path, "full", values={"data": "b.csv"})
 
 
 def test_the_hook_changes_nothing(tmp_path, undisturbed):

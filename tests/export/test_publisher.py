@@ -203,6 +203,27 @@ def test_a_layout_has_a_digest_of_all_that_is_not_trained(op, array, part):
     assert difference(layout(1, {**program, "steps": other}), layout(1)) == "steps"
 
 
+def test_folders_of_somebody_else_stay_and_are_no_versions(tmp_path):
+    for name in ("1", "2023"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "clicks.csv").write_text("mine")
+    publisher = export.ScorerPublisher(make_model(), tmp_path, keep=1)
+    for _ in range(3):
+        publisher.publish_model()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["1", "2023", "2024", "2026"]
+    assert (tmp_path / "1" / "clicks.csv").read_text() == "mine"
+
+
+def test_two_publishers_do_not_write_at_once(tmp_path):
+    one, other = (export.ScorerPublisher(make_model(), tmp_path) for _ in range(2))
+    with one._alone(), pytest.raises(OSError, match="another publisher is writing a version"):
+        other.publish_model()
+    assert list(tmp_path.iterdir()) == []
+    other.publish_model()
+    one.publish_model()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["1", "2"]
+
+
 def test_keep_must_be_positive(tmp_path):
     with pytest.raises(ValueError, match="keep must be at least 1"):
         export.ScorerPublisher(make_model(), tmp_path, keep=0)

@@ -11,7 +11,8 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from tests.export.conftest import N, batch, build, ragged
-from twml_ops import export, layers
+from twml_ops import core, export, layers
+from twml_ops.export.model_inputs import ModelInputs
 
 PROBE = """
 import json, os, sys
@@ -239,3 +240,89 @@ def test_smaller_tables_predict_nearly_the_same(tmp_path, tables, error, share):
 def test_an_unknown_table_format_is_refused(tmp_path, model):
     with pytest.raises(ValueError, match="'float32', 'bfloat16' or 'int8', got 'int4'"):
         export.to_stock_tf(model, tmp_path / "m", tables="int4")
+
+
+def two_bags(first, second, dtype="int64", together=False):
+    """A model of two ragged inputs, which are independent or one batch (ids, values)."""
+    tf.keras.utils.set_random_seed(0)
+    dtypes = ("int64", dtype)
+    inputs = [
+        tf.keras.Input([None], dtype=t, ragged=True, name=n)
+        for t, n in zip(dtypes, (first, second), strict=True)
+    ]
+    if together:
+        return tf.keras.Model(inputs, layers.SparseLinear(2, N)(layers.MaxNorm(N)(inputs)))
+    parts = [layers.SparseLinear(2, N)(x) for x in inputs]
+    return tf.keras.Model(inputs, tf.keras.layers.Concatenate()(parts))
+
+
+EXPORTS = (export.to_tf, export.to_stock_tf, export.to_scorer)
+
+
+@pytest.mark.parametrize("write", EXPORTS)
+@pytest.mark.parametrize("names", [("item", "item_ids"), ("item_ids", "item_values")])
+def test_independent_inputs_never_share_row_splits(write, names, tmp_path):
+    with pytest.raises(ValueError, match="'item_row_splits' in the export: rename one of them"):
+        write(two_bags(*names), tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_every_export_has_row_splits_for_each_independent_input(tmp_path):
+    model = two_bags("item", "user_ids")
+    bags = [tf.ragged.constant(b, dtype=tf.int64) for b in ([[1, 2], []], [[3], [4, 5, 6]])]
+    want = model(bags).numpy()
+    flat = {"item": bags[0].flat_values.numpy(), "user_ids": bags[1].flat_values.numpy()}
+    flat |= {"item_row_splits": bags[0].row_splits.numpy()}
+    flat |= {"user_row_splits": bags[1].row_splits.numpy()}
+    for write in EXPORTS:
+        write(model, tmp_path / write.__name__)
+        if write is export.to_scorer:
+            got = core.Scorer.load(tmp_path / write.__name__).predict(flat)
+        else:
+            with tf.device("CPU:0"):
+                loaded = tf.saved_model.load(str(tmp_path / write.__name__))
+            tensors = {name: tf.constant(x) for name, x in flat.items()}
+            (got,) = loaded.signatures["serving_default"](**tensors).values()
+        np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def test_the_parts_of_one_batch_share_row_splits_if_their_names_say_so(tmp_path):
+    for names, splits in (
+        (("g_ids", "g_values"), {"g_row_splits"}),
+        (("ids", "weights"), {"ids_row_splits", "weights_row_splits"}),
+    ):
+        model = two_bags(*names, dtype="float32", together=True)
+        for outer in (model, nested(model)):
+            assert set(ModelInputs(outer).flat_specs()) == {*names} | splits
+
+
+def nested(model):
+    inputs = [
+        tf.keras.Input([None], dtype=x.dtype, ragged=True, name=x.name.split(":")[0])
+        for x in model.inputs
+    ]
+    return tf.keras.Model(inputs, model(inputs))
+
+
+def test_a_scorer_has_the_weights_of_a_bag_whatever_their_names(tmp_path):
+    tf.keras.utils.set_random_seed(0)
+    inputs = [
+        tf.keras.Input([None], dtype=t, ragged=True, name=n)
+        for t, n in (("int64", "tags"), ("float32", "strengths"))
+    ]
+    for combiner in ("sum", "mean", "sqrtn"):
+        table = layers.FieldEmbedding([9], 2, num_bags=1, bag_combiner=combiner)
+        model = tf.keras.Model(inputs, table([inputs]))
+        ids = tf.ragged.constant([[1, 2], [3], []], dtype=tf.int64)
+        weights = tf.ragged.constant([[1.0, -3.0], [0.0], []])  # of no weight, and empty
+        want = model([ids, weights]).numpy()
+        assert not want[1:].any()
+        export.to_scorer(model, tmp_path / combiner)
+        got = core.Scorer.load(tmp_path / combiner).predict(
+            {
+                "tags": ids.flat_values.numpy(),
+                "strengths": weights.flat_values.numpy(),
+                "tags_row_splits": ids.row_splits.numpy(),
+            }
+        )
+        np.testing.assert_allclose(got, want.reshape(got.shape), atol=1e-6)

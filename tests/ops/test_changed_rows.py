@@ -217,6 +217,48 @@ def test_an_assignment_is_noticed(write, step_after):
     assert follower.take().size == 0
 
 
+@pytest.mark.parametrize("assignments", [1, 2, 3])
+def test_assignments_are_noticed_although_an_address_returns(assignments):
+    """The last of several assignments may get the memory that the first one has given back."""
+    table = tf.Variable(np.zeros([1 << 14, 64], np.float32))
+    follower = follow([table])
+    for trial in range(6):
+        for k in range(assignments):
+            value = tf.fill(table.shape, float(10 * trial + k + 1))
+            tf.raw_ops.AssignVariableOp(resource=table.handle, value=value)
+            del value
+        assert follower.take() is None
+        follower.assert_equal()
+        assert follower.take().size == 0
+
+
+@needs_library
+def test_a_table_whose_changes_are_followed_is_updated_in_place():
+    def addresses():
+        views = [memoryview(v.read_value()) for v in variables]
+        return [np.asarray(view).__array_interface__["data"][0] for view in views]
+
+    variables = table_and_slot()
+    variables[0].assign(tf.random.normal([N, D]))  # in a buffer that nothing else holds
+    variables[1].assign(tf.ones([N, D]))
+    followers = [follow(variables), follow(variables)]
+    before = addresses()
+    for step in range(3):
+        apply(variables, [step, 5])
+        assert addresses() == before
+        for follower in followers:
+            assert follower.take().tolist() == sorted({step, 5})
+            follower.assert_equal()
+    held = variables[0].read_value()  # the next update writes a copy
+    kept = held.numpy()
+    apply(variables, [7])
+    assert held.numpy().tobytes() == kept.tobytes()
+    del held
+    apply(variables, [8])
+    assert followers[0].take().tolist() == [7, 8]
+    followers[0].assert_equal()
+
+
 def test_restored_values_are_noticed(tmp_path):
     variables = table_and_slot()
     saved = tf.train.Checkpoint(v=variables)

@@ -1,7 +1,12 @@
 """Ops that send messages: from one device of a process to another, and what strangers may send."""
 
+import contextlib
+import os
 import socket
 import struct
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -123,3 +128,68 @@ def test_a_server_that_does_not_listen_is_an_error(port):
             library.twml_connect_messages(address, host="localhost", session=9, seconds=5.0)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"shape \[2\]"):
         library.twml_connect_messages(address[:1], host="localhost", session=9, seconds=5.0)
+
+
+def greeted(port, session):
+    """A connection to the port of this process that has shown the secret."""
+    number, secret = port
+    peer = socket.create_connection(("127.0.0.1", number), timeout=60)
+    peer.sendall(struct.pack("<qqq", MAGIC, secret, session))
+    assert peer.recv(8, socket.MSG_WAITALL) == struct.pack("<q", session)
+    return peer
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
+def test_peers_that_say_nothing_have_no_thread_and_keep_nobody_out(port):
+    """They are 200, each with a part of a greeting; the oldest are disconnected."""
+    threads = len(os.listdir("/proc/self/task"))
+    with contextlib.ExitStack() as stack:
+        silent = []
+        for _ in range(200):
+            peer = socket.create_connection(("127.0.0.1", port[0]), timeout=60)
+            silent.append(stack.enter_context(peer))
+            peer.sendall(b"x")
+        stack.enter_context(greeted(port, 21))
+        assert len(os.listdir("/proc/self/task")) <= threads + 1
+        assert all(closed(peer) for peer in silent[:100])
+
+
+def test_a_greeting_may_come_in_parts(port):
+    number, secret = port
+    with socket.create_connection(("127.0.0.1", number), timeout=60) as peer:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in struct.pack("<qqq", MAGIC, secret, 22):
+            peer.sendall(bytes([byte]))
+        assert peer.recv(8, socket.MSG_WAITALL) == struct.pack("<q", 22)
+
+
+def test_the_port_is_one_of_its_host_only(port):
+    """This process listens on localhost, so no other address of the machine leads there."""
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port[0]), timeout=60)
+
+
+NO_THREADS = """
+import resource, socket, struct, sys
+from twml_ops.ops._library import library
+port, secret = map(int, library.twml_message_port().numpy())
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+before = resource.getrlimit(resource.RLIMIT_AS)
+
+def greet(session):
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as peer:
+        peer.sendall(struct.pack("<qqq", MAGIC, secret, session))
+        return peer.recv(8, socket.MSG_WAITALL)
+
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), before[1]))
+refused = [greet(i) for i in range(3)]
+resource.setrlimit(resource.RLIMIT_AS, before)
+print("refused", refused.count(b""), "accepted", greet(7) == struct.pack("<q", 7))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory for stacks")
+def test_a_peer_for_whom_there_is_no_thread_is_disconnected_and_the_process_goes_on():
+    code = NO_THREADS.replace("MAGIC", str(MAGIC))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
+    assert done.stdout.split() == ["refused", "3", "accepted", "True"], done.stderr[-500:]

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tests.distribute.conftest import copies, ragged_batch, replicas_of
 from twml_ops import distribute, layers, optimizers, placement
+from twml_ops._keras import KERAS_3
 
 N, D, B, STEPS = 203, 6, 16, 3  # N is not divisible by the number of replicas
 
@@ -87,22 +88,117 @@ def test_only_entries_and_products_are_exchanged(pair):
     assert traffic == [entries * (8 + 4) + B * (8 + 4 * D)] * 2
 
 
-def test_slots_of_shards_are_not_saved(pair):
-    sgd = optimizers.Momentum(0.1)
-    build(pair, sgd)
-    store = {}
-    sgd.save_own_variables(store)
-    assert not store
-    alone = optimizers.Momentum(0.1)
-    alone.build([tf.Variable([1.0])])
-    alone.save_own_variables(store)
-    assert store
+WRAPPERS = {
+    "alone": lambda o: o,
+    "composite": lambda o: optimizers.CompositeOptimizer(optimizers.SGD(0.1), {"table": o}),
+    "loss scale": optimizers.LossScaleOptimizer,
+    "loss scale of keras": tf.keras.mixed_precision.LossScaleOptimizer,
+}
+
+
+def fitted(strategy, optimizer, steps=3, **options):
+    """A compiled model of one table, trained with `fit` on padded batches."""
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        tf.keras.utils.set_random_seed(1)
+        ids = tf.keras.Input([3], dtype="int64")
+        model = tf.keras.Model(ids, layers.SparseLinear(D, N, placement="sharded", name="t")(ids))
+        model.compile(optimizer, "mse")
+    if steps:
+        rng = np.random.default_rng(steps)
+        x, y = rng.integers(0, N, (steps * B, 3)), rng.normal(size=(steps * B, D))
+        model.fit(x, y.astype(np.float32), batch_size=B, verbose=0, shuffle=False, **options)
+    return model
+
+
+def state_of(model):
+    """The whole table and its whole slots, read shard by shard."""
+    kernel = model.layers[-1].kernel
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    optimizer = optimizer.optimizer_of(kernel) if hasattr(optimizer, "optimizer_of") else optimizer
+    place = placement.placement_of(kernel)
+    slots = optimizer.slots_of(kernel)
+    return [np.array(place.read(v)) for v in (kernel, *slots)]
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("optimizer", [optimizers.LazyAdam, optimizers.RowWiseAdagrad])
+def test_files_have_whole_tables_and_slots_for_any_number_of_replicas(
+    tmp_path, pair, optimizer, wrapper
+):
+    make = WRAPPERS[wrapper]
+    model = fitted(pair, make(optimizer(0.1)))
+    want = state_of(model)
+    assert [len(v) for v in want] == [N] * len(want)
+    model.save(tmp_path / "m.keras")
+    model.save_weights(tmp_path / "m.weights.h5")
+    for strategy in (None, pair, distribute.mirrored_strategy(4)):
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            loaded = tf.keras.models.load_model(tmp_path / "m.keras")
+        other = fitted(strategy, make(optimizer(0.1)), steps=1)
+        other.load_weights(tmp_path / "m.weights.h5")
+        for again in (loaded, other) if KERAS_3 else (loaded,):  # Keras 2: without the optimizer
+            for got, value in zip(state_of(again), want, strict=True):
+                np.testing.assert_array_equal(got, value)
+
+
+def test_keras_reads_and_writes_whole_tables(pair):
+    model = fitted(pair, optimizers.Adagrad(0.1))
+    kernel, (want, slot) = model.layers[-1].kernel, state_of(model)
+    np.testing.assert_array_equal(model.get_weights()[0], want)
+    np.testing.assert_array_equal(np.asarray(kernel), want)
+    assert tuple(kernel.shape) == (N, D)
+    assert model.count_params() == N * D
+    model.set_weights([2 * want])
+    np.testing.assert_array_equal(state_of(model)[0], 2 * want)
+    kernel.assign(want)
+    for value in (want[:-1], np.vstack([want, want[:1]]), want[:, 1:]):
+        with pytest.raises(ValueError, match="shape"):
+            kernel.assign(value)
+        with pytest.raises(ValueError, match="shape"):
+            placement.placement_of(kernel).assign(kernel, value)
+    np.testing.assert_array_equal(state_of(model)[0], want)
+    np.testing.assert_array_equal(state_of(model)[1], slot)
+
+
+def test_callbacks_of_keras_keep_and_restore_whole_tables(pair, tmp_path):
+    """EarlyStopping keeps weights, ModelCheckpoint and BackupAndRestore files of them."""
+
+    class Worse(tf.keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            logs["seen"] = float(epoch)
+            if epoch == 0:
+                best.extend(state_of(self.model))
+
+    best: list[np.ndarray] = []
+    kinds = tf.keras.callbacks
+    stop = kinds.EarlyStopping("seen", patience=2, mode="min", restore_best_weights=True)
+    keep = kinds.ModelCheckpoint(
+        str(tmp_path / "m.weights.h5"), "seen", save_best_only=True, mode="min",
+        save_weights_only=True,
+    )  # fmt: skip
+    model = fitted(pair, optimizers.Adagrad(0.1), epochs=6, callbacks=[Worse(), keep, stop])
+    np.testing.assert_array_equal(state_of(model)[0], best[0])
+    alone = fitted(None, optimizers.Adagrad(0.1), steps=1)
+    alone.load_weights(tmp_path / "m.weights.h5")
+    np.testing.assert_array_equal(state_of(alone)[0], best[0])
+    backup = kinds.BackupAndRestore(str(tmp_path / "backup"), delete_checkpoint=False)
+    if KERAS_3:
+        want = state_of(fitted(pair, optimizers.Adagrad(0.1), callbacks=[backup]))
+        backup = kinds.BackupAndRestore(str(tmp_path / "backup"))
+        again = fitted(pair, optimizers.Adagrad(0.1), callbacks=[backup])  # has done the epoch
+        for got, value in zip(state_of(again), want, strict=True):
+            np.testing.assert_array_equal(got, value)
 
 
 def test_formats_and_options_that_need_whole_tables_are_rejected(pair, tmp_path):
     model, _ = build(pair, optimizers.SGD(0.1))
     with pytest.raises(ValueError, match="some of its rows only"):
         tf.train.Checkpoint(model=model).save(str(tmp_path / "c"))
+    for wrapped in (lambda o: o, WRAPPERS["composite"], optimizers.LossScaleOptimizer):
+        optimizer = wrapped(optimizers.Adagrad(0.1))
+        build(pair, optimizer)
+        with pytest.raises(ValueError, match="some of its rows only"):
+            tf.train.Checkpoint(optimizer=optimizer).save(str(tmp_path / "c"))
     with pytest.raises(ValueError, match="each replica has only a part of it"):
         build(pair, optimizers.SGD(0.1, global_clipnorm=1.0))
     with pytest.raises(ValueError, match="num_partitions must be 1"):

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from twml_ops import _keras
 from twml_ops.checkpoint.errors import CheckpointError
+from twml_ops.checkpoint.facts import FACTS, check_facts
 from twml_ops.checkpoint.interrupt import Interrupt, TrainingInterrupted
 from twml_ops.checkpoint.manager import CheckpointManager, Saved
 from twml_ops.checkpoint.reader import CheckpointReader
@@ -122,7 +123,7 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         return self._start
 
     def resume(self, model: tf.keras.Model) -> CheckpointReader | None:
-        """Continues from the newest checkpoint, if there is one.
+        """Continues from the newest checkpoint that is not damaged, if there is one.
 
         The weights are restored now, and all that Keras creates later in the first step of `fit`.
 
@@ -133,14 +134,15 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
             The checkpoint; None if there is none.
 
         Raises:
-            CheckpointError: it is damaged, or of another model, optimizer, input or `values`.
+            CheckpointError: all are damaged, or it is of another model, optimizer, input or
+                `values`.
         """
-        checkpoint = self._manager.latest()
+        checkpoint = self._manager.newest_intact()
         if checkpoint is None:
             return None
         saved = checkpoint.manifest.values
         position = self._checked_position(checkpoint, saved)
-        self._restoration = Restoration(checkpoint)
+        self._restoration = Restoration(checkpoint, verified=True)
         build_averages(model)  # which the end of `fit` takes, even if no step is left
         self._restoration.restore_first(variables_of(model))
         self._pending_states = _states_of(checkpoint, saved.get("states", {}))
@@ -307,7 +309,7 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         values = {
             "position": position.as_dict(),
             "input": self._input,
-            "values": self._values,
+            FACTS: self._values,
             "states": {name: state.values for name, state in states.items()},
         }
         step = int(tf.convert_to_tensor(self.model.optimizer.iterations))
@@ -324,17 +326,8 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
     def _checked_position(
         self, checkpoint: CheckpointReader, saved: Mapping[str, Any]
     ) -> InputPosition:
-        mine = {"input": self._input, "values": self._values}
-        for kind, expected in mine.items():
-            found = saved.get(kind)
-            if not isinstance(found, Mapping):
-                raise CheckpointError(f"{checkpoint.folder}: is no checkpoint of fit")
-            for name in sorted({*expected, *found}):
-                if name not in self._may_differ and expected.get(name) != found.get(name):
-                    raise CheckpointError(
-                        f"{checkpoint.folder}: is of a training with {name} = "
-                        f"{found.get(name)!r}, got {expected.get(name)!r}"
-                    )
+        check_facts(checkpoint, self._input, "input", self._may_differ)
+        check_facts(checkpoint, self._values, may_differ=self._may_differ)
         try:
             position = InputPosition.from_dict(saved["position"])
         except (KeyError, TypeError, ValueError) as e:

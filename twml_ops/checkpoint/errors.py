@@ -5,3 +5,7 @@ from __future__ import annotations
 
 class CheckpointError(ValueError):
     """A checkpoint cannot be written, is damaged, or does not fit. The message says which file."""
+
+
+class CheckpointDamaged(CheckpointError):
+    """A checkpoint that was complete is not what was written, or of a later version."""

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from twml_ops.checkpoint.errors import CheckpointError
+from twml_ops.checkpoint.locations import Location
 from twml_ops.checkpoint.manager import CheckpointManager
-from twml_ops.checkpoint.manifest import Manifest
+from twml_ops.checkpoint.manifest import SHARDS, Manifest
 from twml_ops.checkpoint.reader import CheckpointReader
 from twml_ops.checkpoint.writer import CheckpointWriter
 
 
-def compact(folder: Path) -> Path | None:
+def compact(folder: Path) -> Location | None:
     """Writes the newest checkpoint again, complete, and removes all others.
 
     The complete one has the values that the newest one restores, as they are. So it is smaller than
@@ -26,17 +27,19 @@ def compact(folder: Path) -> Path | None:
         The new checkpoint; None if the newest one is complete already and nothing was written.
 
     Raises:
-        CheckpointError: there is no checkpoint, the newest one is damaged, another process writes
-            to the folder, or the disk is full.
+        CheckpointError: there is no checkpoint, the newest one is damaged or of a cluster, another
+            process writes to the folder, or the disk is full.
     """
     with CheckpointManager(folder, background=False) as manager:
         newest = manager.latest()
         if newest is None:
             raise CheckpointError(f"{folder}: there is no checkpoint")
-        if newest.manifest.base is None:
+        manifest = newest.manifest
+        if SHARDS in manifest.values:
+            raise CheckpointError(f"{folder}: the checkpoints of a cluster cannot be compacted")
+        if manifest.base is None:
             return None
         newest.verify()
-        manifest = newest.manifest
 
         def write(writer: CheckpointWriter, sequence: int) -> Manifest:
             for entry in manifest.entries:

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
-import shutil
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
 
-from twml_ops.checkpoint.errors import CheckpointError
-from twml_ops.checkpoint.files import exclusive, sync
+from twml_ops._publish import exclusive
+from twml_ops.checkpoint.errors import CheckpointDamaged, CheckpointError
 from twml_ops.checkpoint.incremental import TableFollower, TablePolicy, Taken
+from twml_ops.checkpoint.locations import Location, location, read_bytes, remove_tree, sync
 from twml_ops.checkpoint.manifest import MANIFEST, Manifest
 from twml_ops.checkpoint.reader import CheckpointReader
 from twml_ops.checkpoint.rows import ROWS, encode_rows
 from twml_ops.checkpoint.writer import CheckpointWriter
 
 LOCK_FILE = ".lock"
-_FOLDER = re.compile(r"ckpt-(\d{8,})-step-(\d+)")
+# The second form is that of the first checkpoints of clusters: a step and a time.
+_FOLDER = re.compile(r"ckpt-(\d{8,})-step-\d+|ckpt-\d{12}-\d+")
 
 
 class Saved(Protocol):
@@ -54,7 +57,8 @@ class CheckpointManager:
     memory of the copy, as large as the state, is kept for the next checkpoint.
 
     Args:
-        folder: of all checkpoints. It is created by the first `save`.
+        folder: of all checkpoints. It is created by the first `save`. An address with a scheme,
+            such as gs://, is one of TensorFlow's file systems, which have no locks.
         keep: how many checkpoints to keep, the last ones, at least 1.
         background: whether a thread writes. Otherwise `save` returns when the checkpoint is on the
             disk, and copies nothing but changed rows.
@@ -69,7 +73,7 @@ class CheckpointManager:
 
     def __init__(
         self,
-        folder: str | Path,
+        folder: str | Location,
         *,
         keep: int = 3,
         background: bool = True,
@@ -78,10 +82,12 @@ class CheckpointManager:
     ) -> None:
         if keep < 1:
             raise ValueError(f"keep must be at least 1, got {keep}")
-        self.folder = Path(folder)
+        self.folder = location(folder)
         self.keep, self.background, self.on_written = keep, background, on_written
         self._lock = contextlib.ExitStack()
         self._next: int | None = None
+        self._intact: tuple[list[str], CheckpointReader] | None = None
+        self._damaged: set[str] = set()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._buffers: dict[str, np.ndarray] = {}
@@ -136,6 +142,59 @@ class CheckpointManager:
         """
         found = self.all()
         return found[-1] if found else None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no checkpoint was completed here, be it valid or damaged now."""
+        return not any((path / MANIFEST).exists() for path in self._folders())
+
+    def newest_intact(
+        self,
+        read: Callable[[CheckpointReader], object] = CheckpointReader.verify,
+        warn: Callable[[str], object] | None = None,
+    ) -> CheckpointReader | None:
+        """The newest checkpoint that is what was written; an older one if newer ones are damaged.
+
+        Those that are damaged stay until another checkpoint is complete.
+
+        Args:
+            read: called with a checkpoint, the newest first. It raises `CheckpointDamaged` if the
+                checkpoint cannot be used. Default: all of it is compared with its checksums, once.
+            warn: called with a message if newer checkpoints are damaged. Default: a
+                `RuntimeWarning`.
+
+        Returns:
+            The checkpoint; None if there is none. One that is incomplete is none.
+
+        Raises:
+            CheckpointDamaged: there are checkpoints, and all are damaged.
+        """
+        folders = self._folders()
+        names, problems = [path.name for path in folders], list[str]()
+        if read is CheckpointReader.verify and self._intact and self._intact[0] == names:
+            return self._intact[1]
+        for path in reversed(folders):
+            try:
+                found = CheckpointReader(path)
+                read(found)
+            except CheckpointDamaged as e:
+                problems.append(str(e))
+                self._damaged.add(path.name)
+                continue
+            except CheckpointError:
+                if not _is_incomplete(path):
+                    raise
+                continue
+            if problems:
+                (warn or _warn)(f"{'; '.join(problems)}; the older {path.name} is used instead")
+            if read is CheckpointReader.verify:
+                self._intact = names, found
+            return found
+        if problems:
+            raise CheckpointDamaged(
+                f"{self.folder}: none of its checkpoints can be used: {'; '.join(problems)}"
+            )
+        return None
 
     def save(self, step: int, variables: Sequence[Saved], values: Mapping[str, Any]) -> None:
         """Writes a checkpoint, and removes those that are no longer to be kept.
@@ -192,6 +251,25 @@ class CheckpointManager:
         if error is not None:
             raise error
 
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Holds the lock of the folder in a block, if the folder exists.
+
+        Raises:
+            CheckpointError: another process writes to the folder.
+        """
+        if not self.folder.is_dir():
+            yield
+            return
+        had_lock = self._next is not None
+        self._open()
+        try:
+            yield
+        finally:
+            if not had_lock:
+                self._lock.close()
+                self._next = None
+
     def remove_all(self) -> None:
         """Removes all checkpoints and the folder, if it has nothing else.
 
@@ -204,19 +282,26 @@ class CheckpointManager:
         self._open()
         for path in self._folders():
             self._remove(path)
+        with contextlib.suppress(OSError):  # while it is locked: the next process makes another one
+            (self.folder / LOCK_FILE).unlink()
         self._lock.close()
         self._next = None
         with contextlib.suppress(OSError):
-            (self.folder / LOCK_FILE).unlink()
-            self.folder.rmdir()
+            if isinstance(self.folder, Path):
+                self.folder.rmdir()
+            elif not any(self.folder.iterdir()):
+                remove_tree(self.folder)
 
     def _open(self) -> int:
         """Takes the lock of the folder and removes incomplete checkpoints; the next number."""
-        if self._next is not None:
+        if self._next is not None and self.folder.is_dir():
             return self._next
+        self._lock.close()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            alone = self._lock.enter_context(exclusive(self.folder / LOCK_FILE))
+            alone = True
+            if isinstance(self.folder, Path):
+                alone = self._lock.enter_context(exclusive(self.folder / LOCK_FILE))
         except OSError as e:
             raise CheckpointError(
                 f"{self.folder}: no checkpoints can be written here: {e.strerror}"
@@ -255,7 +340,7 @@ class CheckpointManager:
 
     def _write(
         self,
-        path: Path,
+        path: Location,
         sequence: int,
         step: int,
         whole: Sequence[tuple[Saved, np.ndarray | None]],
@@ -275,7 +360,7 @@ class CheckpointManager:
             raise
         if taken is not None:
             taken.written(path.name, size)
-        self._remove_except([c.folder.name for c in self.all()[-self.keep :]])
+        self.keep_last()
         if self.on_written is not None:
             self.on_written(CheckpointReader(path))
 
@@ -321,7 +406,25 @@ class CheckpointManager:
         self._open()
         return self._remove_except(kept)
 
-    def add(self, write: Callable[[CheckpointWriter, int], Manifest], step: int) -> Path:
+    def keep_last(self) -> None:
+        """Removes all but the last `keep` checkpoints and those that these have the changes to.
+
+        Raises:
+            CheckpointError: another process writes to the folder.
+        """
+        self._open()
+        intact = [c.folder.name for c in self.all() if c.folder.name not in self._damaged]
+        self._remove_except(intact[-self.keep :])
+
+    def lock(self) -> None:
+        """Keeps other processes from writing to the folder, as `save` does.
+
+        Raises:
+            CheckpointError: another process writes to the folder, or it cannot be created.
+        """
+        self._open()
+
+    def add(self, write: Callable[[CheckpointWriter, int], Manifest], step: int) -> Location:
         """Writes a checkpoint whose content does not come from variables.
 
         Args:
@@ -342,7 +445,7 @@ class CheckpointManager:
             write(writer, sequence)
         return path
 
-    def _path(self, sequence: int, step: int) -> Path:
+    def _path(self, sequence: int, step: int) -> Location:
         return self.folder / f"ckpt-{sequence:08d}-step-{step}"
 
     def _remove_except(self, kept: Collection[str]) -> list[str]:
@@ -356,17 +459,20 @@ class CheckpointManager:
             self._remove(path)
         return [path.name for path in removed]
 
-    def _remove(self, path: Path) -> None:
+    def _remove(self, path: Location) -> None:
         """Removes a checkpoint, its manifest first, so that it is never valid without its data."""
         with contextlib.suppress(OSError):
             (path / MANIFEST).unlink(missing_ok=True)
             sync(path)
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(path)
 
-    def _folders(self) -> list[Path]:
-        if not self.folder.is_dir():
+    def _folders(self) -> list[Location]:
+        """Those of all checkpoints, complete or not, from the oldest to the newest."""
+        try:
+            found = [p for p in self.folder.iterdir() if _FOLDER.fullmatch(p.name)]
+        except (FileNotFoundError, NotADirectoryError):  # or another process has removed it
             return []
-        return sorted(p for p in self.folder.iterdir() if _FOLDER.fullmatch(p.name))
+        return sorted(found, key=lambda path: (_number(path), path.name))
 
     def _join(self) -> None:
         thread, self._thread = self._thread, None
@@ -389,6 +495,19 @@ def _chain(name: str, manifests: Mapping[str, Manifest]) -> list[str]:
     return chain
 
 
-def _number(path: Path) -> int:
+def _number(path: Location) -> int:
     match = _FOLDER.fullmatch(path.name)
-    return int(match.group(1)) if match else -1
+    return int(match.group(1)) if match and match.group(1) else -1
+
+
+def _is_incomplete(path: Location) -> bool:
+    """Whether a checkpoint has no manifest, or a part of one, which is not JSON."""
+    try:
+        json.loads(read_bytes(path / MANIFEST))
+    except (OSError, ValueError):
+        return True
+    return False
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=3)

@@ -1,9 +1,9 @@
 """The manifest of a checkpoint: what it holds, where, and with which checksums.
 
-A checkpoint is a folder. Its data files are written first and its manifest last, so a folder
-without a valid manifest is no checkpoint. The manifest is JSON, {"checksum": ..., "content": ...};
-the checksum of its own content finds a manifest that was written in part, on a file system where
-renaming is not atomic, or changed later.
+A checkpoint, of one process or of a cluster, is a folder. Its data files are written first and its
+manifest last, so a folder without a valid manifest is no checkpoint. The manifest is JSON,
+{"checksum": ..., "content": ...}; the checksum of its own content finds a manifest that was written
+in part, on a file system where renaming is not atomic, or changed later.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops.checkpoint.errors import CheckpointError
-from twml_ops.checkpoint.files import publish
+from twml_ops.checkpoint import bundles
+from twml_ops.checkpoint.bundles import BUNDLE, Bundle
+from twml_ops.checkpoint.errors import CheckpointDamaged, CheckpointError
+from twml_ops.checkpoint.locations import Location, read_bytes, write_file
 
 MANIFEST = "manifest.json"
 FORMAT = "twml_ops.checkpoint"
 VERSION = 1
 RAW = "raw"
+SHARDS = "shards"  # a key of the values: how a cluster has divided its tables
+_FIRST_OF_CLUSTERS = "twml_ops_checkpoint"  # a key of manifests that clusters wrote at first
 
 
 def checksum(data: bytes | memoryview, before: int = 0) -> int:
@@ -46,7 +50,8 @@ class VariableEntry:
         bytes: how many there are.
         checksum: CRC-32 of these bytes.
         encoding: how these bytes hold the value. "raw": all elements in C order, little-endian.
-        details: arguments of other encodings.
+            "bundle": they are the index of a bundle of tensors, which a server has written.
+        details: arguments of other encodings; of a bundle, the bytes of its data files.
 
     Raises:
         ValueError: a size, the file or the type is not valid.
@@ -71,6 +76,11 @@ class VariableEntry:
             raise ValueError(f"{self.label}: file must be a plain name, got {self.file!r}")
         if self.encoding == RAW and self.bytes != math.prod(self.shape) * _item_bytes(self.dtype):
             raise ValueError(f"{self.label}: {self.bytes} bytes are not {self.dtype} {self.shape}")
+
+    @property
+    def bundle(self) -> Bundle:
+        """The files of a bundle, if the encoding is "bundle"."""
+        return Bundle(self.bytes, self.checksum, self.details.get("data_bytes", 0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +107,9 @@ class Manifest:
     @property
     def data_bytes(self) -> int:
         """Bytes of all variables, as they are stored."""
-        return sum(entry.bytes for entry in self.entries)
+        return sum(entry.bytes + entry.details.get("data_bytes", 0) for entry in self.entries)
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Location) -> None:
         """Writes the manifest, which completes the checkpoint.
 
         Args:
@@ -111,10 +121,10 @@ class Manifest:
         content = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}
         text = _canonical(content)
         whole = json.dumps({"checksum": checksum(text), "content": json.loads(text)}, indent=1)
-        publish(folder / MANIFEST, whole.encode())
+        write_file(folder / MANIFEST, whole.encode())
 
     @staticmethod
-    def read(folder: Path) -> Manifest:
+    def read(folder: Location) -> Manifest:
         """Reads the manifest of a checkpoint.
 
         Args:
@@ -124,20 +134,53 @@ class Manifest:
             The manifest.
 
         Raises:
-            CheckpointError: there is none, it is damaged, or a later version has written it.
+            CheckpointDamaged: it is damaged, or a later version has written it.
+            CheckpointError: there is none, or only a part of one.
         """
         path = folder / MANIFEST
         try:
-            whole = json.loads(path.read_bytes())
-            expected, content = whole["checksum"], whole["content"]
-            complete = checksum(_canonical(content)) == expected
+            whole = json.loads(read_bytes(path))
+            first_of_clusters = whole.get(_FIRST_OF_CLUSTERS) == 1
+            if not first_of_clusters:
+                expected, content = whole["checksum"], whole["content"]
+                complete = checksum(_canonical(content)) == expected
         except OSError as e:
             raise CheckpointError(f"{folder}: no checkpoint: {path.name}: {e.strerror}") from e
-        except (ValueError, KeyError, TypeError, RecursionError) as e:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
             raise CheckpointError(f"{path}: is no manifest of a checkpoint") from e
+        if first_of_clusters:
+            return _of_first_clusters(folder, whole)
         if not complete:
-            raise CheckpointError(f"{path}: is damaged: its checksum differs")
+            raise CheckpointDamaged(f"{path}: is damaged: its checksum differs")
         return _parse(path, content)
+
+
+def bundle_entry(folder: Location, prefix: str, synced: bool = False) -> VariableEntry:
+    """The entry of a bundle of tensors.
+
+    Args:
+        folder: of the checkpoint.
+        prefix: of the names of the files.
+        synced: whether to wait until the files are on the disk.
+
+    Raises:
+        OSError: a file is missing or cannot be read.
+    """
+    size, crc, data_bytes = bundles.describe(folder, prefix, synced)
+    file, details = f"{prefix}{bundles.INDEX}", {"data_bytes": data_bytes}
+    return VariableEntry(prefix, prefix, "uint8", (size,), file, 0, size, crc, BUNDLE, details)
+
+
+def _of_first_clusters(folder: Location, whole: Mapping[str, Any]) -> Manifest:
+    """A manifest that has no entries and no checksum of its own."""
+    try:
+        servers, shards = int(whole["servers"]), {**whole, "by_rows": []}
+        files = [f"server-{i}-of-{servers}" for i in range(servers) if whole["tables"]]
+        files += ["dense"] * bool(whole["dense"])
+        entries = tuple(bundle_entry(folder, file) for file in files)
+        return Manifest(-1, int(whole["step"]), entries, {SHARDS: shards})
+    except (OSError, KeyError, TypeError, ValueError) as e:
+        raise CheckpointDamaged(f"{folder}: is damaged: {e}") from e
 
 
 def _item_bytes(dtype: str) -> int:
@@ -151,12 +194,14 @@ def _canonical(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _parse(path: Path, content: Any) -> Manifest:
+def _parse(path: Location, content: Any) -> Manifest:
     try:
         if content["format"] != FORMAT:
-            raise CheckpointError(f"{path}: is of the format {content['format']!r}, not {FORMAT!r}")
+            raise CheckpointDamaged(
+                f"{path}: is of the format {content['format']!r}, not {FORMAT!r}"
+            )
         if content["version"] > VERSION:
-            raise CheckpointError(
+            raise CheckpointDamaged(
                 f"{path}: is of the version {content['version']}, and this version of twml_ops "
                 f"reads checkpoints up to version {VERSION}"
             )
@@ -168,4 +213,4 @@ def _parse(path: Path, content: Any) -> Manifest:
     except (KeyError, TypeError, AttributeError, ValueError) as e:
         if isinstance(e, CheckpointError):
             raise
-        raise CheckpointError(f"{path}: is no manifest of a checkpoint: {e}") from e
+        raise CheckpointDamaged(f"{path}: is no manifest of a checkpoint: {e}") from e

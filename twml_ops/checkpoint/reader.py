@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
+from pathlib import PurePath
 
 import numpy as np
 import tensorflow as tf
 
-from twml_ops.checkpoint.errors import CheckpointError
+from twml_ops.checkpoint import bundles
+from twml_ops.checkpoint.bundles import BUNDLE
+from twml_ops.checkpoint.errors import CheckpointDamaged, CheckpointError
+from twml_ops.checkpoint.locations import Location, open_file, os_errors
 from twml_ops.checkpoint.manifest import RAW, Manifest, VariableEntry, checksum
 from twml_ops.checkpoint.rows import ROWS, decode_rows
 from twml_ops.checkpoint.writer import PIECE_BYTES
@@ -28,7 +31,7 @@ class CheckpointReader:
         CheckpointError: the folder is no checkpoint.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Location) -> None:
         self.folder = folder
         self.manifest = Manifest.read(folder)
         self._entries = {entry.name: entry for entry in self.manifest.entries}
@@ -50,26 +53,50 @@ class CheckpointReader:
         name = self.manifest.base
         if name is None:
             return None
-        if name != Path(name).name:
-            raise CheckpointError(f"{self.folder}: base must be a plain name, got {name!r}")
+        if name != PurePath(name).name:
+            raise CheckpointDamaged(f"{self.folder}: base must be a plain name, got {name!r}")
         try:
             found = CheckpointReader(self.folder.parent / name)
         except CheckpointError as e:
-            raise CheckpointError(f"{self.folder}: has the changes to a checkpoint: {e}") from e
+            raise CheckpointDamaged(f"{self.folder}: has the changes to a checkpoint: {e}") from e
         if found.manifest.sequence >= self.manifest.sequence:
-            raise CheckpointError(f"{self.folder}: its base {name} is not older than itself")
+            raise CheckpointDamaged(f"{self.folder}: its base {name} is not older than itself")
         return found
 
+    def chain(self) -> list[CheckpointReader]:
+        """The checkpoints that are needed to read this one.
+
+        Returns:
+            From the one that is complete in itself to this one.
+
+        Raises:
+            CheckpointError: one is missing or damaged.
+        """
+        chain = [self]
+        while (base := chain[0].base()) is not None:
+            chain.insert(0, base)
+        return chain
+
     def verify(self) -> None:
-        """Compares all bytes with their checksums, in bounded memory; also those of the bases.
+        """Compares all bytes with their checksums; also those of the bases.
+
+        Memory is bounded, except that a tensor of a server is read at once.
 
         Raises:
             CheckpointError: a file is missing, too short or changed.
         """
-        current: CheckpointReader | None = self
-        while current is not None:
-            current.verify_own()
-            current = current.base()
+        for each in reversed(self.chain()):
+            each.verify_own()
+
+    def verify_files(self) -> None:
+        """Compares the files of servers with the manifest, without reading their tensors.
+
+        Raises:
+            CheckpointDamaged: a file is missing or has another size, or an index is changed.
+        """
+        for entry in self.manifest.entries:
+            if entry.encoding == BUNDLE:
+                bundles.verify_files(self.folder, entry.name, entry.bundle)
 
     def verify_own(self) -> None:
         """Compares the bytes of this checkpoint alone with their checksums.
@@ -77,7 +104,11 @@ class CheckpointReader:
         Raises:
             CheckpointError: a file is missing, too short or changed.
         """
+        self.verify_files()
         for entry in self.manifest.entries:
+            if entry.encoding == BUNDLE:
+                bundles.verify_tensors(self.folder, entry.name)
+                continue
             crc = 0
             for piece in self._pieces(entry):
                 crc = checksum(piece, crc)
@@ -212,7 +243,7 @@ class CheckpointReader:
     def _pieces(self, entry: VariableEntry) -> Iterator[bytes]:
         left = entry.bytes
         try:
-            with open(self.folder / entry.file, "rb", buffering=0) as file:
+            with os_errors(), open_file(self.folder / entry.file) as file:
                 file.seek(entry.offset)
                 while left:
                     piece = file.read(min(left, PIECE_BYTES))
@@ -223,8 +254,8 @@ class CheckpointReader:
         except OSError as e:
             raise self._damaged(entry, str(e.strerror)) from e
 
-    def _damaged(self, entry: VariableEntry, why: str) -> CheckpointError:
-        return CheckpointError(f"{self.folder / entry.file}: {entry.label} is damaged: {why}")
+    def _damaged(self, entry: VariableEntry, why: str) -> CheckpointDamaged:
+        return CheckpointDamaged(f"{self.folder / entry.file}: {entry.label} is damaged: {why}")
 
 
 def _newest_rows(

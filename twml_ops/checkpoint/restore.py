@@ -42,13 +42,15 @@ class Restoration:
 
     Args:
         checkpoint: where to read; all of it is compared with its checksums.
+        verified: whether that was done already.
 
     Raises:
         CheckpointError: a file is damaged.
     """
 
-    def __init__(self, checkpoint: CheckpointReader) -> None:
-        checkpoint.verify()
+    def __init__(self, checkpoint: CheckpointReader, verified: bool = False) -> None:
+        if not verified:
+            checkpoint.verify()
         self._checkpoint = checkpoint
         entries = checkpoint.entries.items()
         self._entries = {name: e for name, e in entries if not name.startswith(STATES)}
@@ -110,15 +112,18 @@ class Restoration:
             )
 
 
-def restore(checkpoint: CheckpointReader, variables: Sequence[Restorable]) -> None:
+def restore(
+    checkpoint: CheckpointReader, variables: Sequence[Restorable], verified: bool = False
+) -> None:
     """Restores all variables. Everything is checked before the first one changes.
 
     Args:
         checkpoint: where to read.
         variables: those of `variables_of`, of the model that was saved.
+        verified: whether the checkpoint was compared with its checksums already.
 
     Raises:
         CheckpointError: a file is damaged, or the checkpoint is of another model or optimizer.
             No variable has changed.
     """
-    Restoration(checkpoint).restore_all(variables)
+    Restoration(checkpoint, verified).restore_all(variables)

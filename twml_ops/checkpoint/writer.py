@@ -5,17 +5,22 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from twml_ops.checkpoint.errors import CheckpointError
-from twml_ops.checkpoint.files import sync
-from twml_ops.checkpoint.manifest import RAW, Manifest, VariableEntry, checksum
+from twml_ops.checkpoint.locations import Location, open_file, os_errors, remove_tree, sync
+from twml_ops.checkpoint.manifest import (
+    RAW,
+    Manifest,
+    VariableEntry,
+    bundle_entry,
+    checksum,
+)
 
 DATA_FILE = "data-00000"
 PIECE_BYTES = 16 << 20
@@ -30,22 +35,21 @@ class CheckpointWriter:
     Args:
         folder: of the checkpoint, which does not exist yet.
 
+    Attributes:
+        folder: of the checkpoint.
+
     Raises:
         CheckpointError: the folder cannot be created.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Location) -> None:
+        self.folder = folder
         self._entries: list[VariableEntry] = []
         self._committed = False
+        self._file: IO[Any] | None = None
+        self._offset = 0
         with _clear_errors(folder):
             folder.mkdir()
-            try:
-                self._file = open(folder / DATA_FILE, "wb", buffering=0)  # noqa: SIM115
-            except OSError:
-                folder.rmdir()
-                raise
-        self._offset = 0
 
     def __enter__(self) -> CheckpointWriter:
         return self
@@ -56,9 +60,10 @@ class CheckpointWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
         if not self._committed:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_tree(self.folder)
 
     def add(
         self,
@@ -86,7 +91,7 @@ class CheckpointWriter:
             CheckpointError: the disk is full, or the file cannot be written for another reason.
         """
         first: Any = None
-        with _clear_errors(self._folder):
+        with _clear_errors(self.folder):
             self._write(b"\0" * (-self._offset % _ALIGNMENT))
             start, crc = self._offset, 0
             for array in pieces:
@@ -110,6 +115,18 @@ class CheckpointWriter:
         )
         self._entries.append(entry)
 
+    def add_bundle(self, prefix: str) -> None:
+        """Adds the tensors that an op of TensorFlow has written to the folder.
+
+        Args:
+            prefix: of the files.
+
+        Raises:
+            CheckpointError: the files are missing, or cannot be brought to the disk.
+        """
+        with _clear_errors(self.folder):
+            self._entries.append(bundle_entry(self.folder, prefix, synced=True))
+
     def commit(
         self, sequence: int, step: int, values: Mapping[str, Any], base: str | None = None
     ) -> Manifest:
@@ -129,14 +146,21 @@ class CheckpointWriter:
         """
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         manifest = Manifest(sequence, step, tuple(self._entries), dict(values), base, now)
-        with _clear_errors(self._folder):
-            os.fsync(self._file.fileno())
-            manifest.write(self._folder)
+        with _clear_errors(self.folder):
+            if self._file is not None and isinstance(self.folder, Path):
+                os.fsync(self._file.fileno())
+            manifest.write(self.folder)
             self._committed = True
-            sync(self._folder.parent)
+            sync(self.folder.parent)
         return manifest
 
     def _write(self, data: bytes | memoryview) -> None:
+        if self._file is None:
+            self._file = open_file(self.folder / DATA_FILE, "wb")
+        if not isinstance(self.folder, Path):
+            self._file.write(bytes(data))
+            self._offset += len(data)
+            return
         left = memoryview(data)
         while left:
             written = self._file.write(left)
@@ -151,9 +175,10 @@ def _bytes_of(array: np.ndarray) -> memoryview:
 
 
 @contextlib.contextmanager
-def _clear_errors(folder: Path) -> Any:
+def _clear_errors(folder: Location) -> Any:
     try:
-        yield
+        with os_errors():
+            yield
     except OSError as e:
         raise CheckpointError(
             f"the checkpoint {folder} cannot be written: {e.strerror}; earlier checkpoints are "

@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 
 from twml_ops._category_hash import MISSING
 from twml_ops.data.block import Array, Block, Categories, Group, Rows
-from twml_ops.data.errors import DataError, one_line
+from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import binary_labels, check_sparse, finite_numbers
+from twml_ops.data.guess import numbers_of_labels
 from twml_ops.data.hashing import hash_column
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, Schema
 
@@ -38,6 +39,10 @@ class Columns(ABC):
     @abstractmethod
     def numbers(self, name: str) -> Array:
         """One number a row: float64 [R], NaN where it is missing."""
+
+    def labels(self, name: str) -> Array:
+        """The same of a label, which may be text: yes and true are 1, no and false are 0."""
+        return self.numbers(name)
 
     @abstractmethod
     def tokens(self, name: str) -> pa.Array:
@@ -69,7 +74,7 @@ def block_of(columns: Columns, schema: Schema, where: Where, dim: int | None) ->
     Raises:
         DataError: a column is not there, or has a value that cannot be used.
     """
-    labels = [binary_labels(columns.numbers(n), where, n) for n in schema.labels]
+    labels = [binary_labels(columns.labels(n), where, n) for n in schema.labels]
     if not labels:
         labels = [np.zeros(columns.count, np.float32)]
     groups: dict[str, Group] = {}
@@ -184,6 +189,21 @@ class ArrowColumns(Columns):
             raise self._wrong(name, "a number or bool")
         return floats(column)
 
+    def labels(self, name: str) -> Array:
+        """See `Columns`."""
+        column = self._column(name)
+        if is_typed_kind(column.type) or not is_token(column.type) or column.type == pa.null():
+            return self.numbers(name)
+        texts = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        numbers, good = numbers_of_labels(texts)
+        if not good.all():
+            row = int(good.argmin())
+            raise DataError(
+                f"{self._where(row)}: expected a number, yes, no, true or false in the column "
+                f"`{name}`, got {column.type} {quote(texts[row].as_py())}"
+            )
+        return numbers
+
     def tokens(self, name: str) -> pa.Array:
         """See `Columns`; integers, bools and floats that are integers are their text."""
         column = _decoded(self._column(name))
@@ -264,7 +284,7 @@ def infer(columns: pa.Schema, path: str, labels: Sequence[str]) -> Schema:
     """
     types = dict(zip(columns.names, columns.types, strict=True))
     for label in labels:
-        if not is_number(types.get(label, pa.null())) and types.get(label) != pa.bool_():
+        if label not in types or not (is_number(types[label]) or is_token(types[label])):
             got = f"got {types[label]}" if label in types else f"the columns are {[*types]}"
             raise DataError(
                 f"{path}: expected a number or bool column `{label}`, {got}{LABEL_HINT}"
@@ -283,7 +303,10 @@ def infer(columns: pa.Schema, path: str, labels: Sequence[str]) -> Schema:
             categorical.append(name)
             bags.append(name)
         else:
-            raise DataError(f"{path}: column {name} has type {kind}, expected number, text or bool")
+            raise DataError(
+                f"{path}: column {name} has type {kind}, expected number, text or bool; a schema, "
+                "as `twml-ops schema DATA` writes it, leaves it out"
+            )
     if not (continuous or categorical or has_sparse):
         raise DataError(f"{path}: no feature columns besides {', '.join(f'`{n}`' for n in labels)}")
     names = (tuple(continuous), tuple(categorical))
@@ -293,13 +316,30 @@ def infer(columns: pa.Schema, path: str, labels: Sequence[str]) -> Schema:
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Integers and floats."""
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    """Integers, floats and decimals."""
+    types = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return any(test(kind) for test in types)
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Lists of either offset type."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+    """Lists of either offset type, and of fixed size."""
+    types = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(test(kind) for test in types)
+
+
+def unusable(name: str, kind: pa.DataType) -> str | None:
+    """Why a column of this type cannot be a feature; None if it can."""
+    if is_number(kind) or is_token(kind):
+        return None
+    if is_list(kind):
+        if is_token(kind.value_type):
+            return None
+        if name in (SPARSE_IDS, SPARSE_VALUES) and is_number(kind.value_type):
+            return None
+        return f"{kind}: only lists of text or integers can be a feature"
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return f"{kind}: it can be the `time` of the examples, but no feature"
+    return f"{kind}: only numbers, text, bools and lists of them can be features"
 
 
 def is_token(kind: pa.DataType) -> bool:
@@ -308,7 +348,8 @@ def is_token(kind: pa.DataType) -> bool:
         return is_token(kind.value_type)
     types = pa.types
     text = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    return any(test(kind) for test in (*text, types.is_integer, types.is_boolean, types.is_null))
+    others = (types.is_fixed_size_binary, types.is_integer, types.is_boolean, types.is_null)
+    return any(test(kind) for test in (*text, *others))
 
 
 def is_typed_kind(kind: pa.DataType) -> bool:
@@ -331,6 +372,8 @@ def as_tokens(column: pa.Array) -> pa.Array:
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
         return column.cast(pa.string())
+    if pa.types.is_fixed_size_binary(kind):
+        return column.cast(pa.binary())
     return column
 
 
@@ -346,11 +389,16 @@ def list_lengths(lists: pa.Array) -> Array:
     return np.asarray(pc.list_value_length(lists).fill_null(0).to_numpy()).astype(np.int64)
 
 
-def check_types(columns: pa.Schema, schema: Schema, path: str) -> None:
-    """Raises the `DataError` that reading any row would raise for the columns' types."""
+def check_types(
+    columns: pa.Schema, schema: Schema, path: str, complete: Callable[[Columns], Columns]
+) -> None:
+    """Raises the `DataError` that reading any row would raise for the columns' types.
+
+    `complete` adds the columns that are not in the file.
+    """
     arrays = [pa.array([], kind) for kind in columns.types]
     empty = pa.RecordBatch.from_arrays(arrays, names=columns.names)
     try:
-        block_of(ArrowColumns(empty, lambda _: path), schema, lambda _: path, None)
+        block_of(complete(ArrowColumns(empty, lambda _: path)), schema, lambda _: path, None)
     except (pa.ArrowException, KeyError) as e:
         raise DataError(f"{path}: {one_line(e)}") from e

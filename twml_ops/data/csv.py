@@ -6,7 +6,7 @@ bools are expected. Without a schema the types of the columns are found by a loo
 of the first file, and further on for columns that are empty there: numbers are continuous,
 everything else categorical, and so are integers that a number would not keep; see
 `twml_ops/data/guess.py`. A bag, which a schema declares, holds its categories separated by `|`, and
-its weights likewise. A quoted field must not contain line breaks.
+its weights likewise. Fields may be quoted, see `csv_rows`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from twml_ops import core
 from twml_ops._category_hash import VERSION, column_key
 from twml_ops.data.block import Array, Block
 from twml_ops.data.columns import ArrowColumns, Columns, block_of, infer
+from twml_ops.data.csv_rows import CsvFile, CsvRows
 from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import files_of
 from twml_ops.data.guess import Guess, are_lossy, guess_texts, is_typed, numbers_of_texts, say, warn
+from twml_ops.data.partitions import Partitions
 from twml_ops.data.schema import DEFAULT_LABELS, Schema
 from twml_ops.data.source import Source
-from twml_ops.data.text import Chunk, read_chunks, text_pieces
 from twml_ops.data.units import Piece
 
 _SEPARATOR = "|"
@@ -65,29 +66,32 @@ class CsvSource(Source):
         """
         super().__init__(name)
         self._files = files_of(glob)
-        first = _beginning(self._files[0])
+        self._partitions = Partitions(glob, self._files)
         self._delimiter = _delimiter(self._files[0])
-        self._header = _header(first, self._delimiter)
+        header, first = self._file(self._files[0]).beginning(_SAMPLE_BYTES)
+        self._header = _names(header, self._delimiter)
         self._guessed: set[str] = set()  # columns of numbers that nobody has declared
         self._warned: set[str] = set()
         if schema is None:
             guesses = self._guess(first)
-            kinds = [pa.float64() if guesses[n].number else pa.string() for n in self._header]
-            columns = pa.schema(zip(self._header, kinds, strict=True))
+            for folder, kind in self._partitions.types(without=self._header).items():
+                guesses[folder] = Guess(pa.types.is_integer(kind), pa.types.is_integer(kind))
+            kinds = [pa.float64() if guess.number else pa.string() for guess in guesses.values()]
+            columns = pa.schema(zip(guesses, kinds, strict=True))
             schema = infer(columns, self._files[0], labels)
             typed = tuple(n for n in schema.categorical if guesses[n].typed)
             schema = dataclasses.replace(schema, hash_version=hash_version, typed=typed)
-            self._guessed = set(schema.continuous)
+            self._guessed = {n for n in schema.continuous if n in self._header}
             warn(name, {n: guesses[n] for n in (*schema.continuous, *schema.categorical)})
         elif schema.typed is None:
             schema = dataclasses.replace(schema, typed=self._typed(first, schema))
         if schema.sparse_dim:
             raise DataError(f"{name}: CSV files hold no raw sparse features")
         self._schema = schema
-        for column in schema.columns:
-            if column not in self._header:
+        for path, column in itertools.product(self._files, schema.columns):
+            if column not in self._header and not self._partitions.have(path, column):
                 raise DataError(
-                    f"{self._files[0]}: there is no column {column}, the columns are {self._header}"
+                    f"{path}: there is no column {column}, the columns are {self._header}"
                 )
         numbers = {*schema.continuous, *schema.labels, schema.weight, schema.time}
         both = [n for n in self._header if n in numbers and n in _text_columns(schema)]
@@ -96,7 +100,8 @@ class CsvSource(Source):
                 f"{name}: a column of a CSV file is read as numbers or as text; the schema uses "
                 f"{', '.join(both)} as both"
             )
-        self._types = dict.fromkeys(schema.columns, pa.binary())
+        used = [n for n in self._header if n in schema.columns] or self._header[:1]
+        self._types = dict.fromkeys(used, pa.binary())
         self._plain = _plain_format(self._header, schema, self._guessed)
 
     @property
@@ -107,26 +112,24 @@ class CsvSource(Source):
     def _make_pieces(self) -> Sequence[Piece]:
         pieces: list[Piece] = []
         for path in self._files:
-            pieces += text_pieces(
-                path, len(pieces), self._parse, Chunk.count_lines, self._after_header
-            )
+            pieces += self._file(path).pieces(len(pieces), self._parse, len)
         return pieces
 
-    def _after_header(self, chunk: Chunk) -> Chunk:
-        """The first chunk of a file without its header."""
-        header = _header(chunk, self._delimiter)
+    def _file(self, path: str) -> CsvFile:
+        return CsvFile(path, self._delimiter, self._check_header)
+
+    def _check_header(self, first: CsvRows) -> None:
+        header = _names(first, self._delimiter)
         if header != self._header:
             raise DataError(
-                f"{chunk.path}: its header {header} differs from that of "
+                f"{first.path}: its header {header} differs from that of "
                 f"{self._files[0]}, {self._header}"
             )
-        return _after_first_line(chunk)
 
-    def _guess(self, first: Chunk) -> dict[str, Guess]:
+    def _guess(self, rest: CsvRows) -> dict[str, Guess]:
         """What the beginning of a file says of the columns, and the rest where they are empty."""
-        rest = _after_first_line(first)
         if not rest.text:
-            raise DataError(f"{first.path}: there are no lines after the header")
+            raise DataError(f"{rest.path}: there are no lines after the header")
         found: dict[str, Guess] = {}
         for chunk in itertools.chain([rest], self._chunks()):
             texts = self._texts(chunk, [n for n in self._header if n not in found])
@@ -139,15 +142,13 @@ class CsvSource(Source):
         nothing = Guess(False, why="all of its fields are empty or null")
         return {name: found.get(name, nothing) for name in self._header}
 
-    def _chunks(self) -> Iterator[Chunk]:
-        """The lines of all files without their headers."""
+    def _chunks(self) -> Iterator[CsvRows]:
+        """The rows of all files."""
         for path in self._files:
-            for k, chunk in enumerate(read_chunks(path)):
-                yield self._after_header(chunk) if k == 0 else chunk
+            yield from (rows for rows in self._file(path).in_order() if len(rows))
 
-    def _typed(self, first: Chunk, schema: Schema) -> tuple[str, ...]:
+    def _typed(self, rest: CsvRows, schema: Schema) -> tuple[str, ...]:
         """The columns whose categories are integers or bools at the beginning of a file."""
-        rest = _after_first_line(first)
         names = [n for n in schema.categorical if n in self._header]
         if not rest.text or not names:
             return ()
@@ -160,7 +161,7 @@ class CsvSource(Source):
             typed += [name] if is_typed(pc.unique(tokens)) else []
         return tuple(typed)
 
-    def _texts(self, chunk: Chunk, names: list[str]) -> pa.Table:
+    def _texts(self, chunk: CsvRows, names: list[str]) -> pa.Table:
         """Columns as text; an empty field is null."""
         try:
             # In one thread Arrow numbers the line that it cannot read.
@@ -168,7 +169,7 @@ class CsvSource(Source):
         except pa.ArrowInvalid as e:
             raise _wrong_line(chunk, str(e)) from None
 
-    def _parse(self, chunk: Chunk) -> Block:
+    def _parse(self, chunk: CsvRows) -> Block:
         if self._plain is not None and b'"' not in chunk.text:
             block = self._parse_plain(chunk)
             if block is not None:
@@ -180,25 +181,32 @@ class CsvSource(Source):
         columns = _CsvColumns(table, chunk.where)
         for name in self._guessed - self._warned:
             self._look_for_loss(chunk, name, table[name].combine_chunks())
+        return self._block(columns, chunk)
+
+    def _block(self, columns: Columns, chunk: CsvRows) -> Block:
+        columns = self._partitions.added_to(columns, chunk.path)
         return block_of(columns, self._schema, chunk.where, None)
 
-    def _parse_plain(self, chunk: Chunk) -> Block | None:
+    def _parse_plain(self, chunk: CsvRows) -> Block | None:
         """The examples of a chunk without quotes; None if a line is not as expected."""
         assert self._plain is not None
         text = np.frombuffer(chunk.text, np.uint8)
         kinds, keys = self._plain.kinds, [column_key(n) for n in self._plain.categories]
-        numbers, ids, bad, lossy = core.parse_delimited(text, self._delimiter, kinds, keys)
+        numbers, ids, bad, lossy = core.parse_delimited(
+            text, self._delimiter, kinds, keys, line_ends=chunk.row_ends
+        )
         if bad >= 0:
             return None
         if lossy >= 0:
             self._warn_of_loss(chunk, lossy)
         columns = _PlainColumns(
+            len(chunk),
             dict(zip(self._plain.numbers, numbers.T, strict=True)),
             dict(zip(self._plain.categories, ids.T, strict=True)),
         )
-        return block_of(columns, self._schema, chunk.where, None)
+        return self._block(columns, chunk)
 
-    def _warn_of_loss(self, chunk: Chunk, line: int) -> None:
+    def _warn_of_loss(self, chunk: CsvRows, line: int) -> None:
         """Warns of the columns of a line that are read as numbers and could be ids."""
         if not self._guessed - self._warned:
             return
@@ -206,7 +214,7 @@ class CsvSource(Source):
         for name, field in zip(self._header, fields, strict=True):
             self._look_for_loss(chunk, name, pa.array([field], pa.binary()), line)
 
-    def _look_for_loss(self, chunk: Chunk, name: str, texts: pa.Array, line: int = 0) -> None:
+    def _look_for_loss(self, chunk: CsvRows, name: str, texts: pa.Array, line: int = 0) -> None:
         """Warns if texts of a column that was guessed to be of numbers could be ids."""
         if name not in self._guessed - self._warned:
             return
@@ -217,15 +225,26 @@ class CsvSource(Source):
             what = f"{chunk.where(line + row)}: column {name} is read as numbers, which lose"
             say(f"{what} something of {quote(texts[row].as_py())}", [name])
 
-    def _table(self, chunk: Chunk, types: dict[str, pa.DataType], threads: bool = True) -> pa.Table:
+    def _read_options(self, chunk: CsvRows, threads: bool) -> csv.ReadOptions:
+        """A block of Arrow must hold the longest row."""
+        longest = int(np.diff(chunk.row_ends, prepend=0).max(initial=0))
+        return csv.ReadOptions(
+            column_names=self._header,
+            use_threads=threads,
+            block_size=max(1 << 20, longest) if threads else max(1, len(chunk.text)),
+        )
+
+    def _table(
+        self, chunk: CsvRows, types: dict[str, pa.DataType], threads: bool = True
+    ) -> pa.Table:
         return csv.read_csv(
             pa.BufferReader(chunk.text),
-            csv.ReadOptions(
-                column_names=self._header,
-                use_threads=threads,
-                block_size=max(len(chunk.text) if not threads else 1 << 20, 1),
+            self._read_options(chunk, threads),
+            csv.ParseOptions(
+                delimiter=self._delimiter,
+                ignore_empty_lines=False,
+                newlines_in_values=chunk.text.count(b"\n") > len(chunk),
             ),
-            csv.ParseOptions(delimiter=self._delimiter, ignore_empty_lines=False),
             csv.ConvertOptions(
                 column_types=types,
                 include_columns=list(types),
@@ -235,7 +254,7 @@ class CsvSource(Source):
             ),
         ).combine_chunks()
 
-    def _what_is_wrong(self, chunk: Chunk) -> DataError:
+    def _what_is_wrong(self, chunk: CsvRows) -> DataError:
         """The first bad line of `chunk`, found by a second, slower look."""
         try:
             self._table(chunk, self._types, threads=False)
@@ -280,12 +299,12 @@ def _plain_format(header: list[str], schema: Schema, guessed: set[str]) -> _Plai
 class _PlainColumns(Columns):
     """Columns whose categories are hashed already."""
 
-    def __init__(self, numbers: dict[str, Array], ids: dict[str, Array]) -> None:
-        self._numbers, self._ids = numbers, ids
+    def __init__(self, count: int, numbers: dict[str, Array], ids: dict[str, Array]) -> None:
+        self._count, self._numbers, self._ids = count, numbers, ids
 
     @property
     def count(self) -> int:
-        return len(next(iter((self._numbers | self._ids).values())))
+        return self._count
 
     def has(self, name: str) -> bool:
         return name in self._numbers or name in self._ids
@@ -348,45 +367,30 @@ def _lengths(lists: pa.Array) -> Array:
     return np.asarray(pc.list_value_length(lists).fill_null(0).to_numpy()).astype(np.int64)
 
 
-def _beginning(path: str) -> Chunk:
-    """The first lines of a file, about `_SAMPLE_BYTES` of them."""
-    text = b""
-    for chunk in read_chunks(path):
-        text += chunk.text
-        if len(text) >= _SAMPLE_BYTES:
-            break
-    return Chunk(text, path, 1)
-
-
 def _delimiter(path: str) -> str:
     return "\t" if path.removesuffix(".gz").endswith(".tsv") else ","
 
 
-def _header(chunk: Chunk, delimiter: str) -> list[str]:
-    """The column names in the first line of a file."""
-    line = chunk.text.partition(b"\n")[0].rstrip(b"\r").removeprefix(b"\xef\xbb\xbf")
+def _names(header: CsvRows, delimiter: str) -> list[str]:
+    """The column names in the first row of a file."""
     try:
         table = csv.read_csv(
-            pa.BufferReader(line + b"\n"), parse_options=csv.ParseOptions(delimiter=delimiter)
+            pa.BufferReader(header.text.rstrip(b"\r\n") + b"\n"),
+            parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         )
+        names = [str(name) for name in table.column_names]
     except (pa.ArrowInvalid, UnicodeDecodeError) as e:
-        raise DataError(f"{chunk.path}: line 1: not a header: {one_line(e)}") from None
-    names = [str(name) for name in table.column_names]
+        raise DataError(f"{header.where(0)}: not a header: {one_line(e)}") from None
     if len(set(names)) < len(names):
-        raise DataError(f"{chunk.path}: line 1: the header has a name twice: {names}")
+        raise DataError(f"{header.where(0)}: the header has a name twice: {names}")
     return names
-
-
-def _after_first_line(chunk: Chunk) -> Chunk:
-    rest = chunk.text.partition(b"\n")[2]
-    return chunk._replace(text=rest, first_line=chunk.first_line + 1)
 
 
 def _text_columns(schema: Schema) -> set[str | None]:
     return {*schema.categorical, *schema.bag_weights.values(), schema.group}
 
 
-def _wrong_line(chunk: Chunk, message: str) -> DataError:
+def _wrong_line(chunk: CsvRows, message: str) -> DataError:
     """Arrow's message, its row as a line of the file."""
     row = re.search(r"Row #(\d+)", message)
     where = chunk.where(int(row[1]) - 1) if row else f"{chunk.where(0)} or after"

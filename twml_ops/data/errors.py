@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import resource
+
 
 class DataError(ValueError):
     """Data that cannot be read as what it was said to be."""
@@ -20,3 +23,11 @@ def quote(raw: bytes | str, limit: int = 40) -> str:
     """`raw` as it can be shown inside a one-line message, cut to `limit` characters."""
     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
     return repr(text if len(text) <= limit else text[:limit] + "...")
+
+
+def cannot_read(path: str, error: Exception, otherwise: str = "cannot be read") -> DataError:
+    """The error of a file that cannot be opened or read; `otherwise`: what is probably wrong."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        otherwise = f"the process has too many open files, at most {limit} (`ulimit -n`)"
+    return DataError(f"{path}: {otherwise}: {one_line(error)}")

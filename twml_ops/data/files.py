@@ -13,16 +13,31 @@ from twml_ops.data.errors import DataError
 
 
 def files_of(pattern: str) -> list[str]:
-    """The files a pattern (or a plain path) names, sorted.
+    """The files that a path or pattern names, sorted; of a folder all files in it.
+
+    Those whose names, or folders' names, begin with `_` or `.` are left out of a folder, as are the
+    marks that Hadoop and Spark write.
 
     Raises:
         FileNotFoundError: there are none.
     """
     pattern = str(Path(pattern).expanduser())
-    files = sorted(p for p in glob(pattern, recursive=True) if Path(p).is_file())
+    named = [pattern] if Path(pattern).exists() else glob(pattern, recursive=True)
+    files = set()
+    for path in map(Path, named):
+        if path.is_file():
+            files.add(str(path))
+        elif path.is_dir():
+            inside = (p for p in path.rglob("*") if p.is_file())
+            files.update(str(p) for p in inside if not _is_mark(p.relative_to(path)))
     if not files:
-        raise FileNotFoundError(f"{pattern}: no such file")
-    return files
+        what = "no files in this folder" if Path(pattern).is_dir() else "no such file"
+        raise FileNotFoundError(f"{pattern}: {what}")
+    return sorted(files)
+
+
+def _is_mark(path: Path) -> bool:
+    return any(part.startswith((".", "_")) and "=" not in part for part in path.parts)
 
 
 def binary_labels(raw: Array, where: Callable[[int], str], name: str = "label") -> Array:

@@ -37,6 +37,7 @@ def open_source(
     schema: Schema | str | Path | None = None,
     hash_version: int | None = None,
     labels: Sequence[str] | None = None,
+    drop_unusable: bool = False,
 ) -> Source:
     """The reader of a SOURCE string.
 
@@ -56,6 +57,8 @@ def open_source(
             version 2. Default: that of `like` or `schema`, or the newest.
         labels: names of the label columns of CSV, Parquet or TFRecord files without a `schema`.
             Default: `label`.
+        drop_unusable: of Parquet files without a `schema`, leave out the columns whose types cannot
+            be features instead of raising an error; `Source.dropped` names them.
 
     Returns:
         The source; only its beginning has been read.
@@ -85,7 +88,9 @@ def open_source(
     if labels is not None and scheme in _FIXED:
         raise DataError(f"{quote(source)}: `{scheme}` takes no labels, its label is fixed")
     names = DEFAULT_LABELS if labels is None else tuple(labels)
-    opened = _open(scheme, match["path"], match["dim"], source, given, hash_version, names)
+    opened = _open(
+        scheme, match["path"], match["dim"], source, given, hash_version, names, drop_unusable
+    )
     if match["start"] is not None:
         start, stop = match["start"], match["stop"]
         opened = RowRange(opened, int(start or 0), int(stop) if stop else None)
@@ -104,6 +109,7 @@ def _open(
     schema: Schema | None,
     hash_version: int,
     labels: Sequence[str],
+    drop_unusable: bool,
 ) -> Source:
     if scheme == "flights":
         if path or dim:
@@ -123,8 +129,17 @@ def _open(
     size = int(dim) if dim else schema.sparse_dim or None if schema else None
     if scheme == "libsvm":
         return LibsvmSource(name, path, size, hash_version=hash_version)
-    reader = ParquetSource if scheme == "parquet" else TFRecordSource
-    return reader(name, path, size, schema=schema, hash_version=hash_version, labels=labels)
+    if scheme == "parquet":
+        return ParquetSource(
+            name,
+            path,
+            size,
+            schema=schema,
+            hash_version=hash_version,
+            labels=labels,
+            drop_unusable=drop_unusable,
+        )
+    return TFRecordSource(name, path, size, schema=schema, hash_version=hash_version, labels=labels)
 
 
 def _difference(got: Schema, expected: Schema) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -26,11 +26,14 @@ from twml_ops.data.columns import (
     check_types,
     infer,
     is_number,
+    is_token,
     is_typed_kind,
+    unusable,
 )
-from twml_ops.data.errors import DataError, one_line
+from twml_ops.data.errors import DataError, cannot_read
 from twml_ops.data.files import files_of, sparse_dim_of
 from twml_ops.data.guess import Guess, guess_numbers, is_exact, warn
+from twml_ops.data.partitions import Partitions
 from twml_ops.data.schema import DEFAULT_LABELS, Schema
 from twml_ops.data.source import Source
 from twml_ops.data.units import Piece, SingleUnit, Unit
@@ -51,6 +54,7 @@ class ParquetSource(Source):
         schema: Schema | None = None,
         hash_version: int = VERSION,
         labels: Sequence[str] = DEFAULT_LABELS,
+        drop_unusable: bool = False,
     ) -> None:
         """Only the footers are read.
 
@@ -61,34 +65,59 @@ class ParquetSource(Source):
             schema: the uses of the columns; None: by their types.
             hash_version: of the category ids, if there is no schema.
             labels: names of the label columns, if there is no schema.
+            drop_unusable: leave out columns of other types, see `dropped`, instead of an error.
 
         Raises:
             FileNotFoundError: no file matches.
             DataError: a file is not Parquet, or has the wrong columns.
         """
         super().__init__(name)
-        self._files = [(path, _open(path)) for path in files_of(glob)]
+        self._dropped: Mapping[str, str] = {}
+        paths = files_of(glob)
+        self._partitions = Partitions(glob, paths)
+        self._files = [(path, _footer(path)) for path in paths]
         first_path, first = self._files[0]
-        columns = first.schema_arrow
-        for path, file in self._files:
-            if not file.schema_arrow.equals(columns):
-                raise DataError(f"{path}: its columns differ from those of {first_path}")
+        names = _column_names(first_path, first)
+        for path, footer in self._files:
+            if different := sorted({*names} ^ {*_column_names(path, footer)}):
+                raise DataError(
+                    f"{path}: its columns differ from those of {first_path}, which files share: "
+                    f"only one of them has {', '.join(different)}"
+                )
         if schema is None:
+            columns = self._all_types(labels)
+            self._dropped = {
+                n: why
+                for n, kind in zip(columns.names, columns.types, strict=True)
+                if drop_unusable and n not in labels and (why := unusable(n, kind))
+            }
+            for column in self._dropped:
+                columns = columns.remove(columns.get_field_index(column))
             guesses = self._guess(columns, labels)
             schema = infer(_with_categories(columns, guesses), first_path, labels)
             schema = dataclasses.replace(schema, hash_version=hash_version)
             warn(name, guesses)
         if schema.typed is None:
-            names = schema.categorical
+            columns = self._all_types(())
             types = dict(zip(columns.names, columns.types, strict=True))
-            typed = tuple(n for n in names if n in types and is_typed_kind(types[n]))
+            typed = tuple(n for n in schema.categorical if n in types and is_typed_kind(types[n]))
             schema = dataclasses.replace(schema, typed=typed)
-        check_types(columns, schema, first_path)
-        self._columns = [name for name in columns.names if name in schema.columns]
+        self._columns = [name for name in names if name in schema.columns]
+        checked: list[pa.Schema] = []
+        for path, footer in self._files:
+            columns = footer.schema.to_arrow_schema()
+            if not any(columns.equals(known) for known in checked):
+                check_types(columns, schema, path, partial(self._partitions.added_to, path=path))
+                checked.append(columns)
         if schema.sparse_dim and dim is not None:
             schema = dataclasses.replace(schema, sparse_dim=dim)
         self._schema = schema
         self._dim = schema.sparse_dim if schema.sparse_dim > 0 else None
+
+    @property
+    def dropped(self) -> Mapping[str, str]:
+        """See `Source`."""
+        return self._dropped
 
     @property
     def schema(self) -> Schema:
@@ -98,12 +127,29 @@ class ParquetSource(Source):
             self._schema = dataclasses.replace(self._schema, sparse_dim=dim)
         return self._schema
 
+    def _all_types(self, labels: Sequence[str]) -> pa.Schema:
+        """The columns of all files and of their folders, of types that hold what all have."""
+        path, footer = self._files[0]
+        types = dict(_types(footer))
+        for other, footer in self._files[1:]:
+            for name, kind in _types(footer).items():
+                joined = _joined_type(types[name], kind)
+                if joined is None:
+                    raise DataError(
+                        f"{other}: column {name} has type {kind}, in {path} it has {types[name]}"
+                    )
+                types[name] = joined
+        types |= self._partitions.types(without=[*types])
+        return pa.schema(types.items())
+
     def _guess(self, columns: pa.Schema, labels: Sequence[str]) -> dict[str, Guess]:
         """What the first rows of the first file, and the limits in all footers, say of numbers."""
         kinds = zip(columns.names, columns.types, strict=True)
-        names = [n for n, kind in kinds if is_number(kind) and n not in labels]
-        _, first = self._files[0]
-        rows = next(first.iter_batches(_BATCH_ROWS, columns=names), None) if names else None
+        path, first = self._files[0]
+        inside = _types(first)
+        names = [n for n, kind in kinds if is_number(kind) and n not in labels and n in inside]
+        with _open(path, first) as file:
+            rows = next(file.iter_batches(_BATCH_ROWS, columns=names), None) if names else None
         if rows is None:
             return {}
         written = _written_dictionaries(first)
@@ -121,9 +167,9 @@ class ParquetSource(Source):
 
     def _limits(self, name: str) -> Iterator[int]:
         """The smallest and the largest values of a column, as the footers have them."""
-        for _, file in self._files:
-            for group in range(file.metadata.num_row_groups):
-                row_group = file.metadata.row_group(group)
+        for _, footer in self._files:
+            for group in range(footer.num_row_groups):
+                row_group = footer.row_group(group)
                 for i in range(row_group.num_columns):
                     column = row_group.column(i)
                     if column.path_in_schema == name and column.is_stats_set:
@@ -132,48 +178,58 @@ class ParquetSource(Source):
 
     def _make_pieces(self) -> Sequence[Piece]:
         pieces: list[Piece] = []
-        for path, file in self._files:
+        for path, footer in self._files:
             row = 0
-            for groups, rows in _joined_groups(file):
-                blocks = partial(self._row_groups, path, file, groups, row)
-                size = sum(self._bytes_of(file, group) for group in groups)
-                unit = Unit(blocks, lambda rows=rows: rows, size)  # type: ignore[misc]
-                pieces.append(SingleUnit(len(pieces), unit))
+            for groups, rows in _joined_groups(footer):
+                blocks = partial(self._row_groups, path, footer, groups, row)
+                size = sum(self._bytes_of(footer, group) for group in groups)
+                unit = Unit(blocks, lambda rows=rows: rows, size, f"{path}: from row {row} on")  # type: ignore[misc]
+                pieces.append(SingleUnit(len(pieces), unit.with_rows(rows)))
                 row += rows
         return pieces
 
-    def _bytes_of(self, file: parquet.ParquetFile, group: int) -> int:
+    def _bytes_of(self, footer: parquet.FileMetaData, group: int) -> int:
         """The bytes of the columns that are read of a row group."""
-        row_group = file.metadata.row_group(group)
+        row_group = footer.row_group(group)
         columns = (row_group.column(i) for i in range(row_group.num_columns))
         names = ((c.path_in_schema.split(".")[0], c.total_uncompressed_size) for c in columns)
         return sum(size for name, size in names if name in self._columns)
 
     def _row_groups(
-        self, path: str, file: parquet.ParquetFile, groups: list[int], row: int
+        self, path: str, footer: parquet.FileMetaData, groups: list[int], row: int
     ) -> Iterator[Block]:
-        """The examples of row groups, the first of which is `row` of the file."""
-        try:
-            for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=self._columns):
+        """The examples of row groups, the first of which is `row` of the file.
+
+        The file is open only while they are read.
+        """
+        columns = self._columns or footer.schema.to_arrow_schema().names[:1]
+        with _open(path, footer) as file:
+            batches = file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=columns)
+            while True:
+                try:
+                    batch = next(batches, None)
+                except (OSError, pa.ArrowException) as e:
+                    raise cannot_read(path, e, f"after row {row}") from e
+                if batch is None:
+                    return
                 yield self._block(batch, path, row)
                 row += len(batch)
-        except (OSError, pa.ArrowException) as e:
-            raise DataError(f"{path}: after row {row}: {one_line(e)}") from e
 
     def _block(self, batch: pa.RecordBatch, path: str, first_row: int) -> Block:
         def where(row: int) -> str:
             return f"{path}: row {first_row + row}"
 
-        return block_of(ArrowColumns(batch, where), self._schema, where, self._dim)
+        columns = self._partitions.added_to(ArrowColumns(batch, where), path)
+        return block_of(columns, self._schema, where, self._dim)
 
 
-def _joined_groups(file: parquet.ParquetFile) -> Iterator[tuple[list[int], int]]:
+def _joined_groups(footer: parquet.FileMetaData) -> Iterator[tuple[list[int], int]]:
     """(row groups, their rows): small row groups are read together."""
     groups: list[int] = []
     rows = 0
-    for group in range(file.metadata.num_row_groups):
+    for group in range(footer.num_row_groups):
         groups.append(group)
-        rows += file.metadata.row_group(group).num_rows
+        rows += footer.row_group(group).num_rows
         if rows >= _MIN_ROWS:
             yield groups, rows
             groups, rows = [], 0
@@ -191,9 +247,9 @@ def _with_categories(columns: pa.Schema, guesses: dict[str, Guess]) -> pa.Schema
     return columns
 
 
-def _written_dictionaries(file: parquet.ParquetFile) -> set[str]:
+def _written_dictionaries(footer: parquet.FileMetaData) -> set[str]:
     """The columns that were dictionaries where a file was written; Arrow reads some as numbers."""
-    saved = (file.metadata.metadata or {}).get(b"ARROW:schema")
+    saved = (footer.metadata or {}).get(b"ARROW:schema")
     if saved is None:
         return set()
     try:
@@ -204,8 +260,37 @@ def _written_dictionaries(file: parquet.ParquetFile) -> set[str]:
     return {name for name, kind in kinds if pa.types.is_dictionary(kind)}
 
 
-def _open(path: str) -> parquet.ParquetFile:
+def _column_names(path: str, footer: parquet.FileMetaData) -> list[str]:
+    names: list[str] = footer.schema.to_arrow_schema().names
+    if twice := sorted({n for n in names if names.count(n) > 1}):
+        raise DataError(f"{path}: has several columns with the name {', '.join(twice)}")
+    return names
+
+
+def _types(footer: parquet.FileMetaData) -> dict[str, pa.DataType]:
+    columns = footer.schema.to_arrow_schema()
+    return dict(zip(columns.names, columns.types, strict=True))
+
+
+def _joined_type(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
+    """A type that holds the values of both, or None."""
+    if first == second:
+        return first
     try:
-        return parquet.ParquetFile(path)
+        both = [pa.schema([("", kind)]) for kind in (first, second)]
+        return pa.unify_schemas(both, promote_options="permissive").types[0]
+    except pa.ArrowException:
+        texts = all(is_token(k) and not is_typed_kind(k) for k in (first, second))
+        return pa.string() if texts else None
+
+
+def _footer(path: str) -> parquet.FileMetaData:
+    with _open(path) as file:
+        return file.metadata
+
+
+def _open(path: str, footer: parquet.FileMetaData | None = None) -> parquet.ParquetFile:
+    try:
+        return parquet.ParquetFile(path, metadata=footer)
     except (OSError, pa.ArrowException) as e:
-        raise DataError(f"{path}: not a Parquet file: {one_line(e)}") from e
+        raise cannot_read(path, e, "not a Parquet file") from e

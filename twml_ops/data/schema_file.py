@@ -12,12 +12,13 @@ from twml_ops.data.errors import DataError, one_line
 from twml_ops.data.schema import SPARSE_IDS, Kind, Schema
 
 _KEYS = ("features", "labels", "positive", "weight", "time", "group", "hash_version")
-_FEATURE_KEYS = ("name", "kind", "weights", "dim")
+_FEATURE_KEYS = ("name", "kind", "weights", "dim", "reason")
+_DROPPED = "dropped"  # the kind of a column that is named, but not used
 
 
-def schema_to_dict(schema: Schema) -> dict[str, Any]:
-    """The content of a schema file."""
-    features = []
+def schema_to_dict(schema: Schema, dropped: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The content of a schema file; `dropped`: columns that are no features, and why."""
+    features: list[dict[str, Any]] = []
     for feature in schema.features:
         entry: dict[str, Any] = {"name": feature.name, "kind": feature.kind}
         if feature.kind == "bag" and feature.weights is not None:
@@ -25,6 +26,8 @@ def schema_to_dict(schema: Schema) -> dict[str, Any]:
         if feature.dim is not None:
             entry["dim"] = feature.dim
         features.append(entry)
+    for name, why in (dropped or {}).items():
+        features.append({"name": name, "kind": _DROPPED, "reason": why})
     return {
         "features": features,
         "labels": list(schema.labels),
@@ -60,8 +63,12 @@ def schema_from_dict(content: Any, where: str) -> Schema:
         at = f"{where}: features[{i}]"
         entry = _mapping(entry, _FEATURE_KEYS, at)
         name, kind = _text(entry, "name", at), _text(entry, "kind", at)
+        if kind == _DROPPED:
+            continue
         if kind not in names:
-            raise DataError(f"{at}: kind must be one of {', '.join(names)}, got {kind!r}")
+            raise DataError(
+                f"{at}: kind must be one of {', '.join(names)}, {_DROPPED}, got {kind!r}"
+            )
         names[kind].append(name)
         if kind in ("categorical", "bag"):
             categorical.append(name)
@@ -131,12 +138,13 @@ def read_schema(path: str | Path) -> Schema:
     return schema_from_dict(content, str(path))
 
 
-def schema_to_text(schema: Schema, format: str) -> str:
+def schema_to_text(schema: Schema, format: str, dropped: Mapping[str, str] | None = None) -> str:
     """Writes a schema as the content of a schema file.
 
     Args:
         schema: to write.
         format: "yaml" or "json".
+        dropped: names of columns that are not used, and why; written with the kind "dropped".
 
     Returns:
         The text.
@@ -144,7 +152,7 @@ def schema_to_text(schema: Schema, format: str) -> str:
     Raises:
         ValueError: there is no such format.
     """
-    content = schema_to_dict(schema)
+    content = schema_to_dict(schema, dropped)
     if format == "json":
         return json.dumps(content, indent=1) + "\n"
     if format != "yaml":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -67,6 +67,11 @@ class Source(ABC):
         """Whether the examples are known to be in order of time."""
         return False
 
+    @property
+    def dropped(self) -> Mapping[str, str]:
+        """The columns that were left out since their types cannot be used, and why."""
+        return {}
+
     def own_validation(self) -> tuple[Source, Source] | None:
         """Divides training data as the source itself is divided into training and evaluation data.
 
@@ -125,6 +130,25 @@ class Source(ABC):
         if stop is None or stop > start:
             blocks = self._parsed(self._units(None), start)
             yield from in_range(blocks, 0, None if stop is None else stop - start)
+
+    def sample(self, rows: int, seed: int | None = None) -> Block | None:
+        """Reads the first examples of an epoch.
+
+        Args:
+            rows: number of examples to read at most.
+            seed: the examples are the first ones of `dataset(shuffle=True, seed=seed)`; None: in
+                the order of the files.
+
+        Returns:
+            The examples; None if there are none.
+
+        Raises:
+            FileNotFoundError: the data is not there.
+            DataError: the data cannot be read; names the file and the line.
+        """
+        blocks = self._epoch(InputPosition(seed), max(rows, 1)) if rows > 0 else iter(())
+        found = list(in_range(blocks, 0, rows))
+        return Block.concat(found) if sum(map(len, found)) else None
 
     def _units(self, shuffle: tuple[int, int] | None) -> Iterator[UnitOfPiece]:
         """The units in order, or in the random order given by (seed, epoch)."""
@@ -372,6 +396,11 @@ class View(Source):
     def in_order_of_time(self) -> bool:
         """See `Source`."""
         return self._whole.in_order_of_time
+
+    @property
+    def dropped(self) -> Mapping[str, str]:
+        """See `Source`."""
+        return self._whole.dropped
 
     @property
     def parsed_bytes(self) -> int:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import queue
 import threading
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Generic, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
 from twml_ops.data.block import Block
 from twml_ops.data.errors import DataError, one_line
 from twml_ops.data.source import Source
-from twml_ops.data.units import Piece, SingleUnit, StreamPiece, Unit
+from twml_ops.data.units import Piece, SingleUnit, StreamPiece, Unit, check_rows
 
 try:  # decompresses about three times as fast as zlib
     from isal import igzip, isal_zlib
@@ -26,7 +26,7 @@ except ImportError:
     _READ_ERRORS = (OSError,)
 
 CHUNK_BYTES = 1 << 22
-_MAX_LINE_BYTES = 1 << 26
+MAX_LINE_BYTES = 1 << 26
 _LINE_BYTES = 1 << 16
 _CHUNKS_AHEAD = 2
 
@@ -99,7 +99,7 @@ def read_chunks(path: str) -> Iterator[Chunk]:
                 cut = data.rfind(b"\n") + 1
                 if not cut:
                     rest += data
-                    if len(rest) > _MAX_LINE_BYTES:
+                    if len(rest) > MAX_LINE_BYTES:
                         raise DataError(f"{path}: line {line} is longer than 64 MiB")
                     continue
                 chunk = Chunk(rest + data[:cut], path, line)
@@ -144,7 +144,7 @@ def read_range(path: str, start: int, stop: int) -> Chunk:
                 more = stream.read(_LINE_BYTES)
                 line_end = more.find(b"\n")
                 parts.append(more if line_end < 0 else more[: line_end + 1])
-                if sum(map(len, parts)) - size > _MAX_LINE_BYTES:
+                if sum(map(len, parts)) - size > MAX_LINE_BYTES:
                     where = Chunk(b"", path, 1, begin).where(parts[0].count(b"\n"))
                     raise DataError(f"{where} is longer than 64 MiB")
     except OSError as e:
@@ -160,58 +160,93 @@ def _read_fully(stream: BinaryIO, size: int) -> bytes:
     return data
 
 
-def text_pieces(
-    path: str,
-    number: int,
-    parse: Callable[[Chunk], Block],
-    count: Callable[[Chunk], int],
-    first: Callable[[Chunk], Chunk] | None = None,
-) -> list[Piece]:
-    """The pieces of a file: ranges of a plain one, and a .gz as a whole.
+class HasText(Protocol):
+    """What a unit of a text file is parsed from; one without text holds no examples."""
+
+    @property
+    def text(self) -> bytes:
+        """The bytes that are parsed."""
+
+
+T = TypeVar("T", bound=HasText)
+
+
+class TextFile(ABC, Generic[T]):
+    """A text file whose parts can be parsed independently of each other.
 
     Args:
-        path: the file.
-        number: of the first piece.
-        parse: the examples of a chunk.
-        count: how many examples `parse` would return, for less work.
-        first: what to do with the first chunk of the file, such as to remove a header; None:
-            nothing.
+        path: of the file; ends in .gz if it is compressed.
 
     Raises:
         FileNotFoundError: no such file.
-        DataError: the file is empty.
+        DataError: the file is empty, or a folder.
     """
 
-    def as_given(chunk: Chunk) -> Chunk:
-        return chunk
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.step = CHUNK_BYTES
+        self.compressed = existing_file(path).suffix == ".gz"
 
-    def unit_of(read: Callable[[], Chunk], size: int) -> Unit:
-        def blocks() -> Iterator[Block]:
-            chunk = read()
-            if chunk.text:
-                yield parse(chunk)
+    @abstractmethod
+    def in_order(self) -> Iterator[T]:
+        """The parts of the file in order, of about `CHUNK_BYTES`."""
 
-        return Unit(blocks, lambda: count(read()), size)
+    @abstractmethod
+    def part(self, number: int) -> T:
+        """Of a plain file the rows that begin in the bytes number · step .. (number + 1) · step."""
 
-    file = existing_file(path)
-    if file.suffix == ".gz":
+    def pieces(
+        self, number: int, parse: Callable[[T], Block], count: Callable[[T], int]
+    ) -> list[Piece]:
+        """The pieces of the file: parts of a plain one, and a .gz as a whole.
 
-        def units() -> Iterator[Unit]:
-            for k, chunk in enumerate(read_ahead(path)):
-                given = first if first and k == 0 else as_given
-                yield unit_of(partial(given, chunk), len(chunk.text))
+        Args:
+            number: of the first piece.
+            parse: the examples of a part.
+            count: how many examples `parse` would return, for less work.
+        """
 
-        return [StreamPiece(number, units)]
+        def unit_of(read: Callable[[], T], size: int, place: str) -> Unit:
+            def blocks() -> Iterator[Block]:
+                part = read()
+                if part.text:
+                    block = parse(part)
+                    check_rows(where, count(part), len(block))
+                    yield block
 
-    def read(start: int) -> Chunk:
-        chunk = read_range(path, start, start + step)
-        return first(chunk) if first and start == 0 else chunk
+            where = f"{self.path}: {place}"
+            return Unit(blocks, lambda: count(read()), size, where)
 
-    step, end = CHUNK_BYTES, file.stat().st_size
-    return [
-        SingleUnit(number + k, unit_of(partial(read, start), min(step, end - start)))
-        for k, start in enumerate(range(0, end, step))
-    ]
+        if self.compressed:
+
+            def units() -> Iterator[Unit]:
+                for k, part in enumerate(self.in_order()):
+                    yield unit_of(lambda part=part: part, len(part.text), f"part {k}")  # type: ignore[misc]
+
+            return [StreamPiece(number, units)]
+
+        end = existing_file(self.path).stat().st_size
+        return [
+            SingleUnit(
+                number + k,
+                unit_of(
+                    partial(self.part, k), min(self.step, end - start), f"from byte {start} on"
+                ),
+            )
+            for k, start in enumerate(range(0, end, self.step))
+        ]
+
+
+class LineFile(TextFile[Chunk]):
+    """A text file of which every line is for itself."""
+
+    def in_order(self) -> Iterator[Chunk]:
+        """See `TextFile`."""
+        return read_ahead(self.path)
+
+    def part(self, number: int) -> Chunk:
+        """See `TextFile`."""
+        return read_range(self.path, number * self.step, (number + 1) * self.step)
 
 
 def read_ahead(path: str) -> Iterator[Chunk]:
@@ -286,4 +321,4 @@ class TextSource(Source):
         """The examples of `chunk`."""
 
     def _make_pieces(self) -> Sequence[Piece]:
-        return text_pieces(self.path, 0, self._parse, self._count_rows)
+        return LineFile(self.path).pieces(0, self._parse, self._count_rows)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from twml_ops.data.block import Block
+from twml_ops.data.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,17 @@ class Unit:
         parse: parses them, into blocks of any size.
         count: their number, for less work than `parse`.
         size: bytes of the file that hold them, decompressed.
+        place: the file and the part of it, for messages.
     """
 
     def __init__(
-        self, parse: Callable[[], Iterable[Block]], count: Callable[[], int], size: int = 0
+        self,
+        parse: Callable[[], Iterable[Block]],
+        count: Callable[[], int],
+        size: int = 0,
+        place: str = "a part of the data",
     ) -> None:
-        self._parse, self._count, self.size = parse, count, size
+        self._parse, self._count, self.size, self._place = parse, count, size, place
         self._rows: int | None = None
 
     def rows(self) -> int:
@@ -58,11 +64,17 @@ class Unit:
         return self
 
     def blocks(self) -> Iterator[Block]:
-        """Parses the examples."""
+        """Parses the examples.
+
+        Raises:
+            DataError: they are not as many as were counted.
+        """
         rows = 0
         for block in self._parse():
             rows += len(block)
             yield block
+        if self._rows is not None:
+            check_rows(self._place, self._rows, rows)
         self._rows = rows
 
     def slice(self, start: int, stop: int | None) -> Unit:
@@ -78,7 +90,16 @@ class Unit:
             if (start == 0 and stop != 0) or count():
                 yield from in_range(self.blocks(), start, stop)
 
-        return Unit(parse, count, self.size)
+        return Unit(parse, count, self.size, self._place)
+
+
+def check_rows(place: str, counted: int, parsed: int) -> None:
+    """Raises a `DataError` where a unit does not have as many examples as were counted."""
+    if counted != parsed:
+        raise DataError(
+            f"{place}: {counted} examples were counted and {parsed} were parsed; is the file "
+            "being changed?"
+        )
 
 
 class Piece(ABC):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -108,6 +109,7 @@ class LocalCluster:
             job: [f"127.0.0.1:{next(free)}" for _ in range(n)] for job, n in counts.items()
         }
         self.cluster = {job: a for job, a in addresses.items() if a or job != "evaluator"}
+        self._start_id = secrets.token_hex(8)
         self._servers_in_workers = servers_in_workers
         self._max_restarts = max_restarts
         self._environment = environment or {}
@@ -174,7 +176,7 @@ class LocalCluster:
         if job == "worker" and self._servers_in_workers:
             workers = len(self.cluster["worker"])
             task["servers"] = list(range(index, len(self.cluster["ps"]), workers))
-        config = {"cluster": self.cluster, "task": task}
+        config = {"cluster": self.cluster, "task": task, "start": self._start_id}
         if not self.cluster["ps"]:
             config = {}
         process = subprocess.Popen(

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from twml_ops.checkpoint import CheckpointError, CheckpointManager, restore
+from twml_ops.checkpoint import (
+    FACTS,
+    CheckpointError,
+    CheckpointManager,
+    check_facts,
+    restore,
+)
 from twml_ops.estimator.graph_variables import graph_variables
 
 v1: Any = tf.compat.v1
@@ -37,6 +44,8 @@ class CheckpointHook(v1.train.SessionRunHook):
         manager: of the checkpoints.
         every_steps: steps between two checkpoints.
         every_seconds: seconds between two checkpoints.
+        values: facts about the training, as JSON has them. A checkpoint that has others is
+            refused.
 
     Raises:
         ValueError: neither `every_steps` nor `every_seconds` is given, or one is not positive.
@@ -48,19 +57,20 @@ class CheckpointHook(v1.train.SessionRunHook):
         *,
         every_steps: int | None = None,
         every_seconds: float | None = None,
+        values: Mapping[str, Any] | None = None,
     ) -> None:
         for name, number in {"every_steps": every_steps, "every_seconds": every_seconds}.items():
             if number is not None and not number > 0:
                 raise ValueError(f"{name} must be positive, got {number}")
         if every_steps is None and every_seconds is None:
             raise ValueError("every_steps or every_seconds must be given, got neither")
-        self._manager = manager
+        self._manager, self._values = manager, dict(values or {})
         self._every_steps, self._every_seconds = every_steps, every_seconds
 
     @property
     def saved_step(self) -> int:
-        """The step of the newest checkpoint; 0 if there is none."""
-        newest = self._manager.latest()
+        """The step of the newest checkpoint that is not damaged; 0 if there is none."""
+        newest = self._manager.newest_intact()
         return newest.manifest.step if newest else 0
 
     def begin(self) -> None:
@@ -74,21 +84,22 @@ class CheckpointHook(v1.train.SessionRunHook):
         self._variables = graph_variables(lambda: self._session)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Restores the newest checkpoint.
+        """Restores the newest checkpoint that is not damaged.
 
         Args:
             session: in which the variables have their values.
             coord: not used.
 
         Raises:
-            CheckpointError: the checkpoint is damaged or of another model.
+            CheckpointError: all checkpoints are damaged, or it is of another model or training.
         """
         self._wait()  # for the one of a session that was lost, with its records of changed rows
         self._session = session
-        newest = self._manager.latest()
+        newest = self._manager.newest_intact()
         step = int(session.run(self._global_step))
         if newest is not None and newest.manifest.step > step:
-            restore(newest, self._variables)
+            check_facts(newest, self._values)
+            restore(newest, self._variables, verified=True)
             step = newest.manifest.step
         self._saved_step, self._last_time = step, time.monotonic()
 
@@ -140,7 +151,7 @@ class CheckpointHook(v1.train.SessionRunHook):
     def _save(self, step: int) -> None:
         self._saved_step, self._last_time = step, time.monotonic()
         try:
-            self._manager.save(step, self._variables, {})
+            self._manager.save(step, self._variables, {FACTS: self._values})
         except CheckpointError as e:
             _warn(e)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from twml_ops._known_categories import KnownCategories
+from twml_ops._publish import exclusive, part_of
 from twml_ops._scorer import PROGRAM_FILE
 from twml_ops.checkpoint import CheckpointReader
 from twml_ops.data import Schema
@@ -20,6 +23,7 @@ from twml_ops.export.tables import RowFormat
 from twml_ops.export.values import CheckpointValues, names_of
 
 LOG = logging.getLogger(__name__)
+LOCK_FILE = ".publisher.lock"
 
 
 class ScorerPublisher:
@@ -95,16 +99,18 @@ class ScorerPublisher:
 
         Raises:
             CheckpointError: the checkpoint is damaged.
-            OSError: the version cannot be written; it is not served then.
+            OSError: another publisher is writing a version, or this one cannot be written. It is
+                not served then.
             ValueError: see `to_scorer`.
         """
         if self._names is None:
             self._names = names_of(self._trained)
-        newest = self._newest_version()
-        since = self._published if newest is not None and newest == self._newest else ()
-        values = CheckpointValues(self._names, checkpoint, since)
-        program, files = scorer_program(self._model, **self._options, values=values)
-        written = self._write({**program, "step": checkpoint.manifest.step}, files, newest)
+        with self._alone():
+            newest = self._newest_version()
+            since = self._published if newest is not None and newest == self._newest else ()
+            values = CheckpointValues(self._names, checkpoint, since)
+            program, files = scorer_program(self._model, **self._options, values=values)
+            written = self._write({**program, "step": checkpoint.manifest.step}, files, newest)
         if not since:
             self._published.clear()
         self._published.add(checkpoint.folder.name)
@@ -120,14 +126,25 @@ class ScorerPublisher:
             What was written.
 
         Raises:
-            OSError: the version cannot be written; it is not served then.
+            OSError: another publisher is writing a version, or this one cannot be written. It is
+                not served then.
             ValueError: see `to_scorer`.
         """
         program, files = scorer_program(self._model, **self._options)
         if step is not None:
             program["step"] = step
-        self._published.clear()
-        return self._write(program, files, self._newest_version())
+        with self._alone():
+            self._published.clear()
+            return self._write(program, files, self._newest_version())
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other publisher chooses a number or removes versions meanwhile."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with exclusive(self._folder / LOCK_FILE, remove=True) as alone:
+            if not alone:
+                raise OSError(f"{self._folder}: another publisher is writing a version")
+            yield
 
     def _newest_version(self) -> Path | None:
         if not self._changed_rows:
@@ -136,13 +153,12 @@ class ScorerPublisher:
         return found[-1] if found else None
 
     def _write(self, program: dict[str, Any], files: Any, base: Path | None) -> Written:
-        self._folder.mkdir(parents=True, exist_ok=True)
         folders = version_folders(self._folder)
         number = int(folders[-1].name) + 1 if folders else 1
         folder = self._folder / str(number)
         try:
             if self._known is not None:
-                folder.mkdir()
+                folder.mkdir(parents=True)
                 self._known.save(folder)
             written = write_scorer(folder, program, files, base)
         except BaseException:
@@ -160,7 +176,7 @@ class ScorerPublisher:
         return written
 
     def _remove_old(self) -> None:
-        folders = version_folders(self._folder)
+        folders = [f for f in version_folders(self._folder) if _was_published(f)]
         kept = {v.name for v in folders[-self._keep :]}
         needed = kept | {base_name(self._folder / name) for name in kept}
         for folder in folders:
@@ -168,3 +184,14 @@ class ScorerPublisher:
                 continue
             (folder / PROGRAM_FILE).unlink(missing_ok=True)  # no server begins to read it
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _was_published(folder: Path) -> bool:
+    """Whether a folder has nothing but files of versions, so that nobody else's are removed."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    program = (PROGRAM_FILE, part_of(folder / PROGRAM_FILE).name)
+    return all(
+        (path.name in program or path.suffix == ".npy") and path.is_file() and not path.is_symlink()
+        for path in folder.iterdir()
+    )

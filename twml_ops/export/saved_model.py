@@ -29,14 +29,15 @@ def to_tf(
     output_names: Sequence[str] | None = None,
     schema: Schema | None = None,
 ) -> None:
-    """Writes a SavedModel with the ops of this package, which must be imported to load it.
+    """Writes a SavedModel with the ops of this package; `import twml_ops.ops` before it is loaded.
 
     On a machine with a GPU, load it in the block `tf.device("CPU:0")`, or with
     `tf.saved_model.LoadOptions(experimental_variable_policy="save_variable_devices")`, which puts
     each variable where it was when it was saved. TensorFlow puts it on the GPU otherwise.
 
     The loaded object is called like the model. Its `serving_default` signature takes flat tensors:
-    a ragged input `x` becomes `x` and `x_row_splits`; a sparse input `x` becomes `x_ids`,
+    a ragged input `x` becomes `x` and `x_row_splits`; ragged inputs `g_ids` and `g_values` that a
+    layer takes as one batch share one `g_row_splits`; a sparse input `x` becomes `x_ids`,
     `x_values` and `x_row_splits`; dense inputs stay as they are. It returns the outputs by name.
 
     Args:
@@ -56,8 +57,9 @@ def to_tf(
             feature that is not there is a missing value.
 
     Raises:
-        ValueError: The model has no symbolic inputs and `inputs` is None, the model does not take
-            the features of `schema`, or these are hashed by version 1.
+        ValueError: The model has no symbolic inputs and `inputs` is None, two inputs need tensors
+            of one name, the model does not take the features of `schema`, or these are hashed by
+            version 1.
     """
     served = _Served(model, ModelInputs(model, inputs), {}, output_names, _raw(model, schema))
     _save(served, path, keeps_devices=True)

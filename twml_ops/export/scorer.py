@@ -13,6 +13,7 @@ import tensorflow as tf
 from twml_ops import layers
 from twml_ops._keras import LayerCall, input_specs, layer_calls, symbolic_inputs, symbolic_outputs
 from twml_ops.data import Schema
+from twml_ops.export.model_inputs import ModelInputs
 from twml_ops.export.raw_columns import RawColumns
 from twml_ops.export.scorer_fields import FIELD_LAYERS
 from twml_ops.export.scorer_files import write_scorer
@@ -65,6 +66,7 @@ def to_scorer(
         ValueError: The model has an unsupported layer or activation, or is subclassed; or
             `output_name` is given for several outputs, or one of these has no known shape; or the
             model does not take the features of `schema`, or these are hashed by version 1; or
+            two inputs need tensors of one name; or
             `base` is in another folder, or has no fingerprint.
     """
     text, files = scorer_program(model, tables, schema, output_name)
@@ -96,6 +98,7 @@ def scorer_program(
     outputs = getattr(model, "outputs", None)
     if symbolic_inputs(model) is None or not outputs:
         raise ValueError(f"model {model.name!r} must be functional or sequential")
+    ModelInputs(model)  # refuses names that collide
     raw = None if schema is None else RawColumns(schema, layout_of(model))
     program = Program(tables, input_specs(model), _LAYERS, values or Values())
     made, keys = layer_calls(outputs)
@@ -167,7 +170,7 @@ def _pair(batch: Batch, sparse: bool, call: LayerCall) -> list[Any]:
     parts = [Part(batch.ids, batch.row_splits)]
     if len(call.outputs) == 2:
         assert batch.values is not None
-        parts.append(Part(batch.values, batch.row_splits))
+        parts.append(Part(batch.values, batch.row_splits, are_values=True))
     return parts
 
 

@@ -111,8 +111,7 @@ def _field_embedding(program: Program, layer: Any, call: LayerCall) -> list[Any]
     matrix = program.dense(keys.pop(0), layer.name) if layer.num_fields else None
     bags: list[list[str | None]] = []
     while keys:
-        # The ids and the weights of a bag have the same row splits.
-        pair = len(keys) > 1 and program.row_splits(keys[0]) == program.row_splits(keys[1])
+        pair = len(keys) > 1 and program.are_values(keys[1])
         batch, _ = program.batch(call, keys[: 1 + pair])
         bags.append(list(batch))
         del keys[: 1 + pair]

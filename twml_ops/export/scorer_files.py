@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from twml_ops._publish import sync, write_file
 from twml_ops._scorer import FORMAT, FORMAT_WITH_BASE, FORMAT_WITH_OUTPUTS, PROGRAM_FILE
-from twml_ops.checkpoint.files import publish, sync
 from twml_ops.export.array_files import bytes_of, save_array
 from twml_ops.export.scorer_layout import difference, layout_of
 
@@ -123,7 +123,7 @@ def write_scorer(
             if part.nbytes >= _LEAST_BYTES:  # scorers may map it and not compare all bytes
                 sync(folder / name)
     text["checksums"] = checksums
-    publish(folder / PROGRAM_FILE, _with_checksum(text))
+    write_file(folder / PROGRAM_FILE, _with_checksum(text))
     size = sum((folder / name).stat().st_size for name in (*checksums, PROGRAM_FILE))
     rows = sum(len(c.rows) for c in changes.values())
     return Written(folder, earlier.whole if earlier and changes else None, rows, size, reason)

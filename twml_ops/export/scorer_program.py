@@ -49,10 +49,17 @@ class Batch(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The ids or the values of a batch, which are two tensors in Keras."""
+    """The ids or the values of a batch, which are two tensors in Keras.
+
+    Attributes:
+        register: Its register.
+        row_splits: That of its row splits.
+        are_values: Whether they are values.
+    """
 
     register: str
     row_splits: str
+    are_values: bool = False
 
 
 class Dense(NamedTuple):
@@ -151,10 +158,12 @@ class Program:
             )
         return made.register
 
-    def row_splits(self, key: Any) -> str:
-        """The register of the row splits of a part of a ragged batch."""
+    def are_values(self, key: Any) -> bool:
+        """Whether a tensor is the values of a ragged batch, not its ids."""
         made = self._made[key]
-        return made.row_splits if isinstance(made, Part) else row_splits_name(made.name)
+        if isinstance(made, Input):
+            return made.ragged and tf.as_dtype(made.spec.dtype).is_floating
+        return isinstance(made, Part) and made.are_values
 
     def batch(self, call: LayerCall, keys: Sequence[Any] | None = None) -> tuple[Batch, bool]:
         """The batch that a layer is called with, and whether it is one SparseTensor.

@@ -9,7 +9,7 @@ import time
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import tensorflow as tf
@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from twml_ops import core
 from twml_ops._batch import parse
+from twml_ops._publish import part_of, write_file
+from twml_ops._terminal import is_terminal
 
 _FILE = "adapt.npz"
 _SHOW_AFTER, _SHOW_EVERY = 2.0, 1.0
@@ -124,15 +126,14 @@ class Checkpoint:
         if self._path is None or time.monotonic() - self._last < self._every:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self._path.with_suffix(".partial")
-        with partial.open("wb") as file:
+
+        def write(file: BinaryIO) -> None:
             with zipfile.ZipFile(file, "w", allowZip64=True) as archive:
                 for name, array in self._arrays(sketches, position):
                     with archive.open(name + ".npy", "w", force_zip64=True) as member:
                         np.lib.format.write_array(member, np.asanyarray(array))
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self._path)
+
+        write_file(self._path, write)
         self._last = time.monotonic()
 
     def _arrays(
@@ -154,9 +155,7 @@ class Checkpoint:
         """Deletes the file."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
-            self._path.with_suffix(".partial").unlink(
-                missing_ok=True
-            )  # if a process was killed in save
+            part_of(self._path).unlink(missing_ok=True)  # if a process was killed in save
 
 
 def _sketches(file: Mapping[str, Any]) -> list[core.QuantileSketch]:
@@ -186,7 +185,7 @@ class Progress:
     """
 
     def __init__(self, show: bool | None, batches: int) -> None:
-        self._show = sys.stderr.isatty() if show is None else show
+        self._show = is_terminal(sys.stderr) if show is None else show
         self._batches = batches
         self._start = time.monotonic()
         self._next = self._start + _SHOW_AFTER

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twml_ops import core
 from twml_ops._batch import SparseBatch, parse
+from twml_ops._keras import is_of_symbolic_build
 from twml_ops.layers._adapt import Checkpoint, EntryReader, Progress, count_batches
 from twml_ops.layers._arguments import check_choice, check_num_bins
 from twml_ops.layers._state_reference import StateReference
@@ -304,7 +305,9 @@ class Discretizer(tf.keras.layers.Layer):
         Raises:
             ValueError: The layer has not been adapted, or `inputs` has no batch form.
         """
-        output_dim = self.output_dim
+        first = inputs[0] if isinstance(inputs, (tuple, list)) else inputs
+        not_loaded = is_of_symbolic_build(first) and not self.adapted
+        output_dim = 1 if not_loaded else self.output_dim
         if tf.executing_eagerly() and not self.adapted:
             raise ValueError(
                 f"{type(self).__name__} '{self.name}' is not adapted: call adapt(data)"

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from twml_ops._publish import new_file
 from twml_ops.layers._id_row_map import Ints
 from twml_ops.layers.learned_hash import LearnedHash
 
 
 def save_hash(layer: LearnedHash, fields: Sequence[str], path: str | Path) -> None:
-    """Writes a learned hash to a file, which is replaced at once if it exists.
+    """Writes a learned hash to a file, which is replaced at once if it is a regular file.
 
     Args:
         layer: it has a map.
@@ -23,19 +23,18 @@ def save_hash(layer: LearnedHash, fields: Sequence[str], path: str | Path) -> No
 
     Raises:
         ValueError: the layer has no map, or another number of fields.
+        OSError: the file cannot be written, or `path` is a folder, a socket or a block device.
     """
     if len(fields) != layer.num_fields:
         raise ValueError(f"fields must be {layer.num_fields} names, got {len(fields)}")
     layer.num_rows  # noqa: B018  (an error if there is no map)
-    partial = Path(f"{path}.partial")
     arrays = {
         name: variable.numpy()
         for name, variable in zip(layer.state_names, layer.state_variables, strict=True)
     }
     names = np.array(fields, np.str_)
-    with partial.open("wb") as file:
+    with new_file(path, overwrite=True) as part, part.open("wb") as file:
         np.savez_compressed(file, fields=names, num_bags=np.int64(layer.num_bags), **arrays)
-    os.replace(partial, path)
 
 
 def load_hash(

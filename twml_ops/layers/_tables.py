@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from twml_ops import placement
 from twml_ops._keras import KERAS_3, direct_variables
-from twml_ops.layers._save_tables import placeholder
 from twml_ops.ops._library import library
 from twml_ops.placement.tiered import tiered_placement_of
+from twml_ops.placement.whole_values import value_in_file
 
 
 class TableLayer(tf.keras.layers.Layer):
@@ -36,11 +36,7 @@ class TableLayer(tf.keras.layers.Layer):
             super().save_own_variables(store)
             return
         for i, variable in enumerate(direct_variables(self)):
-            value = placeholder(variable)
-            if value is None:
-                wide = tf.float32 if variable.dtype == "bfloat16" else variable.dtype
-                value = tf.cast(placement.placement_of(variable).read(variable), wide).numpy()
-            store[f"{i}"] = value
+            store[f"{i}"] = value_in_file(variable)
 
     def load_own_variables(self, store: Any) -> None:
         """Reads the weights."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from twml_ops._keras import add_weight_in_scope
 from twml_ops.ops._library import library
 
@@ -39,3 +41,17 @@ def add_table(
         dtype=dtype,
         trainable=trainable,
     )
+
+
+def copied(initializer: Any) -> Any:
+    """An initializer that draws other numbers for each weight, unless it has a seed.
+
+    Args:
+        initializer: One of Keras, or a function of shape and dtype, which is returned as it is.
+
+    Returns:
+        The initializer of one weight.
+    """
+    if not isinstance(initializer, tf.keras.initializers.Initializer):
+        return initializer
+    return tf.keras.initializers.get(tf.keras.initializers.serialize(initializer))

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from twml_ops import ops
 from twml_ops._category_keys import id_keys
-from twml_ops._keras import serializable
+from twml_ops._keras import as_declared, is_of_symbolic_build, serializable
 from twml_ops.layers._arguments import check_positive_integer
 from twml_ops.layers._id_row_map import IdCounts, IdRowMap
 from twml_ops.layers._resizable_state import ResizableState
@@ -198,7 +198,15 @@ class CategoryRows(ResizableState, tf.keras.layers.Layer):
         expected = (single > 0) + self.num_bags
         if len(parts) != expected:
             raise ValueError(f"inputs must be {expected} tensors, got {len(parts)}")
-        matrix = tf.convert_to_tensor(parts.pop(0)) if single else None
+        matrix = None
+        if single:
+            matrix = as_declared(tf.convert_to_tensor(parts.pop(0)), tf.int64)
+        parts = [
+            tf.RaggedTensor.from_tensor(as_declared(bag, tf.int64))
+            if is_of_symbolic_build(bag)
+            else bag
+            for bag in parts
+        ]
         if matrix is not None and (
             matrix.shape.rank != 2 or matrix.shape[1] != single or not matrix.dtype.is_integer
         ):

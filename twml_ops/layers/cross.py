@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops._keras import serializable
+from twml_ops.layers._weights import copied
 
 
 @serializable
@@ -91,11 +92,10 @@ class Cross(tf.keras.layers.Layer):
 
     def _add_kernel(self, name: str, shape: tuple[int, int]) -> Any:
         # A new initializer each time: a seeded one would give both kernels the same values.
-        config = tf.keras.initializers.serialize(self.kernel_initializer)
         return self.add_weight(
             name=name,
             shape=shape,
-            initializer=tf.keras.initializers.deserialize(config),
+            initializer=copied(self.kernel_initializer),
             regularizer=self.kernel_regularizer,
             trainable=True,
         )

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from twml_ops._keras import serializable
+from twml_ops._keras import KERAS_3, serializable
 from twml_ops.layers.field_interactions import (
     FieldAttention,
     FieldConvolution,
@@ -74,6 +74,9 @@ class DHENBlock(tf.keras.layers.Layer):
         self.ensemble = ensemble
         self.epsilon = float(epsilon)
         self.modules = [self._module(m, i) for i, m in enumerate(modules)]
+        if KERAS_3:  # its layers hide lists from checkpoints of TensorFlow; modules do not
+            self._in_checkpoints = tf.Module()
+            self._in_checkpoints.layers = list(self.modules)
 
     def _module(self, module: Any, index: int) -> Any:
         if isinstance(module, tf.keras.layers.Layer):

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from twml_ops import ops, placement
 from twml_ops._batch import parse
-from twml_ops._keras import in_stateless_scope, serializable
+from twml_ops._keras import in_stateless_scope, in_symbolic_build, serializable
 from twml_ops.layers._arguments import check_positive_integer
 from twml_ops.layers._weights import add_table
 from twml_ops.ops._library import library
@@ -168,6 +168,12 @@ class DynamicLookup(tf.keras.layers.Layer):
             _check_can_train()
         with library.on_host():
             batch, rebuild = parse(inputs)
+            if in_symbolic_build():
+                return (
+                    batch._replace(ids=tf.zeros_like(batch.ids, tf.int64)),
+                    tf.zeros([0], tf.int64),
+                    rebuild,
+                )
             counts = (self._keys, self._last_used, self._counts)
             pinned: Any = self.pinned_lookups
             if updated_at is not None:

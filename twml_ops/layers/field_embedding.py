@@ -11,11 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops import ops, placement
-from twml_ops._batch import SparseBatch, parse
-from twml_ops._keras import serializable
+from twml_ops._batch import SparseBatch, parse, with_weightless_padding
+from twml_ops._keras import as_declared, serializable
 from twml_ops.layers._arguments import check_positive_integer
 from twml_ops.layers._tables import TableLayer
-from twml_ops.layers._weights import add_table
+from twml_ops.layers._weights import add_table, copied
 from twml_ops.ops._library import library
 from twml_ops.ops._tape import device_scope_of
 from twml_ops.placement.sharded import NotCheckpointable
@@ -147,7 +147,7 @@ class FieldEmbedding(TableLayer):
             table.variable = place.create(
                 partial(add_table, self, name, dtype=self.kernel_dtype),
                 (table.num_rows, table.units),
-                _copied(self.embeddings_initializer),
+                copied(self.embeddings_initializer),
                 f"{self.name}/{name}",
                 self.kernel_dtype,
             )
@@ -155,11 +155,13 @@ class FieldEmbedding(TableLayer):
             if self.projected_units is not None:
                 shape = (len(table.fields), table.units, self.projected_units)
                 scale = 1 / math.sqrt(table.units)
+                name = f"projection_{table.units}"
                 table.projection = self.add_weight(
-                    name=f"projection_{table.units}",
+                    name=name,
                     shape=shape,
                     initializer=tf.keras.initializers.RandomUniform(-scale, scale),
                 )
+                setattr(self, f"_{name}", table.projection)
         if any(placement.placement_of(t.variable).is_sharded for t in self._tables):
             self._whole_files_only = NotCheckpointable()
         super().build(None)
@@ -192,7 +194,9 @@ class FieldEmbedding(TableLayer):
                     self._stacked(v, table) for v, table in zip(vectors, self._tables, strict=True)
                 ]
             if self.l2:
-                vectors = [_regularized(v, self.l2) for v in vectors]
+                for i, v in enumerate(vectors):
+                    vectors[i], loss = _regularized(v, self.l2)
+                    self.add_loss(loss)
         vectors = [tf.cast(v, self.compute_dtype) for v in vectors]
         if self.projected_units is not None:
             vectors = [
@@ -246,7 +250,7 @@ class FieldEmbedding(TableLayer):
             raise ValueError(f"inputs must be {expected} tensors or pairs, got {len(parts)}")
         if not self.num_fields:
             return None, parts
-        ids = parts[0]
+        ids = as_declared(parts[0], tf.int64)
         if ids.shape.rank != 2 or ids.shape[1] != self.num_fields or not ids.dtype.is_integer:
             raise ValueError(
                 f"ids must be integers [B, {self.num_fields}], got {ids.dtype.name} {ids.shape}"
@@ -255,6 +259,7 @@ class FieldEmbedding(TableLayer):
 
     def _bag(self, bag: Any, table: _FieldTable, position: int) -> SparseBatch:
         batch, _ = parse(tuple(bag) if isinstance(bag, list) else bag)
+        batch = with_weightless_padding(batch)
         rows, _ = table.rows_of(batch.ids[:, tf.newaxis], position, position + 1)
         if self.bag_combiner == "sum":
             return batch._replace(ids=rows)
@@ -263,8 +268,11 @@ class FieldEmbedding(TableLayer):
         segments = tf.ragged.row_splits_to_segment_ids(batch.row_splits, out_type=tf.int64)
         count = tf.shape(batch.row_splits, out_type=tf.int64)[0] - 1
         totals = tf.math.unsorted_segment_sum(squared, segments, count)
-        totals = tf.sqrt(totals) if self.bag_combiner == "sqrtn" else totals
-        return SparseBatch(rows, values / tf.gather(totals, segments), batch.row_splits)
+        if self.bag_combiner == "sqrtn":  # without the infinite slope of the root at 0
+            totals = tf.where(totals > 0, tf.sqrt(tf.where(totals > 0, totals, 1.0)), 0.0)
+        # As in TensorFlow, the vector of a bag whose weights add up to 0 is 0.
+        values = tf.math.divide_no_nan(values, tf.gather(totals, segments))
+        return SparseBatch(rows, values, batch.row_splits)
 
     def _stacked(self, vectors: tf.Tensor, table: _FieldTable) -> tf.Tensor:
         """[B, fields of the table, units] of the vectors of all segments."""
@@ -347,11 +355,6 @@ class _FieldTable:
         return ops.field_rows(ids, sizes, first_row=first_row, pooled=pooled)
 
 
-def _copied(initializer: Any) -> Any:
-    """An initializer that draws other numbers, unless it has a seed."""
-    return tf.keras.initializers.get(tf.keras.initializers.serialize(initializer))
-
-
 def _joined(parts: Sequence[SparseBatch]) -> SparseBatch:
     """The segments of all parts, one part after the other."""
     splits, total = [tf.zeros([1], tf.int64)], tf.zeros([], tf.int64)
@@ -363,16 +366,22 @@ def _joined(parts: Sequence[SparseBatch]) -> SparseBatch:
     return SparseBatch(tf.concat([p.ids for p in parts], axis=0), values, tf.concat(splits, axis=0))
 
 
-def _regularized(vectors: tf.Tensor, l2: float) -> tf.Tensor:
-    """Returns the vectors [B, ...] unchanged and adds the gradient of an L2 penalty to theirs."""
+def _regularized(vectors: tf.Tensor, l2: float) -> tuple[tf.Tensor, tf.Tensor]:
+    """The vectors [B, ...] unchanged, with the gradient of an L2 penalty, and a loss that is 0.
+
+    The gradient of that loss is the factor by which the training multiplies the losses of a layer:
+    a loss scale, or one divided by the number of replicas. It is 0 where they are left out.
+    """
 
     @tf.custom_gradient
     def regularize(x: tf.Tensor) -> Any:
-        def gradient(dy: tf.Tensor) -> tf.Tensor:
+        def gradient(dy: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
             rows = tf.cast(tf.maximum(tf.shape(x)[0], 1), x.dtype)
-            return dy + 2 * l2 / rows * x
+            factor = tf.cast(tf.where(tf.equal(factor, 0), tf.ones_like(factor), factor), x.dtype)
+            return dy + 2 * l2 / rows * factor * x
 
-        return tf.identity(x), gradient
+        loss = tf.zeros([], tf.keras.backend.floatx())
+        return (tf.identity(x), loss), gradient
 
-    result: tf.Tensor = regularize(vectors)
+    result: tuple[tf.Tensor, tf.Tensor] = regularize(vectors)
     return result

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops._keras import serializable
+from twml_ops.layers._weights import copied
 
 
 class FieldInteraction(tf.keras.layers.Layer, abc.ABC):
@@ -97,8 +98,7 @@ class FieldInteraction(tf.keras.layers.Layer, abc.ABC):
         """
         if initializer is None:
             # A new one each time: a seeded one would give all matrices the same values.
-            config = tf.keras.initializers.serialize(self.kernel_initializer)
-            initializer = tf.keras.initializers.deserialize(config)
+            initializer = copied(self.kernel_initializer)
         made = self.add_weight(name=name, shape=shape, initializer=initializer, trainable=True)
         setattr(self, name, made)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from twml_ops._keras import no_autocast, serializable
+from twml_ops._keras import as_declared, no_autocast, serializable
 from twml_ops.layers._arguments import check_positive_integer
 
 
@@ -153,7 +153,7 @@ class FieldLogarithms(tf.keras.layers.Layer):
         Raises:
             ValueError: the numbers have another shape.
         """
-        numbers, present = inputs
+        numbers, present = inputs[0], as_declared(inputs[1], tf.bool)
         if numbers.shape.rank != 2 or numbers.shape[1] != self.num_fields:
             raise ValueError(f"numbers must be [B, {self.num_fields}], got {numbers.shape}")
         x = tf.where(present, tf.cast(numbers, tf.float32), 0.0)

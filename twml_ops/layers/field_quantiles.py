@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops import core
-from twml_ops._keras import no_autocast, serializable
+from twml_ops._keras import as_declared, no_autocast, serializable
 from twml_ops.layers._arguments import check_positive_integer
 
 
@@ -113,7 +113,7 @@ class FieldQuantiles(tf.keras.layers.Layer):
         Raises:
             ValueError: the numbers have another shape.
         """
-        numbers, present = inputs
+        numbers, present = inputs[0], as_declared(inputs[1], tf.bool)
         if numbers.shape.rank != 2 or numbers.shape[1] != self.num_fields:
             raise ValueError(f"numbers must be [B, {self.num_fields}], got {numbers.shape}")
         bounds = tf.convert_to_tensor(self.boundaries)

@@ -146,6 +146,7 @@ class SparseLinear(TableLayer):
                 name="bias",
                 shape=(self.units,),
                 initializer=self.bias_initializer,
+                dtype="float32",  # as the kernel, under every policy
                 trainable=True,
                 **no_autocast(),
             )

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops._category_hash import MISSING, NUM_BUCKETS, column_key
-from twml_ops._keras import serializable
+from twml_ops._keras import as_declared, is_of_symbolic_build, serializable
 
 
 @serializable
@@ -53,6 +53,8 @@ class StringHash(tf.keras.layers.Layer):
         """
         if isinstance(inputs, tf.RaggedTensor):
             return self._ragged(inputs)
+        if is_of_symbolic_build(inputs) and inputs.shape[1:].as_list() == [None]:
+            return self._ragged(tf.RaggedTensor.from_tensor(as_declared(inputs, tf.string)))
         return tf.stack(
             [
                 _hashed(values, name)
@@ -97,6 +99,7 @@ class StringHash(tf.keras.layers.Layer):
 
 def _hashed(values: Any, column: str) -> tf.Tensor:
     """The ids [K] of the categories [K] of a column."""
+    values = as_declared(values, tf.string)
     if values.dtype.is_integer or values.dtype.is_bool:
         values = tf.strings.as_string(values)
     if values.dtype != tf.string:

@@ -25,7 +25,8 @@ class TargetStatistics(CategoryStatistics):
     In training a row must not see its own label. Rows are divided into folds by a hash of their
     row keys, and a row is given the statistics of the other folds, scaled to the size of all data.
     With `time_boundaries` it is given those of earlier blocks of time only (the ordered statistics
-    of Prokhorenkova et al., 2018, "CatBoost", in blocks). In inference all rows count.
+    of Prokhorenkova et al., 2018, "CatBoost", in blocks); those of the first block are given the
+    mean label of all rows. In inference all rows count.
 
     The state survives `.keras` files, checkpoints and SavedModels, bit for bit. Memory:
     8 + 8 · `num_folds` bytes for each distinct category or cross.
@@ -66,13 +67,20 @@ class TargetStatistics(CategoryStatistics):
         counts = scale * self._sum(self._counts, rows, used)
         sums = scale * self._sum(self._label_sums, rows, used)
         seen, positive = (tf.linalg.matvec(used, totals[:, c])[:, tf.newaxis] for c in (0, 1))
-        prior = (positive + 0.5) / (seen + 1)  # never 0 or 1
+        prior = (positive + self._guess(totals)) / (seen + 1)  # never 0 or 1
         total = counts + self.prior_weight
         if self.output_kind == "mean":
             return (sums + self.prior_weight * prior) / total
         # The odds are taken from two sums, so that means near 1 keep their digits.
         negatives = tf.maximum(counts - sums, 0.0) + self.prior_weight * (1 - prior)
         return tf.math.log((sums + self.prior_weight * prior) / negatives)
+
+    def _guess(self, totals: tf.Tensor) -> Any:
+        """The mean label where no rows are seen, which counts as one row otherwise."""
+        if self.time_boundaries is None:
+            return 0.5  # most rows are seen
+        rows, positive = tf.unstack(tf.reduce_sum(totals, axis=0)[:2])
+        return (positive + 0.5) / (rows + 1)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""

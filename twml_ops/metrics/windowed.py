@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops._keras import serializable
+from twml_ops._keras import assign_slot, serializable
 from twml_ops.metrics._streaming import Streaming
 
 
@@ -63,8 +63,7 @@ class Windowed(Streaming):
         """
         new = self._metric().batch_tally(y_true, y_pred, sample_weight, **kwargs)
         position = tf.convert_to_tensor(self._next)
-        ring = tf.convert_to_tensor(self._tally)
-        self._tally.assign(tf.tensor_scatter_nd_update(ring, [[position]], new[tf.newaxis]))
+        assign_slot(self._tally, position, new)
         self._next.assign((position + 1) % self.window)
 
     def result_of(self, tally: tf.Tensor) -> Any:

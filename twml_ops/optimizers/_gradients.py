@@ -29,7 +29,11 @@ def sum_duplicates(gradient: Any) -> Any:
     """`gradient` with unique ids: the rows of repeated ids of a sparse one are summed."""
     if not isinstance(gradient, tf.IndexedSlices) or ops.is_sparse_linear_gradient(gradient):
         return gradient
-    ids, rows = ops.sum_duplicates(gradient.indices, gradient.values)
+    if gradient.values.dtype == tf.float32:
+        ids, rows = ops.sum_duplicates(gradient.indices, gradient.values)
+    else:  # The kernel has float32 only.
+        ids, segments = tf.unique(gradient.indices)
+        rows = tf.math.unsorted_segment_sum(gradient.values, segments, tf.size(ids))
     return tf.IndexedSlices(rows, ids, gradient.dense_shape)
 
 
@@ -58,5 +62,14 @@ def clip(
         return [
             map_values(g, lambda t: tf.clip_by_value(t, -clipvalue, clipvalue)) for g in gradients
         ]
-    clipped, _ = tf.clip_by_global_norm(gradients, global_clipnorm)
-    return list(clipped)
+    dtypes = [g.dtype for g in gradients if g is not None]
+    if len(set(dtypes)) < 2:
+        clipped, _ = tf.clip_by_global_norm(gradients, global_clipnorm)
+        return list(clipped)
+    # TensorFlow's op takes one type only.
+    wide = tf.float64 if tf.float64 in dtypes else tf.float32
+    norm = tf.linalg.global_norm(
+        [map_values(g, lambda t: tf.cast(t, wide)) for g in gradients if g is not None]
+    )
+    scale = global_clipnorm / tf.maximum(norm, tf.cast(global_clipnorm, wide))
+    return [map_values(g, lambda t: t * tf.cast(scale, t.dtype)) for g in gradients]

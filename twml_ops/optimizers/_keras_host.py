@@ -15,10 +15,12 @@ from twml_ops.ops._tape import device_scope_of, tf_variable
 from twml_ops.ops.reset_rows import begin_update, dynamic_rows_of
 from twml_ops.optimizers._accumulate import Accumulators
 from twml_ops.optimizers._gradients import map_values
-from twml_ops.optimizers._moving_average import AVERAGE_SLOTS, MovingAverage
+from twml_ops.optimizers._moving_average import AVERAGE_SLOTS, CurrentAverages, MovingAverage
 from twml_ops.optimizers.loss_scale import warn_of_dense_loss_scaling
 from twml_ops.optimizers.update_rules import SlotSpec
 from twml_ops.placement.device import memory_errors_of
+from twml_ops.placement.sharded import NotCheckpointable
+from twml_ops.placement.whole_values import assign_whole, show_whole, value_in_file
 
 _unscaled: ContextVar[bool] = ContextVar("unscaled", default=False)
 
@@ -26,7 +28,6 @@ _unscaled: ContextVar[bool] = ContextVar("unscaled", default=False)
 class KerasHost(tf.keras.optimizers.Optimizer):
     """The base of `SparseOptimizer`: overrides methods of Keras in terms of its interface."""
 
-    _has_shards = False
     _loss_scale_factor: float | None = None
     _accumulators: Accumulators | None = None
 
@@ -67,7 +68,6 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         if getattr(self, "_slots", None) is not None:
             return
         places = [placement.placement_of(v) for v in variables]
-        self._has_shards = any(place.is_sharded for place in places)
         if any(place.splits_gradients for place in places) and (
             self.clipnorm or self.global_clipnorm
         ):
@@ -84,7 +84,9 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         warn_of_dense_loss_scaling(self)
         self._build_keras(variables)
         self._built = True
-        specs = [(v, self.slot_specs(v)) for v in variables]
+        if any(place.is_sharded for place in places):
+            self._whole_files_only = NotCheckpointable()
+        specs = [(v, self.slot_specs(tf_variable(v))) for v in variables]
         self._slots: dict[str, list[Any]] = {
             name: [self._add_slot(v, slots[s]) for v, slots in specs]
             for s, name in enumerate(self.slot_names)
@@ -106,16 +108,13 @@ class KerasHost(tf.keras.optimizers.Optimizer):
             super().build(variables)
 
     def save_own_variables(self, store: Any) -> None:
-        """Writes the step and the slots to a file; nothing if a variable has some rows only.
-
-        A file would have the slots of these rows only. Keras begins with new slots where a file
-        has none.
+        """Writes the step and the slots to a file, with the whole slots of tables.
 
         Args:
             store: the group of the file.
         """
-        if not self._has_shards:
-            super().save_own_variables(store)
+        for i, variable in enumerate(self._variables):
+            store[str(i)] = value_in_file(variable)
 
     def load_own_variables(self, store: Any) -> None:
         """Reads the step and the slots from a file.
@@ -126,16 +125,18 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         Args:
             store: the group of the file.
         """
-        without_steps = len(self._variables) - len(
-            getattr(self, "_slots", {}).get(AVERAGE_SLOTS[1], ())
-        )
-        if not self.use_ema or len(store.keys()) != without_steps:
-            super().load_own_variables(store)
+        steps = getattr(self, "_slots", {}).get(AVERAGE_SLOTS[1], ())
+        if self.use_ema and len(store.keys()) == len(self._variables) - len(steps):
+            saved, new = self._variables[: len(store.keys())], steps
+        elif len(store.keys()) == len(self._variables):
+            saved, new = self._variables, ()
+        else:
+            super().load_own_variables(store)  # Keras warns and does nothing.
             return
-        for i, variable in enumerate(self._variables[:without_steps]):
-            variable.assign(store[str(i)])
-        for steps in self._slots[AVERAGE_SLOTS[1]]:
-            steps.assign(tf.fill(steps.shape, self.average_step()))
+        for i, variable in enumerate(saved):
+            assign_whole(variable, store[str(i)][...])
+        for variable in new:
+            assign_whole(variable, tf.fill(variable.shape, self.average_step()))
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any = None) -> Any:
         """Updates one variable and its slots.
@@ -213,9 +214,10 @@ class KerasHost(tf.keras.optimizers.Optimizer):
             known.get(self._index_of(v), v, g)
             for g, v in zip(grads, trainable_variables, strict=True)
         ]
+        number = tf.cast(tf.convert_to_tensor(self._iterations) // steps, tf.int64)
 
         def update() -> None:
-            totals = [a.total(g) for a, g in zip(accumulators, grads, strict=True)]
+            totals = [a.total(g, number) for a, g in zip(accumulators, grads, strict=True)]
             means = self.clip_gradients([map_values(g, lambda t: t / steps) for g in totals])
             self._backend_update_step(means, trainable_variables, self.learning_rate)
             for accumulator in accumulators:
@@ -223,9 +225,20 @@ class KerasHost(tf.keras.optimizers.Optimizer):
 
         def accumulate() -> None:
             for accumulator, g in zip(accumulators, grads, strict=True):
-                accumulator.add(g)
+                accumulator.add(g, number)
 
         tf.cond((tf.convert_to_tensor(self._iterations) + 1) % steps == 0, update, accumulate)
+
+    def skip_step(self) -> None:
+        """Counts a step in which no variable has a gradient, with all that follows from the count.
+
+        Keras raises an error in such a step, but a part of a `CompositeOptimizer` may have one.
+        """
+        if KERAS_3 and self.use_ema and self.ema_overwrite_frequency:
+            tf.__internal__.distribute.interim.maybe_merge_call(
+                self._overwrite_if_due, self._distribution_strategy
+            )
+        self._iterations.assign_add(1)
 
     def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
         return self.clip_gradients(grads)
@@ -267,11 +280,13 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         return tf.maximum(step - (self.gradient_accumulation_steps or 1), 0) if KERAS_3 else step
 
     @property
-    def _model_variables_moving_average(self) -> list[Any]:
+    def _model_variables_moving_average(self) -> CurrentAverages:
         """Keras 3: the averages before the current step, for the callback `SwapEMAWeights`."""
-        averages = getattr(self, "_slots", {}).get(AVERAGE_SLOTS[0])
-        if averages is None:
+        if AVERAGE_SLOTS[0] not in getattr(self, "_slots", {}):
             raise AttributeError("the optimizer is not built, or use_ema is not set")
+        return CurrentAverages(self._advance_averages)
+
+    def _advance_averages(self) -> list[Any]:
         if any(tf_variable(v).dtype == tf.bfloat16 for v in self._trainable_variables):
             raise ValueError(
                 "the SwapEMAWeights of Keras does not support bfloat16 variables; use "
@@ -281,7 +296,7 @@ class KerasHost(tf.keras.optimizers.Optimizer):
             self._distribution_strategy.extended.update(
                 tf_variable(variable), self._advance_average, group=False
             )
-        return list(averages)
+        return list(self._slots[AVERAGE_SLOTS[0]])
 
     def _advance_average(self, variable: Any) -> None:
         average, step = self.average_of(variable), self.average_step()
@@ -367,14 +382,19 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         what = f"slot {spec.name!r} of {owner!r}"
         with memory_errors_of(what, spec.shape, spec.dtype), device_scope_of(variable):
             if KERAS_3 or spec.dtype != variable.dtype:  # Keras 2 would take the variable's dtype.
-                return self.add_variable(
+                slot = self.add_variable(
                     shape=spec.shape,
                     initializer=_filled_with(spec.initial_value),
                     dtype=spec.dtype.name if KERAS_3 else spec.dtype,
                     name=f"{owner.replace('/', '_').replace(':', '_')}_{spec.name}",
                 )
-            initial = _filled_with(spec.initial_value)(spec.shape, spec.dtype)
-            return self.add_variable_from_reference(variable, spec.name, initial_value=initial)
+            else:
+                initial = _filled_with(spec.initial_value)(spec.shape, spec.dtype)
+                slot = self.add_variable_from_reference(variable, spec.name, initial_value=initial)
+        place = placement.placement_of(variable)
+        if place.is_sharded and spec.shape:
+            show_whole(slot, place)
+        return slot
 
 
 def _filled_with(value: float) -> Callable[..., tf.Tensor]:

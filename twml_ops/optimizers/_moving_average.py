@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -19,6 +19,31 @@ from twml_ops.optimizers.apply_update import Concurrency
 from twml_ops.optimizers.update_rules import SlotSpec
 
 AVERAGE_SLOTS = ("average", "average_step")
+
+
+class CurrentAverages(Sequence[Any]):
+    """Averages that are computed when they are read.
+
+    Keras reads all attributes of an optimizer when it saves a model, which must not change it.
+
+    Args:
+        compute: returns the averages of all variables.
+    """
+
+    def __init__(self, compute: Callable[[], list[Any]]) -> None:
+        self._compute = compute
+
+    def __getitem__(self, index: Any) -> Any:
+        """The averages at an index or a slice."""
+        return self._compute()[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        """All averages, computed once."""
+        return iter(self._compute())
+
+    def __len__(self) -> int:
+        """The number of variables."""
+        return len(self._compute())
 
 
 def average_slots(shape: Sequence[int], dtype: Any) -> list[SlotSpec]:
@@ -63,7 +88,8 @@ class MovingAverage(NamedTuple):
             momentum: of the average.
             concurrency: of the optimizer.
         """
-        if not isinstance(gradient, tf.IndexedSlices):
+        is_kernel_type = self.variable.dtype in (tf.float32, tf.bfloat16)
+        if not isinstance(gradient, tf.IndexedSlices) or not is_kernel_type:
             self.advance_all(step, momentum)
             return
         with device_scope_of(self.variable):

@@ -10,6 +10,7 @@ import tensorflow as tf
 from twml_ops import ops
 from twml_ops.ops._tape import device_scope_of
 from twml_ops.ops.changed_rows import writes_unmarked
+from twml_ops.ops.stock.apply_rows import apply_wide_rows
 from twml_ops.ops.stock.update_rules import UPDATE_FORMULAS
 from twml_ops.optimizers.update_rules import UpdateRule
 
@@ -22,7 +23,8 @@ def updates_by_kernel(gradient: Any, variable: Any) -> bool:
     """Whether `apply_update` runs a kernel for rows, instead of TensorFlow ops on dense tensors.
 
     It does for sparse gradients, and for all gradients of bfloat16 variables, since the kernel
-    rounds them stochastically.
+    rounds them stochastically. No kernel has float64 or float16: the rows of such variables are
+    updated by TensorFlow ops.
 
     Args:
         gradient: `tf.Tensor` or `tf.IndexedSlices`.
@@ -72,6 +74,12 @@ def apply_update(
         formula = UPDATE_FORMULAS[rule.kernel_rule(variable.shape)]
         formula.step(variable, slots, tf.cast(gradient, variable.dtype), hyper)
         return None
+    if variable.dtype not in (tf.float32, tf.bfloat16):
+        writes_unmarked([variable, *slots])
+        hyper = rule.hyperparameters(learning_rate, step, weight_decay, dtype=variable.dtype)
+        kernel = rule.kernel_rule(variable.shape)
+        with device_scope_of(variable):
+            return apply_wide_rows(kernel, variable, slots, gradient, hyper)
     if not isinstance(gradient, tf.IndexedSlices):
         gradient = _all_rows(gradient)
     with device_scope_of(variable):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import tensorflow as tf
 
 from twml_ops._keras import KERAS_3, serializable
 from twml_ops.ops._tape import tf_variable
+from twml_ops.optimizers._gradients import map_values
+from twml_ops.optimizers.loss_scale import apply_if_finite
 
 
 @serializable
@@ -22,6 +25,11 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
 
     Each optimizer works as it does alone: with its own learning rate and schedule, clipping, weight
     decay and step count. `learning_rate` is the learning rate of `default`.
+
+    The loss has one scale, the largest `loss_scale_factor` or scale of a `LossScaleOptimizer` among
+    the optimizers (Keras 3); each gets its gradients as its own scale would have made them. While a
+    `LossScaleOptimizer` is among them, optimizers whose gradients overflow leave out that step. To
+    scale the loss for all of them, put the `CompositeOptimizer` into a `LossScaleOptimizer`.
 
     A pattern that matches no variable when the optimizer is built gives a warning. In Keras 2,
     layers of Keras lose their names in a loaded model, so that patterns find nothing; the variables
@@ -55,7 +63,8 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
             super().__init__(name=name, jit_compile=False)
             self._learning_rate = self._build_learning_rate(0.0)
         self.default = default
-        self.optimizers = optimizers
+        self._parts = optimizers
+        self._is_scaled_outside = False
         self._built_all = False
         self._choices = _Choices()
         # Checkpoints follow attributes, but in Keras 3 not those that are lists or dicts.
@@ -65,7 +74,45 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
     @property
     def all_optimizers(self) -> list[Any]:
         """The optimizers of all patterns in order, then the default one."""
-        return [*self.optimizers.values(), self.default]
+        return [*self._parts.values(), self.default]
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """`all_optimizers` for callbacks of Keras; `optimizers[pattern]` is that of a pattern."""
+        return _ByPattern(self.all_optimizers, self._parts)
+
+    @property
+    def loss_scale_factor(self) -> None:
+        """None: the optimizers have loss scales of their own."""
+        return None
+
+    @loss_scale_factor.setter
+    def loss_scale_factor(self, value: float | None) -> None:
+        if value is not None:
+            raise ValueError(
+                "loss_scale_factor of a CompositeOptimizer must be None, since each of its "
+                f"optimizers has its own, got {value!r}"
+            )
+        # A LossScaleOptimizer of Keras sets it: it scales the loss, and divides gradients itself.
+        self._is_scaled_outside = hasattr(self, "_parts")
+
+    def scale_loss(self, loss: Any) -> Any:
+        """Keras 3: the loss times the scale that gradients are computed with.
+
+        Args:
+            loss: scalar.
+
+        Returns:
+            Scalar.
+        """
+        scale = self._common_scale()
+        return loss if _is_one(scale) else loss * tf.cast(scale, loss.dtype)
+
+    def _common_scale(self) -> Any:
+        """The factor of all gradients; a number unless it is that of a `LossScaleOptimizer`."""
+        if self._is_scaled_outside or not KERAS_3:
+            return 1.0
+        return reduce(_maximum, (_scale_of(o) for o in self.all_optimizers))
 
     @property
     def learning_rate(self) -> Any:
@@ -79,8 +126,7 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
     @property
     def variables(self) -> Any:
         """The step count, then the variables of every optimizer, in order."""
-        variables = super().variables
-        variables = list(variables() if callable(variables) else variables)
+        variables = self._own_variables()
         for optimizer in self.all_optimizers:
             more = optimizer.variables
             variables += more() if callable(more) else more
@@ -101,16 +147,16 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
     def _match(self, variable: Any) -> int:
         """The number of the first pattern that matches; that of `default` is the last."""
         path = getattr(variable, "path", variable.name)
-        matches = (i for i, pattern in enumerate(self.optimizers) if re.search(pattern, path))
-        return next(matches, len(self.optimizers))
+        matches = (i for i, pattern in enumerate(self._parts) if re.search(pattern, path))
+        return next(matches, len(self._parts))
 
     def _choose(self, variables: Sequence[Any]) -> None:
         """Chooses an optimizer for each variable, for good."""
-        numbers, default = [self._match(v) for v in variables], len(self.optimizers)
+        numbers, default = [self._match(v) for v in variables], len(self._parts)
         if not KERAS_3 and all(n == default for n in numbers):  # Maybe their names are lost.
             numbers = self._choices.saved_numbers(variables) or numbers
         self._choices.set(variables, numbers)
-        for i, pattern in enumerate(self.optimizers):
+        for i, pattern in enumerate(self._parts):
             if i not in numbers:
                 paths = [str(getattr(v, "path", v.name)) for v in variables]
                 warnings.warn(
@@ -145,14 +191,28 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
 
         Returns:
             The number of steps, after this one.
+
+        Raises:
+            ValueError: no variable has a gradient. An optimizer whose variables have none counts
+                the step and does nothing else.
         """
         pairs = [(g, v) for g, v in grads_and_vars]
         variables = [v for _, v in pairs]
+        if all(g is None for g, _ in pairs):
+            names = ", ".join(str(getattr(v, "path", v.name)) for v in variables[:20])
+            raise ValueError(f"no gradients provided for any variable: {names}")
         with tf.init_scope():
             self.build(variables)
+        common = self._common_scale()
         for optimizer in self.all_optimizers:
             matching = [(g, v) for g, v in pairs if self.optimizer_of(v) is optimizer]
-            if matching:
+            if not matching:
+                continue
+            if all(g is None for g, _ in matching):
+                _skip_step(optimizer)
+            elif KERAS_3:
+                _apply_scaled(optimizer, *zip(*matching, strict=True), common=common)
+            else:
                 optimizer.apply_gradients(matching, *args, **kwargs)
         return tf.convert_to_tensor(self.iterations.assign_add(1))
 
@@ -167,6 +227,32 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
             self._trainable_variables if trainable_variables is None else trainable_variables
         )
         self.apply_gradients(zip(grads, variables, strict=True))
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes the step count to a file, to which Keras also writes each optimizer.
+
+        Args:
+            store: the group of the file.
+        """
+        for i, variable in enumerate(self._own_variables()):
+            store[str(i)] = variable.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        """Reads the step count; files of earlier versions have all variables here, too.
+
+        Args:
+            store: the group of the file.
+        """
+        own = self._own_variables()
+        if len(store.keys()) != len(own):
+            super().load_own_variables(store)
+            return
+        for i, variable in enumerate(own):
+            variable.assign(store[str(i)])
+
+    def _own_variables(self) -> list[Any]:
+        variables = super().variables
+        return list(variables() if callable(variables) else variables)
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """Sets variables to their averages, where their optimizer has `use_ema`.
@@ -185,7 +271,7 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
         return {
             "name": self.name,
             "default": serialize(self.default),
-            "optimizers": {p: serialize(o) for p, o in self.optimizers.items()},
+            "optimizers": {p: serialize(o) for p, o in self._parts.items()},
             **({} if KERAS_3 or not self._built_all else {"choices": self._choices.as_list()}),
         }
 
@@ -233,6 +319,63 @@ class _Choices:
         shapes = [list(shape) for shape, _ in self.saved]
         fits = shapes == [list(v.shape) for v in variables]
         return [int(n) for _, n in self.saved] if fits and shapes else None
+
+
+class _ByPattern(list):  # type: ignore[type-arg]
+    """Optimizers, by their number or by the pattern of the variables that they update."""
+
+    def __init__(self, optimizers: Sequence[Any], by_pattern: Mapping[str, Any]) -> None:
+        super().__init__(optimizers)
+        self._of = by_pattern
+
+    def __getitem__(self, key: Any) -> Any:
+        """The optimizer of a number or a pattern."""
+        return self._of[key] if isinstance(key, str) else super().__getitem__(key)
+
+
+def _scale_of(optimizer: Any) -> Any:
+    """The loss scale of an optimizer of Keras 3; a tensor if it changes."""
+    return optimizer.scale_loss(1.0)
+
+
+def _is_one(scale: Any) -> bool:
+    return isinstance(scale, float) and scale == 1.0
+
+
+def _maximum(a: Any, b: Any) -> Any:
+    return max(a, b) if isinstance(a, float) and isinstance(b, float) else tf.maximum(a, b)
+
+
+def _apply_scaled(
+    optimizer: Any, grads: Sequence[Any], variables: Sequence[Any], *, common: Any
+) -> None:
+    """A step of an optimizer of Keras 3, which divides by its own scale, with scaled gradients.
+
+    Args:
+        optimizer: built for the variables.
+        grads: one for each variable, or None; multiplied by `common`.
+        variables: to update.
+        common: the loss scale.
+    """
+    own = _scale_of(optimizer)
+    ratio = own / common
+    if not _is_one(ratio):
+        grads = [map_values(g, lambda t: t * tf.cast(ratio, t.dtype)) for g in grads]
+    if isinstance(common, float) or not isinstance(own, float):
+        optimizer.apply(list(grads), list(variables))
+    else:  # It does not check gradients that another one has scaled.
+        apply_if_finite(optimizer, list(grads), list(variables))
+
+
+def _skip_step(optimizer: Any) -> None:
+    """Counts a step in which no variable of the optimizer has a gradient."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
+    for part in getattr(optimizer, "all_optimizers", ()):
+        _skip_step(part)
+    if hasattr(optimizer, "skip_step"):
+        optimizer.skip_step()
+    else:
+        optimizer._iterations.assign_add(1)
 
 
 class _CallableList(list):  # type: ignore[type-arg]

@@ -66,7 +66,9 @@ else:
                 super().build(var_list)
 
         def check_finite(self, grads: Sequence[Any]) -> tf.Tensor:
-            """Whether all gradients are finite; rows that a sparse gradient lacks are zeros.
+            """Whether all gradients are finite, on all replicas.
+
+            Rows that a sparse gradient lacks are zeros.
 
             Args:
                 grads: dense, sparse or None.
@@ -74,9 +76,72 @@ else:
             Returns:
                 bool scalar.
             """
-            values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
-            finite = [tf.reduce_all(tf.math.is_finite(v)) for v in values if v is not None]
-            return tf.reduce_all(tf.stack(finite))
+            return are_finite(grads)
+
+        def save_own_variables(self, store: Any) -> None:
+            """Writes the scale to a file, to which Keras also writes the inner optimizer.
+
+            Args:
+                store: the group of the file.
+            """
+            for i, variable in enumerate(self._variables):
+                store[str(i)] = variable.numpy()
+
+        def load_own_variables(self, store: Any) -> None:
+            """Reads the scale; files of Keras' class have the inner optimizer here, too.
+
+            Args:
+                store: the group of the file.
+            """
+            if len(store.keys()) != len(self._variables):
+                super().load_own_variables(store)
+                return
+            for i, variable in enumerate(self._variables):
+                variable.assign(store[str(i)])
+
+
+def are_finite(grads: Sequence[Any]) -> tf.Tensor:
+    """Whether the gradients of all replicas are finite.
+
+    Args:
+        grads: dense, sparse or None; of the calling replica.
+
+    Returns:
+        bool scalar, the same on all replicas.
+    """
+    values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
+    finite = [tf.reduce_all(tf.math.is_finite(v)) for v in values if v is not None]
+    every = tf.reduce_all(tf.stack(finite)) if finite else tf.constant(True)
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return every
+    failed = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(~every, tf.int32))
+    return tf.equal(failed, 0)
+
+
+def apply_if_finite(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> None:
+    """Keras 3: a step of a built optimizer, if all gradients are finite; otherwise nothing.
+
+    Args:
+        optimizer: the optimizer.
+        grads: dense, sparse or None, on each replica.
+        variables: one for each gradient.
+    """
+
+    def apply(grads: Sequence[Any], variables: Sequence[Any]) -> None:
+        optimizer.apply(grads, variables)
+
+    if tf.__internal__.distribute.strategy_supports_no_merge_call():
+        tf.cond(are_finite(grads), lambda: apply(grads, variables), lambda: None)
+        return
+
+    def across(strategy: Any, grads: Sequence[Any], variables: Sequence[Any]) -> None:
+        # A condition in which replicas meet has to be outside of them.
+        run = strategy.extended.call_for_each_replica
+        of_replicas = strategy.experimental_local_results(run(are_finite, args=(grads,)))
+        tf.cond(of_replicas[0], lambda: run(apply, args=(grads, variables)), lambda: None)
+
+    tf.distribute.get_replica_context().merge_call(across, args=(grads, variables))
 
 
 @contextlib.contextmanager

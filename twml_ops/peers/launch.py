@@ -77,6 +77,8 @@ def mpirun_command(
     # Ranks that wait must leave their processor to others; the library of UCX only warns here.
     settings = {"mpi_yield_when_idle": "1", "osc": "^ucx"}
     environment = {}
+    if transport == "shared":
+        settings["btl"] = "^tcp"  # which would listen on all interfaces
     if transport == "tcp":
         settings |= {"osc": "rdma", "pml": "ob1", "btl": "tcp,self"}
         settings["btl_tcp_if_include"] = interface or "lo"

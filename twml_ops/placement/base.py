@@ -31,12 +31,14 @@ class Placement:
     Attributes:
         is_sharded: Whether a variable in this process holds only some of the table's rows or
             columns.
+        in_file: Whether the rows are in a file, and the table may be larger than memory.
         supports_grouped_tables: Whether tables of `GroupedSparseLinear` get this placement too;
             otherwise every replica has them whole.
         device: The GPU whose memory holds the variables; None: they are in the memory of the host.
     """
 
     is_sharded = False
+    in_file = False
     supports_grouped_tables = True
     device: str | None = None
 
@@ -120,14 +122,25 @@ class Placement:
         del table, slots, initial_values  # only a table that is not in memory needs them
         return None
 
+    def whole_shape(self, variable: Any) -> tuple[int, ...]:
+        """The shape of the whole of which a variable holds a part.
+
+        Args:
+            variable: A variable that `create` has returned, or one of its slots.
+
+        Returns:
+            That of the table or of the slot, [N, ...].
+        """
+        return tuple(variable.shape)
+
     def read(self, variable: Any) -> tf.Tensor:
         """Reads the whole table.
 
         Args:
-            variable: A variable that `create` has returned.
+            variable: A variable that `create` has returned, or one of its slots.
 
         Returns:
-            The table, [N, D].
+            The table or the slot, [N, ...].
         """
         return tf.convert_to_tensor(variable)
 
@@ -135,8 +148,11 @@ class Placement:
         """Sets the whole table.
 
         Args:
-            variable: A variable that `create` has returned.
-            table: Its new value, [N, D].
+            variable: A variable that `create` has returned, or one of its slots.
+            table: Its new value, [N, ...].
+
+        Raises:
+            ValueError: `table` has another shape. Nothing is changed.
         """
         variable.assign(tf.cast(table, variable.dtype))
 
@@ -211,6 +227,23 @@ def set_placement(variable: Any, placement: Placement) -> None:
         placement: Its placement from now on.
     """
     setattr(tf_variable(variable), _ATTRIBUTE, placement)
+
+
+def check_whole_shape(value: Any, expected: Sequence[int], what: str) -> None:
+    """Checks the new value of a whole table or slot before anything is changed.
+
+    Args:
+        value: An array or a tensor.
+        expected: The shape of the whole.
+        what: Its name in the message.
+
+    Raises:
+        ValueError: It has another shape.
+    """
+    if tuple(value.shape) != tuple(expected):
+        raise ValueError(
+            f"the new value of {what} must have shape {tuple(expected)}, got {tuple(value.shape)}"
+        )
 
 
 def in_replica_group() -> bool:

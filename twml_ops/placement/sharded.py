@@ -11,8 +11,9 @@ from twml_ops import ops
 from twml_ops._keras import stateless_value
 from twml_ops.ops._tape import tf_variable
 from twml_ops.placement import collectives
-from twml_ops.placement.base import REPLICATED, AddWeight, Placement, set_placement
+from twml_ops.placement.base import REPLICATED, AddWeight, Placement, check_whole_shape
 from twml_ops.placement.entries import CsrEntries, entries_of_shard
+from twml_ops.placement.whole_values import show_whole
 
 
 class ShardedPlacement(Placement):
@@ -24,7 +25,7 @@ class ShardedPlacement(Placement):
     over all replicas.
 
     The shards are stored as the replicas' copies of one mirrored variable, whose values differ; the
-    same holds for the optimizer's slots.
+    same holds for the optimizer's slots. Keras sees the whole table; see `show_whole`.
 
     Args:
         strategy: The strategy whose replicas hold the shards.
@@ -48,7 +49,7 @@ class ShardedPlacement(Placement):
             first = self._split(table)[0]
             variable = add(first.shape, lambda *_, **__: first)
             self.assign(variable, table)
-        set_placement(variable, self)
+        show_whole(variable, self)
         return variable
 
     def sparse_linear(self, entries: CsrEntries, table: Any) -> tf.Tensor:
@@ -84,22 +85,29 @@ class ShardedPlacement(Placement):
         """See `Placement.reduce_gradient`. The gradient of a shard already is the sum."""
         return gradient
 
+    def whole_shape(self, variable: Any) -> tuple[int, ...]:
+        """See `Placement.whole_shape`."""
+        return self.num_rows, *self._shards(variable)[0].shape[1:]
+
     def read(self, variable: Any) -> tf.Tensor:
         """See `Placement.read`."""
-        rows = tf.stack(self._shards(variable), axis=1)  # [rows of a shard, k, D]
-        return tf.reshape(rows, [-1, rows.shape[2]])[: self.num_rows]
+        rows = tf.stack(self._shards(variable), axis=1)  # [rows of a shard, k, ...]
+        return tf.reshape(rows, tf.concat([[-1], tf.shape(rows)[2:]], axis=0))[: self.num_rows]
 
     def assign(self, variable: Any, table: Any) -> None:
         """See `Placement.assign`."""
-        table = tf.cast(table, variable.dtype)
-        for shard, value in zip(self._shards(variable), self._split(table), strict=True):
+        shards = self._shards(variable)
+        check_whole_shape(table, self.whole_shape(variable), f"the variable {shards[0].name}")
+        table = tf.cast(table, shards[0].dtype)
+        for shard, value in zip(shards, self._split(table), strict=True):
             shard.assign(value)
 
     def _shards(self, variable: Any) -> Sequence[tf.Variable]:
         return self.strategy.experimental_local_results(tf_variable(variable))
 
     def _split(self, table: tf.Tensor) -> list[tf.Tensor]:
-        padded = tf.pad(table, [[0, -self.num_rows % self.num_shards], [0, 0]])
+        rest = [[0, 0]] * (table.shape.rank - 1)
+        padded = tf.pad(table, [[0, -self.num_rows % self.num_shards], *rest])
         return [padded[s :: self.num_shards] for s in range(self.num_shards)]
 
 

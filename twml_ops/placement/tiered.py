@@ -25,6 +25,7 @@ from twml_ops.placement.base import (
     REPLICATED,
     AddWeight,
     Placement,
+    check_whole_shape,
     current_placement,
     placement_of,
     placement_scope,
@@ -32,6 +33,7 @@ from twml_ops.placement.base import (
 )
 from twml_ops.placement.entries import CsrEntries
 from twml_ops.placement.initial_rows import constant_of, initial_rows
+from twml_ops.placement.whole_values import show_whole
 
 _PIECE_BYTES = 4 << 20
 _MAX_FILES = 10_000
@@ -175,6 +177,7 @@ class TieredPlacement(Placement):
     """
 
     is_sharded = True
+    in_file = True
     supports_grouped_tables = True
 
     @property
@@ -186,6 +189,7 @@ class TieredPlacement(Placement):
         self.storage = storage
         self.shape: tuple[int, int] = (0, 0)
         self._initializer: Any = None
+        self._variable: Any = None
         self._name = ""
         self._dtype = "float32"
         self._rows: TieredRows | None = None
@@ -221,8 +225,8 @@ class TieredPlacement(Placement):
         place.shape = (int(shape[0]), int(shape[1]))
         place._initializer, place._name, place._dtype = initializer, name, dtype
         cache = (self.storage.rows_in_memory(place.shape[0]), place.shape[1])
-        variable = add(cache, tf.keras.initializers.Zeros())
-        set_placement(variable, place)
+        variable = place._variable = add(cache, tf.keras.initializers.Zeros())
+        show_whole(variable, place)
         return variable
 
     def sparse_linear(self, entries: CsrEntries, table: Any) -> tf.Tensor:
@@ -239,7 +243,7 @@ class TieredPlacement(Placement):
         if in_stateless_scope():  # Keras looks at shapes only
             width = self.shape[1]
             return tf.zeros([tf.shape(row_splits)[0] - 1, width])
-        self._open(table)
+        self._open()
         return tiered_sparse_linear(ids, values, row_splits, table, self.shape[0])
 
     def attach_slots(
@@ -249,9 +253,9 @@ class TieredPlacement(Placement):
         if tf.executing_eagerly() and not all(is_initialized(tf_variable(s)) for s in slots):
             return None  # a step is being traced, which will attach them
         if not tf.executing_eagerly() or self._rows is not None:
-            return self._open(table).attach_slots(slots, initial_values)
+            return self._open().attach_slots(slots, initial_values)
         self._pending_slots = (slots, initial_values)
-        self._open(table)
+        self._open()
         return None
 
     def rows(self, table: Any) -> TieredRows:
@@ -263,7 +267,7 @@ class TieredPlacement(Placement):
         Returns:
             The rows, in a file that has been created.
         """
-        return self._open(table)
+        return self._open()
 
     def statistics(self, table: Any) -> TierStatistics:
         """Counts of lookups, misses, reads and writes since the file was created.
@@ -274,7 +278,7 @@ class TieredPlacement(Placement):
         Returns:
             The counts.
         """
-        return self._open(table).statistics()
+        return self._open().statistics()
 
     def prefetch(self, ids: Any, table: Any) -> tf.Tensor:
         """Announces the ids of a later product; see `TieredRows.prefetch`.
@@ -286,7 +290,7 @@ class TieredPlacement(Placement):
         Returns:
             int64 scalar, the number of ids.
         """
-        return self._open(table).prefetch(ids)
+        return self._open().prefetch(ids)
 
     def num_weights(self) -> int:
         """The number of weights of the whole table.
@@ -296,46 +300,56 @@ class TieredPlacement(Placement):
         """
         return self.shape[0] * self.shape[1]
 
+    def whole_shape(self, variable: Any) -> tuple[int, ...]:
+        """See `Placement.whole_shape`."""
+        return self.shape[0], *tf_variable(variable).shape[1:]
+
     def read(self, variable: Any) -> tf.Tensor:
         """See `Placement.read`. The whole table must fit into memory."""
-        return self._open(variable).read(0, self.shape[0])
+        return self._open().read(0, self.shape[0], self._part_of(variable))
 
-    def pieces(self, variable: Any, part: int = 0) -> Iterator[tf.Tensor]:
+    def pieces(self, variable: Any) -> Iterator[tf.Tensor]:
         """Reads the table, or one of its slots, some rows at a time.
 
         Args:
-            variable: the variable that `create` has returned.
-            part: 0 for the table, s + 1 for slot s.
+            variable: the variable that `create` has returned, or one of its slots.
 
         Yields:
             Rows [count, ...], at most 4 MiB, in order.
         """
-        rows = self._open(variable)
+        rows, part = self._open(), self._part_of(variable)
         for begin, count in self._ranges(rows, part):
             yield rows.read(begin, count, part)
 
     def assign(self, variable: Any, table: Any) -> None:
-        """See `Placement.assign`. Slots keep their values."""
-        self.assign_part(variable, table)
-
-    def assign_part(self, variable: Any, values: Any, part: int = 0) -> None:
-        """Sets the whole table, or one of its slots, some rows at a time.
+        """See `Placement.assign`. The rows are written in pieces; slots of a table do not change.
 
         Args:
-            variable: the variable that `create` has returned.
-            values: an array or tensor [N, ...], of which slices are taken.
-            part: 0 for the table, s + 1 for slot s.
+            variable: the variable that `create` has returned, or one of its slots.
+            table: an array or tensor [N, ...], of which slices are taken.
 
         Raises:
-            ValueError: `values` has another shape.
+            ValueError: `table` has another shape. Nothing is changed.
         """
-        self._filled = True  # not with initial values
-        rows = self._open(variable)
-        shape = (self.shape[0], *rows.variables[part].shape[1:])
-        if tuple(values.shape) != shape:
-            raise ValueError(f"the table must have shape {shape}, got {tuple(values.shape)}")
-        for begin, count in self._ranges(rows, part):
-            rows.write(begin, values[begin : begin + count], part)
+        check_whole_shape(table, self.whole_shape(variable), f"the variable {variable.name}")
+        fresh, part = self._rows is None, 0
+        if fresh:
+            self._filled = True  # not with initial values
+        try:
+            rows, part = self._open(), self._part_of(variable)
+            for begin, count in self._ranges(rows, part):
+                rows.write(begin, table[begin : begin + count], part)
+        except BaseException:
+            if fresh:
+                self._filled = False
+                self._fill(self._rows)
+            raise
+
+    def _part_of(self, variable: Any) -> int:
+        """0 for the table, s + 1 for slot s."""
+        assert self._rows is not None
+        wanted = tf_variable(variable)
+        return next(i for i, part in enumerate(self._rows.variables) if part is wanted)
 
     def _ranges(self, rows: TieredRows, part: int) -> Iterator[tuple[int, int]]:
         variable = rows.variables[part]
@@ -344,12 +358,12 @@ class TieredPlacement(Placement):
         for begin in range(0, self.shape[0], per_piece):
             yield begin, min(per_piece, self.shape[0] - begin)
 
-    def _open(self, variable: Any) -> TieredRows:
+    def _open(self) -> TieredRows:
         """Creates the file if there is none, with the initial values."""
         if self._rows is not None:
             return self._rows
-        table = tf_variable(variable)
-        if table is not variable:  # Keras has created it after `create`
+        table = tf_variable(self._variable)
+        if table is not self._variable:  # Keras has created it after `create`
             set_placement(table, self)
         constant = constant_of(self._initializer)
         with tf.init_scope(), library.on_host():
@@ -367,11 +381,19 @@ class TieredPlacement(Placement):
             )
             if self._pending_slots is not None:
                 rows.attach_slots(*self._pending_slots)  # while the file is empty
-            if constant is None and not self._filled:
+            self._fill(rows)
+        self._rows, self._pending_slots = rows, None
+        return rows
+
+    def _fill(self, rows: TieredRows | None) -> None:
+        """Gives all rows their initial values, unless they have got others."""
+        if rows is None or self._filled:
+            return
+        if constant_of(self._initializer) is None:
+            with tf.init_scope(), library.on_host():
                 for begin, values in initial_rows(self._initializer, self.shape, self._dtype):
                     rows.write(begin, values)
-        self._rows, self._pending_slots, self._filled = rows, None, True
-        return rows
+        self._filled = True
 
 
 class LargeTables(Placement):

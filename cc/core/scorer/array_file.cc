@@ -7,10 +7,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "cc/core/crc32.h"
@@ -69,7 +71,7 @@ class File {
 
  private:
   Status Error(const char* problem) const {
-    return Invalid(path_, " ", problem, ": ", std::strerror(errno));
+    return Invalid(path_, " ", problem, ": ", std::generic_category().message(errno));
   }
 
   std::string path_;
@@ -108,26 +110,34 @@ class Header {
   }
 
   bool ParseShape(std::vector<int64_t>* shape, int64_t* size) const {
-    constexpr int64_t kMaxItems = int64_t{1} << 48;
+    constexpr int64_t kMaxItems = int64_t{1} << 48, kMaxEmpty = int64_t{1} << 24;
     std::string_view text = After("shape");
     if (text.empty() || text[0] != '(') return false;
     text.remove_prefix(1);
+    const auto take = [&text](char c) {
+      while (!text.empty() && text[0] == ' ') text.remove_prefix(1);
+      const bool found = !text.empty() && text[0] == c;
+      if (found) text.remove_prefix(1);
+      return found;
+    };
     *size = 1;
-    while (true) {
-      while (!text.empty() && (text[0] == ' ' || text[0] == ',')) text.remove_prefix(1);
-      if (text.empty()) return false;
-      if (text[0] == ')') break;
+    int64_t bound = 1;  // the product of the sizes that are not 0
+    while (!take(')')) {
       int64_t dim = 0;
-      size_t digits = 0;
-      for (; digits < text.size() && text[digits] >= '0' && text[digits] <= '9'; ++digits) {
-        dim = dim * 10 + (text[digits] - '0');
-        if (dim > kMaxItems) return false;
-      }
-      if (digits == 0 || shape->size() == 8) return false;
-      text.remove_prefix(digits);
+      const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), dim);
+      if (error != std::errc() || dim < 0 || shape->size() == 8) return false;
+      text.remove_prefix(static_cast<size_t>(stop - text.data()));
       shape->push_back(dim);
-      if (__builtin_mul_overflow(*size, dim, size) || *size > kMaxItems) return false;
+      *size *= dim > 0 ? 1 : 0;
+      if (dim > 0 && __builtin_mul_overflow(bound, dim, &bound)) return false;
+      if (!take(',')) {
+        if (!take(')')) return false;
+        break;
+      }
     }
+    // What is done for each row or column of an array without items must not take for ever.
+    if (bound > (*size == 0 ? kMaxEmpty : kMaxItems)) return false;
+    *size *= bound;
     // NumPy stores arrays of one dimension in C order.
     return shape->size() < 2 || After("fortran_order").substr(0, 5) == "False";
   }
@@ -162,7 +172,8 @@ Status ReadHeader(const std::string& path, const File& file, ArrayHeader* out) {
   TWML_RETURN_IF_ERROR(file.Read(header_begin, header_size, text.data()));
   const Header header(text);
   if (!header.ParseType(&out->type) || !header.ParseShape(&out->shape, &out->size)) {
-    return Invalid(path, " has an array that a scorer does not read: ", text.substr(0, 200));
+    return Invalid(path, " must have an array whose type and shape a scorer reads, got ",
+                   text.substr(0, 200));
   }
   const int64_t bytes = out->size * SizeOf(out->type);
   if (file.size() - out->data_begin < bytes) {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -66,6 +67,8 @@ Status DivideRows(const Plan& plan, int64_t total, int64_t cost, const ParallelF
       if (!status.ok()) error.Record(begin, std::move(status));
     } catch (const std::bad_alloc&) {
       error.Record(begin, Invalid("out of memory"));
+    } catch (const std::exception& e) {  // must not reach the caller's threads
+      error.Record(begin, Invalid(e.what()));
     }
   };
   parallel_for(total, cost, range);

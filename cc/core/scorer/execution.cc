@@ -153,7 +153,7 @@ void Execution::BindBlock(int64_t first, int64_t rows, Workspace* workspace) con
       case Form::kIds:
       case Form::kValues:
       case Form::kBagStrings: {
-        const RequestArray* const splits = SplitsOf(plan_, input, request_.arrays);
+        const RequestArray* const splits = SplitsOf(input, request_.arrays);
         const auto* const offsets =
             splits == nullptr ? nullptr : static_cast<const int64_t*>(splits->data);
         const int64_t begin = offsets == nullptr ? 0 : offsets[first];

@@ -36,6 +36,10 @@ class FieldQuantilesStep : public Step {
     auto step = std::make_unique<FieldQuantilesStep>();
     if (!reader.ok()) return nullptr;
     const int64_t columns = boundaries.shape()[0], size = boundaries.shape()[1];
+    if (columns > kMaxWidth) {
+      reader.Fail("must have the boundaries of at most " + std::to_string(kMaxWidth) + " columns");
+      return nullptr;
+    }
     const float* const items = boundaries.items<float>().data();
     for (int64_t c = 0; c < columns; ++c) {
       for (int64_t i = 0; i < size; ++i) {
@@ -187,6 +191,10 @@ class CategoryRowsStep : public Step {
   static std::unique_ptr<CategoryRowsStep> Read(StepReader& reader) {
     auto step = std::make_unique<CategoryRowsStep>();
     step->single_ = reader.Integer("single");
+    if (step->single_ < 0 || step->single_ > kMaxWidth) {
+      reader.Fail("must have a single in [0, " + std::to_string(kMaxWidth) + "]");
+    }
+    if (step->single_ > 0 && reader.num_inputs() == 0) reader.RequireInputs(1);
     reader.RequireOutputs(reader.num_inputs());
     for (size_t i = 0; reader.ok() && i < reader.num_inputs(); ++i) {
       if (i == 0 && step->single_ > 0) {
@@ -434,7 +442,8 @@ class FieldEmbeddingStep : public Step {
       if (combiner_ != Combiner::kSum) {
         const float total = Total(factors, end - begin);
         for (int64_t k = begin; k < end; ++k) {
-          weights[k] = (values == nullptr ? 1.0f : values[k]) / total;
+          const float value = values == nullptr ? 1.0f : values[k];
+          weights[k] = total == 0 ? 0.0f : value / total;  // the vector of such a bag is 0
         }
         factors = weights + begin;
       }

@@ -123,6 +123,7 @@ class DotInteractionStep : public Step {
 
   Status Run(const Frame& frame) const override {
     const auto& dims = frame.shapes[in[0]].dims;
+    if (frame.width(out[0]) == 0) return Status();
     float* const scratch = frame.memory->New<float>(dims[1] * (dims[0] + kPanel));
     const auto x = frame.In<float>(in[0]);
     const auto y = frame.Out<float>(out[0]);

@@ -1,9 +1,11 @@
 #include "cc/core/scorer/json.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
+#include <numeric>
+#include <system_error>
 
 namespace twml::scorer {
 
@@ -100,25 +102,13 @@ class JsonParser {
       if (!Take("+")) Take("-");
       if (!TakeDigits()) return Error("a digit");
     }
-    const std::string token(text_.substr(start, at_ - start));
-    if (!integral) {
-      out->kind_ = Json::Kind::kNumber;
-      out->number_ = std::strtod(token.c_str(), nullptr);
-      return Status();
-    }
-    out->kind_ = Json::Kind::kInteger;
-    const bool negative = token[0] == '-';
-    int64_t value = 0;
-    for (size_t i = negative ? 1 : 0; i < token.size(); ++i) {
-      const int digit = token[i] - '0';
-      if (__builtin_mul_overflow(value, int64_t{10}, &value) ||
-          __builtin_add_overflow(value, negative ? -digit : digit, &value)) {
-        at_ = start;
-        return Error("an integer of 64 bits");
-      }
-    }
-    out->integer_ = value;
-    return Status();
+    out->kind_ = integral ? Json::Kind::kInteger : Json::Kind::kNumber;
+    const char *const begin = text_.data() + start, *const end = text_.data() + at_;
+    const auto [stop, error] = integral ? std::from_chars(begin, end, out->integer_)
+                                        : std::from_chars(begin, end, out->number_);
+    if (error == std::errc() && stop == end) return Status();
+    at_ = start;
+    return Error(integral ? "an integer of 64 bits" : "a number in the range of a double");
   }
 
   bool TakeHex(uint32_t* out) {
@@ -206,7 +196,7 @@ class JsonParser {
 
   Status ParseObject(int depth, Json* out) {
     out->kind_ = Json::Kind::kObject;
-    ++at_;
+    const size_t start = at_++;
     SkipSpace();
     if (Take("}")) return Status();
     while (true) {
@@ -214,16 +204,31 @@ class JsonParser {
       if (peek() != '"') return Error("the name of a member");
       std::string name;
       TWML_RETURN_IF_ERROR(ParseString(&name));
-      if (out->Find(name) != nullptr) return Error("members with distinct names");
       SkipSpace();
       if (!Take(":")) return Error("':'");
       Json value;
       TWML_RETURN_IF_ERROR(ParseValue(depth + 1, &value));
       out->members_.emplace_back(std::move(name), std::move(value));
       SkipSpace();
-      if (Take("}")) return Status();
+      if (Take("}")) break;
       if (!Take(",")) return Error("',' or '}'");
     }
+    return SortNames(start, out);
+  }
+
+  // Sorts the members of the object that begins at `start` by their names, which must be distinct.
+  static Status SortNames(size_t start, Json* out) {
+    auto& order = out->by_name_;
+    order.resize(out->members_.size());
+    std::iota(order.begin(), order.end(), uint32_t{0});
+    const auto name = [out](uint32_t i) -> const std::string& { return out->members_[i].first; };
+    std::sort(order.begin(), order.end(),
+              [&](uint32_t a, uint32_t b) { return name(a) < name(b); });
+    const auto equal = std::adjacent_find(
+        order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return name(a) == name(b); });
+    if (equal == order.end()) return Status();
+    return Invalid("byte ", start, " of the JSON text: expected members with distinct names, got '",
+                   name(*equal), "' twice");
   }
 
   const std::string_view text_;
@@ -236,10 +241,11 @@ Status Json::Parse(std::string_view text, Json* out) {
 }
 
 const Json* Json::Find(std::string_view name) const {
-  for (const Member& member : members_) {
-    if (member.first == name) return &member.second;
-  }
-  return nullptr;
+  const auto found =
+      std::lower_bound(by_name_.begin(), by_name_.end(), name,
+                       [this](uint32_t i, std::string_view n) { return members_[i].first < n; });
+  const bool known = found != by_name_.end() && members_[*found].first == name;
+  return known ? &members_[*found].second : nullptr;
 }
 
 const char* Json::NameOf(Kind kind) {

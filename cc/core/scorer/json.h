@@ -12,14 +12,15 @@
 
 namespace twml::scorer {
 
-// A value. Objects keep the order of their members, whose names are distinct.
+// A value. Objects keep the order of their members, whose names are distinct. Nothing depends on
+// the locale of the program.
 class Json {
  public:
   enum class Kind { kNull, kBool, kInteger, kNumber, kString, kArray, kObject };
   using Member = std::pair<std::string, Json>;
 
   // Parses a whole text. Values are nested at most 32 deep. A number without a fraction and an
-  // exponent is an integer, and must fit into 64 bits.
+  // exponent is an integer, and must fit into 64 bits; others must be in the range of a double.
   static Status Parse(std::string_view text, Json* out);
 
   Kind kind() const { return kind_; }
@@ -31,7 +32,7 @@ class Json {
   const std::vector<Json>& items() const { return items_; }
   const std::vector<Member>& members() const { return members_; }
 
-  // The member with this name, or null.
+  // The member with this name, or null. Takes logarithmic time.
   const Json* Find(std::string_view name) const;
 
   // The name of a kind in messages, for example "a string".
@@ -46,6 +47,7 @@ class Json {
   std::string string_;
   std::vector<Json> items_;
   std::vector<Member> members_;
+  std::vector<uint32_t> by_name_;  // the positions of members, sorted by their names
 };
 
 }  // namespace twml::scorer

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <new>
+#include <set>
 #include <utility>
 
 #include "cc/core/thread_number.h"
@@ -23,24 +25,22 @@ char* NewLines(int64_t bytes) {
   return static_cast<char*>(memory);
 }
 
-// Assigns offsets to blocks of memory, and reuses the memory of freed blocks.
+// Assigns offsets to blocks of memory, and reuses the smallest freed block that is large enough.
 class Layout {
  public:
   int64_t Place(int64_t bytes) {
-    for (auto& [begin, size] : free_) {
-      if (size < bytes) continue;
-      const int64_t offset = begin;
-      begin += bytes;
-      size -= bytes;
-      return offset;
-    }
-    return std::exchange(bytes_, bytes_ + bytes);
+    const auto found = free_.lower_bound(bytes);
+    if (found == free_.end()) return std::exchange(bytes_, bytes_ + bytes);
+    const auto [size, offset] = *found;
+    free_.erase(found);
+    if (size > bytes) Free(offset + bytes, size - bytes);
+    return offset;
   }
-  void Free(int64_t offset, int64_t bytes) { free_.emplace_back(offset, bytes); }
+  void Free(int64_t offset, int64_t bytes) { free_.emplace(bytes, offset); }
   int64_t bytes() const { return bytes_; }
 
  private:
-  std::vector<std::pair<int64_t, int64_t>> free_;
+  std::multimap<int64_t, int64_t> free_;  // sizes and offsets
   int64_t bytes_ = 0;
 };
 
@@ -103,6 +103,10 @@ Status Plan::Make(const Program& program, PlanKey key, std::unique_ptr<const Pla
   TWML_RETURN_IF_ERROR(plan->FindCollected(steps));
   plan->PlaceRegisters();
   plan->PlaceBases();
+  constexpr int64_t kMaxBytes = int64_t{1} << 30;
+  if (const int64_t bytes = plan->dense_bytes_ + plan->base_bytes_; bytes > kMaxBytes) {
+    return Invalid("the steps need ", bytes, " bytes for a row, more than ", kMaxBytes);
+  }
   *out = std::move(plan);
   return Status();
 }
@@ -177,7 +181,7 @@ Status Plan::FindCollected(const std::vector<const Step*>& steps) {
       needed[program_.registers[r].row_splits] = 1;
     }
   };
-  std::vector<const Step*> collected;
+  std::set<const Step*> collected;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     const auto& outputs = (*step)->out;
     const bool read = std::any_of(outputs.begin(), outputs.end(),
@@ -188,14 +192,12 @@ Status Plan::FindCollected(const std::vector<const Step*>& steps) {
                      "depend on it; load the model with its tables in memory");
     }
     if (!read && !reads_files) continue;
-    collected.push_back(*step);
+    collected.insert(*step);
     for (const Register r : (*step)->in) need(r);
   }
   const auto keep = [&](const std::vector<const Step*>& all, std::vector<const Step*>* kept) {
     for (const Step* step : all) {
-      if (std::find(collected.begin(), collected.end(), step) != collected.end()) {
-        kept->push_back(step);
-      }
+      if (collected.count(step) > 0) kept->push_back(step);
     }
   };
   keep(once_, &collect_once_);
@@ -225,15 +227,16 @@ void Plan::PlaceRegisters() {
   const auto bytes_of = [&](Register r) {
     return RoundUp(block_rows_ * shapes_[r].width * SizeOf(program_.registers[r].type) + 1);
   };
+  std::vector<std::vector<Register>> ends(each_.size() + 1);  // of each step: see `last`
+  for (size_t r = 0; r < shapes_.size(); ++r) ends[last[r]].push_back(static_cast<Register>(r));
   Layout layout;
   for (size_t i = 0; i < each_.size(); ++i) {
     for (const Register r : each_[i]->out) {
       if (r == kNoRegister || program_.registers[r].form != Form::kDense) continue;
       offsets_[r] = layout.Place(bytes_of(r));
     }
-    for (size_t r = 0; r < shapes_.size(); ++r) {
-      const auto number = static_cast<Register>(r);
-      if (offsets_[r] >= 0 && last[r] == i) layout.Free(offsets_[r], bytes_of(number));
+    for (const Register r : ends[i]) {
+      if (offsets_[r] >= 0) layout.Free(offsets_[r], bytes_of(r));
     }
   }
   dense_bytes_ = layout.bytes();

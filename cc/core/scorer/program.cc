@@ -1,6 +1,8 @@
 #include "cc/core/scorer/program.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -167,21 +169,19 @@ class ProgramReader {
       return Invalid("the shape of the strings '", input->name, "' must be known");
     }
     if (shape == nullptr) return Status();
-    int64_t width = 1;
+    int64_t width;
     if (ReadDims(*shape, &input->dims, &width)) return Status();
     return Invalid("the shape of the input '", input->name, "' must be a list of sizes");
   }
 
-  // Reads the sizes of a row of at most 2^24 items, and multiplies them.
+  // Reads the sizes of a row, and multiplies them.
   static bool ReadDims(const Json& shape, std::vector<int64_t>* dims, int64_t* width) {
-    constexpr int64_t kMost = 1 << 24;
     bool valid = shape.is(Json::Kind::kArray) && shape.items().size() <= 8;
     for (const Json& dim : shape.items()) {
-      valid = valid && dim.is(Json::Kind::kInteger) && dim.integer() >= 0 &&
-              !__builtin_mul_overflow(*width, dim.integer(), width) && *width <= kMost;
+      valid = valid && dim.is(Json::Kind::kInteger);
       dims->push_back(dim.integer());
     }
-    return valid;
+    return valid && WidthOf(*dims, width);
   }
 
   // The names and the shapes of several outputs, whose numbers are side by side.
@@ -192,21 +192,19 @@ class ProgramReader {
       return Invalid("\"outputs\" must be an array of outputs");
     }
     int64_t first = 0;
+    std::set<std::string> names;
     for (const Json& item : outputs->items()) {
       const Json *const name = item.Find("name"), *const shape = item.Find("shape");
       ProgramOutput output;
       output.first = first;
-      output.width = 1;
       if (name == nullptr || !name->is(Json::Kind::kString) || shape == nullptr ||
           !ReadDims(*shape, &output.dims, &output.width)) {
         return Invalid("\"outputs\" must have names and shapes");
       }
       output.name = name->string();
       first += output.width;
-      for (const ProgramOutput& other : program_.outputs) {
-        if (other.name == output.name) {
-          return Invalid("\"outputs\" has '", output.name, "' twice");
-        }
+      if (!names.insert(output.name).second) {
+        return Invalid("\"outputs\" has '", output.name, "' twice");
       }
       program_.outputs.push_back(std::move(output));
     }
@@ -295,10 +293,16 @@ class ProgramReader {
       program_.columns.push_back(std::move(input));
     }
     for (auto* inputs : {&program_.features, &program_.columns}) {
+      std::map<Register, size_t> position;
+      for (size_t i = 0; i < inputs->size(); ++i) position.emplace((*inputs)[i].r, i);
       for (ProgramInput& input : *inputs) {
         if (input.r == kNoRegister) continue;
         input.row_splits = program_.registers[input.r].row_splits;
         input.type = program_.registers[input.r].type;
+        const auto splits = position.find(input.row_splits);
+        if (input.row_splits != kNoRegister && splits != position.end()) {
+          input.splits_input = static_cast<int64_t>(splits->second);
+        }
       }
     }
   }

@@ -18,6 +18,7 @@ struct ProgramInput {
   Form form = Form::kDense;
   Register r = kNoRegister;           // kNoRegister: the array is not used
   Register row_splits = kNoRegister;  // of entries
+  int64_t splits_input = -1;          // the position of their row splits among the inputs, or -1
   Type type = Type::kFloat;           // of a dense array
   bool shape_known = true;            // of a dense array
   std::vector<int64_t> dims;          // of a row of numbers or strings, if it is known

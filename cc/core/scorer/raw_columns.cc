@@ -1,6 +1,7 @@
 #include "cc/core/scorer/raw_columns.h"
 
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "cc/core/scorer/category_id.h"
@@ -218,8 +219,10 @@ class Builder {
 
  private:
   Status AddColumn(const std::string& name, Form form) {
-    if (Column(name) != kNoRegister) return Invalid("\"raw\" has the column '", name, "' twice");
-    columns_.push_back({name, form, registers_.AddHidden(name, form)});
+    const auto [known, is_new] = by_name_.emplace(name, kNoRegister);
+    if (!is_new) return Invalid("\"raw\" has the column '", name, "' twice");
+    known->second = registers_.AddHidden(name, form);
+    columns_.push_back({name, form, known->second});
     return Status();
   }
 
@@ -262,10 +265,8 @@ class Builder {
   }
 
   Register Column(const std::string& name) const {
-    for (const RawColumn& column : columns_) {
-      if (column.name == name) return column.r;
-    }
-    return kNoRegister;
+    const auto found = by_name_.find(name);
+    return found == by_name_.end() ? kNoRegister : found->second;
   }
 
   // The register of a feature, or kNoRegister if the model has no such input.
@@ -357,6 +358,7 @@ class Builder {
 
   RegisterTable& registers_;
   std::vector<RawColumn>& columns_;
+  std::map<std::string, Register> by_name_;  // of the columns
   std::vector<std::unique_ptr<Step>>& steps_;
   std::vector<Register> numbers_;
   std::vector<std::string> number_names_;

@@ -48,7 +48,7 @@ class Checker {
     if (variation == Variation::kSplit && array.data == nullptr && array.size == 0) {
       // No entries. The row splits are then missing, too.
       const RequestArray* const splits =
-          input.form == Form::kRowSplits ? nullptr : SplitsOf(plan_, input, arrays);
+          input.form == Form::kRowSplits ? nullptr : SplitsOf(input, arrays);
       if (splits == nullptr || LastOf(*splits) <= 0) return Status();
     }
     switch (input.form) {
@@ -75,7 +75,7 @@ class Checker {
         [[fallthrough]];
       case Form::kIds:
       case Form::kValues: {
-        const RequestArray* const splits = SplitsOf(plan_, input, arrays);
+        const RequestArray* const splits = SplitsOf(input, arrays);
         const int64_t last = splits == nullptr ? -1 : LastOf(*splits);
         if (array.size == last) return Status();
         if (last < 0) return Invalid("'", SplitsName(input), "' must not be empty");
@@ -103,10 +103,7 @@ class Checker {
   }
 
   std::string SplitsName(const ProgramInput& input) const {
-    for (const ProgramInput& other : plan_.inputs()) {
-      if (other.r == input.row_splits) return other.name;
-    }
-    return "row_splits";
+    return input.splits_input < 0 ? "row_splits" : plan_.inputs()[input.splits_input].name;
   }
 
   static Status CheckRowSplits(const ProgramInput& input, Span<const int64_t> splits) {
@@ -121,15 +118,6 @@ class Checker {
 };
 
 }  // namespace
-
-const RequestArray* SplitsOf(const Plan& plan, const ProgramInput& input,
-                             Span<const RequestArray> arrays) {
-  const auto& inputs = plan.inputs();
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i].r == input.row_splits) return &arrays[i];
-  }
-  return nullptr;
-}
 
 Status CheckRequest(const Plan& plan, const Request& request) {
   return Checker(plan, request).Check();

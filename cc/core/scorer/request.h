@@ -41,8 +41,9 @@ constexpr bool IsSparse(Form form) {
 }
 
 // The row splits of entries among the arrays of a part of a request, or null.
-const RequestArray* SplitsOf(const Plan& plan, const ProgramInput& input,
-                             Span<const RequestArray> arrays);
+inline const RequestArray* SplitsOf(const ProgramInput& input, Span<const RequestArray> arrays) {
+  return input.splits_input < 0 ? nullptr : &arrays[input.splits_input];
+}
 
 // Checks the sizes and the row splits of all arrays. Ids are checked by the steps that read them.
 Status CheckRequest(const Plan& plan, const Request& request);

@@ -27,8 +27,7 @@ bool SameTime(const struct stat& a, const struct stat& b) {
 }  // namespace
 
 RowFile::~RowFile() {
-  threads_.reset();
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ >= 0) ::close(fd_);  // nothing is read any more
 }
 
 Status RowFile::Open(const std::string& path, bool direct, std::unique_ptr<RowFile>* out) {
@@ -80,9 +79,7 @@ Status RowFile::CheckUnchanged() const {
 }
 
 BlockIo& RowFile::threads(int depth) const {
-  std::lock_guard<std::mutex> lock(mu_);
-  if (threads_ == nullptr) threads_ = std::make_unique<BlockIo>(fd_, depth, false);
-  return *threads_;
+  return threads_.Get([&] { return std::make_unique<BlockIo>(fd_, depth, false); });
 }
 
 }  // namespace twml::scorer

@@ -6,10 +6,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "cc/core/block_io.h"
+#include "cc/core/fork.h"
 #include "cc/core/scorer/array_file.h"
 #include "cc/core/status.h"
 
@@ -38,7 +38,7 @@ class RowFile {
   // differ.
   Status CheckUnchanged() const;
 
-  // Threads that read the file, where the kernel has no io_uring. Null before it is first used.
+  // Threads that read the file, where the kernel has no io_uring. They start at the first use.
   BlockIo& threads(int depth) const;
 
  private:
@@ -50,8 +50,7 @@ class RowFile {
   ArrayHeader header_;
   int64_t row_bytes_ = 0, alignment_ = 1;
   struct stat opened_ = {};
-  mutable std::mutex mu_;
-  mutable std::unique_ptr<BlockIo> threads_;
+  PerProcess<BlockIo> threads_;
 };
 
 }  // namespace twml::scorer

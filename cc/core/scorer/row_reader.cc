@@ -42,11 +42,14 @@ struct RowReader::Worker {
   }
 
   Status Read(Span<const FileRead> reads, Clock::duration delay) {
-    Status status;
+    // Nothing here throws while reads run.
+    const FileRead* failed = nullptr;
+    int error = 0;
     int64_t next = 0;
     const bool delayed = delay.count() > 0;
     while (next < reads.size() || in_flight() > 0) {
-      if (!status.ok()) next = reads.size();  // what runs must end before its buffers are freed
+      if (failed != nullptr)
+        next = reads.size();  // what runs must end before its buffers are freed
       for (; next < reads.size() && !idle.empty(); ++next) {
         const uint64_t tag = idle.back();
         idle.pop_back();
@@ -72,13 +75,14 @@ struct RowReader::Worker {
           if (each.done > before) return Push(reads, tag);
         }
         if (delayed) std::this_thread::sleep_until(each.begin + delay);
-        if (each.done < read.least && status.ok()) {
-          status = ReadError(read, result < 0 ? -result : BlockRequest::kEndOfFile);
+        if (each.done < read.least && failed == nullptr) {
+          failed = &read;
+          error = result < 0 ? -result : BlockRequest::kEndOfFile;
         }
         idle.push_back(tag);
       });
     }
-    return status;
+    return failed == nullptr ? Status() : ReadError(*failed, error);
   }
 
   std::unique_ptr<IoRing> ring;
@@ -126,31 +130,53 @@ Status RowReader::Read(Span<const FileRead> reads) {
 }
 
 Status RowReader::ReadWithThreads(Span<const FileRead> reads) {
-  std::mutex mu;
-  std::condition_variable changed;
-  int64_t left = reads.size();
-  Status status;
+  // What the requests refer to is not left before they are done, whatever is thrown.
+  struct Running {
+    ~Running() { Wait(); }
+    void Wait() {
+      std::unique_lock<std::mutex> lock(mu);
+      changed.wait(lock, [this] { return left == 0; });
+    }
+    std::mutex mu;
+    std::condition_variable changed;
+    int64_t left = 0;
+    const FileRead* failed = nullptr;
+    int error = 0;
+  } running;
   const auto delay = std::chrono::nanoseconds(options_.delay_nanoseconds);
   for (const FileRead& read : reads) {
+    BlockIo& threads = read.file->threads(options_.depth);
     BlockRequest request;
     request.offset = read.offset;
     request.bytes = read.least;
     if (read.file->direct()) request.bytes = read.bytes;
     request.buffer = read.buffer;
-    request.done = [&, begin = Clock::now()](int error) {
+    request.done = [&running, &read, delay, begin = Clock::now()](int error) {
       if (delay.count() > 0) std::this_thread::sleep_until(begin + delay);
-      std::lock_guard<std::mutex> lock(mu);
+      std::lock_guard<std::mutex> lock(running.mu);
       // The last part of a file may be shorter than the alignment. If it is even shorter than
       // `least`, the file was cut, which RowFile::CheckUnchanged finds.
       const bool at_end = error == BlockRequest::kEndOfFile && read.least < read.bytes;
-      if (error != 0 && !at_end && status.ok()) status = ReadError(read, error);
-      if (--left == 0) changed.notify_one();
+      if (error != 0 && !at_end && running.failed == nullptr) {
+        running.failed = &read;
+        running.error = error;
+      }
+      if (--running.left == 0) running.changed.notify_one();
     };
-    read.file->threads(options_.depth).Submit(std::move(request), false);
+    {
+      std::lock_guard<std::mutex> lock(running.mu);
+      ++running.left;
+    }
+    try {
+      threads.Submit(std::move(request), false);
+    } catch (...) {
+      std::lock_guard<std::mutex> lock(running.mu);
+      --running.left;
+      throw;
+    }
   }
-  std::unique_lock<std::mutex> lock(mu);
-  changed.wait(lock, [&] { return left == 0; });
-  return status;
+  running.Wait();
+  return running.failed == nullptr ? Status() : ReadError(*running.failed, running.error);
 }
 
 }  // namespace twml::scorer

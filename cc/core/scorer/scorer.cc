@@ -118,17 +118,14 @@ Status Scorer::FindPlan(const Request& request, std::shared_ptr<const Plan>* own
     // A sparse batch that is not split is of the user if the user has its row splits.
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (!IsSparse(inputs[i].form)) continue;
-      const Register splits =
-          inputs[i].form == Form::kRowSplits ? inputs[i].r : inputs[i].row_splits;
-      for (size_t j = 0; j < inputs.size(); ++j) {
-        if (inputs[j].r == splits && splits != kNoRegister) {
-          key.constant[i] = request.user[j].data != nullptr;
-        }
-      }
+      const bool own = inputs[i].form == Form::kRowSplits && inputs[i].r != kNoRegister;
+      const int64_t splits = own ? static_cast<int64_t>(i) : inputs[i].splits_input;
+      if (splits >= 0) key.constant[i] = request.user[splits].data != nullptr;
     }
   }
-  std::lock_guard<std::mutex> lock(mu_);
-  for (const auto& known : plans_) {
+  Plans& own = plans_.Get();
+  std::lock_guard<std::mutex> lock(own.mu);
+  for (const auto& known : own.plans) {
     if (!(known->key() == key)) continue;
     *owner = known;
     *plan = known.get();
@@ -138,8 +135,8 @@ Status Scorer::FindPlan(const Request& request, std::shared_ptr<const Plan>* own
   TWML_RETURN_IF_ERROR(Plan::Make(program_, std::move(key), &made));
   *owner = std::move(made);
   *plan = owner->get();
-  if (plans_.size() >= kMaxPlans) plans_.erase(plans_.begin());
-  plans_.push_back(*owner);
+  if (own.plans.size() >= kMaxPlans) own.plans.erase(own.plans.begin());
+  own.plans.push_back(*owner);
   return Status();
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cc/core/fork.h"
 #include "cc/core/parallel.h"
 #include "cc/core/scorer/plan.h"
 #include "cc/core/scorer/program.h"
@@ -56,8 +57,11 @@ class Scorer {
   Program program_;
   std::unique_ptr<const Plan> features_plan_, columns_plan_;  // null: shapes are not known
   // Plans of other requests.
-  mutable std::mutex mu_;
-  mutable std::vector<std::shared_ptr<const Plan>> plans_;
+  struct Plans {
+    std::mutex mu;
+    std::vector<std::shared_ptr<const Plan>> plans;
+  };
+  PerProcess<Plans> plans_;
 };
 
 }  // namespace twml::scorer

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cc/core/hash.h"
 #include "cc/core/parallel.h"
 
 namespace twml::scorer {
@@ -38,9 +37,8 @@ int64_t SharedRowCache::BytesFor(int64_t rows, int64_t row_bytes) {
 int64_t SharedRowCache::bytes() const { return BytesFor(num_places(), row_bytes_); }
 
 size_t SharedRowCache::PartOf(int64_t id) const {
-  // The sets of a part depend on the high bits of Mix64(id), so this takes another hash.
-  const uint64_t hash = Mix64(~static_cast<uint64_t>(id));
-  return static_cast<size_t>(hash % parts_.size());
+  // The sets of a part depend on the high bits of the hash of `id`, so this takes another one.
+  return static_cast<size_t>(hash_(~id) % parts_.size());
 }
 
 template <class Body>

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "cc/core/keyed_hash.h"
 #include "cc/core/row_cache.h"
 
 namespace twml::scorer {
@@ -54,6 +55,7 @@ class SharedRowCache {
   template <class Body>
   void ForParts(const std::vector<Row>& rows, const Body& body);
 
+  const KeyedHash hash_;
   const int64_t row_bytes_;
   std::vector<std::unique_ptr<Part>> parts_;
 };

@@ -4,15 +4,23 @@
 
 namespace twml::scorer {
 
-Status Shapes::Set(Register r, std::vector<int64_t> dims) {
-  constexpr int64_t kMaxWidth = 1 << 24;
-  RowShape& shape = shapes_[r];
-  shape.width = 1;
+bool WidthOf(const std::vector<int64_t>& dims, int64_t* width) {
+  bool empty = false;
+  *width = 1;
   for (const int64_t dim : dims) {
-    if (dim < 0 || __builtin_mul_overflow(shape.width, dim, &shape.width) ||
-        shape.width > kMaxWidth) {
-      return Invalid("a row of '", name(r), "' must have at most ", kMaxWidth, " numbers");
-    }
+    empty = empty || dim == 0;
+    if (dim < 0 || dim > kMaxWidth) return false;
+    *width *= std::max<int64_t>(dim, 1);
+    if (*width > kMaxWidth) return false;
+  }
+  if (empty) *width = 0;
+  return true;
+}
+
+Status Shapes::Set(Register r, std::vector<int64_t> dims) {
+  RowShape& shape = shapes_[r];
+  if (!WidthOf(dims, &shape.width)) {
+    return Invalid("a row of '", name(r), "' must have at most ", kMaxWidth, " numbers");
   }
   shape.dims = std::move(dims);
   return Status();

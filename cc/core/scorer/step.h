@@ -44,6 +44,11 @@ struct RowShape {
   int64_t width = 1;
 };
 
+// Multiplies the sizes of a row. False if one is negative, or if the product is more than kMaxWidth
+// without those that are 0, so that products of some of the sizes cannot overflow either.
+constexpr int64_t kMaxWidth = 1 << 24;
+bool WidthOf(const std::vector<int64_t>& dims, int64_t* width);
+
 // The shapes of the registers, which a step continues.
 class Shapes {
  public:
@@ -54,7 +59,7 @@ class Shapes {
   int64_t width(Register r) const { return shapes_[r].width; }
   const std::string& name(Register r) const { return registers_[r].name; }
 
-  // Fails if there are more than 2^24 numbers.
+  // Fails if there are more numbers than WidthOf permits.
   Status Set(Register r, std::vector<int64_t> dims);
 
   std::vector<RowShape> Take() { return std::move(shapes_); }
@@ -78,7 +83,8 @@ class EntryMemory {
   // Uninitialized memory for n items, valid until Reset.
   template <class T>
   T* New(int64_t n) {
-    constexpr int64_t kLine = 64;
+    constexpr int64_t kLine = 64, kMost = int64_t{1} << 48;
+    if (n < 0 || n > kMost) throw std::bad_alloc();
     const int64_t bytes = (n * static_cast<int64_t>(sizeof(T)) / kLine + 1) * kLine;
     if (bytes > size_ - used_) Grow(bytes);
     T* const memory = reinterpret_cast<T*>(block_ + used_);

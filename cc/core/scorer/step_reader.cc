@@ -272,6 +272,12 @@ StepReader::CheckedFile StepReader::Find(const Json* file, bool base, const char
     Fail("must have the size and the checksums of " + file->string() + " in \"checksums\"");
     return {};
   }
+  for (size_t i = 1; i < items.size(); ++i) {
+    if (items[i] >= 0 && items[i] <= UINT32_MAX) continue;
+    Fail("must have checksums in [0, 2^32) of " + file->string() + ", got " +
+         std::to_string(items[i]));
+    return {};
+  }
   const Status same = CheckFile(out.path, items[0], static_cast<uint32_t>(items[1]));
   if (!same.ok()) Fail(": " + same.message());
   if (items.size() == 3) out.checksum = items[2];

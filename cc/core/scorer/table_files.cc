@@ -62,27 +62,37 @@ const FileTable* TableFiles::Add(std::unique_ptr<FileTable> table) {
 
 void TableFiles::Finish() {
   if (tables_.empty()) return;
-  reader_ = std::make_unique<RowReader>(options_.reader);
-  if (options_.sums_cache_bytes > 0) sums_ = std::make_unique<SumsCache>(options_.sums_cache_bytes);
   double total = 0;
   for (const auto& table : tables_) total += static_cast<double>(table->file_bytes());
   for (const auto& table : tables_) {
     const double part = static_cast<double>(table->file_bytes()) / std::max(total, 1.0);
-    const int64_t bytes =
+    table->cache_bytes =
         std::min(static_cast<int64_t>(part * static_cast<double>(options_.cache_bytes)),
                  SharedRowCache::BytesFor(table->header().shape[0], table->row_bytes()));
-    table->cache = std::make_unique<SharedRowCache>(bytes, table->row_bytes());
+  }
+  process();  // what the system refuses is noticed now
+}
+
+TableFiles::Process::Process(const TableFiles& files) : reader(files.options_.reader) {
+  for (const auto& table : files.tables_) {
+    caches.push_back(std::make_unique<SharedRowCache>(table->cache_bytes, table->row_bytes()));
+  }
+  if (files.options_.sums_cache_bytes > 0) {
+    sums = std::make_unique<SumsCache>(files.options_.sums_cache_bytes);
   }
 }
 
 int64_t TableFiles::cache_bytes() const {
   int64_t bytes = 0;
-  for (const auto& table : tables_) bytes += table->cache->bytes();
+  if (!empty()) {
+    for (const auto& cache : process().caches) bytes += cache->bytes();
+  }
   return bytes;
 }
 
 Status TableFiles::Fetch(FetchedRows* fetched) const {
   std::vector<Wanted> wanted;
+  const auto& caches = process().caches;
   for (const auto& table : tables_) {
     RowsOfTable& rows = fetched->tables[table->number];
     const int64_t entries = rows.num_entries();
@@ -95,7 +105,7 @@ Status TableFiles::Fetch(FetchedRows* fetched) const {
     for (int64_t slot = 0; slot < distinct; ++slot) {
       rows.missing.push_back({rows.ids()[slot], slot});
     }
-    table->cache->Find(&rows.missing, out);
+    caches[table->number]->Find(&rows.missing, out);
     entries_ += entries;
     rows_ += distinct;
     misses_ += static_cast<int64_t>(rows.missing.size());
@@ -112,7 +122,7 @@ Status TableFiles::Fetch(FetchedRows* fetched) const {
   for (const auto& table : tables_) {
     RowsOfTable& rows = fetched->tables[table->number];
     if (rows.num_entries() == 0) continue;
-    table->cache->Insert(rows.missing, rows.rows.data());
+    caches[table->number]->Insert(rows.missing, rows.rows.data());
   }
   return Status();
 }
@@ -156,7 +166,7 @@ Status TableFiles::ReadRows(std::vector<Wanted>* wanted, PageBuffer* blocks) con
       place += read.bytes;
       read_bytes += read.bytes;
     }
-    TWML_RETURN_IF_ERROR(reader_->Read(reads));
+    TWML_RETURN_IF_ERROR(process().reader.Read(reads));
     const RowFile* checked = nullptr;
     for (const FileRead& read : reads) {
       if (read.file == checked) continue;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cc/core/fork.h"
 #include "cc/core/scorer/array_file.h"
 #include "cc/core/scorer/fetched_rows.h"
 #include "cc/core/scorer/row_file.h"
@@ -37,8 +38,8 @@ class FileTable {
   // The file that has a row, and the offset of the row in it.
   const RowFile* Locate(int64_t row, int64_t* offset) const;
 
-  int64_t number = 0;  // in FetchedRows
-  std::unique_ptr<SharedRowCache> cache;
+  int64_t number = 0;       // in FetchedRows
+  int64_t cache_bytes = 0;  // of the cache of its rows
 
  private:
   std::unique_ptr<RowFile> base_, values_;
@@ -60,9 +61,9 @@ class TableFiles {
   bool empty() const { return tables_.empty(); }
   int64_t size() const { return static_cast<int64_t>(tables_.size()); }
   // Null: sums are not cached.
-  SumsCache* sums() const { return sums_.get(); }
+  SumsCache* sums() const { return process().sums.get(); }
   bool direct() const { return !tables_.empty() && tables_[0]->direct(); }
-  bool uses_io_uring() const { return reader_ != nullptr && reader_->uses_io_uring(); }
+  bool uses_io_uring() const { return !empty() && process().reader.uses_io_uring(); }
   int64_t cache_bytes() const;
 
   // Brings the rows that `fetched` lists into its memory. Rows that are not in the cache are read
@@ -81,12 +82,22 @@ class TableFiles {
     char* to;
   };
 
+  // What has locks, threads and rings.
+  struct Process {
+    explicit Process(const TableFiles& files);
+    RowReader reader;
+    std::vector<std::unique_ptr<SharedRowCache>> caches;  // by the number of the table
+    std::unique_ptr<SumsCache> sums;
+  };
+  Process& process() const {
+    return process_.Get([this] { return std::make_unique<Process>(*this); });
+  }
+
   Status ReadRows(std::vector<Wanted>* wanted, PageBuffer* blocks) const;
 
   const TableOptions options_;
   std::vector<std::unique_ptr<FileTable>> tables_;
-  std::unique_ptr<RowReader> reader_;
-  std::unique_ptr<SumsCache> sums_;
+  PerProcess<Process> process_;
   mutable std::atomic<int64_t> entries_{0}, rows_{0}, misses_{0}, reads_{0}, bytes_read_{0},
       bytes_needed_{0}, sum_hits_{0}, sum_misses_{0};
 };

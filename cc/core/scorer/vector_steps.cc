@@ -79,7 +79,9 @@ class SelfAttentionStep : public Step {
     reader.DenseOutput(0, Type::kFloat);
     auto step = std::make_unique<SelfAttentionStep>();
     step->heads_ = reader.Integer("num_heads");
-    if (reader.ok() && step->heads_ < 1) reader.Fail("must have a num_heads of at least 1");
+    if (reader.ok() && (step->heads_ < 1 || step->heads_ > kMaxWidth)) {
+      reader.Fail("must have a num_heads of at least 1 and at most " + std::to_string(kMaxWidth));
+    }
     return step;
   }
 

@@ -91,7 +91,7 @@ class UpdateOp : public Kernel {
     }
     const auto changes = FindTableChanges(tables.var(0));
     for (int i = 0; changes != nullptr && i <= info_->num_slots; ++i) {
-      changes->NoticeAssignment(*tables.var(i), tables.tensor(i).data());
+      changes->NoticeAssignment(tables.var(i));
     }
     return VisitWeightType(var, [&](auto weight) -> absl::Status {
       using W = decltype(weight);
@@ -106,7 +106,7 @@ class UpdateOp : public Kernel {
       }
       if (changes != nullptr) {
         for (int i = 0; i <= info_->num_slots; ++i) {
-          changes->Expect(*tables.var(i), tables.tensor(i).data());
+          changes->Expect(tables.var(i));
         }
         Mark(ctx, &changes->rows);
       }

@@ -39,14 +39,14 @@ class AverageRowsOp : public Kernel {
     const Tensor& var = tables.tensor(kVar);
     const auto changes = FindTableChanges(tables.var(kVar));
     for (int i = kVar; changes != nullptr && i <= kSteps; ++i) {
-      changes->NoticeAssignment(*tables.var(i), tables.tensor(i).data());
+      changes->NoticeAssignment(tables.var(i));
     }
     RowAverages averages;
     averages.values = {nullptr, var.dim_size(0), RowSize(var.shape())};
     TF_RETURN_IF_ERROR(tables.MutableData(ctx, kAverage, &averages.values.data));
     TF_RETURN_IF_ERROR(tables.MutableData(ctx, kSteps, &averages.steps));
     for (int i = kAverage; changes != nullptr && i <= kSteps; ++i) {
-      changes->Expect(*tables.var(i), tables.tensor(i).data());
+      changes->Expect(tables.var(i));
     }
     huge_pages_.Advise(tables.tensor(kAverage).data(), tables.tensor(kAverage).TotalBytes());
     return VisitIds(ctx->input(kIds), [&](const auto& ids) {

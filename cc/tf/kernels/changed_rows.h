@@ -2,12 +2,14 @@
 //
 // A variable has a record while it has consumers. The kernels that write tables ask for it under
 // the table's lock, which costs one comparison if no variable has a record. Writers that are no
-// kernels of this library are noticed by the address of the buffer, which TensorFlow's assignments
-// replace; those that write in place have to run MarkChangedRows.
+// kernels of this library are noticed by the buffer, which TensorFlow's assignments replace:
+// another address, or the end of the buffer that a consumer has seen, whose address a later one may
+// have got. Those that write in place have to run MarkChangedRows.
 #ifndef TWML_TF_KERNELS_CHANGED_ROWS_H_
 #define TWML_TF_KERNELS_CHANGED_ROWS_H_
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -24,15 +26,24 @@ class TableChanges {
 
   // Marks all rows if the buffer of a variable (the table or one of its slots) is not the one of
   // the last call. An update calls it before it writes, and Expect for the buffer that it writes.
-  void NoticeAssignment(const tensorflow::Var& var, const void* buffer) {
+  void NoticeAssignment(tensorflow::Var* var) {
+    const void* const buffer = var->tensor()->data();
     std::lock_guard<std::mutex> lock(mu_);
-    const void*& known = BufferOf(var);
-    if (known != nullptr && known != buffer) rows.MarkAll();
-    known = buffer;
+    Known& known = KnownOf(var);
+    const bool ended = known.ended != nullptr && known.ended->load();
+    if (known.buffer != nullptr && (known.buffer != buffer || ended)) rows.MarkAll();
+    known.buffer = buffer;
   }
-  void Expect(const tensorflow::Var& var, const void* buffer) {
+  // The buffer may be a copy of the one before, if the caller has the exclusive lock.
+  void Expect(tensorflow::Var* var) {
     std::lock_guard<std::mutex> lock(mu_);
-    BufferOf(var) = buffer;
+    Known& known = KnownOf(var);
+    if (known.buffer != var->tensor()->data()) Watch(var, &known);
+  }
+  // Begins to watch the buffer, so that its end is noticed. The caller has the exclusive lock.
+  void Watch(tensorflow::Var* var) {
+    std::lock_guard<std::mutex> lock(mu_);
+    Watch(var, &KnownOf(var));
   }
 
   // The interval up to whose end a consumer has the rows.
@@ -63,15 +74,21 @@ class TableChanges {
   ChangedRows rows;
 
  private:
-  const void*& BufferOf(const tensorflow::Var& var) {
-    for (auto& [known, buffer] : buffers_) {
-      if (known == &var) return buffer;
+  struct Known {
+    const tensorflow::Var* var;
+    const void* buffer = nullptr;
+    std::shared_ptr<const std::atomic<bool>> ended;  // null: not watched
+  };
+  Known& KnownOf(const tensorflow::Var* var) {
+    for (Known& known : known_) {
+      if (known.var == var) return known;
     }
-    return buffers_.emplace_back(&var, nullptr).second;
+    return known_.emplace_back(Known{var, nullptr, nullptr});
   }
+  static void Watch(tensorflow::Var* var, Known* known);
 
   std::mutex mu_;
-  std::vector<std::pair<const tensorflow::Var*, const void*>> buffers_;
+  std::vector<Known> known_;
   std::vector<std::pair<int64_t, int64_t>> cursors_;  // consumer -> interval
 };
 

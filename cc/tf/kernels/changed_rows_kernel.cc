@@ -1,9 +1,13 @@
 #include <atomic>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "cc/tf/kernels/changed_rows.h"
 #include "cc/tf/kernels/tiered_rows.h"
+#include "tensorflow/core/framework/allocation_description.pb.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/refcount.h"
 
@@ -58,6 +62,68 @@ Registry& GetRegistry() {
   return *registry;
 }
 
+// A buffer in the place of another one, which it owns, that tells when it ends. TensorFlow writes a
+// buffer in place only if it has one reference, so a watched one must not have more.
+class WatchedBuffer : public tensorflow::TensorBuffer {
+ public:
+  using Flag = std::shared_ptr<std::atomic<bool>>;
+
+  // Lets a tensor have a watched buffer, and returns the flag that is set when it ends. The
+  // exclusive lock of the tensor's variable is held.
+  static Flag Watch(Tensor* tensor) {
+    const void* const data = tensor->data();
+    if (data == nullptr || tensor->NumElements() == 0) return nullptr;
+    const auto made = std::make_shared<std::atomic<bool>>(false);
+    auto* const buffer = new WatchedBuffer(*tensor, made);
+    const tensorflow::core::ScopedUnref unref(buffer);
+    {
+      std::lock_guard<std::mutex> lock(Mutex());
+      auto& known = Watched()[data];
+      if (Flag flag = known.lock(); flag != nullptr) {
+        buffer->is_known_ = false;
+        return flag;
+      }
+      known = made;
+      buffer->is_known_ = true;
+    }
+    *tensor = Tensor(tensor->dtype(), tensor->shape(), buffer);
+    return made;
+  }
+
+  ~WatchedBuffer() override {
+    *flag_ = true;
+    if (!is_known_) return;
+    std::lock_guard<std::mutex> lock(Mutex());
+    Watched().erase(data());
+  }
+
+  size_t size() const override { return inner_.TotalBytes(); }
+  TensorBuffer* root_buffer() override { return this; }
+  bool OwnsMemory() const override { return inner_.RefCountIsOne(); }
+  void FillAllocationDescription(tensorflow::AllocationDescription* description) const override {
+    description->set_requested_bytes(static_cast<int64_t>(size()));
+  }
+
+ private:
+  WatchedBuffer(const Tensor& inner, Flag flag)
+      : TensorBuffer(inner.data()), inner_(inner), flag_(std::move(flag)) {}
+
+  // The watched buffers that exist, by their address.
+  static std::mutex& Mutex() {
+    static auto* const mutex = new std::mutex;
+    return *mutex;
+  }
+  static std::unordered_map<const void*, std::weak_ptr<std::atomic<bool>>>& Watched() {
+    static auto* const watched =
+        new std::unordered_map<const void*, std::weak_ptr<std::atomic<bool>>>;
+    return *watched;
+  }
+
+  const Tensor inner_;
+  const Flag flag_;
+  bool is_known_ = false;  // in Watched()
+};
+
 absl::Status ScalarInput(OpKernelContext* ctx, const char* name, int64_t* value) {
   const Tensor* input;
   TF_RETURN_IF_ERROR(ctx->input(name, &input));
@@ -90,7 +156,8 @@ class TakeChangedRowsOp : public Kernel {
     const int64_t num_rows = is_tiered ? tiered->num_rows() : tables.tensor(0).dim_size(0);
     const auto changes = FindOrAddTableChanges(tables.var(0), num_rows);
     for (int i = 0; i < num_vars_; ++i) {
-      changes->NoticeAssignment(*tables.var(i), tables.tensor(i).data());
+      changes->NoticeAssignment(tables.var(i));
+      changes->Watch(tables.var(i));
     }
     const int64_t cursor = changes->Cursor(consumer);
     const bool all = changes->rows.AllAfter(cursor);
@@ -237,6 +304,11 @@ REGISTER_KERNEL_BUILDER(
     MarkChangedRowsOp<int64_t>);
 
 }  // namespace
+
+void TableChanges::Watch(tensorflow::Var* var, Known* known) {
+  known->ended = WatchedBuffer::Watch(var->tensor());
+  known->buffer = var->tensor()->data();
+}
 
 std::shared_ptr<TableChanges> FindTableChanges(tensorflow::Var* var) {
   return GetRegistry().Find(var);

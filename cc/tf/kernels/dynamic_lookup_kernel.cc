@@ -66,7 +66,8 @@ class DynamicLookupOp : public Kernel {
           SpanOf<uint8_t>(state.tensor(4)), SpanOf<int64_t>(state.tensor(5))};
       TF_RETURN_IF_ERROR(ToAbslStatus(FindDynamicRows(SpanOf<int64_t>(ids), view, options,
                                                       IntraOp(ctx), rows->flat<int64_t>().data())));
-      return OutputReset(ctx, {});
+      Tensor* none;
+      return AllocateOutput(ctx, 1, "reset", {0}, &none);
     }
     MutableDynamicRows view;
     TF_RETURN_IF_ERROR(View(ctx, &state, 0, &view.keys));
@@ -75,10 +76,16 @@ class DynamicLookupOp : public Kernel {
     TF_RETURN_IF_ERROR(View(ctx, &state, 3, &view.index));
     TF_RETURN_IF_ERROR(View(ctx, &state, 4, &view.sketch));
     TF_RETURN_IF_ERROR(View(ctx, &state, 5, &view.header));
+    // After the state has changed nothing may fail: the rows to reset would be lost.
+    Tensor most;
+    TF_RETURN_IF_ERROR(
+        ctx->allocate_temp(tensorflow::DT_INT64, TensorShape({ids.NumElements()}), &most));
     std::vector<int64_t> reset;
     TF_RETURN_IF_ERROR(ToAbslStatus(AssignDynamicRows(
         SpanOf<int64_t>(ids), view, options, IntraOp(ctx), rows->flat<int64_t>().data(), &reset)));
-    return OutputReset(ctx, reset);
+    std::copy(reset.begin(), reset.end(), most.flat<int64_t>().data());
+    ctx->set_output(1, most.Slice(0, static_cast<int64_t>(reset.size())));
+    return absl::OkStatus();
   }
 
   template <class T>
@@ -86,13 +93,6 @@ class DynamicLookupOp : public Kernel {
     T* data = nullptr;
     TF_RETURN_IF_ERROR(state->MutableData(ctx, i, &data));
     *view = {data, state->tensor(i).NumElements()};
-    return absl::OkStatus();
-  }
-
-  static absl::Status OutputReset(OpKernelContext* ctx, const std::vector<int64_t>& reset) {
-    Tensor* out;
-    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 1, "reset", {static_cast<int64_t>(reset.size())}, &out));
-    std::copy(reset.begin(), reset.end(), out->flat<int64_t>().data());
     return absl::OkStatus();
   }
 

@@ -1,8 +1,10 @@
 #include "cc/tf/kernels/message_hub.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/uio.h>
@@ -10,8 +12,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <iterator>
+#include <memory>
+#include <new>
 #include <random>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -32,8 +39,12 @@ constexpr int kNoSignal = 0;
 constexpr int64_t kMagic = 0x31676d6c6d7774;     // "twmlmg1"
 constexpr int64_t kMaxBytes = int64_t{1} << 36;  // of a part
 constexpr int kMaxBuffers = 512;                 // of a system call; Linux has 1024
-constexpr double kHandshakeSeconds = 30;
-constexpr int kKeepAliveSeconds = 30;
+constexpr std::chrono::seconds kHandshakeTime{10};
+constexpr size_t kMaxUnknown = 64;  // connections that have not shown the secret
+constexpr size_t kMaxSteps = 16;    // of a session with messages that no op has received
+// A peer that does not answer is lost after a minute, whether it is to send or to receive.
+constexpr int kKeepAliveSeconds = 30, kProbeSeconds = 10, kProbes = 3;
+constexpr int kUnansweredMilliseconds = 60000;
 
 struct Greeting {
   int64_t magic, secret, session;
@@ -103,7 +114,93 @@ void SetOptions(int descriptor) {
   setsockopt(descriptor, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 #ifdef TCP_KEEPIDLE
   setsockopt(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, &kKeepAliveSeconds, sizeof kKeepAliveSeconds);
+  setsockopt(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, &kProbeSeconds, sizeof kProbeSeconds);
+  setsockopt(descriptor, IPPROTO_TCP, TCP_KEEPCNT, &kProbes, sizeof kProbes);
 #endif
+#ifdef TCP_USER_TIMEOUT  // for what was sent, which keeps the probes from being sent
+  setsockopt(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUnansweredMilliseconds,
+             sizeof kUnansweredMilliseconds);
+#endif
+}
+
+// Whether the system has given a thread, which runs `body` to its end.
+template <class Body>
+bool StartThread(Body body) {
+  try {
+    std::thread(std::move(body)).detach();
+    return true;
+  } catch (const std::system_error&) {
+  } catch (const std::bad_alloc&) {
+  }
+  return false;
+}
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+// The addresses of a host, those of IPv4 if it has any; null if it has none.
+Addresses Resolve(std::string host, int64_t port) {
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  for (const int family : {AF_INET, AF_INET6}) {
+    addrinfo hints{}, *found = nullptr;
+    hints.ai_family = family;
+    hints.ai_socktype = SOCK_STREAM;
+    if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) == 0) {
+      return {found, freeaddrinfo};
+    }
+  }
+  return {nullptr, freeaddrinfo};
+}
+
+bool IsLoopback(const sockaddr* address) {
+  if (address->sa_family == AF_INET) {
+    return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24 == 127;
+  }
+  return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+}
+
+bool IsNumber(const std::string& host) {
+  in6_addr ignored{};
+  return inet_pton(AF_INET, host.c_str(), &ignored) == 1 || host.find(':') != std::string::npos;
+}
+
+// A socket that listens on a free port of an address; -1 if it is not one of this machine.
+int ListenAt(const sockaddr* address, socklen_t size) {
+  const int type = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
+  const int listener = socket(address->sa_family, type, 0);
+  if (listener < 0) return -1;
+  if (bind(listener, address, size) == 0 && listen(listener, SOMAXCONN) == 0) return listener;
+  const int error = errno;
+  close(listener);
+  errno = error;
+  return -1;
+}
+
+int ListenOn(const std::string& host) {
+  const Addresses found = Resolve(host, 0);
+  for (const addrinfo* a = found.get(); a != nullptr; a = a->ai_next) {
+    // Some systems give the loopback as the address of their own name, which others cannot reach.
+    if (IsLoopback(a->ai_addr) && host != "localhost" && !IsNumber(host)) continue;
+    const int listener = ListenAt(a->ai_addr, a->ai_addrlen);
+    if (listener >= 0) return listener;
+  }
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  any.sin_addr.s_addr = INADDR_ANY;
+  return ListenAt(reinterpret_cast<sockaddr*>(&any), sizeof any);
+}
+
+int64_t PortOf(int listener) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
+  return ntohs(address.ss_family == AF_INET ? reinterpret_cast<sockaddr_in*>(&address)->sin_port
+                                            : reinterpret_cast<sockaddr_in6*>(&address)->sin6_port);
+}
+
+bool Contains(const std::deque<int64_t>& steps, int64_t step) {
+  return std::find(steps.begin(), steps.end(), step) != steps.end();
 }
 
 }  // namespace
@@ -115,24 +212,23 @@ MessageHub& MessageHub::OfProcess() {
   return *hub;
 }
 
-absl::Status MessageHub::Listen(int64_t* port, int64_t* secret) {
+absl::Status MessageHub::Listen(const std::string& host, int64_t* port, int64_t* secret) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (port_ == 0) {
-    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = INADDR_ANY;
-    socklen_t size = sizeof address;
-    auto* any = reinterpret_cast<sockaddr*>(&address);
-    if (listener < 0 || bind(listener, any, size) != 0 || listen(listener, SOMAXCONN) != 0 ||
-        getsockname(listener, any, &size) != 0) {
+    const int listener = ListenOn(host);
+    const int64_t found = listener < 0 ? 0 : PortOf(listener);
+    if (found == 0) {
+      const char* why = std::strerror(errno);
       if (listener >= 0) close(listener);
-      return absl::UnavailableError(absl::StrCat("no port for messages: ", std::strerror(errno)));
+      return absl::UnavailableError(absl::StrCat("no port for messages on ", host, ": ", why));
     }
     std::random_device random;
     secret_ = static_cast<int64_t>(uint64_t{random()} << 32 | random());
-    port_ = ntohs(address.sin_port);
-    std::thread([this, listener] { Accept(listener); }).detach();
+    if (!StartThread([this, listener] { Accept(listener); })) {
+      close(listener);
+      return absl::ResourceExhaustedError("no thread for the port for messages");
+    }
+    port_ = found;
   }
   *port = port_;
   *secret = secret_;
@@ -140,29 +236,75 @@ absl::Status MessageHub::Listen(int64_t* port, int64_t* secret) {
 }
 
 void MessageHub::Accept(int listener) {
-  while (true) {
-    const int descriptor = accept(listener, nullptr, nullptr);
+  using Clock = std::chrono::steady_clock;
+  struct Unknown {
+    std::shared_ptr<Socket> socket;
+    Clock::time_point end;
+    Greeting greeting{};
+    size_t bytes = 0;
+  };
+  std::deque<Unknown> unknown;  // the oldest first
+  std::vector<pollfd> polled;
+
+  // Whether more of the greeting is to come.
+  const auto advance = [this](Unknown* peer) {
+    char* const at = reinterpret_cast<char*>(&peer->greeting) + peer->bytes;
+    const auto n = recv(peer->socket->descriptor, at, sizeof(Greeting) - peer->bytes, MSG_DONTWAIT);
+    if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+    peer->bytes += n;
+    if (n == 0 || peer->bytes < sizeof(Greeting)) return n > 0;
+    const Greeting& greeting = peer->greeting;
+    if (greeting.magic == kMagic && greeting.secret == secret_) {
+      StartThread(
+          [this, session = greeting.session, socket = peer->socket] { Serve(session, socket); });
+    }
+    return false;
+  };
+  const auto next = [&] {
+    polled.assign(1, {listener, POLLIN, 0});
+    for (const Unknown& peer : unknown) polled.push_back({peer.socket->descriptor, POLLIN, 0});
+    int wait = -1;
+    if (!unknown.empty()) {
+      const auto left = unknown.front().end - Clock::now();
+      wait =
+          1 + std::max<int>(0, std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
+    }
+    if (poll(polled.data(), polled.size(), wait) < 0) return;
+    std::deque<Unknown> rest;
+    for (size_t i = 0; i < unknown.size(); ++i) {
+      const bool stays = polled[i + 1].revents != 0 ? advance(&unknown[i]) : true;
+      if (stays && Clock::now() < unknown[i].end) rest.push_back(std::move(unknown[i]));
+    }
+    unknown = std::move(rest);
+    if (polled[0].revents == 0) return;
+    const int descriptor = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    const bool exhausted = descriptor < 0 && errno != EINTR && errno != EAGAIN &&
+                           errno != EWOULDBLOCK && errno != ECONNABORTED;
     if (descriptor >= 0) {
-      std::thread([this, descriptor] { Serve(descriptor); }).detach();
-    } else if (errno != EINTR && errno != ECONNABORTED) {
+      unknown.push_back({std::make_shared<Socket>(descriptor), Clock::now() + kHandshakeTime});
+    } else if (exhausted && unknown.empty()) {
       usleep(10000);  // no descriptors are left
+    }
+    // One that has shown the secret says so at once, so the oldest has the least claim.
+    if (unknown.size() > kMaxUnknown || (exhausted && !unknown.empty())) unknown.pop_front();
+  };
+  while (true) {
+    try {
+      next();
+    } catch (const std::bad_alloc&) {
+      unknown.clear();
     }
   }
 }
 
-void MessageHub::Serve(int descriptor) {
-  auto peer = std::make_shared<Socket>(descriptor);
-  SetOptions(descriptor);
-  SetTimeout(descriptor, kHandshakeSeconds);
-  Greeting greeting{};
-  if (!ReadAll(descriptor, {BufferOf(&greeting)}) || greeting.magic != kMagic ||
-      greeting.secret != secret_) {
-    return;
+void MessageHub::Serve(int64_t session, const std::shared_ptr<Socket>& socket) {
+  try {
+    SetOptions(socket->descriptor);
+    Open(session, socket);
+    if (WriteAll(socket->descriptor, {BufferOf(&session)})) Read(session, socket);
+  } catch (const std::bad_alloc&) {  // the peer gets an error, and so does who waits for it
   }
-  Open(greeting.session, peer);
-  SetTimeout(descriptor, 0);
-  if (WriteAll(descriptor, {BufferOf(&greeting.session)})) Read(greeting.session, peer);
-  Close(greeting.session);
+  Close(session);
 }
 
 absl::Status MessageHub::Connect(const std::string& host, int64_t port, int64_t secret,
@@ -170,42 +312,44 @@ absl::Status MessageHub::Connect(const std::string& host, int64_t port, int64_t 
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (port_ != 0 && port_ == port && secret_ == secret) {
-      sessions_[session] = nullptr;
+      sessions_[session] = {};
       return absl::OkStatus();
     }
   }
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_family = AF_INET;
-  hints.ai_socktype = SOCK_STREAM;
-  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) {
+  const Addresses found = Resolve(host, port);
+  if (found == nullptr)
     return absl::UnavailableError(absl::StrCat("no address of the host ", host));
-  }
-  const int descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (descriptor >= 0) SetTimeout(descriptor, seconds);
-  const bool connected =
-      descriptor >= 0 && connect(descriptor, found->ai_addr, found->ai_addrlen) == 0;
-  freeaddrinfo(found);
+  const int descriptor = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (descriptor < 0) return Lost("has no socket");
   auto peer = std::make_shared<Socket>(descriptor);
+  SetTimeout(descriptor, seconds);
   Greeting greeting{kMagic, secret, session};
   int64_t answer = 0;
-  if (!connected || !WriteAll(descriptor, {BufferOf(&greeting)}) ||
-      !ReadAll(descriptor, {BufferOf(&answer)}) || answer != session) {
+  if (connect(descriptor, found->ai_addr, found->ai_addrlen) != 0 ||
+      !WriteAll(descriptor, {BufferOf(&greeting)}) || !ReadAll(descriptor, {BufferOf(&answer)}) ||
+      answer != session) {
     return absl::UnavailableError(absl::StrCat("no connection for messages to ", host, ":", port));
   }
   SetOptions(descriptor);
   SetTimeout(descriptor, 0);
   Open(session, peer);
-  std::thread([this, session, peer] {
-    Read(session, peer);
+  const auto read = [this, session, peer] {
+    try {
+      Read(session, peer);
+    } catch (const std::bad_alloc&) {
+    }
     Close(session);
-  }).detach();
+  };
+  if (!StartThread(read)) {
+    Close(session);
+    return absl::ResourceExhaustedError("no thread for a connection for messages");
+  }
   return absl::OkStatus();
 }
 
 void MessageHub::Open(int64_t session, std::shared_ptr<Socket> socket) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  sessions_[session] = std::move(socket);
+  sessions_[session].socket = std::move(socket);
 }
 
 void MessageHub::Read(int64_t session, const std::shared_ptr<Socket>& socket) {
@@ -254,7 +398,7 @@ void MessageHub::Deliver(const MessageKey& key, Message message) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto waiting = waiting_.find(key);
     if (waiting == waiting_.end()) {
-      arrived_[key].push_back(std::move(message));
+      Keep(key, std::move(message));
       return;
     }
     done = std::move(waiting->second);
@@ -263,13 +407,44 @@ void MessageHub::Deliver(const MessageKey& key, Message message) {
   done(absl::OkStatus(), std::move(message));
 }
 
+void MessageHub::Keep(const MessageKey& key, Message message) {
+  const auto found = sessions_.find(key.session);
+  if (found == sessions_.end() || Contains(found->second.cancelled, key.step)) return;
+  arrived_[key].push_back(std::move(message));
+  std::deque<int64_t>& steps = found->second.steps;
+  if (Contains(steps, key.step)) return;
+  steps.push_back(key.step);
+  // A worker does one step after the other, so the oldest was cancelled where it was to be
+  // received.
+  if (steps.size() > kMaxSteps) Forget(key.session, steps.front());
+}
+
+void MessageHub::Forget(int64_t session, int64_t step) {
+  auto at = arrived_.lower_bound({session, step, INT64_MIN});
+  while (at != arrived_.end() && at->first.session == session && at->first.step == step) {
+    at = arrived_.erase(at);
+  }
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return;
+  std::deque<int64_t>& steps = found->second.steps;
+  steps.erase(std::remove(steps.begin(), steps.end(), step), steps.end());
+}
+
+void MessageHub::DropLater(const MessageKey& key) {
+  Forget(key.session, key.step);
+  const auto found = sessions_.find(key.session);
+  if (found == sessions_.end() || Contains(found->second.cancelled, key.step)) return;
+  found->second.cancelled.push_back(key.step);
+  if (found->second.cancelled.size() > kMaxSteps) found->second.cancelled.pop_front();
+}
+
 absl::Status MessageHub::Send(const MessageKey& key, const Message& message) {
   std::shared_ptr<Socket> socket;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto session = sessions_.find(key.session);
     if (session == sessions_.end()) return Lost("has ended");
-    socket = session->second;
+    socket = session->second.socket;
   }
   if (socket == nullptr) {
     Deliver(key, message);
@@ -293,12 +468,21 @@ void MessageHub::Receive(const MessageKey& key, const std::function<bool()>& wai
     if (arrived != arrived_.end()) {
       message = std::move(arrived->second.front());
       arrived->second.pop_front();
-      if (arrived->second.empty()) arrived_.erase(arrived);
+      if (arrived->second.empty()) {
+        const auto next = arrived_.erase(arrived);
+        const auto is_of_step = [&](auto at) {
+          return at->first.session == key.session && at->first.step == key.step;
+        };
+        const bool has_more = (next != arrived_.end() && is_of_step(next)) ||
+                              (next != arrived_.begin() && is_of_step(std::prev(next)));
+        if (!has_more) Forget(key.session, key.step);
+      }
     } else if (sessions_.count(key.session) == 0) {
       status = Lost("has ended");
     } else if (waiting_.count(key) != 0) {
       status = absl::InternalError("two ops wait for the same message");
     } else if (!wait()) {
+      DropLater(key);
       status = NotAwaited();
     } else {
       waiting_[key] = std::move(done);
@@ -312,6 +496,7 @@ void MessageHub::Cancel(const MessageKey& key) {
   Done done;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
+    DropLater(key);
     const auto waiting = waiting_.find(key);
     if (waiting == waiting_.end()) return;
     done = std::move(waiting->second);

@@ -9,14 +9,19 @@ namespace {
 
 class MessagePortOp : public Kernel {
  public:
-  using Kernel::Kernel;
+  explicit MessagePortOp(OpKernelConstruction* ctx) : Kernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("host", &host_));
+  }
 
  private:
   absl::Status Run(OpKernelContext* ctx) override {
     Tensor* out = nullptr;
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "address", {2}, &out));
-    return MessageHub::OfProcess().Listen(&out->vec<int64_t>()(0), &out->vec<int64_t>()(1));
+    auto at = out->vec<int64_t>();
+    return MessageHub::OfProcess().Listen(host_, &at(0), &at(1));
   }
+
+  std::string host_;
 };
 
 class ConnectMessagesOp : public Kernel {

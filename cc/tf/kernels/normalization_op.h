@@ -72,11 +72,11 @@ class NormOp : public Kernel {
       return ToAbslStatus(Norm::Infer(batch, rows, bias, options_, IntraOpWithDenormals(ctx), out));
     }
     const auto changes = FindTableChanges(tables.var(0));
-    if (changes != nullptr) changes->NoticeAssignment(*tables.var(0), tables.tensor(0).data());
+    if (changes != nullptr) changes->NoticeAssignment(tables.var(0));
     Row* data;
     TF_RETURN_IF_ERROR(tables.MutableData(ctx, 0, &data));
     if (changes != nullptr) {
-      changes->Expect(*tables.var(0), data);
+      changes->Expect(tables.var(0));
       changes->rows.Mark(batch.ids, IntraOp(ctx));
     }
     const Span<Row> rows(data, features);

@@ -291,8 +291,8 @@ class TieredStatisticsOp : public Kernel {
   absl::Status Run(OpKernelContext* ctx) override {
     RefCountPtr<TieredTable> table;
     TF_RETURN_IF_ERROR(TableOf(ctx, 0, &table));
-    const TieredRows::Statistics s = table->rows()->statistics();
-    const RowStore& store = table->rows()->store();
+    TieredRows::Statistics s;
+    TF_RETURN_IF_ERROR(ToTieredStatus(table->rows()->GetStatistics(&s)));
     const int64_t counts[] = {s.lookups,
                               s.rows,
                               s.misses,
@@ -302,8 +302,8 @@ class TieredStatisticsOp : public Kernel {
                               s.store.rows_read,
                               s.store.bytes_read,
                               s.store.bytes_written,
-                              store.direct() ? 1 : 0,
-                              store.uses_io_uring() ? 1 : 0};
+                              s.direct ? 1 : 0,
+                              s.uses_io_uring ? 1 : 0};
     Tensor* out;
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "counts", {std::size(counts)}, &out));
     std::copy(std::begin(counts), std::end(counts), out->flat<int64_t>().data());

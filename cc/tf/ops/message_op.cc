@@ -4,12 +4,15 @@ namespace twml {
 
 REGISTER_OP("Twml>MessagePort")
     .Output("address: int64")
+    .Attr("host: string = 'localhost'")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->Vector(2));
       return absl::OkStatus();
     })
-    .Doc("Listens for messages. address has the port and the secret that a peer must present.");
+    .Doc(
+        "Listens for messages on a host, under which peers know this process. address has the port "
+        "and the secret that a peer must present.");
 
 REGISTER_OP("Twml>ConnectMessages")
     .Input("address: int64")

@@ -14,6 +14,7 @@ import twml_ops
 from tests.cli.commands.test_train import METRICS
 from twml_ops import _child
 from twml_ops.cli.runs.trained_run import TrainedRun
+from twml_ops.distribute.launch import Ports
 
 
 @pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)])
@@ -74,3 +75,40 @@ def test_the_model_is_loaded_like_that_of_a_local_run(run):
     trained = TrainedRun(run)
     features, _ = next(iter(trained.source(None).dataset(32)))
     assert trained.model(features).shape == (32, 1)
+
+
+def chief(data, folder, *words):
+    """The status and the output of a cluster of one process, which runs its server itself."""
+    ports = Ports(2)
+    server, worker = (f"127.0.0.1:{port}" for port in ports.numbers)
+    task = {"type": "worker", "index": 0, "servers": [0]}
+    config = {"cluster": {"ps": [server], "worker": [worker]}, "task": task}
+    model = f"{Path(__file__).parent / 'failing_model.py'}:build"
+    options = ["--model", model, "--set", f"folder={folder}", "--set", "last=step-120"]
+    options += ["--out", str(folder / "run"), "--epochs", "4", "--batch-size", "16", *words]
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path), "TF_CONFIG": json.dumps(config)}
+    done = subprocess.run(
+        _child.command("twml_ops.cli", "train", "--data", data, *options),
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=1800,
+    )
+    ports.close()
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.one_tf
+def test_a_cluster_keeps_its_checkpoints_until_its_run_is_written(libsvm, tmp_path):
+    (tmp_path / "fail").touch()
+    status, output = chief(libsvm, tmp_path)
+    assert status == 1
+    assert "the disk is gone" in output
+    saved = sorted(path.name for path in (tmp_path / "run.checkpoints").glob("ckpt-*"))
+    assert saved[-1].endswith("step-120")
+    (tmp_path / "fail").unlink()
+    status, output = chief(libsvm, tmp_path, "--resume")
+    assert status == 0, output
+    # The second process has made no step: its model was trained by the first one.
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["auc"] > 0.7
+    assert not (tmp_path / "run.checkpoints").exists()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from twml_ops.cli.commands.options import SOURCES, Debug, Run
+from twml_ops.cli.commands.options import SOURCES, Debug, Overwrite, Run
 
 
 def explain(
@@ -33,6 +33,7 @@ def explain(
         int, typer.Option(min=1, help="Size of the sample for permutation importance.")
     ] = 8192,
     top: Annotated[int, typer.Option(min=1, help="Rows of the printed table.")] = 40,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -42,4 +43,4 @@ def explain(
     """
     from twml_ops.cli.runs.explain import explain_run
 
-    explain_run(run, data, against, out, rows, top, as_json)
+    explain_run(run, data, against, out, rows, top, as_json, overwrite)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from twml_ops.cli.commands.options import BatchSize, Data, Debug
+from twml_ops.cli.commands.options import BatchSize, Data, Debug, Overwrite
 
 
 def learn_hash(
@@ -44,6 +44,7 @@ def learn_hash(
         str | None,
         typer.Option(help="JSON file with the uses of columns; see schema.", show_default=False),
     ] = None,
+    overwrite: Overwrite = False,
     debug: Debug = False,
 ) -> None:
     """Trains a model with a vector for each category, and clusters the vectors.
@@ -67,4 +68,4 @@ def learn_hash(
         learning_rate=learning_rate,
         seed=seed,
     )
-    learn_hash_of(options, out)
+    learn_hash_of(options, out, overwrite)

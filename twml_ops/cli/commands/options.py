@@ -17,6 +17,7 @@ SOURCES = (
 Run = Annotated[Path, typer.Argument(help="Folder of a finished run.", show_default=False)]
 Data = Annotated[str, typer.Option(help=f"Examples: {SOURCES}.", show_default=False)]
 BatchSize = Annotated[int, typer.Option(min=1, help="Examples in a batch.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file --out.")]
 Debug = Annotated[
     bool,
     typer.Option("--debug", callback=errors.set_debug, help="Show the traceback of an error."),

@@ -120,6 +120,9 @@ def plan(
         ),
     ] = 1.0,
     out: Annotated[Path | None, typer.Option(help="PNG with plots of steps/s and bytes.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the files --out and --out-costs.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -158,5 +161,7 @@ def plan(
         latency_ms=latency_ms,
         transport=transport,
     )
-    get_costs = cpu_costs.source_of(measure, costs, out_costs, slots, steps_per_execution)
-    plan_job(options, get_costs, out, as_json)
+    get_costs = cpu_costs.source_of(
+        measure, costs, out_costs, slots, steps_per_execution, overwrite
+    )
+    plan_job(options, get_costs, out, as_json, overwrite)

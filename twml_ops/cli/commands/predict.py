@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from twml_ops.cli.commands.options import BatchSize, Data, Debug, Run
+from twml_ops.cli.commands.options import BatchSize, Data, Debug, Overwrite, Run
 
 
 def predict(
@@ -18,6 +18,7 @@ def predict(
         typer.Option(help="File to write. Default: the standard output.", show_default=False),
     ] = None,
     batch_size: BatchSize = 8192,
+    overwrite: Overwrite = False,
     debug: Debug = False,
 ) -> None:
     """Writes the predicted probability of each example on a line of its own, in order.
@@ -27,4 +28,4 @@ def predict(
     """
     from twml_ops.cli.runs.evaluate import predict_run
 
-    predict_run(run, data, batch_size, out)
+    predict_run(run, data, batch_size, out, overwrite)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from twml_ops.cli.commands.options import SOURCES, BatchSize, Debug, given_options
+from twml_ops.cli.commands.options import SOURCES, BatchSize, Debug, Overwrite, given_options
 from twml_ops.cli.runs.config import RunConfig
 
 LIST = "INTEGERS"
@@ -101,7 +101,7 @@ def search(
         float,
         typer.Option(help="Size of that part, as a share of the training data, between 0 and 1."),
     ] = RunConfig.validation_share,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file --out.")] = False,
+    overwrite: Overwrite = False,
     debug: Debug = False,
 ) -> None:
     """Searches for widths, depth, rows of tables and interactions, at low costs.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from twml_ops.cli.commands.options import SOURCES, BatchSize, Debug
+from twml_ops.cli.commands.options import SOURCES, BatchSize, Debug, Overwrite
 
 
 def tables(
@@ -43,6 +43,7 @@ def tables(
     out: Annotated[
         Path | None, typer.Option(help="PNG with the plot, or HTML with plot and table.")
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -65,4 +66,4 @@ def tables(
         seed,
         max_ids,
     )
-    profile_tables(options, out, as_json)
+    profile_tables(options, out, as_json, overwrite)

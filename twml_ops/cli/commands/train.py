@@ -108,8 +108,8 @@ def train(
         typer.Option(
             min=1,
             help="Passes over the training data, all of which are used; nothing is stopped early. "
-            f"Default: chosen by early stopping; {DEFAULT_EPOCHS} in a cluster, without "
-            "validation, or if the validation data would be fewer than 100 examples.",
+            f"Default: chosen by early stopping; {DEFAULT_EPOCHS} in a cluster or with peers, "
+            "without validation, or if the validation data would be fewer than 100 examples.",
             show_default=False,
         ),
     ] = RunConfig.epochs,
@@ -294,7 +294,8 @@ def train(
         typer.Option(
             "--resume",
             help="Continue a run that was stopped from its last checkpoint, if it has one. The "
-            "result is that of a run that was not stopped, unless checkpoints are quantized.",
+            "result is that of a run that was not stopped, unless checkpoints are quantized. In a "
+            "cluster: continue the run of an earlier start of the cluster.",
             rich_help_panel="Checkpoints",
         ),
     ] = False,

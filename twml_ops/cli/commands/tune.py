@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from twml_ops.cli.commands.options import SOURCES, BatchSize, Debug, given_options
+from twml_ops.cli.commands.options import SOURCES, BatchSize, Debug, Overwrite, given_options
 from twml_ops.cli.runs.config import RunConfig
 
 
@@ -99,7 +99,7 @@ def tune(
     max_epochs: Annotated[
         int, typer.Option(min=1, help="Stop a trial after this many epochs in any case.")
     ] = RunConfig.max_epochs,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file --out.")] = False,
+    overwrite: Overwrite = False,
     debug: Debug = False,
 ) -> None:
     """Searches for the learning rate and the options of a model, on validation data.

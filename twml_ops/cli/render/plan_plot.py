@@ -61,5 +61,4 @@ def draw(job: Job, cluster: ClusterResources, compute: Compute, overlap: bool, p
     for panel in (rates, amounts):
         panel.grid(alpha=0.3)
         panel.set_axisbelow(True)
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110, metadata={"Software": None})

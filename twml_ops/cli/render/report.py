@@ -51,7 +51,7 @@ def render(result: RunResult) -> str:
             for label, scores in result.scores.items()
         ],
         trials=_trial_rows(facts),
-        warnings=[*warnings_of(*_leaks(facts)), *_slow_cluster(facts)],
+        warnings=[*warnings_of(*_leaks(facts)), *_slow_cluster(facts), *_differs(facts)],
         configuration=_configuration(facts),
         command=facts["command"],
     )
@@ -72,6 +72,11 @@ def _lift_rows(scores: Scores) -> list[dict[str, Any]]:
         }
         for rank, row in enumerate(lift_table(scores), 1)
     ]
+
+
+def _differs(facts: Mapping[str, Any]) -> list[str]:
+    """What one process would train with the same command, if it is something else."""
+    return [str(facts["differs"])] if facts.get("differs") else []
 
 
 def _leaks(facts: Mapping[str, Any]) -> tuple[dict[str, float], str]:

@@ -71,7 +71,6 @@ def write(profile: DataProfile, path: Path) -> None:
         profile: the profile.
         path: the file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".png":
         figure = Figure(figsize=(9, 5), layout="constrained")
         _draw(profile)(figure.add_subplot())

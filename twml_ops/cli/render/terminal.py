@@ -8,15 +8,23 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.markup import escape
 
+from twml_ops._terminal import is_terminal
+
 
 def make_console() -> Console:
     """A console on the standard output; 120 columns wide where that is not a terminal."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    terminal = is_terminal(sys.stdout)
+    return Console(highlight=False, width=None if terminal else 120, force_terminal=terminal)
 
 
 def make_error_console() -> Console:
     """A console on the standard error, for progress beside output that programs may read."""
-    return Console(stderr=True)
+    return Console(stderr=True, force_terminal=is_terminal(sys.stderr))
+
+
+def print_warning(console: Console, text: str) -> None:
+    """Prints a line that begins with "warning"."""
+    console.print(f"[bold yellow]warning[/] {escape(text)}", soft_wrap=True)
 
 
 def print_pairs(console: Console, pairs: Mapping[str, str]) -> None:

@@ -18,19 +18,41 @@ from twml_ops.cli.runs.folder import (
     RUN_FILE,
     SAVED_MODEL,
     write_json,
+    write_result,
 )
 from twml_ops.layers import save_model
 
 
+def write_model(folder: Path, out: Path, model: tf.keras.Model) -> None:
+    """Writes the model of a run, from which point on a failure does not lose the training.
+
+    If the disk is full, the folder has a link to the model in the folder for temporary files.
+
+    Args:
+        folder: folder to write to.
+        out: final name of `folder`.
+        model: the model.
+
+    Raises:
+        UserError: the disk is full; the model is elsewhere, where the message says.
+        OSError: the model could not be written at all.
+    """
+    bare = _bare(model)
+    write_result(folder / MODEL_FILE, out / MODEL_FILE, lambda path: save_model(bare, path))
+
+
 def write(folder: Path, result: RunResult) -> None:
-    """Writes all files of a run except the TensorBoard logs, which training writes itself.
+    """Writes the files of a run, except the model and the TensorBoard logs, which are there.
 
     run.json is written last: it marks the run as finished.
     """
-    model = result.model
-    bare = tf.keras.Model(model.input, model.output, name=model.name)  # without optimizer slots
-    save_model(bare, folder / MODEL_FILE)
+    bare = _bare(result.model)
     export.to_tf(tiered_tables.in_memory(bare), folder / SAVED_MODEL, output_names=[OUTPUT_NAME])
     (folder / REPORT_FILE).write_text(report.render(result), encoding="utf-8")
     write_json(folder / METRICS_FILE, result.metrics_file())
     write_json(folder / RUN_FILE, result.facts)
+
+
+def _bare(model: tf.keras.Model) -> tf.keras.Model:
+    """The model without optimizer slots."""
+    return tf.keras.Model(model.input, model.output, name=model.name)

@@ -63,6 +63,7 @@ def calibrate_run(
             _print_task(console, run, trained, method, source, held_out)
             if data in (trained.facts["data"], trained.facts["train_source"]):
                 _print_warning(console)
+            before = score_source(trained.model, held_out, console, sizes[1])
             start = time.perf_counter()
             scores = score_source(trained.model, source, console, sizes[0], "scoring")
             fitted = {
@@ -73,7 +74,6 @@ def calibrate_run(
             }
             seconds = time.perf_counter() - start
             model = append_layers(trained.model, fitted)
-            before = score_source(trained.model, held_out, console, sizes[1])
             after = score_source(model, held_out, console, sizes[1])
             importances = importances_of(model, held_out, trained.facts["seed"], console)
         if (run / TENSORBOARD).is_dir():
@@ -96,9 +96,10 @@ def calibrate_run(
         means = scoring.mean_metrics(scoring.metrics_by_label(after))
         metrics = {**means, **throughput(sizes[0], seconds)}
         result = RunResult(model, History(), after, metrics, importances, facts, before)
+        artifacts.write_model(folder, out, model)
         artifacts.write(folder, result)
-        files = "the report, the calibrated model and the metrics"
-        run_summary.print_result(console, result, files, out)
+    files = "the report, the calibrated model and the metrics"
+    run_summary.print_result(console, result, files, out)
 
 
 def fit(

@@ -14,9 +14,11 @@ from rich.console import Console
 
 from twml_ops._known_categories import KnownCategories
 from twml_ops.checkpoint import (
+    FACTS,
     CheckpointCallback,
     CheckpointError,
     CheckpointManager,
+    CheckpointReader,
     Interrupt,
     Stateful,
     TablePolicy,
@@ -62,18 +64,19 @@ class RunCheckpoints:
             self._manager.on_written = self._publisher.publish
         self._members = MemberStore(folder / "members")
         self._trials = TrialStore(folder)
+        self._schema: Schema | None = None
+        if options.resume and (latest := self._manager.latest()):
+            config.check_same(latest.manifest.values.get(FACTS, {}), latest.folder)
         chosen = self._saved("choice")
         self.choice = EpochChoice.from_json(chosen) if chosen else None
         self.interrupted_after_last_step = False
         kept = self._members.has_members or self._trials.has_trials
-        if options.resume or not (self._manager.latest() or kept):
-            return
-        if not overwrite:
-            raise UserError(
-                f"{folder}: has checkpoints of a run that has not finished: use --resume to "
-                "continue it, or --overwrite to begin again"
-            )
-        self.remove()
+        if not options.resume and (kept or not self._manager.is_empty):
+            if not overwrite:
+                raise unfinished_run(folder)
+            self.remove()
+        if self._publisher is not None:
+            self._publisher.open()
 
     @property
     def wanted(self) -> bool:
@@ -91,9 +94,9 @@ class RunCheckpoints:
             The member; None if it is not trained yet.
 
         Raises:
-            UserError: its files are damaged.
+            UserError: its files are damaged, or of a run with another configuration.
         """
-        return self._members.load(number) if self._options.resume else None
+        return self._members.load(number, self._config) if self._options.resume else None
 
     def keep_member(self, number: int, fitted: FittedModel) -> None:
         """Keeps a member of an ensemble, from which a run that is continued does not start again.
@@ -105,9 +108,9 @@ class RunCheckpoints:
         if not self.wanted:
             return
         try:
-            self._members.save(number, fitted)
+            self._members.save(number, fitted, self._config)
         except OSError as e:
-            _show(CheckpointError(f"the member {number} cannot be kept: {e.strerror}"))
+            _show(CheckpointError(f"the member {number} cannot be kept: {e.strerror or e}"))
 
     def load_trials(self) -> KeptTrials | None:
         """The trials of `--model auto` that an earlier process has done.
@@ -173,6 +176,7 @@ class RunCheckpoints:
             return None
         if self._publisher is not None:
             self._publisher.follow(served, model, schema)
+            self._schema = schema
         choice = self.choice and self.choice.to_json()
         facts = {**config.to_json(), "phase": phase, "choice": choice}
         callback = CheckpointCallback(
@@ -205,18 +209,17 @@ class RunCheckpoints:
         if self._publisher is not None:
             self._publisher.known = known
 
-    def publish_final(self, model: tf.keras.Model, schema: Schema) -> None:
+    def publish_final(self, model: tf.keras.Model) -> None:
         """Publishes the model of the finished run, if its checkpoints are published.
 
         Args:
             model: the model.
-            schema: its features.
 
         Raises:
-            OSError: the version cannot be written.
+            UserError: the version cannot be written.
         """
-        if self._publisher is not None:
-            self._publisher.publish_final(model, schema)
+        if self._publisher is not None and self._schema is not None:
+            self._publisher.publish_final(model, self._schema)
 
     def interrupted(self) -> RunInterrupted:
         """The error of a run that a signal has ended; says how to continue."""
@@ -242,11 +245,13 @@ class RunCheckpoints:
             raise self.interrupted()
 
     def close(self) -> None:
-        """Waits for a checkpoint that is being written, and ends the use of the folder."""
+        """Waits for a checkpoint that is being written, and ends the use of the folders."""
         try:
             self._manager.close()
         except CheckpointError as e:
             _show(e)
+        if self._publisher is not None:
+            self._publisher.close()
 
     def remove(self) -> None:
         """Removes the checkpoints.
@@ -254,16 +259,38 @@ class RunCheckpoints:
         Raises:
             UserError: another process uses the folder.
         """
-        self._members.remove()
-        self._trials.remove()
         try:
-            self._manager.remove_all()
+            with self._manager.alone():  # before anything of another process is removed
+                self._members.remove()
+                self._trials.remove()
+                self._manager.remove_all()
         except CheckpointError as e:
             raise UserError(str(e)) from e
 
     def _saved(self, name: str) -> Any:
-        latest = self._manager.latest() if self._options.resume else None
-        return latest.manifest.values.get("values", {}).get(name) if latest else None
+        newest = self._newest()
+        return newest.manifest.values.get(FACTS, {}).get(name) if newest else None
+
+    def _newest(self) -> CheckpointReader | None:
+        """The checkpoint that the run continues from; None: it begins at the beginning."""
+        if not self._options.resume:
+            return None
+        try:
+            return self._manager.newest_intact(warn=lambda text: _show(CheckpointError(text)))
+        except CheckpointError as e:
+            raise UserError(f"{e}; use --overwrite to begin again") from e
+
+
+def unfinished_run(folder: object) -> UserError:
+    """The error of a run whose folder has the checkpoints of another one.
+
+    Args:
+        folder: of the checkpoints.
+    """
+    return UserError(
+        f"{folder}: has checkpoints of a run that has not finished: use --resume to "
+        "continue it, or --overwrite to begin again"
+    )
 
 
 def table_policy(config: RunConfig) -> TablePolicy:

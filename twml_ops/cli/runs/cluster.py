@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from twml_ops import models
 from twml_ops.cli.errors import UserError
-from twml_ops.cli.runs.config import AUTO, ClusterOptions, RunConfig
-from twml_ops.data import InputPosition, Source
+from twml_ops.cli.runs.config import AUTO, DEFAULT, ClusterOptions, RunConfig
+from twml_ops.data import InputPosition, Schema, Source
 
 if TYPE_CHECKING:
     from twml_ops.distribute import ChiefBuiltModel
 
+MODEL = "model"  # the beginning of the name of its file
 DEFAULT_MODEL = "sparse_mlp"  # the servers hold the tables of sparse linear layers
 
 
@@ -67,6 +69,47 @@ def check(config: RunConfig) -> None:
         )
 
 
+def with_model(config: RunConfig) -> RunConfig:
+    """The configuration with the default model of a cluster, if the user chose no model.
+
+    Args:
+        config: what the user chose.
+    """
+    if config.model == DEFAULT:
+        return dataclasses.replace(config, model=DEFAULT_MODEL)
+    return config
+
+
+def differences(asked: RunConfig, schema: Schema, who: str) -> str | None:
+    """What is trained otherwise than one process would train it with the same command.
+
+    Args:
+        asked: what the user chose.
+        schema: the features.
+        who: trains: "a cluster" or "peers".
+
+    Returns:
+        A sentence that names the options which decide it; None: nothing.
+    """
+    here, alone, options = [], [], []
+    of_cluster, of_process = with_model(asked).model, models.default_name(schema)
+    if asked.model == DEFAULT and who == "a cluster" and of_cluster != of_process:
+        here.append(f"{of_cluster}, whose tables the servers hold")
+        alone.append(of_process)
+        options.append("--model")
+    if asked.epochs is None and asked.validation != "none":
+        here.append(f"{asked.fixed_epochs} epochs")
+        alone.append("as many epochs as early stopping chooses")
+        options.append("--epochs")
+    if not here:
+        return None
+    verb = "trains" if who == "a cluster" else "train"
+    return (
+        f"{who} {verb} {' and '.join(here)}; one process would train {' and '.join(alone)} "
+        f"({' and '.join(options)} decide{'s' * (len(options) == 1)})"
+    )
+
+
 def check_labels(labels: Sequence[str]) -> None:
     """Checks that a cluster can train a model of these labels.
 
@@ -96,15 +139,23 @@ def build_once(
     make_model: Callable[[], tf.keras.Model], config: RunConfig, out: Path
 ) -> ChiefBuiltModel:
     """The model of a run, which the chief builds and the other processes read from a file."""
-    from twml_ops.distribute import ChiefBuiltModel, exit_on_cluster_error
+    from twml_ops.distribute import ChiefBuiltModel, Cluster, exit_on_cluster_error
 
-    data = [config.data, config.eval, config.schema_file]
-    identity = repr([*data, config.model, config.model_options, config.seed])
-    name = f"model-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.keras"
+    path = checkpoint_dir(out) / model_file(config, Cluster.from_environment().start_id)
     with exit_on_cluster_error():
-        return ChiefBuiltModel(
-            make_model, checkpoint_dir(out) / name, timeout=options_of(config).timeout
-        )
+        return ChiefBuiltModel(make_model, path, timeout=options_of(config).timeout)
+
+
+def model_file(config: RunConfig, start: str) -> str:
+    """The name of the file of the model that the chief builds.
+
+    Args:
+        config: configuration of the run.
+        start: id of the start of the cluster: the data may be others in another one.
+    """
+    data = [config.data, config.eval, config.schema_file]
+    identity = repr([*data, config.model, config.model_options, config.seed, start])
+    return f"{MODEL}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.keras"
 
 
 def options_of(config: RunConfig) -> ClusterOptions:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from twml_ops.cli.render import run_summary
 from twml_ops.cli.results.history import History, LossPoint, SpeedComparison
 from twml_ops.cli.runs import cluster, cluster_speed, evaluation_log, optimizers
 from twml_ops.cli.runs.class_balance import weighted
+from twml_ops.cli.runs.cluster_checkpoints import START, facts_of
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.runner import FittedModel, Monitored
 from twml_ops.data import InputPosition, Source
@@ -39,10 +39,14 @@ class ClusterRunner:
         folder: folder to which the results of the evaluator are copied.
         out: final folder of the run, beside which the checkpoints are kept.
         console: terminal on which the progress is shown.
+        resume: whether checkpoints of another start of the cluster may be continued.
     """
 
-    def __init__(self, config: RunConfig, folder: Path, out: Path, console: Console) -> None:
+    def __init__(
+        self, config: RunConfig, folder: Path, out: Path, console: Console, resume: bool = False
+    ) -> None:
         self._config, self._options = config, cluster.options_of(config)
+        self._resume = resume
         self._folder, self._out, self._console = folder, out, console
 
     def connect(self) -> None:
@@ -111,6 +115,13 @@ class ClusterRunner:
                 cluster=this,
                 checkpoint_dir=checkpoints,
                 checkpoint_policy=config.checkpoint_policy,
+                checkpoint_facts={
+                    **facts_of(config),
+                    "steps": steps,
+                    "step_examples": step_examples,
+                    "examples": train.num_examples(),
+                },
+                facts_may_differ=(START,) if self._resume else (),
                 **options.trainer_arguments(),
             )
             record = self._recorder(history, train.num_examples(), steps, step_examples)
@@ -147,7 +158,6 @@ class ClusterRunner:
                 point = LossPoint(line["step"] * step_examples, line["log_loss"])
                 history.monitored_loss.append(point)
         evaluation_log.copy_to_run(checkpoints, self._folder)
-        shutil.rmtree(checkpoints, ignore_errors=True)
         return FittedModel(trained, history)
 
     def _compare_speeds(

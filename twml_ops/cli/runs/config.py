@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import typing
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -127,6 +128,23 @@ class RunConfig:
     def to_json(self) -> dict[str, Any]:
         """The fields as values that JSON can hold."""
         return dataclasses.asdict(self)
+
+    def check_same(self, found: Mapping[str, Any], where: object) -> None:
+        """Checks that a run with this configuration can go on with what another process has kept.
+
+        Args:
+            found: the fields of the configuration of that process, as JSON has them.
+            where: the file or folder, for the message.
+
+        Raises:
+            UserError: a field differs.
+        """
+        for name, value in json.loads(json.dumps(self.to_json())).items():
+            if name not in found or found[name] != value:
+                raise UserError(
+                    f"{where}: is of a training with {name} = {found.get(name)!r}, got {value!r}; "
+                    "use --overwrite to begin again"
+                )
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunConfig:

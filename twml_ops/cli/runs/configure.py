@@ -10,7 +10,6 @@ from typing import Any
 
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.terminal import make_error_console
-from twml_ops.cli.runs import cluster
 from twml_ops.cli.runs.config import AUTO, DEFAULT, ClusterOptions, RunConfig
 from twml_ops.cli.runs.folder import RUN_FILE
 from twml_ops.cli.runs.model_options import builder_of, check_options, parse_options
@@ -60,8 +59,6 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
     fields["cluster"] = (fields.get("cluster") or {}) | {
         name: value for name, value in given.items() if name in of_cluster
     }
-    if fields.get("model", DEFAULT) == DEFAULT and cluster.role() != "alone":
-        fields["model"] = cluster.DEFAULT_MODEL
     if not fields.get("data"):
         raise UserError("--data is missing")
     config = RunConfig.from_json(fields)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.terminal import make_console
-from twml_ops.cli.runs.folder import write_json
+from twml_ops.cli.runs.folder import optional_file, write_json
 from twml_ops.planning import CpuCosts
 
 
@@ -30,6 +30,7 @@ def source_of(
     out_costs: Path | None,
     slots: int,
     steps_per_execution: int,
+    overwrite: bool = False,
 ) -> Callable[[], CpuCosts | None]:
     """A function that returns the costs, or None if the user gave none.
 
@@ -39,6 +40,7 @@ def source_of(
         out_costs: file to write measured costs to.
         slots: optimizer slots per weight of the measured trainings.
         steps_per_execution: their steps of a call.
+        overwrite: replace an existing file.
     """
 
     def get() -> CpuCosts | None:
@@ -46,11 +48,11 @@ def source_of(
             return read(costs)
         if not measure:
             return None
-        found = _measure(slots, steps_per_execution)
-        if out_costs is not None:
-            out_costs.parent.mkdir(parents=True, exist_ok=True)
-            about = {"slots": slots, "steps_per_execution": steps_per_execution}
-            write_json(out_costs, {**about, "microseconds": found.to_json()})
+        with optional_file(out_costs, overwrite) as file:
+            found = _measure(slots, steps_per_execution)
+            if file is not None:
+                about = {"slots": slots, "steps_per_execution": steps_per_execution}
+                write_json(file, {**about, "microseconds": found.to_json()})
         return found
 
     return get

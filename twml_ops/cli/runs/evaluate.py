@@ -17,8 +17,8 @@ from twml_ops.analysis.scoring import Scores
 from twml_ops.cli.render import run_summary
 from twml_ops.cli.render.json_output import print_json
 from twml_ops.cli.render.progress import Bar
-from twml_ops.cli.render.terminal import make_console, make_error_console
-from twml_ops.cli.runs.folder import new_file
+from twml_ops.cli.render.terminal import make_console, make_error_console, print_warning
+from twml_ops.cli.runs.folder import optional_file, write_result
 from twml_ops.cli.runs.known import checked
 from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE
 from twml_ops.cli.runs.trained_run import TrainedRun
@@ -48,7 +48,11 @@ def score_source(
     with Bar(console, title, size) as bar:
         batches = source.dataset(batch_size, layout=models.layout_of(model))
         names = source.schema.labels if labels is None else labels
-        return scoring.score_labels(model, batches, names, bar.add)
+        scores = scoring.score_labels(model, batches, names, bar.add)
+    if labels is None:
+        for text in scoring.undefined_metrics(scores, source.name):
+            print_warning(console, text)
+    return scores
 
 
 def importances_of(
@@ -56,10 +60,9 @@ def importances_of(
 ) -> list[FeatureImportance]:
     """The permutation importance of each feature on a random sample of a data set."""
     with console.status("computing permutation importance"):
-        layout = models.layout_of(model)
-        sample = source.dataset(LARGE_BATCH_SIZE, shuffle=True, seed=seed, layout=layout)
         predict = scoring.predictor(model, source.schema.labels)
-        return permutation_importance(predict, sample, source.schema)
+        layout = models.layout_of(model)
+        return permutation_importance(predict, source, layout=layout, sample_seed=seed)
 
 
 def throughput(examples: int, seconds: float) -> dict[str, float]:
@@ -100,7 +103,9 @@ def evaluate_run(run: Path, data: str | None, batch_size: int, as_json: bool) ->
         run_summary.print_evaluation(make_console(), run, source, metrics, by_label)
 
 
-def predict_run(run: Path, data: str, batch_size: int, out: Path | None) -> None:
+def predict_run(
+    run: Path, data: str, batch_size: int, out: Path | None, overwrite: bool = False
+) -> None:
     """Writes the predicted probability of each example on a line of its own, in order.
 
     With several labels a line has the probability of each, in the order of the run's schema, with
@@ -111,11 +116,27 @@ def predict_run(run: Path, data: str, batch_size: int, out: Path | None) -> None
         data: SOURCE of the examples, without labels if it is of CSV, Parquet or TFRecord files.
         batch_size: number of examples in a batch.
         out: file to write; None: the standard output.
+        overwrite: replace an existing file.
 
     Raises:
         UserError: the folder is not a finished run, or `out` cannot be written.
         ValueError: data cannot be read.
     """
+    with optional_file(out, overwrite) as file:
+        columns = _predictions(run, data, batch_size)
+        if file is None or out is None:
+            np.savetxt(sys.stdout, columns, fmt="%.7g", delimiter="\t")
+        else:
+            write_result(file, out, lambda path: _write_columns(path, columns))
+
+
+def _write_columns(path: Path, columns: np.ndarray) -> None:
+    with path.open("w", encoding="ascii") as file:  # as it is, whatever the suffix
+        np.savetxt(file, columns, fmt="%.7g", delimiter="\t")
+
+
+def _predictions(run: Path, data: str, batch_size: int) -> np.ndarray:
+    """The probabilities of each example, with a column for each label."""
     trained = TrainedRun(run)
     source, labels = trained.unlabeled_source(data), trained.schema.labels
     console = make_error_console()
@@ -128,9 +149,4 @@ def predict_run(run: Path, data: str, batch_size: int, out: Path | None) -> None
             batch_size=batch_size,
             labels=labels,
         )
-    columns = np.stack([scores[label].predictions for label in labels], axis=1)
-    if out is None:
-        np.savetxt(sys.stdout, columns, fmt="%.7g", delimiter="\t")
-        return
-    with new_file(out) as path:
-        np.savetxt(path, columns, fmt="%.7g", delimiter="\t")
+    return np.stack([scores[label].predictions for label in labels], axis=1)

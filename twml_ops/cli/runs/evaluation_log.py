@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from twml_ops._publish import write_file
 from twml_ops.cli.render.json_output import to_finite
-from twml_ops.cli.runs.folder import new_file
 
 FILE = "evaluations.jsonl"
 
@@ -18,8 +18,7 @@ def append(folder: Path, step: int, metrics: dict[str, float]) -> None:
     """Adds the metrics of the checkpoint of `step`."""
     before = (folder / FILE).read_text() if (folder / FILE).exists() else ""
     line = json.dumps(to_finite({"step": step, **metrics}), allow_nan=False)
-    with new_file(folder / FILE) as part:  # atomic, in case this process is killed
-        part.write_text(f"{before}{line}\n")
+    write_file(folder / FILE, f"{before}{line}\n".encode())  # at once, in case of a kill
 
 
 def read(folder: Path) -> list[dict[str, Any]]:

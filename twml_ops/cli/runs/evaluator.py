@@ -13,6 +13,7 @@ from twml_ops.cli.render import run_summary
 from twml_ops.cli.render.terminal import make_console
 from twml_ops.cli.runs import cluster, evaluation_log
 from twml_ops.cli.runs.class_balance import corrected, training_examples
+from twml_ops.cli.runs.cluster_checkpoints import is_of_start
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.folder import is_run
 from twml_ops.cli.runs.model_options import builder_of
@@ -21,13 +22,16 @@ from twml_ops.data import original_errors
 from twml_ops.distribute import iter_checkpoints
 
 
-def evaluate_checkpoints(config: RunConfig, out: Path, overwrite: bool) -> None:
+def evaluate_checkpoints(
+    config: RunConfig, out: Path, overwrite: bool, resume: bool = False
+) -> None:
     """Evaluates each checkpoint on the evaluation data, until the last one or the end of the run.
 
     Args:
         config: configuration of the run, equal in all processes of the cluster.
         out: final folder of the run.
         overwrite: a finished run in `out` is an older one.
+        resume: whether checkpoints of another start of the cluster are of the run.
     """
     console = make_console()
     folder = cluster.checkpoint_dir(out)
@@ -41,9 +45,9 @@ def evaluate_checkpoints(config: RunConfig, out: Path, overwrite: bool) -> None:
         steps, _ = cluster.steps_of(training_examples(config, train), config, config.fixed_epochs)
         model_builder = cluster.build_once(_never_called, config, out)
         layout = models.layout_of(model_builder)
-        evaluated = {line["step"] for line in evaluation_log.read(folder)}
-        for step, model in iter_checkpoints(model_builder, folder, steps):
-            if step in evaluated:
+        accept = None if resume else is_of_start
+        for step, model in iter_checkpoints(model_builder, folder, steps, accept):
+            if any(line["step"] == step for line in evaluation_log.read(folder)):
                 continue
             batches = held_out.dataset(LARGE_BATCH_SIZE, layout=layout)
             scores = scoring.score(corrected(model, config), batches)

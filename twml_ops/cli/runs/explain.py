@@ -17,8 +17,7 @@ from twml_ops.cli.render import feature_report
 from twml_ops.cli.render.json_output import print_json
 from twml_ops.cli.render.progress import Bar
 from twml_ops.cli.render.terminal import make_console, make_error_console
-from twml_ops.cli.runs.folder import REPORT_FILE, new_file
-from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE
+from twml_ops.cli.runs.folder import REPORT_FILE, new_file, read_run, write_result
 from twml_ops.cli.runs.trained_run import TrainedRun
 from twml_ops.data import Source, original_errors
 
@@ -31,6 +30,7 @@ def explain_run(
     rows: int,
     top: int,
     as_json: bool,
+    overwrite: bool = False,
 ) -> None:
     """Prints an analysis of the features of a finished run, and adds it to the report.
 
@@ -42,15 +42,19 @@ def explain_run(
         rows: size of the sample for the permutation importance.
         top: number of rows of the printed table.
         as_json: print JSON instead of a table.
+        overwrite: replace the file `out` if it exists.
 
     Raises:
-        UserError: the folder is not a finished run, its report cannot be read, or the data have no
-            examples.
+        UserError: the folder is not a finished run, `out` cannot be written, the report of the run
+            cannot be read, or the data have no examples.
         ValueError: data cannot be read.
     """
-    explanation = explain(TrainedRun(run), data, against, rows)
     report = run / REPORT_FILE
-    write_section(explanation, report, out or report)
+    read_run(run)  # fails if there is no run, before the report in it is named
+    with new_file(out or report, overwrite or out is None) as file:
+        explanation = explain(TrainedRun(run), data, against, rows)
+        html = with_section(report, explanation)
+        write_result(file, out or report, lambda path: _write_text(path, html))
     if as_json:
         print_json(feature_report.to_json(explanation))
     else:
@@ -75,45 +79,37 @@ def explain(trained: TrainedRun, data: str | None, against: str | None, rows: in
     console = make_error_console()
     sources = [source] if other is None else [source, other]
     with original_errors(*sources):
-        shuffled = source.dataset(
-            LARGE_BATCH_SIZE,
-            shuffle=True,
-            seed=trained.facts["seed"],
-            layout=models.layout_of(trained.model),
-        )
-        sample = take_sample(shuffled, rows, trained.schema.labels)
+        layout = models.layout_of(trained.model)
+        sample = take_sample(source, rows, layout, trained.facts["seed"])
         if sample is None:
             raise UserError(f"{source.name}: has no examples")
-        features, labels = sample
-        ids = frequent_sparse_ids(features, trained.schema)
+        ids = frequent_sparse_ids(sample, trained.schema)
         profiles = [_profile(console, s, trained, ids) for s in sources]
         now, before = profiles[0], profiles[-1]
         leaks = leaking_features(source.blocks(), trained.schema)
         with console.status("computing permutation importance"):
             found = explain_features(
-                trained.model, features, labels, trained.schema, now, before if other else None
+                trained.model, sample, trained.schema, now, before if other else None
             )
     return Explanation(
         found,
         source.name,
         other.name if other else None,
         (now.examples, before.examples if other else 0),
-        len(labels),
-        max(profile.undecided() for profile in profiles),
+        len(sample.labels),
         leaks,
     )
 
 
-def write_section(explanation: Explanation, report: Path, out: Path) -> None:
-    """Adds the section about the features to a report, or replaces the existing one.
+def with_section(report: Path, explanation: Explanation) -> str:
+    """The content of a report with a section about the features, in place of an existing one.
 
     Args:
-        explanation: content of the section.
         report: report to read.
-        out: file to write, which may be `report`.
+        explanation: content of the section.
 
     Raises:
-        UserError: `report` cannot be read or is not a report, or `out` cannot be written.
+        UserError: `report` cannot be read or is not a report.
     """
     try:
         html = report.read_text(encoding="utf-8")
@@ -125,8 +121,11 @@ def write_section(explanation: Explanation, report: Path, out: Path) -> None:
     if not closing:
         raise UserError(f"{report}: is not a report of twml-ops")
     section = f"{start}\n{feature_report.render(explanation)}\n{end}\n"
-    with new_file(out) as file:
-        file.write_text(head + section + closing + tail, encoding="utf-8")
+    return head + section + closing + tail
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
 
 
 def _profile(console: Console, source: Source, trained: TrainedRun, ids: list[int]) -> Profile:

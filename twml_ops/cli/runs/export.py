@@ -8,7 +8,7 @@ from typing import Literal
 
 from twml_ops._known_categories import KnownCategories
 from twml_ops.cli.errors import UserError
-from twml_ops.cli.runs.folder import OUTPUT_NAME, SAVED_MODEL, new_folder, read_run
+from twml_ops.cli.runs.folder import OUTPUT_NAME, SAVED_MODEL, new_export, read_run
 
 Format = Literal["fast", "stock", "scorer"]
 TableDtype = Literal["float32", "bfloat16", "int8", "int4"]
@@ -38,7 +38,7 @@ def export_run(
         raise UserError("--tables int4 goes with --format scorer")
     if base is not None and form != "scorer":
         raise UserError("--base goes with --format scorer")
-    with new_folder(out) as folder:
+    with new_export(out) as folder:
         if form == "fast":
             shutil.copytree(run / SAVED_MODEL, folder, dirs_exist_ok=True)
         else:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
+
+from twml_ops import _publish
+from twml_ops._scorer import PROGRAM_FILE
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.json_output import to_json
+from twml_ops.cli.render.terminal import make_error_console
 
 RUN_FILE = "run.json"
 METRICS_FILE = "metrics.json"
@@ -23,6 +27,7 @@ TENSORBOARD = "tensorboard"
 SLOTS = "optimizer"
 OUTPUT_NAME = "probability"  # in exports, whatever the last layer is called
 FORMAT_KEY, FORMAT = "twml_ops_run", 1
+FILES_KEY = "files"
 
 
 def is_run(folder: Path) -> bool:
@@ -52,90 +57,142 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(to_json(value) + "\n")
 
 
-@contextlib.contextmanager
-def new_folder(out: Path, overwrite: bool = False) -> Iterator[Path]:
-    """A temporary folder beside `out`, renamed to `out` when the block succeeds.
+def written_files(folder: Path) -> Collection[str] | None:
+    """The files that a finished run consists of, by relative path; None: it is no finished run."""
+    if not is_run(folder):
+        return None
+    found = json.loads((folder / RUN_FILE).read_text()).get(FILES_KEY, ())
+    return {RUN_FILE, *(str(name) for name in found)} if isinstance(found, list) else {RUN_FILE}
 
-    When the block fails, the temporary folder is deleted and `out` is unchanged. A process that is
-    killed may leave a hidden folder `.NAME.partial-…`.
+
+@contextlib.contextmanager
+def new_folder(out: Path, overwrite: bool = False, *, lock: bool = True) -> Iterator[Path]:
+    """A temporary folder, which becomes the run `out` when the block succeeds.
+
+    Its run.json then lists its files: another run replaces these, and nothing else. When the block
+    fails, `out` is unchanged; the temporary folder is kept if it has a trained model, and deleted
+    otherwise.
 
     Args:
         out: a path that does not exist, an empty folder, or with `overwrite` a finished run.
         overwrite: replace a finished run.
+        lock: whether another process is refused that has the same `out`.
 
     Yields:
         The temporary folder.
 
     Raises:
-        UserError: `out` holds anything else, or its parent cannot be written.
+        UserError: `out` holds anything else or is in use, or its parent cannot be written; or the
+            folder cannot be published, and is kept.
     """
-    out = Path(os.path.abspath(out))
-    occupied = os.path.lexists(out) and not (out.is_dir() and not any(out.iterdir()))
-    if occupied:
-        if not is_run(out):
-            raise UserError(f"{out}: exists and is not a finished run; choose another --out")
-        if not overwrite:
-            raise UserError(f"{out}: holds a finished run; use --overwrite to replace it")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
-    except OSError as e:
-        raise UserError(f"{out}: cannot be written: {e.strerror}") from e
-    try:
-        yield partial
-        partial.chmod(0o777 & ~_umask())  # mkdtemp made it private
-        _replace(partial, out)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    with (
+        _user_errors(),
+        _publish.new_folder(
+            out,
+            overwrite,
+            written=written_files,
+            kind="a finished run",
+            last=RUN_FILE,
+            is_kept=lambda folder: (folder / MODEL_FILE).exists(),
+            on_kept=lambda folder: _tell_kept(out, folder),
+            lock=lock,
+        ) as folder,
+    ):
+        yield folder
+        if is_run(folder):
+            run = json.loads((folder / RUN_FILE).read_text())
+            write_json(folder / RUN_FILE, {**run, FILES_KEY: _publish.files_in(folder)})
 
 
 @contextlib.contextmanager
-def new_file(out: Path) -> Iterator[Path]:
-    """A temporary file beside `out`, which replaces `out` when the block succeeds.
+def new_export(out: Path) -> Iterator[Path]:
+    """A temporary folder, which becomes the new folder `out` when the block succeeds.
 
     Args:
-        out: path of the file; an existing file is replaced.
+        out: a path that does not exist, or an empty folder.
+
+    Yields:
+        The temporary folder.
+
+    Raises:
+        UserError: `out` holds anything or is in use, or its parent cannot be written.
+    """
+    with _user_errors(), _publish.new_folder(out, last=PROGRAM_FILE) as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def new_file(out: Path, overwrite: bool = False) -> Iterator[Path]:
+    """A temporary file, which becomes `out` when the block succeeds; see `_publish.new_file`.
+
+    Args:
+        out: a path that does not exist, a FIFO, a character device, or with `overwrite` a regular
+            file.
+        overwrite: replace a regular file.
 
     Yields:
         The path of the temporary file.
 
     Raises:
-        UserError: the file cannot be written.
+        UserError: `out` is anything else or is in use, or cannot be written.
+    """
+    with _user_errors(), _publish.new_file(out, overwrite) as part:
+        yield part
+
+
+@contextlib.contextmanager
+def optional_file(out: Path | None, overwrite: bool = False) -> Iterator[Path | None]:
+    """The same of a file that is written only if it has a name: None otherwise."""
+    if out is None:
+        yield None
+    else:
+        with new_file(out, overwrite) as part:
+            yield part
+
+
+def write_result(part: Path, out: Path, write: Callable[[Path], object]) -> None:
+    """Writes a result; if its disk is full or fails, to the folder for temporary files.
+
+    Args:
+        part: where to write it, what `new_file` or `new_folder` gave or a file in that.
+        out: what the user has named.
+        write: writes the result to a path.
+
+    Raises:
+        UserError: it is only in the folder for temporary files, which the message names.
+        OSError: it could not be written at all.
     """
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{out.name}.partial-", dir=out.parent)
-        os.close(handle)
+        write(part)
     except OSError as e:
-        raise UserError(f"{out}: cannot be written: {e.strerror}") from e
-    partial = Path(name)
+        kept = Path(tempfile.mkdtemp(prefix="twml-ops-")) / out.name
+        try:
+            write(kept)
+        except OSError:
+            shutil.rmtree(kept.parent, ignore_errors=True)
+            raise e from None
+        with contextlib.suppress(OSError):  # takes no space; new_folder keeps a model that is there
+            if part.name == MODEL_FILE:
+                part.symlink_to(kept)
+        reason = e.strerror or e
+        raise UserError(f"{out}: cannot be written: {reason}; the result is kept in {kept}") from e
+
+
+@contextlib.contextmanager
+def _user_errors() -> Iterator[None]:
     try:
-        yield partial
-        partial.chmod(0o666 & ~_umask())
-        partial.replace(out)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+        yield
+    except _publish.TargetError as e:
+        advice = "" if e.kept else "; choose another --out"
+        if e.replaceable:
+            advice = "; use --overwrite to replace it, or choose another --out"
+        raise UserError(f"{e}{advice}") from e
 
 
-def _umask() -> int:
-    umask = os.umask(0)
-    os.umask(umask)
-    return umask
-
-
-def _replace(partial: Path, out: Path) -> None:
-    """Renames `partial` to `out`. An old folder is deleted only after it has been replaced."""
-    if not out.exists():
-        partial.rename(out)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old-", dir=out.parent))
-    out.rename(old / out.name)
-    try:
-        partial.rename(out)
-    except OSError:
-        (old / out.name).rename(out)
-        old.rmdir()
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+def _tell_kept(out: Path, folder: Path) -> None:
+    make_error_console().print(
+        f"[yellow]warning[/]  {escape(str(out))} is not finished. The trained model is kept: "
+        f"{escape(str(folder / MODEL_FILE))}; tf.keras.models.load_model reads it after "
+        "`import twml_ops.layers`",
+        soft_wrap=True,
+    )

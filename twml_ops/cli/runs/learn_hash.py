@@ -11,6 +11,7 @@ from rich.markup import escape
 from twml_ops import layers, models, optimizers
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.terminal import make_console
+from twml_ops.cli.runs.folder import new_file, write_result
 from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE
 from twml_ops.data import Source, open_source, original_errors
 
@@ -50,21 +51,34 @@ class HashOptions:
     seed: int
 
 
-def learn_hash_of(options: HashOptions, out: Path) -> None:
+def learn_hash_of(options: HashOptions, out: Path, overwrite: bool = False) -> None:
     """Trains a model, learns the hash, writes it and prints the size of the tables.
 
     Args:
         options: what to train on, and the memory.
         out: file to write.
+        overwrite: replace an existing file.
 
     Raises:
-        UserError: the data have no categories, or scikit-learn is missing.
+        UserError: the data have no categories, `out` cannot be written, or scikit-learn is missing.
         ValueError: data cannot be read.
     """
     try:
         import sklearn.cluster  # noqa: F401  (fail before the data are read)
     except ImportError as e:
         raise UserError('learn-hash needs scikit-learn: pip install "twml_ops[calibrate]"') from e
+    with new_file(out, overwrite) as file:
+        names, learned = _learned(options)
+        write_result(file, out, lambda path: layers.save_hash(learned, names, path))
+    make_console().print(
+        f"[bold]written[/]  {escape(str(out))}: {len(names)} fields, {sum(learned.num_rows):,} "
+        f"rows",
+        soft_wrap=True,
+    )
+
+
+def _learned(options: HashOptions) -> tuple[list[str], layers.LearnedHash]:
+    """The names of the fields, and their hash."""
     source = open_source(options.data, schema=options.schema)
     names = [*source.schema.fields, *source.schema.bags]
     if not names:
@@ -85,12 +99,7 @@ def learn_hash_of(options: HashOptions, out: Path) -> None:
             min_count=options.min_count,
             seed=options.seed,
         )
-    layers.save_hash(learned, names, out)
-    make_console().print(
-        f"[bold]written[/]  {escape(str(out))}: {len(names)} fields, {sum(learned.num_rows):,} "
-        f"rows",
-        soft_wrap=True,
-    )
+    return names, learned
 
 
 def _trained(source: Source, batches: tf.data.Dataset, options: HashOptions) -> tf.keras.Model:

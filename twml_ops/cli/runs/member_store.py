@@ -9,8 +9,10 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from twml_ops._publish import new_folder
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.results.history import History
+from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.runner import FittedModel
 
 MODEL, HISTORY = "model.keras", "history.json"
@@ -33,45 +35,42 @@ class MemberStore:
         """Whether a member is kept."""
         return any(self._folder.glob(f"*/{MODEL}"))
 
-    def save(self, number: int, fitted: FittedModel) -> None:
+    def save(self, number: int, fitted: FittedModel, config: RunConfig) -> None:
         """Keeps a member.
 
         Args:
             number: of the member, from 0.
             fitted: the member, as it was trained.
+            config: configuration of the run.
 
         Raises:
             OSError: the files cannot be written.
         """
-        part = self._folder / f"{number}.part"
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        try:
+        with new_folder(self._folder / str(number)) as part:
             fitted.model.save(str(part / MODEL))
-            history = json.dumps(fitted.history.to_json())
-            (part / HISTORY).write_text(history, encoding="utf-8")
-            part.rename(self._folder / str(number))
-        except BaseException:
-            shutil.rmtree(part, ignore_errors=True)
-            raise
+            values = {"run": config.to_json(), "history": fitted.history.to_json()}
+            (part / HISTORY).write_text(json.dumps(values), encoding="utf-8")
 
-    def load(self, number: int) -> FittedModel | None:
+    def load(self, number: int, config: RunConfig) -> FittedModel | None:
         """A member that is kept.
 
         Args:
             number: of the member, from 0.
+            config: configuration of the run.
 
         Returns:
             The member; None if it was not trained to its end.
 
         Raises:
-            UserError: its files are damaged.
+            UserError: its files are damaged, or of a run with another configuration.
         """
         folder = self._folder / str(number)
         if not folder.is_dir():
             return None
         try:
-            history = History.from_json(json.loads((folder / HISTORY).read_text(encoding="utf-8")))
+            values = json.loads((folder / HISTORY).read_text(encoding="utf-8"))
+            history, run = History.from_json(values["history"]), dict(values["run"])
+            config.check_same(run, folder)
             return FittedModel(
                 tf.keras.models.load_model(str(folder / MODEL), compile=False), history
             )

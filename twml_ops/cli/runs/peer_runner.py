@@ -137,7 +137,7 @@ class PeerCheckpoints(RunCheckpoints):
         self._group, self.newest_rank = group, 0
         if group.has_joined:
             return
-        latest = self._manager.latest() if options.resume else None
+        latest = self._newest()
         epoch, step = 0, -1
         if latest is not None:
             epoch, step = latest.manifest.values["position"]["epoch"], latest.manifest.step
@@ -195,8 +195,8 @@ def make_group(config: RunConfig, **options: Any) -> PeerGroup:
     """
     if config.model == AUTO or config.ensemble > 1:
         raise UserError("peers train one model: --model auto and --ensemble need one process")
-    if config.validation != "none" and config.epochs is None:
-        raise UserError("peers train a given number of epochs: use --epochs")
+    if config.validation not in ("auto", "none") and config.epochs is None:
+        raise UserError("--validation: peers train for a fixed number of epochs, --epochs")
     if config.storage is not None:
         raise UserError("--storage: peers need tables in memory")
     from twml_ops.peers import PeerGroup

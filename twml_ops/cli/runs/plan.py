@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import plan_plot, plan_table
 from twml_ops.cli.render.json_output import print_json
 from twml_ops.cli.results.plan import Plan
+from twml_ops.cli.runs.folder import optional_file
 from twml_ops.planning import (
     STRATEGIES,
     ClusterResources,
@@ -91,6 +92,7 @@ def plan_job(
     get_costs: Callable[[], CpuCosts | None],
     out: Path | None,
     as_json: bool,
+    overwrite: bool = False,
 ) -> None:
     """Predicts every strategy, and prints the predictions and the recommended one.
 
@@ -99,10 +101,11 @@ def plan_job(
         get_costs: returns the costs of CPU time, or None; called once the options are valid.
         out: PNG to draw into; None: no plot.
         as_json: print JSON instead of a table.
+        overwrite: replace an existing file.
 
     Raises:
         UserError: an option has the wrong number of values or another value, or `out` does not end
-            in .png.
+            in .png or cannot be written.
         ValueError: a number is out of range.
     """
     if options.mode not in MODES:
@@ -138,10 +141,28 @@ def plan_job(
     overlap = options.overlap
     servers_needed(jobs[0], memory, options.servers)
     plan_plot.check_path(out)
-    compute = dataclasses.replace(compute, costs=get_costs())
+    with optional_file(out, overwrite) as file:
+        compute = dataclasses.replace(compute, costs=get_costs())
+        plan = _plan(jobs, cluster, compute, memory, overlap)
+        if file is not None:
+            plan_plot.draw(plan.job, cluster, compute, overlap, file)
+    if as_json:
+        print_json(_to_json(plan))
+    else:
+        plan_table.print_plan(plan, out)
+
+
+def _plan(
+    jobs: Sequence[Job],
+    cluster: ClusterResources,
+    compute: Compute,
+    memory: float | None,
+    overlap: bool,
+) -> Plan:
+    """The recommendation, and the predictions for the job with the recommended batch size."""
     best = recommend(jobs, cluster, compute, server_memory=memory, overlap=overlap)
     job = best.job
-    plan = Plan(
+    return Plan(
         job,
         cluster,
         compute,
@@ -152,12 +173,6 @@ def plan_job(
         if best.choice.alone.seconds
         else None,
     )
-    if out is not None:
-        plan_plot.draw(job, cluster, compute, overlap, out)
-    if as_json:
-        print_json(_to_json(plan))
-    else:
-        plan_table.print_plan(plan, out)
 
 
 def _tables(options: PlanOptions, batch: int) -> tuple[Table, ...]:

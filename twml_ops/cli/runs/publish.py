@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import tensorflow as tf
 
 from twml_ops._known_categories import KnownCategories
+from twml_ops._publish import exclusive
 from twml_ops.checkpoint import CheckpointError, CheckpointReader
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.terminal import make_error_console
@@ -15,6 +17,8 @@ from twml_ops.cli.runs.config import AUTO, RunConfig
 from twml_ops.cli.runs.folder import OUTPUT_NAME
 from twml_ops.data import Schema
 from twml_ops.export import ScorerPublisher
+
+LOCK_FILE = ".training.lock"
 
 
 class RunPublisher:
@@ -33,8 +37,27 @@ class RunPublisher:
             option = "--ensemble" if config.ensemble > 1 else "--model auto"
             raise UserError(f"--publish goes with the training of one model, not with {option}")
         self._folder, self._config = folder, config
+        self._lock = contextlib.ExitStack()
         self._publisher: ScorerPublisher | None = None
         self.known: KnownCategories | None = None  # of the training data
+
+    def open(self) -> None:
+        """Claims the folder, to which no other run publishes until `close`.
+
+        Raises:
+            UserError: another run publishes to it, or it cannot be written.
+        """
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            alone = self._lock.enter_context(exclusive(self._folder / LOCK_FILE, remove=True))
+        except OSError as e:
+            raise UserError(f"--publish: {self._folder}: cannot be written: {e.strerror}") from e
+        if not alone:
+            raise UserError(f"--publish: {self._folder}: another run publishes its versions here")
+
+    def close(self) -> None:
+        """Lets other runs publish to the folder."""
+        self._lock.close()
 
     def follow(self, served: tf.keras.Model, model: tf.keras.Model, schema: Schema) -> None:
         """Publishes the checkpoints of a model from now on.
@@ -67,9 +90,15 @@ class RunPublisher:
             schema: its features.
 
         Raises:
-            OSError: the version cannot be written.
+            UserError: the version cannot be written.
         """
-        self._made(model, schema).publish_model()
+        try:
+            self._made(model, schema).publish_model()
+        except OSError as e:
+            raise UserError(
+                f"--publish: {self._folder}: the final model is not published: {e}; the run is "
+                "finished, and `twml-ops export --format scorer` writes it"
+            ) from e
 
     def _made(
         self, model: tf.keras.Model, schema: Schema, trained: tf.keras.Model | None = None

@@ -35,6 +35,7 @@ def training_facts(
     model_choice: ModelChoice | None,
     leaks: dict[str, Any],
     history: History,
+    differs: str | None = None,
 ) -> dict[str, Any]:
     """The content of run.json for a training run: what is needed to repeat and to reopen it.
 
@@ -49,6 +50,7 @@ def training_facts(
         model_choice: how the model was chosen; None if it was not.
         leaks: the features that alone predict the label, and the data that showed it.
         history: the record of the training.
+        differs: what one process would train with the same command; None: the same.
     """
     return {
         FORMAT_KEY: FORMAT,
@@ -62,6 +64,7 @@ def training_facts(
         "epoch_choice": epoch_choice and epoch_choice.facts(),
         "model_choice": model_choice and model_choice.facts(),
         "leaks": leaks,
+        "differs": differs,
         "parsed_bytes": history.parsed_bytes or None,
         "data_bytes": history.data_bytes or None,
         "speeds": history.speeds and history.speeds._asdict(),

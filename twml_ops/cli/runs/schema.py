@@ -24,8 +24,12 @@ def show_schema(
         FileNotFoundError: the data do not exist.
         DataError: the data cannot be read.
     """
-    schema = open_source(data, labels=labels).schema
+    source = open_source(data, labels=labels, drop_unusable=True)
+    schema, dropped = source.schema, source.dropped
     if format == "table":
-        make_console().print(schema_table(schema))
+        console = make_console()
+        console.print(schema_table(schema))
+        for name, why in dropped.items():
+            console.print(f"not used: {name}, {why}", markup=False)
     else:
-        print(schema_to_text(schema, format), end="")
+        print(schema_to_text(schema, format, dropped), end="")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.markup import escape
 
@@ -16,7 +16,7 @@ from twml_ops.cli.render import search_table
 from twml_ops.cli.render.terminal import make_console
 from twml_ops.cli.runs.choose_epochs import validation_parts
 from twml_ops.cli.runs.config import RunConfig
-from twml_ops.cli.runs.folder import new_file, write_json
+from twml_ops.cli.runs.folder import new_file, write_json, write_result
 from twml_ops.cli.runs.sources import open_pair
 from twml_ops.cli.runs.typed_values import parse_value
 from twml_ops.data import original_errors
@@ -56,11 +56,9 @@ def search(
         The configuration.
 
     Raises:
-        UserError: an option is wrong, or there are no validation data.
+        UserError: an option is wrong, `out` cannot be written, or there are no validation data.
         DataError: data cannot be read.
     """
-    if out.exists() and (out.is_dir() or not overwrite):
-        raise UserError(f"{out}: exists; use --overwrite to replace a file, or another --out")
     if config.validation == "none":
         raise UserError("search needs validation data, so it cannot go with --validation none")
     config = dataclasses.replace(config, cluster=None)
@@ -76,6 +74,18 @@ def search(
         )
     except ValueError as e:
         raise UserError(str(e)) from e
+    with new_file(out, overwrite) as file:
+        found = _search(config, space, settings)
+        config = dataclasses.replace(config, model_options=found[0])
+        write_result(file, out, lambda path: write_json(path, config.to_json()))
+    search_table.print_found(make_console(), found[1], out)
+    return config
+
+
+def _search(
+    config: RunConfig, space: architectures.SearchSpace, settings: architectures.Settings
+) -> tuple[dict[str, Any], architectures.SearchResult]:
+    """The options of the model that was found, and the result of the search."""
     console = make_console()
     data, _ = open_pair(config.data, config.eval, schema_file=config.schema_file)
     with original_errors(data), console.status(f"reading {escape(data.name)}"):
@@ -100,12 +110,7 @@ def search(
             )
         except ValueError as e:
             raise UserError(str(e)) from e
-    options = space.options(data.schema, found.architecture)
-    config = dataclasses.replace(config, model_options=options)
-    with new_file(out) as file:
-        write_json(file, config.to_json())
-    search_table.print_found(console, found, out)
-    return config
+    return space.options(data.schema, found.architecture), found
 
 
 def _space(config: RunConfig, choices: Choices) -> architectures.SearchSpace:

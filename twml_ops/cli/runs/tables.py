@@ -16,6 +16,7 @@ from twml_ops.cli.render import tables_page
 from twml_ops.cli.render.json_output import print_json
 from twml_ops.cli.render.terminal import make_console
 from twml_ops.cli.results.table_profile import DataProfile, TableProfile
+from twml_ops.cli.runs.folder import optional_file
 from twml_ops.data import Source, open_source, original_errors
 from twml_ops.planning import TableDemand, choose_tiers
 
@@ -53,28 +54,33 @@ class TablesOptions:
     max_ids: int
 
 
-def profile_tables(options: TablesOptions, out: Path | None, as_json: bool) -> None:
+def profile_tables(
+    options: TablesOptions, out: Path | None, as_json: bool, overwrite: bool = False
+) -> None:
     """Reads the data once, and prints the profile and where each table should be.
 
     Args:
         options: what to read, and what a training is like.
         out: a PNG or HTML file to write; None: none.
         as_json: print JSON instead of a table.
+        overwrite: replace an existing file.
 
     Raises:
-        UserError: the data have no categories and no sparse ids, or the memory is too small.
+        UserError: the data have no categories and no sparse ids, the memory is too small, or `out`
+            cannot be written.
         ValueError: `out` has another ending.
         FileNotFoundError: the data do not exist.
         DataError: the data cannot be read.
     """
     if out is not None:
         tables_page.check_suffix(out)
-    source = open_source(options.data)
     console = make_console()
-    with original_errors(source), console.status(f"reading {escape(source.name)}"):
-        profile = measure(source, options)
-    if out is not None:
-        tables_page.write(profile, out)
+    with optional_file(out, overwrite) as file:
+        source = open_source(options.data)
+        with original_errors(source), console.status(f"reading {escape(source.name)}"):
+            profile = measure(source, options)
+        if file is not None:
+            tables_page.write(profile, file)
     if as_json:
         print_json(dataclasses.asdict(profile))
     else:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
@@ -31,7 +32,7 @@ from twml_ops.cli.runs.choices import choose
 from twml_ops.cli.runs.choose_crosses import with_crosses
 from twml_ops.cli.runs.choose_epochs import validation_parts
 from twml_ops.cli.runs.class_balance import check as check_balance
-from twml_ops.cli.runs.class_balance import training_examples
+from twml_ops.cli.runs.class_balance import check_labels, training_examples
 from twml_ops.cli.runs.config import AUTO, RunConfig
 from twml_ops.cli.runs.evaluate import importances_of, score_source, throughput
 from twml_ops.cli.runs.final_fit import final_fit
@@ -43,11 +44,14 @@ from twml_ops.cli.runs.model_options import builder_of
 from twml_ops.cli.runs.run_facts import training_facts
 from twml_ops.cli.runs.runner import Runner
 from twml_ops.cli.runs.second_model import second_model
-from twml_ops.cli.runs.sources import open_pair
+from twml_ops.cli.runs.sources import open_pair, parse_all
 from twml_ops.cli.runs.warm_start import WarmStart
 from twml_ops.data import original_errors
 from twml_ops.peers import PeerGroup
 from twml_ops.peers.launch import RESTARTS
+
+if TYPE_CHECKING:
+    from twml_ops.cli.runs.cluster_checkpoints import ClusterCheckpoints
 
 
 def run_task(
@@ -73,16 +77,20 @@ def run_task(
     """
     role = cluster.role()
     ensemble.check(config)
+    asked = config
     if role != "alone":
         cluster.check(config)
+        config = cluster.with_model(config)
     if role == "ps":
         cluster.run_server()
     elif role == "evaluator":
         from twml_ops.cli.runs import evaluator
 
-        evaluator.evaluate_checkpoints(config, out, overwrite)
+        evaluator.evaluate_checkpoints(config, out, overwrite, checkpoints.resume)
     elif role == "worker":
-        train(config, out, out)
+        train(
+            config, out, out, resume=checkpoints.resume, asked=asked
+        )  # the process ends with the training
     elif role == "alone" and peer_runner.is_rank():
         _train_rank(dataclasses.replace(config, cluster=None), out, overwrite, checkpoints)
     elif role == "alone":
@@ -90,32 +98,48 @@ def run_task(
         with new_folder(out, overwrite) as folder:
             saved = RunCheckpoints(cluster.checkpoint_dir(out), config, checkpoints, overwrite)
             with contextlib.closing(saved):
-                train(config, folder, out, saved)
-        saved.remove()
+                result = train(config, folder, out, saved)
+        _end(result, out, saved)
     else:
+        from twml_ops.cli.runs.cluster_checkpoints import ClusterCheckpoints
+
+        config = with_learning_rate(config)
         with new_folder(out, overwrite) as folder:
-            train(config, folder, out)
+            of_cluster = ClusterCheckpoints(out, config, checkpoints.resume, overwrite)
+            result = train(config, folder, out, resume=checkpoints.resume, asked=asked)
+        _end(result, out, of_cluster)
+
+
+def _end(result: RunResult, out: Path, checkpoints: RunCheckpoints | ClusterCheckpoints) -> None:
+    """What is left to do when the folder of the run is there: no failure takes it away."""
+    checkpoints.remove()
+    if isinstance(checkpoints, RunCheckpoints):
+        checkpoints.publish_final(result.model)
+    files = "the report, the model and the metrics"
+    run_summary.print_result(make_console(), result, files, out)
 
 
 def _train_rank(config: RunConfig, out: Path, overwrite: bool, options: CheckpointOptions) -> None:
     """Trains as one of several peers, of which the first writes the folder of the run."""
-    group = peer_runner.make_group(config)
+    group, asked = peer_runner.make_group(config), config
+    if config.epochs is None:  # peers choose nothing by validation
+        config = dataclasses.replace(config, validation="none")
     if int(os.environ.get(RESTARTS, "0")):
         options = dataclasses.replace(options, resume=True)
     try:
         # Each rank has a folder: any of them may be the first in the end.
-        with new_folder(out, overwrite) as folder:
+        with new_folder(out, overwrite, lock=group.original_rank == 0) as folder:
             saved = peer_runner.PeerCheckpoints(
                 *(peer_runner.checkpoint_dir(out, group.original_rank), config, options, overwrite),
                 group,
             )
             with contextlib.closing(saved):
                 try:
-                    train(config, folder, out, saved, group)
+                    result = train(config, folder, out, saved, group, asked=asked)
                 except SystemExit:  # the end of another rank than the first
                     saved.remove()
                     raise
-        saved.remove()
+        _end(result, out, saved)
     except Exception as e:
         if group.size == 1:
             raise
@@ -128,6 +152,8 @@ def train(
     out: Path,
     checkpoints: RunCheckpoints | None = None,
     group: PeerGroup | None = None,
+    resume: bool = False,
+    asked: RunConfig | None = None,
 ) -> RunResult:
     """Trains and evaluates a model, and writes the files of the run.
 
@@ -137,6 +163,8 @@ def train(
         out: final name of `folder`.
         checkpoints: those of the run, if it is trained in this process; None: none are written.
         group: the ranks of which this process is one; None: it trains without peers.
+        resume: whether a cluster continues from checkpoints of another start.
+        asked: what the user chose, where a cluster or peers may train something else.
 
     Raises:
         UserError: the configuration is invalid, or the loss became NaN.
@@ -153,7 +181,7 @@ def train(
         config = with_learning_rate(config)
         from twml_ops.cli.runs.cluster_runner import ClusterRunner
 
-        runner = ClusterRunner(config, folder, out, console)
+        runner = ClusterRunner(config, folder, out, console, resume)
         runner.connect()
     like = start.schema if start else None
     data, held_out = open_pair(config.data, config.eval, like, config.schema_file)
@@ -168,7 +196,15 @@ def train(
         parts = validation_parts(config, data)
         data = training_examples(config, data)
         sizes = data.num_examples(), held_out.num_examples()
+        if cluster.role() != "worker":
+            check_labels(data)
     run_summary.print_data(console, data, held_out, sizes)
+    differs = None
+    if asked is not None:
+        who = "peers" if config.cluster is None else "a cluster"
+        differs = cluster.differences(asked, data.schema, who)
+    if differs is not None and (group.rank == 0 if group else cluster.role() == "chief"):
+        console.print(f"        {differs}", soft_wrap=True)
     with original_errors(data, held_out, *(parts or ())):
         config = with_crosses(config, parts, console)
         examined = parts.validation if parts else held_out
@@ -182,6 +218,9 @@ def train(
     print_leaks(console, leaks, examined.name)
     if checkpoints is not None:
         checkpoints.publish_with(known)
+    if cluster.role() != "worker":
+        with original_errors(held_out), console.status(f"reading {escape(held_out.name)}"):
+            parse_all(held_out)
     if group is not None:
         logs = folder / TENSORBOARD if group.rank == 0 else None
         config = with_learning_rate(config)
@@ -194,6 +233,7 @@ def train(
         logs = folder / TENSORBOARD
         fit = final_fit(runner, choices, data, held_out, logs, console, checkpoints)
         fitted = ensemble.fit_members(config, fit, console, checkpoints)
+        artifacts.write_model(folder, out, fitted.model)
         scores = score_source(fitted.model, held_out, console, sizes[1])
         importances = importances_of(fitted.model, held_out, config.seed, console)
     histories = [*fitted.members] + ([choice.history] if choice and choice.refit else [])
@@ -220,6 +260,7 @@ def train(
             choices.model,
             {"data": examined.name, "features": leaks},
             fitted.history,
+            differs,
         ),
         epoch_choice=choice,
     )
@@ -228,7 +269,4 @@ def train(
     if known is not None:
         known.save(folder)
     artifacts.write(folder, result)
-    if checkpoints is not None:
-        checkpoints.publish_final(fitted.model, data.schema)
-    run_summary.print_result(console, result, "the report, the model and the metrics", out)
     return result

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from twml_ops.checkpoint.files import publish
+from twml_ops._publish import write_file
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.results.trial import Trial
@@ -65,7 +65,7 @@ class TrialStore:
         ]
         values = {"run": config.to_json(), "seconds": kept.seconds, "trials": trials}
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        publish(self._path, json.dumps(values).encode())
+        write_file(self._path, json.dumps(values).encode())
 
     def load(self, config: RunConfig) -> KeptTrials | None:
         """The trials that are kept.
@@ -92,17 +92,10 @@ class TrialStore:
                 for each in values["trials"]
             ]
             kept = KeptTrials(results, float(values["seconds"]))
-            run = values["run"]
+            run = dict(values["run"])
         except (OSError, ValueError, TypeError, KeyError) as e:
             raise UserError(f"{self._path}: is no record of trials: {e}") from e
-        expected = json.loads(json.dumps(config.to_json()))
-        different = [name for name in expected if run.get(name) != expected[name]]
-        if different:
-            name = different[0]
-            raise UserError(
-                f"{self._path}: has the trials of a run with {name} {run.get(name)!r}, not "
-                f"{expected[name]!r}; use --overwrite to begin again"
-            )
+        config.check_same(run, self._path)
         return kept
 
     def remove(self) -> None:

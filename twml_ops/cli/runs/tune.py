@@ -18,7 +18,7 @@ from twml_ops.cli.results.trial import Trial
 from twml_ops.cli.runs.choose_epochs import validation_parts
 from twml_ops.cli.runs.class_balance import check as check_balance
 from twml_ops.cli.runs.config import AUTO, RunConfig
-from twml_ops.cli.runs.folder import new_file, write_json
+from twml_ops.cli.runs.folder import new_file, write_json, write_result
 from twml_ops.cli.runs.make_model import with_defaults
 from twml_ops.cli.runs.option_space import OptionSpace
 from twml_ops.cli.runs.sources import open_pair
@@ -54,12 +54,21 @@ def tune(config: RunConfig, budget: Budget, out: Path, overwrite: bool) -> RunCo
         The best configuration.
 
     Raises:
-        UserError: Optuna is missing, an option is wrong, there are no validation data, or no trial
-            succeeded.
+        UserError: Optuna is missing, an option is wrong, `out` cannot be written, there are no
+            validation data, or no trial succeeded.
         DataError: data cannot be read.
     """
     optuna = _optuna()
-    _check(config, out, overwrite)
+    _check(config)
+    with new_file(out, overwrite) as file:
+        found = _tune(optuna, config, budget)
+        write_result(file, out, lambda path: write_json(path, found.to_json()))
+    trial_table.print_tuned(make_console(), out)
+    return found
+
+
+def _tune(optuna: Any, config: RunConfig, budget: Budget) -> RunConfig:
+    """The best configuration."""
     config = dataclasses.replace(config, cluster=None)
     console = make_console()
     data, _ = open_pair(config.data, config.eval, schema_file=config.schema_file)
@@ -77,21 +86,15 @@ def tune(config: RunConfig, budget: Budget, out: Path, overwrite: bool) -> RunCo
     trial_table.print_header(console, parts.validation.name, parts.validation.num_examples())
     with original_errors(data, *parts):
         best = _search(optuna, space, parts, config.seed, budget, console)
-    found = space.configuration(best)
-    with new_file(out) as file:
-        write_json(file, found.to_json())
-    trial_table.print_tuned(console, out)
-    return found
+    return space.configuration(best)
 
 
-def _check(config: RunConfig, out: Path, overwrite: bool) -> None:
+def _check(config: RunConfig) -> None:
     if config.model == AUTO:
         raise UserError("--model auto: tune searches the options of one model; name it")
     if config.epochs is not None or config.validation == "none":
         option = "--validation none" if config.epochs is None else "--epochs"
         raise UserError(f"tune needs validation data, so it cannot go with {option}")
-    if out.exists() and (out.is_dir() or not overwrite):
-        raise UserError(f"{out}: exists; use --overwrite to replace a file, or another --out")
 
 
 def _optuna() -> Any:

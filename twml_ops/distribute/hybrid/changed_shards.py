@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import posixpath
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from twml_ops.checkpoint.policy import Policy, baseline_pays, check_policy
-from twml_ops.distribute.hybrid.checkpoint_files import MANIFEST
 from twml_ops.distribute.hybrid.remote_variable import RemoteVariable
 from twml_ops.ops._library import library
 
@@ -37,18 +35,21 @@ class ChangedShards:
         self._followed: list[RemoteVariable] = []
         self._baseline_bytes, self._changed_bytes = 0, list[int]()
 
-    def begin(self) -> str | None:
+    def begin(self, exists: Callable[[str], bool]) -> str | None:
         """Begins a checkpoint.
 
+        Args:
+            exists: whether a checkpoint of this name is complete.
+
         Returns:
-            The folder of the checkpoint that it will have the changes to; None: it has all rows.
+            The name of the checkpoint that it will have the changes to; None: it has all rows.
         """
         base, self._taken = self._base, []
         self._next_consumer = self._consumer
         pays = self._policy == "intermittent" and baseline_pays(
             self._baseline_bytes, self._changed_bytes
         )
-        if pays or base is None or not tf.io.gfile.exists(posixpath.join(base, MANIFEST)):
+        if pays or base is None or not exists(base):
             base, self._next_consumer = None, secrets.randbits(62)
         self._has_base = base is not None
         return base
@@ -78,11 +79,11 @@ class ChangedShards:
         self._taken.append((shard, interval))
         return ids, list(rows)
 
-    def written(self, path: str, size: int) -> None:
+    def written(self, name: str, size: int) -> None:
         """Confirms that the checkpoint is complete. Without it the rows come again.
 
         Args:
-            path: its folder.
+            name: of its folder.
             size: its bytes.
         """
         if not self._has_base:
@@ -97,7 +98,7 @@ class ChangedShards:
         else:
             self._changed_bytes.append(size)
         if not self._has_base or self._policy == "consecutive":
-            self._base = path
+            self._base = name
             for shard, interval in self._taken:
                 with tf.device(shard.device):
                     library.loaded.twml_keep_changed_rows(

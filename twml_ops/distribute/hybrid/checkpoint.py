@@ -1,6 +1,7 @@
 """Checkpoints of a run: each server writes and reads its own shards.
 
-A checkpoint is a folder `ckpt-<step>-<time>`, which is valid only once it has a manifest. The
+The folders and the manifests are those of `twml_ops.checkpoint`, which commits, finds and removes
+them. The tensors are in bundles of TensorFlow: one of each server and one of the dense weights. The
 manifest says how tables were sharded, so that a run with another number of servers or another axis
 can read them. A checkpoint of changed rows is replayed on those before, shard by shard. All servers
 and the chief must be able to reach the folder.
@@ -11,53 +12,63 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import posixpath
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from twml_ops.checkpoint import (
+    FACTS,
+    MANIFEST,
+    SHARDS,
+    CheckpointDamaged,
+    CheckpointError,
+    CheckpointManager,
+    CheckpointReader,
+    CheckpointWriter,
+    Location,
+    Manifest,
+    check_facts,
+)
 from twml_ops.distribute.hybrid import updates
 from twml_ops.distribute.hybrid.changed_shards import ChangedShards
-from twml_ops.distribute.hybrid.checkpoint_files import (
-    IDS,
-    ShardsCheckpoint,
-    chain_of,
-    complete,
-    list_all,
-    read_manifest,
-    remove_old,
-    write_manifest,
-)
 from twml_ops.distribute.hybrid.remote_table import RemoteTable, concat_shards
 from twml_ops.distribute.hybrid.remote_variable import RemoteVariable
 from twml_ops.distribute.hybrid.state import RunState
 from twml_ops.ops._tape import tf_variable
 
+IDS = "@ids"
+DENSE = "dense"
 MAX_TO_KEEP = 2
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 
+_managers: dict[str, CheckpointManager] = {}  # whose locks this process keeps until its end
 
-def latest(folder: str) -> str | None:
-    """Finds the newest complete checkpoint.
+
+def manager_of(folder: str | os.PathLike[str]) -> CheckpointManager:
+    """The manager of the checkpoints in a folder; one for all trainers of this process.
 
     Args:
-        folder: The folder of the checkpoints.
-
-    Returns:
-        The folder of the checkpoint; None if there is none.
+        folder: The folder of the checkpoints, or an address of TensorFlow's file systems.
     """
-    found = complete(list_all(folder))
-    return found[-1] if found else None
+    name = str(folder) if "://" in str(folder) else os.path.abspath(folder)
+    if name not in _managers:
+        _managers[name] = CheckpointManager(name, keep=MAX_TO_KEEP, background=False)
+    return _managers[name]
 
 
-def save(state: RunState, folder: str, changes: ChangedShards | None = None) -> str:
+def save(
+    state: RunState,
+    folder: str,
+    facts: Mapping[str, Any],
+    changes: ChangedShards | None = None,
+) -> str:
     """Writes a checkpoint and removes all older ones except the last.
 
     Args:
         state: The shared state of the run.
         folder: The folder of the checkpoints.
+        facts: Facts about the run, as JSON has them, which `restore_newest` compares.
         changes: Which rows of the tables it has; None: all.
 
     Returns:
@@ -66,21 +77,24 @@ def save(state: RunState, folder: str, changes: ChangedShards | None = None) -> 
     Raises:
         tf.errors.OpError: A file cannot be written; `is_write_error` tells this from a server that
             has ended. The checkpoints before are unchanged.
+        CheckpointError: The chief cannot write, or another process writes to the folder.
     """
-    step = int(state.step.value().numpy())
-    path = posixpath.join(folder, f"ckpt-{step:012d}-{time.time_ns()}")
-    try:
-        tf.io.gfile.makedirs(path)
-        _write(state, path, step, changes)
-    except BaseException:
-        # Several servers may have failed. An error that is still under way would be raised by the
-        # next op on its server, which has nothing to do with it.
-        tf.experimental.async_clear_error()
-        with contextlib.suppress(tf.errors.OpError):  # it would fill the disk
-            tf.io.gfile.rmtree(path)
-        raise
-    remove_old(folder, MAX_TO_KEEP)
-    return path
+    manager, step = manager_of(folder), int(state.step.value().numpy())
+
+    def write(writer: CheckpointWriter, sequence: int) -> Manifest:
+        try:
+            return _write(state, writer, (sequence, step), facts, changes)
+        except BaseException:
+            # Several servers may have failed. An error that is still under way would be raised by
+            # the next op on its server, which has nothing to do with it.
+            tf.experimental.async_clear_error()
+            raise
+
+    path = manager.add(write, step)
+    if changes is not None:
+        changes.written(path.name, CheckpointReader(path).manifest.data_bytes)
+    manager.keep_last()
+    return str(path)
 
 
 def is_write_error(error: BaseException) -> bool:
@@ -95,8 +109,19 @@ def is_write_error(error: BaseException) -> bool:
     return any(os.strerror(number) in str(error) for number in _WRITE_ERRORS)
 
 
-def _write(state: RunState, path: str, step: int, changes: ChangedShards | None) -> None:
-    base = None if changes is None else changes.begin()
+def _write(
+    state: RunState,
+    writer: CheckpointWriter,
+    number: tuple[int, int],
+    facts: Mapping[str, Any],
+    changes: ChangedShards | None,
+) -> Manifest:
+    folder = writer.folder
+
+    def is_there(name: str) -> bool:
+        return (folder.parent / name / MANIFEST).exists()
+
+    base = None if changes is None else changes.begin(is_there)
     by_device = _table_variables(state)
     by_rows: list[str] = []
     for device, variables in by_device.items():
@@ -104,168 +129,226 @@ def _write(state: RunState, path: str, step: int, changes: ChangedShards | None)
         if changes is not None:
             tensors = _changed_tensors(variables, changes, base, by_rows)
         with tf.device(device):
-            tf.raw_ops.SaveV2(
-                prefix=posixpath.join(path, _server_file(state, device)),
-                tensor_names=list(tensors),
-                shape_and_slices=[""] * len(tensors),
-                tensors=list(tensors.values()),
-            )
+            _write_bundle(folder / _server_file(state, device), tensors)
     # All ops were sent before, so that the servers write in parallel.
     for variables in by_device.values():
         next(iter(variables.values())).wait()
     dense = {n: tf.identity(v.numpy()) for n, v in _dense_variables(state).items()}
     if dense:
-        tf.raw_ops.SaveV2(
-            prefix=posixpath.join(path, "dense"),
-            tensor_names=list(dense),
-            shape_and_slices=[""] * len(dense),
-            tensors=list(dense.values()),
-        )
-    manifest = {
-        "step": step,
+        _write_bundle(folder / DENSE, dense)
+    for device in by_device:
+        writer.add_bundle(_server_file(state, device))
+    if dense:
+        writer.add_bundle(DENSE)
+    shards = {
         "tables": [_describe(t) for t in state.tables],
         "dense": {n: list(v.shape) for n, v in dense.items()},
         "servers": len(state.devices),
+        "by_rows": sorted(set(by_rows)) if base is not None else [],
     }
-    if base is not None:
-        manifest |= {"base": posixpath.basename(base), "by_rows": sorted(set(by_rows))}
-    write_manifest(path, manifest)
-    if changes is not None:
-        changes.written(path, ShardsCheckpoint(path).data_bytes)
+    return writer.commit(*number, {SHARDS: shards, FACTS: dict(facts)}, base)
 
 
-def restore(state: RunState, path: str) -> int:
+def _write_bundle(prefix: Location, tensors: Mapping[str, tf.Tensor]) -> None:
+    tf.raw_ops.SaveV2(
+        prefix=str(prefix),
+        tensor_names=list(tensors),
+        shape_and_slices=[""] * len(tensors),
+        tensors=list(tensors.values()),
+    )
+
+
+def restore_newest(
+    state: RunState, folder: str, facts: Mapping[str, Any] | None, may_differ: Sequence[str] = ()
+) -> CheckpointReader | None:
+    """Restores the shared state of a run from the newest checkpoint that is not damaged.
+
+    Args:
+        state: The shared state of the run.
+        folder: The folder of the checkpoints.
+        facts: Facts about the run, with which the checkpoint must agree; None: any.
+        may_differ: Names of facts in which they may differ.
+
+    Returns:
+        The checkpoint; None if there is none.
+
+    Raises:
+        CheckpointError: All checkpoints are damaged, or the newest is of a run with other facts, or
+            another process writes to the folder.
+        ValueError: It is of another model or optimizer.
+    """
+    manager = manager_of(folder)
+    manager.lock()
+
+    def read(checkpoint: CheckpointReader) -> None:
+        if facts is not None:
+            check_facts(checkpoint, facts, may_differ=may_differ)
+        restore(state, checkpoint)
+
+    return manager.newest_intact(read)
+
+
+def restore(state: RunState, checkpoint: CheckpointReader) -> None:
     """Restores the shared state of a run from a checkpoint.
 
     Args:
         state: The shared state of the run.
-        path: The folder of the checkpoint.
-
-    Returns:
-        The step of the checkpoint.
+        checkpoint: The checkpoint.
 
     Raises:
+        CheckpointDamaged: A file is missing or damaged. Some of the state may be restored.
         ValueError: The checkpoint is of another model or optimizer.
     """
-    manifest, chain = read_manifest(path), chain_of(path)
-    saved = [_identity(t) for t in manifest["tables"]]
+    chain = _Chain(checkpoint)
+    path, shards = checkpoint.folder, chain.shards
+    saved = [_identity(t) for t in shards["tables"]]
     expected = [_identity(_describe(t)) for t in state.tables]
     if saved != expected:
         raise ValueError(f"{path} is of another model: expected the tables {expected}, got {saved}")
-    for i, (table, description) in enumerate(zip(state.tables, manifest["tables"], strict=True)):
-        for p, shard in enumerate(table.shards):
-            names = [f"{i}", *(f"{i}/{s}" for s in description["slots"])]
-            for name, variable in zip(names, [shard, *table.slots[p]], strict=True):
-                _restore(variable, name, table, p, description, chain, manifest["servers"])
     dense = _dense_variables(state)
     shapes = {n: list(v.shape) for n, v in dense.items()}
-    if shapes != manifest["dense"]:
+    if shapes != shards["dense"]:
         raise ValueError(
-            f"{path} is of another model: expected the weights {shapes}, got {manifest['dense']}"
+            f"{path} is of another model: expected the weights {shapes}, got {shards['dense']}"
         )
-    if dense:
-        values = _values(path, "dense", list(dense), [v.dtype for v in dense.values()])
-        for variable, value in zip(dense.values(), values, strict=True):
-            variable.assign(value)
-    step = int(manifest["step"])
+    with chain.reading():
+        for i, (table, description) in enumerate(zip(state.tables, shards["tables"], strict=True)):
+            for p, shard in enumerate(table.shards):
+                names = [f"{i}", *(f"{i}/{s}" for s in description["slots"])]
+                for name, variable in zip(names, [shard, *table.slots[p]], strict=True):
+                    _restore(variable, name, table, p, description["by_row"], chain)
+        if dense:
+            values = chain.values(DENSE, list(dense), [v.dtype for v in dense.values()])
+            for variable, value in zip(dense.values(), values, strict=True):
+                variable.assign(value)
+        for table in state.tables:
+            for shard in table.shards:
+                shard.wait()  # for errors of the servers
+    step = checkpoint.manifest.step
     state.step.assign(tf.constant(step, tf.int64))
     for each in updates.component_optimizers(state.optimizer):
         each.iterations.assign(tf.cast(step, each.iterations.dtype))
-    return step
 
 
 def read(
-    path: str, tables: Sequence[RemoteTable], model: tf.keras.Model
-) -> tuple[int, dict[str, tf.Tensor]]:
+    checkpoint: CheckpointReader, tables: Sequence[RemoteTable], model: tf.keras.Model
+) -> dict[str, tf.Tensor]:
     """Reads tables and dense weights of a checkpoint into this process.
 
     Args:
-        path: The folder of the checkpoint.
+        checkpoint: The checkpoint.
         tables: Tables without values, in the order in which a model of the same layers creates
             them.
         model: A model of the same layers, without tables, which gets the dense weights.
 
     Returns:
-        The step of the checkpoint, and the whole tables by name.
+        The whole tables by name.
 
     Raises:
+        CheckpointDamaged: A file is missing or damaged.
         ValueError: The checkpoint is of another model.
     """
-    manifest, chain = read_manifest(path), chain_of(path)
-    descriptions, servers = manifest["tables"], manifest["servers"]
+    chain = _Chain(checkpoint)
+    descriptions = chain.shards["tables"]
     weights = [v for v in model.weights if tf.as_dtype(v.dtype).is_floating]
     saved = (
         [(d["shape"], d["dtype"]) for d in descriptions],
-        _without_slots(manifest["dense"]),
+        _without_slots(chain.shards["dense"]),
     )
     expected = (
         [(list(t.shape), t.dtype.name) for t in tables],
         {f"{i}": list(v.shape) for i, v in enumerate(weights)},
     )
     if saved != expected:
-        raise ValueError(f"{path} is of another model: expected {expected}, got {saved}")
-    whole = {}
-    for i, (table, description) in enumerate(zip(tables, descriptions, strict=True)):
-        shards = [_read_shard(chain, s, servers, f"{i}", table.dtype) for s in range(servers)]
-        whole[table.name] = _merge_shards(shards, description["by_row"], table.shape)
-    values = []
-    if weights:
-        names = [f"{i}" for i in range(len(weights))]
-        values = _values(path, "dense", names, [tf.as_dtype(v.dtype) for v in weights])
+        raise ValueError(
+            f"{checkpoint.folder} is of another model: expected {expected}, got {saved}"
+        )
+    whole, values = {}, []
+    with chain.reading():
+        for i, (table, description) in enumerate(zip(tables, descriptions, strict=True)):
+            shards = [chain.read_shard(s, f"{i}", table.dtype) for s in range(chain.servers)]
+            whole[table.name] = _merge_shards(shards, description["by_row"], table.shape)
+        if weights:
+            names = [f"{i}" for i in range(len(weights))]
+            values = chain.values(DENSE, names, [tf.as_dtype(v.dtype) for v in weights])
     for v, value in zip(weights, values, strict=True):
         tf_variable(v).assign(value)
-    return int(manifest["step"]), whole
+    return whole
 
 
 def _without_slots(dense: dict[str, list[int]]) -> dict[str, list[int]]:
     return {name: shape for name, shape in dense.items() if "/" not in name}
 
 
+class _Chain:
+    """A checkpoint of a cluster with those that it has the changes to."""
+
+    def __init__(self, checkpoint: CheckpointReader) -> None:
+        self._newest, self._chain = checkpoint, checkpoint.chain()
+        for each in self._chain:
+            if SHARDS not in each.manifest.values:
+                raise CheckpointError(f"{each.folder}: is no checkpoint of a cluster")
+            each.verify_files()
+        self.shards = checkpoint.manifest.values[SHARDS]
+        self.servers = int(self.shards["servers"])
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Turns errors of TensorFlow that a damaged file causes into `CheckpointDamaged`."""
+        try:
+            yield
+        except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as e:
+            tf.experimental.async_clear_error()
+            raise CheckpointDamaged(f"{self._newest.folder}: is damaged: {e.message}") from e
+        except tf.errors.NotFoundError:  # a file that was removed meanwhile, or a lost server
+            tf.experimental.async_clear_error()
+            for each in self._chain:
+                each.verify_files()
+            raise
+
+    def read_shard(self, server: int, name: str, dtype: tf.DType) -> tf.Tensor:
+        """The tensor `name` of one of the servers that wrote the checkpoint, with its changes."""
+        file = f"server-{server}-of-{self.servers}"
+        value: Any = None
+        for each in self._chain:
+            if name not in each.manifest.values[SHARDS]["by_rows"]:
+                (value,) = _values(each, file, [name], [dtype])
+                continue
+            ids, rows = _values(each, file, [_ids_of(name), name], [tf.int64, dtype])
+            # The raw op, because the wrapper of TensorFlow asks for shapes of remote tensors.
+            indices = tf.raw_ops.ExpandDims(input=ids, axis=tf.constant(1))
+            value = tf.raw_ops.TensorScatterUpdate(tensor=value, indices=indices, updates=rows)
+        return value
+
+    def values(
+        self, file: str, names: Sequence[str], dtypes: Sequence[tf.DType]
+    ) -> list[tf.Tensor]:
+        """Tensors of the newest checkpoint."""
+        return _values(self._newest, file, names, dtypes)
+
+
 def _restore(
-    variable: RemoteVariable,
-    name: str,
-    table: RemoteTable,
-    p: int,
-    description: dict[str, Any],
-    chain: Sequence[str],
-    servers: int,
+    variable: RemoteVariable, name: str, table: RemoteTable, p: int, by_row: bool, chain: _Chain
 ) -> None:
     with tf.device(variable.device):
-        if servers == len(table.shards) and description["by_row"] == table.by_row:
-            value = _read_shard(chain, p, servers, name, variable.dtype)
+        if chain.servers == len(table.shards) and by_row == table.by_row:
+            value = chain.read_shard(p, name, variable.dtype)
         else:
-            shards = [_read_shard(chain, s, servers, name, variable.dtype) for s in range(servers)]
+            shards = [chain.read_shard(s, name, variable.dtype) for s in range(chain.servers)]
             # The shape of a remote tensor would wait for the server while it holds Python's lock.
             shape = table.shape[: variable.shape.rank]
-            whole = _merge_shards(shards, description["by_row"], shape)
+            whole = _merge_shards(shards, by_row, shape)
             has_columns = table.by_row or shape.rank > 1
             value = tf.identity(table.slice_shard(whole, p)) if has_columns else whole
         tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
 
 
-def _read_shard(
-    chain: Sequence[str], server: int, servers: int, name: str, dtype: tf.DType
-) -> tf.Tensor:
-    """Reads the tensor `name` of one of the servers that wrote the checkpoint, with its changes."""
-    file = f"server-{server}-of-{servers}"
-    (value,) = _values(chain[0], file, [name], [dtype])
-    for path in chain[1:]:
-        if name not in read_manifest(path)["by_rows"]:
-            (value,) = _values(path, file, [name], [dtype])
-            continue
-        ids, rows = _values(path, file, [_ids_of(name), name], [tf.int64, dtype])
-        # The raw op, because the wrapper of TensorFlow asks for shapes of remote tensors.
-        indices = tf.raw_ops.ExpandDims(input=ids, axis=tf.constant(1))
-        value = tf.raw_ops.TensorScatterUpdate(tensor=value, indices=indices, updates=rows)
-    return value
-
-
 def _values(
-    path: str, file: str, names: Sequence[str], dtypes: Sequence[tf.DType]
+    checkpoint: CheckpointReader, file: str, names: Sequence[str], dtypes: Sequence[tf.DType]
 ) -> list[tf.Tensor]:
-    """Reads the tensors `names` from a file of the checkpoint `path`."""
+    """Reads the tensors `names` from a file of a checkpoint."""
     values: list[tf.Tensor] = tf.raw_ops.RestoreV2(
-        prefix=posixpath.join(path, file),
+        prefix=str(checkpoint.folder / file),
         tensor_names=names,
         shape_and_slices=[""] * len(names),
         dtypes=dtypes,

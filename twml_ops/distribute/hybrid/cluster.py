@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
+from twml_ops.distribute.hybrid import listeners
 from twml_ops.distribute.launch import Ports
 from twml_ops.ops._library import require_native
 
@@ -46,6 +47,8 @@ class Cluster:
             an evaluator.
         own_servers: The numbers of the servers that this process, a worker, runs itself. What it
             exchanges with them does not leave the process. If it ends, so do they.
+        start: A text that is another one in each start of the cluster, and the same in a process
+            that is restarted.
     """
 
     servers: Sequence[str] = ()
@@ -54,13 +57,15 @@ class Cluster:
     index: int = 0
     evaluators: Sequence[str] = ()
     own_servers: Sequence[int] = ()
+    start: str = ""
 
     @classmethod
     def from_environment(cls) -> Cluster:
         """Reads the environment variable `TF_CONFIG`, in the format of TensorFlow.
 
         A "chief", if there is one, counts as the first worker. The task of a worker may have
-        "servers", a list of the numbers of the "ps" tasks that it runs in its own process.
+        "servers", a list of the numbers of the "ps" tasks that it runs in its own process. "start"
+        beside "cluster" and "task" is the `start`.
 
         Returns:
             The cluster; without `TF_CONFIG`, one that consists of this process alone.
@@ -79,6 +84,7 @@ class Cluster:
             workers = chiefs + list(jobs.get("worker", []))
             evaluators = list(jobs.get("evaluator", []))
             own_servers = [int(s) for s in task.get("servers", [])]
+            start = str(config.get("start", ""))
         except (ValueError, TypeError, KeyError) as e:
             raise ValueError(
                 'TF_CONFIG must be JSON with "cluster" (lists of "host:port" for "ps" and '
@@ -100,7 +106,13 @@ class Cluster:
                 f'TF_CONFIG: "servers" of a task must be numbers of the {len(servers)} ps tasks, '
                 f"and the task a worker, got {json.dumps(task)}"
             )
-        return cls(servers, workers, job, index, evaluators, own_servers)
+        return cls(servers, workers, job, index, evaluators, own_servers, start)
+
+    @property
+    def start_id(self) -> str:
+        """Tells the starts of clusters apart: by `start` and by the addresses of all processes."""
+        text = json.dumps([self.start, list(self.servers), list(self.workers)])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
     def is_chief(self) -> bool:
@@ -161,6 +173,7 @@ class Cluster:
                 for device in self.devices:
                     with tf.device(device):
                         tf.zeros([1]).numpy()
+            listeners.restrict(own)
         except tf.errors.OpError as e:
             raise ClusterError(f"connecting to the servers: {e.message[:300]}") from e
         _connected[:] = [self]
@@ -169,7 +182,9 @@ class Cluster:
 def serve(cluster: Cluster) -> NoReturn:
     """Runs a parameter server in this process until it is killed.
 
-    TensorFlow's port has no authentication, so it must be reachable from a private network only.
+    TensorFlow's port has no authentication and listens on all interfaces. If the address of the
+    server is one of the loopback, other machines cannot connect to it; otherwise a warning says
+    that the port must be reachable from a private network only.
 
     Args:
         cluster: The cluster, in which this process is a "ps" task.
@@ -189,9 +204,11 @@ def start_server(cluster: Cluster) -> Any:
     # A server waits for most of a step. By default its threads would look for work all the time.
     config = tf.compat.v1.ConfigProto()
     config.experimental.disable_thread_spinning = True
-    return tf.distribute.Server(
+    server = tf.distribute.Server(
         spec, job_name="ps", task_index=cluster.index, protocol="grpc", config=config
     )
+    listeners.restrict(cluster.servers[cluster.index])
+    return server
 
 
 @contextlib.contextmanager
@@ -205,9 +222,14 @@ def _one_at_a_time(servers: Sequence[str], index: int) -> Iterator[None]:
     name = hashlib.sha256(",".join(servers).encode()).hexdigest()[:16]
     if not all(s.startswith(("127.0.0.1:", "localhost:")) for s in servers):
         time.sleep(_STAGGER_SECONDS * index)
-    with open(os.path.join(tempfile.gettempdir(), f"twml_ops-{os.getuid()}-{name}"), "w") as lock:
+    # In a folder that others can write to: no link is followed, and nothing is truncated.
+    path = os.path.join(tempfile.gettempdir(), f"twml_ops-{os.getuid()}-{name}")
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
 
 
 def _wait_for_port(address: str, name: str, deadline: float) -> None:

@@ -104,9 +104,9 @@ def links(cluster: Cluster) -> list[Link]:
 
 def _connect(cluster: Cluster, device: str, address: str) -> int | None:
     session = random.SystemRandom().getrandbits(63)
-    with tf.device(device):
-        port = library.twml_message_port().numpy()
     host = address.rpartition(":")[0]
+    with tf.device(device):
+        port = library.twml_message_port(host=host).numpy()
     try:
         with tf.device(cluster.own_device):
             library.twml_connect_messages(

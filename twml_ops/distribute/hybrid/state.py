@@ -163,6 +163,15 @@ class RunState:
         self._finished[worker].assign(tf.constant(1, tf.int64))
         return all(bool(each.value().numpy()) for each in self._finished)
 
+    def has_finished(self, worker: int) -> bool:
+        """Whether a worker has noted that it needs the servers no more.
+
+        Args:
+            worker: The number of the worker.
+        """
+        flag = self._finished[worker]
+        return flag.exists() and bool(flag.value().numpy())
+
     def set_updating(self, updating: bool) -> tf.Operation:
         """Notes that an update begins or has ended. Used in a graph.
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import hashlib
 import inspect
 import itertools
+import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import tensorflow as tf
 
 from twml_ops import placement
+from twml_ops.checkpoint import CheckpointError
 from twml_ops.distribute.hybrid import checkpoint, messages, model_weights, updates
 from twml_ops.distribute.hybrid.changed_shards import ChangedShards
 from twml_ops.distribute.hybrid.cluster import Cluster, ClusterError
@@ -111,6 +114,10 @@ class HybridTrainer:
         checkpoint_dir: The folder for checkpoints, which the chief saves and restores; all servers
             must be able to reach it. None: there are no checkpoints.
         checkpoint_every: Steps between two checkpoints.
+        checkpoint_facts: Facts about the run, as JSON has them, equal in all its processes. A
+            checkpoint with other facts is refused, and servers that still have the state of a run
+            with other facts start anew. None: nothing is compared.
+        facts_may_differ: Names of facts in which a checkpoint may differ.
         checkpoint_policy: Whether checkpoints have all rows of the tables or those that changed;
             see `twml_ops.checkpoint.TablePolicy`.
         timeout: Limit in seconds for a step, and for waiting for servers or workers.
@@ -147,6 +154,8 @@ class HybridTrainer:
         steps_per_execution: int | None = None,
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 1000,
+        checkpoint_facts: Mapping[str, Any] | None = None,
+        facts_may_differ: Sequence[str] = (),
         checkpoint_policy: Literal["full", "one-shot", "consecutive", "intermittent"] = "full",
         timeout: float = 120.0,
         name: str = "hybrid",
@@ -197,6 +206,8 @@ class HybridTrainer:
         self._timeout = timeout
         self._checkpoint_dir = None if checkpoint_dir is None else str(checkpoint_dir)
         self._checkpoint_every = checkpoint_every
+        self._facts = None if checkpoint_facts is None else json.loads(json.dumps(checkpoint_facts))
+        self._facts_may_differ = tuple(facts_may_differ)
         changes = ChangedShards(checkpoint_policy)
         self._changes = None if checkpoint_policy == "full" else changes
         self._wire_dtype = tf.as_dtype(wire_dtype)
@@ -205,6 +216,9 @@ class HybridTrainer:
         self._exchange_every = exchange_every
         self._steps_per_execution = steps_per_execution
         self._prefix = f"twml/{name}"
+        if self._facts is not None:  # servers may outlive a run
+            digest = hashlib.sha256(json.dumps(self._facts, sort_keys=True).encode()).hexdigest()
+            self._prefix += f"-{digest[:16]}"
         self._fit_until = 0  # the steps of the run up to which earlier calls of fit have trained
         self.model: Any = None
         self.state: Any = None
@@ -346,7 +360,8 @@ class HybridTrainer:
         if self._checkpoint_dir is None:
             raise ValueError("save needs a HybridTrainer with checkpoint_dir, got None")
         return self._call(
-            "saving", checkpoint.save, self.state, self._checkpoint_dir, self._changes
+            *("saving", checkpoint.save, self.state, self._checkpoint_dir),
+            *(self._facts or {}, self._changes),
         )
 
     def finish(self) -> None:
@@ -413,7 +428,14 @@ class HybridTrainer:
         if not self.cluster.is_chief:
             state.wait_for_marker(self._timeout)
             state.create(state.read_layout())
-        elif state.shared_variables and state.marker() and not state.is_torn():
+        elif (
+            state.shared_variables
+            and state.marker()
+            and not state.is_torn()
+            and not state.has_finished(self.cluster.index)  # an earlier run, on the same servers
+        ):
+            if folder is not None:
+                checkpoint.manager_of(folder).lock()
             state.create(state.read_layout())
         else:
             # Servers that were not restarted have queues in which the other workers wait.
@@ -426,11 +448,11 @@ class HybridTrainer:
                 ]
             )
             state.write_layout()
-            saved = None if folder is None else checkpoint.latest(folder)
-            if saved is None:
+            saved = folder and checkpoint.restore_newest(
+                state, folder, self._facts, self._facts_may_differ
+            )
+            if not saved:
                 state.initialize()
-            else:
-                checkpoint.restore(state, saved)
             state.reset_counters(new_generations=not torn)
             self._join_queues()  # before the others, whose first generation this one is
             state.validate()
@@ -519,7 +541,7 @@ class HybridTrainer:
         if done // every > before // every or done >= steps:
             try:
                 self.save()
-            except (ClusterError, tf.errors.OpError) as e:
+            except (ClusterError, CheckpointError, tf.errors.OpError) as e:
                 if not checkpoint.is_write_error(e):
                     raise
                 warnings.warn(

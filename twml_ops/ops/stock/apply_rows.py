@@ -38,6 +38,32 @@ def apply_rows(
     return update_rows(rule, handles, shapes, ids, gradient, hyper, seed)
 
 
+def apply_wide_rows(
+    rule: str, var: tf.Variable, slots: Sequence[tf.Variable], gradient: Any, hyper: Sequence[Any]
+) -> Any:
+    """Updates the touched rows of a variable whose type no kernel has, such as float64.
+
+    Args:
+        rule: Name of the update rule.
+        var: Variable [N, ...].
+        slots: Variables of its type.
+        gradient: `tf.IndexedSlices`, whose repeated ids are summed first.
+        hyper: Hyperparameters of the rule.
+
+    Returns:
+        The operation that updates, or None in eager mode.
+    """
+    dtype = var.dtype.base_dtype
+    handles = [v.handle for v in (var, *slots)]
+    shapes = [tf.raw_ops.VariableShape(input=h, out_type=tf.int64) for h in handles]
+    ids, rows = gradient.indices, tf.cast(gradient.values, dtype)
+    preconditions = _preconditions(handles, shapes, UPDATE_FORMULAS[rule], ids, rows)
+    ids = check.require_well_formed(ids, *preconditions)
+    ids, rows = sum_duplicates_unchecked(ids, rows)
+    hyper = [tf.cast(h, dtype) for h in hyper]
+    return update_rows(rule, handles, shapes, ids, rows, hyper, 0, dtype=dtype)
+
+
 def update_rows(
     rule: str,
     handles: Sequence[tf.Tensor],
@@ -47,6 +73,7 @@ def update_rows(
     hyper: Sequence[tf.Tensor],
     seed: Any,
     enabled: tf.Tensor | None = None,
+    dtype: tf.DType = tf.float32,
 ) -> Any:
     """Updates the rows `ids` [U] of a table and its slots with `gradient` [U, ...].
 
@@ -59,26 +86,28 @@ def update_rows(
         hyper: Hyperparameters of the rule.
         seed: Seed of stochastic rounding.
         enabled: Bool scalar; False keeps all values. None: always update.
+        dtype: Type of the computation and of the slots; the table may be bfloat16 if it is float32.
 
     Returns:
         The operation that updates, or None in eager mode.
     """
     formula = UPDATE_FORMULAS[rule]
     var, *slots = handles
-    dtype = check.variable_dtype(var, "var", None, tf.float32, tf.bfloat16)
+    dtypes = (tf.float32, tf.bfloat16) if dtype == tf.float32 else (dtype,)
+    of_var = check.variable_dtype(var, "var", None, *dtypes)
     number, width = tf.shape(ids)[0], tf.cast(tf.reduce_prod(shapes[0][1:]), tf.int32)
 
-    def read(handle: tf.Tensor, shape: Sequence[Any], dtype: tf.DType = tf.float32) -> tf.Tensor:
+    def read(handle: tf.Tensor, shape: Sequence[Any], dtype: tf.DType = dtype) -> tf.Tensor:
         found = tf.raw_ops.ResourceGather(resource=handle, indices=ids, dtype=dtype)
         return tf.reshape(found, tf.stack(shape))
 
-    stored = read(var, [number, width], dtype)
-    weights = tf.cast(stored, tf.float32)
+    stored = read(var, [number, width], of_var)
+    weights = tf.cast(stored, dtype)
     cell = TensorCell(weights - weights * hyper[1])
     old = [read(s, [number] if formula.rowwise_slots else [number, width]) for s in slots]
     cells = [TensorCell(value) for value in old]
     formula.step(cell, cells, tf.reshape(gradient, [number, width]), list(hyper))
-    new = cell.value() if dtype == tf.float32 else round_stochastically(cell.value(), ids, seed)
+    new = cell.value() if of_var == dtype else round_stochastically(cell.value(), ids, seed)
     values = [new, *(c.value() for c in cells)]
     if enabled is not None:
         before = [stored, *old]

@@ -1,0 +1,41 @@
+"""Facts about a training, which a checkpoint has and which must be those of who continues it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from twml_ops.checkpoint.errors import CheckpointError
+from twml_ops.checkpoint.reader import CheckpointReader
+
+FACTS = "values"  # their key in the values of a manifest
+
+
+def check_facts(
+    checkpoint: CheckpointReader,
+    expected: Mapping[str, Any],
+    kind: str = FACTS,
+    may_differ: Collection[str] = (),
+) -> None:
+    """Refuses the checkpoint of another training.
+
+    Args:
+        checkpoint: from which a training is to be continued.
+        expected: the facts about that training, as JSON has them.
+        kind: key of the facts in the values of the manifest.
+        may_differ: names of facts in which they may differ.
+
+    Raises:
+        CheckpointError: the checkpoint has none, or one of them differs. The message names it.
+    """
+    found = checkpoint.manifest.values.get(kind)
+    if not isinstance(found, Mapping):
+        raise CheckpointError(
+            f"{checkpoint.folder}: does not say of which training it is: it has no {kind!r}"
+        )
+    for name in sorted({*expected, *found} - {*may_differ}):
+        if expected.get(name) != found.get(name):
+            raise CheckpointError(
+                f"{checkpoint.folder}: is of a training with {name} = {found.get(name)!r}, got "
+                f"{expected.get(name)!r}"
+            )

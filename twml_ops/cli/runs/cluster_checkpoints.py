@@ -1,0 +1,117 @@
+"""The folder OUT.checkpoints of a cluster: of which run it is, and when it is removed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from twml_ops.checkpoint import FACTS, CheckpointError, CheckpointReader, check_facts
+from twml_ops.cli.errors import UserError
+from twml_ops.cli.runs import cluster, evaluation_log
+from twml_ops.cli.runs.checkpoints import unfinished_run
+from twml_ops.cli.runs.config import RunConfig
+from twml_ops.distribute import Cluster
+from twml_ops.distribute.hybrid.checkpoint import manager_of
+
+START = "start"
+_DATA = ("steps", "step_examples", "examples")  # the trainer compares them
+# With these a run may be continued: they do not change what is computed, or only its speed.
+_MAY_DIFFER = ("checkpoint_policy",)
+_OF_CLUSTER = ("mode", "wire_dtype", "exchange_every")
+
+
+def facts_of(config: RunConfig) -> dict[str, Any]:
+    """What must be equal in a run and in the checkpoint from which it is continued.
+
+    Args:
+        config: configuration of the run.
+    """
+    fields = config.to_json()
+    options = fields.pop("cluster")
+    facts = {name: value for name, value in fields.items() if name not in _MAY_DIFFER}
+    facts |= {name: options[name] for name in _OF_CLUSTER}
+    facts[START] = Cluster.from_environment().start_id
+    found: dict[str, Any] = json.loads(json.dumps(facts))
+    return found
+
+
+def is_of_start(checkpoint: CheckpointReader) -> bool:
+    """Whether a checkpoint was written in this start of the cluster."""
+    facts = checkpoint.manifest.values.get(FACTS, {})
+    return bool(facts.get(START) == Cluster.from_environment().start_id)
+
+
+class ClusterCheckpoints:
+    """The checkpoints of a run, as its chief finds them.
+
+    A process that its supervisor has restarted continues without being told to: the checkpoints
+    have the start id of the cluster. Those of another start are treated as one process treats those
+    that it finds: they are continued with --resume, and removed with --overwrite.
+
+    Args:
+        out: final folder of the run.
+        config: configuration of the run, with a learning rate.
+        resume: whether the checkpoints of another start are to be continued.
+        overwrite: whether they are removed.
+
+    Raises:
+        UserError: the folder has checkpoints of another start, and the run is neither to continue
+            nor to replace them; or they are of another run; or another process writes to it.
+    """
+
+    def __init__(self, out: Path, config: RunConfig, resume: bool, overwrite: bool) -> None:
+        self.folder = cluster.checkpoint_dir(out)
+        self._manager = manager_of(self.folder)
+        if self._manager.is_empty:
+            return
+        try:
+            self._manager.lock()
+        except CheckpointError as e:
+            raise UserError(str(e)) from e
+        newest = self._manager.latest()
+        if newest is None:  # all are damaged, which the trainer refuses
+            if overwrite:
+                self.remove()
+            return
+        problem = _difference(newest, config)
+        continues = resume or (is_of_start(newest) and not (problem and overwrite))
+        if continues and problem:
+            raise UserError(f"{problem}; use --overwrite to begin again")
+        if continues:
+            self._take_model(newest, config)
+        elif overwrite:
+            self.remove()
+        else:
+            raise unfinished_run(self.folder)
+
+    def _take_model(self, newest: CheckpointReader, config: RunConfig) -> None:
+        """Gives the model that an earlier start has built its name in this one."""
+        starts = newest.manifest.values[FACTS][START], Cluster.from_environment().start_id
+        before, now = (self.folder / cluster.model_file(config, start) for start in starts)
+        if before.exists() and not now.exists():
+            before.rename(now)
+
+    def remove(self) -> None:
+        """Removes the checkpoints, the models and the evaluations, and the folder if it is empty.
+
+        Raises:
+            UserError: another process writes to the folder.
+        """
+        if not self.folder.is_dir():
+            return
+        for path in (*self.folder.glob(f"{cluster.MODEL}-*"), self.folder / evaluation_log.FILE):
+            path.unlink(missing_ok=True)
+        try:
+            self._manager.remove_all()
+        except CheckpointError as e:
+            raise UserError(str(e)) from e
+
+
+def _difference(checkpoint: CheckpointReader, config: RunConfig) -> str | None:
+    """Why a checkpoint is not of a run with this configuration; None: it is."""
+    try:
+        check_facts(checkpoint, facts_of(config), may_differ=(START, *_DATA))
+    except CheckpointError as e:
+        return str(e)
+    return None

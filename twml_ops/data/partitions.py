@@ -1,0 +1,135 @@
+"""Columns that are in the names of folders, as Hive and Spark write them: `day=2013-01-07/`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from glob import has_magic
+from pathlib import Path
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+
+from twml_ops.data.block import Array
+from twml_ops.data.columns import Columns
+from twml_ops.data.errors import DataError, quote
+from twml_ops.data.guess import numbers_of_labels
+
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+class Partitions:
+    """What the folders of some files say.
+
+    Args:
+        pattern: the folder or pattern that names the files.
+        files: the files.
+
+    Raises:
+        DataError: the files are in folders with different names of columns.
+    """
+
+    def __init__(self, pattern: str, files: Sequence[str]) -> None:
+        self._values = {path: _values(Path(path).parent.parts) for path in files}
+        below = {path: _values(Path(path).parent.parts[_fixed(pattern) :]) for path in files}
+        names = [*below[files[0]]]
+        for path, values in below.items():
+            if [*values] != names:
+                raise DataError(
+                    f"{path}: the names of its folders have the columns {[*values]}, those of "
+                    f"{files[0]} have {names}"
+                )
+        self._names = names
+
+    def types(self, without: Sequence[str]) -> dict[str, pa.DataType]:
+        """The columns below the folder that was named, but `without`: integers or text."""
+        types = {}
+        for name in self._names:
+            if name not in without:
+                values = [v[name] for v in self._values.values()]
+                integer = all(v is None or _INTEGER.fullmatch(v) for v in values)
+                types[name] = pa.int64() if integer else pa.string()
+        return types
+
+    def have(self, path: str, name: str) -> bool:
+        """Whether a folder of a file has the column."""
+        return name in self._values[path]
+
+    def added_to(self, columns: Columns, path: str) -> Columns:
+        """The columns of a file, and those that only its folders have."""
+        values = self._values[path]
+        return _WithPartitions(columns, path, values) if values else columns
+
+
+class _WithPartitions(Columns):
+    def __init__(self, inside: Columns, path: str, values: dict[str, str | None]) -> None:
+        self._inside, self._path, self._values = inside, path, values
+
+    @property
+    def count(self) -> int:
+        return self._inside.count
+
+    def has(self, name: str) -> bool:
+        return self._inside.has(name) or name in self._values
+
+    def _is_inside(self, name: str) -> bool:
+        return self._inside.has(name) or name not in self._values
+
+    def numbers(self, name: str) -> Array:
+        if self._is_inside(name):
+            return self._inside.numbers(name)
+        value = self._values[name]
+        try:
+            number = np.nan if value is None else float(value)
+        except ValueError:
+            raise self._wrong(name, "a number") from None
+        return np.full(self.count, number)
+
+    def labels(self, name: str) -> Array:
+        if self._is_inside(name):
+            return self._inside.labels(name)
+        numbers, good = numbers_of_labels(pa.array([self._values[name]], pa.string()))
+        if not good[0]:
+            raise self._wrong(name, "a number, yes, no, true or false")
+        return np.full(self.count, numbers[0])
+
+    def tokens(self, name: str) -> pa.Array:
+        if self._is_inside(name):
+            return self._inside.tokens(name)
+        indices = pa.array(np.zeros(self.count, np.int32))
+        return pa.DictionaryArray.from_arrays(indices, pa.array([self._values[name]], pa.string()))
+
+    def ids(self, name: str, version: int, typed: bool = False) -> Array:
+        if self._is_inside(name):
+            return self._inside.ids(name, version, typed)
+        return super().ids(name, version, typed)
+
+    def token_lists(self, name: str) -> tuple[Array, pa.Array]:
+        if self._is_inside(name):
+            return self._inside.token_lists(name)
+        return np.ones(self.count, np.int64), self.tokens(name)
+
+    def number_lists(self, name: str) -> tuple[Array, Array]:
+        if self._is_inside(name):
+            return self._inside.number_lists(name)
+        raise self._wrong(name, "a list of numbers")
+
+    def _wrong(self, name: str, expected: str) -> DataError:
+        got = quote(f"{name}={self._values[name]}")
+        return DataError(f"{self._path}: column {name}: expected {expected}, the folder is {got}")
+
+
+def _values(folders: Sequence[str]) -> dict[str, str | None]:
+    """Column → value of the folders that are called `column=value`."""
+    pairs = (folder.partition("=") for folder in folders)
+    found = {unquote(name): unquote(value) for name, sign, value in pairs if name and sign}
+    return {name: None if value == _NULL else value for name, value in found.items()}
+
+
+def _fixed(pattern: str) -> int:
+    """How many folders a pattern names without a wildcard."""
+    path = Path(pattern).expanduser()
+    parts = path.parts if path.is_dir() else path.parts[:-1]
+    return next((i for i, part in enumerate(parts) if has_magic(part)), len(parts))
