@@ -18,8 +18,8 @@ ARROWS = {
     "cli": "cli.commands cli.errors _deferred_imports _garbage_collection _startup_log _terminal",
     "cli.commands": "cli.runs cli.errors checkpoint selfcheck",
     "cli.runs": "cli.render cli.results cli.errors analysis export serving tpu distribute search "
-    "models peers layers optimizers placement checkpoint data planning _keras _child _publish "
-    "_scorer ''",
+    "models peers layers optimizers placement checkpoint data planning _known_categories _keras "
+    "_child _publish _scorer ''",
     "cli.render": "cli.results analysis tpu search data planning _terminal",
     "cli.results": "analysis planning",
     "callbacks": "models placement _keras",
@@ -31,9 +31,9 @@ ARROWS = {
     "distribute": "checkpoint layers optimizers placement ops peers planning _keras _child "
     "_deprecated",
     "estimator": "export checkpoint optimizers ops _deprecated",
-    "serving": "core _scorer",
-    "export": "models checkpoint data layers ops ops.stock core _scorer _category_hash _keras "
-    "_publish",
+    "serving": "core _scorer _raw_columns _known_categories",
+    "export": "models checkpoint data layers ops ops.stock core _scorer _category_hash "
+    "_known_categories _keras _publish",
     "models": "data layers placement _batch ops _keras",
     "checkpoint": "layers optimizers data placement ops core _keras _publish",
     "planning": "_deprecated",
@@ -51,6 +51,7 @@ ARROWS = {
     "core": "_scorer _core",
     "_scorer": "_raw_columns _core",
     "_raw_columns": "",
+    "_known_categories": "",
     "_category_keys": "",
     "_keras": "",
     "_deprecated": "",

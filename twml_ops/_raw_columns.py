@@ -44,12 +44,11 @@ def numbers_of(name: str, column: Array) -> NDArray[np.float32]:
 def strings_of(name: str, column: Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The bytes of all categories of a column, and the offsets of each, int64 [B + 1].
 
-    Text is encoded as UTF-8; integers, bools and floats that are integers, as pandas makes them of
-    integers with missing values, are their text. Missing values have no bytes.
+    Text is encoded as UTF-8; integers and bools are their text. Missing values have no bytes.
 
     Args:
         name: name of the column, for messages.
-        column: text, bytes, integers, bools or floats without a fraction [B].
+        column: text, bytes, integers or bools [B].
 
     Raises:
         ValueError: the column holds something else.
@@ -72,16 +71,12 @@ def _bytes_of(name: str, column: Array) -> tuple[Array, Array]:
         column = column.astype("S")
     elif column.dtype.kind == "U":
         column = np.char.encode(column, "utf-8").astype("S")  # NumPy 1 makes floats of no texts
-    elif column.dtype.kind == "f":
-        missing = np.isnan(column)
-        kept = 2.0 ** (np.finfo(column.dtype).nmant + 1)  # the largest integers have gaps
-        whole = missing | ((np.trunc(column) == column) & (np.abs(column) <= kept))
-        if not whole.all():
-            raise ValueError(_no_category(name, column[~whole][0]))
-        integers = np.where(missing, 0, column).astype(np.int64)
-        column = np.where(missing, b"", integers.astype("S"))
+    elif column.dtype.kind == "f" and np.isnan(column).all():  # missing values only, or no items
+        column = np.zeros(len(column), "S1")
     if column.dtype.kind != "S":
-        raise ValueError(_no_category(name, _kind(column)))
+        raise ValueError(
+            f"column {name!r} must hold strings, integers or bools, got {_kind(column)}"
+        )
     lengths = np.char.str_len(column).astype(np.int64)
     table = np.ascontiguousarray(column).view(np.uint8).reshape(len(column), column.itemsize)
     return table[np.arange(column.itemsize) < lengths[:, None]], lengths
@@ -96,16 +91,9 @@ def _bytes_of_one(name: str, token: Any) -> bytes:
         return b"true" if token else b"false"
     if isinstance(token, (str, int, np.integer)):
         return str(token).encode()
-    if isinstance(token, (float, np.floating)):
-        kept = 2.0 ** (np.finfo(type(token)).nmant + 1)
-        if abs(token) <= kept and token == int(token):
-            return str(int(token)).encode()
-        raise ValueError(_no_category(name, token))
-    raise ValueError(_no_category(name, type(token).__name__))
-
-
-def _no_category(name: str, got: object) -> str:
-    return f"column {name!r} must hold strings, bools or integers that a float keeps, got {got}"
+    raise ValueError(
+        f"column {name!r} must hold strings, integers or bools, got {type(token).__name__}"
+    )
 
 
 def _kind(column: Array) -> str:

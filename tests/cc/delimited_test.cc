@@ -64,6 +64,42 @@ TEST(Delimited, FieldsAreRead) {
   }
 }
 
+TEST(Delimited, IntegersThatAFloatDoesNotKeepAreNamed) {
+  const std::vector<DelimitedColumn> columns = {{ColumnKind::kGuessed, {}},
+                                                {ColumnKind::kFloat, {}}};
+  const auto lossy_line = [&](const std::string& last) {
+    const std::string text = "1,007\n0.5,16777217\n16777216,0\nNA,1\n1e20,1\n" + last + ",1\n";
+    const std::vector<int64_t> ends = LineEnds(Bytes(text));
+    std::vector<double> numbers(2 * ends.size());
+    int64_t bad_line, line;
+    EXPECT_TRUE(ParseDelimited(Bytes(text), ends, ',', columns, 1000, Backwards,
+                               {numbers.data(), nullptr}, &bad_line, &line)
+                    .ok());
+    EXPECT_EQ(bad_line, -1);
+    return line;
+  };
+  for (const std::string kept : {"0", "-0.7", "33554432", "16777217.5", ""}) {
+    EXPECT_EQ(lossy_line(kept), -1) << kept;
+  }
+  for (const std::string lost : {"007", "-01", "16777217", "+16777217.0", "9007199254740993"}) {
+    EXPECT_EQ(lossy_line(lost), 5) << lost;
+  }
+}
+
+TEST(Delimited, TypedCategoriesHaveOneSpelling) {
+  const std::vector<DelimitedColumn> columns = {{ColumnKind::kTyped, kKey}};
+  const std::string text = "3.0\n+3\n-0.0\nTrue\n007\nNA\n\n3.5\n-\n+";
+  const std::vector<int64_t> ends = LineEnds(Bytes(text));
+  std::vector<int64_t> ids(ends.size());
+  int64_t bad_line, lossy_line;
+  ASSERT_TRUE(ParseDelimited(Bytes(text), ends, ',', columns, 1000, Serial, {nullptr, ids.data()},
+                             &bad_line, &lossy_line)
+                  .ok());
+  EXPECT_EQ(
+      ids, (std::vector<int64_t>{Id("3"), Id("3"), Id("0"), Id("true"), Id("007"), kMissingCategory,
+                                 kMissingCategory, Id("3.5"), kMissingCategory, Id("+")}));
+}
+
 TEST(Delimited, TheFirstBadLineIsNamed) {
   const std::string good = "1\ta\t\t1\n";
   for (const std::string bad : {"", "1\ta\t\t", "x\ta\t\t1", "1.5\ta\t\t1", "1\ta\t\t1\t",

@@ -240,6 +240,101 @@ def test_examples_with_a_feature_of_another_type_are_refused(data, tmp_path):
         serve(examples=tf.constant([wrong.SerializeToString()]))
 
 
+def example(**features):
+    """A serialized `tf.Example` with lists of integers, floats or bytes."""
+    made = {}
+    for name, (kind, values) in features.items():
+        if kind == "int":
+            made[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+        elif kind == "float":
+            made[name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
+        else:
+            made[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+    return tf.train.Example(features=tf.train.Features(feature=made)).SerializeToString()
+
+
+LISTS = Schema(("n",), ("c", "t"), 9, "x", bags=("t",), bag_weights={"t": "w"})
+
+
+@pytest.mark.parametrize("number", ["int", "float"])
+@pytest.mark.parametrize("category", ["int", "bytes"])
+def test_examples_are_served_as_they_were_trained_on_whatever_types_their_lists_have(
+    number, category, tmp_path
+):
+    def numbers(*values):
+        return number, [float(v) if number == "float" else v for v in values]
+
+    def categories(*values):
+        return category, [b"%d" % v if category == "bytes" else v for v in values]
+
+    ids = ("int", [5, 8])
+    full = {"label": ("int", [1]), "n": numbers(2**24 + 1), "c": categories(3)}
+    full |= {"t": categories(1, 2), "w": numbers(2, 3), "ids": ids, "values": numbers(4, 6)}
+    empty = {"label": ("int", [0]), "n": (number, []), "ids": ("int", []), "values": numbers()}
+    rows = [example(**full), example(**empty), example(**full | {"n": numbers(-7)})]
+    path = tmp_path / "a.tfrecord"
+    with tf.io.TFRecordWriter(str(path)) as out:
+        for row in rows:
+            out.write(row)
+    source = open_source(f"tfrecord:{path}", schema=LISTS)
+    ((want, _),) = source.dataset(3, layout="fields")
+    raw = RawColumns(source.schema, "fields")
+    got = raw.features(raw.parse(tf.constant(rows)))
+    assert got.keys() == want.keys()
+    for name, tensor in want.items():
+        for part in ("flat_values", "row_splits") if name in raw.specs() else ("flat_values",):
+            a, b = (getattr(x, part, x) for x in (got[name], tensor))
+            np.testing.assert_array_equal(a, b, name)
+
+
+def test_lists_of_one_batch_may_have_different_types():
+    raw = RawColumns(Schema(("n",), ("c",), 0, "x", typed=("c",)), "fields")
+    rows = [
+        example(n=("int", [3]), c=("bytes", [b"True"])),
+        example(n=("float", [3.5]), c=("int", [7])),
+        example(c=("bytes", [b"7.0"])),
+        b"",
+    ]
+    columns = raw.parse(tf.constant(rows))
+    np.testing.assert_array_equal(columns["n"], np.float32([3, 3.5, np.nan, np.nan]))
+    assert columns["c"].numpy().tolist() == [b"True", b"7", b"7.0", b""]
+    ids = raw.features(columns)["categorical"].numpy()[:, 0]
+    assert ids[1] == ids[2]
+    assert ids[3] == -1
+    assert {k: v.shape[0] for k, v in raw.parse(tf.zeros([0], tf.string)).items()} == {
+        "n": 0,
+        "c": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        {"n": ("bytes", [b"3"])},
+        {"n": ("int", [3, 4])},
+        {"c": ("float", [3.0])},
+        {"c": ("bytes", [b"a", b"b"])},
+        {"t": ("float", [1.0])},
+        {"t": ("bytes", [b"a"]), "w": ("int", [1, 2])},
+        {"ids": ("float", [1.0])},
+        {"ids": ("int", [1]), "values": ("int", [1, 2])},
+    ],
+)
+def test_lists_that_training_refuses_are_refused(features):
+    raw = RawColumns(LISTS, "fields")
+    with pytest.raises(tf.errors.InvalidArgumentError, match=next(reversed(features))):
+        raw.parse(tf.constant([example(), example(**features)]))
+
+
+@pytest.mark.parametrize("column", ["n", "w"])
+def test_infinite_numbers_are_refused_as_the_readers_refuse_them(column):
+    raw = RawColumns(LISTS, "fields")
+    columns = raw.parse(tf.constant([example(n=("int", [1]), t=("int", [2]), w=("int", [3]))]))
+    raw.features(columns)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must not be infinite"):
+        raw.features(columns | {column: tf.constant([np.inf])})
+
+
 @pytest.mark.parametrize("layout", ["ragged", "fields"])
 def test_raw_sparse_ids_are_passed_on(layout):
     raw = RawColumns(Schema((), (), 9, "x"), layout)

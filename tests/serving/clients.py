@@ -9,6 +9,9 @@ import grpc
 import numpy as np
 
 from tests.core import scorer_programs
+from twml_ops._known_categories import KnownCategories
+from twml_ops._raw_columns import strings_of
+from twml_ops.core import hash_strings
 from twml_ops.serving import Server, ServerOptions, messages
 from twml_ops.serving.tensors import tensor_of
 
@@ -123,3 +126,14 @@ def raw_model(folder):
     program["output_name"] = "probability"
     file.write_text(json.dumps(program))
     return Path(folder)
+
+
+def with_categories(folder, **tokens):
+    """Adds to a model of raw columns which categories training has seen, by column."""
+    program = json.loads((folder / "scorer.json").read_text())
+    known = KnownCategories([*tokens])
+    for column in program["raw"]["categories"]:
+        data, offsets = strings_of("", np.array(tokens[column["name"]], object))
+        known.add(column["name"], hash_strings(data, offsets, tuple(column["key"])))
+    known.save(folder)
+    return folder

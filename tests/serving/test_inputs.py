@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core import scorer_programs
-from tests.serving.clients import predict_request, raw_model, sparse_model
+from tests.serving.clients import predict_request, raw_model, sparse_model, with_categories
 from twml_ops.serving import ServerOptions, messages
 from twml_ops.serving.errors import InvalidRequest, RequestError, TooLarge
 from twml_ops.serving.tensors import _TYPES, Tensor, array_of
@@ -112,6 +112,70 @@ def test_integers_and_bools_are_the_categories_of_their_text(raw):
     np.testing.assert_array_equal(
         *(raw.predict_json({"inputs": columns}).values for columns in (numbers, texts))
     )
+
+
+@pytest.mark.parametrize("ids", [[True, 3], [3, False], [True], [3.7], [1, 2.0], [None], ["3"]])
+def test_ids_are_integers_and_nothing_else(sparse, ids):
+    ends = [0, len(ids)]
+    body = {"inputs": {"x_ids": ids, "x_values": [1.0] * len(ids), "x_row_splits": ends}}
+    with pytest.raises(InvalidRequest, match="x_ids"):
+        sparse.predict_json(body)
+
+
+@pytest.mark.parametrize("big", ["1e400", "-1e400", "1e39", "-3.5e38"])
+@pytest.mark.parametrize("other", ["0", "Infinity"])  # the second is for another JSON parser
+def test_numbers_that_the_readers_refuse_are_refused(sparse, raw, big, other):
+    values = f'{{"x_ids": [1, 2], "x_values": [{big}, {other}], "x_row_splits": [0, 2]}}'
+    columns = json.dumps(COLUMNS | {"age": [1, 2, "BIG"]}).replace('"BIG"', big)
+    for version, inputs in ((sparse, values), (raw, columns)):
+        with pytest.raises(InvalidRequest, match="finite in float"):
+            version.predict_json(read_json(b'{"inputs": %s}' % inputs.encode()))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_infinite_numbers_in_raw_columns_are_refused_by_every_route(raw, dtype):
+    age = np.array([1, np.nan, -np.inf], dtype)
+    columns = {
+        n: np.array(c, object if n in ("city", "tags") else None) for n, c in COLUMNS.items()
+    }
+    columns |= {"age": age, "height": np.float32([1, 2, 3])}
+    message = "column 'age' must hold numbers that are finite in float32, got -inf in row 2"
+    with pytest.raises(ValueError, match=message):
+        raw.scorer.predict(columns)
+    request = predict_request({"age": age})
+    columns["age"] = array_of("age", request.inputs["age"], 1 << 20)
+    with pytest.raises(InvalidRequest, match=message):
+        raw.predict_arrays("", columns)
+
+
+@pytest.mark.parametrize("dtype", [4, 5, 6, 17, 19])
+def test_items_that_do_not_fit_the_type_of_a_tensor_are_refused(dtype):
+    tensor = messages.TensorProto()
+    tensor.dtype = dtype
+    tensor.tensor_shape.dim.add(size=1)
+    getattr(tensor, "half_val" if dtype == 19 else "int_val").append(70_000)
+    with pytest.raises(InvalidRequest, match="'x' must fit into u?int.*got 70000"):
+        array_of("x", tensor, 100)
+
+
+def test_categories_that_training_has_not_seen_are_counted(raw_with_categories):
+    version = raw_with_categories
+    assert version.categories.taken() == {}  # the warm-up is no request
+    unseen = COLUMNS | {"city": ["?", None, "Bern"], "tags": ["x", "x", "x"]}
+    for body in (COLUMNS, unseen):
+        version.predict_json({"inputs": body})
+    assert version.categories.taken() == {"city": (4, 2), "tags": (6, 1)}
+    assert version.categories.taken() == {}
+    for _ in range(400):
+        version.predict_json({"inputs": COLUMNS})
+    examined, unknown = version.categories.taken()["city"]
+    assert 2 * 98 <= examined < 2 * 200
+    assert 2 * unknown == examined
+
+
+@pytest.fixture
+def raw_with_categories(tmp_path):
+    return load(with_categories(raw_model(tmp_path), city=["Zürich", "Bern"], tags=["x"]))
 
 
 def test_the_raw_signature_refuses_features(raw):

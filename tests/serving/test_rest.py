@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("twml_ops.serving", reason="needs the extra `serve`")
 
 from tests.core import scorer_programs
-from tests.serving.clients import constant_model, raw_model, serving, sparse_model
+from tests.serving.clients import constant_model, raw_model, serving, sparse_model, with_categories
 from tests.serving.test_model import damage
 from twml_ops import core
 from twml_ops.serving import rest
@@ -229,6 +229,20 @@ def test_metrics_count_requests_rows_and_times(tmp_path):
         assert client.metric('twml_serving_request_seconds_count{api="rest"}') == 4
         assert client.metric('twml_serving_shed_total{api="rest"}') == 0
         assert client.metric("twml_serving_running") == 0
+
+
+def test_metrics_count_unknown_categories(tmp_path):
+    folder = with_categories(raw_model(tmp_path / "m"), city=["a"], tags=["x", "y"])
+    columns = {"age": [1, 2], "height": [1, 2], "city": ["a", "b"]}
+    columns |= {"tags": ["x", "y", "z"], "tags_row_splits": [0, 1, 3]}
+    with serving(folder) as (_, client):
+        assert client.predict({"inputs": columns})[0] == 200
+        for field, known, unknown in (("city", 1, 1), ("tags", 2, 1)):
+            for result, count in (("known", known), ("unknown", unknown)):
+                name = (
+                    f'twml_serving_categories_total{{field="{field}",model="m",result="{result}"}}'
+                )
+                assert client.metric(name) == count
 
 
 def test_several_outputs_have_names(tmp_path):

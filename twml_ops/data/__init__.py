@@ -1,7 +1,7 @@
 """Readers: SOURCE strings to `tf.data` batches in the layers' ragged form."""
 
 from twml_ops.data.block import Block, Rows
-from twml_ops.data.errors import DataError
+from twml_ops.data.errors import DataError, DataWarning
 from twml_ops.data.hashing import hash_tokens
 from twml_ops.data.layouts import LayoutName
 from twml_ops.data.negatives import sample_negatives
@@ -18,6 +18,7 @@ __all__ = [
     "SCHEMES",
     "Block",
     "DataError",
+    "DataWarning",
     "Feature",
     "InputPosition",
     "InputSettings",

@@ -239,18 +239,21 @@ class ArrowColumns(Columns):
         return list_lengths(column), np.asarray(flat.to_numpy(zero_copy_only=False))
 
     def _integer_texts(self, name: str, column: pa.Array, rows: Array) -> pa.Array:
-        """Floats that are integers, as pandas makes them of integers with missing ones, as text."""
+        """Floats that are integers, as pandas makes them of integers with missing ones, as text.
+
+        It is the text `3.0` that pandas writes to a CSV file.
+        """
         numbers = floats(column)
         bad = ~(np.isnan(numbers) | ((np.trunc(numbers) == numbers) & (np.abs(numbers) <= 2**53)))
         if bad.any():
             k = int(bad.argmax())
+            kind = self._batch.schema.field(name).type
             raise DataError(
-                f"{self._where(int(rows[k]))}: column {name} has the category {numbers[k]}, "
-                "expected text, a bool or an integer that a float keeps"
+                f"{self._where(int(rows[k]))}: column {name} has type {kind}, expected text, "
+                f"integers, bools or floats that keep an integer, got {numbers[k]}"
             )
-        return pa.array(np.nan_to_num(numbers).astype(np.int64), mask=np.isnan(numbers)).cast(
-            pa.string()
-        )
+        integers = pa.array(np.nan_to_num(numbers).astype(np.int64), mask=np.isnan(numbers))
+        return pc.binary_join_element_wise(integers.cast(pa.string()), ".0", "")
 
     def _column(self, name: str) -> pa.Array:
         if not self.has(name):

@@ -29,7 +29,7 @@ from twml_ops.data.columns import ArrowColumns, Columns, block_of, infer
 from twml_ops.data.csv_rows import CsvFile, CsvRows
 from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import files_of
-from twml_ops.data.guess import Guess, guess_texts, is_lossy, is_typed, numbers_of_texts, say, warn
+from twml_ops.data.guess import Guess, are_lossy, guess_texts, is_typed, numbers_of_texts, say, warn
 from twml_ops.data.partitions import Partitions
 from twml_ops.data.schema import DEFAULT_LABELS, Schema
 from twml_ops.data.source import Source
@@ -218,13 +218,12 @@ class CsvSource(Source):
         """Warns if texts of a column that was guessed to be of numbers could be ids."""
         if name not in self._guessed - self._warned:
             return
-        for k, text in enumerate(pc.unique(texts.drop_null()).to_pylist()):
-            if is_lossy(text.decode("utf-8", "replace")):
-                self._warned.add(name)
-                row = line + (k and pc.index(texts, text).as_py())
-                what = f"{chunk.where(row)}: column {name} is read as numbers, which lose"
-                say(f"{what} something of {quote(text)}", [name])
-                return
+        lossy = are_lossy(texts)
+        if lossy.any():
+            self._warned.add(name)
+            row = int(lossy.argmax())
+            what = f"{chunk.where(line + row)}: column {name} is read as numbers, which lose"
+            say(f"{what} something of {quote(texts[row].as_py())}", [name])
 
     def _read_options(self, chunk: CsvRows, threads: bool) -> csv.ReadOptions:
         """A block of Arrow must hold the longest row."""

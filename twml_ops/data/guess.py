@@ -73,11 +73,7 @@ def guess_texts(name: str, texts: pa.Array) -> Guess | None:
         return Guess(False, typed, why)
     integers = pc.all(pc.match_substring_regex(values, _INTEGER)).as_py()
     numbers = _plain(values).cast(pa.float64()).to_numpy(zero_copy_only=False)
-    exact = is_exact(numbers)
-    # A float64 keeps 15 digits.
-    for k in np.flatnonzero(pc.binary_length(values).to_numpy(zero_copy_only=False) > 15):
-        exact[k] = not is_lossy(values[int(k)].as_py())
-    return _guess_whole(name, values, numbers, exact, integers)
+    return _guess_whole(name, values, numbers, ~are_lossy(values), integers)
 
 
 def guess_numbers(name: str, numbers: pa.Array) -> Guess:
@@ -149,15 +145,20 @@ def _plain(numbers: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(numbers, r"^\+", "")
 
 
-def is_lossy(text: str) -> bool:
-    """Whether a text that is a number could be an id that a float32 does not keep."""
-    text = text.strip()
-    if not re.match(_WHOLE, text):
-        return False
-    digits = text.partition(".")[0]
-    if re.match(_LEADING_ZERO, text) or len(digits) > 38:  # about the largest float32
-        return True
-    return int(np.float32(int(digits))) != int(digits)
+def are_lossy(texts: pa.Array) -> np.ndarray:
+    """Whether each text is an integer that could be an id which a float32 does not keep: bool [R].
+
+    It has leading zeros, more than the 15 digits that a float64 keeps, or is rounded.
+    """
+    texts = _trimmed(texts).fill_null("")
+    whole = pc.match_substring_regex(texts, _WHOLE)
+    digits = pc.replace_substring_regex(_plain(texts), r"^-|\.0*$", "")
+    numbers = pc.if_else(whole, digits, pa.scalar(None, digits.type)).cast(pa.float64())
+    marked = pc.or_(
+        pc.match_substring_regex(texts, _LEADING_ZERO), pc.greater(pc.binary_length(digits), 15)
+    )
+    marked, whole = (x.to_numpy(zero_copy_only=False) for x in (marked, whole))
+    return whole & (marked | ~is_exact(numbers.to_numpy(zero_copy_only=False)))
 
 
 def _without_nulls(texts: pa.Array) -> pa.Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -50,6 +50,7 @@ class Source(ABC):
         self._made: Sequence[Piece] | None = None
         self._cache: Sequence[Piece] | None = None
         self._error: Exception | None = None
+        self._watchers: list[Callable[[Block], object]] = []
 
     @property
     @abstractmethod
@@ -309,10 +310,21 @@ class Source(ABC):
             repeat=repeat,
         )
 
+    def watch(self, watcher: Callable[[Block], object]) -> None:
+        """Has a function look at the examples that datasets of this source read from now on.
+
+        Args:
+            watcher: called with each block of examples before a dataset gets them.
+        """
+        self._watchers.append(watcher)
+
     def _recorded(self, blocks: Iterator[Block]) -> Iterator[Block]:
         """The blocks; TensorFlow turns exceptions into its own, so the original is kept."""
         try:
-            yield from blocks
+            for block in blocks:
+                for watcher in self._watchers:
+                    watcher(block)
+                yield block
         except Exception as e:
             self._error = e
             raise

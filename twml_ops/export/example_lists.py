@@ -100,7 +100,9 @@ def _decode(
     messages: tf.Tensor, message: str, **fields: tf.DType
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """(sizes int32 [B, fields], the items of each field [B, its largest size])."""
-    return tf.io.decode_proto(messages, message, list(fields), list(fields.values()))
+    messages = tf.concat([messages, [""]], axis=0)  # the op refuses an empty batch
+    sizes, items = tf.io.decode_proto(messages, message, list(fields), list(fields.values()))
+    return sizes[:-1], [x[:-1] for x in items]
 
 
 def _first(messages: tf.Tensor, message: str, field: str) -> tf.Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops._known_categories import KnownCategories
 from twml_ops._publish import exclusive, part_of
 from twml_ops._scorer import PROGRAM_FILE
 from twml_ops.checkpoint import CheckpointReader
@@ -53,6 +54,8 @@ class ScorerPublisher:
             versions are whole.
         keep: how many versions to keep, the last ones, beside the whole one that they need.
         trained: the model that the checkpoints are of. Default: `model`.
+        known: the categories of the training data, which the server compares with those of
+            requests.
 
     Raises:
         ValueError: `keep` is less than 1.
@@ -69,6 +72,7 @@ class ScorerPublisher:
         changed_rows: bool = True,
         keep: int = 2,
         trained: tf.keras.Model | None = None,
+        known: KnownCategories | None = None,
     ) -> None:
         if keep < 1:
             raise ValueError(f"keep must be at least 1, got {keep}")
@@ -79,6 +83,7 @@ class ScorerPublisher:
             "schema": schema,
             "output_name": output_name,
         }
+        self._known = known
         self._names: dict[int, str] | None = None
         self._published: set[str] = set()  # checkpoints whose rows the newest version has
         self._newest: Path | None = None  # the version that this object wrote last
@@ -152,6 +157,9 @@ class ScorerPublisher:
         number = int(folders[-1].name) + 1 if folders else 1
         folder = self._folder / str(number)
         try:
+            if self._known is not None:
+                folder.mkdir(parents=True)
+                self._known.save(folder)
             written = write_scorer(folder, program, files, base)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)

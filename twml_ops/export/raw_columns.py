@@ -170,6 +170,7 @@ class RawColumns:
 
     def _numbers(self, tensors: dict[str, tf.Tensor]) -> dict[str, Any]:
         table = tf.stack([tensors[name] for name in self._schema.continuous], axis=1)
+        table = _not_infinite(table, "numbers must not be infinite")
         present = tf.logical_not(tf.math.is_nan(table))
         if self._layout == "fields":
             return {
@@ -194,7 +195,9 @@ class RawColumns:
             key = bag_name(name)
             features[f"{key}_ids"] = tf.ragged.boolean_mask(ids, there)
             if name in schema.bag_weights:
-                weights = ids.with_flat_values(tensors[schema.bag_weights[name]])
+                weights = tensors[schema.bag_weights[name]]
+                weights = _not_infinite(weights, "weights must not be infinite")
+                weights = ids.with_flat_values(weights)
                 features[f"{key}_values"] = tf.ragged.boolean_mask(weights, there)
         return features
 
@@ -224,6 +227,13 @@ class RawColumns:
         for pattern, spelling in _SPELLINGS:
             texts = tf.strings.regex_replace(texts, pattern, spelling)
         return texts
+
+
+def _not_infinite(numbers: tf.Tensor, message: str) -> tf.Tensor:
+    """The numbers, if they are such as the readers of training data accept."""
+    finite = tf.logical_not(tf.reduce_any(tf.math.is_inf(numbers)))
+    with tf.control_dependencies([tf.debugging.Assert(finite, [message])]):
+        return tf.identity(numbers)
 
 
 def _tensor_name(column: str) -> str:

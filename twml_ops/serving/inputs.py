@@ -231,13 +231,11 @@ def _is_bytes(value: Any) -> bool:
 
 
 def _text(name: str, value: Any) -> Any:
-    """A category: text, bytes, an integer, a bool or None; a float that is an integer, too."""
+    """A category: text, bytes, an integer, a bool or None."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if value is None or isinstance(value, int):
         return value
-    if isinstance(value, float) and abs(value) <= 2**53 and value == int(value):
-        return int(value)  # 3.0, as pandas writes an integer beside missing ones
     if isinstance(value, str):
         try:
             return value.encode()
@@ -250,7 +248,7 @@ def _text(name: str, value: Any) -> Any:
             raise InvalidRequest(f"input {name!r} has bytes that are not base64: {e}") from e
     raise InvalidRequest(
         f'input {name!r} must hold texts, {{"b64": ...}}, integers, bools or null, got '
-        f"{value if isinstance(value, float) else _kind(value)}"
+        f"{_kind(value)}"
     )
 
 
@@ -314,6 +312,5 @@ def _dtype_of(one: Input, types: set[type]) -> Any:
         return np.int64
     elif types == {bool} and one.dtype == "bool":
         return np.bool_
-    expected = {"float32": "numbers", "int64": "integers"}.get(one.dtype, f"{one.dtype}s")
     names = ", ".join(sorted(t.__name__ for t in types))
-    raise InvalidRequest(f"input {one.name!r} must hold {expected}, got {names}")
+    raise InvalidRequest(f"input {one.name!r} must hold numbers of type {one.dtype}, got {names}")

@@ -7,7 +7,7 @@ import json
 import os
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from twml_ops._known_categories import Count
 from twml_ops._scorer import TableStatistics
 from twml_ops.serving.errors import Overloaded, RequestError
 
@@ -187,6 +188,12 @@ class Metrics:
             ["reason"],
             registry=registry,
         )
+        self._categories = Counter(
+            "twml_serving_categories",
+            "Categories of some requests, by whether they were in the training data.",
+            ["model", "field", "result"],
+            registry=registry,
+        )
         self._tables: _TableCounters | None = None
         for result in ("loaded", "refused"):
             self._loads.labels(result)
@@ -264,6 +271,20 @@ class Metrics:
         if self._tables is None:  # servers without tables in files have no such metrics
             self._tables = _TableCounters(self._registry)
         self._tables.update(model, source, counts)
+
+    def count_categories(self, model: str, counts: Mapping[str, Count]) -> None:
+        """Counts categories that were looked up.
+
+        Args:
+            model: the name of the model.
+            counts: name of a column → how many of its categories were examined and unknown.
+        """
+        for field, count in counts.items():
+            for result, size in (
+                ("unknown", count.unknown),
+                ("known", count.examined - count.unknown),
+            ):
+                self._categories.labels(model, field, result).inc(size)
 
     def text(self) -> bytes:
         """The metrics in Prometheus' text format, of all processes that share the ports."""

@@ -81,8 +81,10 @@ class Service:
             LOG.exception("a request failed")
             raise RequestError("internal error of the server; its log has the cause") from e
         finally:
+            version = self.model.current
+            if version.categories is not None:
+                self.metrics.count_categories(self.model.name, version.categories.taken())
             if self.options.storage == "file":
-                version = self.model.current
                 self.metrics.count_tables(self.model.name, version, version.statistics)
 
     async def _run_admitted(self, work: Callable[[], T], size: int, deadline: float) -> T:

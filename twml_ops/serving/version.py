@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from twml_ops._scorer import PROGRAM_FILE, TableStatistics
 from twml_ops.core import Scorer
 from twml_ops.serving import inputs
+from twml_ops.serving.categories import CategoryCounter
 from twml_ops.serving.errors import InvalidRequest, RequestError
 from twml_ops.serving.inputs import Arrays, Input, Signatures, check_rows
 from twml_ops.serving.options import ServerOptions
@@ -59,6 +60,7 @@ class Version:
         output_dims: the shapes of their rows by name; empty before the warm-up.
         step: the step of the training that its weights are of; None if it does not say.
         update: how it differs from earlier versions, as a text.
+        categories: counts categories that the model has not seen; None if it does not say.
     """
 
     number: int
@@ -69,6 +71,7 @@ class Version:
     output_dims: dict[str, tuple[int, ...]] = field(default_factory=dict)
     step: int | None = None
     update: str = ""
+    categories: CategoryCounter | None = None
 
     @classmethod
     def load(cls, folder: Path, number: int, options: ServerOptions) -> Version:
@@ -111,7 +114,7 @@ class Version:
                 raise ValueError(f"the warm-up request {saved} failed: {e}") from e
             # A model may refuse made-up rows, for example unknown features.
             LOG.info("version %d refused the made-up rows of the warm-up: %s", number, e)
-        return version
+        return replace(version, categories=CategoryCounter.load(folder, program))
 
     @property
     def statistics(self) -> TableStatistics:
@@ -165,6 +168,8 @@ class Version:
                 values = self.scorer.predict(arrays, num_threads=self.options.row_threads)
         except (ValueError, TypeError, OverflowError) as e:
             raise InvalidRequest(str(e)) from e
+        if self.categories is not None:
+            self.categories.look_up(arrays)
         outputs = values if isinstance(values, dict) else {self.output_names[0]: values}
         return Prediction(outputs, rows, by_row)
 

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 from rich.console import Console
 
+from twml_ops._known_categories import KnownCategories
 from twml_ops.checkpoint import (
     FACTS,
     CheckpointCallback,
@@ -202,6 +203,11 @@ class RunCheckpoints:
                 f"(epoch {callback.position.epoch + 1}) of {self._manager.folder}"
             )
         return callback
+
+    def publish_with(self, known: KnownCategories | None) -> None:
+        """Has published versions tell the categories of the training data."""
+        if self._publisher is not None:
+            self._publisher.known = known
 
     def publish_final(self, model: tf.keras.Model) -> None:
         """Publishes the model of the finished run, if its checkpoints are published.

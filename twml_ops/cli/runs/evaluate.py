@@ -19,6 +19,7 @@ from twml_ops.cli.render.json_output import print_json
 from twml_ops.cli.render.progress import Bar
 from twml_ops.cli.render.terminal import make_console, make_error_console, print_warning
 from twml_ops.cli.runs.folder import optional_file, write_result
+from twml_ops.cli.runs.known import checked
 from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE
 from twml_ops.cli.runs.trained_run import TrainedRun
 from twml_ops.data import Source, original_errors
@@ -88,7 +89,7 @@ def evaluate_run(run: Path, data: str | None, batch_size: int, as_json: bool) ->
     """
     trained = TrainedRun(run)
     source = trained.source(data)
-    with original_errors(source):
+    with original_errors(source), checked(run, source):
         scores = score_source(
             trained.model, source, make_error_console(), title=source.name, batch_size=batch_size
         )
@@ -139,7 +140,7 @@ def _predictions(run: Path, data: str, batch_size: int) -> np.ndarray:
     trained = TrainedRun(run)
     source, labels = trained.unlabeled_source(data), trained.schema.labels
     console = make_error_console()
-    with original_errors(source):
+    with original_errors(source), checked(run, source):
         scores = score_source(
             trained.model,
             source,

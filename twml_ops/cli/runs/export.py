@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
+from twml_ops._known_categories import KnownCategories
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs.folder import OUTPUT_NAME, SAVED_MODEL, new_export, read_run
 
@@ -59,3 +60,6 @@ def _convert(run: Path, folder: Path, form: Format, tables: TableDtype, base: Pa
     else:
         name = OUTPUT_NAME if len(trained.schema.labels) == 1 else None  # labels have names
         to_scorer(trained.model, folder, tables=tables, schema=schema, output_name=name, base=base)
+        known = KnownCategories.load(run)
+        if known is not None:
+            known.save(folder)  # for the metrics of the server

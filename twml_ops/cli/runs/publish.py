@@ -7,6 +7,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from twml_ops._known_categories import KnownCategories
 from twml_ops._publish import exclusive
 from twml_ops.checkpoint import CheckpointError, CheckpointReader
 from twml_ops.cli.errors import UserError
@@ -38,6 +39,7 @@ class RunPublisher:
         self._folder, self._config = folder, config
         self._lock = contextlib.ExitStack()
         self._publisher: ScorerPublisher | None = None
+        self.known: KnownCategories | None = None  # of the training data
 
     def open(self) -> None:
         """Claims the folder, to which no other run publishes until `close`.
@@ -105,5 +107,9 @@ class RunPublisher:
         old = schema.categorical and schema.hash_version == 1
         name = OUTPUT_NAME if len(schema.labels) == 1 else None  # labels have names
         return ScorerPublisher(
-            model, self._folder, schema=None if old else schema, output_name=name, trained=trained
+            *(model, self._folder),
+            schema=None if old else schema,
+            output_name=name,
+            trained=trained,
+            known=self.known,
         )

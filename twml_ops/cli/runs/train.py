@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
+from twml_ops._known_categories import KnownCategories
 from twml_ops.analysis import leaking_features, scoring
 from twml_ops.cli.errors import one_line
 from twml_ops.cli.render import run_summary
@@ -36,6 +37,7 @@ from twml_ops.cli.runs.config import AUTO, RunConfig
 from twml_ops.cli.runs.evaluate import importances_of, score_source, throughput
 from twml_ops.cli.runs.final_fit import final_fit
 from twml_ops.cli.runs.folder import TENSORBOARD, new_folder
+from twml_ops.cli.runs.known import learn
 from twml_ops.cli.runs.local_runner import LocalRunner
 from twml_ops.cli.runs.make_model import with_defaults, with_learning_rate
 from twml_ops.cli.runs.model_options import builder_of
@@ -209,7 +211,13 @@ def train(
         leaks: dict[str, float] = {}
         if cluster.role() != "worker":  # the chief warns of them
             leaks = leaking_features(examined.blocks(), data.schema)
+        known = None
+        if cluster.role() != "worker":
+            before = KnownCategories.load(Path(config.from_run)) if config.from_run else None
+            known = learn(data, before)
     print_leaks(console, leaks, examined.name)
+    if checkpoints is not None:
+        checkpoints.publish_with(known)
     if cluster.role() != "worker":
         with original_errors(held_out), console.status(f"reading {escape(held_out.name)}"):
             parse_all(held_out)
@@ -258,5 +266,7 @@ def train(
     )
     if config.save_slots:
         saved_slots.write(folder, fitted.model)
+    if known is not None:
+        known.save(folder)
     artifacts.write(folder, result)
     return result

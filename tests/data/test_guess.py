@@ -1,0 +1,197 @@
+"""Kinds of columns that nobody has declared: nothing is lost, and what is guessed is said."""
+
+import warnings
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from twml_ops._category_hash import MISSING, NULLS
+from twml_ops.data import DataError, DataWarning, Schema, csv, open_source, text
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Opens lines, or columns, as a source; returns it with the warnings of a whole pass."""
+
+    def open_(data, **options):
+        if isinstance(data, str):
+            path = tmp_path / "x.csv"
+            path.write_text(data)
+        else:
+            path = tmp_path / "x.parquet"
+            parquet.write_table(pa.table(data), path, row_group_size=10)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            source = open_source(f"{path.suffix[1:]}:{path}", **options)
+            blocks = list(source.blocks())
+        texts = [str(w.message) for w in caught if w.category is DataWarning]
+        return source, blocks, texts
+
+    return open_
+
+
+def lines(name, values):
+    return f"label,{name}\n" + "".join(f"{i % 2},{x}\n" for i, x in enumerate(values))
+
+
+def different_values(blocks):
+    """How many values the only column has."""
+    (name,) = blocks[0].groups
+    return len(np.unique(np.concatenate([b.groups[name].table[:, 0] for b in blocks])))
+
+
+INTEGERS = st.one_of(
+    st.from_regex("-?[1-9][0-9]{0,24}", fullmatch=True),
+    st.from_regex("0{0,3}[1-9][0-9]?", fullmatch=True),
+    st.integers(2**24 - 2, 2**24 + 9).map(str),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(texts=st.lists(INTEGERS, min_size=2, max_size=8, unique=True), quoted=st.booleans())
+def test_different_integers_are_different_in_the_examples(texts, quoted, tmp_path_factory):
+    path = tmp_path_factory.mktemp("csv") / "x.csv"
+    path.write_text(lines("x", [f'"{x}"' if quoted else x for x in texts]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert different_values(list(open_source(f"csv:{path}").blocks())) == len(texts)
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.int64(), pa.uint64()])
+@pytest.mark.parametrize("first", [2**24, 2**31 - 30, 2**53, 2**63 - 30])
+def test_integers_of_parquet_files_do_not_pass_through_a_float(kind, first, opened):
+    if first > 2**31 and kind == pa.int32():
+        return
+    numbers = np.arange(first, first + 25, dtype=np.uint64).astype(kind.to_pandas_dtype())
+    source, blocks, said = opened({"label": [0] * 25, "x": pa.array(numbers, kind)})
+    assert source.schema.categorical == ("x",)
+    assert different_values(blocks) == 25
+    assert "would be rounded" in said[0]
+    assert "`- {kind: continuous, name: x}`" in said[0]
+
+
+def test_limits_in_the_footers_count_as_values_of_the_sample(opened, monkeypatch):
+    from twml_ops.data import parquet as reader
+
+    monkeypatch.setattr(reader, "_BATCH_ROWS", 10)
+    source, _, said = opened({"label": [0] * 30, "x": [*range(29), 2**24 + 1]})
+    assert source.schema.categorical == ("x",)
+    assert "16777217" in said[0]
+
+
+def test_what_was_a_dictionary_is_one_of_categories(opened):
+    source, blocks, _ = opened({"label": [0, 1, 1], "x": pa.array([5, 7, 5]).dictionary_encode()})
+    assert source.schema.categorical == ("x",)
+    assert different_values(blocks) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "named"),
+    [
+        ("user_id", range(5), True),
+        ("userId", range(5), True),
+        ("role", range(100), True),
+        ("user_id", [0, 1] * 3, False),
+        ("age", range(60), False),
+        ("cost", [x / 2 for x in range(200)], False),
+    ],
+)
+def test_numbers_that_look_like_ids_are_named_with_the_line_to_write(name, values, named, opened):
+    for data in (lines(name, values), {"label": [0] * len(values), name: list(values)}):
+        source, _, said = opened(data)
+        assert source.schema.continuous == (name,)
+        assert bool(said) == named
+        assert not said or f"`- {{kind: categorical, name: {name}}}`" in said[0]
+        schema = Schema((name,), (), 0, "x")
+        assert opened(data, schema=schema)[2] == []  # it was declared
+
+
+@pytest.mark.parametrize("null", ["", *NULLS])
+@pytest.mark.parametrize("quoted", [False, True])
+def test_null_values_are_missing_numbers_and_missing_integers(null, quoted, opened):
+    cell = f'"{null}"' if quoted else null
+    body = f"label,x,n,b,c\n0,1.5,7,True,a\n1,{cell},{cell},{cell},{cell}\n0,2,8,False,b\n"
+    source, (block,), _ = opened(body)
+    assert source.schema.continuous == ("x", "n")
+    assert source.schema.categorical == ("b", "c")
+    assert np.isnan(block.groups["continuous"].table).tolist() == [
+        [False] * 2,
+        [True] * 2,
+        [False] * 2,
+    ]
+    schema = Schema((), ("n", "b", "c"), 0, "x")
+    _, (block,), _ = opened(body, schema=schema)
+    missing = block.groups["categorical"].table[1] == MISSING
+    assert missing.tolist() == [True, True, null == ""]  # in a column of text it is text
+
+
+@pytest.fixture
+def small_sample(monkeypatch):
+    monkeypatch.setattr(text, "CHUNK_BYTES", 200)
+    monkeypatch.setattr(csv, "_SAMPLE_BYTES", 100)
+
+
+@pytest.mark.parametrize("head", ["", "NA"])
+@pytest.mark.parametrize(("tail", "number"), [("3.5", True), ("a", False)])
+def test_a_column_that_begins_empty_is_what_its_first_value_is(
+    head, tail, number, small_sample, opened
+):
+    source, _, said = opened(lines("y,x", [f"{i % 9},{head}" for i in range(200)] + [f"1,{tail}"]))
+    assert source.schema.continuous == (("y", "x") if number else ("y",))
+    assert said == []
+
+
+def test_a_column_without_any_value_is_named(small_sample, opened):
+    source, _, said = opened(lines("y,x", [f"{i % 9},NA" for i in range(200)]))
+    assert source.schema.categorical == ("x",)
+    assert "column x is read as categories: all of its fields are empty or null" in said[0]
+
+
+def test_text_behind_the_sample_of_a_column_of_numbers_is_named(small_sample, opened):
+    with pytest.raises(DataError, match=r"x\.csv: line 302: column x: expected a number, got 'a'"):
+        opened(lines("x", [*[1] * 300, "a"]))
+
+
+@pytest.mark.parametrize("late", ["007", "16777217", "9007199254740993", '"16777217"'])
+def test_ids_behind_the_sample_of_a_column_of_numbers_are_named(late, small_sample, opened):
+    _, _, said = opened(lines("x", [*[1] * 300, late, late]))
+    (message,) = said
+    assert "x.csv: line 302: column x is read as numbers" in message
+    assert late.strip('"') in message
+
+
+def test_text_beside_numbers_is_named(opened):
+    source, _, said = opened('label,x\n0,1\n0,2\n1,"1,234"\n')
+    assert source.schema.categorical == ("x",)
+    assert "it has the text '1,234' beside numbers" in said[0]
+
+
+def test_integers_of_records_do_not_pass_through_a_float_without_a_word(tmp_path):
+    def record(number):
+        value = tf.train.Feature(int64_list=tf.train.Int64List(value=[number]))
+        label = tf.train.Feature(int64_list=tf.train.Int64List(value=[0]))
+        features = tf.train.Features(feature={"label": label, "x": value})
+        return tf.train.Example(features=features).SerializeToString()
+
+    for numbers, kind in (
+        ([2**53, 2**53 + 1, 1], "categorical"),
+        ([1] * 300 + [2**24 + 1] * 2, "either"),
+    ):
+        path = tmp_path / f"{kind}.tfrecord"
+        with tf.io.TFRecordWriter(str(path)) as out:
+            for number in numbers:
+                out.write(record(number))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            source = open_source(f"tfrecord:{path}")
+            blocks = list(source.blocks())
+        said = [str(w.message) for w in caught if w.category is DataWarning]
+        assert len(said) == 1
+        assert "16777217" in said[0] or kind == "categorical"
+        if source.schema.categorical or kind == "categorical":
+            assert different_values(blocks) == len(set(numbers))
